@@ -1,7 +1,7 @@
-//! Topics and payloads of devices, in every dialect: the topic is the first line.
+//! Topics and payloads of devices, in every protocol: the topic is the first line.
 #![no_main]
 
-use devices::dialect::{self, Ears, Raw, RowInfo, Said, Slot};
+use devices::protocol::{self, ControlMessage, KeySlot, MessageVisitor, RawValue, RowInfo};
 use libfuzzer_sys::fuzz_target;
 
 /// Guesses keys by their places, as the pipeline does.
@@ -10,26 +10,27 @@ struct Guesses {
     written: Vec<Vec<u8>>,
 }
 
-impl<'a> Ears<'a> for Guesses {
-    fn guess(&mut self, place: usize, rest: &[u8]) -> Option<(usize, Slot)> {
+impl<'a> MessageVisitor<'a> for Guesses {
+    fn predict_key(&mut self, place: usize, rest: &[u8]) -> Option<(usize, KeySlot)> {
         let written = self.written.get(place)?;
-        rest.starts_with(written).then_some((written.len(), place as Slot))
+        rest.starts_with(written)
+            .then_some((written.len(), place as KeySlot))
     }
 
-    fn key(&mut self, place: usize, written: &[u8], _: &str) -> Slot {
+    fn resolve_key(&mut self, place: usize, written: &[u8], _: &str) -> KeySlot {
         if place == self.written.len() {
             self.written.push(written.to_vec());
         }
-        place as Slot
+        place as KeySlot
     }
 
-    fn value(&mut self, _: Slot, _: Raw<'a>) {}
+    fn visit_value(&mut self, _: KeySlot, _: RawValue<'a>) {}
 
-    fn row(&mut self, _: RowInfo) {}
+    fn finish_row(&mut self, _: RowInfo) {}
 
-    fn discard(&mut self) {}
+    fn discard_row(&mut self) {}
 
-    fn said(&mut self, _: Said<'a>) {}
+    fn visit_control_message(&mut self, _: ControlMessage<'a>) {}
 }
 
 fuzz_target!(|data: &[u8]| {
@@ -39,12 +40,12 @@ fuzz_target!(|data: &[u8]| {
     let (Ok(topic), payload) = (std::str::from_utf8(&data[..end]), &data[end + 1..]) else {
         return;
     };
-    let Some(route) = dialect::route(topic) else {
+    let Some(route) = protocol::parse_device_topic(topic) else {
         return;
     };
     let arena = bumpalo::Bump::new();
     let mut guesses = Guesses::default();
-    let first = dialect::read(&route, payload, &arena, &mut guesses);
-    let again = dialect::read(&route, payload, &arena, &mut guesses);
-    assert_eq!(first, again, "what is remembered changes nothing");
+    let first = protocol::decode_message(&route, payload, &arena, &mut guesses);
+    let again = protocol::decode_message(&route, payload, &arena, &mut guesses);
+    assert_eq!(first, again, "remembered keys do not change the result");
 });

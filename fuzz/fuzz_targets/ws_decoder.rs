@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ws::{Decoder, DecoderOptions, Event, MAX_HELD_BACK_BYTES, Role, close};
+use ws::{Decoder, DecoderEvent, DecoderOptions, MAX_UNCONSUMED_BYTES, Role, close_codes};
 
 #[derive(Debug, PartialEq)]
 enum Seen {
@@ -49,7 +49,7 @@ fn read(options: DecoderOptions, bytes: &[u8], piece: usize) -> Vec<Seen> {
         let mut at = 0;
         while take_event(&mut decoder, &mut buffer, &mut at, &mut message, &mut seen) {}
         buffer.drain(..at);
-        assert!(buffer.len() <= MAX_HELD_BACK_BYTES);
+        assert!(buffer.len() <= MAX_UNCONSUMED_BYTES);
     }
     if !decoder.is_closed() && !message.is_empty() {
         seen.push(Seen::Open(message));
@@ -71,10 +71,10 @@ fn take_event(
         Err(error) => {
             assert!(matches!(
                 error.code,
-                close::PROTOCOL_ERROR
-                    | close::UNSUPPORTED_DATA
-                    | close::INVALID_PAYLOAD
-                    | close::MESSAGE_TOO_BIG
+                close_codes::PROTOCOL_ERROR
+                    | close_codes::UNSUPPORTED_DATA
+                    | close_codes::INVALID_PAYLOAD
+                    | close_codes::MESSAGE_TOO_BIG
             ));
             assert!(decoder.is_closed());
             seen.push(Seen::Error(error.code));
@@ -86,29 +86,29 @@ fn take_event(
     *at += step.consumed;
     match step.event {
         None => return false,
-        Some(Event::Data {
+        Some(DecoderEvent::Data {
             chunk,
-            binary,
-            end_of_message,
+            is_binary,
+            is_end_of_message,
         }) => {
             message.extend_from_slice(chunk);
-            if end_of_message {
+            if is_end_of_message {
                 let payload = std::mem::take(message);
-                if !binary {
+                if !is_binary {
                     assert!(std::str::from_utf8(&payload).is_ok());
                 }
                 seen.push(Seen::Message {
-                    is_binary: binary,
+                    is_binary,
                     payload,
                 });
             }
         }
-        Some(Event::Ping(payload)) => {
+        Some(DecoderEvent::Ping(payload)) => {
             assert!(payload.len() <= 125);
             seen.push(Seen::Ping(payload.to_vec()));
         }
-        Some(Event::Pong(payload)) => seen.push(Seen::Pong(payload.to_vec())),
-        Some(Event::Close { code, reason }) => {
+        Some(DecoderEvent::Pong(payload)) => seen.push(Seen::Pong(payload.to_vec())),
+        Some(DecoderEvent::Close { code, reason }) => {
             assert!(decoder.is_closed());
             seen.push(Seen::Close(code, reason.to_owned()));
         }

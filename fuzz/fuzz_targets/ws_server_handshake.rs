@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ws::{ServerHandshake, ServerOptions, ServerStep};
+use ws::{ServerHandshake, ServerHandshakeStep, ServerOptions};
 
 fuzz_target!(|data: &[u8]| {
     let [piece, bound, bytes @ ..] = data else {
@@ -21,23 +21,23 @@ fuzz_target!(|data: &[u8]| {
         let step = handshake.feed(&options, &bytes[..end]);
         check(&step, &bytes[..end]);
         match (&step, &whole) {
-            (ServerStep::Incomplete, _) if end < bytes.len() => {}
-            (ServerStep::Incomplete, ServerStep::Incomplete) => {}
-            (ServerStep::Accepted(step), ServerStep::Accepted(whole)) => {
+            (ServerHandshakeStep::Incomplete, _) if end < bytes.len() => {}
+            (ServerHandshakeStep::Incomplete, ServerHandshakeStep::Incomplete) => {}
+            (ServerHandshakeStep::Accepted(step), ServerHandshakeStep::Accepted(whole)) => {
                 assert_eq!(step.consumed, whole.consumed);
                 assert_eq!(step.response, whole.response);
                 return;
             }
-            (ServerStep::Rejected(_), ServerStep::Rejected(_)) => return,
+            (ServerHandshakeStep::Rejected(_), ServerHandshakeStep::Rejected(_)) => return,
             _ => panic!("in pieces {step:?}, whole {whole:?}"),
         }
     }
 });
 
-fn check(step: &ServerStep, bytes: &[u8]) {
+fn check(step: &ServerHandshakeStep, bytes: &[u8]) {
     match step {
-        ServerStep::Incomplete => {}
-        ServerStep::Accepted(accepted) => {
+        ServerHandshakeStep::Incomplete => {}
+        ServerHandshakeStep::Accepted(accepted) => {
             assert!(accepted.consumed <= bytes.len());
             assert!(bytes[..accepted.consumed].ends_with(b"\n"));
             assert!(accepted.response.starts_with(b"HTTP/1.1 101 "));
@@ -46,7 +46,7 @@ fn check(step: &ServerStep, bytes: &[u8]) {
             let text = std::str::from_utf8(&accepted.response).expect("the answer is text");
             assert!(text.lines().count() <= 6);
         }
-        ServerStep::Rejected(rejected) => {
+        ServerHandshakeStep::Rejected(rejected) => {
             assert!((400..600).contains(&rejected.status));
             let start = format!("HTTP/1.1 {} ", rejected.status);
             assert!(rejected.response.starts_with(start.as_bytes()));

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::Failure;
+use crate::TaskError;
 use crate::process::{capture, find_program, is_root};
 
 /// apt-get, its package lists fetched at most once.
@@ -15,7 +15,7 @@ pub(crate) struct Apt {
 
 impl Apt {
     /// Makes sure that `program` is on `PATH`, from the Debian package `package` if need be.
-    pub(crate) fn provide(&mut self, program: &str, package: &str) -> Result<(), Failure> {
+    pub(crate) fn ensure_program(&mut self, program: &str, package: &str) -> Result<(), TaskError> {
         if find_program(program).is_some() {
             return Ok(());
         }
@@ -28,8 +28,8 @@ impl Apt {
         }
     }
 
-    pub(crate) fn install(&mut self, package: &str) -> Result<(), Failure> {
-        self.needs_apt(package)?;
+    pub(crate) fn install(&mut self, package: &str) -> Result<(), TaskError> {
+        self.check_apt(package)?;
         if !is_root() {
             return Err(format!("not root; run `sudo apt-get install {package}`"));
         }
@@ -46,7 +46,7 @@ impl Apt {
         capture(command.env("DEBIAN_FRONTEND", "noninteractive")).map(drop)
     }
 
-    fn update(&mut self) -> Result<(), Failure> {
+    fn update(&mut self) -> Result<(), TaskError> {
         if !self.updated && is_root() {
             println!("    apt-get update");
             capture(Command::new("apt-get").args(["update", "--quiet"]))?;
@@ -56,19 +56,19 @@ impl Apt {
     }
 
     /// Unpacks one package into `dir`, without what it depends on.
-    pub(crate) fn unpack_alone(&mut self, package: &str, dir: &Path) -> Result<(), Failure> {
-        self.needs_apt(package)?;
+    pub(crate) fn unpack_alone(&mut self, package: &str, dir: &Path) -> Result<(), TaskError> {
+        self.check_apt(package)?;
         self.update()?;
         let mut download = Command::new("apt-get");
         download.args(["download", "--quiet", package]);
-        capture(download.current_dir(dir)).map_err(|why| advice(package, &why))?;
+        capture(download.current_dir(dir)).map_err(|why| install_hint(package, &why))?;
         unpack_all(dir, dir)
     }
 
     /// Unpacks a package and those of its dependencies that this machine lacks into `dir`. Nothing is installed, so
     /// no service is started either, and nobody needs to be root.
-    pub(crate) fn unpack(&mut self, package: &str, dir: &Path) -> Result<(), Failure> {
-        self.needs_apt(package)?;
+    pub(crate) fn unpack(&mut self, package: &str, dir: &Path) -> Result<(), TaskError> {
+        self.check_apt(package)?;
         self.update()?;
         println!("    unpacking {package} below {}", dir.display());
         let packages = dir.join("packages");
@@ -77,12 +77,12 @@ impl Apt {
         download.args(["install", "--download-only", "--yes", "--quiet"]);
         download.args(["--no-install-recommends", "-o", "Debug::NoLocking=1", "-o"]);
         download.arg(format!("Dir::Cache::archives={}", packages.display()));
-        capture(download.arg(package)).map_err(|why| advice(package, &why))?;
+        capture(download.arg(package)).map_err(|why| install_hint(package, &why))?;
         unpack_all(&packages, dir)?;
         fs::remove_dir_all(packages).map_err(|error| error.to_string())
     }
 
-    fn needs_apt(&self, package: &str) -> Result<(), Failure> {
+    fn check_apt(&self, package: &str) -> Result<(), TaskError> {
         match find_program("apt-get") {
             Some(_) => Ok(()),
             None => Err(format!(
@@ -92,12 +92,12 @@ impl Apt {
     }
 }
 
-fn advice(package: &str, why: &str) -> Failure {
+fn install_hint(package: &str, why: &str) -> TaskError {
     format!("run `sudo apt-get update`, or install {package} yourself\n{why}")
 }
 
 /// Unpacks every package in `from` below `into` and deletes it.
-fn unpack_all(from: &Path, into: &Path) -> Result<(), Failure> {
+fn unpack_all(from: &Path, into: &Path) -> Result<(), TaskError> {
     let entries = fs::read_dir(from).map_err(|error| error.to_string())?;
     let packages: Vec<_> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))

@@ -2,28 +2,28 @@
 
 use crate::process::{cargo, run_step};
 use crate::report::Report;
-use crate::{Failure, deny, docs, fuzz, no_more};
+use crate::{TaskError, deny, docs, fuzz, reject_extra_arguments};
 
-pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
-    no_more(arguments)?;
+pub(crate) fn run(arguments: &[String]) -> Result<(), TaskError> {
+    reject_extra_arguments(arguments)?;
     let mut report = Report::default();
     steps(&mut report);
-    report.step(docs::STEP, || docs::check(docs::Profile::Dev));
+    report.run_step(docs::STEP, || docs::check(docs::BuildProfile::Dev));
     report.finish()
 }
 
 /// Formatting, lints, documentation and dependencies; part of `cargo xtask test`.
 pub(crate) fn steps(report: &mut Report) {
-    report.step("cargo fmt", || {
+    report.run_step("cargo fmt", || {
         run_step(cargo().args(["fmt", "--all", "--check"]))
     });
-    report.step("cargo clippy", || {
+    report.run_step("cargo clippy", || {
         let mut command = cargo();
         command.args(["clippy", "--quiet", "--workspace", "--all-targets"]);
         command.args(crate::RELEASED_FEATURES);
         run_step(command.args(["--", "-D", "warnings"]))
     });
-    report.step("cargo doc", || {
+    report.run_step("cargo doc", || {
         // Libraries only: the documentation comments of the program are its help texts, which are no Markdown.
         let mut command = cargo();
         command.args([
@@ -36,6 +36,6 @@ pub(crate) fn steps(report: &mut Report) {
         ]);
         run_step(command.env("RUSTDOCFLAGS", "-D warnings"))
     });
-    report.step("fuzz targets compile", fuzz::check);
+    report.run_step("fuzz targets compile", fuzz::check);
     deny::steps(report);
 }

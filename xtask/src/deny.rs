@@ -4,23 +4,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::Failure;
+use crate::TaskError;
 use crate::process::{capture, cargo, find_program, run_lines, run_step};
-use crate::report::{Outcome, Report};
-use crate::tools::installed_once;
+use crate::report::{Report, StepOutcome};
+use crate::tools::install_once;
 
 const VERSION: &str = "0.20.2";
 /// Building it takes a minute or two; a crate that compiles for longer than this hangs.
-const SILENCE: Duration = Duration::from_secs(5 * 60);
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// For fetching the advisories.
 const FETCH_LIMIT_S: &str = "120";
 
 /// Builds the program once, quickly rather than well: it runs for less than a second.
-pub(crate) fn install(tools: &Path) -> Result<(), Failure> {
+pub(crate) fn install(tools: &Path) -> Result<(), TaskError> {
     if find_program("cargo-deny").is_some() {
         return Ok(());
     }
-    installed_once(&tools.join("cargo-deny"), VERSION, |dir| {
+    install_once(&tools.join("cargo-deny"), VERSION, |dir| {
         println!(
             "    cargo install cargo-deny {VERSION} below {}",
             dir.display()
@@ -34,7 +34,7 @@ pub(crate) fn install(tools: &Path) -> Result<(), Failure> {
             command.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
         }
         let mut said = String::new();
-        let status = run_lines(&mut command, SILENCE, |line| {
+        let status = run_lines(&mut command, OUTPUT_TIMEOUT, |line| {
             said.push_str(line);
             said.push('\n');
         })?;
@@ -54,8 +54,8 @@ pub(crate) fn steps(report: &mut Report) {
     const SOURCES: &str = "cargo deny: licences, sources, duplicates";
     const ADVISORIES: &str = "cargo deny: advisories";
     let Some(program) = program() else {
-        report.step(SOURCES, || {
-            Outcome::Skipped("no cargo-deny here; run `cargo xtask tools`".into())
+        report.run_step(SOURCES, || {
+            StepOutcome::Skipped("no cargo-deny here; run `cargo xtask tools`".into())
         });
         return;
     };
@@ -64,15 +64,15 @@ pub(crate) fn steps(report: &mut Report) {
         command.args(arguments).current_dir(crate::root());
         command
     };
-    report.step(SOURCES, || {
+    report.run_step(SOURCES, || {
         let mut command = deny(&["--locked", "--log-level", "error", "check"]);
         run_step(command.args(["--hide-inclusion-graph", "licenses", "bans", "sources"]))
     });
-    report.step(ADVISORIES, || {
+    report.run_step(ADVISORIES, || {
         let mut fetch = Command::new("timeout");
         fetch.arg(FETCH_LIMIT_S).arg(&program).args(["fetch", "db"]);
         match capture(fetch.current_dir(crate::root())) {
-            Err(_) => Outcome::Skipped("the advisory database cannot be reached".into()),
+            Err(_) => StepOutcome::Skipped("the advisory database cannot be reached".into()),
             Ok(_) => run_step(&mut deny(&["--locked", "check", "advisories"])),
         }
     });

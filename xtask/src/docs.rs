@@ -3,48 +3,48 @@
 use std::fs;
 
 use crate::process::{capture, cargo};
-use crate::report::Outcome;
-use crate::{Failure, no_more};
+use crate::report::StepOutcome;
+use crate::{TaskError, reject_extra_arguments};
 
 pub(crate) const STEP: &str = "generated pages in docs/ are up to date";
 
 /// A page and who writes it.
-struct Page {
+struct GeneratedPage {
     path: &'static str,
     /// Arguments of cargo; the program itself comes in both profiles.
-    by: &'static [&'static str],
-    of_the_program: bool,
+    cargo_arguments: &'static [&'static str],
+    is_main_program: bool,
 }
 
-const PAGES: &[Page] = &[
-    Page {
+const PAGES: &[GeneratedPage] = &[
+    GeneratedPage {
         path: "docs/configuration.md",
-        by: &["--", "config", "reference"],
-        of_the_program: true,
+        cargo_arguments: &["--", "config", "reference"],
+        is_main_program: true,
     },
-    Page {
+    GeneratedPage {
         path: "docs/rule-functions.md",
-        by: &["-p", "tidegate-rules", "--example", "functions_reference"],
-        of_the_program: false,
+        cargo_arguments: &["-p", "tidegate-rules", "--example", "functions_reference"],
+        is_main_program: false,
     },
 ];
 
-pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &[String]) -> Result<(), TaskError> {
     let mut arguments = arguments.to_vec();
     let check_only = arguments.iter().position(|argument| argument == "--check");
     if let Some(at) = check_only {
         arguments.remove(at);
     }
-    no_more(&arguments)?;
+    reject_extra_arguments(&arguments)?;
     if check_only.is_some() {
-        return match check(Profile::Dev) {
-            Outcome::Failed(why) | Outcome::Skipped(why) => Err(why),
-            Outcome::Passed => Ok(()),
+        return match check(BuildProfile::Dev) {
+            StepOutcome::Failed(why) | StepOutcome::Skipped(why) => Err(why),
+            StepOutcome::Passed => Ok(()),
         };
     }
     for page in PAGES {
         let path = crate::root().join(page.path);
-        fs::write(&path, page.text(Profile::Dev)?)
+        fs::write(&path, page.text(BuildProfile::Dev)?)
             .map_err(|error| format!("{}: {error}", path.display()))?;
         println!("{} written", page.path);
     }
@@ -53,37 +53,39 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
 
 /// Which build of the program is asked; the one that is there already saves minutes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Profile {
+pub(crate) enum BuildProfile {
     Dev,
     Release,
 }
 
 /// Whether the pages are what would be written now.
-pub(crate) fn check(profile: Profile) -> Outcome {
+pub(crate) fn check(profile: BuildProfile) -> StepOutcome {
     for page in PAGES {
         let wanted = match page.text(profile) {
             Ok(text) => text,
-            Err(why) => return Outcome::Failed(why),
+            Err(why) => return StepOutcome::Failed(why),
         };
         let name = page.path;
         match fs::read_to_string(crate::root().join(name)) {
             Ok(found) if found == wanted => {}
-            Ok(_) => return Outcome::Failed(format!("{name} is stale; run `cargo xtask docs`")),
+            Ok(_) => {
+                return StepOutcome::Failed(format!("{name} is stale; run `cargo xtask docs`"));
+            }
             Err(error) => {
-                return Outcome::Failed(format!("{name}: {error}; run `cargo xtask docs`"));
+                return StepOutcome::Failed(format!("{name}: {error}; run `cargo xtask docs`"));
             }
         }
     }
-    Outcome::Passed
+    StepOutcome::Passed
 }
 
-impl Page {
-    fn text(&self, profile: Profile) -> Result<String, Failure> {
+impl GeneratedPage {
+    fn text(&self, profile: BuildProfile) -> Result<String, TaskError> {
         let mut command = cargo();
         command.args(["run", "--quiet"]);
-        if self.of_the_program && profile == Profile::Release {
+        if self.is_main_program && profile == BuildProfile::Release {
             command.arg("--release");
         }
-        capture(command.args(self.by))
+        capture(command.args(self.cargo_arguments))
     }
 }

@@ -4,28 +4,28 @@ use std::fs;
 use std::process::Command;
 
 use crate::process::{self, cargo, run_step, succeeds};
-use crate::report::Outcome;
-use crate::{Failure, no_more, take_number};
+use crate::report::StepOutcome;
+use crate::{TaskError, parse_number_option, reject_extra_arguments};
 
 const DEFAULT_SECONDS: u64 = 60;
 
-pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &[String]) -> Result<(), TaskError> {
     let mut arguments = arguments.to_vec();
-    let seconds = take_number(&mut arguments, "--seconds")?.unwrap_or(DEFAULT_SECONDS);
+    let seconds = parse_number_option(&mut arguments, "--seconds")?.unwrap_or(DEFAULT_SECONDS);
     let targets = targets()?;
     let chosen = if arguments.is_empty() {
         targets.clone()
     } else {
         vec![arguments.remove(0)]
     };
-    no_more(&arguments)?;
+    reject_extra_arguments(&arguments)?;
     if let Some(unknown) = chosen.iter().find(|target| !targets.contains(target)) {
         return Err(format!(
             "there is no fuzz target `{unknown}`; there are: {}",
             targets.join(", ")
         ));
     }
-    tools_are_there()?;
+    check_tools()?;
     for target in chosen {
         println!("==> {target} for {seconds} s");
         run_target(&target, seconds)?;
@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn run_target(target: &str, seconds: u64) -> Result<(), Failure> {
+fn run_target(target: &str, seconds: u64) -> Result<(), TaskError> {
     let fuzz = crate::root().join("fuzz");
     // What fuzzing finds grows apart from the seeds, which are part of the repository.
     let work = fuzz.join("corpus-work").join(target);
@@ -53,7 +53,7 @@ fn run_target(target: &str, seconds: u64) -> Result<(), Failure> {
 }
 
 /// Whether the targets still fit the crates they fuzz. The stable compiler can tell, and needs no libFuzzer for it.
-pub(crate) fn check() -> Outcome {
+pub(crate) fn check() -> StepOutcome {
     let mut command = cargo();
     command.args([
         "check",
@@ -69,7 +69,7 @@ pub(crate) fn check() -> Outcome {
 }
 
 /// The names of the targets: one file each.
-fn targets() -> Result<Vec<String>, Failure> {
+fn targets() -> Result<Vec<String>, TaskError> {
     let dir = crate::root().join("fuzz/fuzz_targets");
     let entries = fs::read_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     let mut names: Vec<String> = entries
@@ -80,7 +80,7 @@ fn targets() -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-fn tools_are_there() -> Result<(), Failure> {
+fn check_tools() -> Result<(), TaskError> {
     let mut missing = Vec::new();
     if !succeeds(Command::new("rustup").args(["run", "nightly", "rustc", "--version"])) {
         missing.push("rustup toolchain install nightly --profile minimal");

@@ -7,11 +7,11 @@ mod check;
 mod deny;
 mod docs;
 mod fuzz;
-mod libtest;
 mod process;
 mod report;
 mod servers;
 mod test;
+mod test_output;
 mod tools;
 
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ Commands:
 const RELEASED_FEATURES: [&str; 2] = ["--features", "tidegate/parquet"];
 
 /// What went wrong with a command, told to a person. The text ends without a line break.
-type Failure = String;
+type TaskError = String;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -83,7 +83,7 @@ fn target_dir() -> PathBuf {
 }
 
 /// Takes `--name N` out of `arguments`.
-fn take_number(arguments: &mut Vec<String>, name: &str) -> Result<Option<u64>, Failure> {
+fn parse_number_option(arguments: &mut Vec<String>, name: &str) -> Result<Option<u64>, TaskError> {
     let Some(at) = arguments.iter().position(|argument| argument == name) else {
         return Ok(None);
     };
@@ -99,7 +99,7 @@ fn take_number(arguments: &mut Vec<String>, name: &str) -> Result<Option<u64>, F
 }
 
 /// Refuses arguments nobody took.
-fn no_more(arguments: &[String]) -> Result<(), Failure> {
+fn reject_extra_arguments(arguments: &[String]) -> Result<(), TaskError> {
     match arguments.first() {
         None => Ok(()),
         Some(argument) => Err(format!("`{argument}` is not understood here.\n\n{USAGE}")),

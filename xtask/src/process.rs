@@ -5,8 +5,8 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use crate::Failure;
-use crate::report::Outcome;
+use crate::TaskError;
+use crate::report::StepOutcome;
 
 /// A cargo command in the workspace's root, with the toolchain xtask itself was built with.
 pub(crate) fn cargo() -> Command {
@@ -17,7 +17,7 @@ pub(crate) fn cargo() -> Command {
 }
 
 /// How a command line reads when typed.
-pub(crate) fn shown(command: &Command) -> String {
+pub(crate) fn command_line(command: &Command) -> String {
     let program = command.get_program().to_string_lossy();
     let mut line = program.rsplit('/').next().unwrap_or_default().to_owned();
     for argument in command.get_args() {
@@ -28,28 +28,31 @@ pub(crate) fn shown(command: &Command) -> String {
 }
 
 /// Runs a command whose output the user sees.
-pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
+pub(crate) fn run(command: &mut Command) -> Result<(), TaskError> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("`{}` ended with {status}", shown(command))),
-        Err(error) => Err(format!("`{}` cannot be started: {error}", shown(command))),
+        Ok(status) => Err(format!("`{}` ended with {status}", command_line(command))),
+        Err(error) => Err(format!(
+            "`{}` cannot be started: {error}",
+            command_line(command)
+        )),
     }
 }
 
 /// [`run`] as a step of a report.
-pub(crate) fn run_step(command: &mut Command) -> Outcome {
+pub(crate) fn run_step(command: &mut Command) -> StepOutcome {
     match run(command) {
-        Ok(()) => Outcome::Passed,
-        Err(why) => Outcome::Failed(why),
+        Ok(()) => StepOutcome::Passed,
+        Err(why) => StepOutcome::Failed(why),
     }
 }
 
 /// Runs a command and returns what it wrote to standard output; its complaints are in the error.
-pub(crate) fn capture(command: &mut Command) -> Result<String, Failure> {
+pub(crate) fn capture(command: &mut Command) -> Result<String, TaskError> {
     let output = command
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| format!("`{}` cannot be started: {error}", shown(command)))?;
+        .map_err(|error| format!("`{}` cannot be started: {error}", command_line(command)))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
         return Ok(text);
@@ -57,7 +60,7 @@ pub(crate) fn capture(command: &mut Command) -> Result<String, Failure> {
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     Err(format!(
         "`{}` ended with {}\n{text}{complaint}",
-        shown(command),
+        command_line(command),
         output.status
     ))
 }
@@ -73,13 +76,13 @@ pub(crate) fn run_lines(
     command: &mut Command,
     silence: Duration,
     mut on_line: impl FnMut(&str),
-) -> Result<ExitStatus, Failure> {
+) -> Result<ExitStatus, TaskError> {
     let failed = |what: &str, error: std::io::Error| format!("{what}: {error}");
     let (reader, writer) = std::io::pipe().map_err(|error| failed("cannot make a pipe", error))?;
     let second = writer
         .try_clone()
         .map_err(|error| failed("cannot copy a pipe", error))?;
-    let line_of_command = shown(command);
+    let line_of_command = command_line(command);
     let mut child = command
         .stdin(Stdio::null())
         .stdout(writer)

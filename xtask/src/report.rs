@@ -16,7 +16,7 @@ pub(crate) struct Report {
 }
 
 /// How a step without tests of its own ended.
-pub(crate) enum Outcome {
+pub(crate) enum StepOutcome {
     Passed,
     Failed(String),
     Skipped(String),
@@ -24,7 +24,7 @@ pub(crate) enum Outcome {
 
 impl Report {
     /// Runs a step that counts its own tests into the report.
-    pub(crate) fn section(&mut self, title: &str, run: impl FnOnce(&mut Report)) {
+    pub(crate) fn run_section(&mut self, title: &str, run: impl FnOnce(&mut Report)) {
         println!("==> {title}");
         let failed_before = self.failed;
         let start = Instant::now();
@@ -40,11 +40,11 @@ impl Report {
     }
 
     /// Runs a step that counts as one.
-    pub(crate) fn step(&mut self, title: &str, run: impl FnOnce() -> Outcome) {
-        self.section(title, |report| match run() {
-            Outcome::Passed => report.passed += 1,
-            Outcome::Failed(why) => report.fail(format!("{title}: {why}")),
-            Outcome::Skipped(why) => report.skip(format!("{title}: {why}")),
+    pub(crate) fn run_step(&mut self, title: &str, run: impl FnOnce() -> StepOutcome) {
+        self.run_section(title, |report| match run() {
+            StepOutcome::Passed => report.passed += 1,
+            StepOutcome::Failed(why) => report.fail(format!("{title}: {why}")),
+            StepOutcome::Skipped(why) => report.skip(format!("{title}: {why}")),
         });
     }
 
@@ -61,7 +61,7 @@ impl Report {
     }
 
     /// Prints timings, skips, failures and, last and alone on its line, the sum.
-    pub(crate) fn finish(self) -> Result<(), crate::Failure> {
+    pub(crate) fn finish(self) -> Result<(), crate::TaskError> {
         println!();
         let total: Duration = self.timings.iter().map(|(_, took)| *took).sum();
         for (title, took) in &self.timings {
@@ -75,7 +75,7 @@ impl Report {
             println!("failed: {failure}");
         }
         println!();
-        println!("{}", self.closing_line());
+        println!("{}", self.summary_line());
         if self.failed == 0 {
             Ok(())
         } else {
@@ -83,7 +83,7 @@ impl Report {
         }
     }
 
-    fn closing_line(&self) -> String {
+    fn summary_line(&self) -> String {
         let mut line = format!("{} passed, {} failed", self.passed, self.failed);
         if self.skipped > 0 {
             line.push_str(&format!(", {} skipped", self.skipped));
@@ -102,17 +102,17 @@ mod tests {
             passed: 3,
             ..Report::default()
         };
-        assert_eq!(report.closing_line(), "3 passed, 0 failed");
+        assert_eq!(report.summary_line(), "3 passed, 0 failed");
         report.skip("promtool: not installed".into());
         report.fail("x".into());
-        assert_eq!(report.closing_line(), "3 passed, 1 failed, 1 skipped");
+        assert_eq!(report.summary_line(), "3 passed, 1 failed, 1 skipped");
     }
 
     #[test]
     fn a_failed_step_fails_the_run() {
         let mut report = Report::default();
-        report.step("good", || Outcome::Passed);
-        report.step("bad", || Outcome::Failed("broke".into()));
+        report.run_step("good", || StepOutcome::Passed);
+        report.run_step("bad", || StepOutcome::Failed("broke".into()));
         assert_eq!((report.passed, report.failed), (1, 1));
         assert_eq!(report.failures, ["bad: broke"]);
         assert!(report.finish().is_err());

@@ -5,16 +5,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Failure;
+use crate::TaskError;
 use crate::apt::Apt;
 use crate::process::{capture, find_program};
-use crate::tools::installed_once;
+use crate::tools::install_once;
 
 /// Lies beside the `usr` of an unpacked server and names the folders of its libraries, one in each line: the test kit
 /// starts the server with them, however it found it.
 const LIBRARIES: &str = ".libraries";
 
-pub(crate) struct DatabaseServer {
+pub(crate) struct ServerPackage {
     pub(crate) title: &'static str,
     /// Tells the tests where the program is.
     pub(crate) variable: &'static str,
@@ -23,89 +23,92 @@ pub(crate) struct DatabaseServer {
     folder: &'static str,
     program: &'static str,
     /// Where the program lies in its package.
-    place: Place,
+    location: ProgramLocation,
     /// With this it says something and ends well, if anything makes it do so.
     probe: Option<&'static str>,
 }
 
-enum Place {
+enum ProgramLocation {
     Bin,
     Sbin,
     /// `usr/lib/postgresql/VERSION/bin`.
     Versions,
 }
 
-pub(crate) const ALL: [DatabaseServer; 6] = [
-    DatabaseServer {
+pub(crate) const ALL: [ServerPackage; 6] = [
+    ServerPackage {
         title: "MariaDB server",
         variable: "TIDEGATE_TEST_MARIADBD",
         package: "mariadb-server-core",
         folder: "mariadb",
         program: "mariadbd",
-        place: Place::Sbin,
+        location: ProgramLocation::Sbin,
         probe: Some("--version"),
     },
-    DatabaseServer {
+    ServerPackage {
         title: "PostgreSQL server",
         variable: "TIDEGATE_TEST_POSTGRES",
         package: "postgresql",
         folder: "postgres",
         program: "postgres",
-        place: Place::Versions,
+        location: ProgramLocation::Versions,
         probe: Some("--version"),
     },
-    DatabaseServer {
+    ServerPackage {
         title: "Redis server",
         variable: "TIDEGATE_TEST_REDIS",
         package: "redis-server",
         folder: "redis",
         program: "redis-server",
-        place: Place::Bin,
+        location: ProgramLocation::Bin,
         probe: Some("--version"),
     },
-    DatabaseServer {
+    ServerPackage {
         title: "NATS server",
         variable: "TIDEGATE_TEST_NATS",
         package: "nats-server",
         folder: "nats",
         program: "nats-server",
-        place: Place::Sbin,
+        location: ProgramLocation::Sbin,
         probe: Some("--version"),
     },
-    DatabaseServer {
+    ServerPackage {
         title: "mosquitto broker",
         variable: "TIDEGATE_TEST_MOSQUITTO",
         package: "mosquitto",
         folder: "mosquitto",
         program: "mosquitto",
-        place: Place::Sbin,
+        location: ProgramLocation::Sbin,
         probe: None,
     },
-    DatabaseServer {
+    ServerPackage {
         title: "Prometheus",
         variable: "TIDEGATE_TEST_PROMETHEUS",
         package: "prometheus",
         folder: "prometheus",
         program: "prometheus",
-        place: Place::Bin,
+        location: ProgramLocation::Bin,
         probe: Some("--version"),
     },
 ];
 
-impl DatabaseServer {
+impl ServerPackage {
     /// The server's program, which can be started.
-    pub(crate) fn provide(&self, tools: &Path, apt: &mut Apt) -> Result<PathBuf, Failure> {
+    pub(crate) fn install(&self, tools: &Path, apt: &mut Apt) -> Result<PathBuf, TaskError> {
         if let Some(path) = std::env::var_os(self.variable) {
             return Ok(PathBuf::from(path));
         }
-        if let Some(program) = self.below(Path::new("/")).or_else(|| self.on_path()) {
+        if let Some(program) = self
+            .find_below(Path::new("/"))
+            .or_else(|| self.find_on_path())
+        {
             return Ok(program);
         }
         let dir = tools.join(self.folder);
-        installed_once(&dir, self.package, |dir| {
+        install_once(&dir, self.package, |dir| {
             apt.unpack(self.package, dir)?;
             let program = self
-                .below(dir)
+                .find_below(dir)
                 .ok_or_else(|| format!("the package {} has no {}", self.package, self.program))?;
             // A library may be missing: say so here and once, rather than in each test.
             let Some(probe) = self.probe else {
@@ -119,15 +122,15 @@ impl DatabaseServer {
         let list = dir.join(LIBRARIES);
         fs::write(&list, libraries(&dir).join("\n"))
             .map_err(|error| format!("{}: {error}", list.display()))?;
-        self.below(&dir)
+        self.find_below(&dir)
             .ok_or_else(|| format!("{} is gone; delete that folder", self.program))
     }
 
-    fn below(&self, root: &Path) -> Option<PathBuf> {
-        let folder = match self.place {
-            Place::Bin => root.join("usr/bin"),
-            Place::Sbin => root.join("usr/sbin"),
-            Place::Versions => {
+    fn find_below(&self, root: &Path) -> Option<PathBuf> {
+        let folder = match self.location {
+            ProgramLocation::Bin => root.join("usr/bin"),
+            ProgramLocation::Sbin => root.join("usr/sbin"),
+            ProgramLocation::Versions => {
                 let versions = fs::read_dir(root.join("usr/lib/postgresql")).ok()?;
                 let newest = versions
                     .filter_map(|entry| Some(entry.ok()?.path()))
@@ -140,7 +143,7 @@ impl DatabaseServer {
 
     /// A link is followed if it only leads elsewhere: PostgreSQL's program needs its neighbours, but Redis's is one
     /// program under several names.
-    fn on_path(&self) -> Option<PathBuf> {
+    fn find_on_path(&self) -> Option<PathBuf> {
         let found = find_program(self.program)?;
         let real = found.canonicalize().ok()?;
         let is_same = real.file_name().is_some_and(|name| name == self.program);

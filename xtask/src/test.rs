@@ -3,50 +3,53 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::libtest::Libtest;
-use crate::process::{self, cargo, run_lines, shown};
-use crate::report::{Outcome, Report};
+use crate::process::{self, cargo, command_line, run_lines};
+use crate::report::{Report, StepOutcome};
+use crate::test_output::TestOutputParser;
 use crate::tools::Environment;
-use crate::{Failure, check, docs, tools};
+use crate::{TaskError, check, docs, tools};
 
 /// A test run that writes nothing for so long hangs. Building prints a line per crate, tests a line per test.
-const SILENCE: Duration = Duration::from_secs(15 * 60);
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-pub(crate) fn run(filters: &[String]) -> Result<(), Failure> {
+pub(crate) fn run(filters: &[String]) -> Result<(), TaskError> {
     if let Some(flag) = filters.iter().find(|filter| filter.starts_with('-')) {
         return Err(format!(
             "`{flag}`: `test` takes parts of test names, no flags"
         ));
     }
     let mut report = Report::default();
-    let environment = tools::provide(&mut report);
+    let environment = tools::install_all(&mut report);
     if filters.is_empty() {
-        tools::provide_cargo_deny(&mut report);
+        tools::install_cargo_deny(&mut report);
         check::steps(&mut report);
     }
-    report.section("cargo test", |report| {
-        rust_tests(&environment, filters, report)
+    report.run_section("cargo test", |report| {
+        run_rust_tests(&environment, filters, report)
     });
     if filters.is_empty() {
-        report.step("cargo run --release starts a node", || match starts() {
-            Ok(()) => Outcome::Passed,
-            Err(why) => Outcome::Failed(why),
-        });
-        report.step(docs::STEP, || docs::check(docs::Profile::Release));
+        report.run_step(
+            "cargo run --release starts a node",
+            || match check_quick_start() {
+                Ok(()) => StepOutcome::Passed,
+                Err(why) => StepOutcome::Failed(why),
+            },
+        );
+        report.run_step(docs::STEP, || docs::check(docs::BuildProfile::Release));
     }
     report.finish()
 }
 
-fn rust_tests(environment: &Environment, filters: &[String], report: &mut Report) {
+fn run_rust_tests(environment: &Environment, filters: &[String], report: &mut Report) {
     let failed_before = report.failed;
-    let mut libtest = Libtest::default();
-    let ended = run_lines(&mut command(environment, filters), SILENCE, |line| {
-        if let Some(shown) = libtest.line(line, report) {
+    let mut libtest = TestOutputParser::default();
+    let ended = run_lines(&mut command(environment, filters), OUTPUT_TIMEOUT, |line| {
+        if let Some(shown) = libtest.read_line(line, report) {
             println!("{shown}");
         }
     });
-    libtest.end_of_program(report);
+    libtest.finish_program(report);
     match ended {
         Err(why) => report.fail(why),
         // Not a test but the build failed.
@@ -58,7 +61,7 @@ fn rust_tests(environment: &Environment, filters: &[String], report: &mut Report
 }
 
 /// The first command of the README, on free ports: it must come up, and end well when told to.
-fn starts() -> Result<(), Failure> {
+fn check_quick_start() -> Result<(), TaskError> {
     process::run(cargo().args(["build", "--release"]))?;
     let data_dir = crate::target_dir().join("first-start");
     let _ = std::fs::remove_dir_all(&data_dir);
@@ -71,7 +74,7 @@ fn starts() -> Result<(), Failure> {
     }
     let mut child = command
         .spawn()
-        .map_err(|error| format!("{}: {error}", shown(&command)))?;
+        .map_err(|error| format!("{}: {error}", command_line(&command)))?;
     let node_file = data_dir.join("node.json");
     let deadline = Instant::now() + START_LIMIT;
     // cargo replaces itself by the program, so this is the program's own process.

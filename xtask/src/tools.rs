@@ -7,8 +7,8 @@ use std::process::Command;
 
 use crate::apt::Apt;
 use crate::process::{capture, find_program, succeeds};
-use crate::report::{Outcome, Report};
-use crate::{Failure, deny, no_more, servers};
+use crate::report::{Report, StepOutcome};
+use crate::{TaskError, deny, reject_extra_arguments, servers};
 
 /// Exact versions, so that a run today and a run next year test the same thing.
 const PAHO: &str = "paho-mqtt==2.2.0";
@@ -30,11 +30,11 @@ const MQTT_JS: &str = "mqtt@5.16.0";
 pub(crate) type Environment = Vec<(&'static str, PathBuf)>;
 
 /// `cargo xtask tools`: ends with lines that a shell can evaluate.
-pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
-    no_more(arguments)?;
+pub(crate) fn run(arguments: &[String]) -> Result<(), TaskError> {
+    reject_extra_arguments(arguments)?;
     let mut report = Report::default();
-    let environment = provide(&mut report);
-    provide_cargo_deny(&mut report);
+    let environment = install_all(&mut report);
+    install_cargo_deny(&mut report);
     let outcome = report.finish();
     for (name, path) in environment {
         println!("export {name}={}", path.display());
@@ -43,83 +43,92 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
 }
 
 /// Installs what is missing and says where everything is.
-pub(crate) fn provide(report: &mut Report) -> Environment {
+pub(crate) fn install_all(report: &mut Report) -> Environment {
     let tools = crate::target_dir().join("tools");
     let mut environment = Environment::new();
     let mut apt = Apt::default();
 
-    report.step("mosquitto_pub and mosquitto_sub", || {
-        outcome(apt.provide("mosquitto_pub", "mosquitto-clients"))
+    report.run_step("mosquitto_pub and mosquitto_sub", || {
+        step_outcome(apt.ensure_program("mosquitto_pub", "mosquitto-clients"))
     });
-    report.step(&format!("Python package {PAHO}"), || {
-        let installed = python(&tools.join("python"), PAHO, &["--no-deps"], &mut apt);
-        outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_PYTHONPATH", dir))))
+    report.run_step(&format!("Python package {PAHO}"), || {
+        let installed =
+            install_python_package(&tools.join("python"), PAHO, &["--no-deps"], &mut apt);
+        step_outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_PYTHONPATH", dir))))
     });
-    report.step(&format!("Python package {THINGSBOARD}"), || {
-        let installed = python(&tools.join("thingsboard"), THINGSBOARD, &[MMH3], &mut apt);
-        outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_THINGSBOARD", dir))))
+    report.run_step(&format!("Python package {THINGSBOARD}"), || {
+        let installed =
+            install_python_package(&tools.join("thingsboard"), THINGSBOARD, &[MMH3], &mut apt);
+        step_outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_THINGSBOARD", dir))))
     });
-    report.step(&format!("Python package {THINGSBOARD_REST}"), || {
+    report.run_step(&format!("Python package {THINGSBOARD_REST}"), || {
         let dir = tools.join("thingsboard-rest");
-        let installed = python(&dir, THINGSBOARD_REST, &[], &mut apt);
-        outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_THINGSBOARD_REST", dir))))
+        let installed = install_python_package(&dir, THINGSBOARD_REST, &[], &mut apt);
+        step_outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_THINGSBOARD_REST", dir))))
     });
-    report.step(&format!("Python package {SSLYZE}"), || {
+    report.run_step(&format!("Python package {SSLYZE}"), || {
         // With all it depends on; apart from paho, which other tests import.
-        let installed = python(&tools.join("sslyze"), SSLYZE, &[], &mut apt);
-        outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_SSLYZE", dir))))
+        let installed = install_python_package(&tools.join("sslyze"), SSLYZE, &[], &mut apt);
+        step_outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_SSLYZE", dir))))
     });
-    report.step(&format!("Python package {SCHEMATHESIS}"), || {
-        let installed = python(&tools.join("schemathesis"), SCHEMATHESIS, &[], &mut apt);
-        outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_SCHEMATHESIS", dir))))
+    report.run_step(&format!("Python package {SCHEMATHESIS}"), || {
+        let installed =
+            install_python_package(&tools.join("schemathesis"), SCHEMATHESIS, &[], &mut apt);
+        step_outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_SCHEMATHESIS", dir))))
     });
-    report.step(&format!("Python package {DUCKDB}"), || {
-        let installed = python(&tools.join("duckdb"), DUCKDB, &["--no-deps"], &mut apt);
-        outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_DUCKDB", dir))))
+    report.run_step(&format!("Python package {DUCKDB}"), || {
+        let installed =
+            install_python_package(&tools.join("duckdb"), DUCKDB, &["--no-deps"], &mut apt);
+        step_outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_DUCKDB", dir))))
     });
-    report.step(&format!("npm package {MQTT_JS}"), || {
-        let installed = node(&tools.join("node"), &mut apt);
-        outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_NODE_MODULES", dir))))
+    report.run_step(&format!("npm package {MQTT_JS}"), || {
+        let installed = install_mqtt_js(&tools.join("node"), &mut apt);
+        step_outcome(installed.map(|dir| environment.push(("TIDEGATE_TEST_NODE_MODULES", dir))))
     });
-    report.step("promtool", || {
-        let installed = promtool(&tools.join("prometheus"), &mut apt);
-        outcome(installed.map(|program| environment.push(("TIDEGATE_TEST_PROMTOOL", program))))
+    report.run_step("promtool", || {
+        let installed = install_promtool(&tools.join("prometheus"), &mut apt);
+        step_outcome(installed.map(|program| environment.push(("TIDEGATE_TEST_PROMTOOL", program))))
     });
-    report.step(&format!("Maven package {OPENSEARCH}"), || {
-        let fetched = jars(&tools.join("opensearch"), OPENSEARCH);
-        outcome(fetched.map(|dir| environment.push(("TIDEGATE_TEST_OPENSEARCH", dir))))
+    report.run_step(&format!("Maven package {OPENSEARCH}"), || {
+        let fetched = download_jars(&tools.join("opensearch"), OPENSEARCH);
+        step_outcome(fetched.map(|dir| environment.push(("TIDEGATE_TEST_OPENSEARCH", dir))))
     });
-    report.step(&format!("Maven package {KAFKA}"), || {
-        let fetched = jars(&tools.join("kafka"), KAFKA);
-        outcome(fetched.map(|dir| environment.push(("TIDEGATE_TEST_KAFKA", dir))))
+    report.run_step(&format!("Maven package {KAFKA}"), || {
+        let fetched = download_jars(&tools.join("kafka"), KAFKA);
+        step_outcome(fetched.map(|dir| environment.push(("TIDEGATE_TEST_KAFKA", dir))))
     });
     for server in &servers::ALL {
-        report.step(server.title, || {
-            let found = server.provide(&tools, &mut apt);
-            outcome(found.map(|program| environment.push((server.variable, program))))
+        report.run_step(server.title, || {
+            let found = server.install(&tools, &mut apt);
+            step_outcome(found.map(|program| environment.push((server.variable, program))))
         });
     }
     environment
 }
 
 /// For the checks rather than the tests, and slow to build.
-pub(crate) fn provide_cargo_deny(report: &mut Report) {
+pub(crate) fn install_cargo_deny(report: &mut Report) {
     let tools = crate::target_dir().join("tools");
-    report.step("cargo-deny", || outcome(deny::install(&tools)));
+    report.run_step("cargo-deny", || step_outcome(deny::install(&tools)));
 }
 
 /// Nothing that is missing fails the run by itself: the tests that need it are skipped, and counted so.
-fn outcome(result: Result<(), Failure>) -> Outcome {
+fn step_outcome(result: Result<(), TaskError>) -> StepOutcome {
     match result {
-        Ok(()) => Outcome::Passed,
-        Err(why) => Outcome::Skipped(why),
+        Ok(()) => StepOutcome::Passed,
+        Err(why) => StepOutcome::Skipped(why),
     }
 }
 
 /// A Python package in a folder of its own, by whichever pip there is.
-fn python(dir: &Path, package: &str, options: &[&str], apt: &mut Apt) -> Result<PathBuf, Failure> {
-    installed_once(dir, package, |dir| {
-        apt.provide("python3", "python3")?;
+fn install_python_package(
+    dir: &Path,
+    package: &str,
+    options: &[&str],
+    apt: &mut Apt,
+) -> Result<PathBuf, TaskError> {
+    install_once(dir, package, |dir| {
+        apt.ensure_program("python3", "python3")?;
         if !succeeds(Command::new("python3").args(["-m", "pip", "--version"])) {
             apt.install("python3-pip")?;
         }
@@ -133,10 +142,10 @@ fn python(dir: &Path, package: &str, options: &[&str], apt: &mut Apt) -> Result<
 }
 
 /// mqtt.js with what it depends on.
-fn node(dir: &Path, apt: &mut Apt) -> Result<PathBuf, Failure> {
-    installed_once(dir, MQTT_JS, |dir| {
-        apt.provide("node", "nodejs")?;
-        apt.provide("npm", "npm")?;
+fn install_mqtt_js(dir: &Path, apt: &mut Apt) -> Result<PathBuf, TaskError> {
+    install_once(dir, MQTT_JS, |dir| {
+        apt.ensure_program("node", "nodejs")?;
+        apt.ensure_program("npm", "npm")?;
         let mut command = Command::new("npm");
         command.args([
             "install",
@@ -156,7 +165,7 @@ fn node(dir: &Path, apt: &mut Apt) -> Result<PathBuf, Failure> {
 
 /// The jars of a package and of what it depends on, where Java and Maven are; a JDK takes more than the rest of the tools
 /// together.
-fn jars(dir: &Path, package: &str) -> Result<PathBuf, Failure> {
+fn download_jars(dir: &Path, package: &str) -> Result<PathBuf, TaskError> {
     for program in ["java", "mvn"] {
         if find_program(program).is_none() {
             return Err(format!(
@@ -164,7 +173,7 @@ fn jars(dir: &Path, package: &str) -> Result<PathBuf, Failure> {
             ));
         }
     }
-    installed_once(dir, package, |dir| {
+    install_once(dir, package, |dir| {
         let words: Vec<&str> = package.split(':').collect();
         let [group, artifact, version] = words[..] else {
             return Err(format!("{package} is not GROUP:ARTIFACT:VERSION"));
@@ -186,20 +195,20 @@ fn jars(dir: &Path, package: &str) -> Result<PathBuf, Failure> {
 
 /// promtool out of Debian's package `prometheus`. The package is unpacked rather than installed: installing it
 /// would start a monitoring server on this machine.
-fn promtool(dir: &Path, apt: &mut Apt) -> Result<PathBuf, Failure> {
+fn install_promtool(dir: &Path, apt: &mut Apt) -> Result<PathBuf, TaskError> {
     if let Some(program) = find_program("promtool") {
         return Ok(program);
     }
-    installed_once(dir, "prometheus", |dir| apt.unpack_alone("prometheus", dir))?;
+    install_once(dir, "prometheus", |dir| apt.unpack_alone("prometheus", dir))?;
     Ok(dir.join("usr/bin/promtool"))
 }
 
 /// Runs `install` into an empty `dir` unless it did so before for the same `what`.
-pub(crate) fn installed_once(
+pub(crate) fn install_once(
     dir: &Path,
     what: &str,
-    install: impl FnOnce(&Path) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    install: impl FnOnce(&Path) -> Result<(), TaskError>,
+) -> Result<(), TaskError> {
     let stamp = dir.join(".installed");
     if fs::read_to_string(&stamp).is_ok_and(|text| text == what) {
         return Ok(());

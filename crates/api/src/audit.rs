@@ -7,28 +7,28 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use store::Objects;
 
-use crate::access::{Identity, Proof, Role, now_ms};
-use crate::app::App;
-use crate::call::{self, Call, Page};
-use crate::endpoint::{Endpoint, Outcome, get};
-use crate::objects::{blocking, store_problem};
-use crate::parameters::{Cursor, Parameter, Shape};
-use crate::problem::Problem;
+use crate::access::{AuthenticationMethod, CallerIdentity, Role, now_ms};
+use crate::call::{self, ApiCall, ListPage};
+use crate::endpoint::{ApiResult, Endpoint, get};
+use crate::objects::{run_on_store, store_problem};
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{PageCursor, Parameter, ParameterType};
+use crate::state::ApiState;
 
-const JOURNAL: &str = "audit";
+const AUDIT_JOURNAL: &str = "audit";
 /// A larger object is told by its version only.
 const MAX_VALUE_BYTES: usize = 16 * 1024;
 /// Entries looked at for one page of a filtered list; a page may end early, its `next` goes on.
-const MAX_LOOKED_AT: usize = 10_000;
+const MAX_SCANNED_ENTRIES: usize = 10_000;
 
 /// One change, or one try to log in.
 #[derive(Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Entry {
+pub(crate) struct AuditRecord {
     at_ms: u64,
     /// The operator's name, the API key's id, `local` for the token file, or what somebody claimed to be.
     who: String,
     /// `null` if it proved nothing.
-    proof: Option<Proof>,
+    proof: Option<AuthenticationMethod>,
     role: Option<Role>,
     /// The address the request came from.
     from: String,
@@ -49,11 +49,11 @@ struct AuditEntry {
     /// Grows with every entry.
     number: u64,
     #[serde(flatten)]
-    entry: Entry,
+    entry: AuditRecord,
 }
 
 /// What happened to an object: version and value without secrets.
-pub(crate) struct Change<'a> {
+pub(crate) struct AuditedChange<'a> {
     pub(crate) kind: &'static str,
     pub(crate) id: &'a str,
     pub(crate) before: Option<(u64, Value)>,
@@ -61,7 +61,7 @@ pub(crate) struct Change<'a> {
 }
 
 /// A change of a configuration object.
-pub(crate) async fn object(call: &Call, change: Change<'_>) {
+pub(crate) async fn record_object_change(call: &ApiCall, change: AuditedChange<'_>) {
     let what = match (&change.before, &change.after) {
         (None, _) => "create",
         (Some(_), Some(_)) => "change",
@@ -71,7 +71,7 @@ pub(crate) async fn object(call: &Call, change: Change<'_>) {
         let is_small = value.to_string().len() <= MAX_VALUE_BYTES;
         is_small.then(|| value.clone())
     };
-    let entry = Entry {
+    let entry = AuditRecord {
         version_before: change.before.as_ref().map(|(version, _)| *version),
         version_after: change.after.as_ref().map(|(version, _)| *version),
         before: change.before.as_ref().and_then(|(_, value)| bounded(value)),
@@ -82,8 +82,13 @@ pub(crate) async fn object(call: &Call, change: Change<'_>) {
 }
 
 /// Anything else that was done.
-pub(crate) async fn action(call: &Call, action: &str, subject: Option<&str>, after: Option<Value>) {
-    let entry = Entry {
+pub(crate) async fn record_action(
+    call: &ApiCall,
+    action: &str,
+    subject: Option<&str>,
+    after: Option<Value>,
+) {
+    let entry = AuditRecord {
         after,
         ..entry(call, action.to_owned(), subject)
     };
@@ -91,12 +96,12 @@ pub(crate) async fn action(call: &Call, action: &str, subject: Option<&str>, aft
 }
 
 /// A try to log in under a name.
-pub(crate) async fn login(call: &Call, username: &str, role: Option<Role>) {
+pub(crate) async fn record_login(call: &ApiCall, username: &str, role: Option<Role>) {
     let action = match role {
         Some(_) => "login",
         None => "login.failed",
     };
-    let entry = Entry {
+    let entry = AuditRecord {
         who: username.chars().take(64).collect(),
         proof: None,
         role,
@@ -105,14 +110,14 @@ pub(crate) async fn login(call: &Call, username: &str, role: Option<Role>) {
     append(&call.app, entry).await;
 }
 
-fn entry(call: &Call, action: String, subject: Option<&str>) -> Entry {
-    let Identity { name, proof, role } = call.who.clone();
-    Entry {
+fn entry(call: &ApiCall, action: String, subject: Option<&str>) -> AuditRecord {
+    let CallerIdentity { name, proof, role } = call.identity.clone();
+    AuditRecord {
         at_ms: now_ms(),
         who: name,
         proof: Some(proof),
         role: Some(role),
-        from: call.from.to_canonical().to_string(),
+        from: call.client_ip.to_canonical().to_string(),
         action,
         subject: subject.map(str::to_owned),
         version_before: None,
@@ -126,8 +131,8 @@ fn entry(call: &Call, action: String, subject: Option<&str>) -> Entry {
 #[derive(Debug, Clone)]
 pub struct NodeAction<'a> {
     /// What was proved, such as the product whose provisioning key was shown.
-    pub who: &'a str,
-    pub from: Option<IpAddr>,
+    pub actor: &'a str,
+    pub address: Option<IpAddr>,
     /// Such as `device.provision`.
     pub action: &'a str,
     pub subject: &'a str,
@@ -136,11 +141,11 @@ pub struct NodeAction<'a> {
 }
 
 /// Appends to the audit log. Blocks.
-pub fn append_to_audit(objects: &Objects, max_entries: u64, action: NodeAction<'_>) {
-    let from = action.from.map(|from| from.to_canonical().to_string());
-    let entry = Entry {
+pub fn append_node_action(objects: &Objects, max_entries: u64, action: NodeAction<'_>) {
+    let from = action.address.map(|from| from.to_canonical().to_string());
+    let entry = AuditRecord {
         at_ms: now_ms(),
-        who: action.who.to_owned(),
+        who: action.actor.to_owned(),
         proof: None,
         role: None,
         from: from.unwrap_or_default(),
@@ -153,12 +158,12 @@ pub fn append_to_audit(objects: &Objects, max_entries: u64, action: NodeAction<'
     };
     entry.log();
     let value = serde_json::to_value(entry).expect("its fields are plain");
-    if let Err(error) = objects.append(JOURNAL, &value, max_entries) {
+    if let Err(error) = objects.append_journal_entry(AUDIT_JOURNAL, &value, max_entries) {
         tracing::error!(%error, "audit log write failed; an entry is missing");
     }
 }
 
-impl Entry {
+impl AuditRecord {
     fn log(&self) {
         tracing::info!(
             target: "audit",
@@ -172,13 +177,13 @@ impl Entry {
     }
 }
 
-async fn append(app: &App, entry: Entry) {
+async fn append(app: &ApiState, entry: AuditRecord) {
     entry.log();
     let max_entries = app.config.get().max_audit_entries;
     let value = serde_json::to_value(entry).expect("its fields are plain");
     // The change has been made; that it is not in the log must at least be told.
-    let appended = blocking(app, move |objects| {
-        objects.append(JOURNAL, &value, max_entries)
+    let appended = run_on_store(app, move |objects| {
+        objects.append_journal_entry(AUDIT_JOURNAL, &value, max_entries)
     })
     .await;
     match appended {
@@ -190,18 +195,18 @@ async fn append(app: &App, entry: Entry) {
 
 const WHO: Parameter = Parameter {
     name: "who",
-    about: "Exactly this operator, API key id, or `local`.",
-    shape: Shape::Text,
+    description: "Exactly this operator, API key id, or `local`.",
+    shape: ParameterType::Text,
 };
 const ACTION: Parameter = Parameter {
     name: "action",
-    about: "Actions that begin so: `operator.`, `login`.",
-    shape: Shape::Text,
+    description: "Actions that begin so: `operator.`, `login`.",
+    shape: ParameterType::Text,
 };
 const SUBJECT: Parameter = Parameter {
     name: "subject",
-    about: "Exactly this object, client or topic.",
-    shape: Shape::Text,
+    description: "Exactly this object, client or topic.",
+    shape: ParameterType::Text,
 };
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -212,39 +217,39 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("The audit log, newest first")
             .description("Every change made over this API and every try to log in. Old entries go when there are too many.")
             .parameters(&[WHO, ACTION, SUBJECT])
-            .pages::<AuditEntry>(),
+            .paged::<AuditEntry>(),
     ]
 }
 
-async fn list(call: Call) -> Outcome {
+async fn list(call: ApiCall) -> ApiResult {
     let limit = call.query.limit();
     let (who, action, subject) = (
-        call.query.owned(WHO),
-        call.query.owned(ACTION),
-        call.query.owned(SUBJECT),
+        call.query.owned_text(WHO),
+        call.query.owned_text(ACTION),
+        call.query.owned_text(SUBJECT),
     );
     let mut before = match call.query.after() {
         None => None,
         Some(cursor) => Some(cursor.first.parse::<u64>().map_err(|_| {
-            Problem::parameter(
+            ProblemDetails::invalid_parameter(
                 "after",
                 "after is not the value of next in an earlier answer.",
             )
         })?),
     };
-    let (rows, next) = blocking(&call.app, move |objects| {
+    let (rows, next) = run_on_store(&call.app, move |objects| {
         let mut rows = Vec::new();
         let mut looked_at = 0;
         loop {
-            let found = objects.journal(JOURNAL, before, limit + 1)?;
+            let found = objects.list_journal_entries(AUDIT_JOURNAL, before, limit + 1)?;
             let is_end = found.len() <= limit;
             for (number, value) in found {
-                if rows.len() == limit || looked_at == MAX_LOOKED_AT {
+                if rows.len() == limit || looked_at == MAX_SCANNED_ENTRIES {
                     return Ok((rows, before));
                 }
                 looked_at += 1;
                 before = Some(number);
-                let Ok(entry) = serde_json::from_value::<Entry>(value) else {
+                let Ok(entry) = serde_json::from_value::<AuditRecord>(value) else {
                     continue;
                 };
                 let fits = who.as_ref().is_none_or(|who| *who == entry.who)
@@ -262,9 +267,9 @@ async fn list(call: Call) -> Outcome {
         }
     })
     .await?
-    .map_err(|error: store::Error| store_problem(&error))?;
-    call::ok(Page {
+    .map_err(|error: store::StoreError| store_problem(&error))?;
+    call::json_response(ListPage {
         data: rows,
-        next: next.map(|number| Cursor::new(&number.to_string(), "").encode()),
+        next: next.map(|number| PageCursor::new(&number.to_string(), "").encode()),
     })
 }

@@ -15,23 +15,25 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::access::{self, Identity};
-use crate::app::App;
-use crate::connections::{ConnectionPlace, LastingKind, LastingPlace, RequestPlace};
-use crate::endpoint::{Access, Outcome};
-use crate::parameters::{Cursor, Parameters};
-use crate::problem::Problem;
+use crate::access::{self, CallerIdentity};
+use crate::connection_tracker::{
+    ConnectionPermit, LongRequestKind, LongRequestPermit, RequestPermit,
+};
+use crate::endpoint::{ApiResult, EndpointAccess};
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{PageCursor, QueryParameters};
+use crate::state::ApiState;
 
-pub(crate) struct Call {
-    pub(crate) app: Arc<App>,
-    pub(crate) who: Identity,
-    pub(crate) from: IpAddr,
+pub(crate) struct ApiCall {
+    pub(crate) app: Arc<ApiState>,
+    pub(crate) identity: CallerIdentity,
+    pub(crate) client_ip: IpAddr,
     /// What the route asks for.
-    pub(crate) access: Access,
-    pub(crate) query: Parameters,
+    pub(crate) access: EndpointAccess,
+    pub(crate) query: QueryParameters,
     pub(crate) parts: Parts,
     path: Vec<(String, String)>,
-    share: RequestShare,
+    permit: SharedRequestPermit,
     /// As it was before the caller was let in.
     pub(crate) revocations: watch::Receiver<u64>,
     /// A mutex, so that a call can be lent to what waits; nobody else ever locks it.
@@ -39,24 +41,24 @@ pub(crate) struct Call {
 }
 
 /// Who sent a request, and what it needed to.
-pub(crate) struct Caller {
-    pub(crate) who: Identity,
-    pub(crate) from: IpAddr,
-    pub(crate) access: Access,
+pub(crate) struct ApiCaller {
+    pub(crate) identity: CallerIdentity,
+    pub(crate) client_ip: IpAddr,
+    pub(crate) access: EndpointAccess,
     /// As it was before the caller was let in.
     pub(crate) revocations: watch::Receiver<u64>,
 }
 
 /// A request's place in its class, held by the call and by the body of the answer.
 #[derive(Clone, Default)]
-pub(crate) struct RequestShare(Arc<Mutex<Option<RequestPlace>>>);
+pub(crate) struct SharedRequestPermit(Arc<Mutex<Option<RequestPermit>>>);
 
-impl RequestShare {
-    pub(crate) fn of(place: RequestPlace) -> Self {
+impl SharedRequestPermit {
+    pub(crate) fn new_for(place: RequestPermit) -> Self {
         Self(Arc::new(Mutex::new(Some(place))))
     }
 
-    fn give_back(&self) {
+    fn release(&self) {
         let place = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(place);
     }
@@ -64,32 +66,32 @@ impl RequestShare {
 
 /// Whether a connection carries an answer without an end; the server puts it into each request.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Stays(pub(crate) Arc<AtomicBool>);
+pub(crate) struct LongLivedFlag(pub(crate) Arc<AtomicBool>);
 
 /// One page of a list.
 #[derive(Serialize)]
-pub(crate) struct Page<T> {
+pub(crate) struct ListPage<T> {
     pub(crate) data: Vec<T>,
     /// To be given as `after` for the next page; `null` on the last.
     pub(crate) next: Option<String>,
 }
 
-impl Call {
+impl ApiCall {
     pub(crate) fn new(
-        app: Arc<App>,
-        caller: Caller,
-        share: RequestShare,
-        query: Parameters,
+        app: Arc<ApiState>,
+        caller: ApiCaller,
+        share: SharedRequestPermit,
+        query: QueryParameters,
         path: Vec<(String, String)>,
         (parts, body): (Parts, Body),
     ) -> Self {
         Self {
             app,
-            who: caller.who,
-            from: caller.from,
+            identity: caller.identity,
+            client_ip: caller.client_ip,
             access: caller.access,
             revocations: caller.revocations,
-            share,
+            permit: share,
             query,
             parts,
             path,
@@ -106,24 +108,34 @@ impl Call {
 
     /// The token of the Authorization field.
     pub(crate) fn bearer(&self) -> Option<&str> {
-        let field = access::credentials(self.headers()).ok()??.to_str().ok()?;
+        let field = access::credentials_header(self.headers())
+            .ok()??
+            .to_str()
+            .ok()?;
         let (scheme, token) = field.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     }
 
     /// The answer takes as long as it takes: the connection is not ended for its age.
-    pub(crate) fn keep_connection(&self) {
-        if let Some(stays) = self.parts.extensions.get::<Stays>() {
+    pub(crate) fn mark_long_lived(&self) {
+        if let Some(stays) = self.parts.extensions.get::<LongLivedFlag>() {
             stays.0.store(true, Ordering::Relaxed);
         }
     }
 
     /// Takes a place for what lasts instead of the request's own place and that of its connection.
-    pub(crate) fn last(&self, kind: LastingKind, holder: String) -> Result<LastingPlace, Problem> {
-        let connection = self.parts.extensions.get::<Arc<ConnectionPlace>>();
-        let place =
-            (self.app.connections).last(connection.map(|place| place.number), kind, holder)?;
-        self.share.give_back();
+    pub(crate) fn begin_long_request(
+        &self,
+        kind: LongRequestKind,
+        holder: String,
+    ) -> Result<LongRequestPermit, ProblemDetails> {
+        let connection = self.parts.extensions.get::<Arc<ConnectionPermit>>();
+        let place = (self.app.connections).begin_long_request(
+            connection.map(|place| place.number),
+            kind,
+            holder,
+        )?;
+        self.permit.release();
         Ok(place)
     }
 
@@ -132,10 +144,10 @@ impl Call {
     }
 
     /// The body as it came, within `max_bytes`.
-    pub(crate) async fn bytes(&mut self, max_bytes: usize) -> Result<Bytes, Problem> {
+    pub(crate) async fn body_bytes(&mut self, max_bytes: usize) -> Result<Bytes, ProblemDetails> {
         let too_long = || {
             let detail = format!("The body is longer than {max_bytes} bytes.");
-            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+            ProblemDetails::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
         };
         let announced = self.headers().get(header::CONTENT_LENGTH);
         let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
@@ -148,7 +160,7 @@ impl Call {
         let read = tokio::time::timeout(within, axum::body::to_bytes(body, max_bytes)).await;
         let read = read.map_err(|_| {
             let detail = format!("The body did not arrive within {} s.", within.as_secs());
-            Problem::new(StatusCode::REQUEST_TIMEOUT, detail)
+            ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, detail)
         })?;
         read.map_err(|error| {
             use std::error::Error as _;
@@ -157,66 +169,75 @@ impl Call {
                 .is_some_and(|source| source.is::<http_body_util::LengthLimitError>());
             match is_too_long {
                 true => too_long(),
-                false => Problem::bad_request("The body did not arrive whole."),
+                false => ProblemDetails::bad_request("The body did not arrive whole."),
             }
         })
     }
 
     /// A body must say what it is: a form of a foreign web page cannot say that it is JSON.
-    pub(crate) fn expect_media_type(&self, wanted: &str) -> Result<(), Problem> {
+    pub(crate) fn expect_media_type(&self, wanted: &str) -> Result<(), ProblemDetails> {
         let mut given = self.headers().get_all(header::CONTENT_TYPE).iter();
         let media_type = given.next().and_then(|value| value.to_str().ok());
         let media_type = media_type.unwrap_or_default().split(';').next();
         let fits = media_type.is_some_and(|given| given.trim().eq_ignore_ascii_case(wanted));
         match fits && given.next().is_none() {
             true => Ok(()),
-            false => Err(Problem::new(
+            false => Err(ProblemDetails::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 format!("The body must be sent with Content-Type: {wanted}."),
             )),
         }
     }
 
-    pub(crate) async fn json<T: DeserializeOwned>(&mut self) -> Result<T, Problem> {
-        let value = self.value().await?;
-        read(value)
+    pub(crate) async fn body_json<T: DeserializeOwned>(&mut self) -> Result<T, ProblemDetails> {
+        let value = self.body_value().await?;
+        parse(value)
     }
 
-    /// JSON whatever `Content-Type` says: clients of ThingsBoard send it as `text/plain`, too. A form of a foreign web page
+    /// JSON whatever `ContentSpec-Type` says: clients of ThingsBoard send it as `text/plain`, too. A form of a foreign web page
     /// that does the same is refused for its origin.
-    pub(crate) async fn json_of_any_type<T: DeserializeOwned>(&mut self) -> Result<T, Problem> {
-        let body = self.bytes(self.app.config.get().max_body_bytes).await?;
-        let value = serde_json::from_slice(&body)
-            .map_err(|error| Problem::bad_request(format!("The body is not JSON: {error}.")))?;
-        read(value)
+    pub(crate) async fn body_json_of_any_type<T: DeserializeOwned>(
+        &mut self,
+    ) -> Result<T, ProblemDetails> {
+        let body = self
+            .body_bytes(self.app.config.get().max_body_bytes)
+            .await?;
+        let value = serde_json::from_slice(&body).map_err(|error| {
+            ProblemDetails::bad_request(format!("The body is not JSON: {error}."))
+        })?;
+        parse(value)
     }
 
-    /// As [`Call::json`], where a request without a body means the default.
-    pub(crate) async fn json_or_default<T: DeserializeOwned + Default>(
+    /// As [`ApiCall::body_json`], where a request without a body means the default.
+    pub(crate) async fn body_json_or_default<T: DeserializeOwned + Default>(
         &mut self,
-    ) -> Result<T, Problem> {
+    ) -> Result<T, ProblemDetails> {
         let has_type = self.headers().contains_key(header::CONTENT_TYPE);
         if !has_type {
-            let body = self.bytes(self.app.config.get().max_body_bytes).await?;
+            let body = self
+                .body_bytes(self.app.config.get().max_body_bytes)
+                .await?;
             if body.is_empty() {
                 return Ok(T::default());
             }
             self.expect_media_type("application/json")?;
         }
-        self.json().await
+        self.body_json().await
     }
 
     /// Any JSON.
-    pub(crate) async fn value(&mut self) -> Result<Value, Problem> {
+    pub(crate) async fn body_value(&mut self) -> Result<Value, ProblemDetails> {
         self.expect_media_type("application/json")?;
-        let body = self.bytes(self.app.config.get().max_body_bytes).await?;
+        let body = self
+            .body_bytes(self.app.config.get().max_body_bytes)
+            .await?;
         serde_json::from_slice(&body)
-            .map_err(|error| Problem::bad_request(format!("The body is not JSON: {error}.")))
+            .map_err(|error| ProblemDetails::bad_request(format!("The body is not JSON: {error}.")))
     }
 }
 
 /// Makes JSON the type that was asked for, or says which field is not what was expected.
-pub(crate) fn read<T: DeserializeOwned>(value: Value) -> Result<T, Problem> {
+pub(crate) fn parse<T: DeserializeOwned>(value: Value) -> Result<T, ProblemDetails> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         let detail = match path.as_str() {
@@ -224,55 +245,55 @@ pub(crate) fn read<T: DeserializeOwned>(value: Value) -> Result<T, Problem> {
             path => format!("{path}: {}.", error.inner()),
         };
         match path.as_str() {
-            "." => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail),
-            path => Problem::field(path, detail),
+            "." => ProblemDetails::new(StatusCode::UNPROCESSABLE_ENTITY, detail),
+            path => ProblemDetails::invalid_field(path, detail),
         }
     })
 }
 
 /// Does what may wait for the disk. Where it ends by a panic, `otherwise` says what could not be done.
-pub(crate) async fn blocking<T: Send + 'static>(
+pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
     otherwise: &'static str,
-) -> Result<T, Problem> {
+) -> Result<T, ProblemDetails> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|_| Problem::unavailable(otherwise))
+    done.map_err(|_| ProblemDetails::unavailable(otherwise))
 }
 
 /// 200 with JSON.
-pub(crate) fn ok(body: impl Serialize) -> Outcome {
+pub(crate) fn json_response(body: impl Serialize) -> ApiResult {
     Ok(Json(body).into_response())
 }
 
 /// 204: done, and nothing to say.
-pub(crate) fn done() -> Outcome {
+pub(crate) fn no_content() -> ApiResult {
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// Cuts a page off `rows`, which hold one more than `limit` if there is a next page.
-pub(crate) fn page<T: Serialize>(
+pub(crate) fn paged_rows<T: Serialize>(
     mut rows: Vec<T>,
     limit: usize,
-    cursor: impl Fn(&T) -> Cursor,
-) -> Outcome {
+    cursor: impl Fn(&T) -> PageCursor,
+) -> ApiResult {
     let has_next = rows.len() > limit;
     rows.truncate(limit);
     let last = rows.last().filter(|_| has_next);
     let next = last.map(|row| cursor(row).encode());
-    ok(Page { data: rows, next })
+    json_response(ListPage { data: rows, next })
 }
 
 /// A page of rows with numbers; the next one has those from `next` on, or behind it, as the list has it.
-pub(crate) fn page_from<T: Serialize>(data: Vec<T>, next: Option<impl Display>) -> Outcome {
-    let next = next.map(|next| Cursor::new(&next.to_string(), "").encode());
-    ok(Page { data, next })
+pub(crate) fn page_of<T: Serialize>(data: Vec<T>, next: Option<impl Display>) -> ApiResult {
+    let next = next.map(|next| PageCursor::new(&next.to_string(), "").encode());
+    json_response(ListPage { data, next })
 }
 
 /// All rows on one page.
-pub(crate) fn whole<T: Serialize>(data: Vec<T>) -> Outcome {
-    ok(Page { data, next: None })
+pub(crate) fn unpaged_list<T: Serialize>(data: Vec<T>) -> ApiResult {
+    json_response(ListPage { data, next: None })
 }
 
-pub(crate) fn text(media_type: &'static str, text: impl Into<Body>) -> Response {
+pub(crate) fn text_response(media_type: &'static str, text: impl Into<Body>) -> Response {
     ([(header::CONTENT_TYPE, media_type)], text.into()).into_response()
 }

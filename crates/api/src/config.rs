@@ -21,9 +21,9 @@ pub struct HttpConfig {
     pub trusted_proxies: TrustedProxies,
     pub forwarded_header: ForwardedHeader,
     /// What those may do who show no credentials; on loopback addresses only.
-    pub anonymous: Anonymous,
-    pub metrics_access: Openness,
-    pub docs_access: Openness,
+    pub anonymous: AnonymousRole,
+    pub metrics_access: RouteOpenness,
+    pub docs_access: RouteOpenness,
     pub max_body_bytes: usize,
     /// Of a backup that is restored.
     pub max_restore_bytes: usize,
@@ -73,9 +73,9 @@ impl HttpConfig {
             proxy_protocol: false,
             trusted_proxies: TrustedProxies::default(),
             forwarded_header: ForwardedHeader::default(),
-            anonymous: Anonymous::None,
-            metrics_access: Openness::OpenOnLoopback,
-            docs_access: Openness::OpenOnLoopback,
+            anonymous: AnonymousRole::None,
+            metrics_access: RouteOpenness::OpenOnLoopback,
+            docs_access: RouteOpenness::OpenOnLoopback,
             max_body_bytes: 1 << 20,
             max_restore_bytes: 64 << 20,
             max_connections: 1024,
@@ -104,9 +104,9 @@ impl HttpConfig {
 
 /// The settings as they are now, shared by the API and those who may change them.
 #[derive(Debug, Clone)]
-pub struct LiveConfig(Arc<ArcSwap<HttpConfig>>);
+pub struct SharedHttpConfig(Arc<ArcSwap<HttpConfig>>);
 
-impl LiveConfig {
+impl SharedHttpConfig {
     pub fn new(config: HttpConfig) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(config)))
     }
@@ -140,14 +140,14 @@ impl LiveConfig {
 
 /// The role of those who show no credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Anonymous {
+pub enum AnonymousRole {
     #[default]
     None,
     Viewer,
     Admin,
 }
 
-impl Anonymous {
+impl AnonymousRole {
     pub(crate) fn role(self) -> Option<Role> {
         match self {
             Self::None => None,
@@ -159,7 +159,7 @@ impl Anonymous {
 
 /// Whether a route needs credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Openness {
+pub enum RouteOpenness {
     /// None.
     Open,
     /// None if HTTP is bound to a loopback address.

@@ -11,19 +11,20 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::Value;
 
 use crate::access::Role;
-use crate::call::Call;
-use crate::connections::RequestClass;
-use crate::parameters::{AFTER, LIMIT, Parameter};
-use crate::problem::Problem;
+use crate::call::ApiCall;
+use crate::connection_tracker::RequestClass;
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{AFTER, LIMIT, Parameter};
 
-pub(crate) type Outcome = Result<Response, Problem>;
-type Handler = Arc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Outcome> + Send>> + Send + Sync>;
+pub(crate) type ApiResult = Result<Response, ProblemDetails>;
+type Handler =
+    Arc<dyn Fn(ApiCall) -> Pin<Box<dyn Future<Output = ApiResult> + Send>> + Send + Sync>;
 /// Makes the schema of a type where it is needed.
-pub(crate) type SchemaOf = Arc<dyn Fn(&mut SchemaGenerator) -> Value + Send + Sync>;
+pub(crate) type SchemaFn = Arc<dyn Fn(&mut SchemaGenerator) -> Value + Send + Sync>;
 
 /// Who may ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum EndpointAccess {
     /// Anybody.
     Open,
     /// Anybody where the setting `http.metrics_access` says so, else viewers.
@@ -47,12 +48,12 @@ pub(crate) struct Endpoint {
     pub(crate) tag: &'static str,
     pub(crate) summary: String,
     pub(crate) description: String,
-    pub(crate) access: Access,
+    pub(crate) access: EndpointAccess,
     pub(crate) parameters: Vec<Parameter>,
     pub(crate) path_parameters: Vec<(&'static str, &'static str)>,
-    pub(crate) body: Option<Content>,
+    pub(crate) body: Option<ContentSpec>,
     pub(crate) is_body_optional: bool,
-    pub(crate) answers: Vec<Answer>,
+    pub(crate) answers: Vec<ResponseSpec>,
     /// It answers about an object with a version: ETag, If-None-Match or If-Match.
     pub(crate) is_versioned: bool,
     /// Problems of its own beside those that every route of its kind has.
@@ -60,27 +61,27 @@ pub(crate) struct Endpoint {
     pub(crate) handler: Handler,
 }
 
-pub(crate) struct Content {
+pub(crate) struct ContentSpec {
     /// One of them.
     pub(crate) media_types: &'static [&'static str],
     /// None: bytes or text without a schema.
-    pub(crate) schema: Option<SchemaOf>,
+    pub(crate) schema: Option<SchemaFn>,
 }
 
-pub(crate) struct Answer {
+pub(crate) struct ResponseSpec {
     pub(crate) status: u16,
     pub(crate) description: &'static str,
-    pub(crate) content: Option<Content>,
+    pub(crate) content: Option<ContentSpec>,
     /// A new object: where it is.
     pub(crate) has_location: bool,
 }
 
-pub(crate) fn schema_of<T: JsonSchema>() -> SchemaOf {
+pub(crate) fn schema_of<T: JsonSchema>() -> SchemaFn {
     Arc::new(|generator| generator.subschema_for::<T>().to_value())
 }
 
-fn json_content(schema: SchemaOf) -> Content {
-    Content {
+fn json_content(schema: SchemaFn) -> ContentSpec {
+    ContentSpec {
         media_types: &["application/json"],
         schema: Some(schema),
     }
@@ -90,8 +91,8 @@ macro_rules! methods {
     ($($name:ident $method:ident),+) => {
         $(pub(crate) fn $name<F, R>(path: impl Into<String>, id: impl Into<String>, handler: F) -> Endpoint
         where
-            F: Fn(Call) -> R + Send + Sync + 'static,
-            R: Future<Output = Outcome> + Send + 'static,
+            F: Fn(ApiCall) -> R + Send + Sync + 'static,
+            R: Future<Output = ApiResult> + Send + 'static,
         {
             Endpoint::new(Method::$method, path.into(), id.into(), handler)
         })+
@@ -102,8 +103,8 @@ methods!(get GET, post POST, put PUT, delete DELETE);
 impl Endpoint {
     fn new<F, R>(method: Method, path: String, id: String, handler: F) -> Self
     where
-        F: Fn(Call) -> R + Send + Sync + 'static,
-        R: Future<Output = Outcome> + Send + 'static,
+        F: Fn(ApiCall) -> R + Send + Sync + 'static,
+        R: Future<Output = ApiResult> + Send + 'static,
     {
         Self {
             method,
@@ -113,7 +114,7 @@ impl Endpoint {
             summary: String::new(),
             description: String::new(),
             // Nobody forgets to think of it without noticing: an admin's token works, nothing else does.
-            access: Access::Role(Role::Admin),
+            access: EndpointAccess::Role(Role::Admin),
             parameters: Vec::new(),
             path_parameters: Vec::new(),
             body: None,
@@ -128,18 +129,20 @@ impl Endpoint {
     /// Whose places its requests take.
     pub(crate) fn class(&self) -> RequestClass {
         match self.access {
-            Access::Open if self.tag == "access" => RequestClass::Login,
-            Access::Open | Access::Metrics | Access::Docs => RequestClass::Health,
-            Access::Source | Access::Device => RequestClass::Device,
-            Access::Role(_) => RequestClass::Operator,
+            EndpointAccess::Open if self.tag == "access" => RequestClass::Login,
+            EndpointAccess::Open | EndpointAccess::Metrics | EndpointAccess::Docs => {
+                RequestClass::Health
+            }
+            EndpointAccess::Source | EndpointAccess::Device => RequestClass::Device,
+            EndpointAccess::Role(_) => RequestClass::Operator,
         }
     }
 
     pub(crate) fn role(self, role: Role) -> Self {
-        self.access(Access::Role(role))
+        self.access(EndpointAccess::Role(role))
     }
 
-    pub(crate) fn access(mut self, access: Access) -> Self {
+    pub(crate) fn access(mut self, access: EndpointAccess) -> Self {
         self.access = access;
         self
     }
@@ -170,55 +173,55 @@ impl Endpoint {
     }
 
     /// A list in pages of `T`.
-    pub(crate) fn pages_of(mut self, row: SchemaOf) -> Self {
+    pub(crate) fn paged_with(mut self, row: SchemaFn) -> Self {
         self.parameters.extend([LIMIT, AFTER]);
-        self.answers_with(200, "A page.", page_schema(row))
+        self.response_with(200, "A page.", page_schema(row))
     }
 
     /// A list in pages of `T`.
-    pub(crate) fn pages<T: JsonSchema>(self) -> Self {
-        self.pages_of(schema_of::<T>())
+    pub(crate) fn paged<T: JsonSchema>(self) -> Self {
+        self.paged_with(schema_of::<T>())
     }
 
     /// A list that is always whole.
-    pub(crate) fn list<T: JsonSchema>(self) -> Self {
-        self.answers_with(200, "All of them.", page_schema(schema_of::<T>()))
+    pub(crate) fn unpaged<T: JsonSchema>(self) -> Self {
+        self.response_with(200, "All of them.", page_schema(schema_of::<T>()))
     }
 
-    pub(crate) fn body<T: JsonSchema>(self) -> Self {
-        self.body_with(schema_of::<T>())
+    pub(crate) fn request_body<T: JsonSchema>(self) -> Self {
+        self.request_body_with(schema_of::<T>())
     }
 
-    pub(crate) fn optional_body<T: JsonSchema>(mut self) -> Self {
+    pub(crate) fn optional_request_body<T: JsonSchema>(mut self) -> Self {
         self.is_body_optional = true;
-        self.body::<T>()
+        self.request_body::<T>()
     }
 
-    pub(crate) fn body_with(mut self, schema: SchemaOf) -> Self {
+    pub(crate) fn request_body_with(mut self, schema: SchemaFn) -> Self {
         self.body = Some(json_content(schema));
         self
     }
 
     /// A body that is no JSON.
-    pub(crate) fn raw_body(mut self, media_types: &'static [&'static str]) -> Self {
-        self.body = Some(Content {
+    pub(crate) fn raw_request_body(mut self, media_types: &'static [&'static str]) -> Self {
+        self.body = Some(ContentSpec {
             media_types,
             schema: None,
         });
         self
     }
 
-    pub(crate) fn answers<T: JsonSchema>(self, status: u16, description: &'static str) -> Self {
-        self.answers_with(status, description, schema_of::<T>())
+    pub(crate) fn response<T: JsonSchema>(self, status: u16, description: &'static str) -> Self {
+        self.response_with(status, description, schema_of::<T>())
     }
 
-    pub(crate) fn answers_with(
+    pub(crate) fn response_with(
         mut self,
         status: u16,
         description: &'static str,
-        schema: SchemaOf,
+        schema: SchemaFn,
     ) -> Self {
-        self.answers.push(Answer {
+        self.answers.push(ResponseSpec {
             status,
             description,
             content: Some(json_content(schema)),
@@ -228,16 +231,16 @@ impl Endpoint {
     }
 
     /// An answer that is no JSON.
-    pub(crate) fn answers_raw(
+    pub(crate) fn raw_response(
         mut self,
         status: u16,
         description: &'static str,
         media_types: &'static [&'static str],
     ) -> Self {
-        self.answers.push(Answer {
+        self.answers.push(ResponseSpec {
             status,
             description,
-            content: Some(Content {
+            content: Some(ContentSpec {
                 media_types,
                 schema: None,
             }),
@@ -246,8 +249,8 @@ impl Endpoint {
         self
     }
 
-    pub(crate) fn answers_nothing(mut self, status: u16, description: &'static str) -> Self {
-        self.answers.push(Answer {
+    pub(crate) fn empty_response(mut self, status: u16, description: &'static str) -> Self {
+        self.answers.push(ResponseSpec {
             status,
             description,
             content: None,
@@ -264,19 +267,19 @@ impl Endpoint {
         self
     }
 
-    pub(crate) fn versioned(mut self) -> Self {
+    pub(crate) fn with_etag(mut self) -> Self {
         self.is_versioned = true;
         self
     }
 
-    pub(crate) fn problem(mut self, status: u16, description: &'static str) -> Self {
+    pub(crate) fn problem_response(mut self, status: u16, description: &'static str) -> Self {
         self.problems.push((status, description));
         self
     }
 }
 
 /// One page: the rows and the way to the next.
-fn page_schema(row: SchemaOf) -> SchemaOf {
+fn page_schema(row: SchemaFn) -> SchemaFn {
     Arc::new(move |generator| {
         serde_json::json!({
             "type": "object",

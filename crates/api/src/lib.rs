@@ -4,62 +4,73 @@
 //! `routes` is the table of what there is; the router, the checks and the OpenAPI document come from it.
 
 mod access;
-mod alarm_tools;
-mod app;
+mod alarm_backend;
 mod audit;
 mod call;
 mod client_address;
-mod command_tools;
+mod command_backend;
 mod config;
-mod connections;
-mod connector_tools;
-mod device_door;
-mod device_tools;
+mod connection_tracker;
+mod connector_backend;
+mod device_backend;
+mod device_http_backend;
 mod endpoint;
-mod exposition;
-mod fleet_tools;
-mod gate;
-mod landing;
-mod node;
+mod fleet_backend;
+mod landing_page;
+mod node_backend;
 mod objects;
 mod openapi;
-mod parameters;
-mod problem;
-mod process;
+mod origin_guard;
+mod problem_details;
+mod process_metrics;
+mod prometheus;
+mod query_parameters;
 mod resources;
 mod routes;
-mod rule_tools;
+mod rule_backend;
 mod server;
 mod socket;
-mod telemetry_tools;
+mod state;
+mod telemetry_backend;
 
 pub use access::new_local_token;
-pub use access::{FirstOperator, FirstOperatorError, NoRandomness, Role, ensure_first_operator};
-pub use alarm_tools::{AlarmNews, AlarmPage, AlarmProblem, AlarmQuery, AlarmTools, NoAlarmTools};
-pub use app::Parts;
-pub use audit::{NodeAction, append_to_audit};
+pub use access::{
+    FirstOperator, FirstOperatorError, RandomSourceError, Role, ensure_first_operator,
+};
+pub use alarm_backend::{
+    AlarmBackend, AlarmBackendError, AlarmPage, AlarmQuery, AlarmUpdate, NoAlarmBackend,
+};
+pub use audit::{NodeAction, append_node_action};
 pub use client_address::{ForwardedHeader, TrustedProxies};
-pub use command_tools::{
-    CommandEnd, CommandQuery, CommandRequest, CommandRows, CommandTools, CommandWish,
-    NoCommandTools, TakenCommand,
+pub use command_backend::{
+    CommandBackend, CommandCompletion, CommandOperation, CommandPage, CommandQuery, CommandReceipt,
+    CommandRequest, NoCommandBackend,
 };
-pub use config::{Anonymous, HttpConfig, LiveConfig, Openness};
-pub use connector_tools::{Asking, ConnectorTools, NoConnectorTools, PostRefused, Posted, Tested};
-pub use device_door::{
-    AttributeUpdate, DeviceDoor, DevicePost, DoorProblem, Knock, NextCommand, NoDeviceDoor,
+pub use config::{AnonymousRole, HttpConfig, RouteOpenness, SharedHttpConfig};
+pub use connector_backend::{
+    BackendFuture, ConnectionTestResult, ConnectorBackend, NoConnectorBackend, PendingPush,
+    SourcePushError,
 };
-pub use device_tools::{
-    AttributeNews, DeviceEventQuery, DevicePage, DeviceProblem, DeviceQuery, DeviceTools,
-    ExportedDevices, NoDeviceTools, ShownDevice,
+pub use device_backend::{
+    AttributeNews, DeviceBackend, DeviceBackendError, DeviceEventQuery, DeviceExportPage,
+    DevicePage, DeviceQuery, DeviceView, NoDeviceBackend,
 };
-pub use fleet_tools::{FleetTools, NoFleetTools, Pulled};
-pub use node::{Answer, Node, NotReady, Program, SettingError, SettingInfo};
-pub use node::{AuthenticatorFailure, AuthenticatorInfo, AuthenticatorState};
-pub use objects::{DeclaredObject, Invalid, ObjectRules, RuledKind};
-pub use rule_tools::{NoRuleTools, RuleTools};
-pub use server::{Error, bind, serve};
+pub use device_http_backend::{
+    AttributeUpdate, DeviceCaller, DeviceHttpBackend, DeviceHttpError, DevicePostKind, NextCommand,
+    NoDeviceHttpBackend,
+};
+pub use fleet_backend::{FleetBackend, NoFleetBackend, PullTestResult};
+pub use node_backend::{AuthenticatorFailure, AuthenticatorInfo, AuthenticatorState};
+pub use node_backend::{
+    NodeBackend, NodeFuture, NotReadyReason, ProgramBackend, SettingChangeError, SettingInfo,
+};
+pub use objects::{BackendObjectKind, DeclaredObject, ObjectBackend, ObjectValidationError};
+pub use rule_backend::{NoRuleBackend, RuleBackend};
+pub use server::{HttpServerError, bind, serve};
 pub use socket::HttpListener;
-pub use telemetry_tools::{
-    CalendarUnit, Function, IntervalLength, IntervalQuery, IntervalRow, LiveItem, LiveRows,
-    NoTelemetryTools, Refusal, Refusals, RowQuery, Sample, TelemetryProblem, TelemetryTools,
+pub use state::ApiParts;
+pub use telemetry_backend::{
+    CalendarUnit, DeviceRejectionList, IntervalFunction, IntervalLength, IntervalQuery,
+    IntervalRow, LiveTelemetryItem, LiveTelemetryStream, NoTelemetryBackend, RejectionInfo,
+    RowQuery, TelemetryBackend, TelemetryBackendError, TelemetrySample,
 };

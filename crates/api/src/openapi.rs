@@ -5,8 +5,8 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use crate::access::Role;
-use crate::endpoint::{Access, Answer, Content, Endpoint};
-use crate::problem;
+use crate::endpoint::{ContentSpec, Endpoint, EndpointAccess, ResponseSpec};
+use crate::problem_details;
 
 /// The tags in the order of the documentation, each with a sentence.
 const TAGS: &[(&str, &str)] = &[
@@ -56,13 +56,15 @@ const DESCRIPTION: &str = "Steers one Tidegate node. Lists come in pages (`limit
     milliseconds since the Unix epoch. The role a request needs stands in its `security`: a viewer looks, an operator \
     steers clients and messages, an admin does everything.";
 
-pub(crate) fn document(version: &str, endpoints: &[Endpoint]) -> Value {
-    let mut answers = generator(false);
-    let mut bodies = generator(true);
-    let problem = answers.subschema_for::<problem::Body<'static>>().to_value();
+pub(crate) fn openapi_document(version: &str, endpoints: &[Endpoint]) -> Value {
+    let mut answers = schema_generator(false);
+    let mut bodies = schema_generator(true);
+    let problem = answers
+        .subschema_for::<problem_details::ProblemBody<'static>>()
+        .to_value();
     let mut paths: Map<String, Value> = Map::new();
     for endpoint in endpoints {
-        let operation = operation(endpoint, &mut answers, &mut bodies, &problem);
+        let operation = operation_object(endpoint, &mut answers, &mut bodies, &problem);
         let path = paths
             .entry(endpoint.path.clone())
             .or_insert_with(|| Value::Object(Map::new()));
@@ -109,7 +111,7 @@ pub(crate) fn document(version: &str, endpoints: &[Endpoint]) -> Value {
     })
 }
 
-fn generator(deserialize: bool) -> SchemaGenerator {
+fn schema_generator(deserialize: bool) -> SchemaGenerator {
     let mut settings = SchemaSettings::draft2020_12();
     settings.definitions_path = "/components/schemas".into();
     settings.meta_schema = None;
@@ -119,7 +121,7 @@ fn generator(deserialize: bool) -> SchemaGenerator {
     }
 }
 
-fn operation(
+fn operation_object(
     endpoint: &Endpoint,
     answers: &mut SchemaGenerator,
     bodies: &mut SchemaGenerator,
@@ -127,10 +129,10 @@ fn operation(
 ) -> Value {
     let mut responses: Map<String, Value> = Map::new();
     for answer in &endpoint.answers {
-        let described = response(answer, endpoint, answers);
+        let described = response_object(answer, endpoint, answers);
         responses.insert(answer.status.to_string(), described);
     }
-    for (status, description) in problems(endpoint) {
+    for (status, description) in problem_responses(endpoint) {
         let mut response = json!({"description": description});
         if status >= 400 {
             response["content"] = json!({"application/problem+json": {"schema": problem}});
@@ -146,33 +148,33 @@ fn operation(
     if !endpoint.description.is_empty() {
         operation["description"] = Value::String(endpoint.description.clone());
     }
-    let parameters = parameters(endpoint);
+    let parameters = parameter_objects(endpoint);
     if !parameters.is_empty() {
         operation["parameters"] = Value::Array(parameters);
     }
     if let Some(body) = &endpoint.body {
         operation["requestBody"] = json!({
             "required": !endpoint.is_body_optional,
-            "content": content(body, bodies),
+            "content": content_object(body, bodies),
         });
     }
     operation["security"] = match endpoint.access {
         // The path says who it is.
-        Access::Open | Access::Device => json!([]),
+        EndpointAccess::Open | EndpointAccess::Device => json!([]),
         // Without credentials where the setting says so.
-        Access::Metrics | Access::Docs => {
+        EndpointAccess::Metrics | EndpointAccess::Docs => {
             json!([{}, {"token": ["viewer"]}, {"api_key": ["viewer"]}])
         }
-        Access::Source => json!([{"source_token": []}]),
-        Access::Role(role) => json!([{"token": [role.name()]}, {"api_key": [role.name()]}]),
+        EndpointAccess::Source => json!([{"source_token": []}]),
+        EndpointAccess::Role(role) => json!([{"token": [role.name()]}, {"api_key": [role.name()]}]),
     };
-    if let Access::Role(role) = endpoint.access {
+    if let EndpointAccess::Role(role) = endpoint.access {
         operation["x-required-role"] = json!(role.name());
     }
     operation
 }
 
-fn parameters(endpoint: &Endpoint) -> Vec<Value> {
+fn parameter_objects(endpoint: &Endpoint) -> Vec<Value> {
     let mut parameters: Vec<Value> = Vec::new();
     for (name, about) in &endpoint.path_parameters {
         parameters.push(json!({
@@ -182,7 +184,7 @@ fn parameters(endpoint: &Endpoint) -> Vec<Value> {
     }
     for parameter in &endpoint.parameters {
         parameters.push(json!({
-            "name": parameter.name, "in": "query", "required": false, "description": parameter.about,
+            "name": parameter.name, "in": "query", "required": false, "description": parameter.description,
             "schema": parameter.shape.schema(),
         }));
     }
@@ -218,10 +220,14 @@ fn parameters(endpoint: &Endpoint) -> Vec<Value> {
     parameters
 }
 
-fn response(answer: &Answer, endpoint: &Endpoint, generator: &mut SchemaGenerator) -> Value {
+fn response_object(
+    answer: &ResponseSpec,
+    endpoint: &Endpoint,
+    generator: &mut SchemaGenerator,
+) -> Value {
     let mut response = json!({"description": answer.description});
     if let Some(body) = &answer.content {
-        response["content"] = content(body, generator);
+        response["content"] = content_object(body, generator);
     }
     let mut headers = Map::new();
     if endpoint.is_versioned && answer.status != 204 {
@@ -242,7 +248,7 @@ fn response(answer: &Answer, endpoint: &Endpoint, generator: &mut SchemaGenerato
     response
 }
 
-fn content(content: &Content, generator: &mut SchemaGenerator) -> Value {
+fn content_object(content: &ContentSpec, generator: &mut SchemaGenerator) -> Value {
     let mut of_type = Map::new();
     if let Some(schema) = &content.schema {
         of_type.insert("schema".into(), schema(generator));
@@ -253,13 +259,13 @@ fn content(content: &Content, generator: &mut SchemaGenerator) -> Value {
 }
 
 /// The problems a route can answer with, from what it takes and needs.
-fn problems(endpoint: &Endpoint) -> Vec<(u16, &'static str)> {
+fn problem_responses(endpoint: &Endpoint) -> Vec<(u16, &'static str)> {
     let mut problems = endpoint.problems.clone();
     problems.push((
         400,
         "A parameter or field of the request is not what was expected.",
     ));
-    if endpoint.access != Access::Open {
+    if endpoint.access != EndpointAccess::Open {
         problems.push((
             401,
             "There are no credentials, or they are wrong or too old.",

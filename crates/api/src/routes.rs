@@ -16,23 +16,23 @@ use axum::routing::{MethodFilter, on};
 use hyper::body::{Frame, SizeHint};
 
 use crate::access;
-use crate::app::App;
 use crate::audit;
-use crate::call::{Call, Caller, RequestShare};
-use crate::connections::ConnectionPlace;
+use crate::call::{ApiCall, ApiCaller, SharedRequestPermit};
+use crate::connection_tracker::ConnectionPermit;
 use crate::endpoint::Endpoint;
-use crate::gate::{self, Gate};
-use crate::objects::{self, ObjectRules};
-use crate::parameters::Parameters;
-use crate::problem::Problem;
+use crate::objects::{self, ObjectBackend};
+use crate::origin_guard::{self, OriginGuard};
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::QueryParameters;
 use crate::resources as of;
+use crate::state::ApiState;
 
 /// Everything there is.
-pub(crate) fn table(rules: &Arc<dyn ObjectRules>) -> Vec<Endpoint> {
+pub(crate) fn route_table(rules: &Arc<dyn ObjectBackend>) -> Vec<Endpoint> {
     let mut table = Vec::new();
     for endpoints in [
         of::health::endpoints,
-        of::docs::endpoints,
+        of::openapi_page::endpoints,
         of::node::endpoints,
         of::login::endpoints,
         of::clients::endpoints,
@@ -40,7 +40,7 @@ pub(crate) fn table(rules: &Arc<dyn ObjectRules>) -> Vec<Endpoint> {
         of::subscriptions::endpoints,
         of::telemetry::endpoints,
         of::telemetry_intervals::endpoints,
-        of::device_api::endpoints,
+        of::device_http::endpoints,
         of::thingsboard::endpoints,
         of::thingsboard_alarms::endpoints,
         of::thingsboard_devices::endpoints,
@@ -58,7 +58,7 @@ pub(crate) fn table(rules: &Arc<dyn ObjectRules>) -> Vec<Endpoint> {
         of::alarms::endpoints,
         of::device_groups::endpoints,
         of::pull_sources::endpoints,
-        of::command_sending::endpoints,
+        of::command_requests::endpoints,
         of::commands::endpoints,
         of::thingsboard_rpc::endpoints,
         of::thingsboard_websocket::endpoints,
@@ -71,17 +71,17 @@ pub(crate) fn table(rules: &Arc<dyn ObjectRules>) -> Vec<Endpoint> {
     ] {
         table.extend(endpoints());
     }
-    for kind in objects::kinds(rules) {
-        table.extend(objects::endpoints(&kind));
+    for kind in objects::object_kinds(rules) {
+        table.extend(objects::object_endpoints(&kind));
     }
     table
 }
 
 /// Where a connection comes from; the server puts it into each request.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct From(pub(crate) IpAddr);
+pub(crate) struct PeerIp(pub(crate) IpAddr);
 
-pub(crate) fn router(app: &Arc<App>, table: Vec<Endpoint>) -> Router {
+pub(crate) fn router(app: &Arc<ApiState>, table: Vec<Endpoint>) -> Router {
     let mut router = Router::new();
     for endpoint in table {
         let filter = MethodFilter::try_from(endpoint.method.clone())
@@ -93,45 +93,45 @@ pub(crate) fn router(app: &Arc<App>, table: Vec<Endpoint>) -> Router {
             async move {
                 let path = path.map_err(
                     |rejection: axum::extract::rejection::RawPathParamsRejection| {
-                        Problem::bad_request(format!("The path: {}.", rejection.body_text()))
+                        ProblemDetails::bad_request(format!("The path: {}.", rejection.body_text()))
                     },
                 );
-                answer(app, &endpoint, path, request).await
+                dispatch(app, &endpoint, path, request).await
             }
         };
         router = router.route(&path, on(filter, handler));
     }
     let live = app.config.clone();
-    let gate = Gate {
+    let gate = OriginGuard {
         loopback_only: app.loopback_only,
     };
     router
         .fallback(async |uri: Uri| {
             let path = uri.path();
-            Problem::not_found(format!("There is nothing at {path}; / says what there is."))
+            ProblemDetails::not_found(format!("There is nothing at {path}; / says what there is."))
         })
         .method_not_allowed_fallback(async || {
             let detail = "The path is right, the method is not; see the Allow field.";
-            Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
+            ProblemDetails::new(StatusCode::METHOD_NOT_ALLOWED, detail)
         })
         .layer(middleware::from_fn(move |request, next| {
-            bound_time(live.request_timeout(), request, next)
+            limit_request_time(live.request_timeout(), request, next)
         }))
-        .layer(middleware::from_fn_with_state(gate, gate::check))
+        .layer(middleware::from_fn_with_state(gate, origin_guard::check))
         .layer(middleware::map_response(add_common_fields))
 }
 
-async fn answer(
-    app: Arc<App>,
+async fn dispatch(
+    app: Arc<ApiState>,
     endpoint: &Endpoint,
-    path: Result<RawPathParams, Problem>,
+    path: Result<RawPathParams, ProblemDetails>,
     request: Request<Body>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ProblemDetails> {
     let (parts, body) = request.into_parts();
-    let from = parts.extensions.get::<From>();
+    let from = parts.extensions.get::<PeerIp>();
     let from = from.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |from| from.0);
-    let revocations = app.gatekeeper.revocations();
-    let who = access::admit(&app, endpoint.access, &parts.headers, from).await?;
+    let revocations = app.access.revocations();
+    let who = access::authorize(&app, endpoint.access, &parts.headers, from).await?;
     let path = path?;
     let path = path
         .iter()
@@ -139,24 +139,24 @@ async fn answer(
     let path: Vec<_> = path.collect();
     if let Some((name, _)) = path.iter().find(|(_, value)| value.contains('\0')) {
         let detail = format!("{name} in the path: a NUL cannot be in it.");
-        return Err(Problem::parameter(name, detail));
+        return Err(ProblemDetails::invalid_parameter(name, detail));
     }
-    let query = Parameters::read(&parts.uri, &endpoint.parameters)?;
-    let caller = Caller {
-        who,
-        from,
+    let query = QueryParameters::read(&parts.uri, &endpoint.parameters)?;
+    let caller = ApiCaller {
+        identity: who,
+        client_ip: from,
         access: endpoint.access,
         revocations,
     };
     // Who is not let in takes no place of those who are.
-    let share = match parts.extensions.get::<Arc<ConnectionPlace>>() {
-        Some(place) => RequestShare::of(place.begin(endpoint.class(), from)?),
-        None => RequestShare::default(),
+    let share = match parts.extensions.get::<Arc<ConnectionPermit>>() {
+        Some(place) => SharedRequestPermit::new_for(place.begin_request(endpoint.class(), from)?),
+        None => SharedRequestPermit::default(),
     };
-    let call = Call::new(app, caller, share.clone(), query, path, (parts, body));
+    let call = ApiCall::new(app, caller, share.clone(), query, path, (parts, body));
     let response = (endpoint.handler)(call).await?;
     Ok(response.map(|body| {
-        Body::new(SharedBody {
+        Body::new(TrackedBody {
             body,
             _share: share,
         })
@@ -164,12 +164,12 @@ async fn answer(
 }
 
 /// A body whose request counts until it has been handed over.
-struct SharedBody {
+struct TrackedBody {
     body: Body,
-    _share: RequestShare,
+    _share: SharedRequestPermit,
 }
 
-impl hyper::body::Body for SharedBody {
+impl hyper::body::Body for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -189,13 +189,13 @@ impl hyper::body::Body for SharedBody {
     }
 }
 
-async fn bound_time(limit: Duration, request: Request, next: Next) -> Response {
-    let limit = limit + of::device_api::long_poll(&request).unwrap_or_default();
+async fn limit_request_time(limit: Duration, request: Request, next: Next) -> Response {
+    let limit = limit + of::device_http::long_poll_timeout(&request).unwrap_or_default();
     tokio::time::timeout(limit, next.run(request))
         .await
         .unwrap_or_else(|_| {
             let detail = format!("The node did not answer within {} s.", limit.as_secs());
-            Problem::unavailable(detail).into_response()
+            ProblemDetails::unavailable(detail).into_response()
         })
 }
 

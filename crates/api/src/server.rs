@@ -24,18 +24,18 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
 
-use crate::access::Gatekeeper;
-use crate::app::{App, Parts};
-use crate::call::Stays;
+use crate::access::AccessState;
+use crate::call::LongLivedFlag;
 use crate::client_address::{ForwardedHeader, TrustedProxies};
-use crate::config::{Anonymous, HttpConfig, LiveConfig};
-use crate::connections::{Closed, ConnectionPlace, Connections};
+use crate::config::{AnonymousRole, HttpConfig, SharedHttpConfig};
+use crate::connection_tracker::{CloseReason, ConnectionPermit, ConnectionTracker};
 use crate::objects::{api_key, operator};
 use crate::openapi;
-use crate::resources::docs;
 use crate::resources::node::VERSION;
-use crate::routes::{self, From};
-use crate::socket::{HttpListener, Socket, TimedSocket, read_proxy_header};
+use crate::resources::openapi_page;
+use crate::routes::{self, PeerIp};
+use crate::socket::{HttpListener, HttpSocket, TimedSocket, read_proxy_header};
+use crate::state::{ApiParts, ApiState};
 
 /// Head of a request and write buffer of a connection, in bytes.
 const MAX_BUFFER_BYTES: usize = 64 * 1024;
@@ -45,7 +45,7 @@ const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum HttpServerError {
     #[error(
         "anonymous access to the HTTP API is for loopback addresses and Unix sockets, and other machines can reach {0}: bind it to \
          127.0.0.1, or set anonymous to \"none\""
@@ -61,29 +61,29 @@ pub enum Error {
 }
 
 /// Opens the listener of `config`.
-pub async fn bind(config: &HttpConfig) -> Result<HttpListener, Error> {
+pub async fn bind(config: &HttpConfig) -> Result<HttpListener, HttpServerError> {
     check(config, &config.bind)?;
     HttpListener::bind(&config.bind)
         .await
-        .map_err(|source| Error::Bind {
+        .map_err(|source| HttpServerError::Bind {
             address: config.bind.clone(),
             source,
         })
 }
 
-fn check(config: &HttpConfig, address: &BindAddress) -> Result<(), Error> {
-    match config.anonymous != Anonymous::None && !address.is_local() {
-        true => Err(Error::Exposed(address.clone())),
+fn check(config: &HttpConfig, address: &BindAddress) -> Result<(), HttpServerError> {
+    match config.anonymous != AnonymousRole::None && !address.is_local() {
+        true => Err(HttpServerError::Exposed(address.clone())),
         false => Ok(()),
     }
 }
 
 /// What every connection needs.
-struct Service {
+struct ServerContext {
     router: Router,
-    live: LiveConfig,
+    live: SharedHttpConfig,
     tls: Option<Arc<ListenerTls>>,
-    connections: Arc<Connections>,
+    connections: Arc<ConnectionTracker>,
     stopping: watch::Receiver<bool>,
     proxy_protocol: bool,
     trusted_proxies: TrustedProxies,
@@ -93,18 +93,18 @@ struct Service {
 /// Answers requests on `listener` until `shutdown` is done, then finishes those that have begun.
 pub async fn serve(
     listener: HttpListener,
-    live: &LiveConfig,
-    parts: Parts,
+    live: &SharedHttpConfig,
+    parts: ApiParts,
     shutdown: impl Future<Output = ()>,
-) -> Result<(), Error> {
-    let address = listener.local_address().map_err(Error::Address)?;
+) -> Result<(), HttpServerError> {
+    let address = listener.local_address().map_err(HttpServerError::Address)?;
     let config = live.get();
     check(&config, &address)?;
     let (stop, stopping) = watch::channel(false);
     let tls = parts.tls.clone();
-    let connections = Connections::new(&config);
+    let connections = ConnectionTracker::new(&config);
     let router = router(live, parts, &address, stopping.clone(), &connections);
-    let service = Arc::new(Service {
+    let service = Arc::new(ServerContext {
         router,
         live: live.clone(),
         tls,
@@ -117,7 +117,7 @@ pub async fn serve(
     let mut tasks = JoinSet::new();
     tokio::select! {
         () = shutdown => {}
-        () = accept(&listener, &service, &mut tasks) => {}
+        () = accept_loop(&listener, &service, &mut tasks) => {}
     }
     drop(listener);
     stop.send_replace(true);
@@ -129,32 +129,32 @@ pub async fn serve(
 }
 
 fn router(
-    live: &LiveConfig,
-    parts: Parts,
+    live: &SharedHttpConfig,
+    parts: ApiParts,
     address: &BindAddress,
     stopping: watch::Receiver<bool>,
-    connections: &Arc<Connections>,
+    connections: &Arc<ConnectionTracker>,
 ) -> Router {
-    let table = routes::table(&parts.rules);
-    let document = openapi::document(VERSION, &table);
+    let table = routes::route_table(&parts.rules);
+    let document = openapi::openapi_document(VERSION, &table);
     let config = live.get();
-    let app = Arc::new(App {
+    let app = Arc::new(ApiState {
         node: parts.node,
         program: parts.program,
         objects: parts.objects,
         rules: parts.rules,
-        rule_tools: parts.rule_tools,
-        connector_tools: parts.connector_tools,
-        device_tools: parts.device_tools,
-        telemetry_tools: parts.telemetry_tools,
-        alarm_tools: parts.alarm_tools,
-        device_door: parts.device_door,
+        rule_backend: parts.rule_backend,
+        connector_backend: parts.connector_backend,
+        device_backend: parts.device_backend,
+        telemetry_backend: parts.telemetry_backend,
+        alarm_backend: parts.alarm_backend,
+        device_http_backend: parts.device_http_backend,
         connections: connections.clone(),
-        fleet_tools: parts.fleet_tools,
-        command_tools: parts.command_tools,
+        fleet_backend: parts.fleet_backend,
+        command_backend: parts.command_backend,
         config: live.clone(),
         anonymous: config.anonymous,
-        gatekeeper: Gatekeeper::new(live, parts.local_token.as_deref()),
+        access: AccessState::new(live, parts.local_token.as_deref()),
         started: SystemTime::now(),
         is_local: address.is_local(),
         // No web page reaches a Unix socket.
@@ -162,20 +162,24 @@ fn router(
         changing: Mutex::default(),
         stopping,
         document: format!("{document:#}"),
-        docs_page: docs::render(&document),
+        docs_page: openapi_page::render(&document),
     });
     let revoking = Arc::downgrade(&app);
-    app.objects.on_change(Box::new(move |change| {
+    app.objects.observe_changes(Box::new(move |change| {
         let is_of_access = [operator::KIND, api_key::KIND].contains(&change.kind.as_str());
         if let Some(app) = revoking.upgrade().filter(|_| is_of_access) {
-            app.gatekeeper.revoke();
+            app.access.notify_revocation();
         }
     }));
     routes::router(&app, table)
 }
 
 /// Accepts for ever, as many as there is room for.
-async fn accept(listener: &HttpListener, service: &Arc<Service>, tasks: &mut JoinSet<()>) {
+async fn accept_loop(
+    listener: &HttpListener,
+    service: &Arc<ServerContext>,
+    tasks: &mut JoinSet<()>,
+) {
     loop {
         match listener.accept().await {
             Ok((socket, peer)) => {
@@ -184,7 +188,7 @@ async fn accept(listener: &HttpListener, service: &Arc<Service>, tasks: &mut Joi
                 let is_proxy = service.proxy_protocol || service.trusted_proxies.contains(peer);
                 let address = peer.filter(|_| !is_proxy);
                 if let Ok(place) = service.connections.open(address) {
-                    tasks.spawn(service.clone().connection(socket, peer, place));
+                    tasks.spawn(service.clone().handle_connection(socket, peer, place));
                 }
             }
             Err(error) => {
@@ -196,34 +200,35 @@ async fn accept(listener: &HttpListener, service: &Arc<Service>, tasks: &mut Joi
     }
 }
 
-impl Service {
-    async fn connection(
+impl ServerContext {
+    async fn handle_connection(
         self: Arc<Self>,
-        socket: Box<dyn Socket>,
+        socket: Box<dyn HttpSocket>,
         peer: Option<IpAddr>,
-        place: Arc<ConnectionPlace>,
+        place: Arc<ConnectionPermit>,
     ) {
         let evicted = place.clone();
         tokio::select! {
-            result = self.converse(socket, peer, place) => if let Err(error) = result {
+            result = self.serve_stream(socket, peer, place) => if let Err(error) = result {
                 tracing::debug!(%error, ?peer, "HTTP connection ended");
             },
-            () = evicted.evicted() => tracing::debug!(?peer, "idle HTTP connection closed to make room"),
+            () = evicted.wait_for_eviction() => tracing::debug!(?peer, "idle HTTP connection closed to make room"),
         }
     }
 
-    async fn converse(
+    async fn serve_stream(
         &self,
-        mut socket: Box<dyn Socket>,
+        mut socket: Box<dyn HttpSocket>,
         peer: Option<IpAddr>,
-        place: Arc<ConnectionPlace>,
+        place: Arc<ConnectionPermit>,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let (mut peer, mut ahead) = (peer, Vec::new());
         let within = self.live.header_timeout();
         if self.proxy_protocol {
             let header = timeout(within, read_proxy_header(&mut *socket)).await;
             let header = header.map_err(io::Error::from).flatten();
-            let header = header.inspect_err(|_| self.connections.count_closed(Closed::ProxyHeader));
+            let header =
+                header.inspect_err(|_| self.connections.count_close(CloseReason::ProxyHeader));
             let (client, rest) = header?;
             if let Some(client) = client {
                 peer = Some(client.ip());
@@ -237,35 +242,37 @@ impl Service {
         let connections = self.connections.clone();
         let socket = TimedSocket::new(socket, ahead, written_within, connections);
         match &self.tls {
-            None => self.answer(socket, peer, place).await?,
+            None => self.handle_request(socket, peer, place).await?,
             Some(tls) => {
-                let acceptor = TlsAcceptor::from(tls.config());
+                let acceptor = TlsAcceptor::from(tls.server_config());
                 let accepted = timeout(within, acceptor.accept(socket)).await;
                 let accepted = accepted.map_err(|_| "no TLS handshake for HTTP in time")?;
-                self.answer(accepted?, peer, place).await?;
+                self.handle_request(accepted?, peer, place).await?;
             }
         }
         Ok(())
     }
 
-    async fn answer<S>(
+    async fn handle_request<S>(
         &self,
         stream: S,
         peer: Option<IpAddr>,
-        place: Arc<ConnectionPlace>,
+        place: Arc<ConnectionPermit>,
     ) -> Result<(), hyper::Error>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let stays = Stays::default();
+        let stays = LongLivedFlag::default();
         let marks = (stays.clone(), place.clone());
         let is_proxy = self.trusted_proxies.contains(peer);
         let service = service_fn(move |mut request: Request<Incoming>| {
             let (stays, place) = marks.clone();
-            let client = is_proxy.then(|| self.client(request.headers())).flatten();
+            let client = is_proxy
+                .then(|| self.client_address(request.headers()))
+                .flatten();
             let from = client.or(peer).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
             let extensions = request.extensions_mut();
-            extensions.insert(From(from));
+            extensions.insert(PeerIp(from));
             extensions.insert(stays);
             extensions.insert(place);
             self.router.clone().call(request)
@@ -280,7 +287,7 @@ impl Service {
         let mut stopping = self.stopping.clone();
         let result = tokio::select! {
             result = connection.as_mut() => result,
-            () = end_of_life(&stays, &mut stopping) => {
+            () = wait_for_close(&stays, &mut stopping) => {
                 connection.as_mut().graceful_shutdown();
                 let within = self.live.request_timeout();
                 timeout(within, connection).await.unwrap_or(Ok(()))
@@ -288,18 +295,18 @@ impl Service {
         };
         result.inspect_err(|error| {
             if error.is_timeout() {
-                self.connections.count_closed(Closed::HeaderTimeout);
+                self.connections.count_close(CloseReason::HeaderTimeout);
             }
         })
     }
 
-    fn client(&self, headers: &HeaderMap) -> Option<IpAddr> {
+    fn client_address(&self, headers: &HeaderMap) -> Option<IpAddr> {
         self.trusted_proxies.client(headers, self.forwarded_header)
     }
 }
 
 /// Waits until a connection shall take no further request.
-async fn end_of_life(stays: &Stays, stopping: &mut watch::Receiver<bool>) {
+async fn wait_for_close(stays: &LongLivedFlag, stopping: &mut watch::Receiver<bool>) {
     let too_old = async {
         // Looked at again after each further span.
         loop {

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use broker::ProxyHeader;
 use broker::config::BindAddress;
-use broker::hooks::Peer;
+use broker::hooks::PeerAddress;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::connections::{Closed, Connections};
+use crate::connection_tracker::{CloseReason, ConnectionTracker};
 
 /// Connections that may wait in the kernel.
 const BACKLOG: u32 = 1024;
@@ -49,9 +49,9 @@ impl Drop for SocketPath {
     }
 }
 
-pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
+pub(crate) trait HttpSocket: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Socket for S {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> HttpSocket for S {}
 
 impl HttpListener {
     pub(crate) async fn bind(address: &BindAddress) -> io::Result<Self> {
@@ -75,7 +75,7 @@ impl HttpListener {
     }
 
     /// The next connection and where it comes from; `None`: from a Unix socket.
-    pub(crate) async fn accept(&self) -> io::Result<(Box<dyn Socket>, Option<SocketAddr>)> {
+    pub(crate) async fn accept(&self) -> io::Result<(Box<dyn HttpSocket>, Option<SocketAddr>)> {
         match &self.socket {
             ListeningSocket::Tcp(listener) => {
                 let (stream, from): (TcpStream, _) = listener.accept().await?;
@@ -91,22 +91,22 @@ impl HttpListener {
 
 /// A socket whose peer has to read: a write that makes too little progress within `timeout` ends the connection.
 pub(crate) struct TimedSocket {
-    socket: Box<dyn Socket>,
+    socket: Box<dyn HttpSocket>,
     /// Bytes that were read ahead.
     ahead: Vec<u8>,
     timeout: Duration,
     /// Runs while a write waits, until enough has been taken.
     deadline: Option<Pin<Box<Sleep>>>,
     progress: usize,
-    connections: Arc<Connections>,
+    connections: Arc<ConnectionTracker>,
 }
 
 impl TimedSocket {
     pub(crate) fn new(
-        socket: Box<dyn Socket>,
+        socket: Box<dyn HttpSocket>,
         ahead: Vec<u8>,
         timeout: Duration,
-        connections: Arc<Connections>,
+        connections: Arc<ConnectionTracker>,
     ) -> Self {
         Self {
             socket,
@@ -139,7 +139,7 @@ impl TimedSocket {
                     .deadline
                     .get_or_insert_with(|| Box::pin(sleep_until(until)));
                 ready!(deadline.as_mut().poll(context));
-                self.connections.count_closed(Closed::WriteTimeout);
+                self.connections.count_close(CloseReason::WriteTimeout);
                 let why = "the client does not read what is sent to it";
                 Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
             }
@@ -199,15 +199,15 @@ impl AsyncWrite for TimedSocket {
 
 /// Reads the PROXY header that begins a connection: the client it names, if any, and what came behind it.
 pub(crate) async fn read_proxy_header(
-    socket: &mut dyn Socket,
+    socket: &mut dyn HttpSocket,
 ) -> io::Result<(Option<SocketAddr>, Vec<u8>)> {
     let mut read = Vec::new();
     loop {
         match broker::parse_proxy_header(&read) {
-            ProxyHeader::Whole(length, peer) => {
+            ProxyHeader::Complete(length, peer) => {
                 let client = match peer {
-                    Some(Peer::Tcp(client)) => Some(client),
-                    Some(Peer::Unix) | None => None,
+                    Some(PeerAddress::Tcp(client)) => Some(client),
+                    Some(PeerAddress::Unix) | None => None,
                 };
                 return Ok((client, read.split_off(length)));
             }

@@ -4,9 +4,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use auth::{Auth, Settings};
+use auth::{AuthService, AuthSettings};
 use broker::hooks::{
-    Action, Authentication, Client, Credentials, HooksFactory as _, Peer, Permissions,
+    Authentication, Client, ClientAction, Credentials, HooksFactory as _, PeerAddress, Permissions,
 };
 use mqtt::{QoS, Version};
 use serde_json::{Value, json};
@@ -15,12 +15,12 @@ const ROUNDS: u32 = 5_000_000;
 const TOPIC: &str = "devices/device-0000017/up/temperature";
 const CLIENT: Client<'_> = Client {
     last_address: None,
-    local: None,
+    local_address: None,
     client_id: "device-0000017",
     username: None,
-    peer: Some(Peer::Unix),
+    peer: Some(PeerAddress::Unix),
     version: Version::V5,
-    connection: broker::hooks::ConnectionFacts {
+    connection: broker::hooks::ConnectionInfo {
         connected_ms: 0,
         keep_alive_s: 0,
         clean_start: false,
@@ -62,18 +62,18 @@ fn main() {
 }
 
 fn measure(what: &str, rules: &[Value], topic: &str, runtime: &tokio::runtime::Handle) {
-    let settings = Settings {
+    let settings = AuthSettings {
         rules: rules.to_vec(),
-        ..Settings::default()
+        ..AuthSettings::default()
     };
-    let auth = Auth::new(&settings, runtime.clone()).expect("the rules are written here");
+    let auth = AuthService::new(&settings, runtime.clone()).expect("the rules are written here");
     let credentials = Credentials {
         client: CLIENT,
         password: None,
         certificate: None,
         method: None,
         listener: "mqtt",
-        lets_anonymous_in: true,
+        allows_anonymous: true,
         common_name_as_username: false,
         keep_alive_s: 60,
         clean_start: true,
@@ -83,7 +83,7 @@ fn measure(what: &str, rules: &[Value], topic: &str, runtime: &tokio::runtime::H
     };
     let permissions = grant.permissions.expect("every client has some");
     let permissions: &dyn Permissions = black_box(&*permissions);
-    let action = Action::Publish {
+    let action = ClientAction::Publish {
         topic: black_box(topic),
         qos: QoS::AtMostOnce,
         retain: false,

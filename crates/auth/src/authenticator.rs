@@ -6,14 +6,14 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 
-use broker::hooks::{Credentials, Peer};
+use broker::hooks::{Credentials, PeerAddress};
 
-use crate::decoy::Decoy;
-use crate::devices::Rights;
-use crate::rules::{Rule, Who};
+use crate::decoy_check::DecoyPasswordCheck;
+use crate::device_authenticator::DeviceGrant;
+use crate::rules::{AclRule, RuleSubject};
 
 /// An answer that may need time.
-pub(crate) type Answering<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub(crate) type AnswerFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A password as a client sent it. Shown nowhere.
 #[derive(Clone, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl fmt::Debug for Password {
 
 /// A client at the door, and what it shows.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Request {
+pub(crate) struct LoginRequest {
     pub(crate) client_id: String,
     pub(crate) username: Option<String>,
     pub(crate) password: Option<Password>,
@@ -35,14 +35,14 @@ pub(crate) struct Request {
     pub(crate) alternative_names: Vec<String>,
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) listener: String,
-    pub(crate) lets_anonymous_in: bool,
+    pub(crate) allows_anonymous: bool,
     pub(crate) common_name_as_username: bool,
     /// Given by who let it in; for rules that are asked for afterwards.
     pub(crate) attributes: Vec<(Box<str>, Box<str>)>,
 }
 
-impl Request {
-    pub(crate) fn of(credentials: &Credentials<'_>) -> Self {
+impl LoginRequest {
+    pub(crate) fn from_credentials(credentials: &Credentials<'_>) -> Self {
         let certificate = credentials.certificate;
         let alternative_names = certificate.map_or(&[][..], |names| &names.alternative_names);
         Self {
@@ -56,18 +56,18 @@ impl Request {
                 .map(|name| (**name).to_owned())
                 .collect(),
             peer: match credentials.client.peer {
-                Some(Peer::Tcp(address)) => Some(address),
-                Some(Peer::Unix) | None => None,
+                Some(PeerAddress::Tcp(address)) => Some(address),
+                Some(PeerAddress::Unix) | None => None,
             },
             listener: credentials.listener.to_owned(),
-            lets_anonymous_in: credentials.lets_anonymous_in,
+            allows_anonymous: credentials.allows_anonymous,
             common_name_as_username: credentials.common_name_as_username,
             attributes: Vec::new(),
         }
     }
 
-    pub(crate) fn who(&self) -> Who<'_> {
-        Who {
+    pub(crate) fn rule_subject(&self) -> RuleSubject<'_> {
+        RuleSubject {
             client_id: &self.client_id,
             username: self.username.as_deref(),
             common_name: self.common_name.as_deref(),
@@ -77,14 +77,14 @@ impl Request {
     }
 
     /// User name and password, if both are there.
-    pub(crate) fn login(&self) -> Option<(&str, &[u8])> {
+    pub(crate) fn username_and_password(&self) -> Option<(&str, &[u8])> {
         Some((self.username.as_deref()?, &self.password.as_ref()?.0))
     }
 }
 
 /// Who a client is, as the authenticator that knows it says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct AuthenticatedIdentity {
     /// Instead of the name the client gave.
     pub(crate) username: Option<String>,
     /// Instead of the client id the client gave.
@@ -97,23 +97,23 @@ pub(crate) struct Identity {
     /// For `${client_attrs.NAME}` in rules.
     pub(crate) attributes: Vec<(Box<str>, Box<str>)>,
     /// Looked at before the rules of the node.
-    pub(crate) rules: Vec<Rule>,
+    pub(crate) rules: Vec<AclRule>,
     /// It is a device: what it may do besides what rules allow. What nothing allows is denied.
-    pub(crate) rights: Option<Rights>,
+    pub(crate) device: Option<DeviceGrant>,
 }
 
 /// What an authenticator says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum AuthenticatorAnswer {
     /// Not its business; the next one is asked.
     Ignore,
     /// The same, of one who would check the password of a user it knows: what that costs.
-    Unknown(Decoy),
-    Allow(Box<Identity>),
+    Unknown(DecoyPasswordCheck),
+    Allow(Box<AuthenticatedIdentity>),
     Deny,
 }
 
-impl Answer {
+impl AuthenticatorAnswer {
     pub(crate) fn allow() -> Self {
         Self::Allow(Box::default())
     }
@@ -123,9 +123,9 @@ impl Answer {
 /// is not let in. Holds no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Failure(pub(crate) String);
+pub(crate) struct AuthBackendError(pub(crate) String);
 
-impl Failure {
+impl AuthBackendError {
     pub(crate) fn new(what: impl fmt::Display) -> Self {
         Self(what.to_string())
     }
@@ -133,32 +133,38 @@ impl Failure {
 
 pub(crate) trait Authenticator: Send + Sync {
     /// Whether it has anything to say about a client that shows this. Called on a shard: cheap.
-    fn concerns(&self, request: &Request) -> bool {
+    fn applies_to(&self, request: &LoginRequest) -> bool {
         request.username.is_some()
     }
 
     /// Its answer if it can be given on a shard: without waiting, and in microseconds.
-    fn check_now(&self, request: &Request) -> Option<Answer> {
+    fn check_now(&self, request: &LoginRequest) -> Option<AuthenticatorAnswer> {
         let _ = request;
         None
     }
 
     /// Whether a user name alone, without a password, may be a credential.
-    fn takes_tokens(&self) -> bool {
+    fn accepts_tokens(&self) -> bool {
         false
     }
 
-    /// Whether [`Authenticator::look_up`] is to be asked before [`Authenticator::check`].
-    fn looks_up(&self) -> bool {
+    /// Whether [`Authenticator::look_up_on_disk`] is to be asked before [`Authenticator::check`].
+    fn uses_disk_lookup(&self) -> bool {
         false
     }
 
     /// Its answer if that takes a look at the disk and nothing else; `None`: it takes more. Called on a thread that may wait, for
     /// one client after the other.
-    fn look_up(&self, request: &Request) -> Option<Result<Answer, Failure>> {
+    fn look_up_on_disk(
+        &self,
+        request: &LoginRequest,
+    ) -> Option<Result<AuthenticatorAnswer, AuthBackendError>> {
         let _ = request;
         None
     }
 
-    fn check<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Answer, Failure>>;
+    fn check<'a>(
+        &'a self,
+        request: &'a LoginRequest,
+    ) -> AnswerFuture<'a, Result<AuthenticatorAnswer, AuthBackendError>>;
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::json;
-use crate::rules::{AddressRange, Who};
+use crate::rules::{AddressRange, RuleSubject};
 
 /// Temporary bans the node makes itself; beyond, those that end first go.
 const MAX_TEMPORARY: usize = 100_000;
@@ -18,14 +18,14 @@ const MAX_REASON_CHARS: usize = 512;
 /// One ban.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ban {
-    pub of: Banned,
+    pub target: BanTarget,
     /// Milliseconds since 1970; `None`: for good.
     pub until_ms: Option<u64>,
     pub reason: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Banned {
+pub enum BanTarget {
     ClientId(String),
     Username(String),
     Address(AddressRange),
@@ -33,7 +33,7 @@ pub enum Banned {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct BanDefinition {
     #[serde(default)]
     client_id: Option<String>,
     #[serde(default)]
@@ -48,12 +48,14 @@ struct Written {
 
 impl Ban {
     pub fn from_json(value: &Value) -> Result<Self, String> {
-        let written: Written = json::read(value)?;
+        let written: BanDefinition = json::parse(value)?;
         let of = match (written.client_id, written.username, written.address) {
-            (Some(client_id), None, None) if !client_id.is_empty() => Banned::ClientId(client_id),
-            (None, Some(username), None) if !username.is_empty() => Banned::Username(username),
+            (Some(client_id), None, None) if !client_id.is_empty() => {
+                BanTarget::ClientId(client_id)
+            }
+            (None, Some(username), None) if !username.is_empty() => BanTarget::Username(username),
             (None, None, Some(address)) => {
-                Banned::Address(address.parse().map_err(|e| format!("address: {e}"))?)
+                BanTarget::Address(address.parse().map_err(|e| format!("address: {e}"))?)
             }
             _ => return Err("expected exactly one of client_id, username, address".into()),
         };
@@ -62,51 +64,53 @@ impl Ban {
             return Err(format!("reason: longer than {MAX_REASON_CHARS} characters"));
         }
         Ok(Self {
-            of,
+            target: of,
             until_ms: written.until_ms,
             reason,
         })
     }
 
-    fn holds(&self, now_ms: u64) -> bool {
+    fn is_active(&self, now_ms: u64) -> bool {
         self.until_ms.is_none_or(|until_ms| until_ms > now_ms)
     }
 }
 
 /// All bans of a node.
 #[derive(Default)]
-pub(crate) struct Bans {
+pub(crate) struct BanList {
     /// From the store.
-    kept: ArcSwap<Index>,
+    stored: ArcSwap<BanIndex>,
     /// Made by the node itself: client ids, with their ends.
     temporary: Mutex<HashMap<String, u64>>,
 }
 
 #[derive(Default)]
-struct Index {
-    by_name: HashMap<Banned, Option<u64>>,
-    single: HashMap<IpAddr, Option<u64>>,
+struct BanIndex {
+    by_name: HashMap<BanTarget, Option<u64>>,
+    single_addresses: HashMap<IpAddr, Option<u64>>,
     ranges: Vec<(AddressRange, Option<u64>)>,
 }
 
-impl Bans {
-    pub(crate) fn set_kept<'a>(&self, bans: impl Iterator<Item = &'a Ban>) {
+impl BanList {
+    pub(crate) fn set_stored<'a>(&self, bans: impl Iterator<Item = &'a Ban>) {
         let now_ms = crate::now_ms();
-        let mut index = Index::default();
-        for ban in bans.filter(|ban| ban.holds(now_ms)) {
-            match &ban.of {
-                Banned::Address(range) => match range.single() {
-                    Some(address) => longest(index.single.entry(address), ban.until_ms),
+        let mut index = BanIndex::default();
+        for ban in bans.filter(|ban| ban.is_active(now_ms)) {
+            match &ban.target {
+                BanTarget::Address(range) => match range.single() {
+                    Some(address) => {
+                        keep_longest(index.single_addresses.entry(address), ban.until_ms)
+                    }
                     None => index.ranges.push((*range, ban.until_ms)),
                 },
-                name => longest(index.by_name.entry(name.clone()), ban.until_ms),
+                name => keep_longest(index.by_name.entry(name.clone()), ban.until_ms),
             }
         }
-        self.kept.store(index.into());
+        self.stored.store(index.into());
     }
 
     /// Keeps a client id out for a while.
-    pub(crate) fn ban_for_now(&self, client_id: &str, until_ms: u64) {
+    pub(crate) fn add_temporary(&self, client_id: &str, until_ms: u64) {
         let now_ms = crate::now_ms();
         let mut temporary = self
             .temporary
@@ -121,19 +125,20 @@ impl Bans {
         temporary.insert(client_id.to_owned(), until_ms);
     }
 
-    pub(crate) fn has(&self, who: &Who<'_>, now_ms: u64) -> bool {
+    pub(crate) fn is_banned(&self, who: &RuleSubject<'_>, now_ms: u64) -> bool {
         let holds = |until_ms: &Option<u64>| until_ms.is_none_or(|until_ms| until_ms > now_ms);
-        let kept = self.kept.load();
+        let kept = self.stored.load();
         let is_named = |banned| kept.by_name.get(&banned).is_some_and(holds);
         if !kept.by_name.is_empty() {
-            let by_name = is_named(Banned::ClientId(who.client_id.to_owned()))
-                || (who.username).is_some_and(|name| is_named(Banned::Username(name.to_owned())));
+            let by_name = is_named(BanTarget::ClientId(who.client_id.to_owned()))
+                || (who.username)
+                    .is_some_and(|name| is_named(BanTarget::Username(name.to_owned())));
             if by_name {
                 return true;
             }
         }
         if let Some(address) = who.address.map(|address| address.to_canonical())
-            && (kept.single.get(&address).is_some_and(holds)
+            && (kept.single_addresses.get(&address).is_some_and(holds)
                 || (kept.ranges.iter())
                     .any(|(range, until_ms)| range.contains(address) && holds(until_ms)))
         {
@@ -150,7 +155,10 @@ impl Bans {
 }
 
 /// Of two bans of the same the longer one counts.
-fn longest<K>(entry: std::collections::hash_map::Entry<'_, K, Option<u64>>, until_ms: Option<u64>) {
+fn keep_longest<K>(
+    entry: std::collections::hash_map::Entry<'_, K, Option<u64>>,
+    until_ms: Option<u64>,
+) {
     let known = entry.or_insert(until_ms);
     *known = match (*known, until_ms) {
         (Some(a), Some(b)) => Some(a.max(b)),
@@ -163,18 +171,18 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn who<'a>(client_id: &'a str, username: Option<&'a str>, address: &str) -> Who<'a> {
-        Who {
+    fn who<'a>(client_id: &'a str, username: Option<&'a str>, address: &str) -> RuleSubject<'a> {
+        RuleSubject {
             client_id,
             username,
             address: Some(address.parse().unwrap()),
-            ..Who::default()
+            ..RuleSubject::default()
         }
     }
 
     #[test]
     fn names_addresses_and_ranges_are_kept_out() {
-        let bans = Bans::default();
+        let bans = BanList::default();
         let kept = [
             json!({"client_id": "c1"}),
             json!({"username": "ann", "reason": "left"}),
@@ -183,25 +191,25 @@ mod tests {
             json!({"client_id": "late", "until_ms": 1}),
         ]
         .map(|ban| Ban::from_json(&ban).unwrap());
-        bans.set_kept(kept.iter());
+        bans.set_stored(kept.iter());
         let now_ms = crate::now_ms();
-        assert!(bans.has(&who("c1", None, "10.0.0.1"), now_ms));
-        assert!(bans.has(&who("c2", Some("ann"), "10.0.0.1"), now_ms));
-        assert!(bans.has(&who("c2", None, "10.1.9.9"), now_ms));
-        assert!(bans.has(&who("c2", None, "10.2.0.1"), now_ms));
-        assert!(bans.has(&who("c2", None, "::ffff:10.2.0.1"), now_ms));
-        assert!(!bans.has(&who("late", Some("bob"), "10.2.0.2"), now_ms));
-        bans.set_kept([].iter());
-        assert!(!bans.has(&who("c1", None, "10.0.0.1"), now_ms));
+        assert!(bans.is_banned(&who("c1", None, "10.0.0.1"), now_ms));
+        assert!(bans.is_banned(&who("c2", Some("ann"), "10.0.0.1"), now_ms));
+        assert!(bans.is_banned(&who("c2", None, "10.1.9.9"), now_ms));
+        assert!(bans.is_banned(&who("c2", None, "10.2.0.1"), now_ms));
+        assert!(bans.is_banned(&who("c2", None, "::ffff:10.2.0.1"), now_ms));
+        assert!(!bans.is_banned(&who("late", Some("bob"), "10.2.0.2"), now_ms));
+        bans.set_stored([].iter());
+        assert!(!bans.is_banned(&who("c1", None, "10.0.0.1"), now_ms));
     }
 
     #[test]
     fn a_ban_ends_by_itself() {
-        let bans = Bans::default();
+        let bans = BanList::default();
         let now_ms = crate::now_ms();
-        bans.ban_for_now("c1", now_ms + 1000);
-        assert!(bans.has(&who("c1", None, "10.0.0.1"), now_ms));
-        assert!(!bans.has(&who("c1", None, "10.0.0.1"), now_ms + 1000));
+        bans.add_temporary("c1", now_ms + 1000);
+        assert!(bans.is_banned(&who("c1", None, "10.0.0.1"), now_ms));
+        assert!(!bans.is_banned(&who("c1", None, "10.0.0.1"), now_ms + 1000));
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for OneOrMany<T> {
 }
 
 /// Reads a value of a type; the error is for people.
-pub(crate) fn read<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
+pub(crate) fn parse<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     T::deserialize(value).map_err(|error| error.to_string())
 }
 

@@ -6,56 +6,58 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::authenticator::{Answer, Answering, Authenticator, Failure, Request};
-use crate::decoy::{Decoy, place_of};
-use crate::password::{self, Checker};
+use crate::authenticator::{
+    AnswerFuture, AuthBackendError, Authenticator, AuthenticatorAnswer, LoginRequest,
+};
+use crate::decoy_check::{DecoyPasswordCheck, stable_index};
+use crate::password::{self, PasswordCheckPool};
 
 /// A changed file is noticed after this time.
-const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Hashes looked at for one in place of that of a user who does not exist.
 const MAX_DECOYS: usize = 64;
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-type Hashes = HashMap<Box<str>, Box<str>>;
+type PasswordHashes = HashMap<Box<str>, Box<str>>;
 
 pub(crate) struct PasswordFile {
     path: PathBuf,
-    checker: Checker,
-    read: Arc<Mutex<Read>>,
+    checker: PasswordCheckPool,
+    loaded: Arc<Mutex<LoadedPasswordFile>>,
 }
 
-struct Read {
-    hashes: Arc<Hashes>,
+struct LoadedPasswordFile {
+    hashes: Arc<PasswordHashes>,
     modified: Option<(SystemTime, u64)>,
-    looked_at: Option<Instant>,
+    checked_at: Option<Instant>,
 }
 
 impl PasswordFile {
     /// Opens a file; the error says what is wrong with it.
-    pub(crate) fn open(path: PathBuf, checker: Checker) -> Result<Self, String> {
-        let (hashes, modified) = read(&path)?;
-        let read = Read {
+    pub(crate) fn open(path: PathBuf, checker: PasswordCheckPool) -> Result<Self, String> {
+        let (hashes, modified) = load_file(&path)?;
+        let read = LoadedPasswordFile {
             hashes: Arc::new(hashes),
             modified,
-            looked_at: Some(Instant::now()),
+            checked_at: Some(Instant::now()),
         };
         Ok(Self {
             path,
             checker,
-            read: Arc::new(Mutex::new(read)),
+            loaded: Arc::new(Mutex::new(read)),
         })
     }
 
     /// The hashes of now; a file that has become unreadable leaves those of before.
-    fn current(&self) -> Arc<Hashes> {
-        let mut state = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+    fn current_hashes(&self) -> Arc<PasswordHashes> {
+        let mut state = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = state
-            .looked_at
-            .is_none_or(|at| at.elapsed() >= LOOKED_AT_EVERY);
+            .checked_at
+            .is_none_or(|at| at.elapsed() >= CHECK_INTERVAL);
         if is_due {
-            state.looked_at = Some(Instant::now());
-            if stamp(&self.path) != state.modified {
-                match read(&self.path) {
+            state.checked_at = Some(Instant::now());
+            if file_stamp(&self.path) != state.modified {
+                match load_file(&self.path) {
                     Ok((hashes, modified)) => {
                         tracing::info!(file = %self.path.display(), users = hashes.len(), "the password file was read again");
                         state.hashes = Arc::new(hashes);
@@ -71,25 +73,25 @@ impl PasswordFile {
     }
 }
 
-fn stamp(path: &PathBuf) -> Option<(SystemTime, u64)> {
+fn file_stamp(path: &PathBuf) -> Option<(SystemTime, u64)> {
     let found = std::fs::metadata(path).ok()?;
     Some((found.modified().ok()?, found.len()))
 }
 
-fn read(path: &PathBuf) -> Result<(Hashes, Option<(SystemTime, u64)>), String> {
+fn load_file(path: &PathBuf) -> Result<(PasswordHashes, Option<(SystemTime, u64)>), String> {
     let shown = path.display();
-    let modified = stamp(path);
+    let modified = file_stamp(path);
     if modified.is_some_and(|(_, len)| len > MAX_FILE_BYTES) {
         return Err(format!("{shown} is larger than a password file may be"));
     }
     let text = std::fs::read_to_string(path).map_err(|e| format!("{shown} cannot be read: {e}"))?;
-    let hashes = parse(&text).map_err(|error| format!("{shown}: {error}"))?;
+    let hashes = parse_lines(&text).map_err(|error| format!("{shown}: {error}"))?;
     Ok((hashes, modified))
 }
 
 /// Reads `user:hash` lines; the error says which line is wrong, and nothing of what stands in it.
-fn parse(text: &str) -> Result<Hashes, String> {
-    let mut hashes = Hashes::new();
+fn parse_lines(text: &str) -> Result<PasswordHashes, String> {
+    let mut hashes = PasswordHashes::new();
     for (at, line) in text.lines().enumerate() {
         let line = line.trim_end();
         if line.is_empty() || line.starts_with('#') {
@@ -113,31 +115,35 @@ fn parse(text: &str) -> Result<Hashes, String> {
 }
 
 impl Authenticator for PasswordFile {
-    fn concerns(&self, request: &Request) -> bool {
-        request.login().is_some()
+    fn applies_to(&self, request: &LoginRequest) -> bool {
+        request.username_and_password().is_some()
     }
 
-    fn check<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Answer, Failure>> {
+    fn check<'a>(
+        &'a self,
+        request: &'a LoginRequest,
+    ) -> AnswerFuture<'a, Result<AuthenticatorAnswer, AuthBackendError>> {
         Box::pin(async move {
-            let Some((username, password)) = request.login() else {
-                return Ok(Answer::Ignore);
+            let Some((username, password)) = request.username_and_password() else {
+                return Ok(AuthenticatorAnswer::Ignore);
             };
-            let hashes = self.current();
+            let hashes = self.current_hashes();
             let Some(hash) = hashes.get(username).cloned() else {
                 // As long as it takes for one of those in the file.
-                let place = place_of(username, hashes.len().min(MAX_DECOYS));
+                let place = stable_index(username, hashes.len().min(MAX_DECOYS));
                 let other = hashes.values().nth(place).cloned();
-                return Ok(other.map_or(Answer::Ignore, |hash| {
-                    Answer::Unknown(Decoy::new(&self.checker, move |password| {
-                        password::verify(&hash, password) == Ok(true)
-                    }))
+                return Ok(other.map_or(AuthenticatorAnswer::Ignore, |hash| {
+                    AuthenticatorAnswer::Unknown(DecoyPasswordCheck::new(
+                        &self.checker,
+                        move |password| password::verify(&hash, password) == Ok(true),
+                    ))
                 }));
             };
             let password = password.to_vec();
             let checked = move || password::verify(&hash, &password).is_ok_and(|is_right| is_right);
             Ok(match self.checker.run(checked).await {
-                true => Answer::allow(),
-                false => Answer::Deny,
+                true => AuthenticatorAnswer::allow(),
+                false => AuthenticatorAnswer::Deny,
             })
         })
     }
@@ -150,11 +156,14 @@ mod tests {
 
     #[test]
     fn lines_are_read_and_mistakes_told_without_the_hash() {
-        let hashes = parse("# users\nann:$7$1$AAAA$AAAA\n\nbob:$2b$05$x\r\n").unwrap();
+        let hashes = parse_lines("# users\nann:$7$1$AAAA$AAAA\n\nbob:$2b$05$x\r\n").unwrap();
         assert_eq!(hashes.len(), 2);
         assert_eq!(&*hashes["bob"], "$2b$05$x");
-        assert_eq!(parse("ann").unwrap_err(), "line 1: expected USER:HASH");
-        let error = parse("ann:$7$1$A$A\nbob:secret").unwrap_err();
+        assert_eq!(
+            parse_lines("ann").unwrap_err(),
+            "line 1: expected USER:HASH"
+        );
+        let error = parse_lines("ann:$7$1$A$A\nbob:secret").unwrap_err();
         assert!(
             error.starts_with("line 2: ") && !error.contains("secret"),
             "{error}"
@@ -166,25 +175,31 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let line = |name: &str, word: &[u8]| format!("{name}:{}\n", password::hash(word).unwrap());
         std::fs::write(file.path(), line("ann", b"pencil")).unwrap();
-        let checker = Checker::new(tokio::runtime::Handle::current(), 1);
+        let checker = PasswordCheckPool::new(tokio::runtime::Handle::current(), 1);
         let users = PasswordFile::open(file.path().to_owned(), checker).unwrap();
         let ask = async |name: &str, word: &[u8]| {
-            let request = Request {
+            let request = LoginRequest {
                 username: Some(name.into()),
                 password: Some(Password(word.to_vec())),
-                ..Request::default()
+                ..LoginRequest::default()
             };
             users.check(&request).await.unwrap()
         };
-        assert_eq!(ask("ann", b"pencil").await, Answer::allow());
-        assert_eq!(ask("ann", b"pen").await, Answer::Deny);
-        assert!(matches!(ask("bob", b"pen").await, Answer::Unknown(_)));
+        assert_eq!(ask("ann", b"pencil").await, AuthenticatorAnswer::allow());
+        assert_eq!(ask("ann", b"pen").await, AuthenticatorAnswer::Deny);
+        assert!(matches!(
+            ask("bob", b"pen").await,
+            AuthenticatorAnswer::Unknown(_)
+        ));
         std::fs::write(file.path(), line("bob", b"pen") + "#\n").unwrap();
-        users.read.lock().unwrap().looked_at = None;
-        assert_eq!(ask("bob", b"pen").await, Answer::allow());
-        assert!(matches!(ask("ann", b"pencil").await, Answer::Unknown(_)));
+        users.loaded.lock().unwrap().checked_at = None;
+        assert_eq!(ask("bob", b"pen").await, AuthenticatorAnswer::allow());
+        assert!(matches!(
+            ask("ann", b"pencil").await,
+            AuthenticatorAnswer::Unknown(_)
+        ));
         std::fs::write(file.path(), "nonsense").unwrap();
-        users.read.lock().unwrap().looked_at = None;
-        assert_eq!(ask("bob", b"pen").await, Answer::allow());
+        users.loaded.lock().unwrap().checked_at = None;
+        assert_eq!(ask("bob", b"pen").await, AuthenticatorAnswer::allow());
     }
 }

@@ -16,7 +16,7 @@ impl Secret {
     }
 
     /// A secret of a setting, or of the file another setting names; `field` is what the first is called.
-    pub(crate) fn of_setting(
+    pub(crate) fn from_setting(
         field: &str,
         given: Option<&Secret>,
         file: Option<&PathBuf>,
@@ -24,7 +24,7 @@ impl Secret {
         match (given, file) {
             (Some(_), Some(_)) => Err(format!("{field} and {field}_file: give one of them")),
             (Some(given), None) => Ok(Some(given.clone())),
-            (None, Some(path)) => read(path)
+            (None, Some(path)) => read_file(path)
                 .map(Some)
                 .map_err(|error| format!("{field}_file: {error}")),
             (None, None) => Ok(None),
@@ -32,7 +32,7 @@ impl Secret {
     }
 }
 
-fn read(path: &Path) -> Result<Secret, String> {
+fn read_file(path: &Path) -> Result<Secret, String> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
     let text = text.strip_suffix('\n').unwrap_or(&text);

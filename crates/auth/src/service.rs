@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use broker::hooks::{Authentication, Grant, Hooks, HooksFactory};
+use broker::hooks::{Authentication, ClientGrant, Hooks, HooksFactory};
 use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use mqtt::ReasonCode;
 use serde_json::Value;
@@ -14,57 +14,60 @@ use store::Objects;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::authenticator::{Identity, Request};
-use crate::bans::{Ban, Bans};
-use crate::chain::{Chain, Checked, Refusal};
-use crate::devices::DeviceDirectory;
-use crate::door::Door;
-use crate::limits::Guards;
-use crate::lookups::Lookups;
-use crate::objects::{self, Kept, Object};
-use crate::password::Checker;
-use crate::rules::{Facts, Policy, Rights, Rule, SessionPermissions};
-use crate::settings::{self, Entry, Invalid, Limits, NoMatch, OnDenial, Settings, Workshop};
-use crate::sources::{Sourced, Sources};
+use crate::auth_hooks::AuthHooks;
+use crate::authenticator::{AuthenticatedIdentity, LoginRequest};
+use crate::authenticator_chain::{AuthenticatorChain, ChainProgress, LoginError};
+use crate::bans::{Ban, BanList};
+use crate::device_authenticator::DeviceDirectory;
+use crate::disk_lookups::DiskLookupQueue;
+use crate::login_limits::LoginLimiter;
+use crate::objects::{self, AuthObject, StoredAuthObjects};
+use crate::password::PasswordCheckPool;
+use crate::rule_sources::{ExternalRules, RuleSources};
+use crate::rules::{AclRule, NodeRules, RulePolicy, SessionPermissions, SubjectAttributes};
+use crate::settings::{
+    self, AuthLimits, AuthObjectError, AuthSettings, AuthenticatorContext, AuthenticatorEntry,
+    DenialPolicy, NoMatchPolicy,
+};
 use crate::tally::AuthenticatorStatus;
-use crate::users::{User, Users};
+use crate::users::{UserRecord, UserRegistry};
 
 const CLOCK_TICK: Duration = Duration::from_millis(250);
 /// Objects read from the store in one go.
-const PAGE: usize = 1000;
+const PAGE_OBJECTS: usize = 1000;
 
 /// Authentication and authorisation of a node.
 #[derive(Clone)]
-pub struct Auth {
-    shared: Arc<Shared>,
+pub struct AuthService {
+    shared: Arc<AuthState>,
 }
 
-type BanListener = Box<dyn Fn(&Ban) + Send + Sync>;
+type BanObserver = Box<dyn Fn(&Ban) + Send + Sync>;
 
-pub(crate) struct Shared {
-    pub(crate) rights: Arc<Rights>,
-    pub(crate) bans: Bans,
-    pub(crate) guards: Guards,
-    pub(crate) counts: Counts,
-    pub(crate) lookups: Lookups,
-    shop: Workshop,
-    chain: ArcSwap<Chain>,
-    configured: Vec<Arc<Entry>>,
+pub(crate) struct AuthState {
+    pub(crate) node_rules: Arc<NodeRules>,
+    pub(crate) bans: BanList,
+    pub(crate) login_limiter: LoginLimiter,
+    pub(crate) counters: LoginCounters,
+    pub(crate) lookups: DiskLookupQueue,
+    context: AuthenticatorContext,
+    chain: ArcSwap<AuthenticatorChain>,
+    configured: Vec<Arc<AuthenticatorEntry>>,
     /// Kinds and ids of the objects of the configuration: stored ones of the same id have no effect.
     declared: HashSet<(&'static str, String)>,
     /// Whether the configuration has rules or sources of them.
     has_rules: bool,
-    sources: Arc<Sources>,
-    kept: Kept,
-    places: ArcSwap<Semaphore>,
+    rule_sources: Arc<RuleSources>,
+    stored_objects: StoredAuthObjects,
+    check_slots: ArcSwap<Semaphore>,
     max_checks: AtomicU32,
     timeout_ms: AtomicU64,
-    ban_listener: Mutex<Option<BanListener>>,
+    ban_observer: Mutex<Option<BanObserver>>,
 }
 
 /// What became of clients at the door.
 #[derive(Default)]
-pub(crate) struct Counts {
+pub(crate) struct LoginCounters {
     pub(crate) allowed: AtomicU64,
     pub(crate) denied: AtomicU64,
     pub(crate) failed: AtomicU64,
@@ -76,33 +79,33 @@ pub(crate) struct Counts {
 /// What is wrong with the settings, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {message}", section)]
-pub struct SettingsError {
-    /// `user`, `auth.authenticator`, `auth.rule_source` or `auth.rule`.
+pub struct AuthSettingsError {
+    /// `user`, `auth.authenticator`, `auth.build_rule_source` or `auth.rule`.
     pub section: &'static str,
     /// Which of them, from 0.
-    pub at: usize,
+    pub index: usize,
     pub message: String,
 }
 
-fn policy(limits: &Limits, has_rules: bool) -> Policy {
-    Policy {
+fn rule_policy(limits: &AuthLimits, has_rules: bool) -> RulePolicy {
+    RulePolicy {
         allow_unmatched: match limits.no_match {
-            NoMatch::Allow => true,
-            NoMatch::Deny => false,
-            NoMatch::Auto => !has_rules,
+            NoMatchPolicy::Allow => true,
+            NoMatchPolicy::Deny => false,
+            NoMatchPolicy::Auto => !has_rules,
         },
-        disconnect_on_denial: limits.on_denial == OnDenial::Disconnect,
+        disconnect_on_denial: limits.on_denial == DenialPolicy::Disconnect,
     }
 }
 
-impl Auth {
+impl AuthService {
     /// Everything that is wrong with the settings comes back at once. What asks somebody outside does so on `runtime`.
-    pub fn new(settings: &Settings, runtime: Handle) -> Result<Self, Vec<SettingsError>> {
+    pub fn new(settings: &AuthSettings, runtime: Handle) -> Result<Self, Vec<AuthSettingsError>> {
         let mut errors = Vec::new();
         let mut tell = |section, at, message: String| {
-            errors.push(SettingsError {
+            errors.push(AuthSettingsError {
                 section,
-                at,
+                index: at,
                 message,
             });
         };
@@ -115,14 +118,17 @@ impl Auth {
         for (at, user) in settings.users.iter().enumerate() {
             match user.credential.parse() {
                 Ok(credential) => {
-                    users.insert(user.username.clone(), User::of_configuration(credential));
+                    users.insert(
+                        user.username.clone(),
+                        UserRecord::from_configuration(credential),
+                    );
                 }
                 Err(error) => tell("user", at, error.to_string()),
             }
         }
-        let shop = Workshop {
-            users: Arc::new(Users::new(users)),
-            checker: Checker::new(runtime.clone(), threads),
+        let shop = AuthenticatorContext {
+            users: Arc::new(UserRegistry::new(users)),
+            checker: PasswordCheckPool::new(runtime.clone(), threads),
             runtime: runtime.clone(),
             devices: Arc::default(),
         };
@@ -139,7 +145,7 @@ impl Auth {
             {
                 fields.insert("name".to_owned(), id.as_str().into());
             }
-            match settings::authenticator(&value, &shop) {
+            match settings::build_authenticator(&value, &shop) {
                 Ok(entry) => configured.extend(entry.map(Arc::new)),
                 Err(message) => tell("auth.authenticator", at, message),
             }
@@ -149,20 +155,20 @@ impl Auth {
             let names_it = |value: &Value| value.get("type").and_then(Value::as_str) == Some(own);
             if !settings.authenticators.iter().any(names_it) {
                 let value = serde_json::json!({"type": own});
-                let entry = settings::authenticator(&value, &shop).ok().flatten();
+                let entry = settings::build_authenticator(&value, &shop).ok().flatten();
                 configured.splice(0..0, entry.map(Arc::new));
             }
         }
         let mut sources = Vec::new();
         for (at, value) in settings.rule_sources.iter().enumerate() {
-            match settings::rule_source(value) {
+            match settings::build_rule_source(value) {
                 Ok(source) => sources.extend(source),
                 Err(message) => tell("auth.rule_source", at, message),
             }
         }
         let mut rules = Vec::new();
         for (at, value) in settings.rules.iter().enumerate() {
-            match settings::rule(value) {
+            match settings::parse_rule(value) {
                 Ok(rule) => rules.extend(rule),
                 Err(message) => tell("auth.rule", at, message),
             }
@@ -171,37 +177,37 @@ impl Auth {
             return Err(errors);
         }
         rules.sort_by_key(|(order, _)| *order);
-        let rules: Arc<[Rule]> = rules.into_iter().map(|(_, rule)| rule).collect();
+        let rules: Arc<[AclRule]> = rules.into_iter().map(|(_, rule)| rule).collect();
         let has_rules = !settings.rules.is_empty() || !settings.rule_sources.is_empty();
-        let rights = Arc::new(Rights::new(policy(limits, has_rules), rules));
-        runtime.spawn(keep_time(Arc::downgrade(&rights)));
+        let rights = Arc::new(NodeRules::new(rule_policy(limits, has_rules), rules));
+        runtime.spawn(run_clock(Arc::downgrade(&rights)));
         let of = |kind| move |id| (kind, id);
         let declared = (ids.into_iter().map(of(objects::AUTHENTICATOR)))
             .chain(settings.rule_ids().into_iter().map(of(objects::ACL_RULE)));
-        let shared = Shared {
-            rights,
-            bans: Bans::default(),
-            guards: Guards::new(limits),
-            counts: Counts::default(),
-            lookups: Lookups::new(threads),
-            shop,
-            chain: ArcSwap::from_pointee(Chain::new(configured.clone())),
+        let shared = AuthState {
+            node_rules: rights,
+            bans: BanList::default(),
+            login_limiter: LoginLimiter::new(limits),
+            counters: LoginCounters::default(),
+            lookups: DiskLookupQueue::new(threads),
+            context: shop,
+            chain: ArcSwap::from_pointee(AuthenticatorChain::new(configured.clone())),
             configured,
             declared: declared.collect(),
             has_rules,
-            sources: Arc::new(Sources {
+            rule_sources: Arc::new(RuleSources {
                 sources,
                 refresh_ms: AtomicU64::default(),
                 max_age_ms: AtomicU64::default(),
                 runtime,
             }),
-            kept: Kept::default(),
-            places: ArcSwap::from_pointee(Semaphore::new(limits.max_checks as usize)),
+            stored_objects: StoredAuthObjects::default(),
+            check_slots: ArcSwap::from_pointee(Semaphore::new(limits.max_checks as usize)),
             max_checks: AtomicU32::new(limits.max_checks),
             timeout_ms: AtomicU64::default(),
-            ban_listener: Mutex::new(None),
+            ban_observer: Mutex::new(None),
         };
-        shared.set_times(limits);
+        shared.set_timeouts(limits);
         Ok(Self {
             shared: Arc::new(shared),
         })
@@ -209,42 +215,44 @@ impl Auth {
 
     /// Who knows the devices of the node. Once, before clients come.
     pub fn set_devices(&self, directory: Arc<dyn DeviceDirectory>) {
-        if self.shared.shop.devices.set(directory).is_err() {
+        if self.shared.context.devices.set(directory).is_err() {
             tracing::error!("the directory of devices is set already");
         }
     }
 
     /// Other limits while clients come and go, for what happens from now on. `password_threads` stays as it was.
-    pub fn set_limits(&self, limits: &Limits) {
+    pub fn set_limits(&self, limits: &AuthLimits) {
         let shared = &self.shared;
-        shared.guards.set(limits);
-        shared.rights.set_policy(policy(limits, shared.has_rules));
-        shared.set_times(limits);
+        shared.login_limiter.set_limits(limits);
+        shared
+            .node_rules
+            .set_policy(rule_policy(limits, shared.has_rules));
+        shared.set_timeouts(limits);
         if shared.max_checks.swap(limits.max_checks, Relaxed) != limits.max_checks {
             // Who has a place keeps it beside the new ones.
             let places = Semaphore::new(limits.max_checks as usize);
-            shared.places.store(Arc::new(places));
+            shared.check_slots.store(Arc::new(places));
         }
     }
 
     /// From what somebody wrote to what may be stored of it. `current` is what is stored now. Takes some 30 ms for a
     /// user, and reads files an authenticator names: not for a thread that routes messages.
-    pub fn accept(
+    pub fn prepare_object(
         &self,
         kind: &str,
         written: Value,
         current: Option<&Value>,
-    ) -> Result<Value, Invalid> {
-        let sealed = objects::seal(kind, written, current)?;
-        let _entered = self.shared.shop.runtime.enter();
-        objects::read(kind, &sealed, &self.shared.shop)?;
+    ) -> Result<Value, AuthObjectError> {
+        let sealed = objects::prepare_for_storage(kind, written, current)?;
+        let _entered = self.shared.context.runtime.enter();
+        objects::parse_object(kind, &sealed, &self.shared.context)?;
         Ok(sealed)
     }
 
     /// Takes over the objects of a store, and each of their changes from now on.
-    pub fn follow(&self, objects: &Objects) -> Result<(), store::Error> {
+    pub fn watch_objects(&self, objects: &Objects) -> Result<(), store::StoreError> {
         let (auth, stored) = (self.clone(), objects.clone());
-        objects.on_change(Box::new(move |change| {
+        objects.observe_changes(Box::new(move |change| {
             let kind = change.kind.as_str();
             if !objects::KINDS.contains(&kind) {
                 return;
@@ -256,79 +264,81 @@ impl Auth {
                     None
                 }
             };
-            auth.apply(kind, &change.id, object.map(|object| object.value).as_ref());
+            auth.apply_object(kind, &change.id, object.map(|object| object.value).as_ref());
         }));
         for kind in objects::KINDS {
             let mut after: Option<String> = None;
             loop {
-                let page = objects.list(kind, after.as_deref(), PAGE)?;
+                let page = objects.list(kind, after.as_deref(), PAGE_OBJECTS)?;
                 for object in &page {
-                    self.keep(kind, &object.id, Some(&object.value));
+                    self.store_object(kind, &object.id, Some(&object.value));
                 }
                 match page.last() {
-                    Some(last) if page.len() == PAGE => after = Some(last.id.clone()),
+                    Some(last) if page.len() == PAGE_OBJECTS => after = Some(last.id.clone()),
                     _ => break,
                 }
             }
-            self.publish(kind);
+            self.activate(kind);
         }
         Ok(())
     }
 
     /// An object was stored, or taken away (`None`); it takes effect at once.
-    pub(crate) fn apply(&self, kind: &str, id: &str, value: Option<&Value>) {
-        let ban = self.keep(kind, id, value);
-        self.publish(kind);
+    pub(crate) fn apply_object(&self, kind: &str, id: &str, value: Option<&Value>) {
+        let ban = self.store_object(kind, id, value);
+        self.activate(kind);
         if let Some(ban) = ban {
-            self.shared.tell_ban(&ban);
+            self.shared.notify_ban(&ban);
         }
     }
 
     /// Reads an object; gives a ban back. One that cannot be read (a file it names has gone) closes and never opens.
-    fn keep(&self, kind: &str, id: &str, value: Option<&Value>) -> Option<Ban> {
+    fn store_object(&self, kind: &str, id: &str, value: Option<&Value>) -> Option<Ban> {
         let shared = &self.shared;
         if (shared.declared.iter()).any(|(of, known)| *of == kind && known == id) {
             return None;
         }
-        let _entered = shared.shop.runtime.enter();
-        let mut object = value.and_then(|value| match objects::read(kind, value, &shared.shop) {
+        let _entered = shared.context.runtime.enter();
+        let mut object = value.and_then(|value| match objects::parse_object(kind, value, &shared.context) {
             Ok(object) => Some(object),
             Err(error) => {
                 tracing::error!(kind, id, %error, "an object of the store cannot be read; nobody gets past it");
-                objects::instead_of(kind, id, value)
+                objects::fallback_object(kind, id, value)
             }
         });
-        if let Some(Object::Authenticator(Some(entry))) = &mut object {
+        if let Some(AuthObject::Authenticator(Some(entry))) = &mut object {
             // Logs name it as the API does.
             id.clone_into(&mut entry.name);
         }
         if kind == objects::USER {
             let user = match object {
-                Some(Object::User(user)) => Some(user),
+                Some(AuthObject::User(user)) => Some(user),
                 _ => None,
             };
-            shared.shop.users.keep(id, user);
+            shared.context.users.set_stored(id, user);
             return None;
         }
         let ban = match &object {
-            Some(Object::Ban(ban)) => Some(ban.clone()),
+            Some(AuthObject::Ban(ban)) => Some(ban.clone()),
             _ => None,
         };
-        shared.kept.set(kind, id, object);
+        shared.stored_objects.set(kind, id, object);
         ban
     }
 
     /// Lets what was read of a kind take effect.
-    fn publish(&self, kind: &str) {
+    fn activate(&self, kind: &str) {
         let shared = &self.shared;
         match kind {
             objects::AUTHENTICATOR => {
-                let kept = shared.kept.authenticators();
+                let kept = shared.stored_objects.authenticators();
                 let all = shared.configured.iter().cloned().chain(kept).collect();
-                shared.chain.store(Arc::new(Chain::new(all)));
+                shared.chain.store(Arc::new(AuthenticatorChain::new(all)));
             }
-            objects::ACL_RULE => shared.rights.set_store_rules(shared.kept.rules()),
-            objects::BAN => shared.kept.put_bans(&shared.bans),
+            objects::ACL_RULE => shared
+                .node_rules
+                .set_store_rules(shared.stored_objects.rules()),
+            objects::BAN => shared.stored_objects.publish_bans(&shared.bans),
             _ => {}
         }
     }
@@ -340,12 +350,12 @@ impl Auth {
 
     /// Called for each new ban, so that clients it is about can be sent away.
     pub fn on_ban(&self, listener: impl Fn(&Ban) + Send + Sync + 'static) {
-        let mut slot = (self.shared.ban_listener.lock()).unwrap_or_else(PoisonError::into_inner);
+        let mut slot = (self.shared.ban_observer.lock()).unwrap_or_else(PoisonError::into_inner);
         *slot = Some(Box::new(listener));
     }
 
     pub fn metrics(&self) -> Vec<MetricFamily> {
-        let counts = &self.shared.counts;
+        let counts = &self.shared.counters;
         let results = [
             ("allowed", &counts.allowed),
             ("denied", &counts.denied),
@@ -361,7 +371,7 @@ impl Auth {
         });
         let denied = MetricSample {
             labels: Vec::new(),
-            value: number(&self.shared.rights.denied),
+            value: number(&self.shared.node_rules.denied),
         };
         vec![
             MetricFamily {
@@ -380,14 +390,14 @@ impl Auth {
     }
 }
 
-impl HooksFactory for Auth {
+impl HooksFactory for AuthService {
     fn hooks_for(&self, _shard: u16) -> Box<dyn Hooks> {
-        Box::new(Door::new(self.shared.clone()))
+        Box::new(AuthHooks::new(self.shared.clone()))
     }
 }
 
 /// A clock that costs nothing to read.
-async fn keep_time(rights: std::sync::Weak<Rights>) {
+async fn run_clock(rights: std::sync::Weak<NodeRules>) {
     loop {
         tokio::time::sleep(CLOCK_TICK).await;
         let Some(rights) = rights.upgrade() else {
@@ -397,46 +407,52 @@ async fn keep_time(rights: std::sync::Weak<Rights>) {
     }
 }
 
-impl Shared {
-    fn set_times(&self, limits: &Limits) {
-        self.sources
-            .set_times(limits.rules_refresh_s, limits.rules_max_age_s);
+impl AuthState {
+    fn set_timeouts(&self, limits: &AuthLimits) {
+        self.rule_sources
+            .set_intervals(limits.rules_refresh_s, limits.rules_max_age_s);
         self.timeout_ms.store(limits.timeout_ms, Relaxed);
     }
 
-    pub(crate) fn users(&self) -> &Users {
-        &self.shop.users
+    pub(crate) fn users(&self) -> &UserRegistry {
+        &self.context.users
     }
 
-    pub(crate) fn tell_ban(&self, ban: &Ban) {
-        let listener = (self.ban_listener.lock()).unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn notify_ban(&self, ban: &Ban) {
+        let listener = (self.ban_observer.lock()).unwrap_or_else(PoisonError::into_inner);
         if let Some(listener) = &*listener {
             listener(ban);
         }
     }
 
     /// Who a client is and what it may do. Answered at once if nobody has to be asked, else later.
-    pub(crate) fn admit(self: &Arc<Self>, request: Request) -> Authentication {
+    pub(crate) fn authenticate(self: &Arc<Self>, request: LoginRequest) -> Authentication {
         let chain = self.chain.load_full();
         match chain.check_now(0, &request, self.has_users()) {
-            Checked::Judged(judged) if self.may_conclude(&judged) => {
-                self.conclude(request, judged, None)
+            ChainProgress::Decided(judged) if self.can_finish_now(&judged) => {
+                self.finish_login(request, judged, None)
             }
             // By somebody who takes time, since he knows the rules, too.
-            Checked::Judged(_) => self.later(request, Ask::Chain(chain, 0)),
-            Checked::Asks(at) if chain.looks_up(at) => self.look_up_later(request, chain, at),
-            Checked::Asks(at) => self.later(request, Ask::Chain(chain, at)),
+            ChainProgress::Decided(_) => {
+                self.check_later(request, PendingCheck::Authenticators(chain, 0))
+            }
+            ChainProgress::Pending(at) if chain.uses_disk_lookup(at) => {
+                self.queue_disk_lookup(request, chain, at)
+            }
+            ChainProgress::Pending(at) => {
+                self.check_later(request, PendingCheck::Authenticators(chain, at))
+            }
         }
     }
 
     /// What a user may do that has proven itself by SCRAM.
-    pub(crate) fn admit_proven(self: &Arc<Self>, request: Request) -> Authentication {
+    pub(crate) fn authenticate_proven(self: &Arc<Self>, request: LoginRequest) -> Authentication {
         let name = request.username.clone().unwrap_or_default();
         let identity = self.users().identity(&name);
-        if self.sources.is_empty() {
-            return self.conclude(request, Ok(identity), None);
+        if self.rule_sources.is_empty() {
+            return self.finish_login(request, Ok(identity), None);
         }
-        self.later(request, Ask::Rules(identity))
+        self.check_later(request, PendingCheck::RuleSources(identity))
     }
 
     pub(crate) fn has_users(&self) -> bool {
@@ -444,12 +460,15 @@ impl Shared {
     }
 
     pub(crate) fn runtime(&self) -> &Handle {
-        &self.shop.runtime
+        &self.context.runtime
     }
 
     /// Whether nobody has to be asked for rules.
-    pub(crate) fn may_conclude(&self, judged: &Result<Identity, Refusal>) -> bool {
-        self.sources.is_empty() || judged.is_err()
+    pub(crate) fn can_finish_now(
+        &self,
+        judged: &Result<AuthenticatedIdentity, LoginError>,
+    ) -> bool {
+        self.rule_sources.is_empty() || judged.is_err()
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -457,22 +476,22 @@ impl Shared {
     }
 
     /// A place among those that wait; `None`: there are too many.
-    pub(crate) fn take_place(&self) -> Option<OwnedSemaphorePermit> {
-        let place = self.places.load_full().try_acquire_owned().ok();
+    pub(crate) fn try_acquire_slot(&self) -> Option<OwnedSemaphorePermit> {
+        let place = self.check_slots.load_full().try_acquire_owned().ok();
         if place.is_none() {
-            self.counts.busy.fetch_add(1, Relaxed);
+            self.counters.busy.fetch_add(1, Relaxed);
         }
         place
     }
 
     /// Judges on the I/O runtime, where there is a bounded number of places.
-    fn later(self: &Arc<Self>, request: Request, ask: Ask) -> Authentication {
-        let Some(place) = self.take_place() else {
+    fn check_later(self: &Arc<Self>, request: LoginRequest, ask: PendingCheck) -> Authentication {
+        let Some(place) = self.try_acquire_slot() else {
             return Authentication::Deny(ReasonCode::SERVER_BUSY);
         };
-        let judging = self.clone().judge(request, ask, place);
-        let task = self.shop.runtime.spawn(judging);
-        Authentication::Later(Box::pin(async move {
+        let judging = self.clone().run_checks(request, ask, place);
+        let task = self.context.runtime.spawn(judging);
+        Authentication::Pending(Box::pin(async move {
             match task.await {
                 Ok(Ok(grant)) => Authentication::Allow(grant),
                 Ok(Err(code)) => Authentication::Deny(code),
@@ -482,66 +501,69 @@ impl Shared {
         }))
     }
 
-    pub(crate) async fn judge(
+    pub(crate) async fn run_checks(
         self: Arc<Self>,
-        request: Request,
-        ask: Ask,
+        request: LoginRequest,
+        ask: PendingCheck,
         _place: OwnedSemaphorePermit,
-    ) -> Outcome {
+    ) -> LoginOutcome {
         let judging = async {
             let identity = match ask {
-                Ask::Rules(identity) => identity,
-                Ask::Chain(chain, at) => chain.check(at, &request, self.has_users()).await?,
+                PendingCheck::RuleSources(identity) => identity,
+                PendingCheck::Authenticators(chain, at) => {
+                    chain.check(at, &request, self.has_users()).await?
+                }
             };
-            let sourced = match self.sources.is_empty() || identity.is_superuser {
+            let sourced = match self.rule_sources.is_empty() || identity.is_superuser {
                 true => None,
                 false => {
-                    let named = named(&request, &identity);
-                    let asked = Sourced::ask(&self.sources, named).await;
+                    let named = with_granted_names(&request, &identity);
+                    let asked = ExternalRules::fetch(&self.rule_sources, named).await;
                     Some(asked.map_err(|failure| {
                         tracing::debug!(client_id = request.client_id, %failure, "no rules for a client");
-                        Refusal::Failed
+                        LoginError::BackendFailed
                     })?)
                 }
             };
             Ok((identity, sourced))
         };
         let judged = tokio::time::timeout(self.timeout(), judging).await;
-        let judged = judged.unwrap_or(Err(Refusal::Failed));
+        let judged = judged.unwrap_or(Err(LoginError::BackendFailed));
         let (judged, sourced) = match judged {
             Ok((identity, sourced)) => (Ok(identity), sourced),
             Err(refusal) => (Err(refusal), None),
         };
-        outcome(self.conclude(request, judged, sourced))
+        login_outcome(self.finish_login(request, judged, sourced))
     }
 
     /// Counts what came of it and says what a client is given that is let in.
-    pub(crate) fn conclude(
+    pub(crate) fn finish_login(
         &self,
-        request: Request,
-        judged: Result<Identity, Refusal>,
-        sourced: Option<Arc<Sourced>>,
+        request: LoginRequest,
+        judged: Result<AuthenticatedIdentity, LoginError>,
+        sourced: Option<Arc<ExternalRules>>,
     ) -> Authentication {
         let now_ms = crate::now_ms();
         let identity = match judged {
             Ok(identity) => identity,
             Err(refusal) => {
                 match refusal {
-                    Refusal::Failed => self.counts.failed.fetch_add(1, Relaxed),
-                    _ => self.counts.denied.fetch_add(1, Relaxed),
+                    LoginError::BackendFailed => self.counters.failed.fetch_add(1, Relaxed),
+                    _ => self.counters.denied.fetch_add(1, Relaxed),
                 };
-                if refusal == Refusal::WrongCredentials {
-                    self.guards.login_failed(&request.who(), now_ms);
+                if refusal == LoginError::WrongCredentials {
+                    self.login_limiter
+                        .record_failure(&request.rule_subject(), now_ms);
                 }
-                return Authentication::Deny(refusal.code());
+                return Authentication::Deny(refusal.reason_code());
             }
         };
         if request.common_name_as_username
-            && identity.rights.is_none()
+            && identity.device.is_none()
             && let (Some(certified), Some(given)) = (&request.common_name, &identity.username)
             && certified != given
         {
-            self.counts.denied.fetch_add(1, Relaxed);
+            self.counters.denied.fetch_add(1, Relaxed);
             tracing::warn!(
                 client_id = request.client_id,
                 certificate = certified,
@@ -550,22 +572,22 @@ impl Shared {
             );
             return Authentication::Deny(ReasonCode::BAD_USER_NAME_OR_PASSWORD);
         }
-        let known = named(&request, &identity);
+        let known = with_granted_names(&request, &identity);
         // Under the name it really has, it may be one of those.
-        if self.bans.has(&known.who(), now_ms) {
-            self.counts.banned.fetch_add(1, Relaxed);
+        if self.bans.is_banned(&known.rule_subject(), now_ms) {
+            self.counters.banned.fetch_add(1, Relaxed);
             return Authentication::Deny(ReasonCode::BANNED);
         }
         if identity.expires_at_ms.is_some_and(|at_ms| at_ms <= now_ms) {
-            self.counts.denied.fetch_add(1, Relaxed);
+            self.counters.denied.fetch_add(1, Relaxed);
             return Authentication::Deny(ReasonCode::NOT_AUTHORIZED);
         }
         if !identity.is_anonymous {
-            self.guards.login_succeeded(&request.who());
+            self.login_limiter.record_success(&request.rule_subject());
         }
-        self.counts.allowed.fetch_add(1, Relaxed);
-        let permissions = self.permissions(&known, &identity, sourced);
-        Authentication::Allow(Box::new(Grant {
+        self.counters.allowed.fetch_add(1, Relaxed);
+        let permissions = self.build_permissions(&known, &identity, sourced);
+        Authentication::Allow(Box::new(ClientGrant {
             username: identity.username.map(Into::into),
             is_anonymous: identity.is_anonymous,
             client_id: identity.client_id.map(Into::into),
@@ -574,54 +596,54 @@ impl Shared {
         }))
     }
 
-    fn permissions(
+    fn build_permissions(
         &self,
-        known: &Request,
-        identity: &Identity,
-        sourced: Option<Arc<Sourced>>,
+        known: &LoginRequest,
+        identity: &AuthenticatedIdentity,
+        sourced: Option<Arc<ExternalRules>>,
     ) -> SessionPermissions {
-        let facts = Facts {
+        let facts = SubjectAttributes {
             common_name: known.common_name.as_deref().map(Into::into),
             attributes: identity.attributes.clone().into(),
             is_superuser: identity.is_superuser,
-            own: identity.rules.clone().into(),
-            rights: identity.rights.clone(),
-            sourced,
+            own_rules: identity.rules.clone().into(),
+            device: identity.device.clone(),
+            external_rules: sourced,
         };
         let is_plain = facts.common_name.is_none()
             && facts.attributes.is_empty()
             && !facts.is_superuser
-            && facts.own.is_empty()
-            && facts.rights.is_none()
-            && facts.sourced.is_none();
+            && facts.own_rules.is_empty()
+            && facts.device.is_none()
+            && facts.external_rules.is_none();
         let facts = (!is_plain).then(|| Box::new(facts));
-        SessionPermissions::new(self.rights.clone(), facts, &known.who())
+        SessionPermissions::new(self.node_rules.clone(), facts, &known.rule_subject())
     }
 }
 
 /// What a client is given, or why it is not let in.
-pub(crate) type Outcome = Result<Box<Grant>, ReasonCode>;
+pub(crate) type LoginOutcome = Result<Box<ClientGrant>, ReasonCode>;
 
 /// Of what is concluded.
-pub(crate) fn outcome(concluded: Authentication) -> Outcome {
+pub(crate) fn login_outcome(concluded: Authentication) -> LoginOutcome {
     match concluded {
         Authentication::Allow(grant) => Ok(grant),
         Authentication::Deny(code) => Err(code),
-        Authentication::Ignore | Authentication::Later(_) => Err(ReasonCode::NOT_AUTHORIZED),
+        Authentication::Ignore | Authentication::Pending(_) => Err(ReasonCode::NOT_AUTHORIZED),
     }
 }
 
 /// What is still to be asked about a client.
-pub(crate) enum Ask {
+pub(crate) enum PendingCheck {
     /// The authenticators from this one on, and whoever knows rules.
-    Chain(Arc<Chain>, usize),
+    Authenticators(Arc<AuthenticatorChain>, usize),
     /// Whoever knows rules.
-    Rules(Identity),
+    RuleSources(AuthenticatedIdentity),
 }
 
 /// The client as it is called once it is let in.
-fn named(request: &Request, identity: &Identity) -> Request {
-    let mut named = Request {
+fn with_granted_names(request: &LoginRequest, identity: &AuthenticatedIdentity) -> LoginRequest {
+    let mut named = LoginRequest {
         password: None,
         attributes: identity.attributes.clone(),
         ..request.clone()

@@ -8,31 +8,31 @@ use std::sync::atomic::AtomicU64;
 use tokio::runtime::Handle;
 
 use crate::authenticator::Authenticator;
-use crate::certificate::CertificateSettings;
+use crate::backend_guard::{BackendLimits, GuardedBackend};
+use crate::certificate_authenticator::CertificateAuthenticator;
 use crate::database;
-use crate::devices::{self, Devices};
-use crate::guarded::{Bounds, Guarded};
-use crate::http::{HttpAuthenticator, HttpRules};
+use crate::device_authenticator::{self, DeviceDirectoryAuthenticator};
+use crate::http::{HttpAuthenticator, HttpRuleSource};
 use crate::json;
 use crate::jwt::JwtAuthenticator;
-use crate::password::Checker;
+use crate::password::PasswordCheckPool;
 use crate::password_file::PasswordFile;
-use crate::rules::Rule;
-use crate::sources::RuleSource;
+use crate::rule_sources::RuleSource;
+use crate::rules::AclRule;
 use crate::tally::AnswerTally;
-use crate::users::{BuiltIn, Users};
+use crate::users::{BuiltInAuthenticator, UserRegistry};
 
 /// Everything the configuration says.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Settings {
-    pub limits: Limits,
+pub struct AuthSettings {
+    pub limits: AuthLimits,
     pub users: Vec<UserConfig>,
     pub authenticators: Vec<Value>,
     pub rule_sources: Vec<Value>,
     pub rules: Vec<Value>,
 }
 
-impl Settings {
+impl AuthSettings {
     /// The ids of [`Self::authenticators`], in their order: the name or the type, with a number where one before has it.
     pub fn authenticator_ids(&self) -> Vec<String> {
         let mut ids: Vec<String> = Vec::new();
@@ -58,10 +58,10 @@ impl Settings {
 
 /// What one number or word says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
+pub struct AuthLimits {
     /// What holds for what no rule speaks of.
-    pub no_match: NoMatch,
-    pub on_denial: OnDenial,
+    pub no_match: NoMatchPolicy,
+    pub on_denial: DenialPolicy,
     /// The longest a client waits for the answer of all authenticators together.
     pub timeout_ms: u64,
     /// Clients that may wait for an answer at once; more are told that the server is busy.
@@ -84,7 +84,7 @@ pub struct Limits {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum NoMatch {
+pub enum NoMatchPolicy {
     /// Denied as soon as the configuration has a rule or a source of rules.
     #[default]
     Auto,
@@ -93,17 +93,17 @@ pub enum NoMatch {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnDenial {
+pub enum DenialPolicy {
     #[default]
     Ignore,
     Disconnect,
 }
 
-impl Default for Limits {
+impl Default for AuthLimits {
     fn default() -> Self {
         Self {
-            no_match: NoMatch::Auto,
-            on_denial: OnDenial::Ignore,
+            no_match: NoMatchPolicy::Auto,
+            on_denial: DenialPolicy::Ignore,
             timeout_ms: 10_000,
             max_checks: 1024,
             password_threads: 0,
@@ -124,34 +124,34 @@ impl Default for Limits {
 /// Why a part of the settings is of no use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Invalid {
+pub struct AuthObjectError {
     /// What is wrong, with the field. Never holds a secret.
     pub message: String,
 }
 
-impl From<String> for Invalid {
+impl From<String> for AuthObjectError {
     fn from(message: String) -> Self {
         Self { message }
     }
 }
 
 /// What authenticators are made with.
-pub(crate) struct Workshop {
-    pub(crate) users: Arc<Users>,
-    pub(crate) checker: Checker,
+pub(crate) struct AuthenticatorContext {
+    pub(crate) users: Arc<UserRegistry>,
+    pub(crate) checker: PasswordCheckPool,
     pub(crate) runtime: Handle,
-    pub(crate) devices: devices::Place,
+    pub(crate) devices: device_authenticator::DeviceDirectorySlot,
 }
 
 /// An authenticator in its place.
-pub(crate) struct Entry {
+pub(crate) struct AuthenticatorEntry {
     pub(crate) name: String,
     /// Lower ones are asked first.
     pub(crate) order: i64,
     /// Of the node itself: without users or devices it asks nobody.
-    pub(crate) is_own: bool,
+    pub(crate) is_builtin: bool,
     /// When a failure of it was last told to the log.
-    pub(crate) told_ms: AtomicU64,
+    pub(crate) logged_ms: AtomicU64,
     /// Its `type`.
     pub(crate) kind: String,
     pub(crate) tally: AnswerTally,
@@ -159,17 +159,17 @@ pub(crate) struct Entry {
 }
 
 /// The fields every authenticator and source has, taken off the others.
-struct Head {
+struct DefinitionHeader {
     kind: String,
     name: String,
     order: Option<i64>,
     is_enabled: bool,
-    bounds: Option<Bounds>,
+    bounds: Option<BackendLimits>,
     rest: Value,
 }
 
-impl Head {
-    fn of(value: &Value, asks_outside: fn(&str) -> bool) -> Result<Self, String> {
+impl DefinitionHeader {
+    fn parse(value: &Value, asks_outside: fn(&str) -> bool) -> Result<Self, String> {
         let Value::Object(fields) = value else {
             return Err(format!(
                 "expected an object, found {}",
@@ -198,13 +198,13 @@ impl Head {
             false => None,
             true => {
                 let mut own = Map::new();
-                for field in Bounds::FIELDS {
+                for field in BackendLimits::FIELDS {
                     if let Some(value) = rest.remove(field) {
                         own.insert(field.to_owned(), value);
                     }
                 }
-                let bounds: Bounds = json::read(&Value::Object(own))?;
-                bounds.check()?;
+                let bounds: BackendLimits = json::parse(&Value::Object(own))?;
+                bounds.validate()?;
                 Some(bounds)
             }
         };
@@ -219,11 +219,11 @@ impl Head {
     }
 }
 
-fn asks_outside(kind: &str) -> bool {
+fn uses_backend(kind: &str) -> bool {
     matches!(kind, "http" | "jwt" | "mysql" | "postgres" | "redis")
 }
 
-const KINDS: &str = "\"users\", \"devices\", \"password_file\", \"jwt\", \"http\", \"mysql\", \"postgres\", \
+const AUTHENTICATOR_KINDS: &str = "\"users\", \"devices\", \"password_file\", \"jwt\", \"http\", \"mysql\", \"postgres\", \
                      \"redis\" or \"certificate\"";
 const SOURCE_KINDS: &str = "\"http\", \"mysql\", \"postgres\" or \"redis\"";
 
@@ -235,56 +235,63 @@ struct PasswordFileSettings {
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+struct EmptySettings {}
 
 /// Makes an authenticator of its settings; `None` if it is turned off.
-pub(crate) fn authenticator(value: &Value, shop: &Workshop) -> Result<Option<Entry>, String> {
-    let head = Head::of(value, asks_outside)?;
+pub(crate) fn build_authenticator(
+    value: &Value,
+    shop: &AuthenticatorContext,
+) -> Result<Option<AuthenticatorEntry>, String> {
+    let head = DefinitionHeader::parse(value, uses_backend)?;
     let bounds = head.bounds.clone().unwrap_or_default();
     let name = &head.name;
     let rest = &head.rest;
     let made: Box<dyn Authenticator> = match head.kind.as_str() {
         "users" => {
-            let _: Nothing = json::read(rest)?;
-            Box::new(BuiltIn {
+            let _: EmptySettings = json::parse(rest)?;
+            Box::new(BuiltInAuthenticator {
                 users: shop.users.clone(),
                 checker: shop.checker.clone(),
             })
         }
         "devices" => {
-            let _: Nothing = json::read(rest)?;
-            Box::new(Devices {
-                place: shop.devices.clone(),
+            let _: EmptySettings = json::parse(rest)?;
+            Box::new(DeviceDirectoryAuthenticator {
+                directory: shop.devices.clone(),
                 checker: shop.checker.clone(),
             })
         }
         "password_file" => {
-            let settings: PasswordFileSettings = json::read(rest)?;
+            let settings: PasswordFileSettings = json::parse(rest)?;
             let file = PasswordFile::open(settings.path, shop.checker.clone());
             Box::new(file.map_err(|error| format!("path: {error}"))?)
         }
         "jwt" => {
-            let made = JwtAuthenticator::new(&json::read(rest)?, &shop.runtime)?;
-            Box::new(Guarded::new(name, made, &bounds))
+            let made = JwtAuthenticator::new(&json::parse(rest)?, &shop.runtime)?;
+            Box::new(GuardedBackend::new(name, made, &bounds))
         }
         "http" => {
-            let made = HttpAuthenticator::new(&json::read(rest)?)?;
-            Box::new(Guarded::new(name, made, &bounds))
+            let made = HttpAuthenticator::new(&json::parse(rest)?)?;
+            Box::new(GuardedBackend::new(name, made, &bounds))
         }
         "certificate" => {
-            let settings: CertificateSettings = json::read(rest)?;
+            let settings: CertificateAuthenticator = json::parse(rest)?;
             Box::new(settings)
         }
-        other => match database::authenticator(other, name, rest, &bounds, shop) {
+        other => match database::build_authenticator(other, name, rest, &bounds, shop) {
             Some(made) => made?,
-            None => return Err(format!("type: expected {KINDS}, found {other:?}")),
+            None => {
+                return Err(format!(
+                    "type: expected {AUTHENTICATOR_KINDS}, found {other:?}"
+                ));
+            }
         },
     };
-    Ok(head.is_enabled.then_some(Entry {
+    Ok(head.is_enabled.then_some(AuthenticatorEntry {
         name: head.name,
         order: head.order.unwrap_or(0),
-        is_own: matches!(head.kind.as_str(), "users" | "devices"),
-        told_ms: AtomicU64::new(0),
+        is_builtin: matches!(head.kind.as_str(), "users" | "devices"),
+        logged_ms: AtomicU64::new(0),
         kind: head.kind,
         tally: AnswerTally::default(),
         authenticator: made,
@@ -292,16 +299,16 @@ pub(crate) fn authenticator(value: &Value, shop: &Workshop) -> Result<Option<Ent
 }
 
 /// Makes a source of rules; `None` if it is turned off.
-pub(crate) fn rule_source(value: &Value) -> Result<Option<Arc<dyn RuleSource>>, String> {
-    let head = Head::of(value, asks_outside)?;
+pub(crate) fn build_rule_source(value: &Value) -> Result<Option<Arc<dyn RuleSource>>, String> {
+    let head = DefinitionHeader::parse(value, uses_backend)?;
     let bounds = head.bounds.clone().unwrap_or_default();
     let (name, rest) = (&head.name, &head.rest);
     let made: Arc<dyn RuleSource> = match head.kind.as_str() {
         "http" => {
-            let made = HttpRules::new(&json::read(rest)?)?;
-            Arc::new(Guarded::new(name, made, &bounds))
+            let made = HttpRuleSource::new(&json::parse(rest)?)?;
+            Arc::new(GuardedBackend::new(name, made, &bounds))
         }
-        other => match database::rule_source(other, name, rest, &bounds) {
+        other => match database::build_rule_source(other, name, rest, &bounds) {
             Some(made) => made?,
             None => return Err(format!("type: expected {SOURCE_KINDS}, found {other:?}")),
         },
@@ -310,7 +317,7 @@ pub(crate) fn rule_source(value: &Value) -> Result<Option<Arc<dyn RuleSource>>, 
 }
 
 /// A rule of the configuration or of the store, with its place among the others; `None` if it is turned off.
-pub(crate) fn rule(value: &Value) -> Result<Option<(i64, Rule)>, String> {
+pub(crate) fn parse_rule(value: &Value) -> Result<Option<(i64, AclRule)>, String> {
     let Value::Object(fields) = value else {
         return Err(format!(
             "expected an object, found {}",
@@ -327,7 +334,7 @@ pub(crate) fn rule(value: &Value) -> Result<Option<(i64, Rule)>, String> {
         Some(flag) => flag.as_bool().ok_or("enabled: expected true or false")?,
     };
     rest.remove("description");
-    let rule = Rule::from_json(&Value::Object(rest))?;
+    let rule = AclRule::from_json(&Value::Object(rest))?;
     Ok(is_enabled.then_some((order, rule)))
 }
 
@@ -339,7 +346,7 @@ mod tests {
 
     #[test]
     fn authenticators_of_the_configuration_have_distinct_ids() {
-        let settings = Settings {
+        let settings = AuthSettings {
             authenticators: vec![
                 json!({"type": "http", "name": "jwt"}),
                 json!({"type": "jwt"}),
@@ -348,7 +355,7 @@ mod tests {
                 json!(1),
             ],
             rules: vec![json!({}), json!({})],
-            ..Settings::default()
+            ..AuthSettings::default()
         };
         let ids = settings.authenticator_ids();
         assert_eq!(ids, ["jwt", "jwt-2", "jwt-3", "jwt-4", "authenticator"]);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use crate::authenticator::{Answer, Failure};
+use crate::authenticator::{AuthBackendError, AuthenticatorAnswer};
 
 /// Longest text of an error that is kept.
 const MAX_ERROR_CHARS: usize = 500;
@@ -43,12 +43,12 @@ pub struct AuthenticatorStatus {
 }
 
 impl AnswerTally {
-    pub(crate) fn count(&self, answer: &Result<Answer, Failure>) {
+    pub(crate) fn count(&self, answer: &Result<AuthenticatorAnswer, AuthBackendError>) {
         let count = match answer {
-            Ok(Answer::Allow(_)) => &self.accepted,
-            Ok(Answer::Deny) => &self.rejected,
-            Ok(Answer::Ignore | Answer::Unknown(_)) => &self.no_opinion,
-            Err(Failure(why)) => {
+            Ok(AuthenticatorAnswer::Allow(_)) => &self.accepted,
+            Ok(AuthenticatorAnswer::Deny) => &self.rejected,
+            Ok(AuthenticatorAnswer::Ignore | AuthenticatorAnswer::Unknown(_)) => &self.no_opinion,
+            Err(AuthBackendError(why)) => {
                 let error = AuthenticatorError {
                     at_ms: crate::now_ms(),
                     text: why.chars().take(MAX_ERROR_CHARS).collect(),

@@ -1,9 +1,9 @@
 //! Texts with `${...}` for what differs between clients.
 
-use crate::authenticator::Request;
+use crate::authenticator::LoginRequest;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Field {
+pub(crate) enum TemplateField {
     ClientId,
     Username,
     Password,
@@ -14,8 +14,8 @@ pub(crate) enum Field {
     Attribute(Box<str>),
 }
 
-impl Field {
-    pub(crate) fn named(name: &str) -> Result<Self, String> {
+impl TemplateField {
+    pub(crate) fn from_name(name: &str) -> Result<Self, String> {
         Ok(match name {
             "clientid" | "client_id" => Self::ClientId,
             "username" => Self::Username,
@@ -37,7 +37,7 @@ impl Field {
     }
 
     /// `None` if the client has none of it.
-    pub(crate) fn value(&self, request: &Request) -> Option<String> {
+    pub(crate) fn value_for(&self, request: &LoginRequest) -> Option<String> {
         match self {
             Self::ClientId => Some(request.client_id.clone()),
             Self::Username => request.username.clone(),
@@ -59,14 +59,14 @@ impl Field {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum TemplateSegment {
     Text(String),
-    Field(Field),
+    Field(TemplateField),
 }
 
 /// A text to fill in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Template(Vec<Part>);
+pub(crate) struct Template(Vec<TemplateSegment>);
 
 impl Template {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
@@ -75,41 +75,43 @@ impl Template {
         while let Some((before, after)) = rest.split_once("${") {
             let (name, behind) = after.split_once('}').ok_or("a ${ without its }")?;
             if !before.is_empty() {
-                parts.push(Part::Text(before.to_owned()));
+                parts.push(TemplateSegment::Text(before.to_owned()));
             }
-            parts.push(Part::Field(Field::named(name)?));
+            parts.push(TemplateSegment::Field(TemplateField::from_name(name)?));
             rest = behind;
         }
         if !rest.is_empty() {
-            parts.push(Part::Text(rest.to_owned()));
+            parts.push(TemplateSegment::Text(rest.to_owned()));
         }
         Ok(Self(parts))
     }
 
     /// The text for one client; what the client has not is left out. `None` if it is one placeholder and the client
     /// has nothing for it.
-    pub(crate) fn fill(&self, request: &Request) -> Option<String> {
-        if let [Part::Field(field)] = &self.0[..] {
-            return field.value(request);
+    pub(crate) fn fill(&self, request: &LoginRequest) -> Option<String> {
+        if let [TemplateSegment::Field(field)] = &self.0[..] {
+            return field.value_for(request);
         }
         let parts = self.0.iter().map(|part| match part {
-            Part::Text(text) => text.clone(),
-            Part::Field(field) => field.value(request).unwrap_or_default(),
+            TemplateSegment::Text(text) => text.clone(),
+            TemplateSegment::Field(field) => field.value_for(request).unwrap_or_default(),
         });
         Some(parts.collect())
     }
 
     /// As [`fill`](Self::fill), with each value encoded for a URL.
-    pub(crate) fn fill_url(&self, request: &Request) -> String {
+    pub(crate) fn fill_url(&self, request: &LoginRequest) -> String {
         let parts = self.0.iter().map(|part| match part {
-            Part::Text(text) => text.clone(),
-            Part::Field(field) => url_encoded(&field.value(request).unwrap_or_default()),
+            TemplateSegment::Text(text) => text.clone(),
+            TemplateSegment::Field(field) => {
+                url_encode(&field.value_for(request).unwrap_or_default())
+            }
         });
         parts.collect()
     }
 }
 
-pub(crate) fn url_encoded(text: &str) -> String {
+pub(crate) fn url_encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
@@ -127,12 +129,12 @@ mod tests {
     use super::*;
     use crate::authenticator::Password;
 
-    fn request() -> Request {
-        Request {
+    fn request() -> LoginRequest {
+        LoginRequest {
             client_id: "c 1".into(),
             username: Some("' OR 1=1 --".into()),
             password: Some(Password(b"pencil".to_vec())),
-            ..Request::default()
+            ..LoginRequest::default()
         }
     }
 
@@ -145,7 +147,7 @@ mod tests {
 
     #[test]
     fn what_a_client_has_not_is_nothing() {
-        let request = Request::default();
+        let request = LoginRequest::default();
         assert_eq!(Template::parse("${username}").unwrap().fill(&request), None);
         let mixed = Template::parse("u:${username}").unwrap();
         assert_eq!(mixed.fill(&request), Some("u:".into()));

@@ -3,28 +3,31 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use broker::scram::Credential;
+use broker::scram::ScramCredential;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::authenticator::{Answer, Answering, Authenticator, Failure, Identity, Request};
-use crate::decoy::{Decoy, place_of};
+use crate::authenticator::{
+    AnswerFuture, AuthBackendError, AuthenticatedIdentity, Authenticator, AuthenticatorAnswer,
+    LoginRequest,
+};
+use crate::decoy_check::{DecoyPasswordCheck, stable_index};
 use crate::json;
-use crate::password::{self, Checker, MAX_PASSWORD_BYTES};
+use crate::password::{self, MAX_PASSWORD_BYTES, PasswordCheckPool};
 
 /// What is known of one user.
 #[derive(Clone)]
-pub(crate) struct User {
+pub(crate) struct UserRecord {
     /// `None`: the SCRAM verifier serves for plain passwords, too.
     password_hash: Option<Arc<str>>,
-    scram: Option<Credential>,
+    scram: Option<ScramCredential>,
     is_superuser: bool,
 }
 
 /// A user as it is kept in the store. It has no password: that became a hash and a verifier.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+struct StoredUser {
     #[serde(default)]
     password_hash: Option<String>,
     #[serde(default)]
@@ -35,8 +38,8 @@ struct Kept {
     _description: Option<String>,
 }
 
-impl User {
-    pub(crate) fn of_configuration(credential: Credential) -> Self {
+impl UserRecord {
+    pub(crate) fn from_configuration(credential: ScramCredential) -> Self {
         Self {
             password_hash: None,
             scram: Some(credential),
@@ -45,7 +48,7 @@ impl User {
     }
 
     /// Takes as long as the hash was made for.
-    fn has_password(&self, password: &[u8]) -> bool {
+    fn verify_password(&self, password: &[u8]) -> bool {
         match (&self.password_hash, &self.scram) {
             (Some(hash), _) => password::verify(hash, password).unwrap_or(false),
             (None, Some(scram)) => {
@@ -56,7 +59,7 @@ impl User {
     }
 
     pub(crate) fn from_json(value: &Value) -> Result<Self, String> {
-        let kept: Kept = json::read(value)?;
+        let kept: StoredUser = json::parse(value)?;
         if let Some(hash) = &kept.password_hash {
             password::verify(hash, b"").map_err(|error| format!("password_hash: {error}"))?;
         }
@@ -76,7 +79,7 @@ impl User {
 }
 
 /// Turns `password` into what is kept of it. Takes some 30 ms.
-pub(crate) fn seal(mut value: Value) -> Result<Value, String> {
+pub(crate) fn hash_password(mut value: Value) -> Result<Value, String> {
     let Some(fields) = value.as_object_mut() else {
         return Err(format!(
             "expected an object, found {}",
@@ -101,7 +104,7 @@ pub(crate) fn seal(mut value: Value) -> Result<Value, String> {
         return Err(format!("password: longer than {MAX_PASSWORD_BYTES} bytes"));
     }
     let hash = password::hash(password.as_bytes()).map_err(|error| error.to_string())?;
-    let scram = Credential::generate(password.as_bytes(), broker::scram::DEFAULT_ITERATIONS)
+    let scram = ScramCredential::generate(password.as_bytes(), broker::scram::DEFAULT_ITERATIONS)
         .map_err(|error| error.to_string())?;
     fields.insert("password_hash".into(), json!(hash));
     fields.insert("scram".into(), json!(scram.to_string()));
@@ -113,105 +116,109 @@ const MAX_DECOYS: usize = 64;
 
 /// All users, by name.
 #[derive(Default)]
-pub(crate) struct Users {
+pub(crate) struct UserRegistry {
     /// Those of the configuration win.
-    configured: HashMap<String, User>,
-    kept: RwLock<HashMap<String, User>>,
+    configured: HashMap<String, UserRecord>,
+    stored: RwLock<HashMap<String, UserRecord>>,
 }
 
-impl Users {
-    pub(crate) fn new(configured: HashMap<String, User>) -> Self {
+impl UserRegistry {
+    pub(crate) fn new(configured: HashMap<String, UserRecord>) -> Self {
         Self {
             configured,
-            kept: RwLock::default(),
+            stored: RwLock::default(),
         }
     }
 
     /// A user of the store; `None` takes it away.
-    pub(crate) fn keep(&self, username: &str, user: Option<User>) {
-        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn set_stored(&self, username: &str, user: Option<UserRecord>) {
+        let mut kept = self.stored.write().unwrap_or_else(PoisonError::into_inner);
         match user {
             Some(user) => kept.insert(username.to_owned(), user),
             None => kept.remove(username),
         };
     }
 
-    fn kept(&self) -> RwLockReadGuard<'_, HashMap<String, User>> {
-        self.kept.read().unwrap_or_else(PoisonError::into_inner)
+    fn lock_stored(&self) -> RwLockReadGuard<'_, HashMap<String, UserRecord>> {
+        self.stored.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.configured.is_empty() && self.kept().is_empty()
+        self.configured.is_empty() && self.lock_stored().is_empty()
     }
 
-    fn find(&self, username: &str) -> Option<User> {
+    fn find(&self, username: &str) -> Option<UserRecord> {
         let configured = self.configured.get(username);
         configured
             .cloned()
-            .or_else(|| self.kept().get(username).cloned())
+            .or_else(|| self.lock_stored().get(username).cloned())
     }
 
     /// One of the users in place of one that does not exist: always the same one for a name.
-    fn like(&self, username: &str) -> Option<User> {
-        let kept = self.kept();
+    fn decoy_user(&self, username: &str) -> Option<UserRecord> {
+        let kept = self.lock_stored();
         let count = self.configured.len() + kept.len();
         let mut users = self.configured.values().chain(kept.values());
         users
-            .nth(place_of(username, count.min(MAX_DECOYS)))
+            .nth(stable_index(username, count.min(MAX_DECOYS)))
             .cloned()
     }
 
-    pub(crate) fn scram(&self, username: &str) -> Option<Credential> {
+    pub(crate) fn scram_credential(&self, username: &str) -> Option<ScramCredential> {
         self.find(username)?.scram
     }
 
     /// Who a user is that has proven itself.
-    pub(crate) fn identity(&self, username: &str) -> Identity {
-        Identity {
+    pub(crate) fn identity(&self, username: &str) -> AuthenticatedIdentity {
+        AuthenticatedIdentity {
             is_superuser: self.find(username).is_some_and(|user| user.is_superuser),
-            ..Identity::default()
+            ..AuthenticatedIdentity::default()
         }
     }
 }
 
-/// The authenticator that asks [`Users`].
-pub(crate) struct BuiltIn {
-    pub(crate) users: Arc<Users>,
-    pub(crate) checker: Checker,
+/// The authenticator that asks [`UserRegistry`].
+pub(crate) struct BuiltInAuthenticator {
+    pub(crate) users: Arc<UserRegistry>,
+    pub(crate) checker: PasswordCheckPool,
 }
 
-impl Authenticator for BuiltIn {
-    fn concerns(&self, request: &Request) -> bool {
-        request.login().is_some() && !self.users.is_empty()
+impl Authenticator for BuiltInAuthenticator {
+    fn applies_to(&self, request: &LoginRequest) -> bool {
+        request.username_and_password().is_some() && !self.users.is_empty()
     }
 
-    fn check_now(&self, request: &Request) -> Option<Answer> {
-        match request.login() {
+    fn check_now(&self, request: &LoginRequest) -> Option<AuthenticatorAnswer> {
+        match request.username_and_password() {
             // Of one that does not exist it takes as long.
             Some(_) => None,
-            None => Some(Answer::Ignore),
+            None => Some(AuthenticatorAnswer::Ignore),
         }
     }
 
-    fn check<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Answer, Failure>> {
+    fn check<'a>(
+        &'a self,
+        request: &'a LoginRequest,
+    ) -> AnswerFuture<'a, Result<AuthenticatorAnswer, AuthBackendError>> {
         Box::pin(async move {
-            let Some((username, password)) = request.login() else {
-                return Ok(Answer::Ignore);
+            let Some((username, password)) = request.username_and_password() else {
+                return Ok(AuthenticatorAnswer::Ignore);
             };
             let Some(user) = self.users.find(username) else {
-                return Ok(match self.users.like(username) {
-                    Some(other) => Answer::Unknown(Decoy::new(&self.checker, move |password| {
-                        other.has_password(password)
-                    })),
-                    None => Answer::Ignore,
+                return Ok(match self.users.decoy_user(username) {
+                    Some(other) => AuthenticatorAnswer::Unknown(DecoyPasswordCheck::new(
+                        &self.checker,
+                        move |password| other.verify_password(password),
+                    )),
+                    None => AuthenticatorAnswer::Ignore,
                 });
             };
             let identity = self.users.identity(username);
             let password = password.to_vec();
-            let is_right = move || user.has_password(&password);
+            let is_right = move || user.verify_password(&password);
             Ok(match self.checker.run(is_right).await {
-                true => Answer::Allow(Box::new(identity)),
-                false => Answer::Deny,
+                true => AuthenticatorAnswer::Allow(Box::new(identity)),
+                false => AuthenticatorAnswer::Deny,
             })
         })
     }
@@ -223,9 +230,9 @@ mod tests {
 
     #[test]
     fn a_sealed_user_has_no_password_and_knows_it() {
-        let sealed = seal(json!({"password": "pencil", "is_superuser": true})).unwrap();
+        let sealed = hash_password(json!({"password": "pencil", "is_superuser": true})).unwrap();
         assert!(!sealed.to_string().contains("pencil"));
-        let user = User::from_json(&sealed).unwrap();
+        let user = UserRecord::from_json(&sealed).unwrap();
         assert!(user.is_superuser);
         let hash = user.password_hash.unwrap();
         assert_eq!(password::verify(&hash, b"pencil"), Ok(true));
@@ -234,13 +241,13 @@ mod tests {
 
     #[test]
     fn what_is_no_user_is_refused() {
-        let error = |value| User::from_json(&value).map(|_| ()).unwrap_err();
+        let error = |value| UserRecord::from_json(&value).map(|_| ()).unwrap_err();
         assert_eq!(error(json!({})), "a user needs a password");
         assert!(error(json!({"password_hash": "pencil"})).starts_with("password_hash: not a hash"));
         assert!(error(json!({"scram": "x"})).starts_with("scram: "));
         assert!(error(json!({"password": "x"})).contains("password"));
-        assert!(seal(json!({"password": ""})).is_err());
-        assert!(seal(json!({"password": "x", "scram": "y"})).is_err());
-        assert!(seal(json!("x")).is_err());
+        assert!(hash_password(json!({"password": ""})).is_err());
+        assert!(hash_password(json!({"password": "x", "scram": "y"})).is_err());
+        assert!(hash_password(json!("x")).is_err());
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::assertion::Assertion;
-use crate::endpoint::{Endpoint, Rival, SourceAddresses};
+use crate::endpoint::{ComparisonBroker, Endpoint, SourceAddresses};
 use crate::units;
 
 /// Version of the protocol to speak.
@@ -43,7 +43,7 @@ pub(crate) struct TargetArgs {
     pub(crate) broker_pid: Option<u32>,
     /// A second broker to alternate with; prints the ratio of the first to the second
     #[arg(long, value_name = "ADDRESS[,PID]")]
-    pub(crate) versus: Option<Rival>,
+    pub(crate) versus: Option<ComparisonBroker>,
     /// Times to measure each broker, in turn [default: 1; when two things are compared: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
@@ -84,7 +84,7 @@ pub(crate) struct ClientArgs {
     #[arg(long, value_name = "TEXT", default_value = "bench")]
     pub(crate) client_prefix: String,
     /// Keep-alive interval in whole seconds, 0s for none (pings are sent at half of it)
-    #[arg(long, value_name = "TIME", default_value = "300s", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "300s", value_parser = units::parse_duration)]
     pub(crate) keep_alive: Duration,
     /// Subscribers have sessions that outlive their connections for an hour, which a broker may have to keep on disk
     #[arg(long)]
@@ -93,7 +93,7 @@ pub(crate) struct ClientArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) concurrency: Option<u32>,
     /// Longest time from the first packet of a connection to its CONNACK
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
     pub(crate) connect_timeout: Duration,
     /// Threads to spread the groups of clients over; one makes millions of messages per second
     #[arg(long, value_name = "N", default_value_t = 1,
@@ -110,16 +110,16 @@ pub(crate) struct LoadArgs {
           value_parser = clap::value_parser!(u8).range(0..=2))]
     pub(crate) qos: u8,
     /// Size of each payload, at least 24 bytes
-    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = units::bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = units::parse_bytes)]
     pub(crate) payload: usize,
     /// Time to run before measuring
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::parse_duration)]
     pub(crate) warmup: Duration,
     /// Time to measure
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
     pub(crate) duration: Duration,
     /// How long to wait at the end with nothing arriving, before what is missing counts as lost
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::parse_duration)]
     pub(crate) drain: Duration,
 }
 
@@ -133,10 +133,10 @@ pub(crate) struct PaceArgs {
     pub(crate) window: Option<u32>,
     /// Send this many messages per second in total instead, whatever comes back; latency counts from the time a
     /// message was due
-    #[arg(long, value_name = "PER_SECOND", value_parser = units::rate, conflicts_with = "window")]
+    #[arg(long, value_name = "PER_SECOND", value_parser = units::parse_rate, conflicts_with = "window")]
     pub(crate) rate: Option<f64>,
     /// With --rate: send what comes within so long together, at its end, as devices do that gather readings
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration, requires = "rate")]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::parse_duration, requires = "rate")]
     pub(crate) tick: Duration,
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::measure::{METRICS, Measures, Metric, find};
+use crate::metrics::{METRICS, MetricDefinition, MetricValues, find};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Comparison {
@@ -30,14 +30,14 @@ const OPERATORS: &[(&str, Comparison)] = &[
 #[derive(Clone, Debug)]
 pub(crate) struct Assertion {
     text: String,
-    metric: &'static Metric,
+    metric: &'static MetricDefinition,
     comparison: Comparison,
     limit: f64,
 }
 
 /// How a demand turned out.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub(crate) struct Verdict {
+pub(crate) struct AssertionOutcome {
     /// The demand as it was written.
     pub(crate) demand: String,
     pub(crate) holds: bool,
@@ -60,7 +60,7 @@ impl FromStr for Assertion {
                 "`{text}` is not METRIC, one of < <= > >= == !=, VALUE; for example p99<5ms"
             ));
         };
-        let metric = find(name).ok_or_else(|| unknown(name))?;
+        let metric = find(name).ok_or_else(|| unknown_metric(name))?;
         let limit = metric
             .unit
             .parse(value)
@@ -74,11 +74,11 @@ impl FromStr for Assertion {
     }
 }
 
-fn unknown(name: &str) -> String {
+fn unknown_metric(name: &str) -> String {
     let names: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
     let nearest = names
         .iter()
-        .map(|known| (distance(name, known), *known))
+        .map(|known| (edit_distance(name, known), *known))
         .min();
     let hint = match nearest {
         Some((steps, known)) if steps <= 3 => format!("; did you mean `{known}`?"),
@@ -91,7 +91,7 @@ fn unknown(name: &str) -> String {
 }
 
 /// Edit distance between two names.
-fn distance(a: &str, b: &str) -> usize {
+fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, from) in a.chars().enumerate() {
@@ -108,9 +108,9 @@ fn distance(a: &str, b: &str) -> usize {
 
 impl Assertion {
     /// Checks the demand. A metric that was not measured does not hold.
-    pub(crate) fn check(&self, measures: &Measures) -> Verdict {
+    pub(crate) fn evaluate(&self, measures: &MetricValues) -> AssertionOutcome {
         let Some(value) = measures.get(self.metric.name) else {
-            return Verdict {
+            return AssertionOutcome {
                 demand: self.text.clone(),
                 holds: false,
                 found: "not measured in this run (metrics of the broker's process need its id)"
@@ -125,10 +125,10 @@ impl Assertion {
             Comparison::Equal => value == self.limit,
             Comparison::Unequal => value != self.limit,
         };
-        Verdict {
+        AssertionOutcome {
             demand: self.text.clone(),
             holds,
-            found: format!("{} is {}", self.metric.name, self.metric.unit.show(value)),
+            found: format!("{} is {}", self.metric.name, self.metric.unit.format(value)),
         }
     }
 }
@@ -144,10 +144,10 @@ mod tests {
     use super::*;
 
     fn holds(demand: &str, name: &str, value: f64) -> bool {
-        let mut measures = Measures::default();
+        let mut measures = MetricValues::default();
         measures.set(name, value);
         let demand: Assertion = demand.parse().expect("well-formed");
-        demand.check(&measures).holds
+        demand.evaluate(&measures).holds
     }
 
     #[test]
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn what_was_not_measured_does_not_hold() {
         let demand: Assertion = "per_cpu_second>1".parse().expect("well-formed");
-        let verdict = demand.check(&Measures::default());
+        let verdict = demand.evaluate(&MetricValues::default());
         assert!(!verdict.holds);
         assert!(verdict.found.contains("not measured"));
     }

@@ -113,7 +113,7 @@ impl Endpoint {
         (self.host.as_str(), self.port)
             .to_socket_addrs()
             .with_context(|| format!("cannot resolve the broker's name `{}`", self.host))?
-            .find(|address| sources.suit(address.ip()))
+            .find(|address| sources.can_reach(address.ip()))
             .with_context(|| {
                 format!(
                     "`{}` has no address of the same family as --source-addresses",
@@ -125,12 +125,12 @@ impl Endpoint {
 
 /// A broker to compare with: `HOST:PORT[,PID]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rival {
+pub(crate) struct ComparisonBroker {
     pub(crate) endpoint: Endpoint,
     pub(crate) pid: Option<u32>,
 }
 
-impl FromStr for Rival {
+impl FromStr for ComparisonBroker {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -222,7 +222,7 @@ const PORTS_PER_ADDRESS: usize = 20_000;
 impl SourceAddresses {
     /// Loopback addresses for `connections` to `target`; none, so that the system chooses, for a few connections or
     /// where the target is elsewhere.
-    pub(crate) fn for_many(target: IpAddr, connections: usize) -> Self {
+    pub(crate) fn for_connections(target: IpAddr, connections: usize) -> Self {
         if connections <= EASY_PORTS || !target.is_ipv4() || !target.is_loopback() {
             return Self::default();
         }
@@ -248,7 +248,7 @@ impl SourceAddresses {
         Some(SocketAddr::new(address, first + (at % span) as u16))
     }
 
-    fn suit(&self, target: IpAddr) -> bool {
+    fn can_reach(&self, target: IpAddr) -> bool {
         self.0
             .first()
             .is_none_or(|source| source.is_ipv4() == target.is_ipv4())
@@ -278,11 +278,16 @@ mod tests {
 
     #[test]
     fn reads_a_rival() {
-        let rival: Rival = "127.0.0.1:1884,4242".parse().expect("well-formed");
+        let rival: ComparisonBroker = "127.0.0.1:1884,4242".parse().expect("well-formed");
         assert_eq!((rival.endpoint.port, rival.pid), (1884, Some(4242)));
-        let rival: Rival = "127.0.0.1:1884".parse().expect("well-formed");
+        let rival: ComparisonBroker = "127.0.0.1:1884".parse().expect("well-formed");
         assert_eq!(rival.pid, None);
-        assert!("a:1,b".parse::<Rival>().unwrap_err().contains("process id"));
+        assert!(
+            "a:1,b"
+                .parse::<ComparisonBroker>()
+                .unwrap_err()
+                .contains("process id")
+        );
     }
 
     #[test]
@@ -299,7 +304,7 @@ mod tests {
         assert_eq!(SourceAddresses::default().pick(7, 0, 5), None);
         let many = |target: &str, connections| {
             let target = target.parse().expect("an address");
-            SourceAddresses::for_many(target, connections).count()
+            SourceAddresses::for_connections(target, connections).count()
         };
         assert_eq!(many("127.0.0.1", 8_000), 0);
         assert_eq!(many("127.0.0.1", 16_000), 1);

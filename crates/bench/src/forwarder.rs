@@ -16,7 +16,9 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 
 use crate::host::{pin_to_core, thread_cpu_ns};
-use crate::scan::{Found, PUBACK, PUBCOMP, PUBREC, PUBREL, Step, push_ack, step};
+use crate::packet_scanner::{
+    PUBACK, PUBCOMP, PUBREC, PUBREL, ScanStep, ScannedPacket, push_ack, step,
+};
 
 const LISTENER: Token = Token(usize::MAX - 1);
 const INBOX_BYTES: usize = 512 * 1024;
@@ -37,7 +39,7 @@ impl Forwarder {
         poll.registry()
             .register(&mut listener, LISTENER, Interest::READABLE)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let hub = Hub {
+        let hub = ForwarderLoop {
             poll,
             listener,
             max_connections,
@@ -75,7 +77,7 @@ impl Forwarder {
     }
 }
 
-struct Client {
+struct ForwarderClient {
     stream: TcpStream,
     v5: bool,
     /// The start of a packet that is not whole.
@@ -86,25 +88,25 @@ struct Client {
     peer: Option<usize>,
 }
 
-struct Hub {
+struct ForwarderLoop {
     poll: Poll,
     listener: TcpListener,
     max_connections: usize,
-    clients: Vec<Option<Client>>,
+    clients: Vec<Option<ForwarderClient>>,
     routes: HashMap<Vec<u8>, usize>,
     inbox: Vec<u8>,
 }
 
 /// What a batch of packets calls for.
 #[derive(Default)]
-struct Actions {
+struct PacketActions {
     /// Bytes to send back.
     replies: Vec<u8>,
     /// Where in the batch the messages for the peer are.
     forward: Vec<(usize, usize)>,
 }
 
-impl Hub {
+impl ForwarderLoop {
     fn run(mut self, stop: &AtomicBool) {
         let mut events = Events::with_capacity(1024);
         while !stop.load(Ordering::Relaxed) {
@@ -116,7 +118,7 @@ impl Hub {
                 match event.token() {
                     LISTENER => self.accept(),
                     Token(client) => {
-                        if self.serve(client, event.is_writable()).is_err()
+                        if self.handle_event(client, event.is_writable()).is_err()
                             && let Some(slot) = self.clients.get_mut(client)
                         {
                             *slot = None;
@@ -146,7 +148,7 @@ impl Hub {
             {
                 continue;
             }
-            self.clients.push(Some(Client {
+            self.clients.push(Some(ForwarderClient {
                 stream,
                 v5: false,
                 partial: Vec::new(),
@@ -156,7 +158,7 @@ impl Hub {
         }
     }
 
-    fn serve(&mut self, index: usize, is_writable: bool) -> io::Result<()> {
+    fn handle_event(&mut self, index: usize, is_writable: bool) -> io::Result<()> {
         if is_writable {
             self.send(index, &[])?;
         }
@@ -184,26 +186,26 @@ impl Hub {
             };
             client.partial.clear();
             let is_full = kept + read == inbox.len();
-            self.digest(index, &inbox[..kept + read])?;
+            self.handle_packets(index, &inbox[..kept + read])?;
             if !is_full {
                 return Ok(());
             }
         }
     }
 
-    fn digest(&mut self, index: usize, buf: &[u8]) -> io::Result<()> {
-        let mut actions = Actions::default();
+    fn handle_packets(&mut self, index: usize, buf: &[u8]) -> io::Result<()> {
+        let mut actions = PacketActions::default();
         let mut at = 0;
         loop {
             let Some(Some(client)) = self.clients.get_mut(index) else {
                 return Ok(());
             };
             match step(&buf[at..], client.v5) {
-                Ok(Step::Packet { found, len }) => {
+                Ok(ScanStep::Packet { found, len }) => {
                     let packet = at..at + len;
                     at += len;
                     match found {
-                        Found::Publish(message) => {
+                        ScannedPacket::Publish(message) => {
                             match message.qos {
                                 0 => {}
                                 1 => push_ack(PUBACK, message.id, &mut actions.replies),
@@ -217,27 +219,32 @@ impl Hub {
                                 _ => actions.forward.push((packet.start, packet.end)),
                             }
                         }
-                        Found::Ack { kind, id, .. } => match kind {
+                        ScannedPacket::Ack { kind, id, .. } => match kind {
                             PUBREC => push_ack(PUBREL, id, &mut actions.replies),
                             PUBREL => push_ack(PUBCOMP, id, &mut actions.replies),
                             _ => {}
                         },
-                        Found::Other(packet) => {
-                            answer(index, client, &mut self.routes, packet, &mut actions)?;
+                        ScannedPacket::Other(packet) => {
+                            reply_to(index, client, &mut self.routes, packet, &mut actions)?;
                         }
                     }
                 }
-                Ok(Step::Incomplete { .. }) => {
+                Ok(ScanStep::Incomplete { .. }) => {
                     client.partial.extend_from_slice(&buf[at..]);
                     break;
                 }
                 Err(_) => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
-        self.act(index, buf, &actions)
+        self.apply_actions(index, buf, &actions)
     }
 
-    fn act(&mut self, index: usize, buf: &[u8], actions: &Actions) -> io::Result<()> {
+    fn apply_actions(
+        &mut self,
+        index: usize,
+        buf: &[u8],
+        actions: &PacketActions,
+    ) -> io::Result<()> {
         let client = self.clients.get(index).and_then(Option::as_ref);
         if let Some(peer) = client.and_then(|client| client.peer) {
             for &(from, to) in &actions.forward {
@@ -297,12 +304,12 @@ fn route(routes: &HashMap<Vec<u8>, usize>, publish: &[u8]) -> Option<usize> {
 }
 
 /// Answers CONNECT, SUBSCRIBE with one filter, and PINGREQ; ends the connection at DISCONNECT.
-fn answer(
+fn reply_to(
     index: usize,
-    client: &mut Client,
+    client: &mut ForwarderClient,
     routes: &mut HashMap<Vec<u8>, usize>,
     packet: &[u8],
-    actions: &mut Actions,
+    actions: &mut PacketActions,
 ) -> io::Result<()> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let body = header_bytes(packet);

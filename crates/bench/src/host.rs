@@ -29,7 +29,7 @@ fn nanoseconds(clock: ClockId) -> u64 {
 
 /// What a process has used so far, from `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Usage {
+pub(crate) struct ProcessUsage {
     /// Processor time, user and system, of all threads, in seconds (the kernel counts in steps of 10 ms).
     pub(crate) cpu_s: f64,
     /// Resident memory in bytes.
@@ -57,7 +57,7 @@ impl ProcessMeter {
     }
 
     /// The process's use up to now.
-    pub(crate) fn read(&mut self) -> anyhow::Result<Usage> {
+    pub(crate) fn read(&mut self) -> anyhow::Result<ProcessUsage> {
         self.text.clear();
         fs::File::open(&self.path)
             .and_then(|mut file| file.read_to_string(&mut self.text))
@@ -71,7 +71,7 @@ impl ProcessMeter {
     }
 }
 
-fn parse_stat(text: &str) -> anyhow::Result<Usage> {
+fn parse_stat(text: &str) -> anyhow::Result<ProcessUsage> {
     // The second field is the program's name in parentheses and may hold anything, so count from its end.
     let Some((_, rest)) = text.rsplit_once(')') else {
         bail!("no program name in it");
@@ -85,7 +85,7 @@ fn parse_stat(text: &str) -> anyhow::Result<Usage> {
             .with_context(|| format!("field {number} is `{text}`"))
     };
     let ticks = field(14)? + field(15)?;
-    Ok(Usage {
+    Ok(ProcessUsage {
         cpu_s: ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
         resident_bytes: field(24)? * rustix::param::page_size() as u64,
     })

@@ -2,34 +2,34 @@
 //!
 //! Everything but `rules` and `pipeline` goes over the network interfaces a broker offers to anybody, so any broker can be measured.
 
-mod access;
+mod alarm_evaluator;
+mod alternation;
 mod args;
 mod assertion;
-mod devices;
+mod broker_access;
+mod client_failure;
+mod devices_bench;
 mod endpoint;
-mod failure;
+mod flow_window;
 mod forwarder;
 mod host;
 mod link;
-mod measure;
-mod node;
+mod load_shape;
+mod metrics;
+mod node_api;
 mod observer;
-mod outcome;
+mod packet_scanner;
 mod packets;
-mod pipeline;
+mod payload_stamp;
+mod pipeline_bench;
 mod report;
-mod rounds;
-mod rules;
-mod scan;
+mod round_outcome;
+mod rules_bench;
 mod scenario;
-mod sequence;
-mod shape;
-mod stamp;
-mod telemetry;
+mod sequence_checker;
+mod telemetry_bench;
 mod timer;
 mod units;
-mod watched;
-mod window;
 mod worker;
 
 use std::process::ExitCode;
@@ -38,27 +38,27 @@ use std::process::ExitCode;
 #[derive(clap::Args, Clone, Debug)]
 pub struct BenchArgs {
     #[command(subcommand)]
-    protocol: Protocol,
+    protocol: BenchTarget,
 }
 
 /// What to put under load.
 #[derive(clap::Subcommand, Clone, Debug)]
-enum Protocol {
+enum BenchTarget {
     /// Put an MQTT broker under load; any broker will do
     Mqtt {
         #[command(subcommand)]
         scenario: scenario::Scenario,
     },
     /// Measure the rule engine in this process: evaluations, very many rules, memory
-    Rules(rules::RulesArgs),
+    Rules(rules_bench::RulesArgs),
     /// Measure a registry of very many devices in this process: import, start, look-ups, memory
-    Devices(devices::DevicesArgs),
+    Devices(devices_bench::DevicesArgs),
     /// Measure in this process what comes between devices' messages and the telemetry store
-    Pipeline(pipeline::PipelineArgs),
+    Pipeline(pipeline_bench::PipelineArgs),
     /// Let devices of a node report over MQTT, and count what it stores
-    Telemetry(telemetry::TelemetryArgs),
+    Telemetry(telemetry_bench::TelemetryArgs),
     /// Short for `mqtt offline`
-    Offline(scenario::Offline),
+    Offline(scenario::OfflineScenario),
 }
 
 /// Runs a benchmark and prints its result.
@@ -66,12 +66,12 @@ enum Protocol {
 /// The exit code is 1 if an `--assert` does not hold or a connection failed; an error means that there is no result.
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.protocol {
-        Protocol::Mqtt { scenario } => scenario.run(),
-        Protocol::Rules(arguments) => rules::run(&arguments),
-        Protocol::Devices(arguments) => devices::run(&arguments),
-        Protocol::Pipeline(arguments) => pipeline::run(&arguments),
-        Protocol::Telemetry(arguments) => telemetry::run(&arguments),
-        Protocol::Offline(scenario) => scenario::Scenario::Offline(scenario).run(),
+        BenchTarget::Mqtt { scenario } => scenario.run(),
+        BenchTarget::Rules(arguments) => rules_bench::run(&arguments),
+        BenchTarget::Devices(arguments) => devices_bench::run(&arguments),
+        BenchTarget::Pipeline(arguments) => pipeline_bench::run(&arguments),
+        BenchTarget::Telemetry(arguments) => telemetry_bench::run(&arguments),
+        BenchTarget::Offline(scenario) => scenario::Scenario::Offline(scenario).run(),
     }
 }
 

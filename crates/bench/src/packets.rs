@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use mqtt::{Direction, Packet, Properties, Publish, QoS, Version};
 
-use crate::stamp::{self, Form, Stamp};
+use crate::payload_stamp::{self, PayloadStamp, StampFormat};
 
 /// Filters in one SUBSCRIBE.
 pub(crate) const FILTERS_PER_SUBSCRIBE: usize = 100;
@@ -15,25 +15,25 @@ pub(crate) const DISCONNECT: &[u8] = &[0xe0, 0];
 
 /// What becomes of a client's subscriptions and messages while it is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Session {
+pub(crate) enum SessionKind {
     /// Nothing of an earlier connection counts, nothing of this one stays.
     Clean,
-    Lasting,
+    Persistent,
 }
 
 /// What every CONNECT of a run has in common.
 #[derive(Clone, Debug)]
-pub(crate) struct Greeting {
+pub(crate) struct ConnectTemplate {
     pub(crate) version: Version,
     pub(crate) keep_alive_s: u16,
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
 }
 
-impl Greeting {
+impl ConnectTemplate {
     /// The CONNECT of one client, with a clean session or with one that stays for an hour after it has gone (in the
     /// versions before 5, for as long as the broker keeps it).
-    pub(crate) fn connect(&self, client_id: &str, session: Session) -> Vec<u8> {
+    pub(crate) fn connect(&self, client_id: &str, session: SessionKind) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
         // Where each client has a name of its own, such as the token of a device.
         let mut parts = client_id.rsplit(|letter: char| !letter.is_ascii_digit());
@@ -41,19 +41,19 @@ impl Greeting {
         let username = self.username.as_ref();
         let username = username.map(|name| name.replace("{number}", number));
         let mut properties = mqtt::PropertiesBuf::new();
-        if self.version == Version::V5 && session == Session::Lasting {
+        if self.version == Version::V5 && session == SessionKind::Persistent {
             properties.push(mqtt::Property::SessionExpiryInterval(3600));
         }
         Packet::Connect(mqtt::Connect {
             version: self.version,
-            clean_start: session == Session::Clean,
-            keep_alive: self.keep_alive_s,
+            clean_start: session == SessionKind::Clean,
+            keep_alive_s: self.keep_alive_s,
             client_id,
             username: username.as_deref(),
             password: self.password.as_deref().map(str::as_bytes),
             will: None,
             properties: properties.as_properties(),
-            bridge: false,
+            is_bridge: false,
         })
         .encode(self.version, &mut out);
         out
@@ -78,7 +78,7 @@ pub(crate) fn subscribe(version: Version, filters: &[String], qos: QoS) -> (Vec<
 
 /// What a broker said, as far as the generator has to know.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub(crate) enum BrokerReply {
     /// CONNACK: accepted, with the number of messages the broker takes in flight, and whether it knows the session.
     Accepted {
         receive_maximum: u16,
@@ -93,7 +93,7 @@ pub(crate) enum Reply {
     Pong,
 }
 
-fn in_words(reason: mqtt::ReasonCode, reason_string: Option<&str>) -> String {
+fn describe_reason(reason: mqtt::ReasonCode, reason_string: Option<&str>) -> String {
     match reason_string {
         Some(text) => format!("{reason}: {text}"),
         None => reason.to_string(),
@@ -101,7 +101,7 @@ fn in_words(reason: mqtt::ReasonCode, reason_string: Option<&str>) -> String {
 }
 
 /// Understands a whole packet that is neither a message nor an acknowledgement of one.
-pub(crate) fn read_reply(bytes: &[u8], version: Version, qos: QoS) -> Result<Reply, String> {
+pub(crate) fn read_reply(bytes: &[u8], version: Version, qos: QoS) -> Result<BrokerReply, String> {
     let frame = mqtt::split_frame(bytes, u32::MAX)
         .map_err(|error| error.to_string())?
         .ok_or("half a packet")?;
@@ -109,17 +109,18 @@ pub(crate) fn read_reply(bytes: &[u8], version: Version, qos: QoS) -> Result<Rep
         .map_err(|error| format!("the broker sent a malformed packet: {error}"))?;
     Ok(match packet {
         Packet::ConnAck(ack) if ack.code.is_error() => {
-            Reply::Refused(in_words(ack.code, ack.properties.reason_string()))
+            BrokerReply::Refused(describe_reason(ack.code, ack.properties.reason_string()))
         }
-        Packet::ConnAck(ack) => Reply::Accepted {
+        Packet::ConnAck(ack) => BrokerReply::Accepted {
             receive_maximum: ack.properties.receive_maximum().unwrap_or(u16::MAX),
             session_present: ack.session_present,
         },
-        Packet::SubAck(ack) => Reply::Subscribed(check_granted(ack.codes, qos)),
-        Packet::Disconnect(packet) => {
-            Reply::Disconnected(in_words(packet.reason, packet.properties.reason_string()))
-        }
-        Packet::PingResp => Reply::Pong,
+        Packet::SubAck(ack) => BrokerReply::Subscribed(check_granted(ack.codes, qos)),
+        Packet::Disconnect(packet) => BrokerReply::Disconnected(describe_reason(
+            packet.reason,
+            packet.properties.reason_string(),
+        )),
+        Packet::PingResp => BrokerReply::Pong,
         other => {
             return Err(format!(
                 "the broker sent {:?}, which the generator never asks for",
@@ -146,28 +147,28 @@ fn check_granted(codes: &[u8], qos: QoS) -> Result<(), String> {
 
 /// What every payload of a run looks like around its header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Body {
+pub(crate) enum PayloadTemplate {
     /// The header as bytes, then dots: so many bytes in all.
-    Dots(usize),
-    /// A text with the header in it, where [`STAMP_PLACE`] stood.
+    Padded(usize),
+    /// A text with the header in it, where [`STAMP_PLACEHOLDER`] stood.
     Text { front: String, back: String },
 }
 
 /// What stands for the header in a text of payloads.
-pub(crate) const STAMP_PLACE: &str = "${stamp}";
+pub(crate) const STAMP_PLACEHOLDER: &str = "${stamp}";
 
-impl Body {
-    /// Of a text with one [`STAMP_PLACE`], filled up with blanks to at least so many bytes.
-    pub(crate) fn text(template: &str, at_least: usize) -> anyhow::Result<Self> {
-        let parts: Vec<&str> = template.split(STAMP_PLACE).collect();
+impl PayloadTemplate {
+    /// Of a text with one [`STAMP_PLACEHOLDER`], filled up with blanks to at least so many bytes.
+    pub(crate) fn text_template(template: &str, at_least: usize) -> anyhow::Result<Self> {
+        let parts: Vec<&str> = template.split(STAMP_PLACEHOLDER).collect();
         let [front, back] = parts[..] else {
             anyhow::bail!(
-                "the payload {template:?} has {STAMP_PLACE} {} times; expected it once, where the header that tells \
+                "the payload {template:?} has {STAMP_PLACEHOLDER} {} times; expected it once, where the header that tells \
                  publisher, sequence and time is to stand",
                 parts.len() - 1
             );
         };
-        let len = front.len() + stamp::TEXT_BYTES + back.len();
+        let len = front.len() + payload_stamp::TEXT_BYTES + back.len();
         ensure!(
             len.max(at_least) <= MAX_TEXT_BYTES,
             "a payload of text may have at most {MAX_TEXT_BYTES} bytes"
@@ -182,35 +183,35 @@ impl Body {
     /// Bytes of a payload.
     pub(crate) fn len(&self) -> usize {
         match self {
-            Self::Dots(bytes) => *bytes,
-            Self::Text { front, back } => front.len() + stamp::TEXT_BYTES + back.len(),
+            Self::Padded(bytes) => *bytes,
+            Self::Text { front, back } => front.len() + payload_stamp::TEXT_BYTES + back.len(),
         }
     }
 
-    pub(crate) fn form(&self) -> Form {
+    pub(crate) fn stamp_format(&self) -> StampFormat {
         match self {
-            Self::Dots(_) => Form::Bytes,
-            Self::Text { .. } => Form::Text,
+            Self::Padded(_) => StampFormat::Bytes,
+            Self::Text { .. } => StampFormat::Text,
         }
     }
 
     /// Where the header begins.
     fn stamp_at(&self) -> usize {
         match self {
-            Self::Dots(_) => 0,
+            Self::Padded(_) => 0,
             Self::Text { front, .. } => front.len(),
         }
     }
 
-    fn payload(&self, stamp: Stamp) -> Vec<u8> {
+    fn payload(&self, stamp: PayloadStamp) -> Vec<u8> {
         let mut payload = vec![b'.'; self.len()];
         match self {
-            Self::Dots(_) => stamp.write(&mut payload),
+            Self::Padded(_) => stamp.write(&mut payload),
             Self::Text { front, back } => {
                 let (head, tail) = payload.split_at_mut(front.len());
                 head.copy_from_slice(front.as_bytes());
                 stamp.write_text(tail);
-                tail[stamp::TEXT_BYTES..].copy_from_slice(back.as_bytes());
+                tail[payload_stamp::TEXT_BYTES..].copy_from_slice(back.as_bytes());
             }
         }
         payload
@@ -224,29 +225,29 @@ const MAX_TEXT_BYTES: usize = 16 * 1024;
 ///
 /// All topics of a publisher have the same length, so all packets have, too.
 #[derive(Debug)]
-pub(crate) struct Template {
+pub(crate) struct PublishTemplate {
     /// One whole packet for each topic up to the end of the stamp; `head_bytes` each.
     heads: Vec<u8>,
     head_bytes: usize,
     topics: usize,
     packet_bytes: usize,
-    form: Form,
+    form: StampFormat,
     /// What comes behind the stamp, unless it is dots.
     tail: Box<[u8]>,
     /// Where the packet identifier is; `None` at QoS 0.
     id_at: Option<usize>,
 }
 
-impl Template {
+impl PublishTemplate {
     /// Encodes the packets. Fails if they would be too large for MQTT or for this broker.
     pub(crate) fn new(
         version: Version,
         qos: QoS,
         topics: &[String],
-        body: &Body,
-        stamp: Stamp,
+        body: &PayloadTemplate,
+        stamp: PayloadStamp,
     ) -> anyhow::Result<Self> {
-        let (payload_bytes, stamp_bytes) = (body.len(), body.form().len());
+        let (payload_bytes, stamp_bytes) = (body.len(), body.stamp_format().len());
         ensure!(
             payload_bytes >= stamp_bytes,
             "--payload {payload_bytes} is too small: the header that tells publisher, sequence and time takes \
@@ -284,10 +285,10 @@ impl Template {
             head_bytes,
             topics: topics.len(),
             packet_bytes: packet.len(),
-            form: body.form(),
+            form: body.stamp_format(),
             tail: match body {
-                Body::Dots(_) => Box::default(),
-                Body::Text { back, .. } => back.as_bytes().into(),
+                PayloadTemplate::Padded(_) => Box::default(),
+                PayloadTemplate::Text { back, .. } => back.as_bytes().into(),
             },
             id_at: (qos != QoS::AtMostOnce).then_some(id_at),
         })
@@ -313,13 +314,20 @@ impl Template {
         for (packet, number) in out.chunks_exact_mut(self.packet_bytes).zip(first..) {
             let stamp = &mut packet[stamp_at..];
             match self.form {
-                Form::Bytes => {
-                    stamp[stamp::SEQUENCE_AT..][..8].copy_from_slice(&number.to_le_bytes());
-                    stamp[stamp::SENT_AT..][..8].copy_from_slice(&sent_ns(number).to_le_bytes());
+                StampFormat::Bytes => {
+                    stamp[payload_stamp::SEQUENCE_AT..][..8].copy_from_slice(&number.to_le_bytes());
+                    stamp[payload_stamp::SENT_AT..][..8]
+                        .copy_from_slice(&sent_ns(number).to_le_bytes());
                 }
-                Form::Text => {
-                    stamp::write_text_number(&mut stamp[stamp::SEQUENCE_TEXT_AT..], number);
-                    stamp::write_text_number(&mut stamp[stamp::SENT_TEXT_AT..], sent_ns(number));
+                StampFormat::Text => {
+                    payload_stamp::write_text_number(
+                        &mut stamp[payload_stamp::SEQUENCE_TEXT_AT..],
+                        number,
+                    );
+                    payload_stamp::write_text_number(
+                        &mut stamp[payload_stamp::SENT_TEXT_AT..],
+                        sent_ns(number),
+                    );
                 }
             }
             if let Some(at) = self.id_at {
@@ -334,14 +342,14 @@ impl Template {
                 let topic = (number % self.topics as u64) as usize;
                 let head = &self.heads[topic * self.head_bytes..][..self.head_bytes];
                 packet[..self.head_bytes].copy_from_slice(head);
-                self.write_tail(&mut packet[self.head_bytes..]);
+                self.write_partial_packet(&mut packet[self.head_bytes..]);
             }
             return;
         }
         // One packet, then copies of twice as many each time.
         let total = out.len();
         out[..self.head_bytes].copy_from_slice(&self.heads);
-        self.write_tail(&mut out[self.head_bytes..self.packet_bytes]);
+        self.write_partial_packet(&mut out[self.head_bytes..self.packet_bytes]);
         let mut done = self.packet_bytes;
         while done < total {
             let more = done.min(total - done);
@@ -350,10 +358,10 @@ impl Template {
         }
     }
 
-    fn write_tail(&self, out: &mut [u8]) {
+    fn write_partial_packet(&self, out: &mut [u8]) {
         match self.form {
-            Form::Bytes => out.fill(b'.'),
-            Form::Text => out.copy_from_slice(&self.tail),
+            StampFormat::Bytes => out.fill(b'.'),
+            StampFormat::Text => out.copy_from_slice(&self.tail),
         }
     }
 }
@@ -361,17 +369,24 @@ impl Template {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scan::{Found, Step, step};
+    use crate::packet_scanner::{ScanStep, ScannedPacket, step};
 
-    fn template(version: Version, qos: QoS, topics: &[&str], payload: usize) -> Template {
+    fn template(version: Version, qos: QoS, topics: &[&str], payload: usize) -> PublishTemplate {
         let topics: Vec<String> = topics.iter().map(|&topic| topic.to_owned()).collect();
-        let stamp = Stamp {
+        let stamp = PayloadStamp {
             run: 7,
             publisher: 3,
             sequence: 0,
             sent_ns: 0,
         };
-        Template::new(version, qos, &topics, &Body::Dots(payload), stamp).expect("small enough")
+        PublishTemplate::new(
+            version,
+            qos,
+            &topics,
+            &PayloadTemplate::Padded(payload),
+            stamp,
+        )
+        .expect("small enough")
     }
 
     #[test]
@@ -399,7 +414,7 @@ mod tests {
                             assert_eq!(u64::from(publish.packet_id), number + 1);
                         }
                         assert_eq!(publish.payload.len(), 200);
-                        let stamp = Stamp::read(publish.payload).expect("long enough");
+                        let stamp = PayloadStamp::read(publish.payload).expect("long enough");
                         assert_eq!((stamp.run, stamp.publisher), (7, 3));
                         assert_eq!((stamp.sequence, stamp.sent_ns), (number, number * 1000));
                     }
@@ -411,9 +426,10 @@ mod tests {
 
     #[test]
     fn a_text_carries_the_header_where_it_is_to_stand() {
-        let body = Body::text("{\"v\": 1, \"s\": \"${stamp}\"}", 100).expect("one place");
+        let body = PayloadTemplate::text_template("{\"v\": 1, \"s\": \"${stamp}\"}", 100)
+            .expect("one place");
         assert_eq!(body.len(), 100);
-        let stamp = Stamp {
+        let stamp = PayloadStamp {
             run: 7,
             publisher: 3,
             sequence: 0,
@@ -421,14 +437,15 @@ mod tests {
         };
         for topics in [&["a"][..], &["a/1", "a/2"][..]] {
             let topics: Vec<String> = topics.iter().map(|&topic| topic.to_owned()).collect();
-            let template = Template::new(Version::V5, QoS::AtLeastOnce, &topics, &body, stamp)
-                .expect("small enough");
+            let template =
+                PublishTemplate::new(Version::V5, QoS::AtLeastOnce, &topics, &body, stamp)
+                    .expect("small enough");
             let mut out = vec![0; template.packet_bytes() * 3];
             template.fill(&mut out, 5, |n| n * 10, |n| n as u16);
             let mut at = 0;
             for number in 5..8u64 {
-                let Ok(Step::Packet {
-                    found: Found::Publish(message),
+                let Ok(ScanStep::Packet {
+                    found: ScannedPacket::Publish(message),
                     len,
                 }) = step(&out[at..], true)
                 else {
@@ -439,13 +456,14 @@ mod tests {
                     serde_json::from_slice(message.payload).expect("JSON");
                 assert_eq!(json["v"], 1);
                 assert_eq!(u64::from(message.id), number);
-                let found = stamp::Finder::new(Form::Text).find(message.payload);
+                let found =
+                    payload_stamp::StampFinder::new(StampFormat::Text).find(message.payload);
                 let found = found.expect("there");
                 assert_eq!((found.sequence, found.sent_ns), (number, number * 10));
             }
         }
-        assert!(Body::text("{}", 0).is_err());
-        assert!(Body::text("${stamp}${stamp}", 0).is_err());
+        assert!(PayloadTemplate::text_template("{}", 0).is_err());
+        assert!(PayloadTemplate::text_template("${stamp}${stamp}", 0).is_err());
     }
 
     #[test]
@@ -453,31 +471,34 @@ mod tests {
         let template = template(Version::V5, QoS::AtLeastOnce, &["t"], 24);
         let mut out = vec![0; template.packet_bytes()];
         template.fill(&mut out, 0, |_| 5, |_| 9);
-        let Ok(Step::Packet { found, len }) = step(&out, true) else {
+        let Ok(ScanStep::Packet { found, len }) = step(&out, true) else {
             panic!("a whole packet");
         };
         assert_eq!(len, out.len());
-        let Found::Publish(message) = found else {
+        let ScannedPacket::Publish(message) = found else {
             panic!("a message");
         };
         assert_eq!((message.qos, message.id), (1, 9));
-        assert_eq!(Stamp::read(message.payload).map(|s| s.sent_ns), Some(5));
+        assert_eq!(
+            PayloadStamp::read(message.payload).map(|s| s.sent_ns),
+            Some(5)
+        );
     }
 
     #[test]
     fn refuses_payloads_without_room_for_the_header() {
         let topics = ["t".to_owned()];
-        let stamp = Stamp {
+        let stamp = PayloadStamp {
             run: 0,
             publisher: 0,
             sequence: 0,
             sent_ns: 0,
         };
-        let error = Template::new(
+        let error = PublishTemplate::new(
             Version::V311,
             QoS::AtMostOnce,
             &topics,
-            &Body::Dots(23),
+            &PayloadTemplate::Padded(23),
             stamp,
         )
         .unwrap_err();
@@ -489,38 +510,40 @@ mod tests {
         let read = |bytes: &[u8], version| read_reply(bytes, version, QoS::AtLeastOnce);
         assert_eq!(
             read(&[0x20, 2, 0, 0], Version::V311),
-            Ok(Reply::Accepted {
+            Ok(BrokerReply::Accepted {
                 receive_maximum: u16::MAX,
                 session_present: false
             })
         );
         assert_eq!(
             read(&[0x20, 6, 1, 0, 3, 0x21, 0, 20], Version::V5),
-            Ok(Reply::Accepted {
+            Ok(BrokerReply::Accepted {
                 receive_maximum: 20,
                 session_present: true
             })
         );
         assert!(matches!(
             read(&[0x20, 2, 0, 5], Version::V311),
-            Ok(Reply::Refused(_))
+            Ok(BrokerReply::Refused(_))
         ));
         assert_eq!(
             read(&[0x90, 3, 0, 1, 1], Version::V311),
-            Ok(Reply::Subscribed(Ok(())))
+            Ok(BrokerReply::Subscribed(Ok(())))
         );
-        let Ok(Reply::Subscribed(Err(reason))) = read(&[0x90, 3, 0, 1, 0x80], Version::V311) else {
+        let Ok(BrokerReply::Subscribed(Err(reason))) = read(&[0x90, 3, 0, 1, 0x80], Version::V311)
+        else {
             panic!("refused");
         };
         assert!(reason.contains("refused"));
-        let Ok(Reply::Subscribed(Err(reason))) = read(&[0x90, 3, 0, 1, 0], Version::V311) else {
+        let Ok(BrokerReply::Subscribed(Err(reason))) = read(&[0x90, 3, 0, 1, 0], Version::V311)
+        else {
             panic!("downgraded");
         };
         assert!(reason.contains("QoS 0, not 1"));
         assert!(matches!(
             read(&[0xe0, 1, 0x97], Version::V5),
-            Ok(Reply::Disconnected(_))
+            Ok(BrokerReply::Disconnected(_))
         ));
-        assert_eq!(read(&[0xd0, 0], Version::V311), Ok(Reply::Pong));
+        assert_eq!(read(&[0xd0, 0], Version::V311), Ok(BrokerReply::Pong));
     }
 }

@@ -12,12 +12,12 @@ use rustix::time::{
 
 /// A timer whose expiry is an event of the poll it is registered with.
 #[derive(Debug)]
-pub(crate) struct Timer {
+pub(crate) struct PollTimer {
     fd: OwnedFd,
     armed_for: u64,
 }
 
-impl Timer {
+impl PollTimer {
     /// Registers a timer, not yet armed, under `token`.
     pub(crate) fn new(registry: &Registry, token: Token) -> io::Result<Self> {
         let fd = timerfd_create(

@@ -85,18 +85,18 @@ impl Unit {
     }
 
     /// `value` for a person, with three significant digits or so.
-    pub(crate) fn show(self, value: f64) -> String {
+    pub(crate) fn format(self, value: f64) -> String {
         if !value.is_finite() {
             return "-".to_owned();
         }
         match self {
             Unit::Count if value.abs() < 1e6 && value.fract() == 0.0 => group_thousands(value),
             Unit::Count | Unit::PerSecond => {
-                scaled(value, &[(1e9, " G"), (1e6, " M"), (1e3, " k")])
+                format_scaled(value, &[(1e9, " G"), (1e6, " M"), (1e3, " k")])
             }
-            Unit::Nanoseconds => show_time(value),
+            Unit::Nanoseconds => format_time(value),
             Unit::Seconds => format!("{value:.2} s"),
-            Unit::Bytes => scaled(
+            Unit::Bytes => format_scaled(
                 value,
                 &[
                     (1024.0 * 1024.0 * 1024.0, " GiB"),
@@ -111,20 +111,20 @@ impl Unit {
     }
 }
 
-fn show_time(ns: f64) -> String {
-    scaled(ns, &[(1e9, " s"), (1e6, " ms"), (1e3, " us"), (1.0, " ns")])
+fn format_time(ns: f64) -> String {
+    format_scaled(ns, &[(1e9, " s"), (1e6, " ms"), (1e3, " us"), (1.0, " ns")])
 }
 
-fn scaled(value: f64, steps: &[(f64, &str)]) -> String {
+fn format_scaled(value: f64, steps: &[(f64, &str)]) -> String {
     for (step, suffix) in steps {
         if value.abs() >= *step {
-            return format!("{}{suffix}", digits(value / step));
+            return format!("{}{suffix}", format_digits(value / step));
         }
     }
-    digits(value)
+    format_digits(value)
 }
 
-fn digits(value: f64) -> String {
+fn format_digits(value: f64) -> String {
     let decimals = match value.abs() {
         v if v >= 100.0 || v.fract() == 0.0 => 0,
         v if v >= 10.0 => 1,
@@ -149,7 +149,7 @@ fn group_thousands(value: f64) -> String {
 }
 
 /// clap value parser: a duration such as `500ms`, `2s` or `1m`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let ns = Unit::Nanoseconds.parse(text)?;
     if !(0.0..=86_400e9).contains(&ns) {
         return Err(format!("`{text}` is not between 0 s and one day"));
@@ -158,7 +158,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// clap value parser: a size in bytes such as `64` or `1KiB`.
-pub(crate) fn bytes(text: &str) -> Result<usize, String> {
+pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
     let size = Unit::Bytes.parse(text)?;
     if !(0.0..=268_435_455.0).contains(&size) {
         return Err(format!(
@@ -169,7 +169,7 @@ pub(crate) fn bytes(text: &str) -> Result<usize, String> {
 }
 
 /// clap value parser: a positive rate per second such as `20000` or `20k`.
-pub(crate) fn rate(text: &str) -> Result<f64, String> {
+pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
     let rate = Unit::PerSecond.parse(text)?;
     if !(0.001..=1e9).contains(&rate) {
         return Err(format!("`{text}` is not between 0.001 and 1G per second"));
@@ -178,7 +178,7 @@ pub(crate) fn rate(text: &str) -> Result<f64, String> {
 }
 
 /// clap value parser: a share such as `20%`.
-pub(crate) fn fraction(text: &str) -> Result<f64, String> {
+pub(crate) fn parse_fraction(text: &str) -> Result<f64, String> {
     let share = Unit::Fraction.parse(text)?;
     if !(0.0..=1.0).contains(&share) {
         return Err(format!("`{text}` is not between 0% and 100%"));
@@ -192,37 +192,41 @@ mod tests {
 
     #[test]
     fn reads_what_people_write() {
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("1m"), Ok(Duration::from_secs(60)));
-        assert_eq!(bytes("1KiB"), Ok(1024));
-        assert_eq!(bytes("64"), Ok(64));
-        assert_eq!(rate("1.5M"), Ok(1_500_000.0));
-        assert_eq!(rate("1_000"), Ok(1000.0));
-        assert_eq!(fraction("20%"), Ok(0.2));
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("1m"), Ok(Duration::from_secs(60)));
+        assert_eq!(parse_bytes("1KiB"), Ok(1024));
+        assert_eq!(parse_bytes("64"), Ok(64));
+        assert_eq!(parse_rate("1.5M"), Ok(1_500_000.0));
+        assert_eq!(parse_rate("1_000"), Ok(1000.0));
+        assert_eq!(parse_fraction("20%"), Ok(0.2));
     }
 
     #[test]
     fn refuses_what_is_unclear() {
         assert_eq!(
-            duration("5").unwrap_err(),
+            parse_duration("5").unwrap_err(),
             "`5` has no unit; give one of ns, us, µs, ms, s, m"
         );
-        assert!(bytes("1 parsec").unwrap_err().contains("`parsec`"));
-        assert!(bytes("1GiB").unwrap_err().contains("largest MQTT packet"));
-        assert!(fraction("120%").unwrap_err().contains("100%"));
-        assert!(rate("0").unwrap_err().contains("0.001"));
-        assert!(rate("fast").unwrap_err().contains("number"));
+        assert!(parse_bytes("1 parsec").unwrap_err().contains("`parsec`"));
+        assert!(
+            parse_bytes("1GiB")
+                .unwrap_err()
+                .contains("largest MQTT packet")
+        );
+        assert!(parse_fraction("120%").unwrap_err().contains("100%"));
+        assert!(parse_rate("0").unwrap_err().contains("0.001"));
+        assert!(parse_rate("fast").unwrap_err().contains("number"));
     }
 
     #[test]
     fn shows_a_handful_of_digits() {
-        assert_eq!(Unit::PerSecond.show(5_123_456.0), "5.12 M");
-        assert_eq!(Unit::Nanoseconds.show(1_250.0), "1.25 us");
-        assert_eq!(Unit::Nanoseconds.show(0.0), "0");
-        assert_eq!(Unit::Bytes.show(2048.0), "2 KiB");
-        assert_eq!(Unit::Count.show(16_000.0), "16,000");
-        assert_eq!(Unit::Count.show(12_345_678.0), "12.3 M");
-        assert_eq!(Unit::Fraction.show(0.985), "98.5 %");
-        assert_eq!(Unit::Ratio.show(25.456), "25.46 x");
+        assert_eq!(Unit::PerSecond.format(5_123_456.0), "5.12 M");
+        assert_eq!(Unit::Nanoseconds.format(1_250.0), "1.25 us");
+        assert_eq!(Unit::Nanoseconds.format(0.0), "0");
+        assert_eq!(Unit::Bytes.format(2048.0), "2 KiB");
+        assert_eq!(Unit::Count.format(16_000.0), "16,000");
+        assert_eq!(Unit::Count.format(12_345_678.0), "12.3 M");
+        assert_eq!(Unit::Fraction.format(0.985), "98.5 %");
+        assert_eq!(Unit::Ratio.format(25.456), "25.46 x");
     }
 }

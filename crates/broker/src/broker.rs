@@ -11,25 +11,25 @@ use hashbrown::HashMap;
 use store::Store;
 
 use crate::config::{BindAddress, BrokerConfig, DEFAULT_STOP_TIMEOUT_S, ListenerConfig};
-use crate::core::directory::Directory;
-use crate::core::recovery::recover;
-use crate::core::shard::{ListenerState, Node};
-use crate::events::Events;
-use crate::handle::Handle;
-use crate::handle::queues::{Looker, Looks};
-use crate::hooks::{Chain, HooksFactory};
+use crate::core::directory::NodeDirectory;
+use crate::core::recovery::recover_from_store;
+use crate::core::shard::{NodeListener, NodeState};
+use crate::events::EventStream;
+use crate::handle::BrokerHandle;
+use crate::handle::queues::{PendingStoreRead, StoreReader};
+use crate::hooks::{HookChain, HooksFactory};
 use crate::info::ListenerInfo;
 use crate::metrics::ShardMetrics;
-use crate::net::inbox::{Inbox, Parcel, StoreOwner};
-use crate::net::listener::{self, Entrance, OpenListener};
-use crate::net::shard_thread::{self, Clock, Durable, ShardSetup};
+use crate::net::inbox::{InboxItem, ShardInbox, StoreOwner};
+use crate::net::listener::{self, ListenerContext, ListenerSocket};
+use crate::net::shard_thread::{self, NodeClock, ShardRecovery, ShardSetup};
 use crate::net::tls::{ListenerTls, TlsError};
-use crate::scram::{Credential, Decoy};
+use crate::scram::{DecoyCredentials, ScramCredential};
 
 /// Bits in the sets of shards that filters carry.
 pub const MAX_SHARDS: usize = 64;
 /// What a credential made by `tidegate password` has; the stand-in for unknown users takes as long.
-const DECOY_ITERATIONS: u32 = 15_000;
+const DEFAULT_CREDENTIAL_ITERATIONS: u32 = 15_000;
 
 /// Why a broker did not start.
 #[derive(Debug, thiserror::Error)]
@@ -53,11 +53,11 @@ pub enum StartError {
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
     #[error("the store could not be read: {0}")]
-    Store(#[from] store::Error),
+    Store(#[from] store::StoreError),
 }
 
 pub struct Broker {
-    handle: Handle,
+    handle: BrokerHandle,
     threads: Vec<JoinHandle<()>>,
     unix_sockets: Vec<PathBuf>,
 }
@@ -75,50 +75,54 @@ impl Broker {
         if shards > MAX_SHARDS {
             return Err(StartError::TooManyShards(shards));
         }
-        let clock = Clock::new();
-        let events = Events::new();
-        let hooks: Arc<dyn HooksFactory> =
-            Arc::new(Chain::default().with(Arc::new(events.clone())).with(hooks));
-        let mut per_shard: Vec<Vec<OpenListener>> = (0..shards).map(|_| Vec::new()).collect();
+        let clock = NodeClock::new();
+        let events = EventStream::new();
+        let hooks: Arc<dyn HooksFactory> = Arc::new(
+            HookChain::default()
+                .with(Arc::new(events.clone()))
+                .with(hooks),
+        );
+        let mut per_shard: Vec<Vec<ListenerSocket>> = (0..shards).map(|_| Vec::new()).collect();
         let mut infos = Vec::new();
         let mut entrances = Vec::new();
         let mut unix_sockets = Vec::new();
         for (index, listener) in config.listeners.iter().enumerate() {
             let tls = load_tls(listener)?;
             let sockets =
-                listener::open(listener, shards).map_err(|source| StartError::Listen {
+                listener::open_sockets(listener, shards).map_err(|source| StartError::Listen {
                     listener: listener.name.clone(),
-                    address: address_of(listener),
+                    address: listener_address(listener),
                     source,
                 })?;
             if let BindAddress::Unix(path) = &listener.bind {
                 unix_sockets.push(path.clone());
             }
             infos.push(listener_info(listener, &sockets[0]));
-            let entrance = Arc::new(Entrance::new(index as u16, listener, tls));
+            let entrance = Arc::new(ListenerContext::new(index as u16, listener, tls));
             entrances.push(entrance.clone());
             for (socket, open) in sockets.into_iter().zip(&mut per_shard) {
-                open.push(OpenListener {
+                open.push(ListenerSocket {
                     entrance: entrance.clone(),
                     socket,
                 });
             }
         }
-        let node = Arc::new(Node {
+        let node = Arc::new(NodeState {
             limits: Arc::new(config.limits.clone()),
             max_connections: AtomicU32::new(config.limits.max_connections),
             listeners: config
                 .listeners
                 .iter()
-                .map(|config| ListenerState {
+                .map(|config| NodeListener {
                     config: config.clone(),
                     connections: AtomicU64::new(0),
-                    running: AtomicBool::new(true),
+                    is_running: AtomicBool::new(true),
                 })
                 .collect(),
-            users: users(&config)?,
-            decoy: Decoy::random(DECOY_ITERATIONS).map_err(|_| StartError::NoRandomness)?,
-            directory: Directory::default(),
+            users: parse_users(&config)?,
+            decoy: DecoyCredentials::random(DEFAULT_CREDENTIAL_ITERATIONS)
+                .map_err(|_| StartError::NoRandomness)?,
+            directory: NodeDirectory::default(),
             retained: Arc::default(),
             server_reference: config.server_reference.clone(),
             metrics: (0..shards)
@@ -127,13 +131,15 @@ impl Broker {
             started_ms: clock.now_ms(),
             events,
         });
-        let inboxes: Arc<[Inbox]> = (0..shards).map(|_| Inbox::new(clock.now_ms())).collect();
-        let handle = Handle::new(
+        let inboxes: Arc<[ShardInbox]> = (0..shards)
+            .map(|_| ShardInbox::new(clock.now_ms()))
+            .collect();
+        let handle = BrokerHandle::new(
             node.clone(),
             inboxes.clone(),
             infos,
             entrances,
-            store.clone().map(|store| Looker::new(store, shards)),
+            store.clone().map(|store| StoreReader::new(store, shards)),
             clock,
         );
         let stop_timeout = match config.stop_timeout_s {
@@ -141,7 +147,13 @@ impl Broker {
             given => given,
         };
         let mut durable = match &store {
-            Some(store) => deal_out(store, &node, &inboxes, handle.looks(), clock.now_ms())?,
+            Some(store) => recover_shards(
+                store,
+                &node,
+                &inboxes,
+                handle.pending_store_read(),
+                clock.now_ms(),
+            )?,
             None => Vec::new(),
         };
         let (ready, is_ready) = std::sync::mpsc::channel();
@@ -161,15 +173,15 @@ impl Broker {
             };
             let thread = std::thread::Builder::new().name(format!("shard-{id}"));
             let run = move || {
-                if let Err(error) = shard_thread::run(setup) {
+                if let Err(error) = shard_thread::run_shard(setup) {
                     tracing::error!(%error, "a shard could not run");
                 }
             };
             threads.push(thread.spawn(run).map_err(StartError::Thread)?);
         }
         drop(ready);
-        for tls in handle.tls_of_listeners() {
-            handle.look_after(tls).map_err(StartError::Thread)?;
+        for tls in handle.listener_tls() {
+            handle.watch_certificates(tls).map_err(StartError::Thread)?;
         }
         // Ends early if a shard could not run, which it has told.
         for () in is_ready.iter().take(shards) {}
@@ -181,7 +193,7 @@ impl Broker {
         })
     }
 
-    pub fn handle(&self) -> Handle {
+    pub fn handle(&self) -> BrokerHandle {
         self.handle.clone()
     }
 
@@ -194,7 +206,7 @@ impl Broker {
     pub fn stop(self) {
         self.handle.set_stopping();
         for inbox in self.handle.inboxes() {
-            inbox.push(Parcel::Stop);
+            inbox.push(InboxItem::Stop);
         }
         for thread in self.threads {
             if thread.join().is_err() {
@@ -208,33 +220,36 @@ impl Broker {
 }
 
 /// Reads what the store has, starts it, and gives each shard its part.
-fn deal_out(
+fn recover_shards(
     store: &Store,
-    node: &Node,
-    inboxes: &Arc<[Inbox]>,
-    looks: Arc<Looks>,
+    node: &NodeState,
+    inboxes: &Arc<[ShardInbox]>,
+    looks: Arc<PendingStoreRead>,
     now_ms: u64,
-) -> Result<Vec<Option<Durable>>, StartError> {
-    let recovery = recover(store, node, inboxes.len(), now_ms)?;
+) -> Result<Vec<Option<ShardRecovery>>, StartError> {
+    let recovery = recover_from_store(store, node, inboxes.len(), now_ms)?;
     let owner = StoreOwner {
         inboxes: inboxes.clone(),
-        looks,
+        pending_store_read: looks,
     };
     store.start(Arc::new(owner)).map_err(StartError::Thread)?;
     let restored = Arc::new(AtomicU32::new(0));
     let durable = |recovered| {
-        Some(Durable {
+        Some(ShardRecovery {
             store: store.clone(),
             first_number: recovery.first_number,
             recovered,
-            restored: restored.clone(),
+            restored_shards: restored.clone(),
         })
     };
     Ok(recovery.shards.into_iter().map(durable).collect())
 }
 
-fn users(config: &BrokerConfig) -> Result<HashMap<String, Credential, RandomState>, StartError> {
-    let parse = |user: &crate::config::UserConfig| match user.credential.parse::<Credential>() {
+fn parse_users(
+    config: &BrokerConfig,
+) -> Result<HashMap<String, ScramCredential, RandomState>, StartError> {
+    let parse = |user: &crate::config::UserConfig| match user.credential.parse::<ScramCredential>()
+    {
         Ok(credential) => Ok((user.username.clone(), credential)),
         Err(_) => Err(StartError::Credential {
             username: user.username.clone(),
@@ -254,7 +269,7 @@ fn load_tls(listener: &ListenerConfig) -> Result<Option<Arc<ListenerTls>>, Start
     Ok(Some(Arc::new(loaded)))
 }
 
-fn address_of(listener: &ListenerConfig) -> String {
+fn listener_address(listener: &ListenerConfig) -> String {
     match &listener.bind {
         BindAddress::Tcp(address) => address.to_string(),
         BindAddress::Unix(path) => path.display().to_string(),
@@ -276,7 +291,7 @@ fn listener_info(listener: &ListenerConfig, socket: &socket2::Socket) -> Listene
     ListenerInfo {
         name: listener.name.clone(),
         protocol,
-        address: bound.map_or_else(|| address_of(listener), |address| address.to_string()),
+        address: bound.map_or_else(|| listener_address(listener), |address| address.to_string()),
         running: true,
         connections: 0,
         max_connections: listener.max_connections,

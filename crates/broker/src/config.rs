@@ -11,7 +11,7 @@ use std::path::PathBuf;
 pub struct BrokerConfig {
     /// Shards, that is threads that route messages; 0 means one per core the process may use. At most 64.
     pub shards: usize,
-    pub limits: Limits,
+    pub limits: BrokerLimits,
     pub listeners: Vec<ListenerConfig>,
     /// Users that may log in with a password or by SCRAM-SHA-256.
     pub users: Vec<UserConfig>,
@@ -19,7 +19,7 @@ pub struct BrokerConfig {
     pub stop_timeout_s: u32,
     /// Sent as Server Reference with DISCONNECT 0x9C instead of 0x8B at a graceful stop, if set (`host:port`).
     pub server_reference: Option<String>,
-    /// Seconds between two publications of `$SYS` topics; 0 turns them off.
+    /// Seconds between two publications of `$SYS_PREFIX` topics; 0 turns them off.
     pub sys_interval_s: u32,
 }
 
@@ -51,17 +51,17 @@ pub enum QueuePolicy {
 
 /// What happens when a client connects with the client id of a session that another user made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OtherUsersSession {
+pub enum SessionOwnerConflict {
     /// The client is refused with 0x85 (client identifier not valid); the session and its connection stay.
     #[default]
-    Refuse,
+    RejectClient,
     /// The session ends, with its connection if it has one, and the client gets a new one.
-    End,
+    EndSession,
 }
 
 /// How a shared subscription picks the member that gets a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub enum SharedStrategy {
+pub enum SharedSubscriptionStrategy {
     #[default]
     RoundRobin,
     Random,
@@ -75,7 +75,7 @@ pub enum SharedStrategy {
 
 /// Bounds that hold for every client of the node.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Limits {
+pub struct BrokerLimits {
     /// Connections of the whole node.
     pub max_connections: u32,
     /// Sessions of the whole node, online and offline.
@@ -93,7 +93,7 @@ pub struct Limits {
     pub max_client_id_bytes: u16,
     /// What the client id of a client with a user name begins with; `${username}` stands for that name. Empty: anything.
     pub client_id_prefix: String,
-    pub other_users_session: OtherUsersSession,
+    pub other_users_session: SessionOwnerConflict,
     pub max_username_bytes: u16,
     /// Highest QoS granted and accepted: 0, 1 or 2.
     pub max_qos: u8,
@@ -151,10 +151,10 @@ pub struct Limits {
     pub validate_payload_format: bool,
     /// Reason strings in answers to clients that allow them.
     pub reason_strings: bool,
-    pub shared_strategy: SharedStrategy,
+    pub shared_strategy: SharedSubscriptionStrategy,
 }
 
-impl Default for Limits {
+impl Default for BrokerLimits {
     fn default() -> Self {
         Self {
             max_connections: 1_000_000,
@@ -167,7 +167,7 @@ impl Default for Limits {
             max_topic_levels: 128,
             max_client_id_bytes: 1024,
             client_id_prefix: String::new(),
-            other_users_session: OtherUsersSession::default(),
+            other_users_session: SessionOwnerConflict::default(),
             max_username_bytes: 4096,
             max_qos: 2,
             retain_available: true,
@@ -203,7 +203,7 @@ impl Default for Limits {
             max_keep_alive_s: 0,
             validate_payload_format: true,
             reason_strings: true,
-            shared_strategy: SharedStrategy::RoundRobin,
+            shared_strategy: SharedSubscriptionStrategy::RoundRobin,
         }
     }
 }
@@ -312,7 +312,7 @@ impl ListenerConfig {
     }
 
     /// Whether clients without credentials are let in here.
-    pub fn lets_anonymous_in(&self) -> bool {
+    pub fn allows_anonymous(&self) -> bool {
         self.allow_anonymous.unwrap_or(match &self.bind {
             _ if self.proxy_protocol => false,
             BindAddress::Tcp(address) => address.ip().is_loopback(),

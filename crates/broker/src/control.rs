@@ -1,12 +1,12 @@
 //! What the control plane may ask of a running broker beyond looking (see [`crate::info`]), and what it is told as it
-//! happens. Plain data; [`crate::Handle`] is who is asked.
+//! happens. Plain data; [`crate::BrokerHandle`] is who is asked.
 
 use bytes::Bytes;
 use serde::Serialize;
 
 /// A message to be published in the broker's own name. It is routed like any other; no rule of authorisation applies.
 #[derive(Debug, Clone, Default)]
-pub struct Publication {
+pub struct PublishRequest {
     pub topic: String,
     pub payload: Bytes,
     /// 0, 1 or 2.
@@ -23,33 +23,33 @@ pub struct Publication {
 
 /// A message that one client was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
+pub struct DirectDelivery {
     /// As its subscription has it.
     pub qos: u8,
     /// Whether its acknowledgement will be told. With QoS 1 it is, unless messages before it have to go first.
-    pub is_watched: bool,
+    pub is_ack_tracked: bool,
 }
 
 /// Why the broker did not take what it was asked to publish or to subscribe to.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum ControlError {
     /// A field that is not what it should be: its name, what was expected.
     #[error("{field}: {expected}")]
-    Invalid {
+    InvalidField {
         field: &'static str,
         expected: String,
     },
     /// A bound of the node is reached: which one.
     #[error("a limit is reached: {0}")]
-    Quota(String),
+    LimitReached(String),
     /// Nobody but the node itself publishes on this topic.
     #[error(
         "the topic is reserved for messages of the platform to devices; send a command or write attributes instead, or see devices.down_topic_publishers"
     )]
-    Denied,
+    ReservedTopic,
     /// The store cannot take more now: the disk is full or does not answer.
     #[error("the store does not take messages now")]
-    NotStored,
+    StoreUnavailable,
     #[error("the node is stopping, or a shard does not answer")]
     Unavailable,
 }
@@ -57,14 +57,14 @@ pub enum Refusal {
 /// What became of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Published {
+pub struct PublishResult {
     /// Whether anybody subscribes to it now.
     pub has_subscribers: bool,
 }
 
 /// A subscription on behalf of a client.
 #[derive(Debug, Clone, Default)]
-pub struct NewSubscription {
+pub struct SubscriptionRequest {
     /// As a client would write it, `$share/...` included.
     pub topic_filter: String,
     pub qos: u8,
@@ -129,29 +129,29 @@ pub struct QueuedMessage {
 
 /// Why a listener was not started or stopped.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ListenerRefusal {
+pub enum ListenerError {
     #[error("there is no listener {0:?}")]
-    Unknown(String),
+    UnknownListener(String),
     #[error("it is {0} already")]
-    Already(&'static str),
+    AlreadyInState(&'static str),
     /// The system does not let it listen: why.
     #[error("{0}")]
     Failed(String),
 }
 
-/// What happens at the node, told to whoever listens ([`crate::Handle::events`]). Nobody waits for a slow listener:
+/// What happens at the node, told to whoever listens ([`crate::BrokerHandle::subscribe_events`]). Nobody waits for a slow listener:
 /// it loses events and is told how many.
 #[derive(Debug, Clone, Serialize)]
-pub struct Event {
+pub struct BrokerEvent {
     /// Milliseconds since the Unix epoch.
     pub at_ms: u64,
     #[serde(flatten)]
-    pub kind: EventKind,
+    pub kind: BrokerEventKind,
 }
 
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum EventKind {
+pub enum BrokerEventKind {
     Connected {
         client_id: Box<str>,
         username: Option<Box<str>>,
@@ -211,19 +211,19 @@ pub enum EventKind {
     },
 }
 
-impl EventKind {
+impl BrokerEventKind {
     /// The client it is about, if it is about one.
     pub fn client_id(&self) -> Option<&str> {
         match self {
-            EventKind::Connected { client_id, .. }
-            | EventKind::Disconnected { client_id, .. }
-            | EventKind::SessionCreated { client_id }
-            | EventKind::SessionEnded { client_id }
-            | EventKind::Subscribed { client_id, .. }
-            | EventKind::Unsubscribed { client_id, .. } => Some(client_id),
-            EventKind::AuthenticationFailed { client_id, .. }
-            | EventKind::Dropped { client_id, .. } => client_id.as_deref(),
-            EventKind::AlarmRaised { .. } | EventKind::AlarmCleared { .. } => None,
+            BrokerEventKind::Connected { client_id, .. }
+            | BrokerEventKind::Disconnected { client_id, .. }
+            | BrokerEventKind::SessionCreated { client_id }
+            | BrokerEventKind::SessionEnded { client_id }
+            | BrokerEventKind::Subscribed { client_id, .. }
+            | BrokerEventKind::Unsubscribed { client_id, .. } => Some(client_id),
+            BrokerEventKind::AuthenticationFailed { client_id, .. }
+            | BrokerEventKind::Dropped { client_id, .. } => client_id.as_deref(),
+            BrokerEventKind::AlarmRaised { .. } | BrokerEventKind::AlarmCleared { .. } => None,
         }
     }
 }

@@ -5,50 +5,50 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mqtt::{ReasonCode, SubscriptionOptions};
-use store::Health;
+use store::StoreHealth;
 use tokio::sync::broadcast;
 
-use crate::control::{Event, EventKind};
+use crate::control::{BrokerEvent, BrokerEventKind};
 use crate::hooks::{
-    Accepted, Client, DropReason, Hooks, HooksFactory, Interest, MessageView, Origin, PacketFacts,
-    RefusedConnect,
+    AcceptedConnect, Client, DropReason, Hooks, HooksFactory, Interest, MessageOrigin, MessageView,
+    PacketFacts, RefusedConnect,
 };
 
 /// Events kept for a listener that is behind.
-const KEPT_EVENTS: usize = 4096;
+const EVENT_BUFFER: usize = 4096;
 /// Drops of one client for one reason are told once in this time, with their number.
-const DROPS_EVERY_MS: u64 = 1000;
+const DROP_REPORT_INTERVAL_MS: u64 = 1000;
 /// Clients and reasons whose drops are counted apart, for each shard.
 const DROP_SLOTS: usize = 256;
-/// Drops of all clients that one shard tells of in [`DROPS_EVERY_MS`].
-const DROPS_TOLD: u32 = 100;
+/// Drops of all clients that one shard tells of in [`DROP_REPORT_INTERVAL_MS`].
+const MAX_DROP_REPORTS: u32 = 100;
 
 /// Where events go. Clones are the same stream.
 #[derive(Clone)]
-pub(crate) struct Events {
-    sender: broadcast::Sender<Arc<Event>>,
+pub(crate) struct EventStream {
+    sender: broadcast::Sender<Arc<BrokerEvent>>,
 }
 
-impl Events {
+impl EventStream {
     pub(crate) fn new() -> Self {
         Self {
-            sender: broadcast::Sender::new(KEPT_EVENTS),
+            sender: broadcast::Sender::new(EVENT_BUFFER),
         }
     }
 
-    pub(crate) fn listen(&self) -> broadcast::Receiver<Arc<Event>> {
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Arc<BrokerEvent>> {
         self.sender.subscribe()
     }
 
-    pub(crate) fn has_listeners(&self) -> bool {
+    pub(crate) fn has_subscribers(&self) -> bool {
         self.sender.receiver_count() > 0
     }
 
-    pub(crate) fn tell(&self, kind: EventKind) {
-        if self.has_listeners() {
+    pub(crate) fn emit(&self, kind: BrokerEventKind) {
+        if self.has_subscribers() {
             let at_ms = now_ms();
             // The last may have left just now.
-            let _ = self.sender.send(Arc::new(Event { at_ms, kind }));
+            let _ = self.sender.send(Arc::new(BrokerEvent { at_ms, kind }));
         }
     }
 }
@@ -60,11 +60,11 @@ fn now_ms() -> u64 {
     now.as_millis() as u64
 }
 
-impl HooksFactory for Events {
+impl HooksFactory for EventStream {
     fn hooks_for(&self, _shard: u16) -> Box<dyn Hooks> {
-        Box::new(Teller {
+        Box::new(EventHooks {
             events: self.clone(),
-            drops: Drops::default(),
+            drops: DropAggregator::default(),
         })
     }
 }
@@ -76,11 +76,11 @@ pub(crate) struct StoreAlarms {
 }
 
 impl StoreAlarms {
-    pub(crate) fn look_at(&mut self, health: Health, events: &Events) {
+    pub(crate) fn update(&mut self, health: StoreHealth, events: &EventStream) {
         let (now, detail) = match health {
-            Health::Ok => (None, ""),
-            Health::Full => (Some("store_full"), "there is no room for new messages"),
-            Health::Failed => (
+            StoreHealth::Ok => (None, ""),
+            StoreHealth::Full => (Some("store_full"), "there is no room for new messages"),
+            StoreHealth::Failed => (
                 Some("store_failed"),
                 "what is to be stored cannot be written",
             ),
@@ -90,31 +90,31 @@ impl StoreAlarms {
             return;
         }
         if let Some(alarm) = before {
-            events.tell(EventKind::AlarmCleared { alarm });
+            events.emit(BrokerEventKind::AlarmCleared { alarm });
         }
         if let Some(alarm) = now {
             let detail = detail.to_owned();
-            events.tell(EventKind::AlarmRaised { alarm, detail });
+            events.emit(BrokerEventKind::AlarmRaised { alarm, detail });
         }
     }
 }
 
-struct Teller {
-    events: Events,
-    drops: Drops,
+struct EventHooks {
+    events: EventStream,
+    drops: DropAggregator,
 }
 
-fn owned(text: Option<&str>) -> Option<Box<str>> {
+fn boxed(text: Option<&str>) -> Option<Box<str>> {
     text.map(Into::into)
 }
 
-impl Hooks for Teller {
+impl Hooks for EventHooks {
     fn interest(&self) -> Interest {
-        match self.events.has_listeners() {
+        match self.events.has_subscribers() {
             true => {
                 Interest::CONNECT
                     | Interest::DISCONNECT
-                    | Interest::REFUSE
+                    | Interest::CONNECT_REFUSED
                     | Interest::SESSION
                     | Interest::SUBSCRIBE
                     | Interest::UNSUBSCRIBE
@@ -124,7 +124,7 @@ impl Hooks for Teller {
         }
     }
 
-    fn refused(&mut self, refused: &RefusedConnect<'_>) {
+    fn connect_refused(&mut self, refused: &RefusedConnect<'_>) {
         let told = [
             ReasonCode::BAD_USER_NAME_OR_PASSWORD,
             ReasonCode::NOT_AUTHORIZED,
@@ -132,9 +132,9 @@ impl Hooks for Teller {
             ReasonCode::BAD_AUTHENTICATION_METHOD,
         ];
         if told.contains(&refused.code) {
-            self.events.tell(EventKind::AuthenticationFailed {
-                client_id: owned(refused.client_id),
-                username: owned(refused.username),
+            self.events.emit(BrokerEventKind::AuthenticationFailed {
+                client_id: boxed(refused.client_id),
+                username: boxed(refused.username),
                 peer_address: refused.peer.to_string(),
                 listener: refused.listener.into(),
                 reason_code: refused.code.0,
@@ -142,11 +142,11 @@ impl Hooks for Teller {
         }
     }
 
-    fn connected(&mut self, client: &Client<'_>, accepted: &Accepted<'_>) {
+    fn connected(&mut self, client: &Client<'_>, accepted: &AcceptedConnect<'_>) {
         let peer = client.peer.map(|peer| peer.to_string());
-        self.events.tell(EventKind::Connected {
+        self.events.emit(BrokerEventKind::Connected {
             client_id: client.client_id.into(),
-            username: owned(client.username),
+            username: boxed(client.username),
             peer_address: peer.unwrap_or_default(),
             listener: None,
             protocol_version: client.version.as_str(),
@@ -160,21 +160,23 @@ impl Hooks for Teller {
             "discarded" => "taken_over",
             reason => reason,
         };
-        self.events.tell(EventKind::Disconnected {
+        self.events.emit(BrokerEventKind::Disconnected {
             client_id: client.client_id.into(),
-            username: owned(client.username),
+            username: boxed(client.username),
             reason,
         });
     }
 
     fn session_created(&mut self, client_id: &str) {
         let client_id = client_id.into();
-        self.events.tell(EventKind::SessionCreated { client_id });
+        self.events
+            .emit(BrokerEventKind::SessionCreated { client_id });
     }
 
     fn session_ended(&mut self, client_id: &str) {
         let client_id = client_id.into();
-        self.events.tell(EventKind::SessionEnded { client_id });
+        self.events
+            .emit(BrokerEventKind::SessionEnded { client_id });
     }
 
     fn subscribed(
@@ -184,7 +186,7 @@ impl Hooks for Teller {
         options: SubscriptionOptions,
         _packet: PacketFacts<'_>,
     ) {
-        self.events.tell(EventKind::Subscribed {
+        self.events.emit(BrokerEventKind::Subscribed {
             client_id: client.client_id.into(),
             topic_filter: filter.into(),
             qos: options.qos as u8,
@@ -198,7 +200,7 @@ impl Hooks for Teller {
         _options: SubscriptionOptions,
         _packet: PacketFacts<'_>,
     ) {
-        self.events.tell(EventKind::Unsubscribed {
+        self.events.emit(BrokerEventKind::Unsubscribed {
             client_id: client.client_id.into(),
             topic_filter: filter.into(),
         });
@@ -208,13 +210,13 @@ impl Hooks for Teller {
         &mut self,
         client: Option<&Client<'_>>,
         message: &MessageView<'_>,
-        _origin: &Origin<'_>,
+        _origin: &MessageOrigin<'_>,
         why: DropReason,
     ) {
         let client_id = client.map(|client| client.client_id);
         if let Some(count) = self.drops.count(client_id, why, now_ms()) {
-            self.events.tell(EventKind::Dropped {
-                client_id: owned(client_id),
+            self.events.emit(BrokerEventKind::Dropped {
+                client_id: boxed(client_id),
                 topic: message.topic.into(),
                 reason: why.as_str(),
                 count,
@@ -226,45 +228,47 @@ impl Hooks for Teller {
 /// Counts drops, so that a stream of them becomes a few events: one a second for each client and reason, and not more
 /// than so many for all clients. What is not told at once is told with the next of its kind.
 #[derive(Default)]
-struct Drops {
-    slots: Vec<Slot>,
+struct DropAggregator {
+    slots: Vec<DropSlot>,
     hasher: foldhash::fast::RandomState,
-    began_ms: u64,
-    told: u32,
+    interval_start_ms: u64,
+    reported: u32,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Slot {
+struct DropSlot {
     hash: u64,
-    told_ms: u64,
-    untold: u64,
+    reported_ms: u64,
+    unreported: u64,
 }
 
-impl Drops {
+impl DropAggregator {
     /// One more; how many are to be told of now, if any are.
     fn count(&mut self, client_id: Option<&str>, why: DropReason, now_ms: u64) -> Option<u64> {
         use std::hash::BuildHasher;
         if self.slots.is_empty() {
-            self.slots.resize(DROP_SLOTS, Slot::default());
+            self.slots.resize(DROP_SLOTS, DropSlot::default());
         }
         let hash = self.hasher.hash_one((client_id, why.as_str()));
         let slot = &mut self.slots[hash as usize % DROP_SLOTS];
         if slot.hash != hash {
-            *slot = Slot {
+            *slot = DropSlot {
                 hash,
-                ..Slot::default()
+                ..DropSlot::default()
             };
         }
-        slot.untold += 1;
-        if now_ms.saturating_sub(self.began_ms) >= DROPS_EVERY_MS {
-            (self.began_ms, self.told) = (now_ms, 0);
+        slot.unreported += 1;
+        if now_ms.saturating_sub(self.interval_start_ms) >= DROP_REPORT_INTERVAL_MS {
+            (self.interval_start_ms, self.reported) = (now_ms, 0);
         }
-        if now_ms.saturating_sub(slot.told_ms) < DROPS_EVERY_MS || self.told >= DROPS_TOLD {
+        if now_ms.saturating_sub(slot.reported_ms) < DROP_REPORT_INTERVAL_MS
+            || self.reported >= MAX_DROP_REPORTS
+        {
             return None;
         }
-        self.told += 1;
-        slot.told_ms = now_ms;
-        Some(std::mem::take(&mut slot.untold))
+        self.reported += 1;
+        slot.reported_ms = now_ms;
+        Some(std::mem::take(&mut slot.unreported))
     }
 }
 
@@ -274,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_stream_of_drops_becomes_few_events_that_count_all_but_the_last() {
-        let mut drops = Drops::default();
+        let mut drops = DropAggregator::default();
         let mut told = Vec::new();
         for n in 0..5_000 {
             told.extend(drops.count(Some("slow"), DropReason::QueueFull, 10_000 + n));
@@ -290,24 +294,24 @@ mod tests {
 
     #[test]
     fn a_store_that_is_full_and_then_fails_is_told_of_once_each() {
-        let events = Events::new();
-        let mut receiver = events.listen();
+        let events = EventStream::new();
+        let mut receiver = events.subscribe();
         let mut alarms = StoreAlarms::default();
         for health in [
-            Health::Ok,
-            Health::Full,
-            Health::Full,
-            Health::Failed,
-            Health::Ok,
-            Health::Ok,
+            StoreHealth::Ok,
+            StoreHealth::Full,
+            StoreHealth::Full,
+            StoreHealth::Failed,
+            StoreHealth::Ok,
+            StoreHealth::Ok,
         ] {
-            alarms.look_at(health, &events);
+            alarms.update(health, &events);
         }
         let mut told = Vec::new();
         while let Ok(event) = receiver.try_recv() {
             told.push(match event.kind {
-                EventKind::AlarmRaised { alarm, .. } => (true, alarm),
-                EventKind::AlarmCleared { alarm } => (false, alarm),
+                BrokerEventKind::AlarmRaised { alarm, .. } => (true, alarm),
+                BrokerEventKind::AlarmCleared { alarm } => (false, alarm),
                 _ => panic!("another event"),
             });
         }
@@ -318,12 +322,12 @@ mod tests {
 
     #[test]
     fn drops_of_very_many_clients_are_bounded_too() {
-        let mut drops = Drops::default();
+        let mut drops = DropAggregator::default();
         let told = (0..10_000).filter(|n| {
             let client_id = format!("c{n}");
             let count = drops.count(Some(&client_id), DropReason::QueueFull, 10_000);
             count.is_some()
         });
-        assert_eq!(told.count(), DROPS_TOLD as usize);
+        assert_eq!(told.count(), MAX_DROP_REPORTS as usize);
     }
 }

@@ -2,9 +2,9 @@
 //! two turns; counters are read without asking anybody.
 
 mod listeners;
+mod operations;
 pub(crate) mod queues;
 mod retained;
-mod steer;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,52 +13,54 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-use crate::core::inspect::{OldestQueued, SessionRows, Step, TopicRows, Walk, client_info};
-use crate::core::shard::{Node, Shard};
+use crate::core::inspection::{
+    OldestQueuedScan, ScanStep, SessionRowScan, ShardScan, TopicScan, client_info,
+};
+use crate::core::shard::{NodeState, Shard};
 use crate::info::{
-    ClientInfo, ListenerInfo, MetricFamily, MetricKind, MetricSample, MetricValue, Query,
+    ClientInfo, ListQuery, ListenerInfo, MetricFamily, MetricKind, MetricSample, MetricValue,
     SubscriptionInfo, TopicInfo,
 };
 use crate::metrics;
-use crate::net::inbox::{Inbox, Parcel};
-use crate::net::listener::Entrance;
-use crate::net::shard_thread::Clock;
-use crate::net::tls::{ListenerTls, log_reload};
-use queues::{Looker, Looks};
+use crate::net::inbox::{InboxItem, ShardInbox};
+use crate::net::listener::ListenerContext;
+use crate::net::shard_thread::NodeClock;
+use crate::net::tls::{ListenerTls, log_reload_result};
+use queues::{PendingStoreRead, StoreReader};
 
 /// A shard that has not answered within this time counts as stalled.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-const CERTIFICATES_LOOKED_AT_EVERY: Duration = Duration::from_secs(2);
+const SHARD_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
-pub struct Handle {
-    shared: Arc<Shared>,
+pub struct BrokerHandle {
+    shared: Arc<HandleInner>,
 }
 
-struct Shared {
-    node: Arc<Node>,
-    inboxes: Arc<[Inbox]>,
+struct HandleInner {
+    node: Arc<NodeState>,
+    inboxes: Arc<[ShardInbox]>,
     listeners: Vec<ListenerInfo>,
     /// In the order of the listeners.
-    entrances: Vec<Arc<Entrance>>,
+    listener_contexts: Vec<Arc<ListenerContext>>,
     /// Held while one is started or stopped.
-    changing_listeners: tokio::sync::Mutex<()>,
+    listener_change: tokio::sync::Mutex<()>,
     tls: Mutex<Vec<Arc<ListenerTls>>>,
     /// With a store.
-    looker: Option<Looker>,
-    looks: Arc<Looks>,
-    life: Life,
-    clock: Clock,
+    store_reader: Option<StoreReader>,
+    pending_store_read: Arc<PendingStoreRead>,
+    lifecycle: NodeLifecycle,
+    clock: NodeClock,
 }
 
 /// Where a node is in its life.
 #[derive(Default)]
-struct Life {
+struct NodeLifecycle {
     ready: AtomicBool,
     stopping: AtomicBool,
 }
 
-impl Life {
+impl NodeLifecycle {
     fn is_ready(&self) -> bool {
         self.ready.load(Relaxed) && !self.stopping.load(Relaxed)
     }
@@ -66,32 +68,32 @@ impl Life {
 
 /// Why a node does not take clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotReady {
+pub enum NotReadyReason {
     Starting,
     Stopping,
     /// A shard has not had its turn for seconds.
     Stalled,
 }
 
-impl Handle {
+impl BrokerHandle {
     pub(crate) fn new(
-        node: Arc<Node>,
-        inboxes: Arc<[Inbox]>,
+        node: Arc<NodeState>,
+        inboxes: Arc<[ShardInbox]>,
         listeners: Vec<ListenerInfo>,
-        entrances: Vec<Arc<Entrance>>,
-        looker: Option<Looker>,
-        clock: Clock,
+        entrances: Vec<Arc<ListenerContext>>,
+        looker: Option<StoreReader>,
+        clock: NodeClock,
     ) -> Self {
-        let shared = Shared {
+        let shared = HandleInner {
             node,
             inboxes,
             listeners,
             tls: Mutex::default(),
-            entrances,
-            changing_listeners: tokio::sync::Mutex::default(),
-            looker,
-            looks: Arc::default(),
-            life: Life::default(),
+            listener_contexts: entrances,
+            listener_change: tokio::sync::Mutex::default(),
+            store_reader: looker,
+            pending_store_read: Arc::default(),
+            lifecycle: NodeLifecycle::default(),
             clock,
         };
         Self {
@@ -100,39 +102,39 @@ impl Handle {
     }
 
     pub(crate) fn set_ready(&self) {
-        self.shared.life.ready.store(true, Relaxed);
+        self.shared.lifecycle.ready.store(true, Relaxed);
     }
 
     pub(crate) fn set_stopping(&self) {
-        self.shared.life.stopping.store(true, Relaxed);
+        self.shared.lifecycle.stopping.store(true, Relaxed);
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
-        self.shared.life.stopping.load(Relaxed)
+        self.shared.lifecycle.stopping.load(Relaxed)
     }
 
-    pub(crate) fn inboxes(&self) -> &[Inbox] {
+    pub(crate) fn inboxes(&self) -> &[ShardInbox] {
         &self.shared.inboxes
     }
 
-    pub(crate) fn looks(&self) -> Arc<Looks> {
-        self.shared.looks.clone()
+    pub(crate) fn pending_store_read(&self) -> Arc<PendingStoreRead> {
+        self.shared.pending_store_read.clone()
     }
 
-    pub(crate) fn tls_of_listeners(&self) -> impl Iterator<Item = Arc<ListenerTls>> {
-        let entrances = self.shared.entrances.iter();
+    pub(crate) fn listener_tls(&self) -> impl Iterator<Item = Arc<ListenerTls>> {
+        let entrances = self.shared.listener_contexts.iter();
         entrances.filter_map(|entrance| entrance.tls.clone())
     }
 
     /// All that is looked after.
-    fn tls(&self) -> Vec<Arc<ListenerTls>> {
+    fn all_tls(&self) -> Vec<Arc<ListenerTls>> {
         let tls = self.shared.tls.lock();
         tls.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the files of a listener's TLS again when they change, and with [`Handle::reload_certificates`], until the broker
+    /// Reads the files of a listener's TLS again when they change, and with [`BrokerHandle::reload_certificates`], until the broker
     /// stops.
-    pub fn look_after(&self, tls: Arc<ListenerTls>) -> io::Result<()> {
+    pub fn watch_certificates(&self, tls: Arc<ListenerTls>) -> io::Result<()> {
         let mut all = self
             .shared
             .tls
@@ -146,9 +148,9 @@ impl Handle {
         let handle = self.clone();
         let watch = move || {
             while !handle.is_stopping() {
-                std::thread::sleep(CERTIFICATES_LOOKED_AT_EVERY);
-                for tls in handle.tls().iter().filter(|tls| tls.has_changed()) {
-                    log_reload(tls.reload());
+                std::thread::sleep(CERTIFICATE_CHECK_INTERVAL);
+                for tls in handle.all_tls().iter().filter(|tls| tls.has_changed()) {
+                    log_reload_result(tls.reload());
                 }
             }
         };
@@ -158,109 +160,112 @@ impl Handle {
 
     /// Listeners are open, shards run, no stop is under way.
     pub fn is_ready(&self) -> bool {
-        self.shared.life.is_ready()
+        self.shared.lifecycle.is_ready()
     }
 
-    pub fn not_ready(&self) -> Option<NotReady> {
+    pub fn not_ready_reason(&self) -> Option<NotReadyReason> {
         if self.is_stopping() {
-            return Some(NotReady::Stopping);
+            return Some(NotReadyReason::Stopping);
         }
         if !self.is_ready() {
-            return Some(NotReady::Starting);
+            return Some(NotReadyReason::Starting);
         }
         let latest_ms = self
             .shared
             .clock
             .now_ms()
-            .saturating_sub(ANSWER_WITHIN.as_millis() as u64);
+            .saturating_sub(SHARD_RESPONSE_TIMEOUT.as_millis() as u64);
         let stalled = self
             .shared
             .inboxes
             .iter()
-            .any(|inbox| inbox.ticked_ms() < latest_ms);
-        stalled.then_some(NotReady::Stalled)
+            .any(|inbox| inbox.last_turn_ms() < latest_ms);
+        stalled.then_some(NotReadyReason::Stalled)
     }
 
     /// Number of shards.
-    pub fn shards(&self) -> usize {
+    pub fn shard_count(&self) -> usize {
         self.shared.inboxes.len()
     }
 
     /// Reads the certificates of all listeners again.
     pub fn reload_certificates(&self) {
-        for tls in self.tls() {
-            log_reload(tls.reload());
+        for tls in self.all_tls() {
+            log_reload_result(tls.reload());
         }
     }
 
     /// Asks one shard; `None` if it is gone or does not answer in time.
-    async fn ask<T: Send + 'static>(
+    async fn query_shard<T: Send + 'static>(
         &self,
         shard: u16,
         question: impl FnOnce(&mut Shard) -> T + Send + 'static,
     ) -> Option<T> {
         let (answer, answered) = oneshot::channel();
-        self.shared.inboxes[usize::from(shard)].push(Parcel::Ask(Box::new(move |shard| {
+        self.shared.inboxes[usize::from(shard)].push(InboxItem::Query(Box::new(move |shard| {
             // Nobody may be waiting any more.
             let _ = answer.send(question(shard));
         })));
-        tokio::time::timeout(ANSWER_WITHIN, answered)
+        tokio::time::timeout(SHARD_RESPONSE_TIMEOUT, answered)
             .await
             .ok()?
             .ok()
     }
 
     /// Asks one shard a question that takes several of its turns.
-    async fn walk<W: Walk>(&self, shard: u16, mut walk: W) -> Option<W::Answer> {
+    async fn scan_shard<W: ShardScan>(&self, shard: u16, mut walk: W) -> Option<W::Answer> {
         loop {
-            match self.ask(shard, move |shard| walk.step(shard)).await? {
-                Step::More(further) => walk = further,
-                Step::Done(answer) => return Some(answer),
+            match self
+                .query_shard(shard, move |shard| walk.step(shard))
+                .await?
+            {
+                ScanStep::Continue(further) => walk = further,
+                ScanStep::Done(answer) => return Some(answer),
             }
         }
     }
 
     /// The answers of all shards, one after the other; of one that does not answer there is none.
-    async fn walk_all<W: Walk>(&self, walk: impl Fn() -> W) -> Vec<W::Answer> {
+    async fn scan_all_shards<W: ShardScan>(&self, walk: impl Fn() -> W) -> Vec<W::Answer> {
         let mut answers = Vec::new();
         for shard in 0..self.shared.inboxes.len() as u16 {
-            answers.extend(self.walk(shard, walk()).await);
+            answers.extend(self.scan_shard(shard, walk()).await);
         }
         answers
     }
 
     /// Sessions with and without a connection, sorted by client id.
-    pub async fn clients(&self, query: Query) -> Vec<ClientInfo> {
-        let walk = || SessionRows::<ClientInfo>::new(query.clone());
-        let mut all = self.walk_all(walk).await.concat();
+    pub async fn clients(&self, query: ListQuery) -> Vec<ClientInfo> {
+        let walk = || SessionRowScan::<ClientInfo>::new(query.clone());
+        let mut all = self.scan_all_shards(walk).await.concat();
         all.sort_by(|a, b| a.client_id.cmp(&b.client_id));
         all.truncate(query.limit);
         all
     }
 
     pub async fn client(&self, client_id: &str) -> Option<ClientInfo> {
-        let shard = self.shared.node.directory.holder(client_id)?;
+        let shard = self.shared.node.directory.shard_of(client_id)?;
         let client_id = client_id.to_owned();
         let find = move |shard: &mut Shard| {
             let &session = shard.by_client_id.get(&*client_id)?;
             Some(client_info(shard, session))
         };
-        self.ask(shard, find).await.flatten()
+        self.query_shard(shard, find).await.flatten()
     }
 
     /// Sorted by client id, then topic filter.
-    pub async fn subscriptions(&self, query: Query) -> Vec<SubscriptionInfo> {
-        let walk = || SessionRows::<SubscriptionInfo>::new(query.clone());
-        let mut all = self.walk_all(walk).await.concat();
+    pub async fn subscriptions(&self, query: ListQuery) -> Vec<SubscriptionInfo> {
+        let walk = || SessionRowScan::<SubscriptionInfo>::new(query.clone());
+        let mut all = self.scan_all_shards(walk).await.concat();
         all.sort_by(|a, b| (&a.client_id, &a.topic_filter).cmp(&(&b.client_id, &b.topic_filter)));
         all.truncate(query.limit);
         all
     }
 
     /// Filters somebody subscribes to, sorted; `after` is a filter here.
-    pub async fn topics(&self, query: Query) -> Vec<TopicInfo> {
+    pub async fn topics(&self, query: ListQuery) -> Vec<TopicInfo> {
         let mut merged: BTreeMap<String, TopicInfo> = BTreeMap::new();
-        let answers = self.walk_all(|| TopicRows::new(query.clone())).await;
+        let answers = self.scan_all_shards(|| TopicScan::new(query.clone())).await;
         for topic in answers.into_iter().flatten() {
             match merged.get_mut(&topic.topic_filter) {
                 Some(known) => {
@@ -276,19 +281,19 @@ impl Handle {
     }
 
     /// Ends a client's connection and its session; false if there is no such client.
-    pub async fn kick(&self, client_id: &str) -> bool {
-        let Some(shard) = self.shared.node.directory.holder(client_id) else {
+    pub async fn terminate_client(&self, client_id: &str) -> bool {
+        let Some(shard) = self.shared.node.directory.shard_of(client_id) else {
             return false;
         };
         let client_id = client_id.to_owned();
-        self.ask(shard, move |shard| shard.kick(&client_id))
+        self.query_shard(shard, move |shard| shard.terminate_client(&client_id))
             .await
             .unwrap_or(false)
     }
 
     /// Ends a session that has no connection; false if there is none, or it has one.
     pub async fn discard_session(&self, client_id: &str) -> bool {
-        let Some(shard) = self.shared.node.directory.holder(client_id) else {
+        let Some(shard) = self.shared.node.directory.shard_of(client_id) else {
             return false;
         };
         let client_id = client_id.to_owned();
@@ -299,16 +304,16 @@ impl Handle {
                     .connection
                     .is_none()
             });
-            away && shard.kick(&client_id)
+            away && shard.terminate_client(&client_id)
         };
-        self.ask(shard, discard).await.unwrap_or(false)
+        self.query_shard(shard, discard).await.unwrap_or(false)
     }
 
     /// Counters of all shards, what is retained, and the age of the oldest queued message.
     pub async fn metrics(&self) -> Vec<MetricFamily> {
-        let mut families = metrics::families(&self.shared.node.metrics);
+        let mut families = metrics::metric_families(&self.shared.node.metrics);
         let retained = self.shared.node.retained.size();
-        let oldest_ms = self.walk_all(OldestQueued::default).await;
+        let oldest_ms = self.scan_all_shards(OldestQueuedScan::default).await;
         let oldest_s = oldest_ms.into_iter().max().unwrap_or(0) as f64 / 1000.0;
         let gauge = |name, help, value| MetricFamily {
             name,

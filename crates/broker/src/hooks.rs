@@ -2,7 +2,7 @@
 //! message's life. The broker knows these points, not who listens.
 //!
 //! An implementation says once which points it wants ([`Hooks::interest`]); the others cost nothing, not even a call.
-//! Anything that waits is answered with [`Authentication::Later`], or goes through a bounded queue of the
+//! Anything that waits is answered with [`Authentication::Pending`], or goes through a bounded queue of the
 //! implementation's own: a hook that blocks stops its shard.
 
 use std::future::Future;
@@ -14,12 +14,12 @@ use std::sync::Arc;
 use mqtt::{Connect, Properties, QoS, ReasonCode, SubscriptionOptions, Version};
 
 mod chain;
-mod outgoing;
+mod outgoing_messages;
 
 pub use crate::core::message::MessageView;
-pub use crate::scram::Credential;
-pub use chain::Chain;
-pub use outgoing::{Draft, Drafted, Outgoing, Position};
+pub use crate::scram::ScramCredential;
+pub use chain::HookChain;
+pub use outgoing_messages::{MessageDraft, MessageDraftView, OutgoingMessages, OutgoingPosition};
 
 /// A set of hook points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,15 +39,15 @@ impl Interest {
     pub const DROP: Self = Self(1 << 9);
     pub const PING: Self = Self(1 << 10);
     /// A CONNECT that is refused.
-    pub const REFUSE: Self = Self(1 << 11);
+    pub const CONNECT_REFUSED: Self = Self(1 << 11);
     /// Sessions that begin and end.
     pub const SESSION: Self = Self(1 << 12);
     /// What clients may do or may not, whoever decided it.
-    pub const AUTHORIZED: Self = Self(1 << 13);
+    pub const AUTHORIZATION_DECIDED: Self = Self(1 << 13);
     /// QoS 1 and 2 messages that wait for a client without a connection.
-    pub const KEEP: Self = Self(1 << 14);
+    pub const QUEUE: Self = Self(1 << 14);
     /// Messages that may be denied whoever publishes them, besides what authorisation says.
-    pub const GUARD: Self = Self(1 << 15);
+    pub const PUBLISH_GUARD: Self = Self(1 << 15);
 
     pub fn contains(self, point: Self) -> bool {
         self.0 & point.0 == point.0
@@ -69,17 +69,17 @@ impl BitOr for Interest {
 
 /// Where a client comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Peer {
+pub enum PeerAddress {
     /// The client's address; behind a proxy that says so, the one the proxy saw.
     Tcp(SocketAddr),
     Unix,
 }
 
-impl std::fmt::Display for Peer {
+impl std::fmt::Display for PeerAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Peer::Tcp(address) => address.fmt(f),
-            Peer::Unix => f.write_str("unix"),
+            PeerAddress::Tcp(address) => address.fmt(f),
+            PeerAddress::Unix => f.write_str("unix"),
         }
     }
 }
@@ -101,19 +101,19 @@ pub struct Client<'a> {
     pub client_id: &'a str,
     pub username: Option<&'a str>,
     /// None once the session is without a connection.
-    pub peer: Option<Peer>,
+    pub peer: Option<PeerAddress>,
     /// The address that a session without a connection was connected from last, if the node has not been restarted since.
     pub last_address: Option<SocketAddr>,
     /// The node's address that it is connected to; `None`: it is not, or not over TCP.
-    pub local: Option<&'a SocketAddr>,
+    pub local_address: Option<&'a SocketAddr>,
     pub version: Version,
     /// Of its connection, or the last one.
-    pub connection: ConnectionFacts,
+    pub connection: ConnectionInfo,
 }
 
 /// What is known of a connection that has been let in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ConnectionFacts {
+pub struct ConnectionInfo {
     /// Milliseconds since 1970; 0: not let in yet.
     pub connected_ms: u64,
     /// 0 once the connection is gone.
@@ -138,11 +138,11 @@ pub struct Credentials<'a> {
     /// What the client's certificate says, if it showed one that was verified.
     pub certificate: Option<&'a CertificateNames>,
     /// The method of an enhanced authentication, which the broker conducts; its outcome is told with
-    /// [`Hooks::proven`].
+    /// [`Hooks::enhanced_auth_succeeded`].
     pub method: Option<&'a str>,
     pub listener: &'a str,
     /// Whether the listener lets clients in that show nothing.
-    pub lets_anonymous_in: bool,
+    pub allows_anonymous: bool,
     /// Whether the listener takes the certificate's common name as the user name.
     pub common_name_as_username: bool,
     pub keep_alive_s: u16,
@@ -155,9 +155,9 @@ pub struct RefusedConnect<'a> {
     /// What it said of itself, as far as it could be read.
     pub client_id: Option<&'a str>,
     pub username: Option<&'a str>,
-    pub peer: Peer,
+    pub peer: PeerAddress,
     /// The node's address that it came to; `None`: it was not over TCP.
-    pub local: Option<SocketAddr>,
+    pub local_address: Option<SocketAddr>,
     pub listener: &'a str,
     pub code: ReasonCode,
     /// What it sent, if that was a whole CONNECT. With its password.
@@ -166,7 +166,7 @@ pub struct RefusedConnect<'a> {
 
 /// How a client was let in.
 #[derive(Clone, Copy)]
-pub struct Accepted<'a> {
+pub struct AcceptedConnect<'a> {
     pub session_present: bool,
     /// What it sent. With its password.
     pub connect: &'a Connect<'a>,
@@ -180,13 +180,13 @@ pub struct Accepted<'a> {
 
 /// Where a message comes from that is published.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Origin<'a> {
+pub struct MessageOrigin<'a> {
     /// The client that sent it; `None`: the node itself, such as a delayed message or one of the API.
     pub client: Option<Client<'a>>,
     /// Of its PUBLISH; 0: it had none.
     pub packet_id: u16,
     pub dup: bool,
-    /// Of a message that hooks have asked for, see [`Draft`]; else 0.
+    /// Of a message that hooks have asked for, see [`MessageDraft`]; else 0.
     pub tag: u64,
 }
 
@@ -210,10 +210,10 @@ impl PacketFacts<'_> {
 pub enum Authentication {
     /// Not for this hook to say: the users of the configuration and the listener's rule for anonymous clients decide.
     Ignore,
-    Allow(Box<Grant>),
+    Allow(Box<ClientGrant>),
     Deny(ReasonCode),
     /// The answer comes later; the client waits, the shard does not.
-    Later(Pin<Box<dyn Future<Output = Authentication>>>),
+    Pending(Pin<Box<dyn Future<Output = Authentication>>>),
 }
 
 impl Authentication {
@@ -225,7 +225,7 @@ impl Authentication {
 
 /// What a client is given that is let in.
 #[derive(Default)]
-pub struct Grant {
+pub struct ClientGrant {
     /// Its name from now on; `None`: the one it gave.
     pub username: Option<Box<str>>,
     /// It proved no name: it has none, whatever it gave.
@@ -240,7 +240,7 @@ pub struct Grant {
 
 /// What one client may do. Lives with its session, goes with it from shard to shard, and answers at once.
 pub trait Permissions: Send + Sync {
-    fn check(&self, client: &Client<'_>, action: &Action<'_>) -> Authorization;
+    fn check(&self, client: &Client<'_>, action: &ClientAction<'_>) -> Authorization;
 
     /// Whether it may do everything, whatever the rules.
     fn is_superuser(&self) -> bool {
@@ -248,12 +248,16 @@ pub trait Permissions: Send + Sync {
     }
 
     /// The device the client is, if it is one of a registry.
-    fn device(&self) -> Option<DeviceNames<'_>> {
+    fn device(&self) -> Option<ClientDevice<'_>> {
         None
     }
 
-    /// Which rules decide about an action, in a word; asked only if somebody listens to [`Interest::AUTHORIZED`].
-    fn source(&self, client: &Client<'_>, action: &Action<'_>) -> Option<&'static str> {
+    /// Which rules decide about an action, in a word; asked only if somebody listens to [`Interest::AUTHORIZATION_DECIDED`].
+    fn decision_source(
+        &self,
+        client: &Client<'_>,
+        action: &ClientAction<'_>,
+    ) -> Option<&'static str> {
         let _ = (client, action);
         None
     }
@@ -261,14 +265,14 @@ pub trait Permissions: Send + Sync {
 
 /// Which device a client is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DeviceNames<'a> {
+pub struct ClientDevice<'a> {
     pub id: &'a str,
     pub product: &'a str,
 }
 
 /// What a client wants to do.
 #[derive(Debug, Clone, Copy)]
-pub enum Action<'a> {
+pub enum ClientAction<'a> {
     Publish {
         topic: &'a str,
         qos: QoS,
@@ -290,16 +294,16 @@ pub enum Authorization {
 
 /// Whether a message goes on to its subscribers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PublishVerdict {
     Continue,
-    /// It goes on, and [`Hooks::outgoing`] and [`Hooks::take_backpressure`] are asked when it has gone.
-    Follow,
+    /// It goes on, and [`Hooks::take_outgoing`] and [`Hooks::take_backpressure`] are asked when it has gone.
+    ContinueAndCollect,
     /// It ends here; its publisher is answered as if it had been delivered.
     Stop,
     /// It ends here, and is not accepted: what would keep it has no room now. Its publisher is told so with reason 0x97; before version 5
     /// its connection is closed.
     Refuse,
-    /// It ends here: nobody who publishes it may do so, see [`Hooks::denies`]. Its publisher is told so with reason 0x87.
+    /// It ends here: nobody who publishes it may do so, see [`Hooks::denies_publish`]. Its publisher is told so with reason 0x87.
     Deny,
 }
 
@@ -341,11 +345,11 @@ pub enum AckKind {
     PubComp,
 }
 
-/// See [`Hooks::settle`].
-pub type Settled = Box<dyn FnOnce() + Send + Sync>;
+/// See [`Hooks::notify_when_durable`].
+pub type DurableCallback = Box<dyn FnOnce() + Send + Sync>;
 
 /// Whether a publisher still has to wait, see [`Hooks::take_backpressure`]. Asked every millisecond: has to be quick.
-pub type Backpressure = Box<dyn Fn() -> bool + Send + Sync>;
+pub type BackpressureCheck = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// One shard's listener to what happens on it. Every method does nothing by default.
 pub trait Hooks {
@@ -362,14 +366,14 @@ pub trait Hooks {
 
     /// A client has proven by an enhanced authentication that it is the user of these credentials. Asked with
     /// [`Interest::AUTHENTICATE`]; `Ignore` lets it in.
-    fn proven(&mut self, credentials: &Credentials<'_>) -> Authentication {
+    fn enhanced_auth_succeeded(&mut self, credentials: &Credentials<'_>) -> Authentication {
         let _ = credentials;
         Authentication::Ignore
     }
 
     /// A client could not prove by an enhanced authentication that it is this user. Told with
     /// [`Interest::AUTHENTICATE`].
-    fn proof_failed(&mut self, username: &str, peer: Peer) {
+    fn enhanced_auth_failed(&mut self, username: &str, peer: PeerAddress) {
         let _ = (username, peer);
     }
 
@@ -381,18 +385,18 @@ pub trait Hooks {
 
     /// What proves a user by SCRAM-SHA-256, besides the users of the configuration. Asked with
     /// [`Interest::AUTHENTICATE`].
-    fn scram_credential(&mut self, username: &str) -> Option<Credential> {
+    fn scram_credential(&mut self, username: &str) -> Option<ScramCredential> {
         let _ = username;
         None
     }
 
     /// A client is not let in; whoever decided it.
-    fn refused(&mut self, refused: &RefusedConnect<'_>) {
+    fn connect_refused(&mut self, refused: &RefusedConnect<'_>) {
         let _ = refused;
     }
 
     /// Whether a client may do something whose session has no permissions of its own.
-    fn authorize(&mut self, client: &Client<'_>, action: &Action<'_>) -> Authorization {
+    fn authorize(&mut self, client: &Client<'_>, action: &ClientAction<'_>) -> Authorization {
         let _ = (client, action);
         Authorization::Allow
     }
@@ -401,7 +405,7 @@ pub trait Hooks {
     fn authorized(
         &mut self,
         client: &Client<'_>,
-        action: &Action<'_>,
+        action: &ClientAction<'_>,
         answer: Authorization,
         source: Option<&'static str>,
     ) {
@@ -409,7 +413,7 @@ pub trait Hooks {
     }
 
     /// The client is connected; its CONNACK is on its way.
-    fn connected(&mut self, client: &Client<'_>, accepted: &Accepted<'_>) {
+    fn connected(&mut self, client: &Client<'_>, accepted: &AcceptedConnect<'_>) {
         let _ = (client, accepted);
     }
 
@@ -458,24 +462,24 @@ pub trait Hooks {
     }
 
     /// Whether a message must not be published: it is neither retained nor delivered, no hook is told of it, and its publisher gets
-    /// 0x87. Asked with [`Interest::GUARD`] before [`Hooks::publish`], for topics that [`Hooks::wants_topic`] wants, whatever the
+    /// 0x87. Asked with [`Interest::PUBLISH_GUARD`] before [`Hooks::publish`], for topics that [`Hooks::wants_topic`] wants, whatever the
     /// message comes from.
-    fn denies(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> bool {
+    fn denies_publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> bool {
         let _ = (message, origin);
         false
     }
 
-    /// Whether a QoS 1 or 2 message is refused as by [`Verdict::Refuse`]. Asked of all hooks before the first is told, so that none has
+    /// Whether a QoS 1 or 2 message is refused as by `PublishVerdict::RejectClient`. Asked of all hooks before the first is told, so that none has
     /// made anything of a message that its publisher will send again.
-    fn refuses(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> bool {
+    fn refuses_publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> bool {
         let _ = (message, origin);
         false
     }
 
     /// A message was accepted from a client, or from the broker itself (wills, delayed messages, the API).
-    fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
+    fn publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> PublishVerdict {
         let _ = (message, origin);
-        Verdict::Continue
+        PublishVerdict::Continue
     }
 
     /// A message was put on its way to one subscriber's socket. `packet_id` is 0 for QoS 0.
@@ -495,7 +499,7 @@ pub trait Hooks {
     }
 
     /// A QoS 1 or 2 message waits for a client without a connection.
-    fn kept(&mut self, client: &Client<'_>, message: &MessageView<'_>) {
+    fn queued(&mut self, client: &Client<'_>, message: &MessageView<'_>) {
         let _ = (client, message);
     }
 
@@ -505,7 +509,7 @@ pub trait Hooks {
         &mut self,
         client: Option<&Client<'_>>,
         message: &MessageView<'_>,
-        origin: &Origin<'_>,
+        origin: &MessageOrigin<'_>,
         why: DropReason,
     ) {
         let _ = (client, message, origin, why);
@@ -515,38 +519,38 @@ pub trait Hooks {
         let _ = client;
     }
 
-    /// Messages to publish because of what was told. Asked until there are none, at once after [`Verdict::Follow`], and
+    /// Messages to publish because of what was told. Asked until there are none, at once after [`PublishVerdict::ContinueAndCollect`], and
     /// else when the shard is done with what a client has sent. They are told to [`Hooks::publish`] like all others.
-    fn outgoing(&mut self) -> Option<Outgoing> {
+    fn take_outgoing(&mut self) -> Option<OutgoingMessages> {
         None
     }
 
-    /// Gets back what [`Hooks::outgoing`] gave, published, for its allocation.
-    fn published(&mut self, outgoing: Outgoing) {
+    /// Gets back what [`Hooks::take_outgoing`] gave, published, for its allocation.
+    fn recycle_outgoing(&mut self, outgoing: OutgoingMessages) {
         let _ = outgoing;
     }
 
     /// Whether something that came of what was told in this turn is not safe yet, so that the answers of this turn have to wait for
-    /// it. Asked like [`Hooks::outgoing`], before [`Hooks::take_backpressure`]; heeded where there is a store, whose turns answers wait for.
-    fn is_unsettled(&mut self) -> bool {
+    /// it. Asked like [`Hooks::take_outgoing`], before [`Hooks::take_backpressure`]; heeded where there is a store, whose turns answers wait for.
+    fn has_unsettled_work(&mut self) -> bool {
         false
     }
 
-    /// The turn is over in which [`Hooks::is_unsettled`] said so. Calls `done`, from any thread, when all that came of it is safe; to
+    /// The turn is over in which [`Hooks::has_unsettled_work`] said so. Calls `done`, from any thread, when all that came of it is safe; to
     /// drop it is to call nobody, and the answers wait for ever.
-    fn settle(&mut self, done: Settled) {
+    fn notify_when_durable(&mut self, done: DurableCallback) {
         done();
     }
 
     /// What the publisher of what was told since this was asked last is to wait for, because something behind this implementation takes
-    /// no more of it. Asked like [`Hooks::outgoing`]. Others are not made to wait.
-    fn take_backpressure(&mut self) -> Option<Backpressure> {
+    /// no more of it. Asked like [`Hooks::take_outgoing`]. Others are not made to wait.
+    fn take_backpressure(&mut self) -> Option<BackpressureCheck> {
         None
     }
 
-    /// A message of [`Hooks::outgoing`] is not published: too many come of one message, see
-    /// [`Limits::max_derived_messages`](crate::config::Limits::max_derived_messages).
-    fn discarded(&mut self, topic: &str, tag: u64) {
+    /// A message of [`Hooks::take_outgoing`] is not published: too many come of one message, see
+    /// [`BrokerLimits::max_derived_messages`](crate::config::BrokerLimits::max_derived_messages).
+    fn outgoing_dropped(&mut self, topic: &str, tag: u64) {
         let _ = (topic, tag);
     }
 

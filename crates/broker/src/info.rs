@@ -8,7 +8,7 @@ use serde::Serialize;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClientInfo {
     pub client_id: String,
-    /// `device:ID` for a device of the registry, whatever credential it shows.
+    /// `device:MESSAGE_ID_BYTES` for a device of the registry, whatever credential it shows.
     pub username: Option<String>,
     /// The device it is and its product, while it is known to this node: from its first connection after a start.
     pub device: Option<String>,
@@ -82,7 +82,7 @@ pub struct ListenerInfo {
 
 /// Which rows to answer: all that match every given condition, sorted by client id (then topic filter).
 #[derive(Debug, Clone, Default)]
-pub struct Query {
+pub struct ListQuery {
     /// Exact client id.
     pub client_id: Option<String>,
     /// Substring of the client id.

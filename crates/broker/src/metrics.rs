@@ -76,7 +76,7 @@ shard_metrics! {
     InboxBytes Gauge "shard_inbox_bytes" [] "Bytes waiting from other shards.";
 }
 
-const METRICS: usize = SPECS.len();
+const METRIC_COUNT: usize = SPECS.len();
 
 /// Upper bounds in microseconds of the publish-to-socket latency histogram.
 const LATENCY_BOUNDS_US: [u64; 14] = [
@@ -84,7 +84,7 @@ const LATENCY_BOUNDS_US: [u64; 14] = [
 ];
 
 pub struct ShardMetrics {
-    values: [AtomicU64; METRICS],
+    values: [AtomicU64; METRIC_COUNT],
     latency_buckets: [AtomicU64; LATENCY_BOUNDS_US.len() + 1],
     latency_sum_us: AtomicU64,
 }
@@ -135,14 +135,14 @@ impl ShardMetrics {
 }
 
 /// The sum of one metric over all shards.
-pub fn total(shards: &[std::sync::Arc<ShardMetrics>], metric: Metric) -> u64 {
+pub fn sum_over_shards(shards: &[std::sync::Arc<ShardMetrics>], metric: Metric) -> u64 {
     shards
         .iter()
         .fold(0, |sum, shard| sum.wrapping_add(shard.get(metric)))
 }
 
 /// Metrics that are told per shard, since their point is how evenly shards are used.
-const PER_SHARD: [Metric; 4] = [
+const PER_SHARD_METRICS: [Metric; 4] = [
     Metric::Connections,
     Metric::BusyNanoseconds,
     Metric::InboxBytes,
@@ -150,7 +150,7 @@ const PER_SHARD: [Metric; 4] = [
 ];
 
 /// Everything the shards count, as families in the order of the table.
-pub(crate) fn families(shards: &[std::sync::Arc<ShardMetrics>]) -> Vec<MetricFamily> {
+pub(crate) fn metric_families(shards: &[std::sync::Arc<ShardMetrics>]) -> Vec<MetricFamily> {
     let mut families: Vec<MetricFamily> = Vec::new();
     for (at, spec) in SPECS.iter().enumerate() {
         let read = |shard: &ShardMetrics| {
@@ -166,7 +166,10 @@ pub(crate) fn families(shards: &[std::sync::Arc<ShardMetrics>]) -> Vec<MetricFam
             .iter()
             .map(|&(k, v)| (k, v.to_owned()))
             .collect();
-        let samples = if PER_SHARD.iter().any(|&metric| metric as usize == at) {
+        let samples = if PER_SHARD_METRICS
+            .iter()
+            .any(|&metric| metric as usize == at)
+        {
             (0..)
                 .zip(shards)
                 .map(|(n, shard): (usize, _)| MetricSample {
@@ -194,11 +197,11 @@ pub(crate) fn families(shards: &[std::sync::Arc<ShardMetrics>]) -> Vec<MetricFam
             }),
         }
     }
-    families.push(latency(shards));
+    families.push(latency_family(shards));
     families
 }
 
-fn latency(shards: &[std::sync::Arc<ShardMetrics>]) -> MetricFamily {
+fn latency_family(shards: &[std::sync::Arc<ShardMetrics>]) -> MetricFamily {
     let sum_of = |pick: &dyn Fn(&ShardMetrics) -> u64| shards.iter().map(|s| pick(s)).sum::<u64>();
     let mut count = 0;
     let mut buckets = Vec::new();

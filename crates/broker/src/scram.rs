@@ -15,7 +15,7 @@ use ring::{digest, hmac, pbkdf2};
 
 /// The name of the method in MQTT's Authentication Method property.
 pub const METHOD: &str = "SCRAM-SHA-256";
-/// What [`Credential::generate`] is given when nothing else is asked for: about 4 ms of one core a login.
+/// What [`ScramCredential::generate`] is given when nothing else is asked for: about 4 ms of one core a login.
 pub const DEFAULT_ITERATIONS: u32 = 15_000;
 /// RFC 7677, section 4: the fewest iterations a server should use.
 pub const MIN_ITERATIONS: u32 = 4096;
@@ -30,7 +30,7 @@ const MAX_NONCE_CHARS: usize = 256;
 const MAX_MESSAGE_BYTES: usize = 8192;
 const SCHEME: &str = "scram-sha-256";
 
-type Key = [u8; KEY_BYTES];
+type ScramKey = [u8; KEY_BYTES];
 
 /// Why an exchange or a credential is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -63,14 +63,14 @@ pub enum ScramError {
 ///
 /// Its text form is `scram-sha-256$ITERATIONS$SALT$STORED_KEY$SERVER_KEY`, the last three in base64.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Credential {
+pub struct ScramCredential {
     iterations: NonZeroU32,
     salt: Vec<u8>,
-    stored_key: Key,
-    server_key: Key,
+    stored_key: ScramKey,
+    server_key: ScramKey,
 }
 
-impl Credential {
+impl ScramCredential {
     /// Derives a credential from a password with a fresh random salt. `iterations` is raised or cut to
     /// [`MIN_ITERATIONS`]..=[`MAX_ITERATIONS`].
     pub fn generate(password: &[u8], iterations: u32) -> Result<Self, ScramError> {
@@ -95,7 +95,7 @@ impl Credential {
     /// (milliseconds), so not for a thread that routes messages.
     pub fn verify_password(&self, password: &[u8]) -> bool {
         let salted = salted_password(password, &self.salt, self.iterations);
-        equal(&sha256(&client_key(&salted)), &self.stored_key)
+        constant_time_eq(&sha256(&client_key(&salted)), &self.stored_key)
     }
 
     pub fn iterations(&self) -> u32 {
@@ -103,7 +103,7 @@ impl Credential {
     }
 }
 
-impl FromStr for Credential {
+impl FromStr for ScramCredential {
     type Err = ScramError;
 
     fn from_str(text: &str) -> Result<Self, ScramError> {
@@ -148,7 +148,7 @@ impl FromStr for Credential {
     }
 }
 
-impl fmt::Display for Credential {
+impl fmt::Display for ScramCredential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -162,7 +162,7 @@ impl fmt::Display for Credential {
 }
 
 /// Shows nothing that helps to guess the password.
-impl fmt::Debug for Credential {
+impl fmt::Debug for ScramCredential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Credential({SCHEME}, {} iterations)", self.iterations)
     }
@@ -171,12 +171,12 @@ impl fmt::Debug for Credential {
 /// Answers for users that do not exist: the same salt for the same name each time, so that asking does not
 /// tell who exists. The secret has to outlive a restart to keep that up across it.
 #[derive(Clone)]
-pub struct Decoy {
+pub struct DecoyCredentials {
     secret: hmac::Key,
     iterations: NonZeroU32,
 }
 
-impl Decoy {
+impl DecoyCredentials {
     /// `iterations` should be what the node's real credentials have.
     pub fn new(secret: &[u8], iterations: u32) -> Self {
         Self {
@@ -195,14 +195,14 @@ impl Decoy {
 
     /// A credential that no password fits and that nobody can tell from a real one. Verifying a plain
     /// password against it takes as long as against a real one.
-    pub fn credential(&self, username: &str) -> Credential {
-        let part = |label: &[u8]| -> Key {
+    pub fn credential(&self, username: &str) -> ScramCredential {
+        let part = |label: &[u8]| -> ScramKey {
             let mut context = hmac::Context::with_key(&self.secret);
             context.update(label);
             context.update(username.as_bytes());
             tag_bytes(&context.sign())
         };
-        Credential {
+        ScramCredential {
             iterations: self.iterations,
             salt: part(b"salt:")[..SALT_BYTES].to_vec(),
             stored_key: part(b"stored:"),
@@ -215,18 +215,18 @@ impl Decoy {
 pub struct ServerScram {
     nonce: String,
     username: String,
-    state: ServerState,
+    state: ServerScramState,
 }
 
-enum ServerState {
+enum ServerScramState {
     Start,
     /// Boxed: most of a connection's life there is no exchange.
-    WaitsForProof(Box<Challenge>),
+    WaitsForProof(Box<ScramChallenge>),
     Over,
 }
 
-struct Challenge {
-    credential: Credential,
+struct ScramChallenge {
+    credential: ScramCredential,
     known: bool,
     /// `client-first-message-bare "," server-first-message`, the front of the AuthMessage.
     auth_message: String,
@@ -245,7 +245,7 @@ impl ServerScram {
         Self {
             nonce,
             username: String::new(),
-            state: ServerState::Start,
+            state: ServerScramState::Start,
         }
     }
 
@@ -254,13 +254,14 @@ impl ServerScram {
     pub fn first(
         &mut self,
         client_first: &[u8],
-        decoy: &Decoy,
-        lookup: impl FnOnce(&str) -> Option<Credential>,
+        decoy: &DecoyCredentials,
+        lookup: impl FnOnce(&str) -> Option<ScramCredential>,
     ) -> Result<Vec<u8>, ScramError> {
-        let ServerState::Start = std::mem::replace(&mut self.state, ServerState::Over) else {
+        let ServerScramState::Start = std::mem::replace(&mut self.state, ServerScramState::Over)
+        else {
             return Err(ScramError::OutOfOrder("the exchange has already begun"));
         };
-        let message = ClientFirst::parse(text(client_first)?)?;
+        let message = ClientFirst::parse(utf8_message(client_first)?)?;
         let found = lookup(&message.username);
         let known = found.is_some();
         let credential = found.unwrap_or_else(|| decoy.credential(&message.username));
@@ -271,7 +272,7 @@ impl ServerScram {
             credential.iterations
         );
         self.username = message.username;
-        self.state = ServerState::WaitsForProof(Box::new(Challenge {
+        self.state = ServerScramState::WaitsForProof(Box::new(ScramChallenge {
             credential,
             known,
             auth_message: format!("{},{server_first}", message.bare),
@@ -284,12 +285,12 @@ impl ServerScram {
     /// Takes the client's proof and answers the server's signature. On an error the exchange is over and
     /// the client is not who it says.
     pub fn last(&mut self, client_final: &[u8]) -> Result<Vec<u8>, ScramError> {
-        let ServerState::WaitsForProof(challenge) =
-            std::mem::replace(&mut self.state, ServerState::Over)
+        let ServerScramState::WaitsForProof(challenge) =
+            std::mem::replace(&mut self.state, ServerScramState::Over)
         else {
             return Err(ScramError::OutOfOrder("no challenge is open"));
         };
-        let message = text(client_final)?;
+        let message = utf8_message(client_final)?;
         let (without_proof, proof) = message
             .rsplit_once(",p=")
             .ok_or(ScramError::Malformed("client-final has no proof p="))?;
@@ -297,13 +298,13 @@ impl ServerScram {
             "the proof p= must be 32 bytes in base64",
         ))?;
         let mut attributes = without_proof.split(',');
-        let binding = attribute(attributes.next(), "c=", "client-final must begin with c=")?;
+        let binding = expect_attribute(attributes.next(), "c=", "client-final must begin with c=")?;
         if BASE64.decode(binding).ok().as_deref() != Some(challenge.gs2_header.as_bytes()) {
             return Err(ScramError::Malformed(
                 "c= does not repeat the header of client-first",
             ));
         }
-        let nonce = attribute(attributes.next(), "r=", "r= must follow c=")?;
+        let nonce = expect_attribute(attributes.next(), "r=", "r= must follow c=")?;
         if nonce != challenge.nonce {
             return Err(ScramError::Malformed(
                 "r= is not the nonce of the challenge",
@@ -313,7 +314,7 @@ impl ServerScram {
         let auth_message = format!("{},{without_proof}", challenge.auth_message);
         let credential = &challenge.credential;
         let signature = hmac_sha256(&credential.stored_key, auth_message.as_bytes());
-        let fits = equal(&sha256(&xor(&proof, &signature)), &credential.stored_key);
+        let fits = constant_time_eq(&sha256(&xor(&proof, &signature)), &credential.stored_key);
         let server_signature = hmac_sha256(&credential.server_key, auth_message.as_bytes());
         if !(fits & challenge.known) {
             return Err(ScramError::BadCredentials);
@@ -334,13 +335,13 @@ pub struct ClientScram {
     password: Vec<u8>,
     nonce: String,
     first_bare: String,
-    state: ClientState,
+    state: ClientScramState,
 }
 
-enum ClientState {
+enum ClientScramState {
     WaitsForChallenge,
     WaitsForSignature {
-        server_key: Key,
+        server_key: ScramKey,
         auth_message: String,
     },
     Over,
@@ -359,7 +360,7 @@ impl ClientScram {
             password: password.to_vec(),
             first_bare: format!("n={name},r={nonce}"),
             nonce,
-            state: ClientState::WaitsForChallenge,
+            state: ClientScramState::WaitsForChallenge,
         }
     }
 
@@ -370,19 +371,20 @@ impl ClientScram {
 
     /// Takes the server's challenge and answers the proof. Costs the iterations the server asks for.
     pub fn last(&mut self, server_first: &[u8]) -> Result<Vec<u8>, ScramError> {
-        let ClientState::WaitsForChallenge = std::mem::replace(&mut self.state, ClientState::Over)
+        let ClientScramState::WaitsForChallenge =
+            std::mem::replace(&mut self.state, ClientScramState::Over)
         else {
             return Err(ScramError::OutOfOrder("the challenge was answered already"));
         };
-        let server_first = text(server_first)?;
+        let server_first = utf8_message(server_first)?;
         let mut attributes = server_first.split(',');
-        let nonce = attribute(attributes.next(), "r=", "server-first must begin with r=")?;
+        let nonce = expect_attribute(attributes.next(), "r=", "server-first must begin with r=")?;
         if !nonce.starts_with(&self.nonce) || nonce.len() == self.nonce.len() {
             return Err(ScramError::Malformed(
                 "r= does not extend the client's nonce",
             ));
         }
-        let salt = attribute(attributes.next(), "s=", "s= must follow r=")?;
+        let salt = expect_attribute(attributes.next(), "s=", "s= must follow r=")?;
         let salt = BASE64
             .decode(salt)
             .ok()
@@ -390,7 +392,7 @@ impl ClientScram {
             .ok_or(ScramError::Malformed(
                 "the salt s= must be 1 to 256 bytes in base64",
             ))?;
-        let iterations = attribute(attributes.next(), "i=", "i= must follow s=")?
+        let iterations = expect_attribute(attributes.next(), "i=", "i= must follow s=")?
             .parse()
             .ok()
             .filter(|n| (MIN_ITERATIONS..=MAX_ITERATIONS).contains(n))
@@ -405,7 +407,7 @@ impl ClientScram {
         let auth_message = format!("{},{server_first},{without_proof}", self.first_bare);
         let signature = hmac_sha256(&sha256(&client_key), auth_message.as_bytes());
         let proof = xor(&client_key, &signature);
-        self.state = ClientState::WaitsForSignature {
+        self.state = ClientScramState::WaitsForSignature {
             server_key: hmac_sha256(&salted, b"Server Key"),
             auth_message,
         };
@@ -414,19 +416,20 @@ impl ClientScram {
 
     /// Takes the server's last message; `Ok` means that the server knows the credential too.
     pub fn finish(&mut self, server_final: &[u8]) -> Result<(), ScramError> {
-        let ClientState::WaitsForSignature {
+        let ClientScramState::WaitsForSignature {
             server_key,
             auth_message,
-        } = std::mem::replace(&mut self.state, ClientState::Over)
+        } = std::mem::replace(&mut self.state, ClientScramState::Over)
         else {
             return Err(ScramError::OutOfOrder("no proof was sent"));
         };
-        let message = text(server_final)?;
+        let message = utf8_message(server_final)?;
         let verdict = message.split(',').next().unwrap_or(message);
         if let Some(reason) = verdict.strip_prefix("e=") {
             return Err(ScramError::RefusedByServer(reason.to_owned()));
         }
-        let signature = attribute(Some(verdict), "v=", "server-final must begin with v= or e=")?;
+        let signature =
+            expect_attribute(Some(verdict), "v=", "server-final must begin with v= or e=")?;
         let signature = BASE64
             .decode(signature)
             .map_err(|_| ScramError::Malformed("the signature v= must be base64"))?;
@@ -468,16 +471,17 @@ impl<'a> ClientFirst<'a> {
             Some(extension) if extension.starts_with("m=") => {
                 return Err(ScramError::Malformed("m= asks for an unknown extension"));
             }
-            name => attribute(name, "n=", "n= must follow the header")?,
+            name => expect_attribute(name, "n=", "n= must follow the header")?,
         };
         let username = decode_name(name)?;
         if !authzid.is_empty() {
-            let wanted = attribute(Some(authzid), "a=", "the header's second field must be a=")?;
+            let wanted =
+                expect_attribute(Some(authzid), "a=", "the header's second field must be a=")?;
             if decode_name(wanted)? != username {
                 return Err(ScramError::Malformed("a= must be the same user as n="));
             }
         }
-        let nonce = attribute(attributes.next(), "r=", "r= must follow n=")?;
+        let nonce = expect_attribute(attributes.next(), "r=", "r= must follow n=")?;
         let printable = |b: u8| b.is_ascii_graphic() && b != b',';
         if nonce.is_empty() || nonce.len() > MAX_NONCE_CHARS || !nonce.bytes().all(printable) {
             return Err(ScramError::Malformed(
@@ -514,7 +518,7 @@ fn decode_name(name: &str) -> Result<String, ScramError> {
     Ok(decoded)
 }
 
-fn attribute<'a>(
+fn expect_attribute<'a>(
     field: Option<&'a str>,
     name: &str,
     missing: &'static str,
@@ -524,14 +528,14 @@ fn attribute<'a>(
         .ok_or(ScramError::Malformed(missing))
 }
 
-fn text(message: &[u8]) -> Result<&str, ScramError> {
+fn utf8_message(message: &[u8]) -> Result<&str, ScramError> {
     if message.len() > MAX_MESSAGE_BYTES {
         return Err(ScramError::Malformed("longer than 8192 bytes"));
     }
     std::str::from_utf8(message).map_err(|_| ScramError::Malformed("not UTF-8"))
 }
 
-fn decode_key(text: &str) -> Option<Key> {
+fn decode_key(text: &str) -> Option<ScramKey> {
     BASE64.decode(text).ok()?.try_into().ok()
 }
 
@@ -547,7 +551,7 @@ fn fill_random(bytes: &mut [u8]) -> Result<(), ScramError> {
         .map_err(|_| ScramError::NoRandomness)
 }
 
-fn salted_password(password: &[u8], salt: &[u8], iterations: NonZeroU32) -> Key {
+fn salted_password(password: &[u8], salt: &[u8], iterations: NonZeroU32) -> ScramKey {
     let mut salted = [0; KEY_BYTES];
     pbkdf2::derive(
         pbkdf2::PBKDF2_HMAC_SHA256,
@@ -559,36 +563,36 @@ fn salted_password(password: &[u8], salt: &[u8], iterations: NonZeroU32) -> Key 
     salted
 }
 
-fn client_key(salted_password: &Key) -> Key {
+fn client_key(salted_password: &ScramKey) -> ScramKey {
     hmac_sha256(salted_password, b"Client Key")
 }
 
-fn hmac_sha256(key: &Key, message: &[u8]) -> Key {
+fn hmac_sha256(key: &ScramKey, message: &[u8]) -> ScramKey {
     tag_bytes(&hmac::sign(
         &hmac::Key::new(hmac::HMAC_SHA256, key),
         message,
     ))
 }
 
-fn tag_bytes(tag: &hmac::Tag) -> Key {
+fn tag_bytes(tag: &hmac::Tag) -> ScramKey {
     tag.as_ref()
         .try_into()
         .expect("an HMAC-SHA-256 tag is 32 bytes")
 }
 
-fn sha256(bytes: &[u8]) -> Key {
+fn sha256(bytes: &[u8]) -> ScramKey {
     digest::digest(&digest::SHA256, bytes)
         .as_ref()
         .try_into()
         .expect("a SHA-256 digest is 32 bytes")
 }
 
-fn xor(a: &Key, b: &Key) -> Key {
+fn xor(a: &ScramKey, b: &ScramKey) -> ScramKey {
     std::array::from_fn(|i| a[i] ^ b[i])
 }
 
 /// Equality in a time that does not depend on where the first difference is.
-fn equal(a: &Key, b: &Key) -> bool {
+fn constant_time_eq(a: &ScramKey, b: &ScramKey) -> bool {
     std::hint::black_box(a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y))) == 0
 }
 
@@ -606,13 +610,13 @@ mod tests {
          p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=";
     const SERVER_FINAL: &str = "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";
 
-    fn rfc_credential() -> Credential {
+    fn rfc_credential() -> ScramCredential {
         let salt = BASE64.decode("W22ZaJ0SNY7soEsUEjb6gQ==").unwrap();
-        Credential::derive(b"pencil", salt, NonZeroU32::new(4096).unwrap())
+        ScramCredential::derive(b"pencil", salt, NonZeroU32::new(4096).unwrap())
     }
 
-    fn decoy() -> Decoy {
-        Decoy::new(b"secret", 4096)
+    fn decoy() -> DecoyCredentials {
+        DecoyCredentials::new(b"secret", 4096)
     }
 
     fn rfc_server() -> ServerScram {
@@ -651,7 +655,7 @@ mod tests {
 
     #[test]
     fn both_sides_agree_on_names_with_commas_and_a_generated_credential() {
-        let credential = Credential::generate("pä,ss".as_bytes(), 0).unwrap();
+        let credential = ScramCredential::generate("pä,ss".as_bytes(), 0).unwrap();
         assert_eq!(credential.iterations(), MIN_ITERATIONS);
         let mut client = ClientScram::new("a=b,ü", "pä,ss".as_bytes()).unwrap();
         let mut server = ServerScram::new().unwrap();
@@ -816,9 +820,9 @@ mod tests {
 
     #[test]
     fn a_credential_survives_its_text_form_and_checks_passwords() {
-        let credential = Credential::generate(b"pencil", MIN_ITERATIONS).unwrap();
+        let credential = ScramCredential::generate(b"pencil", MIN_ITERATIONS).unwrap();
         let text = credential.to_string();
-        assert_eq!(text.parse::<Credential>().unwrap(), credential);
+        assert_eq!(text.parse::<ScramCredential>().unwrap(), credential);
         assert!(credential.verify_password(b"pencil"));
         assert!(!credential.verify_password(b"Pencil"));
         assert!(!credential.verify_password(b""));
@@ -831,7 +835,7 @@ mod tests {
 
     #[test]
     fn a_bad_credential_says_which_part_is_bad() {
-        let message = |text: &str| text.parse::<Credential>().unwrap_err().to_string();
+        let message = |text: &str| text.parse::<ScramCredential>().unwrap_err().to_string();
         let key = BASE64.encode([0; 32]);
         let shape =
             "not a credential: expected scram-sha-256$ITERATIONS$SALT$STORED_KEY$SERVER_KEY";

@@ -1,6 +1,6 @@
 //! Rows on their way to a system.
 
-use crate::row::Row;
+use crate::row::SinkRow;
 
 /// Names a row for good: the same each time it is tried, and for rows of a disk queue also after a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,14 +18,14 @@ impl std::fmt::Display for RowId {
 
 /// Rows that are written together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Batch {
+pub struct SinkBatch {
     bytes: Vec<u8>,
     ends: Vec<usize>,
     numbers: Vec<u64>,
     epoch: u64,
 }
 
-impl Batch {
+impl SinkBatch {
     pub fn new(epoch: u64) -> Self {
         Self {
             epoch,
@@ -33,7 +33,7 @@ impl Batch {
         }
     }
 
-    pub fn push(&mut self, number: u64, row: Row<'_>) {
+    pub fn push(&mut self, number: u64, row: SinkRow<'_>) {
         self.bytes.extend_from_slice(row.as_bytes());
         self.ends.push(self.bytes.len());
         self.numbers.push(number);
@@ -58,12 +58,12 @@ impl Batch {
 
     /// # Panics
     /// If there is no such row.
-    pub fn row(&self, at: usize) -> Row<'_> {
+    pub fn row(&self, at: usize) -> SinkRow<'_> {
         let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
-        Row::from_bytes(&self.bytes[start..self.ends[at]])
+        SinkRow::from_bytes(&self.bytes[start..self.ends[at]])
     }
 
-    pub fn rows(&self) -> impl ExactSizeIterator<Item = Row<'_>> {
+    pub fn rows(&self) -> impl ExactSizeIterator<Item = SinkRow<'_>> {
         (0..self.len()).map(|at| self.row(at))
     }
 
@@ -75,8 +75,8 @@ impl Batch {
     }
 
     /// The rows at these places, in this order.
-    pub fn pick(&self, places: impl IntoIterator<Item = usize>) -> Batch {
-        let mut picked = Batch::new(self.epoch);
+    pub fn select_rows(&self, places: impl IntoIterator<Item = usize>) -> SinkBatch {
+        let mut picked = SinkBatch::new(self.epoch);
         for at in places {
             picked.push(self.numbers[at], self.row(at));
         }

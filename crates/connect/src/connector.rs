@@ -12,16 +12,16 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value};
 
-use crate::batch::Batch;
-use crate::post::{Admitted, Head, Refused};
-use crate::settings::Invalid;
+use crate::batch::SinkBatch;
+use crate::push::{PushError, PushRequest, RequestHead};
+use crate::settings::SettingsError;
 
-pub type Doing<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-pub type Opened = Result<Arc<dyn Connector>, Invalid>;
+pub type OpenConnectorResult = Result<Arc<dyn Connector>, SettingsError>;
 
 /// A kind of connector.
-pub struct Kind {
+pub struct ConnectorKind {
     /// The `type` of a connector's settings.
     pub name: &'static str,
     /// For people: `MySQL and MariaDB`.
@@ -35,7 +35,7 @@ pub struct Kind {
     /// Of what a source is told besides what all sources are told. `None`: nothing can be received from these systems.
     pub source_schema: Option<fn(&mut SchemaGenerator) -> Schema>,
     /// Makes a connector from its settings. Connects nowhere yet; runs within a tokio runtime.
-    pub open: fn(Map<String, Value>, &Context) -> Opened,
+    pub open: fn(Map<String, Value>, &ConnectorContext) -> OpenConnectorResult,
 }
 
 /// How large batches are where nobody says.
@@ -47,7 +47,7 @@ pub struct BatchDefaults {
 }
 
 impl BatchDefaults {
-    pub const USUAL: Self = Self {
+    pub const DEFAULT: Self = Self {
         max_rows: 500,
         max_bytes: 1 << 20,
         max_wait_ms: 10,
@@ -56,7 +56,7 @@ impl BatchDefaults {
 
 /// What a connector may use of its surroundings.
 #[derive(Debug, Clone, Default)]
-pub struct Context {
+pub struct ConnectorContext {
     /// The connector's name, for logs.
     pub name: String,
     /// Where the node keeps files; relative paths of settings are below it.
@@ -71,15 +71,21 @@ pub fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 /// One outside system with its address, credentials, TLS and pool of connections; shared by many sinks.
 pub trait Connector: Send + Sync + 'static {
     /// Reads what a sink is told about this kind of system. Connects nowhere yet.
-    fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid>;
+    fn writer(
+        self: Arc<Self>,
+        settings: Map<String, Value>,
+    ) -> Result<Arc<dyn SinkWriter>, SettingsError>;
 
     /// Reaches the system with its credentials; says what answered, such as `MariaDB 11.8.3`.
-    fn test(&self) -> Doing<'_, Result<String, Failure>>;
+    fn test(&self) -> BoxFuture<'_, Result<String, ConnectorError>>;
 
     /// Reads what a source is told about this kind of system.
-    fn reader(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Reader>, Invalid> {
+    fn reader(
+        self: Arc<Self>,
+        settings: Map<String, Value>,
+    ) -> Result<Arc<dyn SourceReader>, SettingsError> {
         let _ = settings;
-        Err(Invalid::new(
+        Err(SettingsError::new(
             "connector",
             "nothing can be received from connectors of this type",
         ))
@@ -87,38 +93,39 @@ pub trait Connector: Send + Sync + 'static {
 }
 
 /// How a sink writes.
-pub trait Writer: Send + Sync + 'static {
+pub trait SinkWriter: Send + Sync + 'static {
     /// Writes the rows of a batch, in their order. It is called again with what is to be tried again; several batches are
     /// written at the same time unless the sink keeps an order. The future is dropped when it takes too long.
-    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written>;
+    fn write<'a>(&'a self, batch: &'a SinkBatch) -> BoxFuture<'a, WriteOutcome>;
 
     /// Asks the system whether the sink's statement or table is right, without writing a row; says what was found. `None`: the
     /// kind has nothing of this sort to ask.
-    fn check(&self) -> Option<Doing<'_, Result<String, Failure>>> {
+    fn check(&self) -> Option<BoxFuture<'_, Result<String, ConnectorError>>> {
         None
     }
 
     /// Called when the sink ends: finishes what is open, such as a file that is not yet renamed.
-    fn close(&self) -> Doing<'_, ()> {
+    fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 }
 
 /// What became of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Written {
+pub enum WriteOutcome {
     /// The system has all rows.
     All,
     /// The system has all rows but these, by their place in the batch, each place once.
-    Except(Vec<(usize, Failure)>),
+    Except(Vec<(usize, ConnectorError)>),
     /// The system has none of the rows, or it is not known whether it has.
-    Failed(Failure),
+    Failed(ConnectorError),
 }
 
-impl Written {
+impl WriteOutcome {
     /// All of so many rows but these. If none is left and all may work later, it is the system that has failed.
-    pub fn except(rows: usize, failures: Vec<(usize, Failure)>) -> Self {
-        let is_passing = |(_, failure): &(usize, Failure)| failure.lasting == Lasting::Passing;
+    pub fn all_except(rows: usize, failures: Vec<(usize, ConnectorError)>) -> Self {
+        let is_passing =
+            |(_, failure): &(usize, ConnectorError)| failure.retryable == Retryable::Transient;
         if failures.is_empty() {
             return Self::All;
         }
@@ -129,8 +136,8 @@ impl Written {
     }
 }
 
-impl From<Result<(), Failure>> for Written {
-    fn from(result: Result<(), Failure>) -> Self {
+impl From<Result<(), ConnectorError>> for WriteOutcome {
+    fn from(result: Result<(), ConnectorError>) -> Self {
         match result {
             Ok(()) => Self::All,
             Err(failure) => Self::Failed(failure),
@@ -140,8 +147,8 @@ impl From<Result<(), Failure>> for Written {
 
 /// Why rows were not written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    pub lasting: Lasting,
+pub struct ConnectorError {
+    pub retryable: Retryable,
     /// For people; never with a secret.
     pub message: String,
     /// The system asked to be left alone for so long.
@@ -150,41 +157,41 @@ pub struct Failure {
 
 /// Whether it helps to try again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lasting {
+pub enum Retryable {
     /// It may work later: the system is down, too busy, or refuses the password.
-    Passing,
+    Transient,
     /// It fails whatever is in the rows until a person changes the sink or the system: a statement that is no SQL, a table or
     /// column that is not there. It is tried a few times more, then the rows become dead letters.
     Permanent,
     /// It fails because of what is in the rows. A batch that failed so is cut into halves until the row is found that
     /// is to blame (so the system must have nothing of it); a single row becomes a dead letter.
-    Rows,
+    BadRows,
 }
 
-impl Failure {
-    pub fn passing(message: impl fmt::Display) -> Self {
+impl ConnectorError {
+    pub fn transient(message: impl fmt::Display) -> Self {
         Self {
-            lasting: Lasting::Passing,
+            retryable: Retryable::Transient,
             message: message.to_string(),
             retry_after: None,
         }
     }
 
-    pub fn of_rows(message: impl fmt::Display) -> Self {
+    pub fn bad_rows(message: impl fmt::Display) -> Self {
         Self {
-            lasting: Lasting::Rows,
-            ..Self::passing(message)
+            retryable: Retryable::BadRows,
+            ..Self::transient(message)
         }
     }
 
     pub fn permanent(message: impl fmt::Display) -> Self {
         Self {
-            lasting: Lasting::Permanent,
-            ..Self::passing(message)
+            retryable: Retryable::Permanent,
+            ..Self::transient(message)
         }
     }
 
-    pub fn retry_after(self, retry_after: Duration) -> Self {
+    pub fn with_retry_after(self, retry_after: Duration) -> Self {
         Self {
             retry_after: Some(retry_after),
             ..self
@@ -192,32 +199,32 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for ConnectorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
 /// How a source receives. Runs until an error or until it is dropped; the service starts it again after a pause.
-pub trait Reader: Send + Sync + 'static {
-    fn read<'a>(&'a self, inlet: &'a dyn Inlet) -> Doing<'a, Failure>;
+pub trait SourceReader: Send + Sync + 'static {
+    fn read<'a>(&'a self, inlet: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError>;
 
     /// Whether a request of HTTP with this head may come in, of sources that are posted to.
-    fn admit(&self, head: &Head) -> Result<Box<dyn Admitted>, Refused> {
+    fn admit(&self, head: &RequestHead) -> Result<Box<dyn PushRequest>, PushError> {
         let _ = head;
-        Err(Refused::Unknown)
+        Err(PushError::Unknown)
     }
 }
 
 /// Where received messages go: to rules with `FROM "$bridges/TYPE:NAME"`.
-pub trait Inlet: Send + Sync {
+pub trait SourcePort: Send + Sync {
     /// Resolves once the message has been taken: only then is it acknowledged to the system it came from.
-    fn take<'a>(&'a self, message: Received) -> Doing<'a, ()>;
+    fn accept<'a>(&'a self, message: SourceMessage) -> BoxFuture<'a, ()>;
 }
 
 /// A message from outside.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Received {
+pub struct SourceMessage {
     pub topic: String,
     pub payload: Vec<u8>,
     pub qos: u8,

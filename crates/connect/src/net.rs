@@ -13,27 +13,27 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::connector::Failure;
+use crate::connector::ConnectorError;
 
 /// For TCP and again for TLS; a sink's own limit on writing may be shorter.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection.
-pub(crate) enum Stream {
+pub(crate) enum OutboundStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// Reaches a server.
-pub(crate) async fn connect(host: &str, port: u16) -> Result<TcpStream, Failure> {
-    let connecting = outbound::targets::connect(host, port);
+pub(crate) async fn connect(host: &str, port: u16) -> Result<TcpStream, ConnectorError> {
+    let connecting = outbound::target_policy::connect(host, port);
     let stream = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return Err(Failure::passing(format!("{host}:{port}: {error}"))),
+        Ok(Err(error)) => return Err(ConnectorError::transient(format!("{host}:{port}: {error}"))),
         Err(_) => {
             let s = CONNECT_TIMEOUT.as_secs();
             let what = format!("{host}:{port} does not answer within {s} seconds");
-            return Err(Failure::passing(what));
+            return Err(ConnectorError::transient(what));
         }
     };
     // Fails on a connection that is already gone, which the next read tells.
@@ -42,26 +42,29 @@ pub(crate) async fn connect(host: &str, port: u16) -> Result<TcpStream, Failure>
 }
 
 /// Makes a connection one of TLS; `host` is whom the certificate must name.
-pub(crate) async fn secure(
+pub(crate) async fn wrap_tls(
     stream: TcpStream,
     host: &str,
     config: &Arc<ClientConfig>,
-) -> Result<Stream, Failure> {
-    let name = ServerName::try_from(host.to_owned())
-        .map_err(|_| Failure::passing(format!("{host:?} is no name a certificate can have")))?;
+) -> Result<OutboundStream, ConnectorError> {
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| {
+        ConnectorError::transient(format!("{host:?} is no name a certificate can have"))
+    })?;
     let shaking_hands = TlsConnector::from(config.clone()).connect(name, stream);
     match tokio::time::timeout(CONNECT_TIMEOUT, shaking_hands).await {
-        Ok(Ok(stream)) => Ok(Stream::Tls(Box::new(stream))),
-        Ok(Err(error)) => Err(Failure::passing(format!("TLS with {host}: {error}"))),
+        Ok(Ok(stream)) => Ok(OutboundStream::Tls(Box::new(stream))),
+        Ok(Err(error)) => Err(ConnectorError::transient(format!(
+            "TLS with {host}: {error}"
+        ))),
         Err(_) => {
             let s = CONNECT_TIMEOUT.as_secs();
             let what = format!("TLS with {host} is not there after {s} seconds");
-            Err(Failure::passing(what))
+            Err(ConnectorError::transient(what))
         }
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for OutboundStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -74,7 +77,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for OutboundStream {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -4,8 +4,8 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema as _, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use crate::connector::Kind;
-use crate::kinds::{self, KINDS};
+use crate::connector::ConnectorKind;
+use crate::kinds::{self, CONNECTOR_KINDS};
 use crate::service::SourceSettings;
 use crate::settings::SinkSettings;
 
@@ -15,7 +15,7 @@ pub const SINK: &str = "sink";
 pub const SOURCE: &str = "source";
 
 /// Settings that say where a system is: a secret is not kept for another than the one it was given for.
-const ADDRESSES: [&str; 9] = [
+const ADDRESS_FIELDS: [&str; 9] = [
     "type",
     "server",
     "servers",
@@ -36,7 +36,7 @@ fn generator() -> SchemaGenerator {
 }
 
 /// The schema of the settings of a kind's connectors. It holds no references.
-pub fn connector_schema(kind: &Kind) -> Value {
+pub fn connector_schema(kind: &ConnectorKind) -> Value {
     let own = (kind.connector_schema)(&mut generator()).to_value();
     let common = json!({
         "required": ["type"],
@@ -45,20 +45,20 @@ pub fn connector_schema(kind: &Kind) -> Value {
             "description": {"type": "string", "maxLength": 1000}
         }
     });
-    joined(common, own)
+    merge_schemas(common, own)
 }
 
 /// The schema of the settings of sinks of a kind's connectors. It holds no references.
-pub fn sink_schema(kind: &Kind) -> Value {
+pub fn sink_schema(kind: &ConnectorKind) -> Value {
     let own = (kind.sink_schema)(&mut generator()).to_value();
-    joined(common_sink_schema(), own)
+    merge_schemas(common_sink_schema(), own)
 }
 
 /// The schema of the settings of sources of a kind's connectors, if something can be received from them. It holds no
 /// references.
-pub fn source_schema(kind: &Kind) -> Option<Value> {
+pub fn source_schema(kind: &ConnectorKind) -> Option<Value> {
     let own = (kind.source_schema?)(&mut generator()).to_value();
-    Some(joined(common_source_schema(), own))
+    Some(merge_schemas(common_source_schema(), own))
 }
 
 fn common_source_schema() -> Value {
@@ -70,7 +70,7 @@ fn common_sink_schema() -> Value {
 }
 
 /// The schema of an object with the fields of both.
-fn joined(mut common: Value, own: Value) -> Value {
+fn merge_schemas(mut common: Value, own: Value) -> Value {
     let Value::Object(mut schema) = own else {
         return common;
     };
@@ -94,7 +94,7 @@ fn joined(mut common: Value, own: Value) -> Value {
 pub fn schemas(object: &str) -> (Value, Value) {
     let schema = match object {
         CONNECTOR => {
-            let names: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
+            let names: Vec<_> = CONNECTOR_KINDS.iter().map(|kind| kind.name).collect();
             json!({
                 "type": "object",
                 "description": "Its further fields depend on its type, see /api/v1/connector-types. Secrets are written and \
@@ -126,23 +126,28 @@ pub fn schemas(object: &str) -> (Value, Value) {
 fn schemas_of(object: &str, value: &Value) -> Vec<Value> {
     match object {
         CONNECTOR => {
-            let kind = value["type"].as_str().and_then(kinds::kind);
+            let kind = value["type"].as_str().and_then(kinds::find_kind);
             kind.map(connector_schema).into_iter().collect()
         }
         // What is a secret in the settings of any kind is shown of none.
         SOURCE => {
-            let of_kinds = KINDS.iter().filter_map(|kind| source_schema(kind));
+            let of_kinds = CONNECTOR_KINDS
+                .iter()
+                .filter_map(|kind| source_schema(kind));
             [common_source_schema()]
                 .into_iter()
                 .chain(of_kinds)
                 .collect()
         }
-        _ => KINDS.iter().map(|kind| sink_schema(kind)).collect(),
+        _ => CONNECTOR_KINDS
+            .iter()
+            .map(|kind| sink_schema(kind))
+            .collect(),
     }
 }
 
 /// The object as it may be shown: secrets are left out.
-pub fn shown(object: &str, mut value: Value) -> Value {
+pub fn redact_secrets(object: &str, mut value: Value) -> Value {
     let schemas = schemas_of(object, &value);
     if schemas.is_empty() {
         // Of a type this program does not have: nobody knows what is secret.
@@ -150,7 +155,7 @@ pub fn shown(object: &str, mut value: Value) -> Value {
         return json!({"type": kind});
     }
     for schema in &schemas {
-        without_secrets(schema, &mut value);
+        remove_secrets(schema, &mut value);
     }
     value
 }
@@ -178,12 +183,12 @@ fn field_schemas<'s>(schema: &'s Value, name: &str) -> Vec<&'s Value> {
     found
 }
 
-fn without_secrets(schema: &Value, value: &mut Value) {
+fn remove_secrets(schema: &Value, value: &mut Value) {
     if let Some(fields) = value.as_object_mut() {
         fields.retain(|name, value| {
             let schemas = field_schemas(schema, name);
             for schema in &schemas {
-                without_secrets(schema, value);
+                remove_secrets(schema, value);
             }
             !schemas.iter().any(|schema| is_secret(schema))
         });
@@ -191,11 +196,11 @@ fn without_secrets(schema: &Value, value: &mut Value) {
 }
 
 /// What was written as it is stored: secrets that were left out stay what they are, if they are for the same system.
-pub fn sealed(object: &str, mut written: Value, current: Option<&Value>) -> Value {
+pub fn carry_over_secrets(object: &str, mut written: Value, current: Option<&Value>) -> Value {
     let Some(current) = current else {
         return written;
     };
-    let is_for_the_same = ADDRESSES
+    let is_for_the_same = ADDRESS_FIELDS
         .iter()
         .all(|name| written.get(name) == current.get(name));
     if is_for_the_same {
@@ -226,8 +231,8 @@ fn keep_secrets(schema: &Value, written: &mut Value, current: &Value) {
 }
 
 /// All kinds with their schemas, for those who draw forms.
-pub fn types() -> Vec<Map<String, Value>> {
-    let described = KINDS.iter().map(|kind| {
+pub fn describe_kinds() -> Vec<Map<String, Value>> {
+    let described = CONNECTOR_KINDS.iter().map(|kind| {
         let fields = json!({
             "type": kind.name,
             "title": kind.title,
@@ -254,18 +259,18 @@ mod tests {
 
     #[test]
     fn secrets_belong_to_an_address() {
-        for kind in KINDS {
+        for kind in CONNECTOR_KINDS {
             let schema = connector_schema(kind);
             let mut fields = schema["properties"].as_object().unwrap().keys();
             let has_secrets = schema.to_string().contains("writeOnly");
-            let has_address = fields.any(|field| ADDRESSES[1..].contains(&field.as_str()));
+            let has_address = fields.any(|field| ADDRESS_FIELDS[1..].contains(&field.as_str()));
             assert!(!has_secrets || has_address, "{}", kind.name);
         }
     }
 
     #[test]
     fn schemas_hold_no_references_and_refuse_unknown_fields() {
-        for kind in KINDS {
+        for kind in CONNECTOR_KINDS {
             let schemas = [connector_schema(kind), sink_schema(kind)];
             for schema in schemas.into_iter().chain(source_schema(kind)) {
                 let text = schema.to_string();
@@ -281,32 +286,35 @@ mod tests {
         let stored = json!({
             "type": "http", "url": "http://h", "headers": {"authorization": "x"}, "password": "pencil", "username": "u"
         });
-        let seen = shown(CONNECTOR, stored.clone());
+        let seen = redact_secrets(CONNECTOR, stored.clone());
         assert_eq!(
             seen,
             json!({"type": "http", "url": "http://h", "headers": {}, "username": "u"})
         );
-        assert_eq!(sealed(CONNECTOR, seen.clone(), Some(&stored)), stored);
+        assert_eq!(
+            carry_over_secrets(CONNECTOR, seen.clone(), Some(&stored)),
+            stored
+        );
         let mut elsewhere = seen.clone();
         elsewhere["url"] = "http://other".into();
         assert_eq!(
-            sealed(CONNECTOR, elsewhere.clone(), Some(&stored)),
+            carry_over_secrets(CONNECTOR, elsewhere.clone(), Some(&stored)),
             elsewhere
         );
         let mut other = seen;
         other["headers"] = json!({"authorization": "y"});
-        let kept = sealed(CONNECTOR, other, Some(&stored));
+        let kept = carry_over_secrets(CONNECTOR, other, Some(&stored));
         assert_eq!(
             (&kept["headers"]["authorization"], &kept["password"]),
             (&json!("y"), &json!("pencil"))
         );
         let sink = json!({"connector": "c", "signature": {"secret": "s", "header": "x-sign"}});
-        let seen = shown(SINK, sink.clone());
+        let seen = redact_secrets(SINK, sink.clone());
         assert_eq!(
             seen,
             json!({"connector": "c", "signature": {"header": "x-sign"}})
         );
-        assert_eq!(sealed(SINK, seen, Some(&sink)), sink);
+        assert_eq!(carry_over_secrets(SINK, seen, Some(&sink)), sink);
     }
 
     #[cfg(feature = "http")]
@@ -315,15 +323,15 @@ mod tests {
         let stored = json!({
             "connector": "c", "token": "t", "topic": "x", "signature": {"secret": "s", "header": "x-sign"}
         });
-        let seen = shown(SOURCE, stored.clone());
+        let seen = redact_secrets(SOURCE, stored.clone());
         let expected = json!({"connector": "c", "topic": "x", "signature": {"header": "x-sign"}});
         assert_eq!(seen, expected);
-        assert_eq!(sealed(SOURCE, seen, Some(&stored)), stored);
+        assert_eq!(carry_over_secrets(SOURCE, seen, Some(&stored)), stored);
     }
 
     #[test]
     fn an_object_of_an_unknown_type_shows_nothing() {
         let stored = json!({"type": "gone", "key": "secret"});
-        assert_eq!(shown(CONNECTOR, stored), json!({"type": "gone"}));
+        assert_eq!(redact_secrets(CONNECTOR, stored), json!({"type": "gone"}));
     }
 }

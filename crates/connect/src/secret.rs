@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-use crate::settings::Invalid;
+use crate::settings::SettingsError;
 
 /// Secrets are short; keys in PEM are the longest.
 const MAX_FILE_BYTES: u64 = 64 << 10;
@@ -23,21 +23,21 @@ impl Secret {
     }
 
     /// A secret of a setting, or of the file another setting names (`FIELD_file`).
-    pub fn of_setting(
+    pub fn from_setting(
         field: &str,
         given: Option<&Secret>,
         file: Option<&PathBuf>,
-    ) -> Result<Option<Secret>, Invalid> {
+    ) -> Result<Option<Secret>, SettingsError> {
         let file_field = || format!("{field}_file");
         match (given, file) {
             (Some(_), Some(_)) => {
                 let detail = format!("give either {field} or {field}_file");
-                Err(Invalid::new(&file_field(), detail))
+                Err(SettingsError::new(&file_field(), detail))
             }
             (Some(given), None) => Ok(Some(given.clone())),
             (None, Some(path)) => match read(path) {
                 Ok(secret) => Ok(Some(secret)),
-                Err(error) => Err(Invalid::new(&file_field(), error)),
+                Err(error) => Err(SettingsError::new(&file_field(), error)),
             },
             (None, None) => Ok(None),
         }
@@ -92,7 +92,7 @@ mod tests {
     fn files_that_never_end_are_refused() {
         for path in ["/dev/zero", "/dev", "/missing"] {
             let file = PathBuf::from(path);
-            let error = Secret::of_setting("token", None, Some(&file)).unwrap_err();
+            let error = Secret::from_setting("token", None, Some(&file)).unwrap_err();
             assert_eq!(error.field, "token_file", "{path}");
         }
     }

@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use outbound::tls::{self, Identity, Part};
+use outbound::tls::{self, ClientIdentity, TlsConfigPart};
 use rustls::ClientConfig;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::settings::Invalid;
+use crate::settings::SettingsError;
 
 /// `tls = {}` switches it on; whom to trust and who we are may be said.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Tls {
+pub struct TlsSettings {
     /// PEM file of the authorities to trust instead of those of the system.
     pub ca: Option<PathBuf>,
     /// PEM file of our certificate, and those above it.
@@ -22,41 +22,43 @@ pub struct Tls {
     pub key: Option<PathBuf>,
 }
 
-impl Tls {
+impl TlsSettings {
     /// What rustls needs. `field` is the setting this is, for errors.
-    pub fn client_config(&self, field: &str) -> Result<Arc<ClientConfig>, Invalid> {
+    pub fn client_config(&self, field: &str) -> Result<Arc<ClientConfig>, SettingsError> {
         let identity = match (&self.certificate, &self.key) {
             (None, None) => None,
-            (Some(certificate), Some(key)) => Some(Identity { certificate, key }),
-            (Some(_), None) => return Err(Invalid::new(&format!("{field}.key"), "missing")),
+            (Some(certificate), Some(key)) => Some(ClientIdentity { certificate, key }),
+            (Some(_), None) => return Err(SettingsError::new(&format!("{field}.key"), "missing")),
             (None, Some(_)) => {
-                return Err(Invalid::new(&format!("{field}.certificate"), "missing"));
+                return Err(SettingsError::new(
+                    &format!("{field}.certificate"),
+                    "missing",
+                ));
             }
         };
         tls::client_config(self.ca.as_deref(), identity).map_err(|error| {
             let field = match error.part {
-                Part::Whole => field.to_owned(),
-                Part::Authorities => format!("{field}.ca"),
-                Part::Certificate => format!("{field}.certificate"),
-                Part::Key => format!("{field}.key"),
+                TlsConfigPart::General => field.to_owned(),
+                TlsConfigPart::Authorities => format!("{field}.ca"),
+                TlsConfigPart::Certificate => format!("{field}.certificate"),
+                TlsConfigPart::Key => format!("{field}.key"),
             };
-            Invalid::new(&field, error.detail)
+            SettingsError::new(&field, error.detail)
         })
     }
 
     /// What a client of HTTP needs: a plain URL needs no authorities, and a system without them is fine with it.
     #[cfg(feature = "http")]
-    pub(crate) fn for_web(
+    pub(crate) fn http_client_config(
         tls: Option<&Self>,
         is_secure: bool,
         field: &str,
-    ) -> Result<ClientConfig, Invalid> {
+    ) -> Result<ClientConfig, SettingsError> {
         let config = match (tls, is_secure) {
             (Some(tls), _) => tls.client_config("tls")?,
             (None, true) => Self::default().client_config(field)?,
-            (None, false) => {
-                tls::trusting_nobody().map_err(|error| Invalid::new(field, error.detail))?
-            }
+            (None, false) => tls::client_config_without_roots()
+                .map_err(|error| SettingsError::new(field, error.detail))?,
         };
         Ok(Arc::unwrap_or_clone(config))
     }

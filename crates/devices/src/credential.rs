@@ -13,7 +13,7 @@ use ring::hmac;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use ring::signature::{self, UnparsedPublicKey};
 
-use crate::device::{put_text, take_array, take_text};
+use crate::device::{decode_array, decode_text, encode_text};
 use crate::product::CredentialKind;
 
 /// The user name of devices that want to be registered, as ThingsBoard has it.
@@ -26,9 +26,9 @@ const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmno
 const TOKEN_LETTERS: usize = 20;
 
 /// Makes digests.
-pub(crate) struct Digester(hmac::Key);
+pub(crate) struct SecretDigester(hmac::Key);
 
-impl Digester {
+impl SecretDigester {
     pub(crate) fn new(key: &[u8]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, key))
     }
@@ -39,24 +39,26 @@ impl Digester {
         digest
     }
 
-    pub(crate) fn is(&self, secret: &[u8], digest: &[u8; 32]) -> bool {
+    pub(crate) fn matches(&self, secret: &[u8], digest: &[u8; 32]) -> bool {
         hmac::verify(&self.0, secret, digest).is_ok()
     }
 }
 
-pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], NoChance> {
+pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], RandomSourceError> {
     let mut bytes = [0; N];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| NoChance)?;
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| RandomSourceError)?;
     Ok(bytes)
 }
 
 /// The system gives no random numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the operating system gives no random numbers")]
-pub struct NoChance;
+pub struct RandomSourceError;
 
 /// A secret that nobody guesses.
-pub(crate) fn generate() -> Result<String, NoChance> {
+pub(crate) fn generate_token() -> Result<String, RandomSourceError> {
     let bytes: [u8; 2 * TOKEN_LETTERS] = random_bytes()?;
     // Two bytes a letter: what is left of chance is off by a thousandth.
     let letters = bytes.chunks_exact(2);
@@ -70,15 +72,27 @@ pub(crate) fn generate() -> Result<String, NoChance> {
 /// A credential as it is kept.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Credential {
-    Token { digest: [u8; 32] },
-    Password { username: Box<str>, secret: Secret },
-    Secure { id: Box<str>, key: Box<str> },
-    Certificate { common_name: Box<str> },
-    Jwt { key: PublicKey },
+    Token {
+        digest: [u8; 32],
+    },
+    Password {
+        username: Box<str>,
+        secret: PasswordSecret,
+    },
+    Secure {
+        id: Box<str>,
+        key: Box<str>,
+    },
+    Certificate {
+        common_name: Box<str>,
+    },
+    Jwt {
+        key: PublicKey,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Secret {
+pub(crate) enum PasswordSecret {
     /// Made by the node.
     Digest([u8; 32]),
     /// Chosen by somebody: an argon2 hash.
@@ -88,14 +102,14 @@ pub(crate) enum Secret {
 /// A key that checks signatures of a device's tokens.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct PublicKey {
-    pub(crate) algorithm: Algorithm,
+    pub(crate) algorithm: JwtAlgorithm,
     /// RSA: PKCS#1; EC: the point; Ed25519: the key; HMAC: the secret.
     pub(crate) bytes: Box<[u8]>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Algorithm {
+pub(crate) enum JwtAlgorithm {
     Hs256 = 0,
     Es256 = 1,
     EdDsa = 2,
@@ -147,7 +161,7 @@ pub enum NewCredential {
     },
     /// A JWT as the password, signed with the device's key.
     Jwt {
-        algorithm: AlgorithmName,
+        algorithm: JwtAlgorithmName,
         /// HS256: the secret; else the public key in Base64: the point (ES256), 32 bytes (EdDSA), PKCS#1 DER (RS256).
         #[schemars(length(min = 1, max = 2048))]
         key: String,
@@ -157,7 +171,7 @@ pub enum NewCredential {
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, serde::Serialize, schemars::JsonSchema,
 )]
-pub enum AlgorithmName {
+pub enum JwtAlgorithmName {
     #[serde(rename = "HS256")]
     Hs256,
     #[serde(rename = "ES256")]
@@ -183,7 +197,7 @@ impl fmt::Debug for NewCredential {
 /// What was made for a device, told once.
 #[derive(Clone, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Issued {
+pub enum IssuedCredential {
     Token {
         token: String,
     },
@@ -197,7 +211,7 @@ pub enum Issued {
     },
 }
 
-impl fmt::Debug for Issued {
+impl fmt::Debug for IssuedCredential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Token { .. } => "a token",
@@ -209,7 +223,7 @@ impl fmt::Debug for Issued {
 
 /// What people are shown of a credential.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
-pub struct Shown {
+pub struct CredentialSummary {
     #[serde(rename = "type")]
     pub kind: CredentialKind,
     /// The user name, `secureId` or common name; `null` for tokens.
@@ -219,14 +233,14 @@ pub struct Shown {
 /// Why a credential cannot be taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
-pub struct InvalidCredential {
+pub struct CredentialError {
     pub field: &'static str,
     pub message: String,
 }
 
-fn text(field: &'static str, text: &str, max: usize) -> Result<(), InvalidCredential> {
+fn check_text(field: &'static str, text: &str, max: usize) -> Result<(), CredentialError> {
     if text.is_empty() || text.len() > max || text.contains('\0') {
-        return Err(InvalidCredential {
+        return Err(CredentialError {
             field,
             message: format!("expected 1 to {max} bytes without NUL"),
         });
@@ -235,10 +249,10 @@ fn text(field: &'static str, text: &str, max: usize) -> Result<(), InvalidCreden
 }
 
 /// With this user name devices ask to be registered; nobody may log in with it.
-fn not_reserved(field: &'static str, name: &str) -> Result<(), InvalidCredential> {
+fn check_not_reserved(field: &'static str, name: &str) -> Result<(), CredentialError> {
     match name == PROVISION_USERNAME {
         false => Ok(()),
-        true => Err(InvalidCredential {
+        true => Err(CredentialError {
             field,
             message: format!(
                 "{PROVISION_USERNAME:?} is reserved for devices that register themselves; choose another"
@@ -260,49 +274,54 @@ impl NewCredential {
     }
 
     /// What is kept of it, and what is to be told once. Takes some 30 ms for a chosen password.
-    pub(crate) fn seal(
+    pub(crate) fn into_stored(
         self,
         device_id: &str,
-        digester: &Digester,
-    ) -> Result<(Credential, Option<Issued>), InvalidCredential> {
-        let chance = |error: NoChance| InvalidCredential {
+        digester: &SecretDigester,
+    ) -> Result<(Credential, Option<IssuedCredential>), CredentialError> {
+        let chance = |error: RandomSourceError| CredentialError {
             field: "credentials",
             message: error.to_string(),
         };
         let own = || device_id.to_owned();
         Ok(match self {
             Self::Token { token: Some(token) } => {
-                text("token", &token, MAX_SECRET_BYTES)?;
-                not_reserved("token", &token)?;
+                check_text("token", &token, MAX_SECRET_BYTES)?;
+                check_not_reserved("token", &token)?;
                 let digest = digester.digest(token.as_bytes());
                 (Credential::Token { digest }, None)
             }
             Self::Token { token: None } => {
-                let token = generate().map_err(chance)?;
+                let token = generate_token().map_err(chance)?;
                 let digest = digester.digest(token.as_bytes());
-                (Credential::Token { digest }, Some(Issued::Token { token }))
+                (
+                    Credential::Token { digest },
+                    Some(IssuedCredential::Token { token }),
+                )
             }
             Self::Password { username, password } => {
                 let username = username.unwrap_or_else(own);
-                text("username", &username, 256)?;
-                not_reserved("username", &username)?;
+                check_text("username", &username, 256)?;
+                check_not_reserved("username", &username)?;
                 let (secret, issued) = match password {
                     Some(password) => {
-                        text("password", &password, MAX_SECRET_BYTES)?;
+                        check_text("password", &password, MAX_SECRET_BYTES)?;
                         let secret = match password.len() >= LONG_SECRET_BYTES {
-                            true => Secret::Digest(digester.digest(password.as_bytes())),
-                            false => Secret::Hash(hash(password.as_bytes())?.into()),
+                            true => PasswordSecret::Digest(digester.digest(password.as_bytes())),
+                            false => {
+                                PasswordSecret::Hash(hash_password(password.as_bytes())?.into())
+                            }
                         };
                         (secret, None)
                     }
                     None => {
-                        let password = generate().map_err(chance)?;
+                        let password = generate_token().map_err(chance)?;
                         let digest = digester.digest(password.as_bytes());
-                        let issued = Issued::Password {
+                        let issued = IssuedCredential::Password {
                             username: username.clone(),
                             password,
                         };
-                        (Secret::Digest(digest), Some(issued))
+                        (PasswordSecret::Digest(digest), Some(issued))
                     }
                 };
                 let username = username.into();
@@ -313,9 +332,9 @@ impl NewCredential {
                 secure_key,
             } => {
                 let id = secure_id.unwrap_or_else(own);
-                text("secure_id", &id, 128)?;
+                check_text("secure_id", &id, 128)?;
                 if id.contains('|') {
-                    return Err(InvalidCredential {
+                    return Err(CredentialError {
                         field: "secure_id",
                         message: "'|' cannot be in it, since it ends it in a user name".to_owned(),
                     });
@@ -323,26 +342,26 @@ impl NewCredential {
                 let (key, issued) = match secure_key {
                     Some(key) => (key, None),
                     None => {
-                        let key = generate().map_err(chance)?;
-                        let issued = Issued::Secure {
+                        let key = generate_token().map_err(chance)?;
+                        let issued = IssuedCredential::Secure {
                             secure_id: id.clone(),
                             secure_key: key.clone(),
                         };
                         (key, Some(issued))
                     }
                 };
-                text("secure_key", &key, MAX_SECRET_BYTES)?;
+                check_text("secure_key", &key, MAX_SECRET_BYTES)?;
                 let (id, key) = (id.into(), key.into());
                 (Credential::Secure { id, key }, issued)
             }
             Self::Certificate { common_name } => {
                 let common_name = common_name.unwrap_or_else(own);
-                text("common_name", &common_name, 256)?;
+                check_text("common_name", &common_name, 256)?;
                 let common_name = common_name.into();
                 (Credential::Certificate { common_name }, None)
             }
             Self::Jwt { algorithm, key } => {
-                let key = PublicKey::read(algorithm, &key)?;
+                let key = PublicKey::parse(algorithm, &key)?;
                 (Credential::Jwt { key }, None)
             }
         })
@@ -360,14 +379,14 @@ impl Credential {
         }
     }
 
-    pub(crate) fn shown(&self) -> Shown {
+    pub(crate) fn summary(&self) -> CredentialSummary {
         let name = match self {
             Self::Token { .. } | Self::Jwt { .. } => None,
             Self::Password { username: name, .. }
             | Self::Secure { id: name, .. }
             | Self::Certificate { common_name: name } => Some(name.to_string()),
         };
-        Shown {
+        CredentialSummary {
             kind: self.kind(),
             name,
         }
@@ -381,23 +400,23 @@ impl Credential {
             }
             Self::Password { username, secret } => {
                 out.push(match secret {
-                    Secret::Digest(_) => 2,
-                    Secret::Hash(_) => 3,
+                    PasswordSecret::Digest(_) => 2,
+                    PasswordSecret::Hash(_) => 3,
                 });
-                put_text(out, username);
+                encode_text(out, username);
                 match secret {
-                    Secret::Digest(digest) => out.extend_from_slice(digest),
-                    Secret::Hash(hash) => put_text(out, hash),
+                    PasswordSecret::Digest(digest) => out.extend_from_slice(digest),
+                    PasswordSecret::Hash(hash) => encode_text(out, hash),
                 }
             }
             Self::Secure { id, key } => {
                 out.push(4);
-                put_text(out, id);
-                put_text(out, key);
+                encode_text(out, id);
+                encode_text(out, key);
             }
             Self::Certificate { common_name } => {
                 out.push(5);
-                put_text(out, common_name);
+                encode_text(out, common_name);
             }
             Self::Jwt { key } => {
                 out.extend_from_slice(&[6, key.algorithm as u8]);
@@ -408,33 +427,33 @@ impl Credential {
     }
 
     pub(crate) fn decode(bytes: &mut &[u8]) -> Option<Self> {
-        let [tag] = take_array(bytes)?;
+        let [tag] = decode_array(bytes)?;
         Some(match tag {
             1 => Self::Token {
-                digest: take_array(bytes)?,
+                digest: decode_array(bytes)?,
             },
             2 => Self::Password {
-                username: take_text(bytes)?.into(),
-                secret: Secret::Digest(take_array(bytes)?),
+                username: decode_text(bytes)?.into(),
+                secret: PasswordSecret::Digest(decode_array(bytes)?),
             },
             3 => Self::Password {
-                username: take_text(bytes)?.into(),
-                secret: Secret::Hash(take_text(bytes)?.into()),
+                username: decode_text(bytes)?.into(),
+                secret: PasswordSecret::Hash(decode_text(bytes)?.into()),
             },
             4 => Self::Secure {
-                id: take_text(bytes)?.into(),
-                key: take_text(bytes)?.into(),
+                id: decode_text(bytes)?.into(),
+                key: decode_text(bytes)?.into(),
             },
             5 => Self::Certificate {
-                common_name: take_text(bytes)?.into(),
+                common_name: decode_text(bytes)?.into(),
             },
             6 => {
-                let [algorithm] = take_array(bytes)?;
+                let [algorithm] = decode_array(bytes)?;
                 let algorithm = match algorithm {
-                    0 => Algorithm::Hs256,
-                    1 => Algorithm::Es256,
-                    2 => Algorithm::EdDsa,
-                    3 => Algorithm::Rs256,
+                    0 => JwtAlgorithm::Hs256,
+                    1 => JwtAlgorithm::Es256,
+                    2 => JwtAlgorithm::EdDsa,
+                    3 => JwtAlgorithm::Rs256,
                     _ => return None,
                 };
                 let len = usize::try_from(disk::varint::take(bytes)?).ok()?;
@@ -449,9 +468,9 @@ impl Credential {
     }
 }
 
-fn hash(password: &[u8]) -> Result<String, InvalidCredential> {
+fn hash_password(password: &[u8]) -> Result<String, CredentialError> {
     let hashed = argon2::Argon2::default().hash_password(password);
-    let hashed = hashed.map_err(|error| InvalidCredential {
+    let hashed = hashed.map_err(|error| CredentialError {
         field: "password",
         message: error.to_string(),
     })?;
@@ -459,7 +478,7 @@ fn hash(password: &[u8]) -> Result<String, InvalidCredential> {
 }
 
 /// Takes some 30 ms.
-pub(crate) fn is_password(hash: &str, password: &[u8]) -> bool {
+pub(crate) fn verify_password(hash: &str, password: &[u8]) -> bool {
     let Ok(hash) = PasswordHash::new(hash) else {
         return false;
     };
@@ -479,7 +498,7 @@ pub(crate) struct SecureLogin<'a> {
 
 impl<'a> SecureLogin<'a> {
     /// `None`: it is none.
-    pub(crate) fn read(username: &'a str, password: &'a [u8]) -> Option<Self> {
+    pub(crate) fn parse(username: &'a str, password: &'a [u8]) -> Option<Self> {
         let (id, timestamp) = username.rsplit_once('|')?;
         Some(Self {
             id,
@@ -489,7 +508,7 @@ impl<'a> SecureLogin<'a> {
         })
     }
 
-    pub(crate) fn is_of(&self, id: &str, key: &str, now_ms: u64, window_s: u32) -> bool {
+    pub(crate) fn is_valid_for(&self, id: &str, key: &str, now_ms: u64, window_s: u32) -> bool {
         let age_ms = (now_ms as i64).saturating_sub(self.timestamp_ms);
         if self.id != id || age_ms.unsigned_abs() > u64::from(window_s) * 1000 {
             return false;
@@ -514,27 +533,27 @@ impl<'a> SecureLogin<'a> {
 }
 
 impl PublicKey {
-    fn read(algorithm: AlgorithmName, key: &str) -> Result<Self, InvalidCredential> {
-        let wrong = |message: &str| InvalidCredential {
+    fn parse(algorithm: JwtAlgorithmName, key: &str) -> Result<Self, CredentialError> {
+        let wrong = |message: &str| CredentialError {
             field: "key",
             message: message.to_owned(),
         };
         let algorithm = match algorithm {
-            AlgorithmName::Hs256 if key.len() < 16 => {
+            JwtAlgorithmName::Hs256 if key.len() < 16 => {
                 return Err(wrong("expected a secret of at least 16 bytes"));
             }
-            AlgorithmName::Hs256 => {
-                let (algorithm, bytes) = (Algorithm::Hs256, key.as_bytes().into());
+            JwtAlgorithmName::Hs256 => {
+                let (algorithm, bytes) = (JwtAlgorithm::Hs256, key.as_bytes().into());
                 return Ok(Self { algorithm, bytes });
             }
-            AlgorithmName::Es256 => Algorithm::Es256,
-            AlgorithmName::EdDsa => Algorithm::EdDsa,
-            AlgorithmName::Rs256 => Algorithm::Rs256,
+            JwtAlgorithmName::Es256 => JwtAlgorithm::Es256,
+            JwtAlgorithmName::EdDsa => JwtAlgorithm::EdDsa,
+            JwtAlgorithmName::Rs256 => JwtAlgorithm::Rs256,
         };
-        let bytes = base64(key).ok_or_else(|| wrong("expected Base64"))?;
+        let bytes = decode_base64(key).ok_or_else(|| wrong("expected Base64"))?;
         let is_right = match algorithm {
-            Algorithm::Es256 => bytes.len() == 65 && bytes[0] == 4,
-            Algorithm::EdDsa => bytes.len() == 32,
+            JwtAlgorithm::Es256 => bytes.len() == 65 && bytes[0] == 4,
+            JwtAlgorithm::EdDsa => bytes.len() == 32,
             _ => bytes.len() > 128 && bytes[0] == 0x30,
         };
         if !is_right {
@@ -551,32 +570,32 @@ impl PublicKey {
         let text = str::from_utf8(token).ok()?;
         let (signed, signature) = text.rsplit_once('.')?;
         let (head, claims) = signed.split_once('.')?;
-        let head: serde_json::Value = serde_json::from_slice(&base64(head)?).ok()?;
+        let head: serde_json::Value = serde_json::from_slice(&decode_base64(head)?).ok()?;
         let name = match self.algorithm {
-            Algorithm::Hs256 => "HS256",
-            Algorithm::Es256 => "ES256",
-            Algorithm::EdDsa => "EdDSA",
-            Algorithm::Rs256 => "RS256",
+            JwtAlgorithm::Hs256 => "HS256",
+            JwtAlgorithm::Es256 => "ES256",
+            JwtAlgorithm::EdDsa => "EdDSA",
+            JwtAlgorithm::Rs256 => "RS256",
         };
         if head["alg"] != name {
             return None;
         }
-        let signature = base64(signature)?;
+        let signature = decode_base64(signature)?;
         let signed = signed.as_bytes();
         let verify = |algorithm: &'static dyn signature::VerificationAlgorithm| {
             UnparsedPublicKey::new(algorithm, &self.bytes).verify(signed, &signature)
         };
         let verified = match self.algorithm {
-            Algorithm::Hs256 => {
+            JwtAlgorithm::Hs256 => {
                 let key = hmac::Key::new(hmac::HMAC_SHA256, &self.bytes);
                 hmac::verify(&key, signed, &signature)
             }
-            Algorithm::Es256 => verify(&signature::ECDSA_P256_SHA256_FIXED),
-            Algorithm::EdDsa => verify(&signature::ED25519),
-            Algorithm::Rs256 => verify(&signature::RSA_PKCS1_2048_8192_SHA256),
+            JwtAlgorithm::Es256 => verify(&signature::ECDSA_P256_SHA256_FIXED),
+            JwtAlgorithm::EdDsa => verify(&signature::ED25519),
+            JwtAlgorithm::Rs256 => verify(&signature::RSA_PKCS1_2048_8192_SHA256),
         };
         verified.ok()?;
-        let claims: serde_json::Value = serde_json::from_slice(&base64(claims)?).ok()?;
+        let claims: serde_json::Value = serde_json::from_slice(&decode_base64(claims)?).ok()?;
         let seconds = |name: &str| claims[name].as_f64();
         let now_s = now_ms as f64 / 1000.0;
         let ends_s = seconds("exp")?;
@@ -590,7 +609,7 @@ impl PublicKey {
 }
 
 /// Base64 of either alphabet, with or without padding.
-fn base64(text: &str) -> Option<Vec<u8>> {
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
     let (mut bits, mut count) = (0_u32, 0);
     for byte in text.trim_end_matches('=').bytes() {

@@ -40,19 +40,19 @@ pub struct Device {
     /// Grows with each change.
     pub revision: u32,
     pub(crate) credentials: Box<[Credential]>,
-    pub(crate) claim: Option<Claim>,
+    pub(crate) claim: Option<DeviceClaim>,
     /// A digest of the password that was found right last, so that it is not to be found right by argon2 again.
-    pub(crate) verified: OnceLock<[u8; 32]>,
+    pub(crate) verified_password_digest: OnceLock<[u8; 32]>,
 }
 
 /// What somebody has to show to claim the device.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Claim {
+pub(crate) struct DeviceClaim {
     pub(crate) digest: [u8; 32],
     pub(crate) until_ms: u64,
 }
 
-impl std::fmt::Debug for Claim {
+impl std::fmt::Debug for DeviceClaim {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Claim")
             .field("until_ms", &self.until_ms)
@@ -92,7 +92,7 @@ impl Device {
 
     /// Whether it is let in at all.
     #[must_use]
-    pub fn is_let_in(&self) -> bool {
+    pub fn is_admitted(&self) -> bool {
         self.is_enabled && self.product.get().definition.enabled
     }
 
@@ -112,7 +112,7 @@ impl Device {
             revision: self.revision,
             credentials: self.credentials.clone(),
             claim: self.claim.clone(),
-            verified: OnceLock::new(),
+            verified_password_digest: OnceLock::new(),
         }
     }
 
@@ -122,17 +122,17 @@ impl Device {
         let flag = |is: bool, flag| if is { flag } else { 0 };
         let flags = flag(!self.is_enabled, DISABLED) | flag(self.is_gateway, GATEWAY);
         varint::put(&mut out, flags);
-        put_text(&mut out, self.id.as_str());
-        put_text(&mut out, self.product.id().as_str());
-        put_text(&mut out, &self.name);
+        encode_text(&mut out, self.id.as_str());
+        encode_text(&mut out, self.product.id().as_str());
+        encode_text(&mut out, &self.name);
         varint::put(&mut out, self.parent.map_or(0, |no| u64::from(no.0) + 1));
-        put_text(&mut out, self.group.as_deref().unwrap_or_default());
+        encode_text(&mut out, self.group.as_deref().unwrap_or_default());
         varint::put(&mut out, self.created_ms);
         varint::put(&mut out, u64::from(self.revision));
         varint::put(&mut out, self.tags.len() as u64);
         for (key, value) in &self.tags {
-            put_text(&mut out, key);
-            put_text(&mut out, value);
+            encode_text(&mut out, key);
+            encode_text(&mut out, value);
         }
         varint::put(&mut out, self.credentials.len() as u64);
         for credential in &self.credentials {
@@ -161,28 +161,29 @@ impl Device {
         };
         *bytes = rest;
         let flags = varint::take(bytes)?;
-        let id = DeviceId::new(take_text(bytes)?).ok()?;
-        let product = product(take_text(bytes)?)?;
-        let name = take_text(bytes)?.into();
+        let id = DeviceId::new(decode_text(bytes)?).ok()?;
+        let product = product(decode_text(bytes)?)?;
+        let name = decode_text(bytes)?.into();
         let parent = match varint::take(bytes)? {
             0 => None,
             no => Some(DeviceNo(u32::try_from(no - 1).ok()?)),
         };
-        let group = Some(take_text(bytes)?).filter(|group| !group.is_empty());
+        let group = Some(decode_text(bytes)?).filter(|group| !group.is_empty());
         let group = group.map(Into::into);
         let created_ms = varint::take(bytes)?;
         let revision = varint::take(bytes)? as u32;
         let count = varint::take(bytes)?.min(MAX_TAGS as u64);
-        let tags = (0..count).map(|_| Some((take_text(bytes)?.into(), take_text(bytes)?.into())));
+        let tags =
+            (0..count).map(|_| Some((decode_text(bytes)?.into(), decode_text(bytes)?.into())));
         let tags = tags.collect::<Option<_>>()?;
         let count = varint::take(bytes)?.min(MAX_CREDENTIALS as u64);
         let credentials = (0..count).map(|_| Credential::decode(bytes));
         let credentials = credentials.collect::<Option<_>>()?;
-        let claim = match take_array::<1>(bytes)? {
+        let claim = match decode_array::<1>(bytes)? {
             [0] => None,
-            _ => Some(Claim {
+            _ => Some(DeviceClaim {
                 until_ms: varint::take(bytes)?,
-                digest: take_array(bytes)?,
+                digest: decode_array(bytes)?,
             }),
         };
         Some(Device {
@@ -199,24 +200,24 @@ impl Device {
             revision,
             credentials,
             claim,
-            verified: OnceLock::new(),
+            verified_password_digest: OnceLock::new(),
         })
     }
 }
 
-pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn encode_text(out: &mut Vec<u8>, text: &str) {
     varint::put(out, text.len() as u64);
     out.extend_from_slice(text.as_bytes());
 }
 
-pub(crate) fn take_text<'b>(bytes: &mut &'b [u8]) -> Option<&'b str> {
+pub(crate) fn decode_text<'b>(bytes: &mut &'b [u8]) -> Option<&'b str> {
     let len = usize::try_from(varint::take(bytes)?).ok()?;
     let (text, rest) = bytes.split_at_checked(len)?;
     *bytes = rest;
     str::from_utf8(text).ok()
 }
 
-pub(crate) fn take_array<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+pub(crate) fn decode_array<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (found, rest) = bytes.split_first_chunk::<N>()?;
     *bytes = rest;
     Some(*found)

@@ -9,7 +9,7 @@ use serde_json::Value;
 use series::DeviceNo;
 
 use crate::device::Device;
-use crate::registry::{Filter, Page, Registry, RegistryError};
+use crate::registry::{DeviceFilter, DeviceListPage, Registry, RegistryError};
 
 /// The kind of configuration objects that are groups.
 pub const KIND: &str = "device_group";
@@ -23,7 +23,7 @@ const MAX_TEXT_CHARS: usize = 256;
 /// Which devices: those of `devices`, and all of which everything holds that `product`, `group` and `tags` say, if they say anything.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Definition {
+pub struct GroupDefinition {
     /// For people; the id, if there is none.
     #[schemars(length(max = 256))]
     pub name: String,
@@ -46,17 +46,17 @@ pub struct Definition {
 /// What of a written group is not as it has to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {detail}")]
-pub struct InvalidGroup {
+pub struct GroupDefinitionError {
     /// Empty: the group as a whole.
     pub field: String,
     pub detail: String,
 }
 
-impl Definition {
+impl GroupDefinition {
     /// # Errors
     /// What is wrong, with the path of the field.
-    pub fn read(value: &Value) -> Result<Self, InvalidGroup> {
-        let invalid = |field: &str, detail: String| InvalidGroup {
+    pub fn read(value: &Value) -> Result<Self, GroupDefinitionError> {
+        let invalid = |field: &str, detail: String| GroupDefinitionError {
             field: field.to_owned(),
             detail,
         };
@@ -99,7 +99,7 @@ impl Definition {
     }
 
     /// Whether devices belong to it for what they are.
-    fn selects(&self) -> bool {
+    fn has_selector(&self) -> bool {
         self.product.is_some() || self.group.is_some() || !self.tags.is_empty()
     }
 
@@ -112,14 +112,14 @@ impl Definition {
         registry: &Registry,
         from: DeviceNo,
         limit: usize,
-    ) -> Result<Page, RegistryError> {
-        let mut page = Page::default();
-        if self.selects() {
-            let filter = Filter {
+    ) -> Result<DeviceListPage, RegistryError> {
+        let mut page = DeviceListPage::default();
+        if self.has_selector() {
+            let filter = DeviceFilter {
                 product: self.product.as_deref(),
                 group: self.group.as_deref(),
                 tag: (self.tags.iter().next()).map(|(key, value)| (key.as_str(), value.as_str())),
-                ..Filter::default()
+                ..DeviceFilter::default()
             };
             let has_all = &mut |device: &Device| {
                 let mut tags = self.tags.iter();
@@ -150,7 +150,7 @@ impl Definition {
     ///
     /// # Errors
     /// If the registry cannot be read.
-    pub fn all(
+    pub fn all_members(
         &self,
         registry: &Registry,
         most: usize,
@@ -173,23 +173,24 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{Config, Expected, NewDevice};
+    use crate::{NewDevice, RegistryConfig, WritePrecondition};
 
     #[test]
     fn members_are_the_named_ones_and_all_that_fit() {
         let directory = tempfile::tempdir().unwrap();
-        let (store, _) = store::Store::open(directory.path(), store::Config::default()).unwrap();
+        let (store, _) =
+            store::Store::open(directory.path(), store::StoreConfig::default()).unwrap();
         let objects = store.objects();
         for product in ["a", "b"] {
             let put = objects.put(
                 crate::PRODUCT_KIND,
                 product,
                 json!({}),
-                store::Expected::Absent,
+                store::ExpectedVersion::Absent,
             );
             put.unwrap();
         }
-        let registry = Registry::open(objects, Config::default()).unwrap();
+        let registry = Registry::open(objects, RegistryConfig::default()).unwrap();
         for number in 0..20 {
             let product = if number % 2 == 0 { "a" } else { "b" };
             let device = json!({
@@ -197,10 +198,10 @@ mod tests {
                 "tags": {"floor": (number % 3).to_string(), "side": "west"},
             });
             let device: NewDevice = serde_json::from_value(device).unwrap();
-            registry.put(device, Expected::Absent).unwrap();
+            registry.put(device, WritePrecondition::Absent).unwrap();
         }
         let ids = |group: Value, page: usize| {
-            let group = Definition::read(&group).unwrap();
+            let group = GroupDefinition::read(&group).unwrap();
             let (mut ids, mut from) = (Vec::new(), DeviceNo(0));
             loop {
                 let page = group.members(&registry, from, page).unwrap();
@@ -223,16 +224,16 @@ mod tests {
                 json!({"devices": ["d01", "d06", "d19"], "product": "a", "tags": {"floor": "0"}});
             assert_eq!(ids(group, page), "d00 d01 d06 d12 d18 d19");
         }
-        let group = Definition::read(&json!({"product": "b"})).unwrap();
-        let (some, are_more) = group.all(&registry, 4).unwrap();
+        let group = GroupDefinition::read(&json!({"product": "b"})).unwrap();
+        let (some, are_more) = group.all_members(&registry, 4).unwrap();
         assert!(some.len() == 4 && are_more);
-        let (all, are_more) = group.all(&registry, 10).unwrap();
+        let (all, are_more) = group.all_members(&registry, 10).unwrap();
         assert!(all.len() == 10 && !are_more);
     }
 
     #[test]
     fn what_is_wrong_with_a_group_is_told_with_its_field() {
-        let field = |group: Value| Definition::read(&group).unwrap_err().field;
+        let field = |group: Value| GroupDefinition::read(&group).unwrap_err().field;
         assert_eq!(field(json!({"devices": "d"})), "devices");
         assert_eq!(field(json!({"device": []})), "device");
         assert_eq!(field(json!({"name": "n".repeat(257)})), "name");

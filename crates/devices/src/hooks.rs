@@ -3,26 +3,26 @@
 use std::sync::Arc;
 
 use broker::hooks::{
-    Accepted, Backpressure, Client, Hooks, HooksFactory, Interest, MessageView, Origin,
-    PacketFacts, Settled, Verdict, carries_secret,
+    AcceptedConnect, BackpressureCheck, Client, DurableCallback, Hooks, HooksFactory, Interest,
+    MessageOrigin, MessageView, PacketFacts, PublishVerdict, carries_secret,
 };
 use hashbrown::HashMap;
 use mqtt::{QoS, SubscriptionOptions};
 
-use crate::dialect;
-use crate::ingest::{Admission, Lane, Message, Pipeline, Speaker};
-use crate::rights::PROVISION_REQUEST;
+use crate::ingest::{DeviceHandle, DeviceMessage, Lane, Pipeline, SubmitOutcome};
+use crate::protocol;
+use crate::topic_permissions::PROVISION_REQUEST;
 
 /// Which clients are devices.
-pub trait Clients: Send + Sync {
-    /// Whether there can be devices at all. When this changes, the broker is to be told by `Handle::renew_interest`.
+pub trait DeviceClients: Send + Sync {
+    /// Whether there can be devices at all. When this changes, the broker is to be told by `BrokerHandle::refresh_hook_interest`.
     fn is_in_use(&self) -> bool;
 
     /// The device that a client is, which was let in a moment ago. Asked once for each connection; never waits.
-    fn device_of(&self, client: &Client<'_>) -> Option<Arc<Speaker>>;
+    fn device_for(&self, client: &Client<'_>) -> Option<Arc<DeviceHandle>>;
 
     /// The device hears on these topics from now on. Never waits.
-    fn subscribed(&self, device: &Speaker, filter: &str) {
+    fn notify_subscribed(&self, device: &DeviceHandle, filter: &str) {
         let _ = (device, filter);
     }
 
@@ -33,17 +33,22 @@ pub trait Clients: Send + Sync {
     }
 
     /// The device has published something; told every few seconds at most. Never waits.
-    fn seen(&self, device: &Speaker, now_ms: u64) {
+    fn record_activity(&self, device: &DeviceHandle, now_ms: u64) {
         let _ = (device, now_ms);
     }
 
     /// A client that is no device asks to be registered as one. Never waits.
-    fn provision(&self, client: &Client<'_>, request: &[u8]) {
+    fn request_provisioning(&self, client: &Client<'_>, request: &[u8]) {
         let _ = (client, request);
     }
 
     /// A connection of the device is gone.
-    fn gone(&self, device: &Speaker, client: &Client<'_>, reason: &'static str) {
+    fn notify_disconnected(
+        &self,
+        device: &DeviceHandle,
+        client: &Client<'_>,
+        reason: &'static str,
+    ) {
         let _ = (device, client, reason);
     }
 }
@@ -60,7 +65,7 @@ pub struct DownTopicPolicy {
 impl DownTopicPolicy {
     /// From user names with commas between them; `*` stands for everybody.
     #[must_use]
-    pub fn read(list: &str) -> Self {
+    pub fn parse(list: &str) -> Self {
         let names = list
             .split(',')
             .map(str::trim)
@@ -76,27 +81,27 @@ impl DownTopicPolicy {
 /// Hooks that hand the messages of devices to a pipeline.
 pub struct DeviceHooks {
     pub pipeline: Arc<Pipeline>,
-    pub clients: Arc<dyn Clients>,
+    pub clients: Arc<dyn DeviceClients>,
     pub down_topics: Arc<DownTopicPolicy>,
 }
 
 impl HooksFactory for DeviceHooks {
     fn hooks_for(&self, _shard: u16) -> Box<dyn Hooks> {
-        Box::new(Ears {
+        Box::new(DeviceShardHooks {
             lane: self.pipeline.lane(),
             pipeline: self.pipeline.clone(),
             clients: self.clients.clone(),
             down_topics: self.down_topics.clone(),
             denied: 0,
             devices: HashMap::default(),
-            is_fed: false,
+            has_fed_full_pipeline: false,
         })
     }
 }
 
-struct Ears {
+struct DeviceShardHooks {
     pipeline: Arc<Pipeline>,
-    clients: Arc<dyn Clients>,
+    clients: Arc<dyn DeviceClients>,
     down_topics: Arc<DownTopicPolicy>,
     /// Messages on topics that are the platform's own.
     denied: u64,
@@ -104,45 +109,50 @@ struct Ears {
     /// The connected devices of this shard, by client id.
     devices: HashMap<Box<str>, ConnectedDevice, foldhash::fast::RandomState>,
     /// The pipeline was given something that it has too much of.
-    is_fed: bool,
+    has_fed_full_pipeline: bool,
 }
 
 struct ConnectedDevice {
-    speaker: Arc<Speaker>,
+    device: Arc<DeviceHandle>,
     /// When it was last said that the device is heard of, in seconds since 1970.
-    seen_s: u32,
+    last_activity_s: u32,
 }
 
 /// Seconds for which a device that reports is not said to be heard of again.
-const SEEN_EVERY_S: u32 = 5;
+const ACTIVITY_INTERVAL_S: u32 = 5;
 
-impl Hooks for Ears {
+impl Hooks for DeviceShardHooks {
     fn interest(&self) -> Interest {
         // The first device may connect before this is asked again.
         let always = Interest::CONNECT | Interest::DISCONNECT;
         match self.clients.is_in_use() {
-            true => always | Interest::PUBLISH | Interest::SUBSCRIBE | Interest::GUARD,
+            true => always | Interest::PUBLISH | Interest::SUBSCRIBE | Interest::PUBLISH_GUARD,
             false => always,
         }
     }
 
-    fn connected(&mut self, client: &Client<'_>, _accepted: &Accepted<'_>) {
-        let before = match self.clients.device_of(client) {
+    fn connected(&mut self, client: &Client<'_>, _accepted: &AcceptedConnect<'_>) {
+        let before = match self.clients.device_for(client) {
             Some(speaker) => {
-                let device = ConnectedDevice { speaker, seen_s: 0 };
+                let device = ConnectedDevice {
+                    device: speaker,
+                    last_activity_s: 0,
+                };
                 self.devices.insert(client.client_id.into(), device)
             }
             None if self.devices.is_empty() => None,
             None => self.devices.remove(client.client_id),
         };
         if let Some(before) = before {
-            self.clients.gone(&before.speaker, client, "taken_over");
+            self.clients
+                .notify_disconnected(&before.device, client, "taken_over");
         }
     }
 
     fn disconnected(&mut self, client: &Client<'_>, reason: &'static str) {
         if let Some(device) = self.devices.remove(client.client_id) {
-            self.clients.gone(&device.speaker, client, reason);
+            self.clients
+                .notify_disconnected(&device.device, client, reason);
         }
     }
 
@@ -154,20 +164,20 @@ impl Hooks for Ears {
         _: PacketFacts<'_>,
     ) {
         if let Some(device) = self.devices.get(client.client_id) {
-            self.clients.subscribed(&device.speaker, filter);
+            self.clients.notify_subscribed(&device.device, filter);
         }
     }
 
     #[inline]
     fn wants_topic(&mut self, topic: &str) -> bool {
         match self.devices.is_empty() {
-            true => topic == PROVISION_REQUEST || dialect::downward(topic).is_some(),
-            false => dialect::may_route(topic),
+            true => topic == PROVISION_REQUEST || protocol::parse_downlink_topic(topic).is_some(),
+            false => protocol::may_be_device_topic(topic),
         }
     }
 
-    fn denies(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> bool {
-        let Some(downward) = dialect::downward(message.topic) else {
+    fn denies_publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> bool {
+        let Some(downward) = protocol::parse_downlink_topic(message.topic) else {
             return false;
         };
         if self.down_topics.is_open
@@ -177,7 +187,7 @@ impl Hooks for Ears {
         }
         let may_publish = origin.client.is_some_and(|client| {
             match self.devices.contains_key(client.client_id) {
-                true => downward.is_both_ways,
+                true => downward.is_bidirectional,
                 // A device's user name is its own choice.
                 false => client.username.is_some_and(|username| {
                     let mut allowed = self.down_topics.usernames.iter();
@@ -201,67 +211,69 @@ impl Hooks for Ears {
     }
 
     #[inline]
-    fn refuses(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> bool {
+    fn refuses_publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> bool {
         let device = origin
             .client
             .and_then(|client| self.devices.get(client.client_id));
         device.is_some_and(|device| {
-            let voice = device.speaker.voice();
-            self.pipeline.refuses(&mut self.lane, voice, message.topic)
+            let voice = device.device.as_device_ref();
+            self.pipeline
+                .would_refuse(&mut self.lane, voice, message.topic)
         })
     }
 
-    fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
+    fn publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> PublishVerdict {
         // What the node itself publishes there is for devices, not from them.
         let Some(client) = origin.client else {
-            return Verdict::Continue;
+            return PublishVerdict::Continue;
         };
         let Some(device) = self.devices.get_mut(client.client_id) else {
             if message.topic == PROVISION_REQUEST {
-                self.clients.provision(&client, message.payload);
+                self.clients.request_provisioning(&client, message.payload);
                 // It holds a secret.
-                return Verdict::Stop;
+                return PublishVerdict::Stop;
             }
-            return Verdict::Continue;
+            return PublishVerdict::Continue;
         };
         let qos = message.qos;
         let now_s = (message.received_ms / 1000) as u32;
-        if now_s.abs_diff(device.seen_s) >= SEEN_EVERY_S {
-            device.seen_s = now_s;
-            self.clients.seen(&device.speaker, message.received_ms);
+        if now_s.abs_diff(device.last_activity_s) >= ACTIVITY_INTERVAL_S {
+            device.last_activity_s = now_s;
+            self.clients
+                .record_activity(&device.device, message.received_ms);
         }
         // What one device publishes there is not for the others to hear.
-        let is_for_node_alone = dialect::downward(message.topic)
-            .is_some_and(|downward| downward.is_both_ways)
+        let is_for_node_alone = protocol::parse_downlink_topic(message.topic)
+            .is_some_and(|downward| downward.is_bidirectional)
             || carries_secret(message.topic);
-        let message = Message {
-            by: device.speaker.voice(),
+        let message = DeviceMessage {
+            sender: device.device.as_device_ref(),
             topic: message.topic,
             payload: message.payload,
             received_ms: message.received_ms as i64,
         };
-        let admission = self.pipeline.take(&mut self.lane, &message);
-        if admission == Admission::NoRoom && qos != QoS::AtMostOnce {
-            return Verdict::Refuse;
+        let admission = self.pipeline.submit(&mut self.lane, &message);
+        if admission == SubmitOutcome::StorageFull && qos != QoS::AtMostOnce {
+            return PublishVerdict::Refuse;
         }
-        self.is_fed |= self.pipeline.is_saturated();
-        match self.lane.has_left() || self.is_fed {
-            _ if is_for_node_alone => Verdict::Stop,
-            true => Verdict::Follow,
-            false => Verdict::Continue,
+        self.has_fed_full_pipeline |= self.pipeline.is_saturated();
+        match self.lane.is_unsettled() || self.has_fed_full_pipeline {
+            _ if is_for_node_alone => PublishVerdict::Stop,
+            true => PublishVerdict::ContinueAndCollect,
+            false => PublishVerdict::Continue,
         }
     }
 
-    fn is_unsettled(&mut self) -> bool {
-        self.lane.take_left()
+    fn has_unsettled_work(&mut self) -> bool {
+        self.lane.take_unsettled()
     }
 
-    fn settle(&mut self, done: Settled) {
+    fn notify_when_durable(&mut self, done: DurableCallback) {
         self.pipeline.settle(done);
     }
 
-    fn take_backpressure(&mut self) -> Option<Backpressure> {
-        let is_fed = std::mem::take(&mut self.is_fed);
+    fn take_backpressure(&mut self) -> Option<BackpressureCheck> {
+        let is_fed = std::mem::take(&mut self.has_fed_full_pipeline);
         let pipeline = is_fed.then(|| self.pipeline.clone())?;
         Some(Box::new(move || pipeline.is_saturated()))
     }
@@ -269,21 +281,23 @@ impl Hooks for Ears {
 
 #[cfg(test)]
 mod tests {
-    use broker::hooks::Peer;
+    use broker::hooks::PeerAddress;
     use mqtt::Version;
     use series::{DeviceNo, KeyId, Point};
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::ingest::{Config, NoOutside, ProductNo, Profile, Storage, StorageError};
+    use crate::ingest::{
+        NoOutputs, PipelineConfig, ProductNo, ProductProfile, StorageError, TelemetryStorage,
+    };
     use crate::{DeviceId, ProductId};
 
     #[derive(Default)]
     struct Rows(Mutex<Vec<(u32, i64)>>);
 
-    impl Storage for Rows {
-        fn key(&self, _: &str) -> Result<KeyId, StorageError> {
+    impl TelemetryStorage for Rows {
+        fn register_key(&self, _: &str) -> Result<KeyId, StorageError> {
             Ok(KeyId(0))
         }
 
@@ -297,7 +311,7 @@ mod tests {
     #[derive(Default)]
     struct Numbers(AtomicBool);
 
-    impl Clients for Numbers {
+    impl DeviceClients for Numbers {
         fn is_in_use(&self) -> bool {
             self.0.load(Ordering::Relaxed)
         }
@@ -306,9 +320,9 @@ mod tests {
             id == "p"
         }
 
-        fn device_of(&self, client: &Client<'_>) -> Option<Arc<Speaker>> {
+        fn device_for(&self, client: &Client<'_>) -> Option<Arc<DeviceHandle>> {
             let no = client.client_id.parse().ok()?;
-            Some(Arc::new(Speaker {
+            Some(Arc::new(DeviceHandle {
                 no: DeviceNo(no),
                 product: ProductNo(0),
                 id: DeviceId::new(client.client_id).ok()?,
@@ -320,42 +334,42 @@ mod tests {
         Client {
             client_id,
             username: None,
-            peer: Some(Peer::Unix),
+            peer: Some(PeerAddress::Unix),
             last_address: None,
-            local: None,
+            local_address: None,
             version: Version::V311,
             connection: Default::default(),
         }
     }
 
-    fn publish(hooks: &mut dyn Hooks, from: Option<&str>, topic: &str) -> Verdict {
-        let message = MessageView::of_client(from.unwrap_or_default(), topic, b"{\"a\":1}", 7);
-        let origin = Origin {
+    fn publish(hooks: &mut dyn Hooks, from: Option<&str>, topic: &str) -> PublishVerdict {
+        let message = MessageView::from_client(from.unwrap_or_default(), topic, b"{\"a\":1}", 7);
+        let origin = MessageOrigin {
             client: from.map(client),
-            ..Origin::default()
+            ..MessageOrigin::default()
         };
         match hooks.wants_topic(topic) {
             true => hooks.publish(&message, &origin),
-            false => Verdict::Continue,
+            false => PublishVerdict::Continue,
         }
     }
 
     #[test]
     fn what_devices_publish_is_stored_and_nothing_else_is() {
         let rows = Arc::new(Rows::default());
-        let profile = Profile::open(ProductId::new("p").unwrap());
+        let profile = ProductProfile::permissive(ProductId::new("p").unwrap());
         let pipeline = Pipeline::open(
-            &Config::default(),
+            &PipelineConfig::default(),
             vec![(ProductNo(0), profile)],
             rows.clone(),
-            Arc::new(NoOutside),
-            Arc::new(NoOutside),
+            Arc::new(NoOutputs),
+            Arc::new(NoOutputs),
         );
         let clients = Arc::new(Numbers::default());
         let factory = DeviceHooks {
             pipeline: pipeline.unwrap(),
             clients: clients.clone(),
-            down_topics: Arc::new(DownTopicPolicy::read("backend, other")),
+            down_topics: Arc::new(DownTopicPolicy::parse("backend, other")),
         };
         let mut hooks = factory.hooks_for(0);
         assert!(!hooks.interest().contains(Interest::PUBLISH));
@@ -366,16 +380,16 @@ mod tests {
         let connect = mqtt::Connect {
             version: Version::V311,
             clean_start: true,
-            keep_alive: 0,
+            keep_alive_s: 0,
             client_id: "",
             username: None,
             password: None,
             will: None,
             properties: mqtt::Properties::EMPTY,
-            bridge: false,
+            is_bridge: false,
         };
         for client_id in ["5", "somebody"] {
-            let accepted = Accepted {
+            let accepted = AcceptedConnect {
                 session_present: false,
                 connect: &connect,
                 keep_alive_s: 0,
@@ -392,15 +406,15 @@ mod tests {
             (Some("5"), "v2/other"),
             (Some("5"), "v1/devices/me/other"),
         ] {
-            assert_eq!(publish(&mut *hooks, from, topic), Verdict::Continue);
+            assert_eq!(publish(&mut *hooks, from, topic), PublishVerdict::Continue);
         }
         let denies = |hooks: &mut dyn Hooks, from: Option<Client<'_>>, topic: &str| {
-            let message = MessageView::of_client("", topic, b"{}", 7);
-            let origin = Origin {
+            let message = MessageView::from_client("", topic, b"{}", 7);
+            let origin = MessageOrigin {
                 client: from,
-                ..Origin::default()
+                ..MessageOrigin::default()
             };
-            hooks.wants_topic(topic) && hooks.denies(&message, &origin)
+            hooks.wants_topic(topic) && hooks.denies_publish(&message, &origin)
         };
         let named = |client_id, username| Client {
             username: Some(username),

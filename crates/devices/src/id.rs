@@ -9,19 +9,19 @@ const MAX_ID_BYTES: usize = 64;
 #[error(
     "{found:?} is not an id: expected 1 to {MAX_ID_BYTES} bytes without '/', '+', '#', blanks and control characters, and neither \".\" nor \"..\""
 )]
-pub struct InvalidId {
+pub struct InvalidIdError {
     found: String,
 }
 
-fn may_be_in(c: char) -> bool {
+fn is_allowed(c: char) -> bool {
     !matches!(c, '/' | '+' | '#') && !c.is_control() && !c.is_whitespace()
 }
 
-fn check(text: &str) -> Result<Box<str>, InvalidId> {
+fn check(text: &str) -> Result<Box<str>, InvalidIdError> {
     // "." and ".." are taken out of URL paths.
     let is_step = matches!(text, "." | "..");
-    if is_step || text.is_empty() || text.len() > MAX_ID_BYTES || !text.chars().all(may_be_in) {
-        return Err(InvalidId {
+    if is_step || text.is_empty() || text.len() > MAX_ID_BYTES || !text.chars().all(is_allowed) {
+        return Err(InvalidIdError {
             found: text.chars().take(MAX_ID_BYTES).collect(),
         });
     }
@@ -38,7 +38,7 @@ pub fn id_for_name(name: &str) -> Cow<'_, str> {
     }
     let mut id = String::with_capacity(MAX_ID_BYTES);
     for c in name.chars() {
-        let kept = if may_be_in(c) { c } else { '-' };
+        let kept = if is_allowed(c) { c } else { '-' };
         if id.len() + kept.len_utf8() > MAX_ID_BYTES - 1 - 2 * DIGEST_BYTES {
             break;
         }
@@ -61,7 +61,7 @@ macro_rules! id {
         pub struct $name(Box<str>);
 
         impl $name {
-            pub fn new(text: &str) -> Result<Self, InvalidId> {
+            pub fn new(text: &str) -> Result<Self, InvalidIdError> {
                 check(text).map(Self)
             }
 

@@ -1,57 +1,59 @@
 //! The device platform: products and their thing models, devices, what devices say and are told, telemetry and alarms.
 //!
 //! - [`Registry`]: products and devices, in the store, the ones used lately in memory.
-//! - [`Directory`]: whether a client is a device; [`Device::may_publish`] and [`Device::may_subscribe`]: what it may do.
-//! - [`States`]: which devices are here.
+//! - [`DeviceAuthenticator`]: whether a client is a device; [`Device::may_publish`] and [`Device::may_subscribe`]: what it may do.
+//! - [`DeviceStates`]: which devices are here.
 //! - [`platform`]: registry and pipeline put together.
-//! - [`Model`]: what messages of a product are checked against.
+//! - [`ThingModel`]: what messages of a product are checked against.
 
 pub mod alarm;
+mod authenticator;
 pub mod chain;
 pub mod command;
 mod credential;
+mod decimal;
 mod device;
-pub mod dialect;
-mod directory;
 pub mod group;
 pub mod hooks;
 mod id;
 pub mod ingest;
+mod job_queue;
+mod json_scanner;
 pub mod live;
 pub mod model;
-mod nearest;
 pub mod platform;
+mod presence;
 mod product;
-mod progress;
+pub mod protocol;
 pub mod pull;
+mod queue_progress;
 mod registry;
 pub mod retention;
-mod rights;
-mod scan;
-mod state;
-mod work_queue;
+mod topic_permissions;
 
+pub use authenticator::{DeviceAdmission, DeviceAuthenticator, DeviceLookup, PresentedCredentials};
 pub use credential::{
-    AlgorithmName, InvalidCredential, Issued, NewCredential, NoChance, PROVISION_USERNAME,
-    Shown as ShownCredential,
+    CredentialError, CredentialSummary as ShownCredential, IssuedCredential, JwtAlgorithmName,
+    NewCredential, PROVISION_USERNAME, RandomSourceError,
 };
 pub use device::Device;
-pub use directory::{Admission, Directory, Found, Shown};
-pub use id::{DeviceId, InvalidId, ProductId, id_for_name};
-pub use model::{Model, UnknownKeys};
+pub use id::{DeviceId, InvalidIdError, ProductId, id_for_name};
+pub use model::{ThingModel, UnknownKeys};
+pub use presence::{DevicePresence, DeviceState, DeviceStateChange, DeviceStates};
 pub use product::{
-    CredentialKind, Definition, Dialect, InvalidProduct, KIND as PRODUCT_KIND, Mode, Product,
-    ProductSlot, ProvisionMode, Provisioning, SharedSecure, Step, Storage,
+    CredentialKind, DownsamplingStep, KIND as PRODUCT_KIND, Product, ProductDefinition,
+    ProductError, ProductMode, ProductProtocol, ProductProvisioning, ProductSlot, ProductStorage,
+    ProvisionMode, SharedSecure,
 };
-pub use progress::Progress;
+pub use queue_progress::QueueProgress;
 pub use registry::{
-    Attribute, AttributeChange, Config, DeviceChange, DeviceEvent, EventQuery, Expected, Filter,
-    ImportFormat, ImportMode, Imported, MAX_ATTRIBUTES, NewDevice, Page, Provision, Provisioned,
-    Refused, Registry, RegistryError, Scope, Trait, Written, export_header,
+    AttributeChange, AttributeScope, DeviceAttribute, DeviceChange, DeviceEvent, DeviceEventFilter,
+    DeviceFilter, DeviceIndexKey, DeviceListPage, DeviceWriteOutcome, ImportFormat, ImportMode,
+    ImportRejection, ImportSummary, MAX_ATTRIBUTES, NewDevice, ProvisionRequest, ProvisionedDevice,
+    Registry, RegistryConfig, RegistryError, WritePrecondition, export_header,
 };
-pub use rights::{PROVISION_REQUEST, PROVISION_RESPONSE};
 pub use series::DeviceNo;
-pub use state::{Presence, State, StateChange, States};
+pub use topic_permissions::{PROVISION_REQUEST, PROVISION_RESPONSE};
 
 fn now_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

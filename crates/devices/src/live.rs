@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use hashbrown::HashMap;
-use series::{DeviceNo, KeyId, Point, Value};
+use series::{DeviceNo, KeyId, Point, PointValue};
 use tokio::sync::mpsc;
 
 /// Updates that wait for one watcher.
@@ -13,7 +13,7 @@ const MAX_WAITING: usize = 1024;
 /// Devices that one watcher may watch.
 pub const MAX_WATCHED: usize = 10_000;
 
-type Random = foldhash::fast::RandomState;
+type HashState = foldhash::fast::RandomState;
 
 /// A value that outlives its message.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,54 +25,54 @@ pub enum LiveValue {
     Json(Box<str>),
 }
 
-impl From<Value<'_>> for LiveValue {
-    fn from(value: Value<'_>) -> Self {
+impl From<PointValue<'_>> for LiveValue {
+    fn from(value: PointValue<'_>) -> Self {
         match value {
-            Value::Bool(value) => Self::Bool(value),
-            Value::Int(value) => Self::Int(value),
-            Value::Float(value) => Self::Float(value),
-            Value::Text(text) => Self::Text(text.into()),
-            Value::Json(json) => Self::Json(json.into()),
+            PointValue::Bool(value) => Self::Bool(value),
+            PointValue::Int(value) => Self::Int(value),
+            PointValue::Float(value) => Self::Float(value),
+            PointValue::Text(text) => Self::Text(text.into()),
+            PointValue::Json(json) => Self::Json(json.into()),
         }
     }
 }
 
 /// A row of a watched device, as far as its keys are watched.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Update {
+pub struct TelemetryUpdate {
     pub device: DeviceNo,
     pub ts_ms: i64,
     pub values: Vec<(KeyId, LiveValue)>,
 }
 
-struct Watch {
+struct WatcherQueue {
     /// `None`: all.
     keys: Option<Box<[KeyId]>>,
-    updates: mpsc::Sender<Update>,
-    lost: AtomicU64,
+    updates: mpsc::Sender<TelemetryUpdate>,
+    lost_updates: AtomicU64,
 }
 
 /// All watchers.
 #[derive(Default)]
-pub struct Live {
+pub struct LiveTelemetry {
     watched: AtomicUsize,
-    by_device: RwLock<HashMap<DeviceNo, Vec<Arc<Watch>>, Random>>,
+    by_device: RwLock<HashMap<DeviceNo, Vec<Arc<WatcherQueue>>, HashState>>,
 }
 
 /// A watcher; ends when it is dropped.
-pub struct Watching {
-    live: Arc<Live>,
-    watch: Arc<Watch>,
+pub struct TelemetryWatcher {
+    live: Arc<LiveTelemetry>,
+    watch: Arc<WatcherQueue>,
     devices: Box<[DeviceNo]>,
-    updates: mpsc::Receiver<Update>,
+    updates: mpsc::Receiver<TelemetryUpdate>,
 }
 
 /// Too many devices for one watcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0} devices; {MAX_WATCHED} can be watched at once")]
-pub struct TooMany(usize);
+pub struct WatchLimitError(usize);
 
-impl Live {
+impl LiveTelemetry {
     /// Whether anybody watches anything.
     #[inline]
     pub fn is_watched(&self) -> bool {
@@ -85,15 +85,15 @@ impl Live {
         self: &Arc<Self>,
         devices: &[DeviceNo],
         keys: Option<&[KeyId]>,
-    ) -> Result<Watching, TooMany> {
+    ) -> Result<TelemetryWatcher, WatchLimitError> {
         if devices.len() > MAX_WATCHED {
-            return Err(TooMany(devices.len()));
+            return Err(WatchLimitError(devices.len()));
         }
         let (sender, updates) = mpsc::channel(MAX_WAITING);
-        let watch = Arc::new(Watch {
+        let watch = Arc::new(WatcherQueue {
             keys: keys.map(Into::into),
             updates: sender,
-            lost: AtomicU64::new(0),
+            lost_updates: AtomicU64::new(0),
         });
         let mut devices = devices.to_vec();
         devices.sort_unstable();
@@ -107,7 +107,7 @@ impl Live {
         }
         self.watched.fetch_add(1, Ordering::Relaxed);
         drop(by_device);
-        Ok(Watching {
+        Ok(TelemetryWatcher {
             live: self.clone(),
             watch,
             devices: devices.into(),
@@ -116,7 +116,7 @@ impl Live {
     }
 
     /// Tells watchers of a row that is stored. Never waits.
-    pub fn stored(&self, device: DeviceNo, ts_ms: i64, points: &[Point<'_>]) {
+    pub fn publish_row(&self, device: DeviceNo, ts_ms: i64, points: &[Point<'_>]) {
         let by_device = self
             .by_device
             .read()
@@ -134,31 +134,31 @@ impl Live {
             if values.is_empty() {
                 continue;
             }
-            let update = Update {
+            let update = TelemetryUpdate {
                 device,
                 ts_ms,
                 values,
             };
             if watch.updates.try_send(update).is_err() {
-                watch.lost.fetch_add(1, Ordering::Relaxed);
+                watch.lost_updates.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 }
 
-impl Watching {
+impl TelemetryWatcher {
     /// The next update.
-    pub async fn next(&mut self) -> Option<Update> {
+    pub async fn next(&mut self) -> Option<TelemetryUpdate> {
         self.updates.recv().await
     }
 
     /// Updates that were lost since this was asked last.
     pub fn take_lost(&self) -> u64 {
-        self.watch.lost.swap(0, Ordering::Relaxed)
+        self.watch.lost_updates.swap(0, Ordering::Relaxed)
     }
 }
 
-impl Drop for Watching {
+impl Drop for TelemetryWatcher {
     fn drop(&mut self) {
         let live = &self.live;
         let mut by_device = live
@@ -181,7 +181,7 @@ impl Drop for Watching {
 mod tests {
     use super::*;
 
-    fn point(key: u32, value: Value<'_>) -> Point<'_> {
+    fn point(key: u32, value: PointValue<'_>) -> Point<'_> {
         Point {
             key: KeyId(key),
             value,
@@ -190,17 +190,20 @@ mod tests {
 
     #[test]
     fn a_watcher_hears_of_its_devices_and_keys_alone() {
-        let live = Arc::new(Live::default());
+        let live = Arc::new(LiveTelemetry::default());
         assert!(!live.is_watched());
         let mut all = live.watch(&[DeviceNo(1), DeviceNo(2)], None).unwrap();
         let mut one = live.watch(&[DeviceNo(1)], Some(&[KeyId(7)])).unwrap();
         assert!(live.is_watched());
-        let points = [point(6, Value::Int(1)), point(7, Value::Text("x"))];
-        live.stored(DeviceNo(1), 10, &points);
-        live.stored(DeviceNo(2), 20, &points[..1]);
-        live.stored(DeviceNo(3), 30, &points);
-        live.stored(DeviceNo(1), 40, &points[..1]);
-        let expected = Update {
+        let points = [
+            point(6, PointValue::Int(1)),
+            point(7, PointValue::Text("x")),
+        ];
+        live.publish_row(DeviceNo(1), 10, &points);
+        live.publish_row(DeviceNo(2), 20, &points[..1]);
+        live.publish_row(DeviceNo(3), 30, &points);
+        live.publish_row(DeviceNo(1), 40, &points[..1]);
+        let expected = TelemetryUpdate {
             device: DeviceNo(1),
             ts_ms: 10,
             values: vec![(KeyId(7), LiveValue::Text("x".into()))],
@@ -218,10 +221,10 @@ mod tests {
 
     #[test]
     fn a_slow_watcher_loses_updates_and_learns_how_many() {
-        let live = Arc::new(Live::default());
+        let live = Arc::new(LiveTelemetry::default());
         let mut slow = live.watch(&[DeviceNo(1)], None).unwrap();
         for ts_ms in 0..MAX_WAITING as i64 + 5 {
-            live.stored(DeviceNo(1), ts_ms, &[point(1, Value::Bool(true))]);
+            live.publish_row(DeviceNo(1), ts_ms, &[point(1, PointValue::Bool(true))]);
         }
         assert_eq!(slow.take_lost(), 5);
         assert_eq!(slow.take_lost(), 0);

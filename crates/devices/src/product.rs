@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::alarm;
 use crate::id::ProductId;
-use crate::model::{Model, UnknownKeys};
+use crate::model::{ThingModel, UnknownKeys};
 
 /// The kind of configuration objects that are products.
 pub const KIND: &str = "product";
@@ -21,19 +21,19 @@ pub const KIND: &str = "product";
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Dialect {
+pub enum ProductProtocol {
     Thingsboard,
     Jetlinks,
     /// `tg/{deviceId}/...`
     Own,
 }
 
-impl From<crate::dialect::Dialect> for Dialect {
-    fn from(dialect: crate::dialect::Dialect) -> Self {
+impl From<crate::protocol::DeviceProtocol> for ProductProtocol {
+    fn from(dialect: crate::protocol::DeviceProtocol) -> Self {
         match dialect {
-            crate::dialect::Dialect::ThingsBoard => Self::Thingsboard,
-            crate::dialect::Dialect::JetLinks => Self::Jetlinks,
-            crate::dialect::Dialect::Own => Self::Own,
+            crate::protocol::DeviceProtocol::ThingsBoard => Self::Thingsboard,
+            crate::protocol::DeviceProtocol::JetLinks => Self::Jetlinks,
+            crate::protocol::DeviceProtocol::Native => Self::Own,
         }
     }
 }
@@ -71,7 +71,7 @@ impl fmt::Display for CredentialKind {
 /// How messages go through the pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum ProductMode {
     /// A message is stored when its handling returns: the least latency.
     Sync,
     /// A bounded mailbox and batches: the most throughput.
@@ -82,7 +82,7 @@ pub enum Mode {
 /// What of the devices' telemetry is kept, and where else it goes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Storage {
+pub struct ProductStorage {
     /// Whether telemetry is stored in the node.
     pub enabled: bool,
     /// Only these keys are stored; empty: all.
@@ -93,7 +93,7 @@ pub struct Storage {
     pub retention_d: u32,
     /// From an age on, points are reduced to aggregates of intervals; ages ascend, and an interval is a multiple of the one before.
     #[schemars(length(max = 4))]
-    pub downsampling: Vec<Step>,
+    pub downsampling: Vec<DownsamplingStep>,
     /// Names of sinks that get telemetry as well.
     #[schemars(length(max = 16))]
     pub sinks: Vec<String>,
@@ -110,7 +110,7 @@ pub struct Storage {
 /// How fine old points are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Step {
+pub struct DownsamplingStep {
     /// In days.
     #[schemars(range(min = 1, max = 36500))]
     pub after_d: u32,
@@ -119,9 +119,9 @@ pub struct Step {
     pub interval_s: u32,
 }
 
-impl Storage {
-    /// Names of the sinks that get messages, if [`Storage::device_log`] says so.
-    pub fn sinks_of_log(&self) -> &[String] {
+impl ProductStorage {
+    /// Names of the sinks that get messages, if [`ProductStorage::device_log`] says so.
+    pub fn log_sink_names(&self) -> &[String] {
         match self.log_sinks.is_empty() {
             true => &self.sinks,
             false => &self.log_sinks,
@@ -129,7 +129,7 @@ impl Storage {
     }
 }
 
-impl Default for Storage {
+impl Default for ProductStorage {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -156,7 +156,7 @@ pub enum ProvisionMode {
 /// How devices of the product register themselves.
 #[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Provisioning {
+pub struct ProductProvisioning {
     pub mode: ProvisionMode,
     /// What devices show to be of this product; unique in the node.
     #[schemars(length(min = 8, max = 64))]
@@ -166,7 +166,7 @@ pub struct Provisioning {
     pub secret: String,
 }
 
-impl fmt::Debug for Provisioning {
+impl fmt::Debug for ProductProvisioning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Provisioning")
             .field("mode", &self.mode)
@@ -196,7 +196,7 @@ impl fmt::Debug for SharedSecure {
 /// A product as somebody writes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Definition {
+pub struct ProductDefinition {
     /// For people; the id, if there is none.
     #[schemars(length(max = 256))]
     pub name: String,
@@ -211,8 +211,8 @@ pub struct Definition {
     /// Texts that are numbers, such as `"21.5"`, are stored as numbers, unless the thing model says what their key is.
     pub text_numbers: bool,
     /// The topics its devices speak; empty: all.
-    #[schemars(with = "Vec<Dialect>")]
-    pub dialects: BTreeSet<Dialect>,
+    #[schemars(with = "Vec<ProductProtocol>")]
+    pub dialects: BTreeSet<ProductProtocol>,
     /// The credentials its devices may have; empty: all.
     #[schemars(with = "Vec<CredentialKind>")]
     pub credentials: BTreeSet<CredentialKind>,
@@ -227,15 +227,15 @@ pub struct Definition {
     pub inactivity_timeout_s: u32,
     /// The rule chain its messages go through; `null`: the root chain.
     pub chain: Option<String>,
-    pub mode: Mode,
-    pub storage: Storage,
+    pub mode: ProductMode,
+    pub storage: ProductStorage,
     /// Rules of alarms.
     #[schemars(with = "Vec<alarm::AlarmRule>", length(max = 64))]
     pub alarms: Vec<Value>,
-    pub provisioning: Option<Provisioning>,
+    pub provisioning: Option<ProductProvisioning>,
 }
 
-impl Default for Definition {
+impl Default for ProductDefinition {
     fn default() -> Self {
         Self {
             name: String::new(),
@@ -251,8 +251,8 @@ impl Default for Definition {
             gateway: false,
             inactivity_timeout_s: 600,
             chain: None,
-            mode: Mode::Actor,
-            storage: Storage::default(),
+            mode: ProductMode::Actor,
+            storage: ProductStorage::default(),
             alarms: Vec::new(),
             provisioning: None,
         }
@@ -262,7 +262,7 @@ impl Default for Definition {
 /// Something about a product that cannot stay as it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
-pub struct InvalidProduct {
+pub struct ProductError {
     pub field: String,
     pub message: String,
 }
@@ -271,24 +271,24 @@ pub struct InvalidProduct {
 #[derive(Debug)]
 pub struct Product {
     pub id: ProductId,
-    pub definition: Definition,
+    pub definition: ProductDefinition,
     /// Compiled.
-    pub model: Model,
+    pub model: ThingModel,
     /// Of the configuration object; grows with each change.
     pub version: u64,
 }
 
 impl Product {
     /// Reads a product; every message names its field.
-    pub fn read(id: &str, value: &Value, version: u64) -> Result<Self, Vec<InvalidProduct>> {
+    pub fn read(id: &str, value: &Value, version: u64) -> Result<Self, Vec<ProductError>> {
         let one = |field: &str, message: String| {
-            vec![InvalidProduct {
+            vec![ProductError {
                 field: field.to_owned(),
                 message,
             }]
         };
         let id = ProductId::new(id).map_err(|error| one("id", error.to_string()))?;
-        let definition: Definition = serde_json::from_value(value.clone())
+        let definition: ProductDefinition = serde_json::from_value(value.clone())
             .map_err(|error| one("product", error.to_string()))?;
         // JetLinks keeps metadata as text.
         let parsed: Value;
@@ -300,8 +300,8 @@ impl Product {
             }
             other => other,
         };
-        let model = Model::read(metadata, definition.unknown_keys).map_err(|errors| {
-            let errors = errors.into_iter().map(|error| InvalidProduct {
+        let model = ThingModel::read(metadata, definition.unknown_keys).map_err(|errors| {
+            let errors = errors.into_iter().map(|error| ProductError {
                 field: format!("model.{}", error.place),
                 message: error.message,
             });
@@ -376,7 +376,7 @@ impl Product {
             ),
         ];
         if let Some(provisioning) = &definition.provisioning {
-            let Provisioning { key, secret, .. } = provisioning;
+            let ProductProvisioning { key, secret, .. } = provisioning;
             lengths.push(("provisioning.key", chars(key), 8, 64, "characters"));
             lengths.push(("provisioning.secret", chars(secret), 8, 64, "characters"));
         }
@@ -416,19 +416,19 @@ impl Product {
     }
 
     #[must_use]
-    pub fn speaks(&self, dialect: Dialect) -> bool {
+    pub fn allows_protocol(&self, dialect: ProductProtocol) -> bool {
         let dialects = &self.definition.dialects;
         dialects.is_empty() || dialects.contains(&dialect)
     }
 
     #[must_use]
-    pub fn takes(&self, kind: CredentialKind) -> bool {
+    pub fn allows_credential(&self, kind: CredentialKind) -> bool {
         let kinds = &self.definition.credentials;
         kinds.is_empty() || kinds.contains(&kind)
     }
 
     #[must_use]
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> ProductMode {
         self.definition.mode
     }
 
@@ -439,17 +439,17 @@ impl Product {
     }
 
     #[must_use]
-    pub fn storage(&self) -> &Storage {
+    pub fn storage(&self) -> &ProductStorage {
         &self.definition.storage
     }
 }
 
 /// The field behind `downsampling` of what is wrong, and what it is.
-fn check_steps(steps: &[Step]) -> Result<(), (String, String)> {
+fn check_steps(steps: &[DownsamplingStep]) -> Result<(), (String, String)> {
     const DAY_S: u32 = 86_400;
-    let mut before: Option<&Step> = None;
+    let mut before: Option<&DownsamplingStep> = None;
     for (at, step) in steps.iter().enumerate() {
-        let Step {
+        let DownsamplingStep {
             after_d,
             interval_s,
         } = *step;
@@ -511,12 +511,12 @@ impl ProductSlot {
     }
 }
 
-impl From<Dialect> for crate::dialect::Dialect {
-    fn from(dialect: Dialect) -> Self {
+impl From<ProductProtocol> for crate::protocol::DeviceProtocol {
+    fn from(dialect: ProductProtocol) -> Self {
         match dialect {
-            Dialect::Thingsboard => Self::ThingsBoard,
-            Dialect::Jetlinks => Self::JetLinks,
-            Dialect::Own => Self::Own,
+            ProductProtocol::Thingsboard => Self::ThingsBoard,
+            ProductProtocol::Jetlinks => Self::JetLinks,
+            ProductProtocol::Own => Self::Native,
         }
     }
 }

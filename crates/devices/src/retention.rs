@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use series::{Assignment, DeviceNo, Policy, PolicyOf, Tier};
+use series::{DeviceNo, DownsamplingTier, PolicyAssignment, PolicyResolver, RetentionPolicy};
 
-use crate::product::{InvalidProduct, Product, Storage};
+use crate::product::{Product, ProductError, ProductStorage};
 use crate::registry::{DeviceChange, Registry};
 
 const DAY_MS: i64 = 86_400_000;
@@ -16,53 +16,53 @@ const MAX_POLICIES: usize = 255;
 /// What products say of it, in the form of the time series. Clones are the same.
 #[derive(Clone)]
 pub struct Retention {
-    inner: Arc<Inner>,
+    inner: Arc<RetentionInner>,
 }
 
-struct Inner {
+struct RetentionInner {
     registry: Registry,
     /// Of products that say nothing.
-    standard_d: u32,
-    homes: RwLock<Homes>,
+    default_d: u32,
+    assignments: RwLock<ProductAssignments>,
 }
 
 /// The products of devices, as numbers; filled as they are asked for.
 #[derive(Default)]
-struct Homes {
+struct ProductAssignments {
     numbers: HashMap<Box<str>, u16>,
     /// By the device's number.
-    of: Vec<u16>,
+    by_device: Vec<u16>,
 }
 
 /// Not asked for yet.
-const UNKNOWN: u16 = 0;
+const NOT_LOADED: u16 = 0;
 /// There is no such device.
-const NOBODY: u16 = u16::MAX;
+const NO_DEVICE: u16 = u16::MAX;
 
-impl Homes {
+impl ProductAssignments {
     fn number(&mut self, product: &str) -> u16 {
         if let Some(number) = self.numbers.get(product) {
             return *number;
         }
         // More products than that are not let in.
-        let number = (self.numbers.len() + 1).min(usize::from(NOBODY) - 1) as u16;
+        let number = (self.numbers.len() + 1).min(usize::from(NO_DEVICE) - 1) as u16;
         self.numbers.insert(product.into(), number);
         number
     }
 
     fn set(&mut self, device: DeviceNo, number: u16) {
         let at = device.0 as usize;
-        if at >= self.of.len() {
-            self.of.resize(at + 1, UNKNOWN);
+        if at >= self.by_device.len() {
+            self.by_device.resize(at + 1, NOT_LOADED);
         }
-        self.of[at] = number;
+        self.by_device[at] = number;
     }
 }
 
 /// A policy as it is compared and ordered: days, and steps in days and seconds.
-type Written = (u32, Vec<(u32, u32)>);
+type PolicyKey = (u32, Vec<(u32, u32)>);
 
-fn written(storage: &Storage, standard_d: u32) -> Written {
+fn policy_key(storage: &ProductStorage, standard_d: u32) -> PolicyKey {
     let steps = storage.downsampling.iter();
     let retention_d = match storage.retention_d {
         0 => standard_d,
@@ -72,38 +72,41 @@ fn written(storage: &Storage, standard_d: u32) -> Written {
     (retention_d, steps)
 }
 
-fn policy((retention_d, steps): &Written) -> Policy {
-    let tiers = steps.iter().map(|(after_d, interval_s)| Tier {
+fn policy((retention_d, steps): &PolicyKey) -> RetentionPolicy {
+    let tiers = steps.iter().map(|(after_d, interval_s)| DownsamplingTier {
         after_ms: i64::from(*after_d) * DAY_MS,
         interval_ms: i64::from(*interval_s) * 1000,
     });
-    Policy {
+    RetentionPolicy {
         retention_ms: (*retention_d > 0).then(|| i64::from(*retention_d) * DAY_MS),
         tiers: tiers.collect(),
     }
 }
 
 impl Retention {
-    /// `standard_d`: days that points of products stay which say nothing of it; 0: for ever.
+    /// `default_d`: days that points of products stay which say nothing of it; 0: for ever.
     pub fn new(registry: Registry, standard_d: u32) -> Self {
         let retention = Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(RetentionInner {
                 registry: registry.clone(),
-                standard_d,
-                homes: RwLock::default(),
+                default_d: standard_d,
+                assignments: RwLock::default(),
             }),
         };
         let weak = Arc::downgrade(&retention.inner);
-        registry.on_change(Box::new(move |change| {
+        registry.add_device_observer(Box::new(move |change| {
             let device = match change {
                 DeviceChange::Created(device)
                 | DeviceChange::Updated(device)
                 | DeviceChange::Removed(device) => device,
             };
             if let Some(inner) = weak.upgrade() {
-                let mut homes = inner.homes.write().unwrap_or_else(PoisonError::into_inner);
-                if homes.of.len() > device.no.0 as usize {
-                    homes.set(device.no, UNKNOWN);
+                let mut homes = inner
+                    .assignments
+                    .write()
+                    .unwrap_or_else(PoisonError::into_inner);
+                if homes.by_device.len() > device.no.0 as usize {
+                    homes.set(device.no, NOT_LOADED);
                 }
             }
         }));
@@ -112,19 +115,19 @@ impl Retention {
 
     /// What all products say now.
     #[must_use]
-    pub fn assignment(&self) -> Assignment {
+    pub fn assignment(&self) -> PolicyAssignment {
         let inner = &self.inner;
-        let standard: Written = (inner.standard_d, Vec::new());
-        let products: Vec<(Box<str>, Written)> = inner
+        let standard: PolicyKey = (inner.default_d, Vec::new());
+        let products: Vec<(Box<str>, PolicyKey)> = inner
             .registry
             .products()
             .iter()
             .map(|slot| {
-                let written = written(slot.get().storage(), inner.standard_d);
+                let written = policy_key(slot.get().storage(), inner.default_d);
                 (slot.id().as_str().into(), written)
             })
             .collect();
-        let mut all: Vec<&Written> = products.iter().map(|(_, written)| written).collect();
+        let mut all: Vec<&PolicyKey> = products.iter().map(|(_, written)| written).collect();
         all.retain(|written| **written != standard);
         all.sort_unstable();
         all.dedup();
@@ -137,14 +140,17 @@ impl Retention {
         let mut policies = vec![(0, policy(&standard))];
         let numbered = all.iter().take(MAX_POLICIES).zip(1..=u8::MAX);
         policies.extend(numbered.map(|(written, number)| (number, policy(written))));
-        let forever = |policy: &Policy| policy.retention_ms.unwrap_or(i64::MAX);
+        let forever = |policy: &RetentionPolicy| policy.retention_ms.unwrap_or(i64::MAX);
         let longest = policies.iter().max_by_key(|(_, policy)| forever(policy));
         let longest = longest.map_or(0, |(number, _)| *number);
 
         let mut hasher = DefaultHasher::new();
         products.hash(&mut hasher);
         let mut by_number: Vec<u8> = vec![0];
-        let mut homes = inner.homes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut homes = inner
+            .assignments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         for (product, written) in &products {
             let at = usize::from(homes.number(product));
             if at >= by_number.len() {
@@ -162,26 +168,29 @@ impl Retention {
         let this = self.clone();
         let policy_of = move |device| match is_uniform {
             true => 0,
-            false => match this.home(device) {
+            false => match this.product_number_of(device) {
                 Some(home) => by_number.get(usize::from(home)).copied().unwrap_or(0),
                 // Who cannot be asked loses nothing for it.
                 None => longest,
             },
         };
-        Assignment {
+        PolicyAssignment {
             policies,
-            policy_of: Some(PolicyOf::new(policy_of)),
-            mark: hasher.finish(),
+            policy_of: Some(PolicyResolver::new(policy_of)),
+            revision: hasher.finish(),
         }
     }
 
     /// The number of the product of a device; `None`: it cannot be read now.
-    fn home(&self, device: DeviceNo) -> Option<u16> {
+    fn product_number_of(&self, device: DeviceNo) -> Option<u16> {
         let inner = &self.inner;
-        let homes = inner.homes.read().unwrap_or_else(PoisonError::into_inner);
-        let known = homes.of.get(device.0 as usize).copied();
+        let homes = inner
+            .assignments
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let known = homes.by_device.get(device.0 as usize).copied();
         drop(homes);
-        if let Some(known) = known.filter(|known| *known != UNKNOWN) {
+        if let Some(known) = known.filter(|known| *known != NOT_LOADED) {
             return Some(known);
         }
         let found = match inner.registry.by_no(device) {
@@ -191,10 +200,13 @@ impl Retention {
                 return None;
             }
         };
-        let mut homes = inner.homes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut homes = inner
+            .assignments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         let number = match found {
             Some(device) => homes.number(device.product.id().as_str()),
-            None => NOBODY,
+            None => NO_DEVICE,
         };
         homes.set(device, number);
         Some(number)
@@ -204,13 +216,13 @@ impl Retention {
     ///
     /// # Errors
     /// If there would be too many different policies.
-    pub fn check(&self, product: &Product) -> Result<(), InvalidProduct> {
-        let standard_d = self.inner.standard_d;
+    pub fn check(&self, product: &Product) -> Result<(), ProductError> {
+        let standard_d = self.inner.default_d;
         let products = self.inner.registry.products();
         let others = products.iter().filter(|slot| *slot.id() != product.id);
-        let mut all: Vec<Written> = others
-            .map(|slot| written(slot.get().storage(), standard_d))
-            .chain([written(product.storage(), standard_d)])
+        let mut all: Vec<PolicyKey> = others
+            .map(|slot| policy_key(slot.get().storage(), standard_d))
+            .chain([policy_key(product.storage(), standard_d)])
             .filter(|written| *written != (standard_d, Vec::new()))
             .collect();
         all.sort_unstable();
@@ -218,7 +230,7 @@ impl Retention {
         if all.len() <= MAX_POLICIES {
             return Ok(());
         }
-        Err(InvalidProduct {
+        Err(ProductError {
             field: "storage.retention_d".to_owned(),
             message: format!(
                 "expected one of the {MAX_POLICIES} combinations of retention and downsampling that other products have; there can be no more"
@@ -232,23 +244,26 @@ mod tests {
     use std::time::{SystemTime, UNIX_EPOCH};
 
     use serde_json::{Value, json};
-    use series::{Config, Point, Series};
-    use store::Expected;
+    use series::{Point, Series, SeriesConfig};
+    use store::ExpectedVersion;
 
     use super::*;
     use crate::{NewDevice, PRODUCT_KIND};
 
     fn put(objects: &store::Objects, id: &str, product: Value) {
         objects
-            .put(PRODUCT_KIND, id, product, Expected::Any)
+            .put(PRODUCT_KIND, id, product, ExpectedVersion::Any)
             .unwrap();
     }
 
     #[test]
     fn points_stay_as_long_as_the_product_says_and_a_change_acts_at_once() {
         let directory = tempfile::tempdir().unwrap();
-        let (store, _) =
-            store::Store::open(&directory.path().join("store"), store::Config::default()).unwrap();
+        let (store, _) = store::Store::open(
+            &directory.path().join("store"),
+            store::StoreConfig::default(),
+        )
+        .unwrap();
         let objects = store.objects();
         put(objects, "short", json!({"storage": {"retention_d": 2}}));
         put(objects, "long", json!({"storage": {"retention_d": 1000}}));
@@ -259,22 +274,24 @@ mod tests {
             "coarse",
             json!({"storage": {"downsampling": steps}}),
         );
-        let registry = Registry::open(objects, crate::Config::default()).unwrap();
+        let registry = Registry::open(objects, crate::RegistryConfig::default()).unwrap();
         let mut numbers = Vec::new();
         for product in ["short", "long", "plain", "coarse"] {
             let device: NewDevice =
                 serde_json::from_value(json!({"id": product, "product": product})).unwrap();
-            let written = registry.put(device, crate::Expected::Absent).unwrap();
+            let written = registry
+                .put(device, crate::WritePrecondition::Absent)
+                .unwrap();
             numbers.push(written.device.no);
         }
         let retention = Retention::new(registry.clone(), 30);
-        let config = Config {
+        let config = SeriesConfig {
             assignment: retention.assignment(),
             min_free_bytes: 0,
-            ..Config::default()
+            ..SeriesConfig::default()
         };
         let (series, _) = Series::open(&directory.path().join("series"), config).unwrap();
-        let key = series.key("t").unwrap();
+        let key = series.get_or_create_key("t").unwrap();
         let now_ms = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap()
@@ -282,7 +299,7 @@ mod tests {
         for device in &numbers {
             for days in [1, 5, 100] {
                 for minute in 0..10 {
-                    let value = series::Value::Int(minute);
+                    let value = series::PointValue::Int(minute);
                     let ts_ms = (now_ms / DAY_MS - days) * DAY_MS - 3_600_000 + minute * 60_000;
                     series
                         .append(*device, ts_ms, &[Point { key, value }])
@@ -297,12 +314,12 @@ mod tests {
                 .iter()
                 .map(|device| {
                     let mut count = 0;
-                    let each = &mut |_: series::Row<'_>| {
+                    let each = &mut |_: series::SeriesRow<'_>| {
                         count += 1;
                         std::ops::ControlFlow::Continue(())
                     };
                     series
-                        .range(*device, None, &series::Range::default(), each)
+                        .range(*device, None, &series::RangeQuery::default(), each)
                         .unwrap();
                     count
                 })
@@ -314,17 +331,18 @@ mod tests {
         put(objects, "plain", json!({"storage": {"retention_d": 3}}));
         let moved = json!({"id": "long", "product": "short"});
         let moved: NewDevice = serde_json::from_value(moved).unwrap();
-        registry.put(moved, crate::Expected::Any).unwrap();
-        series.assign(retention.assignment()).unwrap();
+        registry.put(moved, crate::WritePrecondition::Any).unwrap();
+        series.set_policies(retention.assignment()).unwrap();
         assert_eq!(counts(), [10, 10, 10, 2]);
     }
 
     #[test]
     fn there_are_no_more_policies_than_numbers() {
         let directory = tempfile::tempdir().unwrap();
-        let (store, _) = store::Store::open(directory.path(), store::Config::default()).unwrap();
+        let (store, _) =
+            store::Store::open(directory.path(), store::StoreConfig::default()).unwrap();
         let objects = store.objects();
-        let registry = Registry::open(objects, crate::Config::default()).unwrap();
+        let registry = Registry::open(objects, crate::RegistryConfig::default()).unwrap();
         let retention = Retention::new(registry, 30);
         for days in 100..100 + MAX_POLICIES {
             put(

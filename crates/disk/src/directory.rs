@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 /// A directory that could not be taken.
 #[derive(Debug, thiserror::Error)]
-pub enum NotTaken {
+pub enum DirectoryLockError {
     #[error("somebody else has it")]
-    Held,
+    Locked,
     /// A file operation failed.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
@@ -25,15 +25,15 @@ pub enum NotTaken {
 ///
 /// # Errors
 /// If another process has it, or its file `lock` cannot be opened.
-pub fn take(dir: &Path) -> Result<File, NotTaken> {
+pub fn lock_directory(dir: &Path) -> Result<File, DirectoryLockError> {
     let path = dir.join("lock");
     let failed = |what, path: &Path| {
         let path = path.to_owned();
-        move |source| NotTaken::Io { what, path, source }
+        move |source| DirectoryLockError::Io { what, path, source }
     };
-    crate::make_private_dir(dir).map_err(failed("make the directory", dir))?;
+    crate::create_private_dir(dir).map_err(failed("make the directory", dir))?;
     // One that belongs to somebody else stays as it is.
-    let _ = crate::make_private(dir);
+    let _ = crate::revoke_others_access(dir);
     let lock = OpenOptions::new()
         .write(true)
         .create(true)
@@ -43,7 +43,7 @@ pub fn take(dir: &Path) -> Result<File, NotTaken> {
         .map_err(failed("open", &path))?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(NotTaken::Held),
+        Err(TryLockError::WouldBlock) => Err(DirectoryLockError::Locked),
         Err(TryLockError::Error(error)) => Err(failed("lock", &path)(error)),
     }
 }
@@ -60,7 +60,7 @@ pub fn sync_dir(dir: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// If the file system refuses; the old file may be there still.
-pub fn replace(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+pub fn replace_file(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let unfinished = dir.join(format!("{name}.new"));
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
@@ -79,11 +79,14 @@ mod tests {
     fn a_directory_is_taken_once() {
         let parent = tempfile::tempdir().unwrap();
         let dir = parent.path().join("new");
-        let lock = take(&dir).unwrap();
+        let lock = lock_directory(&dir).unwrap();
         // Another file of the same process is somebody else to the system, too.
-        assert!(matches!(take(&dir), Err(NotTaken::Held)));
+        assert!(matches!(
+            lock_directory(&dir),
+            Err(DirectoryLockError::Locked)
+        ));
         drop(lock);
-        take(&dir).unwrap();
+        lock_directory(&dir).unwrap();
     }
 
     #[test]
@@ -91,7 +94,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let file = parent.path().join("file");
         fs::write(&file, "").unwrap();
-        let error = take(&file).unwrap_err().to_string();
+        let error = lock_directory(&file).unwrap_err().to_string();
         assert!(error.starts_with("cannot make the directory "), "{error}");
         assert!(error.contains(file.to_str().unwrap()), "{error}");
     }
@@ -100,7 +103,7 @@ mod tests {
     fn a_file_is_replaced_as_a_whole_and_leaves_nothing_beside_it() {
         let dir = tempfile::tempdir().unwrap();
         for text in ["first", "second, which is longer", ""] {
-            replace(dir.path(), "version", text.as_bytes()).unwrap();
+            replace_file(dir.path(), "version", text.as_bytes()).unwrap();
             assert_eq!(
                 fs::read_to_string(dir.path().join("version")).unwrap(),
                 text

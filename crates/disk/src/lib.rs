@@ -1,13 +1,18 @@
 //! How things stand on disk, for all that stores something there: when it is forced there, whose a directory is, numbers of
 //! variable length.
 
-mod access;
 mod directory;
 mod fsync;
-mod marks;
+mod high_water_marks;
+mod permissions;
 pub mod varint;
 
-pub use access::{create_private, make_private, make_private_dir, mode_for_others, share};
-pub use directory::{NotTaken, replace, sync_dir, take};
+pub use directory::{DirectoryLockError, lock_directory, replace_file, sync_dir};
 pub use fsync::{Fsync, ParseFsyncError};
-pub use marks::{MARKS_PER_LINE, MAX_MARK, Marks, Reading, read_marks};
+pub use high_water_marks::{
+    HighWaterMarks, MARKS_PER_CACHE_LINE_PAIR, MAX_HIGH_WATER_MARK, MarksFileState,
+    read_high_water_marks,
+};
+pub use permissions::{
+    apply_original_umask, create_private_dir, others_mode, restrict_umask, revoke_others_access,
+};

@@ -71,16 +71,16 @@ pub fn len(number: u64) -> usize {
 }
 
 /// Bytes that [`pack`] has room for: six numbers of ten bytes and four single ones.
-pub const ROOM: usize = 64;
+pub const PACK_BUFFER_BYTES: usize = 64;
 
 /// Appends a few bytes and numbers with one check for room. They are written where they stay: put together elsewhere and
 /// copied, the processor would have to wait for the single bytes before it could read them as a whole.
 #[inline]
-pub fn pack(out: &mut Vec<u8>, fill: impl FnOnce(&mut Packed<'_>)) {
+pub fn pack(out: &mut Vec<u8>, fill: impl FnOnce(&mut PackBuffer<'_>)) {
     let start = out.len();
-    out.extend_from_slice(&[0; ROOM]);
+    out.extend_from_slice(&[0; PACK_BUFFER_BYTES]);
     let bytes = out[start..].first_chunk_mut();
-    let mut packed = Packed {
+    let mut packed = PackBuffer {
         bytes: bytes.expect("it was appended just now"),
         len: 0,
     };
@@ -90,12 +90,12 @@ pub fn pack(out: &mut Vec<u8>, fill: impl FnOnce(&mut Packed<'_>)) {
 }
 
 /// What [`pack`] fills.
-pub struct Packed<'a> {
-    bytes: &'a mut [u8; ROOM],
+pub struct PackBuffer<'a> {
+    bytes: &'a mut [u8; PACK_BUFFER_BYTES],
     len: usize,
 }
 
-impl Packed<'_> {
+impl PackBuffer<'_> {
     #[inline]
     pub fn byte(&mut self, byte: u8) {
         self.bytes[self.len] = byte;
@@ -120,12 +120,12 @@ impl Packed<'_> {
 
 /// Reads bytes in order; `None` where they end too early or are no number.
 #[derive(Clone, Copy)]
-pub struct Reader<'a> {
+pub struct VarintReader<'a> {
     pub bytes: &'a [u8],
     pub at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> VarintReader<'a> {
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
@@ -155,7 +155,7 @@ impl<'a> Reader<'a> {
 
     /// A number that has to be no more than `max`.
     #[inline]
-    pub fn bounded(&mut self, max: usize) -> Option<usize> {
+    pub fn number_up_to(&mut self, max: usize) -> Option<usize> {
         let number = usize::try_from(self.number()?).ok()?;
         (number <= max).then_some(number)
     }
@@ -169,7 +169,7 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
-    pub fn word(&mut self) -> Option<u64> {
+    pub fn fixed_u64(&mut self) -> Option<u64> {
         let bytes = self.take(8)?;
         Some(u64::from_le_bytes(bytes.try_into().expect("8 were taken")))
     }
@@ -191,7 +191,7 @@ mod tests {
                 let end = write(&mut room, 0, number as u64);
                 assert!(bytes.ends_with(&room[..end]));
             }
-            let mut reader = Reader::new(&bytes);
+            let mut reader = VarintReader::new(&bytes);
             for &number in &numbers {
                 prop_assert_eq!(reader.signed(), Some(number));
                 prop_assert_eq!(reader.number(), Some(number as u64));
@@ -202,11 +202,11 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_refused() {
-        assert_eq!(Reader::new(&[0x80]).number(), None);
-        assert_eq!(Reader::new(&[0xff; 11]).number(), None);
-        assert_eq!(Reader::new(&[]).number(), None);
+        assert_eq!(VarintReader::new(&[0x80]).number(), None);
+        assert_eq!(VarintReader::new(&[0xff; 11]).number(), None);
+        assert_eq!(VarintReader::new(&[]).number(), None);
         let too_large = [[0xff; 9].as_slice(), &[2]].concat();
-        assert_eq!(Reader::new(&too_large).number(), None);
+        assert_eq!(VarintReader::new(&too_large).number(), None);
         assert_eq!(take(&mut &too_large[..]), None);
     }
 

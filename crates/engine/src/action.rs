@@ -2,39 +2,39 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use rules::{Fault, Options, Output, Rule, RuleState, View};
+use rules::{CompileOptions, EvaluationError, EventView, Rule, RuleOutput, RuleState};
 
-use crate::bound::{Bound, Lineage};
-use crate::counters::{Count, LaneCounters};
+use crate::counters::{LaneCounters, RuleCounter};
 use crate::definition::{ActionDefinition, ActionKind};
-use crate::error::Invalid;
-use crate::on_devices::{OfAlarm, OfTelemetry};
-use crate::outlet::{Outlet, Row, RowOrigin, Sent, SinkId};
-use crate::republish::Republish;
-use crate::stage::Stage;
-use crate::template::Template;
+use crate::definition_error::RuleDefinitionError;
+use crate::device_actions::{DeviceAlarmAction, DeviceTelemetryAction};
+use crate::lane_context::LaneContext;
+use crate::ports::{OutputRow, OutputRowOrigin, SinkId, SinkPort, SinkPortOutcome};
+use crate::republish::RepublishAction;
+use crate::running_rule::{RuleLineage, RunningRule};
+use crate::template::ActionTemplate;
 
 /// One action, and what is done if it cannot be done.
 pub(crate) struct Action {
-    deed: Deed,
-    fallback: Box<[Deed]>,
+    operation: ActionOperation,
+    fallback: Box<[ActionOperation]>,
 }
 
-enum Deed {
-    Republish(Box<Republish>),
+enum ActionOperation {
+    Republish(Box<RepublishAction>),
     Console,
-    Sink(Sink),
-    Telemetry(Box<OfTelemetry>),
-    Alarm(Box<OfAlarm>),
+    Sink(SinkAction),
+    Telemetry(Box<DeviceTelemetryAction>),
+    Alarm(Box<DeviceAlarmAction>),
 }
 
 /// The same always, or what the output says.
-pub(crate) enum Choice<T> {
+pub(crate) enum FixedOrTemplate<T> {
     Fixed(T),
-    Filled(Template),
+    Template(ActionTemplate),
 }
 
-struct Sink {
+struct SinkAction {
     name: Box<str>,
     /// The action's place, if it has fallback actions.
     origin: Option<u8>,
@@ -44,176 +44,178 @@ struct Sink {
 
 /// Why an action was not done.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum ActionError {
     #[error("{0}")]
-    Fault(#[from] Fault),
+    Fault(#[from] EvaluationError),
     #[error("{what}: {found:?} is not {expected}")]
-    Not {
+    InvalidValue {
         what: &'static str,
         found: String,
         expected: &'static str,
     },
     #[error("{what}: ${{{placeholder}}} is null")]
-    Null {
+    NullValue {
         what: &'static str,
         placeholder: Box<str>,
     },
     #[error("the topic {topic:?} cannot be published to: {why}")]
-    Topic { topic: String, why: String },
+    InvalidTopic { topic: String, why: String },
     #[error("the message would be the {0}th that comes of another; is there a loop of rules?")]
-    TooDeep(u8),
+    RepublishTooDeep(u8),
     #[error("it is about a message that a rule has published; that would never end")]
-    AboutOwn,
+    AboutDerivedMessage,
     #[error("there is no sink {0:?}")]
     NoSink(Box<str>),
     #[error("the sink {0:?} is full")]
     SinkFull(Box<str>),
     #[error("too much was logged in this second")]
-    TooManyLines,
+    LogRateExceeded,
     #[error("too much waits to be published")]
-    TooMuchOutgoing,
+    OutgoingFull,
     #[error("there are no devices here")]
     NoDevices,
     #[error("{0}")]
-    Refused(Box<str>),
+    Rejected(Box<str>),
 }
 
 /// An output with what it comes from.
-pub(crate) struct Made<'o, 'a> {
-    pub(crate) output: Output<'a>,
-    pub(crate) view: &'o View<'a>,
-    pub(crate) lineage: Lineage,
+pub(crate) struct ActionInput<'o, 'a> {
+    pub(crate) output: RuleOutput<'a>,
+    pub(crate) view: &'o EventView<'a>,
+    pub(crate) lineage: RuleLineage,
     pub(crate) now_ms: u64,
 }
 
 impl Action {
-    pub(crate) fn bind(
+    pub(crate) fn compile(
         definition: &ActionDefinition,
-        options: &Options,
+        options: &CompileOptions,
         has_devices: bool,
         place: usize,
-    ) -> Result<Self, Invalid> {
+    ) -> Result<Self, RuleDefinitionError> {
         let path = &format!("actions[{place}]");
         let fallback = definition.fallback.iter().enumerate();
         let fallback = fallback.map(|(n, kind)| {
-            Deed::bind(kind, options, has_devices, &format!("{path}.fallback[{n}]"))
+            ActionOperation::compile(kind, options, has_devices, &format!("{path}.fallback[{n}]"))
         });
-        let mut deed = Deed::bind(&definition.kind, options, has_devices, path)?;
-        if let (Deed::Sink(sink), false) = (&mut deed, definition.fallback.is_empty()) {
+        let mut deed = ActionOperation::compile(&definition.kind, options, has_devices, path)?;
+        if let (ActionOperation::Sink(sink), false) = (&mut deed, definition.fallback.is_empty()) {
             sink.origin = Some(place as u8);
         }
         Ok(Self {
-            deed,
+            operation: deed,
             fallback: fallback.collect::<Result<_, _>>()?,
         })
     }
 
     /// Names in its templates that are always null for this rule.
     pub(crate) fn unknown_names(&self, rule: &Rule) -> Vec<String> {
-        let deeds = std::iter::once(&self.deed).chain(&self.fallback);
+        let deeds = std::iter::once(&self.operation).chain(&self.fallback);
         let names = deeds.map(|deed| match deed {
-            Deed::Republish(republish) => republish.unknown_names(rule),
-            Deed::Telemetry(telemetry) => telemetry.unknown_names(rule),
-            Deed::Alarm(alarm) => alarm.unknown_names(rule),
-            Deed::Console | Deed::Sink(_) => Vec::new(),
+            ActionOperation::Republish(republish) => republish.unknown_names(rule),
+            ActionOperation::Telemetry(telemetry) => telemetry.unknown_names(rule),
+            ActionOperation::Alarm(alarm) => alarm.unknown_names(rule),
+            ActionOperation::Console | ActionOperation::Sink(_) => Vec::new(),
         });
         names.flatten().collect()
     }
 
     /// What it does outside the node, without doing it.
     pub(crate) fn describe(&self) -> Option<serde_json::Value> {
-        match &self.deed {
-            Deed::Republish(_) => None,
-            Deed::Console => Some(serde_json::json!({"kind": "console"})),
-            Deed::Sink(sink) => Some(serde_json::json!({"kind": "sink", "sink": sink.name})),
-            Deed::Telemetry(_) => Some(serde_json::json!({"kind": "telemetry"})),
-            Deed::Alarm(_) => Some(serde_json::json!({"kind": "alarm"})),
+        match &self.operation {
+            ActionOperation::Republish(_) => None,
+            ActionOperation::Console => Some(serde_json::json!({"kind": "console"})),
+            ActionOperation::Sink(sink) => {
+                Some(serde_json::json!({"kind": "sink", "sink": sink.name}))
+            }
+            ActionOperation::Telemetry(_) => Some(serde_json::json!({"kind": "telemetry"})),
+            ActionOperation::Alarm(_) => Some(serde_json::json!({"kind": "alarm"})),
         }
     }
 
     /// Does it, or else what stands in for it, and counts what came of it. The error is the action's own.
-    pub(crate) fn perform<'a>(
+    pub(crate) fn run<'a>(
         &'a self,
-        bound: &'a Bound,
-        made: &Made<'_, 'a>,
-        stage: &mut Stage,
+        bound: &'a RunningRule,
+        made: &ActionInput<'_, 'a>,
+        stage: &mut LaneContext,
         counters: &LaneCounters,
-    ) -> Result<(), Failure> {
-        let failure = match self.deed.perform(bound, made, stage, counters) {
+    ) -> Result<(), ActionError> {
+        let failure = match self.operation.run(bound, made, stage, counters) {
             Ok(()) => return Ok(()),
             Err(failure) => failure,
         };
-        counters.inc(match failure {
-            Failure::SinkFull(_) => Count::ActionsDropped,
-            _ => Count::ActionsFailed,
+        counters.increment(match failure {
+            ActionError::SinkFull(_) => RuleCounter::ActionsDropped,
+            _ => RuleCounter::ActionsFailed,
         });
-        self.fall_back(bound, made, stage, counters);
+        self.run_fallback(bound, made, stage, counters);
         Err(failure)
     }
 
     /// Does what stands in for it.
-    pub(crate) fn fall_back<'a>(
+    pub(crate) fn run_fallback<'a>(
         &'a self,
-        bound: &'a Bound,
-        made: &Made<'_, 'a>,
-        stage: &mut Stage,
+        bound: &'a RunningRule,
+        made: &ActionInput<'_, 'a>,
+        stage: &mut LaneContext,
         counters: &LaneCounters,
     ) {
         for deed in &self.fallback {
-            if let Err(failure) = deed.perform(bound, made, stage, counters) {
-                counters.inc(Count::ActionsFailed);
+            if let Err(failure) = deed.run(bound, made, stage, counters) {
+                counters.increment(RuleCounter::ActionsFailed);
                 tracing::debug!(rule = &*bound.name, %failure, "a fallback action failed");
             }
         }
     }
 }
 
-impl Deed {
-    fn bind(
+impl ActionOperation {
+    fn compile(
         kind: &ActionKind,
-        options: &Options,
+        options: &CompileOptions,
         has_devices: bool,
         path: &str,
-    ) -> Result<Self, Invalid> {
+    ) -> Result<Self, RuleDefinitionError> {
         let is_of_devices = matches!(kind, ActionKind::Telemetry(_) | ActionKind::Alarm(_));
         if is_of_devices && !has_devices {
             let detail = "this node keeps no devices; there are republish, console and sink";
-            return Err(Invalid::new(format!("{path}.kind"), detail));
+            return Err(RuleDefinitionError::new(format!("{path}.kind"), detail));
         }
         Ok(match kind {
-            ActionKind::Telemetry(action) => {
-                Self::Telemetry(Box::new(OfTelemetry::bind(action, options, path)?))
-            }
+            ActionKind::Telemetry(action) => Self::Telemetry(Box::new(
+                DeviceTelemetryAction::compile(action, options, path)?,
+            )),
             ActionKind::Alarm(action) => {
-                Self::Alarm(Box::new(OfAlarm::bind(action, options, path)?))
+                Self::Alarm(Box::new(DeviceAlarmAction::compile(action, options, path)?))
             }
             ActionKind::Console => Self::Console,
-            ActionKind::Sink(name) => Self::Sink(Sink {
+            ActionKind::Sink(name) => Self::Sink(SinkAction {
                 name: name.as_str().into(),
                 origin: None,
                 id: AtomicU64::new(0),
             }),
-            ActionKind::Republish(republish) => {
-                Self::Republish(Box::new(Republish::bind(republish, options, path)?))
-            }
+            ActionKind::Republish(republish) => Self::Republish(Box::new(
+                RepublishAction::compile(republish, options, path)?,
+            )),
         })
     }
 
-    fn perform<'a>(
+    fn run<'a>(
         &'a self,
-        bound: &'a Bound,
-        made: &Made<'_, 'a>,
-        stage: &mut Stage,
+        bound: &'a RunningRule,
+        made: &ActionInput<'_, 'a>,
+        stage: &mut LaneContext,
         counters: &LaneCounters,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ActionError> {
         match self {
             Self::Republish(republish) => {
-                republish.perform(bound, made, stage)?;
-                counters.inc(Count::ActionsSucceeded);
+                republish.run(bound, made, stage)?;
+                counters.increment(RuleCounter::ActionsSucceeded);
             }
             Self::Console => {
-                if !stage.console.take(made.now_ms) {
-                    return Err(Failure::TooManyLines);
+                if !stage.console_limiter.try_acquire(made.now_ms) {
+                    return Err(ActionError::LogRateExceeded);
                 }
                 let mut json = std::mem::take(&mut stage.text);
                 json.clear();
@@ -225,33 +227,38 @@ impl Deed {
                     "{output}"
                 );
                 stage.text = json;
-                counters.inc(Count::ActionsSucceeded);
+                counters.increment(RuleCounter::ActionsSucceeded);
             }
             Self::Sink(sink) => {
                 sink.send(bound, made, stage)?;
-                counters.inc(Count::ActionsQueued);
+                counters.increment(RuleCounter::ActionsQueued);
             }
             Self::Telemetry(telemetry) => {
-                telemetry.perform(bound, made, stage)?;
-                counters.inc(Count::ActionsSucceeded);
+                telemetry.run(bound, made, stage)?;
+                counters.increment(RuleCounter::ActionsSucceeded);
             }
             Self::Alarm(alarm) => {
-                alarm.perform(bound, made, stage)?;
-                counters.inc(Count::ActionsSucceeded);
+                alarm.run(bound, made, stage)?;
+                counters.increment(RuleCounter::ActionsSucceeded);
             }
         }
         Ok(())
     }
 }
 
-impl Sink {
-    fn send(&self, bound: &Bound, made: &Made<'_, '_>, stage: &mut Stage) -> Result<(), Failure> {
-        let no_sink = || Failure::NoSink(self.name.clone());
-        let outlet = stage.outlet().ok_or_else(no_sink)?.clone();
-        let row = Row {
+impl SinkAction {
+    fn send(
+        &self,
+        bound: &RunningRule,
+        made: &ActionInput<'_, '_>,
+        stage: &mut LaneContext,
+    ) -> Result<(), ActionError> {
+        let no_sink = || ActionError::NoSink(self.name.clone());
+        let outlet = stage.sink_port().ok_or_else(no_sink)?.clone();
+        let row = OutputRow {
             columns: made.output.value(),
             rule: &bound.name,
-            origin: self.origin.map(|action| RowOrigin {
+            origin: self.origin.map(|action| OutputRowOrigin {
                 action,
                 depth: made.lineage.depth(),
             }),
@@ -259,46 +266,50 @@ impl Sink {
         // A sink that was taken away and made again has another id.
         for known in [self.id.load(Relaxed), 0] {
             let id = match known {
-                0 => self.find(&*outlet).ok_or_else(no_sink)?,
+                0 => self.resolve_id(&*outlet).ok_or_else(no_sink)?,
                 known => SinkId((known - 1) as u32),
             };
-            match outlet.send(id, stage.lane as u16, row) {
-                Sent::Queued => {
-                    stage.note_sent(&*outlet);
+            match outlet.send_row(id, stage.lane as u16, row) {
+                SinkPortOutcome::Queued => {
+                    stage.record_row_sent(&*outlet);
                     return Ok(());
                 }
-                Sent::Full => {
-                    stage.note_sent(&*outlet);
-                    stage.note_full(id);
+                SinkPortOutcome::Full => {
+                    stage.record_row_sent(&*outlet);
+                    stage.add_full_sink(id);
                     return Ok(());
                 }
-                Sent::Dropped => return Err(Failure::SinkFull(self.name.clone())),
-                Sent::Unknown => {}
+                SinkPortOutcome::Dropped => return Err(ActionError::SinkFull(self.name.clone())),
+                SinkPortOutcome::Unknown => {}
             }
         }
         Err(no_sink())
     }
 
-    fn find(&self, outlet: &dyn Outlet) -> Option<SinkId> {
-        let id = outlet.sink(&self.name)?;
+    fn resolve_id(&self, outlet: &dyn SinkPort) -> Option<SinkId> {
+        let id = outlet.find_sink(&self.name)?;
         self.id.store(u64::from(id.0) + 1, Relaxed);
         Some(id)
     }
 }
 
-pub(crate) fn filled<'t, 'a>(
-    template: &'a Template,
-    made: &Made<'_, 'a>,
+pub(crate) fn render<'t, 'a>(
+    template: &'a ActionTemplate,
+    made: &ActionInput<'_, 'a>,
     state: &mut RuleState,
     text: &'t mut Vec<u8>,
-) -> Result<&'t str, Failure> {
+) -> Result<&'t str, ActionError> {
     text.clear();
-    template.fill(made, state, text)?;
-    std::str::from_utf8(text).map_err(|_| not("a template", "bytes", "text"))
+    template.render(made, state, text)?;
+    std::str::from_utf8(text).map_err(|_| invalid_value("a template", "bytes", "text"))
 }
 
-pub(crate) fn not(what: &'static str, found: &str, expected: &'static str) -> Failure {
-    Failure::Not {
+pub(crate) fn invalid_value(
+    what: &'static str,
+    found: &str,
+    expected: &'static str,
+) -> ActionError {
+    ActionError::InvalidValue {
         what,
         found: found.chars().take(100).collect(),
         expected,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// What is counted of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
-pub enum Count {
+pub enum RuleCounter {
     /// Events that met the rule.
     Matched,
     /// Those it had an output for.
@@ -31,7 +31,7 @@ pub enum Count {
     WindowAhead,
 }
 
-impl Count {
+impl RuleCounter {
     /// All of them, with their names for people and programs.
     pub const ALL: [(Self, &'static str); COUNTS] = [
         (Self::Matched, "matched"),
@@ -52,19 +52,19 @@ impl Count {
     ];
 }
 
-impl Count {
+impl RuleCounter {
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 }
 
 /// Reading the clock twice costs as much as a small rule.
-const TIMED_ONE_IN: u64 = 32;
+const TIMING_SAMPLE_INTERVAL: u64 = 32;
 
-const COUNTS: usize = Count::WindowAhead as usize + 1;
+const COUNTS: usize = RuleCounter::WindowAhead as usize + 1;
 
 /// Upper bounds of the buckets of time, in nanoseconds, each four thirds or so of the one before: fine enough for quantiles.
-pub(crate) const BOUNDS_NS: [u64; 48] = bounds();
+pub(crate) const BUCKET_BOUNDS_NS: [u64; 48] = bounds();
 
 const fn bounds() -> [u64; 48] {
     let mut bounds = [0; 48];
@@ -78,7 +78,7 @@ const fn bounds() -> [u64; 48] {
     bounds
 }
 
-pub(crate) const BUCKETS: usize = BOUNDS_NS.len() + 1;
+pub(crate) const BUCKETS: usize = BUCKET_BOUNDS_NS.len() + 1;
 
 /// Those of one lane. Written by one thread, read by any.
 pub(crate) struct LaneCounters {
@@ -99,45 +99,45 @@ impl Default for LaneCounters {
 }
 
 #[inline]
-fn bump(counter: &AtomicU64, by: u64) {
+fn add_relaxed(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Relaxed) + by, Relaxed);
 }
 
 impl LaneCounters {
     #[inline]
-    pub(crate) fn add(&self, count: Count, by: u64) {
-        bump(&self.counts[count as usize], by);
+    pub(crate) fn add(&self, count: RuleCounter, by: u64) {
+        add_relaxed(&self.counts[count as usize], by);
     }
 
     #[inline]
-    pub(crate) fn inc(&self, count: Count) {
+    pub(crate) fn increment(&self, count: RuleCounter) {
         self.add(count, 1);
     }
 
     /// Counts an event that meets the rule. Returns whether its evaluation is to be timed: of each rule the first and then one in
     /// so many, whatever other rules meet between them.
     #[inline]
-    pub(crate) fn matched(&self) -> bool {
-        let counter = &self.counts[Count::Matched as usize];
+    pub(crate) fn record_match(&self) -> bool {
+        let counter = &self.counts[RuleCounter::Matched as usize];
         let before = counter.load(Relaxed);
         counter.store(before + 1, Relaxed);
-        before.is_multiple_of(TIMED_ONE_IN)
+        before.is_multiple_of(TIMING_SAMPLE_INTERVAL)
     }
 
-    pub(crate) fn time(&self, ns: u64) {
-        let bucket = BOUNDS_NS.partition_point(|&bound| bound < ns);
-        bump(&self.buckets[bucket], 1);
-        bump(&self.sum_ns, ns);
+    pub(crate) fn record_duration(&self, ns: u64) {
+        let bucket = BUCKET_BOUNDS_NS.partition_point(|&bound| bound < ns);
+        add_relaxed(&self.buckets[bucket], 1);
+        add_relaxed(&self.sum_ns, ns);
     }
 }
 
 /// Those of one rule.
-pub(crate) struct Counters {
+pub(crate) struct RuleCounters {
     /// Made when a lane first meets the rule, since most of a hundred thousand rules meet nothing.
     lanes: Box<[OnceLock<Box<LaneCounters>>]>,
 }
 
-impl Counters {
+impl RuleCounters {
     pub(crate) fn new(lanes: usize) -> Self {
         Self {
             lanes: (0..lanes).map(|_| OnceLock::new()).collect(),
@@ -150,12 +150,12 @@ impl Counters {
     }
 
     /// Whether anything ever met the rule.
-    pub(crate) fn is_touched(&self) -> bool {
+    pub(crate) fn has_counts(&self) -> bool {
         self.lanes.iter().any(|lane| lane.get().is_some())
     }
 
-    pub(crate) fn total(&self) -> Totals {
-        let mut totals = Totals::default();
+    pub(crate) fn total(&self) -> RuleTotals {
+        let mut totals = RuleTotals::default();
         for lane in self.lanes.iter().filter_map(OnceLock::get) {
             for (sum, count) in totals.counts.iter_mut().zip(&lane.counts) {
                 *sum += count.load(Relaxed);
@@ -171,13 +171,13 @@ impl Counters {
 
 /// All lanes together, of one rule or of many.
 #[derive(Clone)]
-pub struct Totals {
+pub struct RuleTotals {
     counts: [u64; COUNTS],
     buckets: [u64; BUCKETS],
     sum_ns: u64,
 }
 
-impl Default for Totals {
+impl Default for RuleTotals {
     fn default() -> Self {
         Self {
             counts: [0; COUNTS],
@@ -187,13 +187,13 @@ impl Default for Totals {
     }
 }
 
-impl Totals {
-    pub fn get(&self, count: Count) -> u64 {
+impl RuleTotals {
+    pub fn get(&self, count: RuleCounter) -> u64 {
         self.counts[count as usize]
     }
 
     /// What was counted since.
-    pub fn since(&self, before: &Self) -> Self {
+    pub fn difference(&self, before: &Self) -> Self {
         let mut since = self.clone();
         for (count, before) in since.counts.iter_mut().zip(&before.counts) {
             *count = count.saturating_sub(*before);
@@ -216,7 +216,7 @@ impl Totals {
     }
 
     /// Evaluations that were timed.
-    pub fn timed(&self) -> u64 {
+    pub fn timed_count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
@@ -227,7 +227,7 @@ impl Totals {
     /// The time that so much of the timed evaluations stay below, `part` from 0 to 1; `None` if there are none. As exact as the
     /// buckets: not more than 41 % too high.
     pub fn quantile_ns(&self, part: f64) -> Option<u64> {
-        let timed = self.timed();
+        let timed = self.timed_count();
         if timed == 0 {
             return None;
         }
@@ -236,8 +236,8 @@ impl Totals {
         for (bucket, count) in self.buckets.iter().enumerate() {
             seen += count;
             if seen >= wanted {
-                let last = BOUNDS_NS[BOUNDS_NS.len() - 1];
-                return Some(BOUNDS_NS.get(bucket).copied().unwrap_or(last));
+                let last = BUCKET_BOUNDS_NS[BUCKET_BOUNDS_NS.len() - 1];
+                return Some(BUCKET_BOUNDS_NS.get(bucket).copied().unwrap_or(last));
             }
         }
         None
@@ -251,32 +251,41 @@ mod tests {
     #[test]
     fn each_rule_is_timed_as_often_as_any_other() {
         // As many rules as evaluations lie between two that are timed: a shared countdown would always hit the same one.
-        let rules: Vec<_> = (0..TIMED_ONE_IN).map(|_| LaneCounters::default()).collect();
+        let rules: Vec<_> = (0..TIMING_SAMPLE_INTERVAL)
+            .map(|_| LaneCounters::default())
+            .collect();
         let mut timed = vec![0; rules.len()];
         for _ in 0..64 {
             for (rule, timed) in rules.iter().zip(&mut timed) {
-                *timed += u32::from(rule.matched());
+                *timed += u32::from(rule.record_match());
             }
         }
         assert_eq!(timed, vec![2; rules.len()]);
-        assert_eq!(rules[7].counts[Count::Matched as usize].load(Relaxed), 64);
+        assert_eq!(
+            rules[7].counts[RuleCounter::Matched as usize].load(Relaxed),
+            64
+        );
     }
 
     #[test]
     fn lanes_add_up_and_quantiles_are_near() {
-        let counters = Counters::new(2);
-        assert!(!counters.is_touched());
-        counters.lane(0).inc(Count::Passed);
-        counters.lane(1).add(Count::Passed, 2);
+        let counters = RuleCounters::new(2);
+        assert!(!counters.has_counts());
+        counters.lane(0).increment(RuleCounter::Passed);
+        counters.lane(1).add(RuleCounter::Passed, 2);
         for us in 1..=100 {
-            counters.lane(us % 2).time(us as u64 * 1000);
+            counters.lane(us % 2).record_duration(us as u64 * 1000);
         }
         let totals = counters.total();
-        assert_eq!(totals.get(Count::Passed), 3);
-        assert_eq!((totals.timed(), totals.sum_ns()), (100, 5_050_000));
+        assert_eq!(totals.get(RuleCounter::Passed), 3);
+        assert_eq!((totals.timed_count(), totals.sum_ns()), (100, 5_050_000));
         let median = totals.quantile_ns(0.5).expect("something was timed");
         assert!((50_000..=72_000).contains(&median), "{median}");
-        assert_eq!(Totals::default().quantile_ns(0.5), None);
-        assert!(BOUNDS_NS[47] > 500_000_000, "{}", BOUNDS_NS[47]);
+        assert_eq!(RuleTotals::default().quantile_ns(0.5), None);
+        assert!(
+            BUCKET_BOUNDS_NS[47] > 500_000_000,
+            "{}",
+            BUCKET_BOUNDS_NS[47]
+        );
     }
 }

@@ -3,10 +3,10 @@
 use rules::Dialect;
 use serde_json::{Map, Value, json};
 
-use crate::error::Invalid;
+use crate::definition_error::RuleDefinitionError;
 
 /// Kind of the objects in the store.
-pub const KIND: &str = "rule";
+pub const RULE_KIND: &str = "rule";
 const MAX_NAME_BYTES: usize = 128;
 const MAX_ACTIONS: usize = 16;
 const MAX_DESCRIPTION_CHARS: usize = 1000;
@@ -17,7 +17,7 @@ const MAX_WINDOW_MS: u64 = 31 * 86_400_000;
 
 /// What a rule is, before its statement is compiled.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Definition {
+pub struct RuleDefinition {
     pub sql: String,
     pub description: String,
     pub enabled: bool,
@@ -61,20 +61,20 @@ pub struct ActionDefinition {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum ActionKind {
-    Republish(Republish),
+    Republish(RepublishDefinition),
     /// Into the node's log.
     Console,
     /// To a sink, by its name.
     Sink(String),
     /// The output becomes values of a device.
-    Telemetry(TelemetryAction),
+    Telemetry(TelemetryActionDefinition),
     /// An alarm of a device begins or ends.
-    Alarm(AlarmAction),
+    Alarm(AlarmActionDefinition),
 }
 
 /// Templates of values of a device.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TelemetryAction {
+pub struct TelemetryActionDefinition {
     pub device: String,
     /// Yields milliseconds since 1970. `None`: those of the event.
     pub timestamp: Option<String>,
@@ -82,7 +82,7 @@ pub struct TelemetryAction {
 
 /// Templates of an alarm.
 #[derive(Debug, Clone, PartialEq)]
-pub struct AlarmAction {
+pub struct AlarmActionDefinition {
     pub device: String,
     pub name: String,
     pub severity: String,
@@ -94,7 +94,7 @@ pub struct AlarmAction {
 
 /// Templates of a message.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Republish {
+pub struct RepublishDefinition {
     pub topic: String,
     /// `None`: the whole output as JSON.
     pub payload: Option<String>,
@@ -105,13 +105,13 @@ pub struct Republish {
     pub user_properties: Vec<(String, String)>,
     /// A template that is one placeholder and yields a map of further user properties.
     pub user_property_map: Option<String>,
-    /// Templates of the other MQTT 5 properties, by their names in the specification with hyphens, as `Content-Type`.
+    /// Templates of the other MQTT 5 properties, by their names in the specification with hyphens, as `ContentSpec-Type`.
     pub mqtt_properties: Vec<(String, String)>,
     /// No rule hears of the message.
     pub direct_dispatch: bool,
 }
 
-/// Names of [`Republish::mqtt_properties`].
+/// Names of `RepublishDefinition::take_mqtt_properties`.
 pub(crate) const MQTT_PROPERTIES: [&str; 5] = [
     "Payload-Format-Indicator",
     "Message-Expiry-Interval",
@@ -121,7 +121,7 @@ pub(crate) const MQTT_PROPERTIES: [&str; 5] = [
 ];
 
 /// Fields of an EMQX rule object that say nothing about what the rule does.
-pub(crate) const EMQX_NOTES: [&str; 6] = [
+pub(crate) const IGNORED_EMQX_FIELDS: [&str; 6] = [
     "metadata",
     "created_at",
     "last_modified_at",
@@ -132,44 +132,44 @@ pub(crate) const EMQX_NOTES: [&str; 6] = [
 const DIALECTS: [&str; 2] = ["fluxmq", "emqx"];
 const ACTION_KINDS: [&str; 5] = ["republish", "console", "sink", "telemetry", "alarm"];
 
-impl Definition {
+impl RuleDefinition {
     /// Also reads a rule object of EMQX as it is.
-    pub fn from_json(value: &Value) -> Result<Self, Invalid> {
-        let mut fields = Fields::of(value, "")?;
+    pub fn from_json(value: &Value) -> Result<Self, RuleDefinitionError> {
+        let mut fields = FieldReader::new(value, "")?;
         // The id is the rule's name, which the caller knows.
-        let title = [fields.emqx_text("id")?, fields.emqx_text("name")?].into_iter();
+        let title = [fields.take_emqx_text("id")?, fields.take_emqx_text("name")?].into_iter();
         let title = title.flatten().next_back();
-        for note in EMQX_NOTES {
-            fields.emqx(note);
+        for note in IGNORED_EMQX_FIELDS {
+            fields.take_emqx(note);
         }
-        let enable = fields.emqx_bool("enable")?;
+        let enable = fields.take_emqx_bool("enable")?;
         let definition = Self {
-            sql: fields.text("sql")?.ok_or_else(|| {
-                Invalid::new(
+            sql: fields.take_text("sql")?.ok_or_else(|| {
+                RuleDefinitionError::new(
                     "sql",
                     "is missing; expected a statement such as SELECT * FROM \"t/#\"",
                 )
             })?,
-            description: (fields.text("description")?)
+            description: (fields.take_text("description")?)
                 .filter(|text| !text.is_empty())
                 .or(title)
                 .unwrap_or_default(),
-            enabled: fields.bool("enabled")?.or(enable).unwrap_or(true),
-            dialect: fields.dialect()?,
-            timezone: fields.text("timezone")?,
-            actions: fields.actions()?,
-            limits: fields.limits()?,
-            window: fields.window()?,
+            enabled: fields.take_bool("enabled")?.or(enable).unwrap_or(true),
+            dialect: fields.take_dialect()?,
+            timezone: fields.take_text("timezone")?,
+            actions: fields.take_actions()?,
+            limits: fields.take_limits()?,
+            window: fields.take_window()?,
         };
-        fields.end()?;
+        fields.reject_unknown()?;
         if definition.description.chars().count() > MAX_DESCRIPTION_CHARS {
             let detail = format!("expected at most {MAX_DESCRIPTION_CHARS} characters");
-            return Err(Invalid::new("description", detail));
+            return Err(RuleDefinitionError::new("description", detail));
         }
         Ok(definition)
     }
 
-    /// As [`Definition::from_json`] reads it, with every default written out.
+    /// As [`RuleDefinition::from_json`] reads it, with every default written out.
     pub fn to_json(&self) -> Value {
         json!({
             "sql": self.sql,
@@ -196,10 +196,10 @@ impl Definition {
 }
 
 /// A name that a chain, a file and a label can carry.
-pub(crate) fn check_name(name: &str) -> Result<(), Invalid> {
+pub(crate) fn check_name(name: &str) -> Result<(), RuleDefinitionError> {
     let is_good = |c: char| c.is_alphanumeric() || "_-.:".contains(c);
     if name == "test" {
-        return Err(Invalid::new(
+        return Err(RuleDefinitionError::new(
             "name",
             "this name is that of a route of the API; expected another",
         ));
@@ -208,20 +208,20 @@ pub(crate) fn check_name(name: &str) -> Result<(), Invalid> {
         let detail = format!(
             "expected a name of 1 to {MAX_NAME_BYTES} bytes of letters, digits and _ - . :"
         );
-        return Err(Invalid::new("name", detail));
+        return Err(RuleDefinitionError::new("name", detail));
     }
     Ok(())
 }
 
 impl ActionDefinition {
-    fn from_json(value: &Value, path: &str) -> Result<Self, Invalid> {
+    fn from_json(value: &Value, path: &str) -> Result<Self, RuleDefinitionError> {
         if let Some(kind) = ActionKind::from_text(value) {
             return Ok(Self {
                 kind,
                 fallback: Vec::new(),
             });
         }
-        let mut fields = Fields::of(value, path)?;
+        let mut fields = FieldReader::new(value, path)?;
         let fallback = match fields.take("fallback") {
             None => Vec::new(),
             Some(Value::Array(actions)) if actions.len() <= MAX_ACTIONS => {
@@ -230,9 +230,9 @@ impl ActionDefinition {
                     match ActionKind::from_text(action) {
                         Some(kind) => Ok(kind),
                         None => {
-                            let mut fields = Fields::of(action, &path)?;
+                            let mut fields = FieldReader::new(action, &path)?;
                             let kind = ActionKind::read(&mut fields)?;
-                            fields.end()?;
+                            fields.reject_unknown()?;
                             Ok(kind)
                         }
                     }
@@ -245,11 +245,11 @@ impl ActionDefinition {
             }
             Some(_) => {
                 let detail = format!("expected a list of at most {MAX_ACTIONS} actions");
-                return Err(fields.invalid("fallback", detail));
+                return Err(fields.field_error("fallback", detail));
             }
         };
         let kind = ActionKind::read(&mut fields)?;
-        fields.end()?;
+        fields.reject_unknown()?;
         Ok(Self { kind, fallback })
     }
 
@@ -277,39 +277,39 @@ impl ActionKind {
         })
     }
 
-    fn read(fields: &mut Fields<'_>) -> Result<Self, Invalid> {
+    fn read(fields: &mut FieldReader<'_>) -> Result<Self, RuleDefinitionError> {
         // As EMQX writes it: {"function": "republish", "args": {..}}.
-        let function = fields.emqx_text("function")?;
+        let function = fields.take_emqx_text("function")?;
         let is_emqx = function.is_some();
         let kind = match function {
             Some(function) => {
-                if let Some(args) = fields.emqx("args") {
+                if let Some(args) = fields.take_emqx("args") {
                     let Value::Object(args) = args else {
-                        return Err(fields.invalid("args", "expected an object"));
+                        return Err(fields.field_error("args", "expected an object"));
                     };
                     fields.extend(args);
                 }
                 Some(function)
             }
-            None => fields.text("kind")?,
+            None => fields.take_text("kind")?,
         };
         match kind.as_deref() {
-            Some("republish") => Ok(Self::Republish(Republish::read(fields, is_emqx)?)),
+            Some("republish") => Ok(Self::Republish(RepublishDefinition::read(fields, is_emqx)?)),
             Some("console" | "log") => Ok(Self::Console),
-            Some("sink") => match fields.text("sink")? {
+            Some("sink") => match fields.take_text("sink")? {
                 Some(name) => Ok(Self::Sink(name)),
-                None => Err(fields.invalid("sink", "is missing; expected the name of a sink")),
+                None => Err(fields.field_error("sink", "is missing; expected the name of a sink")),
             },
-            Some("telemetry") => Ok(Self::Telemetry(TelemetryAction::read(fields)?)),
-            Some("alarm") => Ok(Self::Alarm(AlarmAction::read(fields)?)),
+            Some("telemetry") => Ok(Self::Telemetry(TelemetryActionDefinition::read(fields)?)),
+            Some("alarm") => Ok(Self::Alarm(AlarmActionDefinition::read(fields)?)),
             Some(other) => {
                 let field = if is_emqx { "function" } else { "kind" };
-                let detail = unknown("unknown kind", other, &ACTION_KINDS);
-                Err(fields.invalid(field, detail))
+                let detail = unknown_value_error("unknown kind", other, &ACTION_KINDS);
+                Err(fields.field_error(field, detail))
             }
             None => {
                 let detail = format!("is missing; there are {}", ACTION_KINDS.join(", "));
-                Err(fields.invalid("kind", detail))
+                Err(fields.field_error("kind", detail))
             }
         }
     }
@@ -368,40 +368,45 @@ fn bool_or_text(text: &str) -> Value {
 }
 
 /// The device of an event of one, or the client that is the device.
-const DEVICE: &str = "${coalesce(deviceId, clientid)}";
+const DEFAULT_DEVICE_TEMPLATE: &str = "${coalesce(deviceId, clientid)}";
 
-impl TelemetryAction {
-    fn read(fields: &mut Fields<'_>) -> Result<Self, Invalid> {
+impl TelemetryActionDefinition {
+    fn read(fields: &mut FieldReader<'_>) -> Result<Self, RuleDefinitionError> {
         Ok(Self {
-            device: fields.text("device")?.unwrap_or_else(|| DEVICE.to_owned()),
-            timestamp: fields.text("timestamp")?,
+            device: fields
+                .take_text("device")?
+                .unwrap_or_else(|| DEFAULT_DEVICE_TEMPLATE.to_owned()),
+            timestamp: fields.take_text("timestamp")?,
         })
     }
 }
 
-impl AlarmAction {
-    fn read(fields: &mut Fields<'_>) -> Result<Self, Invalid> {
-        let name = fields.text("name")?.filter(|name| !name.is_empty());
-        let name = name
-            .ok_or_else(|| fields.invalid("name", "is missing; expected a text such as too_hot"))?;
+impl AlarmActionDefinition {
+    fn read(fields: &mut FieldReader<'_>) -> Result<Self, RuleDefinitionError> {
+        let name = fields.take_text("name")?.filter(|name| !name.is_empty());
+        let name = name.ok_or_else(|| {
+            fields.field_error("name", "is missing; expected a text such as too_hot")
+        })?;
         Ok(Self {
-            device: fields.text("device")?.unwrap_or_else(|| DEVICE.to_owned()),
+            device: fields
+                .take_text("device")?
+                .unwrap_or_else(|| DEFAULT_DEVICE_TEMPLATE.to_owned()),
             name,
             severity: fields
-                .text("severity")?
+                .take_text("severity")?
                 .unwrap_or_else(|| "MAJOR".to_owned()),
-            clear: fields.truth_or_template("clear")?,
-            details: fields.text("details")?,
+            clear: fields.take_bool_or_template("clear")?,
+            details: fields.take_text("details")?,
         })
     }
 }
 
-impl Republish {
+impl RepublishDefinition {
     /// With EMQX's defaults where EMQX's form is used: the payload is `${payload}` and the QoS `${qos}`.
-    fn read(fields: &mut Fields<'_>, is_emqx: bool) -> Result<Self, Invalid> {
-        let topic = fields.text("topic")?;
+    fn read(fields: &mut FieldReader<'_>, is_emqx: bool) -> Result<Self, RuleDefinitionError> {
+        let topic = fields.take_text("topic")?;
         let topic = topic.filter(|topic| !topic.is_empty()).ok_or_else(|| {
-            fields.invalid(
+            fields.field_error(
                 "topic",
                 "is missing; expected a topic such as alarms/${clientid}",
             )
@@ -414,17 +419,19 @@ impl Republish {
             }
             Some(Value::String(template)) if !template.is_empty() => template.clone(),
             Some(_) => {
-                return Err(fields.invalid("qos", "expected 0, 1, 2 or a template such as ${qos}"));
+                return Err(
+                    fields.field_error("qos", "expected 0, 1, 2 or a template such as ${qos}")
+                );
             }
         };
-        let retain = fields.truth_or_template("retain")?;
-        let payload = match fields.text("payload")? {
+        let retain = fields.take_bool_or_template("retain")?;
+        let payload = match fields.take_text("payload")? {
             None if is_emqx => Some("${payload}".to_owned()),
             // In EMQX an empty template stands for the whole output.
             Some(text) if is_emqx && text.is_empty() => None,
             payload => payload,
         };
-        let (user_properties, user_property_map) = fields.user_properties()?;
+        let (user_properties, user_property_map) = fields.take_user_properties()?;
         Ok(Self {
             topic,
             payload,
@@ -432,8 +439,8 @@ impl Republish {
             retain,
             user_properties,
             user_property_map,
-            mqtt_properties: fields.mqtt_properties()?,
-            direct_dispatch: fields.bool("direct_dispatch")?.unwrap_or(false),
+            mqtt_properties: fields.take_mqtt_properties()?,
+            direct_dispatch: fields.take_bool("direct_dispatch")?.unwrap_or(false),
         })
     }
 }
@@ -442,25 +449,25 @@ impl Republish {
 type UserProperties = (Vec<(String, String)>, Option<String>);
 
 /// Says that a value is none of those there are, and which one may be meant.
-fn unknown(what: &str, found: &str, known: &[&str]) -> String {
+fn unknown_value_error(what: &str, found: &str, known: &[&str]) -> String {
     let all = known.join(", ");
-    match rules::nearest(found, known.iter().copied()) {
+    match rules::nearest_name(found, known.iter().copied()) {
         Some(near) => format!("{what} {found:?}; did you mean {near:?}? There are {all}"),
         None => format!("{what} {found:?}; there are {all}"),
     }
 }
 
 /// The fields of an object, taken one by one, so that what is left is known to be unknown.
-struct Fields<'a> {
+struct FieldReader<'a> {
     path: &'a str,
-    left: Vec<(&'a str, &'a Value)>,
+    remaining: Vec<(&'a str, &'a Value)>,
     known: Vec<&'static str>,
 }
 
-impl<'a> Fields<'a> {
-    fn of(value: &'a Value, path: &'a str) -> Result<Self, Invalid> {
+impl<'a> FieldReader<'a> {
+    fn new(value: &'a Value, path: &'a str) -> Result<Self, RuleDefinitionError> {
         let Value::Object(fields) = value else {
-            return Err(Invalid::new(path, "expected an object"));
+            return Err(RuleDefinitionError::new(path, "expected an object"));
         };
         let left = fields
             .iter()
@@ -468,45 +475,48 @@ impl<'a> Fields<'a> {
             .collect();
         Ok(Self {
             path,
-            left,
+            remaining: left,
             known: Vec::new(),
         })
     }
 
     fn extend(&mut self, fields: &'a Map<String, Value>) {
         let fields = fields.iter().map(|(name, value)| (name.as_str(), value));
-        self.left.extend(fields);
+        self.remaining.extend(fields);
     }
 
-    fn invalid(&self, field: &str, detail: impl Into<String>) -> Invalid {
+    fn field_error(&self, field: &str, detail: impl Into<String>) -> RuleDefinitionError {
         let field = match self.path {
             "" => field.to_owned(),
             path => format!("{path}.{field}"),
         };
-        Invalid::new(field, detail)
+        RuleDefinitionError::new(field, detail)
     }
 
     /// A field of EMQX's form, which messages do not offer; null is as good as none.
-    fn emqx(&mut self, name: &'static str) -> Option<&'a Value> {
+    fn take_emqx(&mut self, name: &'static str) -> Option<&'a Value> {
         let value = self.take(name);
         self.known.pop();
         value
     }
 
-    fn emqx_text(&mut self, name: &'static str) -> Result<Option<String>, Invalid> {
-        let text = self.text(name);
+    fn take_emqx_text(
+        &mut self,
+        name: &'static str,
+    ) -> Result<Option<String>, RuleDefinitionError> {
+        let text = self.take_text(name);
         self.known.pop();
         text
     }
 
-    fn emqx_bool(&mut self, name: &'static str) -> Result<Option<bool>, Invalid> {
-        let truth = self.bool(name);
+    fn take_emqx_bool(&mut self, name: &'static str) -> Result<Option<bool>, RuleDefinitionError> {
+        let truth = self.take_bool(name);
         self.known.pop();
         truth
     }
 
     /// Templates by name, or a template that is one placeholder and yields a map of them.
-    fn user_properties(&mut self) -> Result<UserProperties, Invalid> {
+    fn take_user_properties(&mut self) -> Result<UserProperties, RuleDefinitionError> {
         const FIELD: &str = "user_properties";
         match self.take(FIELD) {
             None => Ok((Vec::new(), None)),
@@ -517,42 +527,46 @@ impl<'a> Fields<'a> {
                     true => Ok((Vec::new(), Some(text.clone()))),
                     false => {
                         let detail = "expected an object of names and templates, or one placeholder that yields one";
-                        Err(self.invalid(FIELD, detail))
+                        Err(self.field_error(FIELD, detail))
                     }
                 }
             }
-            Some(value) => Ok((self.templates(FIELD, value)?, None)),
+            Some(value) => Ok((self.template_entries(FIELD, value)?, None)),
         }
     }
 
-    fn mqtt_properties(&mut self) -> Result<Vec<(String, String)>, Invalid> {
+    fn take_mqtt_properties(&mut self) -> Result<Vec<(String, String)>, RuleDefinitionError> {
         const FIELD: &str = "mqtt_properties";
         let Some(value) = self.take(FIELD) else {
             return Ok(Vec::new());
         };
-        let properties = self.templates(FIELD, value)?;
+        let properties = self.template_entries(FIELD, value)?;
         for (name, _) in &properties {
             if !MQTT_PROPERTIES.contains(&name.as_str()) {
-                let detail = unknown("unknown property", name, &MQTT_PROPERTIES);
-                return Err(self.invalid(&format!("{FIELD}.{name}"), detail));
+                let detail = unknown_value_error("unknown property", name, &MQTT_PROPERTIES);
+                return Err(self.field_error(&format!("{FIELD}.{name}"), detail));
             }
         }
         Ok(properties)
     }
 
     /// An object of templates; numbers are texts here.
-    fn templates(&self, name: &str, value: &Value) -> Result<Vec<(String, String)>, Invalid> {
+    fn template_entries(
+        &self,
+        name: &str,
+        value: &Value,
+    ) -> Result<Vec<(String, String)>, RuleDefinitionError> {
         let Value::Object(templates) = value else {
-            return Err(self.invalid(name, "expected an object of names and templates"));
+            return Err(self.field_error(name, "expected an object of names and templates"));
         };
         if templates.len() > MAX_USER_PROPERTIES {
             let detail = format!("expected at most {MAX_USER_PROPERTIES} names");
-            return Err(self.invalid(name, detail));
+            return Err(self.field_error(name, detail));
         }
         let pair = |(key, value): (&String, &Value)| match value {
             Value::String(value) => Ok((key.clone(), value.clone())),
             Value::Number(number) => Ok((key.clone(), number.to_string())),
-            _ => Err(self.invalid(&format!("{name}.{key}"), "expected a text")),
+            _ => Err(self.field_error(&format!("{name}.{key}"), "expected a text")),
         };
         templates.iter().map(pair).collect()
     }
@@ -560,117 +574,127 @@ impl<'a> Fields<'a> {
     /// A field; null is as good as none.
     fn take(&mut self, name: &'static str) -> Option<&'a Value> {
         self.known.push(name);
-        let at = self.left.iter().position(|(field, _)| *field == name)?;
-        let (_, value) = self.left.swap_remove(at);
+        let at = self
+            .remaining
+            .iter()
+            .position(|(field, _)| *field == name)?;
+        let (_, value) = self.remaining.swap_remove(at);
         (!value.is_null()).then_some(value)
     }
 
-    fn text(&mut self, name: &'static str) -> Result<Option<String>, Invalid> {
+    fn take_text(&mut self, name: &'static str) -> Result<Option<String>, RuleDefinitionError> {
         match self.take(name) {
             None => Ok(None),
             Some(Value::String(text)) if text.len() <= MAX_TEMPLATE_BYTES => Ok(Some(text.clone())),
             Some(Value::String(_)) => {
                 let detail = format!("expected at most {MAX_TEMPLATE_BYTES} bytes");
-                Err(self.invalid(name, detail))
+                Err(self.field_error(name, detail))
             }
-            Some(_) => Err(self.invalid(name, "expected a text")),
+            Some(_) => Err(self.field_error(name, "expected a text")),
         }
     }
 
-    fn bool(&mut self, name: &'static str) -> Result<Option<bool>, Invalid> {
+    fn take_bool(&mut self, name: &'static str) -> Result<Option<bool>, RuleDefinitionError> {
         match self.take(name) {
             None => Ok(None),
             Some(Value::Bool(truth)) => Ok(Some(*truth)),
-            Some(_) => Err(self.invalid(name, "expected true or false")),
+            Some(_) => Err(self.field_error(name, "expected true or false")),
         }
     }
 
     /// As text; false if it is not said.
-    fn truth_or_template(&mut self, name: &'static str) -> Result<String, Invalid> {
+    fn take_bool_or_template(&mut self, name: &'static str) -> Result<String, RuleDefinitionError> {
         match self.take(name) {
             None => Ok("false".to_owned()),
             Some(Value::Bool(truth)) => Ok(truth.to_string()),
             Some(Value::String(template)) if !template.is_empty() => Ok(template.clone()),
             Some(_) => {
                 let detail = format!("expected true, false or a template such as ${{{name}}}");
-                Err(self.invalid(name, detail))
+                Err(self.field_error(name, detail))
             }
         }
     }
 
-    fn number(&mut self, name: &'static str, from: u64, to: u64) -> Result<Option<u64>, Invalid> {
+    fn take_number(
+        &mut self,
+        name: &'static str,
+        from: u64,
+        to: u64,
+    ) -> Result<Option<u64>, RuleDefinitionError> {
         match self.take(name) {
             None => Ok(None),
             Some(value) => match value.as_u64().filter(|number| (from..=to).contains(number)) {
                 Some(number) => Ok(Some(number)),
-                None => Err(self.invalid(name, format!("expected a number from {from} to {to}"))),
+                None => {
+                    Err(self.field_error(name, format!("expected a number from {from} to {to}")))
+                }
             },
         }
     }
 
-    fn dialect(&mut self) -> Result<Option<Dialect>, Invalid> {
-        match self.text("dialect")?.as_deref() {
+    fn take_dialect(&mut self) -> Result<Option<Dialect>, RuleDefinitionError> {
+        match self.take_text("dialect")?.as_deref() {
             None => Ok(None),
             Some("fluxmq") => Ok(Some(Dialect::Fluxmq)),
             Some("emqx") => Ok(Some(Dialect::Emqx)),
             Some(other) => {
-                let detail = unknown("unknown dialect", other, &DIALECTS);
-                Err(self.invalid("dialect", detail))
+                let detail = unknown_value_error("unknown dialect", other, &DIALECTS);
+                Err(self.field_error("dialect", detail))
             }
         }
     }
 
-    fn actions(&mut self) -> Result<Vec<ActionDefinition>, Invalid> {
+    fn take_actions(&mut self) -> Result<Vec<ActionDefinition>, RuleDefinitionError> {
         let actions = match self.take("actions") {
             None => return Ok(Vec::new()),
             Some(Value::Array(actions)) if actions.len() <= MAX_ACTIONS => actions,
             Some(_) => {
                 let detail = format!("expected a list of at most {MAX_ACTIONS} actions");
-                return Err(self.invalid("actions", detail));
+                return Err(self.field_error("actions", detail));
             }
         };
         let read = |(n, action)| ActionDefinition::from_json(action, &format!("actions[{n}]"));
         actions.iter().enumerate().map(read).collect()
     }
 
-    fn limits(&mut self) -> Result<RuleLimits, Invalid> {
+    fn take_limits(&mut self) -> Result<RuleLimits, RuleDefinitionError> {
         let Some(value) = self.take("limits") else {
             return Ok(RuleLimits::default());
         };
-        let mut fields = Fields::of(value, "limits")?;
+        let mut fields = FieldReader::new(value, "limits")?;
         let limits = RuleLimits {
             max_steps: fields
-                .number("max_steps", 1, 1 << 30)?
+                .take_number("max_steps", 1, 1 << 30)?
                 .map(|steps| steps as u32),
             max_output_bytes: fields
-                .number("max_output_bytes", 1, 1 << 28)?
+                .take_number("max_output_bytes", 1, 1 << 28)?
                 .map(|bytes| bytes as usize),
             max_republish_depth: fields
-                .number("max_republish_depth", 1, 64)?
+                .take_number("max_republish_depth", 1, 64)?
                 .map(|depth| depth as u8),
         };
-        fields.end()?;
+        fields.reject_unknown()?;
         Ok(limits)
     }
 
-    fn window(&mut self) -> Result<WindowLimits, Invalid> {
+    fn take_window(&mut self) -> Result<WindowLimits, RuleDefinitionError> {
         let Some(value) = self.take("window") else {
             return Ok(WindowLimits::default());
         };
-        let mut fields = Fields::of(value, "window")?;
+        let mut fields = FieldReader::new(value, "window")?;
         let limits = WindowLimits {
-            event_time: fields.text("event_time")?,
-            lateness_ms: fields.number("lateness_ms", 0, MAX_WINDOW_MS)?,
-            max_ahead_ms: fields.number("max_ahead_ms", 0, MAX_WINDOW_MS)?,
-            idle_ms: fields.number("idle_ms", 1, MAX_WINDOW_MS)?,
+            event_time: fields.take_text("event_time")?,
+            lateness_ms: fields.take_number("lateness_ms", 0, MAX_WINDOW_MS)?,
+            max_ahead_ms: fields.take_number("max_ahead_ms", 0, MAX_WINDOW_MS)?,
+            idle_ms: fields.take_number("idle_ms", 1, MAX_WINDOW_MS)?,
             max_groups: fields
-                .number("max_groups", 1, 100_000_000)?
+                .take_number("max_groups", 1, 100_000_000)?
                 .map(|groups| groups as usize),
             max_bytes: fields
-                .number("max_bytes", 1024, 1 << 36)?
+                .take_number("max_bytes", 1024, 1 << 36)?
                 .map(|bytes| bytes as usize),
         };
-        fields.end()?;
+        fields.reject_unknown()?;
         let of_event_time = [
             ("max_ahead_ms", limits.max_ahead_ms),
             ("idle_ms", limits.idle_ms),
@@ -679,24 +703,24 @@ impl<'a> Fields<'a> {
             if value.is_some() && limits.event_time.is_none() {
                 let detail =
                     "is about events that say when they happened; expected event_time, too";
-                return Err(fields.invalid(name, detail));
+                return Err(fields.field_error(name, detail));
             }
         }
         Ok(limits)
     }
 
-    fn end(&self) -> Result<(), Invalid> {
-        match self.left.first() {
+    fn reject_unknown(&self) -> Result<(), RuleDefinitionError> {
+        match self.remaining.first() {
             None => Ok(()),
             Some((name, _)) => {
                 let all = self.known.join(", ");
-                let detail = match rules::nearest(name, self.known.iter().copied()) {
+                let detail = match rules::nearest_name(name, self.known.iter().copied()) {
                     Some(near) => {
                         format!("unknown field; did you mean {near:?}? There are {all}")
                     }
                     None => format!("unknown field; there are {all}"),
                 };
-                Err(self.invalid(name, detail))
+                Err(self.field_error(name, detail))
             }
         }
     }
@@ -722,13 +746,16 @@ mod tests {
             "limits": {"max_steps": 10},
             "window": {"event_time": "payload.ts", "lateness_ms": 5, "max_ahead_ms": 6, "idle_ms": 7},
         });
-        let definition = Definition::from_json(&value).expect("it is good");
+        let definition = RuleDefinition::from_json(&value).expect("it is good");
         assert_eq!(definition.actions.len(), 3);
         assert_eq!(
             definition.actions[2].kind,
             ActionKind::Sink("orders".into())
         );
-        assert_eq!(Definition::from_json(&definition.to_json()), Ok(definition));
+        assert_eq!(
+            RuleDefinition::from_json(&definition.to_json()),
+            Ok(definition)
+        );
     }
 
     #[test]
@@ -746,7 +773,7 @@ mod tests {
                 "mqtt:remote",
             ],
         });
-        let definition = Definition::from_json(&value).expect("it is good");
+        let definition = RuleDefinition::from_json(&value).expect("it is good");
         assert!(!definition.enabled);
         assert_eq!(definition.description, "My rule");
         let ActionKind::Republish(whole) = &definition.actions[1].kind else {
@@ -769,13 +796,16 @@ mod tests {
             definition.actions[3].kind,
             ActionKind::Sink("remote".into())
         );
-        assert_eq!(Definition::from_json(&definition.to_json()), Ok(definition));
+        assert_eq!(
+            RuleDefinition::from_json(&definition.to_json()),
+            Ok(definition)
+        );
     }
 
     #[test]
     fn errors_name_the_field() {
         let error = |value: Value| {
-            let error = Definition::from_json(&value).expect_err("it is not good");
+            let error = RuleDefinition::from_json(&value).expect_err("it is not good");
             format!("{}: {}", error.field, error.detail)
         };
         assert!(error(json!({})).starts_with("sql: is missing"));

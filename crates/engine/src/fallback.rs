@@ -1,22 +1,22 @@
 //! Fallback actions of rows that a sink could not write later: they are dead letters, and their rule does something else instead.
 
-use rules::{Event, EventKind, Output, Value};
+use rules::{EventKind, RuleEvent, RuleOutput, Value};
 use serde_json::Map;
 
-use crate::action::Made;
-use crate::bound::Lineage;
-use crate::bridge::{Tools, value_of};
+use crate::action::ActionInput;
+use crate::bridge_events::{EvaluationContext, to_rule_value};
 use crate::engine::Engine;
+use crate::evaluation::catch_panic;
 use crate::hooks::now_ms;
-use crate::outlet::RowOrigin;
-use crate::run::contain;
+use crate::ports::OutputRowOrigin;
+use crate::running_rule::RuleLineage;
 
 /// A row that failed for good.
 #[derive(Debug, Clone, Copy)]
 pub struct FailedRow<'r> {
     /// The rule it comes from, and which of its actions.
     pub rule: &'r str,
-    pub origin: RowOrigin,
+    pub origin: OutputRowOrigin,
     pub columns: &'r Map<String, serde_json::Value>,
     pub sink: &'r str,
     pub error: &'r str,
@@ -26,17 +26,17 @@ pub struct FailedRow<'r> {
 impl Engine {
     /// Does what the rule says instead, with the row as its output; of the event only `error`, `sink` and `attempts` are known. If
     /// the rule or the action is no more, or is another one that has no fallback actions, nothing is done. Resolves like
-    /// [`Engine::take_bridged`].
-    pub async fn fall_back(&self, failed: FailedRow<'_>) {
-        let outcome = (self.bridges).with_tools(&self.shared, |tools| {
-            self.fall_back_with(tools, &failed);
+    /// [`Engine::handle_bridge_message`].
+    pub async fn run_fallback(&self, failed: FailedRow<'_>) {
+        let outcome = (self.bridges).with_context(&self.shared, |tools| {
+            self.run_fallback_with(tools, &failed);
             tools.take_outcome()
         });
-        self.finish_outside(failed.rule, outcome).await;
+        self.finish_event(failed.rule, outcome).await;
     }
 
-    fn fall_back_with(&self, tools: &mut Tools, failed: &FailedRow<'_>) {
-        let Some(bound) = self.running(failed.rule) else {
+    fn run_fallback_with(&self, tools: &mut EvaluationContext, failed: &FailedRow<'_>) {
+        let Some(bound) = self.find_running(failed.rule) else {
             return;
         };
         let Some(action) = bound.actions.get(usize::from(failed.origin.action)) else {
@@ -46,30 +46,30 @@ impl Engine {
         let (scratch, stage, at_ms) = (&tools.scratch, &mut tools.stage, now_ms());
         let arena = scratch.arena();
         let columns: Vec<_> = (failed.columns.iter())
-            .map(|(name, value)| (&*arena.alloc_str(name), value_of(value, arena)))
+            .map(|(name, value)| (&*arena.alloc_str(name), to_rule_value(value, arena)))
             .collect();
         let extra = [
             ("error", Value::Str(failed.error)),
             ("sink", Value::Str(failed.sink)),
             ("attempts", Value::Int(failed.attempts.into())),
         ];
-        let event = Event {
+        let event = RuleEvent {
             node: &self.shared.settings.node_name,
             extra: Value::Map(&extra),
-            ..Event::new(EventKind::Publish, at_ms)
+            ..RuleEvent::new(EventKind::Publish, at_ms)
         };
         let view = scratch.view(&event, at_ms);
-        let made = Made {
-            output: Output {
+        let made = ActionInput {
+            output: RuleOutput {
                 columns: arena.alloc_slice_copy(&columns),
             },
             view: &view,
-            lineage: Lineage::of_depth(failed.origin.depth),
+            lineage: RuleLineage::with_depth(failed.origin.depth),
             now_ms: at_ms,
         };
-        let counters = bound.standing.counters.lane(stage.lane);
-        contain(&bound, counters, || {
-            action.fall_back(&bound, &made, stage, counters);
+        let counters = bound.monitor.counters.lane(stage.lane);
+        catch_panic(&bound, counters, || {
+            action.run_fallback(&bound, &made, stage, counters);
         });
     }
 }
@@ -77,12 +77,12 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Count, Settings};
+    use crate::{RuleCounter, RuleEngineSettings};
     use serde_json::json;
 
     #[test]
     fn a_row_that_failed_later_is_given_to_the_fallback_actions() {
-        let engine = Engine::new(Settings::default(), 1);
+        let engine = Engine::new(RuleEngineSettings::default(), 1);
         let republish = json!({
             "kind": "republish", "topic": "failed/${sink}", "payload": "${n}: ${error} (${attempts}, ${clientid})",
         });
@@ -90,14 +90,14 @@ mod tests {
             {"kind": "console"},
             {"kind": "sink", "sink": "db", "fallback": [republish]},
         ]);
-        engine.put(
+        engine.put_rule(
             "r",
             Some(&json!({"sql": "SELECT 1 AS n FROM \"t\"", "actions": actions})),
         );
         let columns = json!({"n": 1});
         let mut failed = FailedRow {
             rule: "r",
-            origin: RowOrigin {
+            origin: OutputRowOrigin {
                 action: 1,
                 depth: 0,
             },
@@ -107,8 +107,8 @@ mod tests {
             attempts: 3,
         };
         let told = |failed: &FailedRow<'_>| {
-            let outcome = (engine.bridges).with_tools(&engine.shared, |tools| {
-                engine.fall_back_with(tools, failed);
+            let outcome = (engine.bridges).with_context(&engine.shared, |tools| {
+                engine.run_fallback_with(tools, failed);
                 tools.take_outcome()
             });
             let outgoing = outcome.outgoing?;
@@ -117,7 +117,7 @@ mod tests {
             Some((
                 message.topic.to_owned(),
                 payload,
-                Lineage(message.tag).depth(),
+                RuleLineage(message.tag).depth(),
             ))
         };
         let expected = (
@@ -130,12 +130,12 @@ mod tests {
         failed.origin.depth = 8;
         assert_eq!(told(&failed), None);
         for (action, rule) in [(0, "r"), (7, "r"), (1, "other")] {
-            failed.origin = RowOrigin { action, depth: 0 };
+            failed.origin = OutputRowOrigin { action, depth: 0 };
             failed.rule = rule;
             assert_eq!(told(&failed), None);
         }
         let totals = engine.status("r").unwrap().totals;
-        assert_eq!(totals.get(Count::ActionsSucceeded), 1);
-        assert_eq!(totals.get(Count::ActionsFailed), 1);
+        assert_eq!(totals.get(RuleCounter::ActionsSucceeded), 1);
+        assert_eq!(totals.get(RuleCounter::ActionsFailed), 1);
     }
 }

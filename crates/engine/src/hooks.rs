@@ -6,51 +6,53 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::{ArcSwap, Cache};
 use broker::hooks::{
-    Accepted, AckKind, Action, Authorization, Backpressure, Client, DropReason, Hooks,
-    HooksFactory, Interest, MessageView, Origin, Outgoing, PacketFacts, Peer, RefusedConnect,
-    Settled, Verdict, carries_secret,
+    AcceptedConnect, AckKind, Authorization, BackpressureCheck, Client, ClientAction, DropReason,
+    DurableCallback, Hooks, HooksFactory, Interest, MessageOrigin, MessageView, OutgoingMessages,
+    PacketFacts, PeerAddress, PublishVerdict, RefusedConnect, carries_secret,
 };
 use mqtt::{Properties, QoS, ReasonCode, SubscriptionOptions, Version};
-use rules::index::Looked;
-use rules::{Connection, Event, EventKind, Scratch, Tools, Will};
+use rules::index::IndexQuery;
+use rules::{
+    ConnectionDetails, EvaluationResources, EvaluationScratch, EventKind, RuleEvent, WillDetails,
+};
 
-use crate::bound::{Bound, Lineage};
-use crate::counters::Count;
-use crate::devices::DeviceLane;
-use crate::run::{Run, looked};
-use crate::shared::{Shared, Snapshot};
-use crate::stage::Stage;
+use crate::counters::RuleCounter;
+use crate::device_events::ShardDeviceEvents;
+use crate::engine_shared::{EngineShared, RuleSnapshot};
+use crate::evaluation::{EventEvaluation, index_query};
+use crate::lane_context::LaneContext;
+use crate::running_rule::{RuleLineage, RunningRule};
 
 /// Memory a shard keeps for evaluations between messages.
-const KEPT_SCRATCH_BYTES: usize = 256 << 10;
+const MAX_IDLE_SCRATCH_BYTES: usize = 256 << 10;
 
-pub(crate) struct Factory(pub(crate) Arc<Shared>);
+pub(crate) struct RuleHooksFactory(pub(crate) Arc<EngineShared>);
 
-impl HooksFactory for Factory {
+impl HooksFactory for RuleHooksFactory {
     fn hooks_for(&self, shard: u16) -> Box<dyn Hooks> {
-        Box::new(Ears::new(self.0.clone(), shard))
+        Box::new(RuleHooks::new(self.0.clone(), shard))
     }
 }
 
-struct Ears {
-    shared: Arc<Shared>,
-    snapshot: Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>,
-    scratch: Scratch,
+struct RuleHooks {
+    shared: Arc<EngineShared>,
+    snapshot: Cache<Arc<ArcSwap<RuleSnapshot>>, Arc<RuleSnapshot>>,
+    scratch: EvaluationScratch,
     is_scratch_used: bool,
-    stage: Stage,
+    stage: LaneContext,
 }
 
 /// Rules that an event met; nearly always few.
 #[derive(Default)]
-struct Met<'a> {
-    few: [Option<&'a Bound>; 8],
-    more: Vec<&'a Bound>,
+struct MatchedRules<'a> {
+    few: [Option<&'a RunningRule>; 8],
+    more: Vec<&'a RunningRule>,
     count: usize,
 }
 
-impl<'a> Met<'a> {
+impl<'a> MatchedRules<'a> {
     #[inline]
-    fn push(&mut self, bound: &'a Bound) {
+    fn push(&mut self, bound: &'a RunningRule) {
         match self.few.get_mut(self.count) {
             Some(place) => *place = Some(bound),
             None => self.more.push(bound),
@@ -59,7 +61,7 @@ impl<'a> Met<'a> {
     }
 
     #[inline]
-    fn get(&self, at: usize) -> Option<&'a Bound> {
+    fn get(&self, at: usize) -> Option<&'a RunningRule> {
         match self.few.get(at) {
             Some(place) => *place,
             None => self.more.get(at - self.few.len()).copied(),
@@ -68,7 +70,7 @@ impl<'a> Met<'a> {
 }
 
 /// Randomness to begin with.
-pub(crate) fn seed() -> [u8; 32] {
+pub(crate) fn random_seed() -> [u8; 32] {
     let mut seed = [0; 32];
     if ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed).is_err() {
         // What is random in rules is not for secrets; the address of the stack and the time have to do.
@@ -83,40 +85,41 @@ pub(crate) fn now_ms() -> u64 {
     now.unwrap_or_default().as_millis() as u64
 }
 
-pub(crate) fn scratch(lane: usize, shared: &Shared) -> Scratch {
-    let tools = Tools::new(seed(), lane as u16).with_environment(shared.environment.clone());
-    Scratch::new(tools, KEPT_SCRATCH_BYTES)
+pub(crate) fn new_scratch(lane: usize, shared: &EngineShared) -> EvaluationScratch {
+    let tools = EvaluationResources::new(random_seed(), lane as u16)
+        .with_environment(shared.environment.clone());
+    EvaluationScratch::new(tools, MAX_IDLE_SCRATCH_BYTES)
 }
 
-impl Ears {
-    fn new(shared: Arc<Shared>, shard: u16) -> Self {
+impl RuleHooks {
+    fn new(shared: Arc<EngineShared>, shard: u16) -> Self {
         Self {
             snapshot: Cache::new(shared.snapshot.clone()),
-            scratch: scratch(usize::from(shard), &shared),
+            scratch: new_scratch(usize::from(shard), &shared),
             is_scratch_used: false,
-            stage: Stage::new(usize::from(shard), shared.clone()),
+            stage: LaneContext::new(usize::from(shard), shared.clone()),
             shared,
         }
     }
 
     /// What came of events of devices on this shard.
     #[inline]
-    fn device_lane(&self) -> &DeviceLane {
+    fn device_lane(&self) -> &ShardDeviceEvents {
         &self.shared.device_lanes[self.stage.lane]
     }
 
     /// Shows an event to the rules that may want it. `fill` puts in what is known of it, if there are any; in place, since
     /// an event is too large to be handed on by value.
     #[inline]
-    fn tell<'e>(
+    fn emit_event<'e>(
         &'e mut self,
-        looked: &Looked<'e>,
+        looked: &IndexQuery<'e>,
         now_ms: Option<u64>,
-        lineage: Lineage,
-        fill: impl FnOnce(&mut Event<'e>),
+        lineage: RuleLineage,
+        fill: impl FnOnce(&mut RuleEvent<'e>),
     ) {
         let index = &self.snapshot.load().index;
-        let mut met = Met::default();
+        let mut met = MatchedRules::default();
         index.matches(looked, |bound| met.push(bound));
         if met.count == 0 {
             return;
@@ -126,7 +129,7 @@ impl Ears {
         }
         self.is_scratch_used = true;
         let at_ms = now_ms.unwrap_or_else(self::now_ms);
-        let mut event = Event::new(looked.kind, at_ms);
+        let mut event = RuleEvent::new(looked.kind, at_ms);
         event.client_id = looked.client_id.unwrap_or_default();
         event.topic = looked.topic;
         event.qos = looked.qos;
@@ -134,7 +137,7 @@ impl Ears {
         event.node_ip = &self.shared.node_ip;
         fill(&mut event);
         let view = self.scratch.view(&event, at_ms);
-        let mut run = Run {
+        let mut run = EventEvaluation {
             index,
             rows: &self.shared.rows,
             scratch: &self.scratch,
@@ -143,25 +146,25 @@ impl Ears {
             now_ms: at_ms,
             chained: 0,
         };
-        run.meet_all(&view, |at| met.get(at));
+        run.evaluate_all(&view, |at| met.get(at));
     }
 
-    fn tell_client<'e>(
+    fn emit_client_event<'e>(
         &'e mut self,
-        looked: &Looked<'e>,
+        looked: &IndexQuery<'e>,
         client: &Client<'e>,
-        fill: impl FnOnce(&mut Event<'e>),
+        fill: impl FnOnce(&mut RuleEvent<'e>),
     ) {
-        self.tell(looked, None, Lineage::default(), |event| {
+        self.emit_event(looked, None, RuleLineage::default(), |event| {
             event.username = client.username;
             event.peer = address_of(client);
-            event.socket = client.local.copied();
+            event.socket = client.local_address.copied();
             fill(event);
         });
     }
 
     /// What became of a message on its way to one client, or to none.
-    fn tell_message<'e>(
+    fn emit_message_event<'e>(
         &mut self,
         kind: EventKind,
         client: Option<&Client<'e>>,
@@ -169,24 +172,24 @@ impl Ears {
         packet: PacketFacts<'e>,
         (reason, emqx_reason): (Option<&'e str>, Option<&'e str>),
     ) {
-        if self.is_ignored(message.topic) {
+        if self.is_ignored_topic(message.topic) {
             return;
         }
         let client_id = client.map_or(message.from_client_id, |client| client.client_id);
         let username = match client {
             Some(client) => client.username,
-            None => some(message.from_username),
+            None => non_empty(message.from_username),
         };
         let peer = client.and_then(address_of);
-        let socket = client.and_then(|client| client.local.copied());
+        let socket = client.and_then(|client| client.local_address.copied());
         let (topic, qos) = (Some(message.topic), Some(message.qos as u8));
         let lineage = match message.is_derived {
-            true => Lineage::END,
-            false => Lineage::default(),
+            true => RuleLineage::NO_REPUBLISH,
+            false => RuleLineage::default(),
         };
-        let looked = looked(kind, topic, client_id, qos);
+        let looked = index_query(kind, topic, client_id, qos);
         let id = self.shared.message_id(message);
-        self.tell(&looked, None, lineage, |event| {
+        self.emit_event(&looked, None, lineage, |event| {
             event.id = Some(id);
             event.username = username;
             event.peer = peer;
@@ -196,8 +199,8 @@ impl Ears {
             event.message_id = (packet.packet_id > 0).then_some(packet.packet_id);
             event.ack_properties = packet.properties;
             event.received_at_ms = Some(message.received_ms);
-            event.from_client_id = some(message.from_client_id);
-            event.from_username = some(message.from_username);
+            event.from_client_id = non_empty(message.from_client_id);
+            event.from_username = non_empty(message.from_username);
             event.properties = message.properties;
             event.reason = reason;
             event.emqx_reason = emqx_reason;
@@ -205,19 +208,19 @@ impl Ears {
     }
 
     /// Whether rules hear nothing of messages to a topic.
-    fn is_ignored(&self, topic: &str) -> bool {
+    fn is_ignored_topic(&self, topic: &str) -> bool {
         self.shared.settings.ignore_sys_messages && topic.starts_with("$SYS/")
     }
 }
 
-fn some(text: &str) -> Option<&str> {
+fn non_empty(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-fn address(peer: Option<Peer>) -> Option<SocketAddr> {
+fn peer_address(peer: Option<PeerAddress>) -> Option<SocketAddr> {
     match peer {
-        Some(Peer::Tcp(address)) => Some(address),
-        Some(Peer::Unix) | None => None,
+        Some(PeerAddress::Tcp(address)) => Some(address),
+        Some(PeerAddress::Unix) | None => None,
     }
 }
 
@@ -232,12 +235,12 @@ fn packet_of(packet_id: u16) -> PacketFacts<'static> {
 /// Where a client is connected from, or was last.
 fn address_of(client: &Client<'_>) -> Option<SocketAddr> {
     match client.peer {
-        Some(peer) => address(Some(peer)),
+        Some(peer) => peer_address(Some(peer)),
         None => client.last_address,
     }
 }
 
-fn level(version: Version) -> u8 {
+fn protocol_level(version: Version) -> u8 {
     match version {
         Version::V31 => 3,
         Version::V311 => 4,
@@ -246,7 +249,7 @@ fn level(version: Version) -> u8 {
 }
 
 /// The words of rules for why a connection ended.
-fn ended(reason: &'static str) -> &'static str {
+fn disconnect_reason(reason: &'static str) -> &'static str {
     match reason {
         "keep_alive_timeout" => "timeout",
         "taken_over" | "discarded" => "takenover",
@@ -256,7 +259,7 @@ fn ended(reason: &'static str) -> &'static str {
 }
 
 /// EMQX's word for why a connection ended, where it has another.
-fn emqx_ended(reason: &'static str) -> Option<&'static str> {
+fn emqx_disconnect_reason(reason: &'static str) -> Option<&'static str> {
     match reason {
         "keep_alive_timeout" => Some("keepalive_timeout"),
         "discarded" => Some("discarded"),
@@ -273,21 +276,21 @@ fn emqx_drop_reason(why: DropReason) -> Option<&'static str> {
 }
 
 /// What is known of a client's connection.
-fn connection_of(client: &Client<'_>) -> Connection<'static> {
+fn connection_details(client: &Client<'_>) -> ConnectionDetails<'static> {
     let facts = client.connection;
-    Connection {
-        version: level(client.version),
+    ConnectionDetails {
+        version: protocol_level(client.version),
         keep_alive_s: facts.keep_alive_s,
         clean_start: facts.clean_start,
         session_expiry_s: facts.session_expiry_s,
         connected_at_ms: facts.connected_ms,
         is_anonymous: client.username.is_none(),
-        ..Connection::default()
+        ..ConnectionDetails::default()
     }
 }
 
 /// The words of rules for the outcome of an authentication.
-fn authn_word(code: ReasonCode) -> Option<&'static str> {
+fn authentication_result(code: ReasonCode) -> Option<&'static str> {
     Some(match code {
         ReasonCode::SUCCESS => "success",
         ReasonCode::BAD_USER_NAME_OR_PASSWORD => "bad_username_or_password",
@@ -298,7 +301,7 @@ fn authn_word(code: ReasonCode) -> Option<&'static str> {
     })
 }
 
-fn connack_word(code: ReasonCode) -> &'static str {
+fn connack_result(code: ReasonCode) -> &'static str {
     match code {
         ReasonCode::CLIENT_IDENTIFIER_NOT_VALID => "client_identifier_not_valid",
         ReasonCode::SERVER_BUSY => "server_busy",
@@ -311,11 +314,11 @@ fn connack_word(code: ReasonCode) -> &'static str {
         ReasonCode::PROTOCOL_ERROR => "protocol_error",
         ReasonCode::MALFORMED_PACKET => "malformed_packet",
         ReasonCode::UNSUPPORTED_PROTOCOL_VERSION => "unsupported_protocol_version",
-        code => authn_word(code).unwrap_or("unspecified_error"),
+        code => authentication_result(code).unwrap_or("unspecified_error"),
     }
 }
 
-impl Hooks for Ears {
+impl Hooks for RuleHooks {
     fn interest(&self) -> Interest {
         self.shared.snapshot.load().interest
     }
@@ -326,23 +329,25 @@ impl Hooks for Ears {
         index.may_match(EventKind::Publish, topic) && !carries_secret(topic)
     }
 
-    fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
+    fn publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> PublishVerdict {
         // Another hook may want a topic that carries secrets.
-        if Lineage(origin.tag) == Lineage::UNHEARD
-            || self.is_ignored(message.topic)
+        if RuleLineage(origin.tag) == RuleLineage::IGNORED
+            || self.is_ignored_topic(message.topic)
             || carries_secret(message.topic)
         {
-            return Verdict::Continue;
+            return PublishVerdict::Continue;
         }
         let (topic, qos) = (Some(message.topic), Some(message.qos as u8));
         let now_ms = Some(message.received_ms);
-        let looked = looked(EventKind::Publish, topic, message.from_client_id, qos);
+        let looked = index_query(EventKind::Publish, topic, message.from_client_id, qos);
         let id = self.shared.message_id(message);
-        self.tell(&looked, now_ms, Lineage(origin.tag), |event| {
+        self.emit_event(&looked, now_ms, RuleLineage(origin.tag), |event| {
             event.id = Some(id);
-            event.username = some(message.from_username);
-            event.peer = address(origin.client.and_then(|client| client.peer));
-            event.socket = origin.client.and_then(|client| client.local.copied());
+            event.username = non_empty(message.from_username);
+            event.peer = peer_address(origin.client.and_then(|client| client.peer));
+            event.socket = origin
+                .client
+                .and_then(|client| client.local_address.copied());
             event.retain = message.retain;
             event.dup = origin.dup;
             event.payload = Some(message.payload);
@@ -350,16 +355,16 @@ impl Hooks for Ears {
             event.received_at_ms = Some(message.received_ms);
             event.properties = message.properties;
         });
-        match self.stage.has_followers() {
-            true => Verdict::Follow,
-            false => Verdict::Continue,
+        match self.stage.has_pending_effects() {
+            true => PublishVerdict::ContinueAndCollect,
+            false => PublishVerdict::Continue,
         }
     }
 
     fn delivered(&mut self, client: &Client<'_>, message: &MessageView<'_>, packet_id: u16) {
         let reasons = (None, None);
         let packet = packet_of(packet_id);
-        self.tell_message(EventKind::Delivered, Some(client), message, packet, reasons);
+        self.emit_message_event(EventKind::Delivered, Some(client), message, packet, reasons);
     }
 
     fn acked(
@@ -375,11 +380,11 @@ impl Hooks for Ears {
             AckKind::PubComp => "comp",
         };
         let reasons = (Some(word), None);
-        self.tell_message(EventKind::Acked, Some(client), message, packet, reasons);
+        self.emit_message_event(EventKind::Acked, Some(client), message, packet, reasons);
         // PUBCOMP says nothing new of the message.
         if kind != AckKind::PubComp {
             let kind = EventKind::MessageAcked;
-            self.tell_message(kind, Some(client), message, packet, reasons);
+            self.emit_message_event(kind, Some(client), message, packet, reasons);
         }
     }
 
@@ -387,7 +392,7 @@ impl Hooks for Ears {
         &mut self,
         client: Option<&Client<'_>>,
         message: &MessageView<'_>,
-        origin: &Origin<'_>,
+        origin: &MessageOrigin<'_>,
         why: DropReason,
     ) {
         let reason = why.as_str();
@@ -406,17 +411,17 @@ impl Hooks for Ears {
         let client = origin.client.as_ref().or(client);
         let packet = packet_of(origin.packet_id);
         for kind in [EventKind::Dropped, distinct] {
-            self.tell_message(kind, client, &message, packet, reasons);
+            self.emit_message_event(kind, client, &message, packet, reasons);
         }
         if why == DropReason::NoSubscribers && message.qos != QoS::AtMostOnce {
             let reasons = (Some(reason), None);
-            self.tell_message(EventKind::Offline, client, &message, packet, reasons);
+            self.emit_message_event(EventKind::Offline, client, &message, packet, reasons);
         }
     }
 
-    fn kept(&mut self, client: &Client<'_>, message: &MessageView<'_>) {
+    fn queued(&mut self, client: &Client<'_>, message: &MessageView<'_>) {
         let reasons = (None, None);
-        self.tell_message(
+        self.emit_message_event(
             EventKind::Offline,
             Some(client),
             message,
@@ -425,16 +430,16 @@ impl Hooks for Ears {
         );
     }
 
-    fn connected(&mut self, client: &Client<'_>, accepted: &Accepted<'_>) {
+    fn connected(&mut self, client: &Client<'_>, accepted: &AcceptedConnect<'_>) {
         let connect = accepted.connect;
-        let will = connect.will.as_ref().map(|will| Will {
+        let will = connect.will.as_ref().map(|will| WillDetails {
             topic: will.topic,
             payload: will.payload,
             qos: will.qos as u8,
             retain: will.retain,
         });
-        let connection = Connection {
-            version: level(connect.version),
+        let connection = ConnectionDetails {
+            version: protocol_level(connect.version),
             keep_alive_s: accepted.keep_alive_s,
             clean_start: connect.clean_start,
             session_expiry_s: accepted.session_expiry_s,
@@ -451,8 +456,8 @@ impl Hooks for Ears {
             EventKind::Connack,
             EventKind::Connected,
         ] {
-            self.tell_client(
-                &looked(kind, None, client.client_id, None),
+            self.emit_client_event(
+                &index_query(kind, None, client.client_id, None),
                 client,
                 |event| {
                     // A client that proved no name may have sent one.
@@ -466,27 +471,27 @@ impl Hooks for Ears {
         }
     }
 
-    fn refused(&mut self, refused: &RefusedConnect<'_>) {
-        let connection = refused.connect.map(|connect| Connection {
-            version: level(connect.version),
-            keep_alive_s: connect.keep_alive,
+    fn connect_refused(&mut self, refused: &RefusedConnect<'_>) {
+        let connection = refused.connect.map(|connect| ConnectionDetails {
+            version: protocol_level(connect.version),
+            keep_alive_s: connect.keep_alive_s,
             clean_start: connect.clean_start,
             session_expiry_s: connect.properties.session_expiry_interval().unwrap_or(0),
             receive_maximum: connect.properties.receive_maximum().unwrap_or(u16::MAX),
             is_anonymous: connect.username.is_none(),
-            ..Connection::default()
+            ..ConnectionDetails::default()
         });
         let client_id = refused.client_id.unwrap_or_default();
         let mut tell = |kind, word| {
-            let lineage = Lineage::default();
-            self.tell(
-                &looked(kind, None, client_id, None),
+            let lineage = RuleLineage::default();
+            self.emit_event(
+                &index_query(kind, None, client_id, None),
                 None,
                 lineage,
                 |event| {
                     event.username = refused.username;
-                    event.peer = address(Some(refused.peer));
-                    event.socket = refused.local;
+                    event.peer = peer_address(Some(refused.peer));
+                    event.socket = refused.local_address;
                     event.connection = connection.as_ref();
                     event.properties = refused
                         .connect
@@ -496,34 +501,34 @@ impl Hooks for Ears {
                 },
             );
         };
-        if let Some(word) = authn_word(refused.code) {
+        if let Some(word) = authentication_result(refused.code) {
             tell(EventKind::AuthnComplete, word);
         }
-        tell(EventKind::Connack, connack_word(refused.code));
+        tell(EventKind::Connack, connack_result(refused.code));
     }
 
     fn authorized(
         &mut self,
         client: &Client<'_>,
-        action: &Action<'_>,
+        action: &ClientAction<'_>,
         answer: Authorization,
         source: Option<&'static str>,
     ) {
         let (word, topic, qos) = match *action {
-            Action::Publish { topic, qos, .. } => ("publish", topic, qos),
-            Action::Subscribe { filter, options } => ("subscribe", filter, options.qos),
+            ClientAction::Publish { topic, qos, .. } => ("publish", topic, qos),
+            ClientAction::Subscribe { filter, options } => ("subscribe", filter, options.qos),
         };
         let result = match answer {
             Authorization::Allow => "allow",
             Authorization::Deny | Authorization::Disconnect => "deny",
         };
-        let looked = looked(
+        let looked = index_query(
             EventKind::AuthzComplete,
             Some(topic),
             client.client_id,
             Some(qos as u8),
         );
-        self.tell_client(&looked, client, |event| {
+        self.emit_client_event(&looked, client, |event| {
             event.action = Some(word);
             event.result = Some(result);
             event.authz_source = source;
@@ -531,15 +536,15 @@ impl Hooks for Ears {
     }
 
     fn disconnected(&mut self, client: &Client<'_>, reason: &'static str) {
-        let connection = Connection {
+        let connection = ConnectionDetails {
             disconnected_at_ms: Some(now_ms()),
-            ..connection_of(client)
+            ..connection_details(client)
         };
-        let looked = looked(EventKind::Disconnected, None, client.client_id, None);
-        self.tell_client(&looked, client, |event| {
+        let looked = index_query(EventKind::Disconnected, None, client.client_id, None);
+        self.emit_client_event(&looked, client, |event| {
             event.connection = Some(&connection);
-            event.reason = Some(ended(reason));
-            event.emqx_reason = emqx_ended(reason);
+            event.reason = Some(disconnect_reason(reason));
+            event.emqx_reason = emqx_disconnect_reason(reason);
         });
     }
 
@@ -551,8 +556,8 @@ impl Hooks for Ears {
         packet: PacketFacts<'_>,
     ) {
         let qos = Some(options.qos as u8);
-        let looked = looked(EventKind::Subscribed, Some(filter), client.client_id, qos);
-        self.tell_client(&looked, client, |event| {
+        let looked = index_query(EventKind::Subscribed, Some(filter), client.client_id, qos);
+        self.emit_client_event(&looked, client, |event| {
             event.message_id = (packet.packet_id > 0).then_some(packet.packet_id);
             event.properties = packet.properties;
         });
@@ -566,54 +571,54 @@ impl Hooks for Ears {
         packet: PacketFacts<'_>,
     ) {
         let qos = Some(options.qos as u8);
-        let looked = looked(EventKind::Unsubscribed, Some(filter), client.client_id, qos);
-        self.tell_client(&looked, client, |event| {
+        let looked = index_query(EventKind::Unsubscribed, Some(filter), client.client_id, qos);
+        self.emit_client_event(&looked, client, |event| {
             event.message_id = (packet.packet_id > 0).then_some(packet.packet_id);
             event.properties = packet.properties;
         });
     }
 
     fn ping(&mut self, client: &Client<'_>) {
-        let looked = looked(EventKind::Ping, None, client.client_id, None);
-        let connection = connection_of(client);
-        self.tell_client(&looked, client, |event| {
+        let looked = index_query(EventKind::Ping, None, client.client_id, None);
+        let connection = connection_details(client);
+        self.emit_client_event(&looked, client, |event| {
             event.connection = Some(&connection)
         });
     }
 
-    fn outgoing(&mut self) -> Option<Outgoing> {
+    fn take_outgoing(&mut self) -> Option<OutgoingMessages> {
         let own = self.stage.take_outgoing();
         own.or_else(|| self.device_lane().take_outgoing())
     }
 
-    fn published(&mut self, outgoing: Outgoing) {
+    fn recycle_outgoing(&mut self, outgoing: OutgoingMessages) {
         if self.stage.outgoing.is_empty() {
             self.stage.outgoing = outgoing;
         }
     }
 
-    fn is_unsettled(&mut self) -> bool {
+    fn has_unsettled_work(&mut self) -> bool {
         let own = self.stage.take_unsettled();
         self.device_lane().take_unsettled() || own
     }
 
-    fn settle(&mut self, done: Settled) {
+    fn notify_when_durable(&mut self, done: DurableCallback) {
         let (shared, lane) = (self.shared.clone(), self.stage.lane as u16);
         let rows = move || match shared.outlet.get() {
-            Some(outlet) => outlet.settle(lane, done),
+            Some(outlet) => outlet.notify_when_durable(lane, done),
             None => done(),
         };
-        let settles_devices = self.device_lane().take_settles_devices();
+        let settles_devices = self.device_lane().take_unsettled_devices();
         match self.shared.devices.get() {
             // What comes of it may become rows.
-            Some(devices) if self.stage.take_settles_devices() || settles_devices => {
-                devices.settle(Box::new(rows));
+            Some(devices) if self.stage.take_unsettled_devices() || settles_devices => {
+                devices.notify_when_durable(Box::new(rows));
             }
             _ => rows(),
         }
     }
 
-    fn take_backpressure(&mut self) -> Option<Backpressure> {
+    fn take_backpressure(&mut self) -> Option<BackpressureCheck> {
         let own = self.stage.take_backpressure();
         let of_devices = self.device_lane().take_backpressure();
         match (own, of_devices) {
@@ -622,13 +627,13 @@ impl Hooks for Ears {
         }
     }
 
-    fn discarded(&mut self, topic: &str, tag: u64) {
-        let Some(bound) = self.shared.bound_of(Lineage(tag)) else {
+    fn outgoing_dropped(&mut self, topic: &str, tag: u64) {
+        let Some(bound) = self.shared.find_by_lineage(RuleLineage(tag)) else {
             return;
         };
-        let counters = bound.standing.counters.lane(self.stage.lane);
-        counters.inc(Count::ActionsFailed);
-        counters.inc(Count::FailedLimit);
+        let counters = bound.monitor.counters.lane(self.stage.lane);
+        counters.increment(RuleCounter::ActionsFailed);
+        counters.increment(RuleCounter::FailedLimit);
         if self.stage.may_warn(now_ms()) {
             tracing::warn!(
                 rule = &*bound.name,

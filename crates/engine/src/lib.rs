@@ -2,52 +2,53 @@
 //!
 //! [`Engine`] keeps the rules of a node, compiles them, and gives every shard the same immutable index of them, replaced as a
 //! whole when a rule changes. A shard evaluates what its events meet where they happen; what comes out is published, logged or
-//! handed to an [`Outlet`]. Rules with windows are counted on one thread for all shards.
+//! handed to an [`SinkPort`]. Rules with windows are counted on one thread for all shards.
 
 mod action;
-mod bound;
-mod bridge;
+mod bridge_events;
 mod counters;
 mod definition;
-mod devices;
+mod definition_error;
+mod device_actions;
+mod device_events;
 mod engine;
-mod error;
+mod engine_shared;
+mod evaluation;
 mod fallback;
-mod families;
 mod hooks;
-mod keeper;
-mod on_devices;
-mod outlet;
-mod recent;
+mod lane_context;
+mod ports;
+mod recent_error;
 mod republish;
-mod rows;
-mod run;
-mod saved;
+mod rule_metrics;
+mod rule_test;
+mod running_rule;
+mod saved_state;
 mod schema;
 mod settings;
-mod shared;
-mod stage;
 mod template;
 mod trace;
-mod trial;
+mod window_queue;
+mod window_worker;
 
-pub use bridge::Incoming;
-pub use counters::{Count, Totals};
+pub use bridge_events::BridgeMessage;
+pub use counters::{RuleCounter, RuleTotals};
 pub use definition::{
-    ActionDefinition, ActionKind, AlarmAction, Definition, KIND, Republish, RuleLimits,
-    TelemetryAction, WindowLimits,
+    ActionDefinition, ActionKind, AlarmActionDefinition, RULE_KIND, RepublishDefinition,
+    RuleDefinition, RuleLimits, TelemetryActionDefinition, WindowLimits,
 };
-pub use devices::{DeviceEvent, DeviceEventKind};
-pub use engine::{Condition, Engine, Status};
-pub use error::Invalid;
+pub use definition_error::RuleDefinitionError;
+pub use device_events::{DeviceEvent, DeviceEventKind};
+pub use engine::{Engine, RuleCondition, RuleStatus};
 pub use fallback::FailedRow;
-pub use outlet::{
-    Alarm, DeviceOutlet, Given, Outlet, Row, RowOrigin, Sent, Severity, SinkId, Telemetry,
+pub use ports::{
+    DeviceAlarm, DevicePort, DevicePortOutcome, DeviceTelemetry, OutputRow, OutputRowOrigin,
+    Severity, SinkId, SinkPort, SinkPortOutcome,
 };
-pub use recent::RuleError;
-pub use saved::{MEMORY_KIND, WINDOW_KIND};
-pub use settings::Settings;
-pub use trial::Trial;
+pub use recent_error::RuleFailure;
+pub use rule_test::TestEvent;
+pub use saved_state::{RULE_STATE_KIND, WINDOW_KIND};
+pub use settings::RuleEngineSettings;
 
 #[cfg(test)]
 mod tests;

@@ -1,51 +1,55 @@
 //! The action that publishes an output again.
 
-use broker::hooks::Draft;
+use broker::hooks::MessageDraft;
 use mqtt::{PropertiesBuf, Property, QoS};
-use rules::{Options, Placeholders, Rule, RuleState, SqlTemplate, Value};
+use rules::{CompileOptions, PlaceholderStyle, Rule, RuleState, SqlTemplate, Value};
 
-use crate::action::{Choice, Failure, Made, filled, not};
-use crate::bound::{Bound, Lineage};
+use crate::action::{ActionError, ActionInput, FixedOrTemplate, invalid_value, render};
 use crate::definition;
-use crate::error::Invalid;
-use crate::stage::Stage;
-use crate::template::Template;
+use crate::definition_error::RuleDefinitionError;
+use crate::lane_context::LaneContext;
+use crate::running_rule::{RuleLineage, RunningRule};
+use crate::template::ActionTemplate;
 
-pub(crate) struct Republish {
-    topic: Template,
+pub(crate) struct RepublishAction {
+    topic: ActionTemplate,
     /// `None`: the output as JSON.
-    payload: Option<Template>,
-    qos: Choice<QoS>,
-    retain: Choice<bool>,
-    user_properties: Box<[(Box<str>, Template)]>,
+    payload: Option<ActionTemplate>,
+    qos: FixedOrTemplate<QoS>,
+    retain: FixedOrTemplate<bool>,
+    user_properties: Box<[(Box<str>, ActionTemplate)]>,
     /// Yields a map of further user properties.
     user_property_map: Option<SqlTemplate>,
-    mqtt_properties: Box<[(Box<str>, Template)]>,
+    mqtt_properties: Box<[(Box<str>, ActionTemplate)]>,
     /// No rule hears of the message.
     is_direct: bool,
 }
 
-impl Republish {
-    pub(crate) fn bind(
-        republish: &definition::Republish,
-        options: &Options,
+impl RepublishAction {
+    pub(crate) fn compile(
+        republish: &definition::RepublishDefinition,
+        options: &CompileOptions,
         path: &str,
-    ) -> Result<Self, Invalid> {
-        let compile =
-            |field: &str, text: &str| Template::compile(text, options, &format!("{path}.{field}"));
+    ) -> Result<Self, RuleDefinitionError> {
+        let compile = |field: &str, text: &str| {
+            ActionTemplate::compile(text, options, &format!("{path}.{field}"))
+        };
         let topic = compile("topic", &republish.topic)?;
         if let Some(constant) = topic.constant()
             && let Err(error) = mqtt::validate_topic_name(constant, &mqtt::TopicLimits::NONE)
         {
-            return Err(Invalid::new(format!("{path}.topic"), error.to_string()));
+            return Err(RuleDefinitionError::new(
+                format!("{path}.topic"),
+                error.to_string(),
+            ));
         }
         let qos = match republish.qos.parse::<u8>().ok().map(QoS::try_from) {
-            Some(Ok(qos)) => Choice::Fixed(qos),
-            _ => Choice::Filled(compile("qos", &republish.qos)?),
+            Some(Ok(qos)) => FixedOrTemplate::Fixed(qos),
+            _ => FixedOrTemplate::Template(compile("qos", &republish.qos)?),
         };
         let retain = match republish.retain.parse() {
-            Ok(retain) => Choice::Fixed(retain),
-            Err(_) => Choice::Filled(compile("retain", &republish.retain)?),
+            Ok(retain) => FixedOrTemplate::Fixed(retain),
+            Err(_) => FixedOrTemplate::Template(compile("retain", &republish.retain)?),
         };
         let compile_all = |field: &str, pairs: &[(String, String)]| {
             let pairs = pairs.iter();
@@ -55,14 +59,16 @@ impl Republish {
                     compile(&format!("{field}.{name}"), value)?,
                 ))
             });
-            pairs.collect::<Result<Box<[_]>, Invalid>>()
+            pairs.collect::<Result<Box<[_]>, RuleDefinitionError>>()
         };
         let payload = republish.payload.as_deref();
         let user_property_map = republish.user_property_map.as_deref();
         Ok(Self {
             topic,
             payload: payload
-                .map(|text| Template::compile_content(text, options, &format!("{path}.payload")))
+                .map(|text| {
+                    ActionTemplate::compile_content(text, options, &format!("{path}.payload"))
+                })
                 .transpose()?,
             qos,
             retain,
@@ -70,9 +76,14 @@ impl Republish {
             user_property_map: user_property_map
                 .map(|text| {
                     // This form gives the value itself.
-                    SqlTemplate::compile(text, Placeholders::Numbered, options).map_err(|error| {
-                        Invalid::new(format!("{path}.user_properties"), error.to_string())
-                    })
+                    SqlTemplate::compile(text, PlaceholderStyle::Numbered, options).map_err(
+                        |error| {
+                            RuleDefinitionError::new(
+                                format!("{path}.user_properties"),
+                                error.to_string(),
+                            )
+                        },
+                    )
                 })
                 .transpose()?,
             mqtt_properties: compile_all("mqtt_properties", &republish.mqtt_properties)?,
@@ -92,62 +103,64 @@ impl Republish {
         names.flatten().collect()
     }
 
-    pub(crate) fn perform<'a>(
+    pub(crate) fn run<'a>(
         &'a self,
-        bound: &'a Bound,
-        made: &Made<'_, 'a>,
-        stage: &mut Stage,
-    ) -> Result<(), Failure> {
+        bound: &'a RunningRule,
+        made: &ActionInput<'_, 'a>,
+        stage: &mut LaneContext,
+    ) -> Result<(), ActionError> {
         let depth = made.lineage.depth().saturating_add(1);
-        if made.lineage == Lineage::END {
-            return Err(Failure::AboutOwn);
+        if made.lineage == RuleLineage::NO_REPUBLISH {
+            return Err(ActionError::AboutDerivedMessage);
         }
         if depth > bound.max_republish_depth {
-            return Err(Failure::TooDeep(depth));
+            return Err(ActionError::RepublishTooDeep(depth));
         }
-        if stage.outgoing.len_bytes() > stage.max_outgoing_bytes {
-            return Err(Failure::TooMuchOutgoing);
+        if stage.outgoing.content_bytes() > stage.max_outgoing_bytes {
+            return Err(ActionError::OutgoingFull);
         }
         let mut topic = std::mem::take(&mut stage.topic);
         let mut payload = std::mem::take(&mut stage.text);
-        let result = self.push(bound, made, stage, (&mut topic, &mut payload), depth);
+        let result = self.append_message(bound, made, stage, (&mut topic, &mut payload), depth);
         (stage.topic, stage.text) = (topic, payload);
         result
     }
 
-    fn push<'a>(
+    fn append_message<'a>(
         &'a self,
-        bound: &'a Bound,
-        made: &Made<'_, 'a>,
-        stage: &mut Stage,
+        bound: &'a RunningRule,
+        made: &ActionInput<'_, 'a>,
+        stage: &mut LaneContext,
         (topic, payload): (&mut Vec<u8>, &mut Vec<u8>),
         depth: u8,
-    ) -> Result<(), Failure> {
-        let state = &mut stage.spare;
+    ) -> Result<(), ActionError> {
+        let state = &mut stage.stateless_state;
         topic.clear();
-        self.topic.fill_name("topic", made, state, topic)?;
-        let topic = checked_topic(topic)?;
+        self.topic.render_name("topic", made, state, topic)?;
+        let topic = validate_topic(topic)?;
         let qos = match &self.qos {
-            Choice::Fixed(qos) => *qos,
-            Choice::Filled(template) => qos_of(template, made, state, payload)?,
+            FixedOrTemplate::Fixed(qos) => *qos,
+            FixedOrTemplate::Template(template) => render_qos(template, made, state, payload)?,
         };
         let retain = match &self.retain {
-            Choice::Fixed(retain) => *retain,
-            Choice::Filled(template) => match filled(template, made, state, payload)?.trim() {
-                "true" | "1" => true,
-                "false" | "0" | "" | "null" | "undefined" => false,
-                other => return Err(not("retain", other, "true or false")),
-            },
+            FixedOrTemplate::Fixed(retain) => *retain,
+            FixedOrTemplate::Template(template) => {
+                match render(template, made, state, payload)?.trim() {
+                    "true" | "1" => true,
+                    "false" | "0" | "" | "null" | "undefined" => false,
+                    other => return Err(invalid_value("retain", other, "true or false")),
+                }
+            }
         };
         let mut properties = PropertiesBuf::new();
         self.fill_properties(made, state, payload, &mut properties)?;
         payload.clear();
         match &self.payload {
-            Some(template) => drop(template.fill(made, state, payload)?),
+            Some(template) => drop(template.render(made, state, payload)?),
             None => made.output.write_json(payload),
         }
         let event = made.view.event();
-        stage.outgoing.push(&Draft {
+        stage.outgoing.push(&MessageDraft {
             topic,
             payload,
             properties: &properties,
@@ -156,8 +169,8 @@ impl Republish {
             client_id: event.client_id,
             username: event.username.unwrap_or_default(),
             tag: match self.is_direct {
-                true => Lineage::UNHEARD.0,
-                false => Lineage::new(depth, bound.serial).0,
+                true => RuleLineage::IGNORED.0,
+                false => RuleLineage::new(depth, bound.serial).0,
             },
         });
         Ok(())
@@ -165,26 +178,26 @@ impl Republish {
 
     fn fill_properties<'a>(
         &'a self,
-        made: &Made<'_, 'a>,
+        made: &ActionInput<'_, 'a>,
         state: &mut RuleState,
         text: &mut Vec<u8>,
         properties: &mut PropertiesBuf,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ActionError> {
         for (name, template) in &self.mqtt_properties {
             text.clear();
             // A property that is null is left out.
-            if template.fill(made, state, text)?.nulls == 0 {
+            if template.render(made, state, text)?.nulls == 0 {
                 push_property(name, text, properties)?;
             }
         }
         for (name, template) in &self.user_properties {
-            push_user_property(name, filled(template, made, state, text)?, properties)?;
+            push_user_property(name, render(template, made, state, text)?, properties)?;
         }
         if let Some(map) = &self.user_property_map {
             let values = map.bind(&made.output, made.view, state)?;
             let arena = made.view.arena();
             let map = values.first().copied().unwrap_or(Value::Null);
-            match map.open(arena) {
+            match map.parse_one_level(arena) {
                 Value::Map(pairs) => {
                     for (name, value) in pairs {
                         push_user_property(name, value.text(arena), properties)?;
@@ -192,7 +205,7 @@ impl Republish {
                 }
                 Value::Null => {}
                 _ => {
-                    return Err(not(
+                    return Err(invalid_value(
                         "user_properties",
                         map.type_name(),
                         "a map of names and texts",
@@ -205,30 +218,30 @@ impl Republish {
 }
 
 /// A QoS that is null is 0.
-fn qos_of<'a>(
-    template: &'a Template,
-    made: &Made<'_, 'a>,
+fn render_qos<'a>(
+    template: &'a ActionTemplate,
+    made: &ActionInput<'_, 'a>,
     state: &mut RuleState,
     text: &mut Vec<u8>,
-) -> Result<QoS, Failure> {
+) -> Result<QoS, ActionError> {
     text.clear();
-    if template.fill(made, state, text)?.nulls > 0 {
+    if template.render(made, state, text)?.nulls > 0 {
         return Ok(QoS::AtMostOnce);
     }
     let text = String::from_utf8_lossy(text);
     let qos = text.trim().parse::<u8>().ok();
     let qos = qos.and_then(|qos| QoS::try_from(qos).ok());
-    qos.ok_or_else(|| not("qos", &text, "0, 1 or 2"))
+    qos.ok_or_else(|| invalid_value("qos", &text, "0, 1 or 2"))
 }
 
 fn push_user_property(
     name: &str,
     value: &str,
     properties: &mut PropertiesBuf,
-) -> Result<(), Failure> {
+) -> Result<(), ActionError> {
     let is_text = |text: &str| text.len() <= usize::from(u16::MAX) && !text.contains('\0');
     if !is_text(name) || !is_text(value) {
-        return Err(not(
+        return Err(invalid_value(
             "user_properties",
             name,
             "a text of at most 65,535 bytes",
@@ -239,33 +252,45 @@ fn push_user_property(
 }
 
 /// One of [`definition::MQTT_PROPERTIES`].
-fn push_property(name: &str, value: &[u8], properties: &mut PropertiesBuf) -> Result<(), Failure> {
-    let text = std::str::from_utf8(value).map_err(|_| not("mqtt_properties", name, "text"))?;
+fn push_property(
+    name: &str,
+    value: &[u8],
+    properties: &mut PropertiesBuf,
+) -> Result<(), ActionError> {
+    let text =
+        std::str::from_utf8(value).map_err(|_| invalid_value("mqtt_properties", name, "text"))?;
     if text.len() > usize::from(u16::MAX) {
-        return Err(not("mqtt_properties", name, "at most 65,535 bytes"));
+        return Err(invalid_value(
+            "mqtt_properties",
+            name,
+            "at most 65,535 bytes",
+        ));
     }
     properties.push(match name {
         "Payload-Format-Indicator" => match text.trim() {
             "0" => Property::PayloadFormatIndicator(0),
             "1" => Property::PayloadFormatIndicator(1),
-            other => return Err(not("Payload-Format-Indicator", other, "0 or 1")),
+            other => return Err(invalid_value("Payload-Format-Indicator", other, "0 or 1")),
         },
         "Message-Expiry-Interval" => {
             let seconds = text.trim().parse();
             let expected = "a number of seconds";
-            let seconds = seconds.map_err(|_| not("Message-Expiry-Interval", text, expected))?;
+            let seconds =
+                seconds.map_err(|_| invalid_value("Message-Expiry-Interval", text, expected))?;
             Property::MessageExpiryInterval(seconds)
         }
-        "Response-Topic" => Property::ResponseTopic(checked_topic(value)?),
+        "Response-Topic" => Property::ResponseTopic(validate_topic(value)?),
         "Correlation-Data" => Property::CorrelationData(value),
-        _ if text.contains('\0') => return Err(not("Content-Type", text, "text without NUL")),
+        _ if text.contains('\0') => {
+            return Err(invalid_value("Content-Type", text, "text without NUL"));
+        }
         _ => Property::ContentType(text),
     });
     Ok(())
 }
 
-fn checked_topic(topic: &[u8]) -> Result<&str, Failure> {
-    let refused = |topic: &str, why: String| Failure::Topic {
+fn validate_topic(topic: &[u8]) -> Result<&str, ActionError> {
+    let refused = |topic: &str, why: String| ActionError::InvalidTopic {
         topic: topic.chars().take(200).collect(),
         why,
     };

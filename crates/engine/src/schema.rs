@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::definition::{EMQX_NOTES, MQTT_PROPERTIES};
+use crate::definition::{IGNORED_EMQX_FIELDS, MQTT_PROPERTIES};
 
 /// Of what is written and of what is shown.
 pub(crate) fn schemas(has_devices: bool) -> (Value, Value) {
-    let written = object(false, has_devices);
-    let mut shown = object(true, has_devices);
+    let written = rule_schema(false, has_devices);
+    let mut shown = rule_schema(true, has_devices);
     shown["required"] = json!(["sql", "enabled", "actions"]);
     let mut written = written;
     written["properties"]["id"] =
@@ -16,7 +16,7 @@ pub(crate) fn schemas(has_devices: bool) -> (Value, Value) {
         "type": ["boolean", "null"],
         "description": "Of a rule object of EMQX: as enabled.",
     });
-    for note in EMQX_NOTES {
+    for note in IGNORED_EMQX_FIELDS {
         written["properties"][note] =
             json!({"description": "Of a rule object of EMQX; it is not kept."});
     }
@@ -28,7 +28,7 @@ pub(crate) fn schemas(has_devices: bool) -> (Value, Value) {
     (written, shown)
 }
 
-fn object(is_shown: bool, has_devices: bool) -> Value {
+fn rule_schema(is_shown: bool, has_devices: bool) -> Value {
     let nullable = |kind: &str, about: &str| json!({"type": [kind, "null"], "description": about});
     let bound = |minimum: u64, about: &str| json!({"type": ["integer", "null"], "minimum": minimum, "description": about});
     json!({
@@ -52,7 +52,7 @@ fn object(is_shown: bool, has_devices: bool) -> Value {
                 "type": "array",
                 "maxItems": 16,
                 "description": "What is done with each output, in this order.",
-                "items": action(true, has_devices),
+                "items": action_schema(true, has_devices),
             },
             "limits": {
                 "type": "object",
@@ -81,7 +81,7 @@ fn object(is_shown: bool, has_devices: bool) -> Value {
     })
 }
 
-fn action(has_fallback: bool, has_devices: bool) -> Value {
+fn action_schema(has_fallback: bool, has_devices: bool) -> Value {
     let mut properties = json!({
         "kind": {"type": "string", "enum": ["republish", "console", "sink"]},
         "sink": {"type": "string", "description": "Of kind sink: its name."},
@@ -151,7 +151,7 @@ fn action(has_fallback: bool, has_devices: bool) -> Value {
             "type": "array",
             "maxItems": 16,
             "description": "What is done if this cannot be done.",
-            "items": action(false, has_devices),
+            "items": action_schema(false, has_devices),
         });
     }
     json!({

@@ -2,7 +2,7 @@
 
 /// The settings `rules.*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct RuleEngineSettings {
     /// How the node is called in events.
     pub node_name: String,
     pub max_rules: usize,
@@ -18,7 +18,7 @@ pub struct Settings {
     pub getenv: String,
     /// Messages that come of messages that come of rules: how deep.
     pub max_republish_depth: u8,
-    /// Rules hear nothing of messages to topics that begin with `$SYS/`.
+    /// Rules hear nothing of messages to topics that begin with `$SYS_PREFIX/`.
     pub ignore_sys_messages: bool,
     /// Lines that `console` writes for each shard and second.
     pub console_lines_per_s: u32,
@@ -40,7 +40,7 @@ pub struct Settings {
     pub max_metric_rules: usize,
 }
 
-impl Settings {
+impl RuleEngineSettings {
     /// What `getenv` may read, as it is when the node starts; a variable that is not set is empty.
     pub(crate) fn environment(&self) -> rules::Environment {
         let names = self.getenv.split(',').map(str::trim);
@@ -52,7 +52,7 @@ impl Settings {
     }
 }
 
-impl Default for Settings {
+impl Default for RuleEngineSettings {
     fn default() -> Self {
         Self {
             node_name: "tidegate".to_owned(),

@@ -1,34 +1,43 @@
 //! Templates of actions.
 
-use rules::template::{Form, Rendered, Template as Inner};
-use rules::{Fault, Options, Rule, RuleState};
+use rules::template::{RenderSummary, Template as Inner, TemplateFormat};
+use rules::{CompileOptions, EvaluationError, Rule, RuleState};
 
-use crate::action::{Failure, Made};
-use crate::error::Invalid;
+use crate::action::{ActionError, ActionInput};
+use crate::definition_error::RuleDefinitionError;
 
 /// A text to be filled from an output.
-pub(crate) struct Template(Inner);
+pub(crate) struct ActionTemplate(Inner);
 
-impl Template {
+impl ActionTemplate {
     /// Of a text.
-    pub(crate) fn compile(text: &str, options: &Options, field: &str) -> Result<Self, Invalid> {
-        Self::compile_as(Form::Text, text, options, field)
+    pub(crate) fn compile(
+        text: &str,
+        options: &CompileOptions,
+        field: &str,
+    ) -> Result<Self, RuleDefinitionError> {
+        Self::compile_as(TemplateFormat::Text, text, options, field)
     }
 
     /// Of content, which stays JSON if the template is JSON.
     pub(crate) fn compile_content(
         text: &str,
-        options: &Options,
+        options: &CompileOptions,
         field: &str,
-    ) -> Result<Self, Invalid> {
-        Self::compile_as(Form::of(text), text, options, field)
+    ) -> Result<Self, RuleDefinitionError> {
+        Self::compile_as(TemplateFormat::detect(text), text, options, field)
     }
 
-    fn compile_as(form: Form, text: &str, options: &Options, field: &str) -> Result<Self, Invalid> {
+    fn compile_as(
+        form: TemplateFormat,
+        text: &str,
+        options: &CompileOptions,
+        field: &str,
+    ) -> Result<Self, RuleDefinitionError> {
         let compiled = Inner::compile(text, form, options);
-        Ok(Self(
-            compiled.map_err(|error| Invalid::new(field, error.to_string()))?,
-        ))
+        Ok(Self(compiled.map_err(|error| {
+            RuleDefinitionError::new(field, error.to_string())
+        })?))
     }
 
     /// The text, if nothing is filled in.
@@ -42,26 +51,26 @@ impl Template {
     }
 
     /// Appends the text.
-    pub(crate) fn fill<'a>(
+    pub(crate) fn render<'a>(
         &'a self,
-        made: &Made<'_, 'a>,
+        made: &ActionInput<'_, 'a>,
         state: &mut RuleState,
         out: &mut Vec<u8>,
-    ) -> Result<Rendered<'a>, Fault> {
+    ) -> Result<RenderSummary<'a>, EvaluationError> {
         self.0.render(&made.output, made.view, state, out)
     }
 
     /// Appends the text where it names something, such as a topic: a null is a failure. `what` names the field.
-    pub(crate) fn fill_name<'a>(
+    pub(crate) fn render_name<'a>(
         &'a self,
         what: &'static str,
-        made: &Made<'_, 'a>,
+        made: &ActionInput<'_, 'a>,
         state: &mut RuleState,
         out: &mut Vec<u8>,
-    ) -> Result<(), Failure> {
-        match self.fill(made, state, out)?.first_null {
+    ) -> Result<(), ActionError> {
+        match self.render(made, state, out)?.first_null {
             None => Ok(()),
-            Some(placeholder) => Err(Failure::Null {
+            Some(placeholder) => Err(ActionError::NullValue {
                 what,
                 placeholder: placeholder.into(),
             }),

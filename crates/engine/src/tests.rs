@@ -3,14 +3,16 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use broker::hooks::{Hooks, Interest, MessageView, Origin, Verdict};
+use broker::hooks::{Hooks, Interest, MessageOrigin, MessageView, PublishVerdict};
 use serde_json::{Value, json};
 
-use crate::{Count, Engine, Outlet, Row, Sent, Settings, SinkId};
+use crate::{
+    Engine, OutputRow, RuleCounter, RuleEngineSettings, SinkId, SinkPort, SinkPortOutcome,
+};
 
 /// One sink, which is there, or not, or full.
 #[derive(Default)]
-struct Sink {
+struct RecordingSink {
     rows: Mutex<Vec<String>>,
     is_gone: AtomicBool,
     is_full: AtomicBool,
@@ -18,19 +20,19 @@ struct Sink {
     asked: AtomicU32,
 }
 
-impl Outlet for Sink {
-    fn sink(&self, name: &str) -> Option<SinkId> {
+impl SinkPort for RecordingSink {
+    fn find_sink(&self, name: &str) -> Option<SinkId> {
         self.asked.fetch_add(1, Relaxed);
         (name == "db" && !self.is_gone.load(Relaxed)).then_some(SinkId(7))
     }
 
-    fn send(&self, sink: SinkId, lane: u16, row: Row<'_>) -> Sent {
+    fn send_row(&self, sink: SinkId, lane: u16, row: OutputRow<'_>) -> SinkPortOutcome {
         assert_eq!((sink, lane), (SinkId(7), 0));
         if self.is_gone.load(Relaxed) {
-            return Sent::Unknown;
+            return SinkPortOutcome::Unknown;
         }
         if self.throws_away.load(Relaxed) {
-            return Sent::Dropped;
+            return SinkPortOutcome::Dropped;
         }
         let mut json = Vec::new();
         row.columns.write_json(&mut json);
@@ -39,8 +41,8 @@ impl Outlet for Sink {
             .unwrap()
             .push(String::from_utf8(json).unwrap());
         match self.is_full.load(Relaxed) {
-            true => Sent::Full,
-            false => Sent::Queued,
+            true => SinkPortOutcome::Full,
+            false => SinkPortOutcome::Queued,
         }
     }
 
@@ -49,16 +51,16 @@ impl Outlet for Sink {
     }
 }
 
-fn publish(hooks: &mut dyn Hooks, topic: &str) -> Verdict {
-    let message = MessageView::of_client("device", topic, b"x", 1_000);
-    hooks.publish(&message, &Origin::default())
+fn publish(hooks: &mut dyn Hooks, topic: &str) -> PublishVerdict {
+    let message = MessageView::from_client("device", topic, b"x", 1_000);
+    hooks.publish(&message, &MessageOrigin::default())
 }
 
 fn to_sink(sql: &str) -> Value {
     json!({"sql": sql, "actions": [{"kind": "sink", "sink": "db"}]})
 }
 
-fn count(engine: &Engine, count: Count) -> u64 {
+fn count(engine: &Engine, count: RuleCounter) -> u64 {
     engine
         .status("r")
         .expect("there is a rule")
@@ -68,33 +70,36 @@ fn count(engine: &Engine, count: Count) -> u64 {
 
 #[test]
 fn a_sink_that_is_full_makes_publishers_wait_until_it_has_room() {
-    let sink = Arc::new(Sink::default());
-    let engine = Engine::new(Settings::default(), 1);
-    engine.set_outlet(sink.clone());
-    engine.put("r", Some(&to_sink("SELECT topic, qos FROM \"t/#\"")));
-    let mut hooks = engine.hooks().hooks_for(0);
-    assert_eq!(publish(&mut *hooks, "t/1"), Verdict::Continue);
+    let sink = Arc::new(RecordingSink::default());
+    let engine = Engine::new(RuleEngineSettings::default(), 1);
+    engine.set_sink_port(sink.clone());
+    engine.put_rule("r", Some(&to_sink("SELECT topic, qos FROM \"t/#\"")));
+    let mut hooks = engine.hooks_factory().hooks_for(0);
+    assert_eq!(publish(&mut *hooks, "t/1"), PublishVerdict::Continue);
     assert_eq!(*sink.rows.lock().unwrap(), [r#"{"topic":"t/1","qos":0}"#]);
     sink.is_full.store(true, Relaxed);
-    assert_eq!(publish(&mut *hooks, "t/2"), Verdict::Follow);
-    assert!(hooks.outgoing().is_none());
+    assert_eq!(
+        publish(&mut *hooks, "t/2"),
+        PublishVerdict::ContinueAndCollect
+    );
+    assert!(hooks.take_outgoing().is_none());
     let waits = hooks.take_backpressure().expect("the sink is full");
     assert!(waits() && hooks.take_backpressure().is_none());
-    assert_eq!(publish(&mut *hooks, "other"), Verdict::Continue);
+    assert_eq!(publish(&mut *hooks, "other"), PublishVerdict::Continue);
     assert!(
         hooks.take_backpressure().is_none(),
         "it does not feed the sink"
     );
     sink.is_full.store(false, Relaxed);
     assert!(!waits());
-    assert_eq!(publish(&mut *hooks, "t/3"), Verdict::Continue);
-    assert_eq!(count(&engine, Count::ActionsQueued), 3);
+    assert_eq!(publish(&mut *hooks, "t/3"), PublishVerdict::Continue);
+    assert_eq!(count(&engine, RuleCounter::ActionsQueued), 3);
     sink.throws_away.store(true, Relaxed);
     publish(&mut *hooks, "t/4");
     assert_eq!(
         (
-            count(&engine, Count::ActionsDropped),
-            count(&engine, Count::ActionsFailed)
+            count(&engine, RuleCounter::ActionsDropped),
+            count(&engine, RuleCounter::ActionsFailed)
         ),
         (1, 0)
     );
@@ -103,20 +108,20 @@ fn a_sink_that_is_full_makes_publishers_wait_until_it_has_room() {
 
 #[test]
 fn a_sink_may_come_after_its_rule_and_go_before_it() {
-    let sink = Arc::new(Sink::default());
+    let sink = Arc::new(RecordingSink::default());
     sink.is_gone.store(true, Relaxed);
-    let engine = Engine::new(Settings::default(), 1);
-    engine.set_outlet(sink.clone());
-    engine.put("r", Some(&to_sink("SELECT topic FROM \"t\"")));
-    let mut hooks = engine.hooks().hooks_for(0);
+    let engine = Engine::new(RuleEngineSettings::default(), 1);
+    engine.set_sink_port(sink.clone());
+    engine.put_rule("r", Some(&to_sink("SELECT topic FROM \"t\"")));
+    let mut hooks = engine.hooks_factory().hooks_for(0);
     for is_gone in [true, false, true, false] {
         sink.is_gone.store(is_gone, Relaxed);
         publish(&mut *hooks, "t");
     }
     assert_eq!(
         (
-            count(&engine, Count::ActionsFailed),
-            count(&engine, Count::ActionsQueued)
+            count(&engine, RuleCounter::ActionsFailed),
+            count(&engine, RuleCounter::ActionsQueued)
         ),
         (2, 2)
     );
@@ -124,44 +129,44 @@ fn a_sink_may_come_after_its_rule_and_go_before_it() {
 
 #[test]
 fn the_broker_is_asked_for_nothing_but_what_rules_need() {
-    let engine = Engine::new(Settings::default(), 1);
-    let hooks = engine.hooks().hooks_for(0);
+    let engine = Engine::new(RuleEngineSettings::default(), 1);
+    let hooks = engine.hooks_factory().hooks_for(0);
     assert_eq!(hooks.interest(), Interest::NONE);
     for (sql, interest) in [
         ("SELECT * FROM \"t\"", Interest::PUBLISH),
         (
             "SELECT * FROM \"$EVENT.OFFLINE\"",
-            Interest::KEEP | Interest::DROP,
+            Interest::QUEUE | Interest::DROP,
         ),
         (
             "SELECT * FROM \"$events/client/connack\", \"$EVENT.PING\"",
-            Interest::CONNECT | Interest::REFUSE | Interest::PING,
+            Interest::CONNECT | Interest::CONNECT_REFUSED | Interest::PING,
         ),
         ("SELECT * FROM \"$rule/other\"", Interest::NONE),
         // Nothing can pass.
         ("SELECT * FROM \"a/#\" WHERE topic = 'b'", Interest::NONE),
     ] {
-        engine.put("r", Some(&json!({"sql": sql})));
+        engine.put_rule("r", Some(&json!({"sql": sql})));
         assert_eq!(hooks.interest(), interest, "{sql}");
     }
-    engine.put(
+    engine.put_rule(
         "r",
         Some(&json!({"sql": "SELECT * FROM \"t\"", "enabled": false})),
     );
     assert_eq!(hooks.interest(), Interest::NONE);
-    engine.put("r", None);
+    engine.put_rule("r", None);
     assert!(engine.status("r").is_none());
 }
 
 #[test]
 fn a_rule_that_is_changed_while_it_is_used_is_one_or_the_other() {
-    let sink = Arc::new(Sink::default());
-    let engine = Engine::new(Settings::default(), 1);
-    engine.set_outlet(sink.clone());
+    let sink = Arc::new(RecordingSink::default());
+    let engine = Engine::new(RuleEngineSettings::default(), 1);
+    engine.set_sink_port(sink.clone());
     let rule = |n: usize| to_sink(&format!("SELECT {n} AS n FROM \"t\""));
-    engine.put("r", Some(&rule(0)));
+    engine.put_rule("r", Some(&rule(0)));
     let done = AtomicBool::new(false);
-    let hooks = engine.hooks();
+    let hooks = engine.hooks_factory();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut hooks = hooks.hooks_for(0);
@@ -171,7 +176,7 @@ fn a_rule_that_is_changed_while_it_is_used_is_one_or_the_other() {
             publish(&mut *hooks, "t");
         });
         for n in 1..=200 {
-            engine.put("r", Some(&rule(n)));
+            engine.put_rule("r", Some(&rule(n)));
         }
         done.store(true, Relaxed);
     });
@@ -186,7 +191,7 @@ fn a_rule_that_is_changed_while_it_is_used_is_one_or_the_other() {
     assert!(numbers.is_sorted(), "never back to an earlier one");
     assert_eq!(numbers.last(), Some(&200));
     assert_eq!(
-        count(&engine, Count::Matched),
+        count(&engine, RuleCounter::Matched),
         numbers.len() as u64,
         "each message met one of them"
     );
@@ -194,17 +199,17 @@ fn a_rule_that_is_changed_while_it_is_used_is_one_or_the_other() {
 
 #[test]
 fn very_many_rows_for_a_window_make_publishers_wait() {
-    let settings = Settings {
+    let settings = RuleEngineSettings {
         window_queue_bytes: 1024,
-        ..Settings::default()
+        ..RuleEngineSettings::default()
     };
     // Nobody counts: the engine was not started.
     let engine = Engine::new(settings, 1);
     let sql = "SELECT count(*) AS n FROM \"t\" GROUP BY clientid, tumbling(1s)";
-    engine.put("r", Some(&json!({"sql": sql})));
-    let mut hooks = engine.hooks().hooks_for(0);
+    engine.put_rule("r", Some(&json!({"sql": sql})));
+    let mut hooks = engine.hooks_factory().hooks_for(0);
     let mut taken = 0;
-    while publish(&mut *hooks, "t") == Verdict::Continue {
+    while publish(&mut *hooks, "t") == PublishVerdict::Continue {
         taken += 1;
         assert!(taken < 1000, "the queue has no bound");
     }
@@ -213,64 +218,70 @@ fn very_many_rows_for_a_window_make_publishers_wait() {
         publish(&mut *hooks, "t");
     }
     assert!(
-        count(&engine, Count::WindowFull) > 500,
+        count(&engine, RuleCounter::WindowFull) > 500,
         "far above the bound, rows are lost and counted"
     );
 }
 
 #[test]
 fn a_rule_that_panics_fails_alone() {
-    let engine = Engine::new(Settings::default(), 2);
+    let engine = Engine::new(RuleEngineSettings::default(), 2);
     // It panics when it is given a row of another lane than that of shard 0.
-    engine.set_outlet(Arc::new(Sink::default()));
-    engine.put("r", Some(&to_sink("SELECT topic FROM \"t\"")));
+    engine.set_sink_port(Arc::new(RecordingSink::default()));
+    engine.put_rule("r", Some(&to_sink("SELECT topic FROM \"t\"")));
     let republish = json!([{"kind": "republish", "topic": "out", "payload": "x"}]);
     for name in ["a", "z"] {
         let rule = json!({"sql": "SELECT topic FROM \"t\"", "actions": republish});
-        engine.put(name, Some(&rule));
+        engine.put_rule(name, Some(&rule));
     }
-    let mut hooks = engine.hooks().hooks_for(1);
+    let mut hooks = engine.hooks_factory().hooks_for(1);
     for _ in 0..2 {
-        assert_eq!(publish(&mut *hooks, "t"), Verdict::Follow);
-        let outgoing = hooks.outgoing().expect("two rules are well");
+        assert_eq!(
+            publish(&mut *hooks, "t"),
+            PublishVerdict::ContinueAndCollect
+        );
+        let outgoing = hooks.take_outgoing().expect("two rules are well");
         assert_eq!(outgoing.iter().count(), 2);
     }
-    assert_eq!(count(&engine, Count::Failed), 2);
-    assert_eq!(count(&engine, Count::FailedOther), 2);
+    assert_eq!(count(&engine, RuleCounter::Failed), 2);
+    assert_eq!(count(&engine, RuleCounter::FailedOther), 2);
 }
 
 #[test]
 fn a_rule_whose_messages_are_dropped_is_told_of_it() {
-    let engine = Engine::new(Settings::default(), 1);
+    let engine = Engine::new(RuleEngineSettings::default(), 1);
     let republish = json!([{"kind": "republish", "topic": "out", "payload": "x"}]);
     let rule = json!({"sql": "SELECT topic FROM \"t\"", "actions": republish});
-    engine.put("r", Some(&rule));
-    let mut hooks = engine.hooks().hooks_for(0);
-    assert_eq!(publish(&mut *hooks, "t"), Verdict::Follow);
-    let outgoing = hooks.outgoing().expect("it is published");
+    engine.put_rule("r", Some(&rule));
+    let mut hooks = engine.hooks_factory().hooks_for(0);
+    assert_eq!(
+        publish(&mut *hooks, "t"),
+        PublishVerdict::ContinueAndCollect
+    );
+    let outgoing = hooks.take_outgoing().expect("it is published");
     let tag = outgoing.iter().next().expect("there is one").tag;
-    hooks.discarded("out", tag);
-    assert_eq!(count(&engine, Count::FailedLimit), 1);
-    engine.put("r", None);
+    hooks.outgoing_dropped("out", tag);
+    assert_eq!(count(&engine, RuleCounter::FailedLimit), 1);
+    engine.put_rule("r", None);
     // It may be no more.
-    hooks.discarded("out", tag);
+    hooks.outgoing_dropped("out", tag);
 }
 
 #[test]
 fn other_rules_hear_of_a_failure_once() {
-    let sink = Arc::new(Sink::default());
-    let engine = Engine::new(Settings::default(), 1);
-    engine.set_outlet(sink.clone());
+    let sink = Arc::new(RecordingSink::default());
+    let engine = Engine::new(RuleEngineSettings::default(), 1);
+    engine.set_sink_port(sink.clone());
     let failing = json!({
         "sql": "SELECT topic FROM \"t/#\"", "actions": [{"kind": "republish", "topic": "a/${none}"}],
     });
-    engine.put("bad", Some(&failing));
+    engine.put_rule("bad", Some(&failing));
     let sql = "SELECT rule_name, error_message, topic FROM \"$EVENT.RULE_FAILED\"";
-    engine.put("r", Some(&to_sink(sql)));
+    engine.put_rule("r", Some(&to_sink(sql)));
     // It fails, too, which nobody hears of.
     let also_failing = json!({"sql": sql, "actions": failing["actions"]});
-    engine.put("worse", Some(&also_failing));
-    let mut hooks = engine.hooks().hooks_for(0);
+    engine.put_rule("worse", Some(&also_failing));
+    let mut hooks = engine.hooks_factory().hooks_for(0);
     publish(&mut *hooks, "t/1");
     let expected = r#"{"rule_name":"bad","error_message":"topic: ${none} is null","topic":"t/1"}"#;
     assert_eq!(*sink.rows.lock().unwrap(), [expected]);

@@ -4,15 +4,15 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use rules::{Event, Output, RuleState, View};
+use rules::{EventView, RuleEvent, RuleOutput, RuleState};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-use crate::bound::Bound;
-use crate::run::with_state;
+use crate::evaluation::with_state;
+use crate::running_rule::RunningRule;
 
 /// Records kept for a watcher that is behind.
-const KEPT_RECORDS: usize = 256;
+const TRACE_BUFFER: usize = 256;
 /// Records of one rule in a second; what comes beyond is counted in the next.
 const RECORDS_PER_S: u64 = 200;
 /// Of a payload and of an output.
@@ -20,17 +20,17 @@ const MAX_TEXT_BYTES: usize = 4096;
 
 /// Those who watch one rule.
 #[derive(Default)]
-pub(crate) struct Watchers {
+pub(crate) struct TraceWatchers {
     sender: OnceLock<broadcast::Sender<Arc<Value>>>,
     /// The second of the last record above, the number of them in it below.
-    told: AtomicU64,
+    sent_this_second: AtomicU64,
     untold: AtomicU64,
 }
 
-impl Watchers {
+impl TraceWatchers {
     pub(crate) fn watch(&self) -> broadcast::Receiver<Arc<Value>> {
         self.sender
-            .get_or_init(|| broadcast::Sender::new(KEPT_RECORDS))
+            .get_or_init(|| broadcast::Sender::new(TRACE_BUFFER))
             .subscribe()
     }
 
@@ -42,12 +42,12 @@ impl Watchers {
     }
 
     /// Tells what `record` makes, unless there was too much of it in this second.
-    pub(crate) fn tell(&self, now_ms: u64, record: impl FnOnce() -> Value) {
+    pub(crate) fn send(&self, now_ms: u64, record: impl FnOnce() -> Value) {
         let Some(sender) = self.sender.get() else {
             return;
         };
         let second = now_ms / 1000;
-        let told = self.told.load(Relaxed);
+        let told = self.sent_this_second.load(Relaxed);
         let count = if told >> 16 == second {
             told & 0xffff
         } else {
@@ -57,7 +57,8 @@ impl Watchers {
             self.untold.fetch_add(1, Relaxed);
             return;
         }
-        self.told.store(second << 16 | (count + 1), Relaxed);
+        self.sent_this_second
+            .store(second << 16 | (count + 1), Relaxed);
         let mut record = record();
         let untold = self.untold.swap(0, Relaxed);
         if let (Value::Object(fields), true) = (&mut record, untold > 0) {
@@ -69,58 +70,68 @@ impl Watchers {
 }
 
 /// What met a rule.
-pub(crate) fn record(rule: &str, event: &Event<'_>, result: &str) -> Value {
+pub(crate) fn event_record(rule: &str, event: &RuleEvent<'_>, result: &str) -> Value {
     json!({
         "rule": rule,
         "at_ms": event.timestamp_ms,
         "event": event.kind.event_name(),
         "client_id": event.client_id,
         "topic": event.topic,
-        "payload": event.payload.map(|payload| cut(&String::from_utf8_lossy(payload))),
+        "payload": event.payload.map(|payload| truncate_text(&String::from_utf8_lossy(payload))),
         "result": result,
     })
 }
 
-pub(crate) fn output_json(output: &Output<'_>) -> Value {
+pub(crate) fn output_json(output: &RuleOutput<'_>) -> Value {
     let mut bytes = Vec::new();
     output.write_json(&mut bytes);
     match bytes.len() {
         0..=MAX_TEXT_BYTES => serde_json::from_slice(&bytes).unwrap_or(Value::Null),
-        _ => cut(&String::from_utf8_lossy(&bytes)).into(),
+        _ => truncate_text(&String::from_utf8_lossy(&bytes)).into(),
     }
 }
 
 /// An event that a rule made something of.
-pub(crate) fn passed(bound: &Bound, view: &View<'_>, outputs: &[Output<'_>]) -> Value {
-    let mut record = record(&bound.name, view.event(), "passed");
+pub(crate) fn passed_record(
+    bound: &RunningRule,
+    view: &EventView<'_>,
+    outputs: &[RuleOutput<'_>],
+) -> Value {
+    let mut record = event_record(&bound.name, view.event(), "passed");
     record["outputs"] = outputs.iter().map(output_json).collect();
-    add_payload_problem(bound, view, &mut record);
+    add_payload_error(bound, view, &mut record);
     record
 }
 
 /// An event that a rule made nothing of, with the reason.
-pub(crate) fn no_result<'a>(bound: &'a Bound, view: &View<'a>) -> Value {
-    let mut record = record(&bound.name, view.event(), "no_result");
+pub(crate) fn no_result_record<'a>(bound: &'a RunningRule, view: &EventView<'a>) -> Value {
+    let mut record = event_record(&bound.name, view.event(), "no_result");
     let mut spare = RuleState::default();
-    let (reason, compared) = with_state(bound, &mut spare, |state| why(bound, view, state));
+    let (reason, compared) = with_state(bound, &mut spare, |state| {
+        explain_no_result(bound, view, state)
+    });
     record["reason"] = reason.into();
     record["compared"] = compared;
-    add_payload_problem(bound, view, &mut record);
+    add_payload_error(bound, view, &mut record);
     record
 }
 
 /// Why an event has no output, and the values that WHERE compared.
-pub(crate) fn why<'a>(bound: &'a Bound, view: &View<'a>, state: &mut RuleState) -> (String, Value) {
-    let compared = bound.rule.compared(view, state);
+pub(crate) fn explain_no_result<'a>(
+    bound: &'a RunningRule,
+    view: &EventView<'a>,
+    state: &mut RuleState,
+) -> (String, Value) {
+    let compared = bound.rule.compared_operands(view, state);
     let compared = compared.into_iter();
     let compared: Value = compared
         .map(|operand| json!({"expression": operand.expression, "value": operand.value}))
         .collect();
-    let reason = match bound.rule.where_holds(view, state) {
+    let reason = match bound.rule.evaluate_where(view, state) {
         Some(true) => {
             "WHERE holds, but INCASE or HAVING does not, or FOREACH has no items".to_owned()
         }
-        Some(false) => match bound.rule.payload_problem(view) {
+        Some(false) => match bound.rule.payload_error(view) {
             Some(problem) => format!("WHERE does not hold: {problem}"),
             None => "WHERE does not hold".to_owned(),
         },
@@ -130,13 +141,13 @@ pub(crate) fn why<'a>(bound: &'a Bound, view: &View<'a>, state: &mut RuleState) 
 }
 
 /// Says what is wrong with a payload that the rule takes for JSON.
-pub(crate) fn add_payload_problem(bound: &Bound, view: &View<'_>, record: &mut Value) {
-    if let Some(problem) = bound.rule.payload_problem(view) {
+pub(crate) fn add_payload_error(bound: &RunningRule, view: &EventView<'_>, record: &mut Value) {
+    if let Some(problem) = bound.rule.payload_error(view) {
         record["payload_problem"] = problem.into();
     }
 }
 
-fn cut(text: &str) -> String {
+fn truncate_text(text: &str) -> String {
     match text.len() {
         0..=MAX_TEXT_BYTES => text.to_owned(),
         _ => format!("{}...", &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]),
@@ -149,16 +160,16 @@ mod tests {
 
     #[test]
     fn a_flood_of_records_is_bounded_and_counted() {
-        let watchers = Watchers::default();
+        let watchers = TraceWatchers::default();
         assert!(!watchers.is_watched());
-        watchers.tell(0, || unreachable!("nobody watches"));
+        watchers.send(0, || unreachable!("nobody watches"));
         let mut receiver = watchers.watch();
         assert!(watchers.is_watched());
         for _ in 0..RECORDS_PER_S + 7 {
-            watchers.tell(5_000, || json!({}));
+            watchers.send(5_000, || json!({}));
             let _ = receiver.try_recv();
         }
-        watchers.tell(6_000, || json!({"last": true}));
+        watchers.send(6_000, || json!({"last": true}));
         let last = receiver.try_recv().expect("it was told");
         assert_eq!(*last, json!({"last": true, "left_out": 7}));
         drop(receiver);

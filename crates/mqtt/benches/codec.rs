@@ -140,13 +140,13 @@ impl Bench {
         let connect = Connect {
             version,
             clean_start: false,
-            keep_alive: 60,
+            keep_alive_s: 60,
             client_id: "plant-7-line-3-controller",
             username: Some("controller"),
             password: Some(b"a good password"),
             will: None,
             properties: properties.as_properties(),
-            bridge: false,
+            is_bridge: false,
         };
         self.packet("CONNECT", version, Packet::Connect(connect));
     }

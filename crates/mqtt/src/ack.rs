@@ -1,7 +1,7 @@
 //! PUBACK, PUBREC, PUBREL and PUBCOMP (MQTT 5.0 sections 3.4 to 3.7), which have one shape.
 
 use crate::frame::put_header;
-use crate::properties::{Properties, Scope};
+use crate::properties::{Properties, PropertyScope};
 use crate::reader::{Reader, put_u16};
 use crate::{Error, PacketType, ReasonCode, Version};
 
@@ -27,20 +27,20 @@ impl<'a> Ack<'a> {
             return Ok(ack);
         }
         if version != Version::V5 {
-            return Err(Error::malformed(
+            return Err(Error::malformed_packet(
                 "PUBACK, PUBREC, PUBREL, PUBCOMP: bytes after the packet identifier",
             ));
         }
         ack.reason =
             ReasonCode(reader.u8("PUBACK, PUBREC, PUBREL, PUBCOMP: expected a reason code")?);
         if !is_valid(kind, ack.reason) {
-            return Err(Error::protocol(
+            return Err(Error::protocol_error(
                 "PUBACK, PUBREC, PUBREL, PUBCOMP: not one of its reason codes [MQTT-3.4.2-1 to 3.7.2-1]",
             ));
         }
         if !reader.is_empty() {
-            ack.properties = Properties::decode(&mut reader, Scope::Ack)?;
-            reader.end("PUBACK, PUBREC, PUBREL, PUBCOMP: bytes after the properties")?;
+            ack.properties = Properties::decode(&mut reader, PropertyScope::Ack)?;
+            reader.expect_end("PUBACK, PUBREC, PUBREL, PUBCOMP: bytes after the properties")?;
         }
         Ok(ack)
     }
@@ -83,7 +83,9 @@ fn is_valid(kind: PacketType, reason: ReasonCode) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{MALFORMED, PROTOCOL, packet, reason, reason_from_server};
+    use crate::test_support::{
+        MALFORMED, PROTOCOL, packet, reason_from_client, reason_from_server,
+    };
 
     const KINDS: [(PacketType, u8); 4] = [
         (PacketType::PubAck, 0x40),
@@ -97,9 +99,15 @@ mod tests {
     fn mqtt_2_2_1_3_the_packet_identifier_is_not_0() {
         for (_, first_byte) in KINDS {
             for version in VERSIONS {
-                assert_eq!(reason(&[first_byte, 2, 0, 0], version), PROTOCOL);
-                assert_eq!(reason(&[first_byte, 2, 0xff, 0xff], version), None);
-                assert_eq!(reason(&[first_byte, 1, 1], version), MALFORMED);
+                assert_eq!(
+                    reason_from_client(&[first_byte, 2, 0, 0], version),
+                    PROTOCOL
+                );
+                assert_eq!(
+                    reason_from_client(&[first_byte, 2, 0xff, 0xff], version),
+                    None
+                );
+                assert_eq!(reason_from_client(&[first_byte, 1, 1], version), MALFORMED);
             }
         }
     }
@@ -117,7 +125,11 @@ mod tests {
                     PROTOCOL
                 };
                 let bytes = [first_byte, 3, 0, 1, code];
-                assert_eq!(reason(&bytes, Version::V5), expected, "{bytes:?}");
+                assert_eq!(
+                    reason_from_client(&bytes, Version::V5),
+                    expected,
+                    "{bytes:?}"
+                );
                 assert_eq!(reason_from_server(&bytes, Version::V5), expected);
             }
         }
@@ -144,13 +156,13 @@ mod tests {
         let reason_string = [0, 1, 0, 4, 0x1f, 0, 1, b'a'];
         for (_, first_byte) in KINDS {
             let whole = packet(first_byte, &[&reason_string]);
-            assert_eq!(reason(&whole, Version::V5), None);
+            assert_eq!(reason_from_client(&whole, Version::V5), None);
             assert_eq!(
-                reason(&packet(first_byte, &[&reason_string, &[0]]), Version::V5),
+                reason_from_client(&packet(first_byte, &[&reason_string, &[0]]), Version::V5),
                 MALFORMED
             );
             assert_eq!(
-                reason(&packet(first_byte, &[&reason_string[..7]]), Version::V5),
+                reason_from_client(&packet(first_byte, &[&reason_string[..7]]), Version::V5),
                 MALFORMED
             );
         }
@@ -160,7 +172,10 @@ mod tests {
     fn section_3_4_of_3_1_1_it_is_a_packet_identifier_only() {
         for (_, first_byte) in KINDS {
             for version in &VERSIONS[..2] {
-                assert_eq!(reason(&[first_byte, 3, 0, 1, 0], *version), MALFORMED);
+                assert_eq!(
+                    reason_from_client(&[first_byte, 3, 0, 1, 0], *version),
+                    MALFORMED
+                );
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::disconnect::encode_reason;
 use crate::frame::put_header;
-use crate::properties::{Properties, Scope};
+use crate::properties::{Properties, PropertyScope};
 use crate::reader::Reader;
 use crate::{Direction, Error, PacketType, ReasonCode, Version};
 
@@ -16,7 +16,9 @@ pub struct Auth<'a> {
 impl<'a> Auth<'a> {
     pub fn decode(body: &'a [u8], version: Version, direction: Direction) -> Result<Self, Error> {
         if version != Version::V5 {
-            return Err(Error::protocol("AUTH: it does not exist before version 5"));
+            return Err(Error::protocol_error(
+                "AUTH: it does not exist before version 5",
+            ));
         }
         let mut packet = Self {
             reason: ReasonCode::SUCCESS,
@@ -25,8 +27,8 @@ impl<'a> Auth<'a> {
         if !body.is_empty() {
             let mut reader = Reader::new(body);
             packet.reason = ReasonCode(reader.u8("AUTH: expected a reason code")?);
-            packet.properties = Properties::decode(&mut reader, Scope::Auth)?;
-            reader.end("AUTH: bytes after the properties")?;
+            packet.properties = Properties::decode(&mut reader, PropertyScope::Auth)?;
+            reader.expect_end("AUTH: bytes after the properties")?;
         }
         // MQTT 5.0 table 3-11
         let is_valid = match direction {
@@ -34,13 +36,13 @@ impl<'a> Auth<'a> {
             Direction::FromServer => matches!(packet.reason.0, 0x00 | 0x18),
         };
         if !is_valid {
-            return Err(Error::protocol(
+            return Err(Error::protocol_error(
                 "AUTH: not a reason code of its sender [MQTT-3.15.2-1]",
             ));
         }
         // Success may be said by saying nothing, and then there is no authentication method either.
         if !body.is_empty() && packet.properties.authentication_method().is_none() {
-            return Err(Error::protocol("AUTH: no authentication method"));
+            return Err(Error::protocol_error("AUTH: no authentication method"));
         }
         Ok(packet)
     }
@@ -57,7 +59,9 @@ impl<'a> Auth<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{MALFORMED, PROTOCOL, packet, reason, reason_from_server};
+    use crate::test_support::{
+        MALFORMED, PROTOCOL, packet, reason_from_client, reason_from_server,
+    };
 
     const METHOD: &[u8] = &[4, 0x15, 0, 1, b'm'];
 
@@ -67,7 +71,7 @@ mod tests {
             let bytes = packet(0xf0, &[&[code], METHOD]);
             let expected = |is_valid| if is_valid { None } else { PROTOCOL };
             assert_eq!(
-                reason(&bytes, Version::V5),
+                reason_from_client(&bytes, Version::V5),
                 expected(matches!(code, 0x18 | 0x19))
             );
             let found = reason_from_server(&bytes, Version::V5);
@@ -79,7 +83,7 @@ mod tests {
     fn section_3_15_2_1_success_without_properties_has_no_body() {
         assert_eq!(reason_from_server(&[0xf0, 0], Version::V5), None);
         // Success is not for a client to say.
-        assert_eq!(reason(&[0xf0, 0], Version::V5), PROTOCOL);
+        assert_eq!(reason_from_client(&[0xf0, 0], Version::V5), PROTOCOL);
         let mut out = Vec::new();
         let success = Auth::decode(&[], Version::V5, Direction::FromServer).unwrap();
         success.encode(&mut out);
@@ -88,16 +92,22 @@ mod tests {
 
     #[test]
     fn section_3_15_2_2_2_there_is_an_authentication_method() {
-        assert_eq!(reason(&packet(0xf0, &[&[0x18, 0]]), Version::V5), PROTOCOL);
+        assert_eq!(
+            reason_from_client(&packet(0xf0, &[&[0x18, 0]]), Version::V5),
+            PROTOCOL
+        );
         let data = packet(0xf0, &[&[0x18, 4, 0x16, 0, 1, 0xff]]);
-        assert_eq!(reason(&data, Version::V5), PROTOCOL);
+        assert_eq!(reason_from_client(&data, Version::V5), PROTOCOL);
     }
 
     #[test]
     fn section_3_15_2_the_length_of_the_properties_is_there() {
-        assert_eq!(reason(&packet(0xf0, &[&[0x18]]), Version::V5), MALFORMED);
         assert_eq!(
-            reason(&packet(0xf0, &[&[0x18], METHOD, &[0]]), Version::V5),
+            reason_from_client(&packet(0xf0, &[&[0x18]]), Version::V5),
+            MALFORMED
+        );
+        assert_eq!(
+            reason_from_client(&packet(0xf0, &[&[0x18], METHOD, &[0]]), Version::V5),
             MALFORMED
         );
         let mut out = Vec::new();

@@ -1,7 +1,7 @@
 //! CONNACK (MQTT 5.0 section 3.2).
 
 use crate::frame::put_header;
-use crate::properties::{Properties, Scope};
+use crate::properties::{Properties, PropertyScope};
 use crate::reader::Reader;
 use crate::{Error, PacketType, ReasonCode, Version};
 
@@ -31,7 +31,7 @@ pub fn v3_return_code(code: ReasonCode) -> u8 {
     }
 }
 
-fn from_v3(code: u8) -> Result<ReasonCode, Error> {
+fn reason_from_v3(code: u8) -> Result<ReasonCode, Error> {
     Ok(match code {
         0 => ReasonCode::SUCCESS,
         1 => ReasonCode::UNSUPPORTED_PROTOCOL_VERSION,
@@ -39,7 +39,11 @@ fn from_v3(code: u8) -> Result<ReasonCode, Error> {
         3 => ReasonCode::SERVER_UNAVAILABLE,
         4 => ReasonCode::BAD_USER_NAME_OR_PASSWORD,
         5 => ReasonCode::NOT_AUTHORIZED,
-        _ => return Err(Error::malformed("CONNACK: return code must be 0 to 5")),
+        _ => {
+            return Err(Error::malformed_packet(
+                "CONNACK: return code must be 0 to 5",
+            ));
+        }
     })
 }
 
@@ -50,24 +54,24 @@ impl<'a> ConnAck<'a> {
         let code = reader.u8("CONNACK: expected a reason code after the flags")?;
         let mut properties = Properties::EMPTY;
         let code = if version == Version::V5 {
-            properties = Properties::decode(&mut reader, Scope::ConnAck)?;
-            reason(code)?
+            properties = Properties::decode(&mut reader, PropertyScope::ConnAck)?;
+            parse_reason_code(code)?
         } else {
-            from_v3(code)?
+            reason_from_v3(code)?
         };
         // Version 3.1 does not use the byte of the flags.
         let flags = if version == Version::V31 { 0 } else { flags };
         if flags > 1 {
-            return Err(Error::malformed(
+            return Err(Error::malformed_packet(
                 "CONNACK: reserved flags are set [MQTT-3.2.2-1]",
             ));
         }
         if flags == 1 && code != ReasonCode::SUCCESS {
-            return Err(Error::protocol(
+            return Err(Error::protocol_error(
                 "CONNACK: a session is present although the connection is refused [MQTT-3.2.2-6]",
             ));
         }
-        reader.end("CONNACK: bytes after the packet")?;
+        reader.expect_end("CONNACK: bytes after the packet")?;
         Ok(Self {
             session_present: flags == 1,
             code,
@@ -103,10 +107,10 @@ impl<'a> ConnAck<'a> {
 }
 
 /// MQTT 5.0 table 3-1.
-fn reason(code: u8) -> Result<ReasonCode, Error> {
+fn parse_reason_code(code: u8) -> Result<ReasonCode, Error> {
     match code {
         0x00 | 0x80..=0x8a | 0x8c | 0x90 | 0x95 | 0x97 | 0x99..=0x9d | 0x9f => Ok(ReasonCode(code)),
-        _ => Err(Error::protocol(
+        _ => Err(Error::protocol_error(
             "CONNACK: not one of its reason codes [MQTT-3.2.2-8]",
         )),
     }
@@ -115,7 +119,7 @@ fn reason(code: u8) -> Result<ReasonCode, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{MALFORMED, PROTOCOL, reason_from_server};
+    use crate::test_support::{MALFORMED, PROTOCOL, reason_from_server};
 
     const V31: Version = Version::V31;
     const V311: Version = Version::V311;
@@ -175,7 +179,7 @@ mod tests {
         for code in 0..=255 {
             let found = reason_from_server(&[0x20, 2, 0, code], V311);
             assert_eq!(found.is_none(), code < 6, "{code}");
-            let there_and_back = from_v3(code).map(v3_return_code);
+            let there_and_back = reason_from_v3(code).map(v3_return_code);
             assert!(there_and_back.is_err() || there_and_back == Ok(code));
         }
     }

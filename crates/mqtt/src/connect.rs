@@ -1,7 +1,7 @@
 //! CONNECT (MQTT 5.0 section 3.1, MQTT 3.1.1 section 3.1, MQTT 3.1 section 3.1).
 
 use crate::frame::put_header;
-use crate::properties::{Properties, Scope};
+use crate::properties::{Properties, PropertyScope};
 use crate::reader::{Reader, put_binary, put_u16};
 use crate::{Error, PacketType, QoS, ReasonCode, Version, has_wildcards};
 
@@ -11,14 +11,14 @@ pub struct Connect<'a> {
     /// Clean session before version 5.
     pub clean_start: bool,
     /// Seconds; 0: none.
-    pub keep_alive: u16,
+    pub keep_alive_s: u16,
     pub client_id: &'a str,
     pub username: Option<&'a str>,
     pub password: Option<&'a [u8]>,
     pub will: Option<Will<'a>>,
     pub properties: Properties<'a>,
     /// Bit 7 of the level byte, by which bridges of mosquitto ask not to get back what they send.
-    pub bridge: bool,
+    pub is_bridge: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl<'a> Connect<'a> {
         let is_v5 = version == Version::V5;
         let mut properties = Properties::EMPTY;
         if is_v5 {
-            properties = Properties::decode(&mut reader, Scope::Connect)?;
+            properties = Properties::decode(&mut reader, PropertyScope::Connect)?;
         }
         let client_id = reader.string(
             "CONNECT: client identifier: expected a length and UTF-8 without U+0000 [MQTT-3.1.3-4]",
@@ -74,7 +74,7 @@ impl<'a> Connect<'a> {
         if flags & WILL != 0 {
             let mut properties = Properties::EMPTY;
             if is_v5 {
-                properties = Properties::decode(&mut reader, Scope::Will)?;
+                properties = Properties::decode(&mut reader, PropertyScope::Will)?;
             }
             let topic = reader.string(
                 "CONNECT: will topic: expected a length and UTF-8 without U+0000 [MQTT-3.1.3-11]",
@@ -109,17 +109,17 @@ impl<'a> Connect<'a> {
             password =
                 Some(reader.binary("CONNECT: password: expected a length and so many bytes")?);
         }
-        reader.end("CONNECT: bytes after the payload")?;
+        reader.expect_end("CONNECT: bytes after the payload")?;
         Ok(Self {
             version,
             clean_start: flags & CLEAN_START != 0,
-            keep_alive,
+            keep_alive_s: keep_alive,
             client_id,
             username,
             password,
             will,
             properties,
-            bridge,
+            is_bridge: bridge,
         })
     }
 
@@ -133,7 +133,7 @@ impl<'a> Connect<'a> {
         if !is_v5 || reader.take(3, "").is_err() {
             return Properties::EMPTY;
         }
-        Properties::decode_readable(&mut reader)
+        Properties::decode_readable_prefix(&mut reader)
     }
 
     pub fn encode(&self, out: &mut Vec<u8>) {
@@ -144,7 +144,7 @@ impl<'a> Connect<'a> {
             b"MQTT"
         };
         put_binary(name, &mut body);
-        body.push(self.version.level() | if self.bridge { 0x80 } else { 0 });
+        body.push(self.version.protocol_level() | if self.is_bridge { 0x80 } else { 0 });
         let mut flags = if self.clean_start { CLEAN_START } else { 0 };
         if let Some(will) = &self.will {
             flags |= WILL | (will.qos as u8) << 3 | if will.retain { WILL_RETAIN } else { 0 };
@@ -152,7 +152,7 @@ impl<'a> Connect<'a> {
         flags |= if self.username.is_some() { USERNAME } else { 0 };
         flags |= if self.password.is_some() { PASSWORD } else { 0 };
         body.push(flags);
-        put_u16(self.keep_alive, &mut body);
+        put_u16(self.keep_alive_s, &mut body);
         if self.version == Version::V5 {
             self.properties.encode(&mut body);
         }
@@ -178,7 +178,7 @@ impl<'a> Connect<'a> {
 /// The QoS of the will, if the flags may stand together.
 fn check_flags(flags: u8, version: Version) -> Result<QoS, Error> {
     if version != Version::V5 && flags & PASSWORD != 0 && flags & USERNAME == 0 {
-        return Err(Error::malformed(
+        return Err(Error::malformed_packet(
             "CONNECT: a password without a user name [MQTT-3.1.2-22]",
         ));
     }
@@ -187,14 +187,15 @@ fn check_flags(flags: u8, version: Version) -> Result<QoS, Error> {
         return Ok(QoS::AtMostOnce);
     }
     if flags & 1 != 0 && version != Version::V31 {
-        return Err(Error::malformed(
+        return Err(Error::malformed_packet(
             "CONNECT: the reserved flag is set [MQTT-3.1.2-3]",
         ));
     }
-    let will_qos = QoS::try_from(flags >> 3 & 3)
-        .map_err(|_| Error::malformed("CONNECT: will QoS 3 does not exist [MQTT-3.1.2-12]"))?;
+    let will_qos = QoS::try_from(flags >> 3 & 3).map_err(|_| {
+        Error::malformed_packet("CONNECT: will QoS 3 does not exist [MQTT-3.1.2-12]")
+    })?;
     if flags & WILL == 0 && (will_qos != QoS::AtMostOnce || flags & WILL_RETAIN != 0) {
-        return Err(Error::malformed(
+        return Err(Error::malformed_packet(
             "CONNECT: will QoS or will retain without a will [MQTT-3.1.2-11, MQTT-3.1.2-13]",
         ));
     }
@@ -204,7 +205,7 @@ fn check_flags(flags: u8, version: Version) -> Result<QoS, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{MALFORMED, packet, reason};
+    use crate::test_support::{MALFORMED, packet, reason_from_client};
 
     const V31: &[u8] = b"\0\x06MQIsdp\x03";
     const V311: &[u8] = b"\0\x04MQTT\x04";
@@ -220,7 +221,7 @@ mod tests {
         payload: &[u8],
     ) -> Option<ReasonCode> {
         let bytes = packet(0x10, &[protocol, &[flags, 0, 60], properties, payload]);
-        reason(&bytes, Version::V311)
+        reason_from_client(&bytes, Version::V311)
     }
 
     fn decoded(protocol: &[u8], flags: u8, payload: &[u8]) -> Connect<'static> {
@@ -240,10 +241,13 @@ mod tests {
             assert_eq!(found, Some(ReasonCode::UNSUPPORTED_PROTOCOL_VERSION));
         }
         assert_eq!(
-            reason(&packet(0x10, &[b"\0\x04MQ"]), Version::V311),
+            reason_from_client(&packet(0x10, &[b"\0\x04MQ"]), Version::V311),
             MALFORMED
         );
-        assert_eq!(reason(&packet(0x10, &[]), Version::V311), MALFORMED);
+        assert_eq!(
+            reason_from_client(&packet(0x10, &[]), Version::V311),
+            MALFORMED
+        );
     }
 
     #[test]
@@ -262,9 +266,9 @@ mod tests {
     #[test]
     fn a_bridge_says_so_in_bit_7_of_the_level() {
         let connect = decoded(b"\0\x04MQTT\x84", 2, CLIENT);
-        assert!(connect.bridge && connect.version == Version::V311);
-        assert!(decoded(b"\0\x06MQIsdp\x83", 2, CLIENT).bridge);
-        assert!(!decoded(V311, 2, CLIENT).bridge);
+        assert!(connect.is_bridge && connect.version == Version::V311);
+        assert!(decoded(b"\0\x06MQIsdp\x83", 2, CLIENT).is_bridge);
+        assert!(!decoded(V311, 2, CLIENT).is_bridge);
     }
 
     #[test]

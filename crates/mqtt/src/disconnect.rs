@@ -1,7 +1,7 @@
 //! DISCONNECT (MQTT 5.0 section 3.14).
 
 use crate::frame::put_header;
-use crate::properties::{Properties, Scope};
+use crate::properties::{Properties, PropertyScope};
 use crate::reader::Reader;
 use crate::{Direction, Error, PacketType, ReasonCode, Version};
 
@@ -22,23 +22,23 @@ impl<'a> Disconnect<'a> {
             return Ok(packet);
         }
         if version != Version::V5 {
-            return Err(Error::malformed(
+            return Err(Error::malformed_packet(
                 "DISCONNECT: it has no body before version 5",
             ));
         }
         packet.reason = ReasonCode(reader.u8("DISCONNECT: expected a reason code")?);
         if !is_valid(packet.reason, direction) {
-            return Err(Error::protocol(
+            return Err(Error::protocol_error(
                 "DISCONNECT: not a reason code of its sender [MQTT-3.14.2-1]",
             ));
         }
         if !reader.is_empty() {
             let scope = match direction {
-                Direction::FromClient => Scope::DisconnectFromClient,
-                Direction::FromServer => Scope::DisconnectFromServer,
+                Direction::FromClient => PropertyScope::DisconnectFromClient,
+                Direction::FromServer => PropertyScope::DisconnectFromServer,
             };
             packet.properties = Properties::decode(&mut reader, scope)?;
-            reader.end("DISCONNECT: bytes after the properties")?;
+            reader.expect_end("DISCONNECT: bytes after the properties")?;
         }
         Ok(packet)
     }
@@ -89,7 +89,9 @@ fn is_valid(reason: ReasonCode, direction: Direction) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{MALFORMED, PROTOCOL, packet, reason, reason_from_server};
+    use crate::test_support::{
+        MALFORMED, PROTOCOL, packet, reason_from_client, reason_from_server,
+    };
 
     #[test]
     fn mqtt_3_14_2_1_the_reason_code_is_one_of_its_sender() {
@@ -105,7 +107,7 @@ mod tests {
             let expected = |is_valid| if is_valid { None } else { PROTOCOL };
             let bytes = [0xe0, 1, code];
             assert_eq!(
-                reason(&bytes, Version::V5),
+                reason_from_client(&bytes, Version::V5),
                 expected(client.contains(&code))
             );
             assert_eq!(
@@ -123,21 +125,24 @@ mod tests {
             found.encode(Version::V5, &mut out);
             assert_eq!(out, [0xe0, 0]);
         }
-        assert_eq!(reason(&packet(0xe0, &[&[0, 0, 0]]), Version::V5), MALFORMED);
+        assert_eq!(
+            reason_from_client(&packet(0xe0, &[&[0, 0, 0]]), Version::V5),
+            MALFORMED
+        );
     }
 
     #[test]
     fn mqtt_3_14_2_2_a_server_sends_no_session_expiry_interval() {
         let bytes = [0xe0, 7, 0, 5, 0x11, 0, 0, 0, 9];
-        assert_eq!(reason(&bytes, Version::V5), None);
+        assert_eq!(reason_from_client(&bytes, Version::V5), None);
         assert_eq!(reason_from_server(&bytes, Version::V5), PROTOCOL);
     }
 
     #[test]
     fn section_3_14_of_3_1_1_disconnect_has_no_body() {
         for version in [Version::V31, Version::V311] {
-            assert_eq!(reason(&[0xe0, 0], version), None);
-            assert_eq!(reason(&[0xe0, 1, 0], version), MALFORMED);
+            assert_eq!(reason_from_client(&[0xe0, 0], version), None);
+            assert_eq!(reason_from_client(&[0xe0, 1, 0], version), MALFORMED);
         }
     }
 }

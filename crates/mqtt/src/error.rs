@@ -95,7 +95,7 @@ pub struct Error {
 
 impl Error {
     #[cold]
-    pub(crate) const fn malformed(detail: &'static str) -> Self {
+    pub(crate) const fn malformed_packet(detail: &'static str) -> Self {
         Self {
             reason: ReasonCode::MALFORMED_PACKET,
             detail,
@@ -103,7 +103,7 @@ impl Error {
     }
 
     #[cold]
-    pub(crate) const fn protocol(detail: &'static str) -> Self {
+    pub(crate) const fn protocol_error(detail: &'static str) -> Self {
         Self {
             reason: ReasonCode::PROTOCOL_ERROR,
             detail,

@@ -1,6 +1,6 @@
 //! Finding packets in a stream of bytes: the fixed header (MQTT 5.0 section 2.1).
 
-use crate::varint::{decode_padded, encode_varint, varint_len};
+use crate::varint::{decode_varint_lenient, encode_varint, varint_len};
 use crate::{Error, PacketType, ReasonCode, Version};
 
 /// One whole packet: its first byte, and what follows the fixed header.
@@ -21,18 +21,20 @@ impl Frame<'_> {
         match self.first_byte >> 4 {
             // Version 3.1 marks a second try of these with DUP; later ones have a reserved bit there.
             6 | 8 | 10 if self.first_byte & 0x0f != 0b0010 && version != Version::V31 => {
-                return Err(Error::malformed(
+                return Err(Error::malformed_packet(
                     "fixed header: the flags must be 0010 [MQTT-2.1.3-1]",
                 ));
             }
             AUTH if version != Version::V5 => {
-                return Err(Error::protocol("AUTH: it does not exist before version 5"));
+                return Err(Error::protocol_error(
+                    "AUTH: it does not exist before version 5",
+                ));
             }
             _ => {}
         }
         let header_len = 1 + varint_len(self.body.len() as u32);
         if version == Version::V5 && self.len != header_len + self.body.len() {
-            return Err(Error::malformed(
+            return Err(Error::malformed_packet(
                 "fixed header: the remaining length takes more bytes than it needs [MQTT-1.5.5-1]",
             ));
         }
@@ -51,7 +53,7 @@ pub fn split_frame(buf: &[u8], max_packet_size: u32) -> Result<Option<Frame<'_>>
     // The usual case first: a remaining length of one byte.
     let (remaining, header_len) = match rest.first() {
         Some(&len) if len < 0x80 => (u32::from(len), 2),
-        _ => match decode_padded(rest)? {
+        _ => match decode_varint_lenient(rest)? {
             Some((value, len)) => (value, 1 + len),
             None => return Ok(None),
         },
@@ -79,7 +81,7 @@ pub fn frame_len(buf: &[u8]) -> Result<Option<usize>, Error> {
         return Ok(None);
     };
     check_first_byte(*first_byte)?;
-    match decode_padded(rest) {
+    match decode_varint_lenient(rest) {
         Ok(Some((remaining, len))) => Ok(Some(1 + len + remaining as usize)),
         Ok(None) => Ok(None),
         Err(error) => Err(error),
@@ -105,14 +107,14 @@ fn check_first_byte(first_byte: u8) -> Result<(), Error> {
     if VALID_FLAGS[usize::from(first_byte >> 4)] >> (first_byte & 0x0f) & 1 != 0 {
         Ok(())
     } else {
-        Err(bad_first_byte(first_byte))
+        Err(first_byte_error(first_byte))
     }
 }
 
 #[cold]
-fn bad_first_byte(first_byte: u8) -> Error {
+fn first_byte_error(first_byte: u8) -> Error {
     const PUBLISH: u8 = PacketType::Publish as u8;
-    Error::malformed(match first_byte >> 4 {
+    Error::malformed_packet(match first_byte >> 4 {
         0 => "fixed header: packet type 0 is reserved",
         PUBLISH if first_byte & 6 == 6 => "PUBLISH: QoS 3 does not exist [MQTT-3.3.1-4]",
         PUBLISH => "PUBLISH: DUP is set at QoS 0 [MQTT-3.3.1-2]",
@@ -132,7 +134,7 @@ pub(crate) fn put_header(first_byte: u8, len: usize, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{MALFORMED, PROTOCOL, reason};
+    use crate::test_support::{MALFORMED, PROTOCOL, reason_from_client};
 
     const V31: Version = Version::V31;
     const V311: Version = Version::V311;
@@ -174,29 +176,29 @@ mod tests {
     #[test]
     fn mqtt_3_6_1_1_dup_of_pubrel_is_for_3_1_only() {
         let pubrel = [0x6a, 2, 0, 1];
-        assert_eq!(reason(&pubrel, V31), None);
-        assert_eq!(reason(&pubrel, V311), MALFORMED);
-        assert_eq!(reason(&pubrel, V5), MALFORMED);
+        assert_eq!(reason_from_client(&pubrel, V31), None);
+        assert_eq!(reason_from_client(&pubrel, V311), MALFORMED);
+        assert_eq!(reason_from_client(&pubrel, V5), MALFORMED);
     }
 
     #[test]
     fn mqtt_3_8_1_1_and_3_10_1_1_dup_of_subscribe_and_unsubscribe_is_for_3_1_only() {
         let subscribe = [0x8a, 6, 0, 1, 0, 1, b'a', 0];
-        assert_eq!(reason(&subscribe, V31), None);
-        assert_eq!(reason(&subscribe, V311), MALFORMED);
+        assert_eq!(reason_from_client(&subscribe, V31), None);
+        assert_eq!(reason_from_client(&subscribe, V311), MALFORMED);
         let unsubscribe = [0xaa, 5, 0, 1, 0, 1, b'a'];
-        assert_eq!(reason(&unsubscribe, V31), None);
-        assert_eq!(reason(&unsubscribe, V311), MALFORMED);
+        assert_eq!(reason_from_client(&unsubscribe, V31), None);
+        assert_eq!(reason_from_client(&unsubscribe, V311), MALFORMED);
     }
 
     #[test]
     fn mqtt_1_5_5_1_the_remaining_length_is_minimal_from_version_5_on() {
         let puback = [0x40, 0x82, 0x80, 0x00, 0, 1];
-        assert_eq!(reason(&puback, V31), None);
-        assert_eq!(reason(&puback, V311), None);
-        assert_eq!(reason(&puback, V5), MALFORMED);
+        assert_eq!(reason_from_client(&puback, V31), None);
+        assert_eq!(reason_from_client(&puback, V311), None);
+        assert_eq!(reason_from_client(&puback, V5), MALFORMED);
         let connect = b"\x10\x8d\x00\0\x04MQTT\x05\x02\0\0\0\0\0";
-        assert_eq!(reason(connect, V311), MALFORMED);
+        assert_eq!(reason_from_client(connect, V311), MALFORMED);
     }
 
     #[test]
@@ -220,7 +222,7 @@ mod tests {
     #[test]
     fn table_2_1_type_0_is_forbidden_and_15_before_version_5() {
         assert!(split_frame(&[0x00], 100).is_err());
-        assert_eq!(reason(&[0xf0, 0], V311), PROTOCOL);
-        assert_eq!(reason(&[0xf0, 0], V31), PROTOCOL);
+        assert_eq!(reason_from_client(&[0xf0, 0], V311), PROTOCOL);
+        assert_eq!(reason_from_client(&[0xf0, 0], V31), PROTOCOL);
     }
 }

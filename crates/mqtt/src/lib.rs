@@ -7,6 +7,7 @@
 
 mod ack;
 mod auth;
+mod byte_scan;
 mod connack;
 mod connect;
 mod disconnect;
@@ -16,10 +17,9 @@ mod packet;
 mod properties;
 mod publish;
 mod reader;
-mod scan;
 mod subscribe;
 #[cfg(test)]
-mod testing;
+mod test_support;
 mod topic;
 mod types;
 mod unsubscribe;
@@ -39,8 +39,8 @@ pub use subscribe::{
     SubAck, Subscribe, SubscribeBuf, SubscribeFilter, SubscribeFilters, SubscriptionOptions,
 };
 pub use topic::{
-    FilterKind, TopicError, TopicLimits, filter_matches, has_wildcards, levels, parse_filter,
-    validate_topic_filter, validate_topic_name,
+    SubscriptionFilter, TopicError, TopicLimits, filter_matches, has_wildcards, levels,
+    parse_filter, validate_topic_filter, validate_topic_name,
 };
 pub use types::{Direction, PacketType, QoS, Version};
 pub use unsubscribe::{UnsubAck, Unsubscribe, UnsubscribeBuf, UnsubscribeFilters};

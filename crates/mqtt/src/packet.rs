@@ -33,9 +33,10 @@ impl<'a> Packet<'a> {
         direction: Direction,
     ) -> Result<Packet<'a>, Error> {
         let body = frame.body;
-        let kind = PacketType::of(frame.first_byte)
-            .ok_or(Error::malformed("fixed header: packet type 0 is reserved"))?;
-        check_sender(kind, version, direction)?;
+        let kind = PacketType::from_first_byte(frame.first_byte).ok_or(Error::malformed_packet(
+            "fixed header: packet type 0 is reserved",
+        ))?;
+        check_direction(kind, version, direction)?;
         if kind != PacketType::Connect {
             frame.check_version(version)?;
         }
@@ -58,7 +59,9 @@ impl<'a> Packet<'a> {
             PacketType::Unsubscribe => Packet::Unsubscribe(Unsubscribe::decode(body, version)?),
             PacketType::UnsubAck => Packet::UnsubAck(UnsubAck::decode(body, version)?),
             PacketType::PingReq | PacketType::PingResp if !body.is_empty() => {
-                return Err(Error::malformed("PINGREQ, PINGRESP: they have no body"));
+                return Err(Error::malformed_packet(
+                    "PINGREQ, PINGRESP: they have no body",
+                ));
             }
             PacketType::PingReq => Packet::PingReq,
             PacketType::PingResp => Packet::PingResp,
@@ -112,7 +115,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-fn check_sender(kind: PacketType, version: Version, direction: Direction) -> Result<(), Error> {
+fn check_direction(kind: PacketType, version: Version, direction: Direction) -> Result<(), Error> {
     use PacketType::*;
     let wrong = match direction {
         Direction::FromClient => matches!(kind, ConnAck | SubAck | UnsubAck | PingResp),
@@ -122,7 +125,7 @@ fn check_sender(kind: PacketType, version: Version, direction: Direction) -> Res
         }
     };
     if wrong {
-        Err(Error::protocol("a packet that the other side sends"))
+        Err(Error::protocol_error("a packet that the other side sends"))
     } else {
         Ok(())
     }
@@ -131,7 +134,7 @@ fn check_sender(kind: PacketType, version: Version, direction: Direction) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{MALFORMED, PROTOCOL, reason, reason_from_server};
+    use crate::test_support::{MALFORMED, PROTOCOL, reason_from_client, reason_from_server};
 
     #[test]
     fn table_2_1_each_side_sends_its_own_packets() {
@@ -141,14 +144,18 @@ mod tests {
             &[0xb0, 2, 0, 1],
             &[0xd0, 0],
         ] {
-            assert_eq!(reason(bytes, Version::V311), PROTOCOL, "{bytes:?}");
+            assert_eq!(
+                reason_from_client(bytes, Version::V311),
+                PROTOCOL,
+                "{bytes:?}"
+            );
             assert_eq!(reason_from_server(bytes, Version::V311), None, "{bytes:?}");
         }
         let connect = b"\x10\x0c\0\x04MQTT\x04\x02\0\0\0\0";
         let subscribe = [0x82, 6, 0, 1, 0, 1, b'a', 0];
         let unsubscribe = [0xa2, 5, 0, 1, 0, 1, b'a'];
         for bytes in [&connect[..], &subscribe, &unsubscribe, &[0xc0, 0]] {
-            assert_eq!(reason(bytes, Version::V311), None, "{bytes:?}");
+            assert_eq!(reason_from_client(bytes, Version::V311), None, "{bytes:?}");
             assert_eq!(
                 reason_from_server(bytes, Version::V311),
                 PROTOCOL,
@@ -166,7 +173,7 @@ mod tests {
 
     #[test]
     fn section_3_12_ping_has_no_body() {
-        assert_eq!(reason(&[0xc0, 1, 0], Version::V5), MALFORMED);
+        assert_eq!(reason_from_client(&[0xc0, 1, 0], Version::V5), MALFORMED);
         assert_eq!(reason_from_server(&[0xd0, 1, 0], Version::V5), MALFORMED);
     }
 }

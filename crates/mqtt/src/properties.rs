@@ -9,7 +9,7 @@ use crate::{Error, has_wildcards};
 
 /// Where a list of properties stands; decides which may be in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scope {
+pub(crate) enum PropertyScope {
     Connect = 1,
     ConnAck = 1 << 1,
     Will = 1 << 2,
@@ -24,26 +24,26 @@ pub(crate) enum Scope {
     Auth = 1 << 10,
 }
 
-const CONNECT: u16 = Scope::Connect as u16;
-const CONNACK: u16 = Scope::ConnAck as u16;
-const WILL: u16 = Scope::Will as u16;
-const PUBLISH: u16 = Scope::PublishFromClient as u16 | PUBLISH_S;
-const PUBLISH_S: u16 = Scope::PublishFromServer as u16;
-const SUBSCRIBE: u16 = Scope::Subscribe as u16;
-const DISCONNECT: u16 = DISCONNECT_C | DISCONNECT_S;
-const DISCONNECT_C: u16 = Scope::DisconnectFromClient as u16;
-const DISCONNECT_S: u16 = Scope::DisconnectFromServer as u16;
-const AUTH: u16 = Scope::Auth as u16;
-const REASON: u16 = CONNACK | Scope::Ack as u16 | DISCONNECT | AUTH;
+const CONNECT: u16 = PropertyScope::Connect as u16;
+const CONNACK: u16 = PropertyScope::ConnAck as u16;
+const WILL: u16 = PropertyScope::Will as u16;
+const PUBLISH: u16 = PropertyScope::PublishFromClient as u16 | PUBLISH_FROM_SERVER;
+const PUBLISH_FROM_SERVER: u16 = PropertyScope::PublishFromServer as u16;
+const SUBSCRIBE: u16 = PropertyScope::Subscribe as u16;
+const DISCONNECT: u16 = DISCONNECT_FROM_CLIENT | DISCONNECT_FROM_SERVER;
+const DISCONNECT_FROM_CLIENT: u16 = PropertyScope::DisconnectFromClient as u16;
+const DISCONNECT_FROM_SERVER: u16 = PropertyScope::DisconnectFromServer as u16;
+const AUTH: u16 = PropertyScope::Auth as u16;
+const CARRIES_REASON: u16 = CONNACK | PropertyScope::Ack as u16 | DISCONNECT | AUTH;
 const ANY: u16 = u16::MAX;
 
 /// How a value stands on the wire, as a Rust type.
-trait Wire<'a>: Sized {
+trait WireValue<'a>: Sized {
     fn read(reader: &mut Reader<'a>, name: &'static str) -> Result<Self, Error>;
     fn write(self, out: &mut Vec<u8>);
 }
 
-impl<'a> Wire<'a> for u8 {
+impl<'a> WireValue<'a> for u8 {
     fn read(reader: &mut Reader<'a>, name: &'static str) -> Result<Self, Error> {
         reader.u8(name)
     }
@@ -52,12 +52,12 @@ impl<'a> Wire<'a> for u8 {
     }
 }
 
-impl<'a> Wire<'a> for bool {
+impl<'a> WireValue<'a> for bool {
     fn read(reader: &mut Reader<'a>, name: &'static str) -> Result<Self, Error> {
         match reader.u8(name)? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(Error::protocol(name)),
+            _ => Err(Error::protocol_error(name)),
         }
     }
     fn write(self, out: &mut Vec<u8>) {
@@ -65,7 +65,7 @@ impl<'a> Wire<'a> for bool {
     }
 }
 
-impl<'a> Wire<'a> for u16 {
+impl<'a> WireValue<'a> for u16 {
     fn read(reader: &mut Reader<'a>, name: &'static str) -> Result<Self, Error> {
         reader.u16(name)
     }
@@ -74,7 +74,7 @@ impl<'a> Wire<'a> for u16 {
     }
 }
 
-impl<'a> Wire<'a> for u32 {
+impl<'a> WireValue<'a> for u32 {
     fn read(reader: &mut Reader<'a>, name: &'static str) -> Result<Self, Error> {
         reader.u32(name)
     }
@@ -84,30 +84,30 @@ impl<'a> Wire<'a> for u32 {
 }
 
 /// A variable byte integer.
-struct Varint(u32);
+struct VariableByteInteger(u32);
 
-impl<'a> Wire<'a> for Varint {
+impl<'a> WireValue<'a> for VariableByteInteger {
     fn read(reader: &mut Reader<'a>, name: &'static str) -> Result<Self, Error> {
-        reader.varint(name).map(Varint)
+        reader.varint(name).map(VariableByteInteger)
     }
     fn write(self, out: &mut Vec<u8>) {
         encode_varint(self.0, out);
     }
 }
 
-impl From<Varint> for u32 {
-    fn from(value: Varint) -> u32 {
+impl From<VariableByteInteger> for u32 {
+    fn from(value: VariableByteInteger) -> u32 {
         value.0
     }
 }
 
-impl From<u32> for Varint {
-    fn from(value: u32) -> Varint {
-        Varint(value)
+impl From<u32> for VariableByteInteger {
+    fn from(value: u32) -> VariableByteInteger {
+        VariableByteInteger(value)
     }
 }
 
-impl<'a> Wire<'a> for &'a str {
+impl<'a> WireValue<'a> for &'a str {
     fn read(reader: &mut Reader<'a>, name: &'static str) -> Result<Self, Error> {
         reader.string(name)
     }
@@ -116,7 +116,7 @@ impl<'a> Wire<'a> for &'a str {
     }
 }
 
-impl<'a> Wire<'a> for &'a [u8] {
+impl<'a> WireValue<'a> for &'a [u8] {
     fn read(reader: &mut Reader<'a>, name: &'static str) -> Result<Self, Error> {
         reader.binary(name)
     }
@@ -144,7 +144,7 @@ macro_rules! properties {
                         reader.string("property user property: expected a name in UTF-8 without U+0000")?,
                         reader.string("property user property: expected a value in UTF-8 without U+0000 after the name")?,
                     ),
-                    _ => return Err(Error::malformed("properties: no property has this identifier (section 2.2.2.2)")),
+                    _ => return Err(Error::malformed_packet("properties: no property has this identifier (section 2.2.2.2)")),
                 };
                 Ok((id, property))
             }
@@ -196,8 +196,8 @@ properties! {
     0x03 ContentType(&'a str as &'a str) content_type in PUBLISH | WILL, "content type";
     0x08 ResponseTopic(&'a str as &'a str) response_topic in PUBLISH | WILL, "response topic";
     0x09 CorrelationData(&'a [u8] as &'a [u8]) correlation_data in PUBLISH | WILL, "correlation data";
-    0x0b SubscriptionIdentifier(u32 as Varint) subscription_identifier in PUBLISH_S | SUBSCRIBE, "subscription identifier";
-    0x11 SessionExpiryInterval(u32 as u32) session_expiry_interval in CONNECT | CONNACK | DISCONNECT_C, "session expiry interval";
+    0x0b SubscriptionIdentifier(u32 as VariableByteInteger) subscription_identifier in PUBLISH_FROM_SERVER | SUBSCRIBE, "subscription identifier";
+    0x11 SessionExpiryInterval(u32 as u32) session_expiry_interval in CONNECT | CONNACK | DISCONNECT_FROM_CLIENT, "session expiry interval";
     0x12 AssignedClientIdentifier(&'a str as &'a str) assigned_client_identifier in CONNACK, "assigned client identifier";
     0x13 ServerKeepAlive(u16 as u16) server_keep_alive in CONNACK, "server keep alive";
     0x15 AuthenticationMethod(&'a str as &'a str) authentication_method in CONNECT | CONNACK | AUTH, "authentication method";
@@ -206,8 +206,8 @@ properties! {
     0x18 WillDelayInterval(u32 as u32) will_delay_interval in WILL, "will delay interval";
     0x19 RequestResponseInformation(bool as bool) request_response_information in CONNECT, "request response information";
     0x1a ResponseInformation(&'a str as &'a str) response_information in CONNACK, "response information";
-    0x1c ServerReference(&'a str as &'a str) server_reference in CONNACK | DISCONNECT_S, "server reference";
-    0x1f ReasonString(&'a str as &'a str) reason_string in REASON, "reason string";
+    0x1c ServerReference(&'a str as &'a str) server_reference in CONNACK | DISCONNECT_FROM_SERVER, "server reference";
+    0x1f ReasonString(&'a str as &'a str) reason_string in CARRIES_REASON, "reason string";
     0x21 ReceiveMaximum(u16 as u16) receive_maximum in CONNECT | CONNACK, "receive maximum";
     0x22 TopicAliasMaximum(u16 as u16) topic_alias_maximum in CONNECT | CONNACK, "topic alias maximum";
     0x23 TopicAlias(u16 as u16) topic_alias in PUBLISH, "topic alias";
@@ -274,19 +274,19 @@ impl<'a> Properties<'a> {
 
     /// Reads a list, length in front, and checks everything about it.
     #[inline]
-    pub(crate) fn decode(reader: &mut Reader<'a>, scope: Scope) -> Result<Self, Error> {
+    pub(crate) fn decode(reader: &mut Reader<'a>, scope: PropertyScope) -> Result<Self, Error> {
         let len = reader
             .varint("properties: expected their length, a variable byte integer [MQTT-2.2.2-1]")?;
         if len == 0 {
             return Ok(Self::EMPTY);
         }
         let bytes = reader.take(len as usize, "properties: longer than the packet")?;
-        check(bytes, scope)?;
+        validate(bytes, scope)?;
         Ok(Self(bytes))
     }
 
     /// As many whole properties as stand at the front of a list, unchecked beyond their form.
-    pub(crate) fn decode_readable(reader: &mut Reader<'a>) -> Self {
+    pub(crate) fn decode_readable_prefix(reader: &mut Reader<'a>) -> Self {
         let Ok(len) = reader.varint("") else {
             return Self::EMPTY;
         };
@@ -317,24 +317,24 @@ impl std::fmt::Debug for Properties<'_> {
     }
 }
 
-fn check(bytes: &[u8], scope: Scope) -> Result<(), Error> {
+fn validate(bytes: &[u8], scope: PropertyScope) -> Result<(), Error> {
     let mut reader = Reader::new(bytes);
     let mut seen = 0_u64;
     let mut has_method = false;
     while !reader.is_empty() {
         let (id, property) = Property::read(&mut reader)?;
-        check_place(Property::scopes(id), scope)?;
+        check_scope(Property::scopes(id), scope)?;
         let may_repeat = id == USER_PROPERTY
-            || id == SUBSCRIPTION_IDENTIFIER && scope == Scope::PublishFromServer;
+            || id == SUBSCRIPTION_IDENTIFIER && scope == PropertyScope::PublishFromServer;
         if seen & 1 << id != 0 && !may_repeat {
-            return Err(Error::protocol("properties: one stands twice"));
+            return Err(Error::protocol_error("properties: one stands twice"));
         }
         seen |= 1 << id;
         check_value(property)?;
         has_method |= matches!(property, Property::AuthenticationMethod(_));
     }
     if seen & 1 << 0x16 != 0 && !has_method {
-        return Err(Error::protocol(
+        return Err(Error::protocol_error(
             "properties: authentication data without a method",
         ));
     }
@@ -343,21 +343,21 @@ fn check(bytes: &[u8], scope: Scope) -> Result<(), Error> {
 
 /// An identifier that the packet never has is malformed (section 2.2.2.2); one that only the other side may send is a
 /// protocol error [MQTT-3.3.4-6, MQTT-3.14.2-2].
-fn check_place(scopes: u16, scope: Scope) -> Result<(), Error> {
+fn check_scope(scopes: u16, scope: PropertyScope) -> Result<(), Error> {
     if scopes & scope as u16 != 0 {
         return Ok(());
     }
     let packet = match scope {
-        Scope::PublishFromClient | Scope::PublishFromServer => PUBLISH,
-        Scope::DisconnectFromClient | Scope::DisconnectFromServer => DISCONNECT,
+        PropertyScope::PublishFromClient | PropertyScope::PublishFromServer => PUBLISH,
+        PropertyScope::DisconnectFromClient | PropertyScope::DisconnectFromServer => DISCONNECT,
         other => other as u16,
     };
     if scopes & packet != 0 {
-        Err(Error::protocol(
+        Err(Error::protocol_error(
             "properties: one that only the other side may put into this packet",
         ))
     } else {
-        Err(Error::malformed(
+        Err(Error::malformed_packet(
             "properties: one that does not belong into this packet (section 2.2.2.2)",
         ))
     }
@@ -383,7 +383,7 @@ fn check_value(property: Property<'_>) -> Result<(), Error> {
         }
         _ => return Ok(()),
     };
-    Err(Error::protocol(problem))
+    Err(Error::protocol_error(problem))
 }
 
 /// Properties being put together.

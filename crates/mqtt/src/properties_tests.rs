@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::ReasonCode;
-use crate::testing::{MALFORMED, PROTOCOL};
+use crate::test_support::{MALFORMED, PROTOCOL};
 
-use Scope::*;
+use PropertyScope::*;
 
-const SCOPES: [Scope; 11] = [
+const SCOPES: [PropertyScope; 11] = [
     Connect,
     ConnAck,
     Will,
@@ -21,7 +21,7 @@ const SCOPES: [Scope; 11] = [
 ];
 
 /// Table 2-4 once more: a well-formed property and where it may stand.
-const TABLE: [(&[u8], &[Scope]); 27] = [
+const TABLE: [(&[u8], &[PropertyScope]); 27] = [
     (&[0x01, 1], &[PublishFromClient, PublishFromServer, Will]),
     (
         &[0x02, 0, 0, 0, 9],
@@ -75,8 +75,8 @@ const TABLE: [(&[u8], &[Scope]); 27] = [
     (&[0x2a, 1], &[ConnAck]),
 ];
 
-fn refused(bytes: &[u8], scope: Scope) -> Option<ReasonCode> {
-    check(bytes, scope).err().map(|error| error.reason)
+fn refused(bytes: &[u8], scope: PropertyScope) -> Option<ReasonCode> {
+    validate(bytes, scope).err().map(|error| error.reason)
 }
 
 #[test]

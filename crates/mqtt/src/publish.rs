@@ -1,9 +1,9 @@
 //! PUBLISH (MQTT 5.0 section 3.3).
 
+use crate::byte_scan::{has_nul, has_nul_or_wildcard};
 use crate::frame::put_header;
-use crate::properties::{Properties, Scope};
+use crate::properties::{Properties, PropertyScope};
 use crate::reader::{Reader, binary_len, put_binary, put_u16};
-use crate::scan::{has_nul, has_nul_or_wildcard};
 use crate::{Direction, Error, PacketType, QoS, ReasonCode, Version};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,11 +29,11 @@ impl<'a> Publish<'a> {
         direction: Direction,
     ) -> Result<Self, Error> {
         let qos = QoS::try_from(first_byte >> 1 & 3)
-            .map_err(|_| Error::malformed("PUBLISH: QoS 3 does not exist [MQTT-3.3.1-4]"))?;
+            .map_err(|_| Error::malformed_packet("PUBLISH: QoS 3 does not exist [MQTT-3.3.1-4]"))?;
         let mut reader = Reader::new(body);
         let topic = reader
             .binary("PUBLISH: topic name: expected a length and so many bytes [MQTT-3.3.2-1]")?;
-        let topic = topic_name(topic)?;
+        let topic = parse_topic_name(topic)?;
         let packet_id = match qos {
             QoS::AtMostOnce => 0,
             _ => reader
@@ -42,12 +42,12 @@ impl<'a> Publish<'a> {
         let mut properties = Properties::EMPTY;
         if version == Version::V5 {
             let scope = match direction {
-                Direction::FromClient => Scope::PublishFromClient,
-                Direction::FromServer => Scope::PublishFromServer,
+                Direction::FromClient => PropertyScope::PublishFromClient,
+                Direction::FromServer => PropertyScope::PublishFromServer,
             };
             properties = Properties::decode(&mut reader, scope)?;
             if topic.is_empty() && properties.topic_alias().is_none() {
-                return Err(Error::protocol(
+                return Err(Error::protocol_error(
                     "PUBLISH: neither a topic name nor a topic alias",
                 ));
             }
@@ -96,31 +96,33 @@ impl<'a> Publish<'a> {
 
 /// UTF-8 without U+0000 and wildcards [MQTT-3.3.2-1, MQTT-3.3.2-2].
 #[inline]
-fn topic_name(bytes: &[u8]) -> Result<&str, Error> {
+fn parse_topic_name(bytes: &[u8]) -> Result<&str, Error> {
     match std::str::from_utf8(bytes) {
         Ok(topic) if !has_nul_or_wildcard(bytes) => Ok(topic),
-        _ => Err(bad_topic_name(bytes)),
+        _ => Err(topic_name_error(bytes)),
     }
 }
 
 /// Apart from the rest, so that this does not cost the usual case registers.
 #[cold]
 #[inline(never)]
-fn bad_topic_name(bytes: &[u8]) -> Error {
+fn topic_name_error(bytes: &[u8]) -> Error {
     if std::str::from_utf8(bytes).is_ok() && !has_nul(bytes) {
         Error {
             reason: ReasonCode::TOPIC_NAME_INVALID,
             detail: "PUBLISH: the topic name has a wildcard in it [MQTT-3.3.2-2]",
         }
     } else {
-        Error::malformed("PUBLISH: topic name: expected UTF-8 without U+0000 [MQTT-3.3.2-1]")
+        Error::malformed_packet("PUBLISH: topic name: expected UTF-8 without U+0000 [MQTT-3.3.2-1]")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{MALFORMED, PROTOCOL, packet, reason, reason_from_server};
+    use crate::test_support::{
+        MALFORMED, PROTOCOL, packet, reason_from_client, reason_from_server,
+    };
 
     const ALL: [Version; 3] = [Version::V31, Version::V311, Version::V5];
     const NAME_INVALID: Option<ReasonCode> = Some(ReasonCode::TOPIC_NAME_INVALID);
@@ -131,7 +133,7 @@ mod tests {
         let properties: &[u8] = if version == Version::V5 { &[0] } else { &[] };
         let len = (topic.len() as u16).to_be_bytes();
         let parts = [&len, topic, packet_id, properties, b"payload"];
-        reason(&packet(first_byte, &parts), version)
+        reason_from_client(&packet(first_byte, &parts), version)
     }
 
     #[test]
@@ -164,7 +166,7 @@ mod tests {
         let qos_0 = Publish::decode(0x30, b"\0\x01a\0\x07", Version::V311, Direction::FromClient);
         assert_eq!(qos_0.unwrap().payload, b"\0\x07");
         assert_eq!(
-            reason(&packet(0x32, &[b"\0\x01a"]), Version::V311),
+            reason_from_client(&packet(0x32, &[b"\0\x01a"]), Version::V311),
             MALFORMED
         );
     }
@@ -173,11 +175,11 @@ mod tests {
     fn mqtt_2_2_1_3_the_packet_identifier_is_not_0() {
         for version in ALL {
             assert_eq!(
-                reason(&packet(0x32, &[b"\0\x01a\0\0\0"]), version),
+                reason_from_client(&packet(0x32, &[b"\0\x01a\0\0\0"]), version),
                 PROTOCOL
             );
             assert_eq!(
-                reason(&packet(0x34, &[b"\0\x01a\0\0\0"]), version),
+                reason_from_client(&packet(0x34, &[b"\0\x01a\0\0\0"]), version),
                 PROTOCOL
             );
         }
@@ -201,7 +203,10 @@ mod tests {
                 None
             );
             for body in [&b""[..], b"\0", b"\0\x02a"] {
-                assert_eq!(reason(&packet(0x30, &[body]), version), MALFORMED);
+                assert_eq!(
+                    reason_from_client(&packet(0x30, &[body]), version),
+                    MALFORMED
+                );
             }
         }
     }
@@ -222,7 +227,7 @@ mod tests {
         // Section 3.3.2.1: unless there is an alias.
         assert_eq!(publish(0x30, b"", Version::V5), PROTOCOL);
         assert_eq!(
-            reason(&packet(0x30, &[b"\0\0\x03\x23\0\x01"]), Version::V5),
+            reason_from_client(&packet(0x30, &[b"\0\0\x03\x23\0\x01"]), Version::V5),
             None
         );
     }
@@ -230,14 +235,17 @@ mod tests {
     #[test]
     fn mqtt_3_3_4_6_a_client_sends_no_subscription_identifier() {
         let bytes = packet(0x30, &[b"\0\x01a\x04\x0b\x01\x0b\x02"]);
-        assert_eq!(reason(&bytes, Version::V5), PROTOCOL);
+        assert_eq!(reason_from_client(&bytes, Version::V5), PROTOCOL);
         assert_eq!(reason_from_server(&bytes, Version::V5), None);
     }
 
     #[test]
     fn section_3_3_3_the_payload_may_be_empty() {
         for version in ALL {
-            assert_eq!(reason(&packet(0x30, &[b"\0\x01a\0"]), version), None);
+            assert_eq!(
+                reason_from_client(&packet(0x30, &[b"\0\x01a\0"]), version),
+                None
+            );
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Reading fields off a packet's body, each with an error that names it.
 
-use crate::scan::has_nul;
+use crate::byte_scan::has_nul;
 use crate::{Error, varint::decode_varint};
 
 /// The rest of a packet's body.
@@ -36,7 +36,7 @@ impl<'a> Reader<'a> {
                 self.rest = rest;
                 Ok(taken)
             }
-            None => Err(Error::malformed(detail)),
+            None => Err(Error::malformed_packet(detail)),
         }
     }
 
@@ -62,7 +62,7 @@ impl<'a> Reader<'a> {
                 self.rest = &self.rest[len..];
                 Ok(value)
             }
-            _ => Err(Error::malformed(detail)),
+            _ => Err(Error::malformed_packet(detail)),
         }
     }
 
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         let bytes = self.binary(detail)?;
         match std::str::from_utf8(bytes) {
             Ok(text) if !has_nul(bytes) => Ok(text),
-            _ => Err(Error::malformed(detail)),
+            _ => Err(Error::malformed_packet(detail)),
         }
     }
 
@@ -87,17 +87,17 @@ impl<'a> Reader<'a> {
     #[inline]
     pub(crate) fn packet_id(&mut self, detail: &'static str) -> Result<u16, Error> {
         match self.u16(detail)? {
-            0 => Err(Error::protocol(detail)),
+            0 => Err(Error::protocol_error(detail)),
             id => Ok(id),
         }
     }
 
     #[inline]
-    pub(crate) fn end(&self, detail: &'static str) -> Result<(), Error> {
+    pub(crate) fn expect_end(&self, detail: &'static str) -> Result<(), Error> {
         if self.rest.is_empty() {
             Ok(())
         } else {
-            Err(Error::malformed(detail))
+            Err(Error::malformed_packet(detail))
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::frame::put_header;
-use crate::properties::{Properties, Scope};
+use crate::properties::{Properties, PropertyScope};
 use crate::reader::{Reader, binary_len, put_binary, put_u16};
 use crate::{Error, PacketType, QoS, Version};
 
@@ -41,19 +41,20 @@ impl SubscriptionOptions {
                 byte
             };
             return QoS::try_from(byte).map(Self::new).map_err(|_| {
-                Error::malformed("SUBSCRIBE: expected QoS 0, 1 or 2 [MQTT-3.8.3-4 of 3.1.1]")
+                Error::malformed_packet("SUBSCRIBE: expected QoS 0, 1 or 2 [MQTT-3.8.3-4 of 3.1.1]")
             });
         }
         if byte & 0xc0 != 0 {
-            return Err(Error::malformed(
+            return Err(Error::malformed_packet(
                 "SUBSCRIBE: reserved option bits are set [MQTT-3.8.3-5]",
             ));
         }
-        let qos = QoS::try_from(byte & 3)
-            .map_err(|_| Error::protocol("SUBSCRIBE: QoS 3 does not exist (section 3.8.3.1)"))?;
+        let qos = QoS::try_from(byte & 3).map_err(|_| {
+            Error::protocol_error("SUBSCRIBE: QoS 3 does not exist (section 3.8.3.1)")
+        })?;
         let retain_handling = byte >> 4 & 3;
         if retain_handling == 3 {
-            return Err(Error::protocol(
+            return Err(Error::protocol_error(
                 "SUBSCRIBE: retain handling 3 does not exist (section 3.8.3.1)",
             ));
         }
@@ -130,7 +131,7 @@ fn next_filter<'a>(
         .u8("SUBSCRIBE: expected a byte of options after each topic filter [MQTT-3.8.3-2]")?;
     let options = SubscriptionOptions::decode(options, version)?;
     if options.no_local && filter.starts_with("$share/") {
-        return Err(Error::protocol(
+        return Err(Error::protocol_error(
             "SUBSCRIBE: no local on a shared subscription [MQTT-3.8.3-4]",
         ));
     }
@@ -144,7 +145,7 @@ impl<'a> Subscribe<'a> {
             .packet_id("SUBSCRIBE: expected a packet identifier that is not 0 [MQTT-2.2.1-3]")?;
         let mut properties = Properties::EMPTY;
         if version == Version::V5 {
-            properties = Properties::decode(&mut reader, Scope::Subscribe)?;
+            properties = Properties::decode(&mut reader, PropertyScope::Subscribe)?;
         }
         let bytes = reader.rest();
         let mut len = 0;
@@ -153,7 +154,9 @@ impl<'a> Subscribe<'a> {
             len += 1;
         }
         if len == 0 {
-            return Err(Error::protocol("SUBSCRIBE: no topic filter [MQTT-3.8.3-2]"));
+            return Err(Error::protocol_error(
+                "SUBSCRIBE: no topic filter [MQTT-3.8.3-2]",
+            ));
         }
         Ok(Self {
             packet_id,
@@ -229,10 +232,10 @@ impl<'a> SubAck<'a> {
             .packet_id("SUBACK: expected a packet identifier that is not 0 [MQTT-2.2.1-3]")?;
         let mut properties = Properties::EMPTY;
         if version == Version::V5 {
-            properties = Properties::decode(&mut reader, Scope::Ack)?;
+            properties = Properties::decode(&mut reader, PropertyScope::Ack)?;
         }
         let codes = reader.rest();
-        check_codes(codes, |code| is_valid(code, version))?;
+        validate_codes(codes, |code| is_valid_code(code, version))?;
         Ok(Self {
             packet_id,
             properties,
@@ -241,7 +244,7 @@ impl<'a> SubAck<'a> {
     }
 
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
-        encode_answer(
+        encode_ack_codes(
             PacketType::SubAck,
             self.packet_id,
             self.properties,
@@ -253,7 +256,7 @@ impl<'a> SubAck<'a> {
 }
 
 /// Table 3-8 of MQTT 5.0 and MQTT-3.9.3-2 of 3.1.1; servers answer 3.1 with the failure of 3.1.1.
-fn is_valid(code: u8, version: Version) -> bool {
+fn is_valid_code(code: u8, version: Version) -> bool {
     match code {
         0x00..=0x02 | 0x80 => true,
         0x83 | 0x87 | 0x8f | 0x91 | 0x97 | 0x9e | 0xa1 | 0xa2 => version == Version::V5,
@@ -262,23 +265,23 @@ fn is_valid(code: u8, version: Version) -> bool {
 }
 
 /// SUBACK and UNSUBACK answer at least one topic filter.
-pub(crate) fn check_codes(codes: &[u8], is_valid: impl Fn(u8) -> bool) -> Result<(), Error> {
+pub(crate) fn validate_codes(codes: &[u8], is_valid: impl Fn(u8) -> bool) -> Result<(), Error> {
     if codes.is_empty() {
-        return Err(Error::protocol(
+        return Err(Error::protocol_error(
             "SUBACK, UNSUBACK: expected a reason code for each topic filter [MQTT-3.8.4-6]",
         ));
     }
     if codes.iter().all(|&code| is_valid(code)) {
         Ok(())
     } else {
-        Err(Error::protocol(
+        Err(Error::protocol_error(
             "SUBACK, UNSUBACK: not one of its reason codes [MQTT-3.9.3-2, MQTT-3.11.3-2]",
         ))
     }
 }
 
 /// SUBACK and UNSUBACK have one shape.
-pub(crate) fn encode_answer(
+pub(crate) fn encode_ack_codes(
     kind: PacketType,
     packet_id: u16,
     properties: Properties<'_>,
@@ -299,7 +302,9 @@ pub(crate) fn encode_answer(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{MALFORMED, PROTOCOL, packet, reason, reason_from_server};
+    use crate::test_support::{
+        MALFORMED, PROTOCOL, packet, reason_from_client, reason_from_server,
+    };
 
     const ALL: [Version; 3] = [Version::V31, Version::V311, Version::V5];
 
@@ -313,7 +318,7 @@ mod tests {
     }
 
     fn subscribe(version: Version, payload: &[u8]) -> Option<crate::ReasonCode> {
-        reason(&packet(0x82, &[head(version), payload]), version)
+        reason_from_client(&packet(0x82, &[head(version), payload]), version)
     }
 
     fn suback(version: Version, codes: &[u8]) -> Option<crate::ReasonCode> {
@@ -325,7 +330,7 @@ mod tests {
         for version in ALL {
             let tail = &head(version)[2..];
             let bytes = packet(0x82, &[&[0, 0], tail, &[0, 1, b'a', 0]]);
-            assert_eq!(reason(&bytes, version), PROTOCOL);
+            assert_eq!(reason_from_client(&bytes, version), PROTOCOL);
             let bytes = packet(0x90, &[&[0, 0], tail, &[0]]);
             assert_eq!(reason_from_server(&bytes, version), PROTOCOL);
         }

@@ -27,18 +27,18 @@ pub enum TopicError {
     TooDeep {
         max_levels: u16,
     },
-    Nul,
+    ContainsNul,
     WildcardInName,
     /// `+` has to stand alone in its level.
     PlusInLevel,
     /// `#` has to stand alone in the last level.
     HashNotLast,
     /// `$share/{group}/{filter}` lacks a part, or the group has a wildcard in it.
-    BadShare,
+    InvalidShare,
     /// `$queue/{filter}` without a filter.
-    BadQueue,
+    InvalidQueue,
     /// `$exclusive/{topic}` with a wildcard, or without a topic.
-    BadExclusive,
+    InvalidExclusive,
 }
 
 impl fmt::Display for TopicError {
@@ -47,7 +47,7 @@ impl fmt::Display for TopicError {
             TopicError::Empty => f.write_str("a topic has at least one character [MQTT-4.7.3-1]"),
             TopicError::TooLong { max_bytes } => write!(f, "longer than {max_bytes} bytes"),
             TopicError::TooDeep { max_levels } => write!(f, "more than {max_levels} levels"),
-            TopicError::Nul => f.write_str("U+0000 is not allowed [MQTT-4.7.3-2]"),
+            TopicError::ContainsNul => f.write_str("U+0000 is not allowed [MQTT-4.7.3-2]"),
             TopicError::WildcardInName => {
                 f.write_str("a topic name has no wildcards [MQTT-3.3.2-2]")
             }
@@ -55,11 +55,11 @@ impl fmt::Display for TopicError {
             TopicError::HashNotLast => {
                 f.write_str("'#' must be the whole last level [MQTT-4.7.1-1]")
             }
-            TopicError::BadShare => f.write_str(
+            TopicError::InvalidShare => f.write_str(
                 "expected $share/{group}/{filter}, no wildcard in the group [MQTT-4.8.2-1, MQTT-4.8.2-2]",
             ),
-            TopicError::BadQueue => f.write_str("expected $queue/{filter}"),
-            TopicError::BadExclusive => {
+            TopicError::InvalidQueue => f.write_str("expected $queue/{filter}"),
+            TopicError::InvalidExclusive => {
                 f.write_str("expected $exclusive/{topic} without wildcards")
             }
         }
@@ -85,7 +85,7 @@ fn check_size(text: &str, limits: &TopicLimits) -> Result<(), TopicError> {
         });
     }
     if text.contains('\0') {
-        return Err(TopicError::Nul);
+        return Err(TopicError::ContainsNul);
     }
     Ok(())
 }
@@ -147,7 +147,7 @@ pub fn filter_matches(filter: &str, topic: &str) -> bool {
 
 /// A filter as a client may write it in SUBSCRIBE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FilterKind<'a> {
+pub enum SubscriptionFilter<'a> {
     Plain(&'a str),
     /// `$share/{group}/{filter}` (MQTT 5.0 section 4.8.2).
     Shared {
@@ -165,36 +165,39 @@ pub enum FilterKind<'a> {
 }
 
 /// Reads and checks a filter of SUBSCRIBE. `limits` count without the prefix.
-pub fn parse_filter<'a>(text: &'a str, limits: &TopicLimits) -> Result<FilterKind<'a>, TopicError> {
+pub fn parse_filter<'a>(
+    text: &'a str,
+    limits: &TopicLimits,
+) -> Result<SubscriptionFilter<'a>, TopicError> {
     let kind = if let Some(rest) = text.strip_prefix("$share/") {
-        let (group, filter) = rest.split_once('/').ok_or(TopicError::BadShare)?;
+        let (group, filter) = rest.split_once('/').ok_or(TopicError::InvalidShare)?;
         if group.is_empty() || has_wildcards(group) || filter.is_empty() {
-            return Err(TopicError::BadShare);
+            return Err(TopicError::InvalidShare);
         }
         check_size(group, limits)?;
         validate_topic_filter(filter, limits)?;
-        FilterKind::Shared { group, filter }
+        SubscriptionFilter::Shared { group, filter }
     } else if let Some(filter) = text.strip_prefix("$queue/") {
         if filter.is_empty() {
-            return Err(TopicError::BadQueue);
+            return Err(TopicError::InvalidQueue);
         }
         validate_topic_filter(filter, limits)?;
-        FilterKind::Queue { filter }
+        SubscriptionFilter::Queue { filter }
     } else if let Some(topic) = text.strip_prefix("$exclusive/") {
         if topic.is_empty() || has_wildcards(topic) {
-            return Err(TopicError::BadExclusive);
+            return Err(TopicError::InvalidExclusive);
         }
         validate_topic_name(topic, limits)?;
-        FilterKind::Exclusive { topic }
+        SubscriptionFilter::Exclusive { topic }
     } else if text == "$share" {
-        return Err(TopicError::BadShare);
+        return Err(TopicError::InvalidShare);
     } else if text == "$exclusive" {
-        return Err(TopicError::BadExclusive);
+        return Err(TopicError::InvalidExclusive);
     } else if text == "$queue" {
-        return Err(TopicError::BadQueue);
+        return Err(TopicError::InvalidQueue);
     } else {
         validate_topic_filter(text, limits)?;
-        FilterKind::Plain(text)
+        SubscriptionFilter::Plain(text)
     };
     Ok(kind)
 }
@@ -257,8 +260,14 @@ mod tests {
     fn mqtt_4_7_3_1_and_2_and_3_topics_have_1_to_65_535_bytes_without_nul() {
         assert_eq!(validate_topic_name("", &NONE), Err(TopicError::Empty));
         assert_eq!(validate_topic_filter("", &NONE), Err(TopicError::Empty));
-        assert_eq!(validate_topic_name("a\0", &NONE), Err(TopicError::Nul));
-        assert_eq!(validate_topic_filter("\0/#", &NONE), Err(TopicError::Nul));
+        assert_eq!(
+            validate_topic_name("a\0", &NONE),
+            Err(TopicError::ContainsNul)
+        );
+        assert_eq!(
+            validate_topic_filter("\0/#", &NONE),
+            Err(TopicError::ContainsNul)
+        );
         let longest = "a".repeat(65_535);
         assert_eq!(validate_topic_name(&longest, &NONE), Ok(()));
         let found = validate_topic_name(&(longest + "a"), &NONE);
@@ -326,7 +335,7 @@ mod tests {
 
     #[test]
     fn mqtt_4_8_2_1_and_2_a_share_name_and_a_filter() {
-        let shared = |group, filter| Ok(FilterKind::Shared { group, filter });
+        let shared = |group, filter| Ok(SubscriptionFilter::Shared { group, filter });
         assert_eq!(parse_filter("$share/g/a/+", &NONE), shared("g", "a/+"));
         assert_eq!(parse_filter("$share/g//", &NONE), shared("g", "/"));
         assert_eq!(parse_filter("$share/$g/#", &NONE), shared("$g", "#"));
@@ -339,21 +348,28 @@ mod tests {
             "$share/+/a",
             "$share/g#/a",
         ] {
-            assert_eq!(parse_filter(bad, &NONE), Err(TopicError::BadShare), "{bad}");
+            assert_eq!(
+                parse_filter(bad, &NONE),
+                Err(TopicError::InvalidShare),
+                "{bad}"
+            );
         }
         assert_eq!(
             parse_filter("$share/g/a+", &NONE),
             Err(TopicError::PlusInLevel)
         );
-        assert_eq!(parse_filter("$share/g\0/a", &NONE), Err(TopicError::Nul));
+        assert_eq!(
+            parse_filter("$share/g\0/a", &NONE),
+            Err(TopicError::ContainsNul)
+        );
         // Case counts, and a longer first level is another one.
         assert_eq!(
             parse_filter("$Share/g/a", &NONE),
-            Ok(FilterKind::Plain("$Share/g/a"))
+            Ok(SubscriptionFilter::Plain("$Share/g/a"))
         );
         assert_eq!(
             parse_filter("$shared/g/a", &NONE),
-            Ok(FilterKind::Plain("$shared/g/a"))
+            Ok(SubscriptionFilter::Plain("$shared/g/a"))
         );
     }
 
@@ -361,14 +377,18 @@ mod tests {
     fn queue_and_exclusive_filters() {
         assert_eq!(
             parse_filter("$queue/a/#", &NONE),
-            Ok(FilterKind::Queue { filter: "a/#" })
+            Ok(SubscriptionFilter::Queue { filter: "a/#" })
         );
         assert_eq!(
             parse_filter("$exclusive/a/b", &NONE),
-            Ok(FilterKind::Exclusive { topic: "a/b" })
+            Ok(SubscriptionFilter::Exclusive { topic: "a/b" })
         );
         for bad in ["$queue", "$queue/"] {
-            assert_eq!(parse_filter(bad, &NONE), Err(TopicError::BadQueue), "{bad}");
+            assert_eq!(
+                parse_filter(bad, &NONE),
+                Err(TopicError::InvalidQueue),
+                "{bad}"
+            );
         }
         for bad in [
             "$exclusive",
@@ -378,7 +398,7 @@ mod tests {
         ] {
             assert_eq!(
                 parse_filter(bad, &NONE),
-                Err(TopicError::BadExclusive),
+                Err(TopicError::InvalidExclusive),
                 "{bad}"
             );
         }

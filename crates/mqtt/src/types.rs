@@ -18,7 +18,7 @@ impl Version {
     }
 
     /// The protocol level in CONNECT.
-    pub fn level(self) -> u8 {
+    pub fn protocol_level(self) -> u8 {
         match self {
             Version::V31 => 3,
             Version::V311 => 4,
@@ -72,7 +72,7 @@ pub enum PacketType {
 
 impl PacketType {
     /// From a packet's first byte; 0 is the only type that does not exist.
-    pub fn of(first_byte: u8) -> Option<Self> {
+    pub fn from_first_byte(first_byte: u8) -> Option<Self> {
         use PacketType::*;
         const ALL: [PacketType; 15] = [
             Connect,

@@ -1,9 +1,9 @@
 //! UNSUBSCRIBE and UNSUBACK (MQTT 5.0 sections 3.10 and 3.11).
 
 use crate::frame::put_header;
-use crate::properties::{Properties, Scope};
+use crate::properties::{Properties, PropertyScope};
 use crate::reader::{Reader, put_binary, put_u16};
-use crate::subscribe::{check_codes, encode_answer};
+use crate::subscribe::{encode_ack_codes, validate_codes};
 use crate::{Error, PacketType, Version};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl<'a> Unsubscribe<'a> {
             .packet_id("UNSUBSCRIBE: expected a packet identifier that is not 0 [MQTT-2.2.1-3]")?;
         let mut properties = Properties::EMPTY;
         if version == Version::V5 {
-            properties = Properties::decode(&mut reader, Scope::Unsubscribe)?;
+            properties = Properties::decode(&mut reader, PropertyScope::Unsubscribe)?;
         }
         let bytes = reader.rest();
         let mut len = 0;
@@ -51,7 +51,7 @@ impl<'a> Unsubscribe<'a> {
             len += 1;
         }
         if len == 0 {
-            return Err(Error::protocol(
+            return Err(Error::protocol_error(
                 "UNSUBSCRIBE: no topic filter [MQTT-3.10.3-2]",
             ));
         }
@@ -116,17 +116,17 @@ impl<'a> UnsubAck<'a> {
         let packet_id = reader
             .packet_id("UNSUBACK: expected a packet identifier that is not 0 [MQTT-2.2.1-3]")?;
         if version != Version::V5 {
-            reader.end("UNSUBACK: bytes after the packet identifier")?;
+            reader.expect_end("UNSUBACK: bytes after the packet identifier")?;
             return Ok(Self {
                 packet_id,
                 properties: Properties::EMPTY,
                 codes: &[],
             });
         }
-        let properties = Properties::decode(&mut reader, Scope::Ack)?;
+        let properties = Properties::decode(&mut reader, PropertyScope::Ack)?;
         let codes = reader.rest();
         // Table 3-9.
-        check_codes(codes, |code| {
+        validate_codes(codes, |code| {
             matches!(code, 0x00 | 0x11 | 0x80 | 0x83 | 0x87 | 0x8f | 0x91)
         })?;
         Ok(Self {
@@ -142,7 +142,7 @@ impl<'a> UnsubAck<'a> {
         } else {
             &[]
         };
-        encode_answer(
+        encode_ack_codes(
             PacketType::UnsubAck,
             self.packet_id,
             self.properties,
@@ -156,13 +156,15 @@ impl<'a> UnsubAck<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{MALFORMED, PROTOCOL, packet, reason, reason_from_server};
+    use crate::test_support::{
+        MALFORMED, PROTOCOL, packet, reason_from_client, reason_from_server,
+    };
 
     const ALL: [Version; 3] = [Version::V31, Version::V311, Version::V5];
 
     fn unsubscribe(version: Version, packet_id: u8, payload: &[u8]) -> Option<crate::ReasonCode> {
         let properties: &[u8] = if version == Version::V5 { &[0] } else { &[] };
-        reason(
+        reason_from_client(
             &packet(0xa2, &[&[0, packet_id], properties, payload]),
             version,
         )

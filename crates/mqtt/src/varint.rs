@@ -30,8 +30,8 @@ pub fn encode_varint(mut value: u32, out: &mut Vec<u8>) {
 /// is longer than it needs to be [MQTT-1.5.5-1].
 #[inline]
 pub fn decode_varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, Error> {
-    match decode_padded(bytes)? {
-        Some((value, len)) if len != varint_len(value) => Err(Error::malformed(
+    match decode_varint_lenient(bytes)? {
+        Some((value, len)) if len != varint_len(value) => Err(Error::malformed_packet(
             "variable byte integer: longer than its value needs [MQTT-1.5.5-1]",
         )),
         decoded => Ok(decoded),
@@ -40,7 +40,7 @@ pub fn decode_varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, Error> {
 
 /// As [`decode_varint`], but `0x80 0x00` may stand for 0: before version 5 nothing forbids it.
 #[inline]
-pub(crate) fn decode_padded(bytes: &[u8]) -> Result<Option<(u32, usize)>, Error> {
+pub(crate) fn decode_varint_lenient(bytes: &[u8]) -> Result<Option<(u32, usize)>, Error> {
     let mut value = 0;
     for (at, &byte) in bytes.iter().take(4).enumerate() {
         value |= u32::from(byte & 0x7f) << (7 * at);
@@ -51,7 +51,7 @@ pub(crate) fn decode_padded(bytes: &[u8]) -> Result<Option<(u32, usize)>, Error>
     if bytes.len() < 4 {
         return Ok(None);
     }
-    Err(Error::malformed(
+    Err(Error::malformed_packet(
         "variable byte integer: longer than four bytes",
     ))
 }
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn a_fifth_byte_is_refused_when_the_fourth_announces_it() {
         assert!(decode_varint(&[0xff, 0xff, 0xff, 0xff]).is_err());
-        assert!(decode_padded(&[0xff, 0xff, 0xff, 0x80]).is_err());
+        assert!(decode_varint_lenient(&[0xff, 0xff, 0xff, 0x80]).is_err());
     }
 
     #[test]
@@ -84,6 +84,9 @@ mod tests {
         for bytes in [&[0x80, 0x00][..], &[0xff, 0x00], &[0x80, 0x80, 0x80, 0x00]] {
             assert!(decode_varint(bytes).is_err(), "{bytes:?}");
         }
-        assert_eq!(decode_padded(&[0xff, 0x80, 0x00]), Ok(Some((127, 3))));
+        assert_eq!(
+            decode_varint_lenient(&[0xff, 0x80, 0x00]),
+            Ok(Some((127, 3)))
+        );
     }
 }

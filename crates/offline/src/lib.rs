@@ -20,14 +20,14 @@ const MAX_INLINE_BYTES: usize = 4096;
 
 /// Which server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum QueueBackendKind {
     Redis,
     MySql,
 }
 
 /// How to reach it.
 #[derive(Clone)]
-pub struct Options {
+pub struct QueueBackendOptions {
     /// `redis://`, `rediss://` or `mysql://`, with user and password.
     pub url: String,
     /// Begins the names of keys and tables: letters, digits and `_`.
@@ -41,7 +41,7 @@ pub struct Options {
     pub max_body_bytes: u64,
 }
 
-impl fmt::Debug for Options {
+impl fmt::Debug for QueueBackendOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the address, which has a password in it.
         f.debug_struct("Options")
@@ -51,16 +51,23 @@ impl fmt::Debug for Options {
 }
 
 /// A backend; nothing is connected yet. The error says which option is wrong, without its value.
-pub fn backend(kind: Kind, options: &Options) -> Result<Box<dyn QueueBackend>, String> {
+pub fn create_backend(
+    kind: QueueBackendKind,
+    options: &QueueBackendOptions,
+) -> Result<Box<dyn QueueBackend>, String> {
     let is_fine = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if !(1..=32).contains(&options.prefix.len()) || !options.prefix.chars().all(is_fine) {
         return Err("prefix: expected 1 to 32 letters, digits or `_`".into());
     }
     match kind {
         #[cfg(feature = "redis")]
-        Kind::Redis => redis::Redis::new(options).map(|made| Box::new(made) as _),
+        QueueBackendKind::Redis => {
+            redis::RedisQueueBackend::new(options).map(|made| Box::new(made) as _)
+        }
         #[cfg(feature = "mysql")]
-        Kind::MySql => mysql::MySql::new(options).map(|made| Box::new(made) as _),
+        QueueBackendKind::MySql => {
+            mysql::MySqlQueueBackend::new(options).map(|made| Box::new(made) as _)
+        }
         #[allow(unreachable_patterns, reason = "the program may have both")]
         _ => Err("this program was built without it (Cargo features `redis`, `mysql`)".into()),
     }

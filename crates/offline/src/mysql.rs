@@ -14,22 +14,24 @@ use std::time::Duration;
 use bytes::Bytes;
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Opts, OptsBuilder};
-use store::{BackendError, Fetch, Group, Page, QueueBackend, QueueSummary, Stored};
+use store::{
+    BackendError, QueueBackend, QueueEntry, QueueFetch, QueueGroup, QueuePage, QueueSummary,
+};
 use tokio::runtime::Runtime;
 
-use crate::{MAX_INLINE_BYTES, Options};
+use crate::{MAX_INLINE_BYTES, QueueBackendOptions};
 
 const VERSION: u32 = 1;
 /// Rows a statement names.
-const ROWS: usize = 500;
+const MAX_ROWS_PER_STATEMENT: usize = 500;
 /// Text of a statement that has bodies in it, unless one is larger.
 const MAX_STATEMENT_BYTES: usize = 1 << 20;
 /// Entries of a session that go with one transaction.
-const END_ENTRIES: usize = 1000;
+const REMOVED_PER_TRANSACTION: usize = 1000;
 /// All that waits is counted at start.
-const RECOVER_WITHIN: Duration = Duration::from_secs(600);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(600);
 
-pub(crate) struct MySql {
+pub(crate) struct MySqlQueueBackend {
     runtime: Runtime,
     options: Opts,
     address: String,
@@ -49,8 +51,8 @@ pub(crate) struct MySql {
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-impl MySql {
-    pub(crate) fn new(options: &Options) -> std::result::Result<Self, String> {
+impl MySqlQueueBackend {
+    pub(crate) fn new(options: &QueueBackendOptions) -> std::result::Result<Self, String> {
         let wrong = |_| "expected mysql://USER:PASSWORD@HOST:PORT/DATABASE".to_owned();
         let parsed = Opts::from_url(&options.url).map_err(wrong)?;
         let address = format!("{}:{}", parsed.ip_or_hostname(), parsed.tcp_port());
@@ -100,28 +102,29 @@ impl MySql {
             return Ok(());
         }
         let made = Conn::new(self.options.clone());
-        let made = within(&self.runtime, self.connect_timeout, made)?;
+        let made = run_with_timeout(&self.runtime, self.connect_timeout, made)?;
         let id = made.id();
         self.connection = Some(made);
         if self.last_id != 0 && self.last_id < id {
             // The connection before may still hold locks.
             let kill = format!("KILL {}", self.last_id);
             // Refused if it is gone; the answer says nothing else.
-            let _ = self.with(|conn| Box::pin(conn.query_drop(kill)));
+            let _ = self.with_connection(|conn| Box::pin(conn.query_drop(kill)));
             if self.connection.is_none() {
                 let made = Conn::new(self.options.clone());
-                self.connection = Some(within(&self.runtime, self.connect_timeout, made)?);
+                self.connection =
+                    Some(run_with_timeout(&self.runtime, self.connect_timeout, made)?);
             }
         }
         self.last_id = self.connection.as_ref().map_or(id, Conn::id);
         let wait_s = self.command_timeout.as_secs().max(1);
-        self.run(format!(
+        self.execute(format!(
             "SET SESSION innodb_lock_wait_timeout = {wait_s}, autocommit = 1, sql_mode = ''"
         ))?;
         if self.owner.is_empty() {
             return Ok(());
         }
-        match self.meta()? {
+        match self.read_meta()? {
             Some((_, owner, _)) if owner != self.owner => {
                 self.connection = None;
                 Err(BackendError::new("another node has taken the queues"))
@@ -137,14 +140,14 @@ impl MySql {
                     has = found.map_or(0, |(_, _, applied)| applied),
                     "the server has lost queued messages it had acknowledged"
                 );
-                self.make_tables()?;
-                self.claim(self.applied)
+                self.create_tables()?;
+                self.claim_ownership(self.applied)
             }
         }
     }
 
     /// Asks over the connection, which ends with any error.
-    fn with<T>(
+    fn with_connection<T>(
         &mut self,
         ask: impl for<'c> FnOnce(
             &'c mut Conn,
@@ -155,36 +158,36 @@ impl MySql {
         let connection =
             (self.connection.as_mut()).ok_or_else(|| BackendError::new("not connected"))?;
         let limit = match self.owner.is_empty() {
-            true => RECOVER_WITHIN,
+            true => RECOVERY_TIMEOUT,
             false => self.command_timeout,
         };
-        let answer = within(&self.runtime, limit, ask(connection));
+        let answer = run_with_timeout(&self.runtime, limit, ask(connection));
         if answer.is_err() {
             self.connection = None;
         }
         answer
     }
 
-    fn run(&mut self, statement: String) -> Result<()> {
-        self.with(|conn| Box::pin(conn.query_drop(statement)))
+    fn execute(&mut self, statement: String) -> Result<()> {
+        self.with_connection(|conn| Box::pin(conn.query_drop(statement)))
     }
 
-    fn rows<T>(&mut self, statement: String) -> Result<Vec<T>>
+    fn query_rows<T>(&mut self, statement: String) -> Result<Vec<T>>
     where
         T: mysql_async::prelude::FromRow + Send + 'static,
     {
-        self.with(|conn| Box::pin(conn.query(statement)))
+        self.with_connection(|conn| Box::pin(conn.query(statement)))
     }
 
-    fn meta(&mut self) -> Result<Option<(u32, String, u64)>> {
+    fn read_meta(&mut self) -> Result<Option<(u32, String, u64)>> {
         let p = &self.prefix;
-        let rows = self.rows(format!(
+        let rows = self.query_rows(format!(
             "SELECT version, owner, last_group FROM {p}_meta WHERE id = 1"
         ))?;
         Ok(rows.into_iter().next())
     }
 
-    fn make_tables(&mut self) -> Result<()> {
+    fn create_tables(&mut self) -> Result<()> {
         let p = self.prefix.clone();
         for table in [
             "meta (id TINYINT UNSIGNED NOT NULL PRIMARY KEY, version INT UNSIGNED NOT NULL, \
@@ -197,7 +200,7 @@ impl MySql {
             "received (session BIGINT UNSIGNED NOT NULL, packet_id SMALLINT UNSIGNED NOT NULL, \
              PRIMARY KEY (session, packet_id))",
         ] {
-            self.run(format!(
+            self.execute(format!(
                 "CREATE TABLE IF NOT EXISTS {p}_{table} ENGINE=InnoDB"
             ))?;
         }
@@ -205,18 +208,18 @@ impl MySql {
     }
 
     /// Says whose the queues are.
-    fn claim(&mut self, applied: u64) -> Result<()> {
+    fn claim_ownership(&mut self, applied: u64) -> Result<()> {
         let (p, owner) = (&self.prefix, &self.owner);
         let claim = format!(
             "REPLACE INTO {p}_meta (id, version, owner, last_group) VALUES (1, {VERSION}, '{owner}', {applied})"
         );
-        self.run(claim)?;
+        self.execute(claim)?;
         self.applied = applied;
         Ok(())
     }
 
     fn check_server(&mut self) -> Result<()> {
-        let max: Vec<u64> = self.rows("SELECT @@max_allowed_packet".into())?;
+        let max: Vec<u64> = self.query_rows("SELECT @@max_allowed_packet".into())?;
         let needed = 2 * self.max_body_bytes + (64 << 10);
         match max.first() {
             Some(&max) if max < needed => Err(BackendError(format!(
@@ -227,10 +230,10 @@ impl MySql {
         }
     }
 
-    fn write(&mut self, group: &Group<'_>) -> Result<()> {
+    fn write(&mut self, group: &QueueGroup<'_>) -> Result<()> {
         let p = self.prefix.clone();
-        self.run("START TRANSACTION".into())?;
-        self.run(format!(
+        self.execute("START TRANSACTION".into())?;
+        self.execute(format!(
             "UPDATE {p}_meta SET last_group = {} WHERE id = 1 AND owner = '{}' AND last_group = {}",
             group.number,
             self.owner,
@@ -246,15 +249,15 @@ impl MySql {
         self.write_changes(group)?;
         let done = group.changes.iter().filter(|change| change.done);
         let done: Vec<(u64, u64)> = done.map(|change| (change.session, change.seq)).collect();
-        for done in done.chunks(ROWS) {
-            self.remove(done)?;
+        for done in done.chunks(MAX_ROWS_PER_STATEMENT) {
+            self.remove_entries(done)?;
         }
         for (is_taken, statement) in [(true, "REPLACE INTO"), (false, "DELETE FROM")] {
             let ids = group.received.iter().filter(|(.., is)| *is == is_taken);
             let ids: Vec<String> = ids.map(|(s, id, _)| format!("({s},{id})")).collect();
-            for ids in ids.chunks(ROWS) {
+            for ids in ids.chunks(MAX_ROWS_PER_STATEMENT) {
                 let ids = ids.join(",");
-                self.run(match is_taken {
+                self.execute(match is_taken {
                     true => format!("{statement} {p}_received VALUES {ids}"),
                     false => {
                         format!("{statement} {p}_received WHERE (session, packet_id) IN ({ids})")
@@ -262,45 +265,46 @@ impl MySql {
                 })?;
             }
         }
-        self.run("COMMIT".into())
+        self.execute("COMMIT".into())
     }
 
-    fn write_entries(&mut self, group: &Group<'_>) -> Result<()> {
+    fn write_entries(&mut self, group: &QueueGroup<'_>) -> Result<()> {
         let p = self.prefix.clone();
         let into = format!("INSERT INTO {p}_message (id, entries, body) VALUES ");
-        let mut rows = Rows::new(into, " ON DUPLICATE KEY UPDATE entries = VALUES(entries)");
+        let mut rows =
+            MultiRowStatement::new(into, " ON DUPLICATE KEY UPDATE entries = VALUES(entries)");
         for (at, message) in group.messages.iter().enumerate() {
-            if message.entries > 0 && is_beside(group, at) {
+            if message.entries > 0 && has_separate_body(group, at) {
                 self.has_messages = true;
-                let text = rows.row();
-                let id = id_of(group.number, at as u32);
+                let text = rows.begin_row();
+                let id = message_id(group.number, at as u32);
                 let _ = write!(text, "({id},{},", message.entries);
                 put_hex(text, message.body);
                 text.push(')');
-                if let Some(statement) = rows.full() {
-                    self.run(statement)?;
+                if let Some(statement) = rows.take_full() {
+                    self.execute(statement)?;
                 }
             }
         }
-        if let Some(statement) = rows.rest() {
-            self.run(statement)?;
+        if let Some(statement) = rows.take_rest() {
+            self.execute(statement)?;
         }
         let into = format!(
             "INSERT INTO {p}_entry (session, seq, packet_id, released, message, size, attributes, body) VALUES "
         );
-        let mut rows = Rows::new(
+        let mut rows = MultiRowStatement::new(
             into,
             " ON DUPLICATE KEY UPDATE packet_id = VALUES(packet_id), released = VALUES(released), \
              message = VALUES(message), size = VALUES(size), attributes = VALUES(attributes), body = VALUES(body)",
         );
         for entry in &group.entries {
             let body = group.messages[entry.message as usize].body;
-            let is_beside = is_beside(group, entry.message as usize);
+            let is_beside = has_separate_body(group, entry.message as usize);
             let message = match is_beside {
-                true => id_of(group.number, entry.message),
+                true => message_id(group.number, entry.message),
                 false => 0,
             };
-            let text = rows.row();
+            let text = rows.begin_row();
             let _ = write!(
                 text,
                 "({},{},{},{},{message},{},",
@@ -314,17 +318,17 @@ impl MySql {
             text.push(',');
             put_hex(text, if is_beside { &[] } else { body });
             text.push(')');
-            if let Some(statement) = rows.full() {
-                self.run(statement)?;
+            if let Some(statement) = rows.take_full() {
+                self.execute(statement)?;
             }
         }
-        match rows.rest() {
-            Some(statement) => self.run(statement),
+        match rows.take_rest() {
+            Some(statement) => self.execute(statement),
             None => Ok(()),
         }
     }
 
-    fn write_changes(&mut self, group: &Group<'_>) -> Result<()> {
+    fn write_changes(&mut self, group: &QueueGroup<'_>) -> Result<()> {
         let p = self.prefix.clone();
         let left = || group.changes.iter().filter(|change| !change.done);
         let sent = left().filter_map(|change| {
@@ -335,18 +339,18 @@ impl MySql {
             ))
         });
         let sent: Vec<String> = sent.collect();
-        for sent in sent.chunks(ROWS) {
+        for sent in sent.chunks(MAX_ROWS_PER_STATEMENT) {
             let sent = sent.join(" UNION ALL ");
-            self.run(format!(
+            self.execute(format!(
                 "UPDATE ({sent}) c STRAIGHT_JOIN {p}_entry e ON e.session = c.s AND e.seq = c.q SET e.packet_id = c.i"
             ))?;
         }
         let released = left().filter(|change| change.released);
         let released: Vec<(u64, u64)> = released.map(|c| (c.session, c.seq)).collect();
-        for released in released.chunks(ROWS) {
-            let keys = keys(released);
+        for released in released.chunks(MAX_ROWS_PER_STATEMENT) {
+            let keys = key_table(released);
             // Its body goes with the entry: it may be shared.
-            self.run(format!(
+            self.execute(format!(
                 "UPDATE ({keys}) c STRAIGHT_JOIN {p}_entry e ON e.session = c.s AND e.seq = c.q SET e.released = 1"
             ))?;
         }
@@ -354,35 +358,35 @@ impl MySql {
     }
 
     /// Removes entries, and bodies nobody wants any more.
-    fn remove(&mut self, entries: &[(u64, u64)]) -> Result<()> {
+    fn remove_entries(&mut self, entries: &[(u64, u64)]) -> Result<()> {
         let p = self.prefix.clone();
-        let keys = keys(entries);
+        let keys = key_table(entries);
         let on = "ON e.session = c.s AND e.seq = c.q";
         if self.has_messages {
-            let used: Vec<(u64, i64)> = self.rows(format!(
+            let used: Vec<(u64, i64)> = self.query_rows(format!(
                 "SELECT e.message, COUNT(*) FROM ({keys}) c STRAIGHT_JOIN {p}_entry e {on} WHERE e.message <> 0 \
                  GROUP BY e.message"
             ))?;
-            self.let_go(&used)?;
+            self.release_bodies(&used)?;
         }
-        self.run(format!(
+        self.execute(format!(
             "DELETE e FROM ({keys}) c STRAIGHT_JOIN {p}_entry e {on}"
         ))
     }
 
-    fn let_go(&mut self, used: &[(u64, i64)]) -> Result<()> {
+    fn release_bodies(&mut self, used: &[(u64, i64)]) -> Result<()> {
         let p = self.prefix.clone();
         let mut by_count: HashMap<i64, Vec<String>> = HashMap::new();
         for (id, count) in used {
             by_count.entry(*count).or_default().push(id.to_string());
         }
         for (count, ids) in by_count {
-            for ids in ids.chunks(ROWS) {
+            for ids in ids.chunks(MAX_ROWS_PER_STATEMENT) {
                 let ids = ids.join(",");
-                self.run(format!(
+                self.execute(format!(
                     "UPDATE {p}_message SET entries = entries - {count} WHERE id IN ({ids})"
                 ))?;
-                self.run(format!(
+                self.execute(format!(
                     "DELETE FROM {p}_message WHERE id IN ({ids}) AND entries <= 0"
                 ))?;
             }
@@ -391,27 +395,27 @@ impl MySql {
     }
 
     /// Removes some entries of a session; `false`: there are none left.
-    fn end_some(&mut self, session: u64) -> Result<bool> {
+    fn remove_some_entries(&mut self, session: u64) -> Result<bool> {
         let p = self.prefix.clone();
-        let seqs: Vec<u64> = self.rows(format!(
-            "SELECT seq FROM {p}_entry WHERE session = {session} ORDER BY seq LIMIT {END_ENTRIES}"
+        let seqs: Vec<u64> = self.query_rows(format!(
+            "SELECT seq FROM {p}_entry WHERE session = {session} ORDER BY seq LIMIT {REMOVED_PER_TRANSACTION}"
         ))?;
         if seqs.is_empty() {
             return Ok(false);
         }
         let entries: Vec<(u64, u64)> = seqs.into_iter().map(|seq| (session, seq)).collect();
-        self.run("START TRANSACTION".into())?;
-        for entries in entries.chunks(ROWS) {
-            self.remove(entries)?;
+        self.execute("START TRANSACTION".into())?;
+        for entries in entries.chunks(MAX_ROWS_PER_STATEMENT) {
+            self.remove_entries(entries)?;
         }
-        self.run("COMMIT".into())?;
-        Ok(entries.len() == END_ENTRIES)
+        self.execute("COMMIT".into())?;
+        Ok(entries.len() == REMOVED_PER_TRANSACTION)
     }
 
     fn summaries(&mut self) -> Result<HashMap<u64, QueueSummary>> {
         let p = self.prefix.clone();
         let mut summaries: HashMap<u64, QueueSummary> = HashMap::new();
-        let rows: Vec<(u64, u64, u64, u64, u64)> = self.rows(format!(
+        let rows: Vec<(u64, u64, u64, u64, u64)> = self.query_rows(format!(
             "SELECT session, COUNT(*), CAST(SUM(size) AS UNSIGNED), MIN(seq), MAX(seq) FROM {p}_entry GROUP BY session"
         ))?;
         for (session, messages, bytes, first_seq, last_seq) in rows {
@@ -424,19 +428,19 @@ impl MySql {
                 received: Vec::new(),
             };
         }
-        let rows: Vec<(u64, u16)> = self.rows(format!(
+        let rows: Vec<(u64, u16)> = self.query_rows(format!(
             "SELECT session, packet_id FROM {p}_received ORDER BY session, packet_id"
         ))?;
         for (session, id) in rows {
             summaries.entry(session).or_default().received.push(id);
         }
-        let messages: Vec<u64> = self.rows(format!("SELECT id FROM {p}_message LIMIT 1"))?;
+        let messages: Vec<u64> = self.query_rows(format!("SELECT id FROM {p}_message LIMIT 1"))?;
         self.has_messages = !messages.is_empty();
         Ok(summaries)
     }
 }
 
-impl QueueBackend for MySql {
+impl QueueBackend for MySqlQueueBackend {
     fn name(&self) -> String {
         format!("MySQL at {}", self.address)
     }
@@ -444,8 +448,8 @@ impl QueueBackend for MySql {
     fn recover(&mut self, owner: &str, each: &mut dyn FnMut(u64, QueueSummary)) -> Result<u64> {
         self.connect()?;
         self.check_server()?;
-        self.make_tables()?;
-        let meta = self.meta()?;
+        self.create_tables()?;
+        let meta = self.read_meta()?;
         if let Some((version, found, _)) = &meta
             && (*version != VERSION || found != owner)
         {
@@ -459,11 +463,11 @@ impl QueueBackend for MySql {
             each(session, summary);
         }
         self.owner = owner.to_owned();
-        self.claim(meta.map_or(0, |(_, _, applied)| applied))?;
+        self.claim_ownership(meta.map_or(0, |(_, _, applied)| applied))?;
         Ok(self.applied)
     }
 
-    fn apply(&mut self, group: &Group<'_>) -> Result<()> {
+    fn apply(&mut self, group: &QueueGroup<'_>) -> Result<()> {
         self.connect()?;
         if self.applied >= group.number {
             return Ok(());
@@ -477,24 +481,24 @@ impl QueueBackend for MySql {
         written
     }
 
-    fn end(&mut self, sessions: &[u64]) -> Result<()> {
+    fn end_sessions(&mut self, sessions: &[u64]) -> Result<()> {
         self.connect()?;
         let p = self.prefix.clone();
-        for sessions in sessions.chunks(ROWS) {
+        for sessions in sessions.chunks(MAX_ROWS_PER_STATEMENT) {
             let ids: Vec<String> = sessions.iter().map(u64::to_string).collect();
             let ids = ids.join(",");
-            let filled: Vec<u64> = self.rows(format!(
+            let filled: Vec<u64> = self.query_rows(format!(
                 "SELECT DISTINCT session FROM {p}_entry WHERE session IN ({ids})"
             ))?;
             for session in filled {
-                while self.end_some(session)? {}
+                while self.remove_some_entries(session)? {}
             }
-            self.run(format!("DELETE FROM {p}_received WHERE session IN ({ids})"))?;
+            self.execute(format!("DELETE FROM {p}_received WHERE session IN ({ids})"))?;
         }
         Ok(())
     }
 
-    fn fetch(&mut self, wanted: &[Fetch]) -> Result<Vec<Page>> {
+    fn fetch(&mut self, wanted: &[QueueFetch]) -> Result<Vec<QueuePage>> {
         self.connect()?;
         let p = self.prefix.clone();
         let parts = wanted.iter().enumerate().map(|(nth, fetch)| {
@@ -507,10 +511,10 @@ impl QueueBackend for MySql {
             )
         });
         let statement = parts.collect::<Vec<_>>().join(" UNION ALL ");
-        let mut rows: Vec<Row> = self.rows(statement)?;
+        let mut rows: Vec<FetchedRow> = self.query_rows(statement)?;
         rows.sort_unstable_by_key(|row| (row.0, row.1));
-        let mut pages: Vec<Page> = (wanted.iter())
-            .map(|fetch| Page {
+        let mut pages: Vec<QueuePage> = (wanted.iter())
+            .map(|fetch| QueuePage {
                 session: fetch.session,
                 entries: Vec::new(),
                 is_last: true,
@@ -530,7 +534,7 @@ impl QueueBackend for MySql {
             if message != 0 && !released {
                 beside.push((nth, page.entries.len(), message));
             }
-            page.entries.push(Stored {
+            page.entries.push(QueueEntry {
                 seq,
                 packet_id,
                 released,
@@ -542,10 +546,10 @@ impl QueueBackend for MySql {
         ids.sort_unstable();
         ids.dedup();
         let mut bodies: HashMap<u64, Bytes> = HashMap::new();
-        for ids in ids.chunks(ROWS) {
+        for ids in ids.chunks(MAX_ROWS_PER_STATEMENT) {
             let ids: Vec<String> = ids.iter().map(u64::to_string).collect();
             let ids = ids.join(",");
-            let rows: Vec<(u64, Vec<u8>)> = self.rows(format!(
+            let rows: Vec<(u64, Vec<u8>)> = self.query_rows(format!(
                 "SELECT id, body FROM {p}_message WHERE id IN ({ids})"
             ))?;
             bodies.extend(rows.into_iter().map(|(id, body)| (id, body.into())));
@@ -558,9 +562,9 @@ impl QueueBackend for MySql {
 }
 
 /// Which fetch, sequence number, packet id, released, message, size, attributes, body.
-type Row = (usize, u64, u16, bool, u64, u32, Vec<u8>, Vec<u8>);
+type FetchedRow = (usize, u64, u16, bool, u64, u32, Vec<u8>, Vec<u8>);
 
-fn within<T>(
+fn run_with_timeout<T>(
     runtime: &Runtime,
     limit: Duration,
     answer: impl Future<Output = std::result::Result<T, mysql_async::Error>>,
@@ -572,17 +576,17 @@ fn within<T>(
     }
 }
 
-fn is_beside(group: &Group<'_>, message: usize) -> bool {
+fn has_separate_body(group: &QueueGroup<'_>, message: usize) -> bool {
     let message = &group.messages[message];
     message.entries > 1 || message.body.len() > MAX_INLINE_BYTES
 }
 
-fn id_of(group: u64, message: u32) -> u64 {
+fn message_id(group: u64, message: u32) -> u64 {
     group << 20 | u64::from(message)
 }
 
 /// A table of these keys.
-fn keys(entries: &[(u64, u64)]) -> String {
+fn key_table(entries: &[(u64, u64)]) -> String {
     let keys = entries.iter().map(|(s, q)| format!("SELECT {s} s, {q} q"));
     keys.collect::<Vec<_>>().join(" UNION ALL ")
 }
@@ -599,13 +603,13 @@ fn put_hex(text: &mut String, bytes: &[u8]) {
 }
 
 /// Statements of many rows.
-struct Rows {
+struct MultiRowStatement {
     head: String,
     tail: &'static str,
     text: String,
 }
 
-impl Rows {
+impl MultiRowStatement {
     fn new(head: String, tail: &'static str) -> Self {
         Self {
             head,
@@ -615,7 +619,7 @@ impl Rows {
     }
 
     /// Where the next row is to be written.
-    fn row(&mut self) -> &mut String {
+    fn begin_row(&mut self) -> &mut String {
         let before = if self.text.is_empty() {
             &self.head
         } else {
@@ -625,13 +629,13 @@ impl Rows {
         &mut self.text
     }
 
-    fn full(&mut self) -> Option<String> {
+    fn take_full(&mut self) -> Option<String> {
         (self.text.len() > MAX_STATEMENT_BYTES)
-            .then(|| self.rest())
+            .then(|| self.take_rest())
             .flatten()
     }
 
-    fn rest(&mut self) -> Option<String> {
+    fn take_rest(&mut self) -> Option<String> {
         if self.text.is_empty() {
             return None;
         }

@@ -1,7 +1,7 @@
 //! Queues in Redis.
 //!
 //! `P:owner` (layout version and owner), `P:group` (number of the last group), `P:q:SESSION` (sorted set: entries by
-//! sequence number), `P:s:SESSION` (hash: `eSEQ` packet id, `xSEQ` released, `rID` received), `P:m:ID` and `P:n:ID` (a body
+//! sequence number), `P:s:SESSION` (hash: `eSEQ` packet id, `xSEQ` released, `rID` received), `P:m:MESSAGE_ID_BYTES` and `P:n:MESSAGE_ID_BYTES` (a body
 //! that stands beside, and how many entries it has).
 //!
 //! A group is one MULTI. Each ends by watching `P:group` for the next, so that the transaction of a connection that was
@@ -12,22 +12,25 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use redis::{Client, Connection, ConnectionLike as _, IntoConnectionInfo as _, Value};
-use store::{BackendError, Fetch, Group, NewEntry, Page, QueueBackend, QueueSummary, Stored};
+use store::{
+    BackendError, NewEntry, QueueBackend, QueueEntry, QueueFetch, QueueGroup, QueuePage,
+    QueueSummary,
+};
 
-use crate::{MAX_INLINE_BYTES, Options};
+use crate::{MAX_INLINE_BYTES, QueueBackendOptions};
 
 const VERSION: &str = "1";
 /// Entries of a session that go with one call.
-const END_ENTRIES: usize = 1000;
+const REMOVED_PER_CALL: usize = 1000;
 /// Sequence number, length of body, kind.
-const HEAD: usize = 13;
+const MEMBER_HEAD_BYTES: usize = 13;
 /// Group and number of the message in it.
-const ID: usize = 12;
-const INLINE: u8 = 0;
-const BESIDE: u8 = 1;
+const MESSAGE_ID_BYTES: usize = 12;
+const BODY_INLINE: u8 = 0;
+const BODY_SEPARATE: u8 = 1;
 
 /// Takes bodies that stand beside from entries that are gone.
-const LET_GO: &str = r"
+const RELEASE_BODIES_LUA: &str = r"
 local function let_go(found)
   for _, m in ipairs(found) do
     if string.byte(m, 13) == 1 then
@@ -40,7 +43,7 @@ local function let_go(found)
 end
 ";
 /// Session, first and last sequence number, again and again.
-const DONE: &str = r"
+const COMPLETE_ENTRIES_SCRIPT: &str = r"
 for i = 2, #ARGV, 3 do
   local q, s = ARGV[1] .. ':q:' .. ARGV[i], ARGV[1] .. ':s:' .. ARGV[i]
   local found = redis.call('ZRANGEBYSCORE', q, ARGV[i + 1], ARGV[i + 2])
@@ -55,7 +58,7 @@ for i = 2, #ARGV, 3 do
 end
 return 0
 ";
-const END: &str = r"
+const END_SESSION_SCRIPT: &str = r"
 local q = ARGV[1] .. ':q:' .. ARGV[2]
 local found = redis.call('ZRANGE', q, 0, ARGV[3] - 1)
 if #found == 0 then
@@ -67,7 +70,7 @@ let_go(found)
 return #found
 ";
 /// Number of entries, bytes of bodies, first and last sequence number.
-const SUMMARY: &str = r"
+const SUMMARY_SCRIPT: &str = r"
 local n, bytes = redis.call('ZCARD', ARGV[1]), 0
 for at = 0, n - 1, 500 do
   for _, m in ipairs(redis.call('ZRANGE', ARGV[1], at, at + 499)) do
@@ -81,7 +84,7 @@ local last = redis.call('ZRANGE', ARGV[1], -1, -1)[1]
 return {n, bytes, string.sub(first, 1, 8), string.sub(last, 1, 8)}
 ";
 
-pub(crate) struct Redis {
+pub(crate) struct RedisQueueBackend {
     client: Client,
     address: String,
     prefix: String,
@@ -96,8 +99,8 @@ pub(crate) struct Redis {
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-impl Redis {
-    pub(crate) fn new(options: &Options) -> std::result::Result<Self, String> {
+impl RedisQueueBackend {
+    pub(crate) fn new(options: &QueueBackendOptions) -> std::result::Result<Self, String> {
         let wrong =
             |_| "expected redis://USER:PASSWORD@HOST:PORT/NUMBER, or rediss:// for TLS".to_owned();
         let info = options.url.as_str().into_connection_info().map_err(wrong)?;
@@ -141,7 +144,7 @@ impl Redis {
         if self.owner.is_empty() {
             return Ok(());
         }
-        let (owner, applied) = self.watch()?;
+        let (owner, applied) = self.watch_group_number()?;
         if owner.as_deref().is_some_and(|owner| owner != self.owner) {
             self.connection = None;
             return Err(BackendError::new("another node has taken the queues"));
@@ -153,15 +156,15 @@ impl Redis {
                 has = applied,
                 "the server has lost queued messages it had acknowledged; it has to write to disk (appendonly yes)"
             );
-            self.claim(self.applied)?;
+            self.claim_ownership(self.applied)?;
         } else {
             self.applied = applied;
         }
         Ok(())
     }
 
-    fn watch(&mut self) -> Result<(Option<String>, u64)> {
-        let mut wire = Wire::default();
+    fn watch_group_number(&mut self) -> Result<(Option<String>, u64)> {
+        let mut wire = CommandBuffer::default();
         let group = self.key("group");
         wire.command(&[b"WATCH", group.as_bytes()]);
         wire.command(&[b"GET", self.key("owner").as_bytes()]);
@@ -172,8 +175,8 @@ impl Redis {
     }
 
     /// Says whose the queues are, and watches.
-    fn claim(&mut self, applied: u64) -> Result<()> {
-        let mut wire = Wire::default();
+    fn claim_ownership(&mut self, applied: u64) -> Result<()> {
+        let mut wire = CommandBuffer::default();
         wire.command(&[b"UNWATCH"]);
         let group = self.key("group");
         wire.command(&[b"SET", group.as_bytes(), applied.to_string().as_bytes()]);
@@ -189,7 +192,7 @@ impl Redis {
     }
 
     /// Sends all and gives the answers; any error ends the connection.
-    fn send(&mut self, wire: &Wire) -> Result<Vec<Value>> {
+    fn send(&mut self, wire: &CommandBuffer) -> Result<Vec<Value>> {
         let answers = self.exchange(wire);
         if answers.is_err() {
             self.connection = None;
@@ -197,7 +200,7 @@ impl Redis {
         answers
     }
 
-    fn exchange(&mut self, wire: &Wire) -> Result<Vec<Value>> {
+    fn exchange(&mut self, wire: &CommandBuffer) -> Result<Vec<Value>> {
         let connection =
             (self.connection.as_mut()).ok_or_else(|| BackendError::new("not connected"))?;
         let answers = connection.req_packed_commands(&wire.bytes, 0, wire.commands);
@@ -208,10 +211,10 @@ impl Redis {
             .map_err(BackendError::new)
     }
 
-    fn put_entries(&self, group: &Group<'_>, wire: &mut Wire) {
+    fn put_entries(&self, group: &QueueGroup<'_>, wire: &mut CommandBuffer) {
         for (at, message) in group.messages.iter().enumerate() {
-            if message.entries > 0 && is_beside(group, at) {
-                let id = id_of(group.number, at as u32);
+            if message.entries > 0 && has_separate_body(group, at) {
+                let id = message_id(group.number, at as u32);
                 let body = self.id_key("m", &id);
                 wire.command(&[b"SET", &body, message.body]);
                 let count = message.entries.to_string();
@@ -219,12 +222,12 @@ impl Redis {
             }
         }
         for entries in group.entries.chunk_by(|a, b| a.session == b.session) {
-            wire.begin(2 + 2 * entries.len());
+            wire.begin_command(2 + 2 * entries.len());
             wire.arg(b"ZADD");
             wire.arg(self.key(&format!("q:{}", entries[0].session)).as_bytes());
             for entry in entries {
                 wire.arg(entry.seq.to_string().as_bytes());
-                wire.arg(&member(group, entry));
+                wire.arg(&encode_member(group, entry));
             }
         }
     }
@@ -236,7 +239,7 @@ impl Redis {
         key
     }
 
-    fn put_states(&self, group: &Group<'_>, wire: &mut Wire) {
+    fn put_states(&self, group: &QueueGroup<'_>, wire: &mut CommandBuffer) {
         // Fields to set, with their values, and fields to take away, by session.
         let mut states: HashMap<u64, (Vec<String>, Vec<String>)> = HashMap::new();
         let mut set = |session: u64, field: String, value: Option<String>| {
@@ -279,7 +282,7 @@ impl Redis {
             let key = self.key(&format!("s:{session}"));
             for (name, fields) in [(&b"HSET"[..], set), (b"HDEL", gone)] {
                 if !fields.is_empty() {
-                    wire.begin(2 + fields.len());
+                    wire.begin_command(2 + fields.len());
                     wire.arg(name);
                     wire.arg(key.as_bytes());
                     fields.iter().for_each(|field| wire.arg(field.as_bytes()));
@@ -288,7 +291,7 @@ impl Redis {
         }
     }
 
-    fn put_done(&self, group: &Group<'_>, wire: &mut Wire) {
+    fn put_completions(&self, group: &QueueGroup<'_>, wire: &mut CommandBuffer) {
         // Runs of sequence numbers without gaps: (session, first, last).
         let mut runs: Vec<(u64, u64, u64)> = Vec::new();
         for change in group.changes.iter().filter(|change| change.done) {
@@ -304,9 +307,14 @@ impl Redis {
         if runs.is_empty() {
             return;
         }
-        wire.begin(4 + 3 * runs.len());
+        wire.begin_command(4 + 3 * runs.len());
         // The whole text: a server that has lost a script it was to remember would apply a group in part.
-        for part in ["EVAL", &format!("{LET_GO}{DONE}"), "0", &self.prefix] {
+        for part in [
+            "EVAL",
+            &format!("{RELEASE_BODIES_LUA}{COMPLETE_ENTRIES_SCRIPT}"),
+            "0",
+            &self.prefix,
+        ] {
             wire.arg(part.as_bytes());
         }
         for (session, first, last) in runs {
@@ -317,7 +325,7 @@ impl Redis {
     }
 
     /// Calls `each` with the names of keys that begin so.
-    fn scan(
+    fn scan_keys(
         &mut self,
         kind: &str,
         mut each: impl FnMut(&mut Self, &[u64]) -> Result<()>,
@@ -325,7 +333,7 @@ impl Redis {
         let start = self.key(&format!("{kind}:"));
         let (mut cursor, mut seen) = ("0".to_owned(), HashSet::new());
         loop {
-            let mut wire = Wire::default();
+            let mut wire = CommandBuffer::default();
             let pattern = format!("{start}*");
             wire.command(&[
                 b"SCAN",
@@ -353,11 +361,11 @@ impl Redis {
 
     fn summaries(&mut self) -> Result<HashMap<u64, QueueSummary>> {
         let mut summaries: HashMap<u64, QueueSummary> = HashMap::new();
-        self.scan("q", |redis, sessions| {
-            let mut wire = Wire::default();
+        self.scan_keys("q", |redis, sessions| {
+            let mut wire = CommandBuffer::default();
             for session in sessions {
                 let key = redis.key(&format!("q:{session}"));
-                wire.command(&[b"EVAL", SUMMARY.as_bytes(), b"0", key.as_bytes()]);
+                wire.command(&[b"EVAL", SUMMARY_SCRIPT.as_bytes(), b"0", key.as_bytes()]);
             }
             for (session, answer) in sessions.iter().zip(redis.send(&wire)?) {
                 let mut parts = array(answer).into_iter();
@@ -373,8 +381,8 @@ impl Redis {
             }
             Ok(())
         })?;
-        self.scan("s", |redis, sessions| {
-            let mut wire = Wire::default();
+        self.scan_keys("s", |redis, sessions| {
+            let mut wire = CommandBuffer::default();
             for session in sessions {
                 let key = redis.key(&format!("s:{session}"));
                 wire.command(&[b"HKEYS", key.as_bytes()]);
@@ -394,8 +402,8 @@ impl Redis {
     }
 
     /// Entries as they stand there, and what is known of their being sent.
-    fn read(&mut self, wanted: &[Fetch]) -> Result<Vec<Found>> {
-        let mut wire = Wire::default();
+    fn read_entries(&mut self, wanted: &[QueueFetch]) -> Result<Vec<RawPage>> {
+        let mut wire = CommandBuffer::default();
         for fetch in wanted {
             let queue = self.key(&format!("q:{}", fetch.session));
             let from = fetch.from_seq.to_string();
@@ -421,19 +429,19 @@ impl Redis {
             while let (Some(field), Some(value)) = (state.next(), state.next()) {
                 fields.insert(text(field).unwrap_or_default(), value);
             }
-            found.push(Found::new(fetch, members, &fields));
+            found.push(RawPage::new(fetch, members, &fields));
         }
         Ok(found)
     }
 
-    fn read_bodies(&mut self, found: &[Found]) -> Result<HashMap<Bytes, Bytes>> {
+    fn read_bodies(&mut self, found: &[RawPage]) -> Result<HashMap<Bytes, Bytes>> {
         let ids = found.iter().flat_map(|found| &found.entries);
         let ids: HashSet<Bytes> = ids.filter_map(|(_, beside)| beside.clone()).collect();
         let ids: Vec<Bytes> = ids.into_iter().collect();
         if ids.is_empty() {
             return Ok(HashMap::new());
         }
-        let mut wire = Wire::default();
+        let mut wire = CommandBuffer::default();
         for id in &ids {
             wire.command(&[b"GET", &self.id_key("m", id)]);
         }
@@ -443,14 +451,14 @@ impl Redis {
     }
 }
 
-impl QueueBackend for Redis {
+impl QueueBackend for RedisQueueBackend {
     fn name(&self) -> String {
         format!("Redis at {}", self.address)
     }
 
     fn recover(&mut self, owner: &str, each: &mut dyn FnMut(u64, QueueSummary)) -> Result<u64> {
         self.connect()?;
-        let (found, applied) = self.watch()?;
+        let (found, applied) = self.watch_group_number()?;
         let expected = format!("{VERSION} {owner}");
         if let Some(found) = found
             && found != expected
@@ -464,20 +472,20 @@ impl QueueBackend for Redis {
             each(session, summary);
         }
         self.owner = expected;
-        self.claim(applied)?;
+        self.claim_ownership(applied)?;
         Ok(applied)
     }
 
-    fn apply(&mut self, group: &Group<'_>) -> Result<()> {
+    fn apply(&mut self, group: &QueueGroup<'_>) -> Result<()> {
         self.connect()?;
         if self.applied >= group.number {
             return Ok(());
         }
-        let mut wire = Wire::default();
+        let mut wire = CommandBuffer::default();
         wire.command(&[b"MULTI"]);
         self.put_entries(group, &mut wire);
         self.put_states(group, &mut wire);
-        self.put_done(group, &mut wire);
+        self.put_completions(group, &mut wire);
         let (key, number) = (self.key("group"), group.number.to_string());
         wire.command(&[b"SET", key.as_bytes(), number.as_bytes()]);
         wire.command(&[b"EXEC"]);
@@ -497,14 +505,14 @@ impl QueueBackend for Redis {
         }
     }
 
-    fn end(&mut self, sessions: &[u64]) -> Result<()> {
+    fn end_sessions(&mut self, sessions: &[u64]) -> Result<()> {
         self.connect()?;
-        let script = format!("{LET_GO}{END}");
-        let limit = END_ENTRIES.to_string();
+        let script = format!("{RELEASE_BODIES_LUA}{END_SESSION_SCRIPT}");
+        let limit = REMOVED_PER_CALL.to_string();
         for some in sessions.chunks(256) {
             let mut left = some.to_vec();
             while !left.is_empty() {
-                let mut wire = Wire::default();
+                let mut wire = CommandBuffer::default();
                 for session in &left {
                     let parts = [
                         "EVAL",
@@ -524,9 +532,9 @@ impl QueueBackend for Redis {
         Ok(())
     }
 
-    fn fetch(&mut self, wanted: &[Fetch]) -> Result<Vec<Page>> {
+    fn fetch(&mut self, wanted: &[QueueFetch]) -> Result<Vec<QueuePage>> {
         self.connect()?;
-        let found = self.read(wanted)?;
+        let found = self.read_entries(wanted)?;
         let bodies = self.read_bodies(&found)?;
         let pages = wanted.iter().zip(found).map(|(fetch, found)| {
             let entries = found.entries.into_iter().map(|(mut entry, beside)| {
@@ -535,7 +543,7 @@ impl QueueBackend for Redis {
                 }
                 entry
             });
-            Page {
+            QueuePage {
                 session: fetch.session,
                 entries: entries.collect(),
                 is_last: found.is_last,
@@ -546,17 +554,17 @@ impl QueueBackend for Redis {
 }
 
 /// A page without the bodies that stand beside; their ids with the entries.
-struct Found {
-    entries: Vec<(Stored, Option<Bytes>)>,
+struct RawPage {
+    entries: Vec<(QueueEntry, Option<Bytes>)>,
     is_last: bool,
 }
 
-impl Found {
-    fn new(fetch: &Fetch, members: Vec<Value>, state: &HashMap<String, Value>) -> Self {
-        let mut entries: Vec<(Stored, Option<Bytes>)> = Vec::new();
+impl RawPage {
+    fn new(fetch: &QueueFetch, members: Vec<Value>, state: &HashMap<String, Value>) -> Self {
+        let mut entries: Vec<(QueueEntry, Option<Bytes>)> = Vec::new();
         let mut bytes = 0;
         for member in members {
-            let Some((mut stored, size, beside)) = read_member(bytes_of(member).into()) else {
+            let Some((mut stored, size, beside)) = decode_member(bytes_of(member).into()) else {
                 tracing::error!(
                     session = fetch.session,
                     "a queued message in Redis cannot be read"
@@ -588,28 +596,34 @@ impl Found {
     }
 }
 
-fn is_beside(group: &Group<'_>, message: usize) -> bool {
+fn has_separate_body(group: &QueueGroup<'_>, message: usize) -> bool {
     let message = &group.messages[message];
     message.entries > 1 || message.body.len() > MAX_INLINE_BYTES
 }
 
-fn id_of(group: u64, message: u32) -> [u8; ID] {
-    let mut id = [0; ID];
+fn message_id(group: u64, message: u32) -> [u8; MESSAGE_ID_BYTES] {
+    let mut id = [0; MESSAGE_ID_BYTES];
     id[..8].copy_from_slice(&group.to_be_bytes());
     id[8..].copy_from_slice(&message.to_be_bytes());
     id
 }
 
 /// Sequence number, length of the body, kind; the body's id if it stands beside; length of attributes, attributes, body.
-fn member(group: &Group<'_>, entry: &NewEntry<'_>) -> Vec<u8> {
+fn encode_member(group: &QueueGroup<'_>, entry: &NewEntry<'_>) -> Vec<u8> {
     let body = group.messages[entry.message as usize].body;
-    let is_beside = is_beside(group, entry.message as usize);
-    let mut member = Vec::with_capacity(HEAD + ID + 2 + entry.attributes.len() + body.len());
+    let is_beside = has_separate_body(group, entry.message as usize);
+    let mut member = Vec::with_capacity(
+        MEMBER_HEAD_BYTES + MESSAGE_ID_BYTES + 2 + entry.attributes.len() + body.len(),
+    );
     member.extend_from_slice(&entry.seq.to_be_bytes());
     member.extend_from_slice(&(body.len() as u32).to_be_bytes());
-    member.push(if is_beside { BESIDE } else { INLINE });
+    member.push(if is_beside {
+        BODY_SEPARATE
+    } else {
+        BODY_INLINE
+    });
     if is_beside {
-        member.extend_from_slice(&id_of(group.number, entry.message));
+        member.extend_from_slice(&message_id(group.number, entry.message));
     }
     member.extend_from_slice(&(entry.attributes.len() as u16).to_be_bytes());
     member.extend_from_slice(entry.attributes);
@@ -620,14 +634,16 @@ fn member(group: &Group<'_>, entry: &NewEntry<'_>) -> Vec<u8> {
 }
 
 /// The entry, its size with the body, and the body's id if that stands beside.
-fn read_member(mut member: Bytes) -> Option<(Stored, u64, Option<Bytes>)> {
+fn decode_member(mut member: Bytes) -> Option<(QueueEntry, u64, Option<Bytes>)> {
     let seq = u64::from_be_bytes(*member.first_chunk()?);
     let body_len = u32::from_be_bytes(*member.get(8..)?.first_chunk()?);
-    let kind = *member.get(HEAD - 1)?;
-    let _ = member.split_to(HEAD);
+    let kind = *member.get(MEMBER_HEAD_BYTES - 1)?;
+    let _ = member.split_to(MEMBER_HEAD_BYTES);
     let beside = match kind {
-        BESIDE if member.len() >= ID => Some(member.split_to(ID)),
-        INLINE => None,
+        BODY_SEPARATE if member.len() >= MESSAGE_ID_BYTES => {
+            Some(member.split_to(MESSAGE_ID_BYTES))
+        }
+        BODY_INLINE => None,
         _ => return None,
     };
     let attributes_len = usize::from(u16::from_be_bytes(*member.first_chunk()?));
@@ -637,7 +653,7 @@ fn read_member(mut member: Bytes) -> Option<(Stored, u64, Option<Bytes>)> {
     }
     let attributes = member.split_to(attributes_len);
     let size = u64::from(body_len) + attributes_len as u64;
-    let stored = Stored {
+    let stored = QueueEntry {
         seq,
         packet_id: 0,
         released: false,
@@ -649,13 +665,13 @@ fn read_member(mut member: Bytes) -> Option<(Stored, u64, Option<Bytes>)> {
 
 /// Commands as they go over the wire.
 #[derive(Default)]
-struct Wire {
+struct CommandBuffer {
     bytes: Vec<u8>,
     commands: usize,
 }
 
-impl Wire {
-    fn begin(&mut self, args: usize) {
+impl CommandBuffer {
+    fn begin_command(&mut self, args: usize) {
         self.bytes
             .extend_from_slice(format!("*{args}\r\n").as_bytes());
         self.commands += 1;
@@ -669,7 +685,7 @@ impl Wire {
     }
 
     fn command(&mut self, args: &[&[u8]]) {
-        self.begin(args.len());
+        self.begin_command(args.len());
         args.iter().for_each(|arg| self.arg(arg));
     }
 }

@@ -6,14 +6,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use offline::{Kind, Options};
-use store::{Batch, Config, Fetch, Health, Owner, Page, Space, Store};
-use testkit::{Authority, Mode, Proxy, Server};
+use offline::{QueueBackendKind, QueueBackendOptions};
+use store::{
+    QueueFetch, QueuePage, StateKind, Store, StoreBatch, StoreConfig, StoreHealth, StoreObserver,
+};
+use testkit::{CertificateAuthority, Proxy, ProxyMode, TestServer};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn options(url: String) -> Options {
-    Options {
+fn options(url: String) -> QueueBackendOptions {
+    QueueBackendOptions {
         url,
         prefix: "kit".into(),
         tls_ca: None,
@@ -25,19 +27,19 @@ fn options(url: String) -> Options {
 
 #[derive(Default)]
 struct Ear {
-    heard: Mutex<(u64, Vec<Page>)>,
+    heard: Mutex<(u64, Vec<QueuePage>)>,
     called: Condvar,
 }
 
-impl Owner for Ear {
-    fn logged(&self, _: u16, batch: u64) {
+impl StoreObserver for Ear {
+    fn on_logged(&self, _: u16, batch: u64) {
         let mut heard = self.heard.lock().unwrap();
         assert!(heard.0 < batch, "numbers grow");
         heard.0 = batch;
         self.called.notify_all();
     }
 
-    fn fetched(&self, _: u16, page: Page) {
+    fn on_fetched(&self, _: u16, page: QueuePage) {
         self.heard.lock().unwrap().1.push(page);
         self.called.notify_all();
     }
@@ -51,11 +53,15 @@ struct Node {
 }
 
 impl Node {
-    fn open(dir: &std::path::Path, kind: Kind, options: &Options) -> Result<Self, String> {
-        let queues = offline::backend(kind, options)?;
-        let config = Config {
+    fn open(
+        dir: &std::path::Path,
+        kind: QueueBackendKind,
+        options: &QueueBackendOptions,
+    ) -> Result<Self, String> {
+        let queues = offline::create_backend(kind, options)?;
+        let config = StoreConfig {
             max_pending_bytes: 1 << 17,
-            ..Config::default()
+            ..StoreConfig::default()
         };
         let opened = Store::open_with_queues(dir, config, queues);
         let (store, _) = opened.map_err(|error| error.to_string())?;
@@ -67,14 +73,18 @@ impl Node {
         })
     }
 
-    fn started(dir: &std::path::Path, kind: Kind, options: &Options) -> Self {
+    fn started(
+        dir: &std::path::Path,
+        kind: QueueBackendKind,
+        options: &QueueBackendOptions,
+    ) -> Self {
         let node = Self::open(dir, kind, options).unwrap();
         node.store.start(node.ear.clone()).unwrap();
         node
     }
 
-    fn submit(&mut self, write: impl FnOnce(&mut Batch)) {
-        let mut batch = self.store.spare();
+    fn submit(&mut self, write: impl FnOnce(&mut StoreBatch)) {
+        let mut batch = self.store.recycled_batch();
         write(&mut batch);
         self.last += 1;
         batch.number = self.last;
@@ -83,14 +93,14 @@ impl Node {
 
     fn wait(&self) {
         let heard = self.ear.heard.lock().unwrap();
-        let waits = |heard: &mut (u64, Vec<Page>)| heard.0 < self.last;
+        let waits = |heard: &mut (u64, Vec<QueuePage>)| heard.0 < self.last;
         let (_heard, timeout) = (self.ear.called)
             .wait_timeout_while(heard, PATIENCE, waits)
             .unwrap();
         assert!(!timeout.timed_out(), "not stored in time");
     }
 
-    fn page(&self, fetch: Fetch) -> Page {
+    fn page(&self, fetch: QueueFetch) -> QueuePage {
         self.store.fetch(0, fetch);
         let heard = self.ear.heard.lock().unwrap();
         let (mut heard, timeout) = (self.ear.called)
@@ -100,10 +110,10 @@ impl Node {
         heard.1.remove(0)
     }
 
-    fn all(&self, session: u64) -> Vec<store::Stored> {
-        let mut all: Vec<store::Stored> = Vec::new();
+    fn all(&self, session: u64) -> Vec<store::QueueEntry> {
+        let mut all: Vec<store::QueueEntry> = Vec::new();
         loop {
-            let page = self.page(Fetch {
+            let page = self.page(QueueFetch {
                 session,
                 from_seq: all.last().map_or(0, |last| last.seq + 1),
                 max_messages: 7,
@@ -117,22 +127,22 @@ impl Node {
     }
 }
 
-fn each(test: impl Fn(Kind, &Server)) {
+fn each(test: impl Fn(QueueBackendKind, &TestServer)) {
     for (kind, program) in [
-        (Kind::Redis, testkit::Kind::Redis),
-        (Kind::MySql, testkit::Kind::MariaDb),
+        (QueueBackendKind::Redis, testkit::ServerKind::Redis),
+        (QueueBackendKind::MySql, testkit::ServerKind::MariaDb),
     ] {
-        if let Some(server) = Server::start_or_skip(program) {
+        if let Some(server) = TestServer::start_or_skip(program) {
             test(kind, &server);
         }
     }
 }
 
 /// Bodies and entries still there that stand beside.
-fn beside(kind: Kind, server: &Server) -> usize {
+fn beside(kind: QueueBackendKind, server: &TestServer) -> usize {
     match kind {
-        Kind::Redis => server.redis(&["KEYS", "kit:m:*"]).len(),
-        Kind::MySql => server.sql("SELECT id FROM kit_message").len(),
+        QueueBackendKind::Redis => server.redis(&["KEYS", "kit:m:*"]).len(),
+        QueueBackendKind::MySql => server.sql("SELECT id FROM kit_message").len(),
     }
 }
 
@@ -144,26 +154,26 @@ fn what_is_written_is_there_again() {
         let mut node = Node::started(dir.path(), kind, &options);
         let large = vec![b'x'; 100_000];
         node.submit(|batch| {
-            batch.message(&[b"sha", b"red\0'\\\xff"]);
+            batch.begin_message(&[b"sha", b"red\0'\\\xff"]);
             for session in 1..=3 {
-                batch.entry(session, 10, 0, b"attr");
+                batch.add_entry(session, 10, 0, b"attr");
             }
-            batch.message(&[&large]);
-            batch.entry(1, 11, 5, b"");
-            batch.put(Space::Retained, b"key", b"value");
+            batch.begin_message(&[&large]);
+            batch.add_entry(1, 11, 5, b"");
+            batch.put(StateKind::Retained, b"key", b"value");
             for seq in 12..=40 {
-                batch.message(&[seq.to_string().as_bytes()]);
-                batch.entry(1, seq, 0, b"");
+                batch.begin_message(&[seq.to_string().as_bytes()]);
+                batch.add_entry(1, seq, 0, b"");
             }
-            batch.received(1, 77);
-            batch.received(1, 78);
+            batch.add_received_id(1, 77);
+            batch.add_received_id(1, 78);
         });
         node.submit(|batch| {
-            batch.sent(1, 10, 3);
-            batch.released(1, 11);
-            batch.done(2, 10);
-            (13..=20).for_each(|seq| batch.done(1, seq));
-            batch.forgotten(1, 77);
+            batch.mark_sent(1, 10, 3);
+            batch.mark_released(1, 11);
+            batch.complete_entry(2, 10);
+            (13..=20).for_each(|seq| batch.complete_entry(1, seq));
+            batch.remove_received_id(1, 77);
         });
         node.wait();
         let check = |node: &Node| {
@@ -196,8 +206,8 @@ fn what_is_written_is_there_again() {
         node.store.start(node.ear.clone()).unwrap();
         check(&node);
         assert_eq!(beside(kind, server), 2);
-        node.submit(|batch| batch.end(1));
-        node.submit(|batch| batch.done(3, 10));
+        node.submit(|batch| batch.end_session(1));
+        node.submit(|batch| batch.complete_entry(3, 10));
         node.wait();
         assert!(node.all(1).is_empty() && node.all(3).is_empty());
         node.store.close();
@@ -207,14 +217,18 @@ fn what_is_written_is_there_again() {
         let other = tempfile::tempdir().unwrap();
         let refused = Node::open(other.path(), kind, &options).err().unwrap();
         assert!(refused.contains("belong to another node"), "{refused}");
-        let (_, refused) = (dir.path(), Store::open(dir.path(), Config::default()));
+        let (_, refused) = (dir.path(), Store::open(dir.path(), StoreConfig::default()));
         let refused = refused.err().unwrap().to_string();
         assert!(refused.contains("in another server"), "{refused}");
     });
 }
 
 /// Writes while `trouble` goes on, and looks that everything acknowledged is there, once and in order.
-fn under_trouble(kind: Kind, options: &Options, trouble: impl FnOnce() + Send) {
+fn under_trouble(
+    kind: QueueBackendKind,
+    options: &QueueBackendOptions,
+    trouble: impl FnOnce() + Send,
+) {
     let dir = tempfile::tempdir().unwrap();
     let mut node = Node::started(dir.path(), kind, options);
     let mut expected: HashMap<u64, Vec<u64>> = HashMap::new();
@@ -224,20 +238,20 @@ fn under_trouble(kind: Kind, options: &Options, trouble: impl FnOnce() + Send) {
         while !trouble.is_finished() || seq < 500 {
             seq += 1;
             node.submit(|batch| {
-                batch.message(&[&seq.to_be_bytes()]);
-                batch.entry(seq % 3, seq, 0, b"");
-                batch.entry(3 + seq % 2, seq, 0, b"");
+                batch.begin_message(&[&seq.to_be_bytes()]);
+                batch.add_entry(seq % 3, seq, 0, b"");
+                batch.add_entry(3 + seq % 2, seq, 0, b"");
                 expected.entry(seq % 3).or_default().push(seq);
                 expected.entry(3 + seq % 2).or_default().push(seq);
                 if seq > 50 && seq.is_multiple_of(5) {
                     let old = seq - 45;
-                    batch.done(old % 3, old);
+                    batch.complete_entry(old % 3, old);
                     expected.get_mut(&(old % 3)).unwrap().retain(|s| *s != old);
                 }
             });
             // Like a shard: not faster than the store takes it, for long.
             let deadline = Instant::now() + PATIENCE;
-            while node.store.is_behind() {
+            while node.store.is_overloaded() {
                 assert!(Instant::now() < deadline, "it does not heal");
                 std::thread::yield_now();
             }
@@ -255,7 +269,7 @@ fn under_trouble(kind: Kind, options: &Options, trouble: impl FnOnce() + Send) {
             assert_eq!(&*entry.body, &entry.seq.to_be_bytes());
         }
     }
-    assert_eq!(node.store.health(), Health::Ok);
+    assert_eq!(node.store.health(), StoreHealth::Ok);
 }
 
 #[test]
@@ -275,18 +289,18 @@ fn a_killed_server_loses_and_doubles_nothing() {
 #[test]
 fn cut_and_stalled_connections_lose_and_double_nothing() {
     each(|kind, server| {
-        let proxy = Proxy::to(server.address());
-        under_trouble(kind, &options(server.url_by(proxy.address())), || {
+        let proxy = Proxy::start(server.address());
+        under_trouble(kind, &options(server.url_through(proxy.address())), || {
             for round in 0..20 {
                 std::thread::sleep(Duration::from_millis(30 + round * 3));
-                proxy.cut();
+                proxy.close_connections();
             }
-            proxy.set(Mode::Delay(Duration::from_millis(40)));
+            proxy.set_mode(ProxyMode::Delay(Duration::from_millis(40)));
             std::thread::sleep(Duration::from_millis(600));
             // Longer than a command may take: what was sent arrives later, from a connection given up.
-            proxy.set(Mode::Stall);
+            proxy.set_mode(ProxyMode::Stall);
             std::thread::sleep(Duration::from_millis(2700));
-            proxy.set(Mode::Pass);
+            proxy.set_mode(ProxyMode::Pass);
         });
     });
 }
@@ -296,25 +310,28 @@ fn new_messages_are_refused_while_too_much_waits() {
     each(|kind, server| {
         let dir = tempfile::tempdir().unwrap();
         let mut node = Node::started(dir.path(), kind, &options(server.url()));
-        node.submit(|batch| batch.put(Space::Retained, b"a", b"b"));
+        node.submit(|batch| batch.put(StateKind::Retained, b"a", b"b"));
         node.wait();
         server.kill();
         let deadline = Instant::now() + PATIENCE;
         let mut seq = 0;
-        while node.store.health() == Health::Ok {
+        while node.store.health() == StoreHealth::Ok {
             assert!(Instant::now() < deadline, "nothing is refused");
             seq += 1;
             node.submit(|batch| {
-                batch.message(&[&[7; 1000]]);
-                batch.entry(1, seq, 0, b"");
+                batch.begin_message(&[&[7; 1000]]);
+                batch.add_entry(1, seq, 0, b"");
             });
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert!(!node.store.is_behind(), "it stands still before it refuses");
+        assert!(
+            !node.store.is_overloaded(),
+            "it stands still before it refuses"
+        );
         server.start();
         node.wait();
         assert_eq!(node.all(1).len() as u64, seq);
-        assert_eq!(node.store.health(), Health::Ok);
+        assert_eq!(node.store.health(), StoreHealth::Ok);
     });
 }
 
@@ -322,10 +339,10 @@ fn new_messages_are_refused_while_too_much_waits() {
 fn what_cannot_be_is_said_at_start_and_without_passwords() {
     let dir = tempfile::tempdir().unwrap();
     for (kind, url) in [
-        (Kind::Redis, "redis://u:geheim@127.0.0.1:1/0"),
-        (Kind::MySql, "mysql://u:geheim@127.0.0.1:1/d"),
-        (Kind::Redis, "geheim"),
-        (Kind::MySql, "mysql://geheim@127.0.0.1"),
+        (QueueBackendKind::Redis, "redis://u:geheim@127.0.0.1:1/0"),
+        (QueueBackendKind::MySql, "mysql://u:geheim@127.0.0.1:1/d"),
+        (QueueBackendKind::Redis, "geheim"),
+        (QueueBackendKind::MySql, "mysql://geheim@127.0.0.1"),
     ] {
         let options = options(url.into());
         let error = Node::open(dir.path(), kind, &options).err().unwrap();
@@ -333,27 +350,31 @@ fn what_cannot_be_is_said_at_start_and_without_passwords() {
         assert!(!format!("{options:?}").contains("geheim"));
     }
     // Nothing was taken: the directory can still be used without a server.
-    Store::open(dir.path(), Config::default()).unwrap();
+    Store::open(dir.path(), StoreConfig::default()).unwrap();
 }
 
 /// Keeps a message in a server and reads it back, trusting this authority alone; the error is that of the start.
-fn by_tls(server: &Server, kind: Kind, authority: &Authority) -> Result<(), String> {
+fn by_tls(
+    server: &TestServer,
+    kind: QueueBackendKind,
+    authority: &CertificateAuthority,
+) -> Result<(), String> {
     let (scheme, path) = match kind {
-        Kind::Redis => ("rediss", "0"),
-        Kind::MySql => ("mysql", testkit::DATABASE),
+        QueueBackendKind::Redis => ("rediss", "0"),
+        QueueBackendKind::MySql => ("mysql", testkit::DATABASE),
     };
     let (user, password) = (testkit::USER, testkit::PASSWORD);
     let address = server.tls_address();
-    let options = Options {
-        tls_ca: Some(authority.file()),
+    let options = QueueBackendOptions {
+        tls_ca: Some(authority.certificate_path()),
         ..options(format!("{scheme}://{user}:{password}@{address}/{path}"))
     };
     let dir = tempfile::tempdir().unwrap();
     let mut node = Node::open(dir.path(), kind, &options)?;
     node.store.start(node.ear.clone()).unwrap();
     node.submit(|batch| {
-        batch.message(&[b"secret"]);
-        batch.entry(1, 1, 0, b"");
+        batch.begin_message(&[b"secret"]);
+        batch.add_entry(1, 1, 0, b"");
     });
     node.wait();
     assert_eq!(node.all(1).len(), 1);
@@ -361,30 +382,36 @@ fn by_tls(server: &Server, kind: Kind, authority: &Authority) -> Result<(), Stri
     Ok(())
 }
 
-fn trusts_the_right_authority_and_name_alone(kind: Kind, server_kind: testkit::Kind) {
+fn trusts_the_right_authority_and_name_alone(
+    kind: QueueBackendKind,
+    server_kind: testkit::ServerKind,
+) {
     let files = tempfile::tempdir().unwrap();
-    let authority = Authority::new(files.path().join("ours"));
-    let strangers = Authority::new(files.path().join("theirs"));
-    let right = authority.server("right");
-    let Some(server) = Server::start_with_tls_or_skip(server_kind, &right) else {
+    let authority = CertificateAuthority::new(files.path().join("ours"));
+    let strangers = CertificateAuthority::new(files.path().join("theirs"));
+    let right = authority.issue_server("right");
+    let Some(server) = TestServer::start_with_tls_or_skip(server_kind, &right) else {
         return;
     };
     by_tls(&server, kind, &authority).unwrap();
     let error = by_tls(&server, kind, &strangers).unwrap_err();
     assert!(error.contains("certificate: UnknownIssuer"), "{error}");
     drop(server);
-    let elsewhere = authority.server_named("elsewhere", &["db.example"]);
-    let server = Server::start_with_tls_or_skip(server_kind, &elsewhere).unwrap();
+    let elsewhere = authority.issue_server_for("elsewhere", &["db.example"]);
+    let server = TestServer::start_with_tls_or_skip(server_kind, &elsewhere).unwrap();
     let error = by_tls(&server, kind, &authority).unwrap_err();
     assert!(error.contains("not valid for name"), "{error}");
 }
 
 #[test]
 fn redis_by_tls() {
-    trusts_the_right_authority_and_name_alone(Kind::Redis, testkit::Kind::Redis);
+    trusts_the_right_authority_and_name_alone(QueueBackendKind::Redis, testkit::ServerKind::Redis);
 }
 
 #[test]
 fn mysql_by_tls() {
-    trusts_the_right_authority_and_name_alone(Kind::MySql, testkit::Kind::MariaDb);
+    trusts_the_right_authority_and_name_alone(
+        QueueBackendKind::MySql,
+        testkit::ServerKind::MariaDb,
+    );
 }

@@ -14,42 +14,43 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use tokio::net::TcpStream;
 
-use crate::targets;
+use crate::target_policy;
 
 pub use hyper::header;
 pub use hyper::{Method as HttpMethod, Uri};
 
 /// What a client may take.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
-    pub max_answer_bytes: usize,
+pub struct HttpClientLimits {
+    pub max_response_bytes: usize,
     /// Connections kept for the next request, to each server, and how long.
-    pub idle_connections: usize,
-    pub idle_for: Duration,
+    pub max_idle_connections: usize,
+    pub idle_timeout: Duration,
     pub connect_timeout: Duration,
 }
 
-impl Default for Bounds {
+impl Default for HttpClientLimits {
     fn default() -> Self {
         Self {
-            max_answer_bytes: 64 << 20,
-            idle_connections: 32,
-            idle_for: Duration::from_secs(30),
+            max_response_bytes: 64 << 20,
+            max_idle_connections: 32,
+            idle_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),
         }
     }
 }
 
 /// The client of the library, over connections that follow the policy of targets.
-pub type HttpsClient = hyper_util::client::legacy::Client<HttpsConnector<Connect>, Full<Bytes>>;
+pub type HttpsClient =
+    hyper_util::client::legacy::Client<HttpsConnector<PolicyConnector>, Full<Bytes>>;
 
 /// Connects to the host of a URL, if the policy of targets allows its address.
 #[derive(Debug, Clone)]
-pub struct Connect {
-    within: Duration,
+pub struct PolicyConnector {
+    connect_timeout: Duration,
 }
 
-impl tower_service::Service<Uri> for Connect {
+impl tower_service::Service<Uri> for PolicyConnector {
     type Response = TokioIo<TcpStream>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<TcpStream>>> + Send>>;
@@ -59,7 +60,7 @@ impl tower_service::Service<Uri> for Connect {
     }
 
     fn call(&mut self, url: Uri) -> Self::Future {
-        let within = self.within;
+        let within = self.connect_timeout;
         Box::pin(async move {
             let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "the URL has no host");
             let host = url.host().ok_or_else(wrong)?;
@@ -69,7 +70,7 @@ impl tower_service::Service<Uri> for Connect {
                 80
             };
             let port = url.port_u16().unwrap_or(usual_port);
-            let connecting = targets::connect(host, port);
+            let connecting = target_policy::connect(host, port);
             let stream = tokio::time::timeout(within, connecting).await??;
             stream.set_nodelay(true)?;
             Ok(TokioIo::new(stream))
@@ -79,30 +80,30 @@ impl tower_service::Service<Uri> for Connect {
 
 /// A client of the library. `tls` is for addresses with `https:`.
 #[must_use]
-pub fn https_client(tls: ClientConfig, bounds: &Bounds) -> HttpsClient {
+pub fn https_client(tls: ClientConfig, bounds: &HttpClientLimits) -> HttpsClient {
     let connector = hyper_rustls::HttpsConnectorBuilder::new()
         .with_tls_config(tls)
         .https_or_http()
         .enable_http1()
-        .wrap_connector(Connect {
-            within: bounds.connect_timeout,
+        .wrap_connector(PolicyConnector {
+            connect_timeout: bounds.connect_timeout,
         });
     hyper_util::client::legacy::Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(bounds.idle_for)
-        .pool_max_idle_per_host(bounds.idle_connections)
+        .pool_idle_timeout(bounds.idle_timeout)
+        .pool_max_idle_per_host(bounds.max_idle_connections)
         .build(connector)
 }
 
 /// Clones share their connections.
 #[derive(Debug, Clone)]
-pub struct Client {
+pub struct OutboundHttpClient {
     client: HttpsClient,
-    max_answer_bytes: usize,
+    max_response_bytes: usize,
 }
 
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct HttpResponse {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: Bytes,
@@ -110,49 +111,49 @@ pub struct Answer {
 
 /// Why there is no answer. The URL is in none of them, for there may be a secret in it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub enum HttpError {
     #[error("the request cannot be made: {0}")]
-    Request(String),
+    InvalidRequest(String),
     #[error("{0}")]
-    Unanswered(String),
+    NoResponse(String),
     #[error("the answer broke off: {0}")]
-    Broken(String),
+    IncompleteResponse(String),
 }
 
-impl Client {
+impl OutboundHttpClient {
     /// `tls` is for addresses with `https:`.
     #[must_use]
-    pub fn new(tls: ClientConfig, bounds: &Bounds) -> Self {
+    pub fn new(tls: ClientConfig, bounds: &HttpClientLimits) -> Self {
         let client = https_client(tls, bounds);
         Self {
             client,
-            max_answer_bytes: bounds.max_answer_bytes,
+            max_response_bytes: bounds.max_response_bytes,
         }
     }
 
     /// # Errors
     /// If there is no whole answer; one of any status is one.
-    pub async fn ask(
+    pub async fn request(
         &self,
         method: Method,
         url: &str,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<Answer, Error> {
+    ) -> Result<HttpResponse, HttpError> {
         let mut request = Request::builder().method(method).uri(url);
         if let Some(all) = request.headers_mut() {
             *all = headers;
         }
         let request = request.body(Full::new(body));
-        let request = request.map_err(|error| Error::Request(error.to_string()))?;
+        let request = request.map_err(|error| HttpError::InvalidRequest(error.to_string()))?;
         let answer = self.client.request(request).await;
-        let answer = answer.map_err(|error| Error::Unanswered(with_causes(&error)))?;
+        let answer = answer.map_err(|error| HttpError::NoResponse(error_chain_text(&error)))?;
         let status = answer.status().as_u16();
         let headers = answer.headers().clone();
-        let body = Limited::new(answer.into_body(), self.max_answer_bytes).collect();
+        let body = Limited::new(answer.into_body(), self.max_response_bytes).collect();
         let body = body.await;
-        let body = body.map_err(|error| Error::Broken(error.to_string()))?;
-        Ok(Answer {
+        let body = body.map_err(|error| HttpError::IncompleteResponse(error.to_string()))?;
+        Ok(HttpResponse {
             status,
             headers,
             body: body.to_bytes(),
@@ -160,17 +161,17 @@ impl Client {
     }
 }
 
-impl Answer {
+impl HttpResponse {
     #[must_use]
-    pub fn is_good(&self) -> bool {
+    pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
 
     /// The status and the beginning of the body, for people.
     #[must_use]
-    pub fn told(&self) -> String {
-        const SHOWN_BYTES: usize = 400;
-        let shown = &self.body[..self.body.len().min(SHOWN_BYTES)];
+    pub fn describe(&self) -> String {
+        const MAX_DESCRIPTION_BYTES: usize = 400;
+        let shown = &self.body[..self.body.len().min(MAX_DESCRIPTION_BYTES)];
         let text = String::from_utf8_lossy(shown);
         match text.trim() {
             "" => format!("status {}", self.status),
@@ -179,7 +180,7 @@ impl Answer {
     }
 }
 
-fn with_causes(error: &dyn std::error::Error) -> String {
+fn error_chain_text(error: &dyn std::error::Error) -> String {
     let mut what = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -191,7 +192,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 
 /// A text within the query or a step of the path of a URL.
 #[must_use]
-pub fn url_encoded(text: &str) -> String {
+pub fn url_encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
@@ -210,6 +211,6 @@ mod tests {
 
     #[test]
     fn urls_are_encoded() {
-        assert_eq!(url_encoded("a-b_c.d~/ ü"), "a-b_c.d~%2F%20%C3%BC");
+        assert_eq!(url_encode("a-b_c.d~/ ü"), "a-b_c.d~%2F%20%C3%BC");
     }
 }

@@ -7,5 +7,5 @@ pub mod http;
 pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-pub mod targets;
+pub mod target_policy;
 pub mod tls;

@@ -6,26 +6,26 @@ use std::time::{Duration, Instant};
 
 use mysql_async::{Conn, Error, OptsBuilder};
 
-use crate::targets;
+use crate::target_policy;
 
 /// How long the addresses of a name are good for.
-const RESOLVED_FOR: Duration = Duration::from_secs(30);
+const RESOLUTION_TTL: Duration = Duration::from_secs(30);
 
 /// A pool of connections to one server. The library would resolve the name by itself; it is given addresses instead.
-pub struct Pool {
+pub struct MySqlPool {
     options: OptsBuilder,
     host: String,
     port: u16,
-    open: Mutex<Option<Open>>,
+    open: Mutex<Option<OpenPool>>,
 }
 
-struct Open {
+struct OpenPool {
     pool: mysql_async::Pool,
     addresses: Vec<IpAddr>,
     resolved_at: Instant,
 }
 
-impl Pool {
+impl MySqlPool {
     /// `options`: everything but host and port.
     #[must_use]
     pub fn new(options: OptsBuilder, host: String, port: u16) -> Self {
@@ -43,25 +43,25 @@ impl Pool {
     /// # Errors
     /// If the server cannot be reached, or must not be.
     pub async fn get_conn(&self) -> Result<Conn, Error> {
-        let pool = match self.fresh() {
+        let pool = match self.current_pool() {
             Some(pool) => pool,
             None => {
-                let found = targets::resolve(&self.host, self.port).await;
+                let found = target_policy::resolve(&self.host, self.port).await;
                 let found = found.map_err(|error| Error::Io(error.into()))?;
-                self.opened(found.iter().map(std::net::SocketAddr::ip).collect())
+                self.pool_for_addresses(found.iter().map(std::net::SocketAddr::ip).collect())
             }
         };
         pool.get_conn().await
     }
 
-    fn fresh(&self) -> Option<mysql_async::Pool> {
+    fn current_pool(&self) -> Option<mysql_async::Pool> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let open = open.as_ref()?;
-        (open.resolved_at.elapsed() < RESOLVED_FOR).then(|| open.pool.clone())
+        (open.resolved_at.elapsed() < RESOLUTION_TTL).then(|| open.pool.clone())
     }
 
     /// The pool for these addresses; another one is let go, which closes its connections once they are given back.
-    fn opened(&self, mut addresses: Vec<IpAddr>) -> mysql_async::Pool {
+    fn pool_for_addresses(&self, mut addresses: Vec<IpAddr>) -> mysql_async::Pool {
         addresses.sort_unstable();
         let mut slot = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = slot.as_mut()
@@ -72,7 +72,7 @@ impl Pool {
         }
         let options = self.options.clone().resolved_ips(Some(addresses.clone()));
         let pool = mysql_async::Pool::new(options);
-        *slot = Some(Open {
+        *slot = Some(OpenPool {
             pool: pool.clone(),
             addresses,
             resolved_at: Instant::now(),

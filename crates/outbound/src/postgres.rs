@@ -18,10 +18,10 @@ use tokio_postgres::{Client, Config, Connection, NoTls};
 use tokio_rustls::TlsConnector;
 
 /// A connection whose server does not acknowledge bytes for so long is given up.
-const SILENT_FOR: Duration = Duration::from_secs(10);
+const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where a server is, and how it is spoken to.
-pub struct Server {
+pub struct PostgresServer {
     config: Config,
     host: String,
     port: u16,
@@ -29,20 +29,20 @@ pub struct Server {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum PostgresError {
     #[error(transparent)]
     Socket(#[from] io::Error),
-    #[error("{}", told(.0))]
+    #[error("{}", error_message(.0))]
     Postgres(#[from] tokio_postgres::Error),
 }
 
 /// What the server said, too, which the error itself leaves out.
-pub fn told(error: &tokio_postgres::Error) -> String {
+pub fn error_message(error: &tokio_postgres::Error) -> String {
     let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
     format!("{error}{}", cause.unwrap_or_default())
 }
 
-impl Server {
+impl PostgresServer {
     /// `config` says who we are and which database it is.
     pub fn new(
         mut config: Config,
@@ -64,30 +64,30 @@ impl Server {
     }
 
     /// A connection, and what moves its bytes until it ends.
-    pub async fn connect(&self) -> Result<(Client, JoinHandle<()>), Error> {
-        let stream = crate::targets::connect(&self.host, self.port).await?;
+    pub async fn connect(&self) -> Result<(Client, JoinHandle<()>), PostgresError> {
+        let stream = crate::target_policy::connect(&self.host, self.port).await?;
         stream.set_nodelay(true)?;
         let socket = SockRef::from(&stream);
-        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(SILENT_FOR))?;
-        socket.set_tcp_user_timeout(Some(SILENT_FOR))?;
+        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(UNACKNOWLEDGED_TIMEOUT))?;
+        socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_TIMEOUT))?;
         match &self.tls {
             None => {
                 let (client, connection) = self.config.connect_raw(stream, NoTls).await?;
-                Ok((client, drive(connection)))
+                Ok((client, spawn_driver(connection)))
             }
             Some(connector) => {
-                let secure = Secure {
+                let secure = RustlsConnect {
                     host: self.host.clone(),
                     connector: connector.clone(),
                 };
                 let (client, connection) = self.config.connect_raw(stream, secure).await?;
-                Ok((client, drive(connection)))
+                Ok((client, spawn_driver(connection)))
             }
         }
     }
 }
 
-fn drive<S, T>(connection: Connection<S, T>) -> JoinHandle<()>
+fn spawn_driver<S, T>(connection: Connection<S, T>) -> JoinHandle<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -100,12 +100,12 @@ where
 }
 
 /// Makes a stream one of TLS.
-struct Secure {
+struct RustlsConnect {
     host: String,
     connector: TlsConnector,
 }
 
-impl tokio_postgres::tls::TlsConnect<TcpStream> for Secure {
+impl tokio_postgres::tls::TlsConnect<TcpStream> for RustlsConnect {
     type Stream = TlsStream;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<TlsStream>> + Send>>;

@@ -10,15 +10,15 @@ use rustls::{ClientConfig, RootCertStore};
 /// What was asked for cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
-pub struct Error {
+pub struct TlsConfigError {
     /// What it is about, so that whoever asked can name its setting.
-    pub part: Part,
+    pub part: TlsConfigPart,
     pub detail: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
-    Whole,
+pub enum TlsConfigPart {
+    General,
     /// The authorities that are trusted.
     Authorities,
     Certificate,
@@ -27,13 +27,13 @@ pub enum Part {
 
 /// Our own certificate, with those above it, and its key.
 #[derive(Debug, Clone, Copy)]
-pub struct Identity<'p> {
+pub struct ClientIdentity<'p> {
     pub certificate: &'p Path,
     pub key: &'p Path,
 }
 
-fn of_file(part: Part, path: &Path, why: impl std::fmt::Display) -> Error {
-    Error {
+fn file_error(part: TlsConfigPart, path: &Path, why: impl std::fmt::Display) -> TlsConfigError {
+    TlsConfigError {
         part,
         detail: format!("{}: {why}", path.display()),
     }
@@ -42,12 +42,12 @@ fn of_file(part: Part, path: &Path, why: impl std::fmt::Display) -> Error {
 /// Trusts the authorities of a file, or those of the system; shows a certificate if there is one.
 pub fn client_config(
     authorities: Option<&Path>,
-    identity: Option<Identity<'_>>,
-) -> Result<Arc<ClientConfig>, Error> {
+    identity: Option<ClientIdentity<'_>>,
+) -> Result<Arc<ClientConfig>, TlsConfigError> {
     let mut roots = RootCertStore::empty();
     match authorities {
         Some(path) => {
-            let wrong = |why: String| of_file(Part::Authorities, path, why);
+            let wrong = |why: String| file_error(TlsConfigPart::Authorities, path, why);
             let certificates =
                 CertificateDer::pem_file_iter(path).map_err(|e| wrong(e.to_string()))?;
             for certificate in certificates {
@@ -59,30 +59,31 @@ pub fn client_config(
             }
         }
         None => {
-            roots.add_parsable_certificates(system_authorities()?);
+            roots.add_parsable_certificates(load_system_authorities()?);
         }
     }
     let Some(identity) = identity else {
-        return with_roots(roots);
+        return client_config_with_roots(roots);
     };
-    let Identity { certificate, key } = identity;
+    let ClientIdentity { certificate, key } = identity;
     let chain = CertificateDer::pem_file_iter(certificate)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| of_file(Part::Certificate, certificate, error))?;
-    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| of_file(Part::Key, key, error))?;
+        .map_err(|error| file_error(TlsConfigPart::Certificate, certificate, error))?;
+    let key = PrivateKeyDer::from_pem_file(key)
+        .map_err(|error| file_error(TlsConfigPart::Key, key, error))?;
     let config = builder()?.with_root_certificates(roots);
     let config = config
         .with_client_auth_cert(chain, key)
-        .map_err(|error| of_file(Part::Certificate, certificate, error))?;
+        .map_err(|error| file_error(TlsConfigPart::Certificate, certificate, error))?;
     Ok(Arc::new(config))
 }
 
 /// Those the system trusts.
-pub fn system_authorities() -> Result<Vec<CertificateDer<'static>>, Error> {
+pub fn load_system_authorities() -> Result<Vec<CertificateDer<'static>>, TlsConfigError> {
     let found = rustls_native_certs::load_native_certs().certs;
     match found.is_empty() {
-        true => Err(Error {
-            part: Part::Whole,
+        true => Err(TlsConfigError {
+            part: TlsConfigPart::General,
             detail: "the system has no certificate authorities; name a file with some".to_owned(),
         }),
         false => Ok(found),
@@ -90,21 +91,21 @@ pub fn system_authorities() -> Result<Vec<CertificateDer<'static>>, Error> {
 }
 
 /// Trusts nobody; for connections without TLS, which need no authorities.
-pub fn trusting_nobody() -> Result<Arc<ClientConfig>, Error> {
-    with_roots(RootCertStore::empty())
+pub fn client_config_without_roots() -> Result<Arc<ClientConfig>, TlsConfigError> {
+    client_config_with_roots(RootCertStore::empty())
 }
 
-fn with_roots(roots: RootCertStore) -> Result<Arc<ClientConfig>, Error> {
+fn client_config_with_roots(roots: RootCertStore) -> Result<Arc<ClientConfig>, TlsConfigError> {
     let config = builder()?.with_root_certificates(roots);
     Ok(Arc::new(config.with_no_client_auth()))
 }
 
-fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, Error> {
+fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, TlsConfigError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| Error {
-            part: Part::Whole,
+        .map_err(|error| TlsConfigError {
+            part: TlsConfigPart::General,
             detail: error.to_string(),
         })
 }
@@ -126,15 +127,27 @@ mod tests {
         let key = file("key", &made.signing_key.serialize_pem());
         let empty = file("empty", "");
         let config = |authorities: &Path, certificate: &Path, key: &Path| {
-            let made = client_config(Some(authorities), Some(Identity { certificate, key }));
+            let made = client_config(Some(authorities), Some(ClientIdentity { certificate, key }));
             made.map(drop).map_err(|error| error.part)
         };
         assert_eq!(config(&certificate, &certificate, &key), Ok(()));
         let missing = directory.path().join("missing");
-        assert_eq!(config(&missing, &certificate, &key), Err(Part::Authorities));
-        assert_eq!(config(&empty, &certificate, &key), Err(Part::Authorities));
-        assert_eq!(config(&certificate, &missing, &key), Err(Part::Certificate));
-        assert_eq!(config(&certificate, &certificate, &empty), Err(Part::Key));
-        assert!(trusting_nobody().is_ok());
+        assert_eq!(
+            config(&missing, &certificate, &key),
+            Err(TlsConfigPart::Authorities)
+        );
+        assert_eq!(
+            config(&empty, &certificate, &key),
+            Err(TlsConfigPart::Authorities)
+        );
+        assert_eq!(
+            config(&certificate, &missing, &key),
+            Err(TlsConfigPart::Certificate)
+        );
+        assert_eq!(
+            config(&certificate, &certificate, &empty),
+            Err(TlsConfigPart::Key)
+        );
+        assert!(client_config_without_roots().is_ok());
     }
 }

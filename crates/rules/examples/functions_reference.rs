@@ -1,5 +1,5 @@
 //! Prints the page about the functions of the rule language: docs/rule-functions.md.
 
 fn main() {
-    print!("{}", rules::functions::reference());
+    print!("{}", rules::functions::render_reference());
 }

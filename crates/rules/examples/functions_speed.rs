@@ -3,7 +3,10 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use rules::{Arena, Context, Dialect, Kv, Limits, Tools, Value, Zone, functions};
+use rules::{
+    Arena, Dialect, EvaluationResources, FunctionContext, FunctionLimits, KvStore, Value, Zone,
+    functions,
+};
 
 const ROUNDS: u32 = 7;
 const CALLS: u32 = 200_000;
@@ -117,15 +120,15 @@ fn main() {
 /// The best of some rounds, so that what else the machine does counts little.
 fn run(label: &str, zone: &Zone, name: &str, values: &[Value<'_>]) {
     let function = functions::find(name).expect("a function");
-    let mut tools = Tools::new([7; 32], 1);
-    let mut kv = Kv::default();
+    let mut tools = EvaluationResources::new([7; 32], 1);
+    let mut kv = KvStore::default();
     let mut arena = Arena::new();
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {
         let start = Instant::now();
         for _ in 0..CALLS / 100 {
             for _ in 0..100 {
-                let mut context = Context {
+                let mut context = FunctionContext {
                     arena: &arena,
                     tools: &mut tools,
                     kv: &mut kv,
@@ -133,7 +136,7 @@ fn run(label: &str, zone: &Zone, name: &str, values: &[Value<'_>]) {
                     zone,
                     dialect: Dialect::Emqx,
                     now_ms: 1_690_599_987_495,
-                    limits: Limits::default(),
+                    limits: FunctionLimits::default(),
                 };
                 black_box(
                     function

@@ -4,9 +4,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rules::index::{Index, Looked};
-use rules::keys::{Keys, TopicKey};
-use rules::source::{EventKind, Source};
+use rules::index::{IndexQuery, RuleIndex};
+use rules::index_keys::{IndexKeys, TopicKey};
+use rules::rule_source::{EventKind, RuleSource};
 
 const RULES: usize = 100_000;
 const LOOKS: u32 = 2_000_000;
@@ -18,8 +18,8 @@ fn resident_kib() -> usize {
         .unwrap_or(0)
 }
 
-fn place(index: &mut Index<Arc<usize>>, shape: &str, n: usize) {
-    let mut keys = Keys::default();
+fn place(index: &mut RuleIndex<Arc<usize>>, shape: &str, n: usize) {
+    let mut keys = IndexKeys::default();
     let filter = match shape {
         "topic" => format!("factory/{n}/temperature"),
         "filter" => format!("factory/+/{n}/#"),
@@ -34,12 +34,12 @@ fn place(index: &mut Index<Arc<usize>>, shape: &str, n: usize) {
         "client" => keys.client_ids = Some(Box::new([format!("device-{n}").into()])),
         _ => {}
     }
-    let sources = [Source::Topic(filter.into())];
+    let sources = [RuleSource::Topic(filter.into())];
     index.add(&sources, &keys, &Arc::new(n));
 }
 
-fn look(index: &Index<Arc<usize>>, topic: &str, client_id: &str) -> (f64, usize) {
-    let looked = Looked {
+fn look(index: &RuleIndex<Arc<usize>>, topic: &str, client_id: &str) -> (f64, usize) {
+    let looked = IndexQuery {
         kind: EventKind::Publish,
         topic: Some(topic),
         client_id: Some(client_id),
@@ -60,7 +60,7 @@ fn main() {
     for shape in ["topic", "filter", "topic =", "client"] {
         for rules in [1, RULES] {
             let (began, before) = (Instant::now(), resident_kib());
-            let mut index = Index::default();
+            let mut index = RuleIndex::default();
             for n in 0..rules {
                 place(&mut index, shape, n);
             }

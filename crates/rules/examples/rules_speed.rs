@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rules::{
-    Event, EventKind, Options, Output, Rule, RuleState, Scratch, Template, Tools, compile,
+    CompileOptions, EvaluationResources, EvaluationScratch, EventKind, Rule, RuleEvent, RuleOutput,
+    RuleState, Template, compile,
 };
 
 /// Counts what is allocated.
@@ -96,9 +97,9 @@ fn event<'m>(
     topic: &'m str,
     peer: SocketAddr,
     id: u128,
-) -> Event<'m> {
+) -> RuleEvent<'m> {
     black_box(case);
-    Event {
+    RuleEvent {
         node: "tidegate@127.0.0.1",
         node_ip: "127.0.0.1",
         id: Some(id),
@@ -110,7 +111,7 @@ fn event<'m>(
         payload: Some(payload),
         message_id: Some(7),
         received_at_ms: Some(NOW_MS),
-        ..Event::new(EventKind::Publish, NOW_MS + (id as u64 & 0xffff))
+        ..RuleEvent::new(EventKind::Publish, NOW_MS + (id as u64 & 0xffff))
     }
 }
 
@@ -125,9 +126,9 @@ fn measure(
     case: &Case,
     rule: &Rule,
     time: Duration,
-    mut out: impl FnMut(Output<'_>),
+    mut out: impl FnMut(RuleOutput<'_>),
 ) -> (f64, f64) {
-    let mut scratch = Scratch::new(Tools::new([7; 32], 1), 1 << 20);
+    let mut scratch = EvaluationScratch::new(EvaluationResources::new([7; 32], 1), 1 << 20);
     let mut state = RuleState::default();
     let peer: SocketAddr = ([192, 168, 0, 100], 21950).into();
     let mut evaluations = 0_u64;
@@ -173,7 +174,7 @@ fn main() {
         if only.is_some_and(|only| only != at) {
             continue;
         }
-        let rule = compile(case.sql, &Options::default())
+        let rule = compile(case.sql, &CompileOptions::default())
             .unwrap_or_else(|error| panic!("{}", error.report()));
         let (alone, allocations) = measure(case, &rule, time, |output| {
             black_box(output);
@@ -199,11 +200,16 @@ fn main() {
 /// Events, each evaluated and written into a template.
 fn template(time: Duration) {
     let case = &CASES[4];
-    let rule = compile(case.sql, &Options::default()).expect("valid");
+    let rule = compile(case.sql, &CompileOptions::default()).expect("valid");
     let text =
         r#"{"device": "${clientId}", "temperature": ${t}, "item": "${i}", "upper": "${upper(s)}"}"#;
-    let template = Template::compile(text, rules::Form::Json, &Options::default()).expect("valid");
-    let mut scratch = Scratch::new(Tools::new([7; 32], 1), 1 << 20);
+    let template = Template::compile(
+        text,
+        rules::TemplateFormat::Json,
+        &CompileOptions::default(),
+    )
+    .expect("valid");
+    let mut scratch = EvaluationScratch::new(EvaluationResources::new([7; 32], 1), 1 << 20);
     let mut state = RuleState::default();
     let mut other = RuleState::default();
     let mut out = Vec::with_capacity(4096);

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 
 use mqtt::Properties;
 
-use crate::source::EventKind;
+use crate::rule_source::EventKind;
 use crate::value::Value;
 
 /// What happened. Fields that an event of its kind does not have stay at their defaults and read as null.
 #[derive(Clone, Copy)]
-pub struct Event<'m> {
+pub struct RuleEvent<'m> {
     pub kind: EventKind,
     /// When it happened, in milliseconds since 1970.
     pub timestamp_ms: u64,
@@ -56,7 +56,7 @@ pub struct Event<'m> {
     pub authz_source: Option<&'m str>,
     /// The rule that failed.
     pub rule_name: Option<&'m str>,
-    pub connection: Option<&'m Connection<'m>>,
+    pub connection: Option<&'m ConnectionDetails<'m>>,
     /// The fields of `$rule/NAME`, `$bridges/..` and `$EVENT.DEVICE`, by name: a map or the text of a JSON object.
     /// Of the other events, fields besides those above; null if there are none.
     pub extra: Value<'m>,
@@ -64,7 +64,7 @@ pub struct Event<'m> {
 
 /// What a connection said of itself.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Connection<'m> {
+pub struct ConnectionDetails<'m> {
     /// The protocol level: 3, 4 or 5.
     pub version: u8,
     pub keep_alive_s: u16,
@@ -75,18 +75,18 @@ pub struct Connection<'m> {
     pub disconnected_at_ms: Option<u64>,
     pub is_superuser: bool,
     pub is_anonymous: bool,
-    pub will: Option<Will<'m>>,
+    pub will: Option<WillDetails<'m>>,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Will<'m> {
+pub struct WillDetails<'m> {
     pub topic: &'m str,
     pub payload: &'m [u8],
     pub qos: u8,
     pub retain: bool,
 }
 
-impl<'m> Event<'m> {
+impl<'m> RuleEvent<'m> {
     /// An event of which only the kind and the time are known yet.
     #[inline]
     pub fn new(kind: EventKind, timestamp_ms: u64) -> Self {

@@ -1,25 +1,25 @@
 //! When an event happened, as it says itself: an expression that a rule names beside its statement.
 
-use crate::context::Dialect;
-use crate::error::{Error, Span};
+use crate::compile_options::{CompileOptions, EvaluationLimits};
 use crate::eval::Evaluator;
-use crate::fault::{Fault, contained};
+use crate::evaluation_error::{EvaluationError, catch_panic};
+use crate::event_view::EventView;
+use crate::function_context::Dialect;
 use crate::functions::time_ms;
-use crate::options::{EvaluationLimits, Options};
-use crate::plan::build::Builder;
-use crate::plan::resolve::{Resolver, Scope};
-use crate::plan::{NodeId, Plan};
+use crate::plan::builder::PlanBuilder;
+use crate::plan::resolver::{NameScope, Resolver};
+use crate::plan::{OpId, Plan};
 use crate::rule::{Rule, RuleState};
-use crate::source::{EventKind, Source};
+use crate::rule_source::{EventKind, RuleSource};
+use crate::statement_error::{Span, StatementError};
 use crate::syntax::parse_expression;
 use crate::value::{Number, Value};
-use crate::view::View;
 use crate::zone::Zone;
 
 /// Such an expression, ready: `payload.ts`.
 pub struct EventTime {
     plan: Plan,
-    node: NodeId,
+    node: OpId,
     dialect: Dialect,
     zone: Zone,
     limits: EvaluationLimits,
@@ -36,27 +36,31 @@ impl EventTime {
     ///
     /// # Errors
     /// If it is none: says where, and what was expected.
-    pub fn compile(text: &str, rule: &Rule, options: &Options) -> Result<Self, Error> {
-        let bounds = &options.bounds;
+    pub fn compile(
+        text: &str,
+        rule: &Rule,
+        options: &CompileOptions,
+    ) -> Result<Self, StatementError> {
+        let bounds = &options.limits;
         if text.len() > bounds.max_sql_bytes {
             let span = Span::new(bounds.max_sql_bytes, bounds.max_sql_bytes);
-            let error = Error::at(text, span, "the expression is too long");
-            return Err(error.expected(format!("at most {} bytes", bounds.max_sql_bytes)));
+            let error = StatementError::at(text, span, "the expression is too long");
+            return Err(error.with_expected(format!("at most {} bytes", bounds.max_sql_bytes)));
         }
         let expression = parse_expression(text, 0, bounds)?;
-        let builder = Builder::new(rule.dialect, options.timezone.clone(), bounds.max_depth);
-        let mut resolver = Resolver::new(text, builder, bounds, Scope::Event);
+        let builder = PlanBuilder::new(rule.dialect, options.timezone.clone(), bounds.max_depth);
+        let mut resolver = Resolver::new(text, builder, bounds, NameScope::Event);
         resolver.builder.text("");
-        resolver.is_open = rule.sources.iter().any(Source::is_open);
+        resolver.is_open = rule.sources.iter().any(RuleSource::has_open_fields);
         resolver.is_of_devices =
-            (rule.sources.iter()).all(|source| *source == Source::Event(EventKind::Device));
-        let node = resolver.expr(&expression)?;
+            (rule.sources.iter()).all(|source| *source == RuleSource::Event(EventKind::Device));
+        let node = resolver.resolve_expr(&expression)?;
         Ok(Self {
             plan: resolver.builder.finish(),
             node,
             dialect: rule.dialect,
             zone: options.timezone.clone(),
-            limits: bounds.evaluation(),
+            limits: bounds.evaluation_limits(),
         })
     }
 
@@ -66,9 +70,9 @@ impl EventTime {
     /// As [`Rule::run`].
     pub fn read<'a>(
         &'a self,
-        view: &View<'a>,
+        view: &EventView<'a>,
         state: &mut RuleState,
-    ) -> Result<Option<u64>, Fault> {
+    ) -> Result<Option<u64>, EvaluationError> {
         let mut tools = view.tools.borrow_mut();
         let mut evaluator = Evaluator::new(
             &self.plan,
@@ -78,15 +82,15 @@ impl EventTime {
             &self.zone,
             self.dialect,
         );
-        evaluator.limit(self.limits);
-        let value = contained(|| evaluator.evaluate(self.node))?;
-        Ok(time_of(&value, &self.zone))
+        evaluator.set_limits(self.limits);
+        let value = catch_panic(|| evaluator.evaluate(self.node))?;
+        Ok(to_unix_ms(&value, &self.zone))
     }
 }
 
 /// A number of seconds, milliseconds, microseconds or nanoseconds since 1970, told apart by how large it is, or a text: such a
 /// number, or a day and time as ISO 8601 writes them, of the rule's zone if they name no offset.
-fn time_of(value: &Value<'_>, zone: &Zone) -> Option<u64> {
+fn to_unix_ms(value: &Value<'_>, zone: &Zone) -> Option<u64> {
     if let Value::Str(text) = value
         && let Some(time_ms) = time_ms(text, zone)
     {
@@ -131,7 +135,7 @@ mod tests {
             (Value::Bool(true), None),
         ] {
             let zone = Zone::fixed(7200).expect("two hours");
-            assert_eq!(time_of(&value, &zone), expected, "{value:?}");
+            assert_eq!(to_unix_ms(&value, &zone), expected, "{value:?}");
         }
     }
 }

@@ -39,7 +39,7 @@ impl Rng {
     }
 
     /// From 0 up to, but not including, `end`, which must not be 0. Every number is as likely as any other.
-    pub fn below(&mut self, end: u64) -> u64 {
+    pub fn next_below(&mut self, end: u64) -> u64 {
         let mut product = u128::from(self.next_u64()) * u128::from(end);
         let threshold = end.wrapping_neg() % end;
         while (product as u64) < threshold {
@@ -58,7 +58,7 @@ mod tests {
         let mut rng = Rng::new([0; 32]);
         let mut seen = [0_u32; 7];
         for _ in 0..7_000 {
-            seen[rng.below(7) as usize] += 1;
+            seen[rng.next_below(7) as usize] += 1;
             assert!((0.0..1.0).contains(&rng.next_f64()));
         }
         assert!(

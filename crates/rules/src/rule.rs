@@ -1,79 +1,79 @@
 //! A compiled rule, and its evaluation for one event.
 
-use crate::context::Dialect;
-use crate::error::Error;
-use crate::eval::{Columns, Evaluator};
-use crate::event::Event;
-use crate::fault::{Fault, contained};
-use crate::keys::Keys;
-use crate::kv::{Kv, KvLimits};
-use crate::options::EvaluationLimits;
-use crate::plan::{Column, NodeId, Plan};
-use crate::source::Source;
+use crate::compile_options::EvaluationLimits;
+use crate::eval::{Evaluator, OutputColumns};
+use crate::evaluation_error::{EvaluationError, catch_panic};
+use crate::event::RuleEvent;
+use crate::event_view::EventView;
+use crate::function_context::Dialect;
+use crate::index_keys::IndexKeys;
+use crate::kv_store::{KvLimits, KvStore};
+use crate::plan::{OpId, OutputColumn, Plan};
+use crate::rule_source::RuleSource;
+use crate::statement_error::StatementError;
 use crate::value::Value;
-use crate::view::View;
-use crate::window::{Closed, Sample, Window};
+use crate::window::{ClosedWindow, WindowDefinition, WindowSample};
 use crate::zone::Zone;
 
 /// One statement, ready. Immutable, and small: see [`Rule::size_bytes`].
 pub struct Rule {
-    pub(crate) sources: Box<[Source]>,
-    pub(crate) keys: Keys,
-    pub(crate) filter: Option<NodeId>,
-    /// What is left of it for events that the index found, see [`Rule::run_found`].
-    pub(crate) found_filter: Option<NodeId>,
-    pub(crate) body: Body,
+    pub(crate) sources: Box<[RuleSource]>,
+    pub(crate) keys: IndexKeys,
+    pub(crate) filter: Option<OpId>,
+    /// What is left of it for events that the index found, see [`Rule::run_indexed`].
+    pub(crate) indexed_filter: Option<OpId>,
+    pub(crate) body: RuleBody,
     pub(crate) plan: Plan,
     pub(crate) dialect: Dialect,
     pub(crate) zone: Zone,
     pub(crate) limits: EvaluationLimits,
     pub(crate) max_outputs: usize,
     /// What is no error, but hardly meant so.
-    pub(crate) warnings: Box<[Error]>,
+    pub(crate) warnings: Box<[StatementError]>,
     /// LIMIT: what comes after so many outputs of one event is left out.
     pub(crate) limit: usize,
 }
 
-pub(crate) enum Body {
-    Select(Box<[Column]>),
+pub(crate) enum RuleBody {
+    Select(Box<[OutputColumn]>),
     Foreach {
-        list: NodeId,
-        incase: Option<NodeId>,
-        columns: Box<[Column]>,
+        list: OpId,
+        incase: Option<OpId>,
+        columns: Box<[OutputColumn]>,
     },
-    Windowed(Box<Grouping>),
+    Windowed(Box<WindowedBody>),
 }
 
-pub(crate) struct Grouping {
-    pub(crate) window: Window,
-    pub(crate) keys: Box<[NodeId]>,
-    pub(crate) arguments: Box<[NodeId]>,
-    pub(crate) columns: Box<[Column]>,
-    pub(crate) having: Option<NodeId>,
+pub(crate) struct WindowedBody {
+    pub(crate) window: WindowDefinition,
+    pub(crate) keys: Box<[OpId]>,
+    pub(crate) arguments: Box<[OpId]>,
+    pub(crate) columns: Box<[OutputColumn]>,
+    pub(crate) having: Option<OpId>,
 }
 
 /// What a rule remembers from one event to the next, on one shard.
 #[derive(Debug, Default)]
 pub struct RuleState {
-    pub kv: Kv,
+    pub kv: KvStore,
 }
 
 impl RuleState {
     #[must_use]
     pub fn new(limits: KvLimits) -> Self {
         Self {
-            kv: Kv::new(limits),
+            kv: KvStore::new(limits),
         }
     }
 }
 
 /// What a rule brings forth. Lives as long as the arena is not reset.
 #[derive(Debug, Clone, Copy)]
-pub struct Output<'a> {
+pub struct RuleOutput<'a> {
     pub columns: &'a [(&'a str, Value<'a>)],
 }
 
-impl<'a> Output<'a> {
+impl<'a> RuleOutput<'a> {
     /// A column by its name; null if there is none.
     #[must_use]
     pub fn column(&self, name: &str) -> Value<'a> {
@@ -95,7 +95,7 @@ impl<'a> Output<'a> {
 
 /// What came of an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ran {
+pub enum RunOutcome {
     /// WHERE, INCASE or HAVING did not hold, or there was nothing to go through.
     NoResult,
     /// So many outputs.
@@ -104,19 +104,19 @@ pub enum Ran {
 
 impl Rule {
     #[must_use]
-    pub fn sources(&self) -> &[Source] {
+    pub fn sources(&self) -> &[RuleSource] {
         &self.sources
     }
 
     /// What an event must have to be worth showing to [`Rule::run`].
     #[must_use]
-    pub fn conjuncts(&self) -> &Keys {
+    pub fn index_keys(&self) -> &IndexKeys {
         &self.keys
     }
 
     /// What the statement hardly means as it is written, each with its place.
     #[must_use]
-    pub fn warnings(&self) -> &[Error] {
+    pub fn warnings(&self) -> &[StatementError] {
         &self.warnings
     }
 
@@ -125,27 +125,27 @@ impl Rule {
         self.dialect
     }
 
-    /// The window of a rule with GROUP BY; such a rule is asked with [`Rule::sample`] and [`Rule::close`].
+    /// The window of a rule with GROUP BY; such a rule is asked with [`Rule::sample_event`] and [`Rule::close_window`].
     #[must_use]
-    pub fn window(&self) -> Option<&Window> {
+    pub fn window(&self) -> Option<&WindowDefinition> {
         match &self.body {
-            Body::Windowed(grouping) => Some(&grouping.window),
+            RuleBody::Windowed(grouping) => Some(&grouping.window),
             _ => None,
         }
     }
 
     /// Whether FROM has this event. `$rule/` and `$bridges/` are known by their names to whoever sends from them.
     #[must_use]
-    pub fn listens_to(&self, event: &Event<'_>) -> bool {
+    pub fn accepts_event(&self, event: &RuleEvent<'_>) -> bool {
         self.sources.iter().any(|source| match source {
-            Source::Event(kind) => *kind == event.kind,
-            Source::Topic(filter) => {
-                source.has_kind(event.kind)
+            RuleSource::Event(kind) => *kind == event.kind,
+            RuleSource::Topic(filter) => {
+                source.accepts_kind(event.kind)
                     && event
                         .topic
                         .is_some_and(|topic| mqtt::filter_matches(filter, topic))
             }
-            Source::Rule(_) | Source::Bridge(_) => false,
+            RuleSource::Rule(_) | RuleSource::Bridge(_) => false,
         })
     }
 
@@ -156,70 +156,70 @@ impl Rule {
     /// What the event made go wrong: an overflow, an argument of the wrong type, too many steps. Nothing was given out then.
     pub fn run<'a>(
         &'a self,
-        view: &View<'a>,
+        view: &EventView<'a>,
         state: &mut RuleState,
-        out: &mut dyn FnMut(Output<'a>),
-    ) -> Result<Ran, Fault> {
-        self.run_if(self.filter, view, state, out)
+        out: &mut dyn FnMut(RuleOutput<'a>),
+    ) -> Result<RunOutcome, EvaluationError> {
+        self.run_with_filter(self.filter, view, state, out)
     }
 
-    /// The same for an event that an [`Index`](crate::index::Index) has found by the rule's sources and keys: what the index has
+    /// The same for an event that an [`RuleIndex`](crate::index::RuleIndex) has found by the rule's sources and keys: what the index has
     /// seen to already is not asked again.
     ///
     /// # Errors
     /// As [`Rule::run`].
-    pub fn run_found<'a>(
+    pub fn run_indexed<'a>(
         &'a self,
-        view: &View<'a>,
+        view: &EventView<'a>,
         state: &mut RuleState,
-        out: &mut dyn FnMut(Output<'a>),
-    ) -> Result<Ran, Fault> {
-        self.run_if(self.found_filter, view, state, out)
+        out: &mut dyn FnMut(RuleOutput<'a>),
+    ) -> Result<RunOutcome, EvaluationError> {
+        self.run_with_filter(self.indexed_filter, view, state, out)
     }
 
-    fn run_if<'a>(
+    fn run_with_filter<'a>(
         &'a self,
-        filter: Option<NodeId>,
-        view: &View<'a>,
+        filter: Option<OpId>,
+        view: &EventView<'a>,
         state: &mut RuleState,
-        out: &mut dyn FnMut(Output<'a>),
-    ) -> Result<Ran, Fault> {
+        out: &mut dyn FnMut(RuleOutput<'a>),
+    ) -> Result<RunOutcome, EvaluationError> {
         match &self.body {
-            Body::Select(columns) => {
+            RuleBody::Select(columns) => {
                 let columns = self.evaluate(view, state, |evaluator| {
-                    if !passes(filter, evaluator)? {
+                    if !filter_passes(filter, evaluator)? {
                         return Ok(None);
                     }
                     let columns = evaluator.columns(columns)?;
                     self.check_payload(view)?;
                     Ok(Some(columns))
                 })?;
-                Ok(give(columns, out))
+                Ok(emit_output(columns, out))
             }
-            Body::Foreach {
+            RuleBody::Foreach {
                 list,
                 incase,
                 columns,
             } => {
                 let rows = self.evaluate(view, state, |evaluator| {
-                    if !passes(filter, evaluator)? {
+                    if !filter_passes(filter, evaluator)? {
                         return Ok(None);
                     }
-                    let rows = self.each(evaluator, view, *list, *incase, columns)?;
+                    let rows = self.run_foreach(evaluator, view, *list, *incase, columns)?;
                     self.check_payload(view)?;
                     Ok(Some(rows))
                 })?;
                 let rows = rows.unwrap_or_default();
                 for columns in rows {
-                    out(Output { columns });
+                    out(RuleOutput { columns });
                 }
                 Ok(if rows.is_empty() {
-                    Ran::NoResult
+                    RunOutcome::NoResult
                 } else {
-                    Ran::Passed(rows.len() as u32)
+                    RunOutcome::Passed(rows.len() as u32)
                 })
             }
-            Body::Windowed(_) => Ok(Ran::NoResult),
+            RuleBody::Windowed(_) => Ok(RunOutcome::NoResult),
         }
     }
 
@@ -227,22 +227,22 @@ impl Rule {
     ///
     /// # Errors
     /// As [`Rule::run`].
-    pub fn sample<'a>(
+    pub fn sample_event<'a>(
         &'a self,
-        view: &View<'a>,
+        view: &EventView<'a>,
         state: &mut RuleState,
-    ) -> Result<Option<Sample<'a>>, Fault> {
-        let Body::Windowed(grouping) = &self.body else {
+    ) -> Result<Option<WindowSample<'a>>, EvaluationError> {
+        let RuleBody::Windowed(grouping) = &self.body else {
             return Ok(None);
         };
         self.evaluate(view, state, |evaluator| {
-            if !passes(self.filter, evaluator)? {
+            if !filter_passes(self.filter, evaluator)? {
                 return Ok(None);
             }
-            let sample = Sample {
+            let sample = WindowSample {
                 timestamp_ms: view.event().timestamp_ms,
-                key: values(evaluator, view, &grouping.keys)?,
-                arguments: values(evaluator, view, &grouping.arguments)?,
+                key: evaluate_all(evaluator, view, &grouping.keys)?,
+                arguments: evaluate_all(evaluator, view, &grouping.arguments)?,
             };
             self.check_payload(view)?;
             Ok(Some(sample))
@@ -253,39 +253,43 @@ impl Rule {
     ///
     /// # Errors
     /// As [`Rule::run`].
-    pub fn close<'a>(
+    pub fn close_window<'a>(
         &'a self,
-        closed: &Closed<'a>,
-        view: &View<'a>,
+        closed: &ClosedWindow<'a>,
+        view: &EventView<'a>,
         state: &mut RuleState,
-        out: &mut dyn FnMut(Output<'a>),
-    ) -> Result<Ran, Fault> {
-        let Body::Windowed(grouping) = &self.body else {
-            return Ok(Ran::NoResult);
+        out: &mut dyn FnMut(RuleOutput<'a>),
+    ) -> Result<RunOutcome, EvaluationError> {
+        let RuleBody::Windowed(grouping) = &self.body else {
+            return Ok(RunOutcome::NoResult);
         };
         let columns = self.evaluate(view, state, |evaluator| {
             evaluator.closed = Some(*closed);
             if let Some(having) = grouping.having
-                && !evaluator.holds(having)?
+                && !evaluator.is_condition_true(having)?
             {
                 return Ok(None);
             }
             evaluator.columns(&grouping.columns).map(Some)
         })?;
-        Ok(give(columns, out))
+        Ok(emit_output(columns, out))
     }
 
     /// Memory of the rule, in all.
     #[must_use]
     pub fn size_bytes(&self) -> usize {
-        let source = |source: &Source| match source {
-            Source::Topic(text) | Source::Rule(text) | Source::Bridge(text) => text.len(),
-            Source::Event(_) => 0,
+        let source = |source: &RuleSource| match source {
+            RuleSource::Topic(text) | RuleSource::Rule(text) | RuleSource::Bridge(text) => {
+                text.len()
+            }
+            RuleSource::Event(_) => 0,
         };
         let body = match &self.body {
-            Body::Select(columns) | Body::Foreach { columns, .. } => size_of_val(&**columns),
-            Body::Windowed(grouping) => {
-                size_of::<Grouping>()
+            RuleBody::Select(columns) | RuleBody::Foreach { columns, .. } => {
+                size_of_val(&**columns)
+            }
+            RuleBody::Windowed(grouping) => {
+                size_of::<WindowedBody>()
                     + size_of_val(&*grouping.columns)
                     + size_of_val(&*grouping.keys)
                     + size_of_val(&*grouping.arguments)
@@ -316,10 +320,10 @@ impl Rule {
 
     pub(crate) fn evaluate<'a, T>(
         &'a self,
-        view: &View<'a>,
+        view: &EventView<'a>,
         state: &mut RuleState,
-        work: impl FnOnce(&mut Evaluator<'a, '_>) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
+        work: impl FnOnce(&mut Evaluator<'a, '_>) -> Result<T, EvaluationError>,
+    ) -> Result<T, EvaluationError> {
         let mut tools = view.tools.borrow_mut();
         let mut evaluator = Evaluator::new(
             &self.plan,
@@ -329,40 +333,40 @@ impl Rule {
             &self.zone,
             self.dialect,
         );
-        evaluator.limit(self.limits);
+        evaluator.set_limits(self.limits);
         // EMQX has no windows, whose aggregates leave out what is null.
         evaluator.needs_values =
-            self.dialect == Dialect::Emqx && !matches!(self.body, Body::Windowed(_));
-        contained(|| work(&mut evaluator))
+            self.dialect == Dialect::Emqx && !matches!(self.body, RuleBody::Windowed(_));
+        catch_panic(|| work(&mut evaluator))
     }
 
     /// In EMQX's dialect a rule that reads a part of the payload fails if it is no JSON, wherever that shows.
     #[inline]
-    fn check_payload(&self, view: &View<'_>) -> Result<(), Fault> {
+    fn check_payload(&self, view: &EventView<'_>) -> Result<(), EvaluationError> {
         let is_wrong = self.dialect == Dialect::Emqx && self.plan.reads_payload && !view.is_json();
         if is_wrong {
-            Err(view.no_json())
+            Err(view.not_json_error())
         } else {
             Ok(())
         }
     }
 
-    fn each<'a>(
+    fn run_foreach<'a>(
         &'a self,
         evaluator: &mut Evaluator<'a, '_>,
-        view: &View<'a>,
-        list: NodeId,
-        incase: Option<NodeId>,
-        columns: &[Column],
-    ) -> Result<&'a [Columns<'a>], Fault> {
+        view: &EventView<'a>,
+        list: OpId,
+        incase: Option<OpId>,
+        columns: &[OutputColumn],
+    ) -> Result<&'a [OutputColumns<'a>], EvaluationError> {
         let list = evaluator.evaluate(list)?;
         let mut rows = bumpalo::collections::Vec::new_in(view.arena());
         let memos = evaluator.memos();
-        for &item in evaluator.items(list) {
+        for &item in evaluator.foreach_items(list) {
             evaluator.set_memos(memos);
             evaluator.item = item;
             if let Some(incase) = incase
-                && !evaluator.holds(incase)?
+                && !evaluator.is_condition_true(incase)?
             {
                 continue;
             }
@@ -370,7 +374,7 @@ impl Rule {
                 break;
             }
             if rows.len() == self.max_outputs {
-                return Err(Fault::TooLarge {
+                return Err(EvaluationError::TooLarge {
                     function: "FOREACH",
                     limit: self.max_outputs,
                     unit: "outputs",
@@ -382,15 +386,18 @@ impl Rule {
     }
 }
 
-fn passes(filter: Option<NodeId>, evaluator: &mut Evaluator<'_, '_>) -> Result<bool, Fault> {
-    filter.map_or(Ok(true), |filter| evaluator.holds(filter))
+fn filter_passes(
+    filter: Option<OpId>,
+    evaluator: &mut Evaluator<'_, '_>,
+) -> Result<bool, EvaluationError> {
+    filter.map_or(Ok(true), |filter| evaluator.is_condition_true(filter))
 }
 
-fn values<'a>(
+fn evaluate_all<'a>(
     evaluator: &mut Evaluator<'a, '_>,
-    view: &View<'a>,
-    ids: &[NodeId],
-) -> Result<&'a [Value<'a>], Fault> {
+    view: &EventView<'a>,
+    ids: &[OpId],
+) -> Result<&'a [Value<'a>], EvaluationError> {
     let values = view
         .arena()
         .alloc_slice_fill_copy(ids.len(), Value::Undefined);
@@ -400,24 +407,27 @@ fn values<'a>(
     Ok(values)
 }
 
-fn give<'a>(columns: Option<Columns<'a>>, out: &mut dyn FnMut(Output<'a>)) -> Ran {
+fn emit_output<'a>(
+    columns: Option<OutputColumns<'a>>,
+    out: &mut dyn FnMut(RuleOutput<'a>),
+) -> RunOutcome {
     match columns {
         Some(columns) => {
-            out(Output { columns });
-            Ran::Passed(1)
+            out(RuleOutput { columns });
+            RunOutcome::Passed(1)
         }
-        None => Ran::NoResult,
+        None => RunOutcome::NoResult,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::{Index, Looked};
-    use crate::options::Options;
-    use crate::source::EventKind;
-    use crate::tools::Tools;
-    use crate::view::Scratch;
+    use crate::compile_options::CompileOptions;
+    use crate::evaluation_resources::EvaluationResources;
+    use crate::event_view::EvaluationScratch;
+    use crate::index::{IndexQuery, RuleIndex};
+    use crate::rule_source::EventKind;
 
     #[test]
     fn what_the_index_has_seen_to_is_not_asked_again() {
@@ -452,19 +462,19 @@ mod tests {
             ),
             ("FOREACH [1, 2] FROM \"#\" WHERE topic = 'a/b'", true),
         ];
-        let mut scratch = Scratch::new(Tools::new([1; 32], 0), 1 << 20);
+        let mut scratch = EvaluationScratch::new(EvaluationResources::new([1; 32], 0), 1 << 20);
         for (sql, asks_nothing) in statements {
-            let rule = crate::compile(sql, &Options::default()).expect(sql);
-            assert_eq!(rule.found_filter.is_none(), asks_nothing, "{sql}");
-            let mut index = Index::default();
-            index.add(rule.sources(), rule.conjuncts(), &());
+            let rule = crate::compile(sql, &CompileOptions::default()).expect(sql);
+            assert_eq!(rule.indexed_filter.is_none(), asks_nothing, "{sql}");
+            let mut index = RuleIndex::default();
+            index.add(rule.sources(), rule.index_keys(), &());
             for (kind, topic, qos) in [
                 (EventKind::Publish, "a/b", 0),
                 (EventKind::Publish, "a/b", 1),
                 (EventKind::Publish, "a/c", 1),
                 (EventKind::Subscribed, "a/+", 1),
             ] {
-                let looked = Looked {
+                let looked = IndexQuery {
                     kind,
                     topic: Some(topic),
                     client_id: Some("c"),
@@ -472,17 +482,17 @@ mod tests {
                 };
                 let mut found = 0;
                 index.matches(&looked, |()| found += 1);
-                let mut event = Event::new(kind, 1);
+                let mut event = RuleEvent::new(kind, 1);
                 event.topic = Some(topic);
                 event.qos = Some(qos);
                 let mut state = RuleState::default();
                 let view = scratch.view(&event, 1);
-                let listens = rule.listens_to(&event);
+                let listens = rule.accepts_event(&event);
                 let asked = rule.run(&view, &mut state, &mut |_| {}).expect("no fault");
                 if found == 0 {
-                    assert!(!listens || asked == Ran::NoResult, "{sql}: {topic}");
+                    assert!(!listens || asked == RunOutcome::NoResult, "{sql}: {topic}");
                 } else {
-                    let known = rule.run_found(&view, &mut state, &mut |_| {});
+                    let known = rule.run_indexed(&view, &mut state, &mut |_| {});
                     assert_eq!(known.expect("no fault"), asked, "{sql}: {topic}");
                 }
                 scratch.reset();

@@ -26,7 +26,7 @@ pub enum Value<'a> {
     Array(&'a [Value<'a>]),
     /// Fields in the order they came. Should a name come twice, the later one counts.
     Map(&'a [(&'a str, Value<'a>)]),
-    /// Checked text of a JSON array or object that nobody has read into `Array` or `Map` yet.
+    /// Checked text of a JSON array or object that nobody has read into `ArrayBuilder` or `PersistentMap` yet.
     Json(&'a str),
 }
 
@@ -64,7 +64,7 @@ impl<'a> Value<'a> {
 
     /// What a condition makes of it: true, numbers that are not zero, and the word `true`.
     #[must_use]
-    pub fn truth(&self) -> bool {
+    pub fn is_truthy(&self) -> bool {
         match self {
             Value::Bool(truth) => *truth,
             Value::Int(number) => *number != 0,
@@ -139,16 +139,16 @@ impl<'a> Value<'a> {
             (Value::Int(left), Value::Int(right)) => Some(left.cmp(right)),
             (Value::Str(left), Value::Str(right)) => Some(left.cmp(right)),
             (Value::Bool(left), Value::Bool(right)) => Some(left.cmp(right)),
-            (Value::Big(_), _) | (_, Value::Big(_)) => compare_big(self, other),
+            (Value::Big(_), _) | (_, Value::Big(_)) => compare_decimal(self, other),
             (Value::Int(_) | Value::Float(_), _) | (_, Value::Int(_) | Value::Float(_)) => {
                 self.as_number()?.compare(other.as_number()?)
             }
-            (Value::Bool(truth), text) => Some(word(*truth).as_bytes().cmp(text.as_bytes()?)),
-            (text, Value::Bool(truth)) => Some(text.as_bytes()?.cmp(word(*truth).as_bytes())),
+            (Value::Bool(truth), text) => Some(bool_text(*truth).as_bytes().cmp(text.as_bytes()?)),
+            (text, Value::Bool(truth)) => Some(text.as_bytes()?.cmp(bool_text(*truth).as_bytes())),
             (Value::Str(_) | Value::Bytes(_), Value::Str(_) | Value::Bytes(_)) => {
                 Some(self.as_bytes()?.cmp(other.as_bytes()?))
             }
-            _ => same_structure(self, other).then_some(Ordering::Equal),
+            _ => are_structures_not_distinct(self, other).then_some(Ordering::Equal),
         }
     }
 
@@ -160,14 +160,14 @@ impl<'a> Value<'a> {
 
     /// Equality as a list of distinct values means it: null is the same as null.
     #[must_use]
-    pub fn same(&self, other: &Value<'_>) -> bool {
+    pub fn is_not_distinct(&self, other: &Value<'_>) -> bool {
         (self.is_null() && other.is_null()) || self.equals(other)
     }
 
     /// Equality as EMQX matches values in IN and CASE: also of the same type, so that 1 is neither 1.0 nor '1', and null is
     /// not what is undefined.
     #[must_use]
-    pub fn is_identical(&self, other: &Value<'_>) -> bool {
+    pub fn is_strictly_equal(&self, other: &Value<'_>) -> bool {
         match (self, other) {
             (Value::Undefined, Value::Undefined) | (Value::Null, Value::Null) => true,
             (Value::Int(_) | Value::Big(_), Value::Int(_) | Value::Big(_))
@@ -176,14 +176,18 @@ impl<'a> Value<'a> {
             | (Value::Str(_) | Value::Bytes(_), Value::Str(_) | Value::Bytes(_)) => {
                 self.equals(other)
             }
-            _ => self.rank() >= ARRAY_RANK && self.rank() == other.rank() && self.equals(other),
+            _ => {
+                self.type_rank() >= ARRAY_RANK
+                    && self.type_rank() == other.type_rank()
+                    && self.equals(other)
+            }
         }
     }
 
     /// An order of all values, for sorting: null, booleans, numbers (what is none comes first), text, arrays, maps.
     #[must_use]
-    pub fn order(&self, other: &Value<'_>) -> Ordering {
-        match (self.rank(), other.rank()) {
+    pub fn total_order(&self, other: &Value<'_>) -> Ordering {
+        match (self.type_rank(), other.type_rank()) {
             (left, right) if left != right => left.cmp(&right),
             // Arrays have no order among themselves, and neither have maps.
             (ARRAY_RANK.., _) => Ordering::Equal,
@@ -198,7 +202,7 @@ impl<'a> Value<'a> {
         matches!(self, Value::Float(number) if number.is_nan())
     }
 
-    fn rank(&self) -> u8 {
+    fn type_rank(&self) -> u8 {
         match self {
             Value::Undefined | Value::Null => 0,
             Value::Bool(_) => 1,
@@ -212,9 +216,9 @@ impl<'a> Value<'a> {
 
     /// Reads one level of JSON text: its members that are arrays or objects stay text.
     #[must_use]
-    pub fn open(self, arena: &'a Arena) -> Value<'a> {
+    pub fn parse_one_level(self, arena: &'a Arena) -> Value<'a> {
         match self {
-            Value::Json(text) => json::open(text, arena),
+            Value::Json(text) => json::parse_one_level(text, arena),
             other => other,
         }
     }
@@ -228,7 +232,7 @@ impl<'a> Value<'a> {
     /// A field of a map, which may be there and null.
     #[must_use]
     pub fn find_field(&self, name: &str, arena: &'a Arena) -> Option<Value<'a>> {
-        match self.open(arena) {
+        match self.parse_one_level(arena) {
             Value::Map(fields) => fields
                 .iter()
                 .rev()
@@ -241,7 +245,7 @@ impl<'a> Value<'a> {
     /// An item of an array counted from 0, or from the end if negative; null if there is none.
     #[must_use]
     pub fn item(&self, index: i64, arena: &'a Arena) -> Value<'a> {
-        let Value::Array(items) = self.open(arena) else {
+        let Value::Array(items) = self.parse_one_level(arena) else {
             return Value::Undefined;
         };
         let index = if index < 0 {
@@ -261,7 +265,7 @@ impl<'a> Value<'a> {
     pub fn text(&self, arena: &'a Arena) -> &'a str {
         match *self {
             Value::Undefined | Value::Null => "null",
-            Value::Bool(truth) => word(truth),
+            Value::Bool(truth) => bool_text(truth),
             Value::Str(text) | Value::Json(text) | Value::Big(text) => text,
             Value::Bytes(bytes) => match String::from_utf8_lossy(bytes) {
                 std::borrow::Cow::Borrowed(text) => text,
@@ -305,7 +309,7 @@ impl<'a> Value<'a> {
     }
 }
 
-fn word(truth: bool) -> &'static str {
+fn bool_text(truth: bool) -> &'static str {
     if truth { "true" } else { "false" }
 }
 
@@ -326,8 +330,11 @@ pub(crate) fn float_to_i64(number: f64) -> Option<i64> {
 }
 
 /// Integers of any size by their digits, floats by what they are exactly.
-fn compare_big(left: &Value<'_>, right: &Value<'_>) -> Option<Ordering> {
-    let (left, right) = (Digits::of(left)?, Digits::of(right)?);
+fn compare_decimal(left: &Value<'_>, right: &Value<'_>) -> Option<Ordering> {
+    let (left, right) = (
+        DecimalDigits::from_value(left)?,
+        DecimalDigits::from_value(right)?,
+    );
     let size = left
         .digits
         .len()
@@ -343,14 +350,14 @@ fn compare_big(left: &Value<'_>, right: &Value<'_>) -> Option<Ordering> {
 }
 
 /// A number in decimal digits, without zeros in front.
-struct Digits<'a> {
+struct DecimalDigits<'a> {
     is_negative: bool,
     digits: std::borrow::Cow<'a, str>,
     has_fraction: bool,
 }
 
-impl<'a> Digits<'a> {
-    fn of(value: &Value<'a>) -> Option<Self> {
+impl<'a> DecimalDigits<'a> {
+    fn from_value(value: &Value<'a>) -> Option<Self> {
         let (text, has_fraction) = match *value {
             Value::Big(digits) => (digits.into(), false),
             Value::Int(number) => (number.to_string().into(), false),
@@ -362,7 +369,7 @@ impl<'a> Digits<'a> {
                 let text = value.as_str()?.trim();
                 match is_integer(text) {
                     true => (text.into(), false),
-                    false => return Self::of(&Value::Float(Number::parse(text)?.as_f64())),
+                    false => return Self::from_value(&Value::Float(Number::parse(text)?.as_f64())),
                 }
             }
             _ => return None,
@@ -389,23 +396,26 @@ pub(crate) fn is_integer(text: &str) -> bool {
 }
 
 /// Arrays and maps are the same if their parts are; the order of fields does not matter.
-fn same_structure(left: &Value<'_>, right: &Value<'_>) -> bool {
+fn are_structures_not_distinct(left: &Value<'_>, right: &Value<'_>) -> bool {
     let arena = Arena::new();
     let (left, right): (Value<'_>, Value<'_>) = (*left, *right);
-    match (left.open(&arena), right.open(&arena)) {
+    match (left.parse_one_level(&arena), right.parse_one_level(&arena)) {
         (Value::Array(left), Value::Array(right)) => {
             left.len() == right.len()
-                && left.iter().zip(right).all(|(left, right)| left.same(right))
+                && left
+                    .iter()
+                    .zip(right)
+                    .all(|(left, right)| left.is_not_distinct(right))
         }
         (Value::Map(left), Value::Map(right)) => {
-            left.len() == right.len() && same_fields(left, right, &arena)
+            left.len() == right.len() && are_fields_not_distinct(left, right, &arena)
         }
         _ => false,
     }
 }
 
 /// As many fields on both sides, in whatever order.
-fn same_fields(left: Fields<'_>, right: Fields<'_>, arena: &Arena) -> bool {
+fn are_fields_not_distinct(left: MapFields<'_>, right: MapFields<'_>, arena: &Arena) -> bool {
     // Most often the order is the same, too.
     let ordered = left
         .iter()
@@ -415,9 +425,9 @@ fn same_fields(left: Fields<'_>, right: Fields<'_>, arena: &Arena) -> bool {
         return left
             .iter()
             .zip(right)
-            .all(|(left, right)| left.1.same(&right.1));
+            .all(|(left, right)| left.1.is_not_distinct(&right.1));
     }
-    let sorted = |fields: Fields<'_>| {
+    let sorted = |fields: MapFields<'_>| {
         let order = arena.alloc_slice_fill_iter(0..fields.len());
         order.sort_by_key(|&at| fields[at].0);
         &*order
@@ -425,11 +435,11 @@ fn same_fields(left: Fields<'_>, right: Fields<'_>, arena: &Arena) -> bool {
     let pairs = sorted(left).iter().zip(sorted(right));
     pairs.into_iter().all(|(&left_at, &right_at)| {
         let (left, right) = (&left[left_at], &right[right_at]);
-        left.0 == right.0 && left.1.same(&right.1)
+        left.0 == right.0 && left.1.is_not_distinct(&right.1)
     })
 }
 
-type Fields<'a> = &'a [(&'a str, Value<'a>)];
+type MapFields<'a> = &'a [(&'a str, Value<'a>)];
 
 /// What arrays come after in the order of all values; maps come behind them.
 const ARRAY_RANK: u8 = 4;
@@ -520,7 +530,7 @@ pub enum OwnedValue {
 impl OwnedValue {
     /// A copy in the arena.
     #[must_use]
-    pub fn borrow<'a>(&self, arena: &'a Arena) -> Value<'a> {
+    pub fn to_value<'a>(&self, arena: &'a Arena) -> Value<'a> {
         match self {
             OwnedValue::Undefined => Value::Undefined,
             OwnedValue::Null => Value::Null,
@@ -531,13 +541,13 @@ impl OwnedValue {
             OwnedValue::Str(text) => Value::Str(arena.alloc_str(text)),
             OwnedValue::Bytes(bytes) => Value::Bytes(arena.alloc_slice_copy(bytes)),
             OwnedValue::Array(items) => Value::Array(
-                arena.alloc_slice_fill_iter(items.iter().map(|item| item.borrow(arena))),
+                arena.alloc_slice_fill_iter(items.iter().map(|item| item.to_value(arena))),
             ),
             OwnedValue::Map(fields) => Value::Map(
                 arena.alloc_slice_fill_iter(
                     fields
                         .iter()
-                        .map(|(name, value)| (&*arena.alloc_str(name), value.borrow(arena))),
+                        .map(|(name, value)| (&*arena.alloc_str(name), value.to_value(arena))),
                 ),
             ),
             OwnedValue::Json(text) => Value::Json(arena.alloc_str(text)),
@@ -579,7 +589,7 @@ mod tests {
         assert!(Value::Str("2.50").equals(&Value::Float(2.5)));
         assert_eq!(Value::Int(1).compare(&Value::Str("one")), None);
         assert_eq!(Value::Null.compare(&Value::Null), None);
-        assert!(Value::Null.same(&Value::Null));
+        assert!(Value::Null.is_not_distinct(&Value::Null));
     }
 
     #[test]
@@ -653,7 +663,7 @@ mod tests {
         let arena = Arena::new();
         let value = json::parse(r#"{"a":[1,"x",null,true,1.5]}"#, &arena).expect("valid");
         let owned = value.into_owned();
-        assert!(owned.borrow(&arena).equals(&value));
+        assert!(owned.to_value(&arena).equals(&value));
         assert!(owned.size_bytes() > 6 * size_of::<OwnedValue>());
     }
 }

@@ -5,15 +5,15 @@ use std::fmt;
 use crate::value::Value;
 use crate::zone::Zone;
 
-/// The windowed part of a rule. The rule turns an event into a [`Sample`]; who keeps the windows adds it up and gives a
-/// [`Closed`] window back to the rule.
+/// The windowed part of a rule. The rule turns an event into a [`WindowSample`]; who keeps the windows adds it up and gives a
+/// [`ClosedWindow`] window back to the rule.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Window {
+pub struct WindowDefinition {
     pub kind: WindowKind,
-    /// Expressions of GROUP BY: the length of [`Sample::key`].
+    /// Expressions of GROUP BY: the length of [`WindowSample::key`].
     pub keys: usize,
-    /// One for each different call of an aggregate in SELECT and HAVING: the order of [`Sample::arguments`] and
-    /// [`Closed::aggregates`].
+    /// One for each different call of an aggregate in SELECT and HAVING: the order of [`WindowSample::arguments`] and
+    /// [`ClosedWindow::aggregates`].
     pub aggregates: Box<[Aggregate]>,
     /// Where the days of windows of whole days, weeks and months begin.
     pub zone: Zone,
@@ -85,7 +85,7 @@ pub enum AggregateKind {
 
 /// One event as a window sees it.
 #[derive(Clone, Copy)]
-pub struct Sample<'a> {
+pub struct WindowSample<'a> {
     /// When it happened.
     pub timestamp_ms: u64,
     pub key: &'a [Value<'a>],
@@ -94,7 +94,7 @@ pub struct Sample<'a> {
 
 /// A window whose time has come.
 #[derive(Clone, Copy)]
-pub struct Closed<'a> {
+pub struct ClosedWindow<'a> {
     pub start_ms: u64,
     pub end_ms: u64,
     pub key: &'a [Value<'a>],

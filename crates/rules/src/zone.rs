@@ -13,10 +13,10 @@ static BUNDLED: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bun
 
 /// A time zone. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Zone(Kind);
+pub struct Zone(ZoneKind);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+enum ZoneKind {
     /// Seconds east of UTC.
     Fixed(i32),
     Named(TimeZone),
@@ -29,12 +29,12 @@ impl Default for Zone {
 }
 
 impl Zone {
-    pub const UTC: Zone = Zone(Kind::Fixed(0));
+    pub const UTC: Zone = Zone(ZoneKind::Fixed(0));
 
     /// Seconds east of UTC, less than a day.
     #[must_use]
     pub fn fixed(offset_s: i32) -> Option<Zone> {
-        (offset_s.unsigned_abs() < DAY_S as u32).then_some(Zone(Kind::Fixed(offset_s)))
+        (offset_s.unsigned_abs() < DAY_S as u32).then_some(Zone(ZoneKind::Fixed(offset_s)))
     }
 
     /// `UTC`, `Z`, an IANA name such as `Europe/Berlin`, or an offset: `+08:00`, `-0330`, `+8`, `+01:02:03`.
@@ -44,7 +44,10 @@ impl Zone {
             "" => None,
             "Z" | "z" | "UTC" | "utc" => Some(Zone::UTC),
             _ if text.starts_with(['+', '-']) => Zone::fixed(parse_offset(text)?),
-            _ => BUNDLED.get(text).ok().map(|zone| Zone(Kind::Named(zone))),
+            _ => BUNDLED
+                .get(text)
+                .ok()
+                .map(|zone| Zone(ZoneKind::Named(zone))),
         }
     }
 
@@ -52,9 +55,9 @@ impl Zone {
     #[must_use]
     pub fn name(&self) -> String {
         match &self.0 {
-            Kind::Fixed(0) => "UTC".to_owned(),
-            Kind::Fixed(offset_s) => format!("{offset_s:+}s"),
-            Kind::Named(zone) => zone.iana_name().unwrap_or_default().to_owned(),
+            ZoneKind::Fixed(0) => "UTC".to_owned(),
+            ZoneKind::Fixed(offset_s) => format!("{offset_s:+}s"),
+            ZoneKind::Named(zone) => zone.iana_name().unwrap_or_default().to_owned(),
         }
     }
 
@@ -62,8 +65,8 @@ impl Zone {
     #[must_use]
     pub fn offset_s(&self, unix_s: i64) -> i32 {
         match &self.0 {
-            Kind::Fixed(offset_s) => *offset_s,
-            Kind::Named(zone) => match Timestamp::from_second(unix_s) {
+            ZoneKind::Fixed(offset_s) => *offset_s,
+            ZoneKind::Named(zone) => match Timestamp::from_second(unix_s) {
                 Ok(moment) => zone.to_offset(moment).seconds(),
                 Err(_) => 0,
             },
@@ -75,8 +78,8 @@ impl Zone {
     #[must_use]
     pub fn to_unix_s(&self, local_s: i64) -> i64 {
         match &self.0 {
-            Kind::Fixed(offset_s) => local_s - i64::from(*offset_s),
-            Kind::Named(zone) => named_to_unix_s(zone, local_s).unwrap_or(local_s),
+            ZoneKind::Fixed(offset_s) => local_s - i64::from(*offset_s),
+            ZoneKind::Named(zone) => named_to_unix_s(zone, local_s).unwrap_or(local_s),
         }
     }
 }

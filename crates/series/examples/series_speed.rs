@@ -9,7 +9,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use series::{Config, DeviceNo, Intervals, KeyId, Point, Policy, Range, Series, Value};
+use series::{
+    DeviceNo, Intervals, KeyId, Point, PointValue, RangeQuery, RetentionPolicy, Series,
+    SeriesConfig,
+};
 
 const KEYS: [&str; 10] = [
     "temperature",
@@ -24,19 +27,19 @@ const KEYS: [&str; 10] = [
     "battery",
 ];
 
-fn config() -> Config {
-    Config {
-        assignment: series::Assignment {
+fn config() -> SeriesConfig {
+    SeriesConfig {
+        assignment: series::PolicyAssignment {
             policies: vec![(
                 0,
-                Policy {
+                RetentionPolicy {
                     retention_ms: None,
                     tiers: Vec::new(),
                 },
             )],
-            ..series::Assignment::default()
+            ..series::PolicyAssignment::default()
         },
-        ..Config::default()
+        ..SeriesConfig::default()
     }
 }
 
@@ -47,16 +50,16 @@ fn points<'a>(keys: &[KeyId], step: u64) -> [Point<'a>; 10] {
         ((low + phase * 20.0) * places).round() / places
     };
     let values = [
-        Value::Float(wave(1000, 18.0, 10.0)),
-        Value::Float(wave(3000, 40.0, 10.0)),
-        Value::Float(wave(9000, 1000.0, 100.0)),
-        Value::Float(wave(700, 220.0, 10.0)),
-        Value::Float(wave(500, 1.0, 1000.0)),
-        Value::Float(wave(400, 300.0, 10.0)),
-        Value::Int(1500 + (step % 40) as i64),
-        Value::Text(if step % 500 < 480 { "running" } else { "idle" }),
-        Value::Bool(step % 1000 < 900),
-        Value::Int(100 - (step / 5000 % 100) as i64),
+        PointValue::Float(wave(1000, 18.0, 10.0)),
+        PointValue::Float(wave(3000, 40.0, 10.0)),
+        PointValue::Float(wave(9000, 1000.0, 100.0)),
+        PointValue::Float(wave(700, 220.0, 10.0)),
+        PointValue::Float(wave(500, 1.0, 1000.0)),
+        PointValue::Float(wave(400, 300.0, 10.0)),
+        PointValue::Int(1500 + (step % 40) as i64),
+        PointValue::Text(if step % 500 < 480 { "running" } else { "idle" }),
+        PointValue::Bool(step % 1000 < 900),
+        PointValue::Int(100 - (step / 5000 % 100) as i64),
     ];
     std::array::from_fn(|at| Point {
         key: keys[at],
@@ -90,7 +93,10 @@ fn resident_mb() -> f64 {
 fn append(dir: &Path, devices: u32, threads: u32, rows: u64) {
     let dir = dir.join(format!("append-{devices}-{threads}"));
     let (series, _) = Series::open(&dir, config()).unwrap();
-    let keys: Vec<KeyId> = KEYS.iter().map(|name| series.key(name).unwrap()).collect();
+    let keys: Vec<KeyId> = KEYS
+        .iter()
+        .map(|name| series.get_or_create_key(name).unwrap())
+        .collect();
     let (cpu_before, started) = (cpu(), Instant::now());
     let work = |thread: u32| {
         let (series, keys) = (series.clone(), keys.clone());
@@ -157,7 +163,7 @@ fn sizes(dir: &Path) {
             .wrapping_add(1_442_695_040_888_963_407);
         state >> 33
     };
-    type Make<'a> = Box<dyn FnMut(i64) -> Value<'static> + 'a>;
+    type Make<'a> = Box<dyn FnMut(i64) -> PointValue<'static> + 'a>;
     let kinds: Vec<(&str, Make<'_>)> = vec![
         ("temperature, 1 decimal, changes by 0.1 now and then", {
             let mut tenths = 215_i64;
@@ -168,41 +174,41 @@ fn sizes(dir: &Path) {
                     1 => -1,
                     _ => 0,
                 };
-                Value::Float(tenths as f64 / 10.0)
+                PointValue::Float(tenths as f64 / 10.0)
             })
         }),
         ("random walk, 2 decimals", {
             let mut random = random;
             Box::new(move |_| {
                 walk += (random() % 21) as i64 - 10;
-                Value::Float(walk as f64 / 100.0)
+                PointValue::Float(walk as f64 / 100.0)
             })
         }),
         ("noise of 1,000 steps, 1 decimal", {
             let mut random = random;
-            Box::new(move |_| Value::Float((random() % 1000) as f64 / 10.0))
+            Box::new(move |_| PointValue::Float((random() % 1000) as f64 / 10.0))
         }),
         (
             "sine, all digits",
-            Box::new(|second| Value::Float((second as f64 / 600.0).sin())),
+            Box::new(|second| PointValue::Float((second as f64 / 600.0).sin())),
         ),
-        ("counter", Box::new(|second| Value::Int(second * 7))),
+        ("counter", Box::new(|second| PointValue::Int(second * 7))),
         (
             "switch",
-            Box::new(|second| Value::Bool(second % 3000 < 1200)),
+            Box::new(|second| PointValue::Bool(second % 3000 < 1200)),
         ),
         (
             "state, a word of three",
             Box::new(move |second| {
                 let _ = random();
-                Value::Text(["idle", "running", "fault"][(second / 900 % 3) as usize])
+                PointValue::Text(["idle", "running", "fault"][(second / 900 % 3) as usize])
             }),
         ),
     ];
     for (at, (name, mut make)) in kinds.into_iter().enumerate() {
         let dir = dir.join(format!("size-{at}"));
         let (series, _) = Series::open(&dir, config()).unwrap();
-        let key = series.key("value").unwrap();
+        let key = series.get_or_create_key("value").unwrap();
         for second in 0..86_400 {
             let points = [Point {
                 key,
@@ -236,7 +242,10 @@ fn timed(name: &str, mut run: impl FnMut() -> u64) {
 fn queries(dir: &Path, devices: u32, every_ms: i64) {
     let dir = dir.join(format!("query-{devices}-{every_ms}"));
     let (series, _) = Series::open(&dir, config()).unwrap();
-    let keys: Vec<KeyId> = KEYS.iter().map(|name| series.key(name).unwrap()).collect();
+    let keys: Vec<KeyId> = KEYS
+        .iter()
+        .map(|name| series.get_or_create_key(name).unwrap())
+        .collect();
     for step in 0..86_400_000 / every_ms {
         for device in 0..devices {
             let points = points(&keys, step as u64 + u64::from(device));
@@ -254,12 +263,12 @@ fn queries(dir: &Path, devices: u32, every_ms: i64) {
     );
     timed("a day of one key of one device", || {
         let mut rows = 0;
-        let range = Range {
+        let range = RangeQuery {
             from_ms,
             to_ms,
-            ..Range::default()
+            ..RangeQuery::default()
         };
-        let each = &mut |row: series::Row<'_>| {
+        let each = &mut |row: series::SeriesRow<'_>| {
             rows += row.points.len() as u64;
             ControlFlow::Continue(())
         };

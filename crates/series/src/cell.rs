@@ -10,11 +10,11 @@
 //! | 40 | JSON, likewise |
 //! | 48 + 8 s + n | decimal with s places: integer of n + 1 bytes |
 
-use disk::varint::{self, Reader};
+use disk::varint::{self, VarintReader};
 
 use crate::decimal;
-use crate::memtable::Words;
-use crate::point::Value;
+use crate::memtable::TextDictionary;
+use crate::point::PointValue;
 
 const FALSE: u8 = 0;
 const TRUE: u8 = 1 << 3;
@@ -26,11 +26,11 @@ const JSON: u8 = 5 << 3;
 const DECIMAL: u8 = 6 << 3;
 
 /// The most bytes of a value, apart from a text itself; eight bytes are written whatever is needed.
-pub(crate) const MAX_CELL: usize = 12;
+pub(crate) const MAX_CELL_BYTES: usize = 12;
 
 /// What the values of a key were so far: how many places its floats had, so that looking for them is rare, and which word it was.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Hint {
+pub(crate) struct EncodingHint {
     scale: u8,
     /// Values that are taken as they are before a decimal or a word is looked for again.
     skip: u16,
@@ -39,42 +39,42 @@ pub(crate) struct Hint {
     pub(crate) word: u32,
 }
 
-impl Hint {
+impl EncodingHint {
     #[inline]
-    fn find(&mut self, value: f64) -> Option<(u8, i64)> {
-        if self.is_skipped() {
+    fn find_decimal(&mut self, value: f64) -> Option<(u8, i64)> {
+        if self.should_skip() {
             return None;
         }
         match decimal::scale(value, self.scale) {
             Some(number) => Some((self.scale, number)),
-            None => self.search(value),
+            None => self.search_decimal(value),
         }
     }
 
     #[cold]
-    fn search(&mut self, value: f64) -> Option<(u8, i64)> {
+    fn search_decimal(&mut self, value: f64) -> Option<(u8, i64)> {
         match decimal::find_scale(value) {
             Some((scale, number)) => {
-                self.has_found(true);
+                self.record_search(true);
                 // Only upwards: what fits fewer places fits more of them.
                 self.scale = self.scale.max(scale);
                 Some((scale, number))
             }
             None => {
-                self.has_found(false);
+                self.record_search(false);
                 None
             }
         }
     }
 
     #[inline]
-    pub(crate) fn is_skipped(&mut self) -> bool {
+    pub(crate) fn should_skip(&mut self) -> bool {
         let is_skipped = self.skip > 0;
         self.skip = self.skip.saturating_sub(1);
         is_skipped
     }
 
-    pub(crate) fn has_found(&mut self, found: bool) {
+    pub(crate) fn record_search(&mut self, found: bool) {
         if found {
             self.penalty /= 2;
         } else {
@@ -100,17 +100,17 @@ fn write_text(out: &mut [u8], at: usize, tag: u8, text: &str) -> usize {
     at + text.len()
 }
 
-/// Writes a value at `at`, where [`MAX_CELL`] and the length of its text have room; returns where it ends.
+/// Writes a value at `at`, where [`MAX_CELL_BYTES`] and the length of its text have room; returns where it ends.
 #[inline]
 pub(crate) fn write(
     out: &mut [u8],
     at: usize,
-    value: Value<'_>,
-    hint: &mut Hint,
-    words: &mut Words,
+    value: PointValue<'_>,
+    hint: &mut EncodingHint,
+    words: &mut TextDictionary,
 ) -> usize {
     match value {
-        Value::Float(value) => match hint.find(value) {
+        PointValue::Float(value) => match hint.find_decimal(value) {
             Some((scale, number)) => write_number(out, at, DECIMAL + (scale << 3), number),
             None => {
                 out[at] = FLOAT;
@@ -118,19 +118,19 @@ pub(crate) fn write(
                 at + 9
             }
         },
-        Value::Int(number) => write_number(out, at, INT, number),
-        Value::Bool(value) => {
+        PointValue::Int(number) => write_number(out, at, INT, number),
+        PointValue::Bool(value) => {
             out[at] = if value { TRUE } else { FALSE };
             at + 1
         }
-        Value::Text(text) => match words.number(text, hint) {
+        PointValue::Text(text) => match words.number_for_text(text, hint) {
             Some(number) => {
                 out[at] = WORD;
                 varint::write(out, at + 1, u64::from(number))
             }
             None => write_text(out, at, TEXT, text),
         },
-        Value::Json(text) => write_text(out, at, JSON, text),
+        PointValue::Json(text) => write_text(out, at, JSON, text),
     }
 }
 
@@ -138,13 +138,13 @@ pub(crate) fn write(
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Cell<'a> {
     Decimal { scale: u8, number: i64 },
-    Plain(Value<'a>),
+    Plain(PointValue<'a>),
 }
 
 impl<'a> Cell<'a> {
-    pub(crate) fn value(self) -> Value<'a> {
+    pub(crate) fn value(self) -> PointValue<'a> {
         match self {
-            Cell::Decimal { scale, number } => Value::Float(decimal::unscale(number, scale)),
+            Cell::Decimal { scale, number } => PointValue::Float(decimal::unscale(number, scale)),
             Cell::Plain(value) => value,
         }
     }
@@ -163,7 +163,7 @@ pub(crate) enum RawCell<'a> {
 }
 
 #[inline]
-fn read_number(reader: &mut Reader<'_>, tag: u8) -> Option<i64> {
+fn read_number(reader: &mut VarintReader<'_>, tag: u8) -> Option<i64> {
     let len = usize::from(tag & 7) + 1;
     let word = match reader.bytes.get(reader.at..reader.at + 8) {
         Some(bytes) => u64::from_le_bytes(bytes.try_into().expect("8 were taken")),
@@ -179,14 +179,14 @@ fn read_number(reader: &mut Reader<'_>, tag: u8) -> Option<i64> {
 }
 
 #[inline]
-fn read_text<'a>(reader: &mut Reader<'a>) -> Option<&'a [u8]> {
-    let len = reader.bounded(usize::MAX)?;
+fn read_text<'a>(reader: &mut VarintReader<'a>) -> Option<&'a [u8]> {
+    let len = reader.number_up_to(usize::MAX)?;
     reader.take(len)
 }
 
 /// Reads what [`write()`] wrote.
 #[inline]
-pub(crate) fn read_raw<'a>(reader: &mut Reader<'a>) -> Option<RawCell<'a>> {
+pub(crate) fn read_raw<'a>(reader: &mut VarintReader<'a>) -> Option<RawCell<'a>> {
     let tag = reader.byte()?;
     if (DECIMAL..DECIMAL + (16 << 3)).contains(&tag) {
         return Some(RawCell::Decimal {
@@ -196,7 +196,7 @@ pub(crate) fn read_raw<'a>(reader: &mut Reader<'a>) -> Option<RawCell<'a>> {
     }
     Some(match tag {
         tag if tag & !7 == INT => RawCell::Int(read_number(reader, tag)?),
-        FLOAT => RawCell::Float(f64::from_bits(reader.word()?)),
+        FLOAT => RawCell::Float(f64::from_bits(reader.fixed_u64()?)),
         TEXT => RawCell::Text(read_text(reader)?),
         WORD => RawCell::Word(u32::try_from(reader.number()?).ok()?),
         FALSE => RawCell::Bool(false),
@@ -208,18 +208,18 @@ pub(crate) fn read_raw<'a>(reader: &mut Reader<'a>) -> Option<RawCell<'a>> {
 
 /// As [`read_raw`], and makes sure that texts are some; `word` tells what a word is.
 pub(crate) fn read<'a>(
-    reader: &mut Reader<'a>,
+    reader: &mut VarintReader<'a>,
     word: impl Fn(u32) -> Option<&'a str>,
 ) -> Option<Cell<'a>> {
     let text = |bytes| std::str::from_utf8(bytes).ok();
     Some(match read_raw(reader)? {
         RawCell::Decimal { scale, number } => Cell::Decimal { scale, number },
-        RawCell::Int(value) => Cell::Plain(Value::Int(value)),
-        RawCell::Float(value) => Cell::Plain(Value::Float(value)),
-        RawCell::Bool(value) => Cell::Plain(Value::Bool(value)),
-        RawCell::Text(bytes) => Cell::Plain(Value::Text(text(bytes)?)),
-        RawCell::Word(number) => Cell::Plain(Value::Text(word(number)?)),
-        RawCell::Json(bytes) => Cell::Plain(Value::Json(text(bytes)?)),
+        RawCell::Int(value) => Cell::Plain(PointValue::Int(value)),
+        RawCell::Float(value) => Cell::Plain(PointValue::Float(value)),
+        RawCell::Bool(value) => Cell::Plain(PointValue::Bool(value)),
+        RawCell::Text(bytes) => Cell::Plain(PointValue::Text(text(bytes)?)),
+        RawCell::Word(number) => Cell::Plain(PointValue::Text(word(number)?)),
+        RawCell::Json(bytes) => Cell::Plain(PointValue::Json(text(bytes)?)),
     })
 }
 
@@ -228,15 +228,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn same(left: Value<'_>, right: Value<'_>) -> bool {
+    fn same(left: PointValue<'_>, right: PointValue<'_>) -> bool {
         match (left, right) {
-            (Value::Float(left), Value::Float(right)) => left.to_bits() == right.to_bits(),
+            (PointValue::Float(left), PointValue::Float(right)) => {
+                left.to_bits() == right.to_bits()
+            }
             (left, right) => left == right,
         }
     }
 
-    fn round_trip(values: &[Value<'_>]) {
-        let (mut hint, mut words) = (Hint::default(), Words::default());
+    fn round_trip(values: &[PointValue<'_>]) {
+        let (mut hint, mut words) = (EncodingHint::default(), TextDictionary::default());
         let mut out = vec![0; 1 << 16];
         let mut at = 0;
         for &value in values {
@@ -244,7 +246,7 @@ mod tests {
         }
         // Without the room behind it that a chunk may have or not.
         for bytes in [&out[..], &out[..at]] {
-            let mut reader = Reader::new(bytes);
+            let mut reader = VarintReader::new(bytes);
             for &value in values {
                 let word = |number| Some(words.get(number));
                 let found = read(&mut reader, word).unwrap().value();
@@ -256,7 +258,7 @@ mod tests {
 
     #[test]
     fn extremes_come_back() {
-        let ints = [0, -1, 127, 128, -128, -129, i64::MIN, i64::MAX].map(Value::Int);
+        let ints = [0, -1, 127, 128, -128, -129, i64::MIN, i64::MAX].map(PointValue::Int);
         let floats = [
             0.0,
             -0.0,
@@ -269,14 +271,14 @@ mod tests {
             1e300,
         ];
         round_trip(&ints);
-        round_trip(&floats.map(Value::Float));
+        round_trip(&floats.map(PointValue::Float));
         round_trip(&[
-            Value::Bool(true),
-            Value::Text(""),
-            Value::Json("[1]"),
-            Value::Bool(false),
-            Value::Text("Grüße"),
-            Value::Text("Grüße"),
+            PointValue::Bool(true),
+            PointValue::Text(""),
+            PointValue::Json("[1]"),
+            PointValue::Bool(false),
+            PointValue::Text("Grüße"),
+            PointValue::Text("Grüße"),
         ]);
     }
 
@@ -284,18 +286,18 @@ mod tests {
         #[test]
         fn values_come_back(bits in proptest::collection::vec(any::<u64>(), 0..200), text in ".*") {
             let values: Vec<_> = bits.iter().map(|&bits| match bits % 5 {
-                0 => Value::Int(bits as i64 >> (bits % 61)),
-                1 => Value::Float(f64::from_bits(bits)),
-                2 => Value::Float((bits % 100_000) as f64 / 100.0),
-                3 => Value::Bool(bits & 8 != 0),
-                _ => Value::Text(&text),
+                0 => PointValue::Int(bits as i64 >> (bits % 61)),
+                1 => PointValue::Float(f64::from_bits(bits)),
+                2 => PointValue::Float((bits % 100_000) as f64 / 100.0),
+                3 => PointValue::Bool(bits & 8 != 0),
+                _ => PointValue::Text(&text),
             }).collect();
             round_trip(&values);
         }
 
         #[test]
         fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
-            let mut reader = Reader::new(&bytes);
+            let mut reader = VarintReader::new(&bytes);
             while read(&mut reader, |_| None).is_some() {}
         }
     }

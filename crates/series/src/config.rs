@@ -6,30 +6,30 @@ use std::time::Duration;
 
 pub use disk::{Fsync, ParseFsyncError};
 
-use crate::error::OpenError;
+use crate::error::SeriesOpenError;
 use crate::point::DeviceNo;
 
 pub(crate) const DAY_MS: i64 = 86_400_000;
 
 /// From an age on, points become one row of aggregates per interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tier {
+pub struct DownsamplingTier {
     /// Age of a day's end from which its points are downsampled.
     pub after_ms: i64,
-    /// Length of an interval; a divisor of [`Config::window_ms`], and a multiple of that of the tier before.
+    /// Length of an interval; a divisor of [`SeriesConfig::window_ms`], and a multiple of that of the tier before.
     pub interval_ms: i64,
 }
 
 /// How long the points of some devices stay, and how fine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
+pub struct RetentionPolicy {
     /// Points older than this go, whole days at a time; `None`: never.
     pub retention_ms: Option<i64>,
     /// Ascending by age.
-    pub tiers: Vec<Tier>,
+    pub tiers: Vec<DownsamplingTier>,
 }
 
-impl Default for Policy {
+impl Default for RetentionPolicy {
     fn default() -> Self {
         Self {
             retention_ms: Some(90 * DAY_MS),
@@ -40,19 +40,19 @@ impl Default for Policy {
 
 /// Names the policy of each device, by its number. It is asked when files of segments are looked at and merged, and may wait.
 #[derive(Clone)]
-pub struct PolicyOf(Arc<dyn Fn(DeviceNo) -> u8 + Send + Sync>);
+pub struct PolicyResolver(Arc<dyn Fn(DeviceNo) -> u8 + Send + Sync>);
 
-impl PolicyOf {
+impl PolicyResolver {
     pub fn new(policy_of: impl Fn(DeviceNo) -> u8 + Send + Sync + 'static) -> Self {
         Self(Arc::new(policy_of))
     }
 
-    pub(crate) fn of(&self, device: DeviceNo) -> u8 {
+    pub(crate) fn policy_number(&self, device: DeviceNo) -> u8 {
         (self.0)(device)
     }
 }
 
-impl fmt::Debug for PolicyOf {
+impl fmt::Debug for PolicyResolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("PolicyOf")
     }
@@ -60,18 +60,18 @@ impl fmt::Debug for PolicyOf {
 
 /// Policies, and which device has which: one thing, so that nobody reads a number of one by the list of another.
 #[derive(Debug, Clone, Default)]
-pub struct Assignment {
+pub struct PolicyAssignment {
     /// Policies by number. Number 0 holds for devices nobody said anything about; it is the default one if it is missing.
-    pub policies: Vec<(u8, Policy)>,
+    pub policies: Vec<(u8, RetentionPolicy)>,
     /// Without it all devices have number 0.
-    pub policy_of: Option<PolicyOf>,
+    pub policy_of: Option<PolicyResolver>,
     /// Changes when `policy_of` does: files that were looked at are looked at again. The same over restarts, these need not be.
-    pub mark: u64,
+    pub revision: u64,
 }
 
 /// Bounds of the series.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct SeriesConfig {
     /// When the write-ahead log is forced to disk.
     pub fsync: Fsync,
     /// What appended rows may take in memory before they are in segment files.
@@ -95,10 +95,10 @@ pub struct Config {
     /// How fast segment files are read after a start to find damaged ones; 0: not at all.
     pub verify_bytes_per_s: u64,
     /// How long points stay, from the first moment on.
-    pub assignment: Assignment,
+    pub assignment: PolicyAssignment,
 }
 
-impl Default for Config {
+impl Default for SeriesConfig {
     fn default() -> Self {
         Self {
             fsync: Fsync::default(),
@@ -112,12 +112,12 @@ impl Default for Config {
             max_future_ms: DAY_MS,
             latest_cache_bytes: 16 << 20,
             verify_bytes_per_s: 64 << 20,
-            assignment: Assignment::default(),
+            assignment: PolicyAssignment::default(),
         }
     }
 }
 
-impl Config {
+impl SeriesConfig {
     /// Bytes of one partition's rows from which on they are frozen: half of the memory, all partitions together.
     pub(crate) fn freeze_bytes(&self) -> usize {
         self.memory_bytes / (2 * crate::wal::PARTITIONS)
@@ -129,9 +129,9 @@ impl Config {
     }
 
     /// Whether the bounds fit together.
-    pub(crate) fn check(&self) -> Result<(), OpenError> {
+    pub(crate) fn check(&self) -> Result<(), SeriesOpenError> {
         let refuse = |field, found: String, expected: &str| {
-            Err(OpenError::Setting {
+            Err(SeriesOpenError::Setting {
                 field,
                 found,
                 expected: expected.to_owned(),
@@ -180,17 +180,17 @@ impl Config {
     }
 }
 
-impl Assignment {
-    pub(crate) fn check(&self, window_ms: i64) -> Result<(), OpenError> {
+impl PolicyAssignment {
+    pub(crate) fn check(&self, window_ms: i64) -> Result<(), SeriesOpenError> {
         let mut policies = self.policies.iter();
         policies.try_for_each(|(number, policy)| policy.check(*number, window_ms))
     }
 }
 
-impl Policy {
-    pub(crate) fn check(&self, number: u8, window_ms: i64) -> Result<(), OpenError> {
+impl RetentionPolicy {
+    pub(crate) fn check(&self, number: u8, window_ms: i64) -> Result<(), SeriesOpenError> {
         let refuse = |what: &str, found: i64, expected: &str| {
-            Err(OpenError::Setting {
+            Err(SeriesOpenError::Setting {
                 field: "policies",
                 found: format!("{what} {found} ms in policy {number}"),
                 expected: expected.to_owned(),
@@ -201,7 +201,7 @@ impl Policy {
         {
             return refuse("retention", retention_ms, "1 ms or more");
         }
-        let mut before: Option<&Tier> = None;
+        let mut before: Option<&DownsamplingTier> = None;
         for tier in &self.tiers {
             if tier.after_ms < 0 || before.is_some_and(|before| tier.after_ms <= before.after_ms) {
                 return refuse("an age of", tier.after_ms, "ages that ascend from 0");
@@ -236,14 +236,14 @@ mod tests {
 
     #[test]
     fn a_policy_tells_what_its_points_are_at_an_age() {
-        let policy = Policy {
+        let policy = RetentionPolicy {
             retention_ms: Some(100),
             tiers: vec![
-                Tier {
+                DownsamplingTier {
                     after_ms: 10,
                     interval_ms: 60_000,
                 },
-                Tier {
+                DownsamplingTier {
                     after_ms: 50,
                     interval_ms: 3_600_000,
                 },
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_with_the_field() {
-        let tier = |after_ms, interval_ms| Tier {
+        let tier = |after_ms, interval_ms| DownsamplingTier {
             after_ms,
             interval_ms,
         };
@@ -269,7 +269,7 @@ mod tests {
             vec![tier(5, 60_000), tier(5, 120_000)],
             vec![tier(1, 120_000), tier(2, 180_000)],
         ] {
-            let policy = Policy {
+            let policy = RetentionPolicy {
                 retention_ms: None,
                 tiers,
             };
@@ -281,9 +281,9 @@ mod tests {
                     .contains("policy 3")
             );
         }
-        let config = Config {
+        let config = SeriesConfig {
             wal_segment_bytes: 1000,
-            ..Config::default()
+            ..SeriesConfig::default()
         };
         assert!(
             config

@@ -8,14 +8,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::directory::{open_list, read_list};
-use crate::error::{Error, OpenError, io_error};
-use crate::inspect::{Inspection, Mode};
-use crate::part::partition_of;
+use crate::column_table::ColumnTable;
+use crate::directory::{open_append_file, read_append_file};
+use crate::error::{SeriesError, SeriesOpenError, io_error};
+use crate::inspection::{Inspection, InspectionMode};
+use crate::partition::partition_of;
 use crate::point::{DeviceNo, KeyId};
-use crate::table::Table;
 use crate::wal::PARTITIONS;
-use crate::wal::log::sync_dir;
+use crate::wal::files::sync_dir;
 
 const FILE: &str = "deletions";
 const HEAD: &[u8] = b"tidegate series deletions 1\n";
@@ -61,17 +61,17 @@ impl Deletion {
     }
 
     /// Whether it takes all that a device has.
-    pub(crate) fn is_all(&self) -> bool {
+    pub(crate) fn covers_device(&self) -> bool {
         self.key.is_none() && self.from_ms == i64::MIN && self.to_ms == i64::MAX
     }
 
-    pub(crate) fn apply(&self, table: &mut Table) {
+    pub(crate) fn apply(&self, table: &mut ColumnTable) {
         table.remove(self.key, self.from_ms, self.to_ms);
     }
 }
 
 /// Deletions of one partition by device.
-pub(crate) type OfPart = HashMap<u32, Vec<Deletion>, foldhash::fast::RandomState>;
+pub(crate) type PartitionDeletions = HashMap<u32, Vec<Deletion>, foldhash::fast::RandomState>;
 
 pub(crate) struct Deletions {
     path: PathBuf,
@@ -82,7 +82,7 @@ pub(crate) struct Deletions {
 }
 
 /// Entries of a file in their order.
-struct Parsed {
+struct ParsedDeletions {
     deletions: Vec<Deletion>,
     /// Where the last whole entry ends.
     end: usize,
@@ -91,20 +91,20 @@ struct Parsed {
 }
 
 /// Reads the entries of a file; deletions up to the one before `expected` were there.
-fn parse(
+fn parse_deletions(
     path: &Path,
     bytes: &[u8],
     expected: u64,
     inspection: &mut Inspection,
-) -> Result<Parsed, OpenError> {
-    let mut parsed = Parsed {
+) -> Result<ParsedDeletions, SeriesOpenError> {
+    let mut parsed = ParsedDeletions {
         deletions: Vec::new(),
         end: HEAD.len(),
         next_number: 1,
         is_changed: false,
     };
     if !bytes.starts_with(HEAD) {
-        inspection.damaged(path, 0, "it does not begin as the list of deletions does")?;
+        inspection.report_damage(path, 0, "it does not begin as the list of deletions does")?;
         parsed.is_changed = true;
     }
     let mut at = HEAD.len();
@@ -116,7 +116,7 @@ fn parse(
                 break;
             }
             let detail = "a deletion is not what was written, and others follow";
-            inspection.damaged(path, at as u64, detail)?;
+            inspection.report_damage(path, at as u64, detail)?;
             parsed.is_changed = true;
             at += ENTRY;
             continue;
@@ -132,7 +132,7 @@ fn parse(
             parsed.next_number - 1,
             expected - 1
         );
-        inspection.damaged(path, parsed.end as u64, detail)?;
+        inspection.report_damage(path, parsed.end as u64, detail)?;
         parsed.next_number = expected;
         parsed.is_changed = true;
     }
@@ -140,8 +140,8 @@ fn parse(
 }
 
 /// Deletions by partition and device.
-fn by_part(deletions: &[Deletion]) -> [OfPart; PARTITIONS] {
-    let mut of_parts: [OfPart; PARTITIONS] = Default::default();
+fn group_by_partition(deletions: &[Deletion]) -> [PartitionDeletions; PARTITIONS] {
+    let mut of_parts: [PartitionDeletions; PARTITIONS] = Default::default();
     for deletion in deletions {
         let of_part = &mut of_parts[partition_of(DeviceNo(deletion.device))];
         of_part.entry(deletion.device).or_default().push(*deletion);
@@ -150,15 +150,15 @@ fn by_part(deletions: &[Deletion]) -> [OfPart; PARTITIONS] {
 }
 
 /// Reads the list without opening it, and the number of the next deletion.
-pub(crate) fn inspect(
+pub(crate) fn inspect_deletions(
     dir: &Path,
     expected: u64,
     inspection: &mut Inspection,
-) -> Result<([OfPart; PARTITIONS], u64), OpenError> {
+) -> Result<([PartitionDeletions; PARTITIONS], u64), SeriesOpenError> {
     let path = dir.join(FILE);
-    let bytes = read_list(&path, HEAD)?;
-    let mut parsed = parse(&path, &bytes, expected, inspection)?;
-    if parsed.is_changed && inspection.repairs() {
+    let bytes = read_append_file(&path, HEAD)?;
+    let mut parsed = parse_deletions(&path, &bytes, expected, inspection)?;
+    if parsed.is_changed && inspection.is_repairing() {
         // Files say up to which number deletions were applied to them: the number stays, with a deletion of nothing.
         if parsed.deletions.last().map_or(1, |last| last.number + 1) < parsed.next_number {
             parsed.deletions.push(Deletion {
@@ -172,9 +172,9 @@ pub(crate) fn inspect(
         }
         let entries = parsed.deletions.iter().flat_map(Deletion::encode);
         let bytes: Vec<u8> = HEAD.iter().copied().chain(entries).collect();
-        disk::replace(dir, FILE, &bytes).map_err(io_error("write", &path))?;
+        disk::replace_file(dir, FILE, &bytes).map_err(io_error("write", &path))?;
     }
-    Ok((by_part(&parsed.deletions), parsed.next_number))
+    Ok((group_by_partition(&parsed.deletions), parsed.next_number))
 }
 
 impl Deletions {
@@ -183,23 +183,28 @@ impl Deletions {
         dir: &Path,
         is_synced: bool,
         expected: u64,
-    ) -> Result<(Self, [OfPart; PARTITIONS]), OpenError> {
+    ) -> Result<(Self, [PartitionDeletions; PARTITIONS]), SeriesOpenError> {
         let path = dir.join(FILE);
-        let bytes = read_list(&path, HEAD)?;
-        let parsed = parse(&path, &bytes, expected, &mut Inspection::new(Mode::Start))?;
+        let bytes = read_append_file(&path, HEAD)?;
+        let parsed = parse_deletions(
+            &path,
+            &bytes,
+            expected,
+            &mut Inspection::new(InspectionMode::Start),
+        )?;
         let end = parsed.end as u64;
         let deletions = Self {
-            file: open_list(&path, HEAD, end)?,
+            file: open_append_file(&path, HEAD, end)?,
             path,
             end,
             is_synced,
             next_number: parsed.next_number,
         };
-        Ok((deletions, by_part(&parsed.deletions)))
+        Ok((deletions, group_by_partition(&parsed.deletions)))
     }
 
     /// Forces all of it to disk; returns the number of the next deletion.
-    pub(crate) fn sync(&self) -> Result<u64, Error> {
+    pub(crate) fn sync(&self) -> Result<u64, SeriesError> {
         if !self.is_synced {
             let synced = self.file.sync_data();
             synced.map_err(io_error("force to disk", &self.path))?;
@@ -208,7 +213,7 @@ impl Deletions {
     }
 
     /// Writes a deletion down and numbers it.
-    pub(crate) fn add(&mut self, deletions: &mut [Deletion]) -> Result<(), Error> {
+    pub(crate) fn add(&mut self, deletions: &mut [Deletion]) -> Result<(), SeriesError> {
         let mut bytes = Vec::new();
         for (deletion, number) in deletions.iter_mut().zip(self.next_number..) {
             deletion.number = number;
@@ -228,7 +233,7 @@ impl Deletions {
     }
 
     /// Writes the file anew with those that are still needed. The highest number stays, so that none is given twice.
-    pub(crate) fn rewrite(&mut self, needed: &[Deletion]) -> Result<(), Error> {
+    pub(crate) fn rewrite(&mut self, needed: &[Deletion]) -> Result<(), SeriesError> {
         let unfinished = self.path.with_extension("new");
         let write = || {
             let mut file = OpenOptions::new()
@@ -294,13 +299,13 @@ mod tests {
         fs::write(&path, &bytes[..bytes.len() - ENTRY]).unwrap();
         assert!(matches!(
             Deletions::open(dir.path(), true, 5),
-            Err(OpenError::Damaged { .. })
+            Err(SeriesOpenError::Damaged { .. })
         ));
         bytes[40] ^= 1;
         fs::write(&path, &bytes).unwrap();
         assert!(matches!(
             Deletions::open(dir.path(), true, 0),
-            Err(OpenError::Damaged { .. })
+            Err(SeriesOpenError::Damaged { .. })
         ));
     }
 }

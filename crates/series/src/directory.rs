@@ -5,25 +5,27 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
-use disk::NotTaken;
+use disk::DirectoryLockError;
 
-use crate::error::{Error, OpenError, io_error};
-use crate::guard::{Expected, Guard, Manifest};
-use crate::inspect::Inspection;
-use crate::segment::{Meta, Segment};
+use crate::error::{SeriesError, SeriesOpenError, io_error};
+use crate::inspection::Inspection;
+use crate::segment::{Segment, SegmentMeta};
+use crate::series_marks::{ExpectedContents, Manifest, SeriesMarks};
 use crate::wal::PARTITIONS;
-use crate::wal::log::sync_dir;
+use crate::wal::files::sync_dir;
 
 pub(crate) const WAL: &str = "wal";
 pub(crate) const SEGMENTS: &str = "segments";
 const VERSION: &str = "version";
 
-fn lock(dir: &Path) -> Result<File, OpenError> {
-    disk::take(dir).map_err(|not_taken| match not_taken {
-        NotTaken::Held => OpenError::Locked {
+fn lock(dir: &Path) -> Result<File, SeriesOpenError> {
+    disk::lock_directory(dir).map_err(|not_taken| match not_taken {
+        DirectoryLockError::Locked => SeriesOpenError::Locked {
             path: dir.to_owned(),
         },
-        NotTaken::Io { what, path, source } => Error::Io { what, path, source }.into(),
+        DirectoryLockError::Io { what, path, source } => {
+            SeriesError::Io { what, path, source }.into()
+        }
     })
 }
 
@@ -31,7 +33,7 @@ fn expected_version(window_ms: i64) -> String {
     format!("tidegate series 2\nwindow_ms {window_ms}\n")
 }
 
-fn read_version(dir: &Path) -> Result<Option<String>, OpenError> {
+fn read_version(dir: &Path) -> Result<Option<String>, SeriesOpenError> {
     let path = dir.join(VERSION);
     match fs::read(&path) {
         Ok(found) => Ok(Some(String::from_utf8_lossy(&found).into_owned())),
@@ -40,41 +42,41 @@ fn read_version(dir: &Path) -> Result<Option<String>, OpenError> {
     }
 }
 
-fn other_version(dir: &Path, found: &str, expected: &str) -> OpenError {
-    OpenError::Version {
+fn version_error(dir: &Path, found: &str, expected: &str) -> SeriesOpenError {
+    SeriesOpenError::Version {
         path: dir.to_owned(),
         found: found.trim().chars().take(64).collect(),
         expected: expected.trim().to_owned(),
     }
 }
 
-fn no_version(dir: &Path, expected: &str) -> OpenError {
-    other_version(dir, "none (its file `version` is missing)", expected)
+fn missing_version_error(dir: &Path, expected: &str) -> SeriesOpenError {
+    version_error(dir, "none (its file `version` is missing)", expected)
 }
 
 /// Takes a directory that is there, without changing anything in it.
-pub(crate) fn take_existing(dir: &Path, window_ms: i64) -> Result<File, OpenError> {
+pub(crate) fn lock_existing(dir: &Path, window_ms: i64) -> Result<File, SeriesOpenError> {
     let expected = expected_version(window_ms);
     match read_version(dir)? {
         Some(found) if found == expected => lock(dir),
-        Some(found) => Err(other_version(dir, &found, &expected)),
-        None => Err(no_version(dir, &expected)),
+        Some(found) => Err(version_error(dir, &found, &expected)),
+        None => Err(missing_version_error(dir, &expected)),
     }
 }
 
 /// Takes a directory for this process, and makes it if it is not there.
-pub(crate) fn take(dir: &Path, window_ms: i64) -> Result<File, OpenError> {
+pub(crate) fn lock_or_create(dir: &Path, window_ms: i64) -> Result<File, SeriesOpenError> {
     let lock = lock(dir)?;
     let expected = expected_version(window_ms);
     match read_version(dir)? {
         Some(found) if found == expected => {}
-        Some(found) => return Err(other_version(dir, &found, &expected)),
-        None if dir.join(WAL).exists() => return Err(no_version(dir, &expected)),
+        Some(found) => return Err(version_error(dir, &found, &expected)),
+        None if dir.join(WAL).exists() => return Err(missing_version_error(dir, &expected)),
         None => {
             // Before the version: a directory that has one has these, too.
             Manifest::default().write(dir)?;
-            Guard::create(dir, [0; PARTITIONS], 0, 0)?;
-            let written = disk::replace(dir, VERSION, expected.as_bytes());
+            SeriesMarks::create(dir, [0; PARTITIONS], 0, 0)?;
+            let written = disk::replace_file(dir, VERSION, expected.as_bytes());
             written.map_err(io_error("write its version to", dir))?;
         }
     }
@@ -87,7 +89,7 @@ pub(crate) fn take(dir: &Path, window_ms: i64) -> Result<File, OpenError> {
 }
 
 /// Reads a file that grows by entries behind its head. One that is missing, or whose head is cut off, has no entries.
-pub(crate) fn read_list(path: &Path, head: &[u8]) -> Result<Vec<u8>, Error> {
+pub(crate) fn read_append_file(path: &Path, head: &[u8]) -> Result<Vec<u8>, SeriesError> {
     match fs::read(path) {
         Ok(bytes) if bytes.len() < head.len() && head.starts_with(&bytes) => Ok(head.to_vec()),
         Ok(bytes) => Ok(bytes),
@@ -97,7 +99,7 @@ pub(crate) fn read_list(path: &Path, head: &[u8]) -> Result<Vec<u8>, Error> {
 }
 
 /// Opens such a file for appending behind its first `whole` bytes, and cuts off the rest.
-pub(crate) fn open_list(path: &Path, head: &[u8], whole: u64) -> Result<File, Error> {
+pub(crate) fn open_append_file(path: &Path, head: &[u8], whole: u64) -> Result<File, SeriesError> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -118,11 +120,11 @@ pub(crate) fn open_list(path: &Path, head: &[u8], whole: u64) -> Result<File, Er
 
 /// Opens all segment files, and removes what a crash left behind: unfinished ones, and those that others replace. Tells also the
 /// number of the next file.
-pub(crate) fn segments(
+pub(crate) fn open_segments(
     dir: &Path,
-    expected: &Expected,
+    expected: &ExpectedContents,
     inspection: &mut Inspection,
-) -> Result<(Vec<Segment>, u64), OpenError> {
+) -> Result<(Vec<Segment>, u64), SeriesOpenError> {
     let mut found = Vec::new();
     let mut unfinished = Vec::new();
     let mut broken = Vec::new();
@@ -133,7 +135,7 @@ pub(crate) fn segments(
             Some("seg") => match Segment::open(path.clone()) {
                 Ok(segment) => found.push(segment),
                 Err(error) => {
-                    inspection.take(error)?;
+                    inspection.report_open_error(error)?;
                     broken.push(path);
                 }
             },
@@ -144,11 +146,11 @@ pub(crate) fn segments(
         .iter()
         .flat_map(|segment| segment.meta.replaces.iter().copied())
         .collect();
-    for file in expected.missing(&found, &replaced) {
-        let path = dir.join(Meta::name(file.partition, file.window, file.id));
+    for file in expected.missing_files(&found, &replaced) {
+        let path = dir.join(SegmentMeta::file_name(file.partition, file.window, file.id));
         if !broken.contains(&path) {
             let detail = "the file is missing, and with it the rows of its devices and its time";
-            inspection.damaged(&path, 0, detail)?;
+            inspection.report_damage(&path, 0, detail)?;
         }
     }
     let ids = found.iter().map(|segment| segment.meta.id);
@@ -156,7 +158,7 @@ pub(crate) fn segments(
     let (gone, kept): (Vec<_>, Vec<_>) = found
         .into_iter()
         .partition(|segment| replaced.contains(&segment.meta.id));
-    if inspection.writes() {
+    if inspection.is_writing() {
         let gone = gone.iter().map(|segment| segment.path.clone());
         for path in unfinished.into_iter().chain(gone).chain(broken) {
             fs::remove_file(&path).map_err(io_error("remove", &path))?;

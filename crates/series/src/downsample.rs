@@ -6,16 +6,20 @@
 use std::collections::BTreeMap;
 
 use crate::cell::Cell;
-use crate::point::{KeyId, Value};
-use crate::summary::{Aggregate, Number, Summary};
-use crate::table::{Column, Facet, Table};
+use crate::column_table::{Column, ColumnFacet, ColumnTable};
+use crate::point::{KeyId, PointValue};
+use crate::summary::{Aggregate, IntervalSummary, NumericValue};
 
 /// Makes rows and rows that were downsampled before into rows of longer intervals.
-pub(crate) fn downsample(raw: &Table, before: &[Table], interval_ms: i64) -> Table {
-    let mut of_keys: BTreeMap<KeyId, BTreeMap<i64, Summary>> = BTreeMap::new();
+pub(crate) fn downsample(
+    raw: &ColumnTable,
+    before: &[ColumnTable],
+    interval_ms: i64,
+) -> ColumnTable {
+    let mut of_keys: BTreeMap<KeyId, BTreeMap<i64, IntervalSummary>> = BTreeMap::new();
     let start_of = |ts_ms: i64| ts_ms - ts_ms.rem_euclid(interval_ms);
     for table in before {
-        each_summary(table, &mut |key, ts_ms, summary| {
+        for_each_summary(table, &mut |key, ts_ms, summary| {
             let of_key = of_keys.entry(key).or_default();
             of_key.entry(start_of(ts_ms)).or_default().merge(summary);
         });
@@ -23,11 +27,11 @@ pub(crate) fn downsample(raw: &Table, before: &[Table], interval_ms: i64) -> Tab
     for column in raw
         .columns
         .iter()
-        .filter(|column| column.facet == Facet::Value)
+        .filter(|column| column.facet == ColumnFacet::Value)
     {
         let of_key = of_keys.entry(column.key).or_default();
         for (row, &ts_ms) in raw.ts.iter().enumerate() {
-            let Some(place) = column.place(row) else {
+            let Some(place) = column.value_index(row) else {
                 continue;
             };
             let value = column.values.get(place);
@@ -35,21 +39,21 @@ pub(crate) fn downsample(raw: &Table, before: &[Table], interval_ms: i64) -> Tab
             match before.is_empty() {
                 true => summary.add(ts_ms, value),
                 // Where rows come late to what was downsampled before, its first and last value stay.
-                false => summary.add_late(ts_ms, value),
+                false => summary.add_between(ts_ms, value),
             }
         }
     }
-    write(&of_keys)
+    write_summaries(&of_keys)
 }
 
-fn write(of_keys: &BTreeMap<KeyId, BTreeMap<i64, Summary>>) -> Table {
+fn write_summaries(of_keys: &BTreeMap<KeyId, BTreeMap<i64, IntervalSummary>>) -> ColumnTable {
     let mut starts: Vec<i64> = of_keys
         .values()
         .flat_map(|of_key| of_key.keys().copied())
         .collect();
     starts.sort_unstable();
     starts.dedup();
-    let mut table = Table::default();
+    let mut table = ColumnTable::default();
     for start in starts {
         table.begin_row(start);
         for (key, of_key) in of_keys {
@@ -63,14 +67,17 @@ fn write(of_keys: &BTreeMap<KeyId, BTreeMap<i64, Summary>>) -> Table {
                 let column = table.column(*key, facet);
                 table.put(column, Cell::Plain(value));
             };
-            put(Facet::Count, Value::Int(summary.count as i64));
-            put(Facet::First, first);
-            put(Facet::Last, last);
+            put(ColumnFacet::Count, PointValue::Int(summary.count as i64));
+            put(ColumnFacet::First, first);
+            put(ColumnFacet::Last, last);
             if let (Some(min), Some(max)) = (summary.min, summary.max) {
-                put(Facet::Numbers, Value::Int(summary.numbers as i64));
-                put(Facet::Sum, summary.sum.number().value());
-                put(Facet::Min, min.value());
-                put(Facet::Max, max.value());
+                put(
+                    ColumnFacet::Numbers,
+                    PointValue::Int(summary.numbers as i64),
+                );
+                put(ColumnFacet::Sum, summary.sum.number().value());
+                put(ColumnFacet::Min, min.value());
+                put(ColumnFacet::Max, max.value());
             }
         }
     }
@@ -78,13 +85,16 @@ fn write(of_keys: &BTreeMap<KeyId, BTreeMap<i64, Summary>>) -> Table {
     table
 }
 
-fn value_at(column: Option<&Column>, row: usize) -> Option<Value<'_>> {
+fn value_at(column: Option<&Column>, row: usize) -> Option<PointValue<'_>> {
     let column = column?;
-    Some(column.values.get(column.place(row)?))
+    Some(column.values.get(column.value_index(row)?))
 }
 
 /// Gives what each row says of each key.
-pub(crate) fn each_summary(table: &Table, each: &mut dyn FnMut(KeyId, i64, &Summary)) {
+pub(crate) fn for_each_summary(
+    table: &ColumnTable,
+    each: &mut dyn FnMut(KeyId, i64, &IntervalSummary),
+) {
     let mut keys: Vec<KeyId> = table.columns.iter().map(|column| column.key).collect();
     keys.sort_unstable();
     keys.dedup();
@@ -95,16 +105,23 @@ pub(crate) fn each_summary(table: &Table, each: &mut dyn FnMut(KeyId, i64, &Summ
                 .iter()
                 .find(|column| column.key == key && column.facet == facet)
         };
-        let [count, numbers, sum] = [Facet::Count, Facet::Numbers, Facet::Sum].map(find);
-        let [min, max, first, last] = [Facet::Min, Facet::Max, Facet::First, Facet::Last].map(find);
+        let [count, numbers, sum] =
+            [ColumnFacet::Count, ColumnFacet::Numbers, ColumnFacet::Sum].map(find);
+        let [min, max, first, last] = [
+            ColumnFacet::Min,
+            ColumnFacet::Max,
+            ColumnFacet::First,
+            ColumnFacet::Last,
+        ]
+        .map(find);
         for (row, &ts_ms) in table.ts.iter().enumerate() {
             let value = |column| value_at(column, row);
-            let number = |column| value(column).and_then(Number::of);
+            let number = |column| value(column).and_then(NumericValue::from_value);
             let (Some(count), Some(first), Some(last)) = (number(count), value(first), value(last))
             else {
                 continue;
             };
-            let mut summary = Summary::of_count(count.float() as u64);
+            let mut summary = IntervalSummary::with_count(count.float() as u64);
             summary.add_first(ts_ms, first);
             summary.add_last(ts_ms, last);
             if let (Some(numbers), Some(sum), Some(min), Some(max)) =
@@ -118,26 +135,26 @@ pub(crate) fn each_summary(table: &Table, each: &mut dyn FnMut(KeyId, i64, &Summ
 }
 
 /// The rows as a range gives them: the mean of numbers, the last of others.
-pub(crate) fn as_values(table: &Table) -> Table {
+pub(crate) fn to_range_values(table: &ColumnTable) -> ColumnTable {
     values(table, Aggregate::Avg)
 }
 
 /// The rows with the last value of each interval.
-pub(crate) fn last_values(table: &Table) -> Table {
+pub(crate) fn to_last_values(table: &ColumnTable) -> ColumnTable {
     values(table, Aggregate::Last)
 }
 
-fn values(table: &Table, wanted: Aggregate) -> Table {
-    let mut rows: BTreeMap<i64, Vec<(KeyId, Summary)>> = BTreeMap::new();
-    each_summary(table, &mut |key, ts_ms, summary| {
+fn values(table: &ColumnTable, wanted: Aggregate) -> ColumnTable {
+    let mut rows: BTreeMap<i64, Vec<(KeyId, IntervalSummary)>> = BTreeMap::new();
+    for_each_summary(table, &mut |key, ts_ms, summary| {
         let of_row = rows.entry(ts_ms).or_default();
         of_row.push((key, summary.clone()));
     });
-    let mut table = Table::default();
+    let mut table = ColumnTable::default();
     for (ts_ms, of_row) in &rows {
         table.begin_row(*ts_ms);
         for (key, summary) in of_row {
-            let column = table.column(*key, Facet::Value);
+            let column = table.column(*key, ColumnFacet::Value);
             let value = summary.get(wanted).or(summary.get(Aggregate::Last));
             if let Some(value) = value {
                 table.put(column, Cell::Plain(value));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// What was asked was not done.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum SeriesError {
     /// A file operation failed.
     #[error("the telemetry store cannot {what} {}: {source}", path.display())]
     Io {
@@ -46,7 +46,7 @@ pub enum Error {
     /// A row without points.
     #[error("a row has no points")]
     EmptyRow,
-    /// A number nobody got from [`key`](crate::Series::key).
+    /// A number nobody got from [`get_or_create_key`](crate::Series::get_or_create_key).
     #[error("there is no key with number {0}")]
     UnknownKey(u32),
     /// A name that cannot be one.
@@ -72,7 +72,7 @@ pub enum Error {
 /// A directory that cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum SeriesOpenError {
     /// Somebody else has it open.
     #[error("another process is using the telemetry store {}; stop it first", path.display())]
     Locked { path: PathBuf },
@@ -106,15 +106,15 @@ pub enum OpenError {
         expected: String,
     },
     #[error(transparent)]
-    Other(#[from] Error),
+    Other(#[from] SeriesError),
 }
 
 /// Turns the error of a file operation into one that says what was being done to which file.
 pub(crate) fn io_error<'a>(
     what: &'static str,
     path: &'a Path,
-) -> impl FnOnce(io::Error) -> Error + 'a {
-    move |source| Error::Io {
+) -> impl FnOnce(io::Error) -> SeriesError + 'a {
+    move |source| SeriesError::Io {
         what,
         path: path.to_owned(),
         source,

@@ -7,30 +7,30 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::config::{Assignment, Config, Fsync};
+use crate::config::{Fsync, PolicyAssignment, SeriesConfig};
 use crate::deletions::{Deletion, Deletions};
 use crate::directory;
-use crate::error::{Error, OpenError, io_error};
-use crate::guard::{self, Guard};
-use crate::inspect::{Inspection, Mode};
-use crate::keys::Keys;
-use crate::part::{Part, partition_of};
-use crate::point::{DeviceNo, KeyId, Point, Row};
-use crate::query::{self, Order, Range};
-use crate::replay::replay;
-use crate::shared::{Shared, Start, Trouble, lock};
-use crate::summary::{Intervals, Summary};
+use crate::error::{SeriesError, SeriesOpenError, io_error};
+use crate::inspection::{Inspection, InspectionMode};
+use crate::key_dictionary::KeyDictionary;
+use crate::partition::{Partition, partition_of};
+use crate::point::{DeviceNo, KeyId, Point, SeriesRow};
+use crate::query::{self, RangeQuery, RowOrder};
+use crate::replay::replay_wal;
+use crate::series_marks::{self, SeriesMarks};
+use crate::shared::{HealthFlag, SeriesShared, SeriesSharedParts, lock};
+use crate::summary::{IntervalSummary, Intervals};
 use crate::wal::PARTITIONS;
-use crate::wal::recover::Cut;
-use crate::{flush, keeper, merge, settle, verify};
+use crate::wal::recovery::WalTruncation;
+use crate::{committer, flusher, maintenance, merger, verifier};
 
 /// What opening found.
 #[derive(Debug, Clone, Default)]
-pub struct OpenReport {
+pub struct SeriesOpenReport {
     /// Rows that were in the write-ahead log only.
     pub recovered_rows: u64,
     /// Ends that were torn off by a crash or a power failure.
-    pub cuts: Vec<Cut>,
+    pub truncations: Vec<WalTruncation>,
     pub keys: u32,
     /// Files without data of their own that were damaged or missing and are written anew, with what that means.
     pub problems: Vec<String>,
@@ -38,7 +38,7 @@ pub struct OpenReport {
 
 /// How things are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Health {
+pub enum SeriesHealth {
     Ok,
     /// No room: rows are refused.
     Full,
@@ -48,7 +48,7 @@ pub enum Health {
 
 /// Figures since the start, and sizes now.
 #[derive(Debug, Clone, Default)]
-pub struct Stats {
+pub struct SeriesStats {
     pub rows: u64,
     pub points: u64,
     pub keys: u64,
@@ -81,62 +81,65 @@ const FLUSH_POLL: Duration = Duration::from_millis(50);
 /// One directory of time series. Clones are the same store; it is closed with the last of them.
 #[derive(Clone)]
 pub struct Series {
-    inner: Arc<Inner>,
+    inner: Arc<SeriesInner>,
 }
 
-struct Inner {
-    shared: Arc<Shared>,
+struct SeriesInner {
+    shared: Arc<SeriesShared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Series {
     /// Opens a directory, and makes it if it is not there.
-    pub fn open(dir: &Path, config: Config) -> Result<(Self, OpenReport), OpenError> {
+    pub fn open(
+        dir: &Path,
+        config: SeriesConfig,
+    ) -> Result<(Self, SeriesOpenReport), SeriesOpenError> {
         config.check()?;
-        let lock_file = directory::take(dir, config.window_ms)?;
+        let lock_file = directory::lock_or_create(dir, config.window_ms)?;
         let is_synced = config.fsync != Fsync::Never;
-        let expected = guard::read(dir)?;
-        let inspection = &mut Inspection::new(Mode::Start);
-        let keys = Keys::open(dir, config.max_keys, is_synced, expected.keys)?;
+        let expected = series_marks::read_expected(dir)?;
+        let inspection = &mut Inspection::new(InspectionMode::Start);
+        let keys = KeyDictionary::open(dir, config.max_keys, is_synced, expected.keys)?;
         let (deletions, of_parts) = Deletions::open(dir, is_synced, expected.next_deletion)?;
         let segments_dir = dir.join(directory::SEGMENTS);
-        let (found, next_file_id) = directory::segments(&segments_dir, &expected, inspection)?;
+        let (found, next_file_id) = directory::open_segments(&segments_dir, &expected, inspection)?;
         let of_keys = (&expected, keys.len());
-        let replayed = replay(dir, &config, &found, of_parts, of_keys, inspection)?;
-        let guard = Guard::create(dir, replayed.last_lsn, keys.len(), deletions.next_number)?;
+        let replayed = replay_wal(dir, &config, &found, of_parts, of_keys, inspection)?;
+        let guard = SeriesMarks::create(dir, replayed.last_lsn, keys.len(), deletions.next_number)?;
         let guard = Arc::new(guard);
-        keys.guarded_by(&guard);
-        let report = OpenReport {
+        keys.set_marks(&guard);
+        let report = SeriesOpenReport {
             recovered_rows: replayed.rows,
-            cuts: replayed.cuts,
+            truncations: replayed.truncations,
             keys: keys.len(),
             problems: expected.problems(),
         };
         let mut index = 0..PARTITIONS;
         let parts = replayed
-            .parts
-            .map(|part| Part::new(index.next().expect("one for each partition"), part));
+            .partitions
+            .map(|part| Partition::new(index.next().expect("one for each partition"), part));
         let mut parts = parts;
         for segment in found {
             let part = &mut parts[segment.meta.partition];
-            part.change_files(&[], [Arc::new(segment)]);
+            part.replace_files(&[], [Arc::new(segment)]);
         }
-        let shared = Arc::new(Shared::new(Start {
+        let shared = Arc::new(SeriesShared::new(SeriesSharedParts {
             dir: dir.to_owned(),
             config,
             keys,
             wal: replayed.wal,
-            parts,
+            partitions: parts,
             flushed: replayed.flushed,
             deletions,
             next_file_id,
             lock: lock_file,
-            guard,
+            marks: guard,
             manifest: expected.manifest,
         }));
-        settle::write_manifest(&shared, shared.flushed())?;
+        committer::write_manifest(&shared, shared.flushed_lsns())?;
         let series = Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(SeriesInner {
                 shared,
                 threads: Mutex::default(),
             }),
@@ -150,7 +153,7 @@ impl Series {
     fn start(&self) -> std::io::Result<()> {
         let shared = &self.inner.shared;
         let mut threads = lock(&self.inner.threads);
-        let mut spawn = |name: &str, run: fn(&Arc<Shared>)| {
+        let mut spawn = |name: &str, run: fn(&Arc<SeriesShared>)| {
             let shared = Arc::clone(shared);
             let thread = std::thread::Builder::new()
                 .name(name.to_owned())
@@ -159,24 +162,26 @@ impl Series {
             threads.push(thread);
             Ok::<_, std::io::Error>(handle)
         };
-        let keeper = spawn("series-keeper", keeper::run)?;
-        shared.wal.is_kept_by(keeper.clone());
-        let _ = shared.keeper.set(keeper);
-        let _ = shared.flusher.set(spawn("series-flusher", flush::run)?);
-        let _ = shared.settler.set(spawn("series-settler", settle::run)?);
-        let _ = shared.merger.set(spawn("series-merger", merge::run)?);
-        let verifier = spawn("series-verifier", verify::run)?;
+        let keeper = spawn("series-keeper", maintenance::run)?;
+        shared.wal.set_maintenance_thread(keeper.clone());
+        let _ = shared.maintenance.set(keeper);
+        let _ = shared.flusher.set(spawn("series-flusher", flusher::run)?);
+        let _ = shared
+            .committer
+            .set(spawn("series-settler", committer::run)?);
+        let _ = shared.merger.set(spawn("series-merger", merger::run)?);
+        let verifier = spawn("series-verifier", verifier::run)?;
         let _ = shared.verifier.set(verifier);
         Ok(())
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &SeriesShared {
         &self.inner.shared
     }
 
     /// The key of this name, made if it is not there. Making one writes to disk; looking one up takes no lock.
-    pub fn key(&self, name: &str) -> Result<KeyId, Error> {
-        self.shared().keys.make(name)
+    pub fn get_or_create_key(&self, name: &str) -> Result<KeyId, SeriesError> {
+        self.shared().keys.get_or_create(name)
     }
 
     pub fn find_key(&self, name: &str) -> Option<KeyId> {
@@ -188,7 +193,7 @@ impl Series {
     }
 
     /// All keys that were ever made are the numbers below this.
-    pub fn keys(&self) -> u32 {
+    pub fn key_count(&self) -> u32 {
         self.shared().keys.len()
     }
 
@@ -198,7 +203,7 @@ impl Series {
         device: DeviceNo,
         keys: Option<&[KeyId]>,
         each: &mut dyn FnMut(i64, Point<'_>),
-    ) -> Result<(), Error> {
+    ) -> Result<(), SeriesError> {
         query::latest(self.shared(), device, keys, each)
     }
 
@@ -207,9 +212,9 @@ impl Series {
         &self,
         device: DeviceNo,
         keys: Option<&[KeyId]>,
-        range: &Range,
-        each: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
-    ) -> Result<(), Error> {
+        range: &RangeQuery,
+        each: &mut dyn FnMut(SeriesRow<'_>) -> ControlFlow<()>,
+    ) -> Result<(), SeriesError> {
         query::range(self.shared(), device, keys, range, each)
     }
 
@@ -220,11 +225,11 @@ impl Series {
         key: KeyId,
         limit: usize,
         each: &mut dyn FnMut(i64, Point<'_>),
-    ) -> Result<(), Error> {
-        let range = Range {
+    ) -> Result<(), SeriesError> {
+        let range = RangeQuery {
             limit,
-            order: Order::NewestFirst,
-            ..Range::default()
+            order: RowOrder::NewestFirst,
+            ..RangeQuery::default()
         };
         self.range(device, Some(&[key]), &range, &mut |row| {
             row.points.iter().for_each(|point| each(row.ts_ms, *point));
@@ -232,24 +237,24 @@ impl Series {
         })
     }
 
-    /// Gives a [`Summary`] for each device, key and interval that has values; of one device all intervals of a key after each
+    /// Gives a [`IntervalSummary`] for each device, key and interval that has values; of one device all intervals of a key after each
     /// other, ascending.
     pub fn aggregate(
         &self,
         devices: &[DeviceNo],
         keys: &[KeyId],
         intervals: &Intervals,
-        each: &mut dyn FnMut(DeviceNo, KeyId, i64, &Summary),
-    ) -> Result<(), Error> {
+        each: &mut dyn FnMut(DeviceNo, KeyId, i64, &IntervalSummary),
+    ) -> Result<(), SeriesError> {
         query::aggregate(self.shared(), devices, keys, intervals, each)
     }
 
     /// Takes all rows of these devices out. Rows appended later are there again, but numbers are not to be used twice.
-    pub fn delete_devices(&self, devices: &[DeviceNo]) -> Result<(), Error> {
+    pub fn delete_devices(&self, devices: &[DeviceNo]) -> Result<(), SeriesError> {
         self.delete(devices, None, i64::MIN, i64::MAX)
     }
 
-    pub fn delete_device(&self, device: DeviceNo) -> Result<(), Error> {
+    pub fn delete_device(&self, device: DeviceNo) -> Result<(), SeriesError> {
         self.delete_devices(&[device])
     }
 
@@ -260,7 +265,7 @@ impl Series {
         keys: Option<&[KeyId]>,
         from_ms: i64,
         to_ms: i64,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SeriesError> {
         self.delete(&[device], keys, from_ms, to_ms)
     }
 
@@ -270,13 +275,13 @@ impl Series {
         keys: Option<&[KeyId]>,
         from_ms: i64,
         to_ms: i64,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SeriesError> {
         let shared = self.shared();
         if shared.is_closing.load(Ordering::Acquire) {
-            return Err(Error::Closed);
+            return Err(SeriesError::Closed);
         }
         let mut file = lock(&shared.deletions);
-        for (partition, cell) in shared.parts.iter().enumerate() {
+        for (partition, cell) in shared.partitions.iter().enumerate() {
             let of_part = devices
                 .iter()
                 .filter(|device| partition_of(**device) == partition);
@@ -284,7 +289,7 @@ impl Series {
                 continue;
             }
             // Until it is written down, so that rows are on one side of it or on the other.
-            let mut part = lock(&cell.part);
+            let mut part = lock(&cell.partition);
             let deletion = |device: DeviceNo, key| Deletion {
                 number: 0,
                 device: device.0,
@@ -303,33 +308,33 @@ impl Series {
                 }
             }
             file.add(&mut deletions)?;
-            shared.guard.deletions(file.next_number, file.is_synced);
+            shared.marks.set_deletions(file.next_number, file.is_synced);
             part.delete(shared, &deletions);
         }
         Ok(())
     }
 
     /// Devices that have rows, ascending; some of them may have none any more.
-    pub fn devices(&self) -> Result<Vec<DeviceNo>, Error> {
+    pub fn devices(&self) -> Result<Vec<DeviceNo>, SeriesError> {
         query::devices(self.shared())
     }
 
     /// Writes all rows to segment files, and waits until these are on disk.
-    pub fn flush(&self) -> Result<(), Error> {
+    pub fn flush(&self) -> Result<(), SeriesError> {
         let shared = self.shared();
-        for cell in &shared.parts {
-            lock(&cell.part).freeze(shared);
+        for cell in &shared.partitions {
+            lock(&cell.partition).freeze(shared);
         }
-        Shared::wake(&shared.flusher);
+        SeriesShared::wake(&shared.flusher);
         let mut guard = lock(&shared.room_lock);
         while shared.frozen_bytes.load(Ordering::Acquire) > 0
-            || shared.unsettled.load(Ordering::Acquire) > 0
+            || shared.uncommitted.load(Ordering::Acquire) > 0
         {
-            if shared.has(Trouble::Flush) || shared.has(Trouble::Settle) {
-                return Err(Error::Full("segment files cannot be written"));
+            if shared.has_flag(HealthFlag::Flush) || shared.has_flag(HealthFlag::Settle) {
+                return Err(SeriesError::Full("segment files cannot be written"));
             }
             if shared.is_closing.load(Ordering::Acquire) {
-                return Err(Error::Closed);
+                return Err(SeriesError::Closed);
             }
             let (again, _) = shared
                 .room
@@ -341,17 +346,17 @@ impl Series {
     }
 
     /// Merges what can be merged and applies policies and deletions, now; waits until that is done.
-    pub fn compact(&self) -> Result<(), Error> {
+    pub fn compact(&self) -> Result<(), SeriesError> {
         let shared = self.shared();
         let mut done = lock(&shared.merges_done);
         // The pass that runs may have looked already: the second one to end has begun after this.
         let target = *done + 2;
         while *done < target {
             if shared.is_closing.load(Ordering::Acquire) {
-                return Err(Error::Closed);
+                return Err(SeriesError::Closed);
             }
-            shared.merge_wanted.store(true, Ordering::Release);
-            Shared::wake(&shared.merger);
+            shared.is_merge_requested.store(true, Ordering::Release);
+            SeriesShared::wake(&shared.merger);
             let (again, _) = shared
                 .merged
                 .wait_timeout(done, FLUSH_POLL)
@@ -365,7 +370,7 @@ impl Series {
     ///
     /// # Errors
     /// If a policy cannot be; everything stays as it was.
-    pub fn assign(&self, assignment: Assignment) -> Result<(), OpenError> {
+    pub fn set_policies(&self, assignment: PolicyAssignment) -> Result<(), SeriesOpenError> {
         let shared = self.shared();
         assignment.check(shared.config.window_ms)?;
         *lock(&shared.assignment) = Arc::new(assignment);
@@ -374,35 +379,35 @@ impl Series {
 
     /// Whether rows come faster than files are written: whoever appends is held then.
     #[inline]
-    pub fn is_behind(&self) -> bool {
-        self.shared().has(Trouble::Behind)
+    pub fn is_flush_behind(&self) -> bool {
+        self.shared().has_flag(HealthFlag::Behind)
     }
 
     /// Whether rows are refused: the file system has too little room, or segment files cannot be written.
     #[inline]
     pub fn is_full(&self) -> bool {
         let shared = self.shared();
-        shared.has(Trouble::DiskFull)
-            || shared.has(Trouble::Behind)
-                && (shared.has(Trouble::Flush) || shared.has(Trouble::Settle))
+        shared.has_flag(HealthFlag::DiskFull)
+            || shared.has_flag(HealthFlag::Behind)
+                && (shared.has_flag(HealthFlag::Flush) || shared.has_flag(HealthFlag::Settle))
     }
 
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> SeriesHealth {
         let shared = self.shared();
-        if shared.has(Trouble::DiskFull) {
-            Health::Full
-        } else if shared.troubles() != 0 {
-            Health::Failed
+        if shared.has_flag(HealthFlag::DiskFull) {
+            SeriesHealth::Full
+        } else if shared.health_flags() != 0 {
+            SeriesHealth::Failed
         } else {
-            Health::Ok
+            SeriesHealth::Ok
         }
     }
 
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> SeriesStats {
         let shared = self.shared();
         let counters = &shared.counters;
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let mut stats = Stats {
+        let mut stats = SeriesStats {
             rows: get(&counters.rows),
             points: get(&counters.points),
             keys: u64::from(shared.keys.len()),
@@ -419,10 +424,10 @@ impl Series {
             last_sync_us: get(&counters.last_sync_us),
             free_bytes: get(&counters.free_bytes),
             damaged_files: get(&counters.damaged_files),
-            ..Stats::default()
+            ..SeriesStats::default()
         };
-        for cell in &shared.parts {
-            let part = lock(&cell.part);
+        for cell in &shared.partitions {
+            let part = lock(&cell.partition);
             stats.rows += part.active.rows;
             stats.points += part.active.points;
             stats.memory_bytes += part.active.bytes() as u64;
@@ -439,7 +444,7 @@ impl Series {
     }
 }
 
-impl Inner {
+impl SeriesInner {
     fn close(&self) {
         let shared = &self.shared;
         let mut threads = lock(&self.threads);
@@ -448,17 +453,17 @@ impl Inner {
         }
         shared.is_closing.store(true, Ordering::Release);
         // Whoever appends now has got past the door before: wait until it is through.
-        for cell in &shared.parts {
-            drop(lock(&cell.part));
+        for cell in &shared.partitions {
+            drop(lock(&cell.partition));
         }
         let threads_of = [
-            &shared.keeper,
+            &shared.maintenance,
             &shared.flusher,
-            &shared.settler,
+            &shared.committer,
             &shared.merger,
             &shared.verifier,
         ];
-        threads_of.into_iter().for_each(Shared::wake);
+        threads_of.into_iter().for_each(SeriesShared::wake);
         shared.synced.notify_all();
         shared.room.notify_all();
         for thread in threads.drain(..) {
@@ -467,15 +472,15 @@ impl Inner {
             }
         }
         if shared.config.fsync != Fsync::Never {
-            keeper::sync(shared);
+            maintenance::sync_log(shared);
         }
         // What has no name after that is read from the log at the next start.
-        let _ = settle::settle(shared);
+        let _ = committer::commit_segments(shared);
         shared.wal.drop_prepared();
     }
 }
 
-impl Drop for Inner {
+impl Drop for SeriesInner {
     fn drop(&mut self) {
         self.close();
     }

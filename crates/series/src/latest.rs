@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::memtable::Newest;
-use crate::point::{KeyId, Point, Value};
-use crate::table::{Reading, Table};
+use crate::column_table::{ColumnTable, RowReadBuffers};
+use crate::memtable::NewestRow;
+use crate::point::{KeyId, Point, PointValue};
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Owned {
+pub(crate) enum OwnedValue {
     Bool(bool),
     Int(i64),
     Float(f64),
@@ -16,57 +16,57 @@ pub(crate) enum Owned {
     Json(Box<str>),
 }
 
-impl Owned {
-    pub(crate) fn new(value: Value<'_>) -> Self {
+impl OwnedValue {
+    pub(crate) fn new(value: PointValue<'_>) -> Self {
         match value {
-            Value::Bool(value) => Owned::Bool(value),
-            Value::Int(value) => Owned::Int(value),
-            Value::Float(value) => Owned::Float(value),
-            Value::Text(text) => Owned::Text(text.into()),
-            Value::Json(text) => Owned::Json(text.into()),
+            PointValue::Bool(value) => OwnedValue::Bool(value),
+            PointValue::Int(value) => OwnedValue::Int(value),
+            PointValue::Float(value) => OwnedValue::Float(value),
+            PointValue::Text(text) => OwnedValue::Text(text.into()),
+            PointValue::Json(text) => OwnedValue::Json(text.into()),
         }
     }
 
-    pub(crate) fn value(&self) -> Value<'_> {
+    pub(crate) fn value(&self) -> PointValue<'_> {
         match self {
-            Owned::Bool(value) => Value::Bool(*value),
-            Owned::Int(value) => Value::Int(*value),
-            Owned::Float(value) => Value::Float(*value),
-            Owned::Text(text) => Value::Text(text),
-            Owned::Json(text) => Value::Json(text),
+            OwnedValue::Bool(value) => PointValue::Bool(*value),
+            OwnedValue::Int(value) => PointValue::Int(*value),
+            OwnedValue::Float(value) => PointValue::Float(*value),
+            OwnedValue::Text(text) => PointValue::Text(text),
+            OwnedValue::Json(text) => PointValue::Json(text),
         }
     }
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Latest {
+pub(crate) struct LatestValue {
     pub(crate) key: KeyId,
     pub(crate) ts_ms: i64,
-    pub(crate) value: Owned,
+    pub(crate) value: OwnedValue,
 }
 
 /// Latest values of one device, by key.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct List(pub(crate) Vec<Latest>);
+pub(crate) struct LatestValues(pub(crate) Vec<LatestValue>);
 
-impl List {
+impl LatestValues {
     /// Takes a value that was appended after those that are there.
-    pub(crate) fn put(&mut self, key: KeyId, ts_ms: i64, value: Value<'_>) {
+    pub(crate) fn put(&mut self, key: KeyId, ts_ms: i64, value: PointValue<'_>) {
         match self.0.iter_mut().find(|latest| latest.key == key) {
             Some(latest) if latest.ts_ms <= ts_ms => {
                 latest.ts_ms = ts_ms;
-                latest.value = Owned::new(value);
+                latest.value = OwnedValue::new(value);
             }
             Some(_) => {}
-            None => self.0.push(Latest {
+            None => self.0.push(LatestValue {
                 key,
                 ts_ms,
-                value: Owned::new(value),
+                value: OwnedValue::new(value),
             }),
         }
     }
 
-    pub(crate) fn get(&self, key: KeyId) -> Option<&Latest> {
+    pub(crate) fn get(&self, key: KeyId) -> Option<&LatestValue> {
         self.0.iter().find(|latest| latest.key == key)
     }
 
@@ -81,7 +81,7 @@ impl List {
     }
 
     /// Takes the latest values of a sorted table.
-    pub(crate) fn put_table(&mut self, table: &Table) {
+    pub(crate) fn put_table(&mut self, table: &ColumnTable) {
         for column in &table.columns {
             let Some(place) = column.values.len().checked_sub(1) else {
                 continue;
@@ -95,33 +95,33 @@ impl List {
     }
 
     /// Takes the latest values of rows in memory.
-    pub(crate) fn put_newest(&mut self, newest: &Newest) {
+    pub(crate) fn put_newest(&mut self, newest: &NewestRow) {
         let view = match newest {
-            Newest::Row(ts_ms, values) => {
+            NewestRow::Row(ts_ms, values) => {
                 for (key, value) in values {
                     self.put(*key, *ts_ms, value.value());
                 }
                 return;
             }
-            Newest::Any(view) => view,
+            NewestRow::Any(view) => view,
         };
-        let mut table = Table::default();
+        let mut table = ColumnTable::default();
         let all = (i64::MIN, i64::MAX);
         table
-            .read_rows(&view.rows(), all, None, &mut Reading::default())
+            .read_rows(&view.rows(), all, None, &mut RowReadBuffers::default())
             .expect("what was encoded in this process can be read");
         table.sort();
         self.put_table(&table);
     }
 
     fn bytes(&self) -> usize {
-        let text = |latest: &Latest| match &latest.value {
-            Owned::Text(text) | Owned::Json(text) => text.len(),
+        let text = |latest: &LatestValue| match &latest.value {
+            OwnedValue::Text(text) | OwnedValue::Json(text) => text.len(),
             _ => 0,
         };
         self.0
             .iter()
-            .map(|latest| size_of::<Latest>() + text(latest))
+            .map(|latest| size_of::<LatestValue>() + text(latest))
             .sum::<usize>()
             + 128
     }
@@ -129,13 +129,13 @@ impl List {
 
 /// Lists of some devices of a partition.
 #[derive(Default)]
-pub(crate) struct Cache {
-    of: HashMap<u32, Arc<List>, foldhash::fast::RandomState>,
+pub(crate) struct LatestCache {
+    of: HashMap<u32, Arc<LatestValues>, foldhash::fast::RandomState>,
     bytes: usize,
 }
 
-impl Cache {
-    pub(crate) fn get(&self, device: u32) -> Option<Arc<List>> {
+impl LatestCache {
+    pub(crate) fn get(&self, device: u32) -> Option<Arc<LatestValues>> {
         self.of.get(&device).cloned()
     }
 
@@ -143,7 +143,7 @@ impl Cache {
         self.of.is_empty()
     }
 
-    pub(crate) fn put(&mut self, device: u32, list: Arc<List>, max_bytes: usize) {
+    pub(crate) fn put(&mut self, device: u32, list: Arc<LatestValues>, max_bytes: usize) {
         self.remove(device);
         self.bytes += list.bytes();
         self.of.insert(device, list);
@@ -168,7 +168,7 @@ impl Cache {
     }
 
     /// Rows of this device go to segment files.
-    pub(crate) fn fold(&mut self, device: u32, newest: &Newest) {
+    pub(crate) fn merge_newest(&mut self, device: u32, newest: &NewestRow) {
         let Some(list) = self.of.get_mut(&device) else {
             return;
         };

@@ -23,51 +23,54 @@
 mod append;
 mod cell;
 mod codec;
+mod column_table;
+mod column_values;
+mod committer;
 mod config;
 mod decimal;
 mod deletions;
+mod device_merge;
 mod directory;
 mod downsample;
 mod error;
-mod flush;
-mod guard;
+mod flusher;
 mod handle;
-mod inspect;
-mod keeper;
-mod keys;
+mod inspection;
+mod key_dictionary;
 mod latest;
+mod maintenance;
 mod memtable;
-mod merge;
-mod part;
+mod merger;
+mod partition;
 mod point;
-mod policies;
+mod policy_table;
 mod query;
 mod replay;
-mod rewrite;
 mod scan;
 mod segment;
-mod settle;
+mod series_marks;
 mod shared;
 mod summary;
-mod table;
 mod tools;
-mod values;
-mod verify;
+mod verifier;
 mod wal;
 
-pub use append::{RowsError, Safe, Ticket};
-pub use config::{Assignment, Config, Fsync, ParseFsyncError, Policy, PolicyOf, Tier};
-pub use error::{Error, OpenError};
-pub use handle::{Health, OpenReport, Series, Stats};
-pub use part::{MAX_POINTS, MAX_ROW_BYTES, PARTS, partition_of};
-pub use point::{DeviceNo, KeyId, Point, Row, Rows, Value};
-pub use query::{Order, Range};
-pub use summary::{Aggregate, Intervals, MAX_INTERVALS, Number, Sum, Summary};
+pub use append::{DurableCallback, RowsError, SyncTicket};
+pub use config::{
+    DownsamplingTier, Fsync, ParseFsyncError, PolicyAssignment, PolicyResolver, RetentionPolicy,
+    SeriesConfig,
+};
+pub use error::{SeriesError, SeriesOpenError};
+pub use handle::{Series, SeriesHealth, SeriesOpenReport, SeriesStats};
+pub use partition::{MAX_POINTS, MAX_ROW_BYTES, PARTITION_COUNT, partition_of};
+pub use point::{DeviceNo, KeyId, Point, PointValue, RowBatch, SeriesRow};
+pub use query::{RangeQuery, RowOrder};
+pub use summary::{Aggregate, IntervalSummary, Intervals, MAX_INTERVALS, NumericSum, NumericValue};
 
 /// For the fuzzer: reads bytes as a group of a segment file; how many values it has.
 #[doc(hidden)]
 pub fn read_group(bytes: &[u8]) -> usize {
-    codec::group::read_any(bytes)
+    codec::row_group::fuzz_decode(bytes)
 }
-pub use tools::{Checked, Repaired, check, repair};
-pub use wal::recover::Cut;
+pub use tools::{SeriesCheckReport, SeriesRepairReport, check, repair};
+pub use wal::recovery::WalTruncation;

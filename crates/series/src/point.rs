@@ -1,6 +1,6 @@
 //! What a point is, and rows of them.
 
-use crate::error::Error;
+use crate::error::SeriesError;
 
 /// A device's number: dense, given by who keeps the devices, never used for another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,7 +22,7 @@ pub struct KeyId(pub u32);
 
 /// What a key has at a time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Value<'a> {
+pub enum PointValue<'a> {
     Bool(bool),
     Int(i64),
     Float(f64),
@@ -31,21 +31,21 @@ pub enum Value<'a> {
     Json(&'a str),
 }
 
-impl Value<'_> {
+impl PointValue<'_> {
     /// The number to calculate with: that of a bool is 0 or 1; texts have none.
     pub fn number(&self) -> Option<f64> {
         match *self {
-            Value::Bool(value) => Some(f64::from(u8::from(value))),
-            Value::Int(value) => Some(value as f64),
-            Value::Float(value) => Some(value),
-            Value::Text(_) | Value::Json(_) => None,
+            PointValue::Bool(value) => Some(f64::from(u8::from(value))),
+            PointValue::Int(value) => Some(value as f64),
+            PointValue::Float(value) => Some(value),
+            PointValue::Text(_) | PointValue::Json(_) => None,
         }
     }
 
     /// Its bytes apart from a tag and a length.
     pub(crate) fn text_len(&self) -> usize {
         match self {
-            Value::Text(text) | Value::Json(text) => text.len(),
+            PointValue::Text(text) | PointValue::Json(text) => text.len(),
             _ => 0,
         }
     }
@@ -55,12 +55,12 @@ impl Value<'_> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point<'a> {
     pub key: KeyId,
-    pub value: Value<'a>,
+    pub value: PointValue<'a>,
 }
 
 /// Points of one time, as a query gives them.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Row<'a> {
+pub struct SeriesRow<'a> {
     pub ts_ms: i64,
     pub points: &'a [Point<'a>],
 }
@@ -84,7 +84,7 @@ impl RowPoints for &[Point<'_>] {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Held {
+enum BufferedValue {
     Bool(bool),
     Int(i64),
     Float(f64),
@@ -93,25 +93,25 @@ enum Held {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct HeldRow {
+pub(crate) struct BufferedRow {
     pub(crate) device: DeviceNo,
     pub(crate) ts_ms: i64,
     start: u32,
     end: u32,
 }
 
-/// Rows of many devices, to be appended together; its memory is used again after [`clear`](Rows::clear).
+/// Rows of many devices, to be appended together; its memory is used again after `clear`.
 #[derive(Debug, Clone, Default)]
-pub struct Rows {
-    rows: Vec<HeldRow>,
-    points: Vec<(KeyId, Held)>,
+pub struct RowBatch {
+    rows: Vec<BufferedRow>,
+    points: Vec<(KeyId, BufferedValue)>,
     texts: String,
 }
 
-/// Texts that one [`Rows`] can hold.
+/// Texts that one [`RowBatch`] can hold.
 const MAX_TEXTS: usize = 1 << 30;
 
-impl Rows {
+impl RowBatch {
     pub fn new() -> Self {
         Self::default()
     }
@@ -122,12 +122,12 @@ impl Rows {
         device: DeviceNo,
         ts_ms: i64,
         points: &[Point<'_>],
-    ) -> Result<(), Error> {
+    ) -> Result<(), SeriesError> {
         let start = self.points.len();
         let text_bytes: usize = points.iter().map(|point| point.value.text_len()).sum();
         let texts = self.texts.len() + text_bytes;
         if texts > MAX_TEXTS || start + points.len() > u32::MAX as usize {
-            return Err(Error::RowTooLarge {
+            return Err(SeriesError::RowTooLarge {
                 found: texts,
                 unit: "bytes in its batch",
                 max: MAX_TEXTS,
@@ -140,21 +140,21 @@ impl Rows {
                 (at, self.texts.len() as u32)
             };
             let held = match point.value {
-                Value::Bool(value) => Held::Bool(value),
-                Value::Int(value) => Held::Int(value),
-                Value::Float(value) => Held::Float(value),
-                Value::Text(text) => {
+                PointValue::Bool(value) => BufferedValue::Bool(value),
+                PointValue::Int(value) => BufferedValue::Int(value),
+                PointValue::Float(value) => BufferedValue::Float(value),
+                PointValue::Text(text) => {
                     let (at, end) = hold(text);
-                    Held::Text(at, end)
+                    BufferedValue::Text(at, end)
                 }
-                Value::Json(text) => {
+                PointValue::Json(text) => {
                     let (at, end) = hold(text);
-                    Held::Json(at, end)
+                    BufferedValue::Json(at, end)
                 }
             };
             self.points.push((point.key, held));
         }
-        self.rows.push(HeldRow {
+        self.rows.push(BufferedRow {
             device,
             ts_ms,
             start: start as u32,
@@ -183,12 +183,12 @@ impl Rows {
         self.texts.clear();
     }
 
-    pub(crate) fn rows(&self) -> &[HeldRow] {
+    pub(crate) fn rows(&self) -> &[BufferedRow] {
         &self.rows
     }
 
-    pub(crate) fn points_of(&self, row: &HeldRow) -> HeldPoints<'_> {
-        HeldPoints {
+    pub(crate) fn points_of(&self, row: &BufferedRow) -> BufferedPoints<'_> {
+        BufferedPoints {
             points: &self.points[row.start as usize..row.end as usize],
             texts: &self.texts,
         }
@@ -196,12 +196,12 @@ impl Rows {
 }
 
 #[derive(Clone, Copy)]
-pub(crate) struct HeldPoints<'a> {
-    points: &'a [(KeyId, Held)],
+pub(crate) struct BufferedPoints<'a> {
+    points: &'a [(KeyId, BufferedValue)],
     texts: &'a str,
 }
 
-impl RowPoints for HeldPoints<'_> {
+impl RowPoints for BufferedPoints<'_> {
     #[inline]
     fn len(&self) -> usize {
         self.points.len()
@@ -212,11 +212,11 @@ impl RowPoints for HeldPoints<'_> {
         let (key, held) = self.points[at];
         let text = |at: u32, end: u32| &self.texts[at as usize..end as usize];
         let value = match held {
-            Held::Bool(value) => Value::Bool(value),
-            Held::Int(value) => Value::Int(value),
-            Held::Float(value) => Value::Float(value),
-            Held::Text(at, end) => Value::Text(text(at, end)),
-            Held::Json(at, end) => Value::Json(text(at, end)),
+            BufferedValue::Bool(value) => PointValue::Bool(value),
+            BufferedValue::Int(value) => PointValue::Int(value),
+            BufferedValue::Float(value) => PointValue::Float(value),
+            BufferedValue::Text(at, end) => PointValue::Text(text(at, end)),
+            BufferedValue::Json(at, end) => PointValue::Json(text(at, end)),
         };
         Point { key, value }
     }

@@ -3,21 +3,21 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::codec::group::Group;
+use crate::codec::row_group::RowGroup;
+use crate::column_table::{ColumnFacet, ColumnTable};
 use crate::downsample;
-use crate::error::Error;
-use crate::latest::List;
-use crate::part::{partition_of, place_of};
-use crate::point::{DeviceNo, KeyId, Point, Row};
-use crate::scan::{Readers, Scan, Sink, scan};
-use crate::segment::Place;
-use crate::shared::{MAX_TS, Shared, lock};
-use crate::summary::{Intervals, Summary};
-use crate::table::{Facet, Table};
+use crate::error::SeriesError;
+use crate::latest::LatestValues;
+use crate::partition::{index_in_partition, partition_of};
+use crate::point::{DeviceNo, KeyId, Point, SeriesRow};
+use crate::scan::{ReaderCache, ScanRequest, ScanVisitor, scan};
+use crate::segment::GroupLocation;
+use crate::shared::{MAX_TS, SeriesShared, lock};
+use crate::summary::{IntervalSummary, Intervals};
 use crate::wal::PARTITIONS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Order {
+pub enum RowOrder {
     #[default]
     OldestFirst,
     NewestFirst,
@@ -25,41 +25,41 @@ pub enum Order {
 
 /// Which rows are wanted.
 #[derive(Debug, Clone, Copy)]
-pub struct Range {
+pub struct RangeQuery {
     /// The first time.
     pub from_ms: i64,
     /// The time behind the last one.
     pub to_ms: i64,
     /// Rows at most.
     pub limit: usize,
-    pub order: Order,
+    pub order: RowOrder,
 }
 
-impl Default for Range {
+impl Default for RangeQuery {
     fn default() -> Self {
         Self {
             from_ms: -MAX_TS,
             to_ms: MAX_TS,
             limit: usize::MAX,
-            order: Order::OldestFirst,
+            order: RowOrder::OldestFirst,
         }
     }
 }
 
-struct Rows<'a> {
-    range: &'a Range,
-    left: usize,
-    each: &'a mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
+struct RangeCollector<'a> {
+    range: &'a RangeQuery,
+    remaining: usize,
+    each: &'a mut dyn FnMut(SeriesRow<'_>) -> ControlFlow<()>,
 }
 
-impl Sink for Rows<'_> {
-    fn table(&mut self, table: &Table, _interval_ms: i64) -> ControlFlow<()> {
-        let rows = table.within(self.range.from_ms, self.range.to_ms);
-        let backwards = self.range.order == Order::NewestFirst;
-        table.each_row(rows, backwards, &mut |ts_ms, points| {
-            (self.each)(Row { ts_ms, points })?;
-            self.left -= 1;
-            match self.left {
+impl ScanVisitor for RangeCollector<'_> {
+    fn visit_table(&mut self, table: &ColumnTable, _interval_ms: i64) -> ControlFlow<()> {
+        let rows = table.rows_between(self.range.from_ms, self.range.to_ms);
+        let backwards = self.range.order == RowOrder::NewestFirst;
+        table.for_each_row(rows, backwards, &mut |ts_ms, points| {
+            (self.each)(SeriesRow { ts_ms, points })?;
+            self.remaining -= 1;
+            match self.remaining {
                 0 => ControlFlow::Break(()),
                 _ => ControlFlow::Continue(()),
             }
@@ -68,38 +68,38 @@ impl Sink for Rows<'_> {
 }
 
 pub(crate) fn range(
-    shared: &Shared,
+    shared: &SeriesShared,
     device: DeviceNo,
     keys: Option<&[KeyId]>,
-    range: &Range,
-    each: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
-) -> Result<(), Error> {
+    range: &RangeQuery,
+    each: &mut dyn FnMut(SeriesRow<'_>) -> ControlFlow<()>,
+) -> Result<(), SeriesError> {
     if range.limit == 0 {
         return Ok(());
     }
-    let wanted = Scan {
+    let wanted = ScanRequest {
         device,
         keys,
         from_ms: range.from_ms,
         to_ms: range.to_ms,
-        backwards: range.order == Order::NewestFirst,
+        backwards: range.order == RowOrder::NewestFirst,
         keeps_aggregates: false,
         with_memory: true,
     };
-    let mut rows = Rows {
+    let mut rows = RangeCollector {
         range,
-        left: range.limit,
+        remaining: range.limit,
         each,
     };
-    scan(shared, &mut Readers::default(), &wanted, &mut rows)
+    scan(shared, &mut ReaderCache::default(), &wanted, &mut rows)
 }
 
 /// Devices that have rows, ascending; some may have none any more.
-pub(crate) fn devices(shared: &Shared) -> Result<Vec<DeviceNo>, Error> {
+pub(crate) fn devices(shared: &SeriesShared) -> Result<Vec<DeviceNo>, SeriesError> {
     let mut devices = Vec::new();
     for partition in 0..PARTITIONS {
         let files = {
-            let part = lock(&shared.parts[partition].part);
+            let part = lock(&shared.partitions[partition].partition);
             let memtables = part
                 .frozen
                 .iter()
@@ -108,9 +108,9 @@ pub(crate) fn devices(shared: &Shared) -> Result<Vec<DeviceNo>, Error> {
             memtables.for_each(|memtable| devices.extend(memtable.devices()));
             Arc::clone(&part.files)
         };
-        let mut readers = Readers::default();
+        let mut readers = ReaderCache::default();
         for segment in files.iter() {
-            readers.of(segment)?.each_place(&mut |place| {
+            readers.get_or_open(segment)?.for_each_group(&mut |place| {
                 if devices.last() != Some(&place.device) {
                     devices.push(place.device);
                 }
@@ -127,12 +127,12 @@ pub(crate) fn devices(shared: &Shared) -> Result<Vec<DeviceNo>, Error> {
 
 /// Collects the latest value of each key from segment files, newest first.
 #[derive(Default)]
-struct Newest {
-    list: List,
+struct LatestCollector {
+    list: LatestValues,
 }
 
-impl Sink for Newest {
-    fn group(&mut self, group: &Group<'_>, _place: &Place) -> bool {
+impl ScanVisitor for LatestCollector {
+    fn visit_group(&mut self, group: &RowGroup<'_>, _place: &GroupLocation) -> bool {
         // Nothing older matters for keys that were found already.
         group
             .entries
@@ -140,11 +140,11 @@ impl Sink for Newest {
             .all(|entry| self.list.get(entry.key).is_some())
     }
 
-    fn table(&mut self, table: &Table, interval_ms: i64) -> ControlFlow<()> {
-        let mut older = List::default();
+    fn visit_table(&mut self, table: &ColumnTable, interval_ms: i64) -> ControlFlow<()> {
+        let mut older = LatestValues::default();
         match interval_ms {
             0 => older.put_table(table),
-            _ => older.put_table(&downsample::last_values(table)),
+            _ => older.put_table(&downsample::to_last_values(table)),
         }
         for (ts_ms, point) in older.points() {
             self.list.put(point.key, ts_ms, point.value);
@@ -154,21 +154,21 @@ impl Sink for Newest {
 }
 
 pub(crate) fn latest(
-    shared: &Shared,
+    shared: &SeriesShared,
     device: DeviceNo,
     keys: Option<&[KeyId]>,
     each: &mut dyn FnMut(i64, Point<'_>),
-) -> Result<(), Error> {
-    let cell = &shared.parts[partition_of(device)];
+) -> Result<(), SeriesError> {
+    let cell = &shared.partitions[partition_of(device)];
     let mut newest = Vec::new();
     let (cached, has_files, is_deleted) = {
-        let part = lock(&cell.part);
+        let part = lock(&cell.partition);
         let memtables = part
             .frozen
             .iter()
             .map(|frozen| &**frozen)
             .chain([&part.active]);
-        newest.extend(memtables.filter_map(|memtable| memtable.newest(place_of(device))));
+        newest.extend(memtables.filter_map(|memtable| memtable.newest(index_in_partition(device))));
         let has_files = !part.files.is_empty();
         (
             part.latest.get(device.0),
@@ -176,7 +176,7 @@ pub(crate) fn latest(
             part.deletions.contains_key(&device.0),
         )
     };
-    let mut list = List::default();
+    let mut list = LatestValues::default();
     if is_deleted {
         // Rare enough to be looked for among all.
         list = scan_latest(shared, device, true)?.0;
@@ -184,7 +184,7 @@ pub(crate) fn latest(
         if has_files {
             let known = match cached {
                 Some(known) => known,
-                None => cold_latest(shared, device)?,
+                None => latest_from_segments(shared, device)?,
             };
             list = (*known).clone();
         }
@@ -199,9 +199,13 @@ pub(crate) fn latest(
 }
 
 /// What all of a device's rows have, or those in segment files alone; and which files these were.
-fn scan_latest(shared: &Shared, device: DeviceNo, with_memory: bool) -> Result<(List, u64), Error> {
-    let generation = lock(&shared.parts[partition_of(device)].part).generation;
-    let wanted = Scan {
+fn scan_latest(
+    shared: &SeriesShared,
+    device: DeviceNo,
+    with_memory: bool,
+) -> Result<(LatestValues, u64), SeriesError> {
+    let generation = lock(&shared.partitions[partition_of(device)].partition).generation;
+    let wanted = ScanRequest {
         device,
         keys: None,
         from_ms: i64::MIN,
@@ -210,15 +214,18 @@ fn scan_latest(shared: &Shared, device: DeviceNo, with_memory: bool) -> Result<(
         keeps_aggregates: true,
         with_memory,
     };
-    let mut newest = Newest::default();
-    scan(shared, &mut Readers::default(), &wanted, &mut newest)?;
+    let mut newest = LatestCollector::default();
+    scan(shared, &mut ReaderCache::default(), &wanted, &mut newest)?;
     Ok((newest.list, generation))
 }
 
-fn cold_latest(shared: &Shared, device: DeviceNo) -> Result<Arc<List>, Error> {
+fn latest_from_segments(
+    shared: &SeriesShared,
+    device: DeviceNo,
+) -> Result<Arc<LatestValues>, SeriesError> {
     let (list, generation) = scan_latest(shared, device, false)?;
     let list = Arc::new(list);
-    let mut part = lock(&shared.parts[partition_of(device)].part);
+    let mut part = lock(&shared.partitions[partition_of(device)].partition);
     if part.generation == generation {
         let max_bytes = shared.config.latest_cache_bytes / PARTITIONS;
         part.latest.put(device.0, Arc::clone(&list), max_bytes);
@@ -226,34 +233,34 @@ fn cold_latest(shared: &Shared, device: DeviceNo) -> Result<Arc<List>, Error> {
     Ok(list)
 }
 
-struct Sums<'a> {
+struct AggregateCollector<'a> {
     keys: &'a [KeyId],
     intervals: &'a Intervals,
     /// Per key what its intervals have, ascending.
-    of_keys: Vec<Vec<(i64, Summary)>>,
+    of_keys: Vec<Vec<(i64, IntervalSummary)>>,
     /// Where intervals begin among the rows of a table.
     bounds: Vec<(i64, std::ops::Range<usize>)>,
 }
 
-fn summary_of(of_key: &mut Vec<(i64, Summary)>, start: i64) -> &mut Summary {
+fn summary_or_insert(of_key: &mut Vec<(i64, IntervalSummary)>, start: i64) -> &mut IntervalSummary {
     let at = match of_key.last() {
         Some(last) if last.0 == start => of_key.len() - 1,
         Some(last) if last.0 > start => match of_key.binary_search_by_key(&start, |of| of.0) {
             Ok(at) => at,
             Err(at) => {
-                of_key.insert(at, (start, Summary::default()));
+                of_key.insert(at, (start, IntervalSummary::default()));
                 at
             }
         },
         _ => {
-            of_key.push((start, Summary::default()));
+            of_key.push((start, IntervalSummary::default()));
             of_key.len() - 1
         }
     };
     &mut of_key[at].1
 }
 
-impl Sums<'_> {
+impl AggregateCollector<'_> {
     fn find_bounds(&mut self, ts: &[i64]) {
         self.bounds.clear();
         let begin = ts.partition_point(|&ts_ms| ts_ms < self.intervals.from_ms);
@@ -268,8 +275,8 @@ impl Sums<'_> {
     }
 }
 
-impl Sink for Sums<'_> {
-    fn group(&mut self, group: &Group<'_>, place: &Place) -> bool {
+impl ScanVisitor for AggregateCollector<'_> {
+    fn visit_group(&mut self, group: &RowGroup<'_>, place: &GroupLocation) -> bool {
         let start = self.intervals.start_of(place.first_ts);
         let is_inside = place.first_ts >= self.intervals.from_ms
             && place.last_ts < self.intervals.to_ms
@@ -285,7 +292,7 @@ impl Sink for Sums<'_> {
         for (at, key) in self.keys.iter().enumerate() {
             let entry = group.entries.iter().find(|entry| entry.key == *key);
             if let Some(statistics) = entry.and_then(|entry| entry.statistics) {
-                let summary = summary_of(&mut self.of_keys[at], start);
+                let summary = summary_or_insert(&mut self.of_keys[at], start);
                 let (sum, min, max) = (statistics.sum, statistics.min, statistics.max);
                 summary.count += group.rows as u64;
                 summary.add_numbers(group.rows as u64, sum, min, max);
@@ -296,13 +303,13 @@ impl Sink for Sums<'_> {
         true
     }
 
-    fn table(&mut self, table: &Table, interval_ms: i64) -> ControlFlow<()> {
+    fn visit_table(&mut self, table: &ColumnTable, interval_ms: i64) -> ControlFlow<()> {
         if interval_ms > 0 {
-            downsample::each_summary(table, &mut |key, ts_ms, summary| {
+            downsample::for_each_summary(table, &mut |key, ts_ms, summary| {
                 if let Some(at) = self.keys.iter().position(|of| *of == key)
                     && (self.intervals.from_ms..self.intervals.to_ms).contains(&ts_ms)
                 {
-                    summary_of(&mut self.of_keys[at], self.intervals.start_of(ts_ms))
+                    summary_or_insert(&mut self.of_keys[at], self.intervals.start_of(ts_ms))
                         .merge(summary);
                 }
             });
@@ -312,7 +319,7 @@ impl Sink for Sums<'_> {
         for column in table
             .columns
             .iter()
-            .filter(|column| column.facet == Facet::Value)
+            .filter(|column| column.facet == ColumnFacet::Value)
         {
             let Some(at) = self.keys.iter().position(|key| *key == column.key) else {
                 continue;
@@ -330,7 +337,7 @@ impl Sink for Sums<'_> {
                 if places.is_empty() {
                     continue;
                 }
-                let summary = summary_of(&mut self.of_keys[at], *start);
+                let summary = summary_or_insert(&mut self.of_keys[at], *start);
                 let ts_of = |place: usize| {
                     table.ts[column.rows.as_ref().map_or(place, |of| of[place] as usize)]
                 };
@@ -344,22 +351,22 @@ impl Sink for Sums<'_> {
 
 /// Gives what each interval of each device and key has, devices and keys in the order they are asked for.
 pub(crate) fn aggregate(
-    shared: &Shared,
+    shared: &SeriesShared,
     devices: &[DeviceNo],
     keys: &[KeyId],
     intervals: &Intervals,
-    each: &mut dyn FnMut(DeviceNo, KeyId, i64, &Summary),
-) -> Result<(), Error> {
+    each: &mut dyn FnMut(DeviceNo, KeyId, i64, &IntervalSummary),
+) -> Result<(), SeriesError> {
     intervals.check()?;
-    let mut readers = Readers::default();
-    let mut sums = Sums {
+    let mut readers = ReaderCache::default();
+    let mut sums = AggregateCollector {
         keys,
         intervals,
         of_keys: vec![Vec::new(); keys.len()],
         bounds: Vec::new(),
     };
     for &device in devices {
-        let wanted = Scan {
+        let wanted = ScanRequest {
             device,
             keys: Some(keys),
             from_ms: intervals.from_ms,

@@ -3,42 +3,42 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use disk::varint::Reader;
+use disk::varint::VarintReader;
 
-use crate::cell::{self, MAX_CELL};
-use crate::config::Config;
-use crate::deletions::{Deletion, OfPart};
+use crate::cell::{self, MAX_CELL_BYTES};
+use crate::config::SeriesConfig;
+use crate::deletions::{Deletion, PartitionDeletions};
 use crate::directory;
-use crate::error::OpenError;
-use crate::guard::Expected;
-use crate::inspect::Inspection;
-use crate::memtable::{Memtable, Spare};
-use crate::part::{PartStart, place_of};
+use crate::error::SeriesOpenError;
+use crate::inspection::Inspection;
+use crate::memtable::{ChunkPool, Memtable};
+use crate::partition::{PartitionStart, index_in_partition};
 use crate::point::DeviceNo;
 use crate::segment::Segment;
+use crate::series_marks::ExpectedContents;
 use crate::shared::now_ms;
-use crate::wal::recover::{Cut, Known, Logged, recover};
+use crate::wal::recovery::{RecoveryBounds, WalRow, WalTruncation, recover_wal};
 use crate::wal::{PARTITIONS, Wal};
 
-pub(crate) struct Replayed {
-    pub(crate) parts: [PartStart; PARTITIONS],
+pub(crate) struct ReplayedWal {
+    pub(crate) partitions: [PartitionStart; PARTITIONS],
     pub(crate) wal: Wal,
     pub(crate) flushed: [u64; PARTITIONS],
     /// The last row of each partition that there is; numbers up to that of a deletion may have been left out behind it.
     pub(crate) last_lsn: [u64; PARTITIONS],
     pub(crate) rows: u64,
-    pub(crate) cuts: Vec<Cut>,
+    pub(crate) truncations: Vec<WalTruncation>,
 }
 
 /// Reads the write-ahead log, as far as segment files do not have its rows.
-pub(crate) fn replay(
+pub(crate) fn replay_wal(
     dir: &Path,
-    config: &Config,
+    config: &SeriesConfig,
     segments: &[Segment],
-    deletions: [OfPart; PARTITIONS],
-    (expected, keys): (&Expected, u32),
+    deletions: [PartitionDeletions; PARTITIONS],
+    (expected, keys): (&ExpectedContents, u32),
     inspection: &mut Inspection,
-) -> Result<Replayed, OpenError> {
+) -> Result<ReplayedWal, SeriesOpenError> {
     let mut flushed = expected.manifest.flushed;
     let mut highest = [0_u64; PARTITIONS];
     for meta in segments.iter().map(|segment| &segment.meta) {
@@ -49,16 +49,16 @@ pub(crate) fn replay(
         let lsns = deletions.values().flatten().map(|deletion| deletion.lsn);
         *highest = lsns.fold(*highest, u64::max);
     }
-    let mut tables: [Replay; PARTITIONS] =
-        deletions.map(|deletions| Replay::new(deletions, config));
+    let mut tables: [PartitionReplay; PARTITIONS] =
+        deletions.map(|deletions| PartitionReplay::new(deletions, config));
     let wal_dir = dir.join(directory::WAL);
-    let known = Known {
+    let known = RecoveryBounds {
         flushed,
         expected: expected.last_lsn,
         keys,
     };
-    let recovered = recover(&wal_dir, &known, inspection, &mut |row| {
-        tables[row.partition].take(&row)
+    let recovered = recover_wal(&wal_dir, &known, inspection, &mut |row| {
+        tables[row.partition].apply_row(&row)
     })?;
     let mut partition = 0..PARTITIONS;
     let parts = tables.map(|table| {
@@ -70,13 +70,13 @@ pub(crate) fn replay(
             next_lsn.max(highest[partition] + 1),
             recovered.next_number[partition],
         );
-        PartStart {
+        PartitionStart {
             flushed_lsn: flushed[partition],
             ..part
         }
     });
-    Ok(Replayed {
-        parts,
+    Ok(ReplayedWal {
+        partitions: parts,
         wal: Wal::new(
             wal_dir,
             config.wal_segment_bytes,
@@ -86,29 +86,29 @@ pub(crate) fn replay(
         last_lsn: recovered.next_lsn.map(|next_lsn| next_lsn - 1),
         flushed,
         rows: recovered.rows,
-        cuts: recovered.cuts,
+        truncations: recovered.truncations,
     })
 }
 
 /// What becomes of one partition's rows.
-struct Replay {
+struct PartitionReplay {
     active: Memtable,
     frozen: Vec<Arc<Memtable>>,
-    deletions: OfPart,
+    deletions: PartitionDeletions,
     /// Those that do not take all of a device, by their rows' numbers; the ones that are past are gone.
     partial: Vec<Deletion>,
     freeze_bytes: usize,
-    spare: Spare,
+    spare: ChunkPool,
     values: Vec<u8>,
     now_ms: i64,
 }
 
-impl Replay {
-    fn new(deletions: OfPart, config: &Config) -> Self {
+impl PartitionReplay {
+    fn new(deletions: PartitionDeletions, config: &SeriesConfig) -> Self {
         let partial = deletions
             .values()
             .flatten()
-            .filter(|deletion| !deletion.is_all());
+            .filter(|deletion| !deletion.covers_device());
         let mut partial: Vec<Deletion> = partial.copied().collect();
         partial.sort_unstable_by_key(|deletion| std::cmp::Reverse(deletion.lsn));
         Self {
@@ -117,7 +117,7 @@ impl Replay {
             deletions,
             partial,
             freeze_bytes: config.freeze_bytes(),
-            spare: Spare::new(0, config.chunk_bytes()),
+            spare: ChunkPool::new(0, config.chunk_bytes()),
             values: Vec::new(),
             now_ms: now_ms(),
         }
@@ -132,17 +132,20 @@ impl Replay {
     }
 
     /// `None` if its values are none.
-    fn take(&mut self, row: &Logged<'_>) -> Option<()> {
+    fn apply_row(&mut self, row: &WalRow<'_>) -> Option<()> {
         while let Some(deletion) = self.partial.pop_if(|deletion| deletion.lsn < row.lsn) {
             // Rows from before it are apart from those behind it, as when it came.
-            if self.active.has(place_of(DeviceNo(deletion.device))) {
+            if self
+                .active
+                .has_device(index_in_partition(DeviceNo(deletion.device)))
+            {
                 self.freeze();
             }
         }
         let of_device = self.deletions.get(&row.device).into_iter().flatten();
         let is_gone = of_device
             .clone()
-            .any(|deletion| deletion.is_all() && deletion.lsn >= row.lsn);
+            .any(|deletion| deletion.covers_device() && deletion.lsn >= row.lsn);
         let active = &mut self.active;
         active.next_lsn = row.lsn;
         if is_gone {
@@ -152,17 +155,17 @@ impl Replay {
         if active.is_empty() {
             active.since_ms = self.now_ms;
         }
-        let slot = active.slot(place_of(DeviceNo(row.device)), row.device);
+        let slot = active.slot_or_insert(index_in_partition(DeviceNo(row.device)), row.device);
         let known = active.find_shape(row.keys);
-        let shape = known.unwrap_or_else(|| active.make_shape(Arc::clone(row.keys)));
+        let shape = known.unwrap_or_else(|| active.insert_shape(Arc::clone(row.keys)));
         // Words have other numbers here than in the log.
-        let (known, words) = active.shape(shape);
-        let mut reader = Reader::new(row.values);
+        let (known, words) = active.shape_and_words(shape);
+        let mut reader = VarintReader::new(row.values);
         let mut end = 0;
         for hint in known.hints.iter_mut() {
             let word = |number| row.words.get(&number).map(|word| &**word);
             let value = cell::read(&mut reader, word)?.value();
-            let room = end + MAX_CELL + value.text_len();
+            let room = end + MAX_CELL_BYTES + value.text_len();
             if self.values.len() < room {
                 self.values.resize(room, 0);
             }
@@ -183,14 +186,17 @@ impl Replay {
         Some(())
     }
 
-    fn finish(mut self, follows: u64, next_lsn: u64, next_number: u64) -> PartStart {
+    fn finish(mut self, follows: u64, next_lsn: u64, next_number: u64) -> PartitionStart {
         while let Some(deletion) = self.partial.pop() {
-            if self.active.has(place_of(DeviceNo(deletion.device))) {
+            if self
+                .active
+                .has_device(index_in_partition(DeviceNo(deletion.device)))
+            {
                 self.freeze();
             }
         }
         self.active.next_lsn = next_lsn;
-        PartStart {
+        PartitionStart {
             active: self.active,
             frozen: self.frozen,
             files: Vec::new(),

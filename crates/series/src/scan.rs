@@ -7,29 +7,32 @@ use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use crate::codec::group;
+use crate::codec::row_group;
+use crate::column_table::{ColumnTable, RowReadBuffers};
 use crate::deletions::Deletion;
 use crate::downsample;
-use crate::error::Error;
-use crate::memtable::View;
-use crate::part::{partition_of, place_of};
+use crate::error::SeriesError;
+use crate::memtable::DeviceView;
+use crate::partition::{index_in_partition, partition_of};
 use crate::point::{DeviceNo, KeyId};
-use crate::segment::{Place, Segment, SegmentReader};
-use crate::shared::{Shared, lock};
-use crate::table::{Reading, Table};
+use crate::segment::{GroupLocation, Segment, SegmentReader};
+use crate::shared::{SeriesShared, lock};
 
 /// Files kept open during a scan.
 const MAX_READERS: usize = 64;
 
 /// Files that are open; scans of many devices use them again.
 #[derive(Default)]
-pub(crate) struct Readers {
+pub(crate) struct ReaderCache {
     open: HashMap<u64, SegmentReader, foldhash::fast::RandomState>,
     bytes: Vec<u8>,
 }
 
-impl Readers {
-    pub(crate) fn of(&mut self, segment: &Arc<Segment>) -> Result<&mut SegmentReader, Error> {
+impl ReaderCache {
+    pub(crate) fn get_or_open(
+        &mut self,
+        segment: &Arc<Segment>,
+    ) -> Result<&mut SegmentReader, SeriesError> {
         let id = segment.meta.id;
         if !self.open.contains_key(&id) {
             if self.open.len() == MAX_READERS {
@@ -42,7 +45,7 @@ impl Readers {
 }
 
 /// Which rows, and what becomes of those that were downsampled.
-pub(crate) struct Scan<'a> {
+pub(crate) struct ScanRequest<'a> {
     pub(crate) device: DeviceNo,
     pub(crate) keys: Option<&'a [KeyId]>,
     pub(crate) from_ms: i64,
@@ -55,35 +58,35 @@ pub(crate) struct Scan<'a> {
 }
 
 /// Takes what a scan finds.
-pub(crate) trait Sink {
+pub(crate) trait ScanVisitor {
     /// A group that overlaps with nothing; `true` if its rows are not wanted any more.
-    fn group(&mut self, _group: &group::Group<'_>, _place: &Place) -> bool {
+    fn visit_group(&mut self, _group: &row_group::RowGroup<'_>, _place: &GroupLocation) -> bool {
         false
     }
 
     /// Sorted rows, some of them perhaps outside the wanted time; downsampled ones if the interval is not 0.
-    fn table(&mut self, table: &Table, interval_ms: i64) -> ControlFlow<()>;
+    fn visit_table(&mut self, table: &ColumnTable, interval_ms: i64) -> ControlFlow<()>;
 }
 
-struct Member {
+struct LocatedGroup {
     /// The file's place among all: younger ones come later.
     age: usize,
-    place: Place,
+    place: GroupLocation,
 }
 
 /// Groups that overlap.
-struct Cluster {
+struct GroupCluster {
     first_ts: i64,
     last_ts: i64,
-    members: Vec<Member>,
+    members: Vec<LocatedGroup>,
 }
 
 /// Puts groups that overlap together; given and returned by time.
-fn clusters(mut members: Vec<Member>) -> Vec<Cluster> {
+fn cluster_groups(mut members: Vec<LocatedGroup>) -> Vec<GroupCluster> {
     members.sort_by_key(|member| member.place.first_ts);
-    let mut clusters: Vec<Cluster> = Vec::new();
+    let mut clusters: Vec<GroupCluster> = Vec::new();
     for member in members {
-        let Place {
+        let GroupLocation {
             first_ts, last_ts, ..
         } = member.place;
         match clusters.last_mut() {
@@ -91,7 +94,7 @@ fn clusters(mut members: Vec<Member>) -> Vec<Cluster> {
                 cluster.last_ts = cluster.last_ts.max(last_ts);
                 cluster.members.push(member);
             }
-            _ => clusters.push(Cluster {
+            _ => clusters.push(GroupCluster {
                 first_ts,
                 last_ts,
                 members: vec![member],
@@ -101,19 +104,19 @@ fn clusters(mut members: Vec<Member>) -> Vec<Cluster> {
     clusters
 }
 
-pub(crate) struct Snapshot {
+pub(crate) struct DeviceSnapshot {
     pub(crate) files: Arc<Vec<Arc<Segment>>>,
-    memory: Table,
+    memory: ColumnTable,
     deletions: Vec<Deletion>,
 }
 
 /// What there is of a device at this moment.
-pub(crate) fn snapshot(shared: &Shared, scan: &Scan<'_>) -> Snapshot {
+pub(crate) fn snapshot(shared: &SeriesShared, scan: &ScanRequest<'_>) -> DeviceSnapshot {
     let device = scan.device;
-    let (place, from_ms, to_ms) = (place_of(device), scan.from_ms, scan.to_ms);
-    let mut views: Vec<(View, u64)> = Vec::new();
+    let (place, from_ms, to_ms) = (index_in_partition(device), scan.from_ms, scan.to_ms);
+    let mut views: Vec<(DeviceView, u64)> = Vec::new();
     let (files, deletions) = {
-        let part = lock(&shared.parts[partition_of(device)].part);
+        let part = lock(&shared.partitions[partition_of(device)].partition);
         if scan.with_memory {
             for frozen in &part.frozen {
                 let view = frozen.frozen_view(place, from_ms, to_ms);
@@ -125,15 +128,15 @@ pub(crate) fn snapshot(shared: &Shared, scan: &Scan<'_>) -> Snapshot {
         let deletions = part.deletions.get(&device.0).cloned().unwrap_or_default();
         (Arc::clone(&part.files), deletions)
     };
-    let mut tables: Vec<Table> = vec![Table::default()];
-    let mut reading = Reading::default();
+    let mut tables: Vec<ColumnTable> = vec![ColumnTable::default()];
+    let mut reading = RowReadBuffers::default();
     for (view, last_lsn) in &views {
         let deleted: Vec<_> = deletions
             .iter()
             .filter(|deletion| deletion.lsn >= *last_lsn)
             .collect();
         if !deleted.is_empty() {
-            tables.push(Table::default());
+            tables.push(ColumnTable::default());
         }
         let table = tables.last_mut().expect("there is one from the start");
         table
@@ -142,20 +145,20 @@ pub(crate) fn snapshot(shared: &Shared, scan: &Scan<'_>) -> Snapshot {
         if !deleted.is_empty() {
             table.sort();
             deleted.iter().for_each(|deletion| deletion.apply(table));
-            tables.push(Table::default());
+            tables.push(ColumnTable::default());
         }
     }
     tables.retain(|table| !table.is_empty());
     let mut memory = match tables.len() {
-        0 => Table::default(),
+        0 => ColumnTable::default(),
         1 => tables.swap_remove(0),
         _ => {
-            tables.iter_mut().for_each(Table::finish);
-            Table::merge(&tables)
+            tables.iter_mut().for_each(ColumnTable::finish);
+            ColumnTable::merge(&tables)
         }
     };
     memory.sort();
-    Snapshot {
+    DeviceSnapshot {
         files,
         memory,
         deletions,
@@ -164,11 +167,11 @@ pub(crate) fn snapshot(shared: &Shared, scan: &Scan<'_>) -> Snapshot {
 
 /// Gives a sink what a device has.
 pub(crate) fn scan(
-    shared: &Shared,
-    readers: &mut Readers,
-    scan: &Scan<'_>,
-    sink: &mut dyn Sink,
-) -> Result<(), Error> {
+    shared: &SeriesShared,
+    readers: &mut ReaderCache,
+    scan: &ScanRequest<'_>,
+    sink: &mut dyn ScanVisitor,
+) -> Result<(), SeriesError> {
     if scan.from_ms >= scan.to_ms {
         return Ok(());
     }
@@ -191,70 +194,75 @@ pub(crate) fn scan(
     if scan.backwards {
         windows.reverse();
     }
-    let mut walk = Walk {
+    let mut walk = Scanner {
         scan,
         snapshot: &snapshot,
         readers,
         sink,
-        left: snapshot.memory.within(scan.from_ms, scan.to_ms),
+        remaining: snapshot.memory.rows_between(scan.from_ms, scan.to_ms),
     };
     for window in windows {
-        if walk.window(window)?.is_break() {
+        if walk.scan_window(window)?.is_break() {
             return Ok(());
         }
     }
-    let rest = walk.left.clone();
-    let _ = walk.give_memory(rest);
+    let rest = walk.remaining.clone();
+    let _ = walk.visit_memory(rest);
     Ok(())
 }
 
-struct Walk<'a, 'b> {
-    scan: &'a Scan<'b>,
-    snapshot: &'a Snapshot,
-    readers: &'a mut Readers,
-    sink: &'a mut dyn Sink,
+struct Scanner<'a, 'b> {
+    scan: &'a ScanRequest<'b>,
+    snapshot: &'a DeviceSnapshot,
+    readers: &'a mut ReaderCache,
+    sink: &'a mut dyn ScanVisitor,
     /// Rows in memory that were not given yet.
-    left: Range<usize>,
+    remaining: Range<usize>,
 }
 
-impl Walk<'_, '_> {
-    fn window(&mut self, files: &[(usize, &Arc<Segment>)]) -> Result<ControlFlow<()>, Error> {
+impl Scanner<'_, '_> {
+    fn scan_window(
+        &mut self,
+        files: &[(usize, &Arc<Segment>)],
+    ) -> Result<ControlFlow<()>, SeriesError> {
         let (from_ms, to_ms) = (self.scan.from_ms, self.scan.to_ms);
         let mut members = Vec::new();
         for (age, segment) in files {
-            let each = &mut |place: Place| {
+            let each = &mut |place: GroupLocation| {
                 if place.last_ts >= from_ms && place.first_ts < to_ms {
-                    members.push(Member { age: *age, place });
+                    members.push(LocatedGroup { age: *age, place });
                 }
             };
-            self.readers.of(segment)?.find(self.scan.device.0, each)?;
+            self.readers
+                .get_or_open(segment)?
+                .find_groups(self.scan.device.0, each)?;
         }
-        let mut clusters = clusters(members);
+        let mut clusters = cluster_groups(members);
         if self.scan.backwards {
             clusters.reverse();
         }
         for cluster in clusters {
-            if self.cluster(&cluster)?.is_break() {
+            if self.scan_cluster(&cluster)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
         Ok(ControlFlow::Continue(()))
     }
 
-    fn give_memory(&mut self, rows: Range<usize>) -> ControlFlow<()> {
+    fn visit_memory(&mut self, rows: Range<usize>) -> ControlFlow<()> {
         if rows.is_empty() {
             return ControlFlow::Continue(());
         }
         let memory = &self.snapshot.memory;
         if rows.len() == memory.ts.len() {
-            return self.sink.table(memory, 0);
+            return self.sink.visit_table(memory, 0);
         }
-        self.sink.table(&memory.slice(rows), 0)
+        self.sink.visit_table(&memory.slice(rows), 0)
     }
 
-    fn cluster(&mut self, cluster: &Cluster) -> Result<ControlFlow<()>, Error> {
+    fn scan_cluster(&mut self, cluster: &GroupCluster) -> Result<ControlFlow<()>, SeriesError> {
         let ts = &self.snapshot.memory.ts;
-        let left = self.left.clone();
+        let left = self.remaining.clone();
         // Rows in memory on this side of the cluster, among it, and beyond.
         let start =
             left.start + ts[left.clone()].partition_point(|&ts_ms| ts_ms < cluster.first_ts);
@@ -263,15 +271,15 @@ impl Walk<'_, '_> {
             false => (left.start..start, end..left.end),
             true => (end..left.end, left.start..start),
         };
-        self.left = rest;
-        if self.give_memory(before).is_break() {
+        self.remaining = rest;
+        if self.visit_memory(before).is_break() {
             return Ok(ControlFlow::Break(()));
         }
         let among = self.snapshot.memory.slice(start..end);
         if let ([member], true) = (&cluster.members[..], among.is_empty()) {
-            return self.single(member);
+            return self.scan_single(member);
         }
-        self.overlapping(cluster, among)
+        self.scan_overlapping(cluster, among)
     }
 
     fn deletions_of(&self, segment: &Segment) -> Vec<Deletion> {
@@ -287,44 +295,53 @@ impl Walk<'_, '_> {
             .collect()
     }
 
-    fn single(&mut self, member: &Member) -> Result<ControlFlow<()>, Error> {
+    fn scan_single(&mut self, member: &LocatedGroup) -> Result<ControlFlow<()>, SeriesError> {
         let snapshot = self.snapshot;
         let segment = &snapshot.files[member.age];
         let deletions = self.deletions_of(segment);
         let mut bytes = std::mem::take(&mut self.readers.bytes);
-        let reader = self.readers.of(segment)?;
+        let reader = self.readers.get_or_open(segment)?;
         reader.read(&member.place, &mut bytes)?;
-        let group = group::open(&bytes).ok_or_else(|| reader.not_a_group(&member.place))?;
-        if deletions.is_empty() && group.interval_ms == 0 && self.sink.group(&group, &member.place)
+        let group =
+            row_group::parse_group(&bytes).ok_or_else(|| reader.group_error(&member.place))?;
+        if deletions.is_empty()
+            && group.interval_ms == 0
+            && self.sink.visit_group(&group, &member.place)
         {
             self.readers.bytes = bytes;
             return Ok(ControlFlow::Continue(()));
         }
-        let table = group.table(self.scan.keys);
-        let mut table = table.ok_or_else(|| reader.not_a_group(&member.place))?;
+        let table = group.decode_table(self.scan.keys);
+        let mut table = table.ok_or_else(|| reader.group_error(&member.place))?;
         let interval_ms = group.interval_ms;
         deletions
             .iter()
             .for_each(|deletion| deletion.apply(&mut table));
         self.readers.bytes = bytes;
         if interval_ms > 0 && !self.scan.keeps_aggregates {
-            return Ok(self.sink.table(&downsample::as_values(&table), 0));
+            return Ok(self
+                .sink
+                .visit_table(&downsample::to_range_values(&table), 0));
         }
-        Ok(self.sink.table(&table, interval_ms))
+        Ok(self.sink.visit_table(&table, interval_ms))
     }
 
-    fn overlapping(&mut self, cluster: &Cluster, among: Table) -> Result<ControlFlow<()>, Error> {
+    fn scan_overlapping(
+        &mut self,
+        cluster: &GroupCluster,
+        among: ColumnTable,
+    ) -> Result<ControlFlow<()>, SeriesError> {
         let snapshot = self.snapshot;
-        let mut members: Vec<&Member> = cluster.members.iter().collect();
+        let mut members: Vec<&LocatedGroup> = cluster.members.iter().collect();
         members.sort_by_key(|member| member.age);
         let mut tables = Vec::with_capacity(members.len() + 1);
         for member in members {
             let segment = &snapshot.files[member.age];
             let deletions = self.deletions_of(segment);
             let mut bytes = std::mem::take(&mut self.readers.bytes);
-            let reader = self.readers.of(segment)?;
+            let reader = self.readers.get_or_open(segment)?;
             let (mut table, interval_ms) =
-                reader.table(&member.place, self.scan.keys, &mut bytes)?;
+                reader.read_table(&member.place, self.scan.keys, &mut bytes)?;
             self.readers.bytes = bytes;
             deletions
                 .iter()
@@ -332,11 +349,11 @@ impl Walk<'_, '_> {
             if interval_ms == 0 {
                 tables.push(table);
             } else if self.scan.keeps_aggregates {
-                if self.sink.table(&table, interval_ms).is_break() {
+                if self.sink.visit_table(&table, interval_ms).is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
             } else {
-                tables.push(downsample::as_values(&table));
+                tables.push(downsample::to_range_values(&table));
             }
         }
         if !among.is_empty() {
@@ -344,11 +361,11 @@ impl Walk<'_, '_> {
         }
         let merged = match tables.len() {
             1 => tables.swap_remove(0),
-            _ => Table::merge(&tables),
+            _ => ColumnTable::merge(&tables),
         };
         if merged.is_empty() {
             return Ok(ControlFlow::Continue(()));
         }
-        Ok(self.sink.table(&merged, 0))
+        Ok(self.sink.visit_table(&merged, 0))
     }
 }

@@ -7,14 +7,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::config::{Assignment, Config, Policy};
+use crate::config::{PolicyAssignment, RetentionPolicy, SeriesConfig};
 use crate::deletions::Deletions;
 use crate::directory;
-use crate::error::Error;
-use crate::guard::{Guard, Manifest};
-use crate::keys::Keys;
-use crate::memtable::Spare;
-use crate::part::Part;
+use crate::error::SeriesError;
+use crate::key_dictionary::KeyDictionary;
+use crate::memtable::ChunkPool;
+use crate::partition::Partition;
+use crate::series_marks::{Manifest, SeriesMarks};
 use crate::wal::{PARTITIONS, Wal};
 
 /// How long a caller is held while segment files are behind.
@@ -32,7 +32,7 @@ pub(crate) fn now_ms() -> i64 {
 /// Reasons not to accept rows or not to be well.
 #[derive(Debug, Clone, Copy)]
 #[repr(u8)]
-pub(crate) enum Trouble {
+pub(crate) enum HealthFlag {
     /// The file system has too little room.
     DiskFull = 1,
     /// The write-ahead log cannot be forced to disk.
@@ -46,7 +46,7 @@ pub(crate) enum Trouble {
 }
 
 #[derive(Default)]
-pub(crate) struct Counters {
+pub(crate) struct SeriesCounters {
     pub(crate) rows: AtomicU64,
     pub(crate) points: AtomicU64,
     pub(crate) flushes: AtomicU64,
@@ -62,33 +62,33 @@ pub(crate) struct Counters {
     pub(crate) damaged_files: AtomicU64,
 }
 
-pub(crate) fn count(counter: &AtomicU64, by: u64) {
+pub(crate) fn increment(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
 /// Which of the syncs have been done; numbers ascend.
 #[derive(Default)]
-pub(crate) struct Syncs {
+pub(crate) struct SyncProgress {
     pub(crate) done: u64,
     /// Somebody waits for this one.
     pub(crate) wanted: u64,
     /// To be called when this one is done.
-    pub(crate) callers: Vec<(u64, crate::append::Safe)>,
+    pub(crate) callbacks: Vec<(u64, crate::append::DurableCallback)>,
 }
 
-impl Syncs {
+impl SyncProgress {
     /// Those that are to be called now.
-    fn take_called(&mut self) -> Vec<crate::append::Safe> {
+    fn take_due_callbacks(&mut self) -> Vec<crate::append::DurableCallback> {
         let done = self.done;
-        let called = self.callers.extract_if(.., |(number, _)| *number <= done);
+        let called = self.callbacks.extract_if(.., |(number, _)| *number <= done);
         called.map(|(_, safe)| safe).collect()
     }
 }
 
 /// A lane of its own for what each partition's appends touch, so that they do not slow each other down.
 #[repr(align(128))]
-pub(crate) struct PartCell {
-    pub(crate) part: Mutex<Part>,
+pub(crate) struct SharedPartition {
+    pub(crate) partition: Mutex<Partition>,
     /// The last row appended.
     pub(crate) last_lsn: AtomicU64,
     /// The last row known to be on disk.
@@ -97,81 +97,81 @@ pub(crate) struct PartCell {
     pub(crate) flushed_lsn: AtomicU64,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct SeriesShared {
     pub(crate) dir: PathBuf,
-    pub(crate) config: Config,
-    pub(crate) keys: Keys,
+    pub(crate) config: SeriesConfig,
+    pub(crate) keys: KeyDictionary,
     pub(crate) wal: Wal,
-    pub(crate) parts: [PartCell; PARTITIONS],
+    pub(crate) partitions: [SharedPartition; PARTITIONS],
     /// The clock of the rows, told every tick: rows outside are refused.
     pub(crate) clock_ms: AtomicI64,
     pub(crate) oldest_ms: AtomicI64,
     pub(crate) newest_ms: AtomicI64,
-    troubles: AtomicU8,
+    health_flags: AtomicU8,
     pub(crate) is_closing: AtomicBool,
-    /// As [`Config::freeze_bytes`].
+    /// As [`SeriesConfig::freeze_bytes`].
     pub(crate) freeze_bytes: usize,
     /// Memory of rows that are in segment files now, for rows to come.
-    pub(crate) spare: Spare,
+    pub(crate) chunk_pool: ChunkPool,
     /// Rows that wait for a segment file.
     pub(crate) frozen_bytes: AtomicUsize,
     pub(crate) room: Condvar,
     pub(crate) room_lock: Mutex<()>,
     pub(crate) syncs_begun: AtomicU64,
-    pub(crate) syncs: Mutex<Syncs>,
+    pub(crate) syncs: Mutex<SyncProgress>,
     /// The last sync that failed, whose rows were left to the flusher; 0 if there is none.
-    pub(crate) rescue_upto: AtomicU64,
+    pub(crate) failed_sync: AtomicU64,
     pub(crate) synced: Condvar,
-    pub(crate) keeper: OnceLock<Thread>,
+    pub(crate) maintenance: OnceLock<Thread>,
     pub(crate) flusher: OnceLock<Thread>,
-    pub(crate) settler: OnceLock<Thread>,
+    pub(crate) committer: OnceLock<Thread>,
     pub(crate) merger: OnceLock<Thread>,
     pub(crate) verifier: OnceLock<Thread>,
     /// Segment files that are not known to be on disk, and whoever forces some there.
-    pub(crate) unsettled: AtomicUsize,
-    pub(crate) settling: Mutex<()>,
+    pub(crate) uncommitted: AtomicUsize,
+    pub(crate) commit_lock: Mutex<()>,
     /// Everything that can be merged is to be merged now.
-    pub(crate) merge_wanted: AtomicBool,
+    pub(crate) is_merge_requested: AtomicBool,
     pub(crate) merges_done: Mutex<u64>,
     pub(crate) merged: Condvar,
-    pub(crate) assignment: Mutex<Arc<Assignment>>,
-    pub(crate) counters: Counters,
+    pub(crate) assignment: Mutex<Arc<PolicyAssignment>>,
+    pub(crate) counters: SeriesCounters,
     /// What holds deletions down, and whoever adds one.
     pub(crate) deletions: Mutex<Deletions>,
     pub(crate) file_ids: AtomicU64,
     /// Marks outside the logs.
-    pub(crate) guard: Arc<Guard>,
+    pub(crate) marks: Arc<SeriesMarks>,
     /// As it was written last, and whoever writes it.
     pub(crate) manifest: Mutex<Manifest>,
     /// Held as long as the store is open.
     pub(crate) _lock: File,
 }
 
-pub(crate) struct Start {
+pub(crate) struct SeriesSharedParts {
     pub(crate) dir: PathBuf,
-    pub(crate) config: Config,
-    pub(crate) keys: Keys,
+    pub(crate) config: SeriesConfig,
+    pub(crate) keys: KeyDictionary,
     pub(crate) wal: Wal,
-    pub(crate) parts: [Part; PARTITIONS],
+    pub(crate) partitions: [Partition; PARTITIONS],
     pub(crate) flushed: [u64; PARTITIONS],
     pub(crate) deletions: Deletions,
     pub(crate) next_file_id: u64,
     pub(crate) lock: File,
-    pub(crate) guard: Arc<Guard>,
+    pub(crate) marks: Arc<SeriesMarks>,
     pub(crate) manifest: Manifest,
 }
 
-impl Shared {
-    pub(crate) fn new(start: Start) -> Self {
+impl SeriesShared {
+    pub(crate) fn new(start: SeriesSharedParts) -> Self {
         let mut flushed = start.flushed.into_iter();
-        let frozen = start.parts.iter().flat_map(|part| &part.frozen);
+        let frozen = start.partitions.iter().flat_map(|part| &part.frozen);
         let frozen_bytes = frozen.map(|memtable| memtable.bytes()).sum();
         let shared = Self {
-            parts: start.parts.map(|part| {
+            partitions: start.partitions.map(|part| {
                 let last_lsn = part.active.next_lsn - 1;
                 let flushed_lsn = flushed.next().unwrap_or(0);
-                PartCell {
-                    part: Mutex::new(part),
+                SharedPartition {
+                    partition: Mutex::new(part),
                     last_lsn: AtomicU64::new(last_lsn),
                     // Recovery has forced to disk what it kept.
                     synced_lsn: AtomicU64::new(last_lsn),
@@ -181,36 +181,36 @@ impl Shared {
             assignment: Mutex::new(Arc::new(start.config.assignment.clone())),
             dir: start.dir,
             freeze_bytes: start.config.freeze_bytes(),
-            spare: Spare::new(start.config.memory_bytes / 8, start.config.chunk_bytes()),
+            chunk_pool: ChunkPool::new(start.config.memory_bytes / 8, start.config.chunk_bytes()),
             config: start.config,
             keys: start.keys,
             wal: start.wal,
             clock_ms: AtomicI64::new(0),
             oldest_ms: AtomicI64::new(0),
             newest_ms: AtomicI64::new(0),
-            troubles: AtomicU8::new(0),
+            health_flags: AtomicU8::new(0),
             is_closing: AtomicBool::new(false),
             frozen_bytes: AtomicUsize::new(frozen_bytes),
             room: Condvar::new(),
             room_lock: Mutex::new(()),
             syncs_begun: AtomicU64::new(0),
             syncs: Mutex::default(),
-            rescue_upto: AtomicU64::new(0),
+            failed_sync: AtomicU64::new(0),
             synced: Condvar::new(),
-            keeper: OnceLock::new(),
+            maintenance: OnceLock::new(),
             flusher: OnceLock::new(),
-            settler: OnceLock::new(),
+            committer: OnceLock::new(),
             merger: OnceLock::new(),
             verifier: OnceLock::new(),
-            unsettled: AtomicUsize::new(0),
-            settling: Mutex::new(()),
-            merge_wanted: AtomicBool::new(false),
+            uncommitted: AtomicUsize::new(0),
+            commit_lock: Mutex::new(()),
+            is_merge_requested: AtomicBool::new(false),
             merges_done: Mutex::new(0),
             merged: Condvar::new(),
-            counters: Counters::default(),
+            counters: SeriesCounters::default(),
             deletions: Mutex::new(start.deletions),
             file_ids: AtomicU64::new(start.next_file_id),
-            guard: start.guard,
+            marks: start.marks,
             manifest: Mutex::new(start.manifest),
             _lock: start.lock,
         };
@@ -233,61 +233,61 @@ impl Shared {
     pub(crate) fn longest_retention(&self) -> Option<i64> {
         let assignment = Arc::clone(&lock(&self.assignment));
         let policies = &assignment.policies;
-        let fallback = Policy::default();
+        let fallback = RetentionPolicy::default();
         let standard = (!policies.iter().any(|(number, _)| *number == 0)).then_some(&fallback);
         let all = policies.iter().map(|(_, policy)| policy).chain(standard);
         all.map(|policy| policy.retention_ms)
             .try_fold(0, |longest, ms| ms.map(|ms| longest.max(ms)))
     }
 
-    pub(crate) fn has(&self, trouble: Trouble) -> bool {
-        self.troubles.load(Ordering::Relaxed) & trouble as u8 != 0
+    pub(crate) fn has_flag(&self, trouble: HealthFlag) -> bool {
+        self.health_flags.load(Ordering::Relaxed) & trouble as u8 != 0
     }
 
     /// Says whether a trouble is there; returns whether that is new.
-    pub(crate) fn set(&self, trouble: Trouble, is_there: bool) -> bool {
+    pub(crate) fn set_flag(&self, trouble: HealthFlag, is_there: bool) -> bool {
         let bit = trouble as u8;
         let before = match is_there {
-            true => self.troubles.fetch_or(bit, Ordering::AcqRel),
-            false => self.troubles.fetch_and(!bit, Ordering::AcqRel),
+            true => self.health_flags.fetch_or(bit, Ordering::AcqRel),
+            false => self.health_flags.fetch_and(!bit, Ordering::AcqRel),
         };
         (before & bit != 0) != is_there
     }
 
-    pub(crate) fn troubles(&self) -> u8 {
-        self.troubles.load(Ordering::Relaxed)
+    pub(crate) fn health_flags(&self) -> u8 {
+        self.health_flags.load(Ordering::Relaxed)
     }
 
     /// Refuses or holds the caller while there is no room for rows.
     #[inline]
-    pub(crate) fn admit(&self) -> Result<(), Error> {
-        const STOPS: u8 = Trouble::DiskFull as u8 | Trouble::Behind as u8;
-        if self.troubles() & STOPS == 0 && !self.is_closing.load(Ordering::Relaxed) {
+    pub(crate) fn check_admission(&self) -> Result<(), SeriesError> {
+        const STOPS: u8 = HealthFlag::DiskFull as u8 | HealthFlag::Behind as u8;
+        if self.health_flags() & STOPS == 0 && !self.is_closing.load(Ordering::Relaxed) {
             return Ok(());
         }
-        self.hold()
+        self.wait_for_room()
     }
 
     #[cold]
-    fn hold(&self) -> Result<(), Error> {
+    fn wait_for_room(&self) -> Result<(), SeriesError> {
         if self.is_closing.load(Ordering::Acquire) {
-            return Err(Error::Closed);
+            return Err(SeriesError::Closed);
         }
-        if self.has(Trouble::DiskFull) {
-            return Err(Error::Full(
+        if self.has_flag(HealthFlag::DiskFull) {
+            return Err(SeriesError::Full(
                 "the file system has less room than min_free_bytes",
             ));
         }
-        count(&self.counters.stalls, 1);
+        increment(&self.counters.stalls, 1);
         let until = Instant::now() + MAX_HOLD;
         let mut guard = lock(&self.room_lock);
-        while self.has(Trouble::Behind) {
-            if self.has(Trouble::Flush) || self.has(Trouble::Settle) {
-                return Err(Error::Full("segment files cannot be written"));
+        while self.has_flag(HealthFlag::Behind) {
+            if self.has_flag(HealthFlag::Flush) || self.has_flag(HealthFlag::Settle) {
+                return Err(SeriesError::Full("segment files cannot be written"));
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(Error::Busy);
+                return Err(SeriesError::Busy);
             }
             let (again, _) = self
                 .room
@@ -299,16 +299,16 @@ impl Shared {
     }
 
     /// Rows wait for a segment file, or are in one now.
-    pub(crate) fn frozen(&self, more: usize, less: usize) {
+    pub(crate) fn adjust_frozen_bytes(&self, more: usize, less: usize) {
         let before = self.frozen_bytes.fetch_add(more, Ordering::AcqRel);
         let now = (before + more).saturating_sub(less);
         self.frozen_bytes
             .fetch_sub(less.min(before + more), Ordering::AcqRel);
         // Together with what is being filled they take no more than they may.
         let is_behind = now > self.config.memory_bytes / 2;
-        if is_behind != self.has(Trouble::Behind) {
+        if is_behind != self.has_flag(HealthFlag::Behind) {
             let _guard = lock(&self.room_lock);
-            self.set(Trouble::Behind, is_behind);
+            self.set_flag(HealthFlag::Behind, is_behind);
             self.room.notify_all();
         }
     }
@@ -328,13 +328,13 @@ impl Shared {
     }
 
     /// All rows that were frozen before this sync failed are in segment files, which is as good.
-    pub(crate) fn rows_are_safe(&self, upto: u64) {
+    pub(crate) fn complete_rescue(&self, upto: u64) {
         if upto > 0 {
             let _ = self
-                .rescue_upto
+                .failed_sync
                 .compare_exchange(upto, 0, Ordering::AcqRel, Ordering::Relaxed);
-            self.synced_upto(upto);
-            if self.set(Trouble::Sync, false) {
+            self.notify_synced(upto);
+            if self.set_flag(HealthFlag::Sync, false) {
                 tracing::info!(
                     "rows that could not be forced to disk in the telemetry log are in segment files"
                 );
@@ -343,17 +343,17 @@ impl Shared {
     }
 
     /// Tells those who wait for this sync or one before it.
-    pub(crate) fn synced_upto(&self, number: u64) {
+    pub(crate) fn notify_synced(&self, number: u64) {
         let mut syncs = lock(&self.syncs);
         syncs.done = syncs.done.max(number);
-        let called = syncs.take_called();
+        let called = syncs.take_due_callbacks();
         drop(syncs);
         self.synced.notify_all();
         called.into_iter().for_each(|safe| safe());
     }
 
-    pub(crate) fn flushed(&self) -> [u64; PARTITIONS] {
-        std::array::from_fn(|at| self.parts[at].flushed_lsn.load(Ordering::Acquire))
+    pub(crate) fn flushed_lsns(&self) -> [u64; PARTITIONS] {
+        std::array::from_fn(|at| self.partitions[at].flushed_lsn.load(Ordering::Acquire))
     }
 }
 

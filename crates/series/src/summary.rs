@@ -3,11 +3,11 @@
 
 use std::cmp::Ordering;
 
+use crate::column_values::{ColumnValues, FloatValues, ValueKind};
 use crate::decimal;
-use crate::error::Error;
-use crate::latest::Owned;
-use crate::point::Value;
-use crate::values::{Floats, Kind, Values};
+use crate::error::SeriesError;
+use crate::latest::OwnedValue;
+use crate::point::PointValue;
 
 /// How values of an interval become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,39 +23,39 @@ pub enum Aggregate {
 
 /// A number with its type.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Number {
+pub enum NumericValue {
     Int(i64),
     Float(f64),
 }
 
-impl Number {
+impl NumericValue {
     pub fn float(self) -> f64 {
         match self {
-            Number::Int(number) => number as f64,
-            Number::Float(number) => number,
+            NumericValue::Int(number) => number as f64,
+            NumericValue::Float(number) => number,
         }
     }
 
-    pub fn value(self) -> Value<'static> {
+    pub fn value(self) -> PointValue<'static> {
         match self {
-            Number::Int(number) => Value::Int(number),
-            Number::Float(number) => Value::Float(number),
+            NumericValue::Int(number) => PointValue::Int(number),
+            NumericValue::Float(number) => PointValue::Float(number),
         }
     }
 
     /// The number to calculate with: that of a bool is 0 or 1; texts and NaN have none.
-    pub(crate) fn of(value: Value<'_>) -> Option<Self> {
+    pub(crate) fn from_value(value: PointValue<'_>) -> Option<Self> {
         match value {
-            Value::Bool(value) => Some(Number::Int(i64::from(value))),
-            Value::Int(value) => Some(Number::Int(value)),
-            Value::Float(value) => (!value.is_nan()).then_some(Number::Float(value)),
-            Value::Text(_) | Value::Json(_) => None,
+            PointValue::Bool(value) => Some(NumericValue::Int(i64::from(value))),
+            PointValue::Int(value) => Some(NumericValue::Int(value)),
+            PointValue::Float(value) => (!value.is_nan()).then_some(NumericValue::Float(value)),
+            PointValue::Text(_) | PointValue::Json(_) => None,
         }
     }
 
-    fn compare(self, other: Number) -> Ordering {
+    fn compare(self, other: NumericValue) -> Ordering {
         match (self, other) {
-            (Number::Int(one), Number::Int(other)) => one.cmp(&other),
+            (NumericValue::Int(one), NumericValue::Int(other)) => one.cmp(&other),
             (one, other) => one.float().total_cmp(&other.float()),
         }
     }
@@ -63,7 +63,7 @@ impl Number {
 
 /// A sum: exact for whole numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Sum {
+pub struct NumericSum {
     /// Of the whole numbers. Some 2^64 of them fit.
     whole: i128,
     /// Of the others.
@@ -71,11 +71,11 @@ pub struct Sum {
     has_rest: bool,
 }
 
-impl Sum {
-    fn add(&mut self, number: Number) {
+impl NumericSum {
+    fn add(&mut self, number: NumericValue) {
         match number {
-            Number::Int(number) => self.whole += i128::from(number),
-            Number::Float(number) => self.add_float(number),
+            NumericValue::Int(number) => self.whole += i128::from(number),
+            NumericValue::Float(number) => self.add_float(number),
         }
     }
 
@@ -84,7 +84,7 @@ impl Sum {
         self.has_rest = true;
     }
 
-    fn merge(&mut self, other: Sum) {
+    fn merge(&mut self, other: NumericSum) {
         self.whole += other.whole;
         self.rest += other.rest;
         self.has_rest |= other.has_rest;
@@ -98,47 +98,47 @@ impl Sum {
     }
 
     /// A whole number where all are and 64 bits hold it, otherwise the nearest double.
-    pub fn number(self) -> Number {
+    pub fn number(self) -> NumericValue {
         match i64::try_from(self.whole) {
-            Ok(whole) if !self.has_rest => Number::Int(whole),
-            _ => Number::Float(self.float()),
+            Ok(whole) if !self.has_rest => NumericValue::Int(whole),
+            _ => NumericValue::Float(self.float()),
         }
     }
 }
 
 /// What is known about the values of an interval.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Summary {
+pub struct IntervalSummary {
     /// Values of any kind.
     pub count: u64,
     /// Numbers and bools among them, which `sum`, `min` and `max` are of; a bool is 0 or 1.
     pub numbers: u64,
-    pub sum: Sum,
-    pub min: Option<Number>,
-    pub max: Option<Number>,
+    pub sum: NumericSum,
+    pub min: Option<NumericValue>,
+    pub max: Option<NumericValue>,
     /// The earliest value, and when.
-    first: Option<(i64, Owned)>,
+    first: Option<(i64, OwnedValue)>,
     /// The latest value, and when.
-    last: Option<(i64, Owned)>,
+    last: Option<(i64, OwnedValue)>,
 }
 
-impl Summary {
+impl IntervalSummary {
     /// The earliest value and its time.
-    pub fn first(&self) -> Option<(i64, Value<'_>)> {
+    pub fn first(&self) -> Option<(i64, PointValue<'_>)> {
         self.first
             .as_ref()
             .map(|(ts_ms, value)| (*ts_ms, value.value()))
     }
 
     /// The latest value and its time.
-    pub fn last(&self) -> Option<(i64, Value<'_>)> {
+    pub fn last(&self) -> Option<(i64, PointValue<'_>)> {
         self.last
             .as_ref()
             .map(|(ts_ms, value)| (*ts_ms, value.value()))
     }
 
     /// So many values of which nothing else is known yet.
-    pub(crate) fn of_count(count: u64) -> Self {
+    pub(crate) fn with_count(count: u64) -> Self {
         Self {
             count,
             ..Self::default()
@@ -146,32 +146,32 @@ impl Summary {
     }
 
     /// Adds a value.
-    pub(crate) fn add(&mut self, ts_ms: i64, value: Value<'_>) {
+    pub(crate) fn add(&mut self, ts_ms: i64, value: PointValue<'_>) {
         self.count += 1;
-        self.add_number(Number::of(value));
+        self.add_number(NumericValue::from_value(value));
         self.add_first(ts_ms, value);
         self.add_last(ts_ms, value);
     }
 
     /// Adds a value that is neither the first nor the last, unless there is none yet.
-    pub(crate) fn add_late(&mut self, ts_ms: i64, value: Value<'_>) {
+    pub(crate) fn add_between(&mut self, ts_ms: i64, value: PointValue<'_>) {
         match self.first.is_some() {
             true => {
                 self.count += 1;
-                self.add_number(Number::of(value));
+                self.add_number(NumericValue::from_value(value));
             }
             false => self.add(ts_ms, value),
         }
     }
 
-    fn add_number(&mut self, number: Option<Number>) {
+    fn add_number(&mut self, number: Option<NumericValue>) {
         let Some(number) = number else { return };
         self.numbers += 1;
         self.sum.add(number);
         self.add_extremes(number, number);
     }
 
-    fn add_extremes(&mut self, min: Number, max: Number) {
+    fn add_extremes(&mut self, min: NumericValue, max: NumericValue) {
         if self.min.is_none_or(|known| min.compare(known).is_lt()) {
             self.min = Some(min);
         }
@@ -181,21 +181,27 @@ impl Summary {
     }
 
     /// Takes a value as the earliest, if it is.
-    pub(crate) fn add_first(&mut self, ts_ms: i64, value: Value<'_>) {
+    pub(crate) fn add_first(&mut self, ts_ms: i64, value: PointValue<'_>) {
         if self.first.as_ref().is_none_or(|first| ts_ms < first.0) {
-            self.first = Some((ts_ms, Owned::new(value)));
+            self.first = Some((ts_ms, OwnedValue::new(value)));
         }
     }
 
     /// Takes a value as the latest, if it is.
-    pub(crate) fn add_last(&mut self, ts_ms: i64, value: Value<'_>) {
+    pub(crate) fn add_last(&mut self, ts_ms: i64, value: PointValue<'_>) {
         if self.last.as_ref().is_none_or(|last| ts_ms >= last.0) {
-            self.last = Some((ts_ms, Owned::new(value)));
+            self.last = Some((ts_ms, OwnedValue::new(value)));
         }
     }
 
     /// Adds numbers of which these are known.
-    pub(crate) fn add_numbers(&mut self, numbers: u64, sum: Number, min: Number, max: Number) {
+    pub(crate) fn add_numbers(
+        &mut self,
+        numbers: u64,
+        sum: NumericValue,
+        min: NumericValue,
+        max: NumericValue,
+    ) {
         self.numbers += numbers;
         self.sum.add(sum);
         self.add_extremes(min, max);
@@ -204,7 +210,7 @@ impl Summary {
     /// Adds values of a column in the order of their times, which are of the first and the last of them.
     pub(crate) fn add_values(
         &mut self,
-        values: &Values,
+        values: &ColumnValues,
         places: std::ops::Range<usize>,
         (first, last): (i64, i64),
     ) {
@@ -215,17 +221,18 @@ impl Summary {
         self.add_first(first, values.get(places.start));
         self.add_last(last, values.get(places.end - 1));
         match (&values.mixed, values.kind, &values.floats) {
-            (None, Some(Kind::Float), Floats::Decimal { scale, numbers }) => {
+            (None, Some(ValueKind::Float), FloatValues::Decimal { scale, numbers }) => {
                 self.add_decimals(&numbers[places], *scale);
             }
-            (None, Some(Kind::Float), Floats::Plain(floats)) => {
+            (None, Some(ValueKind::Float), FloatValues::Plain(floats)) => {
                 let floats = floats[places].iter().filter(|float| !float.is_nan());
-                floats.for_each(|&float| self.add_number(Some(Number::Float(float))));
+                floats.for_each(|&float| self.add_number(Some(NumericValue::Float(float))));
             }
-            (None, Some(Kind::Int), _) => self.add_ints(&values.ints[places]),
-            (None, Some(Kind::Bool), _) => self.add_ints(&values.bools[places]),
-            (None, Some(Kind::Text | Kind::Json), _) => {}
-            _ => places.for_each(|place| self.add_number(Number::of(values.get(place)))),
+            (None, Some(ValueKind::Int), _) => self.add_ints(&values.ints[places]),
+            (None, Some(ValueKind::Bool), _) => self.add_ints(&values.bools[places]),
+            (None, Some(ValueKind::Text | ValueKind::Json), _) => {}
+            _ => places
+                .for_each(|place| self.add_number(NumericValue::from_value(values.get(place)))),
         }
     }
 
@@ -238,7 +245,7 @@ impl Summary {
             true => i128::from(ints.iter().sum::<i64>()),
             false => ints.iter().map(|&number| i128::from(number)).sum(),
         };
-        self.add_extremes(Number::Int(least), Number::Int(most));
+        self.add_extremes(NumericValue::Int(least), NumericValue::Int(most));
     }
 
     /// Adds floats that are decimals of one scale.
@@ -254,11 +261,14 @@ impl Summary {
         };
         self.numbers += numbers.len() as u64;
         self.sum.add_float(sum);
-        self.add_extremes(Number::Float(float(least)), Number::Float(float(most)));
+        self.add_extremes(
+            NumericValue::Float(float(least)),
+            NumericValue::Float(float(most)),
+        );
     }
 
     /// Adds what is known about other values; where times are the same, their last one counts.
-    pub fn merge(&mut self, other: &Summary) {
+    pub fn merge(&mut self, other: &IntervalSummary) {
         self.count += other.count;
         self.numbers += other.numbers;
         self.sum.merge(other.sum);
@@ -275,17 +285,17 @@ impl Summary {
 
     /// One of the aggregates. `None` if there is no value, or for `avg`, `min`, `max` and `sum` none that is a number. `avg` is a
     /// float; `min`, `max` and `sum` of whole numbers are whole, and a sum that 64 bits do not hold is a float.
-    pub fn get(&self, aggregate: Aggregate) -> Option<Value<'_>> {
+    pub fn get(&self, aggregate: Aggregate) -> Option<PointValue<'_>> {
         let has_numbers = self.numbers > 0;
         match aggregate {
-            Aggregate::Count => Some(Value::Int(self.count as i64)),
+            Aggregate::Count => Some(PointValue::Int(self.count as i64)),
             Aggregate::First => self.first().map(|(_, value)| value),
             Aggregate::Last => self.last().map(|(_, value)| value),
-            Aggregate::Min => self.min.map(Number::value),
-            Aggregate::Max => self.max.map(Number::value),
+            Aggregate::Min => self.min.map(NumericValue::value),
+            Aggregate::Max => self.max.map(NumericValue::value),
             Aggregate::Sum => has_numbers.then(|| self.sum.number().value()),
             Aggregate::Avg => {
-                has_numbers.then(|| Value::Float(self.sum.float() / self.numbers as f64))
+                has_numbers.then(|| PointValue::Float(self.sum.float() / self.numbers as f64))
             }
         }
     }
@@ -321,12 +331,12 @@ pub struct Intervals {
 pub const MAX_INTERVALS: i64 = 1_000_000;
 
 impl Intervals {
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), SeriesError> {
         if let Some(first) = self.starts.first() {
             let ascends = self.starts.is_sorted_by(|one, next| one < next);
             return match ascends && *first <= self.from_ms {
                 true => Ok(()),
-                false => Err(Error::Query {
+                false => Err(SeriesError::Query {
                     field: "starts",
                     found: *first,
                     expected: "ascending times from one that is not after from_ms",
@@ -334,7 +344,7 @@ impl Intervals {
             };
         }
         if self.interval_ms < 1 {
-            return Err(Error::Query {
+            return Err(SeriesError::Query {
                 field: "interval_ms",
                 found: self.interval_ms,
                 expected: "1 or more",
@@ -342,7 +352,7 @@ impl Intervals {
         }
         let span = i128::from(self.to_ms) - i128::from(self.from_ms);
         if span / i128::from(self.interval_ms) > i128::from(MAX_INTERVALS) {
-            return Err(Error::Query {
+            return Err(SeriesError::Query {
                 field: "interval_ms",
                 found: self.interval_ms,
                 expected: "long enough for no more than 1,000,000 intervals; give a later from_ms or a longer interval",
@@ -375,40 +385,43 @@ mod tests {
 
     #[test]
     fn whole_numbers_are_exact_until_64_bits_do_not_hold_the_sum() {
-        let mut summary = Summary::default();
-        summary.add(1, Value::Int(9_007_199_254_740_993));
-        summary.add(2, Value::Int(2));
+        let mut summary = IntervalSummary::default();
+        summary.add(1, PointValue::Int(9_007_199_254_740_993));
+        summary.add(2, PointValue::Int(2));
         assert_eq!(
             summary.get(Aggregate::Sum),
-            Some(Value::Int(9_007_199_254_740_995))
+            Some(PointValue::Int(9_007_199_254_740_995))
         );
         assert_eq!(
             summary.get(Aggregate::Max),
-            Some(Value::Int(9_007_199_254_740_993))
+            Some(PointValue::Int(9_007_199_254_740_993))
         );
-        summary.add(3, Value::Int(i64::MAX));
+        summary.add(3, PointValue::Int(i64::MAX));
         let sum = 9_223_372_036_854_775_807_f64 + 9_007_199_254_740_995_f64;
-        assert_eq!(summary.get(Aggregate::Sum), Some(Value::Float(sum)));
-        assert_eq!(summary.get(Aggregate::Last), Some(Value::Int(i64::MAX)));
-        summary.add(4, Value::Int(i64::MIN));
+        assert_eq!(summary.get(Aggregate::Sum), Some(PointValue::Float(sum)));
+        assert_eq!(
+            summary.get(Aggregate::Last),
+            Some(PointValue::Int(i64::MAX))
+        );
+        summary.add(4, PointValue::Int(i64::MIN));
         assert_eq!(
             summary.get(Aggregate::Sum),
-            Some(Value::Int(9_007_199_254_740_994))
+            Some(PointValue::Int(9_007_199_254_740_994))
         );
     }
 
     #[test]
     fn first_and_last_are_values_of_any_kind() {
-        let mut summary = Summary::default();
-        summary.add(5, Value::Bool(true));
-        summary.add(9, Value::Text("late"));
-        summary.add(1, Value::Json("[1]"));
-        assert_eq!(summary.get(Aggregate::First), Some(Value::Json("[1]")));
-        assert_eq!(summary.get(Aggregate::Last), Some(Value::Text("late")));
-        assert_eq!(summary.get(Aggregate::Avg), Some(Value::Float(1.0)));
+        let mut summary = IntervalSummary::default();
+        summary.add(5, PointValue::Bool(true));
+        summary.add(9, PointValue::Text("late"));
+        summary.add(1, PointValue::Json("[1]"));
+        assert_eq!(summary.get(Aggregate::First), Some(PointValue::Json("[1]")));
+        assert_eq!(summary.get(Aggregate::Last), Some(PointValue::Text("late")));
+        assert_eq!(summary.get(Aggregate::Avg), Some(PointValue::Float(1.0)));
         assert_eq!((summary.count, summary.numbers), (3, 1));
-        let mut texts = Summary::default();
-        texts.add(1, Value::Text("only"));
+        let mut texts = IntervalSummary::default();
+        texts.add(1, PointValue::Text("only"));
         assert_eq!(texts.get(Aggregate::Min), None);
         assert_eq!(texts.get(Aggregate::Sum), None);
     }

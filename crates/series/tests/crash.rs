@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{Random, config, number_from};
-use series::{Config, DeviceNo, Fsync, KeyId, Point, Range, Series, Value};
+use series::{DeviceNo, Fsync, KeyId, Point, PointValue, RangeQuery, Series, SeriesConfig};
 
 const CHILD_DIR: &str = "TIDEGATE_SERIES_CHILD_DIR";
 const CHILD_SEED: &str = "TIDEGATE_SERIES_CHILD_SEED";
@@ -20,8 +20,8 @@ const DEVICES: i64 = 40;
 /// A number in between is told.
 const TOLD: i64 = 50;
 
-fn small(seed: u64) -> Config {
-    Config {
+fn small(seed: u64) -> SeriesConfig {
+    SeriesConfig {
         fsync: [
             Fsync::Every(Duration::from_millis(2)),
             Fsync::Never,
@@ -38,9 +38,9 @@ fn points(number: i64) -> [Point<'static>; 3] {
     };
     let text = if number % 7 == 0 { "a text" } else { "" };
     [
-        value(0, Value::Int(number)),
-        value(1, Value::Float(number as f64 / 10.0)),
-        value(2, Value::Text(text)),
+        value(0, PointValue::Int(number)),
+        value(1, PointValue::Float(number as f64 / 10.0)),
+        value(2, PointValue::Text(text)),
     ]
 }
 
@@ -51,12 +51,14 @@ fn device_of(number: i64) -> DeviceNo {
 /// The numbers a device has; each is checked to be what was appended.
 fn numbers(series: &Series, device: DeviceNo) -> Vec<i64> {
     let mut numbers = Vec::new();
-    let each = &mut |row: series::Row<'_>| {
+    let each = &mut |row: series::SeriesRow<'_>| {
         assert_eq!(row.points, points(row.ts_ms));
         numbers.push(row.ts_ms);
         ControlFlow::Continue(())
     };
-    series.range(device, None, &Range::default(), each).unwrap();
+    series
+        .range(device, None, &RangeQuery::default(), each)
+        .unwrap();
     numbers
 }
 
@@ -91,7 +93,7 @@ fn child() {
     let seed = number_from(CHILD_SEED).unwrap();
     let (series, _) = Series::open(Path::new(&dir), small(seed)).unwrap();
     for name in ["number", "float", "text"] {
-        series.key(name).unwrap();
+        series.get_or_create_key(name).unwrap();
     }
     let mut number: i64 = (0..DEVICES)
         .map(|device| numbers(&series, DeviceNo(device as u32)).len() as i64)
@@ -113,7 +115,7 @@ fn child() {
             .unwrap();
         number += 1;
         if number % TOLD == 0 {
-            series.wait(ticket).unwrap();
+            series.wait_until_durable(ticket).unwrap();
             writeln!(out, "appended {number}").unwrap();
             out.flush().unwrap();
         }

@@ -9,12 +9,15 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use common::{Random, config};
-use series::{Config, DeviceNo, Error, Fsync, KeyId, OpenError, Point, Range, Series, Value};
+use series::{
+    DeviceNo, Fsync, KeyId, Point, PointValue, RangeQuery, Series, SeriesConfig, SeriesError,
+    SeriesOpenError,
+};
 
 const ROWS: i64 = 3000;
 
-fn always() -> Config {
-    Config {
+fn always() -> SeriesConfig {
+    SeriesConfig {
         fsync: Fsync::Never,
         ..config()
     }
@@ -34,12 +37,12 @@ fn devices() -> [DeviceNo; 3] {
 
 fn fill(dir: &Path, is_flushed: bool) {
     let (series, _) = Series::open(dir, always()).unwrap();
-    let key = series.key("value").unwrap();
+    let key = series.get_or_create_key("value").unwrap();
     let devices = devices();
     for row in 0..ROWS {
         let points = [Point {
             key,
-            value: Value::Float(value(row)),
+            value: PointValue::Float(value(row)),
         }];
         series
             .append(devices[(row % 3) as usize], row, &points)
@@ -81,20 +84,20 @@ fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
 fn read(series: &Series) -> Option<i64> {
     let mut rows = 0;
     for device in devices() {
-        let each = &mut |row: series::Row<'_>| {
+        let each = &mut |row: series::SeriesRow<'_>| {
             assert_eq!(
                 row.points,
                 [Point {
                     key: KeyId(0),
-                    value: Value::Float(value(row.ts_ms))
+                    value: PointValue::Float(value(row.ts_ms))
                 }]
             );
             rows += 1;
             ControlFlow::Continue(())
         };
-        match series.range(device, None, &Range::default(), each) {
+        match series.range(device, None, &RangeQuery::default(), each) {
             Ok(()) => {}
-            Err(Error::Damaged { .. }) => return None,
+            Err(SeriesError::Damaged { .. }) => return None,
             Err(error) => panic!("{error}"),
         }
     }
@@ -116,20 +119,20 @@ fn changed_bits_in_the_log_are_told_or_cut_off() {
         bytes[random.below(used) as usize] ^= 1 << random.below(8);
         fs::write(&path, &bytes).unwrap();
         match Series::open(dir.path(), always()) {
-            Err(OpenError::Damaged { .. }) => {
+            Err(SeriesOpenError::Damaged { .. }) => {
                 told += 1;
                 assert_eq!(fs::read(&path).unwrap(), bytes, "nothing is changed");
             }
             Err(error) => panic!("{error}"),
             Ok((series, report)) => {
-                cut += report.cuts.len();
+                cut += report.truncations.len();
                 let rows = read(&series).unwrap();
                 // Only rows that nothing behind knows to have been on disk may go.
                 assert!(rows >= ROWS - 210, "{rows}");
                 drop(series);
                 // What was cut off once is no damage the next time.
                 let (series, report) = Series::open(dir.path(), always()).unwrap();
-                assert!(report.cuts.is_empty());
+                assert!(report.truncations.is_empty());
                 assert_eq!(read(&series), Some(rows));
             }
         }
@@ -152,7 +155,7 @@ fn a_log_that_ends_early_keeps_what_is_whole() {
         copy(origin.path(), dir.path());
         assert!(matches!(
             Series::open(dir.path(), always()),
-            Err(OpenError::Damaged { .. })
+            Err(SeriesOpenError::Damaged { .. })
         ));
         // Nothing knows that they were there, as after a power failure.
         fs::remove_file(dir.path().join("marks")).unwrap();
@@ -163,7 +166,7 @@ fn a_log_that_ends_early_keeps_what_is_whole() {
         // It goes on behind the cut.
         let points = [Point {
             key: KeyId(0),
-            value: Value::Float(value(ROWS)),
+            value: PointValue::Float(value(ROWS)),
         }];
         series.append(devices()[0], ROWS, &points).unwrap();
         drop(series);
@@ -189,7 +192,7 @@ fn changed_bits_and_cuts_in_segment_files_are_told() {
         }
         fs::write(&path, &bytes).unwrap();
         match Series::open(dir.path(), always()) {
-            Err(OpenError::Damaged { .. }) => {}
+            Err(SeriesOpenError::Damaged { .. }) => {}
             Err(error) => panic!("{error}"),
             // The magic of the first bytes is for people who look at files.
             Ok((series, _)) => assert!(read(&series).is_none_or(|rows| rows == ROWS)),

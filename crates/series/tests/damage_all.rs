@@ -12,14 +12,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use common::{Kept, config, kept};
-use series::{Config, DeviceNo, Fsync, OpenError, Point, Range, Series, Value};
+use series::{
+    DeviceNo, Fsync, Point, PointValue, RangeQuery, Series, SeriesConfig, SeriesOpenError,
+};
 
 /// Two of a part, one of another.
 const DEVICES: u32 = 3;
 const ROWS: i64 = 600;
 
-fn settings() -> Config {
-    Config {
+fn settings() -> SeriesConfig {
+    SeriesConfig {
         fsync: Fsync::Never,
         wal_segment_bytes: 256 << 10,
         ..config()
@@ -27,21 +29,22 @@ fn settings() -> Config {
 }
 
 fn append(series: &Series, rows: std::ops::Range<i64>) {
-    let keys = ["temperature", "state", "count"].map(|name| series.key(name).unwrap());
+    let keys =
+        ["temperature", "state", "count"].map(|name| series.get_or_create_key(name).unwrap());
     for row in rows {
         for at in 0..DEVICES {
             let points = [
                 Point {
                     key: keys[0],
-                    value: Value::Float(row as f64 / 10.0),
+                    value: PointValue::Float(row as f64 / 10.0),
                 },
                 Point {
                     key: keys[1],
-                    value: Value::Text(if row % 2 == 0 { "on" } else { "off" }),
+                    value: PointValue::Text(if row % 2 == 0 { "on" } else { "off" }),
                 },
                 Point {
                     key: keys[2],
-                    value: Value::Int(row * i64::from(at)),
+                    value: PointValue::Int(row * i64::from(at)),
                 },
             ];
             series.append(device(at), row * 1000, &points).unwrap();
@@ -73,7 +76,7 @@ type Contents = BTreeMap<(u32, i64), Vec<(String, Kept)>>;
 fn contents(series: &Series) -> Option<Contents> {
     let mut contents = Contents::new();
     for at in 0..DEVICES {
-        let each = &mut |row: series::Row<'_>| {
+        let each = &mut |row: series::SeriesRow<'_>| {
             let points = row.points.iter().map(|point| {
                 let name = series.key_name(point.key).unwrap_or("none").to_owned();
                 (name, kept(point.value))
@@ -81,7 +84,7 @@ fn contents(series: &Series) -> Option<Contents> {
             contents.insert((at, row.ts_ms), points.collect());
             ControlFlow::Continue(())
         };
-        let read = series.range(device(at), None, &Range::default(), each);
+        let read = series.range(device(at), None, &RangeQuery::default(), each);
         read.ok()?;
     }
     Some(contents)
@@ -175,8 +178,8 @@ fn damage_is_told_by_a_start_and_by_a_check_and_can_be_repaired() {
                 .as_ref()
                 .map_or(true, |checked| !checked.problems.is_empty());
             match Series::open(dir.path(), settings()) {
-                Err(OpenError::Version { .. }) => told += 1,
-                Err(error @ OpenError::Damaged { .. }) => {
+                Err(SeriesOpenError::Version { .. }) => told += 1,
+                Err(error @ SeriesOpenError::Damaged { .. }) => {
                     told += 1;
                     assert!(is_seen, "{what}: a start says {error}, and a check nothing");
                     repair(dir.path(), &what);
@@ -270,7 +273,7 @@ fn numbers_of_keys_are_never_given_again() {
     );
     series::repair(dir.path(), &settings()).unwrap();
     let (series, _) = Series::open(dir.path(), settings()).unwrap();
-    assert!(series.key("new").unwrap().0 >= 3);
+    assert!(series.get_or_create_key("new").unwrap().0 >= 3);
     assert_eq!(series.key_name(series::KeyId(2)), Some("lost-key-2"));
 }
 
@@ -304,6 +307,6 @@ fn another_boot_makes_no_false_alarm() {
     fs::remove_file(&log).unwrap();
     assert!(matches!(
         Series::open(dir.path(), settings()),
-        Err(OpenError::Damaged { .. })
+        Err(SeriesOpenError::Damaged { .. })
     ));
 }

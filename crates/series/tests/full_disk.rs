@@ -11,7 +11,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::config;
-use series::{Config, DeviceNo, Error, Health, KeyId, Point, Range, Series, Value};
+use series::{
+    DeviceNo, KeyId, Point, PointValue, RangeQuery, Series, SeriesConfig, SeriesError, SeriesHealth,
+};
 
 /// Unmounted when dropped.
 struct Mounted<'a>(&'a Path);
@@ -42,13 +44,13 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Appends rows until one is refused, or so many; tells which.
-fn append(series: &Series, from: i64, most: i64) -> (i64, Option<Error>) {
+fn append(series: &Series, from: i64, most: i64) -> (i64, Option<SeriesError>) {
     for number in from..from + most {
         // Hard to compress, so that a small disk is full soon.
         let noise = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let points = [0, 1, 2].map(|key| Point {
             key: KeyId(key),
-            value: Value::Int(noise.rotate_left(key * 20) as i64),
+            value: PointValue::Int(noise.rotate_left(key * 20) as i64),
         });
         if let Err(error) = series.append(DeviceNo((number % 50) as u32), number, &points) {
             return (number, Some(error));
@@ -60,12 +62,12 @@ fn append(series: &Series, from: i64, most: i64) -> (i64, Option<Error>) {
 fn count(series: &Series) -> i64 {
     let mut rows = 0;
     for device in 0..50 {
-        let each = &mut |_: series::Row<'_>| {
+        let each = &mut |_: series::SeriesRow<'_>| {
             rows += 1;
             ControlFlow::Continue(())
         };
         series
-            .range(DeviceNo(device), None, &Range::default(), each)
+            .range(DeviceNo(device), None, &RangeQuery::default(), each)
             .unwrap();
     }
     rows
@@ -81,7 +83,7 @@ fn a_full_disk_is_told_and_heals() {
     let series_dir = dir.path().join("series");
     let (series, _) = Series::open(&series_dir, config()).unwrap();
     for name in ["a", "b", "c"] {
-        series.key(name).unwrap();
+        series.get_or_create_key(name).unwrap();
     }
     let (appended, error) = append(&series, 0, 10_000);
     assert!(error.is_none());
@@ -100,7 +102,10 @@ fn a_full_disk_is_told_and_heals() {
         assert!(Instant::now() < until, "it takes more than the disk has");
     };
     assert!(
-        matches!(error, Error::Io { .. } | Error::Full(_) | Error::Busy),
+        matches!(
+            error,
+            SeriesError::Io { .. } | SeriesError::Full(_) | SeriesError::Busy
+        ),
         "{error}"
     );
     // What was accepted is there, wherever it is.
@@ -112,13 +117,13 @@ fn a_full_disk_is_told_and_heals() {
         next = appended;
         error.is_none()
     });
-    wait_until("it is well", || series.health() == Health::Ok);
+    wait_until("it is well", || series.health() == SeriesHealth::Ok);
     series.flush().unwrap();
     assert_eq!(count(&series), next);
     drop(series);
     let (series, _) = Series::open(
         &series_dir,
-        Config {
+        SeriesConfig {
             min_free_bytes: 1 << 40,
             ..config()
         },
@@ -127,7 +132,10 @@ fn a_full_disk_is_told_and_heals() {
     assert_eq!(count(&series), next);
     // A bound on the room that is left is kept too.
     wait_until("it is full by its bound", || {
-        series.health() == Health::Full
+        series.health() == SeriesHealth::Full
     });
-    assert!(matches!(append(&series, next, 1).1, Some(Error::Full(_))));
+    assert!(matches!(
+        append(&series, next, 1).1,
+        Some(SeriesError::Full(_))
+    ));
 }

@@ -10,7 +10,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use common::{Kept, Random, config, kept, number_from};
-use series::{Aggregate, DeviceNo, Intervals, KeyId, Order, Point, Range, Rows, Series, Value};
+use series::{
+    Aggregate, DeviceNo, Intervals, KeyId, Point, PointValue, RangeQuery, RowBatch, RowOrder,
+    Series,
+};
 
 const KEYS: u32 = 6;
 const DEVICES: u64 = 12;
@@ -22,24 +25,27 @@ type Naive = BTreeMap<(u32, i64, u32), Kept>;
 
 fn open(dir: &Path) -> Series {
     let (series, report) = Series::open(dir, config()).unwrap();
-    assert!(report.cuts.is_empty());
+    assert!(report.truncations.is_empty());
     for key in 0..KEYS {
-        assert_eq!(series.key(&format!("key{key}")).unwrap(), KeyId(key));
+        assert_eq!(
+            series.get_or_create_key(&format!("key{key}")).unwrap(),
+            KeyId(key)
+        );
     }
     series
 }
 
-fn value(random: &mut Random, key: u32) -> Value<'static> {
+fn value(random: &mut Random, key: u32) -> PointValue<'static> {
     let number = random.below(1000) as i64;
     match (key, random.below(20)) {
         // Kinds change now and then.
-        (_, 0) => Value::Int(number),
-        (_, 1) => Value::Text("odd"),
-        (0 | 1, _) => Value::Float(number as f64 / 10.0),
-        (2, _) => Value::Int(number),
-        (3, _) => Value::Bool(number & 1 == 0),
-        (4, _) => Value::Text(["one", "two", "three"][number as usize % 3]),
-        _ => Value::Float((number as f64).sqrt()),
+        (_, 0) => PointValue::Int(number),
+        (_, 1) => PointValue::Text("odd"),
+        (0 | 1, _) => PointValue::Float(number as f64 / 10.0),
+        (2, _) => PointValue::Int(number),
+        (3, _) => PointValue::Bool(number & 1 == 0),
+        (4, _) => PointValue::Text(["one", "two", "three"][number as usize % 3]),
+        _ => PointValue::Float((number as f64).sqrt()),
     }
 }
 
@@ -107,7 +113,7 @@ impl Script {
             3..6 => series.flush().unwrap(),
             6 | 7 => series.compact().unwrap(),
             8..200 => {
-                let mut rows = Rows::new();
+                let mut rows = RowBatch::new();
                 for _ in 0..self.random.below(20) {
                     let (device, ts_ms, points) = self.row();
                     rows.push(device, ts_ms, &points).unwrap();
@@ -146,7 +152,7 @@ impl Script {
                 i64::MIN,
                 i64::MAX,
                 usize::MAX,
-                Order::OldestFirst,
+                RowOrder::OldestFirst,
             );
             let from = BEGIN_MS + self.random.below(9 * HOUR_MS as u64) as i64;
             let to = from + self.random.below(3 * HOUR_MS as u64) as i64;
@@ -159,7 +165,7 @@ impl Script {
                 from,
                 to,
                 limit,
-                Order::NewestFirst,
+                RowOrder::NewestFirst,
             );
             self.check_range(
                 series,
@@ -168,7 +174,7 @@ impl Script {
                 from,
                 to,
                 limit,
-                Order::OldestFirst,
+                RowOrder::OldestFirst,
             );
             self.check_latest(series, device);
             self.check_sums(series, device, from, to);
@@ -187,16 +193,16 @@ impl Script {
         from_ms: i64,
         to_ms: i64,
         limit: usize,
-        order: Order,
+        order: RowOrder,
     ) {
         let mut found = Vec::new();
-        let range = Range {
+        let range = RangeQuery {
             from_ms,
             to_ms,
             limit,
             order,
         };
-        let each = &mut |row: series::Row<'_>| {
+        let each = &mut |row: series::SeriesRow<'_>| {
             let mut points: Vec<_> = row
                 .points
                 .iter()
@@ -208,7 +214,7 @@ impl Script {
         };
         series.range(DeviceNo(device), keys, &range, each).unwrap();
         let mut expected = self.expected(device, from_ms, to_ms, keys);
-        if order == Order::NewestFirst {
+        if order == RowOrder::NewestFirst {
             expected.reverse();
         }
         expected.truncate(limit);

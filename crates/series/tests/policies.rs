@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::{Kept, config, kept};
 use series::{
-    Aggregate, Assignment, Config, DeviceNo, Intervals, KeyId, Order, Point, Policy, PolicyOf,
-    Range, Series, Summary, Tier, Value,
+    Aggregate, DeviceNo, DownsamplingTier, IntervalSummary, Intervals, KeyId, Point, PointValue,
+    PolicyAssignment, PolicyResolver, RangeQuery, RetentionPolicy, RowOrder, Series, SeriesConfig,
 };
 
 const HOUR_MS: i64 = 3_600_000;
@@ -21,11 +21,11 @@ const NUMBER: KeyId = KeyId(0);
 const WORD: KeyId = KeyId(1);
 
 fn open(dir: &std::path::Path) -> Series {
-    let tier = |after_ms, interval_ms| Tier {
+    let tier = |after_ms, interval_ms| DownsamplingTier {
         after_ms,
         interval_ms,
     };
-    let keep = |retention_ms, tiers| Policy {
+    let keep = |retention_ms, tiers| RetentionPolicy {
         retention_ms,
         tiers,
     };
@@ -42,40 +42,42 @@ fn open(dir: &std::path::Path) -> Series {
     ];
     let (series, _) = Series::open(
         dir,
-        Config {
-            assignment: Assignment {
+        SeriesConfig {
+            assignment: PolicyAssignment {
                 policies,
-                policy_of: Some(PolicyOf::new(|device| match device {
+                policy_of: Some(PolicyResolver::new(|device| match device {
                     EXPIRES => 1,
                     SHRINKS => 2,
                     _ => 0,
                 })),
-                mark: 0,
+                revision: 0,
             },
             ..config()
         },
     )
     .unwrap();
     for name in ["number", "word"] {
-        series.key(name).unwrap();
+        series.get_or_create_key(name).unwrap();
     }
     series
 }
 
 fn rows(series: &Series, device: DeviceNo) -> Vec<(i64, Vec<Kept>)> {
     let mut rows = Vec::new();
-    let each = &mut |row: series::Row<'_>| {
+    let each = &mut |row: series::SeriesRow<'_>| {
         rows.push((
             row.ts_ms,
             row.points.iter().map(|point| kept(point.value)).collect(),
         ));
         ControlFlow::Continue(())
     };
-    series.range(device, None, &Range::default(), each).unwrap();
+    series
+        .range(device, None, &RangeQuery::default(), each)
+        .unwrap();
     rows
 }
 
-fn sums(series: &Series, device: DeviceNo, begin: i64) -> Vec<(i64, Summary)> {
+fn sums(series: &Series, device: DeviceNo, begin: i64) -> Vec<(i64, IntervalSummary)> {
     let intervals = Intervals {
         from_ms: begin,
         to_ms: begin + HOUR_MS,
@@ -107,11 +109,11 @@ fn old_rows_go_or_become_one_per_interval() {
         let points = [
             Point {
                 key: NUMBER,
-                value: Value::Float(number),
+                value: PointValue::Float(number),
             },
             Point {
                 key: WORD,
-                value: Value::Text(if number < 30.0 { "low" } else { "high" }),
+                value: PointValue::Text(if number < 30.0 { "low" } else { "high" }),
             },
         ];
         series.append(device, ts_ms, &points).unwrap();
@@ -183,13 +185,13 @@ fn old_rows_go_or_become_one_per_interval() {
     let series = open(dir.path());
     series.compact().unwrap();
     check_sums(&series, 1);
-    let newest = Range {
+    let newest = RangeQuery {
         limit: 1,
-        order: Order::NewestFirst,
-        ..Range::default()
+        order: RowOrder::NewestFirst,
+        ..RangeQuery::default()
     };
     let mut found = Vec::new();
-    let each = &mut |row: series::Row<'_>| {
+    let each = &mut |row: series::SeriesRow<'_>| {
         found.push(row.ts_ms);
         ControlFlow::Continue(())
     };
@@ -197,14 +199,14 @@ fn old_rows_go_or_become_one_per_interval() {
     assert_eq!(found, [begin + 3_000_000]);
 
     // Everything goes when no policy keeps it; nobody looks into the files for that.
-    let day = Policy {
+    let day = RetentionPolicy {
         retention_ms: Some(HOUR_MS),
         tiers: Vec::new(),
     };
     series
-        .assign(Assignment {
+        .set_policies(PolicyAssignment {
             policies: vec![(0, day)],
-            ..Assignment::default()
+            ..PolicyAssignment::default()
         })
         .unwrap();
     series.compact().unwrap();
@@ -222,7 +224,7 @@ fn a_device_with_another_policy_is_looked_at_again() {
         .as_millis() as i64;
     let point = Point {
         key: NUMBER,
-        value: Value::Int(1),
+        value: PointValue::Int(1),
     };
     for device in [EXPIRES, STAYS, SHRINKS] {
         series
@@ -234,20 +236,20 @@ fn a_device_with_another_policy_is_looked_at_again() {
     assert_eq!(rows(&series, EXPIRES).len(), 0);
     assert_eq!(rows(&series, STAYS).len(), 1);
 
-    let keep = |retention_ms| Policy {
+    let keep = |retention_ms| RetentionPolicy {
         retention_ms,
         tiers: Vec::new(),
     };
     // The same policies; another device has the short one.
-    let assignment = |short: DeviceNo, mark| Assignment {
+    let assignment = |short: DeviceNo, mark| PolicyAssignment {
         policies: vec![(0, keep(None)), (1, keep(Some(5 * HOUR_MS)))],
-        policy_of: Some(PolicyOf::new(move |device| u8::from(device == short))),
-        mark,
+        policy_of: Some(PolicyResolver::new(move |device| u8::from(device == short))),
+        revision: mark,
     };
-    series.assign(assignment(EXPIRES, 1)).unwrap();
+    series.set_policies(assignment(EXPIRES, 1)).unwrap();
     series.compact().unwrap();
     assert_eq!(rows(&series, STAYS).len(), 1);
-    series.assign(assignment(STAYS, 2)).unwrap();
+    series.set_policies(assignment(STAYS, 2)).unwrap();
     series.compact().unwrap();
     assert_eq!(rows(&series, STAYS).len(), 0);
     assert_eq!(rows(&series, SHRINKS).len(), 1);

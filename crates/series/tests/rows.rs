@@ -8,34 +8,34 @@ use std::ops::ControlFlow;
 
 use common::{Kept, kept};
 use series::{
-    Aggregate, Config, DeviceNo, Error, Intervals, KeyId, Order, Point, Policy, Range, Rows,
-    Series, Value,
+    Aggregate, DeviceNo, Intervals, KeyId, Point, PointValue, RangeQuery, RetentionPolicy,
+    RowBatch, RowOrder, Series, SeriesConfig, SeriesError,
 };
 
 /// Keeps everything, so that times do not depend on the clock.
-fn config() -> Config {
-    Config {
-        assignment: series::Assignment {
+fn config() -> SeriesConfig {
+    SeriesConfig {
+        assignment: series::PolicyAssignment {
             policies: vec![(
                 0,
-                Policy {
+                RetentionPolicy {
                     retention_ms: None,
                     tiers: Vec::new(),
                 },
             )],
-            ..series::Assignment::default()
+            ..series::PolicyAssignment::default()
         },
-        ..Config::default()
+        ..SeriesConfig::default()
     }
 }
 
-fn point(key: KeyId, value: Value<'_>) -> Point<'_> {
+fn point(key: KeyId, value: PointValue<'_>) -> Point<'_> {
     Point { key, value }
 }
 
-fn times(series: &Series, device: DeviceNo, range: &Range) -> Vec<i64> {
+fn times(series: &Series, device: DeviceNo, range: &RangeQuery) -> Vec<i64> {
     let mut times = Vec::new();
-    let each = &mut |row: series::Row<'_>| {
+    let each = &mut |row: series::SeriesRow<'_>| {
         times.push(row.ts_ms);
         ControlFlow::Continue(())
     };
@@ -49,38 +49,40 @@ fn rows_are_found_again_after_a_restart() {
     let device = DeviceNo(11);
     {
         let (series, _) = Series::open(dir.path(), config()).unwrap();
-        let keys = ["temperature", "open", "name", "place"].map(|name| series.key(name).unwrap());
+        let keys = ["temperature", "open", "name", "place"]
+            .map(|name| series.get_or_create_key(name).unwrap());
         assert_eq!(series.find_key("open"), Some(keys[1]));
         assert_eq!(series.key_name(keys[2]), Some("name"));
         for second in 0..100_i64 {
             let points = [
-                point(keys[0], Value::Float(20.0 + second as f64 / 10.0)),
-                point(keys[1], Value::Bool(second % 2 == 0)),
-                point(keys[2], Value::Text("a sensor")),
-                point(keys[3], Value::Json("[1,2]")),
+                point(keys[0], PointValue::Float(20.0 + second as f64 / 10.0)),
+                point(keys[1], PointValue::Bool(second % 2 == 0)),
+                point(keys[2], PointValue::Text("a sensor")),
+                point(keys[3], PointValue::Json("[1,2]")),
             ];
             series.append(device, second * 1000, &points).unwrap();
         }
         // Late, and once more for the same time and one of its keys.
         series
-            .append(device, 500, &[point(keys[0], Value::Int(7))])
+            .append(device, 500, &[point(keys[0], PointValue::Int(7))])
             .unwrap();
         series
-            .append(device, 99_000, &[point(keys[0], Value::Float(-1.5))])
+            .append(device, 99_000, &[point(keys[0], PointValue::Float(-1.5))])
             .unwrap();
         assert_eq!(series.stats().rows, 102);
     }
     let (series, report) = Series::open(dir.path(), config()).unwrap();
     assert_eq!(report.keys, 4);
-    let keys = ["temperature", "open", "name", "place"].map(|name| series.key(name).unwrap());
-    let all = times(&series, device, &Range::default());
+    let keys = ["temperature", "open", "name", "place"]
+        .map(|name| series.get_or_create_key(name).unwrap());
+    let all = times(&series, device, &RangeQuery::default());
     assert_eq!(all.len(), 101);
     assert_eq!(all[..3], [0, 500, 1000]);
-    let newest = Range {
+    let newest = RangeQuery {
         from_ms: 0,
         to_ms: 98_500,
         limit: 2,
-        order: Order::NewestFirst,
+        order: RowOrder::NewestFirst,
     };
     assert_eq!(times(&series, device, &newest), [98_000, 97_000]);
     let mut latest = Vec::new();
@@ -106,11 +108,11 @@ fn rows_are_found_again_after_a_restart() {
 fn intervals_are_summed_up() {
     let dir = tempfile::tempdir().unwrap();
     let (series, _) = Series::open(dir.path(), config()).unwrap();
-    let key = series.key("power").unwrap();
-    let mut rows = Rows::new();
+    let key = series.get_or_create_key("power").unwrap();
+    let mut rows = RowBatch::new();
     for device in 0..20_u32 {
         for minute in 0..120_i64 {
-            let value = Value::Int(minute + i64::from(device));
+            let value = PointValue::Int(minute + i64::from(device));
             rows.push(DeviceNo(device), minute * 60_000, &[point(key, value)])
                 .unwrap();
         }
@@ -169,18 +171,21 @@ fn aggregates_keep_the_types_of_values() {
     let dir = tempfile::tempdir().unwrap();
     let (series, _) = Series::open(dir.path(), config()).unwrap();
     let [whole, flag, word, mixed] =
-        ["whole", "flag", "word", "mixed"].map(|name| series.key(name).unwrap());
+        ["whole", "flag", "word", "mixed"].map(|name| series.get_or_create_key(name).unwrap());
     for row in 0..1000_i64 {
         let points = [
-            point(whole, Value::Int(LARGE + row)),
-            point(flag, Value::Bool(row % 2 == 0)),
-            point(word, Value::Text(if row == 0 { "begin" } else { "end" })),
+            point(whole, PointValue::Int(LARGE + row)),
+            point(flag, PointValue::Bool(row % 2 == 0)),
+            point(
+                word,
+                PointValue::Text(if row == 0 { "begin" } else { "end" }),
+            ),
             point(
                 mixed,
                 match row {
-                    0 => Value::Json("{\"a\":1}"),
-                    999 => Value::Text("off"),
-                    row => Value::Int(row),
+                    0 => PointValue::Json("{\"a\":1}"),
+                    999 => PointValue::Text("off"),
+                    row => PointValue::Int(row),
                 },
             ),
         ];
@@ -194,7 +199,7 @@ fn aggregates_keep_the_types_of_values() {
             ..Intervals::default()
         };
         let mut found = Vec::new();
-        let each = &mut |_, _, _, summary: &series::Summary| {
+        let each = &mut |_, _, _, summary: &series::IntervalSummary| {
             found.push(summary.get(aggregate).map(kept));
         };
         let read = series.aggregate(&[DeviceNo(1)], &[key], &intervals, each);
@@ -238,9 +243,9 @@ fn aggregates_keep_the_types_of_values() {
 fn intervals_can_have_any_lengths() {
     let dir = tempfile::tempdir().unwrap();
     let (series, _) = Series::open(dir.path(), config()).unwrap();
-    let key = series.key("power").unwrap();
+    let key = series.get_or_create_key("power").unwrap();
     for hour in 0..72 {
-        let points = [point(key, Value::Int(1))];
+        let points = [point(key, PointValue::Int(1))];
         series
             .append(DeviceNo(1), hour * 3_600_000, &points)
             .unwrap();
@@ -255,7 +260,7 @@ fn intervals_can_have_any_lengths() {
         ..Intervals::default()
     };
     let mut found = Vec::new();
-    let each = &mut |_, _, start, summary: &series::Summary| {
+    let each = &mut |_, _, start, summary: &series::IntervalSummary| {
         found.push((start / 3_600_000, summary.count));
     };
     let read = series.aggregate(&[DeviceNo(1)], &[key], &intervals, each);
@@ -266,9 +271,9 @@ fn intervals_can_have_any_lengths() {
 #[test]
 fn what_cannot_be_stored_is_refused_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
-    let (series, _) = Series::open(dir.path(), Config::default()).unwrap();
-    let key = series.key("a").unwrap();
-    let one = [point(key, Value::Int(1))];
+    let (series, _) = Series::open(dir.path(), SeriesConfig::default()).unwrap();
+    let key = series.get_or_create_key("a").unwrap();
+    let one = [point(key, PointValue::Int(1))];
     let now_ms = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap()
@@ -276,28 +281,28 @@ fn what_cannot_be_stored_is_refused_with_the_reason() {
     let append = |ts_ms, points: &[Point<'_>]| series.append(DeviceNo(1), ts_ms, points);
     assert!(matches!(
         append(now_ms + 200_000_000, &one),
-        Err(Error::Future { .. })
+        Err(SeriesError::Future { .. })
     ));
     assert!(matches!(
         append(now_ms - 91 * 86_400_000, &one),
-        Err(Error::TooOld { .. })
+        Err(SeriesError::TooOld { .. })
     ));
-    assert!(matches!(append(now_ms, &[]), Err(Error::EmptyRow)));
+    assert!(matches!(append(now_ms, &[]), Err(SeriesError::EmptyRow)));
     assert!(matches!(
-        append(now_ms, &[point(KeyId(77), Value::Int(1))]),
-        Err(Error::UnknownKey(77))
+        append(now_ms, &[point(KeyId(77), PointValue::Int(1))]),
+        Err(SeriesError::UnknownKey(77))
     ));
     assert!(matches!(
         append(now_ms, &[one[0]; 1025]),
-        Err(Error::RowTooLarge { .. })
+        Err(SeriesError::RowTooLarge { .. })
     ));
     let text = "x".repeat(130 << 10);
     assert!(matches!(
-        append(now_ms, &[point(key, Value::Text(&text))]),
-        Err(Error::RowTooLarge { .. })
+        append(now_ms, &[point(key, PointValue::Text(&text))]),
+        Err(SeriesError::RowTooLarge { .. })
     ));
     // A key that is there twice has its last value.
-    append(now_ms, &[one[0], point(key, Value::Int(2))]).unwrap();
+    append(now_ms, &[one[0], point(key, PointValue::Int(2))]).unwrap();
     let mut found = Vec::new();
     series
         .last(DeviceNo(1), key, 9, &mut |_, point| {
@@ -306,5 +311,5 @@ fn what_cannot_be_stored_is_refused_with_the_reason() {
         .unwrap();
     assert_eq!(found, [Some(2.0)]);
     series.close();
-    assert!(matches!(append(now_ms, &one), Err(Error::Closed)));
+    assert!(matches!(append(now_ms, &one), Err(SeriesError::Closed)));
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use store::{Config, Fetch, Owner, Page, Space, Store};
+use store::{QueueFetch, QueuePage, StateKind, Store, StoreConfig, StoreObserver};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -26,16 +26,16 @@ const RECORDS: u64 = 1_000_000;
 struct Counting {
     logged: AtomicU64,
     fetched: Mutex<u64>,
-    pages: Mutex<Vec<Page>>,
+    pages: Mutex<Vec<QueuePage>>,
     called: Condvar,
 }
 
-impl Owner for Counting {
-    fn logged(&self, _shard: u16, batch: u64) {
+impl StoreObserver for Counting {
+    fn on_logged(&self, _shard: u16, batch: u64) {
         self.logged.store(batch, Ordering::Release);
     }
 
-    fn fetched(&self, _shard: u16, page: Page) {
+    fn on_fetched(&self, _shard: u16, page: QueuePage) {
         *self.fetched.lock().unwrap() += page.entries.len() as u64;
         self.pages.lock().unwrap().push(page);
         self.called.notify_one();
@@ -107,11 +107,11 @@ struct Shard<'a> {
 }
 
 impl Shard<'_> {
-    fn turn(&mut self, write: impl FnOnce(&mut store::Batch)) {
+    fn turn(&mut self, write: impl FnOnce(&mut store::StoreBatch)) {
         while self.store.pending_bytes() > 8 << 20 {
             std::thread::sleep(Duration::from_micros(50));
         }
-        let mut batch = self.store.spare();
+        let mut batch = self.store.recycled_batch();
         self.number += 1;
         batch.number = self.number;
         write(&mut batch);
@@ -135,8 +135,8 @@ fn queue(shard: &mut Shard<'_>, messages: u64) {
         shard.turn(|batch| {
             for nth in turn * TURN..((turn + 1) * TURN).min(messages) {
                 let (session, seq) = session_and_seq(nth);
-                batch.message(&[&PAYLOAD]);
-                batch.entry(session, seq, 0, &[1]);
+                batch.begin_message(&[&PAYLOAD]);
+                batch.add_entry(session, seq, 0, &[1]);
             }
         });
     }
@@ -152,12 +152,12 @@ fn route(shard: &mut Shard<'_>, messages: u64) {
         shard.turn(|batch| {
             for nth in turn * TURN..(turn + 1) * TURN {
                 let (session, seq) = session_and_seq(nth);
-                batch.message(&[&PAYLOAD]);
-                batch.entry(SESSIONS + session, first_seq + seq, 7, &[1]);
+                batch.begin_message(&[&PAYLOAD]);
+                batch.add_entry(SESSIONS + session, first_seq + seq, 7, &[1]);
             }
             for nth in turn.saturating_sub(1) * TURN..turn * TURN {
                 let (session, seq) = session_and_seq(nth);
-                batch.done(SESSIONS + session, first_seq + seq);
+                batch.complete_entry(SESSIONS + session, first_seq + seq);
             }
         });
     }
@@ -168,7 +168,7 @@ fn route(shard: &mut Shard<'_>, messages: u64) {
 fn fetch(store: &Store, owner: &Counting, messages: u64) {
     let phase = Phase::begin();
     let ask = |session, from_seq| {
-        let fetch = Fetch {
+        let fetch = QueueFetch {
             session,
             from_seq,
             max_messages: 100,
@@ -211,8 +211,12 @@ fn records(shard: &mut Shard<'_>) {
         shard.turn(|batch| {
             for nth in turn * 100..(turn + 1) * 100 {
                 let key = format!("device-{nth:08}");
-                batch.put(Space::Sessions, key.as_bytes(), &[7; 100]);
-                batch.put(Space::Subscriptions, key.as_bytes(), b"fleet/+/commands");
+                batch.put(StateKind::Sessions, key.as_bytes(), &[7; 100]);
+                batch.put(
+                    StateKind::Subscriptions,
+                    key.as_bytes(),
+                    b"fleet/+/commands",
+                );
             }
         });
     }
@@ -223,10 +227,10 @@ fn records(shard: &mut Shard<'_>) {
 /// In a process of its own: memory is what opening needs.
 fn open(dir: &Path) {
     let started = Instant::now();
-    let (store, report) = Store::open(dir, Config::default()).unwrap();
+    let (store, report) = Store::open(dir, StoreConfig::default()).unwrap();
     let (opened, opened_cpu) = (started.elapsed(), cpu_time());
     let mut count = 0;
-    for space in [Space::Sessions, Space::Subscriptions] {
+    for space in [StateKind::Sessions, StateKind::Subscriptions] {
         store.scan(space, &mut |_, _| count += 1).unwrap();
     }
     let mut summaries = 0;
@@ -247,7 +251,9 @@ fn open(dir: &Path) {
 fn compact(shard: &mut Shard<'_>, dir: &Path, messages: u64) {
     for seq in 1..=messages / SESSIONS {
         if seq % 4 != 0 {
-            shard.turn(|batch| (1..=SESSIONS).for_each(|session| batch.done(session, seq)));
+            shard.turn(|batch| {
+                (1..=SESSIONS).for_each(|session| batch.complete_entry(session, seq))
+            });
         }
     }
     shard.finish();
@@ -318,9 +324,11 @@ fn main() {
     };
     let dir = temporary.path().join("store");
     let run = |what: &dyn Fn(&Store, &Counting, &mut Shard<'_>)| {
-        let (store, _) = Store::open(&dir, Config::default()).unwrap();
+        let (store, _) = Store::open(&dir, StoreConfig::default()).unwrap();
         let owner = Arc::new(Counting::default());
-        store.start(Arc::clone(&owner) as Arc<dyn Owner>).unwrap();
+        store
+            .start(Arc::clone(&owner) as Arc<dyn StoreObserver>)
+            .unwrap();
         let mut shard = Shard {
             store: &store,
             owner: &owner,

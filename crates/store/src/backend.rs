@@ -8,8 +8,8 @@ use std::collections::hash_map::Entry as Place;
 
 use foldhash::fast::RandomState;
 
-use crate::log::record::{Record, Records};
-use crate::queue::{Fetch, Page, QueueSummary};
+use crate::log::record::{LogRecord, LogRecords};
+use crate::queue::{QueueFetch, QueuePage, QueueSummary};
 
 /// Why a backend could not do what it was asked, in words for the log: no passwords.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,18 +37,18 @@ pub trait QueueBackend: Send {
 
     /// Applies all of a group or nothing. The same group may come again after an error, and must not count twice; groups
     /// come in the order of their numbers, without gaps.
-    fn apply(&mut self, group: &Group<'_>) -> Result<(), BackendError>;
+    fn apply(&mut self, group: &QueueGroup<'_>) -> Result<(), BackendError>;
 
     /// Nothing of these sessions is wanted any more. May be done in part before an error; the same comes again then.
-    fn end(&mut self, sessions: &[u64]) -> Result<(), BackendError>;
+    fn end_sessions(&mut self, sessions: &[u64]) -> Result<(), BackendError>;
 
     /// One page for each, in the same order.
-    fn fetch(&mut self, wanted: &[Fetch]) -> Result<Vec<Page>, BackendError>;
+    fn fetch(&mut self, wanted: &[QueueFetch]) -> Result<Vec<QueuePage>, BackendError>;
 }
 
 /// What changes in queues, without what takes itself back within the group.
 #[derive(Debug, Default)]
-pub struct Group<'a> {
+pub struct QueueGroup<'a> {
     /// Grows by one from group to group.
     pub number: u64,
     pub messages: Vec<NewMessage<'a>>,
@@ -92,37 +92,37 @@ pub struct EntryChange {
 
 /// Puts a group together from the records of batches.
 #[derive(Default)]
-pub(crate) struct Builder<'a> {
+pub(crate) struct QueueGroupBuilder<'a> {
     messages: Vec<NewMessage<'a>>,
     /// `None`: done within the group.
     entries: Vec<Option<NewEntry<'a>>>,
     changes: Vec<EntryChange>,
-    known: HashMap<(u64, u64), Known, RandomState>,
+    known: HashMap<(u64, u64), KnownEntry, RandomState>,
     received: HashMap<(u64, u16), bool, RandomState>,
-    pub(crate) ends: Vec<u64>,
+    pub(crate) ended_sessions: Vec<u64>,
     /// Entries that came, and that went, with the session.
     pub(crate) counts: Vec<(u64, i64)>,
 }
 
 #[derive(Clone, Copy)]
-enum Known {
+enum KnownEntry {
     New(usize),
     Changed(usize),
 }
 
-impl<'a> Builder<'a> {
+impl<'a> QueueGroupBuilder<'a> {
     /// Adds a batch's records; `false`: it holds something that is no record, and the rest is left out.
     pub(crate) fn add(&mut self, records: &'a [u8]) -> bool {
         let before = self.messages.len();
-        for record in Records::new(records) {
+        for record in LogRecords::new(records) {
             let Some(record) = record else {
                 return false;
             };
             match record {
-                Record::Message { body, .. } => {
+                LogRecord::Message { body, .. } => {
                     self.messages.push(NewMessage { body, entries: 0 });
                 }
-                Record::Entry {
+                LogRecord::Entry {
                     session,
                     seq,
                     packet_id,
@@ -133,7 +133,7 @@ impl<'a> Builder<'a> {
                     if self.messages.len() == before {
                         return false;
                     }
-                    self.entry(NewEntry {
+                    self.add_entry(NewEntry {
                         session,
                         seq,
                         packet_id,
@@ -142,46 +142,46 @@ impl<'a> Builder<'a> {
                         message: self.messages.len() as u32 - 1,
                     });
                 }
-                Record::Sent {
+                LogRecord::Sent {
                     session,
                     seq,
                     packet_id,
-                } => match self.known(session, seq) {
+                } => match self.entry_or_change(session, seq) {
                     Ok(entry) => entry.packet_id = packet_id,
                     Err(change) => change.packet_id = Some(packet_id),
                 },
-                Record::Released { session, seq } => match self.known(session, seq) {
+                LogRecord::Released { session, seq } => match self.entry_or_change(session, seq) {
                     Ok(entry) => entry.released = true,
                     Err(change) => change.released = true,
                 },
-                Record::Done { session, seq } => self.done(session, seq),
-                Record::Received { session, packet_id } => {
+                LogRecord::Done { session, seq } => self.complete_entry(session, seq),
+                LogRecord::Received { session, packet_id } => {
                     self.received.insert((session, packet_id), true);
                 }
-                Record::Forgotten { session, packet_id } => {
+                LogRecord::Forgotten { session, packet_id } => {
                     self.received.insert((session, packet_id), false);
                 }
-                Record::End { session } => self.ends.push(session),
-                Record::Put { .. } | Record::Delete { .. } => {}
+                LogRecord::End { session } => self.ended_sessions.push(session),
+                LogRecord::Put { .. } | LogRecord::Delete { .. } => {}
             }
         }
         true
     }
 
-    fn entry(&mut self, entry: NewEntry<'a>) {
+    fn add_entry(&mut self, entry: NewEntry<'a>) {
         self.messages[entry.message as usize].entries += 1;
         self.counts.push((entry.session, 1));
         let at = self.entries.len();
         let earlier = self
             .known
-            .insert((entry.session, entry.seq), Known::New(at));
-        if let Some(Known::New(earlier)) = earlier {
-            self.drop_entry(earlier);
+            .insert((entry.session, entry.seq), KnownEntry::New(at));
+        if let Some(KnownEntry::New(earlier)) = earlier {
+            self.cancel_entry(earlier);
         }
         self.entries.push(Some(entry));
     }
 
-    fn drop_entry(&mut self, at: usize) {
+    fn cancel_entry(&mut self, at: usize) {
         if let Some(entry) = self.entries[at].take() {
             self.messages[entry.message as usize].entries -= 1;
             self.counts.push((entry.session, -1));
@@ -189,7 +189,11 @@ impl<'a> Builder<'a> {
     }
 
     /// The entry if it is new in this group, else the change of it.
-    fn known(&mut self, session: u64, seq: u64) -> Result<&mut NewEntry<'a>, &mut EntryChange> {
+    fn entry_or_change(
+        &mut self,
+        session: u64,
+        seq: u64,
+    ) -> Result<&mut NewEntry<'a>, &mut EntryChange> {
         let at = match self.known.entry((session, seq)) {
             Place::Occupied(known) => *known.get(),
             Place::Vacant(place) => {
@@ -200,28 +204,28 @@ impl<'a> Builder<'a> {
                     released: false,
                     done: false,
                 });
-                *place.insert(Known::Changed(self.changes.len() - 1))
+                *place.insert(KnownEntry::Changed(self.changes.len() - 1))
             }
         };
         match at {
-            Known::New(at) => Ok(self.entries[at].as_mut().expect("known entries are there")),
-            Known::Changed(at) => Err(&mut self.changes[at]),
+            KnownEntry::New(at) => Ok(self.entries[at].as_mut().expect("known entries are there")),
+            KnownEntry::Changed(at) => Err(&mut self.changes[at]),
         }
     }
 
-    fn done(&mut self, session: u64, seq: u64) {
-        if let Some(&Known::New(at)) = self.known.get(&(session, seq)) {
+    fn complete_entry(&mut self, session: u64, seq: u64) {
+        if let Some(&KnownEntry::New(at)) = self.known.get(&(session, seq)) {
             self.known.remove(&(session, seq));
-            return self.drop_entry(at);
+            return self.cancel_entry(at);
         }
-        if let Err(change) = self.known(session, seq)
+        if let Err(change) = self.entry_or_change(session, seq)
             && !std::mem::replace(&mut change.done, true)
         {
             self.counts.push((session, -1));
         }
     }
 
-    pub(crate) fn finish(self, number: u64) -> Group<'a> {
+    pub(crate) fn finish(self, number: u64) -> QueueGroup<'a> {
         let mut entries: Vec<_> = self.entries.into_iter().flatten().collect();
         entries.sort_unstable_by_key(|entry| (entry.session, entry.seq));
         let mut changes = self.changes;
@@ -229,7 +233,7 @@ impl<'a> Builder<'a> {
         let received = self.received.into_iter();
         let mut received: Vec<_> = received.map(|((s, id), is)| (s, id, is)).collect();
         received.sort_unstable();
-        Group {
+        QueueGroup {
             number,
             messages: self.messages,
             entries,
@@ -239,7 +243,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-impl Group<'_> {
+impl QueueGroup<'_> {
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.changes.is_empty() && self.received.is_empty()
     }
@@ -248,29 +252,29 @@ impl Group<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::{Batch, FRAME_HEAD};
+    use crate::batch::{FRAME_HEAD, StoreBatch};
 
     #[test]
     fn what_takes_itself_back_is_left_out() {
-        let mut batch = Batch::default();
-        batch.message(&[b"for both"]);
-        batch.entry(1, 10, 0, b"a");
-        batch.entry(2, 20, 7, b"b");
-        batch.message(&[b"gone"]);
-        batch.entry(1, 11, 3, b"c");
-        batch.done(1, 11);
-        batch.sent(1, 10, 5);
-        batch.released(2, 20);
-        batch.sent(1, 4, 9);
-        batch.released(1, 3);
-        batch.done(1, 3);
-        batch.received(1, 1);
-        batch.received(1, 2);
-        batch.forgotten(1, 1);
-        batch.end(8);
-        let mut builder = Builder::default();
+        let mut batch = StoreBatch::default();
+        batch.begin_message(&[b"for both"]);
+        batch.add_entry(1, 10, 0, b"a");
+        batch.add_entry(2, 20, 7, b"b");
+        batch.begin_message(&[b"gone"]);
+        batch.add_entry(1, 11, 3, b"c");
+        batch.complete_entry(1, 11);
+        batch.mark_sent(1, 10, 5);
+        batch.mark_released(2, 20);
+        batch.mark_sent(1, 4, 9);
+        batch.mark_released(1, 3);
+        batch.complete_entry(1, 3);
+        batch.add_received_id(1, 1);
+        batch.add_received_id(1, 2);
+        batch.remove_received_id(1, 1);
+        batch.end_session(8);
+        let mut builder = QueueGroupBuilder::default();
         assert!(builder.add(&batch.bytes[FRAME_HEAD..]));
-        assert_eq!(builder.ends, [8]);
+        assert_eq!(builder.ended_sessions, [8]);
         let group = builder.finish(1);
         let counts: Vec<_> = group.messages.iter().map(|m| m.entries).collect();
         assert_eq!(counts, [2, 0]);

@@ -3,34 +3,34 @@
 //! A batch is one frame of the log: [`FRAME_HEAD`] bytes that the writer fills in, then records. A record is a tag and its
 //! fields; numbers are LEB128, packet ids two bytes, little-endian. An entry belongs to the message before it in its batch.
 
-use disk::varint::{Packed, ROOM, pack};
+use disk::varint::{PACK_BUFFER_BYTES, PackBuffer, pack};
 
 /// Room for the head of a frame, see `frame.rs`.
 pub(crate) const FRAME_HEAD: usize = 32;
 
 /// Attributes that are packed with the numbers before them and a packet id behind them.
-const MAX_PACKED_ATTRIBUTES: usize = ROOM - (1 + 3 * 10) - 2;
+const MAX_PACKED_ATTRIBUTES: usize = PACK_BUFFER_BYTES - (1 + 3 * 10) - 2;
 
 /// Memory that a recycled batch may keep.
-const MAX_SPARE_BYTES: usize = 1 << 20;
+const MAX_RECYCLED_BYTES: usize = 1 << 20;
 
 /// A kind of keyed state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Space {
+pub enum StateKind {
     Sessions = 0,
     Subscriptions = 1,
     Retained = 2,
     Delayed = 3,
 }
 
-impl Space {
+impl StateKind {
     /// All, in the order of their numbers on disk.
-    pub const ALL: [Space; 4] = [
-        Space::Sessions,
-        Space::Subscriptions,
-        Space::Retained,
-        Space::Delayed,
+    pub const ALL: [StateKind; 4] = [
+        StateKind::Sessions,
+        StateKind::Subscriptions,
+        StateKind::Retained,
+        StateKind::Delayed,
     ];
 }
 
@@ -64,8 +64,8 @@ pub(crate) mod tag {
 
 /// What one shard wrote in one turn. The store takes all of it or nothing.
 #[derive(Debug)]
-pub struct Batch {
-    /// Chosen by the shard, growing; [`Owner::logged`](crate::Owner::logged) names it.
+pub struct StoreBatch {
+    /// Chosen by the shard, growing; `StoreObserver::on_logged` names it.
     pub number: u64,
     /// Room for a frame's head, then records.
     pub(crate) bytes: Vec<u8>,
@@ -74,7 +74,7 @@ pub struct Batch {
     has_message: bool,
 }
 
-impl Default for Batch {
+impl Default for StoreBatch {
     fn default() -> Self {
         Self {
             number: 0,
@@ -85,23 +85,23 @@ impl Default for Batch {
     }
 }
 
-impl Batch {
+impl StoreBatch {
     /// Begins a message: its body is the parts one after the other, opaque to the store. Entries say who gets it.
     #[inline]
-    pub fn message(&mut self, parts: &[&[u8]]) {
-        self.message_with_head(0, |_| {}, parts);
+    pub fn begin_message(&mut self, parts: &[&[u8]]) {
+        self.begin_message_with_head(0, |_| {}, parts);
     }
 
-    /// As [`message`](Self::message); the body begins with the `head_len` bytes that `head` puts there, of at most 48.
+    /// As [`begin_message`](Self::begin_message); the body begins with the `head_len` bytes that `head` puts there, of at most 48.
     #[inline]
-    pub fn message_with_head(
+    pub fn begin_message_with_head(
         &mut self,
         head_len: usize,
-        head: impl FnOnce(&mut Packed<'_>),
+        head: impl FnOnce(&mut PackBuffer<'_>),
         parts: &[&[u8]],
     ) {
         let len = head_len + parts.iter().map(|part| part.len()).sum::<usize>();
-        self.bytes.reserve(len + ROOM);
+        self.bytes.reserve(len + PACK_BUFFER_BYTES);
         pack(&mut self.bytes, |record| {
             record.byte(tag::MESSAGE);
             record.number(len as u64);
@@ -123,7 +123,7 @@ impl Batch {
     /// The message begun last waits for this session. `packet_id` 0: not sent yet. Sequence numbers grow within a session;
     /// gaps are allowed. Attributes have at most 65,535 bytes.
     #[inline]
-    pub fn entry(&mut self, session: u64, seq: u64, packet_id: u16, attributes: &[u8]) {
+    pub fn add_entry(&mut self, session: u64, seq: u64, packet_id: u16, attributes: &[u8]) {
         assert!(self.has_message, "an entry needs a message before it");
         assert!(
             attributes.len() < 1 << 16,
@@ -135,11 +135,11 @@ impl Batch {
             tag::ENTRY_SENT
         };
         let packet_id = (packet_id != 0).then_some(packet_id);
-        self.entry_record(kind, session, seq, attributes, packet_id);
+        self.put_entry_record(kind, session, seq, attributes, packet_id);
     }
 
     /// An entry whose body is not wanted any more, copied.
-    pub(crate) fn entry_released(
+    pub(crate) fn add_released_entry(
         &mut self,
         session: u64,
         seq: u64,
@@ -147,54 +147,54 @@ impl Batch {
         attributes: &[u8],
     ) {
         let kind = tag::ENTRY_RELEASED;
-        self.entry_record(kind, session, seq, attributes, Some(packet_id));
+        self.put_entry_record(kind, session, seq, attributes, Some(packet_id));
     }
 
     /// The entry was sent with this packet id; 0: it counts as not sent any more.
-    pub fn sent(&mut self, session: u64, seq: u64, packet_id: u16) {
-        self.record(tag::SENT, &[session, seq], Some(packet_id));
+    pub fn mark_sent(&mut self, session: u64, seq: u64, packet_id: u16) {
+        self.put_record(tag::SENT, &[session, seq], Some(packet_id));
     }
 
     /// QoS 2: PUBREC came. The body may go; sequence number and packet id stay until `done`.
-    pub fn released(&mut self, session: u64, seq: u64) {
-        self.record(tag::RELEASED, &[session, seq], None);
+    pub fn mark_released(&mut self, session: u64, seq: u64) {
+        self.put_record(tag::RELEASED, &[session, seq], None);
     }
 
     /// The entry is not wanted any more: acknowledged, expired or dropped.
     #[inline]
-    pub fn done(&mut self, session: u64, seq: u64) {
-        self.record(tag::DONE, &[session, seq], None);
+    pub fn complete_entry(&mut self, session: u64, seq: u64) {
+        self.put_record(tag::DONE, &[session, seq], None);
     }
 
     /// QoS 2: the client sent a message with this packet id, and it was taken.
-    pub fn received(&mut self, session: u64, packet_id: u16) {
-        self.record(tag::RECEIVED, &[session], Some(packet_id));
+    pub fn add_received_id(&mut self, session: u64, packet_id: u16) {
+        self.put_record(tag::RECEIVED, &[session], Some(packet_id));
     }
 
     /// QoS 2: the client released the packet id.
-    pub fn forgotten(&mut self, session: u64, packet_id: u16) {
-        self.record(tag::FORGOTTEN, &[session], Some(packet_id));
+    pub fn remove_received_id(&mut self, session: u64, packet_id: u16) {
+        self.put_record(tag::FORGOTTEN, &[session], Some(packet_id));
     }
 
     /// Nothing that waits for this session number is wanted any more.
-    pub fn end(&mut self, session: u64) {
-        self.record(tag::END, &[session], None);
+    pub fn end_session(&mut self, session: u64) {
+        self.put_record(tag::END, &[session], None);
     }
 
     /// Sets a value of the keyed state. A key has at most 65,535 bytes.
-    pub fn put(&mut self, space: Space, key: &[u8], value: &[u8]) {
+    pub fn put(&mut self, space: StateKind, key: &[u8], value: &[u8]) {
         assert!(key.len() < 1 << 16, "a key has at most 65,535 bytes");
         let lens = [space as u64, key.len() as u64, value.len() as u64];
-        self.record(tag::PUT, &lens, None);
+        self.put_record(tag::PUT, &lens, None);
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);
         self.is_keyed = true;
     }
 
     /// Removes a value of the keyed state.
-    pub fn delete(&mut self, space: Space, key: &[u8]) {
+    pub fn delete(&mut self, space: StateKind, key: &[u8]) {
         assert!(key.len() < 1 << 16, "a key has at most 65,535 bytes");
-        self.record(tag::DELETE, &[space as u64, key.len() as u64], None);
+        self.put_record(tag::DELETE, &[space as u64, key.len() as u64], None);
         self.bytes.extend_from_slice(key);
         self.is_keyed = true;
     }
@@ -211,14 +211,14 @@ impl Batch {
     /// Makes it empty and keeps its memory, unless that is a lot.
     pub(crate) fn clear(&mut self) {
         self.bytes.truncate(FRAME_HEAD);
-        self.bytes.shrink_to(MAX_SPARE_BYTES);
+        self.bytes.shrink_to(MAX_RECYCLED_BYTES);
         self.number = 0;
         self.is_keyed = false;
         self.has_message = false;
     }
 
     #[inline]
-    fn entry_record(
+    fn put_entry_record(
         &mut self,
         kind: u8,
         session: u64,
@@ -247,7 +247,7 @@ impl Batch {
     }
 
     #[inline]
-    fn record(&mut self, kind: u8, numbers: &[u64], packet_id: Option<u16>) {
+    fn put_record(&mut self, kind: u8, numbers: &[u64], packet_id: Option<u16>) {
         pack(&mut self.bytes, |record| {
             record.byte(kind);
             numbers.iter().for_each(|&number| record.number(number));
@@ -257,7 +257,7 @@ impl Batch {
 }
 
 #[inline]
-fn put_packet_id(record: &mut Packed<'_>, packet_id: Option<u16>) {
+fn put_packet_id(record: &mut PackBuffer<'_>, packet_id: Option<u16>) {
     if let Some(packet_id) = packet_id {
         let [low, high] = packet_id.to_le_bytes();
         record.byte(low);

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 pub use disk::{Fsync, ParseFsyncError};
 
-use crate::error::OpenError;
+use crate::error::StoreOpenError;
 
 /// Bounds of a store.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct StoreConfig {
     /// When the log is forced to disk.
     pub fsync: Fsync,
     /// Size of one segment of the message log. A batch that is larger gets a segment of its own size.
     pub segment_bytes: u32,
-    /// The store is [`Full`](crate::Health::Full) while the file system has less room than this.
+    /// The store is [`Full`](crate::StoreHealth::Full) while the file system has less room than this.
     pub min_free_bytes: u64,
-    /// The store is [`Full`](crate::Health::Full) while the message log is larger than this.
+    /// The store is [`Full`](crate::StoreHealth::Full) while the message log is larger than this.
     pub max_log_bytes: u64,
     /// Shards should take nothing more from clients while [`pending_bytes`](crate::Store::pending_bytes) is above this.
     pub max_pending_bytes: usize,
@@ -25,7 +25,7 @@ pub struct Config {
     pub max_stopping: Duration,
 }
 
-impl Default for Config {
+impl Default for StoreConfig {
     fn default() -> Self {
         Self {
             fsync: Fsync::default(),
@@ -39,11 +39,11 @@ impl Default for Config {
     }
 }
 
-impl Config {
+impl StoreConfig {
     /// Whether the bounds fit together.
-    pub(crate) fn check(&self) -> Result<(), OpenError> {
+    pub(crate) fn check(&self) -> Result<(), StoreOpenError> {
         let refuse = |field, found: String, expected: &str| {
-            Err(OpenError::Setting {
+            Err(StoreOpenError::Setting {
                 field,
                 found,
                 expected: expected.to_owned(),

@@ -9,15 +9,15 @@ use std::hash::BuildHasher as _;
 use std::io;
 use std::path::Path;
 
-use disk::NotTaken;
+use disk::DirectoryLockError;
 
-use crate::error::{Error, OpenError};
-use crate::log::files::Files;
+use crate::error::{StoreError, StoreOpenError};
+use crate::log::file_system::FileSystem;
 use crate::log::frame::LAYOUT_VERSION;
-use crate::log::mark::{LogMark, LogMarks};
-use crate::log::recover::{Recovered, io_error};
-use crate::log::segments::path_of;
-use crate::state::mark::StateMark;
+use crate::log::log_mark::{LogMark, LogMarksFile};
+use crate::log::recovery::{RecoveredLog, io_error};
+use crate::log::segments::segment_path;
+use crate::state::state_mark::StateMark;
 
 pub(crate) const STATE: &str = "state";
 pub(crate) const LOG: &str = "log";
@@ -25,19 +25,21 @@ const VERSION: &str = "version";
 const QUEUES: &str = "queues";
 
 /// Takes a directory for this process, and makes it if it is not there; tells whether it is new.
-pub(crate) fn take(dir: &Path) -> Result<(File, bool), OpenError> {
-    let lock = disk::take(dir).map_err(|not_taken| match not_taken {
-        NotTaken::Held => OpenError::Locked {
+pub(crate) fn lock_or_create(dir: &Path) -> Result<(File, bool), StoreOpenError> {
+    let lock = disk::lock_directory(dir).map_err(|not_taken| match not_taken {
+        DirectoryLockError::Locked => StoreOpenError::Locked {
             path: dir.to_owned(),
         },
-        NotTaken::Io { what, path, source } => Error::Io { what, path, source }.into(),
+        DirectoryLockError::Io { what, path, source } => {
+            StoreError::Io { what, path, source }.into()
+        }
     })?;
     let is_new = check_version(dir)?;
     let log = dir.join(LOG);
     fs::create_dir_all(&log).map_err(io_error("make the directory", &log))?;
     if is_new {
         // Before the version: a store that has one has its marks.
-        LogMarks::create(dir, LogMark::default(), None)?;
+        LogMarksFile::create(dir, LogMark::default(), None)?;
         StateMark::default().write(dir)?;
         write_version(dir).map_err(io_error("write its version to", dir))?;
     }
@@ -45,19 +47,19 @@ pub(crate) fn take(dir: &Path) -> Result<(File, bool), OpenError> {
 }
 
 /// Takes a directory that is a store already.
-pub(crate) fn take_existing(dir: &Path) -> Result<File, OpenError> {
+pub(crate) fn lock_existing(dir: &Path) -> Result<File, StoreOpenError> {
     if !dir.join(VERSION).exists() && !dir.join(STATE).exists() {
-        return Err(OpenError::Missing {
+        return Err(StoreOpenError::Missing {
             path: dir.to_owned(),
         });
     }
-    take(dir).map(|(lock, _)| lock)
+    lock_or_create(dir).map(|(lock, _)| lock)
 }
 
 /// `true` if nothing was stored there yet.
-fn check_version(dir: &Path) -> Result<bool, OpenError> {
+fn check_version(dir: &Path) -> Result<bool, StoreOpenError> {
     let path = dir.join(VERSION);
-    let refuse = |found: &str| OpenError::Version {
+    let refuse = |found: &str| StoreOpenError::Version {
         path: dir.to_owned(),
         found: found.chars().take(64).collect(),
         expected: LAYOUT_VERSION,
@@ -86,11 +88,11 @@ fn write_version(dir: &Path) -> io::Result<()> {
 }
 
 fn write_line(dir: &Path, name: &str, line: &str) -> io::Result<()> {
-    disk::replace(dir, name, format!("{line}\n").as_bytes())
+    disk::replace_file(dir, name, format!("{line}\n").as_bytes())
 }
 
 /// The name under which this directory owns queues in another server, if it ever did.
-pub(crate) fn queues_owner(dir: &Path) -> Result<Option<String>, OpenError> {
+pub(crate) fn queues_owner(dir: &Path) -> Result<Option<String>, StoreOpenError> {
     let path = dir.join(QUEUES);
     match fs::read_to_string(&path) {
         Ok(text) => Ok(Some(text.trim().to_owned())),
@@ -100,20 +102,20 @@ pub(crate) fn queues_owner(dir: &Path) -> Result<Option<String>, OpenError> {
 }
 
 /// What the marks say about the file with the owner.
-pub(crate) fn queues_owner_mark(dir: &Path) -> Result<Option<u32>, OpenError> {
+pub(crate) fn queues_owner_mark(dir: &Path) -> Result<Option<u32>, StoreOpenError> {
     let owner = queues_owner(dir)?;
     Ok(owner.map(|owner| crc32c::crc32c(owner.as_bytes())))
 }
 
 /// Compares the file with the owner with what the marks say about it.
-pub(crate) fn check_queues_owner(dir: &Path, marked: Option<u32>) -> Result<(), OpenError> {
+pub(crate) fn check_queues_owner(dir: &Path, marked: Option<u32>) -> Result<(), StoreOpenError> {
     let found = queues_owner_mark(dir)?;
     let what = match (found, marked) {
         (None, Some(_)) => "is missing",
         (Some(found), Some(marked)) if found != marked => "is damaged",
         _ => return Ok(()),
     };
-    Err(OpenError::Elsewhere {
+    Err(StoreOpenError::QueuesElsewhere {
         found: format!(
             "the file {} {what}, by which the queued messages of this directory are found in another server",
             dir.join(QUEUES).display()
@@ -125,42 +127,45 @@ pub(crate) fn check_queues_owner(dir: &Path, marked: Option<u32>) -> Result<(), 
 }
 
 /// A name nobody else has.
-pub(crate) fn new_owner() -> String {
+pub(crate) fn generate_owner_name() -> String {
     // Keys of a hash map are random enough for a name.
     let number = || RandomState::new().hash_one(std::process::id());
     format!("{:016x}{:016x}", number(), number())
 }
 
-pub(crate) fn write_queues_owner(dir: &Path, owner: &str) -> Result<(), OpenError> {
+pub(crate) fn write_queues_owner(dir: &Path, owner: &str) -> Result<(), StoreOpenError> {
     write_line(dir, QUEUES, owner).map_err(io_error("write", &dir.join(QUEUES)))?;
     Ok(())
 }
 
 /// The server could not be taken over for the first time: nothing waits there.
-pub(crate) fn forget_queues_owner(dir: &Path) {
+pub(crate) fn remove_queues_owner(dir: &Path) {
     // If it stays, a start without that server says how to go on.
     let _ = fs::remove_file(dir.join(QUEUES));
 }
 
 /// Cuts off the end that was found torn, removes files nothing was written to, and forces to disk what may not be there.
-pub(crate) fn settle(
+pub(crate) fn apply_recovery(
     log_dir: &Path,
-    files: &dyn Files,
-    recovered: &Recovered,
-) -> Result<(), Error> {
-    let cut_segments = recovered.cut.iter().flat_map(|cut| &cut.segments);
+    files: &dyn FileSystem,
+    recovered: &RecoveredLog,
+) -> Result<(), StoreError> {
+    let cut_segments = recovered.truncation.iter().flat_map(|cut| &cut.segments);
     // The youngest first: what is left after a crash in between is still a log with a torn end.
-    let mut gone: Vec<u32> = cut_segments.chain(&recovered.unused).copied().collect();
+    let mut gone: Vec<u32> = cut_segments
+        .chain(&recovered.unused_segments)
+        .copied()
+        .collect();
     gone.sort_unstable();
     for &id in gone.iter().rev() {
-        let path = path_of(log_dir, id);
+        let path = segment_path(log_dir, id);
         files.remove(&path).map_err(io_error("remove", &path))?;
         files
             .sync_dir(log_dir)
             .map_err(io_error("force to disk", log_dir))?;
     }
     for segment in &recovered.segments {
-        let path = path_of(log_dir, segment.id);
+        let path = segment_path(log_dir, segment.id);
         let is_last = recovered.segments.back().map(|last| last.id) == Some(segment.id);
         if is_last {
             // What is prepared behind the end is given back; a new segment is begun.

@@ -8,7 +8,7 @@ use crate::backend::BackendError;
 /// The store could not do what was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum StoreError {
     /// The keyed part refused.
     #[error("the store cannot {what}: {source}")]
     Keyed {
@@ -32,9 +32,9 @@ pub enum Error {
     Damaged { what: String, detail: String },
 }
 
-impl Error {
-    pub(crate) fn keyed<E: Into<fjall::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
-        move |source| Error::Keyed {
+impl StoreError {
+    pub(crate) fn keyed_error<E: Into<fjall::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| StoreError::Keyed {
             what,
             source: source.into(),
         }
@@ -44,7 +44,7 @@ impl Error {
 /// A data directory that cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum StoreOpenError {
     /// Somebody else has it open.
     #[error("another process is using the store {}; stop it first", path.display())]
     Locked { path: PathBuf },
@@ -96,9 +96,9 @@ pub enum OpenError {
     },
     /// Queued messages are where they would not be looked for.
     #[error("{found}; {advice}")]
-    Elsewhere { found: String, advice: String },
+    QueuesElsewhere { found: String, advice: String },
     #[error(transparent)]
-    Store(#[from] Error),
+    Store(#[from] StoreError),
 }
 
 /// An object was not written.
@@ -119,5 +119,5 @@ pub enum ObjectError {
         expected: &'static str,
     },
     #[error(transparent)]
-    Storage(#[from] Error),
+    Storage(#[from] StoreError),
 }

@@ -12,41 +12,41 @@ use std::time::Instant;
 use foldhash::fast::RandomState;
 
 use crate::backend::QueueBackend;
-use crate::batch::{Batch, Space};
-use crate::config::Config;
+use crate::batch::{StateKind, StoreBatch};
+use crate::config::StoreConfig;
 use crate::directory;
-use crate::error::{Error, OpenError};
-use crate::keyed::{Db, Keyed, Write};
+use crate::error::{StoreError, StoreOpenError};
+use crate::keyed_state::{KeyedDatabase, KeyedState, KeyedWrite};
 use crate::log::applier::Applier;
-use crate::log::files::{Files, RealFiles};
-use crate::log::keeper::{Keeper, Mark};
-use crate::log::mark::{self, LogMarks};
-use crate::log::outside::Outside;
-use crate::log::reader::Reader;
-use crate::log::recover::{self, Recovered};
-use crate::log::segments::{Place, Segments};
-use crate::log::shared::{Request, Shared, lock};
-use crate::log::writer::{self, Writer};
+use crate::log::external_queues::ExternalQueues;
+use crate::log::file_system::{FileSystem, OsFileSystem};
+use crate::log::log_mark::{self, LogMarksFile};
+use crate::log::maintenance::{LogMaintenance, LogPosition};
+use crate::log::reader::LogReader;
+use crate::log::recovery::{self, RecoveredLog};
+use crate::log::segments::{SegmentDirectory, Segments};
+use crate::log::shared::{StoreRequest, StoreShared, lock};
+use crate::log::writer::{self, LogWriter};
 use crate::objects::Objects;
-use crate::queue::{Fetch, Page, QueueSummary};
+use crate::queue::{QueueFetch, QueuePage, QueueSummary};
 use crate::tables::Tables;
 
 /// Places in a segment are 32 bits wide.
 const MAX_BATCH_BYTES: usize = 1 << 30;
 
 /// Who submits batches, told on threads of the store: it must not block.
-pub trait Owner: Send + Sync {
+pub trait StoreObserver: Send + Sync {
     /// Everything this shard submitted up to and including this batch is in the log (with [`Fsync::Always`](crate::Fsync):
     /// on disk).
-    fn logged(&self, shard: u16, batch: u64);
+    fn on_logged(&self, shard: u16, batch: u64);
     /// The answer to a fetch.
-    fn fetched(&self, shard: u16, page: Page);
+    fn on_fetched(&self, shard: u16, page: QueuePage);
 }
 
 /// Whether the store takes new work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Health {
+pub enum StoreHealth {
     Ok = 0,
     /// No room: refuse new messages. What was submitted is still written, and acknowledgements make room.
     Full = 1,
@@ -56,7 +56,7 @@ pub enum Health {
 
 /// What opening found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct OpenReport {
+pub struct StoreOpenReport {
     /// The directory was empty.
     pub is_new: bool,
     pub queued_messages: u64,
@@ -64,9 +64,9 @@ pub struct OpenReport {
     pub segments: u64,
     pub log_bytes: u64,
     /// Bytes of a damaged or incomplete end that were cut off.
-    pub cut_bytes: u64,
+    pub truncated_bytes: u64,
     /// Where and why something was cut off, in words for the log.
-    pub cut: Option<String>,
+    pub truncation: Option<String>,
     /// What else is wrong and does not keep the store from being opened, in words for the log.
     pub warnings: Vec<String>,
     pub duration_ms: u64,
@@ -74,7 +74,7 @@ pub struct OpenReport {
 
 /// Counters and gauges, for metrics and for people.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct StoreStats {
     pub segments: u64,
     /// Bytes of all segments of the log, written ones.
     pub log_bytes: u64,
@@ -104,93 +104,96 @@ pub struct Stats {
 /// A data directory, open. Clones are the same store; the last one to go closes it.
 #[derive(Clone)]
 pub struct Store {
-    inner: Arc<Inner>,
+    inner: Arc<StoreInner>,
 }
 
-struct Inner {
-    config: Config,
+struct StoreInner {
+    config: StoreConfig,
     objects: Objects,
-    keyed: Arc<Keyed>,
-    shared: Arc<Shared>,
-    files: Arc<dyn Files>,
+    keyed: Arc<KeyedState>,
+    shared: Arc<StoreShared>,
+    files: Arc<dyn FileSystem>,
     log_dir: PathBuf,
     /// What was found, until the writer has it.
-    opened: Mutex<Option<Opened>>,
-    running: Mutex<Option<Running>>,
+    recovered_store: Mutex<Option<RecoveredStore>>,
+    threads: Mutex<Option<StoreThreads>>,
     /// Locked; the system lets go of it with the process.
     _lock: File,
 }
 
-struct Opened {
-    recovered: Recovered,
-    log_marks: LogMarks,
+struct RecoveredStore {
+    recovered: RecoveredLog,
+    log_marks: LogMarksFile,
     applied_lsn: u64,
-    outside: Option<Outside>,
+    external_queues: Option<ExternalQueues>,
     /// What the other server has, by session.
-    summaries: Option<Summaries>,
+    summaries: Option<QueueSummaries>,
 }
 
-type Summaries = HashMap<u64, QueueSummary, RandomState>;
+type QueueSummaries = HashMap<u64, QueueSummary, RandomState>;
 
-struct Running {
+struct StoreThreads {
     writer: JoinHandle<()>,
-    keeper: (Arc<Keeper>, JoinHandle<()>),
+    maintenance: (Arc<LogMaintenance>, JoinHandle<()>),
     applier: (Arc<Applier>, JoinHandle<()>),
     reader: JoinHandle<()>,
 }
 
 impl Store {
     /// Opens a data directory, or makes one.
-    pub fn open(dir: &Path, config: Config) -> Result<(Store, OpenReport), OpenError> {
-        refuse_other_queues(dir)?;
-        Self::open_with(dir, config, Arc::new(RealFiles))
+    pub fn open(
+        dir: &Path,
+        config: StoreConfig,
+    ) -> Result<(Store, StoreOpenReport), StoreOpenError> {
+        check_queues_location(dir)?;
+        Self::open_with(dir, config, Arc::new(OsFileSystem))
     }
 
     /// The same, with queued messages in another server instead of the log.
     pub fn open_with_queues(
         dir: &Path,
-        config: Config,
+        config: StoreConfig,
         queues: Box<dyn QueueBackend>,
-    ) -> Result<(Store, OpenReport), OpenError> {
-        Self::open_any(dir, config, Arc::new(RealFiles), Some(queues))
+    ) -> Result<(Store, StoreOpenReport), StoreOpenError> {
+        Self::open_inner(dir, config, Arc::new(OsFileSystem), Some(queues))
     }
 
     /// Wherever its queues are; they stay there.
     pub(crate) fn open_with(
         dir: &Path,
-        config: Config,
-        files: Arc<dyn Files>,
-    ) -> Result<(Store, OpenReport), OpenError> {
-        Self::open_any(dir, config, files, None)
+        config: StoreConfig,
+        files: Arc<dyn FileSystem>,
+    ) -> Result<(Store, StoreOpenReport), StoreOpenError> {
+        Self::open_inner(dir, config, files, None)
     }
 
-    fn open_any(
+    fn open_inner(
         dir: &Path,
-        config: Config,
-        files: Arc<dyn Files>,
+        config: StoreConfig,
+        files: Arc<dyn FileSystem>,
         queues: Option<Box<dyn QueueBackend>>,
-    ) -> Result<(Store, OpenReport), OpenError> {
+    ) -> Result<(Store, StoreOpenReport), StoreOpenError> {
         let started = Instant::now();
         config.check()?;
-        let (lock, is_new) = directory::take(dir)?;
+        let (lock, is_new) = directory::lock_or_create(dir)?;
         let log_dir = dir.join(directory::LOG);
-        let (keyed, mut warnings) = Keyed::open(dir, config.cache_bytes)?;
+        let (keyed, mut warnings) = KeyedState::open(dir, config.cache_bytes)?;
         let db = keyed.db()?;
-        let mut catching_up = CatchingUp::new(&db)?;
-        let log_mark = mark::read(dir)?;
+        let mut catching_up = KeyedStateCatchUp::new(&db)?;
+        let log_mark = log_mark::read(dir)?;
         warnings.extend(log_mark.problem);
         directory::check_queues_owner(dir, log_mark.queues_owner)?;
         let recovered =
-            recover::recover(&log_dir, &*files, &log_mark.mark, &mut |lsn, records| {
+            recovery::recover_log(&log_dir, &*files, &log_mark.mark, &mut |lsn, records| {
                 catching_up.add(lsn, records)
             })?;
         let applied_lsn = catching_up.finish()?;
-        directory::settle(&log_dir, &*files, &recovered)?;
+        directory::apply_recovery(&log_dir, &*files, &recovered)?;
         let owner = directory::queues_owner_mark(dir)?;
-        let log_marks = LogMarks::create(dir, recovered.mark(), owner)?;
+        let log_marks = LogMarksFile::create(dir, recovered.log_mark(), owner)?;
         let free_bytes = files.free_bytes(&log_dir).unwrap_or(0);
-        keyed.write_replayed(free_bytes.saturating_sub(config.min_free_bytes))?;
-        let cut = recovered.cut.as_ref();
+        keyed.flush_replayed(free_bytes.saturating_sub(config.min_free_bytes))?;
+        let cut = recovered.truncation.as_ref();
         let (outside, summaries) = match queues {
             Some(queues) => {
                 let (outside, summaries) = open_queues(dir, &recovered, queues)?;
@@ -205,33 +208,33 @@ impl Store {
             None => (recovered.index.messages(), recovered.index.sessions()),
             Some(outside) => (outside.messages(), outside.sessions()),
         };
-        let report = OpenReport {
+        let report = StoreOpenReport {
             is_new,
             queued_messages,
             queued_sessions: queued_sessions as u64,
             segments: recovered.segments.len() as u64,
             log_bytes: recovered.segments.iter().map(|segment| segment.used).sum(),
-            cut_bytes: cut.map_or(0, |cut| cut.bytes),
-            cut: cut.map(ToString::to_string),
+            truncated_bytes: cut.map_or(0, |cut| cut.bytes),
+            truncation: cut.map(ToString::to_string),
             warnings,
             duration_ms: started.elapsed().as_millis() as u64,
         };
         let keyed = Arc::new(keyed);
-        let inner = Inner {
+        let inner = StoreInner {
             config,
             objects: Objects::new(Arc::clone(&keyed)),
             keyed,
             shared: Arc::default(),
             files,
             log_dir,
-            opened: Mutex::new(Some(Opened {
+            recovered_store: Mutex::new(Some(RecoveredStore {
                 recovered,
                 log_marks,
                 applied_lsn,
-                outside,
+                external_queues: outside,
                 summaries,
             })),
-            running: Mutex::default(),
+            threads: Mutex::default(),
             _lock: lock,
         };
         let store = Store {
@@ -241,13 +244,13 @@ impl Store {
     }
 
     /// Starts the writer. What was submitted before is written now.
-    pub fn start(&self, owner: Arc<dyn Owner>) -> io::Result<()> {
+    pub fn start(&self, owner: Arc<dyn StoreObserver>) -> io::Result<()> {
         let inner = &*self.inner;
-        let mut running = lock(&inner.running);
-        let Some(opened) = lock(&inner.opened).take() else {
+        let mut running = lock(&inner.threads);
+        let Some(opened) = lock(&inner.recovered_store).take() else {
             return Err(io::Error::other("the store was started before"));
         };
-        *running = Some(inner.run(opened, owner)?);
+        *running = Some(inner.spawn_threads(opened, owner)?);
         Ok(())
     }
 
@@ -256,7 +259,7 @@ impl Store {
     /// # Panics
     ///
     /// If the batch has 1 GiB or more.
-    pub fn submit(&self, shard: u16, batch: Batch) {
+    pub fn submit(&self, shard: u16, batch: StoreBatch) {
         assert!(
             batch.size() < MAX_BATCH_BYTES,
             "a batch has less than 1 GiB"
@@ -264,20 +267,20 @@ impl Store {
         assert!(shard != u16::MAX, "shards are numbered from 0 to 65,534");
         self.inner
             .shared
-            .submit(shard, Request::Batch(shard, batch));
+            .submit(shard, StoreRequest::Batch(shard, batch));
     }
 
-    /// Asks for messages of a session; [`Owner::fetched`] answers. Sees every batch this shard submitted before. A message
+    /// Asks for messages of a session; [`StoreObserver::on_fetched`] answers. Sees every batch this shard submitted before. A message
     /// that cannot be read from the disk is given with an empty body and without being `released`.
-    pub fn fetch(&self, shard: u16, fetch: Fetch) {
+    pub fn fetch(&self, shard: u16, fetch: QueueFetch) {
         self.inner
             .shared
-            .submit(shard, Request::Fetch(shard, fetch));
+            .submit(shard, StoreRequest::Fetch(shard, fetch));
     }
 
     /// An empty batch, with memory of an earlier one if there is any.
-    pub fn spare(&self) -> Batch {
-        self.inner.shared.spare()
+    pub fn recycled_batch(&self) -> StoreBatch {
+        self.inner.shared.recycled_batch()
     }
 
     /// Bytes submitted and not logged yet.
@@ -286,18 +289,18 @@ impl Store {
     }
 
     /// Whether more waits for the log than should: publishers are to wait.
-    pub fn is_behind(&self) -> bool {
+    pub fn is_overloaded(&self) -> bool {
         self.pending_bytes() > self.inner.config.max_pending_bytes
     }
 
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> StoreHealth {
         self.inner.shared.health()
     }
 
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> StoreStats {
         let counters = &self.inner.shared.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Stats {
+        StoreStats {
             segments: get(&counters.segments),
             log_bytes: get(&counters.log_bytes),
             live_bytes: get(&counters.live_bytes),
@@ -319,12 +322,16 @@ impl Store {
 
     /// Calls `each` with every key and value of a space, in order of the keys. At start: later, the newest batches may be
     /// missing.
-    pub fn scan(&self, space: Space, each: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), Error> {
+    pub fn scan(
+        &self,
+        space: StateKind,
+        each: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), StoreError> {
         let db = self.inner.keyed.db()?;
-        for item in db.space(space).iter() {
+        for item in db.keyspace(space).iter() {
             let (key, value) = item
                 .into_inner()
-                .map_err(Error::keyed("read its keyed state"))?;
+                .map_err(StoreError::keyed_error("read its keyed state"))?;
             each(&key, &value);
         }
         Ok(())
@@ -335,18 +342,18 @@ impl Store {
     /// A value so new that it has not left the log for the keyed state is not seen. May block.
     pub fn prune(
         &self,
-        space: Space,
+        space: StateKind,
         keys: &mut dyn Iterator<Item = &[u8]>,
         is_unwanted: &mut dyn FnMut(&[u8]) -> bool,
-    ) -> Result<u64, Error> {
+    ) -> Result<u64, StoreError> {
         let keyed = &self.inner.keyed;
-        let pruned = keyed.healthy()?.prune(space, keys, is_unwanted);
-        pruned.inspect_err(|_| keyed.failed())
+        let pruned = keyed.healthy_db()?.prune(space, keys, is_unwanted);
+        pruned.inspect_err(|_| keyed.mark_failed())
     }
 
     /// What waits for a session; `None` if nothing does. Before [`start`](Self::start) only.
     pub fn queue(&self, session: u64) -> Option<QueueSummary> {
-        let opened = lock(&self.inner.opened);
+        let opened = lock(&self.inner.recovered_store);
         let opened = opened.as_ref()?;
         match &opened.summaries {
             None => opened.recovered.index.summary(session),
@@ -356,7 +363,7 @@ impl Store {
 
     /// The sessions something waits for. Before [`start`](Self::start) only.
     pub fn queued_sessions(&self) -> Vec<u64> {
-        let opened = lock(&self.inner.opened);
+        let opened = lock(&self.inner.recovered_store);
         let Some(opened) = &*opened else {
             return Vec::new();
         };
@@ -379,7 +386,9 @@ impl Store {
     pub fn compact(&self) {
         let shared = &self.inner.shared;
         shared.is_compacting.store(true, Ordering::Release);
-        shared.compaction_wanted.store(true, Ordering::Release);
+        shared
+            .is_compaction_requested
+            .store(true, Ordering::Release);
         shared.wake();
     }
 
@@ -388,7 +397,7 @@ impl Store {
     }
 
     /// Has the LSM library write everything anew, without what was replaced or removed.
-    pub(crate) fn compact_keyed(&self) -> Result<(), Error> {
+    pub(crate) fn compact_keyed(&self) -> Result<(), StoreError> {
         self.inner.keyed.db()?.compact()
     }
 
@@ -402,42 +411,46 @@ impl Store {
 #[cfg(test)]
 impl Store {
     pub(crate) fn is_all_synced(&self) -> bool {
-        let running = lock(&self.inner.running);
+        let running = lock(&self.inner.threads);
         running
             .as_ref()
-            .is_some_and(|running| running.keeper.0.is_clean())
+            .is_some_and(|running| running.maintenance.0.is_all_synced())
     }
 
     /// As if a write of the LSM library had failed.
     pub(crate) fn fail_keyed_state(&self) {
-        self.inner.keyed.failed();
+        self.inner.keyed.mark_failed();
     }
 }
 
-impl Inner {
-    fn run(&self, opened: Opened, owner: Arc<dyn Owner>) -> io::Result<Running> {
-        let Opened {
+impl StoreInner {
+    fn spawn_threads(
+        &self,
+        opened: RecoveredStore,
+        owner: Arc<dyn StoreObserver>,
+    ) -> io::Result<StoreThreads> {
+        let RecoveredStore {
             recovered,
             log_marks,
             applied_lsn,
-            outside,
+            external_queues: outside,
             summaries: _,
         } = opened;
         // The keyed state may know frames that the log lost in a power failure; their numbers are not used again.
         let written_lsn = recovered.last_lsn.max(applied_lsn);
-        let synced = Mark {
+        let synced = LogPosition {
             lsn: written_lsn,
             segment: recovered.next_id,
             offset: 0,
         };
         let (shared, files) = (&self.shared, &self.files);
-        let keeper = Arc::new(Keeper::new(
+        let keeper = Arc::new(LogMaintenance::new(
             Arc::clone(shared),
             Arc::clone(files),
             self.log_dir.clone(),
             self.config.clone(),
             synced,
-            (log_marks, recovered.mark().first_segment),
+            (log_marks, recovered.log_mark().first_segment),
         ));
         let applier = Arc::new(Applier::new(
             Arc::clone(&keeper),
@@ -447,45 +460,45 @@ impl Inner {
             self.config.fsync,
             applied_lsn,
         ));
-        let place = Place {
+        let place = SegmentDirectory {
             dir: self.log_dir.clone(),
             files: Arc::clone(files),
             segment_bytes: u64::from(self.config.segment_bytes),
         };
         let (jobs, jobs_taken) = mpsc::channel();
         let open_pages = Arc::new(AtomicUsize::new(0));
-        let reader = Reader {
+        let reader = LogReader {
             shared: Arc::clone(shared),
-            owner: Arc::clone(&owner),
+            observer: Arc::clone(&owner),
             jobs: jobs_taken,
             open_pages: Arc::clone(&open_pages),
         };
-        let writer = Writer::new(writer::Start {
+        let writer = LogWriter::new(writer::LogWriterParts {
             shared: Arc::clone(shared),
             config: self.config.clone(),
-            owner,
+            observer: owner,
             segments: Segments::new(place, recovered.segments, recovered.next_id),
             index: recovered.index,
-            keeper: Arc::clone(&keeper),
+            maintenance: Arc::clone(&keeper),
             applier: Arc::clone(&applier),
             jobs,
             open_pages,
             written_lsn,
             recovered_lsn: recovered.last_lsn,
-            outside,
+            external_queues: outside,
         });
-        if self.keyed.has_unverified() {
+        if self.keyed.has_unverified_tables() {
             let (keyed, shared) = (Arc::clone(&self.keyed), Arc::clone(shared));
             // It ends by itself; nobody waits for it.
             spawn("store-verifier", move || {
-                keyed.verify_rest(&shared.is_stopping)
+                keyed.verify_remaining_tables(&shared.is_stopping)
             })?;
         }
         // A store that starts on a full disk says so from the beginning.
-        keeper.look_at_room();
+        keeper.check_free_space();
         let (keeps, applies) = (Arc::clone(&keeper), Arc::clone(&applier));
-        Ok(Running {
-            keeper: (keeper, spawn("store-keeper", move || keeps.run())?),
+        Ok(StoreThreads {
+            maintenance: (keeper, spawn("store-keeper", move || keeps.run())?),
             applier: (applier, spawn("store-applier", move || applies.run())?),
             reader: spawn("store-reader", move || reader.run())?,
             writer: spawn("store-writer", move || writer.run())?,
@@ -493,27 +506,27 @@ impl Inner {
     }
 
     fn close(&self) {
-        let Some(running) = lock(&self.running).take() else {
+        let Some(running) = lock(&self.threads).take() else {
             return;
         };
         self.shared.is_stopping.store(true, Ordering::Release);
         self.shared.wake();
         // In this order: the log is written, then on disk, then in the keyed state.
-        join(running.writer);
-        let (keeper, keeper_thread) = running.keeper;
+        join_thread(running.writer);
+        let (keeper, keeper_thread) = running.maintenance;
         keeper.stop();
-        join(keeper_thread);
+        join_thread(keeper_thread);
         let (applier, applier_thread) = running.applier;
         applier.stop();
-        join(applier_thread);
-        join(running.reader);
-        if let Err(error) = self.keyed.mark() {
+        join_thread(applier_thread);
+        join_thread(running.reader);
+        if let Err(error) = self.keyed.update_mark() {
             tracing::warn!(%error, "the mark of the keyed state was not written");
         }
     }
 }
 
-impl Drop for Inner {
+impl Drop for StoreInner {
     fn drop(&mut self) {
         self.close();
     }
@@ -522,12 +535,12 @@ impl Drop for Inner {
 /// Takes over the queues in another server.
 fn open_queues(
     dir: &Path,
-    recovered: &Recovered,
+    recovered: &RecoveredLog,
     mut queues: Box<dyn QueueBackend>,
-) -> Result<(Outside, Summaries), OpenError> {
+) -> Result<(ExternalQueues, QueueSummaries), StoreOpenError> {
     let messages = recovered.index.messages();
     if messages > 0 {
-        return Err(OpenError::Elsewhere {
+        return Err(StoreOpenError::QueuesElsewhere {
             found: format!(
                 "{messages} queued messages are in the embedded log of {}, and queues are to be in {}",
                 dir.display(),
@@ -540,20 +553,20 @@ fn open_queues(
     }
     let known = directory::queues_owner(dir)?;
     let is_new = known.is_none();
-    let owner = known.unwrap_or_else(directory::new_owner);
+    let owner = known.unwrap_or_else(directory::generate_owner_name);
     if is_new {
         directory::write_queues_owner(dir, &owner)?;
     }
-    let mut summaries = Summaries::default();
+    let mut summaries = QueueSummaries::default();
     let last_number = queues
         .recover(&owner, &mut |session, summary| {
             summaries.insert(session, summary);
         })
         .map_err(|source| {
             if is_new {
-                directory::forget_queues_owner(dir);
+                directory::remove_queues_owner(dir);
             }
-            OpenError::Queues {
+            StoreOpenError::Queues {
                 server: queues.name(),
                 source,
             }
@@ -561,15 +574,15 @@ fn open_queues(
     let counts = summaries.iter();
     let counts = counts.filter(|(_, summary)| summary.messages > 0);
     let counts = counts.map(|(&session, summary)| (session, summary.messages));
-    let outside = Outside::new(queues, last_number, counts.collect());
+    let outside = ExternalQueues::new(queues, last_number, counts.collect());
     Ok((outside, summaries))
 }
 
 /// Queues are to be in the log, but were in another server.
-fn refuse_other_queues(dir: &Path) -> Result<(), OpenError> {
+fn check_queues_location(dir: &Path) -> Result<(), StoreOpenError> {
     match directory::queues_owner(dir)? {
         None => Ok(()),
-        Some(owner) => Err(OpenError::Elsewhere {
+        Some(owner) => Err(StoreOpenError::QueuesElsewhere {
             found: format!(
                 "the queued messages of {} are in another server (owner {owner} there)",
                 dir.display()
@@ -586,22 +599,22 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHand
     std::thread::Builder::new().name(name.to_owned()).spawn(run)
 }
 
-fn join(thread: JoinHandle<()>) {
+fn join_thread(thread: JoinHandle<()>) {
     if thread.join().is_err() {
         tracing::error!("a thread of the store has panicked");
     }
 }
 
 /// Gives the keyed state what the log knows and it does not.
-struct CatchingUp<'a> {
-    db: &'a Db,
+struct KeyedStateCatchUp<'a> {
+    db: &'a KeyedDatabase,
     applied_lsn: u64,
-    write: Write<'a>,
+    write: KeyedWrite<'a>,
     last_lsn: u64,
 }
 
-impl<'a> CatchingUp<'a> {
-    fn new(db: &'a Db) -> Result<Self, Error> {
+impl<'a> KeyedStateCatchUp<'a> {
+    fn new(db: &'a KeyedDatabase) -> Result<Self, StoreError> {
         let applied_lsn = db.applied_lsn()?;
         Ok(Self {
             db,
@@ -611,7 +624,7 @@ impl<'a> CatchingUp<'a> {
         })
     }
 
-    fn add(&mut self, lsn: u64, records: &[u8]) -> Result<(), Error> {
+    fn add(&mut self, lsn: u64, records: &[u8]) -> Result<(), StoreError> {
         if lsn <= self.last_lsn {
             return Ok(());
         }
@@ -625,7 +638,7 @@ impl<'a> CatchingUp<'a> {
         Ok(())
     }
 
-    fn finish(self) -> Result<u64, Error> {
+    fn finish(self) -> Result<u64, StoreError> {
         if self.last_lsn > self.applied_lsn {
             self.write.commit(self.last_lsn)?;
         }

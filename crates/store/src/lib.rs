@@ -1,6 +1,6 @@
 //! What a node keeps on disk: keyed state and configuration objects in an LSM library, queued messages in a log of its own.
 //!
-//! - [`Store`] is one data directory. Shards [`submit`](Store::submit) one [`Batch`] per turn and learn from their [`Owner`]
+//! - [`Store`] is one data directory. Shards [`submit`](Store::submit) one [`StoreBatch`] per turn and learn from their [`StoreObserver`]
 //!   when it is in the log; only then do acknowledgements leave.
 //! - [`Objects`] are configuration: users, rules, connectors ... and journals such as the audit log.
 //! - [`Tables`] are for what crates above keep by the million: devices.
@@ -39,28 +39,28 @@
 extern crate self as store;
 
 mod backend;
+mod backup;
 mod batch;
 mod config;
 mod directory;
 mod error;
 mod handle;
-mod journal;
-mod keyed;
+mod keyed_state;
 mod log;
+mod object_journal;
 mod objects;
 mod queue;
-mod rows;
+mod row_spool;
 mod state;
 mod tables;
 pub mod tools;
-mod transfer;
 
-pub use backend::{BackendError, EntryChange, Group, NewEntry, NewMessage, QueueBackend};
-pub use batch::{Batch, Space};
-pub use config::{Config, Fsync, ParseFsyncError};
-pub use error::{Error, ObjectError, OpenError};
-pub use handle::{Health, OpenReport, Owner, Stats, Store};
-pub use objects::{Change, Expected, Object, Objects, WeakObjects};
-pub use queue::{Fetch, Page, QueueSummary, Stored};
+pub use backend::{BackendError, EntryChange, NewEntry, NewMessage, QueueBackend, QueueGroup};
+pub use backup::{ImportError, ImportMode, ImportReport};
+pub use batch::{StateKind, StoreBatch};
+pub use config::{Fsync, ParseFsyncError, StoreConfig};
+pub use error::{ObjectError, StoreError, StoreOpenError};
+pub use handle::{Store, StoreHealth, StoreObserver, StoreOpenReport, StoreStats};
+pub use objects::{ExpectedVersion, Object, ObjectChange, Objects, WeakObjects};
+pub use queue::{QueueEntry, QueueFetch, QueuePage, QueueSummary};
 pub use tables::{Durability, Table, TableBatch, Tables};
-pub use transfer::{ImportError, ImportMode, Imported};

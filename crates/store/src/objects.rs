@@ -10,8 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
-use crate::error::{Error, ObjectError};
-use crate::keyed::{Db, Keyed};
+use crate::error::{ObjectError, StoreError};
+use crate::keyed_state::{KeyedDatabase, KeyedState};
 use crate::tables::Tables;
 
 const COUNTER: &[u8] = b"object_version";
@@ -34,7 +34,7 @@ pub struct Object {
 
 /// What must be there for a change to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expected {
+pub enum ExpectedVersion {
     /// Whatever.
     Any,
     /// No such object.
@@ -45,24 +45,24 @@ pub enum Expected {
 
 /// An object was changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct ObjectChange {
     pub kind: String,
     pub id: String,
     /// 0: deleted.
     pub version: u64,
 }
 
-type Listener = Box<dyn Fn(&Change) + Send + Sync>;
+type ObjectObserver = Box<dyn Fn(&ObjectChange) + Send + Sync>;
 
 /// The configuration objects and journals of a store. Calls read and write files: not for a shard's thread.
 #[derive(Clone)]
 pub struct Objects {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<ObjectsInner>,
 }
 
 /// Objects that do not keep their store open.
 #[derive(Clone)]
-pub struct WeakObjects(std::sync::Weak<Inner>);
+pub struct WeakObjects(std::sync::Weak<ObjectsInner>);
 
 impl WeakObjects {
     /// `None`: the store is closed.
@@ -72,32 +72,32 @@ impl WeakObjects {
     }
 }
 
-pub(crate) struct Inner {
-    keyed: Arc<Keyed>,
+pub(crate) struct ObjectsInner {
+    keyed: Arc<KeyedState>,
     /// They go into the same backup.
     tables: Tables,
     /// One change at a time.
-    writing: Mutex<Writing>,
+    writing: Mutex<ObjectWriteState>,
     /// Taken before `writing` is let go, so that changes are told in the order they were made.
-    telling: Mutex<()>,
-    listeners: RwLock<Vec<Listener>>,
+    notify_lock: Mutex<()>,
+    observers: RwLock<Vec<ObjectObserver>>,
 }
 
 #[derive(Default)]
-pub(crate) struct Writing {
+pub(crate) struct ObjectWriteState {
     /// Per journal, the number of its first entry and of the next.
     pub(crate) journals: HashMap<String, (u64, u64)>,
 }
 
 impl Objects {
-    pub(crate) fn new(keyed: Arc<Keyed>) -> Self {
+    pub(crate) fn new(keyed: Arc<KeyedState>) -> Self {
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(ObjectsInner {
                 tables: Tables::new(Arc::clone(&keyed)),
                 keyed,
                 writing: Mutex::default(),
-                telling: Mutex::default(),
-                listeners: RwLock::default(),
+                notify_lock: Mutex::default(),
+                observers: RwLock::default(),
             }),
         }
     }
@@ -111,17 +111,17 @@ impl Objects {
         &self.inner.tables
     }
 
-    pub(crate) fn db(&self) -> Result<Arc<Db>, Error> {
+    pub(crate) fn db(&self) -> Result<Arc<KeyedDatabase>, StoreError> {
         self.inner.keyed.db()
     }
 
-    pub(crate) fn writing(&self) -> MutexGuard<'_, Writing> {
+    pub(crate) fn lock_writes(&self) -> MutexGuard<'_, ObjectWriteState> {
         let writing = self.inner.writing.lock();
         writing.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The object, if there is one.
-    pub fn get(&self, kind: &str, id: &str) -> Result<Option<Object>, Error> {
+    pub fn get(&self, kind: &str, id: &str) -> Result<Option<Object>, StoreError> {
         read(&*self.db()?, kind, id)
     }
 
@@ -131,19 +131,19 @@ impl Objects {
         kind: &str,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<Object>, Error> {
+    ) -> Result<Vec<Object>, StoreError> {
         let db = self.db()?;
         // A NUL cannot be in an id, so that this is the first key behind `after`.
         let from = match after {
-            Some(id) => Bound::Excluded(key_of(kind, id)),
-            None => Bound::Included(key_of(kind, "")),
+            Some(id) => Bound::Excluded(object_key(kind, id)),
+            None => Bound::Included(object_key(kind, "")),
         };
         let to = Bound::Excluded([kind.as_bytes(), b"\x01"].concat());
         let mut found = Vec::new();
         for item in db.objects.range((from, to)).take(limit) {
             let (key, value) = item
                 .into_inner()
-                .map_err(Error::keyed("list configuration objects"))?;
+                .map_err(StoreError::keyed_error("list configuration objects"))?;
             found.push(decode(&key, &value)?);
         }
         Ok(found)
@@ -155,10 +155,10 @@ impl Objects {
         kind: &str,
         id: &str,
         value: Value,
-        expected: Expected,
+        expected: ExpectedVersion,
     ) -> Result<Object, ObjectError> {
         check_names(kind, id)?;
-        let writing = self.writing();
+        let writing = self.lock_writes();
         let db = self.db()?;
         let current = read(&db, kind, id)?;
         check_expected(expected, current.as_ref().map(|object| object.version))?;
@@ -173,16 +173,21 @@ impl Objects {
         };
         let encoded = encode(&object)?;
         let mut batch = db.database.batch();
-        batch.insert(&db.objects, key_of(kind, id), encoded);
+        batch.insert(&db.objects, object_key(kind, id), encoded);
         batch.insert(&db.meta, COUNTER, object.version.to_le_bytes());
         self.commit(batch)?;
-        self.tell(writing, &[change_of(&object)]);
+        self.notify_observers(writing, &[change_from_object(&object)]);
         Ok(object)
     }
 
     /// Removes an object; `false` if there was none. On disk when this returns.
-    pub fn delete(&self, kind: &str, id: &str, expected: Expected) -> Result<bool, ObjectError> {
-        let writing = self.writing();
+    pub fn delete(
+        &self,
+        kind: &str,
+        id: &str,
+        expected: ExpectedVersion,
+    ) -> Result<bool, ObjectError> {
+        let writing = self.lock_writes();
         let db = self.db()?;
         let current = read(&db, kind, id)?;
         check_expected(expected, current.as_ref().map(|object| object.version))?;
@@ -190,41 +195,45 @@ impl Objects {
             return Ok(false);
         }
         let mut batch = db.database.batch();
-        batch.remove(&db.objects, key_of(kind, id));
+        batch.remove(&db.objects, object_key(kind, id));
         let version = last_version(&db)? + 1;
         batch.insert(&db.meta, COUNTER, version.to_le_bytes());
         self.commit(batch)?;
-        let change = Change {
+        let change = ObjectChange {
             kind: kind.to_owned(),
             id: id.to_owned(),
             version: 0,
         };
-        self.tell(writing, &[change]);
+        self.notify_observers(writing, &[change]);
         Ok(true)
     }
 
     /// Calls `listener` after each change, when it is on disk, on the thread that made it and in the order of the changes.
     /// It may read objects, and must not change any.
-    pub fn on_change(&self, listener: Box<dyn Fn(&Change) + Send + Sync>) {
-        let listeners = self.inner.listeners.write();
+    pub fn observe_changes(&self, listener: Box<dyn Fn(&ObjectChange) + Send + Sync>) {
+        let listeners = self.inner.observers.write();
         listeners
             .unwrap_or_else(PoisonError::into_inner)
             .push(listener);
     }
 
-    pub(crate) fn commit(&self, batch: fjall::OwnedWriteBatch) -> Result<(), Error> {
+    pub(crate) fn commit(&self, batch: fjall::OwnedWriteBatch) -> Result<(), StoreError> {
         let durable = batch.durability(Some(fjall::PersistMode::SyncData));
         durable.commit().map_err(|error| {
-            self.inner.keyed.failed();
-            Error::keyed("write configuration objects")(error)
+            self.inner.keyed.mark_failed();
+            StoreError::keyed_error("write configuration objects")(error)
         })
     }
 
-    pub(crate) fn tell(&self, writing: MutexGuard<'_, Writing>, changes: &[Change]) {
-        let telling = self.inner.telling.lock();
+    pub(crate) fn notify_observers(
+        &self,
+        writing: MutexGuard<'_, ObjectWriteState>,
+        changes: &[ObjectChange],
+    ) {
+        let telling = self.inner.notify_lock.lock();
         let _telling = telling.unwrap_or_else(PoisonError::into_inner);
         drop(writing);
-        let listeners = self.inner.listeners.read();
+        let listeners = self.inner.observers.read();
         let listeners = listeners.unwrap_or_else(PoisonError::into_inner);
         for change in changes {
             listeners.iter().for_each(|listener| listener(change));
@@ -232,19 +241,19 @@ impl Objects {
     }
 }
 
-pub(crate) fn change_of(object: &Object) -> Change {
-    Change {
+pub(crate) fn change_from_object(object: &Object) -> ObjectChange {
+    ObjectChange {
         kind: object.kind.clone(),
         id: object.id.clone(),
         version: object.version,
     }
 }
 
-fn check_expected(expected: Expected, current: Option<u64>) -> Result<(), ObjectError> {
+fn check_expected(expected: ExpectedVersion, current: Option<u64>) -> Result<(), ObjectError> {
     let is_as_expected = match expected {
-        Expected::Any => true,
-        Expected::Absent => current.is_none(),
-        Expected::Version(version) => current == Some(version),
+        ExpectedVersion::Any => true,
+        ExpectedVersion::Absent => current.is_none(),
+        ExpectedVersion::Version(version) => current == Some(version),
     };
     if is_as_expected {
         Ok(())
@@ -258,46 +267,50 @@ pub(crate) fn check_names(kind: &str, id: &str) -> Result<(), ObjectError> {
     if kind.is_empty() || kind.len() > MAX_KIND || !kind.bytes().all(is_word) {
         return Err(ObjectError::Invalid {
             field: "the kind",
-            found: shorten(kind),
+            found: truncate_for_error(kind),
             expected: "1 to 64 of a-z, 0-9 and _",
         });
     }
     if id.is_empty() || id.len() > MAX_ID || id.contains('\0') {
         return Err(ObjectError::Invalid {
             field: "the id",
-            found: shorten(id),
+            found: truncate_for_error(id),
             expected: "1 to 512 bytes without NUL",
         });
     }
     Ok(())
 }
 
-fn shorten(text: &str) -> String {
+fn truncate_for_error(text: &str) -> String {
     let start: String = text.chars().take(80).collect();
     format!("{start:?}")
 }
 
-pub(crate) fn last_version(db: &Db) -> Result<u64, Error> {
+pub(crate) fn last_version(db: &KeyedDatabase) -> Result<u64, StoreError> {
     let stored = db.meta.get(COUNTER);
-    let stored = stored.map_err(Error::keyed("read configuration objects"))?;
+    let stored = stored.map_err(StoreError::keyed_error("read configuration objects"))?;
     Ok(stored.map_or(0, |bytes| u64_at(&bytes, 0)))
 }
 
 /// The write of a batch's counter, for those who write many objects at once.
-pub(crate) fn put_last_version(db: &Db, batch: &mut fjall::OwnedWriteBatch, version: u64) {
+pub(crate) fn put_last_version(
+    db: &KeyedDatabase,
+    batch: &mut fjall::OwnedWriteBatch,
+    version: u64,
+) {
     batch.insert(&db.meta, COUNTER, version.to_le_bytes());
 }
 
-pub(crate) fn read(db: &Db, kind: &str, id: &str) -> Result<Option<Object>, Error> {
-    let key = key_of(kind, id);
+pub(crate) fn read(db: &KeyedDatabase, kind: &str, id: &str) -> Result<Option<Object>, StoreError> {
+    let key = object_key(kind, id);
     let stored = db.objects.get(&key);
-    match stored.map_err(Error::keyed("read configuration objects"))? {
+    match stored.map_err(StoreError::keyed_error("read configuration objects"))? {
         Some(value) => decode(&key, &value).map(Some),
         None => Ok(None),
     }
 }
 
-pub(crate) fn key_of(kind: &str, id: &str) -> Vec<u8> {
+pub(crate) fn object_key(kind: &str, id: &str) -> Vec<u8> {
     [kind.as_bytes(), b"\0", id.as_bytes()].concat()
 }
 
@@ -318,8 +331,8 @@ pub(crate) fn encode(object: &Object) -> Result<Vec<u8>, ObjectError> {
     Ok(bytes)
 }
 
-pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Object, Error> {
-    let damaged = |detail: &str| Error::Damaged {
+pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Object, StoreError> {
+    let damaged = |detail: &str| StoreError::Damaged {
         what: format!("object {:?}", String::from_utf8_lossy(key)),
         detail: detail.to_owned(),
     };

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 /// Asks for the messages of a session in the order of their sequence numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fetch {
+pub struct QueueFetch {
     pub session: u64,
     /// The first sequence number wanted.
     pub from_seq: u64,
@@ -13,19 +13,19 @@ pub struct Fetch {
     pub max_bytes: u32,
 }
 
-/// The answer to a [`Fetch`].
+/// The answer to a [`QueueFetch`].
 #[derive(Debug, Clone)]
-pub struct Page {
+pub struct QueuePage {
     pub session: u64,
     /// In order of sequence number; at least one if there is one.
-    pub entries: Vec<Stored>,
+    pub entries: Vec<QueueEntry>,
     /// Nothing waited behind these when the page was made.
     pub is_last: bool,
 }
 
 /// One message that waits for a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stored {
+pub struct QueueEntry {
     pub seq: u64,
     /// 0: not sent yet.
     pub packet_id: u16,

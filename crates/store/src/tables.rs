@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use fjall::{Database, Keyspace, OwnedWriteBatch, PersistMode};
 use foldhash::fast::RandomState;
 
-use crate::error::Error;
-use crate::keyed::{Db, Keyed, keyspace_options};
+use crate::error::StoreError;
+use crate::keyed_state::{KeyedDatabase, KeyedState, keyspace_options};
 
 /// Before the name of a table in the library.
 const PREFIX: &str = "table_";
@@ -21,13 +21,13 @@ const MAX_TABLES: usize = 64;
 
 /// The tables of an open database.
 #[derive(Default)]
-pub(crate) struct Keyspaces {
+pub(crate) struct TableKeyspaces {
     open: RwLock<HashMap<Box<str>, Keyspace, RandomState>>,
 }
 
-impl Keyspaces {
+impl TableKeyspaces {
     /// Finds those that are there; opening one is a matter of some milliseconds.
-    pub(crate) fn open(database: &Database) -> Result<Self, Error> {
+    pub(crate) fn open(database: &Database) -> Result<Self, StoreError> {
         let keyspaces = Self::default();
         for name in database.list_keyspace_names() {
             if let Some(table) = name.strip_prefix(PREFIX) {
@@ -37,7 +37,7 @@ impl Keyspaces {
         Ok(keyspaces)
     }
 
-    pub(crate) fn get(&self, database: &Database, name: &str) -> Result<Keyspace, Error> {
+    pub(crate) fn get(&self, database: &Database, name: &str) -> Result<Keyspace, StoreError> {
         {
             let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
             if let Some(keyspace) = open.get(name) {
@@ -50,13 +50,13 @@ impl Keyspaces {
         }
         let keyspace = database
             .keyspace(&format!("{PREFIX}{name}"), keyspace_options)
-            .map_err(Error::keyed("open a table"))?;
+            .map_err(StoreError::keyed_error("open a table"))?;
         open.insert(name.into(), keyspace.clone());
         Ok(keyspace)
     }
 
     /// In the order of their names.
-    pub(crate) fn all(&self) -> Vec<(Box<str>, Keyspace)> {
+    pub(crate) fn list(&self) -> Vec<(Box<str>, Keyspace)> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let tables = open.iter();
         let tables = tables.map(|(name, keyspace)| (name.clone(), keyspace.clone()));
@@ -66,19 +66,19 @@ impl Keyspaces {
     }
 }
 
-type Listener = Box<dyn Fn() + Send + Sync>;
+type RestoreObserver = Box<dyn Fn() + Send + Sync>;
 
 /// The tables of a store.
 #[derive(Clone)]
 pub struct Tables {
-    keyed: Arc<Keyed>,
-    restored: Arc<Mutex<Vec<Listener>>>,
+    keyed: Arc<KeyedState>,
+    restore_observers: Arc<Mutex<Vec<RestoreObserver>>>,
 }
 
 /// One table.
 #[derive(Clone)]
 pub struct Table {
-    keyed: Arc<Keyed>,
+    keyed: Arc<KeyedState>,
     name: Box<str>,
 }
 
@@ -93,16 +93,16 @@ pub enum Durability {
 
 /// Changes that are made together.
 pub struct TableBatch {
-    keyed: Arc<Keyed>,
-    db: Arc<Db>,
+    keyed: Arc<KeyedState>,
+    db: Arc<KeyedDatabase>,
     batch: OwnedWriteBatch,
 }
 
 impl Tables {
-    pub(crate) fn new(keyed: Arc<Keyed>) -> Self {
+    pub(crate) fn new(keyed: Arc<KeyedState>) -> Self {
         Self {
             keyed,
-            restored: Arc::default(),
+            restore_observers: Arc::default(),
         }
     }
 
@@ -111,15 +111,15 @@ impl Tables {
     /// # Panics
     ///
     /// If the name is not 1 to 48 of a-z, 0-9 and _: names of tables are part of the program.
-    pub fn table(&self, name: &str) -> Result<Table, Error> {
+    pub fn table(&self, name: &str) -> Result<Table, StoreError> {
         assert!(
-            is_name(name),
+            is_table_name(name),
             "a table's name has 1 to 48 of a-z, 0-9 and _"
         );
         let db = self.keyed.db()?;
-        if db.tables.all().len() >= MAX_TABLES {
+        if db.tables.list().len() >= MAX_TABLES {
             assert!(
-                db.tables.all().iter().any(|(known, _)| **known == *name),
+                db.tables.list().iter().any(|(known, _)| **known == *name),
                 "at most 64 tables"
             );
         }
@@ -130,8 +130,8 @@ impl Tables {
         })
     }
 
-    pub fn batch(&self) -> Result<TableBatch, Error> {
-        let db = self.keyed.healthy()?;
+    pub fn batch(&self) -> Result<TableBatch, StoreError> {
+        let db = self.keyed.healthy_db()?;
         Ok(TableBatch {
             batch: db.database.batch(),
             keyed: Arc::clone(&self.keyed),
@@ -140,38 +140,38 @@ impl Tables {
     }
 
     /// Everything written so far survives a power failure afterwards.
-    pub fn sync(&self) -> Result<(), Error> {
-        let synced = self.keyed.healthy()?.sync();
-        synced.inspect_err(|_| self.keyed.failed())
+    pub fn sync(&self) -> Result<(), StoreError> {
+        let synced = self.keyed.healthy_db()?.sync();
+        synced.inspect_err(|_| self.keyed.mark_failed())
     }
 
     /// Calls `listener` when tables have been replaced by those of a backup: what is known of them does not hold any more.
-    pub fn on_restore(&self, listener: Box<dyn Fn() + Send + Sync>) {
-        let listeners = self.restored.lock();
+    pub fn observe_restores(&self, listener: Box<dyn Fn() + Send + Sync>) {
+        let listeners = self.restore_observers.lock();
         listeners
             .unwrap_or_else(PoisonError::into_inner)
             .push(listener);
     }
 
-    pub(crate) fn tell_restored(&self) {
-        let listeners = self.restored.lock();
+    pub(crate) fn notify_restored(&self) {
+        let listeners = self.restore_observers.lock();
         let listeners = listeners.unwrap_or_else(PoisonError::into_inner);
         listeners.iter().for_each(|listener| listener());
     }
 }
 
-pub(crate) fn is_name(name: &str) -> bool {
+pub(crate) fn is_table_name(name: &str) -> bool {
     let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.bytes().all(is_word)
 }
 
 impl Table {
-    fn keyspace(&self) -> Result<Keyspace, Error> {
+    fn keyspace(&self) -> Result<Keyspace, StoreError> {
         let db = self.keyed.db()?;
         db.tables.get(&db.database, &self.name)
     }
 
-    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         self.get_with(key, <[u8]>::to_vec)
     }
 
@@ -180,15 +180,15 @@ impl Table {
         &self,
         key: &[u8],
         read: impl FnOnce(&[u8]) -> T,
-    ) -> Result<Option<T>, Error> {
+    ) -> Result<Option<T>, StoreError> {
         let found = self.keyspace()?.get(key);
-        let found = found.map_err(Error::keyed("read a table"))?;
+        let found = found.map_err(StoreError::keyed_error("read a table"))?;
         Ok(found.map(|value| read(&value)))
     }
 
-    pub fn has(&self, key: &[u8]) -> Result<bool, Error> {
+    pub fn has(&self, key: &[u8]) -> Result<bool, StoreError> {
         let found = self.keyspace()?.contains_key(key);
-        found.map_err(Error::keyed("read a table"))
+        found.map_err(StoreError::keyed_error("read a table"))
     }
 
     /// Calls `each` with the keys and values that begin with `prefix`, from `from` on if it is given, in their order, until it
@@ -198,7 +198,7 @@ impl Table {
         prefix: &[u8],
         from: Bound<&[u8]>,
         each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<(), Error> {
+    ) -> Result<(), StoreError> {
         let start = match from {
             Bound::Unbounded => Bound::Included(prefix.to_vec()),
             Bound::Included(key) => Bound::Included(key.max(prefix).to_vec()),
@@ -212,7 +212,9 @@ impl Table {
             return Ok(());
         }
         for item in self.keyspace()?.range((start, Bound::Unbounded)) {
-            let (key, value) = item.into_inner().map_err(Error::keyed("read a table"))?;
+            let (key, value) = item
+                .into_inner()
+                .map_err(StoreError::keyed_error("read a table"))?;
             if !key.starts_with(prefix) || !each(&key, &value) {
                 break;
             }
@@ -223,13 +225,13 @@ impl Table {
 
 impl TableBatch {
     /// Sets a value. A key has at most 65,535 bytes.
-    pub fn put(&mut self, table: &Table, key: &[u8], value: &[u8]) -> Result<(), Error> {
+    pub fn put(&mut self, table: &Table, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         let keyspace = self.db.tables.get(&self.db.database, &table.name)?;
         self.batch.insert(&keyspace, key, value);
         Ok(())
     }
 
-    pub fn remove(&mut self, table: &Table, key: &[u8]) -> Result<(), Error> {
+    pub fn remove(&mut self, table: &Table, key: &[u8]) -> Result<(), StoreError> {
         let keyspace = self.db.tables.get(&self.db.database, &table.name)?;
         self.batch.remove(&keyspace, key);
         Ok(())
@@ -244,14 +246,14 @@ impl TableBatch {
     }
 
     /// Makes the changes: all of them or none.
-    pub fn commit(self, durability: Durability) -> Result<(), Error> {
+    pub fn commit(self, durability: Durability) -> Result<(), StoreError> {
         let batch = match durability {
             Durability::Buffered => self.batch,
             Durability::Synced => self.batch.durability(Some(PersistMode::SyncData)),
         };
         batch.commit().map_err(|error| {
-            self.keyed.failed();
-            Error::keyed("write a table")(error)
+            self.keyed.mark_failed();
+            StoreError::keyed_error("write a table")(error)
         })
     }
 }
@@ -259,7 +261,7 @@ impl TableBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Config, Store};
+    use crate::{Store, StoreConfig};
 
     fn keys(table: &Table, prefix: &[u8], from: Bound<&[u8]>) -> Vec<Vec<u8>> {
         let mut keys = Vec::new();
@@ -275,7 +277,7 @@ mod tests {
     fn tables_are_there_after_the_store_was_closed() {
         let dir = tempfile::tempdir().unwrap();
         {
-            let (store, _) = Store::open(dir.path(), Config::default()).unwrap();
+            let (store, _) = Store::open(dir.path(), StoreConfig::default()).unwrap();
             let tables = store.tables();
             let (one, two) = (tables.table("one").unwrap(), tables.table("two").unwrap());
             let mut batch = tables.batch().unwrap();
@@ -289,7 +291,7 @@ mod tests {
             batch.remove(&one, b"a2").unwrap();
             batch.commit(Durability::Buffered).unwrap();
         }
-        let (store, _) = Store::open(dir.path(), Config::default()).unwrap();
+        let (store, _) = Store::open(dir.path(), StoreConfig::default()).unwrap();
         let one = store.tables().table("one").unwrap();
         assert_eq!(one.get(b"a1").unwrap().as_deref(), Some(&b"x"[..]));
         assert!(!one.has(b"a2").unwrap());
@@ -308,7 +310,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let value = [7_u8; 100];
         {
-            let (store, _) = Store::open(dir.path(), Config::default()).unwrap();
+            let (store, _) = Store::open(dir.path(), StoreConfig::default()).unwrap();
             let tables = store.tables();
             let table = tables.table("many").unwrap();
             let mut batch = tables.batch().unwrap();
@@ -318,7 +320,7 @@ mod tests {
             batch.commit(Durability::Synced).unwrap();
             assert_eq!(table.keyspace().unwrap().table_count(), 0);
         }
-        let (store, _) = Store::open(dir.path(), Config::default()).unwrap();
+        let (store, _) = Store::open(dir.path(), StoreConfig::default()).unwrap();
         let table = store.tables().table("many").unwrap();
         let read = |row: u32| table.get(&row.to_be_bytes()).unwrap();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);

@@ -6,36 +6,36 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::batch::Space;
-use crate::config::Config;
+use crate::batch::StateKind;
+use crate::config::StoreConfig;
 use crate::directory;
-use crate::error::OpenError;
-use crate::handle::{Owner, Store};
-use crate::keyed::{Keyed, REPLACE};
-use crate::log::files::RealFiles;
-use crate::log::mark::{self, LogMark, LogMarks};
-use crate::log::recover::{Recovered, io_error, recover};
-use crate::log::rewrite::rewrite_damaged;
-use crate::log::segments::path_of;
+use crate::error::StoreOpenError;
+use crate::handle::{Store, StoreObserver};
+use crate::keyed_state::{KeyedState, REPLACE_ADVICE};
+use crate::log::file_system::OsFileSystem;
+use crate::log::log_mark::{self, LogMark, LogMarksFile};
+use crate::log::recovery::{RecoveredLog, io_error, recover_log};
+use crate::log::segment_repair::repair_segments;
+use crate::log::segments::segment_path;
 use crate::objects::decode;
-use crate::queue::Page;
-use crate::state::examine::{Examined, examine, keyspaces};
-use crate::state::mark::StateMark;
-use crate::state::salvage;
+use crate::queue::QueuePage;
+use crate::state::examination::{StateExamination, examine_state, list_keyspaces};
+use crate::state::salvage_journal;
+use crate::state::state_mark::StateMark;
 
 /// Says what is being done, in words for people.
-pub type Progress<'a> = dyn FnMut(&str) + 'a;
+pub type ProgressObserver<'a> = dyn FnMut(&str) + 'a;
 
 /// What is in a store, and what is wrong with it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Checked {
+pub struct StoreCheckReport {
     pub segments: u64,
     pub log_bytes: u64,
     /// Of these, roughly what is still wanted.
     pub live_bytes: u64,
     pub queued_messages: u64,
     pub queued_sessions: u64,
-    /// Keys of each space, in the order of [`Space::ALL`].
+    /// Keys of each space, in the order of [`StateKind::ALL`].
     pub keys: [u64; 4],
     pub objects: u64,
     /// Rows of each table.
@@ -47,42 +47,45 @@ pub struct Checked {
     pub problems: Vec<String>,
 }
 
-const NEXT_START: &str = "The next start, or `tidegate store repair`, writes it anew";
+const NEXT_START_ADVICE: &str = "The next start, or `tidegate store repair`, writes it anew";
 
 /// What a repair did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Repaired {
+pub struct StoreRepairReport {
     /// What could not be read, segment by segment.
     pub lost: Vec<String>,
     /// The damaged files, kept beside the repaired ones.
-    pub kept: Vec<PathBuf>,
+    pub damaged_copies: Vec<PathBuf>,
     /// What is still damaged, and what to do about it.
     pub unrepaired: Vec<String>,
 }
 
 /// Reads everything. The message log is not changed; the keyed state is brought up to its own journal, as by a start.
-pub fn check(dir: &Path, progress: &mut Progress<'_>) -> Result<Checked, OpenError> {
-    let _lock = directory::take_existing(dir)?;
-    let mut checked = Checked::default();
+pub fn check(
+    dir: &Path,
+    progress: &mut ProgressObserver<'_>,
+) -> Result<StoreCheckReport, StoreOpenError> {
+    let _lock = directory::lock_existing(dir)?;
+    let mut checked = StoreCheckReport::default();
     progress("reading the message log");
-    let log_mark = mark::read(dir)?;
+    let log_mark = log_mark::read(dir)?;
     checked.problems.extend(
         log_mark
             .problem
-            .map(|problem| format!("{problem}. {NEXT_START}")),
+            .map(|problem| format!("{problem}. {NEXT_START_ADVICE}")),
     );
     if let Err(error) = directory::check_queues_owner(dir, log_mark.queues_owner) {
         checked.problems.push(error.to_string());
     }
     let log = dir.join(directory::LOG);
-    match recover(&log, &RealFiles, &log_mark.mark, &mut |_, _| Ok(())) {
+    match recover_log(&log, &OsFileSystem, &log_mark.mark, &mut |_, _| Ok(())) {
         Ok(recovered) => {
             checked.segments = recovered.segments.len() as u64;
             checked.log_bytes = recovered.segments.iter().map(|segment| segment.used).sum();
             checked.live_bytes = recovered.index.live().bytes;
             checked.queued_messages = recovered.index.messages();
             checked.queued_sessions = recovered.index.sessions() as u64;
-            checked.torn_end = recovered.cut.map(|cut| cut.to_string());
+            checked.torn_end = recovered.truncation.map(|cut| cut.to_string());
         }
         Err(error) => checked.problems.push(error.to_string()),
     }
@@ -96,22 +99,26 @@ pub fn check(dir: &Path, progress: &mut Progress<'_>) -> Result<Checked, OpenErr
 }
 
 /// Compares the files of the keyed state with what they must contain; `false` if they must not be opened.
-fn check_state_files(dir: &Path, checked: &mut Checked) -> Result<bool, OpenError> {
+fn check_state_files(dir: &Path, checked: &mut StoreCheckReport) -> Result<bool, StoreOpenError> {
     let state = dir.join(directory::STATE);
     let read = StateMark::read(dir)?;
     let unmarked = read
         .problem
-        .map(|problem| format!("{problem}. {NEXT_START}"));
+        .map(|problem| format!("{problem}. {NEXT_START_ADVICE}"));
     checked.problems.extend(unmarked);
     let examined = examine_all(&state, read.mark.as_ref())?;
-    let is_sound = examined.first().is_none();
-    for damage in examined.others.iter().chain(&examined.journals) {
+    let is_sound = examined.first_damage().is_none();
+    for damage in examined
+        .other_damage
+        .iter()
+        .chain(&examined.damaged_journals)
+    {
         let path = damage.path.display();
         checked
             .problems
             .push(format!("{path} is damaged: {}", damage.detail));
     }
-    if let Some(torn) = examined.torn {
+    if let Some(torn) = examined.torn_end {
         let before = checked.torn_end.take().map(|torn| format!("{torn}; "));
         checked.torn_end = Some(format!("{}{torn}", before.unwrap_or_default()));
     }
@@ -119,18 +126,20 @@ fn check_state_files(dir: &Path, checked: &mut Checked) -> Result<bool, OpenErro
 }
 
 /// Looks at every file, and reads all tables.
-fn examine_all(state: &Path, mark: Option<&StateMark>) -> Result<Examined, OpenError> {
-    let mut examined = examine(state, mark).map_err(io_error("look at", state))?;
+fn examine_all(state: &Path, mark: Option<&StateMark>) -> Result<StateExamination, StoreOpenError> {
+    let mut examined = examine_state(state, mark).map_err(io_error("look at", state))?;
     let damaged = examined.tables.iter().map(|table| table.verify());
-    examined.others.extend(damaged.filter_map(Result::err));
+    examined
+        .other_damage
+        .extend(damaged.filter_map(Result::err));
     Ok(examined)
 }
 
-fn check_keyed(dir: &Path, checked: &mut Checked) -> Result<(), OpenError> {
-    let (keyed, _) = Keyed::open(dir, Config::default().cache_bytes)?;
+fn check_keyed(dir: &Path, checked: &mut StoreCheckReport) -> Result<(), StoreOpenError> {
+    let (keyed, _) = KeyedState::open(dir, StoreConfig::default().cache_bytes)?;
     let db = keyed.db()?;
-    for (space, count) in Space::ALL.iter().zip(&mut checked.keys) {
-        for item in db.space(*space).iter() {
+    for (space, count) in StateKind::ALL.iter().zip(&mut checked.keys) {
+        for item in db.keyspace(*space).iter() {
             match item.into_inner() {
                 Ok(_) => *count += 1,
                 Err(error) => {
@@ -150,7 +159,7 @@ fn check_keyed(dir: &Path, checked: &mut Checked) -> Result<(), OpenError> {
             Err(problem) => checked.problems.push(problem),
         }
     }
-    for (name, keyspace) in db.tables.all() {
+    for (name, keyspace) in db.tables.list() {
         let mut count = 0;
         for item in keyspace.iter() {
             match item.into_inner() {
@@ -168,20 +177,26 @@ fn check_keyed(dir: &Path, checked: &mut Checked) -> Result<(), OpenError> {
 }
 
 /// Keeps of a damaged log and of damaged journals of the keyed state what can be read. Damaged files stay under another name until somebody removes them.
-pub fn repair(dir: &Path, progress: &mut Progress<'_>) -> Result<Repaired, OpenError> {
-    let _lock = directory::take_existing(dir)?;
+pub fn repair(
+    dir: &Path,
+    progress: &mut ProgressObserver<'_>,
+) -> Result<StoreRepairReport, StoreOpenError> {
+    let _lock = directory::lock_existing(dir)?;
     let mut repaired = repair_log(dir, progress)?;
     repair_state(dir, &mut repaired, progress)?;
     Ok(repaired)
 }
 
-fn repair_log(dir: &Path, progress: &mut Progress<'_>) -> Result<Repaired, OpenError> {
+fn repair_log(
+    dir: &Path,
+    progress: &mut ProgressObserver<'_>,
+) -> Result<StoreRepairReport, StoreOpenError> {
     let log = dir.join(directory::LOG);
     progress("reading the message log");
-    let log_mark = mark::read(dir)?;
-    let damage = match recover(&log, &RealFiles, &log_mark.mark, &mut |_, _| Ok(())) {
+    let log_mark = log_mark::read(dir)?;
+    let damage = match recover_log(&log, &OsFileSystem, &log_mark.mark, &mut |_, _| Ok(())) {
         Ok(recovered) => {
-            let mut repaired = Repaired::default();
+            let mut repaired = StoreRepairReport::default();
             if let Some(problem) = log_mark.problem {
                 write_log_marks(dir, &recovered)?;
                 repaired
@@ -191,13 +206,13 @@ fn repair_log(dir: &Path, progress: &mut Progress<'_>) -> Result<Repaired, OpenE
             repair_queues_owner(dir, &recovered, log_mark.queues_owner, &mut repaired)?;
             return Ok(repaired);
         }
-        Err(error @ OpenError::Version { .. }) => return Err(error),
+        Err(error @ StoreOpenError::Version { .. }) => return Err(error),
         Err(error) => error,
     };
     progress("writing damaged segments anew");
-    let mut repaired = rewrite_damaged(&log)?;
+    let mut repaired = repair_segments(&log)?;
     progress("reading the message log again");
-    let recovered = recover(&log, &RealFiles, &LogMark::default(), &mut |_, _| Ok(()))?;
+    let recovered = recover_log(&log, &OsFileSystem, &LogMark::default(), &mut |_, _| Ok(()))?;
     let (last, marked) = (recovered.last_lsn, log_mark.mark.last_lsn);
     if last < marked {
         let count = marked - last;
@@ -207,7 +222,7 @@ fn repair_log(dir: &Path, progress: &mut Progress<'_>) -> Result<Repaired, OpenE
         ));
     } else if repaired.lost.is_empty() {
         let detail = match damage {
-            OpenError::Damaged { path, detail, .. } => format!("{}: {detail}", path.display()),
+            StoreOpenError::Damaged { path, detail, .. } => format!("{}: {detail}", path.display()),
             other => other.to_string(),
         };
         repaired.lost.push(detail);
@@ -220,17 +235,17 @@ fn repair_log(dir: &Path, progress: &mut Progress<'_>) -> Result<Repaired, OpenE
 /// Gives up queues in another server whose owner is not known any more. A damaged name of the owner is left to people.
 fn repair_queues_owner(
     dir: &Path,
-    recovered: &Recovered,
+    recovered: &RecoveredLog,
     marked: Option<u32>,
-    repaired: &mut Repaired,
-) -> Result<(), OpenError> {
+    repaired: &mut StoreRepairReport,
+) -> Result<(), StoreOpenError> {
     let Err(error) = directory::check_queues_owner(dir, marked) else {
         return Ok(());
     };
     if directory::queues_owner(dir)?.is_some() {
         repaired.unrepaired.push(error.to_string());
         // It stays known.
-        return Ok(LogMarks::create(dir, recovered.mark(), marked).map(drop)?);
+        return Ok(LogMarksFile::create(dir, recovered.log_mark(), marked).map(drop)?);
     }
     write_log_marks(dir, recovered)?;
     repaired.lost.push(format!(
@@ -243,14 +258,14 @@ fn repair_queues_owner(
 /// Writes damaged journals of the keyed state anew. What they lack is then taken from the message log, as far as it is there.
 fn repair_state(
     dir: &Path,
-    repaired: &mut Repaired,
-    progress: &mut Progress<'_>,
-) -> Result<(), OpenError> {
+    repaired: &mut StoreRepairReport,
+    progress: &mut ProgressObserver<'_>,
+) -> Result<(), StoreOpenError> {
     let state = dir.join(directory::STATE);
     progress("reading the keyed state");
     let read = StateMark::read(dir)?;
     let examined = examine_all(&state, read.mark.as_ref())?;
-    if !state.exists() && examined.first().is_some() {
+    if !state.exists() && examined.first_damage().is_some() {
         StateMark::default().write(dir)?;
         repaired.lost.push(format!(
             "{}: the directory is missing; sessions, subscriptions, retained messages, configuration objects and \
@@ -259,13 +274,13 @@ fn repair_state(
         ));
         return Ok(());
     }
-    if !examined.others.is_empty() {
-        for damage in &examined.others {
+    if !examined.other_damage.is_empty() {
+        for damage in &examined.other_damage {
             let path = damage.path.display();
             let detail = &damage.detail;
             repaired
                 .unrepaired
-                .push(format!("{path} is damaged: {detail}. {REPLACE}"));
+                .push(format!("{path} is damaged: {detail}. {REPLACE_ADVICE}"));
         }
         return Ok(());
     }
@@ -275,7 +290,7 @@ fn repair_state(
             .push(format!("{problem}; it was written anew"));
     }
     let mut damaged: Vec<PathBuf> = Vec::new();
-    for damage in &examined.journals {
+    for damage in &examined.damaged_journals {
         damaged.push(damage.path.clone());
         repaired
             .lost
@@ -288,19 +303,19 @@ fn repair_state(
     for path in &damaged {
         if !path.exists() {
             // With a journal, even an empty one, numbers of changes go on behind those in tables.
-            disk::replace(&state, &file_name(path), b"").map_err(io_error("make", path))?;
+            disk::replace_file(&state, &file_name(path), b"").map_err(io_error("make", path))?;
             continue;
         }
-        let salvaged = salvage(path).map_err(io_error("write anew", path))?;
-        for (from, to) in salvaged.lost {
+        let salvaged = salvage_journal(path).map_err(io_error("write anew", path))?;
+        for (from, to) in salvaged.lost_ranges {
             let path = path.display();
             repaired.lost.push(format!("{path}: bytes {from} to {to}"));
         }
-        repaired.kept.push(salvaged.kept);
+        repaired.damaged_copies.push(salvaged.damaged_copy);
     }
-    let ids = keyspaces(&state).map_err(io_error("list the keyspaces in", &state))?;
-    StateMark::of(&[], ids).write(dir)?;
-    let (keyed, _) = Keyed::open(dir, Config::default().cache_bytes)?;
+    let ids = list_keyspaces(&state).map_err(io_error("list the keyspaces in", &state))?;
+    StateMark::from_scans(&[], ids).write(dir)?;
+    let (keyed, _) = KeyedState::open(dir, StoreConfig::default().cache_bytes)?;
     if !damaged.is_empty() {
         // The next start applies the whole message log.
         keyed.db()?.write().commit(0)?;
@@ -314,30 +329,34 @@ fn file_name(path: &Path) -> String {
 }
 
 /// Says anew what the log must contain: what it contains now.
-fn write_log_marks(dir: &Path, recovered: &Recovered) -> Result<(), OpenError> {
+fn write_log_marks(dir: &Path, recovered: &RecoveredLog) -> Result<(), StoreOpenError> {
     let log = dir.join(directory::LOG);
     for segment in &recovered.segments {
-        let path = path_of(&log, segment.id);
+        let path = segment_path(&log, segment.id);
         segment
             .file
             .sync()
             .map_err(io_error("force to disk", &path))?;
     }
-    LogMarks::create(dir, recovered.mark(), directory::queues_owner_mark(dir)?)?;
+    LogMarksFile::create(
+        dir,
+        recovered.log_mark(),
+        directory::queues_owner_mark(dir)?,
+    )?;
     Ok(())
 }
 
 /// Writes log and keyed state anew without what nobody wants any more; returns the bytes on disk before and after.
 pub fn compact(
     dir: &Path,
-    config: Config,
-    progress: &mut Progress<'_>,
-) -> Result<(u64, u64), OpenError> {
-    drop(directory::take_existing(dir)?);
+    config: StoreConfig,
+    progress: &mut ProgressObserver<'_>,
+) -> Result<(u64, u64), StoreOpenError> {
+    drop(directory::lock_existing(dir)?);
     let before = disk_bytes(dir).map_err(io_error("look at", dir))?;
-    let (store, _) = Store::open_with(dir, config, Arc::new(RealFiles))?;
+    let (store, _) = Store::open_with(dir, config, Arc::new(OsFileSystem))?;
     store
-        .start(Arc::new(Nobody))
+        .start(Arc::new(NoopObserver))
         .map_err(io_error("start writing to", dir))?;
     progress("compacting the message log");
     store.compact();
@@ -352,11 +371,11 @@ pub fn compact(
     Ok((before, after))
 }
 
-struct Nobody;
+struct NoopObserver;
 
-impl Owner for Nobody {
-    fn logged(&self, _shard: u16, _batch: u64) {}
-    fn fetched(&self, _shard: u16, _page: Page) {}
+impl StoreObserver for NoopObserver {
+    fn on_logged(&self, _shard: u16, _batch: u64) {}
+    fn on_fetched(&self, _shard: u16, _page: QueuePage) {}
 }
 
 fn disk_bytes(dir: &Path) -> io::Result<u64> {

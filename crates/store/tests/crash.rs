@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::script::{Model, Random};
-use common::{Space, check_opened, small};
-use store::{Config, Fsync, Owner, Page, Store};
+use common::{StateKind, check_opened, small};
+use store::{Fsync, QueuePage, Store, StoreConfig, StoreObserver};
 
 const CHILD_DIR: &str = "TIDEGATE_STORE_CHILD_DIR";
 const CHILD_SEED: &str = "TIDEGATE_STORE_CHILD_SEED";
 
-fn config(seed: u64) -> Config {
-    Config {
+fn config(seed: u64) -> StoreConfig {
+    StoreConfig {
         fsync: [Fsync::Always, Fsync::default(), Fsync::Never][(seed % 3) as usize],
         ..small()
     }
@@ -28,21 +28,21 @@ fn config(seed: u64) -> Config {
 /// Tells the parent what is logged.
 struct Teller;
 
-impl Owner for Teller {
-    fn logged(&self, _shard: u16, batch: u64) {
+impl StoreObserver for Teller {
+    fn on_logged(&self, _shard: u16, batch: u64) {
         let mut out = std::io::stdout().lock();
         writeln!(out, "logged {batch}").unwrap();
         out.flush().unwrap();
     }
 
-    fn fetched(&self, _shard: u16, _page: Page) {}
+    fn on_fetched(&self, _shard: u16, _page: QueuePage) {}
 }
 
 /// The last batch in the store, by the keyed state.
 fn last_batch(store: &Store) -> u64 {
     let mut last = 0;
     store
-        .scan(Space::Delayed, &mut |key, value| {
+        .scan(StateKind::Delayed, &mut |key, value| {
             if key == b"last" {
                 last = u64::from_le_bytes(value.try_into().unwrap());
             }
@@ -54,7 +54,7 @@ fn last_batch(store: &Store) -> u64 {
 fn replay(seed: u64, batches: u64) -> Model {
     let mut model = Model::default();
     for _ in 0..batches {
-        model.step(seed, &mut store::Batch::default());
+        model.step(seed, &mut store::StoreBatch::default());
     }
     model
 }
@@ -78,7 +78,7 @@ fn child() {
         if model.number.is_multiple_of(997) {
             store.compact();
         }
-        let mut batch = store.spare();
+        let mut batch = store.recycled_batch();
         model.step(seed, &mut batch);
         store.submit(0, batch);
     }

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use common::script::Model;
 use common::{Bench, check_messages, check_opened, wait_until};
-use store::{Config, Health, Store};
+use store::{Store, StoreConfig, StoreHealth};
 
 /// Unmounted when dropped.
 struct Mounted<'a>(&'a Path);
@@ -38,10 +38,10 @@ fn a_full_disk_is_told_and_heals() {
         eprintln!("skipped: a tmpfs cannot be mounted here (that needs root)");
         return;
     };
-    let config = Config {
+    let config = StoreConfig {
         segment_bytes: 1 << 20,
         min_free_bytes: 4 << 20,
-        ..Config::default()
+        ..StoreConfig::default()
     };
     let store_dir = dir.path().join("store");
     let mut bench = Bench::open(&store_dir, config.clone());
@@ -50,24 +50,24 @@ fn a_full_disk_is_told_and_heals() {
         bench.submit(|batch| model.step(1, batch));
     }
     bench.ear.wait_logged(0, model.number);
-    assert_eq!(bench.store.health(), Health::Ok);
+    assert_eq!(bench.store.health(), StoreHealth::Ok);
 
     // Somebody else takes nearly all of it, then really all.
     let filler = dir.path().join("filler");
     fs::write(&filler, vec![1; 27 << 20]).unwrap();
-    wait_until("it is full", || bench.store.health() == Health::Full);
+    wait_until("it is full", || bench.store.health() == StoreHealth::Full);
     let rest = fs::write(dir.path().join("rest"), vec![1; 16 << 20]);
     assert!(rest.is_err(), "the disk should be full");
     // What is submitted all the same is kept, in memory if need be.
     for _ in 0..3000 {
         bench.submit(|batch| model.step(1, batch));
     }
-    wait_until("it is not well", || bench.store.health() != Health::Ok);
+    wait_until("it is not well", || bench.store.health() != StoreHealth::Ok);
 
     fs::remove_file(&filler).unwrap();
     fs::remove_file(dir.path().join("rest")).unwrap();
     bench.ear.wait_logged(0, model.number);
-    wait_until("it heals", || bench.store.health() == Health::Ok);
+    wait_until("it heals", || bench.store.health() == StoreHealth::Ok);
     check_messages(&bench, &model);
     drop(bench);
     drop(check_opened(

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Bench, small, wait_until};
-use store::{Config, Fsync, Health, Space, Store};
+use store::{Fsync, StateKind, Store, StoreConfig, StoreHealth};
 
-fn seqs(stored: &[store::Stored]) -> Vec<u64> {
+fn seqs(stored: &[store::QueueEntry]) -> Vec<u64> {
     stored.iter().map(|stored| stored.seq).collect()
 }
 
@@ -20,17 +20,17 @@ fn messages_are_fetched_as_they_were_queued() {
         let dir = tempfile::tempdir().unwrap();
         let mut bench = Bench::open(
             dir.path(),
-            Config {
+            StoreConfig {
                 fsync,
-                ..Config::default()
+                ..StoreConfig::default()
             },
         );
         bench.write(|batch| {
-            batch.message(&[b"top", b"ic", b"payload"]);
-            batch.entry(1, 1, 0, b"one");
-            batch.entry(2, 77, 5, b"");
-            batch.message(&[]);
-            batch.entry(1, 4, 0, &[9; 300]);
+            batch.begin_message(&[b"top", b"ic", b"payload"]);
+            batch.add_entry(1, 1, 0, b"one");
+            batch.add_entry(2, 77, 5, b"");
+            batch.begin_message(&[]);
+            batch.add_entry(1, 4, 0, &[9; 300]);
         });
         let found = bench.fetch_all(1, 1);
         assert_eq!(seqs(&found), [1, 4]);
@@ -50,29 +50,29 @@ fn states_of_a_message_survive_a_restart() {
     let mut bench = Bench::open(dir.path(), small());
     bench.write(|batch| {
         for seq in 1..=5 {
-            batch.message(&[b"body", &[seq as u8]]);
-            batch.entry(9, seq, 0, b"a");
+            batch.begin_message(&[b"body", &[seq as u8]]);
+            batch.add_entry(9, seq, 0, b"a");
         }
-        batch.sent(9, 1, 11);
-        batch.sent(9, 2, 12);
-        batch.released(9, 2);
-        batch.done(9, 3);
-        batch.sent(9, 4, 14);
-        batch.sent(9, 4, 0);
-        batch.received(9, 700);
-        batch.received(9, 3);
-        batch.received(9, 5);
-        batch.forgotten(9, 700);
-        batch.message(&[b"gone"]);
-        batch.entry(10, 1, 0, b"");
-        batch.end(10);
-        batch.put(Space::Sessions, b"nine", b"9");
-        batch.put(Space::Retained, b"t", b"old");
-        batch.put(Space::Retained, b"u", b"old");
+        batch.mark_sent(9, 1, 11);
+        batch.mark_sent(9, 2, 12);
+        batch.mark_released(9, 2);
+        batch.complete_entry(9, 3);
+        batch.mark_sent(9, 4, 14);
+        batch.mark_sent(9, 4, 0);
+        batch.add_received_id(9, 700);
+        batch.add_received_id(9, 3);
+        batch.add_received_id(9, 5);
+        batch.remove_received_id(9, 700);
+        batch.begin_message(&[b"gone"]);
+        batch.add_entry(10, 1, 0, b"");
+        batch.end_session(10);
+        batch.put(StateKind::Sessions, b"nine", b"9");
+        batch.put(StateKind::Retained, b"t", b"old");
+        batch.put(StateKind::Retained, b"u", b"old");
     });
     bench.write(|batch| {
-        batch.put(Space::Retained, b"t", b"new");
-        batch.delete(Space::Retained, b"u");
+        batch.put(StateKind::Retained, b"t", b"new");
+        batch.delete(StateKind::Retained, b"u");
     });
     let check = |bench: &Bench| {
         let found = bench.fetch_all(9, 100);
@@ -87,7 +87,7 @@ fn states_of_a_message_survive_a_restart() {
     drop(bench);
 
     let (store, report) = Store::open(dir.path(), small()).unwrap();
-    assert_eq!((report.queued_messages, report.cut), (4, None));
+    assert_eq!((report.queued_messages, report.truncation), (4, None));
     assert_eq!(store.queued_sessions(), [9]);
     let summary = store.queue(9).unwrap();
     assert_eq!((summary.messages, summary.bytes), (4, 15));
@@ -96,7 +96,7 @@ fn states_of_a_message_survive_a_restart() {
     assert_eq!(store.queue(10), None);
     let mut retained = Vec::new();
     store
-        .scan(Space::Retained, &mut |key, value| {
+        .scan(StateKind::Retained, &mut |key, value| {
             retained.push((key.to_vec(), value.to_vec()));
         })
         .unwrap();
@@ -112,7 +112,7 @@ fn pruning_leaves_what_is_put_at_the_same_time() {
     let read = |bench: &Bench| {
         let mut found = Vec::new();
         let mut each = |key: &[u8], value: &[u8]| found.push((key.to_vec(), value.to_vec()));
-        bench.store.scan(Space::Retained, &mut each).unwrap();
+        bench.store.scan(StateKind::Retained, &mut each).unwrap();
         found
     };
     let store = bench.store.clone();
@@ -123,21 +123,21 @@ fn pruning_leaves_what_is_put_at_the_same_time() {
             while !is_done.load(Ordering::Relaxed) && started.elapsed() < Duration::from_secs(120) {
                 let keys = &mut keys.iter().map(Vec::as_slice);
                 let is_old = &mut |value: &[u8]| value == b"old";
-                pruned += store.prune(Space::Retained, keys, is_old).unwrap();
+                pruned += store.prune(StateKind::Retained, keys, is_old).unwrap();
             }
             pruned
         });
         for _ in 0..20 {
             for value in [b"old", b"new"] {
                 for key in &keys {
-                    bench.write(|batch| batch.put(Space::Retained, key, value));
+                    bench.write(|batch| batch.put(StateKind::Retained, key, value));
                 }
             }
             let expected: Vec<_> = keys.iter().map(|k| (k.clone(), b"new".to_vec())).collect();
             wait_until("everything new is there", || read(&bench) == expected);
         }
         // One that stays old is found.
-        bench.write(|batch| batch.put(Space::Retained, &keys[0], b"old"));
+        bench.write(|batch| batch.put(StateKind::Retained, &keys[0], b"old"));
         wait_until("the old one is pruned", || read(&bench).len() < keys.len());
         is_done.store(true, Ordering::Relaxed);
         assert!(pruner.join().unwrap() > 0);
@@ -150,21 +150,21 @@ fn segments_are_given_back_when_what_was_in_them_is_done() {
     let mut bench = Bench::open(dir.path(), small());
     // One session keeps its message in the very first segment; everything else comes and goes.
     bench.write(|batch| {
-        batch.message(&[b"old"]);
-        batch.entry(1, 1, 0, b"x");
-        batch.entry(2, 1, 7, b"");
-        batch.released(2, 1);
-        batch.received(1, 40);
-        batch.put(Space::Sessions, b"one", b"1");
+        batch.begin_message(&[b"old"]);
+        batch.add_entry(1, 1, 0, b"x");
+        batch.add_entry(2, 1, 7, b"");
+        batch.mark_released(2, 1);
+        batch.add_received_id(1, 40);
+        batch.put(StateKind::Sessions, b"one", b"1");
     });
     for seq in 1..=20_000 {
         bench.submit(|batch| {
-            batch.message(&[&[7; 100]]);
-            batch.entry(3, seq, 0, b"");
-            batch.done(3, seq);
+            batch.begin_message(&[&[7; 100]]);
+            batch.add_entry(3, seq, 0, b"");
+            batch.complete_entry(3, seq);
         });
     }
-    bench.write(|batch| batch.done(3, 1));
+    bench.write(|batch| batch.complete_entry(3, 1));
     wait_until("segments go", || bench.store.stats().segments < 10);
     let stats = bench.store.stats();
     assert_eq!((stats.live_messages, stats.queued_sessions), (2, 2));
@@ -189,14 +189,14 @@ fn compaction_leaves_less_than_twice_what_is_wanted() {
     let mut bench = Bench::open(dir.path(), small());
     for seq in 1..=10_000 {
         bench.submit(|batch| {
-            batch.message(&[&[7; 64]]);
-            batch.entry(seq % 100, seq, 0, b"");
+            batch.begin_message(&[&[7; 64]]);
+            batch.add_entry(seq % 100, seq, 0, b"");
         });
     }
     bench.write(|batch| {
         (1..=10_000).for_each(|seq| {
             if seq % 4 != 0 {
-                batch.done(seq % 100, seq);
+                batch.complete_entry(seq % 100, seq);
             }
         })
     });
@@ -225,12 +225,12 @@ fn a_batch_larger_than_a_segment_has_its_own() {
     let large = vec![3; 300 << 10];
     for seq in 1..=3 {
         bench.write(|batch| {
-            batch.message(&[&large]);
-            batch.entry(1, seq * 2, 0, b"");
+            batch.begin_message(&[&large]);
+            batch.add_entry(1, seq * 2, 0, b"");
         });
         bench.write(|batch| {
-            batch.message(&[b"small"]);
-            batch.entry(1, seq * 2 + 1, 0, b"");
+            batch.begin_message(&[b"small"]);
+            batch.add_entry(1, seq * 2 + 1, 0, b"");
         });
     }
     drop(bench);
@@ -243,7 +243,7 @@ fn a_batch_larger_than_a_segment_has_its_own() {
 #[test]
 fn a_log_at_its_bound_is_full_until_messages_are_done() {
     let dir = tempfile::tempdir().unwrap();
-    let config = Config {
+    let config = StoreConfig {
         max_log_bytes: 1 << 20,
         ..small()
     };
@@ -252,13 +252,13 @@ fn a_log_at_its_bound_is_full_until_messages_are_done() {
     wait_until("it is full", || {
         seq += 1;
         bench.write(|batch| {
-            batch.message(&[&[7; 1000]]);
-            batch.entry(1, seq, 0, b"");
+            batch.begin_message(&[&[7; 1000]]);
+            batch.add_entry(1, seq, 0, b"");
         });
-        bench.store.health() == Health::Full
+        bench.store.health() == StoreHealth::Full
     });
-    bench.write(|batch| (1..=seq).for_each(|seq| batch.done(1, seq)));
-    wait_until("it has healed", || bench.store.health() == Health::Ok);
+    bench.write(|batch| (1..=seq).for_each(|seq| batch.complete_entry(1, seq)));
+    wait_until("it has healed", || bench.store.health() == StoreHealth::Ok);
 }
 
 #[test]
@@ -270,10 +270,10 @@ fn shards_do_not_disturb_each_other() {
             let bench = &bench;
             scope.spawn(move || {
                 for number in 1..=500 {
-                    let mut batch = bench.store.spare();
+                    let mut batch = bench.store.recycled_batch();
                     batch.number = number;
-                    batch.message(&[&number.to_le_bytes()]);
-                    batch.entry(u64::from(shard), number, 0, b"");
+                    batch.begin_message(&[&number.to_le_bytes()]);
+                    batch.add_entry(u64::from(shard), number, 0, b"");
                     bench.store.submit(shard, batch);
                 }
                 bench.ear.wait_logged(shard, 500);

@@ -7,13 +7,13 @@ mod common;
 
 use common::script::{Model, Random};
 use common::{Bench, check_messages, check_opened, small};
-use store::{Config, Fsync, Store};
+use store::{Fsync, Store, StoreConfig};
 
 fn run(seed: u64) {
     eprintln!("seed {seed}");
     let dir = tempfile::tempdir().unwrap();
     let mut random = Random::new(seed);
-    let config = Config {
+    let config = StoreConfig {
         fsync: [Fsync::Always, Fsync::default(), Fsync::Never][random.below(3) as usize],
         ..small()
     };
@@ -32,7 +32,7 @@ fn run(seed: u64) {
             _ => {
                 drop(bench);
                 let (store, report) = Store::open(dir.path(), config.clone()).unwrap();
-                assert_eq!(report.cut, None);
+                assert_eq!(report.truncation, None);
                 assert_eq!(report.queued_messages, model.messages());
                 bench = check_opened(store, &model);
             }

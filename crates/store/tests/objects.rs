@@ -5,10 +5,12 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
-use store::{Config, Expected, ImportMode, ObjectError, Objects, OpenError, Store};
+use store::{
+    ExpectedVersion, ImportMode, ObjectError, Objects, Store, StoreConfig, StoreOpenError,
+};
 
 fn open(dir: &tempfile::TempDir) -> Store {
-    Store::open(dir.path(), Config::default()).unwrap().0
+    Store::open(dir.path(), StoreConfig::default()).unwrap().0
 }
 
 fn ids(objects: &Objects, kind: &str, after: Option<&str>, limit: usize) -> Vec<String> {
@@ -22,7 +24,12 @@ fn objects_survive_and_versions_grow() {
     let store = open(&dir);
     let made = store
         .objects()
-        .put("user", "ada", json!({"roles": ["admin"]}), Expected::Absent)
+        .put(
+            "user",
+            "ada",
+            json!({"roles": ["admin"]}),
+            ExpectedVersion::Absent,
+        )
         .unwrap();
     let changed = store
         .objects()
@@ -30,7 +37,7 @@ fn objects_survive_and_versions_grow() {
             "user",
             "ada",
             json!({"roles": []}),
-            Expected::Version(made.version),
+            ExpectedVersion::Version(made.version),
         )
         .unwrap();
     assert!(changed.version > made.version);
@@ -45,18 +52,18 @@ fn objects_survive_and_versions_grow() {
     assert!(
         store
             .objects()
-            .delete("user", "ada", Expected::Any)
+            .delete("user", "ada", ExpectedVersion::Any)
             .unwrap()
     );
     assert!(
         !store
             .objects()
-            .delete("user", "ada", Expected::Any)
+            .delete("user", "ada", ExpectedVersion::Any)
             .unwrap()
     );
     let again = store
         .objects()
-        .put("user", "ada", json!(1), Expected::Absent)
+        .put("user", "ada", json!(1), ExpectedVersion::Absent)
         .unwrap();
     assert!(
         again.version > changed.version,
@@ -69,17 +76,19 @@ fn a_change_that_expected_something_else_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir);
     let objects = store.objects();
-    let made = objects.put("ban", "x", json!({}), Expected::Any).unwrap();
+    let made = objects
+        .put("ban", "x", json!({}), ExpectedVersion::Any)
+        .unwrap();
     let refused = |expected| match objects.put("ban", "x", json!(1), expected) {
         Err(ObjectError::Conflict { current }) => current,
         other => panic!("expected a conflict, got {other:?}"),
     };
-    assert_eq!(refused(Expected::Absent), Some(made.version));
+    assert_eq!(refused(ExpectedVersion::Absent), Some(made.version));
     assert_eq!(
-        refused(Expected::Version(made.version + 1)),
+        refused(ExpectedVersion::Version(made.version + 1)),
         Some(made.version)
     );
-    let gone = objects.delete("ban", "y", Expected::Version(1));
+    let gone = objects.delete("ban", "y", ExpectedVersion::Version(1));
     assert!(matches!(gone, Err(ObjectError::Conflict { current: None })));
     assert_eq!(objects.get("ban", "x").unwrap(), Some(made));
 }
@@ -90,12 +99,16 @@ fn lists_go_page_by_page_and_keep_to_their_kind() {
     let store = open(&dir);
     let objects = store.objects();
     for id in ["b", "a", "ab", "ä", "c"] {
-        objects.put("user", id, json!(id), Expected::Any).unwrap();
+        objects
+            .put("user", id, json!(id), ExpectedVersion::Any)
+            .unwrap();
     }
     objects
-        .put("user_group", "z", json!(0), Expected::Any)
+        .put("user_group", "z", json!(0), ExpectedVersion::Any)
         .unwrap();
-    objects.put("use", "z", json!(0), Expected::Any).unwrap();
+    objects
+        .put("use", "z", json!(0), ExpectedVersion::Any)
+        .unwrap();
     assert_eq!(ids(objects, "user", None, 10), ["a", "ab", "b", "c", "ä"]);
     assert_eq!(ids(objects, "user", Some("a"), 2), ["ab", "b"]);
     assert_eq!(ids(objects, "user", Some("aa"), 1), ["ab"]);
@@ -107,7 +120,7 @@ fn names_and_values_have_bounds() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir);
     let invalid = |kind: &str, id: &str, value| {
-        let error = store.objects().put(kind, id, value, Expected::Any);
+        let error = store.objects().put(kind, id, value, ExpectedVersion::Any);
         assert!(
             matches!(error, Err(ObjectError::Invalid { .. })),
             "{error:?}"
@@ -127,7 +140,7 @@ fn listeners_hear_changes_in_order() {
     let store = open(&dir);
     let heard: Arc<Mutex<Vec<(String, u64)>>> = Arc::default();
     let (ear, reader) = (Arc::clone(&heard), store.objects().clone());
-    store.objects().on_change(Box::new(move |change| {
+    store.objects().observe_changes(Box::new(move |change| {
         // What is told is there already.
         let found = reader.get(&change.kind, &change.id).unwrap();
         assert_eq!(found.map_or(0, |object| object.version), change.version);
@@ -137,14 +150,19 @@ fn listeners_hear_changes_in_order() {
     }));
     let one = store
         .objects()
-        .put("k", "1", json!(1), Expected::Any)
+        .put("k", "1", json!(1), ExpectedVersion::Any)
         .unwrap();
     let two = store
         .objects()
-        .put("k", "2", json!(2), Expected::Any)
+        .put("k", "2", json!(2), ExpectedVersion::Any)
         .unwrap();
-    store.objects().delete("k", "1", Expected::Any).unwrap();
-    let _ = store.objects().put("k", "2", json!(3), Expected::Absent);
+    store
+        .objects()
+        .delete("k", "1", ExpectedVersion::Any)
+        .unwrap();
+    let _ = store
+        .objects()
+        .put("k", "2", json!(3), ExpectedVersion::Absent);
     let expected = [("1", one.version), ("2", two.version), ("1", 0)];
     let expected: Vec<_> = expected
         .map(|(id, version)| (id.to_owned(), version))
@@ -157,15 +175,30 @@ fn a_journal_keeps_the_newest() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir);
     for n in 1..=10 {
-        assert_eq!(store.objects().append("audit", &json!(n), 5).unwrap(), n);
+        assert_eq!(
+            store
+                .objects()
+                .append_journal_entry("audit", &json!(n), 5)
+                .unwrap(),
+            n
+        );
     }
     drop(store);
     let store = open(&dir);
     let objects = store.objects();
-    assert_eq!(objects.append("audit", &json!(11), 5).unwrap(), 11);
-    objects.append("auditing", &json!(0), 5).unwrap();
+    assert_eq!(
+        objects
+            .append_journal_entry("audit", &json!(11), 5)
+            .unwrap(),
+        11
+    );
+    objects
+        .append_journal_entry("auditing", &json!(0), 5)
+        .unwrap();
     let numbers = |before, limit| {
-        let found = objects.journal("audit", before, limit).unwrap();
+        let found = objects
+            .list_journal_entries("audit", before, limit)
+            .unwrap();
         let number = |(number, value)| {
             assert_eq!(value, json!(number));
             number
@@ -174,7 +207,10 @@ fn a_journal_keeps_the_newest() {
     };
     assert_eq!(numbers(None, 100), [11, 10, 9, 8, 7]);
     assert_eq!(numbers(Some(10), 2), [9, 8]);
-    assert_eq!(objects.journal("nothing", None, 10).unwrap(), []);
+    assert_eq!(
+        objects.list_journal_entries("nothing", None, 10).unwrap(),
+        []
+    );
 }
 
 #[test]
@@ -183,11 +219,16 @@ fn an_export_can_be_imported_whole_or_not_at_all() {
     let store = open(&dir);
     let made = store
         .objects()
-        .put("user", "ada", json!({"n": "line\nbreak"}), Expected::Any)
+        .put(
+            "user",
+            "ada",
+            json!({"n": "line\nbreak"}),
+            ExpectedVersion::Any,
+        )
         .unwrap();
     store
         .objects()
-        .put("ban", "b", json!(null), Expected::Any)
+        .put("ban", "b", json!(null), ExpectedVersion::Any)
         .unwrap();
     let mut file = Vec::new();
     assert_eq!(store.objects().export_to(&mut file).unwrap(), 2);
@@ -195,7 +236,9 @@ fn an_export_can_be_imported_whole_or_not_at_all() {
     let dir = tempfile::tempdir().unwrap();
     let other = open(&dir);
     let objects = other.objects();
-    objects.put("user", "eve", json!(1), Expected::Any).unwrap();
+    objects
+        .put("user", "eve", json!(1), ExpectedVersion::Any)
+        .unwrap();
     let merged = objects
         .import_from(&mut &file[..], ImportMode::Merge)
         .unwrap();
@@ -226,6 +269,6 @@ fn an_export_can_be_imported_whole_or_not_at_all() {
 fn a_store_is_open_once() {
     let dir = tempfile::tempdir().unwrap();
     let _store = open(&dir);
-    let second = Store::open(dir.path(), Config::default());
-    assert!(matches!(second, Err(OpenError::Locked { .. })));
+    let second = Store::open(dir.path(), StoreConfig::default());
+    assert!(matches!(second, Err(StoreOpenError::Locked { .. })));
 }

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use common::{Bench, small, wait_until};
 use store::{
-    BackendError, Expected, Fetch, Group, OpenError, Page, QueueBackend, QueueSummary, Space,
-    Store, tools,
+    BackendError, ExpectedVersion, QueueBackend, QueueFetch, QueueGroup, QueuePage, QueueSummary,
+    StateKind, Store, StoreOpenError, tools,
 };
 
 const MESSAGES: u64 = 400;
@@ -21,17 +21,19 @@ fn make(dir: &Path) {
     let mut bench = Bench::open(dir, small());
     for seq in 1..=MESSAGES {
         bench.write(|batch| {
-            batch.message(&[&[seq as u8; 1000]]);
-            batch.entry(1, seq, 0, b"");
-            batch.put(Space::Sessions, &seq.to_be_bytes(), b"s");
+            batch.begin_message(&[&[seq as u8; 1000]]);
+            batch.add_entry(1, seq, 0, b"");
+            batch.put(StateKind::Sessions, &seq.to_be_bytes(), b"s");
         });
     }
     let objects = bench.store.objects();
-    objects.put("user", "ada", 1.into(), Expected::Any).unwrap();
+    objects
+        .put("user", "ada", 1.into(), ExpectedVersion::Any)
+        .unwrap();
     drop(bench);
     // Opened once more: the new segment knows all others to be on disk.
     let mut bench = Bench::open(dir, small());
-    bench.write(|batch| batch.put(Space::Delayed, b"k", b"v"));
+    bench.write(|batch| batch.put(StateKind::Delayed, b"k", b"v"));
 }
 
 fn segments(dir: &Path) -> Vec<PathBuf> {
@@ -67,7 +69,7 @@ fn a_sound_store_is_found_sound() {
     assert_eq!((checked.keys, checked.objects), ([MESSAGES, 0, 0, 1], 1));
     assert_eq!(said.len(), 2);
     let repaired = tools::repair(dir.path(), &mut |_| {}).unwrap();
-    assert_eq!(repaired, tools::Repaired::default());
+    assert_eq!(repaired, tools::StoreRepairReport::default());
     assert_eq!(seqs(dir.path()).len() as u64, MESSAGES);
 }
 
@@ -86,14 +88,14 @@ fn a_torn_end_is_told_and_not_refused() {
     let torn = checked.torn_end.unwrap();
     assert!(torn.contains("incomplete"), "{torn}");
     let (_store, report) = Store::open(dir.path(), small()).unwrap();
-    assert!(report.cut_bytes > 0);
-    assert_eq!(report.cut, Some(torn));
+    assert!(report.truncated_bytes > 0);
+    assert_eq!(report.truncation, Some(torn));
     drop(_store);
     // What was on disk is not an end that a crash tore.
     bytes.truncate(whole - 3);
     fs::write(&last, &bytes).unwrap();
     let refused = Store::open(dir.path(), small());
-    assert!(matches!(refused, Err(OpenError::Damaged { .. })));
+    assert!(matches!(refused, Err(StoreOpenError::Damaged { .. })));
     let checked = tools::check(dir.path(), &mut |_| {}).unwrap();
     assert!(checked.problems[0].contains("tidegate store repair"));
     let repaired = tools::repair(dir.path(), &mut |_| {}).unwrap();
@@ -123,13 +125,19 @@ fn repair_keeps_what_can_be_read() {
         make(dir.path());
         damage(&segments(dir.path()));
         let refused = Store::open(dir.path(), small());
-        assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{what}");
+        assert!(
+            matches!(refused, Err(StoreOpenError::Damaged { .. })),
+            "{what}"
+        );
         let checked = tools::check(dir.path(), &mut |_| {}).unwrap();
         assert_eq!(checked.problems.len(), 1, "{what}");
 
         let repaired = tools::repair(dir.path(), &mut |_| {}).unwrap();
         assert!(!repaired.lost.is_empty(), "{what}");
-        assert!(repaired.kept.iter().all(|path| path.exists()), "{what}");
+        assert!(
+            repaired.damaged_copies.iter().all(|path| path.exists()),
+            "{what}"
+        );
         let checked = tools::check(dir.path(), &mut |_| {}).unwrap();
         assert_eq!(
             (checked.problems.len(), checked.torn_end),
@@ -141,7 +149,7 @@ fn repair_keeps_what_can_be_read() {
         assert!(lost <= max_lost, "{what}: {lost} lost, {:?}", repaired.lost);
         // And it goes on.
         let mut bench = Bench::open(dir.path(), small());
-        bench.write(|batch| found.iter().for_each(|&seq| batch.done(1, seq)));
+        bench.write(|batch| found.iter().for_each(|&seq| batch.complete_entry(1, seq)));
         drop(bench);
         assert!(seqs(dir.path()).is_empty(), "{what}");
     }
@@ -164,7 +172,7 @@ fn compaction_makes_a_stopped_store_small() {
     let dir = tempfile::tempdir().unwrap();
     make(dir.path());
     let mut bench = Bench::open(dir.path(), small());
-    bench.write(|batch| (1..MESSAGES).for_each(|seq| batch.done(1, seq)));
+    bench.write(|batch| (1..MESSAGES).for_each(|seq| batch.complete_entry(1, seq)));
     wait_until("it is counted", || bench.store.stats().live_messages == 1);
     drop(bench);
     let (before, after) = tools::compact(dir.path(), small(), &mut |_| {}).unwrap();
@@ -176,7 +184,7 @@ fn compaction_makes_a_stopped_store_small() {
     );
     assert_eq!(seqs(dir.path()), BTreeSet::from([MESSAGES]));
     let missing = tools::check(&dir.path().join("nothing"), &mut |_| {});
-    assert!(matches!(missing, Err(OpenError::Missing { .. })));
+    assert!(matches!(missing, Err(StoreOpenError::Missing { .. })));
 }
 
 /// A server in which nothing waits.
@@ -195,15 +203,15 @@ impl QueueBackend for EmptyServer {
         Ok(0)
     }
 
-    fn apply(&mut self, _group: &Group<'_>) -> Result<(), BackendError> {
+    fn apply(&mut self, _group: &QueueGroup<'_>) -> Result<(), BackendError> {
         Ok(())
     }
 
-    fn end(&mut self, _sessions: &[u64]) -> Result<(), BackendError> {
+    fn end_sessions(&mut self, _sessions: &[u64]) -> Result<(), BackendError> {
         Ok(())
     }
 
-    fn fetch(&mut self, wanted: &[Fetch]) -> Result<Vec<Page>, BackendError> {
+    fn fetch(&mut self, wanted: &[QueueFetch]) -> Result<Vec<QueuePage>, BackendError> {
         assert!(wanted.is_empty());
         Ok(Vec::new())
     }

@@ -10,21 +10,21 @@ use rcgen::{
 };
 
 /// A certificate authority and the folder its files are written to.
-pub struct Authority {
+pub struct CertificateAuthority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     dir: PathBuf,
 }
 
 /// The PEM files of a certificate and its key.
 #[derive(Debug, Clone)]
-pub struct Identity {
+pub struct TlsIdentity {
     pub certificate: PathBuf,
     pub key: PathBuf,
 }
 
-impl Authority {
+impl CertificateAuthority {
     /// Makes an authority and writes its certificate to `dir`.
-    pub fn new(dir: impl Into<PathBuf>) -> Authority {
+    pub fn new(dir: impl Into<PathBuf>) -> CertificateAuthority {
         static NUMBER: AtomicU32 = AtomicU32::new(1);
         // Of two with the same name, one would look like a forged other.
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -38,15 +38,15 @@ impl Authority {
         params
             .distinguished_name
             .push(DnType::CommonName, format!("Test authority {number}"));
-        let issuer = CertifiedIssuer::self_signed(params, key()).expect("a key can sign");
+        let issuer = CertifiedIssuer::self_signed(params, generate_key()).expect("a key can sign");
         let dir = dir.into();
         fs::create_dir_all(&dir).expect("a folder can be made");
-        write(&dir.join("ca.pem"), &issuer.pem());
-        Authority { issuer, dir }
+        write_private(&dir.join("ca.pem"), &issuer.pem());
+        CertificateAuthority { issuer, dir }
     }
 
     /// The file with the authority's own certificate.
-    pub fn file(&self) -> PathBuf {
+    pub fn certificate_path(&self) -> PathBuf {
         self.dir.join("ca.pem")
     }
 
@@ -56,12 +56,12 @@ impl Authority {
     }
 
     /// A certificate for a server on this machine.
-    pub fn server(&self, file_name: &str) -> Identity {
-        self.server_named(file_name, &["localhost", "127.0.0.1", "::1"])
+    pub fn issue_server(&self, file_name: &str) -> TlsIdentity {
+        self.issue_server_for(file_name, &["localhost", "127.0.0.1", "::1"])
     }
 
     /// A certificate for a server with these names and addresses.
-    pub fn server_named(&self, file_name: &str, names: &[&str]) -> Identity {
+    pub fn issue_server_for(&self, file_name: &str, names: &[&str]) -> TlsIdentity {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let common_name = names[0].clone();
         let params = CertificateParams::new(names).expect("the test's names are right");
@@ -70,7 +70,7 @@ impl Authority {
     }
 
     /// A certificate for a client.
-    pub fn client(&self, common_name: &str) -> Identity {
+    pub fn issue_client(&self, common_name: &str) -> TlsIdentity {
         let params = CertificateParams::new(Vec::new()).expect("no names, none wrong");
         let usage = ExtendedKeyUsagePurpose::ClientAuth;
         self.sign(common_name, params, common_name, usage)
@@ -82,33 +82,33 @@ impl Authority {
         mut params: CertificateParams,
         common_name: &str,
         usage: ExtendedKeyUsagePurpose,
-    ) -> Identity {
+    ) -> TlsIdentity {
         params
             .distinguished_name
             .push(DnType::CommonName, common_name);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![usage];
-        let key = key();
+        let key = generate_key();
         let certificate = params
             .signed_by(&key, &self.issuer)
             .expect("a key can sign");
-        let identity = Identity {
+        let identity = TlsIdentity {
             certificate: self.dir.join(format!("{file_name}.pem")),
             key: self.dir.join(format!("{file_name}.key")),
         };
         // The key first: a node that watches its certificate must never see a new one without its key.
-        write(&identity.key, &key.serialize_pem());
-        write(&identity.certificate, &certificate.pem());
+        write_private(&identity.key, &key.serialize_pem());
+        write_private(&identity.certificate, &certificate.pem());
         identity
     }
 }
 
-fn key() -> KeyPair {
+fn generate_key() -> KeyPair {
     KeyPair::generate().expect("the machine has randomness")
 }
 
 /// For the owner alone: servers refuse keys that others may read.
-fn write(path: &Path, text: &str) {
+fn write_private(path: &Path, text: &str) {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;
     let mut options = fs::File::options();

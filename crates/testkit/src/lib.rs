@@ -4,19 +4,19 @@
 //! Anything that goes wrong in here is a test that cannot go on, so it panics and says why.
 
 mod certificates;
-mod columns;
-pub mod life;
+mod parquet;
+pub mod processes;
 mod proxy;
 mod server;
 
-pub use certificates::{Authority, Identity};
-pub use columns::duckdb;
-pub use proxy::{Mode, Proxy};
-pub use server::{DATABASE, Kind, NatsClient, PASSWORD, Rows, Server, USER};
+pub use certificates::{CertificateAuthority, TlsIdentity};
+pub use parquet::query_parquet;
+pub use proxy::{Proxy, ProxyMode};
+pub use server::{DATABASE, NatsClient, PASSWORD, Rows, ServerKind, TestServer, USER};
 
 /// Says that the current test does not run. Written past libtest's capture, so that it is seen when the test
 /// "passes"; `cargo xtask test` counts these lines.
-pub fn skipped(why: &str) {
+pub fn report_skipped(why: &str) {
     use std::io::Write;
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("?");

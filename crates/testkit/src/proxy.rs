@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// How bytes pass, in both directions, on connections there are and connections to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum ProxyMode {
     Pass,
     /// Each piece (what one read gives, at most 64 KiB) so much later.
     Delay(Duration),
@@ -20,30 +20,30 @@ pub enum Mode {
 /// Accepts on a free loopback port and passes everything on to another address. Gone when dropped.
 pub struct Proxy {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyShared>,
 }
 
-struct Shared {
+struct ProxyShared {
     target: SocketAddr,
-    state: Mutex<State>,
+    state: Mutex<ProxyState>,
     changed: Condvar,
 }
 
-struct State {
-    mode: Mode,
+struct ProxyState {
+    mode: ProxyMode,
     is_closed: bool,
     accepted: u64,
     open: Vec<TcpStream>,
 }
 
 impl Proxy {
-    pub fn to(target: SocketAddr) -> Proxy {
+    pub fn start(target: SocketAddr) -> Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyShared {
             target,
-            state: Mutex::new(State {
-                mode: Mode::Pass,
+            state: Mutex::new(ProxyState {
+                mode: ProxyMode::Pass,
                 is_closed: false,
                 accepted: 0,
                 open: Vec::new(),
@@ -59,23 +59,23 @@ impl Proxy {
         self.address
     }
 
-    pub fn set(&self, mode: Mode) {
+    pub fn set_mode(&self, mode: ProxyMode) {
         self.shared.lock().mode = mode;
         self.shared.changed.notify_all();
-        if mode == Mode::Refuse {
-            self.cut();
+        if mode == ProxyMode::Refuse {
+            self.close_connections();
         }
     }
 
     /// Breaks all connections there are; new ones are welcome.
-    pub fn cut(&self) {
+    pub fn close_connections(&self) {
         for stream in self.shared.lock().open.drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
     /// How many connections were accepted so far.
-    pub fn accepted(&self) -> u64 {
+    pub fn accepted_count(&self) -> u64 {
         self.shared.lock().accepted
     }
 }
@@ -84,14 +84,14 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.lock().is_closed = true;
         self.shared.changed.notify_all();
-        self.cut();
+        self.close_connections();
         // Wakes the acceptor, which then sees that it is over.
         let _ = TcpStream::connect(self.address);
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ProxyShared {
+    fn lock(&self) -> MutexGuard<'_, ProxyState> {
         self.state
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -105,18 +105,18 @@ impl Shared {
             }
             let Ok(client) = client else { continue };
             state.accepted += 1;
-            if state.mode == Mode::Refuse {
+            if state.mode == ProxyMode::Refuse {
                 continue;
             }
             drop(state);
             // A server that is down: the client sees its connection closed.
             if let Ok(server) = TcpStream::connect(self.target) {
-                self.join(client, server);
+                self.forward(client, server);
             }
         }
     }
 
-    fn join(self: &Arc<Self>, client: TcpStream, server: TcpStream) {
+    fn forward(self: &Arc<Self>, client: TcpStream, server: TcpStream) {
         let _ = client.set_nodelay(true);
         let _ = server.set_nodelay(true);
         let copies = || Ok::<_, std::io::Error>((client.try_clone()?, server.try_clone()?));
@@ -133,7 +133,7 @@ impl Shared {
     fn copy(&self, mut from: TcpStream, mut to: TcpStream) {
         let mut piece = [0; 65536];
         while let Ok(count @ 1..) = from.read(&mut piece) {
-            if !self.may_pass() || to.write_all(&piece[..count]).is_err() {
+            if !self.wait_until_open() || to.write_all(&piece[..count]).is_err() {
                 break;
             }
         }
@@ -142,19 +142,19 @@ impl Shared {
     }
 
     /// Waits as the mode demands; false: it is over.
-    fn may_pass(&self) -> bool {
+    fn wait_until_open(&self) -> bool {
         let mut state = self.lock();
         loop {
             match state.mode {
                 _ if state.is_closed => return false,
-                Mode::Pass => return true,
-                Mode::Refuse => return false,
-                Mode::Delay(delay) => {
+                ProxyMode::Pass => return true,
+                ProxyMode::Refuse => return false,
+                ProxyMode::Delay(delay) => {
                     drop(state);
                     std::thread::sleep(delay);
                     return true;
                 }
-                Mode::Stall => {
+                ProxyMode::Stall => {
                     state = self
                         .changed
                         .wait(state)

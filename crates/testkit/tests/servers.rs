@@ -6,10 +6,10 @@
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use testkit::{Kind, Mode, Proxy, Server};
+use testkit::{Proxy, ProxyMode, ServerKind, TestServer};
 
 /// Killed, it does not answer; started again, it has the same port and what was written. Dropped, it is gone.
-fn keeps_its_data_through_a_kill(server: Server, read: impl Fn(&Server) -> Option<String>) {
+fn keeps_its_data_through_a_kill(server: TestServer, read: impl Fn(&TestServer) -> Option<String>) {
     let address = server.address();
     let pid = server.pid();
     server.kill();
@@ -25,7 +25,7 @@ fn keeps_its_data_through_a_kill(server: Server, read: impl Fn(&Server) -> Optio
     assert!(TcpStream::connect(address).is_err(), "it still listens");
 }
 
-fn read_sql(server: &Server) -> Option<String> {
+fn read_sql(server: &TestServer) -> Option<String> {
     let rows = server.sql("SELECT 1; SELECT value, NULL FROM things");
     assert_eq!((rows.len(), &rows[0][1]), (1, &None));
     rows[0][0].clone()
@@ -33,7 +33,7 @@ fn read_sql(server: &Server) -> Option<String> {
 
 #[test]
 fn mariadb() {
-    let Some(server) = Server::start_or_skip(Kind::MariaDb) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::MariaDb) else {
         return;
     };
     server.sql("CREATE TABLE things (value TEXT); INSERT INTO things VALUES ('kept')");
@@ -44,7 +44,7 @@ fn mariadb() {
 
 #[test]
 fn postgres() {
-    let Some(server) = Server::start_or_skip(Kind::Postgres) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Postgres) else {
         return;
     };
     server.sql("CREATE TABLE things (value TEXT); INSERT INTO things VALUES ('kept')");
@@ -55,7 +55,7 @@ fn postgres() {
 
 #[test]
 fn redis() {
-    let Some(server) = Server::start_or_skip(Kind::Redis) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Redis) else {
         return;
     };
     server.redis(&["SET", "thing", "kept"]);
@@ -72,7 +72,7 @@ fn redis() {
 
 #[test]
 fn nats() {
-    let Some(server) = Server::start_or_skip(Kind::Nats) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Nats) else {
         return;
     };
     let mut client = server.nats();
@@ -94,7 +94,7 @@ fn nats() {
 
 #[test]
 fn mosquitto() {
-    let Some(server) = Server::start_or_skip(Kind::Mosquitto) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Mosquitto) else {
         return;
     };
     keeps_its_data_through_a_kill(server, |_| Some("kept".into()));
@@ -118,7 +118,7 @@ fn echo() -> std::net::SocketAddr {
 #[test]
 fn a_proxy_delays_stalls_cuts_and_refuses() {
     use std::io::{Read, Write};
-    let proxy = Proxy::to(echo());
+    let proxy = Proxy::start(echo());
     let connect = || {
         let stream = TcpStream::connect(proxy.address()).unwrap();
         stream
@@ -132,32 +132,32 @@ fn a_proxy_delays_stalls_cuts_and_refuses() {
     stream.read_exact(&mut byte).unwrap();
 
     let delay = Duration::from_millis(30);
-    proxy.set(Mode::Delay(delay));
+    proxy.set_mode(ProxyMode::Delay(delay));
     let start = Instant::now();
     stream.write_all(b"b").unwrap();
     stream.read_exact(&mut byte).unwrap();
     assert!(start.elapsed() >= 2 * delay, "there and back");
 
-    proxy.set(Mode::Stall);
+    proxy.set_mode(ProxyMode::Stall);
     stream.write_all(b"c").unwrap();
     stream
         .set_read_timeout(Some(Duration::from_millis(100)))
         .unwrap();
     assert!(stream.read(&mut byte).is_err(), "it passed");
-    proxy.set(Mode::Pass);
+    proxy.set_mode(ProxyMode::Pass);
     stream
         .set_read_timeout(Some(Duration::from_secs(30)))
         .unwrap();
     stream.read_exact(&mut byte).unwrap();
     assert_eq!(byte, *b"c");
 
-    proxy.cut();
+    proxy.close_connections();
     assert!(matches!(stream.read(&mut byte), Ok(0) | Err(_)));
     let mut stream = connect();
     stream.write_all(b"d").unwrap();
     stream.read_exact(&mut byte).unwrap();
-    proxy.set(Mode::Refuse);
+    proxy.set_mode(ProxyMode::Refuse);
     assert!(matches!(stream.read(&mut byte), Ok(0) | Err(_)));
     assert!(matches!(connect().read(&mut byte), Ok(0) | Err(_)));
-    assert_eq!(proxy.accepted(), 3);
+    assert_eq!(proxy.accepted_count(), 3);
 }

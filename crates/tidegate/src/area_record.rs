@@ -74,8 +74,8 @@ impl AreaRecord {
         let mut text = serde_json::to_string(recorded).context("cannot encode a path")?;
         text.push('\n');
         text.push_str(&crc_line(text.as_bytes()));
-        disk::make_private_dir(&self.store)
-            .and_then(|()| disk::replace(&self.store, FILE, text.as_bytes()))
+        disk::create_private_dir(&self.store)
+            .and_then(|()| disk::replace_file(&self.store, FILE, text.as_bytes()))
             .with_context(|| format!("cannot write {}", self.path().display()))
     }
 

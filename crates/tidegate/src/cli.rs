@@ -8,11 +8,11 @@ use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use crate::client::{ClientError, PubArgs, SubArgs};
-use crate::config::{self, Flag, Problems, Sources, UnknownSetting};
+use crate::config::{self, ConfigErrors, ConfigSources, FlagValue, UnknownSettingError};
 use crate::ctl::{CtlArgs, CtlError, RuleArgs};
 use crate::logging::LogFormat;
-use crate::password::PasswordArgs;
-use crate::storage::StoreCommand;
+use crate::password_command::PasswordArgs;
+use crate::store_command::StoreCommand;
 
 const EXIT_CODES: &str = "\
 Exit status:
@@ -25,7 +25,7 @@ Exit status:
 
 /// What a failed command ends with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Exit {
+pub(crate) enum ExitStatus {
     Failure = 1,
     Usage = 2,
     Connection = 3,
@@ -33,21 +33,23 @@ pub(crate) enum Exit {
     TimedOut = 5,
 }
 
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
+impl From<ExitStatus> for ExitCode {
+    fn from(exit: ExitStatus) -> Self {
         Self::from(exit as u8)
     }
 }
 
 /// The exit status that tells scripts what kind of failure this was.
-pub(crate) fn exit_code_of(error: &anyhow::Error) -> Exit {
+pub(crate) fn exit_code_of(error: &anyhow::Error) -> ExitStatus {
     if let Some(error) = error.downcast_ref::<CtlError>() {
         return error.exit();
     }
     match error.downcast_ref::<ClientError>() {
-        Some(error) => error.exit(),
-        None if error.is::<Problems>() || error.is::<UnknownSetting>() => Exit::Usage,
-        None => Exit::Failure,
+        Some(error) => error.exit_status(),
+        None if error.is::<ConfigErrors>() || error.is::<UnknownSettingError>() => {
+            ExitStatus::Usage
+        }
+        None => ExitStatus::Failure,
     }
 }
 
@@ -62,13 +64,13 @@ pub(crate) fn exit_code_of(error: &anyhow::Error) -> Exit {
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<CliCommand>,
     #[command(flatten)]
     serve: ServeArgs,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum CliCommand {
     /// Run a node
     #[command(args_override_self = true)]
     Serve(ServeArgs),
@@ -132,7 +134,7 @@ pub(crate) struct ServeArgs {
 
 impl ServeArgs {
     /// These arguments with the environment of this process.
-    fn sources(self) -> Sources {
+    fn into_sources(self) -> ConfigSources {
         let format = self.log.map(|format| match format {
             LogFormat::Text => "text".to_owned(),
             LogFormat::Json => "json".to_owned(),
@@ -147,13 +149,13 @@ impl ServeArgs {
             ("--log", "log.format", format),
             ("--log-level", "log.level", self.log_level),
         ];
-        let mut sources = Sources::of_process(self.config);
+        let mut sources = ConfigSources::from_process(self.config);
         sources.sets = self.sets;
         sources.flags = flags
             .into_iter()
             .filter_map(|(flag, key, value)| {
                 let value = value?;
-                Some(Flag { flag, key, value })
+                Some(FlagValue { flag, key, value })
             })
             .collect();
         sources
@@ -198,49 +200,49 @@ enum ReferenceFormat {
 
 impl Cli {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        match self.command.unwrap_or(Command::Serve(self.serve)) {
-            Command::Serve(arguments) => {
-                disk::create_private();
-                let config = config::load(&arguments.sources())?;
+        match self.command.unwrap_or(CliCommand::Serve(self.serve)) {
+            CliCommand::Serve(arguments) => {
+                disk::restrict_umask();
+                let config = config::load(&arguments.into_sources())?;
                 crate::serve::run(config)?;
             }
-            Command::Pub(arguments) => arguments.run()?,
-            Command::Sub(arguments) => arguments.run()?,
-            Command::Ctl(arguments) => arguments.run()?,
-            Command::Rule(arguments) => arguments.run()?,
-            Command::Bench(arguments) => return bench::run(arguments),
-            Command::Config(ConfigCommand::Check { file, sets }) => check(file, sets)?,
-            Command::Config(ConfigCommand::Explain { key, config, sets }) => {
-                let mut sources = Sources::of_process(config);
+            CliCommand::Pub(arguments) => arguments.run()?,
+            CliCommand::Sub(arguments) => arguments.run()?,
+            CliCommand::Ctl(arguments) => arguments.run()?,
+            CliCommand::Rule(arguments) => arguments.run()?,
+            CliCommand::Bench(arguments) => return bench::run(arguments),
+            CliCommand::Config(ConfigCommand::Check { file, sets }) => check_config(file, sets)?,
+            CliCommand::Config(ConfigCommand::Explain { key, config, sets }) => {
+                let mut sources = ConfigSources::from_process(config);
                 sources.sets = sets;
-                print(&config::explain(&config::load(&sources)?, &key)?)?;
+                print_text(&config::explain(&config::load(&sources)?, &key)?)?;
             }
-            Command::Config(ConfigCommand::Reference { format }) => print(&match format {
+            CliCommand::Config(ConfigCommand::Reference { format }) => print_text(&match format {
                 ReferenceFormat::Markdown => config::markdown(),
                 ReferenceFormat::Toml => config::toml_template(),
             })?,
-            Command::Store(command) => {
-                disk::create_private();
+            CliCommand::Store(command) => {
+                disk::restrict_umask();
                 let (text, is_well) = command.run()?;
-                print(&text)?;
+                print_text(&text)?;
                 if !is_well {
-                    return Ok(Exit::Failure.into());
+                    return Ok(ExitStatus::Failure.into());
                 }
             }
-            Command::Password(arguments) => print(&arguments.run()?)?,
-            Command::Version => print(&version())?,
-            Command::Completions { shell } => {
+            CliCommand::Password(arguments) => print_text(&arguments.run()?)?,
+            CliCommand::Version => print_text(&version_text())?,
+            CliCommand::Completions { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Self::command(), "tidegate", &mut script);
-                print(&String::from_utf8_lossy(&script))?;
+                print_text(&String::from_utf8_lossy(&script))?;
             }
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn check(file: Option<PathBuf>, sets: Vec<String>) -> anyhow::Result<()> {
-    let mut sources = Sources::of_process(file);
+fn check_config(file: Option<PathBuf>, sets: Vec<String>) -> anyhow::Result<()> {
+    let mut sources = ConfigSources::from_process(file);
     sources.sets = sets;
     let config = config::load(&sources)?;
     let mut text = match &config.file {
@@ -252,10 +254,10 @@ fn check(file: Option<PathBuf>, sets: Vec<String>) -> anyhow::Result<()> {
     for warning in &config.warnings {
         text.push_str(&format!("warning: {warning}\n"));
     }
-    print(&text)
+    print_text(&text)
 }
 
-fn version() -> String {
+fn version_text() -> String {
     format!(
         "tidegate {}\ncommit {}\nbuilt with {} for {} ({})\n",
         env!("CARGO_PKG_VERSION"),
@@ -267,7 +269,7 @@ fn version() -> String {
 }
 
 /// Writes to standard output. A reader that went away (`| head`) is no failure.
-fn print(text: &str) -> anyhow::Result<()> {
+fn print_text(text: &str) -> anyhow::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         outcome => outcome.context("cannot write to standard output"),

@@ -18,10 +18,10 @@ pub(crate) enum LogFormat {
 /// The log levels of the running process; the text is that of `log.level`.
 pub(crate) struct LogLevels {
     current: Mutex<String>,
-    apply: Apply,
+    apply: ApplyLevelsFn,
 }
 
-type Apply = Box<dyn Fn(Targets) -> Result<(), String> + Send + Sync>;
+type ApplyLevelsFn = Box<dyn Fn(Targets) -> Result<(), String> + Send + Sync>;
 
 impl LogLevels {
     /// Takes effect at once for every thread. The error says what was expected.
@@ -58,7 +58,7 @@ pub(crate) fn start(levels: &str, format: LogFormat) -> Result<LogLevels, String
         .with(layer)
         .try_init()
         .map_err(|error| error.to_string())?;
-    log_panics();
+    install_panic_logger();
     let apply = move |targets| handle.reload(targets).map_err(|error| error.to_string());
     Ok(LogLevels {
         current: Mutex::new(levels.to_owned()),
@@ -67,7 +67,7 @@ pub(crate) fn start(levels: &str, format: LogFormat) -> Result<LogLevels, String
 }
 
 /// Has panics logged like everything else, so that who reads the log reads of them.
-fn log_panics() {
+fn install_panic_logger() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
         let backtrace = Backtrace::capture();

@@ -1,16 +1,16 @@
 //! Tidegate: the program. Reads the command line and hands over to one command.
 
 mod area_record;
-mod calendar;
 mod cli;
 mod client;
 mod config;
 mod ctl;
+mod date_text;
 mod logging;
-mod password;
+mod password_command;
 mod serve;
-mod storage;
 mod storage_areas;
+mod store_command;
 
 use std::process::ExitCode;
 

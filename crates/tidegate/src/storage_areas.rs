@@ -8,24 +8,24 @@ use anyhow::Context as _;
 use crate::area_record::AreaRecord;
 
 /// Where these are.
-pub(crate) struct Areas {
+pub(crate) struct StorageAreas {
     record: AreaRecord,
     telemetry: PathBuf,
     mailboxes: PathBuf,
     queues: PathBuf,
     dead_letters: PathBuf,
-    settings: series::Config,
+    settings: series::SeriesConfig,
 }
 
 /// What is in them, and what is wrong.
 #[derive(Default)]
-pub(crate) struct Checked {
+pub(crate) struct AreasCheckReport {
     /// What is there, a line for each area.
-    pub(crate) found: Vec<String>,
+    pub(crate) damage: Vec<String>,
     pub(crate) problems: Vec<String>,
 }
 
-impl Areas {
+impl StorageAreas {
     pub(crate) fn new(data_dir: &Path, telemetry: Option<PathBuf>) -> Self {
         Self {
             record: AreaRecord::new(data_dir, telemetry.as_deref()),
@@ -33,15 +33,15 @@ impl Areas {
             mailboxes: data_dir.join("mailboxes"),
             queues: data_dir.join("sinks").join("queues"),
             dead_letters: data_dir.join("sinks").join("dead-letters"),
-            settings: series::Config::default(),
+            settings: series::SeriesConfig::default(),
         }
     }
 
     /// Reads everything and changes nothing.
-    pub(crate) fn check(&self, progress: &mut dyn FnMut(&str)) -> anyhow::Result<Checked> {
-        let mut all = Checked {
+    pub(crate) fn check(&self, progress: &mut dyn FnMut(&str)) -> anyhow::Result<AreasCheckReport> {
+        let mut all = AreasCheckReport {
             problems: self.record.check()?,
-            ..Checked::default()
+            ..AreasCheckReport::default()
         };
         if self.telemetry.is_dir() {
             progress("reading the telemetry");
@@ -52,7 +52,7 @@ impl Areas {
             let checked = devices::ingest::check_mailboxes(&self.mailboxes);
             let cannot = || format!("cannot read {}", self.mailboxes.display());
             let (messages, problems) = checked.with_context(cannot)?;
-            all.found
+            all.damage
                 .push(format!("mailboxes: {messages} messages wait"));
             all.problems.extend(problems);
         }
@@ -61,7 +61,7 @@ impl Areas {
             let cannot = || format!("cannot read {}", directory.display());
             let (rows, problems) = connect::check_disk_queue(&directory).with_context(cannot)?;
             let name = directory.file_name().unwrap_or_default().to_string_lossy();
-            all.found.push(format!("sink {name}: {rows} rows wait"));
+            all.damage.push(format!("sink {name}: {rows} rows wait"));
             all.problems.extend(problems);
         }
         if self.dead_letters.is_dir() {
@@ -69,23 +69,23 @@ impl Areas {
             let cannot = || format!("cannot read {}", self.dead_letters.display());
             let checked = connect::check_dead_letters(&self.dead_letters);
             let (letters, problems) = checked.with_context(cannot)?;
-            all.found.push(format!("dead letters: {letters}"));
+            all.damage.push(format!("dead letters: {letters}"));
             all.problems.extend(problems);
         }
         Ok(all)
     }
 
-    fn check_telemetry(&self, all: &mut Checked) -> anyhow::Result<()> {
+    fn check_telemetry(&self, all: &mut AreasCheckReport) -> anyhow::Result<()> {
         match series::check(&self.telemetry, &self.settings) {
             Ok(checked) => {
-                all.found.push(format!(
+                all.damage.push(format!(
                     "telemetry: {} keys, {} rows in {} files, {} rows in the log",
                     checked.keys, checked.rows, checked.segments, checked.log_rows
                 ));
                 all.problems.extend(checked.problems);
                 Ok(())
             }
-            Err(error @ series::OpenError::Version { .. }) => {
+            Err(error @ series::SeriesOpenError::Version { .. }) => {
                 all.problems.push(error.to_string());
                 Ok(())
             }
@@ -97,8 +97,8 @@ impl Areas {
     pub(crate) fn repair(
         &self,
         progress: &mut dyn FnMut(&str),
-    ) -> anyhow::Result<series::Repaired> {
-        let mut repaired = series::Repaired::default();
+    ) -> anyhow::Result<series::SeriesRepairReport> {
+        let mut repaired = series::SeriesRepairReport::default();
         if self.telemetry.is_dir() {
             progress("reading the telemetry");
             repaired = series::repair(&self.telemetry, &self.settings)?;

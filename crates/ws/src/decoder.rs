@@ -2,15 +2,15 @@
 //!
 //! State is one frame deep and under 64 bytes: what remains of the data frame in progress, the message it
 //! belongs to, the mask. Headers and control frames are not copied; until they are whole they stay in the
-//! caller's buffer, at most [`MAX_HELD_BACK_BYTES`].
+//! caller's buffer, at most [`MAX_UNCONSUMED_BYTES`].
 
 use crate::frame::{IncomingHeader, MAX_CONTROL_PAYLOAD_BYTES, Opcode};
-use crate::utf8::Utf8Check;
-use crate::{Error, Role, apply_mask, close};
+use crate::utf8_validator::Utf8Validator;
+use crate::{Error, Role, apply_mask, close_codes};
 
 /// The most a caller has to keep for the next call when [`Decoder::decode`] wants more: a masked control frame
 /// less its last byte.
-pub const MAX_HELD_BACK_BYTES: usize = 2 + 4 + MAX_CONTROL_PAYLOAD_BYTES - 1;
+pub const MAX_UNCONSUMED_BYTES: usize = 2 + 4 + MAX_CONTROL_PAYLOAD_BYTES - 1;
 
 #[derive(Debug, Clone, Copy)]
 pub struct DecoderOptions {
@@ -35,13 +35,13 @@ impl DecoderOptions {
 
 /// What arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event<'a> {
+pub enum DecoderEvent<'a> {
     /// The next piece of a message, unmasked: the rest of a frame or as much of it as is here. A piece of text
     /// may end within a character. Control frames may come between the pieces of a message.
     Data {
         chunk: &'a [u8],
-        binary: bool,
-        end_of_message: bool,
+        is_binary: bool,
+        is_end_of_message: bool,
     },
     /// To be answered with a pong that has the same payload, at most 125 bytes.
     Ping(&'a [u8]),
@@ -55,15 +55,15 @@ pub enum Event<'a> {
 
 /// One step of decoding.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Step<'a> {
+pub struct DecodeStep<'a> {
     /// `None`: more bytes are needed.
-    pub event: Option<Event<'a>>,
+    pub event: Option<DecoderEvent<'a>>,
     /// Bytes of the buffer that are done with, also when there is no event.
     pub consumed: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Message {
+enum MessageKind {
     None,
     Text,
     Binary,
@@ -78,13 +78,13 @@ pub struct Decoder {
     max_message_bytes: u64,
     /// Turned so that it fits the next payload byte.
     mask: [u8; 4],
-    utf8: Utf8Check,
+    utf8: Utf8Validator,
     role: Role,
     refuse_text: bool,
-    message: Message,
-    in_frame: bool,
+    message: MessageKind,
+    is_in_frame: bool,
     frame_is_final: bool,
-    closed: bool,
+    is_closed: bool,
 }
 
 impl Decoder {
@@ -94,53 +94,53 @@ impl Decoder {
             message_bytes: 0,
             max_message_bytes: options.max_message_bytes,
             mask: [0; 4],
-            utf8: Utf8Check::default(),
+            utf8: Utf8Validator::default(),
             role: options.role,
             refuse_text: options.refuse_text,
-            message: Message::None,
-            in_frame: false,
+            message: MessageKind::None,
+            is_in_frame: false,
             frame_is_final: false,
-            closed: false,
+            is_closed: false,
         }
     }
 
     /// Takes the next event off the front of `buf`, unmasking it in place. Call again with what follows
     /// `consumed` until there is no event; then keep what is left in front of the bytes to come.
     ///
-    /// After an error and after [`Event::Close`] everything is consumed and ignored (section 7.1.7).
+    /// After an error and after [`DecoderEvent::Close`] everything is consumed and ignored (section 7.1.7).
     #[inline]
-    pub fn decode<'a>(&mut self, buf: &'a mut [u8]) -> Result<Step<'a>, Error> {
-        if self.closed {
+    pub fn decode<'a>(&mut self, buf: &'a mut [u8]) -> Result<DecodeStep<'a>, Error> {
+        if self.is_closed {
             let consumed = buf.len();
-            return Ok(Step {
+            return Ok(DecodeStep {
                 event: None,
                 consumed,
             });
         }
-        self.step(buf).inspect_err(|_| self.closed = true)
+        self.next_step(buf).inspect_err(|_| self.is_closed = true)
     }
 
     /// Whether the peer closed or broke the protocol.
     pub fn is_closed(&self) -> bool {
-        self.closed
+        self.is_closed
     }
 
-    fn step<'a>(&mut self, buf: &'a mut [u8]) -> Result<Step<'a>, Error> {
+    fn next_step<'a>(&mut self, buf: &'a mut [u8]) -> Result<DecodeStep<'a>, Error> {
         let mut at = 0;
-        while !self.in_frame {
+        while !self.is_in_frame {
             let Some(header) = IncomingHeader::parse(&buf[at..], self.role)? else {
-                return Ok(Step {
+                return Ok(DecodeStep {
                     event: None,
                     consumed: at,
                 });
             };
             if header.opcode.is_control() {
-                return self.control_frame(header, buf, at);
+                return self.take_control_frame(header, buf, at);
             }
             self.begin_data_frame(&header)?;
             at += header.header_bytes;
         }
-        self.payload(buf, at)
+        self.take_payload(buf, at)
     }
 
     /// Checks a data frame's header against the message in progress. Empty fragments that do not end a message
@@ -148,50 +148,52 @@ impl Decoder {
     #[inline]
     fn begin_data_frame(&mut self, header: &IncomingHeader) -> Result<(), Error> {
         match (header.opcode, self.message) {
-            (Opcode::Continuation, Message::None) => {
-                return Err(Error::protocol("continuation frame outside a message"));
+            (Opcode::Continuation, MessageKind::None) => {
+                return Err(Error::protocol_error(
+                    "continuation frame outside a message",
+                ));
             }
             (Opcode::Continuation, _) => {}
-            (_, Message::Text | Message::Binary) => {
-                return Err(Error::protocol("new message inside a fragmented one"));
+            (_, MessageKind::Text | MessageKind::Binary) => {
+                return Err(Error::protocol_error("new message inside a fragmented one"));
             }
-            (Opcode::Text, Message::None) if self.refuse_text => {
+            (Opcode::Text, MessageKind::None) if self.refuse_text => {
                 return Err(Error {
-                    code: close::UNSUPPORTED_DATA,
+                    code: close_codes::UNSUPPORTED_DATA,
                     detail: "text frame where only binary frames are accepted",
                 });
             }
-            (Opcode::Text, Message::None) => self.begin_message(Message::Text),
-            (_, Message::None) => self.begin_message(Message::Binary),
+            (Opcode::Text, MessageKind::None) => self.begin_message(MessageKind::Text),
+            (_, MessageKind::None) => self.begin_message(MessageKind::Binary),
         }
         self.message_bytes = self.message_bytes.saturating_add(header.payload_bytes);
         if self.message_bytes > self.max_message_bytes {
             return Err(Error {
-                code: close::MESSAGE_TOO_BIG,
+                code: close_codes::MESSAGE_TOO_BIG,
                 detail: "message longer than accepted",
             });
         }
         self.frame_remaining_bytes = header.payload_bytes;
         self.frame_is_final = header.is_final;
         self.mask = header.mask;
-        self.in_frame = header.is_final || header.payload_bytes > 0;
+        self.is_in_frame = header.is_final || header.payload_bytes > 0;
         Ok(())
     }
 
-    fn begin_message(&mut self, message: Message) {
+    fn begin_message(&mut self, message: MessageKind) {
         self.message = message;
         self.message_bytes = 0;
-        self.utf8 = Utf8Check::default();
+        self.utf8 = Utf8Validator::default();
     }
 
     /// Hands out what is here of the payload that goes on at `at`.
     #[inline]
-    fn payload<'a>(&mut self, buf: &'a mut [u8], at: usize) -> Result<Step<'a>, Error> {
+    fn take_payload<'a>(&mut self, buf: &'a mut [u8], at: usize) -> Result<DecodeStep<'a>, Error> {
         let available = buf.len() - at;
         let take = usize::try_from(self.frame_remaining_bytes)
             .map_or(available, |remaining| remaining.min(available));
         if take == 0 && self.frame_remaining_bytes > 0 {
-            return Ok(Step {
+            return Ok(DecodeStep {
                 event: None,
                 consumed: at,
             });
@@ -201,39 +203,39 @@ impl Decoder {
             self.mask = apply_mask(chunk, self.mask);
         }
         self.frame_remaining_bytes -= take as u64;
-        self.in_frame = self.frame_remaining_bytes > 0;
-        let end_of_message = !self.in_frame && self.frame_is_final;
-        let binary = self.message == Message::Binary;
+        self.is_in_frame = self.frame_remaining_bytes > 0;
+        let end_of_message = !self.is_in_frame && self.frame_is_final;
+        let binary = self.message == MessageKind::Binary;
         if !binary && !(self.utf8.accept(chunk) && (!end_of_message || self.utf8.is_complete())) {
             return Err(Error {
-                code: close::INVALID_PAYLOAD,
+                code: close_codes::INVALID_PAYLOAD,
                 detail: "text message is not UTF-8",
             });
         }
         if end_of_message {
-            self.message = Message::None;
+            self.message = MessageKind::None;
         }
-        Ok(Step {
-            event: Some(Event::Data {
+        Ok(DecodeStep {
+            event: Some(DecoderEvent::Data {
                 chunk,
-                binary,
-                end_of_message,
+                is_binary: binary,
+                is_end_of_message: end_of_message,
             }),
             consumed: at + take,
         })
     }
 
-    fn control_frame<'a>(
+    fn take_control_frame<'a>(
         &mut self,
         header: IncomingHeader,
         buf: &'a mut [u8],
         at: usize,
-    ) -> Result<Step<'a>, Error> {
+    ) -> Result<DecodeStep<'a>, Error> {
         let start = at + header.header_bytes;
         // The header's check held it to 125.
         let end = start + header.payload_bytes as usize;
         let Some(payload) = buf.get_mut(start..end) else {
-            return Ok(Step {
+            return Ok(DecodeStep {
                 event: None,
                 consumed: at,
             });
@@ -242,41 +244,41 @@ impl Decoder {
             apply_mask(payload, header.mask);
         }
         let event = match header.opcode {
-            Opcode::Ping => Event::Ping(payload),
-            Opcode::Pong => Event::Pong(payload),
+            Opcode::Ping => DecoderEvent::Ping(payload),
+            Opcode::Pong => DecoderEvent::Pong(payload),
             _ => {
-                self.closed = true;
+                self.is_closed = true;
                 parse_close(payload)?
             }
         };
-        Ok(Step {
+        Ok(DecodeStep {
             event: Some(event),
             consumed: end,
         })
     }
 }
 
-fn parse_close(payload: &[u8]) -> Result<Event<'_>, Error> {
+fn parse_close(payload: &[u8]) -> Result<DecoderEvent<'_>, Error> {
     if payload.is_empty() {
-        return Ok(Event::Close {
+        return Ok(DecoderEvent::Close {
             code: None,
             reason: "",
         });
     }
     let Some((&code, reason)) = payload.split_first_chunk::<2>() else {
-        return Err(Error::protocol("close frame with half a close code"));
+        return Err(Error::protocol_error("close frame with half a close code"));
     };
     let code = u16::from_be_bytes(code);
-    if !close::is_valid_on_wire(code) {
-        return Err(Error::protocol("close code that may not be sent"));
+    if !close_codes::is_valid_on_wire(code) {
+        return Err(Error::protocol_error("close code that may not be sent"));
     }
     let Ok(reason) = std::str::from_utf8(reason) else {
         return Err(Error {
-            code: close::INVALID_PAYLOAD,
+            code: close_codes::INVALID_PAYLOAD,
             detail: "close reason is not UTF-8",
         });
     };
-    Ok(Event::Close {
+    Ok(DecoderEvent::Close {
         code: Some(code),
         reason,
     })

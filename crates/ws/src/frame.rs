@@ -1,6 +1,6 @@
 //! Frame headers (RFC 6455 section 5.2), read and written, and whole frames written.
 
-use crate::{Error, Role, apply_mask, close};
+use crate::{Error, Role, apply_mask, close_codes};
 
 /// Longest frame header: two bytes, a 64-bit length, a masking key.
 pub const MAX_HEADER_BYTES: usize = 14;
@@ -59,28 +59,30 @@ impl IncomingHeader {
             return Ok(None);
         };
         if first & RESERVED != 0 {
-            return Err(Error::protocol("reserved bit set in a frame header"));
+            return Err(Error::protocol_error("reserved bit set in a frame header"));
         }
         let Some(opcode) = Opcode::from_bits(first & 0x0F) else {
-            return Err(Error::protocol("unknown frame opcode"));
+            return Err(Error::protocol_error("unknown frame opcode"));
         };
         let is_final = first & FIN != 0;
         if opcode.is_control() && !is_final {
-            return Err(Error::protocol("fragmented control frame"));
+            return Err(Error::protocol_error("fragmented control frame"));
         }
         let Some(&second) = buf.get(1) else {
             return Ok(None);
         };
         match (role, second & MASKED != 0) {
             (Role::Server, false) => {
-                return Err(Error::protocol("frame from a client without a mask"));
+                return Err(Error::protocol_error("frame from a client without a mask"));
             }
-            (Role::Client, true) => return Err(Error::protocol("frame from a server with a mask")),
+            (Role::Client, true) => {
+                return Err(Error::protocol_error("frame from a server with a mask"));
+            }
             (Role::Server, true) | (Role::Client, false) => {}
         }
         let short_length = second & !MASKED;
         if opcode.is_control() && usize::from(short_length) > MAX_CONTROL_PAYLOAD_BYTES {
-            return Err(Error::protocol("control frame longer than 125 bytes"));
+            return Err(Error::protocol_error("control frame longer than 125 bytes"));
         }
         let (payload_bytes, mask_at) = match short_length {
             126 => match buf.get(2..4) {
@@ -99,10 +101,14 @@ impl IncomingHeader {
             _ => 10,
         };
         if mask_at != shortest {
-            return Err(Error::protocol("frame length not in its shortest form"));
+            return Err(Error::protocol_error(
+                "frame length not in its shortest form",
+            ));
         }
         if payload_bytes >> 63 != 0 {
-            return Err(Error::protocol("frame length with its highest bit set"));
+            return Err(Error::protocol_error(
+                "frame length with its highest bit set",
+            ));
         }
         let (mask, header_bytes) = match role {
             Role::Client => ([0; 4], mask_at),
@@ -209,14 +215,17 @@ pub fn encode_frame(opcode: Opcode, payload: &[u8], mask: Option<[u8; 4]>, out: 
     }
 }
 
-/// Appends a close frame. Without a code it is empty; a reason over [`close::MAX_REASON_BYTES`] is cut at a
+/// Appends a close frame. Without a code it is empty; a reason over [`close_codes::MAX_REASON_BYTES`] is cut at a
 /// character.
 pub fn encode_close(code: Option<u16>, reason: &str, mask: Option<[u8; 4]>, out: &mut Vec<u8>) {
     let mut payload = [0; MAX_CONTROL_PAYLOAD_BYTES];
     let mut len = 0;
     if let Some(code) = code {
-        debug_assert!(close::is_valid_on_wire(code), "{code} may not be sent");
-        let cut = reason.floor_char_boundary(close::MAX_REASON_BYTES);
+        debug_assert!(
+            close_codes::is_valid_on_wire(code),
+            "{code} may not be sent"
+        );
+        let cut = reason.floor_char_boundary(close_codes::MAX_REASON_BYTES);
         payload[..2].copy_from_slice(&code.to_be_bytes());
         payload[2..2 + cut].copy_from_slice(&reason.as_bytes()[..cut]);
         len = 2 + cut;
@@ -268,7 +277,7 @@ mod tests {
         ];
         for (bytes, role, expected) in cases {
             let error = IncomingHeader::parse(bytes, role).unwrap_err();
-            assert_eq!(error.code, close::PROTOCOL_ERROR, "{bytes:?}");
+            assert_eq!(error.code, close_codes::PROTOCOL_ERROR, "{bytes:?}");
             assert!(
                 error.detail.contains(expected),
                 "{bytes:?}: {}",
@@ -287,7 +296,7 @@ mod tests {
     #[test]
     fn close_frames_cut_long_reasons_at_a_character() {
         let mut out = Vec::new();
-        encode_close(Some(close::NORMAL), &"ä".repeat(100), None, &mut out);
+        encode_close(Some(close_codes::NORMAL), &"ä".repeat(100), None, &mut out);
         assert_eq!(out.len(), 2 + 2 + 122);
         assert!(std::str::from_utf8(&out[4..]).is_ok());
         out.clear();

@@ -5,17 +5,22 @@
 //! payload as it arrives, so that who reads a stream of bytes (MQTT) never holds a whole frame.
 //! Extensions are never negotiated.
 
-pub mod close;
+pub mod close_codes;
 mod decoder;
 mod frame;
 mod handshake;
 mod mask;
-mod utf8;
+mod utf8_validator;
 
-pub use decoder::{Decoder, DecoderOptions, Event, MAX_HELD_BACK_BYTES, Step};
+pub use decoder::{DecodeStep, Decoder, DecoderEvent, DecoderOptions, MAX_UNCONSUMED_BYTES};
 pub use frame::{FrameHeader, MAX_HEADER_BYTES, Opcode, encode_close, encode_frame, encode_header};
-pub use handshake::client::{ClientAccepted, ClientError, ClientHandshake, ClientRequest};
-pub use handshake::server::{Accepted, Rejected, ServerHandshake, ServerOptions, ServerStep};
+pub use handshake::client::{
+    ClientHandshake, ClientHandshakeAccepted, ClientHandshakeError, ClientRequest,
+};
+pub use handshake::server::{
+    ServerHandshake, ServerHandshakeAccepted, ServerHandshakeRejected, ServerHandshakeStep,
+    ServerOptions,
+};
 pub use handshake::{DEFAULT_MAX_HEADER_BYTES, accept_key};
 pub use mask::{MaskKeys, apply_mask};
 
@@ -30,16 +35,16 @@ pub enum Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{detail} (close code {code})")]
 pub struct Error {
-    /// One of [`close`]'s constants.
+    /// One of [`close_codes`]'s constants.
     pub code: u16,
     /// What was wrong; short enough to be the reason of a close frame.
     pub detail: &'static str,
 }
 
 impl Error {
-    pub(crate) const fn protocol(detail: &'static str) -> Self {
+    pub(crate) const fn protocol_error(detail: &'static str) -> Self {
         Self {
-            code: close::PROTOCOL_ERROR,
+            code: close_codes::PROTOCOL_ERROR,
             detail,
         }
     }

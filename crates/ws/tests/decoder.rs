@@ -2,13 +2,13 @@
 
 use proptest::prelude::*;
 use ws::{
-    Decoder, DecoderOptions, Event, MAX_HELD_BACK_BYTES, Opcode, Role, close, encode_close,
-    encode_frame,
+    Decoder, DecoderEvent, DecoderOptions, MAX_UNCONSUMED_BYTES, Opcode, Role, close_codes,
+    encode_close, encode_frame,
 };
 
 /// What a reader of whole messages sees.
 #[derive(Debug, Clone, PartialEq)]
-enum Seen {
+enum DecodedItem {
     Message { binary: bool, payload: Vec<u8> },
     Ping(Vec<u8>),
     Pong(Vec<u8>),
@@ -25,7 +25,7 @@ fn options(role: Role) -> DecoderOptions {
 }
 
 /// Feeds `pieces` one after the other, keeping what is not consumed, as a connection does.
-fn read(options: DecoderOptions, pieces: &[&[u8]]) -> Vec<Seen> {
+fn read(options: DecoderOptions, pieces: &[&[u8]]) -> Vec<DecodedItem> {
     let mut decoder = Decoder::new(options);
     let mut buffer = Vec::new();
     let mut message = Vec::new();
@@ -37,7 +37,7 @@ fn read(options: DecoderOptions, pieces: &[&[u8]]) -> Vec<Seen> {
             let step = match decoder.decode(&mut buffer[at..]) {
                 Ok(step) => step,
                 Err(error) => {
-                    seen.push(Seen::Error(error.code));
+                    seen.push(DecodedItem::Error(error.code));
                     continue;
                 }
             };
@@ -46,21 +46,21 @@ fn read(options: DecoderOptions, pieces: &[&[u8]]) -> Vec<Seen> {
                     at += step.consumed;
                     break;
                 }
-                Some(Event::Data {
+                Some(DecoderEvent::Data {
                     chunk,
-                    binary,
-                    end_of_message,
+                    is_binary: binary,
+                    is_end_of_message: end_of_message,
                 }) => {
                     message.extend_from_slice(chunk);
                     if end_of_message {
                         let payload = std::mem::take(&mut message);
-                        seen.push(Seen::Message { binary, payload });
+                        seen.push(DecodedItem::Message { binary, payload });
                     }
                 }
-                Some(Event::Ping(payload)) => seen.push(Seen::Ping(payload.to_vec())),
-                Some(Event::Pong(payload)) => seen.push(Seen::Pong(payload.to_vec())),
-                Some(Event::Close { code, reason }) => {
-                    seen.push(Seen::Close(code, reason.to_owned()))
+                Some(DecoderEvent::Ping(payload)) => seen.push(DecodedItem::Ping(payload.to_vec())),
+                Some(DecoderEvent::Pong(payload)) => seen.push(DecodedItem::Pong(payload.to_vec())),
+                Some(DecoderEvent::Close { code, reason }) => {
+                    seen.push(DecodedItem::Close(code, reason.to_owned()))
                 }
             }
             assert!(step.consumed > 0, "an event takes bytes");
@@ -68,7 +68,7 @@ fn read(options: DecoderOptions, pieces: &[&[u8]]) -> Vec<Seen> {
         }
         buffer.drain(..at);
         assert!(
-            buffer.len() <= MAX_HELD_BACK_BYTES,
+            buffer.len() <= MAX_UNCONSUMED_BYTES,
             "{} bytes held back",
             buffer.len()
         );
@@ -76,12 +76,12 @@ fn read(options: DecoderOptions, pieces: &[&[u8]]) -> Vec<Seen> {
     seen
 }
 
-fn read_whole(role: Role, bytes: &[u8]) -> Vec<Seen> {
+fn read_whole(role: Role, bytes: &[u8]) -> Vec<DecodedItem> {
     read(options(role), &[bytes])
 }
 
-fn text(payload: &str) -> Seen {
-    Seen::Message {
+fn text(payload: &str) -> DecodedItem {
+    DecodedItem::Message {
         binary: false,
         payload: payload.into(),
     }
@@ -100,21 +100,21 @@ fn the_examples_of_section_5_7() {
     let ping = [0x89, 0x05, 0x48, 0x65, 0x6c, 0x6c, 0x6f];
     assert_eq!(
         read_whole(Role::Client, &ping),
-        [Seen::Ping(b"Hello".to_vec())]
+        [DecodedItem::Ping(b"Hello".to_vec())]
     );
     let pong = [
         0x8a, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58,
     ];
     assert_eq!(
         read_whole(Role::Server, &pong),
-        [Seen::Pong(b"Hello".to_vec())]
+        [DecodedItem::Pong(b"Hello".to_vec())]
     );
     for (header, length) in [
         (&[0x82, 0x7E, 0x01, 0x00][..], 256),
         (&[0x82, 0x7F, 0, 0, 0, 0, 0, 1, 0, 0][..], 65536),
     ] {
         let payload = vec![0xA5; length];
-        let binary = Seen::Message {
+        let binary = DecodedItem::Message {
             binary: true,
             payload: payload.clone(),
         };
@@ -157,10 +157,10 @@ fn a_byte_stream_gets_payload_before_its_frame_is_whole() {
     ] {
         let step = decoder.decode(&mut frame[range.clone()]).unwrap();
         assert_eq!(step.consumed, range.len());
-        let Some(Event::Data {
+        let Some(DecoderEvent::Data {
             chunk,
-            binary: true,
-            end_of_message,
+            is_binary: true,
+            is_end_of_message: end_of_message,
         }) = step.event
         else {
             panic!("{step:?}");
@@ -179,23 +179,23 @@ fn control_frames_may_come_between_fragments_but_not_messages() {
     let interleaved = [0x01, 0x01, b'a', 0x89, 0x00, 0x80, 0x01, b'b'];
     assert_eq!(
         read_whole(Role::Client, &interleaved),
-        [Seen::Ping(vec![]), text("ab")]
+        [DecodedItem::Ping(vec![]), text("ab")]
     );
     let nested = [0x01, 0x01, b'a', 0x82, 0x00];
     assert_eq!(
         read_whole(Role::Client, &nested),
-        [Seen::Error(close::PROTOCOL_ERROR)]
+        [DecodedItem::Error(close_codes::PROTOCOL_ERROR)]
     );
     assert_eq!(
         read_whole(Role::Client, &[0x80, 0x00]),
-        [Seen::Error(close::PROTOCOL_ERROR)]
+        [DecodedItem::Error(close_codes::PROTOCOL_ERROR)]
     );
 }
 
 #[test]
 fn empty_frames_end_messages_and_are_passed_over_inside_them() {
     let empty_fragments = [0x02, 0x00, 0x00, 0x00, 0x80, 0x00, 0x82, 0x00];
-    let empty = Seen::Message {
+    let empty = DecodedItem::Message {
         binary: true,
         payload: vec![],
     };
@@ -209,7 +209,7 @@ fn empty_frames_end_messages_and_are_passed_over_inside_them() {
 fn text_is_refused_where_only_bytes_are_spoken() {
     let text = [0x81, 0x80, 0, 0, 0, 0];
     let seen = read(DecoderOptions::byte_stream(Role::Server), &[&text]);
-    assert_eq!(seen, [Seen::Error(close::UNSUPPORTED_DATA)]);
+    assert_eq!(seen, [DecodedItem::Error(close_codes::UNSUPPORTED_DATA)]);
 }
 
 #[test]
@@ -219,13 +219,13 @@ fn text_must_be_utf8_over_fragments() {
     let cut_off = [0x81, 0x01, 0xC3];
     assert_eq!(
         read_whole(Role::Client, &cut_off),
-        [Seen::Error(close::INVALID_PAYLOAD)]
+        [DecodedItem::Error(close_codes::INVALID_PAYLOAD)]
     );
     // Refused before the frame is whole.
     let wrong = [0x81, 0x7E, 0x40, 0x00, 0xFF];
     assert_eq!(
         read_whole(Role::Client, &wrong),
-        [Seen::Error(close::INVALID_PAYLOAD)]
+        [DecodedItem::Error(close_codes::INVALID_PAYLOAD)]
     );
 }
 
@@ -237,11 +237,11 @@ fn long_messages_are_refused_at_the_header_that_makes_them_so() {
     };
     assert_eq!(
         read(limited, &[&[0x82, 0x05]]),
-        [Seen::Error(close::MESSAGE_TOO_BIG)]
+        [DecodedItem::Error(close_codes::MESSAGE_TOO_BIG)]
     );
     assert_eq!(
         read(limited, &[&[0x02, 0x03, 1, 2, 3, 0x80, 0x02]]),
-        [Seen::Error(close::MESSAGE_TOO_BIG)]
+        [DecodedItem::Error(close_codes::MESSAGE_TOO_BIG)]
     );
     // Each message counts for itself.
     assert_eq!(
@@ -252,24 +252,27 @@ fn long_messages_are_refused_at_the_header_that_makes_them_so() {
 
 #[test]
 fn close_frames_are_checked() {
-    let cases: [(&[u8], Seen); 6] = [
-        (&[0x88, 0x00], Seen::Close(None, String::new())),
+    let cases: [(&[u8], DecodedItem); 6] = [
+        (&[0x88, 0x00], DecodedItem::Close(None, String::new())),
         (
             &[0x88, 0x02, 0x03, 0xE8],
-            Seen::Close(Some(1000), String::new()),
+            DecodedItem::Close(Some(1000), String::new()),
         ),
         (
             &[0x88, 0x05, 0x0F, 0xA0, b'b', b'y', b'e'],
-            Seen::Close(Some(4000), "bye".into()),
+            DecodedItem::Close(Some(4000), "bye".into()),
         ),
-        (&[0x88, 0x01, 0x03], Seen::Error(close::PROTOCOL_ERROR)),
+        (
+            &[0x88, 0x01, 0x03],
+            DecodedItem::Error(close_codes::PROTOCOL_ERROR),
+        ),
         (
             &[0x88, 0x02, 0x03, 0xED],
-            Seen::Error(close::PROTOCOL_ERROR),
+            DecodedItem::Error(close_codes::PROTOCOL_ERROR),
         ),
         (
             &[0x88, 0x03, 0x03, 0xE8, 0xFF],
-            Seen::Error(close::INVALID_PAYLOAD),
+            DecodedItem::Error(close_codes::INVALID_PAYLOAD),
         ),
     ];
     for (bytes, expected) in cases {
@@ -280,22 +283,22 @@ fn close_frames_are_checked() {
 #[test]
 fn nothing_is_read_after_a_close_or_an_error() {
     let mut bytes = Vec::new();
-    encode_close(Some(close::GOING_AWAY), "", None, &mut bytes);
+    encode_close(Some(close_codes::GOING_AWAY), "", None, &mut bytes);
     encode_frame(Opcode::Ping, b"", None, &mut bytes);
     assert_eq!(
         read_whole(Role::Client, &bytes),
-        [Seen::Close(Some(1001), String::new())]
+        [DecodedItem::Close(Some(1001), String::new())]
     );
     let after_error = [0xFF, 0x89, 0x00];
     assert_eq!(
         read_whole(Role::Client, &after_error),
-        [Seen::Error(close::PROTOCOL_ERROR)]
+        [DecodedItem::Error(close_codes::PROTOCOL_ERROR)]
     );
 }
 
 /// A message with the places where it is cut into fragments, or a control frame.
 #[derive(Debug, Clone)]
-enum Sent {
+enum EncodedItem {
     Message {
         text: Option<String>,
         payload: Vec<u8>,
@@ -308,7 +311,7 @@ enum Sent {
     },
 }
 
-fn sent() -> impl Strategy<Value = Sent> {
+fn sent() -> impl Strategy<Value = EncodedItem> {
     let payload = prop_oneof![
         4 => proptest::collection::vec(any::<u8>(), 0..300),
         1 => proptest::collection::vec(any::<u8>(), 65_530..65_545),
@@ -316,29 +319,29 @@ fn sent() -> impl Strategy<Value = Sent> {
     let cuts = proptest::collection::vec(0usize..400, 0..4);
     prop_oneof![
         3 => (proptest::option::of(any::<String>()), payload, cuts, any::<bool>()).prop_map(
-            |(text, payload, cuts, ping_between)| Sent::Message { text, payload, cuts, ping_between }
+            |(text, payload, cuts, ping_between)| EncodedItem::Message { text, payload, cuts, ping_between }
         ),
         1 => (any::<bool>(), proptest::collection::vec(any::<u8>(), 0..126))
-            .prop_map(|(ping, payload)| Sent::Control { ping, payload }),
+            .prop_map(|(ping, payload)| EncodedItem::Control { ping, payload }),
     ]
 }
 
 /// Writes what a peer would and tells what is to be seen.
-fn write(all: &[Sent], mask: Option<[u8; 4]>) -> (Vec<u8>, Vec<Seen>) {
+fn write(all: &[EncodedItem], mask: Option<[u8; 4]>) -> (Vec<u8>, Vec<DecodedItem>) {
     let mut bytes = Vec::new();
     let mut seen = Vec::new();
     for sent in all {
         match sent {
-            Sent::Control { ping, payload } => {
+            EncodedItem::Control { ping, payload } => {
                 let opcode = if *ping { Opcode::Ping } else { Opcode::Pong };
                 encode_frame(opcode, payload, mask, &mut bytes);
                 seen.push(if *ping {
-                    Seen::Ping(payload.clone())
+                    DecodedItem::Ping(payload.clone())
                 } else {
-                    Seen::Pong(payload.clone())
+                    DecodedItem::Pong(payload.clone())
                 });
             }
-            Sent::Message {
+            EncodedItem::Message {
                 text,
                 payload,
                 cuts,
@@ -371,11 +374,11 @@ fn write(all: &[Sent], mask: Option<[u8; 4]>) -> (Vec<u8>, Vec<Seen>) {
                     }
                     if !is_final && *ping_between {
                         encode_frame(Opcode::Ping, b"between", mask, &mut bytes);
-                        seen.push(Seen::Ping(b"between".to_vec()));
+                        seen.push(DecodedItem::Ping(b"between".to_vec()));
                     }
                     start = end;
                 }
-                seen.push(Seen::Message {
+                seen.push(DecodedItem::Message {
                     binary: text.is_none(),
                     payload: payload.to_vec(),
                 });

@@ -3,28 +3,28 @@
 
 use proptest::prelude::*;
 use ws::{
-    Accepted, ClientError, ClientHandshake, ClientRequest, Rejected, ServerHandshake,
-    ServerOptions, ServerStep,
+    ClientHandshake, ClientHandshakeError, ClientRequest, ServerHandshake, ServerHandshakeAccepted,
+    ServerHandshakeRejected, ServerHandshakeStep, ServerOptions,
 };
 
 const GOOD: &str = "GET /chat HTTP/1.1\r\nHost: server.example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nOrigin: http://example.com\r\n\
     Sec-WebSocket-Protocol: chat, mqtt\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
-fn feed(request: &str) -> ServerStep {
+fn feed(request: &str) -> ServerHandshakeStep {
     ServerHandshake::new().feed(&ServerOptions::mqtt("/chat"), request.as_bytes())
 }
 
-fn accepted(request: &str) -> Accepted {
+fn accepted(request: &str) -> ServerHandshakeAccepted {
     match feed(request) {
-        ServerStep::Accepted(accepted) => accepted,
+        ServerHandshakeStep::Accepted(accepted) => accepted,
         other => panic!("{other:?}"),
     }
 }
 
-fn rejected(request: &str) -> Rejected {
+fn rejected(request: &str) -> ServerHandshakeRejected {
     match feed(request) {
-        ServerStep::Rejected(rejected) => rejected,
+        ServerHandshakeStep::Rejected(rejected) => rejected,
         other => panic!("{other:?} for {request}"),
     }
 }
@@ -96,7 +96,7 @@ fn the_first_sub_protocol_of_the_server_that_is_offered_is_chosen() {
     let step = ServerHandshake::new().feed(&strict, offer("").as_bytes());
     assert!(matches!(
         step,
-        ServerStep::Rejected(Rejected { status: 400, .. })
+        ServerHandshakeStep::Rejected(ServerHandshakeRejected { status: 400, .. })
     ));
     let any = ServerOptions {
         subprotocols: vec![],
@@ -105,7 +105,7 @@ fn the_first_sub_protocol_of_the_server_that_is_offered_is_chosen() {
     let step = ServerHandshake::new().feed(&any, GOOD.as_bytes());
     assert!(matches!(
         step,
-        ServerStep::Accepted(Accepted {
+        ServerHandshakeStep::Accepted(ServerHandshakeAccepted {
             subprotocol: None,
             ..
         })
@@ -205,7 +205,10 @@ fn other_protocols_are_refused_at_their_first_byte() {
     for first in [0x10, 0x16, b' ', b'\r', 0xFF] {
         let step = ServerHandshake::new().feed(&ServerOptions::mqtt("/mqtt"), &[first]);
         assert!(
-            matches!(step, ServerStep::Rejected(Rejected { status: 400, .. })),
+            matches!(
+                step,
+                ServerHandshakeStep::Rejected(ServerHandshakeRejected { status: 400, .. })
+            ),
             "{first:#x}"
         );
     }
@@ -221,17 +224,17 @@ fn the_request_is_bounded() {
     let mut handshake = ServerHandshake::new();
     for length in 0..200 {
         let step = handshake.feed(&options, &request.as_bytes()[..length]);
-        assert!(matches!(step, ServerStep::Incomplete), "{length}");
+        assert!(matches!(step, ServerHandshakeStep::Incomplete), "{length}");
     }
     let step = handshake.feed(&options, &request.as_bytes()[..200]);
     assert!(matches!(
         step,
-        ServerStep::Rejected(Rejected { status: 431, .. })
+        ServerHandshakeStep::Rejected(ServerHandshakeRejected { status: 431, .. })
     ));
     let at_once = ServerHandshake::new().feed(&options, request.as_bytes());
     assert!(matches!(
         at_once,
-        ServerStep::Rejected(Rejected { status: 431, .. })
+        ServerHandshakeStep::Rejected(ServerHandshakeRejected { status: 431, .. })
     ));
 }
 
@@ -247,7 +250,7 @@ fn exchange() -> (ClientHandshake, String) {
     let (client, request) = ClientHandshake::start(&REQUEST).unwrap();
     assert!(String::from_utf8_lossy(&request).contains("\r\nAuthorization: Bearer x\r\n"));
     match ServerHandshake::new().feed(&ServerOptions::mqtt("/mqtt"), &request) {
-        ServerStep::Accepted(answer) => {
+        ServerHandshakeStep::Accepted(answer) => {
             assert_eq!(answer.consumed, request.len());
             (client, String::from_utf8(answer.response).unwrap())
         }
@@ -308,7 +311,7 @@ fn a_client_refuses_answers_that_break_the_handshake() {
         let error = client
             .feed(response.replace(from, to).as_bytes())
             .unwrap_err();
-        assert!(matches!(error, ClientError::Invalid(_)), "{error}");
+        assert!(matches!(error, ClientHandshakeError::Invalid(_)), "{error}");
         assert!(error.to_string().contains(hint), "{error}");
     }
     let (mut client, _) = exchange();
@@ -319,12 +322,12 @@ fn a_client_refuses_answers_that_break_the_handshake() {
         "{error}"
     );
     let (mut client, _) = exchange();
-    assert_eq!(client.feed(b"\x20\x02"), Err(ClientError::NotHttp));
+    assert_eq!(client.feed(b"\x20\x02"), Err(ClientHandshakeError::NotHttp));
     let (mut client, _) = exchange();
     let endless = format!("HTTP/1.1 101 OK\r\nX: {}", "y".repeat(9000));
     assert_eq!(
         client.feed(endless.as_bytes()),
-        Err(ClientError::TooLong(8192))
+        Err(ClientHandshakeError::TooLong(8192))
     );
 }
 
@@ -363,7 +366,7 @@ fn a_request_cannot_be_broken_out_of() {
     for request in bad {
         let error = ClientHandshake::start(&request).unwrap_err();
         assert!(
-            matches!(error, ClientError::InvalidRequest { .. }),
+            matches!(error, ClientHandshakeError::InvalidRequest { .. }),
             "{error}"
         );
     }
@@ -389,10 +392,10 @@ proptest! {
             here = (here + length).min(GOOD.len());
             let step = handshake.feed(&options, &GOOD.as_bytes()[..here]);
             if here == GOOD.len() {
-                prop_assert!(matches!(step, ServerStep::Accepted(_)));
+                prop_assert!(matches!(step, ServerHandshakeStep::Accepted(_)));
                 break;
             }
-            prop_assert!(matches!(step, ServerStep::Incomplete));
+            prop_assert!(matches!(step, ServerHandshakeStep::Incomplete));
         }
     }
 }

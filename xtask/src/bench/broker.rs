@@ -7,23 +7,23 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::BROKER_CORE;
-use crate::Failure;
+use crate::TaskError;
 use crate::process::succeeds;
 
 const START_LIMIT: Duration = Duration::from_secs(10);
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 
-pub(super) struct Running {
+pub(super) struct BrokerProcess {
     child: Child,
     /// `host:port` of its MQTT listener.
     pub(super) address: String,
 }
 
-impl Running {
+impl BrokerProcess {
     /// A node with one shard and no data from before.
-    pub(super) fn tidegate(program: &Path, dir: &Path) -> Result<Self, Failure> {
-        let data_dir = fresh(dir, "data")?;
-        let mut command = pinned();
+    pub(super) fn tidegate(program: &Path, dir: &Path) -> Result<Self, TaskError> {
+        let data_dir = create_empty_dir(dir, "data")?;
+        let mut command = pinned_command();
         command
             .arg(program)
             .args(["serve", "--shards", "1", "--data-dir"])
@@ -46,7 +46,7 @@ impl Running {
     }
 
     /// mosquitto as Debian ships it, without its files and logs.
-    pub(super) fn mosquitto(dir: &Path) -> Result<Self, Failure> {
+    pub(super) fn mosquitto(dir: &Path) -> Result<Self, TaskError> {
         fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         let config = dir.join("mosquitto.conf");
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
@@ -56,7 +56,7 @@ impl Running {
             address.port()
         );
         fs::write(&config, text).map_err(|error| format!("{}: {error}", config.display()))?;
-        let mut command = pinned();
+        let mut command = pinned_command();
         command.args(["mosquitto", "-c"]).arg(&config);
         let log = dir.join("mosquitto.log");
         let mut running = Self::start(command, &log, address.to_string())?;
@@ -64,7 +64,7 @@ impl Running {
         Ok(running)
     }
 
-    fn start(mut command: Command, log: &Path, address: String) -> Result<Self, Failure> {
+    fn start(mut command: Command, log: &Path, address: String) -> Result<Self, TaskError> {
         let told = |error: std::io::Error| format!("{}: {error}", log.display());
         let output = fs::File::create(log).map_err(told)?;
         let also = output.try_clone().map_err(told)?;
@@ -79,7 +79,7 @@ impl Running {
         &mut self,
         log: &Path,
         mut is_ready: impl FnMut(&mut Self) -> bool,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TaskError> {
         let deadline = Instant::now() + START_LIMIT;
         while !is_ready(self) {
             let ended = self.child.try_wait().is_ok_and(|status| status.is_some());
@@ -98,7 +98,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for BrokerProcess {
     fn drop(&mut self) {
         succeeds(Command::new("kill").arg(self.child.id().to_string()));
         let deadline = Instant::now() + STOP_LIMIT;
@@ -110,13 +110,13 @@ impl Drop for Running {
     }
 }
 
-fn pinned() -> Command {
+fn pinned_command() -> Command {
     let mut command = Command::new("taskset");
     command.args(["--cpu-list", BROKER_CORE]);
     command
 }
 
-fn fresh(dir: &Path, name: &str) -> Result<std::path::PathBuf, Failure> {
+fn create_empty_dir(dir: &Path, name: &str) -> Result<std::path::PathBuf, TaskError> {
     let path = dir.join(name);
     let told = |error: std::io::Error| format!("{}: {error}", path.display());
     if path.exists() {

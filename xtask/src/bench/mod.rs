@@ -1,26 +1,26 @@
 //! `cargo xtask bench`: the figures of the README, measured on this machine. The broker is pinned to core 0 and the
 //! generator to core 1; where mosquitto is installed it is measured in turn with the broker, in the same run.
 
+mod benchmarks;
 mod broker;
-mod figures;
 
 use std::path::Path;
 use std::process::Command;
 
-use self::broker::Running;
-use self::figures::{FIGURES, Figure, Goal};
-use crate::process::{cargo, find_program, run as run_command, shown};
-use crate::{Failure, take_number};
+use self::benchmarks::{BENCHMARKS, Benchmark, BenchmarkGoal};
+use self::broker::BrokerProcess;
+use crate::process::{cargo, command_line, find_program, run as run_command};
+use crate::{TaskError, parse_number_option};
 
 const DEFAULT_SECONDS: u64 = 10;
 const BROKER_CORE: &str = "0";
 const GENERATOR_CORE: &str = "1";
 
-pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &[String]) -> Result<(), TaskError> {
     let mut names = arguments.to_vec();
-    let seconds = take_number(&mut names, "--seconds")?.unwrap_or(DEFAULT_SECONDS);
-    let chosen = choose(&names)?;
-    this_machine_can_do_it()?;
+    let seconds = parse_number_option(&mut names, "--seconds")?.unwrap_or(DEFAULT_SECONDS);
+    let chosen = select_benchmarks(&names)?;
+    check_requirements()?;
     println!("==> building");
     run_command(cargo().args(["build", "--release", "--package", "tidegate"]))?;
     let dir = crate::target_dir().join("bench");
@@ -40,16 +40,16 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn choose(names: &[String]) -> Result<Vec<&'static Figure>, Failure> {
+fn select_benchmarks(names: &[String]) -> Result<Vec<&'static Benchmark>, TaskError> {
     if names.is_empty() {
-        return Ok(FIGURES.iter().collect());
+        return Ok(BENCHMARKS.iter().collect());
     }
     let find = |name: &String| {
-        FIGURES
+        BENCHMARKS
             .iter()
             .find(|figure| figure.name == name)
             .ok_or_else(|| {
-                let known: Vec<&str> = FIGURES.iter().map(|figure| figure.name).collect();
+                let known: Vec<&str> = BENCHMARKS.iter().map(|figure| figure.name).collect();
                 format!(
                     "there is no figure `{name}`; there are: {}",
                     known.join(", ")
@@ -59,7 +59,7 @@ fn choose(names: &[String]) -> Result<Vec<&'static Figure>, Failure> {
     names.iter().map(find).collect()
 }
 
-fn this_machine_can_do_it() -> Result<(), Failure> {
+fn check_requirements() -> Result<(), TaskError> {
     if std::thread::available_parallelism().is_ok_and(|cores| cores.get() < 2) {
         return Err("the broker and the generator need a core each; this machine has one".into());
     }
@@ -70,7 +70,7 @@ fn this_machine_can_do_it() -> Result<(), Failure> {
 }
 
 /// Measures one figure against a fresh broker; a value for each of its goals, where there is one.
-fn measure(figure: &Figure, seconds: u64, dir: &Path) -> Result<Vec<Option<f64>>, Failure> {
+fn measure(figure: &Benchmark, seconds: u64, dir: &Path) -> Result<Vec<Option<f64>>, TaskError> {
     let json = dir.join(format!("{}.json", figure.name));
     let program = crate::target_dir().join("release/tidegate");
     let mut command = Command::new("taskset");
@@ -80,7 +80,7 @@ fn measure(figure: &Figure, seconds: u64, dir: &Path) -> Result<Vec<Option<f64>>
         .args(figure.scenario.split(' '));
     let mut brokers = Vec::new();
     if figure.needs_broker {
-        let broker = Running::tidegate(&program, dir)?;
+        let broker = BrokerProcess::tidegate(&program, dir)?;
         command.args([
             "--broker",
             &broker.address,
@@ -91,7 +91,7 @@ fn measure(figure: &Figure, seconds: u64, dir: &Path) -> Result<Vec<Option<f64>>
     }
     let compared = figure.against_mosquitto && find_program("mosquitto").is_some();
     if compared {
-        let rival = Running::mosquitto(dir)?;
+        let rival = BrokerProcess::mosquitto(dir)?;
         command.args(["--versus", &format!("{},{}", rival.address, rival.pid())]);
         brokers.push(rival);
     } else if figure.against_mosquitto {
@@ -103,22 +103,30 @@ fn measure(figure: &Figure, seconds: u64, dir: &Path) -> Result<Vec<Option<f64>>
         command.args(["--duration", &format!("{seconds}s")]);
     }
     command.arg("--json").arg(&json);
-    println!("    {}", shown(&command));
+    println!("    {}", command_line(&command));
     run_command(&mut command)?;
     let text =
         std::fs::read_to_string(&json).map_err(|error| format!("{}: {error}", json.display()))?;
-    Ok(figure.goals.iter().map(|goal| goal.read(&text)).collect())
+    Ok(figure
+        .goals
+        .iter()
+        .map(|goal| goal.value_in(&text))
+        .collect())
 }
 
 /// A line of the README's table.
-fn row(figure: &Figure, values: &[Option<f64>]) -> String {
+fn row(figure: &Benchmark, values: &[Option<f64>]) -> String {
     let measured: Vec<String> = figure
         .goals
         .iter()
         .zip(values)
-        .map(|(goal, value)| value.map_or("not measured".into(), |value| goal.show(value)))
+        .map(|(goal, value)| value.map_or("not measured".into(), |value| goal.format_value(value)))
         .collect();
-    let wanted: Vec<String> = figure.goals.iter().map(Goal::wanted).collect();
+    let wanted: Vec<String> = figure
+        .goals
+        .iter()
+        .map(BenchmarkGoal::format_target)
+        .collect();
     format!(
         "| {} | {} | {} | `cargo xtask bench {}` |",
         figure.what,

@@ -1,8 +1,8 @@
 //! Who may use the API: roles, what proves who one is, and the bound on guessing.
 
-mod attempts;
 mod basic;
-mod first;
+mod first_operator;
+mod login_attempts;
 mod password;
 mod secret;
 mod tokens;
@@ -15,18 +15,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-pub use first::{FirstOperator, FirstOperatorError, ensure_first_operator};
-pub(crate) use password::{Passwords, check as check_password};
-pub use secret::NoRandomness;
-pub(crate) use secret::{Hashed, random_id, random_secret, readable_token};
-pub(crate) use tokens::{Family, Login, Owner};
+pub use first_operator::{FirstOperator, FirstOperatorError, ensure_first_operator};
+pub(crate) use password::{PasswordHasher, check_strength as check_password};
+pub use secret::RandomSourceError;
+pub(crate) use secret::{SecretHash, random_id, random_secret, readable_token};
+pub(crate) use tokens::{LoginRecord, TokenFamily, TokenOwner};
 
-use crate::app::App;
-use crate::endpoint::Access;
+use crate::endpoint::EndpointAccess;
 use crate::objects::{self, api_key, operator};
-use crate::problem::Problem;
-use attempts::Attempts;
-use tokens::Tokens;
+use crate::problem_details::ProblemDetails;
+use crate::state::ApiState;
+use login_attempts::LoginAttempts;
+use tokens::TokenStore;
 
 /// What somebody may do; each role may do what those before it may.
 #[derive(
@@ -45,7 +45,7 @@ pub enum Role {
 /// What proved who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Proof {
+pub(crate) enum AuthenticationMethod {
     /// A token an operator got for a password.
     Token,
     ApiKey,
@@ -59,63 +59,63 @@ pub(crate) enum Proof {
 
 /// Who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct CallerIdentity {
     /// The operator's name or the key's id.
     pub(crate) name: String,
-    pub(crate) proof: Proof,
+    pub(crate) proof: AuthenticationMethod,
     pub(crate) role: Role,
 }
 
-impl Identity {
+impl CallerIdentity {
     /// Who has not said who it is, where nobody has to.
-    fn nobody() -> Self {
+    fn anonymous() -> Self {
         Self {
             name: "anonymous".to_owned(),
-            proof: Proof::Nothing,
+            proof: AuthenticationMethod::Nothing,
             role: Role::Viewer,
         }
     }
 
     /// What it may do; `None`: nothing that needs a role.
     pub(crate) fn role_or_none(&self) -> Option<Role> {
-        (self.proof != Proof::Nothing).then_some(self.role)
+        (self.proof != AuthenticationMethod::Nothing).then_some(self.role)
     }
 }
 
 /// Everything the checks remember between requests.
-pub(crate) struct Gatekeeper {
-    pub(crate) passwords: Passwords,
-    pub(crate) tokens: Tokens,
+pub(crate) struct AccessState {
+    pub(crate) passwords: PasswordHasher,
+    pub(crate) tokens: TokenStore,
     /// For which the next token is given on ThingsBoard's paths, and nothing else.
-    pub(crate) refresh_tokens: Tokens,
-    pub(crate) attempts: Attempts,
+    pub(crate) refresh_tokens: TokenStore,
+    pub(crate) attempts: LoginAttempts,
     /// Counts whenever credentials may have ended, which streams follow.
     revoked: watch::Sender<u64>,
     /// Of the token file, if there is one.
-    local_token: Option<Hashed>,
+    local_token: Option<SecretHash>,
 }
 
-impl Gatekeeper {
-    pub(crate) fn new(live: &crate::LiveConfig, local_token: Option<&str>) -> Self {
+impl AccessState {
+    pub(crate) fn new(live: &crate::SharedHttpConfig, local_token: Option<&str>) -> Self {
         Self {
-            passwords: Passwords::default(),
-            tokens: Tokens::default(),
-            refresh_tokens: Tokens::default(),
-            attempts: Attempts::new(live.clone()),
+            passwords: PasswordHasher::default(),
+            tokens: TokenStore::default(),
+            refresh_tokens: TokenStore::default(),
+            attempts: LoginAttempts::new(live.clone()),
             revoked: watch::Sender::new(0),
-            local_token: local_token.map(Hashed::of),
+            local_token: local_token.map(SecretHash::from_secret),
         }
     }
 
     /// Ends all that came of a login.
-    pub(crate) fn end(&self, family: Family) {
-        self.tokens.end(family);
-        self.refresh_tokens.end(family);
-        self.revoke();
+    pub(crate) fn end_login(&self, family: TokenFamily) {
+        self.tokens.revoke_family(family);
+        self.refresh_tokens.revoke_family(family);
+        self.notify_revocation();
     }
 
     /// Credentials may have ended: those who listen are looked at again.
-    pub(crate) fn revoke(&self) {
+    pub(crate) fn notify_revocation(&self) {
         self.revoked.send_modify(|count| *count += 1);
     }
 
@@ -128,7 +128,9 @@ impl Gatekeeper {
 const X_AUTHORIZATION: HeaderName = HeaderName::from_static("x-authorization");
 
 /// The field with the credentials for this API.
-pub(crate) fn credentials(headers: &HeaderMap) -> Result<Option<&HeaderValue>, Problem> {
+pub(crate) fn credentials_header(
+    headers: &HeaderMap,
+) -> Result<Option<&HeaderValue>, ProblemDetails> {
     for name in [X_AUTHORIZATION, header::AUTHORIZATION] {
         let mut fields = headers.get_all(&name).iter();
         let Some(field) = fields.next() else {
@@ -136,7 +138,7 @@ pub(crate) fn credentials(headers: &HeaderMap) -> Result<Option<&HeaderValue>, P
         };
         if fields.next().is_some() {
             let detail = format!("There is more than one {name} field.");
-            return Err(Problem::unauthorized(detail));
+            return Err(ProblemDetails::unauthorized(detail));
         }
         return Ok(Some(field));
     }
@@ -144,31 +146,33 @@ pub(crate) fn credentials(headers: &HeaderMap) -> Result<Option<&HeaderValue>, P
 }
 
 /// Who asks, if that is enough for a route.
-pub(crate) async fn admit(
-    app: &App,
-    access: Access,
+pub(crate) async fn authorize(
+    app: &ApiState,
+    access: EndpointAccess,
     headers: &HeaderMap,
     from: IpAddr,
-) -> Result<Identity, Problem> {
+) -> Result<CallerIdentity, ProblemDetails> {
     let needed = match access {
-        Access::Open => {
+        EndpointAccess::Open => {
             // Wrong credentials do not make an open door a closed one.
-            let known = admitted(app, headers, from).await;
-            return Ok(known.unwrap_or_else(|_| Identity::nobody()));
+            let known = authorize_caller(app, headers, from).await;
+            return Ok(known.unwrap_or_else(|_| CallerIdentity::anonymous()));
         }
         // What it proves itself by is none of an operator's credentials.
-        Access::Source | Access::Device => return Ok(Identity::nobody()),
-        Access::Metrics if app.is_open(app.config.get().metrics_access) => {
-            return Ok(Identity::nobody());
+        EndpointAccess::Source | EndpointAccess::Device => return Ok(CallerIdentity::anonymous()),
+        EndpointAccess::Metrics if app.is_open(app.config.get().metrics_access) => {
+            return Ok(CallerIdentity::anonymous());
         }
-        Access::Docs if app.is_open(app.config.get().docs_access) => return Ok(Identity::nobody()),
-        Access::Metrics | Access::Docs => Role::Viewer,
-        Access::Role(role) => role,
+        EndpointAccess::Docs if app.is_open(app.config.get().docs_access) => {
+            return Ok(CallerIdentity::anonymous());
+        }
+        EndpointAccess::Metrics | EndpointAccess::Docs => Role::Viewer,
+        EndpointAccess::Role(role) => role,
     };
-    let who = admitted(app, headers, from).await?;
+    let who = authorize_caller(app, headers, from).await?;
     match who.role_or_none() >= Some(needed) {
         true => Ok(who),
-        false => Err(Problem::new(
+        false => Err(ProblemDetails::new(
             StatusCode::FORBIDDEN,
             format!(
                 "This needs the role {}; {} is {}.",
@@ -181,21 +185,21 @@ pub(crate) async fn admit(
 }
 
 /// Who sent a request, with or without a right to.
-pub(crate) async fn admitted(
-    app: &App,
+pub(crate) async fn authorize_caller(
+    app: &ApiState,
     headers: &HeaderMap,
     from: IpAddr,
-) -> Result<Identity, Problem> {
+) -> Result<CallerIdentity, ProblemDetails> {
     if let Some(identity) = identify(app, headers, from).await? {
         return Ok(identity);
     }
     match app.anonymous.role() {
-        Some(role) if app.is_local && from.to_canonical().is_loopback() => Ok(Identity {
+        Some(role) if app.is_local && from.to_canonical().is_loopback() => Ok(CallerIdentity {
             name: "anonymous".to_owned(),
-            proof: Proof::Anonymous,
+            proof: AuthenticationMethod::Anonymous,
             role,
         }),
-        _ => Err(Problem::unauthorized(
+        _ => Err(ProblemDetails::unauthorized(
             "Credentials are needed: a token from POST /api/v1/login as `Authorization: Bearer TOKEN`, or an API key as \
              HTTP Basic.",
         )),
@@ -204,15 +208,15 @@ pub(crate) async fn admitted(
 
 /// Who sent a request, by its X-Authorization or Authorization field. `None`: it has neither.
 async fn identify(
-    app: &App,
+    app: &ApiState,
     headers: &HeaderMap,
     from: IpAddr,
-) -> Result<Option<Identity>, Problem> {
-    let Some(field) = credentials(headers)? else {
+) -> Result<Option<CallerIdentity>, ProblemDetails> {
+    let Some(field) = credentials_header(headers)? else {
         return Ok(None);
     };
     let unreadable = || {
-        Problem::unauthorized(
+        ProblemDetails::unauthorized(
             "The Authorization field must be `Bearer TOKEN`, or `Basic` with the id and the secret of an API key.",
         )
     };
@@ -220,85 +224,97 @@ async fn identify(
     let (scheme, credentials) = text.split_once(' ').ok_or_else(unreadable)?;
     let credentials = credentials.trim();
     let identity = if scheme.eq_ignore_ascii_case("bearer") {
-        by_token(app, credentials, from).await?
+        identify_by_token(app, credentials, from).await?
     } else if scheme.eq_ignore_ascii_case("basic") {
         let (id, secret) = basic::decode(credentials).ok_or_else(unreadable)?;
-        by_api_key(app, &id, &secret).await?
+        identify_by_api_key(app, &id, &secret).await?
     } else {
         return Err(unreadable());
     };
     Ok(Some(identity))
 }
 
-async fn by_token(app: &App, token: &str, from: IpAddr) -> Result<Identity, Problem> {
-    let hashed = Hashed::of(token);
-    let is_local = app.gatekeeper.local_token.as_ref() == Some(&hashed);
+async fn identify_by_token(
+    app: &ApiState,
+    token: &str,
+    from: IpAddr,
+) -> Result<CallerIdentity, ProblemDetails> {
+    let hashed = SecretHash::from_secret(token);
+    let is_local = app.access.local_token.as_ref() == Some(&hashed);
     if is_local && from.to_canonical().is_loopback() {
-        return Ok(Identity {
+        return Ok(CallerIdentity {
             name: "local".to_owned(),
-            proof: Proof::LocalToken,
+            proof: AuthenticationMethod::LocalToken,
             role: Role::Admin,
         });
     }
     let stale = || {
-        Problem::unauthorized(
+        ProblemDetails::unauthorized(
             "The token is unknown or has expired; POST /api/v1/login gives a new one.",
         )
     };
-    let login = app.gatekeeper.tokens.find(&hashed).ok_or_else(stale)?;
-    let Some(identity) = holder(app, &login).await? else {
-        app.gatekeeper.tokens.revoke(&hashed);
+    let login = app.access.tokens.find(&hashed).ok_or_else(stale)?;
+    let Some(identity) = find_login_holder(app, &login).await? else {
+        app.access.tokens.revoke(&hashed);
         return Err(stale());
     };
     Ok(identity)
 }
 
 /// Who has logged in, as they are now. `None`: they were changed, shut out or deleted since.
-pub(crate) async fn holder(app: &App, login: &Login) -> Result<Option<Identity>, Problem> {
+pub(crate) async fn find_login_holder(
+    app: &ApiState,
+    login: &LoginRecord,
+) -> Result<Option<CallerIdentity>, ProblemDetails> {
     let name = match &login.owner {
-        Owner::ApiKey(id) => return key_holder(app, id, &login.password).await,
-        Owner::Operator(name) => name,
+        TokenOwner::ApiKey(id) => return find_api_key(app, id, &login.password).await,
+        TokenOwner::Operator(name) => name,
     };
-    let operator = objects::load::<operator::Stored>(app, operator::KIND, name).await?;
+    let operator =
+        objects::load_object::<operator::StoredOperator>(app, operator::KIND, name).await?;
     let operator = operator.filter(|operator| {
-        operator.enabled && Hashed::of(&operator.password_hash) == login.password
+        operator.enabled && SecretHash::from_secret(&operator.password_hash) == login.password
     });
-    Ok(operator.map(|operator| Identity {
+    Ok(operator.map(|operator| CallerIdentity {
         name: name.clone(),
-        proof: Proof::Token,
+        proof: AuthenticationMethod::Token,
         role: operator.role,
     }))
 }
 
 /// The API key of this id, if this is its secret and it is good now.
-pub(crate) async fn key_holder(
-    app: &App,
+pub(crate) async fn find_api_key(
+    app: &ApiState,
     id: &str,
-    secret: &Hashed,
-) -> Result<Option<Identity>, Problem> {
-    let key = objects::load::<api_key::Stored>(app, api_key::KIND, id).await?;
+    secret: &SecretHash,
+) -> Result<Option<CallerIdentity>, ProblemDetails> {
+    let key = objects::load_object::<api_key::StoredApiKey>(app, api_key::KIND, id).await?;
     let now_ms = now_ms();
     let key = key.filter(|key| {
         (key.secret_hash == *secret) & key.enabled & key.expires_at_ms.is_none_or(|at| now_ms < at)
     });
-    Ok(key.map(|key| Identity {
+    Ok(key.map(|key| CallerIdentity {
         name: id.to_owned(),
-        proof: Proof::ApiKey,
+        proof: AuthenticationMethod::ApiKey,
         role: key.role,
     }))
 }
 
-async fn by_api_key(app: &App, id: &str, secret: &str) -> Result<Identity, Problem> {
-    let key = key_holder(app, id, &Hashed::of(secret)).await?;
+async fn identify_by_api_key(
+    app: &ApiState,
+    id: &str,
+    secret: &str,
+) -> Result<CallerIdentity, ProblemDetails> {
+    let key = find_api_key(app, id, &SecretHash::from_secret(secret)).await?;
     key.ok_or_else(|| {
-        Problem::unauthorized(
+        ProblemDetails::unauthorized(
             "There is no API key with this id and secret, or it has expired or is disabled.",
         )
     })
 }
 
 /// A token for the data directory, good until the node stops.
-pub fn new_local_token() -> Result<String, NoRandomness> {
+pub fn new_local_token() -> Result<String, RandomSourceError> {
     random_secret()
 }
 

@@ -4,32 +4,34 @@ use auth::password::HashError;
 use tokio::sync::Semaphore;
 
 use crate::call;
-use crate::problem::Problem;
+use crate::problem_details::ProblemDetails;
 
 /// Hashes computed at once: each takes a core and 19 MiB for some 20 ms.
-const AT_ONCE: usize = 2;
+const MAX_CONCURRENT_HASHES: usize = 2;
 pub(crate) const MIN_CHARS: usize = 8;
 /// Argon2 takes more; who sends more sends something else than meant.
 pub(crate) const MAX_CHARS: usize = 256;
 
-pub(crate) struct Passwords {
+pub(crate) struct PasswordHasher {
     permits: Semaphore,
 }
 
-impl Default for Passwords {
+impl Default for PasswordHasher {
     fn default() -> Self {
         Self {
-            permits: Semaphore::new(AT_ONCE),
+            permits: Semaphore::new(MAX_CONCURRENT_HASHES),
         }
     }
 }
 
-impl Passwords {
+impl PasswordHasher {
     /// The hash of a password as the PHC string `$argon2id$...`.
-    pub(crate) async fn hash(&self, password: String) -> Result<String, Problem> {
-        self.run(move || hash(&password))
+    pub(crate) async fn hash(&self, password: String) -> Result<String, ProblemDetails> {
+        self.run_limited(move || hash_password(&password))
             .await?
-            .map_err(|error| Problem::unavailable(format!("Cannot hash a password: {error}.")))
+            .map_err(|error| {
+                ProblemDetails::unavailable(format!("Cannot hash a password: {error}."))
+            })
     }
 
     /// Whether `hash` is that of the password. None: there is no such operator; it takes as long and is false.
@@ -37,42 +39,43 @@ impl Passwords {
         &self,
         password: String,
         hash: Option<String>,
-    ) -> Result<bool, Problem> {
-        self.run(move || verify(&password, hash.as_deref())).await
+    ) -> Result<bool, ProblemDetails> {
+        self.run_limited(move || verify_password(&password, hash.as_deref()))
+            .await
     }
 
-    async fn run<T: Send + 'static>(
+    async fn run_limited<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Problem> {
+    ) -> Result<T, ProblemDetails> {
         let _permit = self.permits.acquire().await.expect("it is never closed");
-        call::blocking(work, "Passwords cannot be checked now.").await
+        call::run_blocking(work, "Passwords cannot be checked now.").await
     }
 }
 
 /// Refuses what is no password to rely on.
-pub(crate) fn check(password: &str) -> Result<(), Problem> {
+pub(crate) fn check_strength(password: &str) -> Result<(), ProblemDetails> {
     if password.chars().count() < MIN_CHARS {
         let detail = format!("password is too short; expected at least {MIN_CHARS} characters.");
-        return Err(Problem::field("password", detail));
+        return Err(ProblemDetails::invalid_field("password", detail));
     }
     if password.chars().count() > MAX_CHARS {
         let detail = format!("password is too long; expected at most {MAX_CHARS} characters.");
-        return Err(Problem::field("password", detail));
+        return Err(ProblemDetails::invalid_field("password", detail));
     }
     Ok(())
 }
 
-pub(super) fn hash(password: &str) -> Result<String, HashError> {
+pub(super) fn hash_password(password: &str) -> Result<String, HashError> {
     auth::password::hash(password.as_bytes())
 }
 
 /// Of a password nobody has, so that asking for an unknown operator takes as long as for a known one.
-const DECOY: &str = "$argon2id$v=19$m=19456,t=2,p=1$dGlkZWdhdGUgZGVjb3k$Zr1f0Z7yqOQ2m0g1Ew3o2bWcY0dH9q5QvJ1kT6m8nXs";
+const DECOY_HASH: &str = "$argon2id$v=19$m=19456,t=2,p=1$dGlkZWdhdGUgZGVjb3k$Zr1f0Z7yqOQ2m0g1Ew3o2bWcY0dH9q5QvJ1kT6m8nXs";
 
-fn verify(password: &str, hash: Option<&str>) -> bool {
+fn verify_password(password: &str, hash: Option<&str>) -> bool {
     let is_known = hash.is_some();
-    let fits = auth::password::verify(hash.unwrap_or(DECOY), password.as_bytes());
+    let fits = auth::password::verify(hash.unwrap_or(DECOY_HASH), password.as_bytes());
     is_known && fits == Ok(true)
 }
 
@@ -82,27 +85,30 @@ mod tests {
 
     #[test]
     fn only_the_right_password_fits_and_hashes_differ() {
-        let one = hash("correct horse").unwrap();
+        let one = hash_password("correct horse").unwrap();
         assert!(one.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{one}");
-        assert_ne!(one, hash("correct horse").unwrap());
-        assert!(verify("correct horse", Some(&one)));
-        assert!(!verify("correct hors", Some(&one)));
-        assert!(!verify("correct horse", None));
-        assert_eq!(auth::password::verify(DECOY, b"correct horse"), Ok(false));
-        assert!(!verify("correct horse", Some("plain text")));
+        assert_ne!(one, hash_password("correct horse").unwrap());
+        assert!(verify_password("correct horse", Some(&one)));
+        assert!(!verify_password("correct hors", Some(&one)));
+        assert!(!verify_password("correct horse", None));
+        assert_eq!(
+            auth::password::verify(DECOY_HASH, b"correct horse"),
+            Ok(false)
+        );
+        assert!(!verify_password("correct horse", Some("plain text")));
     }
 
     /// A backup that somebody else made may hold any hash.
     #[test]
     fn a_hash_that_would_take_gigabytes_lets_nobody_in() {
         let costly = "$argon2id$v=19$m=4000000,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
-        assert!(!verify("password", Some(costly)));
+        assert!(!verify_password("password", Some(costly)));
     }
 
     #[test]
     fn weak_and_endless_passwords_are_refused() {
-        assert!(check("1234567").is_err());
-        assert!(check("pässwörd").is_ok());
-        assert!(check(&"x".repeat(257)).is_err());
+        assert!(check_strength("1234567").is_err());
+        assert!(check_strength("pässwörd").is_ok());
+        assert!(check_strength(&"x".repeat(257)).is_err());
     }
 }

@@ -13,33 +13,33 @@ use serde_json::{Value, json};
 /// The system has no randomness to give.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("the system has no randomness to give")]
-pub struct NoRandomness;
+pub struct RandomSourceError;
 
 /// 256 random bits as text.
-pub(crate) fn random_secret() -> Result<String, NoRandomness> {
+pub(crate) fn random_secret() -> Result<String, RandomSourceError> {
     random_text::<32>()
 }
 
 /// A secret that reads as a JSON Web Token of these claims. Who has it is known by all of it; its last part is random and signs nothing.
-pub(crate) fn readable_token(claims: &Value) -> Result<String, NoRandomness> {
+pub(crate) fn readable_token(claims: &Value) -> Result<String, RandomSourceError> {
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let head = part(&json!({"alg": "HS256", "typ": "JWT"}));
     Ok(format!("{head}.{}.{}", part(claims), random_secret()?))
 }
 
 /// A random id with a word in front; short, and not a secret.
-pub(crate) fn random_id(prefix: &str) -> Result<String, NoRandomness> {
+pub(crate) fn random_id(prefix: &str) -> Result<String, RandomSourceError> {
     Ok(format!("{prefix}{}", random_text::<9>()?))
 }
 
 /// A password of 120 random bits, in groups that can be read aloud.
-pub(crate) fn random_password() -> Result<String, NoRandomness> {
+pub(crate) fn random_password() -> Result<String, RandomSourceError> {
     // Without letters and digits that look alike; 32 of them, so that each byte's low bits choose one fairly.
     const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
     let mut bytes = [0; 24];
     SystemRandom::new()
         .fill(&mut bytes)
-        .map_err(|_| NoRandomness)?;
+        .map_err(|_| RandomSourceError)?;
     let groups: Vec<String> = bytes
         .chunks(6)
         .map(|chunk| {
@@ -52,40 +52,40 @@ pub(crate) fn random_password() -> Result<String, NoRandomness> {
     Ok(groups.join("-"))
 }
 
-fn random_text<const BYTES: usize>() -> Result<String, NoRandomness> {
+fn random_text<const BYTES: usize>() -> Result<String, RandomSourceError> {
     let mut bytes = [0; BYTES];
     SystemRandom::new()
         .fill(&mut bytes)
-        .map_err(|_| NoRandomness)?;
+        .map_err(|_| RandomSourceError)?;
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
 /// SHA-256 of a secret. Two of them are compared, never secrets: how far they agree tells nothing about the secret.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub(crate) struct Hashed([u8; 32]);
+pub(crate) struct SecretHash([u8; 32]);
 
-impl Hashed {
-    pub(crate) fn of(secret: &str) -> Self {
+impl SecretHash {
+    pub(crate) fn from_secret(secret: &str) -> Self {
         let mut hash = [0; 32];
         hash.copy_from_slice(digest(&SHA256, secret.as_bytes()).as_ref());
         Self(hash)
     }
 }
 
-impl fmt::Debug for Hashed {
+impl fmt::Debug for SecretHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Hashed(***)")
     }
 }
 
-impl From<Hashed> for String {
-    fn from(hashed: Hashed) -> Self {
+impl From<SecretHash> for String {
+    fn from(hashed: SecretHash) -> Self {
         URL_SAFE_NO_PAD.encode(hashed.0)
     }
 }
 
-impl TryFrom<String> for Hashed {
+impl TryFrom<String> for SecretHash {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
@@ -104,13 +104,13 @@ mod tests {
         let (one, other) = (random_secret().unwrap(), random_secret().unwrap());
         assert_eq!(one.len(), 43);
         assert_ne!(one, other);
-        let kept = serde_json::to_string(&Hashed::of(&one)).unwrap();
+        let kept = serde_json::to_string(&SecretHash::from_secret(&one)).unwrap();
         assert!(!kept.contains(&one));
-        let read: Hashed = serde_json::from_str(&kept).unwrap();
-        assert_eq!(read, Hashed::of(&one));
-        assert_ne!(read, Hashed::of(&other));
+        let read: SecretHash = serde_json::from_str(&kept).unwrap();
+        assert_eq!(read, SecretHash::from_secret(&one));
+        assert_ne!(read, SecretHash::from_secret(&other));
         assert_eq!(format!("{read:?}"), "Hashed(***)");
-        assert!(serde_json::from_str::<Hashed>("\"abc\"").is_err());
+        assert!(serde_json::from_str::<SecretHash>("\"abc\"").is_err());
     }
 
     #[test]

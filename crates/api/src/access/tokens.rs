@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::secret::Hashed;
+use super::secret::SecretHash;
 
 /// Of the whole node.
 const MAX_TOKENS: usize = 10_000;
@@ -14,22 +14,22 @@ const MAX_TOKENS: usize = 10_000;
 const MAX_PER_OWNER: usize = 100;
 
 #[derive(Default)]
-pub(crate) struct Tokens {
-    logins: Mutex<HashMap<Hashed, Kept>>,
+pub(crate) struct TokenStore {
+    logins: Mutex<HashMap<SecretHash, StoredToken>>,
 }
 
 /// Who got a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Owner {
+pub(crate) enum TokenOwner {
     Operator(String),
     ApiKey(String),
 }
 
 /// Tokens that came of one login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Family(u64);
+pub(crate) struct TokenFamily(u64);
 
-impl Family {
+impl TokenFamily {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Relaxed))
@@ -37,24 +37,24 @@ impl Family {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Login {
-    pub(crate) owner: Owner,
+pub(crate) struct LoginRecord {
+    pub(crate) owner: TokenOwner,
     /// Of the operator's password hash, or of the key's secret: a new one ends the tokens got for the old one.
-    pub(crate) password: Hashed,
-    pub(crate) family: Family,
+    pub(crate) password: SecretHash,
+    pub(crate) family: TokenFamily,
 }
 
-struct Kept {
-    login: Login,
+struct StoredToken {
+    login: LoginRecord,
     expires: Instant,
 }
 
-impl Tokens {
-    pub(crate) fn add(&self, token: &str, login: Login, lives: Duration) {
+impl TokenStore {
+    pub(crate) fn add(&self, token: &str, login: LoginRecord, lives: Duration) {
         let now = Instant::now();
         let mut logins = self.lock();
         logins.retain(|_, kept| kept.expires > now);
-        let oldest_of = |logins: &HashMap<Hashed, Kept>, owner: Option<&Owner>| {
+        let oldest_of = |logins: &HashMap<SecretHash, StoredToken>, owner: Option<&TokenOwner>| {
             let those = logins
                 .iter()
                 .filter(|(_, kept)| owner.is_none_or(|owner| kept.login.owner == *owner));
@@ -76,11 +76,14 @@ impl Tokens {
             logins.remove(&leaves);
         }
         let expires = now + lives;
-        logins.insert(Hashed::of(token), Kept { login, expires });
+        logins.insert(
+            SecretHash::from_secret(token),
+            StoredToken { login, expires },
+        );
     }
 
     /// The login behind a token that has not expired.
-    pub(crate) fn find(&self, token: &Hashed) -> Option<Login> {
+    pub(crate) fn find(&self, token: &SecretHash) -> Option<LoginRecord> {
         let mut logins = self.lock();
         let kept = logins.get(token)?;
         if kept.expires <= Instant::now() {
@@ -90,16 +93,21 @@ impl Tokens {
         Some(kept.login.clone())
     }
 
-    pub(crate) fn revoke(&self, token: &Hashed) -> Option<Login> {
+    pub(crate) fn revoke(&self, token: &SecretHash) -> Option<LoginRecord> {
         self.lock().remove(token).map(|kept| kept.login)
     }
 
-    pub(crate) fn end(&self, family: Family) {
+    pub(crate) fn revoke_family(&self, family: TokenFamily) {
         self.lock().retain(|_, kept| kept.login.family != family);
     }
 
     /// Ends tokens of a family but the youngest so many, and this one.
-    pub(crate) fn keep_youngest(&self, family: Family, count: usize, this: Option<&Hashed>) {
+    pub(crate) fn retain_youngest(
+        &self,
+        family: TokenFamily,
+        count: usize,
+        this: Option<&SecretHash>,
+    ) {
         let mut logins = self.lock();
         let those = logins
             .iter()
@@ -113,7 +121,7 @@ impl Tokens {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Hashed, Kept>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SecretHash, StoredToken>> {
         self.logins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -124,28 +132,31 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    fn login(operator: &str, family: Family) -> Login {
-        Login {
-            owner: Owner::Operator(operator.to_owned()),
-            password: Hashed::of("hash"),
+    fn login(operator: &str, family: TokenFamily) -> LoginRecord {
+        LoginRecord {
+            owner: TokenOwner::Operator(operator.to_owned()),
+            password: SecretHash::from_secret("hash"),
             family,
         }
     }
 
     #[test]
     fn tokens_end_by_time_by_revocation_and_by_number() {
-        let tokens = Tokens::default();
-        tokens.add("late", login("ann", Family::new()), Duration::ZERO);
-        assert!(tokens.find(&Hashed::of("late")).is_none());
+        let tokens = TokenStore::default();
+        tokens.add("late", login("ann", TokenFamily::new()), Duration::ZERO);
+        assert!(tokens.find(&SecretHash::from_secret("late")).is_none());
 
-        let (first, other) = (Hashed::of("first"), Hashed::of("other"));
-        tokens.add("first", login("ann", Family::new()), HOUR);
+        let (first, other) = (
+            SecretHash::from_secret("first"),
+            SecretHash::from_secret("other"),
+        );
+        tokens.add("first", login("ann", TokenFamily::new()), HOUR);
         let found = tokens.find(&first).unwrap();
-        assert_eq!(found.owner, Owner::Operator("ann".to_owned()));
-        assert!(tokens.find(&Hashed::of("guess")).is_none());
-        tokens.add("other", login("bob", Family::new()), HOUR);
+        assert_eq!(found.owner, TokenOwner::Operator("ann".to_owned()));
+        assert!(tokens.find(&SecretHash::from_secret("guess")).is_none());
+        tokens.add("other", login("bob", TokenFamily::new()), HOUR);
         for number in 0..MAX_PER_OWNER {
-            tokens.add(&number.to_string(), login("ann", Family::new()), HOUR);
+            tokens.add(&number.to_string(), login("ann", TokenFamily::new()), HOUR);
         }
         assert!(
             tokens.find(&first).is_none(),
@@ -157,20 +168,20 @@ mod tests {
 
     #[test]
     fn a_family_ends_together_and_keeps_its_youngest() {
-        let tokens = Tokens::default();
-        let (ours, theirs) = (Family::new(), Family::new());
+        let tokens = TokenStore::default();
+        let (ours, theirs) = (TokenFamily::new(), TokenFamily::new());
         tokens.add("theirs", login("ann", theirs), HOUR);
         for number in 0..5_u32 {
             let lives = HOUR + Duration::from_secs(number.into());
             tokens.add(&number.to_string(), login("ann", ours), lives);
         }
-        tokens.keep_youngest(ours, 2, Some(&Hashed::of("1")));
-        let left = |token: &str| tokens.find(&Hashed::of(token)).is_some();
+        tokens.retain_youngest(ours, 2, Some(&SecretHash::from_secret("1")));
+        let left = |token: &str| tokens.find(&SecretHash::from_secret(token)).is_some();
         assert_eq!(
             ["0", "1", "2", "3", "4", "theirs"].map(left),
             [false, true, false, true, true, true]
         );
-        tokens.end(ours);
+        tokens.revoke_family(ours);
         assert_eq!(
             ["1", "3", "4", "theirs"].map(left),
             [false, false, false, true]

@@ -5,31 +5,31 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use store::Objects;
 
-use super::holder::{self, check_description, yes};
-use super::{Accept, Accepted, Kind, Names};
-use crate::access::{Hashed, Role, random_secret};
-use crate::app::App;
+use super::credential_holder::{self, check_description, yes};
+use super::{ObjectKind, ObjectKindNames, PrepareFuture, PreparedObject};
+use crate::access::{Role, SecretHash, random_secret};
 use crate::call;
-use crate::problem::Problem;
+use crate::problem_details::ProblemDetails;
+use crate::state::ApiState;
 
 pub(crate) const KIND: &str = "api_key";
 const MAX_KEYS: usize = 10_000;
-/// The field of [`Stored`] nobody is shown.
-const SECRET: &str = "secret_hash";
+/// The field of [`StoredApiKey`] nobody is shown.
+const SECRET_FIELD: &str = "secret_hash";
 
 /// As it is stored.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Stored {
+pub(crate) struct StoredApiKey {
     pub(crate) role: Role,
     pub(crate) enabled: bool,
     pub(crate) description: String,
     pub(crate) expires_at_ms: Option<u64>,
-    pub(crate) secret_hash: Hashed,
+    pub(crate) secret_hash: SecretHash,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Input {
+struct ApiKeyInput {
     role: Role,
     #[serde(default = "yes")]
     enabled: bool,
@@ -43,7 +43,7 @@ struct Input {
 }
 
 #[derive(Serialize, JsonSchema)]
-struct View<'a> {
+struct ApiKeyView<'a> {
     role: Role,
     enabled: bool,
     description: &'a str,
@@ -52,79 +52,89 @@ struct View<'a> {
 
 pub(crate) struct ApiKeys;
 
-const NAMES: Names = Names {
+const NAMES: ObjectKindNames = ObjectKindNames {
     kind: KIND,
     path: "api-keys",
-    one: "an API key",
-    many: "API keys",
+    singular: "an API key",
+    plural: "API keys",
     type_name: "ApiKey",
     id_field: "id",
     tag: "access",
     read: Role::Admin,
     write: Role::Admin,
     id_prefix: Some("key-"),
-    about: "Programs that use this API. A key's secret is told once, when it is made.",
+    description: "Programs that use this API. A key's secret is told once, when it is made.",
 };
 
-impl Kind for ApiKeys {
-    fn names(&self) -> &Names {
+impl ObjectKind for ApiKeys {
+    fn names(&self) -> &ObjectKindNames {
         &NAMES
     }
 
     fn schemas(&self, generator: &mut SchemaGenerator) -> (Value, Value) {
-        holder::schemas::<Input, View<'_>>(generator)
+        credential_holder::schemas::<ApiKeyInput, ApiKeyView<'_>>(generator)
     }
 
-    fn once(&self) -> &'static [(&'static str, &'static str)] {
+    fn shown_once(&self) -> &'static [(&'static str, &'static str)] {
         &[(
             "secret",
             "The key's secret. Keep it: it is not shown again.",
         )]
     }
 
-    fn accept<'a>(
+    fn prepare<'a>(
         &'a self,
-        _app: &'a App,
+        _app: &'a ApiState,
         id: &'a str,
         input: Value,
         current: Option<&'a Value>,
-    ) -> Accepted<'a> {
+    ) -> PrepareFuture<'a> {
         Box::pin(async move {
-            let input: Input = call::read(input)?;
+            let input: ApiKeyInput = call::parse(input)?;
             check_description(&input.description)?;
             if id.contains(':') {
                 let detail = "id: a colon cannot be in it, since it ends the user name of Basic credentials.";
-                return Err(Problem::field("id", detail));
+                return Err(ProblemDetails::invalid_field("id", detail));
             }
             let mut once = Map::new();
-            let secret_hash = match holder::kept(current, SECRET) {
+            let secret_hash = match credential_holder::existing_secret(current, SECRET_FIELD) {
                 Some(kept) => kept,
                 None => {
                     let secret = random_secret()
-                        .map_err(|error| Problem::unavailable(format!("{error}.")))?;
-                    let hashed = Hashed::of(&secret);
+                        .map_err(|error| ProblemDetails::unavailable(format!("{error}.")))?;
+                    let hashed = SecretHash::from_secret(&secret);
                     once.insert("secret".to_owned(), secret.into());
                     hashed
                 }
             };
-            let stored = holder::stored(Stored {
+            let stored = credential_holder::to_stored_value(StoredApiKey {
                 role: input.role,
                 enabled: input.enabled,
                 description: input.description,
                 expires_at_ms: input.expires_at_ms,
                 secret_hash,
             });
-            Ok(Accept { stored, once })
+            Ok(PreparedObject {
+                stored,
+                shown_once: once,
+            })
         })
     }
 
-    fn show(&self, _app: &App, stored: &Value) -> Value {
-        holder::without(stored, SECRET)
+    fn public_view(&self, _app: &ApiState, stored: &Value) -> Value {
+        credential_holder::without_field(stored, SECRET_FIELD)
     }
 
-    fn may_become(&self, objects: &Objects, id: &str, next: Option<&Value>) -> Result<(), Problem> {
+    fn check_change(
+        &self,
+        objects: &Objects,
+        id: &str,
+        next: Option<&Value>,
+    ) -> Result<(), ProblemDetails> {
         match next {
-            Some(_) => holder::with_room_for(id, &NAMES, MAX_KEYS, objects).map(drop),
+            Some(_) => {
+                credential_holder::list_with_capacity_for(id, &NAMES, MAX_KEYS, objects).map(drop)
+            }
             None => Ok(()),
         }
     }

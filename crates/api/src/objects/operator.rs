@@ -5,21 +5,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use store::Objects;
 
-use super::holder::{self, check_description, yes};
-use super::{Accepted, Kind, Names};
+use super::credential_holder::{self, check_description, yes};
+use super::{ObjectKind, ObjectKindNames, PrepareFuture};
 use crate::access::Role;
-use crate::app::App;
 use crate::call;
-use crate::problem::Problem;
+use crate::problem_details::ProblemDetails;
+use crate::state::ApiState;
 
 pub(crate) const KIND: &str = "operator";
 const MAX_OPERATORS: usize = 1000;
-/// The field of [`Stored`] nobody is shown.
-const SECRET: &str = "password_hash";
+/// The field of [`StoredOperator`] nobody is shown.
+const SECRET_FIELD: &str = "password_hash";
 
 /// As it is stored.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Stored {
+pub(crate) struct StoredOperator {
     pub(crate) role: Role,
     pub(crate) enabled: bool,
     pub(crate) description: String,
@@ -29,7 +29,7 @@ pub(crate) struct Stored {
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Input {
+struct OperatorInput {
     role: Role,
     /// A disabled operator cannot log in, and its tokens end.
     #[serde(default = "yes")]
@@ -44,7 +44,7 @@ struct Input {
 }
 
 #[derive(Serialize, JsonSchema)]
-struct View<'a> {
+struct OperatorView<'a> {
     role: Role,
     enabled: bool,
     description: &'a str,
@@ -52,51 +52,54 @@ struct View<'a> {
 
 pub(crate) struct Operators;
 
-const NAMES: Names = Names {
+const NAMES: ObjectKindNames = ObjectKindNames {
     kind: KIND,
     path: "operators",
-    one: "an operator",
-    many: "operators",
+    singular: "an operator",
+    plural: "operators",
     type_name: "Operator",
     id_field: "username",
     tag: "access",
     read: Role::Admin,
     write: Role::Admin,
     id_prefix: None,
-    about: "People who use this API with a name and a password. (Those who connect over MQTT are users.)",
+    description: "People who use this API with a name and a password. (Those who connect over MQTT are users.)",
 };
 
-impl Kind for Operators {
-    fn names(&self) -> &Names {
+impl ObjectKind for Operators {
+    fn names(&self) -> &ObjectKindNames {
         &NAMES
     }
 
     fn schemas(&self, generator: &mut SchemaGenerator) -> (Value, Value) {
-        holder::schemas::<Input, View<'_>>(generator)
+        credential_holder::schemas::<OperatorInput, OperatorView<'_>>(generator)
     }
 
-    fn accept<'a>(
+    fn prepare<'a>(
         &'a self,
-        app: &'a App,
+        app: &'a ApiState,
         _id: &'a str,
         input: Value,
         current: Option<&'a Value>,
-    ) -> Accepted<'a> {
+    ) -> PrepareFuture<'a> {
         Box::pin(async move {
-            let input: Input = call::read(input)?;
+            let input: OperatorInput = call::parse(input)?;
             check_description(&input.description)?;
-            let password_hash = match (input.password, holder::kept(current, SECRET)) {
+            let password_hash = match (
+                input.password,
+                credential_holder::existing_secret(current, SECRET_FIELD),
+            ) {
                 (Some(password), _) => {
                     crate::access::check_password(&password)?;
-                    app.gatekeeper.passwords.hash(password).await?
+                    app.access.passwords.hash(password).await?
                 }
                 (None, Some(kept)) => kept,
                 (None, None) => {
                     let detail = "password is missing; a new operator needs one.";
-                    return Err(Problem::field("password", detail));
+                    return Err(ProblemDetails::invalid_field("password", detail));
                 }
             };
-            let stored = holder::stored(Stored {
+            let stored = credential_holder::to_stored_value(StoredOperator {
                 role: input.role,
                 enabled: input.enabled,
                 description: input.description,
@@ -106,16 +109,23 @@ impl Kind for Operators {
         })
     }
 
-    fn show(&self, _app: &App, stored: &Value) -> Value {
-        holder::without(stored, SECRET)
+    fn public_view(&self, _app: &ApiState, stored: &Value) -> Value {
+        credential_holder::without_field(stored, SECRET_FIELD)
     }
 
     /// Somebody has to be left who can let others in.
-    fn may_become(&self, objects: &Objects, id: &str, next: Option<&Value>) -> Result<(), Problem> {
+    fn check_change(
+        &self,
+        objects: &Objects,
+        id: &str,
+        next: Option<&Value>,
+    ) -> Result<(), ProblemDetails> {
         let is_admin = |value: &Value| value["role"] == "admin" && value["enabled"] == true;
         let all = match next {
-            Some(_) => holder::with_room_for(id, &NAMES, MAX_OPERATORS, objects)?,
-            None => holder::all(&NAMES, MAX_OPERATORS, objects)?,
+            Some(_) => {
+                credential_holder::list_with_capacity_for(id, &NAMES, MAX_OPERATORS, objects)?
+            }
+            None => credential_holder::list_all(&NAMES, MAX_OPERATORS, objects)?,
         };
         let others_do = all
             .iter()
@@ -124,7 +134,7 @@ impl Kind for Operators {
             .iter()
             .any(|other| other.id == id && is_admin(&other.value));
         if was_admin && !others_do && !next.is_some_and(is_admin) {
-            return Err(Problem::conflict(
+            return Err(ProblemDetails::conflict(
                 "This is the last admin who can log in; make another one first.",
             ));
         }

@@ -2,23 +2,23 @@
 
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 
-use crate::problem::Problem;
+use crate::problem_details::ProblemDetails;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Preconditions {
-    if_match: Option<Tags>,
-    if_none_match: Option<Tags>,
+    if_match: Option<EntityTags>,
+    if_none_match: Option<EntityTags>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Tags {
+enum EntityTags {
     /// `*`: whatever version there is.
     Any,
     Versions(Vec<u64>),
 }
 
-impl Tags {
-    fn fit(&self, version: Option<u64>) -> bool {
+impl EntityTags {
+    fn matches(&self, version: Option<u64>) -> bool {
         match (self, version) {
             (_, None) => false,
             (Self::Any, Some(_)) => true,
@@ -28,10 +28,10 @@ impl Tags {
 }
 
 impl Preconditions {
-    pub(crate) fn read(headers: &HeaderMap) -> Result<Self, Problem> {
+    pub(crate) fn read(headers: &HeaderMap) -> Result<Self, ProblemDetails> {
         Ok(Self {
-            if_match: read(headers, &header::IF_MATCH)?,
-            if_none_match: read(headers, &header::IF_NONE_MATCH)?,
+            if_match: read_tags(headers, &header::IF_MATCH)?,
+            if_none_match: read_tags(headers, &header::IF_NONE_MATCH)?,
         })
     }
 
@@ -39,30 +39,30 @@ impl Preconditions {
     pub(crate) fn is_not_modified(&self, version: u64) -> bool {
         self.if_none_match
             .as_ref()
-            .is_some_and(|tags| tags.fit(Some(version)))
+            .is_some_and(|tags| tags.matches(Some(version)))
     }
 
     /// For a change: whether the object is what the client thinks it is.
-    pub(crate) fn check(&self, version: Option<u64>) -> Result<(), Problem> {
+    pub(crate) fn check(&self, version: Option<u64>) -> Result<(), ProblemDetails> {
         let now = match version {
             Some(version) => format!("its version is \"{version}\" now"),
             None => "there is none now".to_owned(),
         };
         let fails = |what: String| {
             let detail = format!("{what}: {now}. Read it again, then decide.");
-            Err(Problem::new(StatusCode::PRECONDITION_FAILED, detail))
+            Err(ProblemDetails::new(StatusCode::PRECONDITION_FAILED, detail))
         };
         if self
             .if_match
             .as_ref()
-            .is_some_and(|tags| !tags.fit(version))
+            .is_some_and(|tags| !tags.matches(version))
         {
             return fails("The object is not in the version of If-Match".to_owned());
         }
         if self
             .if_none_match
             .as_ref()
-            .is_some_and(|tags| tags.fit(version))
+            .is_some_and(|tags| tags.matches(version))
         {
             return fails("If-None-Match says that there must be no such object".to_owned());
         }
@@ -70,14 +70,14 @@ impl Preconditions {
     }
 }
 
-fn read(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Tags>, Problem> {
+fn read_tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<EntityTags>, ProblemDetails> {
     let mut versions = Vec::new();
     let mut is_there = false;
     for value in headers.get_all(name) {
         is_there = true;
         let text = value.to_str().unwrap_or_default().trim();
         if text == "*" {
-            return Ok(Some(Tags::Any));
+            return Ok(Some(EntityTags::Any));
         }
         for tag in text.split(',') {
             // A proxy that compresses may have made it weak; it is the same version still.
@@ -86,13 +86,13 @@ fn read(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Tags>, Problem>
             let version = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
             let Some(version) = version else {
                 let detail = format!("{name} is {text:?}; expected * or an ETag in quotes.");
-                return Err(Problem::parameter(name.as_str(), detail));
+                return Err(ProblemDetails::invalid_parameter(name.as_str(), detail));
             };
             // A tag we never gave out fits nothing.
             versions.extend(version.parse::<u64>());
         }
     }
-    Ok(is_there.then_some(Tags::Versions(versions)))
+    Ok(is_there.then_some(EntityTags::Versions(versions)))
 }
 
 #[cfg(test)]

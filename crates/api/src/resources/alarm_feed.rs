@@ -6,17 +6,17 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
-use super::alarms::{DEVICE, PRODUCT, SEVERITY, TYPE, ask};
+use super::alarms::{DEVICE, PRODUCT, SEVERITY, TYPE, run_blocking};
 use super::events;
-use super::listener::{Item, Items, Listener};
+use super::stream_connection::{ItemStream, StreamConnection, StreamItem};
 use crate::access::now_ms;
-use crate::alarm_tools::AlarmNews;
-use crate::call::Call;
-use crate::endpoint::Outcome;
-use crate::problem::Problem;
+use crate::alarm_backend::AlarmUpdate;
+use crate::call::ApiCall;
+use crate::endpoint::ApiResult;
+use crate::problem_details::ProblemDetails;
 
 /// What this listener wants.
-struct Filter {
+struct AlarmFeedFilter {
     device: Option<u32>,
     product: Option<String>,
     kind: Option<String>,
@@ -24,14 +24,14 @@ struct Filter {
     severities: Vec<String>,
 }
 
-struct Feed {
-    listener: Listener,
-    news: Receiver<Arc<AlarmNews>>,
-    filter: Filter,
+struct AlarmFeed {
+    listener: StreamConnection,
+    updates: Receiver<Arc<AlarmUpdate>>,
+    filter: AlarmFeedFilter,
 }
 
-impl Filter {
-    fn has(&self, news: &AlarmNews) -> bool {
+impl AlarmFeedFilter {
+    fn matches(&self, news: &AlarmUpdate) -> bool {
         let is = |wanted: &Option<String>, field: &str| {
             let found = news.alarm.get(field).and_then(Value::as_str);
             wanted.is_none() || wanted.as_deref() == found
@@ -44,32 +44,32 @@ impl Filter {
     }
 }
 
-impl Items for Feed {
-    fn next(&mut self) -> impl Future<Output = Option<Item>> + Send {
+impl ItemStream for AlarmFeed {
+    fn next(&mut self) -> impl Future<Output = Option<StreamItem>> + Send {
         self.next_item()
     }
 }
 
-impl Feed {
-    async fn next_item(&mut self) -> Option<Item> {
+impl AlarmFeed {
+    async fn next_item(&mut self) -> Option<StreamItem> {
         loop {
             // The credentials are looked at when nothing is borrowed any more.
             let woken = tokio::select! {
                 biased;
-                silence = self.listener.silence() => {
+                silence = self.listener.wait_for_keep_alive() => {
                     silence?;
                     None
                 }
-                news = self.news.recv() => Some(news),
+                news = self.updates.recv() => Some(news),
             };
             match woken {
-                None => return self.listener.keep_alive().await,
+                None => return self.listener.check_and_keep_alive().await,
                 Some(Err(RecvError::Closed)) => return None,
-                Some(Err(RecvError::Lagged(count))) => return Some(Item::lost(count)),
-                Some(Ok(news)) if self.filter.has(&news) => {
+                Some(Err(RecvError::Lagged(count))) => return Some(StreamItem::lost_items(count)),
+                Some(Ok(news)) if self.filter.matches(&news) => {
                     let event =
                         json!({"event": news.change, "at_ms": now_ms(), "alarm": news.alarm});
-                    return Some(Item::Event(news.change.to_owned(), event.to_string()));
+                    return Some(StreamItem::Event(news.change.to_owned(), event.to_string()));
                 }
                 Some(Ok(_)) => {}
             }
@@ -77,26 +77,26 @@ impl Feed {
     }
 }
 
-pub(super) async fn watch(mut call: Call) -> Outcome {
-    let device = match call.query.owned(DEVICE) {
+pub(super) async fn stream_alarms(mut call: ApiCall) -> ApiResult {
+    let device = match call.query.owned_text(DEVICE) {
         None => None,
         Some(id) => {
             let asked = id.clone();
-            let number = ask(&call.app, move |tools| tools.device_number(&asked)).await?;
-            let none = || Problem::not_found(format!("There is no device {id:?}."));
+            let number = run_blocking(&call.app, move |tools| tools.device_number(&asked)).await?;
+            let none = || ProblemDetails::not_found(format!("There is no device {id:?}."));
             Some(number.ok_or_else(none)?)
         }
     };
-    let place = events::place(&call)?;
-    let feed = Feed {
-        listener: Listener::new(&call, place),
-        news: call.app.alarm_tools.watch(),
-        filter: Filter {
+    let place = events::begin_stream(&call)?;
+    let feed = AlarmFeed {
+        listener: StreamConnection::new(&call, place),
+        updates: call.app.alarm_backend.subscribe(),
+        filter: AlarmFeedFilter {
             device,
-            product: call.query.owned(PRODUCT),
-            kind: call.query.owned(TYPE),
-            severities: call.query.words(SEVERITY),
+            product: call.query.owned_text(PRODUCT),
+            kind: call.query.owned_text(TYPE),
+            severities: call.query.comma_separated(SEVERITY),
         },
     };
-    events::stream_of(&mut call, feed)
+    events::stream_response(&mut call, feed)
 }

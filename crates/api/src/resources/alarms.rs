@@ -10,38 +10,38 @@ use serde_json::{Map, Value, json};
 
 use super::alarm_feed;
 use crate::access::Role;
-use crate::alarm_tools::{AlarmProblem, AlarmQuery, AlarmTools};
-use crate::app::App;
+use crate::alarm_backend::{AlarmBackend, AlarmBackendError, AlarmQuery};
 use crate::audit;
-use crate::call::{self, Call};
-use crate::endpoint::{Endpoint, Outcome, delete, get, post, put};
-use crate::parameters::{Parameter, Shape, text, time_ms};
-use crate::problem::Problem;
+use crate::call::{self, ApiCall};
+use crate::endpoint::{ApiResult, Endpoint, delete, get, post, put};
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{Parameter, ParameterType, text_parameter, time_parameter};
+use crate::state::ApiState;
 
-pub(super) const DEVICE: Parameter = text(
+pub(super) const DEVICE: Parameter = text_parameter(
     "device",
     "Alarms of this device, and those of devices behind it that are propagated.",
 );
-pub(super) const PRODUCT: Parameter = text(
+pub(super) const PRODUCT: Parameter = text_parameter(
     "product",
     "Alarms of devices of this product; `$platform`: of the node itself.",
 );
-pub(super) const TYPE: Parameter = text("type", "Alarms of this type.");
+pub(super) const TYPE: Parameter = text_parameter("type", "Alarms of this type.");
 const STATE: Parameter = Parameter {
     name: "state",
-    about: "Alarms in these states.",
-    shape: Shape::Words(&["ACTIVE_UNACK", "ACTIVE_ACK", "CLEARED_UNACK", "CLEARED_ACK"]),
+    description: "Alarms in these states.",
+    shape: ParameterType::Words(&["ACTIVE_UNACK", "ACTIVE_ACK", "CLEARED_UNACK", "CLEARED_ACK"]),
 };
 pub(super) const SEVERITY: Parameter = Parameter {
     name: "severity",
-    about: "Alarms of these severities.",
-    shape: Shape::Words(&["CRITICAL", "MAJOR", "MINOR", "WARNING", "INDETERMINATE"]),
+    description: "Alarms of these severities.",
+    shape: ParameterType::Words(&["CRITICAL", "MAJOR", "MINOR", "WARNING", "INDETERMINATE"]),
 };
-const FROM: Parameter = time_ms(
+const FROM: Parameter = time_parameter(
     "from_ms",
     "Raised at or after this time, in milliseconds since 1970.",
 );
-const TO: Parameter = time_ms("to_ms", "Raised before this time.");
+const TO: Parameter = time_parameter("to_ms", "Raised before this time.");
 
 /// Something that is, or was, wrong with a device.
 #[derive(Serialize, JsonSchema)]
@@ -83,7 +83,7 @@ pub(super) struct Alarm {
 /// How many alarms there are.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the alarms answer")]
-struct Counts {
+struct AlarmCounts {
     alarms: u64,
     /// Not cleared.
     active: u64,
@@ -109,7 +109,7 @@ struct NotificationStatus {
 /// Rules of the alarms of the node about itself.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct PlatformInput {
+struct PlatformAlarmRulesInput {
     /// As the `alarms` of products.
     #[schemars(length(max = 64))]
     rules: Vec<Map<String, Value>>,
@@ -123,7 +123,7 @@ struct PlatformInput {
 /// Rules of the alarms of the node about itself.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the alarms answer")]
-struct Platform {
+struct PlatformAlarmRules {
     rules: Vec<Map<String, Value>>,
     /// Whether they are looked at: the setting `alarms.platform`.
     enabled: bool,
@@ -147,13 +147,13 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  alarms for each.",
             )
             .parameters(&[DEVICE, PRODUCT, TYPE, STATE, SEVERITY, FROM, TO])
-            .pages::<Alarm>(),
+            .paged::<Alarm>(),
         get("/api/v1/alarm-counts", "countAlarms", counts)
             .role(Role::Viewer)
             .tag("alarms")
             .summary("Count alarms")
-            .answers::<Counts>(200, "Now."),
-        get("/api/v1/alarm-events", "watchAlarms", alarm_feed::watch)
+            .response::<AlarmCounts>(200, "Now."),
+        get("/api/v1/alarm-events", "watchAlarms", alarm_feed::stream_alarms)
             .role(Role::Viewer)
             .tag("alarms")
             .summary("What becomes of alarms, as it happens")
@@ -163,32 +163,32 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  was too slow for `count` others. The stream ends when the credentials do.",
             )
             .parameters(&[DEVICE, PRODUCT, TYPE, SEVERITY])
-            .answers_raw(200, "The stream.", &["text/event-stream"])
-            .answers_nothing(101, "A WebSocket.")
-            .problem(404, "There is no such device.")
-            .problem(429, "Too many streams are open."),
+            .raw_response(200, "The stream.", &["text/event-stream"])
+            .empty_response(101, "A WebSocket.")
+            .problem_response(404, "There is no such device.")
+            .problem_response(429, "Too many streams are open."),
         one(get("/api/v1/alarms/{id}", "getAlarm", read))
             .role(Role::Viewer)
             .summary("Look at an alarm")
-            .answers::<Alarm>(200, "It, as it is now."),
+            .response::<Alarm>(200, "It, as it is now."),
         one(post("/api/v1/alarms/{id}/acknowledge", "acknowledgeAlarm", acknowledge))
             .role(Role::Operator)
             .summary("Say that somebody has seen an alarm")
-            .answers::<Alarm>(200, "It, as it is now.")
-            .problem(409, "It is acknowledged already."),
+            .response::<Alarm>(200, "It, as it is now.")
+            .problem_response(409, "It is acknowledged already."),
         one(post("/api/v1/alarms/{id}/clear", "clearAlarm", clear))
             .role(Role::Operator)
             .summary("Clear an alarm")
             .description(
                 "Whatever its conditions say. If what is wrong still is, the device's next message raises another one.",
             )
-            .answers::<Alarm>(200, "It, as it is now.")
-            .problem(409, "It is cleared already."),
+            .response::<Alarm>(200, "It, as it is now.")
+            .problem_response(409, "It is cleared already."),
         one(delete("/api/v1/alarms/{id}", "deleteAlarm", remove))
             .role(Role::Operator)
             .summary("Delete an alarm")
             .description("One that is not cleared is as if it had been.")
-            .answers_nothing(204, "Deleted."),
+            .empty_response(204, "Deleted."),
         get(
             "/api/v1/notification-status",
             "listNotificationStatus",
@@ -197,7 +197,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .role(Role::Viewer)
         .tag("alarms")
         .summary("How often notifications were sent")
-        .list::<NotificationStatus>(),
+        .unpaged::<NotificationStatus>(),
         post(
             "/api/v1/notifications/{name}/test",
             "testNotification",
@@ -210,20 +210,20 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .description(
             "About an alarm of the type `test` that is none. Whether it arrives, its sink tells; disabled ones are sent, too.",
         )
-        .answers_nothing(204, "Handed to its sink, or published.")
-        .problem(409, "It cannot be sent now; it says why."),
+        .empty_response(204, "Handed to its sink, or published.")
+        .problem_response(409, "It cannot be sent now; it says why."),
         get("/api/v1/platform-alarms", "getPlatformAlarms", platform)
             .role(Role::Viewer)
             .tag("alarms")
             .summary("Rules of the alarms about the node itself")
             .description("As rules of products have them; keys are figures of the node.")
-            .answers::<Platform>(200, "Those that hold."),
+            .response::<PlatformAlarmRules>(200, "Those that hold."),
         put("/api/v1/platform-alarms", "putPlatformAlarms", set_platform)
             .role(Role::Operator)
             .tag("alarms")
             .summary("Replace the rules of the alarms about the node itself")
-            .body::<PlatformInput>()
-            .answers::<Platform>(200, "Those that hold from now on."),
+            .request_body::<PlatformAlarmRulesInput>()
+            .response::<PlatformAlarmRules>(200, "Those that hold from now on."),
         delete(
             "/api/v1/platform-alarms",
             "resetPlatformAlarms",
@@ -232,122 +232,125 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .role(Role::Operator)
         .tag("alarms")
         .summary("Have the rules of the program hold again")
-        .answers::<Platform>(200, "Those that hold from now on."),
+        .response::<PlatformAlarmRules>(200, "Those that hold from now on."),
     ]
 }
 
-pub(super) fn problem(error: AlarmProblem) -> Problem {
+pub(super) fn to_problem(error: AlarmBackendError) -> ProblemDetails {
     match error {
-        AlarmProblem::NotFound(detail) => Problem::not_found(detail),
-        AlarmProblem::Conflict(detail) => Problem::conflict(detail),
-        AlarmProblem::Field { field, detail } if field.is_empty() => Problem::unprocessable(detail),
-        AlarmProblem::Field { field, detail } => {
-            Problem::field(&field, format!("{field}: {detail}."))
+        AlarmBackendError::NotFound(detail) => ProblemDetails::not_found(detail),
+        AlarmBackendError::Conflict(detail) => ProblemDetails::conflict(detail),
+        AlarmBackendError::Field { field, detail } if field.is_empty() => {
+            ProblemDetails::unprocessable(detail)
         }
-        AlarmProblem::Unavailable(detail) => Problem::unavailable(detail),
+        AlarmBackendError::Field { field, detail } => {
+            ProblemDetails::invalid_field(&field, format!("{field}: {detail}."))
+        }
+        AlarmBackendError::Unavailable(detail) => ProblemDetails::unavailable(detail),
     }
 }
 
 /// Asks on a thread that may read the disk.
-pub(super) async fn ask<T: Send + 'static>(
-    app: &App,
-    question: impl FnOnce(&dyn AlarmTools) -> Result<T, AlarmProblem> + Send + 'static,
-) -> Result<T, Problem> {
-    let tools = Arc::clone(&app.alarm_tools);
-    let asked = call::blocking(move || question(&*tools), "The alarms cannot be read now.").await?;
-    asked.map_err(problem)
+pub(super) async fn run_blocking<T: Send + 'static>(
+    app: &ApiState,
+    question: impl FnOnce(&dyn AlarmBackend) -> Result<T, AlarmBackendError> + Send + 'static,
+) -> Result<T, ProblemDetails> {
+    let tools = Arc::clone(&app.alarm_backend);
+    let asked =
+        call::run_blocking(move || question(&*tools), "The alarms cannot be read now.").await?;
+    asked.map_err(to_problem)
 }
 
-pub(super) fn no_alarm(id: &str) -> Problem {
-    Problem::not_found(format!("There is no alarm {id}."))
+pub(super) fn alarm_not_found(id: &str) -> ProblemDetails {
+    ProblemDetails::not_found(format!("There is no alarm {id}."))
 }
 
 /// The number of the alarm in the path.
-pub(super) fn id_of(call: &Call) -> Result<u64, Problem> {
+pub(super) fn alarm_id(call: &ApiCall) -> Result<u64, ProblemDetails> {
     let id = call.path("id");
-    id.parse().map_err(|_| no_alarm(id))
+    id.parse().map_err(|_| alarm_not_found(id))
 }
 
-async fn list(call: Call) -> Outcome {
+async fn list(call: ApiCall) -> ApiResult {
     let query = AlarmQuery {
-        device: call.query.owned(DEVICE),
-        product: call.query.owned(PRODUCT),
-        kind: call.query.owned(TYPE),
-        states: call.query.words(STATE),
-        severities: call.query.words(SEVERITY),
-        from_ms: call.query.number(FROM),
-        to_ms: call.query.number(TO),
+        device: call.query.owned_text(DEVICE),
+        product: call.query.owned_text(PRODUCT),
+        kind: call.query.owned_text(TYPE),
+        states: call.query.comma_separated(STATE),
+        severities: call.query.comma_separated(SEVERITY),
+        from_ms: call.query.number_value(FROM),
+        to_ms: call.query.number_value(TO),
         before: call.query.after_number("alarms")?,
         limit: call.query.limit(),
     };
-    let page = ask(&call.app, move |tools| tools.list(&query)).await?;
-    call::page_from(page.rows, page.next)
+    let page = run_blocking(&call.app, move |tools| tools.list(&query)).await?;
+    call::page_of(page.rows, page.next)
 }
 
-async fn counts(call: Call) -> Outcome {
-    call::ok(ask(&call.app, |tools| Ok(tools.counts())).await?)
+async fn counts(call: ApiCall) -> ApiResult {
+    call::json_response(run_blocking(&call.app, |tools| Ok(tools.counts())).await?)
 }
 
-async fn read(call: Call) -> Outcome {
-    let id = id_of(&call)?;
-    let alarm = ask(&call.app, move |tools| tools.get(id)).await?;
-    call::ok(alarm.ok_or_else(|| no_alarm(call.path("id")))?)
+async fn read(call: ApiCall) -> ApiResult {
+    let id = alarm_id(&call)?;
+    let alarm = run_blocking(&call.app, move |tools| tools.get(id)).await?;
+    call::json_response(alarm.ok_or_else(|| alarm_not_found(call.path("id")))?)
 }
 
-async fn acknowledge(call: Call) -> Outcome {
-    let (id, who) = (id_of(&call)?, call.who.name.clone());
-    let alarm = ask(&call.app, move |tools| tools.acknowledge(id, &who)).await?;
-    audit::action(&call, "alarm.acknowledge", Some(call.path("id")), None).await;
-    call::ok(alarm)
+async fn acknowledge(call: ApiCall) -> ApiResult {
+    let (id, who) = (alarm_id(&call)?, call.identity.name.clone());
+    let alarm = run_blocking(&call.app, move |tools| tools.acknowledge(id, &who)).await?;
+    audit::record_action(&call, "alarm.acknowledge", Some(call.path("id")), None).await;
+    call::json_response(alarm)
 }
 
-async fn clear(call: Call) -> Outcome {
-    let (id, who) = (id_of(&call)?, call.who.name.clone());
-    let alarm = ask(&call.app, move |tools| tools.clear(id, &who)).await?;
-    audit::action(&call, "alarm.clear", Some(call.path("id")), None).await;
-    call::ok(alarm)
+async fn clear(call: ApiCall) -> ApiResult {
+    let (id, who) = (alarm_id(&call)?, call.identity.name.clone());
+    let alarm = run_blocking(&call.app, move |tools| tools.clear(id, &who)).await?;
+    audit::record_action(&call, "alarm.clear", Some(call.path("id")), None).await;
+    call::json_response(alarm)
 }
 
-async fn remove(call: Call) -> Outcome {
-    let id = id_of(&call)?;
-    ask(&call.app, move |tools| tools.remove(id)).await?;
-    audit::action(&call, "alarm.delete", Some(call.path("id")), None).await;
-    call::done()
+async fn remove(call: ApiCall) -> ApiResult {
+    let id = alarm_id(&call)?;
+    run_blocking(&call.app, move |tools| tools.remove(id)).await?;
+    audit::record_action(&call, "alarm.delete", Some(call.path("id")), None).await;
+    call::no_content()
 }
 
-async fn notification_status(call: Call) -> Outcome {
-    let status = ask(&call.app, |tools| Ok(tools.notification_status())).await?;
-    call::whole(status)
+async fn notification_status(call: ApiCall) -> ApiResult {
+    let status = run_blocking(&call.app, |tools| Ok(tools.notification_status())).await?;
+    call::unpaged_list(status)
 }
 
-async fn test_notification(call: Call) -> Outcome {
+async fn test_notification(call: ApiCall) -> ApiResult {
     let name = call.path("name").to_owned();
-    ask(&call.app, move |tools| tools.test_notification(&name)).await?;
-    audit::action(&call, "notification.test", Some(call.path("name")), None).await;
-    call::done()
+    run_blocking(&call.app, move |tools| tools.test_notification(&name)).await?;
+    audit::record_action(&call, "notification.test", Some(call.path("name")), None).await;
+    call::no_content()
 }
 
-async fn platform(call: Call) -> Outcome {
-    call::ok(ask(&call.app, |tools| tools.platform_rules()).await?)
+async fn platform(call: ApiCall) -> ApiResult {
+    call::json_response(run_blocking(&call.app, |tools| tools.platform_rules()).await?)
 }
 
-async fn set_platform(mut call: Call) -> Outcome {
-    let PlatformInput { rules, .. } = call.json().await?;
+async fn set_platform(mut call: ApiCall) -> ApiResult {
+    let PlatformAlarmRulesInput { rules, .. } = call.body_json().await?;
     let rules: Vec<_> = rules.into_iter().map(Value::Object).collect();
     let told = json!(rules);
     // What they name shall not go meanwhile.
     let changing = call.app.changing.lock().await;
-    let answer = ask(&call.app, move |tools| {
+    let answer = run_blocking(&call.app, move |tools| {
         tools.set_platform_rules(Some(rules))
     })
     .await?;
     drop(changing);
-    audit::action(&call, "platform_alarms.change", None, Some(told)).await;
-    call::ok(answer)
+    audit::record_action(&call, "platform_alarms.change", None, Some(told)).await;
+    call::json_response(answer)
 }
 
-async fn reset_platform(call: Call) -> Outcome {
-    let answer = ask(&call.app, |tools| tools.set_platform_rules(None)).await?;
-    audit::action(&call, "platform_alarms.reset", None, None).await;
-    call::ok(answer)
+async fn reset_platform(call: ApiCall) -> ApiResult {
+    let answer = run_blocking(&call.app, |tools| tools.set_platform_rules(None)).await?;
+    audit::record_action(&call, "platform_alarms.reset", None, None).await;
+    call::json_response(answer)
 }

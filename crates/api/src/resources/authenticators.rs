@@ -1,9 +1,9 @@
 //! How the authenticators of MQTT clients do.
 
 use crate::access::Role;
-use crate::call::{self, Call};
-use crate::endpoint::{Endpoint, Outcome, get};
-use crate::node::AuthenticatorInfo;
+use crate::call::{self, ApiCall};
+use crate::endpoint::{ApiResult, Endpoint, get};
+use crate::node_backend::AuthenticatorInfo;
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
@@ -17,11 +17,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .tag("rules")
         .summary("List the states of authenticators")
         .description("In the order in which they are asked, those of the configuration included.")
-        .pages::<AuthenticatorInfo>(),
+        .paged::<AuthenticatorInfo>(),
     ]
 }
 
-async fn statuses(call: Call) -> Outcome {
+async fn statuses(call: ApiCall) -> ApiResult {
     let limit = call.query.limit();
     // A cursor is the number of those before.
     let after = call
@@ -33,5 +33,5 @@ async fn statuses(call: Call) -> Outcome {
     let rows: Vec<_> = rows.skip(before).take(limit + 1).collect();
     let next = (rows.len() > limit).then(|| before + limit);
     let data: Vec<_> = rows.into_iter().take(limit).map(|(_, row)| row).collect();
-    call::page_from(data, next)
+    call::page_of(data, next)
 }

@@ -8,21 +8,21 @@ use store::{ImportError, ImportMode};
 
 use crate::access::Role;
 use crate::audit;
-use crate::call::{self, Call};
-use crate::endpoint::{Endpoint, Outcome, get, post};
-use crate::objects::{blocking, store_problem};
-use crate::parameters::{Parameter, Shape};
-use crate::problem::Problem;
+use crate::call::{self, ApiCall};
+use crate::endpoint::{ApiResult, Endpoint, get, post};
+use crate::objects::{run_on_store, store_problem};
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{Parameter, ParameterType};
 
 const MEDIA_TYPE: &str = "application/x-ndjson";
 const REPLACE: Parameter = Parameter {
     name: "replace",
-    about: "`true`: objects that are not in the file go; otherwise they stay.",
-    shape: Shape::Flag,
+    description: "`true`: objects that are not in the file go; otherwise they stay.",
+    shape: ParameterType::Flag,
 };
 
 #[derive(Serialize, JsonSchema)]
-struct Restored {
+struct RestoreSummary {
     /// Objects made or replaced.
     written: u64,
     /// Objects that went since they are not in the file.
@@ -39,33 +39,33 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                 "JSON lines. It holds the hashes of passwords and what authenticators need to reach their databases: keep \
                  it as you keep those. Messages, sessions and the audit log are not in it.",
             )
-            .answers_raw(200, "The file.", &[MEDIA_TYPE]),
+            .raw_response(200, "The file.", &[MEDIA_TYPE]),
         post("/api/v1/restore", "restore", restore)
             .role(Role::Admin)
             .tag("configuration")
             .summary("Restore a backup")
             .description("All of it or, if a line is not right, nothing.")
             .parameters(&[REPLACE])
-            .raw_body(&[MEDIA_TYPE])
-            .answers::<Restored>(200, "Done."),
+            .raw_request_body(&[MEDIA_TYPE])
+            .response::<RestoreSummary>(200, "Done."),
     ]
 }
 
-fn refused(error: ImportError) -> Problem {
+fn import_problem(error: ImportError) -> ProblemDetails {
     match error {
         ImportError::Storage(error) => store_problem(&error),
-        other => Problem::unprocessable(format!("{other}.")),
+        other => ProblemDetails::unprocessable(format!("{other}.")),
     }
 }
 
-async fn backup(call: Call) -> Outcome {
-    let exported = blocking(&call.app, |objects| {
+async fn backup(call: ApiCall) -> ApiResult {
+    let exported = run_on_store(&call.app, |objects| {
         let mut file = Vec::new();
         objects.export_to(&mut file).map(|_| file)
     });
-    let file = exported.await?.map_err(refused)?;
-    audit::action(&call, "backup", None, None).await;
-    let mut response = call::text(MEDIA_TYPE, file).into_response();
+    let file = exported.await?.map_err(import_problem)?;
+    audit::record_action(&call, "backup", None, None).await;
+    let mut response = call::text_response(MEDIA_TYPE, file).into_response();
     response.headers_mut().insert(
         header::CONTENT_DISPOSITION,
         HeaderValue::from_static("attachment; filename=\"tidegate-backup.ndjson\""),
@@ -73,22 +73,24 @@ async fn backup(call: Call) -> Outcome {
     Ok(response)
 }
 
-async fn restore(mut call: Call) -> Outcome {
+async fn restore(mut call: ApiCall) -> ApiResult {
     call.expect_media_type(MEDIA_TYPE)?;
-    let file = call.bytes(call.app.config.get().max_restore_bytes).await?;
-    let mode = match call.query.flag(REPLACE) {
+    let file = call
+        .body_bytes(call.app.config.get().max_restore_bytes)
+        .await?;
+    let mode = match call.query.flag_value(REPLACE) {
         Some(true) => ImportMode::Replace,
         _ => ImportMode::Merge,
     };
     let _changing = call.app.changing.lock().await;
-    let imported = blocking(&call.app, move |objects| {
+    let imported = run_on_store(&call.app, move |objects| {
         objects.import_from(&mut &*file, mode)
     });
-    let imported = imported.await?.map_err(refused)?;
-    let restored = Restored {
+    let imported = imported.await?.map_err(import_problem)?;
+    let restored = RestoreSummary {
         written: imported.written,
         removed: imported.removed,
     };
-    audit::action(&call, "restore", None, serde_json::to_value(&restored).ok()).await;
-    call::ok(restored)
+    audit::record_action(&call, "restore", None, serde_json::to_value(&restored).ok()).await;
+    call::json_response(restored)
 }

@@ -1,4 +1,4 @@
-//! Commands: what became of what devices were told to do. They are sent in `command_sending`.
+//! Commands: what became of what devices were told to do. They are sent in `command_requests`.
 
 use std::sync::Arc;
 
@@ -6,21 +6,21 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::devices::problem;
+use super::devices::to_problem;
 use crate::access::Role;
-use crate::app::App;
 use crate::audit;
-use crate::call::{self, Call};
-use crate::command_tools::{CommandQuery, CommandTools};
-use crate::device_tools::DeviceProblem;
-use crate::endpoint::{Endpoint, Outcome, get, post};
-use crate::parameters::{Parameter, Shape};
-use crate::problem::Problem;
+use crate::call::{self, ApiCall};
+use crate::command_backend::{CommandBackend, CommandQuery};
+use crate::device_backend::DeviceBackendError;
+use crate::endpoint::{ApiResult, Endpoint, get, post};
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{Parameter, ParameterType};
+use crate::state::ApiState;
 
 const STATE: Parameter = Parameter {
     name: "state",
-    about: "Commands in these states.",
-    shape: Shape::Words(&[
+    description: "Commands in these states.",
+    shape: ParameterType::Words(&[
         "pending",
         "sent",
         "acknowledged",
@@ -78,26 +78,26 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get(
             "/api/v1/devices/{id}/commands",
             "listDeviceCommands",
-            list_of_device,
+            list_for_device,
         )
         .role(Role::Viewer)
         .tag("commands")
         .path_parameter("id", "The device's id, percent-encoded.")
         .summary("Commands of a device")
-        .description(OF_LISTS)
+        .description(LIST_DESCRIPTION)
         .parameters(&[STATE])
-        .pages::<Command>(),
+        .paged::<Command>(),
         get("/api/v1/commands", "listCommands", list)
             .role(Role::Viewer)
             .tag("commands")
             .summary("Commands of all devices")
-            .description(OF_LISTS)
+            .description(LIST_DESCRIPTION)
             .parameters(&[STATE])
-            .pages::<Command>(),
+            .paged::<Command>(),
         one(get("/api/v1/commands/{id}", "getCommand", read))
             .role(Role::Viewer)
             .summary("Look at a command")
-            .answers::<Command>(200, "It, as it is now."),
+            .response::<Command>(200, "It, as it is now."),
         one(post(
             "/api/v1/commands/{id}/cancel",
             "cancelCommand",
@@ -106,67 +106,69 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .role(Role::Operator)
         .summary("Cancel a command")
         .description("What was sent already the device may do nevertheless.")
-        .answers::<Command>(200, "It, as it is now.")
-        .problem(409, "It has ended already."),
+        .response::<Command>(200, "It, as it is now.")
+        .problem_response(409, "It has ended already."),
     ]
 }
 
-const OF_LISTS: &str = "The newest first. A page may be short or empty and still have a next one: the node looks at a bounded number \
+const LIST_DESCRIPTION: &str = "The newest first. A page may be short or empty and still have a next one: the node looks at a bounded number \
                         of commands for each. How long commands are kept after their end say the settings `commands.finished_retention_d` \
                         and `commands.max_finished`.";
 
 /// Asks the commands on a thread that may read the disk.
-pub(super) async fn ask<T: Send + 'static>(
-    app: &App,
-    question: impl FnOnce(&dyn CommandTools) -> Result<T, DeviceProblem> + Send + 'static,
-) -> Result<T, Problem> {
-    let tools = Arc::clone(&app.command_tools);
-    let asked = call::blocking(
+pub(super) async fn run_blocking<T: Send + 'static>(
+    app: &ApiState,
+    question: impl FnOnce(&dyn CommandBackend) -> Result<T, DeviceBackendError> + Send + 'static,
+) -> Result<T, ProblemDetails> {
+    let tools = Arc::clone(&app.command_backend);
+    let asked = call::run_blocking(
         move || question(&*tools),
         "The commands cannot be read now.",
     )
     .await?;
-    asked.map_err(problem)
+    asked.map_err(to_problem)
 }
 
 /// The number of the command in the path.
-pub(super) fn number(call: &Call) -> Result<u64, Problem> {
+pub(super) fn command_id(call: &ApiCall) -> Result<u64, ProblemDetails> {
     let id = call.path("id");
     id.parse()
-        .map_err(|_| Problem::not_found(format!("There is no command {id:?}.")))
+        .map_err(|_| ProblemDetails::not_found(format!("There is no command {id:?}.")))
 }
 
-async fn list_of_device(call: Call) -> Outcome {
+async fn list_for_device(call: ApiCall) -> ApiResult {
     let device = call.path("id").to_owned();
-    page(call, Some(device)).await
+    command_page(call, Some(device)).await
 }
 
-async fn list(call: Call) -> Outcome {
-    page(call, None).await
+async fn list(call: ApiCall) -> ApiResult {
+    command_page(call, None).await
 }
 
-async fn page(call: Call, device: Option<String>) -> Outcome {
+async fn command_page(call: ApiCall, device: Option<String>) -> ApiResult {
     let query = CommandQuery {
         device,
-        states: call.query.words(STATE),
+        states: call.query.comma_separated(STATE),
         before: call.query.after_number("commands")?,
         limit: call.query.limit(),
     };
-    let page = ask(&call.app, move |tools| tools.list(&query)).await?;
-    call::page_from(page.rows, page.next)
+    let page = run_blocking(&call.app, move |tools| tools.list(&query)).await?;
+    call::page_of(page.rows, page.next)
 }
 
-async fn read(call: Call) -> Outcome {
-    let id = number(&call)?;
-    let command = ask(&call.app, move |tools| tools.get(id)).await?;
-    call::ok(command.ok_or_else(|| Problem::not_found(format!("There is no command {id}.")))?)
+async fn read(call: ApiCall) -> ApiResult {
+    let id = command_id(&call)?;
+    let command = run_blocking(&call.app, move |tools| tools.get(id)).await?;
+    call::json_response(
+        command.ok_or_else(|| ProblemDetails::not_found(format!("There is no command {id}.")))?,
+    )
 }
 
-async fn cancel(call: Call) -> Outcome {
-    let (id, who) = (number(&call)?, call.who.name.clone());
-    let command = ask(&call.app, move |tools| tools.cancel(id, &who)).await?;
+async fn cancel(call: ApiCall) -> ApiResult {
+    let (id, who) = (command_id(&call)?, call.identity.name.clone());
+    let command = run_blocking(&call.app, move |tools| tools.cancel(id, &who)).await?;
     let device = command["device"].as_str().map(str::to_owned);
     let after = json!({"command": id});
-    audit::action(&call, "command.cancel", device.as_deref(), Some(after)).await;
-    call::ok(command)
+    audit::record_action(&call, "command.cancel", device.as_deref(), Some(after)).await;
+    call::json_response(command)
 }

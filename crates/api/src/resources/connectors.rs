@@ -7,11 +7,11 @@ use serde_json::{Map, Value, json};
 
 use crate::access::Role;
 use crate::audit;
-use crate::call::{self, Call, Page};
-use crate::connector_tools::PostRefused;
-use crate::endpoint::{Access, Endpoint, Outcome, get, post};
-use crate::parameters::Cursor;
-use crate::problem::Problem;
+use crate::call::{self, ApiCall, ListPage};
+use crate::connector_backend::SourcePushError;
+use crate::endpoint::{ApiResult, Endpoint, EndpointAccess, get, post};
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::PageCursor;
 
 /// A type of connectors.
 #[derive(Serialize, JsonSchema)]
@@ -105,7 +105,7 @@ struct DeadLetter {
 
 /// Whether the system of a connector was reached.
 #[derive(Serialize, JsonSchema)]
-struct TestOutcome {
+struct ConnectionTestOutcome {
     is_reached: bool,
     /// Who answered, or why nobody did.
     detail: String,
@@ -114,7 +114,7 @@ struct TestOutcome {
 /// Dead letters of a sink.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-struct Chosen {
+struct DeadLetterSelection {
     /// Left out: all there are.
     #[schemars(length(max = 10_000))]
     ids: Option<Vec<u64>>,
@@ -122,7 +122,7 @@ struct Chosen {
 
 /// How many there were.
 #[derive(Serialize, JsonSchema)]
-struct Count {
+struct DeadLetterCount {
     count: usize,
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("connectors")
             .summary("List types of connectors")
             .description("With the schemas of what connectors, sinks and sources of each type are told.")
-            .list::<ConnectorType>(),
+            .unpaged::<ConnectorType>(),
         get(
             "/api/v1/connector-status",
             "listConnectorStatus",
@@ -147,7 +147,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .role(Role::Viewer)
         .tag("connectors")
         .summary("How connectors do")
-        .pages::<ConnectorStatus>(),
+        .paged::<ConnectorStatus>(),
         post(
             "/api/v1/connectors/test",
             "testConnectorSettings",
@@ -157,27 +157,27 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .tag("connectors")
         .summary("Try a connector before it is made")
         .description("The body is a connector as it would be made; nothing is stored.")
-        .body::<Map<String, Value>>()
-        .answers::<TestOutcome>(200, "What came of it."),
+        .request_body::<Map<String, Value>>()
+        .response::<ConnectionTestOutcome>(200, "What came of it."),
         post("/api/v1/connectors/{name}/test", "testConnector", test)
             .role(Role::Operator)
             .tag("connectors")
             .summary("Try a connector")
             .description("Connects to the system with the connector's credentials.")
             .path_parameter("name", "The connector's name, percent-encoded.")
-            .answers::<TestOutcome>(200, "What came of it."),
+            .response::<ConnectionTestOutcome>(200, "What came of it."),
         get("/api/v1/sink-status", "listSinkStatus", sinks)
             .role(Role::Viewer)
             .tag("connectors")
             .summary("How sinks do")
-            .pages::<SinkStatus>(),
+            .paged::<SinkStatus>(),
         get("/api/v1/source-status", "listSourceStatus", sources)
             .role(Role::Viewer)
             .tag("connectors")
             .summary("How sources do")
-            .pages::<SourceStatus>(),
+            .paged::<SourceStatus>(),
         post("/api/v1/sources/{name}/push", "pushToSource", push)
-            .access(Access::Source)
+            .access(EndpointAccess::Source)
             .tag("connectors")
             .summary("Give a source messages")
             .description(
@@ -186,14 +186,14 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  rules have taken them: after any other answer, send the same again.",
             )
             .path_parameter("name", "The source's name, percent-encoded.")
-            .raw_body(&["application/octet-stream"])
-            .answers_nothing(204, "All messages have been taken.")
-            .problem(429, "Too many requests wait to be taken; Retry-After says when to come again.")
-            .problem(503, "It is not taken now, or was not in time and may still be; Retry-After says when to come again."),
+            .raw_request_body(&["application/octet-stream"])
+            .empty_response(204, "All messages have been taken.")
+            .problem_response(429, "Too many requests wait to be taken; Retry-After says when to come again.")
+            .problem_response(503, "It is not taken now, or was not in time and may still be; Retry-After says when to come again."),
         of_sink(get("/api/v1/sinks/{name}/status", "sinkStatus", sink))
             .role(Role::Viewer)
             .summary("How a sink does")
-            .answers::<SinkStatus>(200, "Since the node started."),
+            .response::<SinkStatus>(200, "Since the node started."),
         of_sink(post("/api/v1/sinks/{name}/test", "testSink", test_sink))
             .role(Role::Operator)
             .summary("Test a sink")
@@ -201,7 +201,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                 "Connects to the sink's system and, for SQL databases and ClickHouse, has it check the statement, the table and \
                  its columns. No row is written.",
             )
-            .answers::<TestOutcome>(200, "The result of the test."),
+            .response::<ConnectionTestOutcome>(200, "The result of the test."),
         of_sink(get(
             "/api/v1/sinks/{name}/dead-letters",
             "listDeadLetters",
@@ -212,7 +212,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .description(
             "Rows that could not be written, the oldest first. What clients have sent is in them.",
         )
-        .pages::<DeadLetter>(),
+        .paged::<DeadLetter>(),
         of_sink(post(
             "/api/v1/sinks/{name}/dead-letters/replay",
             "replayDeadLetters",
@@ -221,8 +221,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .role(Role::Operator)
         .summary("Queue dead letters again")
         .description("Those for which the sink's queue has no room stay what they are.")
-        .optional_body::<Chosen>()
-        .answers::<Count>(200, "How many were queued."),
+        .optional_request_body::<DeadLetterSelection>()
+        .response::<DeadLetterCount>(200, "How many were queued."),
         of_sink(post(
             "/api/v1/sinks/{name}/dead-letters/discard",
             "discardDeadLetters",
@@ -230,24 +230,24 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ))
         .role(Role::Operator)
         .summary("Throw dead letters away")
-        .optional_body::<Chosen>()
-        .answers::<Count>(200, "How many there were."),
+        .optional_request_body::<DeadLetterSelection>()
+        .response::<DeadLetterCount>(200, "How many there were."),
     ]
 }
 
-fn no_sink(name: &str) -> Problem {
-    Problem::not_found(format!("There is no sink {name:?}."))
+fn sink_not_found(name: &str) -> ProblemDetails {
+    ProblemDetails::not_found(format!("There is no sink {name:?}."))
 }
 
-async fn types(call: Call) -> Outcome {
-    call::ok(Page {
-        data: call.app.connector_tools.types(),
+async fn types(call: ApiCall) -> ApiResult {
+    call::json_response(ListPage {
+        data: call.app.connector_backend.types(),
         next: None,
     })
 }
 
 /// A page of rows that are sorted by name.
-pub(super) fn page_by_name(call: &Call, rows: Vec<Value>) -> Outcome {
+pub(super) fn page_by_name(call: &ApiCall, rows: Vec<Value>) -> ApiResult {
     let limit = call.query.limit();
     let after = call.query.after().map(|cursor| cursor.first);
     let name = |row: &Value| row["name"].as_str().unwrap_or_default().to_owned();
@@ -255,122 +255,135 @@ pub(super) fn page_by_name(call: &Call, rows: Vec<Value>) -> Outcome {
         .into_iter()
         .filter(|row| after.as_ref().is_none_or(|after| name(row) > *after));
     let rows: Vec<_> = behind.take(limit + 1).collect();
-    call::page(rows, limit, |row| Cursor::new(&name(row), ""))
+    call::paged_rows(rows, limit, |row| PageCursor::new(&name(row), ""))
 }
 
-async fn connectors(call: Call) -> Outcome {
-    page_by_name(&call, call.app.connector_tools.connectors())
+async fn connectors(call: ApiCall) -> ApiResult {
+    page_by_name(&call, call.app.connector_backend.connector_statuses())
 }
 
-async fn sinks(call: Call) -> Outcome {
-    page_by_name(&call, call.app.connector_tools.sinks())
+async fn sinks(call: ApiCall) -> ApiResult {
+    page_by_name(&call, call.app.connector_backend.sink_statuses())
 }
 
-async fn sources(call: Call) -> Outcome {
-    page_by_name(&call, call.app.connector_tools.sources())
+async fn sources(call: ApiCall) -> ApiResult {
+    page_by_name(&call, call.app.connector_backend.source_statuses())
 }
 
-async fn push(mut call: Call) -> Outcome {
+async fn push(mut call: ApiCall) -> ApiResult {
     let name = call.path("name").to_owned();
-    let posted = call.app.connector_tools.admit(&name, call.headers());
-    let posted = posted.map_err(|refused| not_taken(&name, refused))?;
-    let body = call.bytes(posted.max_body_bytes()).await?;
-    let taken = posted.take(body).await;
-    taken.map_err(|refused| not_taken(&name, refused))?;
-    call::done()
+    let posted = call.app.connector_backend.admit_push(&name, call.headers());
+    let posted = posted.map_err(|refused| push_problem(&name, refused))?;
+    let body = call.body_bytes(posted.max_body_bytes()).await?;
+    let taken = posted.accept_body(body).await;
+    taken.map_err(|refused| push_problem(&name, refused))?;
+    call::no_content()
 }
 
-fn not_taken(source: &str, refused: PostRefused) -> Problem {
+fn push_problem(source: &str, refused: SourcePushError) -> ProblemDetails {
     match refused {
-        PostRefused::Unknown => {
-            Problem::not_found(format!("There is no source {source:?} that takes posts."))
+        SourcePushError::Unknown => {
+            ProblemDetails::not_found(format!("There is no source {source:?} that takes posts."))
         }
-        PostRefused::Closed(why) => Problem::busy(30, format!("Nothing is taken now: {why}.")),
-        PostRefused::Credentials(why) => {
-            Problem::unauthorized(format!("The request does not prove itself: {why}."))
+        SourcePushError::SourceClosed(why) => {
+            ProblemDetails::busy(30, format!("Nothing is taken now: {why}."))
         }
-        PostRefused::Content(why) => Problem::unprocessable(format!("The body is {why}.")),
-        PostRefused::Crowded => {
-            Problem::too_many_requests(1, "Too many requests wait to be taken.")
+        SourcePushError::Credentials(why) => {
+            ProblemDetails::unauthorized(format!("The request does not prove itself: {why}."))
         }
-        PostRefused::Late => {
+        SourcePushError::Content(why) => {
+            ProblemDetails::unprocessable(format!("The body is {why}."))
+        }
+        SourcePushError::TooManyRequests => {
+            ProblemDetails::too_many_requests(1, "Too many requests wait to be taken.")
+        }
+        SourcePushError::TimedOut => {
             let detail = "It was not taken in time, and may still be; send it again.";
-            Problem::busy(1, detail)
+            ProblemDetails::busy(1, detail)
         }
     }
 }
 
-async fn sink(call: Call) -> Outcome {
+async fn sink(call: ApiCall) -> ApiResult {
     let name = call.path("name");
-    let found = call.app.connector_tools.sink(name);
-    call::ok(found.ok_or_else(|| no_sink(name))?)
+    let found = call.app.connector_backend.sink_status(name);
+    call::json_response(found.ok_or_else(|| sink_not_found(name))?)
 }
 
-fn outcome_of(tested: Result<String, String>) -> Outcome {
+fn test_response(tested: Result<String, String>) -> ApiResult {
     let is_reached = tested.is_ok();
     let (Ok(detail) | Err(detail)) = tested;
-    call::ok(TestOutcome { is_reached, detail })
+    call::json_response(ConnectionTestOutcome { is_reached, detail })
 }
 
-async fn test(call: Call) -> Outcome {
+async fn test(call: ApiCall) -> ApiResult {
     let name = call.path("name");
-    let tested = call.app.connector_tools.test(name).await;
-    outcome_of(
-        tested.ok_or_else(|| Problem::not_found(format!("There is no connector {name:?}.")))?,
+    let tested = call.app.connector_backend.test_connector(name).await;
+    test_response(
+        tested
+            .ok_or_else(|| ProblemDetails::not_found(format!("There is no connector {name:?}.")))?,
     )
 }
 
-async fn test_sink(call: Call) -> Outcome {
+async fn test_sink(call: ApiCall) -> ApiResult {
     let name = call.path("name");
-    let tested = call.app.connector_tools.test_sink(name).await;
-    outcome_of(tested.ok_or_else(|| no_sink(name))?)
+    let tested = call.app.connector_backend.test_sink(name).await;
+    test_response(tested.ok_or_else(|| sink_not_found(name))?)
 }
 
-async fn test_settings(mut call: Call) -> Outcome {
-    let settings = call.value().await?;
-    let tested = call.app.connector_tools.test_settings(&settings).await;
-    outcome_of(tested.map_err(|invalid| match invalid.field.as_str() {
-        "" => Problem::unprocessable(invalid.detail),
-        field => Problem::field(field, format!("{field}: {}", invalid.detail)),
+async fn test_settings(mut call: ApiCall) -> ApiResult {
+    let settings = call.body_value().await?;
+    let tested = call.app.connector_backend.test_settings(&settings).await;
+    test_response(tested.map_err(|invalid| match invalid.field.as_str() {
+        "" => ProblemDetails::unprocessable(invalid.detail),
+        field => ProblemDetails::invalid_field(field, format!("{field}: {}", invalid.detail)),
     })?)
 }
 
-async fn dead_letters(call: Call) -> Outcome {
+async fn dead_letters(call: ApiCall) -> ApiResult {
     let name = call.path("name");
     let limit = call.query.limit();
     let after = call.query.after().map(|cursor| cursor.first);
     let after = after.and_then(|id| id.parse().ok()).unwrap_or(0);
     let found = call
         .app
-        .connector_tools
+        .connector_backend
         .dead_letters(name, after, limit + 1);
-    let letters = found.ok_or_else(|| no_sink(name))?;
-    call::page(letters, limit, |letter| {
-        Cursor::new(&letter["id"].to_string(), "")
+    let letters = found.ok_or_else(|| sink_not_found(name))?;
+    call::paged_rows(letters, limit, |letter| {
+        PageCursor::new(&letter["id"].to_string(), "")
     })
 }
 
-async fn chosen(call: &mut Call) -> Result<Option<Vec<u64>>, Problem> {
-    let chosen: Chosen = call.json_or_default().await?;
+async fn selected_ids(call: &mut ApiCall) -> Result<Option<Vec<u64>>, ProblemDetails> {
+    let chosen: DeadLetterSelection = call.body_json_or_default().await?;
     Ok(chosen.ids)
 }
 
-async fn replay(mut call: Call) -> Outcome {
-    let ids = chosen(&mut call).await?;
+async fn replay(mut call: ApiCall) -> ApiResult {
+    let ids = selected_ids(&mut call).await?;
     let name = call.path("name");
-    let count = call.app.connector_tools.replay(name, ids).await;
-    let count = count.ok_or_else(|| no_sink(name))?;
+    let count = call
+        .app
+        .connector_backend
+        .replay_dead_letters(name, ids)
+        .await;
+    let count = count.ok_or_else(|| sink_not_found(name))?;
     let after = Some(json!({"count": count}));
-    audit::action(&call, "dead_letters.replay", Some(name), after).await;
-    call::ok(Count { count })
+    audit::record_action(&call, "dead_letters.replay", Some(name), after).await;
+    call::json_response(DeadLetterCount { count })
 }
 
-async fn discard(mut call: Call) -> Outcome {
-    let ids = chosen(&mut call).await?;
+async fn discard(mut call: ApiCall) -> ApiResult {
+    let ids = selected_ids(&mut call).await?;
     let name = call.path("name");
-    let count = call.app.connector_tools.discard(name, ids).await;
-    let count = count.ok_or_else(|| no_sink(name))?;
+    let count = call
+        .app
+        .connector_backend
+        .discard_dead_letters(name, ids)
+        .await;
+    let count = count.ok_or_else(|| sink_not_found(name))?;
     let after = Some(json!({"count": count}));
-    audit::action(&call, "dead_letters.discard", Some(name), after).await;
-    call::ok(Count { count })
+    audit::record_action(&call, "dead_letters.discard", Some(name), after).await;
+    call::json_response(DeadLetterCount { count })
 }

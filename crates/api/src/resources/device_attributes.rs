@@ -4,11 +4,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::devices::{ask, fields_of};
+use super::devices::{fields_of, run_blocking};
 use crate::access::Role;
 use crate::audit;
-use crate::call::{self, Call};
-use crate::endpoint::{Endpoint, Outcome, get, put};
+use crate::call::{self, ApiCall};
+use crate::endpoint::{ApiResult, Endpoint, get, put};
 
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the registry answers")]
@@ -33,7 +33,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ))
         .role(Role::Viewer)
         .summary("Attributes of a device")
-        .list::<Attribute>(),
+        .unpaged::<Attribute>(),
         of_scope(put(
             "/api/v1/devices/{id}/attributes/{scope}",
             "setDeviceAttributes",
@@ -42,25 +42,25 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .role(Role::Operator)
         .summary("Set attributes of a device")
         .description("An object with the keys to be set; `null` removes one, others stay.")
-        .body::<Map<String, Value>>()
-        .answers_nothing(204, "Set."),
+        .request_body::<Map<String, Value>>()
+        .empty_response(204, "Set."),
     ]
 }
 
-async fn attributes(call: Call) -> Outcome {
+async fn attributes(call: ApiCall) -> ApiResult {
     let (id, scope) = (call.path("id").to_owned(), call.path("scope").to_owned());
-    let found = ask(&call.app, move |tools| tools.attributes(&id, &scope)).await?;
-    call::whole(found)
+    let found = run_blocking(&call.app, move |tools| tools.attributes(&id, &scope)).await?;
+    call::unpaged_list(found)
 }
 
-async fn set_attributes(mut call: Call) -> Outcome {
-    let values = fields_of(call.value().await?)?;
+async fn set_attributes(mut call: ApiCall) -> ApiResult {
+    let values = fields_of(call.body_value().await?)?;
     let (id, scope) = (call.path("id").to_owned(), call.path("scope").to_owned());
     let subject = format!("{id} {scope}");
-    ask(&call.app, move |tools| {
+    run_blocking(&call.app, move |tools| {
         tools.set_attributes(&id, &scope, values)
     })
     .await?;
-    audit::action(&call, "device.attributes", Some(&subject), None).await;
-    call::done()
+    audit::record_action(&call, "device.attributes", Some(&subject), None).await;
+    call::no_content()
 }

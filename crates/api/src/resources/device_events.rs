@@ -4,29 +4,29 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::devices::ask;
-use super::telemetry_question::{FROM_MS, TO_MS};
+use super::devices::run_blocking;
+use super::telemetry_query::{FROM_MS, TO_MS};
 use crate::access::Role;
-use crate::call::{self, Call};
-use crate::device_tools::DeviceEventQuery;
-use crate::endpoint::{Endpoint, Outcome, get};
-use crate::parameters::{Parameter, Shape};
+use crate::call::{self, ApiCall};
+use crate::device_backend::DeviceEventQuery;
+use crate::endpoint::{ApiResult, Endpoint, get};
+use crate::query_parameters::{Parameter, ParameterType};
 
 const DEFAULT_EVENTS: u64 = 100;
 const EVENT: Parameter = Parameter {
     name: "event",
-    about: "Only events of this id.",
-    shape: Shape::Text,
+    description: "Only events of this id.",
+    shape: ParameterType::Text,
 };
 const BEFORE: Parameter = Parameter {
     name: "before",
-    about: "Only events with a smaller number: the last `number` of the answer before.",
-    shape: Shape::Number(0, (1 << 53) - 1),
+    description: "Only events with a smaller number: the last `number` of the answer before.",
+    shape: ParameterType::Number(0, (1 << 53) - 1),
 };
 const COUNT: Parameter = Parameter {
     name: "count",
-    about: "Events at most; 100 without it.",
-    shape: Shape::Number(1, 1000),
+    description: "Events at most; 100 without it.",
+    shape: ParameterType::Number(1, 1000),
 };
 
 /// Events of a device.
@@ -57,25 +57,25 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("List events of a device")
             .description("Events the device has reported, the newest first. `devices.max_events_per_device` of them are kept.")
             .parameters(&[EVENT, FROM_MS, TO_MS, BEFORE, COUNT])
-            .answers::<DeviceEvents>(200, "The newest first.")
-            .problem(404, "There is no such device."),
+            .response::<DeviceEvents>(200, "The newest first.")
+            .problem_response(404, "There is no such device."),
     ]
 }
 
-async fn list(call: Call) -> Outcome {
+async fn list(call: ApiCall) -> ApiResult {
     let time = |parameter: Parameter| {
-        let ms = call.query.number(parameter);
+        let ms = call.query.number_value(parameter);
         ms.map(|ms| i64::try_from(ms).unwrap_or(i64::MAX))
     };
     let query = DeviceEventQuery {
-        event: call.query.owned(EVENT),
+        event: call.query.owned_text(EVENT),
         from_ms: time(FROM_MS),
         to_ms: time(TO_MS),
-        before: call.query.number(BEFORE),
-        limit: call.query.number(COUNT).unwrap_or(DEFAULT_EVENTS) as usize,
+        before: call.query.number_value(BEFORE),
+        limit: call.query.number_value(COUNT).unwrap_or(DEFAULT_EVENTS) as usize,
     };
     let id = call.path("id").to_owned();
     let device = id.clone();
-    let events = ask(&call.app, move |tools| tools.events(&id, &query)).await?;
-    call::ok(json!({"device": device, "events": events}))
+    let events = run_blocking(&call.app, move |tools| tools.events(&id, &query)).await?;
+    call::json_response(json!({"device": device, "events": events}))
 }

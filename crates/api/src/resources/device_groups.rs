@@ -6,12 +6,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::access::Role;
-use crate::app::App;
-use crate::call::{self, Call};
-use crate::device_tools::DeviceProblem;
-use crate::endpoint::{Endpoint, Outcome, get};
-use crate::fleet_tools::FleetTools;
-use crate::problem::Problem;
+use crate::call::{self, ApiCall};
+use crate::device_backend::DeviceBackendError;
+use crate::endpoint::{ApiResult, Endpoint, get};
+use crate::fleet_backend::FleetBackend;
+use crate::problem_details::ProblemDetails;
+use crate::state::ApiState;
 
 use super::devices::{self, Device};
 
@@ -37,45 +37,45 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         one(get(
             "/api/v1/device-groups/{id}/devices",
             "listDevicesOfGroup",
-            devices_of,
+            list_devices,
         ))
         .summary("Devices of a group")
         .description(
             "In the order in which they were made. A page may be short or empty and still have a next one.",
         )
-        .pages::<Device>(),
+        .paged::<Device>(),
         one(get(
             "/api/v1/device-groups/{id}/counts",
             "countDevicesOfGroup",
             counts,
         ))
         .summary("Count devices of a group")
-        .answers::<GroupCounts>(200, "Now."),
+        .response::<GroupCounts>(200, "Now."),
     ]
 }
 
 /// Asks on a thread that may read the disk.
-pub(super) async fn ask<T: Send + 'static>(
-    app: &App,
-    question: impl FnOnce(&dyn FleetTools) -> Result<T, DeviceProblem> + Send + 'static,
-) -> Result<T, Problem> {
-    let tools = Arc::clone(&app.fleet_tools);
+pub(super) async fn run_blocking<T: Send + 'static>(
+    app: &ApiState,
+    question: impl FnOnce(&dyn FleetBackend) -> Result<T, DeviceBackendError> + Send + 'static,
+) -> Result<T, ProblemDetails> {
+    let tools = Arc::clone(&app.fleet_backend);
     let asked =
-        call::blocking(move || question(&*tools), "The devices cannot be read now.").await?;
-    asked.map_err(devices::problem)
+        call::run_blocking(move || question(&*tools), "The devices cannot be read now.").await?;
+    asked.map_err(devices::to_problem)
 }
 
-async fn devices_of(call: Call) -> Outcome {
+async fn list_devices(call: ApiCall) -> ApiResult {
     let from = call.query.after_number("devices")?.unwrap_or(0);
     let (group, limit) = (call.path("id").to_owned(), call.query.limit());
-    let page = ask(&call.app, move |tools| {
+    let page = run_blocking(&call.app, move |tools| {
         tools.group_devices(&group, from, limit)
     })
     .await?;
-    call::page_from(page.rows, page.next)
+    call::page_of(page.rows, page.next)
 }
 
-async fn counts(call: Call) -> Outcome {
+async fn counts(call: ApiCall) -> ApiResult {
     let group = call.path("id").to_owned();
-    call::ok(ask(&call.app, move |tools| tools.group_counts(&group)).await?)
+    call::json_response(run_blocking(&call.app, move |tools| tools.group_counts(&group)).await?)
 }

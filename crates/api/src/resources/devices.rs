@@ -10,24 +10,24 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::access::Role;
-use crate::app::App;
 use crate::audit;
-use crate::call::{self, Call};
-use crate::device_tools::{DeviceProblem, DeviceQuery, DeviceTools, ShownDevice};
-use crate::endpoint::{Endpoint, Outcome, delete, get, post, put};
+use crate::call::{self, ApiCall};
+use crate::device_backend::{DeviceBackend, DeviceBackendError, DeviceQuery, DeviceView};
+use crate::endpoint::{ApiResult, Endpoint, delete, get, post, put};
 use crate::objects::Preconditions;
-use crate::parameters::{Parameter, Shape, text};
-use crate::problem::Problem;
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{Parameter, ParameterType, text_parameter};
+use crate::state::ApiState;
 
-const PRODUCT: Parameter = text("product", "Devices of this product.");
-const GROUP: Parameter = text("group", "Devices of this group.");
-const TAG: Parameter = text("tag", "Devices with this tag: `floor=2`.");
-const PARENT: Parameter = text("parent", "Devices behind this gateway.");
-const TEXT: Parameter = text("text", "Devices with this in their id or name.");
+const PRODUCT: Parameter = text_parameter("product", "Devices of this product.");
+const GROUP: Parameter = text_parameter("group", "Devices of this group.");
+const TAG: Parameter = text_parameter("tag", "Devices with this tag: `floor=2`.");
+const PARENT: Parameter = text_parameter("parent", "Devices behind this gateway.");
+const TEXT: Parameter = text_parameter("text", "Devices with this in their id or name.");
 const STATE: Parameter = Parameter {
     name: "state",
-    about: "Devices in these states.",
-    shape: Shape::Words(&["notActive", "online", "offline"]),
+    description: "Devices in these states.",
+    shape: ParameterType::Words(&["notActive", "online", "offline"]),
 };
 /// A device as it is written.
 #[derive(JsonSchema)]
@@ -137,7 +137,7 @@ pub(super) struct Device {
 /// How many devices there are.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the registry answers")]
-struct Counts {
+struct DeviceCounts {
     devices: u64,
     online: u64,
     /// Per product.
@@ -164,86 +164,86 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  a bounded number of devices for each.",
             )
             .parameters(&[PRODUCT, GROUP, TAG, PARENT, TEXT, STATE])
-            .pages::<Device>(),
+            .paged::<Device>(),
         post("/api/v1/devices", "createDevice", create)
             .role(Role::Operator)
             .tag("devices")
             .summary("Make a device")
-            .body::<NewDeviceInput>()
-            .answers::<Device>(201, "Made; `issued` holds what was made for it, told once.")
+            .request_body::<NewDeviceInput>()
+            .response::<Device>(201, "Made; `issued` holds what was made for it, told once.")
             .with_location()
-            .problem(404, "There is no such product.")
-            .problem(409, "There is one with this id already."),
+            .problem_response(404, "There is no such product.")
+            .problem_response(409, "There is one with this id already."),
         get("/api/v1/device-counts", "countDevices", counts)
             .role(Role::Viewer)
             .tag("devices")
             .summary("Count devices")
-            .answers::<Counts>(200, "Now."),
+            .response::<DeviceCounts>(200, "Now."),
         one(get("/api/v1/devices/{id}", "getDevice", read))
             .role(Role::Viewer)
             .summary("Look at a device")
-            .answers::<Device>(200, "It, as it is now.")
-            .versioned(),
+            .response::<Device>(200, "It, as it is now.")
+            .with_etag(),
         one(put("/api/v1/devices/{id}", "putDevice", write))
             .role(Role::Operator)
             .summary("Make or replace a device")
             .description("The whole device; credentials that are left out stay what they are.")
-            .body::<DeviceInput>()
-            .answers::<Device>(200, "Replaced.")
-            .answers::<Device>(201, "Made.")
-            .problem(409, "Something of it belongs to another device.")
-            .versioned(),
+            .request_body::<DeviceInput>()
+            .response::<Device>(200, "Replaced.")
+            .response::<Device>(201, "Made.")
+            .problem_response(409, "Something of it belongs to another device.")
+            .with_etag(),
         one(delete("/api/v1/devices/{id}", "deleteDevice", remove))
             .role(Role::Operator)
             .summary("Delete a device")
             .description("With its attributes. One with devices behind it stays.")
-            .answers_nothing(204, "Deleted.")
-            .versioned(),
+            .empty_response(204, "Deleted.")
+            .with_etag(),
         one(post("/api/v1/devices/{id}/claim", "claimDevice", claim))
             .role(Role::Operator)
             .summary("Claim a device")
             .description(
                 "The device has offered it, with a secret and for a time. It is in this group from now on; the secret holds once.",
             )
-            .body::<ClaimInput>()
-            .answers::<Device>(200, "It, as it is now."),
+            .request_body::<ClaimInput>()
+            .response::<Device>(200, "It, as it is now."),
     ]
 }
 
-pub(super) fn problem(error: DeviceProblem) -> Problem {
+pub(super) fn to_problem(error: DeviceBackendError) -> ProblemDetails {
     match error {
-        DeviceProblem::NotFound(detail) => Problem::not_found(detail),
-        DeviceProblem::Field { field, detail } if field.is_empty() => {
-            Problem::unprocessable(detail)
+        DeviceBackendError::NotFound(detail) => ProblemDetails::not_found(detail),
+        DeviceBackendError::Field { field, detail } if field.is_empty() => {
+            ProblemDetails::unprocessable(detail)
         }
-        DeviceProblem::Field { field, detail } => {
-            Problem::field(&field, format!("{field}: {detail}."))
+        DeviceBackendError::Field { field, detail } => {
+            ProblemDetails::invalid_field(&field, format!("{field}: {detail}."))
         }
-        DeviceProblem::Conflict(detail) => Problem::conflict(detail),
-        DeviceProblem::Changed => Problem::new(
+        DeviceBackendError::Conflict(detail) => ProblemDetails::conflict(detail),
+        DeviceBackendError::Changed => ProblemDetails::new(
             StatusCode::PRECONDITION_FAILED,
             "The device has changed meanwhile. Read it again, then decide.",
         ),
-        DeviceProblem::Unavailable(detail) => Problem::unavailable(detail),
+        DeviceBackendError::Unavailable(detail) => ProblemDetails::unavailable(detail),
     }
 }
 
 /// Asks the registry on a thread that may read the disk.
-pub(super) async fn ask<T: Send + 'static>(
-    app: &App,
-    question: impl FnOnce(&dyn DeviceTools) -> Result<T, DeviceProblem> + Send + 'static,
-) -> Result<T, Problem> {
-    let tools = Arc::clone(&app.device_tools);
+pub(super) async fn run_blocking<T: Send + 'static>(
+    app: &ApiState,
+    question: impl FnOnce(&dyn DeviceBackend) -> Result<T, DeviceBackendError> + Send + 'static,
+) -> Result<T, ProblemDetails> {
+    let tools = Arc::clone(&app.device_backend);
     let asked =
-        call::blocking(move || question(&*tools), "The devices cannot be read now.").await?;
-    asked.map_err(problem)
+        call::run_blocking(move || question(&*tools), "The devices cannot be read now.").await?;
+    asked.map_err(to_problem)
 }
 
-pub(super) fn no_device(id: &str) -> Problem {
-    Problem::not_found(format!("There is no device {id:?}."))
+pub(super) fn device_not_found(id: &str) -> ProblemDetails {
+    ProblemDetails::not_found(format!("There is no device {id:?}."))
 }
 
-fn with_version(status: StatusCode, device: &ShownDevice) -> Response {
+fn with_version(status: StatusCode, device: &DeviceView) -> Response {
     let mut response = (status, axum::Json(&device.value)).into_response();
     if let Ok(etag) = HeaderValue::try_from(format!("\"{}\"", device.version)) {
         response.headers_mut().insert(header::ETAG, etag);
@@ -251,66 +251,71 @@ fn with_version(status: StatusCode, device: &ShownDevice) -> Response {
     response
 }
 
-async fn list(call: Call) -> Outcome {
-    let tag = match call.query.text(TAG.name).map(|tag| tag.split_once('=')) {
+async fn list(call: ApiCall) -> ApiResult {
+    let tag = match call
+        .query
+        .text_value(TAG.name)
+        .map(|tag| tag.split_once('='))
+    {
         None => None,
         Some(Some((key, value))) => Some((key.to_owned(), value.to_owned())),
         Some(None) => {
             let detail = "tag: expected a key and a value, such as floor=2.";
-            return Err(Problem::parameter("tag", detail));
+            return Err(ProblemDetails::invalid_parameter("tag", detail));
         }
     };
     let query = DeviceQuery {
-        product: call.query.owned(PRODUCT),
-        group: call.query.owned(GROUP),
+        product: call.query.owned_text(PRODUCT),
+        group: call.query.owned_text(GROUP),
         tag,
-        parent: call.query.owned(PARENT),
-        text: call.query.owned(TEXT),
-        state: call.query.owned(STATE),
+        parent: call.query.owned_text(PARENT),
+        text: call.query.owned_text(TEXT),
+        state: call.query.owned_text(STATE),
         from: call.query.after_number("devices")?.unwrap_or(0),
         limit: call.query.limit(),
     };
-    let page = ask(&call.app, move |tools| tools.list(&query)).await?;
-    call::page_from(page.rows, page.next)
+    let page = run_blocking(&call.app, move |tools| tools.list(&query)).await?;
+    call::page_of(page.rows, page.next)
 }
 
-async fn read(call: Call) -> Outcome {
+async fn read(call: ApiCall) -> ApiResult {
     let id = call.path("id").to_owned();
-    let device = ask(&call.app, move |tools| tools.get(&id)).await?;
-    let device = device.ok_or_else(|| no_device(call.path("id")))?;
+    let device = run_blocking(&call.app, move |tools| tools.get(&id)).await?;
+    let device = device.ok_or_else(|| device_not_found(call.path("id")))?;
     if Preconditions::read(call.headers())?.is_not_modified(device.version) {
         return Ok(StatusCode::NOT_MODIFIED.into_response());
     }
     Ok(with_version(StatusCode::OK, &device))
 }
 
-async fn claim(mut call: Call) -> Outcome {
-    let ClaimInput { secret, group } = call.json().await?;
+async fn claim(mut call: ApiCall) -> ApiResult {
+    let ClaimInput { secret, group } = call.body_json().await?;
     let id = call.path("id").to_owned();
     let (wanted, into) = (id.clone(), group.clone());
-    let device = ask(&call.app, move |tools| tools.claim(&wanted, &secret, &into)).await?;
+    let device = run_blocking(&call.app, move |tools| tools.claim(&wanted, &secret, &into)).await?;
     let after = serde_json::json!({"group": group});
-    audit::action(&call, "device.claim", Some(&id), Some(after)).await;
+    audit::record_action(&call, "device.claim", Some(&id), Some(after)).await;
     Ok(with_version(StatusCode::OK, &device))
 }
 
-pub(super) fn fields_of(input: Value) -> Result<Map<String, Value>, Problem> {
+pub(super) fn fields_of(input: Value) -> Result<Map<String, Value>, ProblemDetails> {
     match input {
         Value::Object(fields) => Ok(fields),
-        _ => Err(Problem::unprocessable(
+        _ => Err(ProblemDetails::unprocessable(
             "The body is not what was expected: expected a JSON object.",
         )),
     }
 }
 
-async fn create(mut call: Call) -> Outcome {
-    let mut fields = fields_of(call.value().await?)?;
+async fn create(mut call: ApiCall) -> ApiResult {
+    let mut fields = fields_of(call.body_value().await?)?;
     let Some(Value::String(id)) = fields.remove("id") else {
-        return Err(Problem::field("id", "id: expected a text."));
+        return Err(ProblemDetails::invalid_field("id", "id: expected a text."));
     };
     let name = id.clone();
-    let (device, _) = ask(&call.app, move |tools| tools.put(&name, fields, Some(0))).await?;
-    audit::action(&call, "device.create", Some(&id), None).await;
+    let (device, _) =
+        run_blocking(&call.app, move |tools| tools.put(&name, fields, Some(0))).await?;
+    audit::record_action(&call, "device.create", Some(&id), None).await;
     let mut response = with_version(StatusCode::CREATED, &device);
     let location = format!("/api/v1/devices/{}", crate::objects::percent_encode(&id));
     if let Ok(location) = HeaderValue::try_from(location) {
@@ -319,15 +324,15 @@ async fn create(mut call: Call) -> Outcome {
     Ok(response)
 }
 
-async fn write(mut call: Call) -> Outcome {
+async fn write(mut call: ApiCall) -> ApiResult {
     let id = call.path("id").to_owned();
     let preconditions = Preconditions::read(call.headers())?;
-    let mut fields = fields_of(call.value().await?)?;
+    let mut fields = fields_of(call.body_value().await?)?;
     match fields.remove("id") {
         None => {}
         Some(Value::String(given)) if given == id => {}
         Some(_) => {
-            return Err(Problem::field(
+            return Err(ProblemDetails::invalid_field(
                 "id",
                 format!("id: expected {id:?}, as in the path."),
             ));
@@ -352,47 +357,47 @@ async fn write(mut call: Call) -> Outcome {
         fields.remove("credentials");
     }
     let name = id.clone();
-    let expected = expected(&call, &preconditions, &id).await?;
+    let expected = expected_version(&call, &preconditions, &id).await?;
     let (device, was_created) =
-        ask(&call.app, move |tools| tools.put(&name, fields, expected)).await?;
+        run_blocking(&call.app, move |tools| tools.put(&name, fields, expected)).await?;
     let (status, action) = match was_created {
         true => (StatusCode::CREATED, "device.create"),
         false => (StatusCode::OK, "device.change"),
     };
-    audit::action(&call, action, Some(&id), None).await;
+    audit::record_action(&call, action, Some(&id), None).await;
     Ok(with_version(status, &device))
 }
 
 /// The version a change is to find, if the request says anything of it.
-async fn expected(
-    call: &Call,
+async fn expected_version(
+    call: &ApiCall,
     preconditions: &Preconditions,
     id: &str,
-) -> Result<Option<u64>, Problem> {
+) -> Result<Option<u64>, ProblemDetails> {
     if *preconditions == Preconditions::default() {
         return Ok(None);
     }
     let id = id.to_owned();
-    let current = ask(&call.app, move |tools| tools.get(&id)).await?;
+    let current = run_blocking(&call.app, move |tools| tools.get(&id)).await?;
     let version = current.map(|device| device.version);
     preconditions.check(version)?;
     Ok(Some(version.unwrap_or(0)))
 }
 
-async fn remove(call: Call) -> Outcome {
+async fn remove(call: ApiCall) -> ApiResult {
     let id = call.path("id").to_owned();
     let preconditions = Preconditions::read(call.headers())?;
-    let expected = expected(&call, &preconditions, &id).await?;
+    let expected = expected_version(&call, &preconditions, &id).await?;
     let name = id.clone();
-    match ask(&call.app, move |tools| tools.remove(&name, expected)).await? {
+    match run_blocking(&call.app, move |tools| tools.remove(&name, expected)).await? {
         true => {
-            audit::action(&call, "device.delete", Some(&id), None).await;
-            call::done()
+            audit::record_action(&call, "device.delete", Some(&id), None).await;
+            call::no_content()
         }
-        false => Err(no_device(&id)),
+        false => Err(device_not_found(&id)),
     }
 }
 
-async fn counts(call: Call) -> Outcome {
-    call::ok(ask(&call.app, |tools| tools.counts()).await?)
+async fn counts(call: ApiCall) -> ApiResult {
+    call::json_response(run_blocking(&call.app, |tools| tools.counts()).await?)
 }

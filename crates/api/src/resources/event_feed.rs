@@ -5,17 +5,17 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::control::Event;
+use broker::control::BrokerEvent;
 use broker::info::{MetricFamily, MetricValue};
 use serde_json::{Map, Value, json};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::Interval;
 
-use super::listener::{Item, Items, Listener, every};
+use super::stream_connection::{ItemStream, StreamConnection, StreamItem, delayed_interval};
 use crate::access::now_ms;
-use crate::app::App;
-use crate::call::Call;
-use crate::connections::LastingPlace;
+use crate::call::ApiCall;
+use crate::connection_tracker::LongRequestPermit;
+use crate::state::ApiState;
 
 /// Names of events, as in `types=`. `lost` is always told.
 pub(super) const TYPES: &[&str] = &[
@@ -32,50 +32,50 @@ pub(super) const TYPES: &[&str] = &[
     "stats",
 ];
 
-pub(super) struct Feed {
-    app: Arc<App>,
-    listener: Listener,
-    events: broadcast::Receiver<Arc<Event>>,
+pub(super) struct EventFeed {
+    app: Arc<ApiState>,
+    listener: StreamConnection,
+    events: broadcast::Receiver<Arc<BrokerEvent>>,
     stats: Interval,
-    filter: Filter,
+    filter: EventFeedFilter,
 }
 
 /// What this listener wants.
-pub(super) struct Filter {
+pub(super) struct EventFeedFilter {
     /// Empty: everything.
     pub(super) types: Vec<String>,
     pub(super) client_id: Option<String>,
     pub(super) stats_every: Duration,
 }
 
-impl Items for Feed {
-    fn next(&mut self) -> impl Future<Output = Option<Item>> + Send {
+impl ItemStream for EventFeed {
+    fn next(&mut self) -> impl Future<Output = Option<StreamItem>> + Send {
         self.next_item()
     }
 }
 
-impl Feed {
-    pub(super) fn new(call: &Call, filter: Filter, place: LastingPlace) -> Self {
+impl EventFeed {
+    pub(super) fn new(call: &ApiCall, filter: EventFeedFilter, place: LongRequestPermit) -> Self {
         Self {
             app: call.app.clone(),
-            listener: Listener::new(call, place),
+            listener: StreamConnection::new(call, place),
             events: call.app.node.events(),
-            stats: every(filter.stats_every),
+            stats: delayed_interval(filter.stats_every),
             filter,
         }
     }
 
-    async fn next_item(&mut self) -> Option<Item> {
+    async fn next_item(&mut self) -> Option<StreamItem> {
         enum Woken {
-            Event(Result<Arc<Event>, RecvError>),
+            Event(Result<Arc<BrokerEvent>, RecvError>),
             Stats,
             Silence,
         }
-        let wants_stats = self.wants("stats");
+        let wants_stats = self.is_selected("stats");
         loop {
             let woken = tokio::select! {
                 biased;
-                silence = self.listener.silence() => {
+                silence = self.listener.wait_for_keep_alive() => {
                     silence?;
                     Woken::Silence
                 }
@@ -84,28 +84,28 @@ impl Feed {
             };
             match woken {
                 Woken::Event(Ok(event)) => {
-                    if let Some(item) = self.told(&event) {
+                    if let Some(item) = self.to_stream_item(&event) {
                         return Some(item);
                     }
                 }
                 Woken::Event(Err(RecvError::Lagged(count))) => {
-                    return Some(Item::lost(count));
+                    return Some(StreamItem::lost_items(count));
                 }
                 Woken::Event(Err(RecvError::Closed)) => return None,
                 Woken::Stats => {
-                    let stats = stats(&self.app.node.metrics().await);
-                    return Some(Item::Event("stats".into(), stats.to_string()));
+                    let stats = stats_json(&self.app.node.metrics().await);
+                    return Some(StreamItem::Event("stats".into(), stats.to_string()));
                 }
-                Woken::Silence => return self.listener.keep_alive().await,
+                Woken::Silence => return self.listener.check_and_keep_alive().await,
             }
         }
     }
 
-    fn wants(&self, name: &str) -> bool {
+    fn is_selected(&self, name: &str) -> bool {
         self.filter.types.is_empty() || self.filter.types.iter().any(|wanted| wanted == name)
     }
 
-    fn told(&self, event: &Event) -> Option<Item> {
+    fn to_stream_item(&self, event: &BrokerEvent) -> Option<StreamItem> {
         let json = serde_json::to_value(event).ok()?;
         let name = json["event"].as_str()?;
         let is_of_client = self
@@ -113,12 +113,13 @@ impl Feed {
             .client_id
             .as_deref()
             .is_none_or(|wanted| event.kind.client_id() == Some(wanted));
-        (is_of_client && self.wants(name)).then(|| Item::Event(name.to_owned(), json.to_string()))
+        (is_of_client && self.is_selected(name))
+            .then(|| StreamItem::Event(name.to_owned(), json.to_string()))
     }
 }
 
 /// The node's counters and gauges, each summed up over its labels.
-fn stats(families: &[MetricFamily]) -> Value {
+fn stats_json(families: &[MetricFamily]) -> Value {
     let mut totals = Map::new();
     for family in families {
         let numbers = family

@@ -6,26 +6,26 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use futures_util::stream;
 
-use super::event_feed::{Feed, Filter, TYPES};
-use super::listener::{Item, Items};
+use super::event_feed::{EventFeed, EventFeedFilter, TYPES};
+use super::stream_connection::{ItemStream, StreamItem};
 use super::websocket;
-use crate::access::{Proof, Role};
-use crate::call::{Call, text};
-use crate::connections::{LastingKind, LastingPlace};
-use crate::endpoint::{Endpoint, Outcome, get};
-use crate::parameters::{CLIENT_ID, Parameter, Shape};
-use crate::problem::Problem;
+use crate::access::{AuthenticationMethod, Role};
+use crate::call::{ApiCall, text_response};
+use crate::connection_tracker::{LongRequestKind, LongRequestPermit};
+use crate::endpoint::{ApiResult, Endpoint, get};
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{CLIENT_ID, Parameter, ParameterType};
 
 const DEFAULT_STATS_INTERVAL_S: u64 = 10;
 const WANTED: Parameter = Parameter {
     name: "types",
-    about: "Only these, separated by commas. Without it, all.",
-    shape: Shape::Words(TYPES),
+    description: "Only these, separated by commas. Without it, all.",
+    shape: ParameterType::Words(TYPES),
 };
 const STATS_INTERVAL_S: Parameter = Parameter {
     name: "stats_interval_s",
-    about: "Seconds between two events `stats`; 10 if not given.",
-    shape: Shape::Number(1, 3600),
+    description: "Seconds between two events `stats`; 10 if not given.",
+    shape: ParameterType::Number(1, 3600),
 };
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
@@ -41,52 +41,56 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  `count` others. The stream ends when the credentials do.",
             )
             .parameters(&[WANTED, CLIENT_ID, STATS_INTERVAL_S])
-            .answers_raw(200, "The stream.", &["text/event-stream"])
-            .answers_nothing(101, "A WebSocket.")
-            .problem(429, "Too many streams are open."),
+            .raw_response(200, "The stream.", &["text/event-stream"])
+            .empty_response(101, "A WebSocket.")
+            .problem_response(429, "Too many streams are open."),
     ]
 }
 
-async fn events(mut call: Call) -> Outcome {
-    let seconds = call.query.number(STATS_INTERVAL_S);
-    let filter = Filter {
-        types: call.query.words(WANTED),
-        client_id: call.query.owned(CLIENT_ID),
+async fn events(mut call: ApiCall) -> ApiResult {
+    let seconds = call.query.number_value(STATS_INTERVAL_S);
+    let filter = EventFeedFilter {
+        types: call.query.comma_separated(WANTED),
+        client_id: call.query.owned_text(CLIENT_ID),
         stats_every: Duration::from_secs(seconds.unwrap_or(DEFAULT_STATS_INTERVAL_S)),
     };
-    let place = place(&call)?;
-    let feed = Feed::new(&call, filter, place);
-    stream_of(&mut call, feed)
+    let place = begin_stream(&call)?;
+    let feed = EventFeed::new(&call, filter, place);
+    stream_response(&mut call, feed)
 }
 
 /// A place among the streams that may be open.
-pub(super) fn place(call: &Call) -> Result<LastingPlace, Problem> {
-    let holder = match call.who.proof {
-        Proof::Anonymous | Proof::Nothing => call.from.to_string(),
-        Proof::Token | Proof::ApiKey | Proof::LocalToken => call.who.name.clone(),
+pub(super) fn begin_stream(call: &ApiCall) -> Result<LongRequestPermit, ProblemDetails> {
+    let holder = match call.identity.proof {
+        AuthenticationMethod::Anonymous | AuthenticationMethod::Nothing => {
+            call.client_ip.to_string()
+        }
+        AuthenticationMethod::Token
+        | AuthenticationMethod::ApiKey
+        | AuthenticationMethod::LocalToken => call.identity.name.clone(),
     };
-    call.last(LastingKind::EventStream, holder)
+    call.begin_long_request(LongRequestKind::EventStream, holder)
 }
 
 /// Server-Sent Events, or a WebSocket if that is asked for.
-pub(super) fn stream_of(call: &mut Call, feed: impl Items) -> Outcome {
-    if websocket::is_asked_for(call.headers()) {
-        return websocket::answer(call, feed);
+pub(super) fn stream_response(call: &mut ApiCall, feed: impl ItemStream) -> ApiResult {
+    if websocket::is_upgrade_requested(call.headers()) {
+        return websocket::upgrade_response(call, feed);
     }
-    sent_events(call, feed)
+    sse_response(call, feed)
 }
 
 /// Server-Sent Events, whatever is asked for.
-pub(super) fn sent_events(call: &Call, feed: impl Items) -> Outcome {
-    call.keep_connection();
+pub(super) fn sse_response(call: &ApiCall, feed: impl ItemStream) -> ApiResult {
+    call.mark_long_lived();
     // A first line at once, so that a client knows that it is connected.
     let stream = stream::unfold((feed, true), |(mut feed, is_first)| async move {
         let text = match is_first {
             true => ": connected\n\n".to_owned(),
             false => match feed.next().await? {
-                Item::KeepAlive => ": still here\n\n".to_owned(),
+                StreamItem::KeepAlive => ": still here\n\n".to_owned(),
                 // JSON on one line, as an event's data must be.
-                Item::Event(name, json) => format!("event: {name}\ndata: {json}\n\n"),
+                StreamItem::Event(name, json) => format!("event: {name}\ndata: {json}\n\n"),
             },
         };
         Some((
@@ -94,7 +98,7 @@ pub(super) fn sent_events(call: &Call, feed: impl Items) -> Outcome {
             (feed, false),
         ))
     });
-    let mut response = text("text/event-stream", Body::from_stream(stream));
+    let mut response = text_response("text/event-stream", Body::from_stream(stream));
     // nginx would collect it otherwise.
     response.headers_mut().insert(
         header::HeaderName::from_static("x-accel-buffering"),

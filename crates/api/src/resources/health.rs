@@ -7,9 +7,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::node::VERSION;
-use crate::call::{Call, text};
-use crate::endpoint::{Access, Endpoint, Outcome, get};
-use crate::{exposition, landing, process};
+use crate::call::{ApiCall, text_response};
+use crate::endpoint::{ApiResult, Endpoint, EndpointAccess, get};
+use crate::{landing_page, process_metrics, prometheus};
 
 #[derive(Serialize, JsonSchema)]
 struct Readiness {
@@ -21,37 +21,37 @@ struct Readiness {
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         get("/", "index", index)
-            .access(Access::Open)
+            .access(EndpointAccess::Open)
             .summary("A page for people")
-            .answers_raw(200, "HTML.", &["text/html"]),
-        get("/healthz", "health", async |_| Ok(text("text/plain; charset=utf-8", "ok\n")))
-            .access(Access::Open)
+            .raw_response(200, "HTML.", &["text/html"]),
+        get("/healthz", "health", async |_| Ok(text_response("text/plain; charset=utf-8", "ok\n")))
+            .access(EndpointAccess::Open)
             .summary("Whether the process lives")
-            .answers_raw(200, "It does.", &["text/plain"]),
+            .raw_response(200, "It does.", &["text/plain"]),
         get("/readyz", "readiness", readyz)
-            .access(Access::Open)
+            .access(EndpointAccess::Open)
             .summary("Whether the node takes traffic")
-            .answers::<Readiness>(200, "It does.")
-            .answers::<Readiness>(503, "It does not, for this reason."),
+            .response::<Readiness>(200, "It does.")
+            .response::<Readiness>(503, "It does not, for this reason."),
         get("/metrics", "metrics", metrics)
-            .access(Access::Metrics)
+            .access(EndpointAccess::Metrics)
             .summary("Metrics for Prometheus")
             .description("Without credentials where `http.metrics_access` says so: on loopback, unless set otherwise.")
-            .answers_raw(200, "Text in the exposition format 0.0.4.", &["text/plain"]),
+            .raw_response(200, "Text in the exposition format 0.0.4.", &["text/plain"]),
     ]
 }
 
-async fn index(call: Call) -> Outcome {
+async fn index(call: ApiCall) -> ApiResult {
     // Who is not known to be allowed to look sees no listeners.
-    let listeners = match call.who.role_or_none() {
+    let listeners = match call.identity.role_or_none() {
         Some(_) => call.app.node.listeners(),
         None => Vec::new(),
     };
-    let page = landing::render(VERSION, call.app.node.not_ready(), &listeners);
-    Ok(text("text/html; charset=utf-8", page))
+    let page = landing_page::render(VERSION, call.app.node.not_ready(), &listeners);
+    Ok(text_response("text/html; charset=utf-8", page))
 }
 
-async fn readyz(call: Call) -> Outcome {
+async fn readyz(call: ApiCall) -> ApiResult {
     let not_ready = call.app.node.not_ready();
     let status = match not_ready {
         Some(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -59,22 +59,22 @@ async fn readyz(call: Call) -> Outcome {
     };
     let readiness = Readiness {
         ready: not_ready.is_none(),
-        reason: not_ready.map(crate::node::reason),
+        reason: not_ready.map(crate::node_backend::not_ready_reason),
     };
     Ok((status, Json(readiness)).into_response())
 }
 
-async fn metrics(call: Call) -> Outcome {
+async fn metrics(call: ApiCall) -> ApiResult {
     let app = &call.app;
     let mut written = String::with_capacity(16 * 1024);
-    exposition::write(&app.node.metrics().await, "tidegate_", &mut written);
-    exposition::write(&app.program.metrics(), "tidegate_", &mut written);
-    exposition::write(&app.connections.families(), "tidegate_", &mut written);
-    exposition::write(&app.program.rule_metrics(), "", &mut written);
+    prometheus::write_families(&app.node.metrics().await, "tidegate_", &mut written);
+    prometheus::write_families(&app.program.metrics(), "tidegate_", &mut written);
+    prometheus::write_families(&app.connections.families(), "tidegate_", &mut written);
+    prometheus::write_families(&app.program.rule_metrics(), "", &mut written);
     // Not on a runtime thread: before Linux 6.2 the open files are counted one by one.
-    let process = tokio::task::spawn_blocking(process::families)
+    let process = tokio::task::spawn_blocking(process_metrics::families)
         .await
         .unwrap_or_default();
-    exposition::write(&process, "", &mut written);
-    Ok(text(exposition::CONTENT_TYPE, written))
+    prometheus::write_families(&process, "", &mut written);
+    Ok(text_response(prometheus::CONTENT_TYPE, written))
 }

@@ -4,16 +4,17 @@ use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use store::Expected;
+use store::ExpectedVersion;
 
 use crate::access::{
-    self, Family, Hashed, Owner, Proof, Role, check_password, now_ms, random_secret,
+    self, AuthenticationMethod, Role, SecretHash, TokenFamily, TokenOwner, check_password, now_ms,
+    random_secret,
 };
 use crate::audit;
-use crate::call::{self, Call};
-use crate::endpoint::{Access, Endpoint, Outcome, get, post, put};
+use crate::call::{self, ApiCall};
+use crate::endpoint::{ApiResult, Endpoint, EndpointAccess, get, post, put};
 use crate::objects::{self, operator};
-use crate::problem::Problem;
+use crate::problem_details::ProblemDetails;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -23,7 +24,7 @@ struct LoginInput {
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Login {
+struct LoginResult {
     /// To be sent as `Authorization: Bearer TOKEN`.
     token: String,
     expires_at_ms: u64,
@@ -33,16 +34,16 @@ struct Login {
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Me {
+struct CurrentCaller {
     /// The operator's name, the API key's id, `local` or `anonymous`.
     name: String,
     role: Role,
-    proof: Proof,
+    proof: AuthenticationMethod,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct NewPassword {
+struct PasswordChangeInput {
     current_password: String,
     #[schemars(length(min = 8, max = 256))]
     password: String,
@@ -51,16 +52,16 @@ struct NewPassword {
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         post("/api/v1/login", "login", login)
-            .access(Access::Open)
+            .access(EndpointAccess::Open)
             .tag("access")
             .summary("Get a token for an operator's name and password")
             .description(
                 "After some failed logins for a name from one address the answer to these is 429 for a while, whatever the password.",
             )
-            .body::<LoginInput>()
-            .answers::<Login>(200, "The token; it is not shown again.")
-            .problem(401, "There is no such operator with this password.")
-            .problem(
+            .request_body::<LoginInput>()
+            .response::<LoginResult>(200, "The token; it is not shown again.")
+            .problem_response(401, "There is no such operator with this password.")
+            .problem_response(
                 429,
                 "Too many failed logins for this name from this address, from this address, or for this name.",
             ),
@@ -68,109 +69,116 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Viewer)
             .tag("access")
             .summary("End the token this is asked with")
-            .answers_nothing(204, "It is of no use any more.")
-            .problem(409, "This request was not made with a token of a login."),
-        get("/api/v1/me", "getMe", me)
+            .empty_response(204, "It is of no use any more.")
+            .problem_response(409, "This request was not made with a token of a login."),
+        get("/api/v1/me", "getMe", current_caller)
             .role(Role::Viewer)
             .tag("access")
             .summary("Who asks")
-            .answers::<Me>(200, "As whom this request was made."),
+            .response::<CurrentCaller>(200, "As whom this request was made."),
         put("/api/v1/me/password", "setMyPassword", set_password)
             .role(Role::Viewer)
             .tag("access")
             .summary("Change one's own password")
             .description("For operators. All their tokens end.")
-            .body::<NewPassword>()
-            .answers_nothing(204, "Log in again with the new one.")
-            .problem(409, "Whoever asks is no operator and has no password.")
-            .problem(429, "Too many wrong passwords."),
+            .request_body::<PasswordChangeInput>()
+            .empty_response(204, "Log in again with the new one.")
+            .problem_response(409, "Whoever asks is no operator and has no password.")
+            .problem_response(429, "Too many wrong passwords."),
     ]
 }
 
 /// Who has proved to be somebody.
-pub(super) struct Proved {
-    pub(super) login: access::Login,
+pub(super) struct VerifiedLogin {
+    pub(super) login: access::LoginRecord,
     pub(super) role: Role,
 }
 
 /// The operator, or the API key of this id, if the password is right; the attempt counts.
-pub(super) async fn prove_any(
-    call: &Call,
+pub(super) async fn verify_credentials(
+    call: &ApiCall,
     name: &str,
     password: String,
-) -> Result<Option<Proved>, Problem> {
+) -> Result<Option<VerifiedLogin>, ProblemDetails> {
     // The secret of a key cannot be guessed: it is looked up whatever failed before.
-    let secret = Hashed::of(&password);
-    let (owner, password, role) = match access::key_holder(&call.app, name, &secret).await? {
-        Some(key) => (Owner::ApiKey(key.name), secret, key.role),
+    let secret = SecretHash::from_secret(&password);
+    let (owner, password, role) = match access::find_api_key(&call.app, name, &secret).await? {
+        Some(key) => (TokenOwner::ApiKey(key.name), secret, key.role),
         None => {
-            let Some(operator) = prove(call, name, password).await? else {
+            let Some(operator) = verify_operator(call, name, password).await? else {
                 return Ok(None);
             };
-            let password = Hashed::of(&operator.password_hash);
-            (Owner::Operator(name.to_owned()), password, operator.role)
+            let password = SecretHash::from_secret(&operator.password_hash);
+            (
+                TokenOwner::Operator(name.to_owned()),
+                password,
+                operator.role,
+            )
         }
     };
-    let login = access::Login {
+    let login = access::LoginRecord {
         owner,
         password,
-        family: Family::new(),
+        family: TokenFamily::new(),
     };
-    Ok(Some(Proved { login, role }))
+    Ok(Some(VerifiedLogin { login, role }))
 }
 
-fn check_blocked(call: &Call, username: &str) -> Result<(), Problem> {
-    let attempts = &call.app.gatekeeper.attempts;
-    let Some(left) = attempts.blocked_for(call.from, username, Instant::now()) else {
+fn check_not_locked_out(call: &ApiCall, username: &str) -> Result<(), ProblemDetails> {
+    let attempts = &call.app.access.attempts;
+    let Some(left) = attempts.blocked_for(call.client_ip, username, Instant::now()) else {
         return Ok(());
     };
     let left_s = left.as_secs() + 1;
     let detail = format!("Too many failed logins; try again in {left_s} s.");
-    Err(Problem::too_many_requests(left_s, detail))
+    Err(ProblemDetails::too_many_requests(left_s, detail))
 }
 
 /// The operator, if the password is right; the attempt counts.
-async fn prove(
-    call: &Call,
+async fn verify_operator(
+    call: &ApiCall,
     username: &str,
     password: String,
-) -> Result<Option<operator::Stored>, Problem> {
-    let gatekeeper = &call.app.gatekeeper;
-    check_blocked(call, username)?;
-    let operator = objects::load::<operator::Stored>(&call.app, operator::KIND, username).await?;
+) -> Result<Option<operator::StoredOperator>, ProblemDetails> {
+    let gatekeeper = &call.app.access;
+    check_not_locked_out(call, username)?;
+    let operator =
+        objects::load_object::<operator::StoredOperator>(&call.app, operator::KIND, username)
+            .await?;
     let operator = operator.filter(|operator| operator.enabled);
     let hash = operator
         .as_ref()
         .map(|operator| operator.password_hash.clone());
     if gatekeeper.passwords.verify(password, hash).await? {
-        gatekeeper.attempts.succeeded(call.from, username);
+        gatekeeper.attempts.record_success(call.client_ip, username);
         return Ok(operator);
     }
     gatekeeper
         .attempts
-        .failed(call.from, username, Instant::now());
+        .record_failure(call.client_ip, username, Instant::now());
     Ok(None)
 }
 
-async fn login(mut call: Call) -> Outcome {
-    let LoginInput { username, password } = call.json().await?;
-    let Some(operator) = prove(&call, &username, password).await? else {
-        audit::login(&call, &username, None).await;
-        return Err(Problem::unauthorized(
+async fn login(mut call: ApiCall) -> ApiResult {
+    let LoginInput { username, password } = call.body_json().await?;
+    let Some(operator) = verify_operator(&call, &username, password).await? else {
+        audit::record_login(&call, &username, None).await;
+        return Err(ProblemDetails::unauthorized(
             "There is no operator with this name and password, or it is disabled.",
         ));
     };
     let expires_in_s = call.app.config.get().token_ttl_s;
     let lives = Duration::from_secs(expires_in_s.into());
-    let token = random_secret().map_err(|error| Problem::unavailable(format!("{error}.")))?;
-    let login = access::Login {
-        owner: Owner::Operator(username.clone()),
-        password: Hashed::of(&operator.password_hash),
-        family: Family::new(),
+    let token =
+        random_secret().map_err(|error| ProblemDetails::unavailable(format!("{error}.")))?;
+    let login = access::LoginRecord {
+        owner: TokenOwner::Operator(username.clone()),
+        password: SecretHash::from_secret(&operator.password_hash),
+        family: TokenFamily::new(),
     };
-    call.app.gatekeeper.tokens.add(&token, login, lives);
-    audit::login(&call, &username, Some(operator.role)).await;
-    call::ok(Login {
+    call.app.access.tokens.add(&token, login, lives);
+    audit::record_login(&call, &username, Some(operator.role)).await;
+    call::json_response(LoginResult {
         token,
         expires_at_ms: now_ms() + u64::from(expires_in_s) * 1000,
         expires_in_s,
@@ -179,47 +187,48 @@ async fn login(mut call: Call) -> Outcome {
     })
 }
 
-async fn logout(call: Call) -> Outcome {
-    if call.who.proof != Proof::Token {
-        return Err(Problem::conflict(
+async fn logout(call: ApiCall) -> ApiResult {
+    if call.identity.proof != AuthenticationMethod::Token {
+        return Err(ProblemDetails::conflict(
             "This request was not made with a token of a login, so there is nothing to end.",
         ));
     }
-    let gatekeeper = &call.app.gatekeeper;
-    let login = (call.bearer()).and_then(|token| gatekeeper.tokens.revoke(&Hashed::of(token)));
+    let gatekeeper = &call.app.access;
+    let login =
+        (call.bearer()).and_then(|token| gatekeeper.tokens.revoke(&SecretHash::from_secret(token)));
     if let Some(login) = login {
-        gatekeeper.end(login.family);
+        gatekeeper.end_login(login.family);
     }
-    audit::action(&call, "logout", None, None).await;
-    call::done()
+    audit::record_action(&call, "logout", None, None).await;
+    call::no_content()
 }
 
-async fn me(call: Call) -> Outcome {
-    call::ok(Me {
-        name: call.who.name.clone(),
-        role: call.who.role,
-        proof: call.who.proof,
+async fn current_caller(call: ApiCall) -> ApiResult {
+    call::json_response(CurrentCaller {
+        name: call.identity.name.clone(),
+        role: call.identity.role,
+        proof: call.identity.proof,
     })
 }
 
-async fn set_password(mut call: Call) -> Outcome {
-    let NewPassword {
+async fn set_password(mut call: ApiCall) -> ApiResult {
+    let PasswordChangeInput {
         current_password,
         password,
-    } = call.json().await?;
-    if call.who.proof != Proof::Token {
-        return Err(Problem::conflict(
+    } = call.body_json().await?;
+    if call.identity.proof != AuthenticationMethod::Token {
+        return Err(ProblemDetails::conflict(
             "Only operators who have logged in have a password.",
         ));
     }
     check_password(&password)?;
-    let username = call.who.name.clone();
-    let Some(operator) = prove(&call, &username, current_password).await? else {
+    let username = call.identity.name.clone();
+    let Some(operator) = verify_operator(&call, &username, current_password).await? else {
         let detail = "current_password: this is not the password.";
-        return Err(Problem::field("current_password", detail));
+        return Err(ProblemDetails::invalid_field("current_password", detail));
     };
-    let password_hash = call.app.gatekeeper.passwords.hash(password).await?;
-    let changed = operator::Stored {
+    let password_hash = call.app.access.passwords.hash(password).await?;
+    let changed = operator::StoredOperator {
         password_hash,
         ..operator
     };
@@ -227,20 +236,22 @@ async fn set_password(mut call: Call) -> Outcome {
     {
         let _changing = call.app.changing.lock().await;
         let name = username.clone();
-        objects::blocking(&call.app, move |objects| {
+        objects::run_on_store(&call.app, move |objects| {
             let current = objects.get(operator::KIND, &name)?;
             let Some(current) = current else {
                 return Ok(false);
             };
-            let expected = Expected::Version(current.version);
+            let expected = ExpectedVersion::Version(current.version);
             let put = objects.put(operator::KIND, &name, value, expected);
             Ok(put.is_ok())
         })
         .await?
         .map_err(|error| objects::store_problem(&error))?
         .then_some(())
-        .ok_or_else(|| Problem::conflict("The operator was changed meanwhile; try again."))?;
+        .ok_or_else(|| {
+            ProblemDetails::conflict("The operator was changed meanwhile; try again.")
+        })?;
     }
-    audit::action(&call, "operator.password", Some(&username), None).await;
-    call::done()
+    audit::record_action(&call, "operator.password", Some(&username), None).await;
+    call::no_content()
 }

@@ -5,24 +5,23 @@ pub(crate) mod alarms;
 pub(crate) mod authenticators;
 pub(crate) mod backup;
 pub(crate) mod clients;
-pub(crate) mod command_sending;
+pub(crate) mod command_requests;
 pub(crate) mod commands;
 pub(crate) mod connectors;
-pub(crate) mod device_api;
 pub(crate) mod device_attributes;
 pub(crate) mod device_events;
 pub(crate) mod device_files;
 pub(crate) mod device_groups;
+pub(crate) mod device_http;
 pub(crate) mod devices;
-pub(crate) mod docs;
 mod event_feed;
 pub(crate) mod events;
 pub(crate) mod health;
-mod listener;
 pub(crate) mod listeners;
 pub(crate) mod login;
-mod message;
+mod message_json;
 pub(crate) mod node;
+pub(crate) mod openapi_page;
 pub(crate) mod publish;
 pub(crate) mod pull_sources;
 pub(crate) mod queues;
@@ -30,17 +29,18 @@ pub(crate) mod retained;
 pub(crate) mod rules;
 pub(crate) mod sessions;
 pub(crate) mod settings;
+mod stream_connection;
 pub(crate) mod subscriptions;
 pub(crate) mod telemetry;
 mod telemetry_export;
 mod telemetry_feed;
 pub(crate) mod telemetry_intervals;
-mod telemetry_question;
+mod telemetry_query;
 pub(crate) mod thingsboard;
 pub(crate) mod thingsboard_alarms;
 pub(crate) mod thingsboard_devices;
 pub(crate) mod thingsboard_login;
-mod thingsboard_pages;
+mod thingsboard_paging;
 pub(crate) mod thingsboard_rpc;
 mod thingsboard_subscriptions;
 pub(crate) mod thingsboard_websocket;
@@ -48,22 +48,26 @@ pub(crate) mod thingsboard_writes;
 mod websocket;
 
 use axum::http::StatusCode;
-use broker::control::Refusal;
+use broker::control::ControlError;
 
-use crate::problem::Problem;
+use crate::problem_details::ProblemDetails;
 
 /// A broker's no, as a problem.
-fn refused(refusal: &Refusal) -> Problem {
+fn publish_problem(refusal: &ControlError) -> ProblemDetails {
     match refusal {
-        Refusal::Invalid { field, expected } => {
-            Problem::field(field, format!("{field}: {expected}."))
+        ControlError::InvalidField { field, expected } => {
+            ProblemDetails::invalid_field(field, format!("{field}: {expected}."))
         }
-        Refusal::Denied => Problem::new(StatusCode::FORBIDDEN, format!("{refusal}.")),
-        Refusal::Quota(_) => Problem::conflict(format!("{refusal}.")),
-        Refusal::NotStored | Refusal::Unavailable => Problem::unavailable(format!("{refusal}.")),
+        ControlError::ReservedTopic => {
+            ProblemDetails::new(StatusCode::FORBIDDEN, format!("{refusal}."))
+        }
+        ControlError::LimitReached(_) => ProblemDetails::conflict(format!("{refusal}.")),
+        ControlError::StoreUnavailable | ControlError::Unavailable => {
+            ProblemDetails::unavailable(format!("{refusal}."))
+        }
     }
 }
 
-fn no_session(client_id: &str) -> Problem {
-    Problem::not_found(format!("There is no session of a client {client_id:?}."))
+fn session_not_found(client_id: &str) -> ProblemDetails {
+    ProblemDetails::not_found(format!("There is no session of a client {client_id:?}."))
 }

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::access::Role;
-use crate::call::{self, Call};
-use crate::endpoint::{Endpoint, Outcome, get};
+use crate::call::{self, ApiCall};
+use crate::endpoint::{ApiResult, Endpoint, get};
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -30,22 +30,22 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get("/api/v1/node", "getNode", node)
             .role(Role::Viewer)
             .summary("Version, process, uptime")
-            .answers::<NodeInfo>(200, "The node."),
+            .response::<NodeInfo>(200, "The node."),
     ]
 }
 
-async fn node(call: Call) -> Outcome {
+async fn node(call: ApiCall) -> ApiResult {
     let app = &call.app;
     let started = app.started.duration_since(UNIX_EPOCH).unwrap_or_default();
     let not_ready = app.node.not_ready();
     let listeners = app.node.listeners();
-    call::ok(NodeInfo {
+    call::json_response(NodeInfo {
         version: VERSION,
         pid: std::process::id(),
         started_at_ms: u64::try_from(started.as_millis()).unwrap_or(u64::MAX),
         uptime_s: app.started.elapsed().unwrap_or_default().as_secs(),
         ready: not_ready.is_none(),
-        not_ready_reason: not_ready.map(crate::node::reason),
+        not_ready_reason: not_ready.map(crate::node_backend::not_ready_reason),
         connections: listeners.iter().map(|listener| listener.connections).sum(),
     })
 }

@@ -1,15 +1,15 @@
 //! Publishing, one message or many.
 
-use broker::control::Published;
+use broker::control::PublishResult;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::message::MessageInput;
-use super::refused;
+use super::message_json::MessageInput;
+use super::publish_problem;
 use crate::access::Role;
-use crate::call::{self, Call};
-use crate::endpoint::{Endpoint, Outcome, post};
-use crate::problem::Problem;
+use crate::call::{self, ApiCall};
+use crate::endpoint::{ApiResult, Endpoint, post};
+use crate::problem_details::ProblemDetails;
 
 const MAX_BATCH: usize = 1000;
 
@@ -47,44 +47,45 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                 "In the node's own name. The answer comes when the node has taken the message, as an acknowledgement \
                  to a client would. Messages are not in the audit log.",
             )
-            .body::<MessageInput>()
-            .answers::<Published>(200, "It is on its way.")
-            .problem(409, "A limit of the node is reached."),
+            .request_body::<MessageInput>()
+            .response::<PublishResult>(200, "It is on its way.")
+            .problem_response(409, "A limit of the node is reached."),
         post("/api/v1/publish/batch", "publishBatch", publish_batch)
             .role(Role::Operator)
             .tag("messages")
             .summary("Publish up to 1000 messages")
             .description("Each is taken or refused by itself: look at `results`.")
-            .body::<BatchInput>()
-            .answers::<BatchOutcome>(200, "What became of each."),
+            .request_body::<BatchInput>()
+            .response::<BatchOutcome>(200, "What became of each."),
     ]
 }
 
-async fn publish(mut call: Call) -> Outcome {
-    let message: MessageInput = call.json().await?;
+async fn publish(mut call: ApiCall) -> ApiResult {
+    let message: MessageInput = call.body_json().await?;
     let publication = message.into_publication()?;
     let published = call.app.node.publish(publication).await;
-    call::ok(published.map_err(|refusal| refused(&refusal))?)
+    call::json_response(published.map_err(|refusal| publish_problem(&refusal))?)
 }
 
-async fn publish_batch(mut call: Call) -> Outcome {
-    let BatchInput { messages } = call.json().await?;
+async fn publish_batch(mut call: ApiCall) -> ApiResult {
+    let BatchInput { messages } = call.body_json().await?;
     if !(1..=MAX_BATCH).contains(&messages.len()) {
         let detail = format!("messages: expected 1 to {MAX_BATCH} of them.");
-        return Err(Problem::field("messages", detail));
+        return Err(ProblemDetails::invalid_field("messages", detail));
     }
     // What cannot be a message is a mistake in the request; nothing of it is published.
     let mut publications = Vec::with_capacity(messages.len());
     for (index, message) in messages.into_iter().enumerate() {
         let publication = message.into_publication();
-        publications
-            .push(publication.map_err(|problem| problem.within(&format!("messages[{index}]")))?);
+        publications.push(
+            publication.map_err(|problem| problem.within_part(&format!("messages[{index}]")))?,
+        );
     }
     let mut results = Vec::with_capacity(publications.len());
     for publication in publications {
         let topic = publication.topic.clone();
         results.push(match call.app.node.publish(publication).await {
-            Ok(Published { has_subscribers }) => BatchResult {
+            Ok(PublishResult { has_subscribers }) => BatchResult {
                 topic,
                 published: true,
                 has_subscribers,
@@ -94,11 +95,11 @@ async fn publish_batch(mut call: Call) -> Outcome {
                 topic,
                 published: false,
                 has_subscribers: false,
-                problem: Some(refused(&refusal).detail),
+                problem: Some(publish_problem(&refusal).detail),
             },
         });
     }
-    call::ok(BatchOutcome {
+    call::json_response(BatchOutcome {
         published: results.iter().filter(|result| result.published).count(),
         results,
     })

@@ -5,9 +5,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::access::Role;
-use crate::call::{self, Call};
-use crate::endpoint::{Endpoint, Outcome, get, post};
-use crate::problem::Problem;
+use crate::call::{self, ApiCall};
+use crate::endpoint::{ApiResult, Endpoint, get, post};
+use crate::problem_details::ProblemDetails;
 
 use super::connectors::page_by_name;
 
@@ -45,7 +45,7 @@ struct PullSourceStatus {
 
 /// What a system said, or why it did not.
 #[derive(Serialize, JsonSchema)]
-struct Pulled {
+struct PullTestOutcome {
     is_ok: bool,
     /// Why there is nothing.
     error: Option<String>,
@@ -69,7 +69,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Viewer)
             .tag("devices")
             .summary("How pull sources do")
-            .pages::<PullSourceStatus>(),
+            .paged::<PullSourceStatus>(),
         one(get(
             "/api/v1/pull-sources/{name}/status",
             "pullSourceStatus",
@@ -77,7 +77,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ))
         .role(Role::Viewer)
         .summary("How a pull source does")
-        .answers::<PullSourceStatus>(200, "Since the node started or the source was changed."),
+        .response::<PullSourceStatus>(200, "Since the node started or the source was changed."),
         one(post(
             "/api/v1/pull-sources/{name}/test",
             "testPullSource",
@@ -86,32 +86,32 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .role(Role::Operator)
         .summary("Ask a pull source now")
         .description("The system is asked as on schedule, and nothing of what it says is stored.")
-        .answers::<Pulled>(200, "What came of it."),
+        .response::<PullTestOutcome>(200, "What came of it."),
     ]
 }
 
-fn nobody(name: &str) -> Problem {
-    Problem::not_found(format!("There is no pull source {name:?}."))
+fn pull_source_not_found(name: &str) -> ProblemDetails {
+    ProblemDetails::not_found(format!("There is no pull source {name:?}."))
 }
 
-async fn list(call: Call) -> Outcome {
-    let statuses = call.app.fleet_tools.pull_sources();
+async fn list(call: ApiCall) -> ApiResult {
+    let statuses = call.app.fleet_backend.pull_source_statuses();
     page_by_name(&call, statuses)
 }
 
-async fn status(call: Call) -> Outcome {
+async fn status(call: ApiCall) -> ApiResult {
     let name = call.path("name");
-    let status = call.app.fleet_tools.pull_source(name);
-    call::ok(status.ok_or_else(|| nobody(name))?)
+    let status = call.app.fleet_backend.pull_source_status(name);
+    call::json_response(status.ok_or_else(|| pull_source_not_found(name))?)
 }
 
-async fn test(call: Call) -> Outcome {
+async fn test(call: ApiCall) -> ApiResult {
     let name = call.path("name");
-    let pulled = call.app.fleet_tools.test_pull_source(name).await;
-    let pulled = pulled.ok_or_else(|| nobody(name))?;
+    let pulled = call.app.fleet_backend.test_pull_source(name).await;
+    let pulled = pulled.ok_or_else(|| pull_source_not_found(name))?;
     let number = |value: &Value, name: &str| value[name].as_u64().unwrap_or(0);
-    call::ok(match pulled {
-        Err(error) => Pulled {
+    call::json_response(match pulled {
+        Err(error) => PullTestOutcome {
             is_ok: false,
             error: Some(error),
             rows: 0,
@@ -120,7 +120,7 @@ async fn test(call: Call) -> Outcome {
             problem: None,
             data: Vec::new(),
         },
-        Ok(value) => Pulled {
+        Ok(value) => PullTestOutcome {
             is_ok: true,
             error: None,
             rows: number(&value, "rows"),

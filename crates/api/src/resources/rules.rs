@@ -9,28 +9,28 @@ use serde_json::{Map, Value, json};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 use super::events;
-use super::listener::{Item, Items, Listener};
+use super::stream_connection::{ItemStream, StreamConnection, StreamItem};
 use crate::access::{Role, now_ms};
-use crate::call::{self, Call};
-use crate::endpoint::{Endpoint, Outcome, get, post};
-use crate::objects::Invalid;
-use crate::parameters::Cursor;
-use crate::problem::Problem;
+use crate::call::{self, ApiCall};
+use crate::endpoint::{ApiResult, Endpoint, get, post};
+use crate::objects::ObjectValidationError;
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::PageCursor;
 
 /// A rule and an event to try it on. Nothing is published and no sink is sent anything.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct TestInput {
+struct RuleTestInput {
     /// The rule, as its object would be: `sql` is enough.
     rule: Map<String, Value>,
     #[serde(default)]
-    event: EventInput,
+    event: TestEventInput,
 }
 
 /// What happens. An event of the kind that FROM names first.
 #[derive(Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct EventInput {
+struct TestEventInput {
     #[serde(skip_serializing_if = "Option::is_none")]
     topic: Option<String>,
     /// A text, or JSON as it is.
@@ -56,7 +56,7 @@ struct EventInput {
 /// What came of it.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the rule engine answers")]
-struct TestOutcome {
+struct RuleTestOutcome {
     /// `fluxmq` or `emqx`.
     dialect: String,
     /// What the statement means, as text.
@@ -66,7 +66,7 @@ struct TestOutcome {
     /// Why there is none.
     reason: Option<String>,
     /// If there is no output: what WHERE compares, with its values.
-    compared: Option<Vec<Compared>>,
+    compared: Option<Vec<ComparedOperand>>,
     /// What is wrong with the payload, if the rule reads fields of it and it is not JSON.
     payload_problem: Option<String>,
     /// Probable mistakes, such as placeholders that are always null.
@@ -86,7 +86,7 @@ struct TestOutcome {
 /// How a rule does, since the node started.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the rule engine answers")]
-struct Status {
+struct RuleStatus {
     name: String,
     /// `running`, `disabled` or `broken`.
     condition: String,
@@ -99,7 +99,7 @@ struct Status {
     /// Of the evaluations that were timed, in nanoseconds.
     p50_ns: Option<u64>,
     p99_ns: Option<u64>,
-    last_error: Option<LastError>,
+    last_error: Option<RuleLastError>,
     /// Probable mistakes, such as placeholders that are always null.
     warnings: Vec<String>,
 }
@@ -107,7 +107,7 @@ struct Status {
 /// The last failure of a rule.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the rule engine answers")]
-struct LastError {
+struct RuleLastError {
     at_ms: u64,
     /// `value`, `limit` or `other` of an evaluation; `action` of an action.
     kind: String,
@@ -119,7 +119,7 @@ struct LastError {
 /// An operand of WHERE.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the rule engine answers")]
-struct Compared {
+struct ComparedOperand {
     expression: String,
     /// Its value as JSON, or why it cannot be evaluated.
     value: String,
@@ -132,20 +132,20 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("rules")
             .summary("Try a rule on an event")
             .description("The rule need not be one of the node. Nothing is published and no sink is sent anything.")
-            .body::<TestInput>()
-            .answers::<TestOutcome>(200, "What came of it."),
+            .request_body::<RuleTestInput>()
+            .response::<RuleTestOutcome>(200, "What came of it."),
         get("/api/v1/rule-status", "listRuleStatus", statuses)
             .role(Role::Viewer)
             .tag("rules")
             .summary("How rules do")
             .description("Those of the configuration too, sorted by name.")
-            .pages::<Status>(),
+            .paged::<RuleStatus>(),
         get("/api/v1/rules/{name}/status", "ruleStatus", status)
             .role(Role::Viewer)
             .tag("rules")
             .summary("How a rule does")
             .path_parameter("name", "Its name, percent-encoded.")
-            .answers::<Status>(200, "Since the node started."),
+            .response::<RuleStatus>(200, "Since the node started."),
         get("/api/v1/rules/{name}/trace", "traceRule", trace)
             .role(Role::Operator)
             .tag("rules")
@@ -155,78 +155,81 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                  many others there were. `lost` if this listener was too slow. The payloads of clients are in it.",
             )
             .path_parameter("name", "Its name, percent-encoded.")
-            .answers_raw(200, "The stream.", &["text/event-stream"])
-            .problem(429, "Too many streams are open."),
+            .raw_response(200, "The stream.", &["text/event-stream"])
+            .problem_response(429, "Too many streams are open."),
     ]
 }
 
-fn invalid(part: &str, invalid: &Invalid) -> Problem {
+fn validation_problem(part: &str, invalid: &ObjectValidationError) -> ProblemDetails {
     let field = match invalid.field.as_str() {
         "" => part.to_owned(),
         field => format!("{part}.{field}"),
     };
     let detail = format!("{field}: {}", invalid.detail);
-    Problem::field(&field, detail)
+    ProblemDetails::invalid_field(&field, detail)
 }
 
-fn no_rule(name: &str) -> Problem {
-    Problem::not_found(format!("There is no rule {name:?}."))
+fn rule_not_found(name: &str) -> ProblemDetails {
+    ProblemDetails::not_found(format!("There is no rule {name:?}."))
 }
 
-async fn test(mut call: Call) -> Outcome {
-    let TestInput { rule, event } = call.json().await?;
+async fn test(mut call: ApiCall) -> ApiResult {
+    let RuleTestInput { rule, event } = call.body_json().await?;
     let event = serde_json::to_value(event).unwrap_or_default();
-    let tools = call.app.rule_tools.clone();
-    let test = move || tools.test(&Value::Object(rule), &event);
-    let tested = call::blocking(test, "The rule cannot be tried now.").await?;
-    call::ok(tested.map_err(|error| invalid("rule", &error))?)
+    let tools = call.app.rule_backend.clone();
+    let test = move || tools.test_rule(&Value::Object(rule), &event);
+    let tested = call::run_blocking(test, "The rule cannot be tried now.").await?;
+    call::json_response(tested.map_err(|error| validation_problem("rule", &error))?)
 }
 
-async fn status(call: Call) -> Outcome {
+async fn status(call: ApiCall) -> ApiResult {
     let name = call.path("name");
-    call::ok(
+    call::json_response(
         call.app
-            .rule_tools
-            .status(name)
-            .ok_or_else(|| no_rule(name))?,
+            .rule_backend
+            .rule_status(name)
+            .ok_or_else(|| rule_not_found(name))?,
     )
 }
 
-async fn statuses(call: Call) -> Outcome {
+async fn statuses(call: ApiCall) -> ApiResult {
     let limit = call.query.limit();
     let after = call.query.after().map(|cursor| cursor.first);
-    let statuses = call.app.rule_tools.statuses(after.as_deref(), limit + 1);
-    call::page(statuses, limit, |status| {
-        Cursor::new(status["name"].as_str().unwrap_or_default(), "")
+    let statuses = call
+        .app
+        .rule_backend
+        .rule_statuses(after.as_deref(), limit + 1);
+    call::paged_rows(statuses, limit, |status| {
+        PageCursor::new(status["name"].as_str().unwrap_or_default(), "")
     })
 }
 
-struct Feed {
-    listener: Listener,
+struct RuleTraceFeed {
+    listener: StreamConnection,
     records: Receiver<Arc<Value>>,
 }
 
-impl Items for Feed {
-    fn next(&mut self) -> impl Future<Output = Option<Item>> + Send {
+impl ItemStream for RuleTraceFeed {
+    fn next(&mut self) -> impl Future<Output = Option<StreamItem>> + Send {
         self.next_item()
     }
 }
 
-impl Feed {
-    async fn next_item(&mut self) -> Option<Item> {
+impl RuleTraceFeed {
+    async fn next_item(&mut self) -> Option<StreamItem> {
         let received = tokio::select! {
             biased;
-            silence = self.listener.silence() => {
+            silence = self.listener.wait_for_keep_alive() => {
                 silence?;
-                return self.listener.keep_alive().await;
+                return self.listener.check_and_keep_alive().await;
             }
             received = self.records.recv() => received,
         };
         match received {
-            Ok(record) => Some(Item::Event("trace".into(), record.to_string())),
+            Ok(record) => Some(StreamItem::Event("trace".into(), record.to_string())),
             Err(RecvError::Lagged(count)) => {
                 let lost = json!({"at_ms": now_ms(), "count": count});
-                Some(Item::Event("lost".into(), lost.to_string()))
+                Some(StreamItem::Event("lost".into(), lost.to_string()))
             }
             // The rule is gone.
             Err(RecvError::Closed) => None,
@@ -234,17 +237,17 @@ impl Feed {
     }
 }
 
-async fn trace(call: Call) -> Outcome {
+async fn trace(call: ApiCall) -> ApiResult {
     let name = call.path("name");
     let records = call
         .app
-        .rule_tools
-        .watch(name)
-        .ok_or_else(|| no_rule(name))?;
-    let place = events::place(&call)?;
-    let feed = Feed {
-        listener: Listener::new(&call, place),
+        .rule_backend
+        .trace_rule(name)
+        .ok_or_else(|| rule_not_found(name))?;
+    let place = events::begin_stream(&call)?;
+    let feed = RuleTraceFeed {
+        listener: StreamConnection::new(&call, place),
         records,
     };
-    events::sent_events(&call, feed)
+    events::sse_response(&call, feed)
 }

@@ -3,13 +3,13 @@
 use broker::info::ClientInfo;
 
 use super::clients::{self, ABOUT_CLIENT_ID};
-use super::no_session;
+use super::session_not_found;
 use crate::access::Role;
 use crate::audit;
-use crate::call::{self, Call};
-use crate::endpoint::{Endpoint, Outcome, delete, get};
-use crate::parameters::{CLIENT_ID, CLIENT_ID_CONTAINS, CONNECTED, USERNAME};
-use crate::problem::Problem;
+use crate::call::{self, ApiCall};
+use crate::endpoint::{ApiResult, Endpoint, delete, get};
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{CLIENT_ID, CLIENT_ID_CONTAINS, CONNECTED, USERNAME};
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
@@ -19,51 +19,51 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("List sessions")
             .description("Also those of clients that are away.")
             .parameters(&[CLIENT_ID, CLIENT_ID_CONTAINS, USERNAME, CONNECTED])
-            .pages::<ClientInfo>(),
+            .paged::<ClientInfo>(),
         get("/api/v1/sessions/{client_id}", "getSession", read)
             .role(Role::Viewer)
             .tag("clients")
             .summary("Look at a session")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
-            .answers::<ClientInfo>(200, "The session."),
+            .response::<ClientInfo>(200, "The session."),
         delete("/api/v1/sessions/{client_id}", "discardSession", discard)
             .role(Role::Operator)
             .tag("clients")
             .summary("End the session of a client that is away")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
-            .answers_nothing(
+            .empty_response(
                 204,
                 "It is gone, with its subscriptions and what waited in it.",
             )
-            .problem(409, "The client is connected."),
+            .problem_response(409, "The client is connected."),
     ]
 }
 
-async fn list(call: Call) -> Outcome {
-    clients::page(&call, clients::query(&call)).await
+async fn list(call: ApiCall) -> ApiResult {
+    clients::client_page(&call, clients::client_query(&call)).await
 }
 
-async fn session(call: &Call) -> Result<ClientInfo, Problem> {
+async fn session(call: &ApiCall) -> Result<ClientInfo, ProblemDetails> {
     let client_id = call.path("client_id");
     let session = call.app.node.client(client_id).await;
-    session.ok_or_else(|| no_session(client_id))
+    session.ok_or_else(|| session_not_found(client_id))
 }
 
-async fn read(call: Call) -> Outcome {
-    call::ok(session(&call).await?)
+async fn read(call: ApiCall) -> ApiResult {
+    call::json_response(session(&call).await?)
 }
 
-async fn discard(call: Call) -> Outcome {
+async fn discard(call: ApiCall) -> ApiResult {
     let session = session(&call).await?;
     let client_id = &session.client_id;
     if session.connected {
-        return Err(Problem::conflict(format!(
+        return Err(ProblemDetails::conflict(format!(
             "Client {client_id:?} is connected. DELETE it under /api/v1/clients to end both connection and session."
         )));
     }
     if !call.app.node.discard_session(client_id).await {
-        return Err(no_session(client_id));
+        return Err(session_not_found(client_id));
     }
-    audit::action(&call, "session.discard", Some(client_id), None).await;
-    call::done()
+    audit::record_action(&call, "session.discard", Some(client_id), None).await;
+    call::no_content()
 }

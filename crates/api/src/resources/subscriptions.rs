@@ -1,18 +1,20 @@
 //! Who subscribes to what; subscribing and unsubscribing on behalf of a client.
 
-use broker::control::NewSubscription;
-use broker::info::{Query, SubscriptionInfo, TopicInfo};
+use broker::control::SubscriptionRequest;
+use broker::info::{ListQuery, SubscriptionInfo, TopicInfo};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::clients::ABOUT_CLIENT_ID;
-use super::{no_session, refused};
+use super::{publish_problem, session_not_found};
 use crate::access::Role;
 use crate::audit;
-use crate::call::{self, Call};
-use crate::endpoint::{Endpoint, Outcome, delete, get, post};
-use crate::parameters::{CLIENT_ID, CLIENT_ID_CONTAINS, Cursor, MATCHES_TOPIC, TOPIC_FILTER};
-use crate::problem::Problem;
+use crate::call::{self, ApiCall};
+use crate::endpoint::{ApiResult, Endpoint, delete, get, post};
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{
+    CLIENT_ID, CLIENT_ID_CONTAINS, MATCHES_TOPIC, PageCursor, TOPIC_FILTER,
+};
 
 /// A subscription to be made.
 #[derive(Serialize, Deserialize, JsonSchema)]
@@ -35,7 +37,7 @@ struct SubscriptionInput {
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Subscribed {
+struct SubscriptionResult {
     granted_qos: u8,
 }
 
@@ -47,21 +49,21 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("clients")
             .summary("List subscriptions")
             .parameters(&[CLIENT_ID, CLIENT_ID_CONTAINS, TOPIC_FILTER, MATCHES_TOPIC])
-            .pages::<SubscriptionInfo>(),
+            .paged::<SubscriptionInfo>(),
         get("/api/v1/topics", "listTopics", topics)
             .role(Role::Viewer)
             .tag("clients")
             .summary("List topic filters in use")
             .parameters(&[TOPIC_FILTER, MATCHES_TOPIC])
-            .pages::<TopicInfo>(),
+            .paged::<TopicInfo>(),
         post(of_session, "subscribe", subscribe)
             .role(Role::Operator)
             .tag("clients")
             .summary("Subscribe on behalf of a client")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
-            .body::<SubscriptionInput>()
-            .answers::<Subscribed>(200, "The session has the subscription.")
-            .problem(409, "A limit of the session or of the node is reached."),
+            .request_body::<SubscriptionInput>()
+            .response::<SubscriptionResult>(200, "The session has the subscription.")
+            .problem_response(409, "A limit of the session or of the node is reached."),
         delete(
             format!("{of_session}/{{topic_filter}}"),
             "unsubscribe",
@@ -75,29 +77,29 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "topic_filter",
             "As subscribed, percent-encoded: `plant%2F%23`.",
         )
-        .answers_nothing(204, "The session no longer has the subscription."),
+        .empty_response(204, "The session no longer has the subscription."),
     ]
 }
 
-async fn list(call: Call) -> Outcome {
+async fn list(call: ApiCall) -> ApiResult {
     let limit = call.query.limit();
     let wanted = limit + 1;
     let after = call.query.after();
-    let query = Query {
-        client_id: call.query.owned(CLIENT_ID),
-        client_id_contains: call.query.owned(CLIENT_ID_CONTAINS),
-        topic_filter: call.query.owned(TOPIC_FILTER),
-        matches_topic: call.query.owned(MATCHES_TOPIC),
-        ..Query::default()
+    let query = ListQuery {
+        client_id: call.query.owned_text(CLIENT_ID),
+        client_id_contains: call.query.owned_text(CLIENT_ID_CONTAINS),
+        topic_filter: call.query.owned_text(TOPIC_FILTER),
+        matches_topic: call.query.owned_text(MATCHES_TOPIC),
+        ..ListQuery::default()
     };
     let node = &call.app.node;
     let mut rows = Vec::new();
     // A page may end within a client's subscriptions, but the node pages by client: the rest of that client's
     // come first.
-    if let Some(Cursor { first, second }) = &after
+    if let Some(PageCursor { first, second }) = &after
         && query.client_id.as_ref().is_none_or(|only| only == first)
     {
-        let rest = Query {
+        let rest = ListQuery {
             client_id: Some(first.clone()),
             limit: usize::MAX,
             ..query.clone()
@@ -107,47 +109,47 @@ async fn list(call: Call) -> Outcome {
         rows.truncate(wanted);
     }
     if rows.len() < wanted {
-        let others = Query {
+        let others = ListQuery {
             after: after.map(|cursor| cursor.first),
             limit: wanted - rows.len(),
             ..query
         };
         rows.extend(node.subscriptions(others).await);
     }
-    call::page(rows, limit, |row| {
-        Cursor::new(&row.client_id, &row.topic_filter)
+    call::paged_rows(rows, limit, |row| {
+        PageCursor::new(&row.client_id, &row.topic_filter)
     })
 }
 
-async fn topics(call: Call) -> Outcome {
-    let query = Query {
-        topic_filter: call.query.owned(TOPIC_FILTER),
-        matches_topic: call.query.owned(MATCHES_TOPIC),
+async fn topics(call: ApiCall) -> ApiResult {
+    let query = ListQuery {
+        topic_filter: call.query.owned_text(TOPIC_FILTER),
+        matches_topic: call.query.owned_text(MATCHES_TOPIC),
         after: call.query.after().map(|cursor| cursor.first),
         limit: call.query.limit() + 1,
-        ..Query::default()
+        ..ListQuery::default()
     };
     let rows = call.app.node.topics(query).await;
-    call::page(rows, call.query.limit(), |row| {
-        Cursor::new(&row.topic_filter, "")
+    call::paged_rows(rows, call.query.limit(), |row| {
+        PageCursor::new(&row.topic_filter, "")
     })
 }
 
-async fn subscribe(mut call: Call) -> Outcome {
-    let input: SubscriptionInput = call.json().await?;
+async fn subscribe(mut call: ApiCall) -> ApiResult {
+    let input: SubscriptionInput = call.body_json().await?;
     for (field, value) in [
         ("qos", input.qos),
         ("retain_handling", input.retain_handling),
     ] {
         if value > 2 {
-            return Err(Problem::field(
+            return Err(ProblemDetails::invalid_field(
                 field,
                 format!("{field}: expected 0, 1 or 2."),
             ));
         }
     }
     let after = serde_json::to_value(&input).ok();
-    let subscription = NewSubscription {
+    let subscription = SubscriptionRequest {
         topic_filter: input.topic_filter,
         qos: input.qos,
         no_local: input.no_local,
@@ -160,19 +162,19 @@ async fn subscribe(mut call: Call) -> Outcome {
         .node
         .subscribe(client_id, subscription)
         .await
-        .ok_or_else(|| no_session(client_id))?
-        .map_err(|refusal| refused(&refusal))?;
-    audit::action(&call, "session.subscribe", Some(client_id), after).await;
-    call::ok(Subscribed { granted_qos })
+        .ok_or_else(|| session_not_found(client_id))?
+        .map_err(|refusal| publish_problem(&refusal))?;
+    audit::record_action(&call, "session.subscribe", Some(client_id), after).await;
+    call::json_response(SubscriptionResult { granted_qos })
 }
 
-async fn unsubscribe(call: Call) -> Outcome {
+async fn unsubscribe(call: ApiCall) -> ApiResult {
     let (client_id, topic_filter) = (call.path("client_id"), call.path("topic_filter"));
     if !call.app.node.unsubscribe(client_id, topic_filter).await {
         let detail = format!("There is no subscription of {client_id:?} to {topic_filter:?}.");
-        return Err(Problem::not_found(detail));
+        return Err(ProblemDetails::not_found(detail));
     }
     let after = serde_json::json!({"topic_filter": topic_filter});
-    audit::action(&call, "session.unsubscribe", Some(client_id), Some(after)).await;
-    call::done()
+    audit::record_action(&call, "session.unsubscribe", Some(client_id), Some(after)).await;
+    call::no_content()
 }

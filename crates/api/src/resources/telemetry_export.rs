@@ -8,12 +8,12 @@ use futures_util::stream;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::telemetry_question::{keys, problem, times};
-use crate::call::{Call, text};
-use crate::endpoint::Outcome;
-use crate::parameters::{Parameter, Shape};
-use crate::problem::Problem;
-use crate::telemetry_tools::{RowQuery, TelemetryProblem, TelemetryTools};
+use super::telemetry_query::{keys, time_range, to_problem};
+use crate::call::{ApiCall, text_response};
+use crate::endpoint::ApiResult;
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{Parameter, ParameterType};
+use crate::telemetry_backend::{RowQuery, TelemetryBackend, TelemetryBackendError};
 
 const JSONL: &str = "application/jsonl";
 const PARQUET: &str = "application/vnd.apache.parquet";
@@ -21,15 +21,15 @@ pub(super) const MEDIA_TYPES: [&str; 3] = [JSONL, "text/csv", PARQUET];
 
 pub(super) const FORMAT: Parameter = Parameter {
     name: "format",
-    shape: Shape::Words(&["jsonl", "csv", "parquet"]),
-    about: "`jsonl`, which is the default, `csv` or `parquet`.",
+    shape: ParameterType::Words(&["jsonl", "csv", "parquet"]),
+    description: "`jsonl`, which is the default, `csv` or `parquet`.",
 };
 
-const PIECE_BYTES: usize = 64 << 10;
+const BUFFER_BYTES: usize = 64 << 10;
 /// Pieces that wait for a slow reader.
-const MAX_PIECES: usize = 4;
+const MAX_PENDING_BUFFERS: usize = 4;
 
-enum Format {
+enum ExportFormat {
     Lines,
     /// With these columns behind the time.
     Csv(Vec<String>),
@@ -37,26 +37,26 @@ enum Format {
 }
 
 /// What is written, on its way to who reads it.
-struct Pieces {
-    piece: Vec<u8>,
-    sender: mpsc::Sender<Result<Bytes, TelemetryProblem>>,
+struct ExportWriter {
+    buffer: Vec<u8>,
+    sender: mpsc::Sender<Result<Bytes, TelemetryBackendError>>,
 }
 
-impl Format {
-    fn of(call: &Call) -> Result<Self, Problem> {
-        Ok(match call.query.text(FORMAT.name) {
+impl ExportFormat {
+    fn from_call(call: &ApiCall) -> Result<Self, ProblemDetails> {
+        Ok(match call.query.text_value(FORMAT.name) {
             Some("csv") => {
                 let columns = keys(call)?;
                 Self::Csv(columns.ok_or_else(|| {
                     let detail = "keys: expected the columns of the CSV.";
-                    Problem::parameter("keys", detail)
+                    ProblemDetails::invalid_parameter("keys", detail)
                 })?)
             }
             Some("parquet") => Self::Parquet,
             None | Some("jsonl") => Self::Lines,
             Some(_) => {
                 let detail = "format: expected one of jsonl, csv, parquet.";
-                return Err(Problem::parameter(FORMAT.name, detail));
+                return Err(ProblemDetails::invalid_parameter(FORMAT.name, detail));
             }
         })
     }
@@ -79,13 +79,16 @@ impl Format {
 
     fn write(
         &self,
-        tools: &dyn TelemetryTools,
+        tools: &dyn TelemetryBackend,
         query: &RowQuery,
-        pieces: &mut Pieces,
-    ) -> Result<(), TelemetryProblem> {
+        pieces: &mut ExportWriter,
+    ) -> Result<(), TelemetryBackendError> {
         match self {
             Self::Lines => {
-                let Pieces { piece, sender } = pieces;
+                let ExportWriter {
+                    buffer: piece,
+                    sender,
+                } = pieces;
                 let full = &mut |piece: &mut Vec<u8>| {
                     let full = Bytes::from(std::mem::take(piece));
                     sender.blocking_send(Ok(full)).is_ok()
@@ -96,11 +99,11 @@ impl Format {
                 let mut line = String::new();
                 let names = columns.iter().map(String::as_str);
                 csv_line(["ts_ms"].into_iter().chain(names), &mut line);
-                let _ = pieces.add(&line);
+                let _ = pieces.append(&line);
                 tools.rows(query, &mut |ts_ms, values| {
                     line.clear();
                     csv_row(ts_ms, columns, &values, &mut line);
-                    pieces.add(&line)
+                    pieces.append(&line)
                 })
             }
             Self::Parquet => tools.write_parquet(query, pieces),
@@ -108,24 +111,24 @@ impl Format {
     }
 }
 
-impl Pieces {
+impl ExportWriter {
     /// Whether anybody still reads.
-    fn add(&mut self, text: &str) -> bool {
-        self.piece.extend_from_slice(text.as_bytes());
-        self.piece.len() < PIECE_BYTES || self.send()
+    fn append(&mut self, text: &str) -> bool {
+        self.buffer.extend_from_slice(text.as_bytes());
+        self.buffer.len() < BUFFER_BYTES || self.flush_piece()
     }
 
-    fn send(&mut self) -> bool {
-        let piece = Bytes::from(std::mem::take(&mut self.piece));
+    fn flush_piece(&mut self) -> bool {
+        let piece = Bytes::from(std::mem::take(&mut self.buffer));
         self.sender.blocking_send(Ok(piece)).is_ok()
     }
 }
 
-impl io::Write for Pieces {
+impl io::Write for ExportWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let bytes = &bytes[..bytes.len().min(PIECE_BYTES)];
-        self.piece.extend_from_slice(bytes);
-        if self.piece.len() >= PIECE_BYTES && !self.send() {
+        let bytes = &bytes[..bytes.len().min(BUFFER_BYTES)];
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() >= BUFFER_BYTES && !self.flush_piece() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         Ok(bytes.len())
@@ -137,9 +140,9 @@ impl io::Write for Pieces {
     }
 }
 
-pub(super) async fn export(call: Call) -> Outcome {
-    let (from_ms, to_ms) = times(&call)?;
-    let format = Format::of(&call)?;
+pub(super) async fn export(call: ApiCall) -> ApiResult {
+    let (from_ms, to_ms) = time_range(&call)?;
+    let format = ExportFormat::from_call(&call)?;
     let (media_type, name) = (format.media_type(), format.file_name());
     let query = RowQuery {
         device: call.path("id").to_owned(),
@@ -149,26 +152,30 @@ pub(super) async fn export(call: Call) -> Outcome {
         limit: usize::MAX,
         newest_first: false,
     };
-    let tools = call.app.telemetry_tools.clone();
-    let (sender, mut written) = mpsc::channel(MAX_PIECES);
+    let tools = call.app.telemetry_backend.clone();
+    let (sender, mut written) = mpsc::channel(MAX_PENDING_BUFFERS);
     tokio::task::spawn_blocking(move || {
-        let mut pieces = Pieces {
-            piece: Vec::new(),
+        let mut pieces = ExportWriter {
+            buffer: Vec::new(),
             sender,
         };
         // Whoever reads may have gone.
         let _ = match format.write(&*tools, &query, &mut pieces) {
-            Ok(()) => pieces.send(),
+            Ok(()) => pieces.flush_piece(),
             Err(error) => pieces.sender.blocking_send(Err(error)).is_ok(),
         };
     });
     // What is wrong with the question shows at once, and has an answer of its own.
     let first = match written.recv().await {
-        Some(Err(error)) => return Err(problem(error)),
+        Some(Err(error)) => return Err(to_problem(error)),
         Some(Ok(first)) => first,
-        None => return Err(Problem::unavailable("The telemetry cannot be read now.")),
+        None => {
+            return Err(ProblemDetails::unavailable(
+                "The telemetry cannot be read now.",
+            ));
+        }
     };
-    call.keep_connection();
+    call.mark_long_lived();
     let rest = stream::unfold((Some(first), written), |(first, mut written)| async move {
         let piece: io::Result<Bytes> = match first {
             Some(first) => Ok(first),
@@ -179,7 +186,7 @@ pub(super) async fn export(call: Call) -> Outcome {
         };
         Some((piece, (None, written)))
     });
-    let mut response = text(media_type, Body::from_stream(rest));
+    let mut response = text_response(media_type, Body::from_stream(rest));
     let disposition = HeaderValue::try_from(format!("attachment; filename=\"{name}\""));
     if let Ok(disposition) = disposition {
         response

@@ -5,84 +5,84 @@ use std::future::Future;
 use serde_json::{Map, Value, json};
 
 use super::events;
-use super::listener::{Item, Items, Listener};
-use super::telemetry_question::{ask, keys};
-use crate::call::Call;
-use crate::endpoint::Outcome;
-use crate::parameters::{Parameter, Shape};
-use crate::problem::Problem;
-use crate::telemetry_tools::{LiveItem, LiveRows};
+use super::stream_connection::{ItemStream, StreamConnection, StreamItem};
+use super::telemetry_query::{keys, run_blocking};
+use crate::call::ApiCall;
+use crate::endpoint::ApiResult;
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{Parameter, ParameterType};
+use crate::telemetry_backend::{LiveTelemetryItem, LiveTelemetryStream};
 
 pub(super) const DEVICES: Parameter = Parameter {
     name: "devices",
-    shape: Shape::Text,
-    about: "Ids of devices, separated by commas.",
+    shape: ParameterType::Text,
+    description: "Ids of devices, separated by commas.",
 };
 
-struct Feed {
-    listener: Listener,
-    rows: Box<dyn LiveRows>,
+struct TelemetryFeed {
+    listener: StreamConnection,
+    rows: Box<dyn LiveTelemetryStream>,
 }
 
-impl Items for Feed {
-    fn next(&mut self) -> impl Future<Output = Option<Item>> + Send {
+impl ItemStream for TelemetryFeed {
+    fn next(&mut self) -> impl Future<Output = Option<StreamItem>> + Send {
         self.next_item()
     }
 }
 
-impl Feed {
-    async fn next_item(&mut self) -> Option<Item> {
+impl TelemetryFeed {
+    async fn next_item(&mut self) -> Option<StreamItem> {
         // The credentials are looked at when nothing is borrowed any more.
         let woken = tokio::select! {
             biased;
-            silence = self.listener.silence() => {
+            silence = self.listener.wait_for_keep_alive() => {
                 silence?;
                 None
             }
             item = self.rows.next() => Some(item?),
         };
         let Some(item) = woken else {
-            return self.listener.keep_alive().await;
+            return self.listener.check_and_keep_alive().await;
         };
         Some(match item {
-            LiveItem::Row {
+            LiveTelemetryItem::Row {
                 device,
                 ts_ms,
                 values,
             } => {
                 let values: Map<String, Value> = values.into_iter().collect();
                 let row = json!({"device": device, "ts_ms": ts_ms, "values": values});
-                Item::Event("telemetry".into(), row.to_string())
+                StreamItem::Event("telemetry".into(), row.to_string())
             }
-            LiveItem::Lost(count) => Item::lost(count),
+            LiveTelemetryItem::Lost(count) => StreamItem::lost_items(count),
         })
     }
 }
 
-pub(super) async fn of_device(call: Call) -> Outcome {
+pub(super) async fn stream_device(call: ApiCall) -> ApiResult {
     let device = call.path("id").to_owned();
-    watch(call, vec![device]).await
+    start_stream(call, vec![device]).await
 }
 
-pub(super) async fn of_devices(call: Call) -> Outcome {
-    let devices = call.query.words(DEVICES);
+pub(super) async fn stream_devices(call: ApiCall) -> ApiResult {
+    let devices = call.query.comma_separated(DEVICES);
     if devices.is_empty() {
         let detail = "devices: expected at least one id.";
-        return Err(Problem::parameter(DEVICES.name, detail));
+        return Err(ProblemDetails::invalid_parameter(DEVICES.name, detail));
     }
-    watch(call, devices).await
+    start_stream(call, devices).await
 }
 
-async fn watch(mut call: Call, devices: Vec<String>) -> Outcome {
-    let place = events::place(&call)?;
+async fn start_stream(mut call: ApiCall, devices: Vec<String>) -> ApiResult {
+    let place = events::begin_stream(&call)?;
     let keys = keys(&call)?;
-    let rows = ask(&call.app, move |tools| {
-        tools.watch(&devices, keys.as_deref())
+    let rows = run_blocking(&call.app, move |tools| {
+        tools.subscribe(&devices, keys.as_deref())
     })
     .await?;
-    let feed = Feed {
-        listener: Listener::new(&call, place),
+    let feed = TelemetryFeed {
+        listener: StreamConnection::new(&call, place),
         rows,
     };
-    events::stream_of(&mut call, feed)
+    events::stream_response(&mut call, feed)
 }

@@ -5,13 +5,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::device_groups;
-use super::telemetry_question::{FROM_MS, KEYS, ask, check_times, keys};
+use super::telemetry_query::{FROM_MS, KEYS, check_times, keys, run_blocking};
 use crate::access::{Role, now_ms};
-use crate::call::{self, Call};
-use crate::endpoint::{Endpoint, Outcome, get, post};
-use crate::parameters::{MAX_TIME_MS, Parameter, Shape, text, time_ms};
-use crate::problem::Problem;
-use crate::telemetry_tools::{CalendarUnit, Function, IntervalLength, IntervalQuery, IntervalRow};
+use crate::call::{self, ApiCall};
+use crate::endpoint::{ApiResult, Endpoint, get, post};
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{
+    MAX_TIME_MS, Parameter, ParameterType, text_parameter, time_parameter,
+};
+use crate::telemetry_backend::{
+    CalendarUnit, IntervalFunction, IntervalLength, IntervalQuery, IntervalRow,
+};
 
 /// Devices of one question.
 const MAX_DEVICES: usize = 10_000;
@@ -20,36 +24,36 @@ const FUNCTIONS: &[&str] = &["avg", "min", "max", "sum", "count", "first", "last
 
 const INTERVAL_MS: Parameter = Parameter {
     name: "interval_ms",
-    shape: Shape::Number(1, MAX_TIME_MS),
-    about: "The length of an interval; without it and `interval` one interval from `from_ms` to `to_ms`.",
+    shape: ParameterType::Number(1, MAX_TIME_MS),
+    description: "The length of an interval; without it and `interval` one interval from `from_ms` to `to_ms`.",
 };
-const TO_MS: Parameter = time_ms("to_ms", "The time behind the last one; without it, now.");
+const TO_MS: Parameter = time_parameter("to_ms", "The time behind the last one; without it, now.");
 const INTERVAL: Parameter = Parameter {
     name: "interval",
-    shape: Shape::Words(UNITS),
-    about: "In place of `interval_ms` a unit of the calendar in `time_zone`: `day`, `week` from Monday on, `month`, `quarter` or `year`.",
+    shape: ParameterType::Words(UNITS),
+    description: "In place of `interval_ms` a unit of the calendar in `time_zone`: `day`, `week` from Monday on, `month`, `quarter` or `year`.",
 };
-const TIME_ZONE: Parameter = text(
+const TIME_ZONE: Parameter = text_parameter(
     "time_zone",
     "An IANA name such as `Europe/Berlin`; UTC without it. Intervals of `interval_ms` are counted from the local midnight before \
      `from_ms` with it.",
 );
 const WANTED: Parameter = Parameter {
     name: "functions",
-    shape: Shape::Words(FUNCTIONS),
-    about: "What to tell of an interval: `avg`, `min`, `max`, `sum`, `count`, `first`, `last`, separated by commas; `avg` without it.",
+    shape: ParameterType::Words(FUNCTIONS),
+    description: "What to tell of an interval: `avg`, `min`, `max`, `sum`, `count`, `first`, `last`, separated by commas; `avg` without it.",
 };
 
 const MERGED: Parameter = Parameter {
     name: "merged",
-    shape: Shape::Flag,
-    about: "`true`: all devices together, as if they were one.",
+    shape: ParameterType::Flag,
+    description: "`true`: all devices together, as if they were one.",
 };
 
 /// What is to be told of some devices.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct GroupQuery {
+struct IntervalsQueryInput {
     /// Their ids; or a `group`.
     #[schemars(length(min = 1, max = 10_000))]
     devices: Option<Vec<String>>,
@@ -76,7 +80,7 @@ struct GroupQuery {
     origin_ms: Option<i64>,
     /// `avg` if there is none.
     #[serde(default)]
-    functions: Vec<Function>,
+    functions: Vec<IntervalFunction>,
     /// All devices together, as if they were one.
     #[serde(default)]
     merged: bool,
@@ -84,13 +88,13 @@ struct GroupQuery {
 
 /// Intervals.
 #[derive(Serialize, JsonSchema)]
-struct Intervals {
-    data: Vec<Interval>,
+struct IntervalList {
+    data: Vec<KeyInterval>,
 }
 
 /// One interval of one key.
 #[derive(Serialize, JsonSchema)]
-struct Interval {
+struct KeyInterval {
     /// `null`: all that were asked for.
     device: Option<String>,
     key: String,
@@ -121,7 +125,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             TIME_ZONE,
             WANTED,
         ])
-        .answers::<Intervals>(200, "Those that have values, of each key ascending."),
+        .response::<IntervalList>(200, "Those that have values, of each key ascending."),
         get(
             "/api/v1/device-groups/{id}/telemetry/intervals",
             "aggregateTelemetryOfGroup",
@@ -141,40 +145,40 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             WANTED,
             MERGED,
         ])
-        .answers::<Intervals>(
+        .response::<IntervalList>(
             200,
             "Of each device and key ascending; merged, of each key.",
         ),
-        post("/api/v1/telemetry/query", "queryTelemetry", group)
+        post("/api/v1/telemetry/query", "queryTelemetry", query_group)
             .role(Role::Viewer)
             .tag("telemetry")
             .summary("Telemetry of some devices, or of a group, by intervals")
-            .problem(404, "One of the devices, or the group, is not there.")
-            .body::<GroupQuery>()
-            .answers::<Intervals>(
+            .problem_response(404, "One of the devices, or the group, is not there.")
+            .request_body::<IntervalsQueryInput>()
+            .response::<IntervalList>(
                 200,
                 "Of each device and key ascending; merged, of each key.",
             ),
     ]
 }
 
-async fn intervals(call: Call) -> Outcome {
+async fn intervals(call: ApiCall) -> ApiResult {
     let devices = vec![call.path("id").to_owned()];
-    intervals_of(call, devices, false).await
+    query_intervals(call, devices, false).await
 }
 
-async fn group_intervals(call: Call) -> Outcome {
-    let devices = members(&call, call.path("id").to_owned()).await?;
-    let is_merged = call.query.flag(MERGED).unwrap_or(false);
-    intervals_of(call, devices, is_merged).await
+async fn group_intervals(call: ApiCall) -> ApiResult {
+    let devices = group_members(&call, call.path("id").to_owned()).await?;
+    let is_merged = call.query.flag_value(MERGED).unwrap_or(false);
+    query_intervals(call, devices, is_merged).await
 }
 
 /// The end of a question that names none.
-fn end_of(from_ms: i64, to_ms: Option<i64>) -> i64 {
+fn end_or_now(from_ms: i64, to_ms: Option<i64>) -> i64 {
     to_ms.unwrap_or_else(|| (now_ms() as i64).max(from_ms))
 }
 
-fn length_of(
+fn interval_length(
     interval_ms: Option<i64>,
     unit: Option<CalendarUnit>,
 ) -> Result<IntervalLength, &'static str> {
@@ -186,48 +190,52 @@ fn length_of(
     }
 }
 
-async fn intervals_of(call: Call, devices: Vec<String>, is_merged: bool) -> Outcome {
-    let from_ms = call.query.number(FROM_MS).unwrap_or(0) as i64;
-    let to_ms = end_of(from_ms, call.query.number(TO_MS).map(|ms| ms as i64));
+async fn query_intervals(call: ApiCall, devices: Vec<String>, is_merged: bool) -> ApiResult {
+    let from_ms = call.query.number_value(FROM_MS).unwrap_or(0) as i64;
+    let to_ms = end_or_now(from_ms, call.query.number_value(TO_MS).map(|ms| ms as i64));
     check_times(from_ms, to_ms)?;
     let Some(keys) = keys(&call)? else {
-        return Err(Problem::parameter(
+        return Err(ProblemDetails::invalid_parameter(
             KEYS.name,
             "keys: expected at least one.",
         ));
     };
-    let functions = match call.query.text(WANTED.name) {
-        None => vec![Function::Avg],
-        Some(words) => words.split(',').filter_map(Function::named).collect(),
+    let functions = match call.query.text_value(WANTED.name) {
+        None => vec![IntervalFunction::Avg],
+        Some(words) => words
+            .split(',')
+            .filter_map(IntervalFunction::from_name)
+            .collect(),
     };
-    let interval_ms = call.query.number(INTERVAL_MS).map(|ms| ms as i64);
-    let unit = call.query.text(INTERVAL.name).map(|word| {
-        CalendarUnit::named(word).ok_or_else(|| {
+    let interval_ms = call.query.number_value(INTERVAL_MS).map(|ms| ms as i64);
+    let unit = call.query.text_value(INTERVAL.name).map(|word| {
+        CalendarUnit::from_name(word).ok_or_else(|| {
             let detail = format!(
                 "interval is {word:?}; expected one of {}.",
                 UNITS.join(", ")
             );
-            Problem::parameter(INTERVAL.name, detail)
+            ProblemDetails::invalid_parameter(INTERVAL.name, detail)
         })
     });
-    let length = length_of(interval_ms, unit.transpose()?);
+    let length = interval_length(interval_ms, unit.transpose()?);
     let query = IntervalQuery {
         devices,
         keys,
         from_ms,
         to_ms,
-        length: length.map_err(|detail| Problem::parameter(INTERVAL.name, detail))?,
+        length: length
+            .map_err(|detail| ProblemDetails::invalid_parameter(INTERVAL.name, detail))?,
         origin_ms: None,
-        time_zone: call.query.owned(TIME_ZONE),
+        time_zone: call.query.owned_text(TIME_ZONE),
         functions,
         merged: is_merged,
     };
-    answer(&call, query).await
+    interval_response(&call, query).await
 }
 
-async fn group(mut call: Call) -> Outcome {
-    let mut query: GroupQuery = call.json().await?;
-    let to_ms = end_of(query.from_ms, query.to_ms);
+async fn query_group(mut call: ApiCall) -> ApiResult {
+    let mut query: IntervalsQueryInput = call.body_json().await?;
+    let to_ms = end_or_now(query.from_ms, query.to_ms);
     check_times(query.from_ms, to_ms)?;
     let devices = query.devices.as_ref().map_or(1, Vec::len);
     let group = query.group.as_ref().map_or(1, String::len);
@@ -238,7 +246,7 @@ async fn group(mut call: Call) -> Outcome {
     ] {
         if !(1..=most).contains(&count) {
             let detail = format!("{field}: expected 1 to {most}, not {count}.");
-            return Err(Problem::field(field, detail));
+            return Err(ProblemDetails::invalid_field(field, detail));
         }
     }
     for (field, number) in [
@@ -251,47 +259,47 @@ async fn group(mut call: Call) -> Outcome {
         let is_inside = |number| (least..=MAX_TIME_MS as i64).contains(&number);
         if let Some(number) = number.filter(|number| !is_inside(*number)) {
             let detail = format!("{field} is {number}; expected {least} to {MAX_TIME_MS}.");
-            return Err(Problem::field(field, detail));
+            return Err(ProblemDetails::invalid_field(field, detail));
         }
     }
     if query.functions.is_empty() {
-        query.functions.push(Function::Avg);
+        query.functions.push(IntervalFunction::Avg);
     }
     let devices = match (query.devices, query.group) {
         (Some(devices), None) => devices,
-        (None, Some(group)) => members(&call, group).await?,
+        (None, Some(group)) => group_members(&call, group).await?,
         (Some(_), Some(_)) | (None, None) => {
             let detail = "devices: expected either devices or a group.";
-            return Err(Problem::field("devices", detail));
+            return Err(ProblemDetails::invalid_field("devices", detail));
         }
     };
-    let length = length_of(query.interval_ms, query.interval);
+    let length = interval_length(query.interval_ms, query.interval);
     let query = IntervalQuery {
         devices,
         keys: query.keys,
         from_ms: query.from_ms,
         to_ms,
-        length: length.map_err(|detail| Problem::field(INTERVAL.name, detail))?,
+        length: length.map_err(|detail| ProblemDetails::invalid_field(INTERVAL.name, detail))?,
         origin_ms: query.origin_ms,
         time_zone: query.time_zone,
         functions: query.functions,
         merged: query.merged,
     };
-    answer(&call, query).await
+    interval_response(&call, query).await
 }
 
 /// The devices of a group.
-async fn members(call: &Call, group: String) -> Result<Vec<String>, Problem> {
-    device_groups::ask(&call.app, move |tools| tools.group_members(&group)).await
+async fn group_members(call: &ApiCall, group: String) -> Result<Vec<String>, ProblemDetails> {
+    device_groups::run_blocking(&call.app, move |tools| tools.group_members(&group)).await
 }
 
 /// Intervals of devices, each for itself or all as one.
-async fn answer(call: &Call, query: IntervalQuery) -> Outcome {
+async fn interval_response(call: &ApiCall, query: IntervalQuery) -> ApiResult {
     let functions = query.functions.clone();
-    let rows = ask(&call.app, move |tools| tools.intervals(&query)).await?;
+    let rows = run_blocking(&call.app, move |tools| tools.intervals(&query)).await?;
     let shown = |row: IntervalRow| {
         let names = functions.iter().map(|function| function.name().to_owned());
-        Interval {
+        KeyInterval {
             values: names.zip(row.values).collect(),
             device: row.device,
             key: row.key,
@@ -299,17 +307,17 @@ async fn answer(call: &Call, query: IntervalQuery) -> Outcome {
         }
     };
     let data = rows.into_iter().map(shown).collect();
-    call::ok(Intervals { data })
+    call::json_response(IntervalList { data })
 }
 
 impl CalendarUnit {
-    fn named(name: &str) -> Option<Self> {
+    fn from_name(name: &str) -> Option<Self> {
         serde_json::from_value(Value::from(name)).ok()
     }
 }
 
-impl Function {
-    pub(super) fn named(name: &str) -> Option<Self> {
+impl IntervalFunction {
+    pub(super) fn from_name(name: &str) -> Option<Self> {
         serde_json::from_value(Value::from(name)).ok()
     }
 

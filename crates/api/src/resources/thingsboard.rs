@@ -5,71 +5,73 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::devices;
-use super::telemetry_question::{KEYS, ask, interval_ms, times_of};
+use super::telemetry_query::{KEYS, interval_ms, run_blocking, time_range_from};
 use crate::access::{Role, now_ms};
-use crate::call::{self, Call};
-use crate::endpoint::{Endpoint, Outcome, get};
-use crate::parameters::{MAX_TIME_MS, Parameter, Shape, time_ms};
-use crate::problem::Problem;
-use crate::telemetry_tools::{CalendarUnit, Function, IntervalLength, IntervalQuery, RowQuery};
+use crate::call::{self, ApiCall};
+use crate::endpoint::{ApiResult, Endpoint, get};
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{MAX_TIME_MS, Parameter, ParameterType, time_parameter};
+use crate::telemetry_backend::{
+    CalendarUnit, IntervalFunction, IntervalLength, IntervalQuery, RowQuery,
+};
 
 const DEFAULT_ROWS: u64 = 100;
 const MAX_ROWS: u64 = 100_000;
 
-const START: Parameter = time_ms(
+const START: Parameter = time_parameter(
     "startTs",
     "The first time, in milliseconds since 1970. Without it and `endTs`, the latest values are told.",
 );
-const END: Parameter = time_ms("endTs", "The time behind the last one.");
+const END: Parameter = time_parameter("endTs", "The time behind the last one.");
 const INTERVAL: Parameter = Parameter {
     name: "interval",
-    shape: Shape::Number(0, MAX_TIME_MS),
-    about: "The length of an interval in milliseconds, with `agg`; 0 or nothing: one interval.",
+    shape: ParameterType::Number(0, MAX_TIME_MS),
+    description: "The length of an interval in milliseconds, with `agg`; 0 or nothing: one interval.",
 };
 const INTERVAL_TYPE: Parameter = Parameter {
     name: "intervalType",
-    shape: Shape::Words(&["MILLISECONDS", "WEEK", "WEEK_ISO", "MONTH", "QUARTER"]),
-    about: "A unit of the calendar in place of `interval`. A `WEEK` begins on Sunday, a `WEEK_ISO` on Monday.",
+    shape: ParameterType::Words(&["MILLISECONDS", "WEEK", "WEEK_ISO", "MONTH", "QUARTER"]),
+    description: "A unit of the calendar in place of `interval`. A `WEEK` begins on Sunday, a `WEEK_ISO` on Monday.",
 };
 const TIME_ZONE: Parameter = Parameter {
     name: "timeZone",
-    shape: Shape::Text,
-    about: "The IANA time zone of the calendar, such as `Europe/Kyiv`; UTC without it.",
+    shape: ParameterType::Text,
+    description: "The IANA time zone of the calendar, such as `Europe/Kyiv`; UTC without it.",
 };
 const AGG: Parameter = Parameter {
     name: "agg",
-    shape: Shape::Words(&["NONE", "AVG", "MIN", "MAX", "SUM", "COUNT"]),
-    about: "What to tell of an interval. `NONE`, which is the default: values as they came.",
+    shape: ParameterType::Words(&["NONE", "AVG", "MIN", "MAX", "SUM", "COUNT"]),
+    description: "What to tell of an interval. `NONE`, which is the default: values as they came.",
 };
 const LIMIT: Parameter = Parameter {
     name: "limit",
-    shape: Shape::Number(1, MAX_ROWS),
-    about: "Values of each key at most, where there is no `agg`; 100 without it.",
+    shape: ParameterType::Number(1, MAX_ROWS),
+    description: "Values of each key at most, where there is no `agg`; 100 without it.",
 };
 const ORDER: Parameter = Parameter {
     name: "orderBy",
-    shape: Shape::Words(&["ASC", "DESC"]),
-    about: "`DESC`: the newest first, which is the default. Intervals are always ascending.",
+    shape: ParameterType::Words(&["ASC", "DESC"]),
+    description: "`DESC`: the newest first, which is the default. Intervals are always ascending.",
 };
 const STRICT: Parameter = Parameter {
     name: "useStrictDataTypes",
-    shape: Shape::Flag,
-    about: "`true`: numbers and bools as they are; otherwise every value is a text.",
+    shape: ParameterType::Flag,
+    description: "`true`: numbers and bools as they are; otherwise every value is a text.",
 };
 
 /// A value of a key.
 #[derive(Serialize, JsonSchema)]
-struct Timed {
+struct TimedValue {
     ts: i64,
     value: Value,
 }
 
-type ByKey = Map<String, Value>;
+type MapByKey = Map<String, Value>;
 
 /// An attribute.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Attribute {
+struct ThingsboardAttribute {
     last_update_ts: u64,
     key: String,
     value: Value,
@@ -77,7 +79,7 @@ struct Attribute {
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     const BASE: &str = "/api/plugins/telemetry/DEVICE/{id}";
-    let one = |path: &str, id: &str, handler: fn(Call) -> Answering| {
+    let one = |path: &str, id: &str, handler: fn(ApiCall) -> ResponseFuture| {
         get(format!("{BASE}/{path}"), id, handler)
             .role(Role::Viewer)
             .tag("telemetry")
@@ -87,54 +89,54 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         one("keys/timeseries", "thingsboardKeys", |call| Box::pin(keys_of(call)))
             .summary("Keys of a device's telemetry, as ThingsBoard has it")
-            .answers::<Vec<String>>(200, "Those that have a value."),
+            .response::<Vec<String>>(200, "Those that have a value."),
         one("values/timeseries", "thingsboardValues", |call| Box::pin(values(call)))
             .summary("A device's telemetry, as ThingsBoard has it")
             .description("Latest values without `startTs` and `endTs`. Intervals of a fixed length begin at `startTs` and have the time of their middle, those of the calendar the time of their beginning.")
             .parameters(&[KEYS, START, END, INTERVAL, INTERVAL_TYPE, TIME_ZONE, AGG, LIMIT, ORDER, STRICT])
-            .answers::<std::collections::BTreeMap<String, Vec<Timed>>>(200, "By key."),
+            .response::<std::collections::BTreeMap<String, Vec<TimedValue>>>(200, "By key."),
         one("values/timeseries/history", "thingsboardHistory", |call| Box::pin(values(call)))
             .summary("A device's telemetry of a time range, as ThingsBoard has it")
             .parameters(&[KEYS, START, END, INTERVAL, INTERVAL_TYPE, TIME_ZONE, AGG, LIMIT, ORDER, STRICT])
-            .answers::<std::collections::BTreeMap<String, Vec<Timed>>>(200, "By key."),
+            .response::<std::collections::BTreeMap<String, Vec<TimedValue>>>(200, "By key."),
         one("keys/attributes", "thingsboardAttributeKeys", |call| Box::pin(attribute_keys(call)))
             .summary("Keys of a device's attributes, as ThingsBoard has it")
-            .answers::<Vec<String>>(200, "Of all scopes."),
+            .response::<Vec<String>>(200, "Of all scopes."),
         one("keys/attributes/{scope}", "thingsboardScopedAttributeKeys", |call| {
             Box::pin(attribute_keys(call))
         })
         .path_parameter("scope", scope)
         .summary("Keys of a device's attributes of a scope, as ThingsBoard has it")
-        .answers::<Vec<String>>(200, "Of this scope."),
+        .response::<Vec<String>>(200, "Of this scope."),
         one("values/attributes", "thingsboardAttributes", |call| Box::pin(attributes(call)))
             .summary("A device's attributes, as ThingsBoard has it")
             .parameters(&[KEYS])
-            .answers::<Vec<Attribute>>(200, "Of all scopes."),
+            .response::<Vec<ThingsboardAttribute>>(200, "Of all scopes."),
         one("values/attributes/{scope}", "thingsboardScopedAttributes", |call| {
             Box::pin(attributes(call))
         })
         .path_parameter("scope", scope)
         .summary("A device's attributes of a scope, as ThingsBoard has it")
         .parameters(&[KEYS])
-        .answers::<Vec<Attribute>>(200, "Of this scope."),
+        .response::<Vec<ThingsboardAttribute>>(200, "Of this scope."),
     ]
 }
 
-type Answering = std::pin::Pin<Box<dyn Future<Output = Outcome> + Send>>;
+type ResponseFuture = std::pin::Pin<Box<dyn Future<Output = ApiResult> + Send>>;
 
-fn keys(call: &Call) -> Option<Vec<String>> {
-    let is_given = call.query.text(KEYS.name).is_some();
-    is_given.then(|| call.query.words(KEYS))
+fn keys(call: &ApiCall) -> Option<Vec<String>> {
+    let is_given = call.query.text_value(KEYS.name).is_some();
+    is_given.then(|| call.query.comma_separated(KEYS))
 }
 
-async fn keys_of(call: Call) -> Outcome {
+async fn keys_of(call: ApiCall) -> ApiResult {
     let device = call.path("id").to_owned();
-    let samples = ask(&call.app, move |tools| tools.latest(&device, None)).await?;
+    let samples = run_blocking(&call.app, move |tools| tools.latest(&device, None)).await?;
     let keys: Vec<_> = samples.into_iter().map(|sample| sample.key).collect();
-    call::ok(keys)
+    call::json_response(keys)
 }
 
-fn shown(value: Value, is_strict: bool) -> Value {
+fn thingsboard_value(value: Value, is_strict: bool) -> Value {
     match value {
         value if is_strict => value,
         Value::Null | Value::String(_) => value,
@@ -143,14 +145,14 @@ fn shown(value: Value, is_strict: bool) -> Value {
 }
 
 /// Values by their keys, as they are told.
-struct Told {
+struct ValuesByKey {
     is_strict: bool,
-    by_key: ByKey,
+    by_key: MapByKey,
 }
 
-impl Told {
-    fn put(&mut self, key: String, ts: i64, value: Value) {
-        let value = json!({"ts": ts, "value": shown(value, self.is_strict)});
+impl ValuesByKey {
+    fn append_value(&mut self, key: String, ts: i64, value: Value) {
+        let value = json!({"ts": ts, "value": thingsboard_value(value, self.is_strict)});
         let values = self.by_key.entry(key);
         if let Value::Array(values) = values.or_insert_with(|| Value::Array(Vec::new())) {
             values.push(value);
@@ -158,37 +160,37 @@ impl Told {
     }
 }
 
-async fn values(call: Call) -> Outcome {
-    let mut told = Told {
-        is_strict: call.query.flag(STRICT).unwrap_or(false),
-        by_key: ByKey::new(),
+async fn values(call: ApiCall) -> ApiResult {
+    let mut told = ValuesByKey {
+        is_strict: call.query.flag_value(STRICT).unwrap_or(false),
+        by_key: MapByKey::new(),
     };
-    if call.query.number(START).is_none() && call.query.number(END).is_none() {
-        put_latest(&call, &mut told).await?;
-        return call::ok(told.by_key);
+    if call.query.number_value(START).is_none() && call.query.number_value(END).is_none() {
+        append_latest(&call, &mut told).await?;
+        return call::json_response(told.by_key);
     }
-    let times = times_of(&call, START, END)?;
-    match call.query.text(AGG.name) {
-        None | Some("NONE") => put_rows(&call, times, &mut told).await?,
-        Some(name) => match Function::named(&name.to_ascii_lowercase()) {
-            Some(function) => put_intervals(&call, times, function, &mut told).await?,
+    let times = time_range_from(&call, START, END)?;
+    match call.query.text_value(AGG.name) {
+        None | Some("NONE") => append_rows(&call, times, &mut told).await?,
+        Some(name) => match IntervalFunction::from_name(&name.to_ascii_lowercase()) {
+            Some(function) => append_intervals(&call, times, function, &mut told).await?,
             None => {
                 let detail = "agg: expected one of NONE, AVG, MIN, MAX, SUM, COUNT.";
-                return Err(Problem::parameter(AGG.name, detail));
+                return Err(ProblemDetails::invalid_parameter(AGG.name, detail));
             }
         },
     }
-    call::ok(told.by_key)
+    call::json_response(told.by_key)
 }
 
-async fn put_latest(call: &Call, told: &mut Told) -> Result<(), Problem> {
+async fn append_latest(call: &ApiCall, told: &mut ValuesByKey) -> Result<(), ProblemDetails> {
     let (device, keys) = (call.path("id").to_owned(), keys(call));
     let wanted = keys.clone();
-    let samples = ask(&call.app, move |tools| {
+    let samples = run_blocking(&call.app, move |tools| {
         tools.latest(&device, wanted.as_deref())
     });
     for sample in samples.await? {
-        told.put(sample.key, sample.ts_ms, sample.value);
+        told.append_value(sample.key, sample.ts_ms, sample.value);
     }
     // A key without a value is told to have none.
     for key in keys.into_iter().flatten() {
@@ -198,20 +200,20 @@ async fn put_latest(call: &Call, told: &mut Told) -> Result<(), Problem> {
     Ok(())
 }
 
-fn is_ascending(call: &Call) -> bool {
-    call.query.text(ORDER.name) == Some("ASC")
+fn is_ascending(call: &ApiCall) -> bool {
+    call.query.text_value(ORDER.name) == Some("ASC")
 }
 
 /// Of each key so many, where [`telemetry`](super::telemetry) has so many times.
-async fn put_rows(
-    call: &Call,
+async fn append_rows(
+    call: &ApiCall,
     (from_ms, to_ms): (i64, i64),
-    told: &mut Told,
-) -> Result<(), Problem> {
+    told: &mut ValuesByKey,
+) -> Result<(), ProblemDetails> {
     let (device, keys) = (call.path("id").to_owned(), keys(call));
-    let limit = call.query.number(LIMIT).unwrap_or(DEFAULT_ROWS) as usize;
+    let limit = call.query.number_value(LIMIT).unwrap_or(DEFAULT_ROWS) as usize;
     let newest_first = !is_ascending(call);
-    let rows = ask(&call.app, move |tools| {
+    let rows = run_blocking(&call.app, move |tools| {
         let keys = match keys {
             Some(keys) => keys,
             None => {
@@ -237,24 +239,24 @@ async fn put_rows(
         Ok(rows)
     });
     for (key, ts_ms, value) in rows.await? {
-        told.put(key, ts_ms, value);
+        told.append_value(key, ts_ms, value);
     }
     Ok(())
 }
 
-async fn put_intervals(
-    call: &Call,
+async fn append_intervals(
+    call: &ApiCall,
     times: (i64, i64),
-    function: Function,
-    told: &mut Told,
-) -> Result<(), Problem> {
+    function: IntervalFunction,
+    told: &mut ValuesByKey,
+) -> Result<(), ProblemDetails> {
     let Some(keys) = keys(call) else {
         let detail = "keys: expected at least one, where agg is given.";
-        return Err(Problem::parameter(KEYS.name, detail));
+        return Err(ProblemDetails::invalid_parameter(KEYS.name, detail));
     };
     let (from_ms, to_ms) = times;
     let interval_ms = interval_ms(call, INTERVAL, times);
-    let unit = match call.query.text(INTERVAL_TYPE.name) {
+    let unit = match call.query.text_value(INTERVAL_TYPE.name) {
         Some("WEEK") => Some(CalendarUnit::WeekFromSunday),
         Some("WEEK_ISO") => Some(CalendarUnit::Week),
         Some("MONTH") => Some(CalendarUnit::Month),
@@ -273,59 +275,62 @@ async fn put_intervals(
         to_ms,
         length: unit.map_or(IntervalLength::Ms(interval_ms), IntervalLength::Calendar),
         origin_ms: Some(from_ms),
-        time_zone: call.query.owned(TIME_ZONE),
+        time_zone: call.query.owned_text(TIME_ZONE),
         functions: vec![function],
         merged: false,
     };
     // Ascending whatever `orderBy` says, as ThingsBoard answers them.
-    for row in ask(&call.app, move |tools| tools.intervals(&query)).await? {
+    for row in run_blocking(&call.app, move |tools| tools.intervals(&query)).await? {
         let value = row.values.into_iter().next();
         if let Some(value) = value.filter(|value| !value.is_null()) {
-            told.put(row.key, row.ts_ms + middle_ms, value);
+            told.append_value(row.key, row.ts_ms + middle_ms, value);
         }
     }
     Ok(())
 }
 
 /// Attributes of the scope in the path, or of all.
-async fn attributes_of(call: &Call) -> Result<Vec<Attribute>, Problem> {
+async fn read_attributes(call: &ApiCall) -> Result<Vec<ThingsboardAttribute>, ProblemDetails> {
     let scopes = match call.path("scope") {
         "" => &["client", "shared", "server"][..],
         "CLIENT_SCOPE" => &["client"],
         "SHARED_SCOPE" => &["shared"],
         "SERVER_SCOPE" => &["server"],
         _ => {
-            return Err(Problem::not_found(
+            return Err(ProblemDetails::not_found(
                 "The scopes are CLIENT_SCOPE, SHARED_SCOPE and SERVER_SCOPE.",
             ));
         }
     };
     let device = call.path("id").to_owned();
-    let found = devices::ask(&call.app, move |tools| {
+    let found = devices::run_blocking(&call.app, move |tools| {
         let mut found = Vec::new();
         for scope in scopes {
             found.extend(tools.attributes(&device, scope)?);
         }
         Ok(found)
     });
-    let found = found.await?.into_iter().map(|mut attribute| Attribute {
-        last_update_ts: attribute["updated_ms"].as_u64().unwrap_or(0),
-        key: attribute["key"].as_str().unwrap_or_default().to_owned(),
-        value: attribute["value"].take(),
-    });
+    let found = found
+        .await?
+        .into_iter()
+        .map(|mut attribute| ThingsboardAttribute {
+            last_update_ts: attribute["updated_ms"].as_u64().unwrap_or(0),
+            key: attribute["key"].as_str().unwrap_or_default().to_owned(),
+            value: attribute["value"].take(),
+        });
     Ok(found.collect())
 }
 
-async fn attribute_keys(call: Call) -> Outcome {
-    let found = attributes_of(&call).await?;
-    call::ok(found.into_iter().map(|found| found.key).collect::<Vec<_>>())
+async fn attribute_keys(call: ApiCall) -> ApiResult {
+    let found = read_attributes(&call).await?;
+    call::json_response(found.into_iter().map(|found| found.key).collect::<Vec<_>>())
 }
 
-async fn attributes(call: Call) -> Outcome {
+async fn attributes(call: ApiCall) -> ApiResult {
     let keys = keys(&call);
-    let mut found = attributes_of(&call).await?;
+    let mut found = read_attributes(&call).await?;
     if let Some(keys) = keys {
         found.retain(|attribute| keys.contains(&attribute.key));
     }
-    call::ok(found)
+    call::json_response(found)
 }

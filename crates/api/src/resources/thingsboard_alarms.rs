@@ -6,32 +6,32 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::alarms::{ask, id_of, no_alarm};
+use super::alarms::{alarm_id, alarm_not_found, run_blocking};
 use super::thingsboard_devices::EntityId;
-use super::thingsboard_pages::{PAGING, PageData, PageNumber};
+use super::thingsboard_paging::{PAGING, PageData, PageNumber};
 use crate::access::Role;
-use crate::alarm_tools::{AlarmProblem, AlarmQuery, AlarmTools};
+use crate::alarm_backend::{AlarmBackend, AlarmBackendError, AlarmQuery};
 use crate::audit;
-use crate::call::{self, Call};
-use crate::endpoint::{Endpoint, Outcome, delete, get, post};
-use crate::parameters::{Parameter, Shape, text, time_ms};
+use crate::call::{self, ApiCall};
+use crate::endpoint::{ApiResult, Endpoint, delete, get, post};
+use crate::query_parameters::{Parameter, ParameterType, text_parameter, time_parameter};
 
 const SEARCH_STATUS: Parameter = Parameter {
     name: "searchStatus",
-    shape: Shape::Words(&["ANY", "ACTIVE", "CLEARED", "ACK", "UNACK"]),
-    about: "Alarms of this kind of state.",
+    shape: ParameterType::Words(&["ANY", "ACTIVE", "CLEARED", "ACK", "UNACK"]),
+    description: "Alarms of this kind of state.",
 };
 const STATUS: Parameter = Parameter {
     name: "status",
-    shape: Shape::Words(&["ACTIVE_UNACK", "ACTIVE_ACK", "CLEARED_UNACK", "CLEARED_ACK"]),
-    about: "Alarms in these states.",
+    shape: ParameterType::Words(&["ACTIVE_UNACK", "ACTIVE_ACK", "CLEARED_UNACK", "CLEARED_ACK"]),
+    description: "Alarms in these states.",
 };
-const START: Parameter = time_ms("startTime", "Raised at or after this time.");
-const END: Parameter = time_ms("endTime", "Raised before this time.");
+const START: Parameter = time_parameter("startTime", "Raised at or after this time.");
+const END: Parameter = time_parameter("endTime", "Raised before this time.");
 const IGNORED: [Parameter; 3] = [
-    text("textSearch", "Ignored."),
-    text("assigneeId", "Ignored: alarms have no assignee."),
-    text(
+    text_parameter("textSearch", "Ignored."),
+    text_parameter("assigneeId", "Ignored: alarms have no assignee."),
+    text_parameter(
         "fetchOriginator",
         "Ignored: the name of the device is always answered.",
     ),
@@ -41,7 +41,7 @@ const IGNORED: [Parameter; 3] = [
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "ThingsboardAlarm")]
-struct Alarm {
+struct ThingsboardAlarm {
     id: EntityId,
     created_time: u64,
     #[serde(rename = "type")]
@@ -83,7 +83,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .parameters(&[SEARCH_STATUS, STATUS, START, END])
             .parameters(&IGNORED)
             .parameters(&PAGING)
-            .answers::<PageData<Alarm>>(200, "A page, the newest first.")
+            .response::<PageData<ThingsboardAlarm>>(200, "A page, the newest first.")
     };
     vec![
         listed(get("/api/alarms", "thingsboardAlarms", list)),
@@ -99,15 +99,15 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ))
         .summary("Read the highest severity of a device, as ThingsBoard does")
         .parameters(&[SEARCH_STATUS, STATUS])
-        .answers::<Option<String>>(200, "The severity, or `null`."),
+        .response::<Option<String>>(200, "The severity, or `null`."),
         one(get("/api/alarm/{id}", "thingsboardAlarm", read))
             .role(Role::Viewer)
             .summary("Read an alarm, as ThingsBoard does")
-            .answers::<Alarm>(200, "The alarm."),
+            .response::<ThingsboardAlarm>(200, "The alarm."),
         one(get("/api/alarm/info/{id}", "thingsboardAlarmInfo", read))
             .role(Role::Viewer)
             .summary("Read an alarm, as ThingsBoard does")
-            .answers::<Alarm>(200, "The alarm."),
+            .response::<ThingsboardAlarm>(200, "The alarm."),
         one(post(
             "/api/alarm/{id}/ack",
             "thingsboardAcknowledgeAlarm",
@@ -115,7 +115,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ))
         .role(Role::Operator)
         .summary("Acknowledge an alarm, as ThingsBoard does")
-        .answers::<Alarm>(200, "The alarm, as it is now."),
+        .response::<ThingsboardAlarm>(200, "The alarm, as it is now."),
         one(post(
             "/api/alarm/{id}/clear",
             "thingsboardClearAlarm",
@@ -123,19 +123,19 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ))
         .role(Role::Operator)
         .summary("Clear an alarm, as ThingsBoard does")
-        .answers::<Alarm>(200, "The alarm, as it is now."),
+        .response::<ThingsboardAlarm>(200, "The alarm, as it is now."),
         one(delete("/api/alarm/{id}", "thingsboardDeleteAlarm", remove))
             .role(Role::Operator)
             .summary("Delete an alarm, as ThingsBoard does")
-            .answers::<bool>(200, "`true`: deleted."),
+            .response::<bool>(200, "`true`: deleted."),
     ]
 }
 
-fn shown(alarm: &Value) -> Alarm {
+fn to_thingsboard(alarm: &Value) -> ThingsboardAlarm {
     let text = |field: &str| alarm[field].as_str().unwrap_or_default().to_owned();
     let number = |field: &str| alarm[field].as_u64().unwrap_or_default();
     let (device, kind, status) = (text("deviceId"), text("type"), text("state"));
-    Alarm {
+    ThingsboardAlarm {
         id: EntityId::new("ALARM", number("id").to_string()),
         created_time: number("raised_ms"),
         name: kind.clone(),
@@ -155,12 +155,12 @@ fn shown(alarm: &Value) -> Alarm {
     }
 }
 
-fn states(call: &Call) -> Vec<String> {
-    let given = call.query.words(STATUS);
+fn requested_states(call: &ApiCall) -> Vec<String> {
+    let given = call.query.comma_separated(STATUS);
     if !given.is_empty() {
         return given;
     }
-    let states: &[&str] = match call.query.text(SEARCH_STATUS.name) {
+    let states: &[&str] = match call.query.text_value(SEARCH_STATUS.name) {
         Some("ACTIVE") => &["ACTIVE_UNACK", "ACTIVE_ACK"],
         Some("CLEARED") => &["CLEARED_UNACK", "CLEARED_ACK"],
         Some("ACK") => &["ACTIVE_ACK", "CLEARED_ACK"],
@@ -170,49 +170,52 @@ fn states(call: &Call) -> Vec<String> {
     states.iter().map(|state| (*state).to_owned()).collect()
 }
 
-fn query(call: &Call) -> AlarmQuery {
+fn alarm_query(call: &ApiCall) -> AlarmQuery {
     AlarmQuery {
         device: Some(call.path("device").to_owned()).filter(|device| !device.is_empty()),
-        states: states(call),
-        from_ms: call.query.number(START),
-        to_ms: call.query.number(END),
+        states: requested_states(call),
+        from_ms: call.query.number_value(START),
+        to_ms: call.query.number_value(END),
         ..AlarmQuery::default()
     }
 }
 
-async fn list(call: Call) -> Outcome {
-    let mut query = query(&call);
-    let page = PageNumber::of(&call);
-    let rows = ask(&call.app, move |tools| {
-        page.read(|before, limit| {
+async fn list(call: ApiCall) -> ApiResult {
+    let mut query = alarm_query(&call);
+    let page = PageNumber::from_call(&call);
+    let rows = run_blocking(&call.app, move |tools| {
+        page.read_page(|before, limit| {
             (query.before, query.limit) = (before, limit);
             let page = tools.list(&query)?;
             Ok((page.rows, page.next))
         })
     });
-    call::ok(page.shown(rows.await?, shown))
+    call::json_response(page.to_page_data(rows.await?, to_thingsboard))
 }
 
 /// From the highest to the lowest.
 const SEVERITIES: [&str; 5] = ["CRITICAL", "MAJOR", "MINOR", "WARNING", "INDETERMINATE"];
 
-async fn highest_severity(call: Call) -> Outcome {
-    let mut query = query(&call);
+async fn highest_severity(call: ApiCall) -> ApiResult {
+    let mut query = alarm_query(&call);
     query.limit = 1;
-    let found = ask(&call.app, move |tools| {
+    let found = run_blocking(&call.app, move |tools| {
         for severity in SEVERITIES {
             query.severities = vec![severity.to_owned()];
-            if has_any(tools, &mut query)? {
+            if has_any_alarm(tools, &mut query)? {
                 return Ok(Some(severity));
             }
         }
         Ok(None)
     });
-    call::ok(found.await?)
+    call::json_response(found.await?)
 }
 
 /// A page may be empty although more follow.
-fn has_any(tools: &dyn AlarmTools, query: &mut AlarmQuery) -> Result<bool, AlarmProblem> {
+fn has_any_alarm(
+    tools: &dyn AlarmBackend,
+    query: &mut AlarmQuery,
+) -> Result<bool, AlarmBackendError> {
     query.before = None;
     loop {
         let page = tools.list(query)?;
@@ -226,47 +229,49 @@ fn has_any(tools: &dyn AlarmTools, query: &mut AlarmQuery) -> Result<bool, Alarm
     }
 }
 
-async fn read(call: Call) -> Outcome {
-    let id = id_of(&call)?;
-    let alarm = ask(&call.app, move |tools| tools.get(id)).await?;
-    call::ok(shown(&alarm.ok_or_else(|| no_alarm(call.path("id")))?))
+async fn read(call: ApiCall) -> ApiResult {
+    let id = alarm_id(&call)?;
+    let alarm = run_blocking(&call.app, move |tools| tools.get(id)).await?;
+    call::json_response(to_thingsboard(
+        &alarm.ok_or_else(|| alarm_not_found(call.path("id")))?,
+    ))
 }
 
-async fn acknowledge(call: Call) -> Outcome {
-    change(call, "alarm.acknowledge", |tools, id, who| {
+async fn acknowledge(call: ApiCall) -> ApiResult {
+    change_state(call, "alarm.acknowledge", |tools, id, who| {
         tools.acknowledge(id, who)
     })
     .await
 }
 
-async fn clear(call: Call) -> Outcome {
-    change(call, "alarm.clear", |tools, id, who| tools.clear(id, who)).await
+async fn clear(call: ApiCall) -> ApiResult {
+    change_state(call, "alarm.clear", |tools, id, who| tools.clear(id, who)).await
 }
 
 /// ThingsBoard answers with the alarm where nothing is left to do.
-async fn change(
-    call: Call,
+async fn change_state(
+    call: ApiCall,
     action: &'static str,
-    change: fn(&dyn AlarmTools, u64, &str) -> Result<Value, AlarmProblem>,
-) -> Outcome {
-    let (id, who) = (id_of(&call)?, call.who.name.clone());
-    let changed = ask(&call.app, move |tools| match change(tools, id, &who) {
-        Err(AlarmProblem::Conflict(detail)) => {
-            let alarm = tools.get(id)?.ok_or(AlarmProblem::NotFound(detail))?;
+    change: fn(&dyn AlarmBackend, u64, &str) -> Result<Value, AlarmBackendError>,
+) -> ApiResult {
+    let (id, who) = (alarm_id(&call)?, call.identity.name.clone());
+    let changed = run_blocking(&call.app, move |tools| match change(tools, id, &who) {
+        Err(AlarmBackendError::Conflict(detail)) => {
+            let alarm = tools.get(id)?.ok_or(AlarmBackendError::NotFound(detail))?;
             Ok((alarm, false))
         }
         outcome => Ok((outcome?, true)),
     });
     let (alarm, is_changed) = changed.await?;
     if is_changed {
-        audit::action(&call, action, Some(call.path("id")), None).await;
+        audit::record_action(&call, action, Some(call.path("id")), None).await;
     }
-    call::ok(shown(&alarm))
+    call::json_response(to_thingsboard(&alarm))
 }
 
-async fn remove(call: Call) -> Outcome {
-    let id = id_of(&call)?;
-    ask(&call.app, move |tools| tools.remove(id)).await?;
-    audit::action(&call, "alarm.delete", Some(call.path("id")), None).await;
+async fn remove(call: ApiCall) -> ApiResult {
+    let id = alarm_id(&call)?;
+    run_blocking(&call.app, move |tools| tools.remove(id)).await?;
+    audit::record_action(&call, "alarm.delete", Some(call.path("id")), None).await;
     Ok((StatusCode::OK, axum::Json(true)).into_response())
 }

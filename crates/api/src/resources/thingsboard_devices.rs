@@ -9,31 +9,31 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::devices::{ask, no_device};
-use super::thingsboard_pages::{PAGING, PageData, PageNumber, is_page_wanted};
+use super::devices::{device_not_found, run_blocking};
+use super::thingsboard_paging::{PAGING, PageData, PageNumber, has_page_parameters};
 use crate::access::Role;
 use crate::audit;
-use crate::call::{self, Call};
-use crate::device_tools::{DeviceProblem, DeviceQuery, DeviceTools};
-use crate::endpoint::{Endpoint, Outcome, delete, get, post};
-use crate::objects::{self, RuledKind};
-use crate::parameters::{Parameter, Shape, text};
-use crate::problem::Problem;
+use crate::call::{self, ApiCall};
+use crate::device_backend::{DeviceBackend, DeviceBackendError, DeviceQuery};
+use crate::endpoint::{ApiResult, Endpoint, delete, get, post};
+use crate::objects::{self, BackendObjectKind};
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{Parameter, ParameterType, text_parameter};
 
-const NAME: Parameter = text(
+const NAME: Parameter = text_parameter(
     "deviceName",
     "The name or the id of a device. Without it, a page of all devices.",
 );
-const TYPE: Parameter = text("type", "Devices of the product with this id.");
-const TEXT: Parameter = text("textSearch", "Devices with this in their id or name.");
-const ACCESS_TOKEN: Parameter = text(
+const TYPE: Parameter = text_parameter("type", "Devices of the product with this id.");
+const TEXT: Parameter = text_parameter("textSearch", "Devices with this in their id or name.");
+const ACCESS_TOKEN: Parameter = text_parameter(
     "accessToken",
     "The token of the new device; without it, one is generated.",
 );
 const ACTIVE: Parameter = Parameter {
     name: "active",
-    shape: Shape::Flag,
-    about: "`true`: devices that are online; `false`: devices that are offline.",
+    shape: ParameterType::Flag,
+    description: "`true`: devices that are online; `false`: devices that are offline.",
 };
 
 /// An id as ThingsBoard writes it.
@@ -58,7 +58,7 @@ impl EntityId {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "ThingsboardDevice")]
-struct Device {
+struct ThingsboardDevice {
     id: EntityId,
     /// Milliseconds since 1970.
     created_time: u64,
@@ -79,7 +79,7 @@ struct Device {
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "ThingsboardDeviceInput")]
-struct DeviceInput {
+struct ThingsboardDeviceInput {
     /// For a device that is there already.
     #[serde(default)]
     id: Option<EntityId>,
@@ -112,7 +112,7 @@ struct CredentialsInput {
 #[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "ThingsboardDeviceWithCredentials")]
 struct DeviceWithCredentials {
-    device: DeviceInput,
+    device: ThingsboardDeviceInput,
     credentials: CredentialsInput,
 }
 
@@ -120,7 +120,7 @@ struct DeviceWithCredentials {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "ThingsboardCredentials")]
-struct Credentials {
+struct ThingsboardCredentials {
     device_id: EntityId,
     credentials_type: &'static str,
     /// A user name or a common name; empty for an access token.
@@ -148,7 +148,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("List devices, as ThingsBoard does")
             .parameters(&filters)
             .parameters(&PAGING)
-            .answers::<PageData<Device>>(200, "A page.")
+            .response::<PageData<ThingsboardDevice>>(200, "A page.")
     };
     vec![
         read(get(
@@ -160,11 +160,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .parameters(&[NAME])
         .parameters(&filters)
         .parameters(&PAGING)
-        .answers::<Value>(
+        .response::<Value>(
             200,
             "The device, or a page as of `/api/tenant/deviceInfos`.",
         )
-        .problem(404, "There is no such device."),
+        .problem_response(404, "There is no such device."),
         read(get(
             "/api/tenant/device",
             "thingsboardDeviceByName",
@@ -172,54 +172,54 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ))
         .summary("Find a device by its name, as ThingsBoard does")
         .parameters(&[NAME])
-        .answers::<Device>(200, "The device.")
-        .problem(404, "There is no such device."),
+        .response::<ThingsboardDevice>(200, "The device.")
+        .problem_response(404, "There is no such device."),
         listed("/api/tenant/deviceInfos", "thingsboardTenantDeviceInfos"),
         listed("/api/deviceInfos/all", "thingsboardDeviceInfos"),
         listed("/api/user/devices", "thingsboardUserDevices"),
         read(get("/api/device/types", "thingsboardDeviceTypes", types))
             .summary("List products, as ThingsBoard does")
-            .answers::<Vec<DeviceType>>(200, "All products that have devices."),
+            .response::<Vec<DeviceType>>(200, "All products that have devices."),
         one(read(get("/api/device/{id}", "thingsboardDevice", by_id)))
             .summary("Read a device, as ThingsBoard does")
-            .answers::<Device>(200, "The device."),
+            .response::<ThingsboardDevice>(200, "The device."),
         one(read(get(
             "/api/device/info/{id}",
             "thingsboardDeviceInfo",
             by_id,
         )))
         .summary("Read a device, as ThingsBoard does")
-        .answers::<Device>(200, "The device."),
+        .response::<ThingsboardDevice>(200, "The device."),
         write(post("/api/device", "thingsboardSaveDevice", save))
             .summary("Create or change a device, as ThingsBoard does")
-            .problem(404, "There is no device with the `id`.")
-            .problem(
+            .problem_response(404, "There is no device with the `id`.")
+            .problem_response(
                 409,
                 "There is a device with this name, or a credential is in use.",
             )
             .parameters(&[ACCESS_TOKEN])
-            .body::<DeviceInput>()
-            .answers::<Device>(200, "The device."),
+            .request_body::<ThingsboardDeviceInput>()
+            .response::<ThingsboardDevice>(200, "The device."),
         write(post(
             "/api/device-with-credentials",
             "thingsboardSaveDeviceWithCredentials",
             save_with_credentials,
         ))
         .summary("Create a device with credentials, as ThingsBoard does")
-        .problem(404, "There is no device with the `id`.")
-        .problem(
+        .problem_response(404, "There is no device with the `id`.")
+        .problem_response(
             409,
             "There is a device with this name, or a credential is in use.",
         )
-        .body::<DeviceWithCredentials>()
-        .answers::<Device>(200, "The device."),
+        .request_body::<DeviceWithCredentials>()
+        .response::<ThingsboardDevice>(200, "The device."),
         one(write(delete(
             "/api/device/{id}",
             "thingsboardDeleteDevice",
             remove,
         )))
         .summary("Delete a device, as ThingsBoard does")
-        .answers_nothing(200, "Deleted."),
+        .empty_response(200, "Deleted."),
         one(write(get(
             "/api/device/{id}/credentials",
             "thingsboardDeviceCredentials",
@@ -229,22 +229,25 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .description(
             "Tokens and passwords are stored as digests and cannot be read; set new ones instead.",
         )
-        .answers::<Credentials>(200, "The first of its credentials, without the secret."),
+        .response::<ThingsboardCredentials>(
+            200,
+            "The first of its credentials, without the secret.",
+        ),
         write(post(
             "/api/device/credentials",
             "thingsboardSetDeviceCredentials",
             set_credentials,
         ))
         .summary("Replace a device's credentials, as ThingsBoard does")
-        .problem(404, "There is no such device.")
-        .problem(409, "A credential is in use.")
-        .body::<CredentialsInput>()
-        .answers::<Credentials>(200, "The new credentials, without the secret."),
+        .problem_response(404, "There is no such device.")
+        .problem_response(409, "A credential is in use.")
+        .request_body::<CredentialsInput>()
+        .response::<ThingsboardCredentials>(200, "The new credentials, without the secret."),
     ]
 }
 
 /// The device with this id, or with the name that its id was made of.
-fn find(tools: &dyn DeviceTools, name: &str) -> Result<Option<Value>, DeviceProblem> {
+fn find(tools: &dyn DeviceBackend, name: &str) -> Result<Option<Value>, DeviceBackendError> {
     if let Some(device) = tools.get(name)? {
         return Ok(Some(device.value));
     }
@@ -253,13 +256,13 @@ fn find(tools: &dyn DeviceTools, name: &str) -> Result<Option<Value>, DeviceProb
     Ok(device.filter(|device| device["name"] == name))
 }
 
-fn shown(device: &Value) -> Device {
+fn to_thingsboard(device: &Value) -> ThingsboardDevice {
     let text = |key: &str| device[key].as_str().unwrap_or_default().to_owned();
     let name = match text("name") {
         name if name.is_empty() => text("id"),
         name => name,
     };
-    Device {
+    ThingsboardDevice {
         id: EntityId::new("DEVICE", text("id")),
         created_time: device["created_at_ms"].as_u64().unwrap_or_default(),
         label: name.clone(),
@@ -271,86 +274,99 @@ fn shown(device: &Value) -> Device {
     }
 }
 
-async fn by_name_or_list(call: Call) -> Outcome {
-    match call.query.text(NAME.name) {
+async fn by_name_or_list(call: ApiCall) -> ApiResult {
+    match call.query.text_value(NAME.name) {
         Some(_) => by_name(call).await,
-        None if is_page_wanted(&call) => list(call).await,
+        None if has_page_parameters(&call) => list(call).await,
         None => {
             let detail = "deviceName: expected the name of a device, or pageSize for a list.";
-            Err(Problem::parameter(NAME.name, detail))
+            Err(ProblemDetails::invalid_parameter(NAME.name, detail))
         }
     }
 }
 
-async fn by_name(call: Call) -> Outcome {
-    let name = call.query.text(NAME.name).ok_or_else(|| {
+async fn by_name(call: ApiCall) -> ApiResult {
+    let name = call.query.text_value(NAME.name).ok_or_else(|| {
         let detail = "deviceName: expected the name of a device.";
-        Problem::parameter(NAME.name, detail)
+        ProblemDetails::invalid_parameter(NAME.name, detail)
     })?;
-    look(&call, name.to_owned()).await
+    device_response(&call, name.to_owned()).await
 }
 
-async fn by_id(call: Call) -> Outcome {
-    look(&call, call.path("id").to_owned()).await
+async fn by_id(call: ApiCall) -> ApiResult {
+    device_response(&call, call.path("id").to_owned()).await
 }
 
-async fn look(call: &Call, name: String) -> Outcome {
+async fn device_response(call: &ApiCall, name: String) -> ApiResult {
     let wanted = name.clone();
-    let device = ask(&call.app, move |tools| find(tools, &wanted)).await?;
-    call::ok(shown(&device.ok_or_else(|| no_device(&name))?))
+    let device = run_blocking(&call.app, move |tools| find(tools, &wanted)).await?;
+    call::json_response(to_thingsboard(
+        &device.ok_or_else(|| device_not_found(&name))?,
+    ))
 }
 
-async fn list(call: Call) -> Outcome {
-    let state = call.query.flag(ACTIVE).map(|is_active| match is_active {
-        true => "online".to_owned(),
-        false => "offline".to_owned(),
-    });
-    let given = |parameter| call.query.owned(parameter).filter(|text| !text.is_empty());
+async fn list(call: ApiCall) -> ApiResult {
+    let state = call
+        .query
+        .flag_value(ACTIVE)
+        .map(|is_active| match is_active {
+            true => "online".to_owned(),
+            false => "offline".to_owned(),
+        });
+    let given = |parameter| {
+        call.query
+            .owned_text(parameter)
+            .filter(|text| !text.is_empty())
+    };
     let mut query = DeviceQuery {
         product: given(TYPE),
         text: given(TEXT),
         state,
         ..DeviceQuery::default()
     };
-    let page = PageNumber::of(&call);
-    let rows = ask(&call.app, move |tools| {
-        page.read(|begin, limit| {
+    let page = PageNumber::from_call(&call);
+    let rows = run_blocking(&call.app, move |tools| {
+        page.read_page(|begin, limit| {
             query.from = begin.and_then(|begin| begin.try_into().ok()).unwrap_or(0);
             query.limit = limit;
             let page = tools.list(&query)?;
             Ok((page.rows, page.next.map(u64::from)))
         })
     });
-    call::ok(page.shown(rows.await?, shown))
+    call::json_response(page.to_page_data(rows.await?, to_thingsboard))
 }
 
-async fn types(call: Call) -> Outcome {
-    let counts = ask(&call.app, |tools| tools.counts()).await?;
+async fn types(call: ApiCall) -> ApiResult {
+    let counts = run_blocking(&call.app, |tools| tools.counts()).await?;
     let products = counts["products"].as_object();
     let types = products.into_iter().flatten().map(|(name, _)| DeviceType {
         name: name.clone(),
         entity_type: "DEVICE",
     });
-    call::ok(types.collect::<Vec<_>>())
+    call::json_response(types.collect::<Vec<_>>())
 }
 
-async fn save(mut call: Call) -> Outcome {
-    let device: DeviceInput = call.json_of_any_type().await?;
-    let token = call.query.owned(ACCESS_TOKEN);
+async fn save(mut call: ApiCall) -> ApiResult {
+    let device: ThingsboardDeviceInput = call.body_json_of_any_type().await?;
+    let token = call.query.owned_text(ACCESS_TOKEN);
     let credentials = token.map(|token| json!([{"type": "token", "token": token}]));
-    write(&call, device, credentials).await
+    save_device(&call, device, credentials).await
 }
 
-async fn save_with_credentials(mut call: Call) -> Outcome {
-    let input: DeviceWithCredentials = call.json_of_any_type().await?;
-    let credentials = json!([credential(&input.credentials)?]);
-    write(&call, input.device, Some(credentials)).await
+async fn save_with_credentials(mut call: ApiCall) -> ApiResult {
+    let input: DeviceWithCredentials = call.body_json_of_any_type().await?;
+    let credentials = json!([to_credential(&input.credentials)?]);
+    save_device(&call, input.device, Some(credentials)).await
 }
 
-async fn write(call: &Call, input: DeviceInput, credentials: Option<Value>) -> Outcome {
+async fn save_device(
+    call: &ApiCall,
+    input: ThingsboardDeviceInput,
+    credentials: Option<Value>,
+) -> ApiResult {
     let name = input.name.trim().to_owned();
     if name.is_empty() {
-        return Err(Problem::field(
+        return Err(ProblemDetails::invalid_field(
             "name",
             "name: expected at least one character.",
         ));
@@ -361,25 +377,25 @@ async fn write(call: &Call, input: DeviceInput, credentials: Option<Value>) -> O
         Some(product) => Some(product_of_type(call, product).await?),
         None => None,
     };
-    let saved = ask(&call.app, move |tools| {
+    let saved = run_blocking(&call.app, move |tools| {
         let id = given.clone().unwrap_or_else(|| tools.id_for_name(&name));
         let current = tools.get(&id)?;
         let mut fields = match (&current, given) {
             (Some(device), Some(_)) => device.value.as_object().cloned().unwrap_or_default(),
             (None, Some(id)) => {
-                return Err(DeviceProblem::NotFound(format!(
+                return Err(DeviceBackendError::NotFound(format!(
                     "There is no device {id:?}."
                 )));
             }
             // ThingsBoard refuses a name that is taken.
             (Some(_), None) => {
-                return Err(DeviceProblem::Conflict(format!(
+                return Err(DeviceBackendError::Conflict(format!(
                     "Device with such name already exists: {name:?} has the id {id:?}."
                 )));
             }
             (None, None) => Map::new(),
         };
-        fields.retain(|field, _| is_written(field));
+        fields.retain(|field, _| is_writable_field(field));
         fields.insert("name".to_owned(), name.into());
         match product {
             Some(product) => fields.insert("product".to_owned(), product.into()),
@@ -397,14 +413,14 @@ async fn write(call: &Call, input: DeviceInput, credentials: Option<Value>) -> O
         true => "device.create",
         false => "device.change",
     };
-    audit::action(call, action, device.value["id"].as_str(), None).await;
-    call::ok(shown(&device.value))
+    audit::record_action(call, action, device.value["id"].as_str(), None).await;
+    call::json_response(to_thingsboard(&device.value))
 }
 
 /// The id of the product for this `type`. Where there is none it is created, as ThingsBoard creates a profile.
-async fn product_of_type(call: &Call, name: String) -> Result<String, Problem> {
+async fn product_of_type(call: &ApiCall, name: String) -> Result<String, ProblemDetails> {
     let wanted = name.clone();
-    let (id, exists) = ask(&call.app, move |tools| {
+    let (id, exists) = run_blocking(&call.app, move |tools| {
         let exists = tools.has_product(&wanted);
         let id = match exists {
             true => wanted,
@@ -417,42 +433,42 @@ async fn product_of_type(call: &Call, name: String) -> Result<String, Problem> {
     // ThingsBoard's word for no type in particular: a product that has to be there.
     if !exists && name != "default" {
         let product = json!({"name": name, "description": "created for devices of this type"});
-        objects::create_if_absent(call, RuledKind::Product, &id, product).await?;
+        objects::create_if_absent(call, BackendObjectKind::Product, &id, product).await?;
     }
     Ok(id)
 }
 
 /// Fields of a device that was read which may be written back.
-fn is_written(field: &str) -> bool {
+fn is_writable_field(field: &str) -> bool {
     matches!(
         field,
         "product" | "name" | "group" | "tags" | "parent" | "enabled" | "gateway"
     )
 }
 
-async fn remove(call: Call) -> Outcome {
+async fn remove(call: ApiCall) -> ApiResult {
     let id = call.path("id").to_owned();
-    match ask(&call.app, move |tools| tools.remove(&id, None)).await? {
+    match run_blocking(&call.app, move |tools| tools.remove(&id, None)).await? {
         true => {
-            audit::action(&call, "device.delete", Some(call.path("id")), None).await;
+            audit::record_action(&call, "device.delete", Some(call.path("id")), None).await;
             Ok(StatusCode::OK.into_response())
         }
-        false => Err(no_device(call.path("id"))),
+        false => Err(device_not_found(call.path("id"))),
     }
 }
 
-async fn credentials(call: Call) -> Outcome {
+async fn credentials(call: ApiCall) -> ApiResult {
     let id = call.path("id").to_owned();
-    let device = ask(&call.app, move |tools| tools.get(&id)).await?;
-    let device = device.ok_or_else(|| no_device(call.path("id")))?;
-    call::ok(shown_credentials(
+    let device = run_blocking(&call.app, move |tools| tools.get(&id)).await?;
+    let device = device.ok_or_else(|| device_not_found(call.path("id")))?;
+    call::json_response(to_thingsboard_credentials(
         call.path("id"),
         &device.value["credentials"][0],
     ))
 }
 
-fn shown_credentials(device: &str, credential: &Value) -> Credentials {
-    Credentials {
+fn to_thingsboard_credentials(device: &str, credential: &Value) -> ThingsboardCredentials {
+    ThingsboardCredentials {
         device_id: EntityId::new("DEVICE", device),
         credentials_type: match credential["type"].as_str() {
             Some("password" | "secure") => "MQTT_BASIC",
@@ -464,7 +480,7 @@ fn shown_credentials(device: &str, credential: &Value) -> Credentials {
 }
 
 /// A credential as the registry takes it.
-fn credential(input: &CredentialsInput) -> Result<Value, Problem> {
+fn to_credential(input: &CredentialsInput) -> Result<Value, ProblemDetails> {
     let kind = input.credentials_type.as_deref().unwrap_or("ACCESS_TOKEN");
     match kind {
         "ACCESS_TOKEN" => Ok(json!({"type": "token", "token": input.credentials_id})),
@@ -477,7 +493,7 @@ fn credential(input: &CredentialsInput) -> Result<Value, Problem> {
                 let detail = format!(
                     "credentialsValue: expected a JSON object with userName and password: {error}."
                 );
-                Problem::field("credentialsValue", detail)
+                ProblemDetails::invalid_field("credentialsValue", detail)
             })?;
             Ok(
                 json!({"type": "password", "username": value["userName"], "password": value["password"]}),
@@ -487,33 +503,33 @@ fn credential(input: &CredentialsInput) -> Result<Value, Problem> {
             let detail = format!(
                 "credentialsType: {other:?} is not supported; expected ACCESS_TOKEN, MQTT_BASIC or X509_CERTIFICATE."
             );
-            Err(Problem::field("credentialsType", detail))
+            Err(ProblemDetails::invalid_field("credentialsType", detail))
         }
     }
 }
 
-async fn set_credentials(mut call: Call) -> Outcome {
-    let input: CredentialsInput = call.json_of_any_type().await?;
+async fn set_credentials(mut call: ApiCall) -> ApiResult {
+    let input: CredentialsInput = call.body_json_of_any_type().await?;
     let Some(id) = input.device_id.as_ref().map(|id| id.id.clone()) else {
-        return Err(Problem::field(
+        return Err(ProblemDetails::invalid_field(
             "deviceId",
             "deviceId: expected the id of a device.",
         ));
     };
-    let credential = credential(&input)?;
+    let credential = to_credential(&input)?;
     let device_id = id.clone();
-    let changed = ask(&call.app, move |tools| {
+    let changed = run_blocking(&call.app, move |tools| {
         let current = tools.get(&id)?;
         let current = current
-            .ok_or_else(|| DeviceProblem::NotFound(format!("There is no device {id:?}.")))?;
+            .ok_or_else(|| DeviceBackendError::NotFound(format!("There is no device {id:?}.")))?;
         let mut fields = current.value.as_object().cloned().unwrap_or_default();
-        fields.retain(|field, _| is_written(field));
+        fields.retain(|field, _| is_writable_field(field));
         fields.insert("credentials".to_owned(), json!([credential]));
         tools.put(&id, fields, Some(current.version))
     });
     let (device, _) = changed.await?;
-    audit::action(&call, "device.change", Some(&device_id), None).await;
-    call::ok(shown_credentials(
+    audit::record_action(&call, "device.change", Some(&device_id), None).await;
+    call::json_response(to_thingsboard_credentials(
         &device_id,
         &device.value["credentials"][0],
     ))

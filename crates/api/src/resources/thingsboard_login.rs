@@ -8,21 +8,24 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::login::{Proved, prove_any};
+use super::login::{VerifiedLogin, verify_credentials};
 use super::thingsboard_devices::EntityId;
-use crate::access::{Hashed, Identity, Login, NoRandomness, Role, holder, now_ms, readable_token};
+use crate::access::{
+    CallerIdentity, LoginRecord, RandomSourceError, Role, SecretHash, find_login_holder, now_ms,
+    readable_token,
+};
 use crate::audit;
-use crate::call::{self, Call};
-use crate::endpoint::{Access, Endpoint, Outcome, get, post};
-use crate::problem::Problem;
+use crate::call::{self, ApiCall};
+use crate::endpoint::{ApiResult, Endpoint, EndpointAccess, get, post};
+use crate::problem_details::ProblemDetails;
 
 /// Tokens of one login that are good at once: programs ask for the next one while they use the one before.
-const KEPT: usize = 2;
+const MAX_TOKENS_PER_LOGIN: usize = 2;
 /// What ThingsBoard writes for no tenant and no customer.
 const NULL_ID: &str = "13814000-1dd2-11b2-8080-808080808080";
 
 #[derive(Deserialize, JsonSchema)]
-struct LoginInput {
+struct ThingsboardLoginInput {
     /// An operator's name, or the id of an API key.
     username: String,
     /// The operator's password, or the key's secret.
@@ -37,7 +40,7 @@ struct RefreshInput {
 
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Pair {
+struct TokenPair {
     /// To be sent as `X-Authorization: Bearer TOKEN`.
     token: String,
     /// For `POST /api/auth/token`.
@@ -48,7 +51,7 @@ struct Pair {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "ThingsboardUser")]
-struct User {
+struct ThingsboardUser {
     id: EntityId,
     tenant_id: EntityId,
     customer_id: EntityId,
@@ -62,89 +65,92 @@ struct User {
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         post("/api/auth/login", "thingsboardLogin", login)
-            .access(Access::Open)
+            .access(EndpointAccess::Open)
             .tag("access")
             .summary("Get a token for a name and a password, as ThingsBoard has it")
             .description(
                 "For operators, and for API keys with their id and secret. After some failed logins of an operator from one address \
                  the answer to these is 429 for a while, whatever the password.",
             )
-            .body::<LoginInput>()
-            .answers::<Pair>(200, "The tokens; they are not shown again.")
-            .problem(401, "There is nobody with this name and password.")
-            .problem(
+            .request_body::<ThingsboardLoginInput>()
+            .response::<TokenPair>(200, "The tokens; they are not shown again.")
+            .problem_response(401, "There is nobody with this name and password.")
+            .problem_response(
                 429,
                 "Too many failed logins for this name from this address, from this address, or for this name.",
             ),
         post("/api/auth/token", "thingsboardToken", refresh)
-            .access(Access::Open)
+            .access(EndpointAccess::Open)
             .tag("access")
             .summary("Get the next token, as ThingsBoard has it")
             .description(
                 "The token before stays good for its time, and so does this refresh token; older ones of the same login end.",
             )
-            .body::<RefreshInput>()
-            .answers::<Pair>(200, "The tokens; they are not shown again.")
-            .problem(401, "The refresh token is unknown or has expired."),
+            .request_body::<RefreshInput>()
+            .response::<TokenPair>(200, "The tokens; they are not shown again.")
+            .problem_response(401, "The refresh token is unknown or has expired."),
         get("/api/auth/user", "thingsboardUser", user)
             .role(Role::Viewer)
             .tag("access")
             .summary("Read who is logged in, as ThingsBoard does")
-            .answers::<User>(200, "The operator or API key of this request."),
+            .response::<ThingsboardUser>(200, "The operator or API key of this request."),
         post("/api/auth/logout", "thingsboardLogout", logout)
             .role(Role::Viewer)
             .tag("access")
             .summary("End a login, as ThingsBoard has it")
-            .answers_nothing(200, "Its tokens are of no use any more.")
-            .problem(409, "This request was not made with a token of a login."),
+            .empty_response(200, "Its tokens are of no use any more.")
+            .problem_response(409, "This request was not made with a token of a login."),
     ]
 }
 
-async fn login(mut call: Call) -> Outcome {
-    let LoginInput { username, password } = call.json().await?;
-    let Some(proved) = prove_any(&call, &username, password).await? else {
-        audit::login(&call, &username, None).await;
-        return Err(Problem::unauthorized(
+async fn login(mut call: ApiCall) -> ApiResult {
+    let ThingsboardLoginInput { username, password } = call.body_json().await?;
+    let Some(proved) = verify_credentials(&call, &username, password).await? else {
+        audit::record_login(&call, &username, None).await;
+        return Err(ProblemDetails::unauthorized(
             "There is no operator with this name and password and no API key with this id and secret, or it is disabled.",
         ));
     };
-    let Proved { login, role } = proved;
-    audit::login(&call, &username, Some(role)).await;
-    call::ok(issue(&call, &login, &username, role)?)
+    let VerifiedLogin { login, role } = proved;
+    audit::record_login(&call, &username, Some(role)).await;
+    call::json_response(issue_tokens(&call, &login, &username, role)?)
 }
 
-async fn refresh(mut call: Call) -> Outcome {
-    let RefreshInput { refresh_token } = call.json().await?;
-    let gatekeeper = &call.app.gatekeeper;
+async fn refresh(mut call: ApiCall) -> ApiResult {
+    let RefreshInput { refresh_token } = call.body_json().await?;
+    let gatekeeper = &call.app.access;
     let stale = || {
-        Problem::unauthorized(
+        ProblemDetails::unauthorized(
             "The refresh token is unknown or has expired; POST /api/auth/login gives a new one.",
         )
     };
-    let hashed = Hashed::of(&refresh_token);
+    let hashed = SecretHash::from_secret(&refresh_token);
     let login = gatekeeper.refresh_tokens.find(&hashed).ok_or_else(stale)?;
-    let Some(Identity { name, role, .. }) = holder(&call.app, &login).await? else {
-        gatekeeper.end(login.family);
+    let Some(CallerIdentity { name, role, .. }) = find_login_holder(&call.app, &login).await?
+    else {
+        gatekeeper.end_login(login.family);
         return Err(stale());
     };
-    let pair = issue(&call, &login, &name, role)?;
-    gatekeeper.tokens.keep_youngest(login.family, KEPT, None);
+    let pair = issue_tokens(&call, &login, &name, role)?;
+    gatekeeper
+        .tokens
+        .retain_youngest(login.family, MAX_TOKENS_PER_LOGIN, None);
     let refresh_tokens = &gatekeeper.refresh_tokens;
     // Who keeps the first one all the time keeps it.
-    refresh_tokens.keep_youngest(login.family, KEPT - 1, Some(&hashed));
-    call::ok(pair)
+    refresh_tokens.retain_youngest(login.family, MAX_TOKENS_PER_LOGIN - 1, Some(&hashed));
+    call::json_response(pair)
 }
 
-async fn logout(call: Call) -> Outcome {
-    let token = call.bearer().map(Hashed::of);
-    let login = token.and_then(|token| call.app.gatekeeper.tokens.revoke(&token));
+async fn logout(call: ApiCall) -> ApiResult {
+    let token = call.bearer().map(SecretHash::from_secret);
+    let login = token.and_then(|token| call.app.access.tokens.revoke(&token));
     let Some(login) = login else {
-        return Err(Problem::conflict(
+        return Err(ProblemDetails::conflict(
             "This request was not made with a token of a login, so there is nothing to end.",
         ));
     };
-    call.app.gatekeeper.end(login.family);
-    audit::action(&call, "logout", None, None).await;
+    call.app.access.end_login(login.family);
+    audit::record_action(&call, "logout", None, None).await;
     Ok(axum::http::StatusCode::OK.into_response())
 }
 
@@ -156,21 +162,26 @@ fn authority(role: Role) -> &'static str {
     }
 }
 
-async fn user(call: Call) -> Outcome {
-    let name = call.who.name.clone();
-    call::ok(User {
+async fn user(call: ApiCall) -> ApiResult {
+    let name = call.identity.name.clone();
+    call::json_response(ThingsboardUser {
         id: EntityId::new("USER", name.clone()),
         tenant_id: EntityId::new("TENANT", NULL_ID),
         customer_id: EntityId::new("CUSTOMER", NULL_ID),
         email: name.clone(),
         name,
-        authority: authority(call.who.role),
+        authority: authority(call.identity.role),
     })
 }
 
 /// Two tokens for a login. They read as JSON Web Tokens, since clients look into them for the time they end.
-fn issue(call: &Call, login: &Login, name: &str, role: Role) -> Result<Pair, Problem> {
-    let gatekeeper = &call.app.gatekeeper;
+fn issue_tokens(
+    call: &ApiCall,
+    login: &LoginRecord,
+    name: &str,
+    role: Role,
+) -> Result<TokenPair, ProblemDetails> {
+    let gatekeeper = &call.app.access;
     let config = call.app.config.get();
     let iat = now_ms() / 1000;
     let make = |lives_s: u32, scopes: &[&str]| {
@@ -178,7 +189,7 @@ fn issue(call: &Call, login: &Login, name: &str, role: Role) -> Result<Pair, Pro
             "iat": iat, "exp": iat + u64::from(lives_s)});
         readable_token(&claims)
     };
-    let unavailable = |error: NoRandomness| Problem::unavailable(format!("{error}."));
+    let unavailable = |error: RandomSourceError| ProblemDetails::unavailable(format!("{error}."));
     let scope = authority(role);
     let token = make(config.token_ttl_s, &[scope]).map_err(unavailable)?;
     let refresh_token =
@@ -187,7 +198,7 @@ fn issue(call: &Call, login: &Login, name: &str, role: Role) -> Result<Pair, Pro
     (gatekeeper.tokens).add(&token, login.clone(), lives(config.token_ttl_s));
     let lives = lives(config.refresh_token_ttl_s);
     (gatekeeper.refresh_tokens).add(&refresh_token, login.clone(), lives);
-    Ok(Pair {
+    Ok(TokenPair {
         token,
         refresh_token,
     })

@@ -6,18 +6,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::command_sending::{Sent, sent};
-use super::commands::{ask, number};
+use super::command_requests::{SentCommand, send_and_wait};
+use super::commands::{command_id, run_blocking};
 use super::thingsboard_devices::EntityId;
-use super::thingsboard_pages::{PAGING, PageData, PageNumber};
+use super::thingsboard_paging::{PAGING, PageData, PageNumber};
 use crate::access::{Role, now_ms};
 use crate::audit;
-use crate::call::{self, Call};
-use crate::command_tools::{CommandQuery, CommandRequest, CommandWish};
-use crate::device_tools::DeviceProblem;
-use crate::endpoint::{Endpoint, Outcome, delete, get, post};
-use crate::parameters::{Parameter, Shape};
-use crate::problem::Problem;
+use crate::call::{self, ApiCall};
+use crate::command_backend::{CommandOperation, CommandQuery, CommandRequest};
+use crate::device_backend::DeviceBackendError;
+use crate::endpoint::{ApiResult, Endpoint, delete, get, post};
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{Parameter, ParameterType};
 
 /// A call as ThingsBoard has it. Other fields are ignored.
 #[derive(Deserialize, JsonSchema)]
@@ -45,7 +45,7 @@ struct RpcInput {
 /// A call that is kept.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct RpcTaken {
+struct PersistentRpcReceipt {
     /// The number of the command.
     rpc_id: String,
 }
@@ -68,23 +68,23 @@ struct PersistentRpc {
 
 /// Which statuses say that the device has not answered, and that it is not connected.
 #[derive(Clone, Copy)]
-struct Statuses {
+struct RpcStatuses {
     timed_out: StatusCode,
     not_connected: StatusCode,
 }
 
-const FIRST_API: Statuses = Statuses {
+const V1_STATUSES: RpcStatuses = RpcStatuses {
     timed_out: StatusCode::REQUEST_TIMEOUT,
     not_connected: StatusCode::CONFLICT,
 };
-const SECOND_API: Statuses = Statuses {
+const V2_STATUSES: RpcStatuses = RpcStatuses {
     timed_out: StatusCode::GATEWAY_TIMEOUT,
     not_connected: StatusCode::GATEWAY_TIMEOUT,
 };
 
 const RPC_STATUS: Parameter = Parameter {
     name: "rpcStatus",
-    shape: Shape::Words(&[
+    shape: ParameterType::Words(&[
         "QUEUED",
         "SENT",
         "DELIVERED",
@@ -94,22 +94,22 @@ const RPC_STATUS: Parameter = Parameter {
         "EXPIRED",
         "DELETED",
     ]),
-    about: "Calls in these states.",
+    description: "Calls in these states.",
 };
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     let first = |endpoint: Endpoint| {
-        call_of_device(endpoint)
-            .problem(408, "The device has not answered in time.")
-            .problem(
+        with_call_documentation(endpoint)
+            .problem_response(408, "The device has not answered in time.")
+            .problem_response(
                 409,
                 "The device is not connected, or too many commands are open.",
             )
     };
     let second = |endpoint: Endpoint| {
-        call_of_device(endpoint)
-            .problem(409, "Too many commands are open, or too many callers wait.")
-            .problem(
+        with_call_documentation(endpoint)
+            .problem_response(409, "Too many commands are open, or too many callers wait.")
+            .problem_response(
                 504,
                 "The device is not connected, or has not answered in time.",
             )
@@ -120,30 +120,30 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .path_parameter("id", "The number of the command.")
     };
     vec![
-        one_way(first(post(
+        one_way_endpoint(first(post(
             "/api/plugins/rpc/oneway/{id}",
             "sendOneWayRpc",
-            |call| rpc(call, true, FIRST_API),
+            |call| send_rpc(call, true, V1_STATUSES),
         ))),
-        two_way(first(post(
+        two_way_endpoint(first(post(
             "/api/plugins/rpc/twoway/{id}",
             "sendTwoWayRpc",
-            |call| rpc(call, false, FIRST_API),
+            |call| send_rpc(call, false, V1_STATUSES),
         ))),
-        one_way(second(post(
+        one_way_endpoint(second(post(
             "/api/rpc/oneway/{id}",
             "sendOneWayRpcV2",
-            |call| rpc(call, true, SECOND_API),
+            |call| send_rpc(call, true, V2_STATUSES),
         ))),
-        two_way(second(post(
+        two_way_endpoint(second(post(
             "/api/rpc/twoway/{id}",
             "sendTwoWayRpcV2",
-            |call| rpc(call, false, SECOND_API),
+            |call| send_rpc(call, false, V2_STATUSES),
         ))),
         persistent(get("/api/rpc/persistent/{id}", "getPersistentRpc", read))
             .role(Role::Viewer)
             .summary("Read a call that was kept, as ThingsBoard does")
-            .answers::<PersistentRpc>(200, "The call."),
+            .response::<PersistentRpc>(200, "The call."),
         persistent(delete(
             "/api/rpc/persistent/{id}",
             "deletePersistentRpc",
@@ -151,7 +151,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ))
         .role(Role::Operator)
         .summary("Cancel a call that was kept, as ThingsBoard does")
-        .answers_nothing(200, "It is cancelled, or had ended already."),
+        .empty_response(200, "It is cancelled, or had ended already."),
         get("/api/rpc/persistent/device/{id}", "listPersistentRpc", list)
             .role(Role::Viewer)
             .tag("commands")
@@ -159,41 +159,44 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("List the calls of a device, as ThingsBoard does")
             .parameters(&[RPC_STATUS])
             .parameters(&PAGING)
-            .answers::<PageData<PersistentRpc>>(200, "A page, the newest first."),
+            .response::<PageData<PersistentRpc>>(200, "A page, the newest first."),
     ]
 }
 
-fn one_way(endpoint: Endpoint) -> Endpoint {
+fn one_way_endpoint(endpoint: Endpoint) -> Endpoint {
     endpoint
         .summary("Send a command to a device, as ThingsBoard does")
         .description(
             "Answered when the device has it. With `persistent` it is answered at once with `rpcId`, and kept for the device.",
         )
-        .answers::<RpcTaken>(200, "The device has it (no body), or `persistent`: it is kept.")
+        .response::<PersistentRpcReceipt>(200, "The device has it (no body), or `persistent`: it is kept.")
 }
 
-fn two_way(endpoint: Endpoint) -> Endpoint {
+fn two_way_endpoint(endpoint: Endpoint) -> Endpoint {
     endpoint
         .summary("Call a device, as ThingsBoard does")
         .description(
             "Answered with what the device answers. With `persistent` it is answered at once with `rpcId`, and kept for the \
              device.",
         )
-        .answers::<Value>(200, "What the device answered, or `persistent`: `rpcId`.")
+        .response::<Value>(200, "What the device answered, or `persistent`: `rpcId`.")
 }
 
-fn call_of_device(endpoint: Endpoint) -> Endpoint {
+fn with_call_documentation(endpoint: Endpoint) -> Endpoint {
     endpoint
         .role(Role::Operator)
         .tag("commands")
         .path_parameter("id", "The device's id, percent-encoded.")
-        .body::<RpcInput>()
+        .request_body::<RpcInput>()
 }
 
-async fn rpc(mut call: Call, one_way: bool, statuses: Statuses) -> Outcome {
-    let input: RpcInput = call.json_of_any_type().await?;
+async fn send_rpc(mut call: ApiCall, one_way: bool, statuses: RpcStatuses) -> ApiResult {
+    let input: RpcInput = call.body_json_of_any_type().await?;
     if input.timeout == Some(0) {
-        return Err(Problem::field("timeout", "timeout: expected at least 1."));
+        return Err(ProblemDetails::invalid_field(
+            "timeout",
+            "timeout: expected at least 1.",
+        ));
     }
     let now_ms = now_ms();
     let kept_ms = input
@@ -201,7 +204,7 @@ async fn rpc(mut call: Call, one_way: bool, statuses: Statuses) -> Outcome {
         .map(|at_ms| at_ms.saturating_sub(now_ms));
     let request = CommandRequest {
         device: call.path("id").to_owned(),
-        wish: CommandWish::Call {
+        operation: CommandOperation::Call {
             method: input.method,
             params: input.params,
         },
@@ -212,28 +215,30 @@ async fn rpc(mut call: Call, one_way: bool, statuses: Statuses) -> Outcome {
             false => Some(0),
         },
         retries: input.retries.unwrap_or_default(),
-        by: call.who.name.clone(),
+        requested_by: call.identity.name.clone(),
         waits: !input.persistent,
     };
-    let Sent { id, ended, .. } = sent(&call, request).await?;
+    let SentCommand { id, ended, .. } = send_and_wait(&call, request).await?;
     if input.persistent {
-        return call::ok(RpcTaken {
+        return call::json_response(PersistentRpcReceipt {
             rpc_id: id.to_string(),
         });
     }
     let state = ended.as_ref().and_then(|ended| ended["state"].as_str());
     match (state, ended.as_ref()) {
         (Some("success"), Some(_)) if one_way => Ok(StatusCode::OK.into_response()),
-        (Some("success" | "failed"), Some(ended)) => call::ok(&ended["result"]),
+        (Some("success" | "failed"), Some(ended)) => call::json_response(&ended["result"]),
         (state, _) => {
-            let who = call.who.name.clone();
+            let who = call.identity.name.clone();
             // It may have ended by itself.
-            let _ = ask(&call.app, move |tools| tools.cancel(id, &who)).await;
+            let _ = run_blocking(&call.app, move |tools| tools.cancel(id, &who)).await;
             Err(match state {
                 Some("expired") => {
-                    Problem::new(statuses.not_connected, "The device is not connected.")
+                    ProblemDetails::new(statuses.not_connected, "The device is not connected.")
                 }
-                _ => Problem::new(statuses.timed_out, "The device has not answered in time."),
+                _ => {
+                    ProblemDetails::new(statuses.timed_out, "The device has not answered in time.")
+                }
             })
         }
     }
@@ -251,7 +256,7 @@ const STATES: [(&str, &str); 8] = [
     ("cancelled", "DELETED"),
 ];
 
-fn shown(command: &Value) -> PersistentRpc {
+fn to_thingsboard(command: &Value) -> PersistentRpc {
     let number = |field: &str| command[field].as_u64().unwrap_or_default();
     let state = command["state"].as_str().unwrap_or_default();
     let device = command["device"].as_str().unwrap_or_default();
@@ -269,39 +274,40 @@ fn shown(command: &Value) -> PersistentRpc {
     }
 }
 
-async fn read(call: Call) -> Outcome {
-    let id = number(&call)?;
-    let command = ask(&call.app, move |tools| tools.get(id)).await?;
-    let command = command.ok_or_else(|| Problem::not_found(format!("There is no command {id}.")));
-    call::ok(shown(&command?))
+async fn read(call: ApiCall) -> ApiResult {
+    let id = command_id(&call)?;
+    let command = run_blocking(&call.app, move |tools| tools.get(id)).await?;
+    let command =
+        command.ok_or_else(|| ProblemDetails::not_found(format!("There is no command {id}.")));
+    call::json_response(to_thingsboard(&command?))
 }
 
-async fn cancel(call: Call) -> Outcome {
-    let (id, who) = (number(&call)?, call.who.name.clone());
-    let cancelled = ask(&call.app, move |tools| match tools.cancel(id, &who) {
+async fn cancel(call: ApiCall) -> ApiResult {
+    let (id, who) = (command_id(&call)?, call.identity.name.clone());
+    let cancelled = run_blocking(&call.app, move |tools| match tools.cancel(id, &who) {
         // It has ended.
-        Err(DeviceProblem::Conflict(_)) => Ok(None),
+        Err(DeviceBackendError::Conflict(_)) => Ok(None),
         outcome => outcome.map(Some),
     });
     if let Some(command) = cancelled.await? {
         let device = command["device"].as_str();
         let after = json!({"command": id});
-        audit::action(&call, "command.cancel", device, Some(after)).await;
+        audit::record_action(&call, "command.cancel", device, Some(after)).await;
     }
     Ok(StatusCode::OK.into_response())
 }
 
-async fn list(call: Call) -> Outcome {
-    let states = call.query.words(RPC_STATUS);
+async fn list(call: ApiCall) -> ApiResult {
+    let states = call.query.comma_separated(RPC_STATUS);
     let states: Vec<_> = STATES
         .iter()
         .filter(|(_, theirs)| states.iter().any(|state| state == theirs))
         .map(|(own, _)| (*own).to_owned())
         .collect();
     let device = call.path("id").to_owned();
-    let page = PageNumber::of(&call);
-    let rows = ask(&call.app, move |tools| {
-        page.read(|before, limit| {
+    let page = PageNumber::from_call(&call);
+    let rows = run_blocking(&call.app, move |tools| {
+        page.read_page(|before, limit| {
             let query = CommandQuery {
                 device: Some(device.clone()),
                 states: states.clone(),
@@ -312,5 +318,5 @@ async fn list(call: Call) -> Outcome {
             Ok((page.rows, page.next))
         })
     });
-    call::ok(page.shown(rows.await?, shown))
+    call::json_response(page.to_page_data(rows.await?, to_thingsboard))
 }

@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 use tokio::sync::{broadcast::error::RecvError, mpsc};
 
 use super::devices;
-use super::telemetry_question::ask;
-use crate::app::App;
-use crate::parameters::MAX_TIME_MS;
-use crate::problem::Problem;
-use crate::telemetry_tools::{
-    Function, IntervalLength, IntervalQuery, LiveItem, RowQuery, TelemetryProblem, TelemetryTools,
+use super::telemetry_query::run_blocking;
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::MAX_TIME_MS;
+use crate::state::ApiState;
+use crate::telemetry_backend::{
+    IntervalFunction, IntervalLength, IntervalQuery, LiveTelemetryItem, RowQuery, TelemetryBackend,
+    TelemetryBackendError,
 };
 
 /// Values of each key in one answer, unless the client asks for fewer.
@@ -100,7 +101,7 @@ enum History {
         to_ms: i64,
         limit: usize,
         /// The function and the length of an interval.
-        intervals: Option<(Function, i64)>,
+        intervals: Option<(IntervalFunction, i64)>,
     },
 }
 
@@ -218,7 +219,7 @@ impl Subscription {
     }
 
     /// Sends what there is and then what comes, until nobody takes it any more.
-    pub(super) async fn run(self, app: Arc<App>, out: mpsc::Sender<String>) {
+    pub(super) async fn run(self, app: Arc<ApiState>, out: mpsc::Sender<String>) {
         let worked = match &self.wanted {
             Wanted::Telemetry(history) => self.follow_telemetry(history, &app, &out).await,
             Wanted::History(history) => self.send_telemetry(history, &app, &out).await,
@@ -237,11 +238,11 @@ impl Subscription {
     async fn send_telemetry(
         &self,
         history: &History,
-        app: &Arc<App>,
+        app: &Arc<ApiState>,
         out: &mpsc::Sender<String>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ProblemDetails> {
         let (device, keys, history) = (self.device.clone(), self.keys.clone(), history.clone());
-        let values = ask(app, move |tools| history.read(tools, &device, keys)).await?;
+        let values = run_blocking(app, move |tools| history.read(tools, &device, keys)).await?;
         let _ = out.send(answer(self.id, values)).await;
         Ok(())
     }
@@ -249,17 +250,19 @@ impl Subscription {
     async fn follow_telemetry(
         &self,
         history: &History,
-        app: &Arc<App>,
+        app: &Arc<ApiState>,
         out: &mpsc::Sender<String>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ProblemDetails> {
         // Watched before it is read, so that nothing is missed between.
         let (device, keys) = (self.device.clone(), self.keys.clone());
-        let rows = ask(app, move |tools| tools.watch(&[device], keys.as_deref()));
+        let rows = run_blocking(app, move |tools| {
+            tools.subscribe(&[device], keys.as_deref())
+        });
         let mut rows = rows.await?;
         self.send_telemetry(history, app, out).await?;
         while let Some(item) = rows.next().await {
             match item {
-                LiveItem::Row { ts_ms, values, .. } => {
+                LiveTelemetryItem::Row { ts_ms, values, .. } => {
                     let values = values.into_iter();
                     let values = values.map(|(key, value)| (key, vec![(ts_ms, value)]));
                     if out.send(answer(self.id, values.collect())).await.is_err() {
@@ -267,7 +270,9 @@ impl Subscription {
                     }
                 }
                 // It was too slow: the latest values are what it needs.
-                LiveItem::Lost(_) => self.send_telemetry(&History::Latest, app, out).await?,
+                LiveTelemetryItem::Lost(_) => {
+                    self.send_telemetry(&History::Latest, app, out).await?
+                }
             }
         }
         Ok(())
@@ -276,11 +281,11 @@ impl Subscription {
     async fn send_attributes(
         &self,
         scopes: &'static [&'static str],
-        app: &App,
+        app: &ApiState,
         out: &mpsc::Sender<String>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ProblemDetails> {
         let device = self.device.clone();
-        let found = devices::ask(app, move |tools| {
+        let found = devices::run_blocking(app, move |tools| {
             let mut found = Vec::new();
             for scope in scopes {
                 found.extend(tools.attributes(&device, scope)?);
@@ -300,10 +305,10 @@ impl Subscription {
     async fn follow_attributes(
         &self,
         scopes: &'static [&'static str],
-        app: &App,
+        app: &ApiState,
         out: &mpsc::Sender<String>,
-    ) -> Result<(), Problem> {
-        let mut news = app.device_tools.attribute_news();
+    ) -> Result<(), ProblemDetails> {
+        let mut news = app.device_backend.attribute_news();
         self.send_attributes(scopes, app, out).await?;
         loop {
             let change = match news.recv().await {
@@ -349,9 +354,10 @@ fn history(command: &Command, to_ms: i64) -> Result<History, String> {
     let intervals = match command.agg.as_deref() {
         None | Some("" | "NONE") => None,
         Some(name) => {
-            let function = Function::named(&name.to_ascii_lowercase()).ok_or_else(|| {
-                format!("agg: {name:?} is unknown; expected NONE, AVG, MIN, MAX, SUM or COUNT.")
-            })?;
+            let function =
+                IntervalFunction::from_name(&name.to_ascii_lowercase()).ok_or_else(|| {
+                    format!("agg: {name:?} is unknown; expected NONE, AVG, MIN, MAX, SUM or COUNT.")
+                })?;
             let length_ms = match command.interval {
                 given if given > 0 => given,
                 _ => (to_ms - from_ms).max(1),
@@ -373,10 +379,10 @@ fn history(command: &Command, to_ms: i64) -> Result<History, String> {
 impl History {
     fn read(
         &self,
-        tools: &dyn TelemetryTools,
+        tools: &dyn TelemetryBackend,
         device: &str,
         keys: Option<Vec<String>>,
-    ) -> Result<Values, TelemetryProblem> {
+    ) -> Result<Values, TelemetryBackendError> {
         let mut values = Values::new();
         let mut put = |key: String, ts_ms, value| {
             let of_key: &mut Vec<_> = values.entry(key).or_default();

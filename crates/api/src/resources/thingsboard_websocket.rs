@@ -15,16 +15,16 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 use ws::{Decoder, Opcode};
 
-use super::listener::Listener;
+use super::stream_connection::StreamConnection;
 use super::thingsboard_subscriptions::{BAD_REQUEST, Request, Subscription, refusal};
 use super::websocket::{self, READ_BUFFER_BYTES, Socket};
-use crate::access::{self, Proof, Role};
-use crate::app::App;
-use crate::call::Call;
-use crate::connections::{ConnectionPlace, LastingKind, LastingPlace};
-use crate::endpoint::{Access, Endpoint, Outcome, get};
-use crate::parameters::{Parameter, text};
-use crate::problem::Problem;
+use crate::access::{self, AuthenticationMethod, Role};
+use crate::call::ApiCall;
+use crate::connection_tracker::{ConnectionPermit, LongRequestKind, LongRequestPermit};
+use crate::endpoint::{ApiResult, Endpoint, EndpointAccess, get};
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{Parameter, text_parameter};
+use crate::state::ApiState;
 
 /// A client that has not logged in within this time is sent away.
 const LOGIN_WITHIN: Duration = Duration::from_secs(10);
@@ -33,22 +33,22 @@ const MAX_SUBSCRIPTIONS: usize = 256;
 /// Answers that wait for one connection; subscriptions wait for room.
 const MAX_WAITING: usize = 64;
 
-const TOKEN: Parameter = text(
+const TOKEN: Parameter = text_parameter(
     "token",
     "The token of a login, for clients that do not send it as `authCmd`.",
 );
-const ACCESS: Access = Access::Role(Role::Viewer);
+const ACCESS: EndpointAccess = EndpointAccess::Role(Role::Viewer);
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     let socket = |path: &str, id: &str| {
         get(path, id, open)
-            .access(Access::Open)
+            .access(EndpointAccess::Open)
             .tag("telemetry")
             .summary("Subscribe to devices, as ThingsBoard does")
             .parameters(&[TOKEN])
-            .answers_nothing(101, "A WebSocket.")
-            .problem(400, "The request does not ask for a WebSocket.")
-            .problem(429, "Too many streams are open.")
+            .empty_response(101, "A WebSocket.")
+            .problem_response(400, "The request does not ask for a WebSocket.")
+            .problem_response(429, "Too many streams are open.")
     };
     vec![
         socket("/api/ws", "thingsboardWebSocket").description(
@@ -62,24 +62,25 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-async fn open(mut call: Call) -> Outcome {
-    if !websocket::is_asked_for(call.headers()) {
-        return Err(Problem::bad_request(
+async fn open(mut call: ApiCall) -> ApiResult {
+    if !websocket::is_upgrade_requested(call.headers()) {
+        return Err(ProblemDetails::bad_request(
             "This is a WebSocket; the request needs Upgrade: websocket.",
         ));
     }
-    let connection = call.parts.extensions.get::<Arc<ConnectionPlace>>();
+    let connection = call.parts.extensions.get::<Arc<ConnectionPermit>>();
     let number = connection.map(|place| place.number);
     // Until it has logged in, the connection counts for its address.
-    let place = call.last(LastingKind::EventStream, call.from.to_string())?;
+    let place =
+        call.begin_long_request(LongRequestKind::EventStream, call.client_ip.to_string())?;
     let mut headers = call.headers().clone();
-    if let Some(token) = call.query.text(TOKEN.name) {
+    if let Some(token) = call.query.text_value(TOKEN.name) {
         show_token(&mut headers, token);
     }
     let newcomer = Newcomer {
         app: call.app.clone(),
         headers,
-        from: call.from,
+        from: call.client_ip,
         revocations: call.revocations.clone(),
         number,
         place,
@@ -100,17 +101,17 @@ fn show_token(headers: &mut HeaderMap, token: &str) {
 
 /// Who has not logged in.
 struct Newcomer {
-    app: Arc<App>,
+    app: Arc<ApiState>,
     headers: HeaderMap,
     from: IpAddr,
     revocations: watch::Receiver<u64>,
     number: Option<u64>,
-    place: LastingPlace,
+    place: LongRequestPermit,
 }
 
 impl Newcomer {
     /// Checks the token of the first message, or the credentials of the request.
-    async fn log_in(self, token: Option<&str>) -> Result<Listener, Problem> {
+    async fn log_in(self, token: Option<&str>) -> Result<StreamConnection, ProblemDetails> {
         let Self {
             app,
             mut headers,
@@ -122,17 +123,27 @@ impl Newcomer {
         if let Some(token) = token {
             show_token(&mut headers, token);
         }
-        let who = access::admit(&app, ACCESS, &headers, from).await?;
+        let who = access::authorize(&app, ACCESS, &headers, from).await?;
         // A web page of another origin can open a WebSocket: nobody is let in for the address alone.
-        if matches!(who.proof, Proof::Anonymous | Proof::Nothing) {
-            return Err(Problem::unauthorized(
+        if matches!(
+            who.proof,
+            AuthenticationMethod::Anonymous | AuthenticationMethod::Nothing
+        ) {
+            return Err(ProblemDetails::unauthorized(
                 "The first message needs authCmd with the token of a login.",
             ));
         }
-        let own = (app.connections).last(number, LastingKind::EventStream, who.name)?;
+        let own =
+            (app.connections).begin_long_request(number, LongRequestKind::EventStream, who.name)?;
         drop(place);
         let shown = (ACCESS, headers);
-        Ok(Listener::of_login(app, shown, from, revocations, own))
+        Ok(StreamConnection::of_login(
+            app,
+            shown,
+            from,
+            revocations,
+            own,
+        ))
     }
 }
 
@@ -149,7 +160,7 @@ impl Messages {
     fn take(&mut self, out: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
         let mut whole = Vec::new();
         let partial = &mut self.partial;
-        let goes_on = websocket::hear(
+        let goes_on = websocket::handle_incoming(
             &mut self.decoder,
             &mut self.incoming,
             out,
@@ -178,10 +189,10 @@ async fn serve(mut socket: Socket, newcomer: Newcomer) -> io::Result<()> {
         out.clear();
         tokio::select! {
             () = sleep_until(until) => {
-                return close(&mut socket, ws::close::POLICY_VIOLATION, "log in with authCmd").await;
+                return close(&mut socket, ws::close_codes::POLICY_VIOLATION, "log in with authCmd").await;
             }
             () = async { drop(stopping.wait_for(|stopping| *stopping).await) } => {
-                return close(&mut socket, ws::close::GOING_AWAY, "").await;
+                return close(&mut socket, ws::close_codes::GOING_AWAY, "").await;
             }
             read = socket.read_buf(&mut messages.incoming) => if read? == 0 {
                 return Ok(());
@@ -197,14 +208,19 @@ async fn serve(mut socket: Socket, newcomer: Newcomer) -> io::Result<()> {
         Ok(request) => request.auth_cmd,
         Err(error) => {
             let reason = format!("expected JSON with authCmd: {error}");
-            return close(&mut socket, ws::close::POLICY_VIOLATION, &reason).await;
+            return close(&mut socket, ws::close_codes::POLICY_VIOLATION, &reason).await;
         }
     };
     let token = login.as_ref().map(|login| login.token.as_str());
     let listener = match newcomer.log_in(token).await {
         Ok(listener) => listener,
         Err(problem) => {
-            return close(&mut socket, ws::close::POLICY_VIOLATION, &problem.detail).await;
+            return close(
+                &mut socket,
+                ws::close_codes::POLICY_VIOLATION,
+                &problem.detail,
+            )
+            .await;
         }
     };
     websocket::write(&mut socket, &out).await?;
@@ -220,7 +236,7 @@ async fn serve(mut socket: Socket, newcomer: Newcomer) -> io::Result<()> {
 async fn follow(
     mut socket: Socket,
     mut messages: Messages,
-    mut listener: Listener,
+    mut listener: StreamConnection,
     mut subscriptions: Subscriptions,
 ) -> io::Result<()> {
     let mut out = Vec::new();
@@ -228,13 +244,13 @@ async fn follow(
         out.clear();
         tokio::select! {
             biased;
-            silence = listener.silence() => {
+            silence = listener.wait_for_keep_alive() => {
                 if silence.is_none() {
-                    return close(&mut socket, ws::close::GOING_AWAY, "").await;
+                    return close(&mut socket, ws::close_codes::GOING_AWAY, "").await;
                 }
-                if listener.keep_alive().await.is_none() {
+                if listener.check_and_keep_alive().await.is_none() {
                     let why = "the login has ended";
-                    return close(&mut socket, ws::close::POLICY_VIOLATION, why).await;
+                    return close(&mut socket, ws::close_codes::POLICY_VIOLATION, why).await;
                 }
                 ws::encode_frame(Opcode::Ping, b"", None, &mut out);
             }
@@ -266,7 +282,7 @@ fn frames(answers: Vec<String>) -> Vec<u8> {
 }
 
 async fn close(socket: &mut Socket, code: u16, reason: &str) -> io::Result<()> {
-    let mut end = reason.len().min(ws::close::MAX_REASON_BYTES);
+    let mut end = reason.len().min(ws::close_codes::MAX_REASON_BYTES);
     while !reason.is_char_boundary(end) {
         end -= 1;
     }
@@ -277,14 +293,14 @@ async fn close(socket: &mut Socket, code: u16, reason: &str) -> io::Result<()> {
 
 /// Subscriptions of one connection; their tasks end with it.
 struct Subscriptions {
-    app: Arc<App>,
+    app: Arc<ApiState>,
     tasks: HashMap<i64, AbortHandle>,
     sender: mpsc::Sender<String>,
     answers: mpsc::Receiver<String>,
 }
 
 impl Subscriptions {
-    fn new(app: Arc<App>) -> Self {
+    fn new(app: Arc<ApiState>) -> Self {
         let (sender, answers) = mpsc::channel(MAX_WAITING);
         Self {
             app,

@@ -5,32 +5,32 @@ use axum::response::IntoResponse as _;
 use schemars::JsonSchema;
 use serde_json::{Map, Value};
 
-use super::devices::{ask, fields_of};
-use super::telemetry_question::{self, KEYS};
+use super::devices::{fields_of, run_blocking};
+use super::telemetry_query::{self, KEYS};
 use crate::access::Role;
 use crate::audit;
-use crate::call::{self, Call};
-use crate::device_door::DoorProblem;
-use crate::endpoint::{Endpoint, Outcome, delete, post};
-use crate::parameters::{MAX_TIME_MS, Parameter, Shape, time_ms};
-use crate::problem::Problem;
+use crate::call::{self, ApiCall};
+use crate::device_http_backend::DeviceHttpError;
+use crate::endpoint::{ApiResult, Endpoint, delete, post};
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{MAX_TIME_MS, Parameter, ParameterType, time_parameter};
 
 const ALL_DATA: Parameter = Parameter {
     name: "deleteAllDataForKeys",
-    shape: Shape::Flag,
-    about: "`true`: all values of the keys, whatever their time.",
+    shape: ParameterType::Flag,
+    description: "`true`: all values of the keys, whatever their time.",
 };
-const START: Parameter = time_ms("startTs", "The time of the first value that is deleted.");
-const END: Parameter = time_ms("endTs", "The time behind the last value that is deleted.");
+const START: Parameter = time_parameter("startTs", "The time of the first value that is deleted.");
+const END: Parameter = time_parameter("endTs", "The time behind the last value that is deleted.");
 const REWRITE_LATEST: Parameter = Parameter {
     name: "rewriteLatestIfDeleted",
-    shape: Shape::Flag,
-    about: "Ignored: the latest value is always one that is stored.",
+    shape: ParameterType::Flag,
+    description: "Ignored: the latest value is always one that is stored.",
 };
 const DELETE_LATEST: Parameter = Parameter {
     name: "deleteLatest",
-    shape: Shape::Flag,
-    about: "Ignored, as `rewriteLatestIfDeleted`.",
+    shape: ParameterType::Flag,
+    description: "Ignored, as `rewriteLatestIfDeleted`.",
 };
 
 /// `{"key": value}`, `{"ts": ms, "values": {..}}`, or an array of both.
@@ -51,8 +51,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("devices")
             .path_parameter("scope", "`SERVER_SCOPE` or `SHARED_SCOPE`.")
             .summary("Set attributes of a device, as ThingsBoard does")
-            .body::<Map<String, Value>>()
-            .answers_nothing(200, "Set.")
+            .request_body::<Map<String, Value>>()
+            .empty_response(200, "Set.")
     };
     let removal = |path: &str, id: &str| {
         of_device(delete(format!("{BASE}/{path}"), id, delete_attributes))
@@ -60,7 +60,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .path_parameter("scope", "`SERVER_SCOPE`, `SHARED_SCOPE` or `CLIENT_SCOPE`.")
             .summary("Delete attributes of a device, as ThingsBoard does")
             .parameters(&[KEYS])
-            .answers_nothing(200, "Deleted.")
+            .empty_response(200, "Deleted.")
     };
     let telemetry = |path: &str, id: &str| {
         of_device(post(format!("{BASE}/{path}"), id, store_telemetry))
@@ -68,9 +68,9 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .path_parameter("scope", "Any word; ThingsBoard's documentation says `ANY`.")
             .summary("Store telemetry of a device, as ThingsBoard does")
             .description("As if the device had reported it: it is checked against the thing model and may raise alarms.")
-            .body::<TelemetryInput>()
-            .answers_nothing(200, "Stored.")
-            .problem(507, "The telemetry store has no room.")
+            .request_body::<TelemetryInput>()
+            .empty_response(200, "Stored.")
+            .problem_response(507, "The telemetry store has no room.")
     };
     vec![
         attributes("{id}/{scope}", "thingsboardSetAttributes"),
@@ -101,16 +101,16 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .tag("telemetry")
         .summary("Delete telemetry of a device, as ThingsBoard does")
         .parameters(&[KEYS, ALL_DATA, START, END, REWRITE_LATEST, DELETE_LATEST])
-        .answers_nothing(200, "Deleted."),
+        .empty_response(200, "Deleted."),
     ]
 }
 
-fn done() -> Outcome {
+fn empty_response() -> ApiResult {
     Ok(StatusCode::OK.into_response())
 }
 
 /// The scope in the path, as it is called here.
-fn scope_of(call: &Call) -> Result<&'static str, Problem> {
+fn attribute_scope(call: &ApiCall) -> Result<&'static str, ProblemDetails> {
     match call.path("scope") {
         "SERVER_SCOPE" => Ok("server"),
         "SHARED_SCOPE" => Ok("shared"),
@@ -119,27 +119,27 @@ fn scope_of(call: &Call) -> Result<&'static str, Problem> {
             let detail = format!(
                 "There is no scope {other:?}; expected SERVER_SCOPE, SHARED_SCOPE or CLIENT_SCOPE."
             );
-            Err(Problem::bad_request(detail))
+            Err(ProblemDetails::bad_request(detail))
         }
     }
 }
 
-async fn set_attributes(mut call: Call) -> Outcome {
-    let scope = scope_of(&call)?;
+async fn set_attributes(mut call: ApiCall) -> ApiResult {
+    let scope = attribute_scope(&call)?;
     if scope == "client" {
         let detail =
             "Only the device sets its client attributes; expected SERVER_SCOPE or SHARED_SCOPE.";
-        return Err(Problem::bad_request(detail));
+        return Err(ProblemDetails::bad_request(detail));
     }
-    let values = fields_of(call.json_of_any_type().await?)?;
+    let values = fields_of(call.body_json_of_any_type().await?)?;
     write_attributes(&call, scope, values).await
 }
 
-async fn delete_attributes(call: Call) -> Outcome {
-    let scope = scope_of(&call)?;
-    let keys = call.query.words(KEYS);
+async fn delete_attributes(call: ApiCall) -> ApiResult {
+    let scope = attribute_scope(&call)?;
+    let keys = call.query.comma_separated(KEYS);
     if keys.is_empty() {
-        return Err(Problem::parameter(
+        return Err(ProblemDetails::invalid_parameter(
             KEYS.name,
             "keys: expected at least one key.",
         ));
@@ -148,50 +148,57 @@ async fn delete_attributes(call: Call) -> Outcome {
     write_attributes(&call, scope, values).await
 }
 
-async fn write_attributes(call: &Call, scope: &'static str, values: Map<String, Value>) -> Outcome {
+async fn write_attributes(
+    call: &ApiCall,
+    scope: &'static str,
+    values: Map<String, Value>,
+) -> ApiResult {
     let id = call.path("id").to_owned();
     let subject = format!("{id} {scope}");
-    ask(&call.app, move |tools| {
+    run_blocking(&call.app, move |tools| {
         tools.set_attributes(&id, scope, values)
     })
     .await?;
-    audit::action(call, "device.attributes", Some(&subject), None).await;
-    done()
+    audit::record_action(call, "device.attributes", Some(&subject), None).await;
+    empty_response()
 }
 
-async fn store_telemetry(mut call: Call) -> Outcome {
+async fn store_telemetry(mut call: ApiCall) -> ApiResult {
     let max_bytes = call.app.config.get().max_body_bytes;
-    let body = call.bytes(max_bytes).await?;
-    let (door, id) = (call.app.device_door.clone(), call.path("id").to_owned());
-    let stored = call::blocking(
-        move || door.report(&id, &body),
+    let body = call.body_bytes(max_bytes).await?;
+    let (door, id) = (
+        call.app.device_http_backend.clone(),
+        call.path("id").to_owned(),
+    );
+    let stored = call::run_blocking(
+        move || door.store_telemetry(&id, &body),
         "The telemetry cannot be stored now.",
     );
     stored.await?.map_err(|error| match error {
-        DoorProblem::Nobody => super::devices::no_device(call.path("id")),
-        other => super::device_api::problem(other),
+        DeviceHttpError::UnknownDevice => super::devices::device_not_found(call.path("id")),
+        other => super::device_http::to_problem(other),
     })?;
-    audit::action(&call, "telemetry.store", Some(call.path("id")), None).await;
-    done()
+    audit::record_action(&call, "telemetry.store", Some(call.path("id")), None).await;
+    empty_response()
 }
 
-async fn delete_telemetry(call: Call) -> Outcome {
-    let keys = call.query.words(KEYS);
+async fn delete_telemetry(call: ApiCall) -> ApiResult {
+    let keys = call.query.comma_separated(KEYS);
     if keys.is_empty() {
-        return Err(Problem::parameter(
+        return Err(ProblemDetails::invalid_parameter(
             KEYS.name,
             "keys: expected at least one key.",
         ));
     }
-    let (from_ms, to_ms) = match call.query.flag(ALL_DATA) {
+    let (from_ms, to_ms) = match call.query.flag_value(ALL_DATA) {
         Some(true) => (0, MAX_TIME_MS as i64),
-        _ => telemetry_question::times_of(&call, START, END)?,
+        _ => telemetry_query::time_range_from(&call, START, END)?,
     };
     let device = call.path("id").to_owned();
-    telemetry_question::ask(&call.app, move |tools| {
+    telemetry_query::run_blocking(&call.app, move |tools| {
         tools.delete(&device, Some(&keys), from_ms, to_ms)
     })
     .await?;
-    audit::action(&call, "telemetry.delete", Some(call.path("id")), None).await;
-    done()
+    audit::record_action(&call, "telemetry.delete", Some(call.path("id")), None).await;
+    empty_response()
 }

@@ -10,15 +10,15 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
-use ws::{Decoder, DecoderOptions, Event, Opcode, Role};
+use ws::{Decoder, DecoderEvent, DecoderOptions, Opcode, Role};
 
-use super::listener::{Item, Items};
-use crate::call::Call;
-use crate::endpoint::Outcome;
-use crate::problem::Problem;
+use super::stream_connection::{ItemStream, StreamItem};
+use crate::call::ApiCall;
+use crate::endpoint::ApiResult;
+use crate::problem_details::ProblemDetails;
 
 /// A client that does not take an event within this time is gone.
-const WRITE_WITHIN: Duration = Duration::from_secs(30);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) const READ_BUFFER_BYTES: usize = 4096;
 const OPTIONS: DecoderOptions = DecoderOptions {
     role: Role::Server,
@@ -26,7 +26,7 @@ const OPTIONS: DecoderOptions = DecoderOptions {
     max_message_bytes: 64 * 1024,
 };
 
-pub(super) fn is_asked_for(headers: &HeaderMap) -> bool {
+pub(super) fn is_upgrade_requested(headers: &HeaderMap) -> bool {
     let upgrade = headers.get(header::UPGRADE);
     upgrade.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
@@ -35,9 +35,9 @@ pub(super) fn is_asked_for(headers: &HeaderMap) -> bool {
 pub(super) type Socket = TokioIo<hyper::upgrade::Upgraded>;
 
 /// 101, and a task that tells what happens.
-pub(super) fn answer(call: &mut Call, feed: impl Items) -> Outcome {
+pub(super) fn upgrade_response(call: &mut ApiCall, feed: impl ItemStream) -> ApiResult {
     upgrade(call, move |socket| async move {
-        if let Err(error) = tell(socket, feed).await {
+        if let Err(error) = send_items(socket, feed).await {
             tracing::debug!(%error, "a WebSocket of events ended");
         }
     })
@@ -45,27 +45,29 @@ pub(super) fn answer(call: &mut Call, feed: impl Items) -> Outcome {
 
 /// 101, and a task that serves the connection.
 pub(super) fn upgrade<F: Future<Output = ()> + Send>(
-    call: &mut Call,
+    call: &mut ApiCall,
     serve: impl FnOnce(Socket) -> F + Send + 'static,
-) -> Outcome {
+) -> ApiResult {
     let headers = call.headers();
     let is_version = |value: &HeaderValue| value.as_bytes() == b"13";
     if !headers
         .get(header::SEC_WEBSOCKET_VERSION)
         .is_some_and(is_version)
     {
-        return Err(Problem::bad_request("Sec-WebSocket-Version: expected 13."));
+        return Err(ProblemDetails::bad_request(
+            "Sec-WebSocket-Version: expected 13.",
+        ));
     }
     let key = headers.get(header::SEC_WEBSOCKET_KEY);
     let key = key
         .and_then(|key| key.to_str().ok())
         .filter(|key| key.len() == 24)
-        .ok_or_else(|| Problem::bad_request("Sec-WebSocket-Key is missing or no key."))?;
+        .ok_or_else(|| ProblemDetails::bad_request("Sec-WebSocket-Key is missing or no key."))?;
     let accept = HeaderValue::try_from(ws::accept_key(key))
-        .map_err(|_| Problem::bad_request("Sec-WebSocket-Key is no key."))?;
+        .map_err(|_| ProblemDetails::bad_request("Sec-WebSocket-Key is no key."))?;
     let upgrade = call.parts.extensions.remove::<OnUpgrade>();
     let upgrade = upgrade.ok_or_else(|| {
-        Problem::bad_request("This connection cannot become a WebSocket; ask with HTTP/1.1.")
+        ProblemDetails::bad_request("This connection cannot become a WebSocket; ask with HTTP/1.1.")
     })?;
     tokio::spawn(async move {
         match upgrade.await {
@@ -81,7 +83,7 @@ pub(super) fn upgrade<F: Future<Output = ()> + Send>(
     Ok((StatusCode::SWITCHING_PROTOCOLS, fields).into_response())
 }
 
-async fn tell(mut socket: Socket, mut feed: impl Items) -> io::Result<()> {
+async fn send_items(mut socket: Socket, mut feed: impl ItemStream) -> io::Result<()> {
     let mut decoder = decoder();
     let mut incoming = Vec::with_capacity(READ_BUFFER_BYTES);
     let mut out = Vec::new();
@@ -89,12 +91,12 @@ async fn tell(mut socket: Socket, mut feed: impl Items) -> io::Result<()> {
         out.clear();
         tokio::select! {
             item = feed.next() => match item {
-                Some(Item::Event(_, json)) => {
+                Some(StreamItem::Event(_, json)) => {
                     ws::encode_frame(Opcode::Text, json.as_bytes(), None, &mut out);
                 }
-                Some(Item::KeepAlive) => ws::encode_frame(Opcode::Ping, b"", None, &mut out),
+                Some(StreamItem::KeepAlive) => ws::encode_frame(Opcode::Ping, b"", None, &mut out),
                 None => {
-                    ws::encode_close(Some(ws::close::GOING_AWAY), "", None, &mut out);
+                    ws::encode_close(Some(ws::close_codes::GOING_AWAY), "", None, &mut out);
                     return write(&mut socket, &out).await;
                 }
             },
@@ -102,7 +104,7 @@ async fn tell(mut socket: Socket, mut feed: impl Items) -> io::Result<()> {
                 if read? == 0 {
                     return Ok(());
                 }
-                if !hear(&mut decoder, &mut incoming, &mut out, &mut |_, _| ()) {
+                if !handle_incoming(&mut decoder, &mut incoming, &mut out, &mut |_, _| ()) {
                     return write(&mut socket, &out).await;
                 }
             }
@@ -117,7 +119,7 @@ pub(super) fn decoder() -> Decoder {
 
 /// Reads what came and gives pieces of messages to `message`, with `true` behind the last piece of one. `false`: the connection
 /// ends with what is in `out`.
-pub(super) fn hear(
+pub(super) fn handle_incoming(
     decoder: &mut Decoder,
     incoming: &mut Vec<u8>,
     out: &mut Vec<u8>,
@@ -133,19 +135,19 @@ pub(super) fn hear(
                         incoming.drain(..at);
                         return true;
                     }
-                    Some(Event::Ping(payload)) => {
+                    Some(DecoderEvent::Ping(payload)) => {
                         ws::encode_frame(Opcode::Pong, payload, None, out);
                     }
-                    Some(Event::Close { code, .. }) => {
+                    Some(DecoderEvent::Close { code, .. }) => {
                         ws::encode_close(code, "", None, out);
                         return false;
                     }
-                    Some(Event::Data {
+                    Some(DecoderEvent::Data {
                         chunk,
-                        end_of_message,
+                        is_end_of_message: end_of_message,
                         ..
                     }) => message(chunk, end_of_message),
-                    Some(Event::Pong(_)) => {}
+                    Some(DecoderEvent::Pong(_)) => {}
                 }
                 at += step.consumed;
             }
@@ -158,6 +160,6 @@ pub(super) fn hear(
 }
 
 pub(super) async fn write(socket: &mut Socket, bytes: &[u8]) -> io::Result<()> {
-    let written = timeout(WRITE_WITHIN, socket.write_all(bytes)).await;
+    let written = timeout(WRITE_TIMEOUT, socket.write_all(bytes)).await;
     written.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use api::{Anonymous, HttpConfig, Openness};
+use api::{AnonymousRole, HttpConfig, RouteOpenness};
 
 use crate::client::{Answer, get, request};
 use crate::fake::{FakeState, LOCAL_TOKEN, Server};
@@ -109,8 +109,8 @@ async fn without_credentials_only_health_is_told() {
 #[tokio::test]
 async fn metrics_and_docs_can_be_closed() {
     let config = HttpConfig {
-        metrics_access: Openness::Viewers,
-        docs_access: Openness::Viewers,
+        metrics_access: RouteOpenness::Viewers,
+        docs_access: RouteOpenness::Viewers,
         ..HttpConfig::new("127.0.0.1:0".parse().unwrap())
     };
     let server = Server::start_with(&FakeState::with_clients(0), config).await;
@@ -124,7 +124,7 @@ async fn metrics_and_docs_can_be_closed() {
 #[tokio::test]
 async fn anonymous_may_be_made_a_viewer() {
     let config = HttpConfig {
-        anonymous: Anonymous::Viewer,
+        anonymous: AnonymousRole::Viewer,
         ..HttpConfig::new("127.0.0.1:0".parse().unwrap())
     };
     let server = Server::start_with(&FakeState::with_clients(3), config).await;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use api::{Error, HttpConfig};
+use api::{HttpConfig, HttpServerError};
 use broker::config::BindAddress;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -31,11 +31,11 @@ async fn beyond_loopback_there_is_no_anonymous_access() {
         ..config()
     };
     let error = api::bind(&exposed).await.unwrap_err();
-    assert!(matches!(error, Error::Exposed(_)));
+    assert!(matches!(error, HttpServerError::Exposed(_)));
     assert!(error.to_string().contains("anonymous"), "{error}");
 
     let closed = HttpConfig {
-        anonymous: api::Anonymous::None,
+        anonymous: api::AnonymousRole::None,
         ..exposed
     };
     let server = Server::start_with(&FakeState::with_clients(0), closed).await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::control::EventKind;
+use broker::control::BrokerEventKind;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -44,8 +44,8 @@ async fn read_until(stream: &mut TcpStream, text: &str) -> String {
     String::from_utf8_lossy(&read).into_owned()
 }
 
-fn disconnected(client_id: &str) -> EventKind {
-    EventKind::Disconnected {
+fn disconnected(client_id: &str) -> BrokerEventKind {
+    BrokerEventKind::Disconnected {
         client_id: client_id.into(),
         username: None,
         reason: "normal",

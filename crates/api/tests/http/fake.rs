@@ -4,16 +4,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use api::{
-    Anonymous, Answer, HttpConfig, Invalid, Node, NotReady, ObjectRules, Parts, Program, RuledKind,
-    SettingError, SettingInfo,
+    AnonymousRole, ApiParts, BackendObjectKind, HttpConfig, NodeBackend, NodeFuture,
+    NotReadyReason, ObjectBackend, ObjectValidationError, ProgramBackend, SettingChangeError,
+    SettingInfo,
 };
 use broker::config::BindAddress;
 use broker::control::{
-    Event, EventKind, ListenerRefusal, NewSubscription, Publication, Published, QueuedMessage,
-    Refusal, RetainedInfo, RetainedQuery, StoredMessage,
+    BrokerEvent, BrokerEventKind, ControlError, ListenerError, PublishRequest, PublishResult,
+    QueuedMessage, RetainedInfo, RetainedQuery, StoredMessage, SubscriptionRequest,
 };
 use broker::info::{
-    ClientInfo, ListenerInfo, MetricFamily, MetricKind, MetricSample, MetricValue, Query,
+    ClientInfo, ListQuery, ListenerInfo, MetricFamily, MetricKind, MetricSample, MetricValue,
     SubscriptionInfo, TopicInfo,
 };
 use serde_json::{Value, json};
@@ -24,23 +25,23 @@ use tokio::task::JoinHandle;
 pub(crate) struct FakeState {
     pub(crate) clients: Mutex<Vec<ClientInfo>>,
     pub(crate) subscriptions: Mutex<Vec<SubscriptionInfo>>,
-    pub(crate) not_ready: Mutex<Option<NotReady>>,
+    pub(crate) not_ready: Mutex<Option<NotReadyReason>>,
     /// Lists of topics are answered only after a permit here, if set.
     pub(crate) hold_topics: AtomicBool,
     pub(crate) topics_asked: Notify,
     pub(crate) let_topics_go: Notify,
     pub(crate) level: Mutex<String>,
-    pub(crate) published: Mutex<Vec<Publication>>,
+    pub(crate) published: Mutex<Vec<PublishRequest>>,
     pub(crate) retained: Mutex<Vec<StoredMessage>>,
     pub(crate) queue: Mutex<Vec<QueuedMessage>>,
     pub(crate) stopped_listener: AtomicBool,
     pub(crate) max_qos: Mutex<u64>,
-    events: Mutex<Option<broadcast::Sender<Arc<Event>>>>,
+    events: Mutex<Option<broadcast::Sender<Arc<BrokerEvent>>>>,
 }
 
 impl FakeState {
-    pub(crate) fn tell(&self, kind: EventKind) {
-        let event = Event { at_ms: 1, kind };
+    pub(crate) fn tell(&self, kind: BrokerEventKind) {
+        let event = BrokerEvent { at_ms: 1, kind };
         // Nobody has to listen.
         let _ = self.sender().send(Arc::new(event));
     }
@@ -50,7 +51,7 @@ impl FakeState {
         self.sender().receiver_count()
     }
 
-    fn sender(&self) -> broadcast::Sender<Arc<Event>> {
+    fn sender(&self) -> broadcast::Sender<Arc<BrokerEvent>> {
         let mut events = self.events.lock().unwrap();
         events
             .get_or_insert_with(|| broadcast::channel(8).0)
@@ -116,14 +117,14 @@ pub(crate) fn subscription(client_id: &str, topic_filter: &str) -> SubscriptionI
     }
 }
 
-fn subscription_of(client_id: &str, new: &NewSubscription) -> SubscriptionInfo {
+fn subscription_of(client_id: &str, new: &SubscriptionRequest) -> SubscriptionInfo {
     SubscriptionInfo {
         qos: new.qos,
         ..subscription(client_id, &new.topic_filter)
     }
 }
 
-fn is_asked_for(query: &Query, client_id: &str) -> bool {
+fn is_asked_for(query: &ListQuery, client_id: &str) -> bool {
     query
         .client_id
         .as_ref()
@@ -141,24 +142,27 @@ fn is_asked_for(query: &Query, client_id: &str) -> bool {
 #[derive(Clone)]
 struct Fake(Arc<FakeState>);
 
-impl Node for Fake {
-    fn not_ready(&self) -> Option<NotReady> {
+impl NodeBackend for Fake {
+    fn not_ready(&self) -> Option<NotReadyReason> {
         *self.0.not_ready.lock().unwrap()
     }
 
-    fn publish(&self, publication: Publication) -> Answer<'_, Result<Published, Refusal>> {
+    fn publish(
+        &self,
+        publication: PublishRequest,
+    ) -> NodeFuture<'_, Result<PublishResult, ControlError>> {
         Box::pin(async move {
             if publication.topic.contains('#') {
-                return Err(Refusal::Invalid {
+                return Err(ControlError::InvalidField {
                     field: "topic",
                     expected: "expected a topic without wildcards".into(),
                 });
             }
             if publication.topic == "full" {
-                return Err(Refusal::NotStored);
+                return Err(ControlError::StoreUnavailable);
             }
             self.0.published.lock().unwrap().push(publication);
-            Ok(Published {
+            Ok(PublishResult {
                 has_subscribers: true,
             })
         })
@@ -167,8 +171,8 @@ impl Node for Fake {
     fn subscribe<'a>(
         &'a self,
         client_id: &'a str,
-        subscription: NewSubscription,
-    ) -> Answer<'a, Option<Result<u8, Refusal>>> {
+        subscription: SubscriptionRequest,
+    ) -> NodeFuture<'a, Option<Result<u8, ControlError>>> {
         Box::pin(async move {
             self.client(client_id).await?;
             let row = subscription_of(client_id, &subscription);
@@ -177,7 +181,11 @@ impl Node for Fake {
         })
     }
 
-    fn unsubscribe<'a>(&'a self, client_id: &'a str, topic_filter: &'a str) -> Answer<'a, bool> {
+    fn unsubscribe<'a>(
+        &'a self,
+        client_id: &'a str,
+        topic_filter: &'a str,
+    ) -> NodeFuture<'a, bool> {
         Box::pin(async move {
             let mut rows = self.0.subscriptions.lock().unwrap();
             let before = rows.len();
@@ -186,7 +194,7 @@ impl Node for Fake {
         })
     }
 
-    fn retained(&self, query: RetainedQuery) -> Answer<'_, Vec<RetainedInfo>> {
+    fn retained(&self, query: RetainedQuery) -> NodeFuture<'_, Vec<RetainedInfo>> {
         Box::pin(async move {
             let retained = self.0.retained.lock().unwrap();
             let rows = retained.iter().filter(|message| {
@@ -208,7 +216,7 @@ impl Node for Fake {
         })
     }
 
-    fn retained_message<'a>(&'a self, topic: &'a str) -> Answer<'a, Option<StoredMessage>> {
+    fn retained_message<'a>(&'a self, topic: &'a str) -> NodeFuture<'a, Option<StoredMessage>> {
         Box::pin(async move {
             let retained = self.0.retained.lock().unwrap();
             retained
@@ -218,7 +226,7 @@ impl Node for Fake {
         })
     }
 
-    fn delete_retained<'a>(&'a self, topic: &'a str) -> Answer<'a, Result<bool, Refusal>> {
+    fn delete_retained<'a>(&'a self, topic: &'a str) -> NodeFuture<'a, Result<bool, ControlError>> {
         Box::pin(async move {
             let mut retained = self.0.retained.lock().unwrap();
             let before = retained.len();
@@ -227,7 +235,11 @@ impl Node for Fake {
         })
     }
 
-    fn delete_queued<'a>(&'a self, client_id: &'a str, position: u64) -> Answer<'a, Option<bool>> {
+    fn delete_queued<'a>(
+        &'a self,
+        client_id: &'a str,
+        position: u64,
+    ) -> NodeFuture<'a, Option<bool>> {
         Box::pin(async move {
             self.client(client_id).await?;
             let mut queue = self.0.queue.lock().unwrap();
@@ -237,12 +249,12 @@ impl Node for Fake {
         })
     }
 
-    fn queue<'a>(
+    fn queued_messages<'a>(
         &'a self,
         client_id: &'a str,
         after: Option<u64>,
         limit: usize,
-    ) -> Answer<'a, Option<Vec<QueuedMessage>>> {
+    ) -> NodeFuture<'a, Option<Vec<QueuedMessage>>> {
         Box::pin(async move {
             self.client(client_id).await?;
             let queue = self.0.queue.lock().unwrap();
@@ -253,19 +265,19 @@ impl Node for Fake {
         })
     }
 
-    fn clear_queue<'a>(&'a self, client_id: &'a str) -> Answer<'a, Option<u64>> {
+    fn clear_queue<'a>(&'a self, client_id: &'a str) -> NodeFuture<'a, Option<u64>> {
         Box::pin(async move {
             self.client(client_id).await?;
             Some(std::mem::take(&mut *self.0.queue.lock().unwrap()).len() as u64)
         })
     }
 
-    fn start_listener<'a>(&'a self, name: &'a str) -> Answer<'a, Result<(), ListenerRefusal>> {
+    fn start_listener<'a>(&'a self, name: &'a str) -> NodeFuture<'a, Result<(), ListenerError>> {
         let _ = name;
         Box::pin(async move {
             match self.0.stopped_listener.swap(false, Ordering::SeqCst) {
                 true => Ok(()),
-                false => Err(ListenerRefusal::Already("running")),
+                false => Err(ListenerError::AlreadyInState("running")),
             }
         })
     }
@@ -274,17 +286,17 @@ impl Node for Fake {
         &'a self,
         name: &'a str,
         disconnect: bool,
-    ) -> Answer<'a, Result<(), ListenerRefusal>> {
+    ) -> NodeFuture<'a, Result<(), ListenerError>> {
         let _ = (name, disconnect);
         Box::pin(async move {
             match self.0.stopped_listener.swap(true, Ordering::SeqCst) {
                 false => Ok(()),
-                true => Err(ListenerRefusal::Already("stopped")),
+                true => Err(ListenerError::AlreadyInState("stopped")),
             }
         })
     }
 
-    fn events(&self) -> broadcast::Receiver<Arc<Event>> {
+    fn events(&self) -> broadcast::Receiver<Arc<BrokerEvent>> {
         self.0.sender().subscribe()
     }
 
@@ -299,7 +311,7 @@ impl Node for Fake {
         }]
     }
 
-    fn clients(&self, query: Query) -> Answer<'_, Vec<ClientInfo>> {
+    fn clients(&self, query: ListQuery) -> NodeFuture<'_, Vec<ClientInfo>> {
         Box::pin(async move {
             let clients = self.0.clients.lock().unwrap();
             let matching = clients.iter().filter(|client| {
@@ -313,7 +325,7 @@ impl Node for Fake {
         })
     }
 
-    fn client<'a>(&'a self, client_id: &'a str) -> Answer<'a, Option<ClientInfo>> {
+    fn client<'a>(&'a self, client_id: &'a str) -> NodeFuture<'a, Option<ClientInfo>> {
         Box::pin(async move {
             let clients = self.0.clients.lock().unwrap();
             clients
@@ -323,7 +335,7 @@ impl Node for Fake {
         })
     }
 
-    fn subscriptions(&self, query: Query) -> Answer<'_, Vec<SubscriptionInfo>> {
+    fn subscriptions(&self, query: ListQuery) -> NodeFuture<'_, Vec<SubscriptionInfo>> {
         Box::pin(async move {
             let subscriptions = self.0.subscriptions.lock().unwrap();
             let matching = subscriptions.iter().filter(|row| {
@@ -337,7 +349,7 @@ impl Node for Fake {
         })
     }
 
-    fn topics(&self, query: Query) -> Answer<'_, Vec<TopicInfo>> {
+    fn topics(&self, query: ListQuery) -> NodeFuture<'_, Vec<TopicInfo>> {
         Box::pin(async move {
             if self.0.hold_topics.load(Ordering::SeqCst) {
                 self.0.topics_asked.notify_one();
@@ -352,11 +364,11 @@ impl Node for Fake {
         })
     }
 
-    fn kick<'a>(&'a self, client_id: &'a str) -> Answer<'a, bool> {
+    fn terminate_client<'a>(&'a self, client_id: &'a str) -> NodeFuture<'a, bool> {
         Box::pin(async move { self.discard_session(client_id).await })
     }
 
-    fn discard_session<'a>(&'a self, client_id: &'a str) -> Answer<'a, bool> {
+    fn discard_session<'a>(&'a self, client_id: &'a str) -> NodeFuture<'a, bool> {
         Box::pin(async move {
             let mut clients = self.0.clients.lock().unwrap();
             let before = clients.len();
@@ -365,7 +377,7 @@ impl Node for Fake {
         })
     }
 
-    fn metrics(&self) -> Answer<'_, Vec<MetricFamily>> {
+    fn metrics(&self) -> NodeFuture<'_, Vec<MetricFamily>> {
         Box::pin(async move {
             let labels = vec![("listener", "a\"\\\nb".to_owned())];
             let family = |name, kind, value| MetricFamily {
@@ -398,7 +410,7 @@ impl Node for Fake {
     }
 }
 
-impl Program for FakeState {
+impl ProgramBackend for FakeState {
     fn log_level(&self) -> String {
         self.level.lock().unwrap().clone()
     }
@@ -427,12 +439,14 @@ impl Program for FakeState {
         ]
     }
 
-    fn set_setting(&self, key: &str, value: &Value) -> Result<(), SettingError> {
+    fn set_setting(&self, key: &str, value: &Value) -> Result<(), SettingChangeError> {
         if key != "limits.max_qos" {
-            return Err(SettingError::Fixed);
+            return Err(SettingChangeError::Fixed);
         }
         let value = value.as_u64().filter(|value| *value <= 2);
-        let value = value.ok_or(SettingError::Invalid("expected a whole number".into()))?;
+        let value = value.ok_or(SettingChangeError::Invalid(
+            "expected a whole number".into(),
+        ))?;
         *self.max_qos.lock().unwrap() = value;
         Ok(())
     }
@@ -453,19 +467,19 @@ impl Program for FakeState {
 /// Rules that take any object with a `role` of any text and hide its `password`.
 struct FakeRules;
 
-impl ObjectRules for FakeRules {
-    fn accept(
+impl ObjectBackend for FakeRules {
+    fn prepare(
         &self,
-        kind: RuledKind,
+        kind: BackendObjectKind,
         _id: &str,
         mut input: Value,
         current: Option<&Value>,
-    ) -> Result<Value, Invalid> {
-        if kind == RuledKind::User && input.get("password").is_none() {
+    ) -> Result<Value, ObjectValidationError> {
+        if kind == BackendObjectKind::User && input.get("password").is_none() {
             match current {
                 Some(current) => input["password"] = current["password"].clone(),
                 None => {
-                    return Err(Invalid {
+                    return Err(ObjectValidationError {
                         field: "password".into(),
                         detail: "a new user needs one.".into(),
                     });
@@ -475,13 +489,13 @@ impl ObjectRules for FakeRules {
         Ok(input)
     }
 
-    fn show(&self, _kind: RuledKind, stored: &Value) -> Value {
+    fn public_view(&self, _kind: BackendObjectKind, stored: &Value) -> Value {
         let mut shown = stored.clone();
         shown.as_object_mut().unwrap().remove("password");
         shown
     }
 
-    fn schemas(&self, _kind: RuledKind) -> (Value, Value) {
+    fn schemas(&self, _kind: BackendObjectKind) -> (Value, Value) {
         (json!({"type": "object"}), json!({"type": "object"}))
     }
 }
@@ -494,7 +508,7 @@ pub(crate) struct Server {
     pub(crate) address: std::net::SocketAddr,
     pub(crate) objects: store::Objects,
     stop: oneshot::Sender<()>,
-    running: JoinHandle<Result<(), api::Error>>,
+    running: JoinHandle<Result<(), api::HttpServerError>>,
     _store: Arc<(store::Store, tempfile::TempDir)>,
 }
 
@@ -511,7 +525,7 @@ impl Server {
 
     pub(crate) async fn start_with(state: &Arc<FakeState>, config: HttpConfig) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (store, _) = store::Store::open(dir.path(), store::Config::default()).unwrap();
+        let (store, _) = store::Store::open(dir.path(), store::StoreConfig::default()).unwrap();
         let objects = store.objects().clone();
         let listener = api::bind(&config).await.unwrap();
         let address = match listener.local_address().unwrap() {
@@ -519,25 +533,31 @@ impl Server {
             BindAddress::Unix(_) => ([127, 0, 0, 1], 0).into(),
         };
         let (stop, stopped) = oneshot::channel();
-        let parts = Parts {
+        let parts = ApiParts {
             node: Arc::new(Fake(state.clone())),
             program: state.clone(),
             objects: objects.clone(),
             rules: Arc::new(FakeRules),
             tls: None,
-            rule_tools: Arc::new(api::NoRuleTools),
-            connector_tools: Arc::new(api::NoConnectorTools),
-            device_tools: Arc::new(api::NoDeviceTools),
-            telemetry_tools: Arc::new(api::NoTelemetryTools),
-            alarm_tools: Arc::new(api::NoAlarmTools),
-            device_door: Arc::new(api::NoDeviceDoor),
-            fleet_tools: Arc::new(api::NoFleetTools),
-            command_tools: Arc::new(api::NoCommandTools),
+            rule_backend: Arc::new(api::NoRuleBackend),
+            connector_backend: Arc::new(api::NoConnectorBackend),
+            device_backend: Arc::new(api::NoDeviceBackend),
+            telemetry_backend: Arc::new(api::NoTelemetryBackend),
+            alarm_backend: Arc::new(api::NoAlarmBackend),
+            device_http_backend: Arc::new(api::NoDeviceHttpBackend),
+            fleet_backend: Arc::new(api::NoFleetBackend),
+            command_backend: Arc::new(api::NoCommandBackend),
             local_token: Some(LOCAL_TOKEN.into()),
         };
         let running = tokio::spawn(async move {
             let shutdown = async { stopped.await.unwrap_or(()) };
-            api::serve(listener, &api::LiveConfig::new(config), parts, shutdown).await
+            api::serve(
+                listener,
+                &api::SharedHttpConfig::new(config),
+                parts,
+                shutdown,
+            )
+            .await
         });
         Self {
             address,
@@ -549,7 +569,7 @@ impl Server {
     }
 
     /// Asks the server to stop; the handle ends when it has.
-    pub(crate) fn stop(self) -> JoinHandle<Result<(), api::Error>> {
+    pub(crate) fn stop(self) -> JoinHandle<Result<(), api::HttpServerError>> {
         self.stop.send(()).unwrap();
         self.running
     }
@@ -557,7 +577,7 @@ impl Server {
 
 pub(crate) fn config() -> HttpConfig {
     HttpConfig {
-        anonymous: Anonymous::Admin,
+        anonymous: AnonymousRole::Admin,
         ..HttpConfig::new("127.0.0.1:0".parse().unwrap())
     }
 }

@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use api::NotReady;
+use api::NotReadyReason;
 use client::{delete, exchange, get, request};
 use fake::{FakeState, Server, subscription};
 
@@ -34,9 +34,9 @@ async fn health_and_readiness() {
         (200, json!({"ready": true, "reason": null}))
     );
     for (why, word) in [
-        (NotReady::Starting, "starting"),
-        (NotReady::Stopping, "stopping"),
-        (NotReady::Stalled, "stalled"),
+        (NotReadyReason::Starting, "starting"),
+        (NotReadyReason::Stopping, "stopping"),
+        (NotReadyReason::Stalled, "stalled"),
     ] {
         *state.not_ready.lock().unwrap() = Some(why);
         let answer = get(server.address, "/readyz").await;

@@ -9,11 +9,11 @@
 
 #[cfg(feature = "mysql")]
 mod mysql;
+mod password_scheme;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
-mod scheme;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod statement;
 
@@ -24,19 +24,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::authenticator::{Answer, Answering, Authenticator, Failure, Identity, Request};
-use crate::decoy::Decoy;
-use crate::guarded::{Bounds, Guarded};
+use crate::authenticator::{
+    AnswerFuture, AuthBackendError, AuthenticatedIdentity, Authenticator, AuthenticatorAnswer,
+    LoginRequest,
+};
+use crate::backend_guard::{BackendLimits, GuardedBackend};
+use crate::decoy_check::DecoyPasswordCheck;
 use crate::json;
-use crate::password::Checker;
-use crate::rules::{MAX_RULES, Rule};
+use crate::password::PasswordCheckPool;
+use crate::rule_sources::RuleSource;
+use crate::rules::{AclRule, MAX_RULES};
 use crate::secret::Secret;
-use crate::settings::Workshop;
-use crate::sources::RuleSource;
-use scheme::{Scheme, Stored};
+use crate::settings::AuthenticatorContext;
+use password_scheme::{PasswordScheme, StoredPassword};
 
 /// Columns by name in lower case; `None` is NULL.
-type Row = HashMap<String, Option<String>>;
+type DatabaseRow = HashMap<String, Option<String>>;
 
 /// Columns that are the conditions of a rule.
 const RULE_COLUMNS: [&str; 10] = [
@@ -77,7 +80,7 @@ struct DatabaseSettings {
     /// SQL, or a command of Redis, with placeholders.
     query: String,
     #[serde(default)]
-    password_hash_algorithm: Scheme,
+    password_hash_algorithm: PasswordScheme,
 }
 
 fn pool_size() -> usize {
@@ -85,13 +88,13 @@ fn pool_size() -> usize {
 }
 
 impl DatabaseSettings {
-    fn read(value: &Value) -> Result<Self, String> {
-        let mut settings: Self = json::read(value)?;
+    fn from_json(value: &Value) -> Result<Self, String> {
+        let mut settings: Self = json::parse(value)?;
         if !(1..=256).contains(&settings.pool_size) {
             return Err("pool_size: expected 1 to 256".into());
         }
         let file = settings.password_file.as_ref();
-        settings.password = Secret::of_setting("password", settings.password.as_ref(), file)?;
+        settings.password = Secret::from_setting("password", settings.password.as_ref(), file)?;
         if settings.tls_ca.is_some() && !settings.tls {
             return Err("tls_ca: needs tls = true".into());
         }
@@ -124,65 +127,79 @@ impl DatabaseSettings {
 }
 
 /// A database that answers one question about clients.
-trait Lookup: Send + Sync + 'static {
+trait UserDatabase: Send + Sync + 'static {
     /// All rows there are for a client, or for the rules of one.
-    fn rows<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Vec<Row>, Failure>>;
+    fn query_rows<'a>(
+        &'a self,
+        request: &'a LoginRequest,
+    ) -> AnswerFuture<'a, Result<Vec<DatabaseRow>, AuthBackendError>>;
 }
 
-type Made<T> = Option<Result<T, String>>;
+type OptionalBackend<T> = Option<Result<T, String>>;
 
 /// An authenticator of this kind; `None` if the program was built without it or there is no such kind.
-pub(crate) fn authenticator(
+pub(crate) fn build_authenticator(
     kind: &str,
     name: &str,
     value: &Value,
-    bounds: &Bounds,
-    shop: &Workshop,
-) -> Made<Box<dyn Authenticator>> {
-    lookup(kind, value, false).map(|made| {
+    bounds: &BackendLimits,
+    shop: &AuthenticatorContext,
+) -> OptionalBackend<Box<dyn Authenticator>> {
+    open_database(kind, value, false).map(|made| {
         let (lookup, scheme) = made?;
         let checker = shop.checker.clone();
-        let asks = DatabaseUsers {
+        let asks = DatabaseAuthenticator {
             lookup,
-            scheme: Arc::new(scheme),
+            password_scheme: Arc::new(scheme),
             checker,
-            last: Mutex::default(),
+            last_found: Mutex::default(),
         };
-        let guarded: Box<dyn Authenticator> = Box::new(Guarded::new(name, asks, bounds));
+        let guarded: Box<dyn Authenticator> = Box::new(GuardedBackend::new(name, asks, bounds));
         Ok(guarded)
     })
 }
 
 /// A source of rules of this kind, likewise.
-pub(crate) fn rule_source(
+pub(crate) fn build_rule_source(
     kind: &str,
     name: &str,
     value: &Value,
-    bounds: &Bounds,
-) -> Made<Arc<dyn RuleSource>> {
-    lookup(kind, value, true).map(|made| {
+    bounds: &BackendLimits,
+) -> OptionalBackend<Arc<dyn RuleSource>> {
+    open_database(kind, value, true).map(|made| {
         let (lookup, _) = made?;
-        let guarded: Arc<dyn RuleSource> =
-            Arc::new(Guarded::new(name, DatabaseRules(lookup), bounds));
+        let guarded: Arc<dyn RuleSource> = Arc::new(GuardedBackend::new(
+            name,
+            DatabaseRuleSource(lookup),
+            bounds,
+        ));
         Ok(guarded)
     })
 }
 
-fn lookup(kind: &str, value: &Value, for_rules: bool) -> Made<(Box<dyn Lookup>, Scheme)> {
+fn open_database(
+    kind: &str,
+    value: &Value,
+    for_rules: bool,
+) -> OptionalBackend<(Box<dyn UserDatabase>, PasswordScheme)> {
     if !matches!(kind, "mysql" | "postgres" | "redis") {
         return None;
     }
-    let settings = match DatabaseSettings::read(value) {
+    let settings = match DatabaseSettings::from_json(value) {
         Ok(settings) => settings,
         Err(error) => return Some(Err(error)),
     };
-    let made: Result<Box<dyn Lookup>, String> = match kind {
+    let made: Result<Box<dyn UserDatabase>, String> = match kind {
         #[cfg(feature = "mysql")]
-        "mysql" => mysql::MySql::new(&settings).map(|made| Box::new(made) as _),
+        "mysql" => mysql::MySqlUserDatabase::new(&settings).map(|made| Box::new(made) as _),
         #[cfg(feature = "postgres")]
-        "postgres" => postgres::Postgres::new(&settings).map(|made| Box::new(made) as _),
+        "postgres" => {
+            postgres::PostgresUserDatabase::new(&settings).map(|made| Box::new(made) as _)
+        }
         #[cfg(feature = "redis")]
-        "redis" => redis::Redis::new(&settings, for_rules).map(|made| Box::new(made) as _),
+        "redis" => {
+            redis::RedisUserDatabase::new(&settings, for_rules).map(|made| Box::new(made) as _)
+        }
         _ => Err(format!("type: this program was built without {kind}")),
     };
     // Only Redis has rules in another form than users.
@@ -190,7 +207,7 @@ fn lookup(kind: &str, value: &Value, for_rules: bool) -> Made<(Box<dyn Lookup>, 
     Some(made.map(|made| (made, settings.password_hash_algorithm)))
 }
 
-fn is_true(text: &str) -> bool {
+fn parse_flag(text: &str) -> bool {
     matches!(
         text.trim().to_ascii_lowercase().as_str(),
         "1" | "true" | "t" | "yes" | "on"
@@ -198,50 +215,62 @@ fn is_true(text: &str) -> bool {
 }
 
 /// Users and their hashes in a database.
-struct DatabaseUsers {
-    lookup: Box<dyn Lookup>,
-    scheme: Arc<Scheme>,
-    checker: Checker,
+struct DatabaseAuthenticator {
+    lookup: Box<dyn UserDatabase>,
+    password_scheme: Arc<PasswordScheme>,
+    checker: PasswordCheckPool,
     /// Of the user who was found last: a check for one that does not exist takes as long.
-    last: Mutex<Option<Stored>>,
+    last_found: Mutex<Option<StoredPassword>>,
 }
 
-impl Authenticator for DatabaseUsers {
-    fn concerns(&self, request: &Request) -> bool {
+impl Authenticator for DatabaseAuthenticator {
+    fn applies_to(&self, request: &LoginRequest) -> bool {
         request.password.is_some()
     }
 
-    fn check<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Answer, Failure>> {
+    fn check<'a>(
+        &'a self,
+        request: &'a LoginRequest,
+    ) -> AnswerFuture<'a, Result<AuthenticatorAnswer, AuthBackendError>> {
         Box::pin(async move {
             let Some(password) = request.password.as_ref().map(|password| password.0.clone())
             else {
-                return Ok(Answer::Ignore);
+                return Ok(AuthenticatorAnswer::Ignore);
             };
-            let rows = self.lookup.rows(request).await?;
+            let rows = self.lookup.query_rows(request).await?;
             let Some(mut row) = rows.into_iter().next() else {
-                let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-                let stored = last.clone().unwrap_or_else(|| self.scheme.decoy());
-                let scheme = self.scheme.clone();
+                let last = self
+                    .last_found
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
+                let stored = last.clone().unwrap_or_else(|| self.password_scheme.decoy());
+                let scheme = self.password_scheme.clone();
                 let check = move |password: &[u8]| scheme.verify(&stored, password) == Ok(true);
-                return Ok(Answer::Unknown(Decoy::new(&self.checker, check)));
+                return Ok(AuthenticatorAnswer::Unknown(DecoyPasswordCheck::new(
+                    &self.checker,
+                    check,
+                )));
             };
             let hash = match row.remove("password_hash") {
                 None => {
-                    return Err(Failure::new(
+                    return Err(AuthBackendError::new(
                         "the query gives no column password_hash; name it with AS",
                     ));
                 }
                 // A user without a password cannot log in with one.
-                Some(None) => return Ok(Answer::Deny),
+                Some(None) => return Ok(AuthenticatorAnswer::Deny),
                 Some(Some(hash)) => hash,
             };
-            let stored = Stored {
+            let stored = StoredPassword {
                 hash,
                 salt: row.remove("salt").flatten().unwrap_or_default(),
             };
-            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(stored.clone());
+            *self
+                .last_found
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = Some(stored.clone());
             let is_superuser = row.remove("is_superuser").flatten();
-            let scheme = self.scheme.clone();
+            let scheme = self.password_scheme.clone();
             let (told, outcome) = tokio::sync::oneshot::channel();
             let is_right = self.checker.run(move || {
                 let checked = scheme.verify(&stored, &password);
@@ -250,39 +279,45 @@ impl Authenticator for DatabaseUsers {
                 checked.is_ok_and(|is_right| is_right)
             });
             if is_right.await {
-                return Ok(Answer::Allow(Box::new(Identity {
-                    is_superuser: is_superuser.is_some_and(|flag| is_true(&flag)),
-                    ..Identity::default()
-                })));
+                return Ok(AuthenticatorAnswer::Allow(Box::new(
+                    AuthenticatedIdentity {
+                        is_superuser: is_superuser.is_some_and(|flag| parse_flag(&flag)),
+                        ..AuthenticatedIdentity::default()
+                    },
+                )));
             }
             match outcome.await {
-                Ok(None) => Ok(Answer::Deny),
-                Ok(Some(error)) => Err(Failure(format!("password_hash: {error}"))),
-                Err(_) => Err(Failure::new("the password could not be checked")),
+                Ok(None) => Ok(AuthenticatorAnswer::Deny),
+                Ok(Some(error)) => Err(AuthBackendError(format!("password_hash: {error}"))),
+                Err(_) => Err(AuthBackendError::new("the password could not be checked")),
             }
         })
     }
 }
 
 /// Rules of clients in a database.
-struct DatabaseRules(Box<dyn Lookup>);
+struct DatabaseRuleSource(Box<dyn UserDatabase>);
 
-impl RuleSource for DatabaseRules {
-    fn rules<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Vec<Rule>, Failure>> {
+impl RuleSource for DatabaseRuleSource {
+    fn fetch_rules<'a>(
+        &'a self,
+        request: &'a LoginRequest,
+    ) -> AnswerFuture<'a, Result<Vec<AclRule>, AuthBackendError>> {
         Box::pin(async move {
-            let rows = self.0.rows(request).await?;
+            let rows = self.0.query_rows(request).await?;
             if rows.len() > MAX_RULES {
-                return Err(Failure(format!("more than {MAX_RULES} rules")));
+                return Err(AuthBackendError(format!("more than {MAX_RULES} rules")));
             }
             let rules = rows.iter().enumerate().map(|(at, row)| {
-                rule_of(row).map_err(|error| Failure(format!("row {}: {error}", at + 1)))
+                parse_rule(row)
+                    .map_err(|error| AuthBackendError(format!("row {}: {error}", at + 1)))
             });
             rules.collect()
         })
     }
 }
 
-fn rule_of(row: &Row) -> Result<Rule, String> {
+fn parse_rule(row: &DatabaseRow) -> Result<AclRule, String> {
     let mut fields = Map::new();
     for column in RULE_COLUMNS {
         if let Some(Some(text)) = row.get(column) {
@@ -293,7 +328,7 @@ fn rule_of(row: &Row) -> Result<Rule, String> {
     if !fields.contains_key("topic") && !fields.contains_key("topics") {
         return Err("topic: missing".into());
     }
-    Rule::from_json(&Value::Object(fields))
+    AclRule::from_json(&Value::Object(fields))
 }
 
 #[cfg(test)]
@@ -302,32 +337,38 @@ mod tests {
     use crate::authenticator::Password;
     use serde_json::json;
 
-    struct Table(Result<Vec<Row>, Failure>);
+    struct Table(Result<Vec<DatabaseRow>, AuthBackendError>);
 
-    impl Lookup for Table {
-        fn rows<'a>(&'a self, _: &'a Request) -> Answering<'a, Result<Vec<Row>, Failure>> {
+    impl UserDatabase for Table {
+        fn query_rows<'a>(
+            &'a self,
+            _: &'a LoginRequest,
+        ) -> AnswerFuture<'a, Result<Vec<DatabaseRow>, AuthBackendError>> {
             Box::pin(std::future::ready(self.0.clone()))
         }
     }
 
-    fn row(columns: &[(&str, Option<&str>)]) -> Row {
+    fn row(columns: &[(&str, Option<&str>)]) -> DatabaseRow {
         let columns = columns.iter();
         columns
             .map(|(name, value)| ((*name).to_owned(), value.map(str::to_owned)))
             .collect()
     }
 
-    async fn ask(rows: Result<Vec<Row>, Failure>, password: &str) -> Result<Answer, Failure> {
-        let users = DatabaseUsers {
+    async fn ask(
+        rows: Result<Vec<DatabaseRow>, AuthBackendError>,
+        password: &str,
+    ) -> Result<AuthenticatorAnswer, AuthBackendError> {
+        let users = DatabaseAuthenticator {
             lookup: Box::new(Table(rows)),
-            scheme: Arc::default(),
-            checker: Checker::new(tokio::runtime::Handle::current(), 1),
-            last: Mutex::default(),
+            password_scheme: Arc::default(),
+            checker: PasswordCheckPool::new(tokio::runtime::Handle::current(), 1),
+            last_found: Mutex::default(),
         };
-        let request = Request {
+        let request = LoginRequest {
             username: Some("ann".into()),
             password: Some(Password(password.into())),
-            ..Request::default()
+            ..LoginRequest::default()
         };
         users.check(&request).await
     }
@@ -336,15 +377,25 @@ mod tests {
     async fn rows_become_answers() {
         let hash = crate::password::hash(b"pencil").unwrap();
         let ann = row(&[("password_hash", Some(&hash)), ("is_superuser", Some("1"))]);
-        let Ok(Answer::Allow(identity)) = ask(Ok(vec![ann.clone()]), "pencil").await else {
+        let Ok(AuthenticatorAnswer::Allow(identity)) = ask(Ok(vec![ann.clone()]), "pencil").await
+        else {
             panic!("it is the password");
         };
         assert!(identity.is_superuser);
-        assert_eq!(ask(Ok(vec![ann]), "pen").await, Ok(Answer::Deny));
+        assert_eq!(
+            ask(Ok(vec![ann]), "pen").await,
+            Ok(AuthenticatorAnswer::Deny)
+        );
         let nobody = ask(Ok(Vec::new()), "pencil").await;
-        assert!(matches!(nobody, Ok(Answer::Unknown(_))), "{nobody:?}");
+        assert!(
+            matches!(nobody, Ok(AuthenticatorAnswer::Unknown(_))),
+            "{nobody:?}"
+        );
         let nothing = row(&[("password_hash", None)]);
-        assert_eq!(ask(Ok(vec![nothing]), "").await, Ok(Answer::Deny));
+        assert_eq!(
+            ask(Ok(vec![nothing]), "").await,
+            Ok(AuthenticatorAnswer::Deny)
+        );
     }
 
     #[tokio::test]
@@ -358,12 +409,12 @@ mod tests {
         assert!(!failure.0.contains("pencil"));
         let other = row(&[("password", Some("x"))]);
         assert!(ask(Ok(vec![other]), "x").await.is_err());
-        assert!(ask(Err(Failure::new("away")), "x").await.is_err());
+        assert!(ask(Err(AuthBackendError::new("away")), "x").await.is_err());
     }
 
     #[test]
     fn rows_become_rules() {
-        let rule = rule_of(&row(&[
+        let rule = parse_rule(&row(&[
             ("permission", Some("allow")),
             ("action", Some("publish")),
             ("topic", Some("a/${clientid}")),
@@ -374,13 +425,13 @@ mod tests {
         ]));
         let rule = rule.unwrap();
         assert_eq!((rule.qos, rule.retain), (0b011, Some(false)));
-        let everything = rule_of(&row(&[("permission", Some("allow")), ("topic", None)]));
+        let everything = parse_rule(&row(&[("permission", Some("allow")), ("topic", None)]));
         assert_eq!(everything, Err("topic: missing".into()));
     }
 
     #[test]
     fn settings_are_checked() {
-        let error = |value| DatabaseSettings::read(&value).map(|_| ()).unwrap_err();
+        let error = |value| DatabaseSettings::from_json(&value).map(|_| ()).unwrap_err();
         let with = |field: &str, value: Value| {
             let mut all = json!({"server": "h:1", "query": "q"});
             all[field] = value;
@@ -392,7 +443,7 @@ mod tests {
         assert!(error(with("user", json!("x"))).contains("unknown field `user`"));
         assert!(error(json!({"server": "h"})).contains("query"));
         let host = |server: &str| {
-            let settings = DatabaseSettings::read(&json!({"server": server, "query": "q"}));
+            let settings = DatabaseSettings::from_json(&json!({"server": server, "query": "q"}));
             settings.unwrap().host_and_port(5)
         };
         assert_eq!(host("h:1"), Ok(("h".into(), 1)));

@@ -4,32 +4,32 @@ use std::time::Duration;
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{OptsBuilder, Params, PoolConstraints, PoolOpts, SslOpts, Value};
-use outbound::mysql::Pool;
+use outbound::mysql::MySqlPool;
 
-use super::statement::{Statement, Style};
-use super::{DatabaseSettings, Lookup, Row};
-use crate::authenticator::{Answering, Failure, Request};
+use super::statement::{ParameterStyle, ParameterizedStatement};
+use super::{DatabaseRow, DatabaseSettings, UserDatabase};
+use crate::authenticator::{AnswerFuture, AuthBackendError, LoginRequest};
 use crate::tls;
 
-const USUAL_PORT: u16 = 3306;
-const IDLE_FOR: Duration = Duration::from_secs(60);
+const DEFAULT_PORT: u16 = 3306;
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-pub(super) struct MySql {
-    pool: Pool,
-    statement: Statement,
+pub(super) struct MySqlUserDatabase {
+    pool: MySqlPool,
+    statement: ParameterizedStatement,
 }
 
-impl MySql {
+impl MySqlUserDatabase {
     pub(super) fn new(settings: &DatabaseSettings) -> Result<Self, String> {
-        let statement = Statement::parse(&settings.query, Style::Question)
+        let statement = ParameterizedStatement::parse(&settings.query, ParameterStyle::Question)
             .map_err(|error| format!("query: {error}"))?;
-        let (host, port) = settings.host_and_port(USUAL_PORT)?;
+        let (host, port) = settings.host_and_port(DEFAULT_PORT)?;
         let constraints =
             PoolConstraints::new(0, settings.pool_size).ok_or("pool_size: expected at least 1")?;
         let pool = PoolOpts::new()
             .with_constraints(constraints)
-            .with_inactive_connection_ttl(IDLE_FOR);
+            .with_inactive_connection_ttl(IDLE_TIMEOUT);
         let mut options = OptsBuilder::default()
             .user(settings.username.clone())
             .pass(settings.password())
@@ -41,8 +41,8 @@ impl MySql {
         if settings.tls {
             let trusted = match &settings.tls_ca {
                 Some(file) => vec![file.clone().into()],
-                None => outbound::tls::system_authorities()
-                    .map_err(tls::told)?
+                None => outbound::tls::load_system_authorities()
+                    .map_err(tls::error_with_setting)?
                     .iter()
                     .map(|authority| authority.to_vec().into())
                     .collect(),
@@ -54,12 +54,12 @@ impl MySql {
             options = options.ssl_opts(tls);
         }
         Ok(Self {
-            pool: Pool::new(options, host, port),
+            pool: MySqlPool::new(options, host, port),
             statement,
         })
     }
 
-    async fn ask(&self, request: &Request) -> Result<Vec<Row>, mysql_async::Error> {
+    async fn query(&self, request: &LoginRequest) -> Result<Vec<DatabaseRow>, mysql_async::Error> {
         let parameters = self.statement.parameters(request).into_iter();
         let parameters: Vec<Value> = parameters
             .map(|value| value.map_or(Value::NULL, |text| Value::Bytes(text.into_bytes())))
@@ -72,19 +72,21 @@ impl MySql {
         let rows: Vec<mysql_async::Row> = connection
             .exec(self.statement.sql.as_str(), parameters)
             .await?;
-        Ok(rows.into_iter().map(row_of).collect())
+        Ok(rows.into_iter().map(convert_row).collect())
     }
 }
 
-fn row_of(row: mysql_async::Row) -> Row {
+fn convert_row(row: mysql_async::Row) -> DatabaseRow {
     let columns = row.columns();
     let names = columns
         .iter()
         .map(|column| column.name_str().to_lowercase());
-    names.zip(row.unwrap().into_iter().map(text_of)).collect()
+    names
+        .zip(row.unwrap().into_iter().map(value_to_text))
+        .collect()
 }
 
-fn text_of(value: Value) -> Option<String> {
+fn value_to_text(value: Value) -> Option<String> {
     match value {
         Value::Bytes(bytes) => match <[u8; 1]>::try_from(bytes.as_slice()) {
             // BIT(1)
@@ -99,16 +101,19 @@ fn text_of(value: Value) -> Option<String> {
     }
 }
 
-impl Lookup for MySql {
-    fn rows<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Vec<Row>, Failure>> {
+impl UserDatabase for MySqlUserDatabase {
+    fn query_rows<'a>(
+        &'a self,
+        request: &'a LoginRequest,
+    ) -> AnswerFuture<'a, Result<Vec<DatabaseRow>, AuthBackendError>> {
         Box::pin(async move {
-            let first = self.ask(request).await;
+            let first = self.query(request).await;
             let answer = match first {
                 // A connection that lay idle may have been closed by the server.
-                Err(mysql_async::Error::Io(_)) => self.ask(request).await,
+                Err(mysql_async::Error::Io(_)) => self.query(request).await,
                 answer => answer,
             };
-            answer.map_err(Failure::new)
+            answer.map_err(AuthBackendError::new)
         })
     }
 }

@@ -5,36 +5,36 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bytes::BytesMut;
-use outbound::postgres::{self, Server};
+use outbound::postgres::{self, PostgresServer};
 use tokio::sync::Mutex;
 use tokio_postgres::types::{Format, FromSql, IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Config};
 
-use super::statement::{Statement, Style};
-use super::{DatabaseSettings, Lookup, Row};
-use crate::authenticator::{Answering, Failure, Request};
+use super::statement::{ParameterStyle, ParameterizedStatement};
+use super::{DatabaseRow, DatabaseSettings, UserDatabase};
+use crate::authenticator::{AnswerFuture, AuthBackendError, LoginRequest};
 use crate::tls;
 
-const USUAL_PORT: u16 = 5432;
+const DEFAULT_PORT: u16 = 5432;
 
-pub(super) struct Postgres {
-    server: Server,
-    statement: Statement,
-    slots: Vec<Mutex<Option<Arc<Ready>>>>,
+pub(super) struct PostgresUserDatabase {
+    server: PostgresServer,
+    statement: ParameterizedStatement,
+    slots: Vec<Mutex<Option<Arc<PreparedConnection>>>>,
     next: AtomicUsize,
 }
 
 /// A connection with the question prepared.
-struct Ready {
+struct PreparedConnection {
     client: Client,
     statement: tokio_postgres::Statement,
 }
 
-impl Postgres {
+impl PostgresUserDatabase {
     pub(super) fn new(settings: &DatabaseSettings) -> Result<Self, String> {
-        let statement = Statement::parse(&settings.query, Style::Numbered)
+        let statement = ParameterizedStatement::parse(&settings.query, ParameterStyle::Numbered)
             .map_err(|error| format!("query: {error}"))?;
-        let (host, port) = settings.host_and_port(USUAL_PORT)?;
+        let (host, port) = settings.host_and_port(DEFAULT_PORT)?;
         let mut config = Config::new();
         if let Some(username) = &settings.username {
             config.user(username);
@@ -50,21 +50,21 @@ impl Postgres {
             true => Some(tls::client_config(settings.tls_ca.as_deref())?),
         };
         Ok(Self {
-            server: Server::new(config, host, port, tls),
+            server: PostgresServer::new(config, host, port, tls),
             statement,
             slots: (0..settings.pool_size).map(|_| Mutex::default()).collect(),
             next: AtomicUsize::new(0),
         })
     }
 
-    async fn connect(&self) -> Result<Ready, Asked> {
+    async fn connect(&self) -> Result<PreparedConnection, PostgresQueryError> {
         let (client, _) = self.server.connect().await?;
         let statement = client.prepare(&self.statement.sql).await?;
-        Ok(Ready { client, statement })
+        Ok(PreparedConnection { client, statement })
     }
 
     /// A connection that works as far as one knows.
-    async fn ready(&self) -> Result<Arc<Ready>, Asked> {
+    async fn prepared_connection(&self) -> Result<Arc<PreparedConnection>, PostgresQueryError> {
         let at = self.next.fetch_add(1, Relaxed) % self.slots.len();
         let mut slot = self.slots[at].lock().await;
         match &*slot {
@@ -77,35 +77,35 @@ impl Postgres {
         }
     }
 
-    async fn ask(&self, request: &Request) -> Result<Vec<Row>, Asked> {
-        let parameters: Vec<Parameter> = self
+    async fn query(&self, request: &LoginRequest) -> Result<Vec<DatabaseRow>, PostgresQueryError> {
+        let parameters: Vec<TextParameter> = self
             .statement
             .parameters(request)
             .into_iter()
-            .map(Parameter)
+            .map(TextParameter)
             .collect();
         let parameters: Vec<&(dyn ToSql + Sync)> = parameters
             .iter()
             .map(|parameter| parameter as &(dyn ToSql + Sync))
             .collect();
-        let ready = self.ready().await?;
+        let ready = self.prepared_connection().await?;
         let rows = ready.client.query(&ready.statement, &parameters).await;
-        let rows = rows.map_err(|error| Asked {
+        let rows = rows.map_err(|error| PostgresQueryError {
             is_closed: ready.client.is_closed(),
             ..error.into()
         })?;
-        Ok(rows.iter().map(row_of).collect())
+        Ok(rows.iter().map(convert_row).collect())
     }
 }
 
 /// Why a question failed, and whether that was because its connection had been closed meanwhile.
-struct Asked {
+struct PostgresQueryError {
     error: String,
     is_closed: bool,
 }
 
-impl From<postgres::Error> for Asked {
-    fn from(error: postgres::Error) -> Self {
+impl From<postgres::PostgresError> for PostgresQueryError {
+    fn from(error: postgres::PostgresError) -> Self {
         Self {
             error: error.to_string(),
             is_closed: false,
@@ -113,26 +113,26 @@ impl From<postgres::Error> for Asked {
     }
 }
 
-impl From<tokio_postgres::Error> for Asked {
+impl From<tokio_postgres::Error> for PostgresQueryError {
     fn from(error: tokio_postgres::Error) -> Self {
         Self {
-            error: postgres::told(&error),
+            error: postgres::error_message(&error),
             is_closed: false,
         }
     }
 }
 
-impl From<Asked> for Failure {
-    fn from(asked: Asked) -> Self {
-        Failure(asked.error)
+impl From<PostgresQueryError> for AuthBackendError {
+    fn from(asked: PostgresQueryError) -> Self {
+        AuthBackendError(asked.error)
     }
 }
 
-fn row_of(row: &tokio_postgres::Row) -> Row {
+fn convert_row(row: &tokio_postgres::Row) -> DatabaseRow {
     let columns = row.columns().iter().enumerate();
     columns
         .map(|(at, column)| {
-            let value: Option<Text> = row.try_get(at).unwrap_or(None);
+            let value: Option<TextColumn> = row.try_get(at).unwrap_or(None);
             (column.name().to_lowercase(), value.map(|text| text.0))
         })
         .collect()
@@ -140,9 +140,9 @@ fn row_of(row: &tokio_postgres::Row) -> Row {
 
 /// A parameter as a text, whatever type the server wants: it reads it as that.
 #[derive(Debug)]
-struct Parameter(Option<String>);
+struct TextParameter(Option<String>);
 
-impl ToSql for Parameter {
+impl ToSql for TextParameter {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
         match &self.0 {
             None => Ok(IsNull::Yes),
@@ -165,9 +165,9 @@ impl ToSql for Parameter {
 }
 
 /// A value as a text, of the types users and rules are kept in.
-struct Text(String);
+struct TextColumn(String);
 
-impl<'a> FromSql<'a> for Text {
+impl<'a> FromSql<'a> for TextColumn {
     fn from_sql(kind: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
         Ok(Self(match *kind {
             Type::BOOL => bool::from_sql(kind, raw)?.to_string(),
@@ -184,12 +184,15 @@ impl<'a> FromSql<'a> for Text {
     }
 }
 
-impl Lookup for Postgres {
-    fn rows<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Vec<Row>, Failure>> {
+impl UserDatabase for PostgresUserDatabase {
+    fn query_rows<'a>(
+        &'a self,
+        request: &'a LoginRequest,
+    ) -> AnswerFuture<'a, Result<Vec<DatabaseRow>, AuthBackendError>> {
         Box::pin(async move {
-            match self.ask(request).await {
+            match self.query(request).await {
                 // The server has been restarted, perhaps.
-                Err(asked) if asked.is_closed => Ok(self.ask(request).await?),
+                Err(asked) if asked.is_closed => Ok(self.query(request).await?),
                 answer => Ok(answer?),
             }
         })

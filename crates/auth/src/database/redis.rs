@@ -13,34 +13,34 @@ use redis::{
 };
 use tokio::sync::Mutex;
 
-use super::{DatabaseSettings, Lookup, Row};
-use crate::authenticator::{Answering, Failure, Request};
+use super::{DatabaseRow, DatabaseSettings, UserDatabase};
+use crate::authenticator::{AnswerFuture, AuthBackendError, LoginRequest};
 use crate::template::Template;
 
-const USUAL_PORT: u16 = 6379;
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+const DEFAULT_PORT: u16 = 6379;
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) struct Redis {
+pub(super) struct RedisUserDatabase {
     client: Client,
     /// The one connection, which all requests share, with its number.
     connection: Mutex<Option<(u64, MultiplexedConnection)>>,
     /// Connections made so far.
-    connections: AtomicU64,
-    words: Vec<Template>,
-    answer: Shape,
+    connection_count: AtomicU64,
+    command_words: Vec<Template>,
+    reply_shape: ReplyShape,
 }
 
 /// Lets the policy of targets choose among the addresses of a server.
-struct Resolver;
+struct RestrictedResolver;
 
-impl AsyncDNSResolver for Resolver {
+impl AsyncDNSResolver for RestrictedResolver {
     fn resolve<'a, 'b: 'a>(
         &'a self,
         host: &'b str,
         port: u16,
     ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
         Box::pin(async move {
-            let found = outbound::targets::resolve(host, port).await?;
+            let found = outbound::target_policy::resolve(host, port).await?;
             Ok(Box::new(found.into_iter()) as Box<dyn Iterator<Item = SocketAddr> + Send>)
         })
     }
@@ -48,7 +48,7 @@ impl AsyncDNSResolver for Resolver {
 
 /// What the answer to the command looks like.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Shape {
+enum ReplyShape {
     /// HMGET, HGET: values of these fields.
     Fields(Vec<String>),
     /// HGETALL: names and values.
@@ -57,10 +57,10 @@ enum Shape {
     Rules,
 }
 
-impl Redis {
+impl RedisUserDatabase {
     pub(super) fn new(settings: &DatabaseSettings, for_rules: bool) -> Result<Self, String> {
-        let (words, answer) = command(&settings.query, for_rules)?;
-        let (host, port) = settings.host_and_port(USUAL_PORT)?;
+        let (words, answer) = parse_command(&settings.query, for_rules)?;
+        let (host, port) = settings.host_and_port(DEFAULT_PORT)?;
         let address = match settings.tls {
             false => ConnectionAddr::Tcp(host, port),
             true => ConnectionAddr::TcpTls {
@@ -103,33 +103,33 @@ impl Redis {
         Ok(Self {
             client: client.map_err(|error| error.to_string())?,
             connection: Mutex::default(),
-            connections: AtomicU64::new(0),
-            words,
-            answer,
+            connection_count: AtomicU64::new(0),
+            command_words: words,
+            reply_shape: answer,
         })
     }
 
     /// The connection, made anew if the last one was lost.
-    async fn connection(&self) -> Result<(u64, MultiplexedConnection), Failure> {
+    async fn connection(&self) -> Result<(u64, MultiplexedConnection), AuthBackendError> {
         let mut slot = self.connection.lock().await;
         if let Some(connection) = &*slot {
             return Ok(connection.clone());
         }
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(ANSWER_WITHIN))
-            .set_response_timeout(Some(ANSWER_WITHIN))
-            .set_dns_resolver(Resolver);
+            .set_connection_timeout(Some(REPLY_TIMEOUT))
+            .set_response_timeout(Some(REPLY_TIMEOUT))
+            .set_dns_resolver(RestrictedResolver);
         let connecting = self
             .client
             .get_multiplexed_async_connection_with_config(&config);
-        let connection = connecting.await.map_err(Failure::new)?;
-        let number = self.connections.fetch_add(1, Relaxed);
+        let connection = connecting.await.map_err(AuthBackendError::new)?;
+        let number = self.connection_count.fetch_add(1, Relaxed);
         *slot = Some((number, connection.clone()));
         Ok((number, connection))
     }
 
     /// The answer to a command; one whose connection turns out to be lost is asked again on a new one.
-    async fn answer(&self, command: &Cmd) -> Result<Value, Failure> {
+    async fn run_command(&self, command: &Cmd) -> Result<Value, AuthBackendError> {
         let mut is_first = true;
         loop {
             let (number, mut connection) = self.connection().await?;
@@ -143,27 +143,27 @@ impl Redis {
                 slot.take_if(|(of, _)| *of == number);
             }
             if !is_lost || !is_first || error.is_timeout() {
-                return Err(Failure::new(error));
+                return Err(AuthBackendError::new(error));
             }
             is_first = false;
         }
     }
 
-    async fn ask(&self, request: &Request) -> Result<Vec<Row>, Failure> {
+    async fn query(&self, request: &LoginRequest) -> Result<Vec<DatabaseRow>, AuthBackendError> {
         let mut command = Cmd::new();
-        for word in &self.words {
+        for word in &self.command_words {
             match word.fill(request) {
                 Some(word) => command.arg(word),
                 // The client has no such name, and so no such key.
                 None => return Ok(Vec::new()),
             };
         }
-        rows_of(self.answer(&command).await?, &self.answer)
+        parse_reply(self.run_command(&command).await?, &self.reply_shape)
     }
 }
 
 /// Takes a command apart; the error says which ones there are.
-fn command(query: &str, for_rules: bool) -> Result<(Vec<Template>, Shape), String> {
+fn parse_command(query: &str, for_rules: bool) -> Result<(Vec<Template>, ReplyShape), String> {
     let words: Vec<&str> = query.split_whitespace().collect();
     let name = words.first().map(|word| word.to_ascii_uppercase());
     let fields = || {
@@ -171,15 +171,15 @@ fn command(query: &str, for_rules: bool) -> Result<(Vec<Template>, Shape), Strin
         fields.map(|field| field.to_lowercase()).collect::<Vec<_>>()
     };
     let answer = match (name.as_deref(), words.len(), for_rules) {
-        (Some("HGETALL"), 2, true) => Shape::Rules,
-        (Some("HGETALL"), 2, false) => Shape::Pairs,
-        (Some("HMGET"), 3.., false) | (Some("HGET"), 3, false) => Shape::Fields(fields()),
+        (Some("HGETALL"), 2, true) => ReplyShape::Rules,
+        (Some("HGETALL"), 2, false) => ReplyShape::Pairs,
+        (Some("HMGET"), 3.., false) | (Some("HGET"), 3, false) => ReplyShape::Fields(fields()),
         (_, _, true) => return Err("query: expected HGETALL KEY".into()),
         (_, _, false) => {
             return Err("query: expected HMGET KEY FIELD..., HGET KEY FIELD or HGETALL KEY".into());
         }
     };
-    if let Shape::Fields(fields) = &answer
+    if let ReplyShape::Fields(fields) = &answer
         && !fields.iter().any(|field| field == "password_hash")
     {
         return Err("query: one of the fields has to be password_hash".into());
@@ -191,7 +191,7 @@ fn command(query: &str, for_rules: bool) -> Result<(Vec<Template>, Shape), Strin
     Ok((words, answer))
 }
 
-fn text_of(value: Value) -> Option<String> {
+fn value_to_text(value: Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
         Value::SimpleString(text) => Some(text),
@@ -201,15 +201,15 @@ fn text_of(value: Value) -> Option<String> {
     }
 }
 
-fn rows_of(answer: Value, shape: &Shape) -> Result<Vec<Row>, Failure> {
+fn parse_reply(answer: Value, shape: &ReplyShape) -> Result<Vec<DatabaseRow>, AuthBackendError> {
     let pairs: Vec<(Option<String>, Option<String>)> = match (answer, shape) {
         (Value::Nil, _) => Vec::new(),
-        (Value::Array(values), Shape::Fields(fields)) => {
+        (Value::Array(values), ReplyShape::Fields(fields)) => {
             let names = fields.iter().cloned().map(Some);
-            names.zip(values.into_iter().map(text_of)).collect()
+            names.zip(values.into_iter().map(value_to_text)).collect()
         }
-        (Value::Array(values), Shape::Pairs | Shape::Rules) => {
-            let mut values = values.into_iter().map(text_of);
+        (Value::Array(values), ReplyShape::Pairs | ReplyShape::Rules) => {
+            let mut values = values.into_iter().map(value_to_text);
             let mut pairs = Vec::new();
             while let (Some(name), Some(value)) = (values.next(), values.next()) {
                 pairs.push((name, value));
@@ -217,18 +217,24 @@ fn rows_of(answer: Value, shape: &Shape) -> Result<Vec<Row>, Failure> {
             pairs
         }
         (Value::Map(pairs), _) => (pairs.into_iter())
-            .map(|(name, value)| (text_of(name), text_of(value)))
+            .map(|(name, value)| (value_to_text(name), value_to_text(value)))
             .collect(),
-        (one, Shape::Fields(fields)) => vec![(fields.first().cloned(), text_of(one))],
-        _ => return Err(Failure::new("the answer is not what the command gives")),
+        (one, ReplyShape::Fields(fields)) => vec![(fields.first().cloned(), value_to_text(one))],
+        _ => {
+            return Err(AuthBackendError::new(
+                "the answer is not what the command gives",
+            ));
+        }
     };
     let pairs = pairs
         .into_iter()
         .filter_map(|(name, value)| Some((name?, value)));
-    if *shape == Shape::Rules {
-        return pairs.map(|(topic, action)| rule(topic, action)).collect();
+    if *shape == ReplyShape::Rules {
+        return pairs
+            .map(|(topic, action)| parse_rule(topic, action))
+            .collect();
     }
-    let row: Row = pairs
+    let row: DatabaseRow = pairs
         .map(|(name, value)| (name.to_lowercase(), value))
         .collect();
     // Every field of a key that is not there is nil.
@@ -237,10 +243,10 @@ fn rows_of(answer: Value, shape: &Shape) -> Result<Vec<Row>, Failure> {
 }
 
 /// A topic and what is allowed with it: `publish`, or JSON with conditions on QoS and retain.
-fn rule(topic: String, action: Option<String>) -> Result<Row, Failure> {
-    let wrong = || Failure(format!("the rule for {topic:?} is not one"));
+fn parse_rule(topic: String, action: Option<String>) -> Result<DatabaseRow, AuthBackendError> {
+    let wrong = || AuthBackendError(format!("the rule for {topic:?} is not one"));
     let action = action.ok_or_else(wrong)?;
-    let mut row = Row::new();
+    let mut row = DatabaseRow::new();
     match action.starts_with('{') {
         false => {
             row.insert("action".into(), Some(action));
@@ -267,9 +273,12 @@ fn rule(topic: String, action: Option<String>) -> Result<Row, Failure> {
     Ok(row)
 }
 
-impl Lookup for Redis {
-    fn rows<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Vec<Row>, Failure>> {
-        Box::pin(self.ask(request))
+impl UserDatabase for RedisUserDatabase {
+    fn query_rows<'a>(
+        &'a self,
+        request: &'a LoginRequest,
+    ) -> AnswerFuture<'a, Result<Vec<DatabaseRow>, AuthBackendError>> {
+        Box::pin(self.query(request))
     }
 }
 
@@ -284,37 +293,37 @@ mod tests {
     #[test]
     fn commands_are_taken_apart() {
         let (words, answer) =
-            command("HMGET mqtt_user:${username} password_hash salt", false).unwrap();
+            parse_command("HMGET mqtt_user:${username} password_hash salt", false).unwrap();
         assert_eq!(words.len(), 4);
         assert_eq!(
             answer,
-            Shape::Fields(vec!["password_hash".into(), "salt".into()])
+            ReplyShape::Fields(vec!["password_hash".into(), "salt".into()])
         );
-        let request = Request {
+        let request = LoginRequest {
             username: Some("x y\r\nFLUSHALL".into()),
-            ..Request::default()
+            ..LoginRequest::default()
         };
         let key = words[1].fill(&request).unwrap();
         assert_eq!(
             key, "mqtt_user:x y\r\nFLUSHALL",
             "one word, sent with its length"
         );
-        assert!(command("GET x", false).is_err());
-        assert!(command("HGET x salt", false).is_err());
-        assert!(command("HMGET x password_hash", true).is_err());
-        assert!(command("HGETALL a:${user}", true).is_err());
+        assert!(parse_command("GET x", false).is_err());
+        assert!(parse_command("HGET x salt", false).is_err());
+        assert!(parse_command("HMGET x password_hash", true).is_err());
+        assert!(parse_command("HGETALL a:${user}", true).is_err());
     }
 
     #[test]
     fn answers_become_rows() {
-        let fields = Shape::Fields(vec!["password_hash".into(), "salt".into()]);
-        let rows = rows_of(Value::Array(vec![bulk("h"), Value::Nil]), &fields).unwrap();
+        let fields = ReplyShape::Fields(vec!["password_hash".into(), "salt".into()]);
+        let rows = parse_reply(Value::Array(vec![bulk("h"), Value::Nil]), &fields).unwrap();
         assert_eq!(rows[0]["password_hash"].as_deref(), Some("h"));
         assert_eq!(rows[0]["salt"], None);
-        let nobody = rows_of(Value::Array(vec![Value::Nil, Value::Nil]), &fields).unwrap();
+        let nobody = parse_reply(Value::Array(vec![Value::Nil, Value::Nil]), &fields).unwrap();
         assert!(nobody.is_empty());
         let pairs = vec![bulk("password_hash"), bulk("h")];
-        let rows = rows_of(Value::Array(pairs), &Shape::Pairs).unwrap();
+        let rows = parse_reply(Value::Array(pairs), &ReplyShape::Pairs).unwrap();
         assert_eq!(rows[0]["password_hash"].as_deref(), Some("h"));
     }
 
@@ -326,14 +335,14 @@ mod tests {
             bulk("b"),
             bulk(r#"{"action": "subscribe", "qos": [1, 2], "permission": "deny"}"#),
         ];
-        let rows = rows_of(Value::Array(pairs), &Shape::Rules).unwrap();
+        let rows = parse_reply(Value::Array(pairs), &ReplyShape::Rules).unwrap();
         let rules: Vec<_> = rows
             .iter()
-            .map(|row| super::super::rule_of(row).unwrap())
+            .map(|row| super::super::parse_rule(row).unwrap())
             .collect();
         assert!(rules[0].is_allowed && rules[0].publish && !rules[0].subscribe);
         assert!(!rules[1].is_allowed && rules[1].qos == 0b110);
         let wrong = vec![bulk("a"), bulk("{")];
-        assert!(rows_of(Value::Array(wrong), &Shape::Rules).is_err());
+        assert!(parse_reply(Value::Array(wrong), &ReplyShape::Rules).is_err());
     }
 }

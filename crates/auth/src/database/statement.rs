@@ -1,11 +1,11 @@
 //! SQL with `${...}` for what differs between clients: each becomes a parameter that is bound, never a part of the text.
 
-use crate::authenticator::Request;
-use crate::template::Field;
+use crate::authenticator::LoginRequest;
+use crate::template::TemplateField;
 
 /// How a database writes the place of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Style {
+pub(crate) enum ParameterStyle {
     /// `?`
     #[cfg(feature = "mysql")]
     Question,
@@ -16,13 +16,13 @@ pub(crate) enum Style {
 
 /// An SQL statement whose placeholders have become parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Statement {
+pub(crate) struct ParameterizedStatement {
     pub(crate) sql: String,
-    fields: Vec<Field>,
+    fields: Vec<TemplateField>,
 }
 
-impl Statement {
-    pub(crate) fn parse(text: &str, style: Style) -> Result<Self, String> {
+impl ParameterizedStatement {
+    pub(crate) fn parse(text: &str, style: ParameterStyle) -> Result<Self, String> {
         let mut sql = String::with_capacity(text.len());
         let mut fields = Vec::new();
         let mut rest = text;
@@ -42,12 +42,12 @@ impl Statement {
                     sql.pop();
                     behind = &behind[1..];
                 }
-                fields.push(Field::named(name)?);
+                fields.push(TemplateField::from_name(name)?);
                 match style {
                     #[cfg(feature = "mysql")]
-                    Style::Question => sql.push('?'),
+                    ParameterStyle::Question => sql.push('?'),
                     #[cfg(feature = "postgres")]
-                    Style::Numbered => sql.push_str(&format!("${}", fields.len())),
+                    ParameterStyle::Numbered => sql.push_str(&format!("${}", fields.len())),
                 }
                 rest = behind;
                 continue;
@@ -66,8 +66,8 @@ impl Statement {
         Ok(Self { sql, fields })
     }
 
-    pub(crate) fn parameters(&self, request: &Request) -> Vec<Option<String>> {
-        let values = self.fields.iter().map(|field| field.value(request));
+    pub(crate) fn parameters(&self, request: &LoginRequest) -> Vec<Option<String>> {
+        let values = self.fields.iter().map(|field| field.value_for(request));
         // No database takes a NUL within a text.
         values
             .map(|value| value.filter(|value| !value.contains('\0')))
@@ -79,23 +79,23 @@ impl Statement {
 mod tests {
     use super::*;
 
-    fn request() -> Request {
-        Request {
+    fn request() -> LoginRequest {
+        LoginRequest {
             client_id: "c 1".into(),
             username: Some("' OR 1=1 --".into()),
-            ..Request::default()
+            ..LoginRequest::default()
         }
     }
 
     #[test]
     fn placeholders_in_statements_become_parameters() {
         let text = "SELECT h FROM u WHERE n = ${username} AND c = '${clientid}' AND x = 'a'";
-        let question = Statement::parse(text, Style::Question).unwrap();
+        let question = ParameterizedStatement::parse(text, ParameterStyle::Question).unwrap();
         assert_eq!(
             question.sql,
             "SELECT h FROM u WHERE n = ? AND c = ? AND x = 'a'"
         );
-        let numbered = Statement::parse(text, Style::Numbered).unwrap();
+        let numbered = ParameterizedStatement::parse(text, ParameterStyle::Numbered).unwrap();
         assert_eq!(
             numbered.sql,
             "SELECT h FROM u WHERE n = $1 AND c = $2 AND x = 'a'"
@@ -111,10 +111,10 @@ mod tests {
             "a = 'x ${username}'",
             "a = '${username}x'",
         ] {
-            let error = Statement::parse(text, Style::Question).unwrap_err();
+            let error = ParameterizedStatement::parse(text, ParameterStyle::Question).unwrap_err();
             assert!(error.contains("cannot be bound"), "{error}");
         }
-        assert!(Statement::parse("a = 'x", Style::Question).is_err());
-        assert!(Statement::parse("a = ${user}", Style::Question).is_err());
+        assert!(ParameterizedStatement::parse("a = 'x", ParameterStyle::Question).is_err());
+        assert!(ParameterizedStatement::parse("a = ${user}", ParameterStyle::Question).is_err());
     }
 }

@@ -7,24 +7,24 @@ use std::time::Duration;
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, StatusCode};
-use outbound::http::{Bounds, Client, Error};
+use outbound::http::{HttpClientLimits, HttpError, OutboundHttpClient};
 
-use crate::authenticator::Failure;
+use crate::authenticator::AuthBackendError;
 use crate::tls;
 
-const BOUNDS: Bounds = Bounds {
-    max_answer_bytes: 4 << 20,
-    idle_connections: 32,
-    idle_for: Duration::from_secs(60),
+const HTTP_LIMITS: HttpClientLimits = HttpClientLimits {
+    max_response_bytes: 4 << 20,
+    max_idle_connections: 32,
+    idle_timeout: Duration::from_secs(60),
     connect_timeout: Duration::from_secs(10),
 };
 
 #[derive(Clone)]
 pub(crate) struct HttpClient {
-    client: Client,
+    client: OutboundHttpClient,
 }
 
-pub(crate) struct HttpAnswer {
+pub(crate) struct AuthHttpResponse {
     pub(crate) status: StatusCode,
     pub(crate) body: Bytes,
 }
@@ -35,33 +35,38 @@ impl HttpClient {
         // A plain URL needs no authorities, and a system without them is fine with it.
         let config = match url.starts_with("https:") {
             true => tls::client_config(ca)?,
-            false => outbound::tls::trusting_nobody().map_err(tls::told)?,
+            false => {
+                outbound::tls::client_config_without_roots().map_err(tls::error_with_setting)?
+            }
         };
-        let client = Client::new(Arc::unwrap_or_clone(config), &BOUNDS);
+        let client = OutboundHttpClient::new(Arc::unwrap_or_clone(config), &HTTP_LIMITS);
         Ok(Self { client })
     }
 
     /// Asks; redirections are not followed. `json` is the body, if there is one.
-    pub(crate) async fn ask(
+    pub(crate) async fn send(
         &self,
         method: Method,
         url: &str,
         headers: &HeaderMap,
         json: Option<Vec<u8>>,
-    ) -> Result<HttpAnswer, Failure> {
+    ) -> Result<AuthHttpResponse, AuthBackendError> {
         let mut headers = headers.clone();
         if json.is_some() && !headers.contains_key(CONTENT_TYPE) {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
         let body = Bytes::from(json.unwrap_or_default());
-        let answer = self.client.ask(method, url, headers, body).await;
+        let answer = self.client.request(method, url, headers, body).await;
         let answer = answer.map_err(|error| match error {
-            Error::Request(_) => Failure::new("the request cannot be made: is the URL one?"),
-            other => Failure(other.to_string()),
+            HttpError::InvalidRequest(_) => {
+                AuthBackendError::new("the request cannot be made: is the URL one?")
+            }
+            other => AuthBackendError(other.to_string()),
         })?;
         let status = StatusCode::from_u16(answer.status);
-        Ok(HttpAnswer {
-            status: status.map_err(|_| Failure::new("the answer has no status that HTTP knows"))?,
+        Ok(AuthHttpResponse {
+            status: status
+                .map_err(|_| AuthBackendError::new("the answer has no status that HTTP knows"))?,
             body: answer.body,
         })
     }

@@ -12,12 +12,15 @@ use serde_json::{Map, Value};
 
 pub(crate) use client::HttpClient;
 
-use crate::authenticator::{Answer, Answering, Authenticator, Failure, Identity, Request};
+use crate::authenticator::{
+    AnswerFuture, AuthBackendError, AuthenticatedIdentity, Authenticator, AuthenticatorAnswer,
+    LoginRequest,
+};
 use crate::json;
-use crate::rules::Rule;
+use crate::rule_sources::RuleSource;
+use crate::rules::AclRule;
 use crate::secret::Secret;
-use crate::sources::RuleSource;
-use crate::template::{Template, url_encoded};
+use crate::template::{Template, url_encode};
 
 const MAX_ATTRIBUTES: usize = 64;
 
@@ -47,7 +50,7 @@ enum HttpMethod {
 }
 
 /// A question to a web server about a client.
-pub(crate) struct HttpQuestion {
+pub(crate) struct HttpQuery {
     client: HttpClient,
     method: Method,
     url: Template,
@@ -55,7 +58,7 @@ pub(crate) struct HttpQuestion {
     fields: Vec<(String, Template)>,
 }
 
-impl HttpQuestion {
+impl HttpQuery {
     /// `usual`: the fields that are sent if the settings name none.
     pub(crate) fn new(settings: &HttpSettings, usual: &[&str]) -> Result<Self, String> {
         let rest = settings
@@ -99,7 +102,10 @@ impl HttpQuestion {
     }
 
     /// The status and, if there is a body, the JSON in it.
-    async fn ask(&self, request: &Request) -> Result<(u16, Option<Value>), Failure> {
+    async fn query(
+        &self,
+        request: &LoginRequest,
+    ) -> Result<(u16, Option<Value>), AuthBackendError> {
         let mut url = self.url.fill_url(request);
         let values = self.fields.iter().map(|(name, template)| {
             let value = template.fill(request);
@@ -108,8 +114,8 @@ impl HttpQuestion {
         let json = if self.method == Method::GET {
             for (name, value) in values {
                 let mark = if url.contains('?') { '&' } else { '?' };
-                let value = url_encoded(&value.unwrap_or_default());
-                url.push_str(&format!("{mark}{}={value}", url_encoded(name)));
+                let value = url_encode(&value.unwrap_or_default());
+                url.push_str(&format!("{mark}{}={value}", url_encode(name)));
             }
             None
         } else {
@@ -120,7 +126,7 @@ impl HttpQuestion {
         };
         let answer = self
             .client
-            .ask(self.method.clone(), &url, &self.headers, json)
+            .send(self.method.clone(), &url, &self.headers, json)
             .await?;
         let body = match answer.body.is_empty() {
             true => None,
@@ -132,8 +138,8 @@ impl HttpQuestion {
 
 /// What a web server says about a client that wants to come in.
 #[derive(Deserialize)]
-struct Said {
-    result: Verdict,
+struct HttpAuthResponse {
+    result: HttpAuthResult,
     #[serde(default)]
     is_superuser: bool,
     #[serde(default)]
@@ -147,14 +153,14 @@ struct Said {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Verdict {
+enum HttpAuthResult {
     Allow,
     Deny,
     Ignore,
 }
 
 /// Names and values for `${client_attrs.NAME}`.
-pub(crate) fn attributes(said: &Map<String, Value>) -> Vec<(Box<str>, Box<str>)> {
+pub(crate) fn parse_attributes(said: &Map<String, Value>) -> Vec<(Box<str>, Box<str>)> {
     let texts = said.iter().filter_map(|(name, value)| match value {
         Value::String(text) => Some((name.as_str().into(), text.as_str().into())),
         Value::Number(number) => Some((name.as_str().into(), number.to_string().into())),
@@ -163,85 +169,97 @@ pub(crate) fn attributes(said: &Map<String, Value>) -> Vec<(Box<str>, Box<str>)>
     texts.take(MAX_ATTRIBUTES).collect()
 }
 
-fn answer_of(body: &Value) -> Result<Answer, Failure> {
-    let said: Said = json::read(body)
-        .map_err(|_| Failure::new("the answer has no \"result\" of allow, deny or ignore"))?;
+fn parse_answer(body: &Value) -> Result<AuthenticatorAnswer, AuthBackendError> {
+    let said: HttpAuthResponse = json::parse(body).map_err(|_| {
+        AuthBackendError::new("the answer has no \"result\" of allow, deny or ignore")
+    })?;
     match said.result {
-        Verdict::Ignore => return Ok(Answer::Ignore),
-        Verdict::Deny => return Ok(Answer::Deny),
-        Verdict::Allow => {}
+        HttpAuthResult::Ignore => return Ok(AuthenticatorAnswer::Ignore),
+        HttpAuthResult::Deny => return Ok(AuthenticatorAnswer::Deny),
+        HttpAuthResult::Allow => {}
     }
     let rules = said.acl.as_ref().filter(|acl| !acl.is_null());
     let rules = match rules {
-        Some(acl) => {
-            Rule::list_from_json(acl).map_err(|e| Failure(format!("the answer's acl: {e}")))?
-        }
+        Some(acl) => AclRule::list_from_json(acl)
+            .map_err(|e| AuthBackendError(format!("the answer's acl: {e}")))?,
         None => Vec::new(),
     };
-    Ok(Answer::Allow(Box::new(Identity {
-        is_superuser: said.is_superuser,
-        attributes: attributes(&said.client_attrs),
-        expires_at_ms: said.expire_at.map(|at_s| (at_s * 1000.0) as u64),
-        rules,
-        ..Identity::default()
-    })))
+    Ok(AuthenticatorAnswer::Allow(Box::new(
+        AuthenticatedIdentity {
+            is_superuser: said.is_superuser,
+            attributes: parse_attributes(&said.client_attrs),
+            expires_at_ms: said.expire_at.map(|at_s| (at_s * 1000.0) as u64),
+            rules,
+            ..AuthenticatedIdentity::default()
+        },
+    )))
 }
 
-pub(crate) struct HttpAuthenticator(HttpQuestion);
+pub(crate) struct HttpAuthenticator(HttpQuery);
 
 impl HttpAuthenticator {
     pub(crate) fn new(settings: &HttpSettings) -> Result<Self, String> {
         let usual = ["clientid", "username", "password"];
-        Ok(Self(HttpQuestion::new(settings, &usual)?))
+        Ok(Self(HttpQuery::new(settings, &usual)?))
     }
 }
 
 impl Authenticator for HttpAuthenticator {
-    fn concerns(&self, _request: &Request) -> bool {
+    fn applies_to(&self, _request: &LoginRequest) -> bool {
         // It may know clients by other things than a user name.
         true
     }
 
-    fn check<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Answer, Failure>> {
+    fn check<'a>(
+        &'a self,
+        request: &'a LoginRequest,
+    ) -> AnswerFuture<'a, Result<AuthenticatorAnswer, AuthBackendError>> {
         Box::pin(async move {
-            match self.0.ask(request).await? {
-                (200, Some(body)) => answer_of(&body),
-                (200, None) => Err(Failure::new("the answer 200 has no JSON in it")),
-                (204, _) => Ok(Answer::allow()),
-                (401 | 403, _) => Ok(Answer::Deny),
-                (404, _) => Ok(Answer::Ignore),
-                (status, _) => Err(Failure(format!("it answered with status {status}"))),
+            match self.0.query(request).await? {
+                (200, Some(body)) => parse_answer(&body),
+                (200, None) => Err(AuthBackendError::new("the answer 200 has no JSON in it")),
+                (204, _) => Ok(AuthenticatorAnswer::allow()),
+                (401 | 403, _) => Ok(AuthenticatorAnswer::Deny),
+                (404, _) => Ok(AuthenticatorAnswer::Ignore),
+                (status, _) => Err(AuthBackendError(format!(
+                    "it answered with status {status}"
+                ))),
             }
         })
     }
 }
 
 /// Asked for the rules of a client.
-pub(crate) struct HttpRules(HttpQuestion);
+pub(crate) struct HttpRuleSource(HttpQuery);
 
-impl HttpRules {
+impl HttpRuleSource {
     pub(crate) fn new(settings: &HttpSettings) -> Result<Self, String> {
         let usual = ["clientid", "username", "peerhost"];
-        Ok(Self(HttpQuestion::new(settings, &usual)?))
+        Ok(Self(HttpQuery::new(settings, &usual)?))
     }
 }
 
-impl RuleSource for HttpRules {
-    fn rules<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Vec<Rule>, Failure>> {
+impl RuleSource for HttpRuleSource {
+    fn fetch_rules<'a>(
+        &'a self,
+        request: &'a LoginRequest,
+    ) -> AnswerFuture<'a, Result<Vec<AclRule>, AuthBackendError>> {
         Box::pin(async move {
-            match self.0.ask(request).await? {
+            match self.0.query(request).await? {
                 (200, Some(body)) => {
                     let rules = match &body {
                         Value::Object(fields) => fields.get("acl").unwrap_or(&body),
                         _ => &body,
                     };
-                    Rule::list_from_json(rules)
-                        .map_err(|error| Failure(format!("the answer's rules: {error}")))
+                    AclRule::list_from_json(rules)
+                        .map_err(|error| AuthBackendError(format!("the answer's rules: {error}")))
                 }
-                (200, None) => Err(Failure::new("the answer 200 has no JSON in it")),
+                (200, None) => Err(AuthBackendError::new("the answer 200 has no JSON in it")),
                 // It knows none of this client.
                 (204 | 404, _) => Ok(Vec::new()),
-                (status, _) => Err(Failure(format!("it answered with status {status}"))),
+                (status, _) => Err(AuthBackendError(format!(
+                    "it answered with status {status}"
+                ))),
             }
         })
     }
@@ -254,18 +272,24 @@ mod tests {
 
     #[test]
     fn answers_are_read() {
-        let answer = answer_of(&json!({"result": "allow", "is_superuser": true,
+        let answer = parse_answer(&json!({"result": "allow", "is_superuser": true,
             "client_attrs": {"site": "a", "floor": 2, "odd": []}, "expire_at": 12.5,
             "acl": [{"permission": "allow", "action": "publish", "topic": "t"}]}));
-        let Ok(Answer::Allow(identity)) = answer else {
+        let Ok(AuthenticatorAnswer::Allow(identity)) = answer else {
             panic!("{answer:?}");
         };
         assert!(identity.is_superuser);
         assert_eq!(identity.attributes.len(), 2);
         assert_eq!(identity.expires_at_ms, Some(12_500));
         assert_eq!(identity.rules.len(), 1);
-        assert_eq!(answer_of(&json!({"result": "deny"})), Ok(Answer::Deny));
-        assert_eq!(answer_of(&json!({"result": "ignore"})), Ok(Answer::Ignore));
+        assert_eq!(
+            parse_answer(&json!({"result": "deny"})),
+            Ok(AuthenticatorAnswer::Deny)
+        );
+        assert_eq!(
+            parse_answer(&json!({"result": "ignore"})),
+            Ok(AuthenticatorAnswer::Ignore)
+        );
     }
 
     #[test]
@@ -277,15 +301,15 @@ mod tests {
             json!({"result": "allow", "is_superuser": "yes"}),
             json!({"result": "allow", "acl": [{"permission": "sure"}]}),
         ] {
-            assert!(answer_of(&body).is_err(), "{body}");
+            assert!(parse_answer(&body).is_err(), "{body}");
         }
     }
 
     #[test]
     fn settings_that_cannot_work_are_refused() {
         let error = |settings: Value| {
-            let settings: HttpSettings = json::read(&settings).unwrap();
-            HttpQuestion::new(&settings, &[]).err().unwrap()
+            let settings: HttpSettings = json::parse(&settings).unwrap();
+            HttpQuery::new(&settings, &[]).err().unwrap()
         };
         assert!(error(json!({"url": "ftp://x"})).starts_with("url: "));
         assert!(error(json!({"url": "http://${clientid}/"})).starts_with("url: "));

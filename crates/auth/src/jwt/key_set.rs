@@ -12,29 +12,29 @@ use hyper::header::HeaderMap;
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
-use super::Token;
-use super::key::{self, Key};
-use crate::authenticator::Failure;
+use super::ParsedToken;
+use super::verification_key::{self, VerificationKey};
+use crate::authenticator::AuthBackendError;
 use crate::http::HttpClient;
 
 /// An unknown key makes the set be fetched again, but not more often than this.
-const ASKED_AGAIN_AFTER_MS: u64 = 10_000;
-const FILE_LOOKED_AT_AFTER_MS: u64 = 1_000;
+const MIN_REFETCH_INTERVAL_MS: u64 = 10_000;
+const FILE_CHECK_INTERVAL_MS: u64 = 1_000;
 /// Keys nobody could confirm for so long are not gone by any more.
 const MAX_AGE_MS: u64 = 24 * 3600 * 1000;
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-pub(super) enum Origin {
-    Fixed(Option<Key>),
+pub(super) enum KeySource {
+    Fixed(Option<VerificationKey>),
     Pem(PathBuf),
     File(PathBuf),
     Url { url: String, client: HttpClient },
 }
 
 pub(super) struct KeySet {
-    origin: Origin,
-    keys: ArcSwap<Vec<Key>>,
+    origin: KeySource,
+    keys: ArcSwap<Vec<VerificationKey>>,
     /// When the keys were read or fetched; 0: never.
     read_ms: AtomicU64,
     /// When that was tried last.
@@ -46,14 +46,14 @@ pub(super) struct KeySet {
 
 impl KeySet {
     pub(super) fn start(
-        mut origin: Origin,
+        mut origin: KeySource,
         refresh: Duration,
         runtime: &Handle,
     ) -> Result<Arc<Self>, String> {
         let (keys, modified) = match &mut origin {
-            Origin::Fixed(key) => (key.take().into_iter().collect(), None),
-            Origin::Pem(path) | Origin::File(path) => (Vec::new(), modified(path)),
-            Origin::Url { .. } => (Vec::new(), None),
+            KeySource::Fixed(key) => (key.take().into_iter().collect(), None),
+            KeySource::Pem(path) | KeySource::File(path) => (Vec::new(), modification_time(path)),
+            KeySource::Url { .. } => (Vec::new(), None),
         };
         let set = Self {
             origin,
@@ -64,47 +64,49 @@ impl KeySet {
             fetching: Mutex::new(()),
         };
         match &set.origin {
-            Origin::Fixed(_) => Ok(Arc::new(set)),
-            Origin::Pem(_) | Origin::File(_) => {
+            KeySource::Fixed(_) => Ok(Arc::new(set)),
+            KeySource::Pem(_) | KeySource::File(_) => {
                 set.read_file()?;
                 Ok(Arc::new(set))
             }
-            Origin::Url { .. } => {
+            KeySource::Url { .. } => {
                 let set = Arc::new(set);
-                runtime.spawn(keep_fresh(Arc::downgrade(&set), refresh));
+                runtime.spawn(refresh_periodically(Arc::downgrade(&set), refresh));
                 Ok(set)
             }
         }
     }
 
     /// Whether one of the keys has signed the token.
-    pub(super) async fn have_signed(&self, token: &Token<'_>) -> Result<bool, Failure> {
-        self.look_at_file();
-        if matches!(self.origin, Origin::Url { .. }) && !self.is_fresh() {
-            self.fetch(ASKED_AGAIN_AFTER_MS).await?;
+    pub(super) async fn verify_token(
+        &self,
+        token: &ParsedToken<'_>,
+    ) -> Result<bool, AuthBackendError> {
+        self.reload_if_changed();
+        if matches!(self.origin, KeySource::Url { .. }) && !self.is_fresh() {
+            self.fetch(MIN_REFETCH_INTERVAL_MS).await?;
         }
-        if let Some(answer) = self.ask_keys(token) {
+        if let Some(answer) = self.verify_with_current_keys(token) {
             return Ok(answer);
         }
         // The key may be a new one.
-        if matches!(self.origin, Origin::Url { .. }) && token.key_id.is_some() {
-            self.fetch(ASKED_AGAIN_AFTER_MS).await?;
-            return Ok(self.ask_keys(token).unwrap_or(false));
+        if matches!(self.origin, KeySource::Url { .. }) && token.key_id.is_some() {
+            self.fetch(MIN_REFETCH_INTERVAL_MS).await?;
+            return Ok(self.verify_with_current_keys(token).unwrap_or(false));
         }
         Ok(false)
     }
 
     /// `None`: no key could have signed it.
-    fn ask_keys(&self, token: &Token<'_>) -> Option<bool> {
+    fn verify_with_current_keys(&self, token: &ParsedToken<'_>) -> Option<bool> {
         let keys = self.keys.load();
-        let is_named = |key: &&Key| match (&token.key_id, &key.id) {
+        let is_named = |key: &&VerificationKey| match (&token.key_id, &key.id) {
             (Some(wanted), Some(own)) => wanted == own,
             _ => true,
         };
-        let answers = keys
-            .iter()
-            .filter(is_named)
-            .filter_map(|key| key.has_signed(&token.algorithm, token.message, &token.signature));
+        let answers = keys.iter().filter(is_named).filter_map(|key| {
+            key.verify_signature(&token.algorithm, token.message, &token.signature)
+        });
         answers.reduce(|any, this| any || this)
     }
 
@@ -114,8 +116,8 @@ impl KeySet {
     }
 
     /// Fetches the set, unless that was tried a moment ago.
-    async fn fetch(&self, not_within_ms: u64) -> Result<(), Failure> {
-        let Origin::Url { url, client } = &self.origin else {
+    async fn fetch(&self, not_within_ms: u64) -> Result<(), AuthBackendError> {
+        let KeySource::Url { url, client } = &self.origin else {
             return Ok(());
         };
         let _one = self.fetching.lock().await;
@@ -124,19 +126,20 @@ impl KeySet {
         if is_recent {
             return match self.is_fresh() {
                 true => Ok(()),
-                false => Err(Failure::new("the key set could not be fetched")),
+                false => Err(AuthBackendError::new("the key set could not be fetched")),
             };
         }
         self.tried_ms.store(now_ms, Relaxed);
         let headers = HeaderMap::new();
-        let asked = client.ask(Method::GET, url, &headers, None);
+        let asked = client.send(Method::GET, url, &headers, None);
         let answer = tokio::time::timeout(FETCH_TIMEOUT, asked).await;
-        let answer = answer.map_err(|_| Failure::new("the key set: no answer in time"))??;
+        let answer =
+            answer.map_err(|_| AuthBackendError::new("the key set: no answer in time"))??;
         if !answer.status.is_success() {
             let status = answer.status.as_u16();
-            return Err(Failure(format!("the key set: status {status}")));
+            return Err(AuthBackendError(format!("the key set: status {status}")));
         }
-        let keys = key::from_jwks(&answer.body).map_err(Failure)?;
+        let keys = verification_key::keys_from_jwks(&answer.body).map_err(AuthBackendError)?;
         tracing::debug!(keys = keys.len(), "a key set was fetched");
         self.keys.store(Arc::new(keys));
         self.read_ms.store(crate::now_ms(), Relaxed);
@@ -145,9 +148,9 @@ impl KeySet {
 
     fn read_file(&self) -> Result<(), String> {
         let (path, is_pem) = match &self.origin {
-            Origin::Pem(path) => (path, true),
-            Origin::File(path) => (path, false),
-            Origin::Fixed(_) | Origin::Url { .. } => return Ok(()),
+            KeySource::Pem(path) => (path, true),
+            KeySource::File(path) => (path, false),
+            KeySource::Fixed(_) | KeySource::Url { .. } => return Ok(()),
         };
         let told = |error: String| format!("{}: {error}", path.display());
         if std::fs::metadata(path).is_ok_and(|found| found.len() > MAX_FILE_BYTES) {
@@ -155,8 +158,8 @@ impl KeySet {
         }
         let bytes = std::fs::read(path).map_err(|e| told(format!("cannot be read: {e}")))?;
         let keys = match is_pem {
-            true => Key::from_pem(&bytes).map(|key| vec![key]),
-            false => key::from_jwks(&bytes),
+            true => VerificationKey::from_pem(&bytes).map(|key| vec![key]),
+            false => verification_key::keys_from_jwks(&bytes),
         };
         self.keys.store(Arc::new(keys.map_err(told)?));
         Ok(())
@@ -164,23 +167,23 @@ impl KeySet {
 
     /// As if the file had changed, whatever its time says.
     #[cfg(test)]
-    pub(super) fn look_again(&self) {
+    pub(super) fn force_reload(&self) {
         self.tried_ms.store(0, Relaxed);
         *self.modified.lock().unwrap() = None;
     }
 
     /// Reads a file again that has changed; one that cannot be read leaves the keys of before.
-    fn look_at_file(&self) {
-        let (Origin::Pem(path) | Origin::File(path)) = &self.origin else {
+    fn reload_if_changed(&self) {
+        let (KeySource::Pem(path) | KeySource::File(path)) = &self.origin else {
             return;
         };
         let now_ms = crate::now_ms();
-        if now_ms.saturating_sub(self.tried_ms.load(Relaxed)) < FILE_LOOKED_AT_AFTER_MS {
+        if now_ms.saturating_sub(self.tried_ms.load(Relaxed)) < FILE_CHECK_INTERVAL_MS {
             return;
         }
         self.tried_ms.store(now_ms, Relaxed);
         let mut known = (self.modified.lock()).unwrap_or_else(std::sync::PoisonError::into_inner);
-        let current = modified(path);
+        let current = modification_time(path);
         if current == *known {
             return;
         }
@@ -194,12 +197,12 @@ impl KeySet {
     }
 }
 
-fn modified(path: &Path) -> Option<SystemTime> {
+fn modification_time(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).ok()?.modified().ok()
 }
 
 /// Fetches a set again and again, for as long as somebody uses it.
-async fn keep_fresh(set: Weak<KeySet>, refresh: Duration) {
+async fn refresh_periodically(set: Weak<KeySet>, refresh: Duration) {
     let mut was_told = false;
     loop {
         let Some(current) = set.upgrade() else { return };

@@ -1,10 +1,10 @@
 //! JSON Web Tokens as passwords: who signed them, until when they hold, what they say about the client.
 
-mod claims;
-mod key;
+mod claim_mapping;
 mod key_set;
 #[cfg(test)]
 mod tests;
+mod verification_key;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,12 +17,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 
-use crate::authenticator::{Answer, Answering, Authenticator, Failure, Request};
+use crate::authenticator::{
+    AnswerFuture, AuthBackendError, Authenticator, AuthenticatorAnswer, LoginRequest,
+};
 use crate::http::HttpClient;
 use crate::secret::Secret;
-use claims::Claims;
-use key::Key;
-use key_set::{KeySet, Origin};
+use claim_mapping::ClaimMapping;
+use key_set::{KeySet, KeySource};
+use verification_key::VerificationKey;
 
 /// Longer ones are no tokens.
 const MAX_TOKEN_BYTES: usize = 32 * 1024;
@@ -52,12 +54,12 @@ pub(crate) struct JwtSettings {
     tls_ca: Option<PathBuf>,
     /// Where the token is.
     #[serde(default)]
-    from: TokenFrom,
+    from: TokenLocation,
     /// The only algorithms that are taken; empty: all that fit the keys.
     #[serde(default)]
     algorithms: Vec<String>,
     #[serde(default)]
-    claims: claims::ClaimSettings,
+    claims: claim_mapping::ClaimSettings,
     /// Claims that must have a value, with placeholders.
     #[serde(default)]
     required_claims: BTreeMap<String, String>,
@@ -69,7 +71,7 @@ fn refresh_s() -> u64 {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum TokenFrom {
+enum TokenLocation {
     #[default]
     Password,
     Username,
@@ -77,14 +79,14 @@ enum TokenFrom {
 
 pub(crate) struct JwtAuthenticator {
     keys: Arc<KeySet>,
-    from: TokenFrom,
+    token_location: TokenLocation,
     algorithms: Vec<String>,
-    claims: Claims,
+    claims: ClaimMapping,
 }
 
 impl JwtAuthenticator {
     pub(crate) fn new(settings: &JwtSettings, runtime: &Handle) -> Result<Self, String> {
-        let secret = Secret::of_setting(
+        let secret = Secret::from_setting(
             "secret",
             settings.secret.as_ref(),
             settings.secret_file.as_ref(),
@@ -97,21 +99,22 @@ impl JwtAuthenticator {
                     .decode(secret.reveal())
                     .map_err(|_| "secret: expected base64, since secret_base64 is set")?,
             };
-            let key = Key::secret(&bytes).map_err(|error| format!("secret: {error}"))?;
-            origins.push(Origin::Fixed(Some(key)));
+            let key =
+                VerificationKey::from_secret(&bytes).map_err(|error| format!("secret: {error}"))?;
+            origins.push(KeySource::Fixed(Some(key)));
         }
         if let Some(path) = &settings.public_key_file {
-            origins.push(Origin::Pem(path.clone()));
+            origins.push(KeySource::Pem(path.clone()));
         }
         if let Some(path) = &settings.jwks_file {
-            origins.push(Origin::File(path.clone()));
+            origins.push(KeySource::File(path.clone()));
         }
         if let Some(url) = &settings.jwks_url {
             let client = HttpClient::new(url, settings.tls_ca.as_deref())?;
             let url = url.clone();
-            origins.push(Origin::Url { url, client });
+            origins.push(KeySource::Url { url, client });
         }
-        let Ok([origin]) = <[Origin; 1]>::try_from(origins) else {
+        let Ok([origin]) = <[KeySource; 1]>::try_from(origins) else {
             return Err(
                 "give exactly one of secret, secret_file, public_key_file, jwks_file, jwks_url"
                     .into(),
@@ -121,52 +124,60 @@ impl JwtAuthenticator {
             return Err("jwks_refresh_s: expected 1 to 86400".into());
         }
         let refresh = Duration::from_secs(settings.jwks_refresh_s);
-        let mut claims = Claims::new(&settings.claims, &settings.required_claims)?;
-        if settings.from == TokenFrom::Username {
+        let mut claims = ClaimMapping::new(&settings.claims, &settings.required_claims)?;
+        if settings.from == TokenLocation::Username {
             // The token itself is no name.
-            claims.needs_name();
+            claims.require_name();
         }
         Ok(Self {
             keys: KeySet::start(origin, refresh, runtime)?,
-            from: settings.from,
+            token_location: settings.from,
             algorithms: settings.algorithms.clone(),
             claims,
         })
     }
 
-    fn token<'a>(&self, request: &'a Request) -> Option<&'a str> {
-        let token = match self.from {
-            TokenFrom::Username => request.username.as_deref()?,
-            TokenFrom::Password => std::str::from_utf8(&request.password.as_ref()?.0).ok()?,
+    fn token_of<'a>(&self, request: &'a LoginRequest) -> Option<&'a str> {
+        let token = match self.token_location {
+            TokenLocation::Username => request.username.as_deref()?,
+            TokenLocation::Password => std::str::from_utf8(&request.password.as_ref()?.0).ok()?,
         };
         (token.len() <= MAX_TOKEN_BYTES && token.matches('.').count() == 2).then_some(token)
     }
 
-    async fn check_token(&self, request: &Request) -> Result<Answer, Failure> {
-        let Some(token) = self.token(request).and_then(Token::parse) else {
-            return Ok(Answer::Ignore);
+    async fn check_token(
+        &self,
+        request: &LoginRequest,
+    ) -> Result<AuthenticatorAnswer, AuthBackendError> {
+        let Some(token) = self.token_of(request).and_then(ParsedToken::parse) else {
+            return Ok(AuthenticatorAnswer::Ignore);
         };
         let is_taken = self.algorithms.is_empty() || self.algorithms.contains(&token.algorithm);
-        if !is_taken || !self.keys.have_signed(&token).await? {
+        if !is_taken || !self.keys.verify_token(&token).await? {
             // Somebody else may know who signed it.
-            return Ok(Answer::Ignore);
+            return Ok(AuthenticatorAnswer::Ignore);
         }
-        Ok(self.claims.judge(&token.claims, request, crate::now_ms()))
+        Ok(self
+            .claims
+            .evaluate(&token.claims, request, crate::now_ms()))
     }
 }
 
 impl Authenticator for JwtAuthenticator {
-    fn concerns(&self, request: &Request) -> bool {
-        self.token(request).is_some()
+    fn applies_to(&self, request: &LoginRequest) -> bool {
+        self.token_of(request).is_some()
     }
 
-    fn check<'a>(&'a self, request: &'a Request) -> Answering<'a, Result<Answer, Failure>> {
+    fn check<'a>(
+        &'a self,
+        request: &'a LoginRequest,
+    ) -> AnswerFuture<'a, Result<AuthenticatorAnswer, AuthBackendError>> {
         Box::pin(self.check_token(request))
     }
 }
 
 /// A token taken apart; nothing of it is proven yet.
-pub(crate) struct Token<'a> {
+pub(crate) struct ParsedToken<'a> {
     algorithm: String,
     key_id: Option<String>,
     /// What is signed.
@@ -176,7 +187,7 @@ pub(crate) struct Token<'a> {
 }
 
 #[derive(Deserialize)]
-struct Head {
+struct TokenHeader {
     alg: String,
     #[serde(default)]
     kid: Option<String>,
@@ -185,12 +196,12 @@ struct Head {
     crit: Option<Value>,
 }
 
-impl<'a> Token<'a> {
+impl<'a> ParsedToken<'a> {
     fn parse(text: &'a str) -> Option<Self> {
         let (message, signature) = text.rsplit_once('.')?;
         let (head, claims) = message.split_once('.')?;
         let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
-        let head: Head = serde_json::from_slice(&decode(head)?).ok()?;
+        let head: TokenHeader = serde_json::from_slice(&decode(head)?).ok()?;
         if head.crit.is_some() {
             return None;
         }

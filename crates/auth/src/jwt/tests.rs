@@ -10,7 +10,7 @@ use ring::{hmac, signature};
 use serde_json::json;
 
 use super::*;
-use crate::authenticator::{Identity, Password};
+use crate::authenticator::{AuthenticatedIdentity, Password};
 
 const SECRET: &[u8] = b"a secret of some length";
 
@@ -39,17 +39,17 @@ fn hs256(claims: Value) -> String {
     token("HS256", None, &claims, &sign)
 }
 
-fn request(token: &str) -> Request {
-    Request {
+fn request(token: &str) -> LoginRequest {
+    LoginRequest {
         client_id: "c1".into(),
         username: Some("ann".into()),
         password: Some(Password(token.as_bytes().to_vec())),
-        ..Request::default()
+        ..LoginRequest::default()
     }
 }
 
 fn by(settings: Value) -> Result<JwtAuthenticator, String> {
-    let settings: JwtSettings = crate::json::read(&settings)?;
+    let settings: JwtSettings = crate::json::parse(&settings)?;
     JwtAuthenticator::new(&settings, &Handle::current())
 }
 
@@ -57,13 +57,13 @@ fn by_secret() -> JwtAuthenticator {
     by(json!({"secret": std::str::from_utf8(SECRET).unwrap()})).unwrap()
 }
 
-async fn ask(jwt: &JwtAuthenticator, token: &str) -> Answer {
+async fn ask(jwt: &JwtAuthenticator, token: &str) -> AuthenticatorAnswer {
     jwt.check(&request(token)).await.unwrap()
 }
 
-fn identity(answer: Answer) -> Identity {
+fn identity(answer: AuthenticatorAnswer) -> AuthenticatedIdentity {
     match answer {
-        Answer::Allow(identity) => *identity,
+        AuthenticatorAnswer::Allow(identity) => *identity,
         other => panic!("{other:?}"),
     }
 }
@@ -88,17 +88,23 @@ async fn a_signed_token_lets_in_with_what_it_says() {
 async fn a_token_out_of_its_time_is_refused() {
     let jwt = by_secret();
     let past = crate::now_ms() / 1000 - 1;
-    assert_eq!(ask(&jwt, &hs256(json!({"exp": past}))).await, Answer::Deny);
+    assert_eq!(
+        ask(&jwt, &hs256(json!({"exp": past}))).await,
+        AuthenticatorAnswer::Deny
+    );
     assert_eq!(
         ask(&jwt, &hs256(json!({"exp": "soon"}))).await,
-        Answer::Deny
+        AuthenticatorAnswer::Deny
     );
     let future = json!({"nbf": in_an_hour_s()});
-    assert_eq!(ask(&jwt, &hs256(future)).await, Answer::Deny);
+    assert_eq!(ask(&jwt, &hs256(future)).await, AuthenticatorAnswer::Deny);
     let strict = json!({"secret": std::str::from_utf8(SECRET).unwrap(),
         "claims": {"require_expiry": true}});
     let strict = by(strict).unwrap();
-    assert_eq!(ask(&strict, &hs256(json!({}))).await, Answer::Deny);
+    assert_eq!(
+        ask(&strict, &hs256(json!({}))).await,
+        AuthenticatorAnswer::Deny
+    );
 }
 
 #[tokio::test]
@@ -110,12 +116,16 @@ async fn a_token_nobody_here_signed_is_not_ours() {
     let at = bad.len() - 2;
     let other = if &bad[at..=at] == "A" { "B" } else { "A" };
     bad.replace_range(at..=at, other);
-    assert_eq!(ask(&jwt, &bad).await, Answer::Ignore);
+    assert_eq!(ask(&jwt, &bad).await, AuthenticatorAnswer::Ignore);
     for text in ["", "x", "a.b.c", "..", &good[..good.len() - 5]] {
-        assert_eq!(ask(&jwt, text).await, Answer::Ignore, "{text:?}");
+        assert_eq!(
+            ask(&jwt, text).await,
+            AuthenticatorAnswer::Ignore,
+            "{text:?}"
+        );
     }
     let unsigned = token("none", None, &json!({}), &|_| Vec::new());
-    assert_eq!(ask(&jwt, &unsigned).await, Answer::Ignore);
+    assert_eq!(ask(&jwt, &unsigned).await, AuthenticatorAnswer::Ignore);
 }
 
 #[tokio::test]
@@ -126,19 +136,19 @@ async fn required_claims_must_fit_the_client() {
     let ask = async |claims| ask(&jwt, &hs256(claims)).await;
     assert!(matches!(
         ask(json!({"sub": "ann", "aud": ["x", "tidegate"]})).await,
-        Answer::Allow(_)
+        AuthenticatorAnswer::Allow(_)
     ));
     assert_eq!(
         ask(json!({"sub": "bob", "aud": "tidegate"})).await,
-        Answer::Deny
+        AuthenticatorAnswer::Deny
     );
-    assert_eq!(ask(json!({"sub": "ann"})).await, Answer::Deny);
+    assert_eq!(ask(json!({"sub": "ann"})).await, AuthenticatorAnswer::Deny);
     // A client without a name does not fit a token without one.
-    let nameless = Request {
+    let nameless = LoginRequest {
         username: None,
         ..request(&hs256(json!({"aud": "tidegate", "sub": ""})))
     };
-    assert_eq!(jwt.check(&nameless).await, Ok(Answer::Deny));
+    assert_eq!(jwt.check(&nameless).await, Ok(AuthenticatorAnswer::Deny));
 }
 
 #[tokio::test]
@@ -149,13 +159,16 @@ async fn names_can_come_from_the_token() {
     let said = identity(ask(&jwt, &hs256(json!({"sub": "eve", "device": "d1"}))).await);
     assert_eq!(said.username.as_deref(), Some("eve"));
     assert_eq!(said.client_id.as_deref(), Some("d1"));
-    assert_eq!(ask(&jwt, &hs256(json!({"sub": "eve"}))).await, Answer::Deny);
+    assert_eq!(
+        ask(&jwt, &hs256(json!({"sub": "eve"}))).await,
+        AuthenticatorAnswer::Deny
+    );
     let jwt = by(json!({"secret": std::str::from_utf8(SECRET).unwrap(), "from": "username"}));
     let jwt = jwt.unwrap();
-    let as_name = |claims| Request {
+    let as_name = |claims| LoginRequest {
         username: Some(hs256(claims)),
         password: None,
-        ..Request::default()
+        ..LoginRequest::default()
     };
     let said = jwt.check(&as_name(json!({"sub": "eve"}))).await.unwrap();
     assert_eq!(identity(said).username.as_deref(), Some("eve"));
@@ -201,21 +214,30 @@ async fn a_key_set_in_a_file_is_read_again_when_it_changes() {
     let signed = token("EdDSA", Some("ed"), &json!({}), &|message| {
         ed25519().sign(message).as_ref().to_vec()
     });
-    assert!(matches!(ask(&jwt, &signed).await, Answer::Allow(_)));
-    assert_eq!(ask(&jwt, &es256(Some("ec"))).await, Answer::Ignore);
-    write(&[&ec_jwk("ec")]);
-    jwt.keys.look_again();
     assert!(matches!(
-        ask(&jwt, &es256(Some("ec"))).await,
-        Answer::Allow(_)
+        ask(&jwt, &signed).await,
+        AuthenticatorAnswer::Allow(_)
     ));
-    assert_eq!(ask(&jwt, &es256(Some("other"))).await, Answer::Ignore);
-    assert_eq!(ask(&jwt, &signed).await, Answer::Ignore);
-    std::fs::write(file.path(), "{}").unwrap();
-    jwt.keys.look_again();
+    assert_eq!(
+        ask(&jwt, &es256(Some("ec"))).await,
+        AuthenticatorAnswer::Ignore
+    );
+    write(&[&ec_jwk("ec")]);
+    jwt.keys.force_reload();
     assert!(matches!(
         ask(&jwt, &es256(Some("ec"))).await,
-        Answer::Allow(_)
+        AuthenticatorAnswer::Allow(_)
+    ));
+    assert_eq!(
+        ask(&jwt, &es256(Some("other"))).await,
+        AuthenticatorAnswer::Ignore
+    );
+    assert_eq!(ask(&jwt, &signed).await, AuthenticatorAnswer::Ignore);
+    std::fs::write(file.path(), "{}").unwrap();
+    jwt.keys.force_reload();
+    assert!(matches!(
+        ask(&jwt, &es256(Some("ec"))).await,
+        AuthenticatorAnswer::Allow(_)
     ));
 }
 
@@ -229,13 +251,16 @@ async fn a_public_key_is_never_taken_for_a_secret() {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &public);
         hmac::sign(&key, message).as_ref().to_vec()
     });
-    assert_eq!(ask(&jwt, &forged).await, Answer::Ignore);
+    assert_eq!(ask(&jwt, &forged).await, AuthenticatorAnswer::Ignore);
 }
 
 #[tokio::test]
 async fn only_algorithms_that_were_named_are_taken() {
     let jwt = by(json!({"secret": std::str::from_utf8(SECRET).unwrap(), "algorithms": ["HS512"]}));
-    assert_eq!(ask(&jwt.unwrap(), &hs256(json!({}))).await, Answer::Ignore);
+    assert_eq!(
+        ask(&jwt.unwrap(), &hs256(json!({}))).await,
+        AuthenticatorAnswer::Ignore
+    );
 }
 
 /// `openssl genrsa 2048`, made for this test.
@@ -260,11 +285,17 @@ async fn rsa_keys_in_pem_check_both_paddings() {
     let pkcs1 = |message: &[u8]| sign(&signature::RSA_PKCS1_SHA256, message);
     let pss = |message: &[u8]| sign(&signature::RSA_PSS_SHA384, message);
     let good = token("RS256", None, &json!({}), &pkcs1);
-    assert!(matches!(ask(&jwt, &good).await, Answer::Allow(_)));
+    assert!(matches!(
+        ask(&jwt, &good).await,
+        AuthenticatorAnswer::Allow(_)
+    ));
     let good = token("PS384", None, &json!({}), &pss);
-    assert!(matches!(ask(&jwt, &good).await, Answer::Allow(_)));
+    assert!(matches!(
+        ask(&jwt, &good).await,
+        AuthenticatorAnswer::Allow(_)
+    ));
     let bad = token("RS512", None, &json!({}), &pkcs1);
-    assert_eq!(ask(&jwt, &bad).await, Answer::Ignore);
+    assert_eq!(ask(&jwt, &bad).await, AuthenticatorAnswer::Ignore);
 }
 
 #[tokio::test]
@@ -279,7 +310,7 @@ async fn settings_that_cannot_work_are_refused() {
     assert!(error(wrong).starts_with("required_claims: a: unknown"));
     let shown = format!(
         "{:?}",
-        crate::json::read::<JwtSettings>(&json!({"secret": "pencil"}))
+        crate::json::parse::<JwtSettings>(&json!({"secret": "pencil"}))
     );
     assert!(!shown.contains("pencil"), "{shown}");
 }

@@ -1,24 +1,24 @@
 //! Password hashes as others keep them: told apart by how they begin, or described by a setting. Checking takes
 //! milliseconds by design, so it is done on threads that may wait, a bounded number at a time.
 
-mod hash;
+mod password_hash;
 
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-pub use hash::{HashError, hash, verify};
-pub(crate) use hash::{MAX_PASSWORD_BYTES, is_equal};
+pub use password_hash::{HashError, hash, verify};
+pub(crate) use password_hash::{MAX_PASSWORD_BYTES, constant_time_eq};
 
 /// Threads that check passwords: as many as there are cores, since each check keeps one busy.
 #[derive(Clone)]
-pub(crate) struct Checker {
+pub(crate) struct PasswordCheckPool {
     runtime: Handle,
     places: Arc<Semaphore>,
 }
 
-impl Checker {
+impl PasswordCheckPool {
     pub(crate) fn new(runtime: Handle, threads: usize) -> Self {
         let places = Arc::new(Semaphore::new(threads.max(1)));
         Self { runtime, places }

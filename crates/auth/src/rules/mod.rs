@@ -1,17 +1,17 @@
 //! Rules: who may publish or subscribe to what. The first rule that speaks of an action decides.
 
-mod address;
-mod compile;
-mod pattern;
+mod address_range;
+mod compiled_rules;
 mod permissions;
+mod topic_pattern;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-pub use address::AddressRange;
-pub use compile::{Compiled, Policy};
-pub use pattern::{TopicPattern, Who};
-pub(crate) use permissions::{Facts, Rights, SessionPermissions};
+pub use address_range::AddressRange;
+pub use compiled_rules::{CompiledRules, RulePolicy};
+pub(crate) use permissions::{NodeRules, SessionPermissions, SubjectAttributes};
+pub use topic_pattern::{RuleSubject, TopicPattern};
 
 use crate::json::{self, OneOrMany};
 
@@ -22,7 +22,7 @@ const MAX_CONDITIONS: usize = 10_000;
 
 /// One rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
+pub struct AclRule {
     pub is_allowed: bool,
     pub publish: bool,
     pub subscribe: bool,
@@ -70,16 +70,16 @@ impl From<&str> for NamePattern {
 /// As it is written: in TOML, in objects, in answers of authenticators.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct AclRuleDefinition {
     permission: String,
     #[serde(default)]
     action: Option<String>,
     #[serde(default, alias = "topic")]
     topics: OneOrMany<String>,
     #[serde(default)]
-    qos: OneOrMany<Qos>,
+    qos: OneOrMany<QosValue>,
     #[serde(default)]
-    retain: Option<Retain>,
+    retain: Option<RetainValue>,
     #[serde(default)]
     username: OneOrMany<String>,
     #[serde(default, alias = "clientid")]
@@ -91,22 +91,22 @@ struct Written {
 /// Databases and forms say numbers as texts.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Qos {
+enum QosValue {
     Number(u8),
     Text(String),
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Retain {
+enum RetainValue {
     Flag(bool),
     Number(u8),
     Text(String),
 }
 
-impl Rule {
+impl AclRule {
     /// A rule for everybody about everything.
-    pub fn about_everything(is_allowed: bool) -> Self {
+    pub fn match_all(is_allowed: bool) -> Self {
         Self {
             is_allowed,
             publish: true,
@@ -122,7 +122,7 @@ impl Rule {
 
     /// Reads a rule; the error says which field is wrong and what was expected.
     pub fn from_json(value: &Value) -> Result<Self, String> {
-        let written: Written = json::read(value)?;
+        let written: AclRuleDefinition = json::parse(value)?;
         let is_allowed = match written.permission.as_str() {
             "allow" => true,
             "deny" => false,
@@ -144,9 +144,9 @@ impl Rule {
         };
         let retain = match written.retain {
             None => None,
-            Some(Retain::Flag(flag)) => Some(flag),
-            Some(Retain::Number(number)) => Some(number != 0),
-            Some(Retain::Text(text)) => match text.as_str() {
+            Some(RetainValue::Flag(flag)) => Some(flag),
+            Some(RetainValue::Number(number)) => Some(number != 0),
+            Some(RetainValue::Text(text)) => match text.as_str() {
                 "all" => None,
                 "true" | "1" => Some(true),
                 "false" | "0" => Some(false),
@@ -176,7 +176,7 @@ impl Rule {
             is_allowed,
             publish,
             subscribe,
-            qos: qos_set(&written.qos.0)?,
+            qos: parse_qos_set(&written.qos.0)?,
             retain,
             topics: topics.collect::<Result<_, String>>()?,
             usernames: names(&written.username),
@@ -207,7 +207,7 @@ impl Rule {
                     });
                     rules.push(Self::from_json(&rule)?);
                 }
-                rules.push(Self::about_everything(false));
+                rules.push(Self::match_all(false));
                 Ok(rules)
             }
             other => Err(format!(
@@ -218,7 +218,7 @@ impl Rule {
     }
 
     /// Whether it holds for this client at all, whatever the topic.
-    fn concerns(&self, who: &Who<'_>) -> bool {
+    fn applies_to(&self, who: &RuleSubject<'_>) -> bool {
         let named = |patterns: &[NamePattern], name: Option<&str>| {
             patterns.is_empty()
                 || name.is_some_and(|name| patterns.iter().any(|pattern| pattern.matches(name)))
@@ -232,24 +232,24 @@ impl Rule {
     }
 
     /// Whether it means the same for every client.
-    fn is_same_for_all(&self) -> bool {
+    fn is_client_independent(&self) -> bool {
         self.usernames.is_empty()
             && self.client_ids.is_empty()
             && self.addresses.is_empty()
-            && self.topics.iter().all(TopicPattern::is_same_for_all)
+            && self.topics.iter().all(TopicPattern::is_client_independent)
     }
 }
 
-fn qos_set(written: &[Qos]) -> Result<u8, String> {
+fn parse_qos_set(written: &[QosValue]) -> Result<u8, String> {
     if written.is_empty() {
         return Ok(0b111);
     }
     let mut set = 0;
     for qos in written {
         let numbers: Vec<Option<u8>> = match qos {
-            Qos::Number(number) => vec![Some(*number)],
+            QosValue::Number(number) => vec![Some(*number)],
             // Databases keep lists as `0,1`.
-            Qos::Text(text) => (text.split(','))
+            QosValue::Text(text) => (text.split(','))
                 .map(|number| number.trim().parse().ok())
                 .collect(),
         };
@@ -269,7 +269,7 @@ mod tests {
     use serde_json::json;
 
     fn error(value: Value) -> String {
-        Rule::from_json(&value).unwrap_err()
+        AclRule::from_json(&value).unwrap_err()
     }
 
     #[test]
@@ -278,8 +278,8 @@ mod tests {
             "username": "ann", "address": "10.0.0.0/8"});
         let many = json!({"permission": "allow", "action": "pub", "topics": ["a"], "qos": [1],
             "username": ["ann"], "ipaddr": ["10.0.0.0/8"]});
-        let rule = Rule::from_json(&one).unwrap();
-        assert_eq!(rule, Rule::from_json(&many).unwrap());
+        let rule = AclRule::from_json(&one).unwrap();
+        assert_eq!(rule, AclRule::from_json(&many).unwrap());
         assert_eq!(rule.qos, 0b010);
         assert!(rule.publish && !rule.subscribe);
     }
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn the_older_form_allows_what_it_lists_and_nothing_else() {
-        let rules = Rule::list_from_json(&json!({"pub": ["a", "b"], "sub": ["c"]})).unwrap();
+        let rules = AclRule::list_from_json(&json!({"pub": ["a", "b"], "sub": ["c"]})).unwrap();
         assert_eq!(rules.len(), 3);
         assert!(!rules[2].is_allowed && rules[2].topics.is_empty());
     }

@@ -4,70 +4,84 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use broker::hooks::{Action, Authorization, Client, DeviceNames, Peer, Permissions};
+use broker::hooks::{Authorization, Client, ClientAction, ClientDevice, PeerAddress, Permissions};
 
-use super::compile::{Compiled, Policy, RuleBook};
-use super::{Rule, Who};
-use crate::sources::Sourced;
+use super::compiled_rules::{CompiledRules, NodeRuleSet, RulePolicy};
+use super::{AclRule, RuleSubject};
+use crate::rule_sources::ExternalRules;
 
 /// The rules of the node, shared by all sessions.
-pub(crate) struct Rights {
+pub(crate) struct NodeRules {
     /// Of the book; looked at for each action.
     generation: AtomicU64,
-    book: ArcSwap<RuleBook>,
+    rule_set: ArcSwap<NodeRuleSet>,
     /// Held while there is to be another book.
-    changing: Mutex<()>,
+    change_lock: Mutex<()>,
     pub(crate) denied: AtomicU64,
     /// Milliseconds since 1970, a quarter of a second old at most.
     pub(crate) clock_ms: AtomicU64,
 }
 
-impl Rights {
-    pub(crate) fn new(policy: Policy, file: Arc<[Rule]>) -> Self {
-        let book = RuleBook::new(1, policy, file, Arc::new([]));
+impl NodeRules {
+    pub(crate) fn new(policy: RulePolicy, file: Arc<[AclRule]>) -> Self {
+        let book = NodeRuleSet::new(1, policy, file, Arc::new([]));
         Self {
             generation: AtomicU64::new(1),
-            book: ArcSwap::from_pointee(book),
-            changing: Mutex::new(()),
+            rule_set: ArcSwap::from_pointee(book),
+            change_lock: Mutex::new(()),
             denied: AtomicU64::new(0),
             clock_ms: AtomicU64::new(crate::now_ms()),
         }
     }
 
-    pub(crate) fn book(&self) -> Arc<RuleBook> {
-        self.book.load_full()
+    pub(crate) fn rule_set(&self) -> Arc<NodeRuleSet> {
+        self.rule_set.load_full()
     }
 
     /// Other rules from the store; every session takes them up with its next action.
-    pub(crate) fn set_store_rules(&self, rules: Arc<[Rule]>) {
-        self.change(|old, next| RuleBook::new(next, old.policy, old.file.clone(), rules));
+    pub(crate) fn set_store_rules(&self, rules: Arc<[AclRule]>) {
+        self.replace_rule_set(|old, next| {
+            NodeRuleSet::new(next, old.policy, old.configured_rules.clone(), rules)
+        });
     }
 
     /// Another policy; every session takes it up with its next action.
-    pub(crate) fn set_policy(&self, policy: Policy) {
-        if self.book.load().policy != policy {
-            self.change(|old, next| {
-                RuleBook::new(next, policy, old.file.clone(), old.store.clone())
+    pub(crate) fn set_policy(&self, policy: RulePolicy) {
+        if self.rule_set.load().policy != policy {
+            self.replace_rule_set(|old, next| {
+                NodeRuleSet::new(
+                    next,
+                    policy,
+                    old.configured_rules.clone(),
+                    old.stored_rules.clone(),
+                )
             });
         }
     }
 
-    fn change(&self, change: impl FnOnce(&RuleBook, u64) -> RuleBook) {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.book();
+    fn replace_rule_set(&self, change: impl FnOnce(&NodeRuleSet, u64) -> NodeRuleSet) {
+        let _changing = self
+            .change_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let old = self.rule_set();
         let generation = old.generation + 1;
-        self.book.store(Arc::new(change(&old, generation)));
+        self.rule_set.store(Arc::new(change(&old, generation)));
         self.generation.store(generation, Relaxed);
     }
 
     /// What a client may do by the rules of the node alone.
-    pub(crate) fn check_plainly(&self, client: &Client<'_>, action: &Action<'_>) -> Authorization {
-        let who = who_of(client, None);
-        self.count(self.book.load().compile(&who, &[]).decide(action))
+    pub(crate) fn check_node_rules(
+        &self,
+        client: &Client<'_>,
+        action: &ClientAction<'_>,
+    ) -> Authorization {
+        let who = rule_subject(client, None);
+        self.count_denial(self.rule_set.load().compile_for(&who, &[]).decide(action))
     }
 
     #[inline]
-    fn count(&self, answer: Authorization) -> Authorization {
+    fn count_denial(&self, answer: Authorization) -> Authorization {
         if answer != Authorization::Allow {
             self.denied.fetch_add(1, Relaxed);
         }
@@ -77,72 +91,76 @@ impl Rights {
 
 /// What is known of a client beyond its names and its address; most have none of it.
 #[derive(Default)]
-pub(crate) struct Facts {
+pub(crate) struct SubjectAttributes {
     pub(crate) common_name: Option<Box<str>>,
     pub(crate) attributes: Box<[(Box<str>, Box<str>)]>,
     pub(crate) is_superuser: bool,
     /// From its token, or from who let it in.
-    pub(crate) own: Box<[Rule]>,
+    pub(crate) own_rules: Box<[AclRule]>,
     /// Of a device.
-    pub(crate) rights: Option<crate::devices::Rights>,
+    pub(crate) device: Option<crate::device_authenticator::DeviceGrant>,
     /// From outside, asked for anew from time to time.
-    pub(crate) sourced: Option<Arc<Sourced>>,
+    pub(crate) external_rules: Option<Arc<ExternalRules>>,
 }
 
 pub(crate) struct SessionPermissions {
-    rights: Arc<Rights>,
-    facts: Option<Box<Facts>>,
-    compiled: ArcSwap<Compiled>,
+    node_rules: Arc<NodeRules>,
+    attributes: Option<Box<SubjectAttributes>>,
+    compiled: ArcSwap<CompiledRules>,
     /// Set when its sourced rules have become too old to go by.
-    is_lapsed: AtomicBool,
+    is_expired: AtomicBool,
 }
 
-fn who_of<'a>(client: &Client<'a>, facts: Option<&'a Facts>) -> Who<'a> {
-    Who {
+fn rule_subject<'a>(client: &Client<'a>, facts: Option<&'a SubjectAttributes>) -> RuleSubject<'a> {
+    RuleSubject {
         client_id: client.client_id,
         username: client.username,
         common_name: facts.and_then(|facts| facts.common_name.as_deref()),
         address: match client.peer {
-            Some(Peer::Tcp(address)) => Some(address.ip()),
-            Some(Peer::Unix) | None => None,
+            Some(PeerAddress::Tcp(address)) => Some(address.ip()),
+            Some(PeerAddress::Unix) | None => None,
         },
         attributes: facts.map_or(&[], |facts| &facts.attributes),
     }
 }
 
 impl SessionPermissions {
-    pub(crate) fn new(rights: Arc<Rights>, facts: Option<Box<Facts>>, who: &Who<'_>) -> Self {
+    pub(crate) fn new(
+        rights: Arc<NodeRules>,
+        facts: Option<Box<SubjectAttributes>>,
+        who: &RuleSubject<'_>,
+    ) -> Self {
         let compiled = match who.client_id {
             // It is given one in a moment; rules are looked at then.
-            "" => Arc::new(Compiled::unknown()),
-            _ => compile(&rights.book(), facts.as_deref(), who),
+            "" => Arc::new(CompiledRules::not_compiled()),
+            _ => compile_rules(&rights.rule_set(), facts.as_deref(), who),
         };
         Self {
-            rights,
-            facts,
+            node_rules: rights,
+            attributes: facts,
             compiled: ArcSwap::new(compiled),
-            is_lapsed: AtomicBool::new(false),
+            is_expired: AtomicBool::new(false),
         }
     }
 
-    fn sourced(&self) -> Option<&Arc<Sourced>> {
-        self.facts.as_ref()?.sourced.as_ref()
+    fn external_rules(&self) -> Option<&Arc<ExternalRules>> {
+        self.attributes.as_ref()?.external_rules.as_ref()
     }
 
     /// Whether what was compiled still holds.
     #[inline]
-    fn is_current(&self, compiled: &Compiled) -> bool {
-        if compiled.generation != self.rights.generation.load(Relaxed) {
+    fn is_current(&self, compiled: &CompiledRules) -> bool {
+        if compiled.generation != self.node_rules.generation.load(Relaxed) {
             return false;
         }
-        match self.sourced() {
+        match self.external_rules() {
             None => true,
             Some(sourced) => {
-                let now_ms = self.rights.clock_ms.load(Relaxed);
-                let is_lapsed = sourced.is_too_old(now_ms);
-                let was_lapsed = self.is_lapsed.load(Relaxed);
+                let now_ms = self.node_rules.clock_ms.load(Relaxed);
+                let is_lapsed = sourced.is_expired(now_ms);
+                let was_lapsed = self.is_expired.load(Relaxed);
                 sourced.refresh_if_due(now_ms);
-                is_lapsed == was_lapsed && !sourced.take_news()
+                is_lapsed == was_lapsed && !sourced.take_changed()
             }
         }
     }
@@ -150,11 +168,11 @@ impl SessionPermissions {
     /// What a device is decides first, then rules; what neither speaks of is denied, whatever holds for others.
     fn check_device(
         &self,
-        rights: &crate::devices::Rights,
+        rights: &crate::device_authenticator::DeviceGrant,
         client: &Client<'_>,
-        action: &Action<'_>,
+        action: &ClientAction<'_>,
     ) -> Authorization {
-        if rights.rights.may(action) {
+        if rights.permissions.is_allowed(action) {
             return Authorization::Allow;
         }
         let compiled = self.compiled.load();
@@ -162,45 +180,49 @@ impl SessionPermissions {
             true => compiled.decide_strictly(action),
             false => self.recompile(client).decide_strictly(action),
         };
-        self.rights.count(answer)
+        self.node_rules.count_denial(answer)
     }
 
     #[cold]
-    fn recompile(&self, client: &Client<'_>) -> Arc<Compiled> {
-        let facts = self.facts.as_deref();
-        let who = who_of(client, facts);
-        if let Some(sourced) = self.sourced() {
-            let now_ms = self.rights.clock_ms.load(Relaxed);
-            self.is_lapsed.store(sourced.is_too_old(now_ms), Relaxed);
+    fn recompile(&self, client: &Client<'_>) -> Arc<CompiledRules> {
+        let facts = self.attributes.as_deref();
+        let who = rule_subject(client, facts);
+        if let Some(sourced) = self.external_rules() {
+            let now_ms = self.node_rules.clock_ms.load(Relaxed);
+            self.is_expired.store(sourced.is_expired(now_ms), Relaxed);
         }
-        let book = self.rights.book();
-        let compiled = match self.is_lapsed.load(Relaxed) {
-            true => Arc::new(Compiled::nothing(book.generation, book.policy)),
-            false => compile(&book, facts, &who),
+        let book = self.node_rules.rule_set();
+        let compiled = match self.is_expired.load(Relaxed) {
+            true => Arc::new(CompiledRules::unmatched_only(book.generation, book.policy)),
+            false => compile_rules(&book, facts, &who),
         };
         self.compiled.store(compiled.clone());
         compiled
     }
 }
 
-fn compile(book: &RuleBook, facts: Option<&Facts>, who: &Who<'_>) -> Arc<Compiled> {
+fn compile_rules(
+    book: &NodeRuleSet,
+    facts: Option<&SubjectAttributes>,
+    who: &RuleSubject<'_>,
+) -> Arc<CompiledRules> {
     let Some(facts) = facts else {
-        return book.compile(who, &[]);
+        return book.compile_for(who, &[]);
     };
     if facts.is_superuser {
-        return Arc::new(Compiled::everything(book.generation));
+        return Arc::new(CompiledRules::allow_all(book.generation));
     }
-    match &facts.sourced {
-        None => book.compile(who, &[&facts.own]),
-        Some(sourced) => book.compile(who, &[&facts.own, &sourced.rules()]),
+    match &facts.external_rules {
+        None => book.compile_for(who, &[&facts.own_rules]),
+        Some(sourced) => book.compile_for(who, &[&facts.own_rules, &sourced.rules()]),
     }
 }
 
 impl Permissions for SessionPermissions {
     #[inline]
-    fn check(&self, client: &Client<'_>, action: &Action<'_>) -> Authorization {
-        if let Some(facts) = &self.facts
-            && let Some(rights) = &facts.rights
+    fn check(&self, client: &Client<'_>, action: &ClientAction<'_>) -> Authorization {
+        if let Some(facts) = &self.attributes
+            && let Some(rights) = &facts.device
         {
             return self.check_device(rights, client, action);
         }
@@ -209,43 +231,52 @@ impl Permissions for SessionPermissions {
             true => compiled.decide(action),
             false => self.recompile(client).decide(action),
         };
-        self.rights.count(answer)
+        self.node_rules.count_denial(answer)
     }
 
     fn is_superuser(&self) -> bool {
-        self.facts.as_ref().is_some_and(|facts| facts.is_superuser)
+        self.attributes
+            .as_ref()
+            .is_some_and(|facts| facts.is_superuser)
     }
 
-    fn device(&self) -> Option<DeviceNames<'_>> {
-        let rights = self.facts.as_ref()?.rights.as_ref()?;
+    fn device(&self) -> Option<ClientDevice<'_>> {
+        let rights = self.attributes.as_ref()?.device.as_ref()?;
         let name = rights.name.as_ref()?;
-        Some(DeviceNames {
+        Some(ClientDevice {
             id: &name.id,
             product: &name.product,
         })
     }
 
-    fn source(&self, client: &Client<'_>, action: &Action<'_>) -> Option<&'static str> {
+    fn decision_source(
+        &self,
+        client: &Client<'_>,
+        action: &ClientAction<'_>,
+    ) -> Option<&'static str> {
         if self.is_superuser() {
             return Some("superuser");
         }
-        if self.is_lapsed.load(Relaxed) {
+        if self.is_expired.load(Relaxed) {
             return Some("unknown");
         }
-        let (book, facts) = (self.rights.book(), self.facts.as_deref());
-        let who = who_of(client, facts);
-        let speaks = |rules: &[Rule]| {
-            Compiled::new(book.generation, rules, &who, book.policy).speaks_of(action)
+        let (book, facts) = (self.node_rules.rule_set(), self.attributes.as_deref());
+        let who = rule_subject(client, facts);
+        let speaks = |rules: &[AclRule]| {
+            CompiledRules::new(book.generation, rules, &who, book.policy).has_matching_rule(action)
         };
         // In the order in which they count.
         let sources = [
-            ("client", facts.is_some_and(|facts| speaks(&facts.own))),
+            (
+                "client",
+                facts.is_some_and(|facts| speaks(&facts.own_rules)),
+            ),
             (
                 "outside",
-                (self.sourced()).is_some_and(|sourced| speaks(&sourced.rules())),
+                (self.external_rules()).is_some_and(|sourced| speaks(&sourced.rules())),
             ),
-            ("file", speaks(&book.file)),
-            ("store", speaks(&book.store)),
+            ("file", speaks(&book.configured_rules)),
+            ("store", speaks(&book.stored_rules)),
         ];
         let decides = sources.into_iter().find(|(_, speaks)| *speaks);
         Some(decides.map_or("default", |(name, _)| name))
@@ -258,17 +289,17 @@ mod tests {
     use mqtt::{QoS, Version};
     use serde_json::{Value, json};
 
-    fn rules(value: Value) -> Arc<[Rule]> {
-        Rule::list_from_json(&value).unwrap().into()
+    fn rules(value: Value) -> Arc<[AclRule]> {
+        AclRule::list_from_json(&value).unwrap().into()
     }
 
     fn ann() -> Client<'static> {
         Client {
             last_address: None,
-            local: None,
+            local_address: None,
             client_id: "c1",
             username: Some("ann"),
-            peer: Some(Peer::Unix),
+            peer: Some(PeerAddress::Unix),
             version: Version::V5,
             connection: Default::default(),
         }
@@ -276,21 +307,24 @@ mod tests {
 
     fn may(permissions: &SessionPermissions, topic: &str) -> bool {
         let (qos, retain) = (QoS::AtMostOnce, false);
-        let action = Action::Publish { topic, qos, retain };
+        let action = ClientAction::Publish { topic, qos, retain };
         permissions.check(&ann(), &action) == Authorization::Allow
     }
 
-    fn rights() -> Arc<Rights> {
-        let policy = Policy {
+    fn rights() -> Arc<NodeRules> {
+        let policy = RulePolicy {
             allow_unmatched: false,
             disconnect_on_denial: false,
         };
         let file = rules(json!([{"permission": "allow", "topics": "file/#"}]));
-        Arc::new(Rights::new(policy, file))
+        Arc::new(NodeRules::new(policy, file))
     }
 
-    fn permissions(rights: &Arc<Rights>, facts: Option<Facts>) -> SessionPermissions {
-        let who = who_of(&ann(), None);
+    fn permissions(
+        rights: &Arc<NodeRules>,
+        facts: Option<SubjectAttributes>,
+    ) -> SessionPermissions {
+        let who = rule_subject(&ann(), None);
         SessionPermissions::new(rights.clone(), facts.map(Box::new), &who)
     }
 
@@ -313,9 +347,9 @@ mod tests {
         let rights = rights();
         let own = rules(json!([{"permission": "deny", "topics": "file/x"},
             {"permission": "allow", "topics": "own/${username}"}]));
-        let facts = Facts {
-            own: own.iter().cloned().collect(),
-            ..Facts::default()
+        let facts = SubjectAttributes {
+            own_rules: own.iter().cloned().collect(),
+            ..SubjectAttributes::default()
         };
         let session = permissions(&rights, Some(facts));
         assert!(may(&session, "own/ann"));
@@ -326,9 +360,9 @@ mod tests {
     #[test]
     fn a_superuser_may_do_everything_whatever_the_rules() {
         let rights = rights();
-        let facts = Facts {
+        let facts = SubjectAttributes {
             is_superuser: true,
-            ..Facts::default()
+            ..SubjectAttributes::default()
         };
         let session = permissions(&rights, Some(facts));
         assert!(may(&session, "anything"));

@@ -16,7 +16,7 @@ use rustls::pki_types::ServerName;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 pub(crate) use tls::{TlsFiles, client_config};
-use websocket::WebSocket;
+use websocket::WebSocketLayer;
 
 /// Bytes of ciphertext taken from a socket at a time; a read buffer must have room for twice as much.
 pub(crate) const RAW_BYTES: usize = 64 * 1024;
@@ -33,7 +33,7 @@ pub(crate) enum LinkError {
 
 impl LinkError {
     /// Whether the local port was taken.
-    pub(crate) fn is_port_taken(&self) -> bool {
+    pub(crate) fn is_address_in_use(&self) -> bool {
         let Self::Io(error) = self else {
             return false;
         };
@@ -50,7 +50,7 @@ impl From<io::Error> for LinkError {
 
 /// How to reach the broker: address, TLS, WebSocket.
 #[derive(Clone, Debug)]
-pub(crate) struct Dialer {
+pub(crate) struct LinkDialer {
     pub(crate) target: SocketAddr,
     pub(crate) tls: Option<(Arc<rustls::ClientConfig>, ServerName<'static>)>,
     /// `Host` header and path of the WebSocket endpoint.
@@ -59,7 +59,7 @@ pub(crate) struct Dialer {
 
 /// What a read brought.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Received {
+pub(crate) struct ReceiveOutcome {
     pub(crate) bytes: usize,
     /// The socket may hold more: read again before waiting for an event.
     pub(crate) more: bool,
@@ -67,19 +67,19 @@ pub(crate) struct Received {
 
 /// A connection to the broker.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct BrokerLink {
     stream: TcpStream,
     tls: Option<Box<rustls::ClientConnection>>,
-    websocket: Option<Box<WebSocket>>,
+    websocket: Option<Box<WebSocketLayer>>,
     /// Bytes the socket did not take, from `unsent_at` on.
     unsent: Vec<u8>,
     unsent_at: usize,
 }
 
-impl Link {
+impl BrokerLink {
     /// Starts to connect; the poll reports under `token` when the link is writable or has failed.
     pub(crate) fn dial(
-        dialer: &Dialer,
+        dialer: &LinkDialer,
         source: Option<SocketAddr>,
         registry: &Registry,
         token: Token,
@@ -120,7 +120,7 @@ impl Link {
             tls.set_buffer_limit(None);
         }
         if let Some((host, path)) = &dialer.websocket {
-            let (websocket, request) = WebSocket::start(host, path)?;
+            let (websocket, request) = WebSocketLayer::start(host, path)?;
             link.websocket = Some(Box::new(websocket));
             link.queue(&request)?;
         }
@@ -140,11 +140,11 @@ impl Link {
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), LinkError> {
         match &mut self.websocket {
             None => self.send_raw(bytes),
-            Some(websocket) => match websocket.wrap(bytes) {
+            Some(websocket) => match websocket.encode_frame(bytes) {
                 Some(frame) => {
                     let sent = self.send_raw(&frame);
                     if let Some(websocket) = &mut self.websocket {
-                        websocket.give_back(frame);
+                        websocket.recycle_buffer(frame);
                     }
                     sent
                 }
@@ -207,30 +207,30 @@ impl Link {
         &mut self,
         buf: &mut [u8],
         raw: &mut [u8],
-    ) -> Result<Received, LinkError> {
+    ) -> Result<ReceiveOutcome, LinkError> {
         let Some(mut websocket) = self.websocket.take() else {
             return self.receive_raw(buf, raw);
         };
-        let held = websocket.restore(buf);
+        let held = websocket.restore_unread(buf);
         let received = self.receive_raw(&mut buf[held..], raw)?;
-        let unwrapped = websocket.unwrap(&mut buf[..held + received.bytes]);
+        let unwrapped = websocket.decode(&mut buf[..held + received.bytes]);
         // Answers to pings, and what waited for the handshake to end.
         let replies = websocket.take_replies();
         self.websocket = Some(websocket);
         if !replies.is_empty() {
             self.send_raw(&replies)?;
         }
-        Ok(Received {
+        Ok(ReceiveOutcome {
             bytes: unwrapped?,
             more: received.more,
         })
     }
 
     #[inline]
-    fn receive_raw(&mut self, buf: &mut [u8], raw: &mut [u8]) -> Result<Received, LinkError> {
+    fn receive_raw(&mut self, buf: &mut [u8], raw: &mut [u8]) -> Result<ReceiveOutcome, LinkError> {
         let Some(tls) = &mut self.tls else {
             let bytes = read_some(&mut self.stream, buf)?;
-            return Ok(Received {
+            return Ok(ReceiveOutcome {
                 bytes,
                 more: bytes == buf.len(),
             });
@@ -241,7 +241,7 @@ impl Link {
         if tls.wants_write() {
             self.flush()?;
         }
-        Ok(Received {
+        Ok(ReceiveOutcome {
             bytes: plain,
             more: bytes == room,
         })

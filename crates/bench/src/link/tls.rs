@@ -35,7 +35,7 @@ pub(crate) fn client_config(files: &TlsFiles) -> anyhow::Result<Arc<ClientConfig
     let builder = if files.insecure {
         builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(TrustAnybody(provider)))
+            .with_custom_certificate_verifier(Arc::new(NoCertificateVerification(provider)))
     } else {
         let path = files
             .authorities
@@ -110,9 +110,9 @@ pub(super) fn decrypt(
 
 /// For `--insecure`: a load test against a broker with a certificate nobody signed.
 #[derive(Debug)]
-struct TrustAnybody(Arc<CryptoProvider>);
+struct NoCertificateVerification(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for TrustAnybody {
+impl ServerCertVerifier for NoCertificateVerification {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

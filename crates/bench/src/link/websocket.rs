@@ -3,14 +3,14 @@
 use std::fmt;
 
 use ws::{
-    ClientHandshake, ClientRequest, Decoder, DecoderOptions, Event, MaskKeys, Opcode, Role,
+    ClientHandshake, ClientRequest, Decoder, DecoderEvent, DecoderOptions, MaskKeys, Opcode, Role,
     encode_frame,
 };
 
 use super::LinkError;
 
 /// State of one WebSocket connection.
-pub(super) struct WebSocket {
+pub(super) struct WebSocketLayer {
     handshake: Option<ClientHandshake>,
     decoder: Decoder,
     keys: MaskKeys,
@@ -24,7 +24,7 @@ pub(super) struct WebSocket {
     frame: Vec<u8>,
 }
 
-impl fmt::Debug for WebSocket {
+impl fmt::Debug for WebSocketLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WebSocket").finish_non_exhaustive()
     }
@@ -34,7 +34,7 @@ fn failed(reason: impl fmt::Display) -> LinkError {
     LinkError::WebSocket(reason.to_string())
 }
 
-impl WebSocket {
+impl WebSocketLayer {
     /// A connection to be, and the request that opens it.
     pub(super) fn start(host: &str, path: &str) -> Result<(Self, Vec<u8>), LinkError> {
         let (handshake, request) = ClientHandshake::start(&ClientRequest {
@@ -57,7 +57,7 @@ impl WebSocket {
     }
 
     /// Makes a frame of `bytes`, or keeps them while the handshake goes on.
-    pub(super) fn wrap(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn encode_frame(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         if self.handshake.is_some() {
             self.waiting.extend_from_slice(bytes);
             return None;
@@ -73,8 +73,8 @@ impl WebSocket {
         Some(frame)
     }
 
-    /// Takes back the buffer that [`WebSocket::wrap`] handed out.
-    pub(super) fn give_back(&mut self, frame: Vec<u8>) {
+    /// Takes back the buffer that [`WebSocketLayer::encode_frame`] handed out.
+    pub(super) fn recycle_buffer(&mut self, frame: Vec<u8>) {
         self.frame = frame;
     }
 
@@ -84,7 +84,7 @@ impl WebSocket {
     }
 
     /// Puts the bytes held back from the last read in front of `buf`; returns how many.
-    pub(super) fn restore(&mut self, buf: &mut [u8]) -> usize {
+    pub(super) fn restore_unread(&mut self, buf: &mut [u8]) -> usize {
         let held = self.held.len();
         buf[..held].copy_from_slice(&self.held);
         self.held.clear();
@@ -92,7 +92,7 @@ impl WebSocket {
     }
 
     /// Turns the WebSocket bytes in `buf` into MQTT bytes at its front; returns how many.
-    pub(super) fn unwrap(&mut self, buf: &mut [u8]) -> Result<usize, LinkError> {
+    pub(super) fn decode(&mut self, buf: &mut [u8]) -> Result<usize, LinkError> {
         let mut at = 0;
         if let Some(handshake) = &mut self.handshake {
             let Some(accepted) = handshake.feed(buf).map_err(failed)? else {
@@ -114,24 +114,24 @@ impl WebSocket {
                 );
             }
         }
-        self.unwrap_frames(buf, at)
+        self.decode_frames(buf, at)
     }
 
-    fn unwrap_frames(&mut self, buf: &mut [u8], mut at: usize) -> Result<usize, LinkError> {
+    fn decode_frames(&mut self, buf: &mut [u8], mut at: usize) -> Result<usize, LinkError> {
         let mut filled = 0;
         loop {
             let step = self.decoder.decode(&mut buf[at..]).map_err(failed)?;
             let consumed = step.consumed;
             // A chunk is always the last that was consumed.
             let chunk = match step.event {
-                Some(Event::Data { chunk, .. }) => chunk.len(),
-                Some(Event::Ping(payload)) => {
+                Some(DecoderEvent::Data { chunk, .. }) => chunk.len(),
+                Some(DecoderEvent::Ping(payload)) => {
                     let key = self.keys.next_key();
                     encode_frame(Opcode::Pong, payload, Some(key), &mut self.replies);
                     0
                 }
-                Some(Event::Pong(_)) => 0,
-                Some(Event::Close { code, reason }) => {
+                Some(DecoderEvent::Pong(_)) => 0,
+                Some(DecoderEvent::Close { code, reason }) => {
                     let code = code.map_or("none".to_owned(), |code| code.to_string());
                     return Err(failed(format!(
                         "the broker closed it with code {code}, reason `{reason}`"

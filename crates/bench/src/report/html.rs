@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use super::plot::{Curve, Plot, escape, round_marks};
-use super::{Report, Side};
-use crate::measure::{METRICS, classes};
-use crate::outcome::Subject;
+use super::plot::{Curve, Plot, axis_marks, escape};
+use super::{LoadReport, ReportSide};
+use crate::metrics::{METRICS, latency_classes};
+use crate::round_outcome::MeasuredSubject;
 use crate::units::Unit;
 
 const STYLE: &str = "
@@ -24,7 +24,7 @@ code { background: #f1f3f5; padding: .1em .3em; }
 ";
 
 /// Renders the report.
-pub(super) fn render(report: &Report) -> String {
+pub(super) fn render(report: &LoadReport) -> String {
     let title = format!("tidegate bench mqtt {}", report.scenario);
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -38,8 +38,8 @@ pub(super) fn render(report: &Report) -> String {
     for warning in &report.warnings {
         let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(warning));
     }
-    verdicts(&mut page, report);
-    numbers(&mut page, report);
+    write_assertions(&mut page, report);
+    write_numbers(&mut page, report);
     page.push_str(&throughput(report));
     page.push_str(&broker_cpu(report));
     page.push_str(&percentiles(report));
@@ -51,7 +51,7 @@ pub(super) fn render(report: &Report) -> String {
     page
 }
 
-fn verdicts(page: &mut String, report: &Report) {
+fn write_assertions(page: &mut String, report: &LoadReport) {
     if report.verdicts.is_empty() {
         return;
     }
@@ -71,7 +71,7 @@ fn verdicts(page: &mut String, report: &Report) {
     page.push_str("</table>\n");
 }
 
-fn numbers(page: &mut String, report: &Report) {
+fn write_numbers(page: &mut String, report: &LoadReport) {
     let measures: Vec<_> = report.sides.iter().map(|s| s.total.measures()).collect();
     page.push_str("<h2>Numbers</h2>\n<table><tr><th></th>");
     for side in &report.sides {
@@ -85,7 +85,7 @@ fn numbers(page: &mut String, report: &Report) {
         }
         let _ = write!(page, "<tr><td>{}</td>", metric.label);
         for value in values {
-            let shown = value.map_or("-".to_owned(), |value| metric.unit.show(value));
+            let shown = value.map_or("-".to_owned(), |value| metric.unit.format(value));
             let _ = write!(page, "<td class=\"n\">{shown}</td>");
         }
         page.push_str("</tr>\n");
@@ -96,17 +96,17 @@ fn numbers(page: &mut String, report: &Report) {
             "<tr><td>{}</td><td class=\"n\" colspan=\"{}\">{}</td></tr>",
             metric.label,
             report.sides.len(),
-            metric.unit.show(value)
+            metric.unit.format(value)
         );
     }
     page.push_str("</table>\n");
 }
 
 /// A plot over time of one property of the series.
-fn over_time(
-    report: &Report,
+fn time_plot(
+    report: &LoadReport,
     title: &str,
-    value: impl Fn(&crate::observer::Point) -> Option<f64>,
+    value: impl Fn(&crate::observer::SeriesPoint) -> Option<f64>,
     show: impl Fn(f64) -> String,
 ) -> String {
     let curves: Vec<Curve> = report
@@ -116,7 +116,7 @@ fn over_time(
             label: side.label.clone(),
             points: side
                 .total
-                .seen
+                .observations
                 .series
                 .iter()
                 .filter_map(|point| Some((point.at_s, value(point)?)))
@@ -128,29 +128,29 @@ fn over_time(
     let most_y = points().map(|p| p.1).fold(0.0, f64::max);
     Plot {
         title,
-        x_marks: round_marks(most_x, |s| format!("{s} s")),
-        y_marks: round_marks(most_y, show),
+        x_marks: axis_marks(most_x, |s| format!("{s} s")),
+        y_marks: axis_marks(most_y, show),
         curves: &curves,
     }
     .render()
 }
 
-fn throughput(report: &Report) -> String {
+fn throughput(report: &LoadReport) -> String {
     let title = match report.sides.first().map(|side| side.total.subject) {
-        Some(Subject::Connections { .. }) => "Connections accepted per second",
-        Some(Subject::Stored { .. }) => "Messages stored, then received, per second",
+        Some(MeasuredSubject::Connections { .. }) => "Connections accepted per second",
+        Some(MeasuredSubject::Stored { .. }) => "Messages stored, then received, per second",
         _ => "Messages received per second",
     };
-    over_time(
+    time_plot(
         report,
         title,
         |point| Some(point.per_second),
-        |value| Unit::PerSecond.show(value),
+        |value| Unit::PerSecond.format(value),
     )
 }
 
-fn broker_cpu(report: &Report) -> String {
-    over_time(
+fn broker_cpu(report: &LoadReport) -> String {
+    time_plot(
         report,
         "Broker processor use, of one core",
         |point| point.broker_cpu,
@@ -159,7 +159,7 @@ fn broker_cpu(report: &Report) -> String {
 }
 
 /// Latency over percentiles. The x axis shows nines (50 %, 90 %, 99 %, ...), the y axis is logarithmic.
-fn percentiles(report: &Report) -> String {
+fn percentiles(report: &LoadReport) -> String {
     let curves: Vec<Curve> = report
         .sides
         .iter()
@@ -186,13 +186,13 @@ fn percentiles(report: &Report) -> String {
             .map(|(at, text)| (at as f64, (*text).to_owned()))
             .collect(),
         y_marks: marks
-            .map(|at| (at, Unit::Nanoseconds.show(10f64.powf(at))))
+            .map(|at| (at, Unit::Nanoseconds.format(10f64.powf(at))))
             .collect(),
     }
     .render()
 }
 
-fn percentile_curve(side: &Side) -> Vec<(f64, f64)> {
+fn percentile_curve(side: &ReportSide) -> Vec<(f64, f64)> {
     let histogram = &side.total.tally.latency;
     if histogram.is_empty() {
         return Vec::new();
@@ -209,8 +209,8 @@ fn percentile_curve(side: &Side) -> Vec<(f64, f64)> {
         .collect()
 }
 
-fn connect_classes(page: &mut String, side: &Side) {
-    if !matches!(side.total.subject, Subject::Connections { .. }) {
+fn connect_classes(page: &mut String, side: &ReportSide) {
+    if !matches!(side.total.subject, MeasuredSubject::Connections { .. }) {
         return;
     }
     let _ = write!(
@@ -218,7 +218,7 @@ fn connect_classes(page: &mut String, side: &Side) {
         "<h2>Time to CONNACK, {}</h2>\n<table>",
         escape(&side.label)
     );
-    for (label, count) in classes(&side.total.tally.latency) {
+    for (label, count) in latency_classes(&side.total.tally.latency) {
         let _ = writeln!(
             page,
             "<tr><td class=\"n\">{}</td><td class=\"n\">{count}</td></tr>",
@@ -228,7 +228,7 @@ fn connect_classes(page: &mut String, side: &Side) {
     page.push_str("</table>\n");
 }
 
-fn failures(page: &mut String, side: &Side) {
+fn failures(page: &mut String, side: &ReportSide) {
     let failures = &side.total.tally.failures;
     if failures.count() == 0 {
         return;

@@ -3,15 +3,15 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Report, Side};
-use crate::measure::{Measures, classes};
-use crate::outcome::{Outcome, Subject};
+use super::{LoadReport, ReportSide};
+use crate::metrics::{MetricValues, latency_classes};
+use crate::round_outcome::{MeasuredSubject, RoundOutcome};
 
 /// Version of the format, raised when a field changes its meaning or goes away.
 const FORMAT: u32 = 1;
 
 /// Renders the report.
-pub(super) fn render(report: &Report) -> anyhow::Result<String> {
+pub(super) fn render(report: &LoadReport) -> anyhow::Result<String> {
     let settings: Map<String, Value> = report
         .settings
         .iter()
@@ -30,13 +30,13 @@ pub(super) fn render(report: &Report) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(&document)? + "\n")
 }
 
-fn side(side: &Side) -> Value {
+fn side(side: &ReportSide) -> Value {
     let mut value = outcome(&side.total);
     value["label"] = json!(side.label);
     value["failures"] = json!(side.total.tally.failures);
-    value["series"] = json!(side.total.seen.series);
-    if let Subject::Connections { .. } = side.total.subject {
-        value["classes"] = classes(&side.total.tally.latency)
+    value["series"] = json!(side.total.observations.series);
+    if let MeasuredSubject::Connections { .. } = side.total.subject {
+        value["classes"] = latency_classes(&side.total.tally.latency)
             .into_iter()
             .map(|(label, count)| json!({ "class": label, "connects": count }))
             .collect();
@@ -45,11 +45,11 @@ fn side(side: &Side) -> Value {
     value
 }
 
-fn outcome(outcome: &Outcome) -> Value {
+fn outcome(outcome: &RoundOutcome) -> Value {
     json!({ "measures": measures(&outcome.measures()) })
 }
 
-fn measures(measures: &Measures) -> Value {
+fn measures(measures: &MetricValues) -> Value {
     let each = measures.iter();
     let map: Map<String, Value> = each
         .map(|(metric, value)| (metric.name.to_owned(), json!(value)))

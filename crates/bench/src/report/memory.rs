@@ -4,21 +4,21 @@ use std::fmt::Write;
 
 use anyhow::ensure;
 
-use super::Report;
-use super::plot::{Curve, Plot, round_marks};
-use crate::observer::Point;
+use super::LoadReport;
+use super::plot::{Curve, Plot, axis_marks};
+use crate::observer::SeriesPoint;
 use crate::units::Unit;
 
 /// What a broker takes in its first minutes (buffers, caches, the heap's own reserves) is no growth.
-const SETTLED_S: f64 = 300.0;
+const WARM_UP_S: f64 = 300.0;
 /// Shorter runs behind it tell nothing about an hour.
-const LEAST_S: f64 = 60.0;
+const MIN_SLOPE_S: f64 = 60.0;
 
 const STYLE: &str = "text { font: 12px system-ui, sans-serif; fill: #555; } .title { font-weight: 600; } \
     .x { text-anchor: middle; } .y, .key { text-anchor: end; } .grid { stroke: #ddd; }";
 
 /// Seconds and bytes of every point that has both.
-fn points(series: &[Point]) -> Vec<(f64, f64)> {
+fn points(series: &[SeriesPoint]) -> Vec<(f64, f64)> {
     let known = series
         .iter()
         .filter_map(|point| Some((point.at_s, point.rss_bytes? as f64)));
@@ -26,13 +26,13 @@ fn points(series: &[Point]) -> Vec<(f64, f64)> {
 }
 
 /// Bytes per hour by least squares over what comes after the first five minutes; nothing if that is less than a minute.
-pub(crate) fn slope(series: &[Point]) -> Option<f64> {
+pub(crate) fn memory_slope(series: &[SeriesPoint]) -> Option<f64> {
     let settled: Vec<(f64, f64)> = points(series)
         .into_iter()
-        .filter(|(at_s, _)| *at_s >= SETTLED_S)
+        .filter(|(at_s, _)| *at_s >= WARM_UP_S)
         .collect();
     let (first, last) = (settled.first()?, settled.last()?);
-    if last.0 - first.0 < LEAST_S {
+    if last.0 - first.0 < MIN_SLOPE_S {
         return None;
     }
     let count = settled.len() as f64;
@@ -47,13 +47,13 @@ pub(crate) fn slope(series: &[Point]) -> Option<f64> {
 }
 
 /// An SVG file with the memory of every side.
-pub(super) fn plot(report: &Report) -> anyhow::Result<String> {
+pub(super) fn memory_plot(report: &LoadReport) -> anyhow::Result<String> {
     let curves: Vec<Curve> = report
         .sides
         .iter()
         .map(|side| Curve {
             label: side.label.clone(),
-            points: points(&side.total.seen.series),
+            points: points(&side.total.observations.series),
         })
         .collect();
     let all = || curves.iter().flat_map(|curve| &curve.points);
@@ -65,7 +65,7 @@ pub(super) fn plot(report: &Report) -> anyhow::Result<String> {
         title: "Resident memory of the broker",
         curves: &curves,
         x_marks: marks_up_to(longest, minutes),
-        y_marks: round_marks(highest * 1.2, |bytes| Unit::Bytes.show(bytes)),
+        y_marks: axis_marks(highest * 1.2, |bytes| Unit::Bytes.format(bytes)),
     };
     let svg = plot.render();
     ensure!(
@@ -87,10 +87,10 @@ fn marks_up_to(end: f64, show: impl Fn(f64) -> String) -> Vec<(f64, String)> {
 }
 
 /// One line for each point of each side.
-pub(super) fn csv(report: &Report) -> String {
+pub(super) fn memory_csv(report: &LoadReport) -> String {
     let mut text = "side,seconds,rss_bytes,messages_per_second\n".to_owned();
     for (number, side) in report.sides.iter().enumerate() {
-        for point in &side.total.seen.series {
+        for point in &side.total.observations.series {
             let bytes = point.rss_bytes.unwrap_or(0);
             let _ = writeln!(
                 text,
@@ -106,9 +106,9 @@ pub(super) fn csv(report: &Report) -> String {
 mod tests {
     use super::*;
 
-    fn series(minutes: u32, bytes: impl Fn(f64) -> f64) -> Vec<Point> {
+    fn series(minutes: u32, bytes: impl Fn(f64) -> f64) -> Vec<SeriesPoint> {
         let at = (0..minutes * 60).map(f64::from);
-        at.map(|at_s| Point {
+        at.map(|at_s| SeriesPoint {
             at_s,
             per_second: 1.0,
             broker_cpu: None,
@@ -126,27 +126,27 @@ mod tests {
                 3e8 + at * 10.0
             }
         });
-        let slope = slope(&grown).expect("long enough");
+        let slope = memory_slope(&grown).expect("long enough");
         assert!((slope - 36_000.0).abs() < 100.0, "{slope}");
         let flat = series(20, |_| 5e7);
-        assert_eq!(super::slope(&flat), Some(0.0));
-        assert_eq!(super::slope(&series(5, |at| at)), None);
-        let unknown: Vec<Point> = flat
+        assert_eq!(memory_slope(&flat), Some(0.0));
+        assert_eq!(memory_slope(&series(5, |at| at)), None);
+        let unknown: Vec<SeriesPoint> = flat
             .iter()
-            .map(|&point| Point {
+            .map(|&point| SeriesPoint {
                 rss_bytes: None,
                 ..point
             })
             .collect();
-        assert_eq!(super::slope(&unknown), None);
+        assert_eq!(memory_slope(&unknown), None);
     }
 
     #[test]
     fn the_plot_stands_by_itself() {
         let report = super::super::tests::example();
-        let svg = plot(&report).expect("two points and more");
+        let svg = memory_plot(&report).expect("two points and more");
         assert!(svg.starts_with("<svg xmlns=") && svg.trim_end().ends_with("</svg>"));
         assert_eq!(svg.matches("<polyline").count(), 2);
-        assert_eq!(csv(&report).lines().count(), 1 + 2 * 19);
+        assert_eq!(memory_csv(&report).lines().count(), 1 + 2 * 19);
     }
 }

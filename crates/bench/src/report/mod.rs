@@ -6,7 +6,7 @@ mod memory;
 mod plot;
 mod table;
 
-pub(crate) use memory::slope as memory_slope;
+pub(crate) use memory::memory_slope;
 
 use std::fs;
 use std::io::Write;
@@ -16,31 +16,31 @@ use std::process::ExitCode;
 use anyhow::Context;
 
 use crate::args::OutputArgs;
-use crate::assertion::Verdict;
-use crate::measure::Measures;
-use crate::outcome::Subject;
-use crate::outcome::{Outcome, ratios};
+use crate::assertion::AssertionOutcome;
+use crate::metrics::MetricValues;
+use crate::round_outcome::MeasuredSubject;
+use crate::round_outcome::{RoundOutcome, ratios};
 
 /// One of the things compared: a broker, or a way to use it.
 #[derive(Clone, Debug)]
-pub(crate) struct Side {
+pub(crate) struct ReportSide {
     /// What distinguishes it.
     pub(crate) label: String,
     /// All rounds together, and each.
-    pub(crate) total: Outcome,
-    pub(crate) rounds: Vec<Outcome>,
+    pub(crate) total: RoundOutcome,
+    pub(crate) rounds: Vec<RoundOutcome>,
 }
 
 /// All that is to be told.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub(crate) struct LoadReport {
     pub(crate) scenario: &'static str,
     /// Options that matter, as (name, value).
     pub(crate) settings: Vec<(String, String)>,
-    pub(crate) sides: Vec<Side>,
+    pub(crate) sides: Vec<ReportSide>,
     /// Of the first side to the second.
-    pub(crate) ratios: Measures,
-    pub(crate) verdicts: Vec<Verdict>,
+    pub(crate) ratios: MetricValues,
+    pub(crate) verdicts: Vec<AssertionOutcome>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -58,16 +58,16 @@ const FAULTS: &[&str] = &[
     "errors",
 ];
 
-impl Report {
+impl LoadReport {
     /// Works out ratios and warnings.
     pub(crate) fn new(
         scenario: &'static str,
         settings: Vec<(String, String)>,
-        sides: Vec<Side>,
+        sides: Vec<ReportSide>,
     ) -> Self {
         let ratios = match &sides[..] {
             [first, second] => ratios(&first.total.measures(), &second.total.measures()),
-            _ => Measures::default(),
+            _ => MetricValues::default(),
         };
         let warnings = sides.iter().flat_map(warnings).collect();
         Self {
@@ -81,9 +81,9 @@ impl Report {
     }
 
     /// What demands are checked against: the first side, the worst of both for faults, and the ratios.
-    fn demanded(&self) -> Measures {
-        let mut all = Measures::default();
-        let each: Vec<Measures> = self.sides.iter().map(|s| s.total.measures()).collect();
+    fn asserted_values(&self) -> MetricValues {
+        let mut all = MetricValues::default();
+        let each: Vec<MetricValues> = self.sides.iter().map(|s| s.total.measures()).collect();
         if let Some(first) = each.first() {
             for (metric, value) in first.iter() {
                 let worst = each.iter().filter_map(|m| m.get(metric.name));
@@ -103,15 +103,18 @@ impl Report {
     }
 
     /// Checks the demands, writes everything that was asked for, and says how the process should end.
-    pub(crate) fn deliver(mut self, output: &OutputArgs) -> anyhow::Result<ExitCode> {
-        let demanded = self.demanded();
-        let checked = output.asserts.iter().map(|demand| demand.check(&demanded));
+    pub(crate) fn write_and_finish(mut self, output: &OutputArgs) -> anyhow::Result<ExitCode> {
+        let demanded = self.asserted_values();
+        let checked = output
+            .asserts
+            .iter()
+            .map(|demand| demand.evaluate(&demanded));
         self.verdicts = checked.collect();
         let to_stdout = output.json.as_deref() == Some(Path::new("-"));
         if let Some(path) = &output.json {
             let text = json::render(&self)?;
             if to_stdout {
-                print(&text)?;
+                print_text(&text)?;
             } else {
                 fs::write(path, text)
                     .with_context(|| format!("cannot write --json {}", path.display()))?;
@@ -122,21 +125,21 @@ impl Report {
                 .with_context(|| format!("cannot write --report {}", path.display()))?;
         }
         if let Some(path) = &output.memory_plot {
-            fs::write(path, memory::plot(&self)?)
+            fs::write(path, memory::memory_plot(&self)?)
                 .with_context(|| format!("cannot write --memory-plot {}", path.display()))?;
         }
         if let Some(path) = &output.memory_csv {
-            fs::write(path, memory::csv(&self))
+            fs::write(path, memory::memory_csv(&self))
                 .with_context(|| format!("cannot write --memory-csv {}", path.display()))?;
         }
         if !to_stdout {
-            print(&table::render(&self))?;
+            print_text(&table::render(&self))?;
         }
         let failed = self
             .sides
             .iter()
             .any(|s| s.total.tally.failures.count() > 0);
-        let broken: Vec<&Verdict> = self.verdicts.iter().filter(|v| !v.holds).collect();
+        let broken: Vec<&AssertionOutcome> = self.verdicts.iter().filter(|v| !v.holds).collect();
         for verdict in &broken {
             eprintln!(
                 "assertion `{}` is broken: {}",
@@ -151,7 +154,7 @@ impl Report {
     }
 }
 
-fn print(text: &str) -> anyhow::Result<()> {
+fn print_text(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
@@ -159,7 +162,7 @@ fn print(text: &str) -> anyhow::Result<()> {
 }
 
 /// What a reader should know before believing the numbers of one side.
-fn warnings(side: &Side) -> Vec<String> {
+fn warnings(side: &ReportSide) -> Vec<String> {
     let (label, outcome) = (&side.label, &side.total);
     let measures = outcome.measures();
     let mut found = Vec::new();
@@ -185,7 +188,7 @@ fn warnings(side: &Side) -> Vec<String> {
             ),
         });
     }
-    if let Subject::Messages { .. } = outcome.subject {
+    if let MeasuredSubject::Messages { .. } = outcome.subject {
         if measures.get("received") == Some(0.0) {
             found.push(format!("{label}: nothing was received in the interval"));
         }
@@ -219,36 +222,36 @@ fn warnings(side: &Side) -> Vec<String> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::observer::{BrokerUse, Point, Seen};
-    use crate::worker::Tally;
+    use crate::observer::{BrokerUsage, Observations, SeriesPoint};
+    use crate::worker::WorkerCounts;
 
     /// A report of a comparison, as the renderers see it.
-    pub(crate) fn example() -> Report {
+    pub(crate) fn example() -> LoadReport {
         let side = |label: &str, factor: u64| {
-            let mut tally = Tally {
+            let mut tally = WorkerCounts {
                 seconds: 2.0,
                 received: 2_000_000 * factor,
                 sent: 2_000_000 * factor,
                 generator_cpu_s: 1.9,
                 generator_core_s: 2.0,
-                ..Tally::default()
+                ..WorkerCounts::default()
             };
             for us in 1..1000u64 {
                 tally.latency.saturating_record(us * 1000);
             }
             tally.faults.lost = 3 - factor;
-            let total = Outcome {
-                subject: Subject::Messages { payload_bytes: 64 },
+            let total = RoundOutcome {
+                subject: MeasuredSubject::Messages { payload_bytes: 64 },
                 tally,
-                seen: Seen {
-                    broker: Some(BrokerUse {
+                observations: Observations {
+                    broker: Some(BrokerUsage {
                         cpu_s: 1.0,
-                        ..BrokerUse::default()
+                        ..BrokerUsage::default()
                     }),
                     machine_cpu_s: Some(3.0),
                     disk: None,
                     series: (1..20)
-                        .map(|i| Point {
+                        .map(|i| SeriesPoint {
                             at_s: f64::from(i) / 10.0,
                             per_second: 1e6 + f64::from(i % 3) * 1e5,
                             broker_cpu: Some(0.5),
@@ -257,7 +260,7 @@ pub(crate) mod tests {
                         .collect(),
                 },
             };
-            Side {
+            ReportSide {
                 label: label.to_owned(),
                 rounds: vec![total.clone(), total.clone()],
                 total,
@@ -265,13 +268,13 @@ pub(crate) mod tests {
         };
         let sides = vec![side("mqtt://a<b>:1883", 2), side("mqtt://c:1884", 1)];
         let settings = vec![("qos".to_owned(), "0".to_owned())];
-        Report::new("p2p", settings, sides)
+        LoadReport::new("p2p", settings, sides)
     }
 
     #[test]
     fn faults_of_any_side_count() {
         let report = example();
-        let demanded = report.demanded();
+        let demanded = report.asserted_values();
         assert_eq!(demanded.get("lost"), Some(2.0));
         assert_eq!(demanded.get("throughput"), Some(2_000_000.0));
         assert_eq!(demanded.get("ratio"), Some(2.0));

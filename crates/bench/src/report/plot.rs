@@ -26,7 +26,7 @@ const BOTTOM: f64 = 40.0;
 const COLOURS: [&str; 4] = ["#0b6e99", "#d9480f", "#2b8a3e", "#862e9c"];
 
 /// Marks at round numbers from 0 to `most`, about five of them.
-pub(super) fn round_marks(most: f64, show: impl Fn(f64) -> String) -> Vec<(f64, String)> {
+pub(super) fn axis_marks(most: f64, show: impl Fn(f64) -> String) -> Vec<(f64, String)> {
     if !(most.is_finite() && most > 0.0) {
         return vec![(0.0, show(0.0)), (1.0, show(1.0))];
     }
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn marks_are_round() {
         let at = |most: f64| -> Vec<f64> {
-            round_marks(most, |v| v.to_string())
+            axis_marks(most, |v| v.to_string())
                 .into_iter()
                 .map(|(at, _)| at)
                 .collect()
@@ -141,8 +141,8 @@ mod tests {
         let plot = Plot {
             title: "t",
             curves: &curves,
-            x_marks: round_marks(1.0, |v| v.to_string()),
-            y_marks: round_marks(2.0, |v| v.to_string()),
+            x_marks: axis_marks(1.0, |v| v.to_string()),
+            y_marks: axis_marks(2.0, |v| v.to_string()),
         };
         let svg = plot.render();
         assert!(svg.contains("<polyline") && svg.contains("&lt;b&gt;&amp;"));

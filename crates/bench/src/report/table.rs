@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use super::{Report, Side};
-use crate::measure::{METRICS, classes};
-use crate::outcome::Subject;
+use super::{LoadReport, ReportSide};
+use crate::metrics::{METRICS, latency_classes};
+use crate::round_outcome::MeasuredSubject;
 
 /// Numbers left out where they are zero, as they should be.
-const QUIET_ZEROS: &[&str] = &[
+const HIDDEN_IF_ZERO: &[&str] = &[
     "incomplete",
     "repeated",
     "reordered",
@@ -20,7 +20,7 @@ const QUIET_ZEROS: &[&str] = &[
 ];
 
 /// Renders the report.
-pub(super) fn render(report: &Report) -> String {
+pub(super) fn render(report: &LoadReport) -> String {
     let mut out = String::new();
     let settings: Vec<String> = report
         .settings
@@ -60,7 +60,7 @@ fn line(out: &mut String, text: &str) {
     out.push('\n');
 }
 
-fn render_measures(out: &mut String, sides: &[Side]) {
+fn render_measures(out: &mut String, sides: &[ReportSide]) {
     let measures: Vec<_> = sides.iter().map(|side| side.total.measures()).collect();
     let mut rows: Vec<Vec<String>> = Vec::new();
     if sides.len() > 1 {
@@ -70,7 +70,7 @@ fn render_measures(out: &mut String, sides: &[Side]) {
     }
     for metric in METRICS {
         let values: Vec<Option<f64>> = measures.iter().map(|m| m.get(metric.name)).collect();
-        let is_quiet = QUIET_ZEROS.contains(&metric.name);
+        let is_quiet = HIDDEN_IF_ZERO.contains(&metric.name);
         if values
             .iter()
             .all(|value| value.is_none_or(|value| is_quiet && value == 0.0))
@@ -81,7 +81,7 @@ fn render_measures(out: &mut String, sides: &[Side]) {
         row.extend(
             values
                 .iter()
-                .map(|value| value.map_or("-".to_owned(), |value| metric.unit.show(value))),
+                .map(|value| value.map_or("-".to_owned(), |value| metric.unit.format(value))),
         );
         rows.push(row);
     }
@@ -99,13 +99,13 @@ fn render_measures(out: &mut String, sides: &[Side]) {
     }
 }
 
-fn render_classes(out: &mut String, side: &Side) {
-    if !matches!(side.total.subject, Subject::Connections { .. }) {
+fn render_classes(out: &mut String, side: &ReportSide) {
+    if !matches!(side.total.subject, MeasuredSubject::Connections { .. }) {
         return;
     }
     line(out, &format!("\n  time to CONNACK, {}", side.label));
     let all = side.total.tally.latency.len().max(1) as f64;
-    for (label, count) in classes(&side.total.tally.latency) {
+    for (label, count) in latency_classes(&side.total.tally.latency) {
         let share = count as f64 / all;
         let bar = "#".repeat((share * 40.0).ceil() as usize);
         let text = format!("  {label:>9}  {count:>9}  {:>5.1} %  {bar}", share * 100.0);
@@ -113,7 +113,7 @@ fn render_classes(out: &mut String, side: &Side) {
     }
 }
 
-fn render_ratios(out: &mut String, report: &Report) {
+fn render_ratios(out: &mut String, report: &LoadReport) {
     let [first, second] = &report.sides[..] else {
         return;
     };
@@ -123,12 +123,16 @@ fn render_ratios(out: &mut String, report: &Report) {
         let each = report.spread(metric.name);
         line(
             out,
-            &format!("  {:<40}  {}{each}", metric.label, metric.unit.show(value)),
+            &format!(
+                "  {:<40}  {}{each}",
+                metric.label,
+                metric.unit.format(value)
+            ),
         );
     }
 }
 
-impl Report {
+impl LoadReport {
     /// The range a ratio takes from round to round, where there are several.
     fn spread(&self, name: &str) -> String {
         let [first, second] = &self.sides[..] else {
@@ -136,7 +140,9 @@ impl Report {
         };
         let pairs = first.rounds.iter().zip(&second.rounds);
         let values: Vec<f64> = pairs
-            .filter_map(|(a, b)| crate::outcome::ratios(&a.measures(), &b.measures()).get(name))
+            .filter_map(|(a, b)| {
+                crate::round_outcome::ratios(&a.measures(), &b.measures()).get(name)
+            })
             .collect();
         if values.len() < 2 {
             return String::new();
@@ -147,7 +153,7 @@ impl Report {
     }
 }
 
-fn render_failures(out: &mut String, side: &Side) {
+fn render_failures(out: &mut String, side: &ReportSide) {
     let failures = &side.total.tally.failures;
     for (kind, count) in &failures.by_kind {
         line(out, &format!("error: {}: {count} x {kind}", side.label));

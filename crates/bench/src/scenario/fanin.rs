@@ -2,20 +2,20 @@
 
 use std::process::ExitCode;
 
-use super::{LoadRun, SpreadArgs, clients, run_load};
+use super::{LoadRun, SpreadArgs, parse_clients, run_load};
 use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
-use crate::shape::Shape;
+use crate::load_shape::LoadShape;
 
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct FanIn {
+pub(crate) struct FanInScenario {
     /// Publishers of a group, each with its own topic
-    #[arg(long, value_name = "N", default_value = "500", value_parser = clients)]
+    #[arg(long, value_name = "N", default_value = "500", value_parser = parse_clients)]
     publishers: usize,
     /// Subscribers of a group; each gets everything through one wildcard filter
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clients)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = parse_clients)]
     subscribers: usize,
     /// Groups that have nothing to do with each other
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clients)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = parse_clients)]
     groups: usize,
     #[command(flatten)]
     spread: SpreadArgs,
@@ -31,9 +31,9 @@ pub(crate) struct FanIn {
     output: OutputArgs,
 }
 
-impl FanIn {
+impl FanInScenario {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let shape = Shape {
+        let shape = LoadShape {
             groups: self.groups,
             publishers: self.publishers,
             subscribers: self.subscribers,

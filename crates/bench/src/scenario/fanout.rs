@@ -2,20 +2,20 @@
 
 use std::process::ExitCode;
 
-use super::{LoadRun, clients, run_load};
+use super::{LoadRun, parse_clients, run_load};
 use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
-use crate::shape::{Shape, Topics};
+use crate::load_shape::{LoadShape, TopicLayout};
 
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct FanOut {
+pub(crate) struct FanOutScenario {
     /// Subscribers of a group; each gets everything. Throughput counts every delivery
-    #[arg(long, value_name = "N", default_value = "500", value_parser = clients)]
+    #[arg(long, value_name = "N", default_value = "500", value_parser = parse_clients)]
     subscribers: usize,
     /// Publishers of a group
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clients)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = parse_clients)]
     publishers: usize,
     /// Groups that have nothing to do with each other
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clients)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = parse_clients)]
     groups: usize,
     #[command(flatten)]
     load: LoadArgs,
@@ -29,13 +29,13 @@ pub(crate) struct FanOut {
     output: OutputArgs,
 }
 
-impl FanOut {
+impl FanOutScenario {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let shape = Shape {
+        let shape = LoadShape {
             groups: self.groups,
             publishers: self.publishers,
             subscribers: self.subscribers,
-            topics: Topics::PerPublisher,
+            topics: TopicLayout::PerPublisher,
         };
         let pace = self.pace.pace(20);
         run_load(LoadRun {

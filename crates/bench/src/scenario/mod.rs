@@ -4,13 +4,13 @@ mod connect;
 mod fanin;
 mod fanout;
 mod filters;
-mod generator;
+mod generator_ceiling;
 mod offline;
 mod p2p;
 mod rate;
 mod rules;
 
-pub(crate) use offline::Offline;
+pub(crate) use offline::OfflineScenario;
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -18,40 +18,40 @@ use std::time::Duration;
 
 use anyhow::ensure;
 
-use crate::access::Access;
+use crate::alternation::run_alternating;
 use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
+use crate::broker_access::BrokerAccess;
 use crate::host::allow_open_files;
-use crate::observer::Observer;
-use crate::outcome::{Outcome, Subject};
-use crate::packets::Body;
-use crate::report::{Report, Side};
-use crate::rounds::alternate;
-use crate::shape::{Shape, Spread, Topics};
-use crate::worker::{Clients, LoadPlan, Pace, run_threads};
+use crate::load_shape::{LoadShape, TopicLayout, TopicSpread};
+use crate::observer::RunObserver;
+use crate::packets::PayloadTemplate;
+use crate::report::{LoadReport, ReportSide};
+use crate::round_outcome::{MeasuredSubject, RoundOutcome};
+use crate::worker::{LoadPace, LoadPlan, WorkerClients, run_threads};
 
 /// What to do to an MQTT broker.
 #[derive(clap::Subcommand, Clone, Debug)]
 pub(crate) enum Scenario {
     /// Pairs of one publisher and one subscriber, each with a topic of its own
-    P2p(p2p::P2p),
+    P2p(p2p::P2pScenario),
     /// Many publishers, one subscriber that reads them all through a wildcard
-    Fanin(fanin::FanIn),
+    Fanin(fanin::FanInScenario),
     /// One publisher, many subscribers that all get every message
-    Fanout(fanout::FanOut),
+    Fanout(fanout::FanOutScenario),
     /// Pairs at a fixed total rate, for latency
-    Rate(rate::Rate),
+    Rate(rate::RateScenario),
     /// Many connections, so many at a time, then held; how long each takes and what memory it costs
-    Connect(connect::Connect),
+    Connect(connect::ConnectScenario),
     /// What many different filters cost, against one for each pair
-    Filters(filters::Filters),
+    Filters(filters::FiltersScenario),
     /// Clients that come, subscribe and leave; messages stored for them; how fast they get them when they come back
-    Offline(Offline),
+    Offline(OfflineScenario),
     /// Rules that publish what they make of messages (also written `--rules`)
     #[command(long_flag = "rules")]
-    Rules(rules::Rules),
+    Rules(rules::RulesScenario),
     /// What the generator itself can do, without a broker
     #[command(name = "self")]
-    Generator(generator::Generator),
+    Generator(generator_ceiling::GeneratorScenario),
 }
 
 impl Scenario {
@@ -72,7 +72,7 @@ impl Scenario {
 }
 
 /// clap value parser: a number of clients, pairs or groups.
-fn clients(text: &str) -> Result<usize, String> {
+fn parse_clients(text: &str) -> Result<usize, String> {
     let count = crate::units::Unit::Count.parse(text)?;
     if !(1.0..=1e6).contains(&count) || count.fract() != 0.0 {
         return Err(format!(
@@ -87,72 +87,72 @@ fn clients(text: &str) -> Result<usize, String> {
 struct SpreadArgs {
     /// Different filters that the subscribers hold in total, each matched by one topic; publishers cycle through
     /// the topics
-    #[arg(long, value_name = "N", value_parser = clients)]
+    #[arg(long, value_name = "N", value_parser = parse_clients)]
     filters: Option<usize>,
     /// Share of --filters that have a wildcard
-    #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = crate::units::fraction,
+    #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = crate::units::parse_fraction,
           requires = "filters")]
     wildcards: f64,
 }
 
 impl SpreadArgs {
-    fn topics(&self) -> Topics {
+    fn topics(&self) -> TopicLayout {
         let wildcards = self.wildcards;
         match self.filters {
-            Some(filters) => Topics::Spread(Spread { filters, wildcards }),
-            None => Topics::PerPublisher,
+            Some(filters) => TopicLayout::Spread(TopicSpread { filters, wildcards }),
+            None => TopicLayout::PerPublisher,
         }
     }
 }
 
 /// Where one side of a comparison connects to.
-struct Target {
+struct BrokerTarget {
     label: String,
-    access: Access,
+    access: BrokerAccess,
     pid: Option<u32>,
 }
 
 /// The broker, and the one to compare it with if there is one.
-fn targets(clients: &ClientArgs, args: &TargetArgs) -> anyhow::Result<Vec<Target>> {
-    let mut targets = vec![Target {
+fn broker_targets(clients: &ClientArgs, args: &TargetArgs) -> anyhow::Result<Vec<BrokerTarget>> {
+    let mut targets = vec![BrokerTarget {
         label: args.broker.to_string(),
-        access: Access::new(clients, args, &args.broker)?,
+        access: BrokerAccess::new(clients, args, &args.broker)?,
         pid: args.broker_pid,
     }];
     if let Some(rival) = &args.versus {
-        targets.push(Target {
+        targets.push(BrokerTarget {
             label: rival.endpoint.to_string(),
-            access: Access::new(clients, args, &rival.endpoint)?,
+            access: BrokerAccess::new(clients, args, &rival.endpoint)?,
             pid: rival.pid,
         });
     }
     Ok(targets)
 }
 
-fn rounds(args: &TargetArgs, sides: usize) -> u32 {
+fn round_count(args: &TargetArgs, sides: usize) -> u32 {
     args.rounds.unwrap_or(if sides > 1 { 3 } else { 1 })
 }
 
 impl PaceArgs {
-    fn pace(&self, default_window: u64) -> Pace {
+    fn pace(&self, default_window: u64) -> LoadPace {
         match self.rate {
-            Some(per_second) => Pace::Rate {
+            Some(per_second) => LoadPace::Rate {
                 per_second,
                 tick_ns: self.tick.as_nanos() as u64,
             },
-            None => Pace::Window(self.window.map_or(default_window, u64::from)),
+            None => LoadPace::Window(self.window.map_or(default_window, u64::from)),
         }
     }
 }
 
 /// The plan that the options ask for.
-fn plan(load: &LoadArgs, shape: Shape, pace: Pace) -> anyhow::Result<LoadPlan> {
-    shape.check()?;
+fn load_plan(load: &LoadArgs, shape: LoadShape, pace: LoadPace) -> anyhow::Result<LoadPlan> {
+    shape.validate()?;
     ensure!(!load.duration.is_zero(), "--duration must be more than 0 s");
     Ok(LoadPlan {
         shape,
         qos: mqtt::QoS::try_from(load.qos).map_err(|_| anyhow::anyhow!("--qos is 0, 1 or 2"))?,
-        body: Body::Dots(load.payload),
+        body: PayloadTemplate::Padded(load.payload),
         pace,
         warmup_ns: load.warmup.as_nanos() as u64,
         duration_ns: load.duration.as_nanos() as u64,
@@ -161,18 +161,18 @@ fn plan(load: &LoadArgs, shape: Shape, pace: Pace) -> anyhow::Result<LoadPlan> {
 }
 
 /// The part of `total` that falls to one of `threads`.
-fn share(total: usize, thread: usize, threads: usize) -> Range<usize> {
+fn thread_share(total: usize, thread: usize, threads: usize) -> Range<usize> {
     total * thread / threads..total * (thread + 1) / threads
 }
 
 /// One round of a load against one broker.
 fn measure_load(
-    target: &Target,
+    target: &BrokerTarget,
     title: String,
     plan: &LoadPlan,
     is_quiet: bool,
-) -> anyhow::Result<Outcome> {
-    let access = target.access.fresh(plan.shape.connections());
+) -> anyhow::Result<RoundOutcome> {
+    let access = target.access.for_next_round(plan.shape.connections());
     ensure!(
         access.threads <= plan.shape.groups,
         "--threads {} is more than there are groups of clients to spread ({})",
@@ -182,29 +182,29 @@ fn measure_load(
     let connections = plan.shape.connections();
     allow_open_files(connections as u64)?;
     let seconds = Duration::from_nanos(plan.duration_ns).as_secs_f64();
-    let mut observer = Observer::new(target.pid, title, is_quiet, connections, seconds)?;
+    let mut observer = RunObserver::new(target.pid, title, is_quiet, connections, seconds)?;
     let threads = access.threads;
     let tally = run_threads(
         &access,
-        |thread| Clients::Groups(share(plan.shape.groups, thread, threads)),
+        |thread| WorkerClients::Groups(thread_share(plan.shape.groups, thread, threads)),
         plan,
         &mut observer,
         |worker, observer| worker.run_load(plan, observer),
     )?;
-    Ok(Outcome {
-        subject: Subject::Messages {
+    Ok(RoundOutcome {
+        subject: MeasuredSubject::Messages {
             payload_bytes: plan.body.len(),
         },
         tally,
-        seen: observer.into_seen(),
+        observations: observer.into_observations(),
     })
 }
 
 /// A load to run, and the options it came from.
 struct LoadRun<'a> {
     name: &'static str,
-    shape: Shape,
-    pace: Pace,
+    shape: LoadShape,
+    pace: LoadPace,
     load: &'a LoadArgs,
     clients: &'a ClientArgs,
     target: &'a TargetArgs,
@@ -213,14 +213,14 @@ struct LoadRun<'a> {
 
 /// Runs a load against the broker, or in turn against both, and delivers the report.
 fn run_load(run: LoadRun<'_>) -> anyhow::Result<ExitCode> {
-    let plan = plan(run.load, run.shape, run.pace)?;
-    let targets = targets(run.clients, run.target)?;
+    let plan = load_plan(run.load, run.shape, run.pace)?;
+    let targets = broker_targets(run.clients, run.target)?;
     let labels: Vec<String> = targets.iter().map(|t| t.label.clone()).collect();
-    let count = rounds(run.target, targets.len());
-    let sides = alternate(&labels, count, |number, title| {
+    let count = round_count(run.target, targets.len());
+    let sides = run_alternating(&labels, count, |number, title| {
         measure_load(&targets[number], title, &plan, run.output.quiet)
     })?;
-    report_load(run.name, &plan, run.clients, sides).deliver(run.output)
+    report_load(run.name, &plan, run.clients, sides).write_and_finish(run.output)
 }
 
 /// The report of a load.
@@ -228,8 +228,8 @@ fn report_load(
     name: &'static str,
     plan: &LoadPlan,
     clients: &ClientArgs,
-    sides: Vec<Side>,
-) -> Report {
+    sides: Vec<ReportSide>,
+) -> LoadReport {
     let shape = plan.shape;
     let mut settings = vec![("broker", sides[0].label.clone())];
     if shape.groups > 1 || shape.publishers == shape.subscribers {
@@ -244,13 +244,13 @@ fn report_load(
         settings.push(("publishers", shape.publishers.to_string()));
         settings.push(("subscribers", shape.subscribers.to_string()));
     }
-    if let Topics::Spread(spread) = shape.topics {
+    if let TopicLayout::Spread(spread) = shape.topics {
         settings.push(("filters", spread.filters.to_string()));
         settings.push(("wildcards", format!("{:.0} %", spread.wildcards * 100.0)));
     }
     match plan.pace {
-        Pace::Window(window) => settings.push(("window", window.to_string())),
-        Pace::Rate {
+        LoadPace::Window(window) => settings.push(("window", window.to_string())),
+        LoadPace::Rate {
             per_second,
             tick_ns,
         } => {
@@ -259,7 +259,7 @@ fn report_load(
                 settings.push(("tick", format!("{} us", tick_ns / 1000)));
             }
         }
-        Pace::Stored { window, .. } => settings.push(("window", window.to_string())),
+        LoadPace::Stored { window, .. } => settings.push(("window", window.to_string())),
     }
     settings.extend([
         ("qos", (plan.qos as u8).to_string()),
@@ -271,5 +271,5 @@ fn report_load(
         ("threads", clients.threads.to_string()),
     ]);
     let settings = settings.into_iter().map(|(k, v)| (k.to_owned(), v));
-    Report::new(name, settings.collect(), sides)
+    LoadReport::new(name, settings.collect(), sides)
 }

@@ -6,32 +6,32 @@ use std::time::Duration;
 
 use anyhow::ensure;
 
-use super::{Target, clients, rounds, share, targets};
+use super::{BrokerTarget, broker_targets, parse_clients, round_count, thread_share};
+use crate::alternation::run_alternating;
 use crate::args::{ClientArgs, OutputArgs, TargetArgs};
 use crate::host::allow_open_files;
-use crate::observer::Observer;
-use crate::outcome::{Outcome, Subject};
-use crate::packets::Body;
-use crate::report::Report;
-use crate::rounds::alternate;
-use crate::shape::{Shape, Topics};
+use crate::load_shape::{LoadShape, TopicLayout};
+use crate::observer::RunObserver;
+use crate::packets::PayloadTemplate;
+use crate::report::LoadReport;
+use crate::round_outcome::{MeasuredSubject, RoundOutcome};
 use crate::units;
-use crate::worker::{Clients, LoadPlan, OfflineTimes, Pace, run_threads};
+use crate::worker::{LoadPace, LoadPlan, OfflineTimes, WorkerClients, run_threads};
 
 /// Most messages of one run.
 const MAX_MESSAGES: u64 = 1_000_000_000;
 
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Offline {
+pub(crate) struct OfflineScenario {
     /// Clients that connect, subscribe to a topic of their own, leave, and come back; see --concurrency for how many
     /// at a time
-    #[arg(long = "clients", value_name = "N", default_value = "10000", value_parser = clients)]
+    #[arg(long = "clients", value_name = "N", default_value = "10000", value_parser = parse_clients)]
     count: usize,
     /// Messages for each client while it is away
-    #[arg(long, value_name = "N", default_value = "50", value_parser = clients)]
+    #[arg(long, value_name = "N", default_value = "50", value_parser = parse_clients)]
     messages: usize,
     /// Publishers, each for an equal share of the clients
-    #[arg(long, value_name = "N", default_value = "10", value_parser = clients)]
+    #[arg(long, value_name = "N", default_value = "10", value_parser = parse_clients)]
     publishers: usize,
     /// Messages a publisher may have sent that the broker has not acknowledged
     #[arg(long, value_name = "N", default_value_t = 200,
@@ -42,13 +42,13 @@ pub(crate) struct Offline {
           value_parser = clap::value_parser!(u8).range(1..=2))]
     qos: u8,
     /// Size of each payload, at least 24 bytes
-    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = units::bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = units::parse_bytes)]
     payload: usize,
     /// How long nothing may be acknowledged or arrive before what is missing counts as lost
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration)]
     drain: Duration,
     /// Time between storing and coming back, and at the end, after which the broker's memory and disk are measured
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = units::parse_duration)]
     rest: Duration,
     /// The broker's folder of data on this machine: measures its disk use
     #[arg(long, value_name = "DIR")]
@@ -64,14 +64,14 @@ pub(crate) struct Offline {
     output: OutputArgs,
 }
 
-impl Offline {
+impl OfflineScenario {
     pub(super) fn run(mut self) -> anyhow::Result<ExitCode> {
         let at_a_time = *self.clients.concurrency.get_or_insert(1000);
         let plan = self.plan()?;
-        let targets = targets(&self.clients, &self.target)?;
+        let targets = broker_targets(&self.clients, &self.target)?;
         let labels: Vec<String> = targets.iter().map(|t| t.label.clone()).collect();
-        let count = rounds(&self.target, targets.len());
-        let sides = alternate(&labels, count, |number, title| {
+        let count = round_count(&self.target, targets.len());
+        let sides = run_alternating(&labels, count, |number, title| {
             let data_dir = match number {
                 0 => &self.data_dir,
                 _ => &self.versus_data_dir,
@@ -92,7 +92,7 @@ impl Offline {
             ("threads", self.clients.threads.to_string()),
         ];
         let settings = settings.map(|(name, value)| (name.to_owned(), value));
-        Report::new("offline", settings.into(), sides).deliver(&self.output)
+        LoadReport::new("offline", settings.into(), sides).write_and_finish(&self.output)
     }
 
     fn plan(&self) -> anyhow::Result<LoadPlan> {
@@ -109,19 +109,19 @@ impl Offline {
             self.count,
             self.messages
         );
-        let shape = Shape {
+        let shape = LoadShape {
             groups: self.publishers,
             publishers: 1,
             subscribers: self.count / self.publishers,
-            topics: Topics::PerSubscriber,
+            topics: TopicLayout::PerSubscriber,
         };
-        shape.check()?;
+        shape.validate()?;
         Ok(LoadPlan {
             shape,
             qos: mqtt::QoS::try_from(self.qos)
                 .map_err(|_| anyhow::anyhow!("--qos is 1 or 2 here"))?,
-            body: Body::Dots(self.payload),
-            pace: Pace::Stored {
+            body: PayloadTemplate::Padded(self.payload),
+            pace: LoadPace::Stored {
                 window: u64::from(self.window),
                 each: messages / self.publishers as u64,
             },
@@ -134,12 +134,12 @@ impl Offline {
     fn measure(
         &self,
         plan: &LoadPlan,
-        target: &Target,
+        target: &BrokerTarget,
         data_dir: Option<&PathBuf>,
         title: String,
-    ) -> anyhow::Result<Outcome> {
+    ) -> anyhow::Result<RoundOutcome> {
         let connections = plan.shape.connections();
-        let access = target.access.fresh(connections);
+        let access = target.access.for_next_round(connections);
         let threads = access.threads;
         ensure!(
             threads <= self.publishers,
@@ -147,24 +147,25 @@ impl Offline {
             self.publishers
         );
         allow_open_files(connections as u64)?;
-        let mut observer = Observer::new(target.pid, title, self.output.quiet, connections, 0.0)?;
+        let mut observer =
+            RunObserver::new(target.pid, title, self.output.quiet, connections, 0.0)?;
         if let Some(dir) = data_dir {
-            observer = observer.watch(dir)?;
+            observer = observer.watch_disk(dir)?;
         }
         let times = OfflineTimes { rest: self.rest };
         let tally = run_threads(
             &access,
-            |thread| Clients::Groups(share(self.publishers, thread, threads)),
+            |thread| WorkerClients::Groups(thread_share(self.publishers, thread, threads)),
             plan,
             &mut observer,
             |worker, observer| worker.run_offline(plan, times, observer),
         )?;
-        Ok(Outcome {
-            subject: Subject::Stored {
+        Ok(RoundOutcome {
+            subject: MeasuredSubject::Stored {
                 payload_bytes: plan.body.len(),
             },
             tally,
-            seen: observer.into_seen(),
+            observations: observer.into_observations(),
         })
     }
 }

@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
-use super::{LoadRun, SpreadArgs, clients, run_load};
+use super::{LoadRun, SpreadArgs, parse_clients, run_load};
 use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
-use crate::shape::Shape;
+use crate::load_shape::LoadShape;
 
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct P2p {
+pub(crate) struct P2pScenario {
     /// Pairs of publisher and subscriber
-    #[arg(long, value_name = "N", default_value = "100", value_parser = clients)]
+    #[arg(long, value_name = "N", default_value = "100", value_parser = parse_clients)]
     pairs: usize,
     #[command(flatten)]
     spread: SpreadArgs,
@@ -25,9 +25,9 @@ pub(crate) struct P2p {
     output: OutputArgs,
 }
 
-impl P2p {
+impl P2pScenario {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let shape = Shape {
+        let shape = LoadShape {
             groups: self.pairs,
             publishers: 1,
             subscribers: 1,

@@ -2,19 +2,19 @@
 
 use std::process::ExitCode;
 
-use super::{LoadRun, clients, run_load};
+use super::{LoadRun, parse_clients, run_load};
 use crate::args::{ClientArgs, LoadArgs, OutputArgs, TargetArgs};
-use crate::shape::{Shape, Topics};
+use crate::load_shape::{LoadShape, TopicLayout};
 use crate::units;
-use crate::worker::Pace;
+use crate::worker::LoadPace;
 
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Rate {
+pub(crate) struct RateScenario {
     /// Messages per second, over all pairs; latency counts from the time a message was due
-    #[arg(long, value_name = "PER_SECOND", default_value = "20000", value_parser = units::rate)]
+    #[arg(long, value_name = "PER_SECOND", default_value = "20000", value_parser = units::parse_rate)]
     rate: f64,
     /// Pairs of publisher and subscriber
-    #[arg(long, value_name = "N", default_value = "100", value_parser = clients)]
+    #[arg(long, value_name = "N", default_value = "100", value_parser = parse_clients)]
     pairs: usize,
     #[command(flatten)]
     load: LoadArgs,
@@ -26,15 +26,15 @@ pub(crate) struct Rate {
     output: OutputArgs,
 }
 
-impl Rate {
+impl RateScenario {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let shape = Shape {
+        let shape = LoadShape {
             groups: self.pairs,
             publishers: 1,
             subscribers: 1,
-            topics: Topics::PerPublisher,
+            topics: TopicLayout::PerPublisher,
         };
-        let pace = Pace::Rate {
+        let pace = LoadPace::Rate {
             per_second: self.rate,
             tick_ns: 0,
         };

@@ -7,24 +7,24 @@ use anyhow::ensure;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use super::{Target, clients, measure_load, plan, report_load, rounds};
-use crate::access::{Access, OUTPUT_TOPICS};
+use super::{BrokerTarget, load_plan, measure_load, parse_clients, report_load, round_count};
+use crate::alternation::run_alternating;
 use crate::args::{ClientArgs, LoadArgs, OutputArgs, PaceArgs, TargetArgs};
-use crate::measure::Measures;
-use crate::node::Node;
-use crate::outcome::Outcome;
-use crate::packets::Body;
-use crate::report::Side;
-use crate::rounds::alternate;
-use crate::shape::{Ruled, Shape, Topics};
-use crate::worker::{LoadPlan, Pace, RuleCounts};
+use crate::broker_access::{BrokerAccess, OUTPUT_TOPICS};
+use crate::load_shape::{LoadShape, RuleTopics, TopicLayout};
+use crate::metrics::MetricValues;
+use crate::node_api::NodeApi;
+use crate::packets::PayloadTemplate;
+use crate::report::ReportSide;
+use crate::round_outcome::RoundOutcome;
+use crate::worker::{LoadPace, LoadPlan, RuleCounts};
 
 /// Most rules; each is put in by a request of its own.
 const MAX_RULES: usize = 10_000;
 
 /// Which statement the rules have: those of the report that FluxMQ publishes about its rule engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Statement {
+enum RuleStatement {
     /// All fields, if the topic is the right one
     Simple,
     /// A uuid, the payload as JSON, the date and a hash, if the topic matches and the payload's value is above 30
@@ -32,15 +32,15 @@ enum Statement {
 }
 
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Rules {
+pub(crate) struct RulesScenario {
     /// The rules' statement
     #[arg(value_enum, default_value = "simple")]
-    statement: Statement,
+    statement: RuleStatement,
     /// Rules, each for topics of its own; a message is wanted by one of them, and publishers cycle through all
-    #[arg(long = "rules", value_name = "N", default_value = "1", value_parser = clients)]
+    #[arg(long = "rules", value_name = "N", default_value = "1", value_parser = parse_clients)]
     count: usize,
     /// Pairs of a publisher and a subscriber to what rules make of its messages
-    #[arg(long, value_name = "N", default_value = "100", value_parser = clients)]
+    #[arg(long, value_name = "N", default_value = "100", value_parser = parse_clients)]
     pairs: usize,
     /// The node's HTTP API, to put the rules in before and take them away after; without it they have to be there
     #[arg(long, value_name = "URL")]
@@ -77,12 +77,12 @@ pub(crate) struct Rules {
 }
 
 /// Rules that are taken away again, whatever happens.
-struct Installed<'a> {
-    node: &'a Node,
+struct InstalledRules<'a> {
+    node: &'a NodeApi,
     names: Vec<String>,
 }
 
-impl Drop for Installed<'_> {
+impl Drop for InstalledRules<'_> {
     fn drop(&mut self) {
         for name in &self.names {
             if let Err(error) = self.node.delete_rule(name) {
@@ -93,7 +93,7 @@ impl Drop for Installed<'_> {
     }
 }
 
-impl Installed<'_> {
+impl InstalledRules<'_> {
     fn counts(&self) -> anyhow::Result<RuleCounts> {
         let mut sum = RuleCounts::default();
         for name in &self.names {
@@ -105,7 +105,7 @@ impl Installed<'_> {
     }
 }
 
-impl Rules {
+impl RulesScenario {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         ensure!(
             self.target.versus.is_none(),
@@ -118,21 +118,21 @@ impl Rules {
         );
         let rules = self.rules();
         if self.print_rules {
-            print!("{}", in_configuration(&rules));
+            print!("{}", to_configuration(&rules));
             return Ok(ExitCode::SUCCESS);
         }
         let mut plan = self.plan()?;
         let node = match &self.api {
-            Some(url) => Some(Node::new(url, self.token_file.as_deref())?),
+            Some(url) => Some(NodeApi::new(url, self.token_file.as_deref())?),
             None => None,
         };
         let installed = node
             .as_ref()
-            .map(|node| install(node, &rules))
+            .map(|node| install_rules(node, &rules))
             .transpose()?;
-        let target = Target {
+        let target = BrokerTarget {
             label: self.target.broker.to_string(),
-            access: Access::new(&self.clients, &self.target, &self.target.broker)?,
+            access: BrokerAccess::new(&self.clients, &self.target, &self.target.broker)?,
             pid: self.target.broker_pid,
         };
         let mut sides = self.measure(&target, &plan, "full load", installed.as_ref())?;
@@ -143,25 +143,25 @@ impl Rules {
             "no message was received from the rules, so there is nothing to report. The node needs the rules of this run: \
              let them be created with --api URL, or add those that --print-rules prints to its configuration"
         );
-        let mut half = Measures::default();
+        let mut half = MetricValues::default();
         if self.half_load {
             let full_pace = std::mem::replace(
                 &mut plan.pace,
-                Pace::Rate {
+                LoadPace::Rate {
                     per_second: rate / 2.0,
                     tick_ns: 0,
                 },
             );
             sides.extend(self.measure(&target, &plan, "half load", installed.as_ref())?);
             plan.pace = full_pace;
-            half = sides.last().map(half_load).unwrap_or_default();
+            half = sides.last().map(half_load_measures).unwrap_or_default();
         }
         drop(installed);
         let mut report = report_load("rules", &plan, &self.clients, sides);
         report.settings[0].1 = target.label;
         let statement = match self.statement {
-            Statement::Simple => "simple",
-            Statement::Complex => "complex",
+            RuleStatement::Simple => "simple",
+            RuleStatement::Complex => "complex",
         };
         let own = [
             ("statement".to_owned(), statement.to_owned()),
@@ -170,38 +170,38 @@ impl Rules {
         report.settings.splice(1..1, own);
         // What full load has more than half of it is no comparison of anything.
         report.ratios = half;
-        report.deliver(&self.output)
+        report.write_and_finish(&self.output)
     }
 
     fn plan(&self) -> anyhow::Result<LoadPlan> {
-        let shape = Shape {
+        let shape = LoadShape {
             groups: self.pairs,
             publishers: 1,
             subscribers: 1,
-            topics: Topics::Ruled(self.ruled()),
+            topics: TopicLayout::RuleTopics(self.rule_topics()),
         };
-        let mut plan = plan(&self.load, shape, self.pace.pace(200))?;
-        plan.body = Body::text(&self.payload_template, self.load.payload)?;
+        let mut plan = load_plan(&self.load, shape, self.pace.pace(200))?;
+        plan.body = PayloadTemplate::text_template(&self.payload_template, self.load.payload)?;
         Ok(plan)
     }
 
-    fn ruled(&self) -> Ruled {
-        Ruled {
+    fn rule_topics(&self) -> RuleTopics {
+        RuleTopics {
             rules: self.count,
-            is_exact: self.statement == Statement::Simple,
+            is_exact: self.statement == RuleStatement::Simple,
         }
     }
 
     /// Names and definitions.
     fn rules(&self) -> Vec<(String, Value)> {
-        let ruled = self.ruled();
+        let ruled = self.rule_topics();
         let rule = |n: usize| {
             let filter = ruled.filter(n);
             let sql = match self.statement {
-                Statement::Simple => {
+                RuleStatement::Simple => {
                     format!("SELECT * FROM \"$EVENT.PUBLISH\" WHERE topic = '{filter}'")
                 }
-                Statement::Complex => format!(
+                RuleStatement::Complex => format!(
                     "SELECT uuid() as id, json(payload) as data, datetime(timestamp) as time, md5(clientId) as hash \
                      FROM \"$EVENT.PUBLISH\" WHERE topic =~ '{filter}' AND payload.value > 30"
                 ),
@@ -223,15 +223,15 @@ impl Rules {
     /// All rounds of one load.
     fn measure(
         &self,
-        target: &Target,
+        target: &BrokerTarget,
         plan: &LoadPlan,
         label: &str,
-        installed: Option<&Installed<'_>>,
-    ) -> anyhow::Result<Vec<Side>> {
+        installed: Option<&InstalledRules<'_>>,
+    ) -> anyhow::Result<Vec<ReportSide>> {
         let labels = [label.to_owned()];
-        alternate(&labels, rounds(&self.target, 1), |_, title| {
-            let before = installed.map(Installed::counts).transpose()?;
-            let mut outcome: Outcome = measure_load(target, title, plan, self.output.quiet)?;
+        run_alternating(&labels, round_count(&self.target, 1), |_, title| {
+            let before = installed.map(InstalledRules::counts).transpose()?;
+            let mut outcome: RoundOutcome = measure_load(target, title, plan, self.output.quiet)?;
             if let (Some(installed), Some(before)) = (installed, before) {
                 let after = installed.counts()?;
                 outcome.tally.rules = Some(RuleCounts {
@@ -244,8 +244,11 @@ impl Rules {
     }
 }
 
-fn install<'a>(node: &'a Node, rules: &[(String, Value)]) -> anyhow::Result<Installed<'a>> {
-    let mut installed = Installed {
+fn install_rules<'a>(
+    node: &'a NodeApi,
+    rules: &[(String, Value)],
+) -> anyhow::Result<InstalledRules<'a>> {
+    let mut installed = InstalledRules {
         node,
         names: Vec::with_capacity(rules.len()),
     };
@@ -257,9 +260,9 @@ fn install<'a>(node: &'a Node, rules: &[(String, Value)]) -> anyhow::Result<Inst
 }
 
 /// What half load said, under names of their own.
-fn half_load(side: &Side) -> Measures {
+fn half_load_measures(side: &ReportSide) -> MetricValues {
     let measured = side.total.measures();
-    let mut half = Measures::default();
+    let mut half = MetricValues::default();
     for (name, of) in [
         ("half_rate", "throughput"),
         ("half_p50", "p50"),
@@ -274,7 +277,7 @@ fn half_load(side: &Side) -> Measures {
 }
 
 /// The rules as `[[rule]]` tables. A text in JSON is one in TOML as well.
-fn in_configuration(rules: &[(String, Value)]) -> String {
+fn to_configuration(rules: &[(String, Value)]) -> String {
     let mut text = String::new();
     for (name, rule) in rules {
         text += &format!("[[rule]]\nname = {}\nsql = {}\n", json!(name), rule["sql"]);

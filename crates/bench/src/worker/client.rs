@@ -1,13 +1,13 @@
 //! The clients a worker drives: their connections, and what they are for.
 
-use crate::link::Link;
-use crate::packets::Template;
-use crate::stamp::Stamp;
-use crate::window::{AckWindow, Progress};
+use crate::flow_window::{AckWindow, SubscriberProgress};
+use crate::link::BrokerLink;
+use crate::packets::PublishTemplate;
+use crate::payload_stamp::PayloadStamp;
 
 /// What a connection is for; the number is an index into the worker's publishers or subscribers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum ConnectionRole {
     Subscriber(u32),
     Publisher(u32),
     /// Only connects and stays.
@@ -16,7 +16,7 @@ pub(crate) enum Role {
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum ConnectionState {
     /// Not dialled yet.
     New,
     /// TCP is being set up.
@@ -33,33 +33,33 @@ pub(crate) enum State {
 
 /// One connection.
 #[derive(Debug)]
-pub(crate) struct Connection {
-    pub(crate) link: Option<Link>,
-    pub(crate) role: Role,
-    pub(crate) state: State,
+pub(crate) struct BenchConnection {
+    pub(crate) link: Option<BrokerLink>,
+    pub(crate) role: ConnectionRole,
+    pub(crate) state: ConnectionState,
     /// When dialling began.
     pub(crate) started_ns: u64,
-    /// The front of a packet that is not whole yet; at most [`super::intake::KEPT_BYTES`].
+    /// The front of a packet that is not whole yet; at most [`super::receiving::MAX_BUFFERED_PACKET_BYTES`].
     pub(crate) partial: Vec<u8>,
     /// The rest of a large message, which is counted and not kept.
-    pub(crate) large: Option<Large>,
+    pub(crate) large: Option<LargeMessage>,
 }
 
 /// A message too large to be kept until it is whole.
 #[derive(Debug)]
-pub(crate) struct Large {
+pub(crate) struct LargeMessage {
     pub(crate) missing_bytes: usize,
     pub(crate) qos: u8,
     pub(crate) id: u16,
-    pub(crate) stamp: Option<Stamp>,
+    pub(crate) stamp: Option<PayloadStamp>,
 }
 
-impl Connection {
-    pub(crate) fn new(role: Role) -> Self {
+impl BenchConnection {
+    pub(crate) fn new(role: ConnectionRole) -> Self {
         Self {
             link: None,
             role,
-            state: State::New,
+            state: ConnectionState::New,
             started_ns: 0,
             partial: Vec::new(),
             large: None,
@@ -72,10 +72,10 @@ impl Connection {
 pub(crate) struct Publisher {
     /// Index of its connection.
     pub(crate) connection: usize,
-    pub(crate) template: Template,
+    pub(crate) template: PublishTemplate,
     /// Messages sent; also the sequence number of the next.
     pub(crate) sent: u64,
-    pub(crate) progress: Progress,
+    pub(crate) progress: SubscriberProgress,
     pub(crate) acks: AckWindow,
     /// Most messages in flight at QoS 1 and 2.
     pub(crate) max_in_flight: u64,

@@ -1,20 +1,20 @@
 //! One thread of the generator: an event loop over all its clients.
 //!
-//! The path of a message: [`output`] sends what pace and window allow, the broker forwards, [`intake`] counts and
-//! checks it and opens the window again. [`establish`] connects the clients before, [`load`] goes through warm-up,
+//! The path of a message: [`sending`] sends what pace and window allow, the broker forwards, [`receiving`] counts and
+//! checks it and opens the window again. [`connecting`] connects the clients before, [`load_run`] goes through warm-up,
 //! measurement and drain.
 
 mod client;
-mod establish;
-mod hold;
-mod intake;
-mod leave;
-mod load;
-mod offline;
-mod output;
+mod connect_run;
+mod connecting;
+mod disconnecting;
+mod load_run;
+mod offline_run;
 mod pace;
-mod shared;
-mod tally;
+mod receiving;
+mod run_shared;
+mod sending;
+mod worker_counts;
 
 use std::io;
 use std::ops::Range;
@@ -24,24 +24,24 @@ use mio::event::Event;
 use mio::{Events, Poll, Token};
 use mqtt::QoS;
 
-use crate::access::Access;
-use crate::failure::Trouble;
+use crate::broker_access::BrokerAccess;
+use crate::client_failure::ClientFailure;
+use crate::flow_window::{MAX_IN_FLIGHT, SubscriberProgress};
 use crate::host::now_ns;
 use crate::link::RAW_BYTES;
-use crate::observer::Observer;
+use crate::load_shape::LoadShape;
+use crate::observer::RunObserver;
 use crate::packets;
-use crate::sequence::Checker;
-use crate::shape::Shape;
-use crate::stamp::{Finder, Stamp};
-use crate::window::{MAX_IN_FLIGHT, Progress};
+use crate::payload_stamp::{PayloadStamp, StampFinder};
+use crate::sequence_checker::SequenceChecker;
 
-use client::{Connection, Publisher, Role, State, Subscriber};
-pub(crate) use load::LoadPlan;
-pub(crate) use offline::OfflineTimes;
-pub(crate) use pace::Pace;
-use pace::Schedule;
-pub(crate) use shared::{AbortOnDrop, Shared};
-pub(crate) use tally::{RuleCounts, Tally};
+use client::{BenchConnection, ConnectionRole, ConnectionState, Publisher, Subscriber};
+pub(crate) use load_run::LoadPlan;
+pub(crate) use offline_run::OfflineTimes;
+pub(crate) use pace::LoadPace;
+use pace::SendSchedule;
+pub(crate) use run_shared::{AbortOnDrop, RunShared};
+pub(crate) use worker_counts::{RuleCounts, WorkerCounts};
 
 /// Size of the buffer every read goes to.
 const INBOX_BYTES: usize = 384 * 1024;
@@ -52,7 +52,7 @@ const TIMER: Token = Token(usize::MAX - 1);
 
 /// The clients a worker is to drive.
 #[derive(Clone, Debug)]
-pub(crate) enum Clients {
+pub(crate) enum WorkerClients {
     /// Publishers and subscribers of some of the groups.
     Groups(Range<usize>),
     /// Clients that only connect, numbered like this.
@@ -61,32 +61,32 @@ pub(crate) enum Clients {
 
 /// One thread's state.
 pub(crate) struct Worker<'a> {
-    access: &'a Access,
-    shared: &'a Shared,
+    access: &'a BrokerAccess,
+    shared: &'a RunShared,
     /// Number of this thread; the first one also observes.
     thread: usize,
     poll: Poll,
     events: Events,
     v5: bool,
     qos: QoS,
-    shape: Shape,
-    /// See [`Shape::stride`].
+    shape: LoadShape,
+    /// See [`LoadShape::stride`].
     stride: u64,
     /// What subscribers ask of the broker when they connect, and whether they have done so before.
-    session: packets::Session,
+    session: packets::SessionKind,
     is_return: bool,
     /// Index of the worker's first group among all, and of its first idle client.
     first_group: usize,
     first_idle: usize,
     /// All subscribers, then all publishers; or idle clients.
-    connections: Vec<Connection>,
+    connections: Vec<BenchConnection>,
     /// Connections that have been dialled, and how many of them are neither ready nor failed.
     dialed: usize,
     unsettled: usize,
     subscribers: Vec<Subscriber>,
     publishers: Vec<Publisher>,
-    checkers: Vec<Checker>,
-    finder: Finder,
+    checkers: Vec<SequenceChecker>,
+    finder: StampFinder,
     inbox: Box<[u8]>,
     raw: Box<[u8]>,
     outbox: Vec<u8>,
@@ -94,8 +94,8 @@ pub(crate) struct Worker<'a> {
     replies: Vec<u8>,
     /// Publishers that may have something to send.
     queue: Vec<u32>,
-    pace: Pace,
-    schedule: Option<Schedule>,
+    pace: LoadPace,
+    schedule: Option<SendSchedule>,
     /// Whether publishers may send new messages in a closed window.
     is_sending: bool,
     /// Messages of the schedule that are due.
@@ -108,21 +108,21 @@ pub(crate) struct Worker<'a> {
     received: u64,
     next_ping_ns: u64,
     ping_cursor: usize,
-    tally: Tally,
+    tally: WorkerCounts,
 }
 
 impl<'a> Worker<'a> {
     /// A worker with all its clients, none connected yet.
     pub(crate) fn new(
-        access: &'a Access,
-        shared: &'a Shared,
+        access: &'a BrokerAccess,
+        shared: &'a RunShared,
         thread: usize,
-        clients: Clients,
+        clients: WorkerClients,
         plan: &LoadPlan,
     ) -> anyhow::Result<Self> {
         let session = match access.lasting_sessions {
-            true => packets::Session::Lasting,
-            false => packets::Session::Clean,
+            true => packets::SessionKind::Persistent,
+            false => packets::SessionKind::Clean,
         };
         let mut worker = Self {
             access,
@@ -144,7 +144,7 @@ impl<'a> Worker<'a> {
             subscribers: Vec::new(),
             publishers: Vec::new(),
             checkers: Vec::new(),
-            finder: Finder::new(plan.body.form()),
+            finder: StampFinder::new(plan.body.stamp_format()),
             inbox: vec![0; INBOX_BYTES].into_boxed_slice(),
             raw: vec![0; RAW_BYTES].into_boxed_slice(),
             outbox: Vec::new(),
@@ -159,15 +159,15 @@ impl<'a> Worker<'a> {
             received: 0,
             next_ping_ns: u64::MAX,
             ping_cursor: 0,
-            tally: Tally::default(),
+            tally: WorkerCounts::default(),
         };
         match clients {
-            Clients::Groups(groups) => worker.add_groups(groups, plan)?,
-            Clients::Idle(numbers) => {
+            WorkerClients::Groups(groups) => worker.add_groups(groups, plan)?,
+            WorkerClients::Idle(numbers) => {
                 worker.first_idle = numbers.start;
                 worker
                     .connections
-                    .extend(numbers.map(|_| Connection::new(Role::Idle)));
+                    .extend(numbers.map(|_| BenchConnection::new(ConnectionRole::Idle)));
             }
         }
         Ok(worker)
@@ -178,8 +178,8 @@ impl<'a> Worker<'a> {
         let (publishers, subscribers) = (self.shape.publishers, self.shape.subscribers);
         for (group, _) in groups.clone().enumerate() {
             for member in 0..subscribers {
-                let role = Role::Subscriber(self.subscribers.len() as u32);
-                self.connections.push(Connection::new(role));
+                let role = ConnectionRole::Subscriber(self.subscribers.len() as u32);
+                self.connections.push(BenchConnection::new(role));
                 self.subscribers.push(Subscriber {
                     group,
                     member,
@@ -187,16 +187,16 @@ impl<'a> Worker<'a> {
                     served_ns: None,
                 });
                 self.checkers
-                    .extend((0..publishers).map(|_| Checker::default()));
+                    .extend((0..publishers).map(|_| SequenceChecker::default()));
             }
         }
         let window = match plan.pace {
-            Pace::Window(window) => Some(window),
-            Pace::Rate { .. } | Pace::Stored { .. } => None,
+            LoadPace::Window(window) => Some(window),
+            LoadPace::Rate { .. } | LoadPace::Stored { .. } => None,
         };
         for global in groups {
             for member in 0..publishers {
-                let stamp = Stamp {
+                let stamp = PayloadStamp {
                     run: self.access.run,
                     publisher: (global * publishers + member) as u32,
                     sequence: 0,
@@ -205,13 +205,13 @@ impl<'a> Worker<'a> {
                 let topics = self.shape.topics(self.access.run, global, member);
                 let version = self.access.greeting.version;
                 let template =
-                    packets::Template::new(version, plan.qos, &topics, &plan.body, stamp)?;
-                let role = Role::Publisher(self.publishers.len() as u32);
+                    packets::PublishTemplate::new(version, plan.qos, &topics, &plan.body, stamp)?;
+                let role = ConnectionRole::Publisher(self.publishers.len() as u32);
                 self.publishers.push(Publisher {
                     connection: self.connections.len(),
                     template,
                     sent: 0,
-                    progress: Progress::new(subscribers as u32, window),
+                    progress: SubscriberProgress::new(subscribers as u32, window),
                     acks: Default::default(),
                     max_in_flight: MAX_IN_FLIGHT,
                     control: Vec::new(),
@@ -220,7 +220,7 @@ impl<'a> Worker<'a> {
                     seen_floor: 0,
                     seen_since_ns: 0,
                 });
-                self.connections.push(Connection::new(role));
+                self.connections.push(BenchConnection::new(role));
             }
         }
         Ok(())
@@ -230,12 +230,12 @@ impl<'a> Worker<'a> {
     fn client_id(&self, index: usize) -> String {
         let number = index;
         match self.connections[index].role {
-            Role::Idle => self.access.client_id('c', self.first_idle + number),
-            Role::Subscriber(s) => {
+            ConnectionRole::Idle => self.access.client_id('c', self.first_idle + number),
+            ConnectionRole::Subscriber(s) => {
                 let before = self.first_group * self.shape.subscribers;
                 self.access.client_id('s', before + s as usize)
             }
-            Role::Publisher(p) => {
+            ConnectionRole::Publisher(p) => {
                 let before = self.first_group * self.shape.publishers;
                 self.access.client_id('p', before + p as usize)
             }
@@ -243,7 +243,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Waits for events, at most for `timeout`, and deals with all of them.
-    fn turn(&mut self, timeout: Duration) -> anyhow::Result<()> {
+    fn poll_once(&mut self, timeout: Duration) -> anyhow::Result<()> {
         match self.poll.poll(&mut self.events, Some(timeout)) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
@@ -252,30 +252,30 @@ impl<'a> Worker<'a> {
         let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
         for event in &events {
             if event.token() != TIMER {
-                self.deal_with(event);
+                self.handle_event(event);
             }
         }
         self.events = events;
         Ok(())
     }
 
-    fn deal_with(&mut self, event: &Event) {
+    fn handle_event(&mut self, event: &Event) {
         let index = event.token().0;
         let outcome = match self.connections[index].state {
-            State::New | State::Closed => Ok(()),
-            State::Leaving => {
-                self.on_leaving(index);
+            ConnectionState::New | ConnectionState::Closed => Ok(()),
+            ConnectionState::Leaving => {
+                self.on_disconnecting(index);
                 Ok(())
             }
-            State::Dialing => self.on_dialing(index, event),
+            ConnectionState::Dialing => self.on_dialing(index, event),
             _ => self.on_ready(index, event),
         };
         if let Err(trouble) = outcome {
-            self.fail(index, &trouble);
+            self.fail_connection(index, &trouble);
         }
     }
 
-    fn on_ready(&mut self, index: usize, event: &Event) -> Result<(), Trouble> {
+    fn on_ready(&mut self, index: usize, event: &Event) -> Result<(), ClientFailure> {
         if event.is_writable() {
             self.on_writable(index)?;
         }
@@ -286,23 +286,26 @@ impl<'a> Worker<'a> {
     }
 
     /// The connection is of no more use: counts the failure and lets the others go on without it.
-    fn fail(&mut self, index: usize, trouble: &Trouble) {
+    fn fail_connection(&mut self, index: usize, trouble: &ClientFailure) {
         let client = self.client_id(index);
-        self.tally.failures.note(&client, trouble);
+        self.tally.failures.record(&client, trouble);
         let connection = &mut self.connections[index];
-        let was_ready = connection.state == State::Ready;
-        let was_under_way = !matches!(connection.state, State::Ready | State::New | State::Closed);
+        let was_ready = connection.state == ConnectionState::Ready;
+        let was_under_way = !matches!(
+            connection.state,
+            ConnectionState::Ready | ConnectionState::New | ConnectionState::Closed
+        );
         self.unsettled -= usize::from(was_under_way);
         connection.link = None;
-        connection.state = State::Closed;
+        connection.state = ConnectionState::Closed;
         match connection.role {
-            Role::Publisher(p) => self.publishers[p as usize].is_active = false,
-            Role::Subscriber(s) if was_ready => self.lose_subscriber(s as usize),
-            Role::Subscriber(_) | Role::Idle => {}
+            ConnectionRole::Publisher(p) => self.publishers[p as usize].is_active = false,
+            ConnectionRole::Subscriber(s) if was_ready => self.remove_subscriber(s as usize),
+            ConnectionRole::Subscriber(_) | ConnectionRole::Idle => {}
         }
     }
 
-    fn lose_subscriber(&mut self, subscriber: usize) {
+    fn remove_subscriber(&mut self, subscriber: usize) {
         let Subscriber {
             group,
             first_checker,
@@ -310,10 +313,10 @@ impl<'a> Worker<'a> {
         } = self.subscribers[subscriber];
         let publishers = self.shape.publishers;
         for member in 0..publishers {
-            let level = self.checkers[first_checker + member].next();
+            let level = self.checkers[first_checker + member].next_expected();
             let p = group * publishers + member;
             let publisher = &mut self.publishers[p];
-            publisher.is_active &= publisher.progress.leave(level);
+            publisher.is_active &= publisher.progress.remove_subscriber(level);
             self.enqueue(p);
         }
     }
@@ -329,7 +332,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Sends a PINGREQ to every client twice in each keep-alive interval, a few at a time.
-    fn keep_alive(&mut self, now_ns: u64) {
+    fn send_keep_alive(&mut self, now_ns: u64) {
         let count = self.connections.len();
         let interval_ns = u64::from(self.access.greeting.keep_alive_s) * 500_000_000;
         for _ in 0..count {
@@ -339,16 +342,16 @@ impl<'a> Worker<'a> {
             self.next_ping_ns += (interval_ns / count as u64).max(1);
             let index = self.ping_cursor % count;
             self.ping_cursor = index + 1;
-            if self.connections[index].state == State::Ready
+            if self.connections[index].state == ConnectionState::Ready
                 && let Some(link) = &mut self.connections[index].link
                 && let Err(error) = link.send(packets::PING)
             {
-                self.fail(index, &error.into());
+                self.fail_connection(index, &error.into());
             }
         }
     }
 
-    fn now(&self) -> u64 {
+    fn now_ns(&self) -> u64 {
         now_ns()
     }
 }
@@ -356,20 +359,21 @@ impl<'a> Worker<'a> {
 /// Runs one worker for each thread and adds up what they counted. The first runs on the calling thread and
 /// observes.
 pub(crate) fn run_threads(
-    access: &Access,
-    clients: impl Fn(usize) -> Clients + Sync,
+    access: &BrokerAccess,
+    clients: impl Fn(usize) -> WorkerClients + Sync,
     plan: &LoadPlan,
-    observer: &mut Observer,
-    run: impl Fn(Worker<'_>, Option<&mut Observer>) -> anyhow::Result<Tally> + Sync,
-) -> anyhow::Result<Tally> {
-    let shared = Shared::new(access.threads);
-    let work = &|thread: usize, observer: Option<&mut Observer>| -> anyhow::Result<Tally> {
-        let guard = AbortOnDrop(Some(&shared));
-        let worker = Worker::new(access, &shared, thread, clients(thread), plan)?;
-        let tally = run(worker, observer)?;
-        guard.disarm();
-        Ok(tally)
-    };
+    observer: &mut RunObserver,
+    run: impl Fn(Worker<'_>, Option<&mut RunObserver>) -> anyhow::Result<WorkerCounts> + Sync,
+) -> anyhow::Result<WorkerCounts> {
+    let shared = RunShared::new(access.threads);
+    let work =
+        &|thread: usize, observer: Option<&mut RunObserver>| -> anyhow::Result<WorkerCounts> {
+            let guard = AbortOnDrop(Some(&shared));
+            let worker = Worker::new(access, &shared, thread, clients(thread), plan)?;
+            let tally = run(worker, observer)?;
+            guard.disarm();
+            Ok(tally)
+        };
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..access.threads)
             .map(|thread| scope.spawn(move || work(thread, None)))
@@ -381,12 +385,12 @@ pub(crate) fn run_threads(
                 .join()
                 .unwrap_or_else(|_| Err(anyhow::anyhow!("a generator thread panicked")))
         }));
-        let mut total = Tally::default();
+        let mut total = WorkerCounts::default();
         // A thread that gave up because another did has less to say than the other.
         outcomes.sort_by_key(|outcome| {
             outcome
                 .as_ref()
-                .is_err_and(|error| error.is::<shared::Aborted>())
+                .is_err_and(|error| error.is::<run_shared::RunAborted>())
         });
         for outcome in outcomes {
             total.add_parallel(&outcome?);

@@ -222,7 +222,7 @@ impl Connection {
             let step = decoder.decode(&mut raw[at..]).map_err(invalid)?;
             at += step.consumed;
             match step.event {
-                Some(ws::Event::Data { chunk, .. }) => plain.extend_from_slice(chunk),
+                Some(ws::DecoderEvent::Data { chunk, .. }) => plain.extend_from_slice(chunk),
                 Some(_) => {}
                 None => break,
             }
@@ -459,8 +459,10 @@ fn open_websocket(stream: &mut TcpStream) -> io::Result<()> {
         stream.read_exact(&mut byte)?;
         seen.push(byte[0]);
         match handshake.feed(&options, &seen) {
-            ws::ServerStep::Accepted(accepted) => return stream.write_all(&accepted.response),
-            ws::ServerStep::Rejected(rejected) => return Err(invalid(rejected.reason)),
+            ws::ServerHandshakeStep::Accepted(accepted) => {
+                return stream.write_all(&accepted.response);
+            }
+            ws::ServerHandshakeStep::Rejected(rejected) => return Err(invalid(rejected.reason)),
             _ => {}
         }
     }

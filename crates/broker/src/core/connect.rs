@@ -11,35 +11,39 @@ use ring::rand::SecureRandom;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::connection::{Closing, Extra, Phase};
-use super::directory::{Claim, Directory};
+use super::connection::{CloseReason, ConnectionExtra, ConnectionPhase};
+use super::directory::{NodeDirectory, SessionClaim};
 use super::message::{Message, MessageView, NEVER_MS};
-use super::session::{Session, Will};
-use super::shard::{Flow, Shard};
+use super::session::{Session, SessionWill};
+use super::shard::{ConnectionAction, Shard};
 use super::timers::Timer;
-use crate::config::OtherUsersSession;
+use crate::config::SessionOwnerConflict;
 use crate::hooks::{
-    Accepted, Action, Authentication, Authorization, Interest, Peer, RefusedConnect,
+    AcceptedConnect, Authentication, Authorization, ClientAction, Interest, PeerAddress,
+    RefusedConnect,
 };
 use crate::metrics::Metric;
 
 /// A connection on its way to the shard that holds its session.
-pub(crate) struct Moving {
+pub(crate) struct ConnectionHandover {
     listener: u16,
-    peer: Peer,
+    peer: PeerAddress,
     local: Option<SocketAddr>,
     opened_ms: u64,
     partial: Vec<u8>,
-    extra: Box<Extra>,
+    extra: Box<ConnectionExtra>,
 }
 
-pub(crate) fn refused(code: ReasonCode, detail: impl Into<std::rc::Rc<str>>) -> Closing {
-    Closing::new(code, "refused").with_detail(detail)
+pub(crate) fn connect_refusal(
+    code: ReasonCode,
+    detail: impl Into<std::rc::Rc<str>>,
+) -> CloseReason {
+    CloseReason::new(code, "refused").with_detail(detail)
 }
 
 /// The refusal of an authenticator or a check of bans and limits. The detail fits the code, so that a client
 /// whose credentials are right is not told that they are wrong.
-pub(crate) fn denied(code: ReasonCode) -> Closing {
+pub(crate) fn denied(code: ReasonCode) -> CloseReason {
     let detail = match code {
         ReasonCode::BANNED => "the client, its user or its address is banned",
         ReasonCode::SERVER_UNAVAILABLE => "the credentials cannot be checked now, try again later",
@@ -49,64 +53,65 @@ pub(crate) fn denied(code: ReasonCode) -> Closing {
         ReasonCode::BAD_USER_NAME_OR_PASSWORD => "the credentials were not accepted",
         _ => "the client is not allowed to connect",
     };
-    refused(code, detail)
+    connect_refusal(code, detail)
 }
 
 impl Shard {
     /// The first packet of a connection; nothing but CONNECT may come [MQTT-3.1.0-1].
-    pub(crate) fn first_packet(
+    pub(crate) fn handle_first_packet(
         &mut self,
         at: u32,
         frame: Frame<'_>,
         raw: &[u8],
-    ) -> Result<Flow, Closing> {
+    ) -> Result<ConnectionAction, CloseReason> {
         if frame.first_byte >> 4 != mqtt::PacketType::Connect as u8 {
-            return Err(Closing::silent("protocol_error")
+            return Err(CloseReason::without_code("protocol_error")
                 .with_detail("the first packet was not CONNECT [MQTT-3.1.0-1]"));
         }
         // Known even if the packet turns out not to be valid, so that the refusal keeps to them.
         let wishes = Connect::readable_properties(frame.body);
-        self.take_wishes(at, Version::V311, wishes);
+        self.apply_response_limits(at, Version::V311, wishes);
         let Packet::Connect(connect) = Packet::decode(frame, Version::V311, Direction::FromClient)?
         else {
-            return Err(Closing::silent("protocol_error"));
+            return Err(CloseReason::without_code("protocol_error"));
         };
-        self.take_wishes(at, connect.version, connect.properties);
+        self.apply_response_limits(at, connect.version, connect.properties);
         self.check_connect(&connect)?;
-        self.check_name(at, connect.username)?;
+        self.check_certificate_username(at, connect.username)?;
         // Looked at again when the answer of the authenticator is there, perhaps on another shard.
         self.delivery.connections[at as usize].extra().connect = raw.to_vec();
         if let Some(method) = connect.properties.authentication_method() {
             let data = connect.properties.authentication_data();
-            return self.begin_exchange(at, &connect, method, data);
+            return self.begin_auth_exchange(at, &connect, method, data);
         }
         match self.authenticate(at, &connect) {
             Authentication::Ignore => {
-                let nobody = crate::hooks::Grant {
+                let nobody = crate::hooks::ClientGrant {
                     is_anonymous: true,
-                    ..crate::hooks::Grant::default()
+                    ..crate::hooks::ClientGrant::default()
                 };
-                self.grant(at, &connect, nobody);
-                self.establish(at)
+                self.apply_grant(at, &connect, nobody);
+                self.establish_session(at)
             }
             Authentication::Allow(given) => {
-                self.grant(at, &connect, *given);
-                self.establish(at)
+                self.apply_grant(at, &connect, *given);
+                self.establish_session(at)
             }
             Authentication::Deny(code) => Err(denied(code)),
-            later @ Authentication::Later(_) => {
+            later @ Authentication::Pending(_) => {
                 let connection = &mut self.delivery.connections[at as usize];
-                connection.phase = Phase::Authenticating;
-                self.authentications.push((at, connection.serial, later));
-                Ok(Flow::Wait)
+                connection.phase = ConnectionPhase::Authenticating;
+                self.started_authentications
+                    .push((at, connection.serial, later));
+                Ok(ConnectionAction::AwaitResume)
             }
         }
     }
 
-    fn check_connect(&self, connect: &Connect<'_>) -> Result<(), Closing> {
+    fn check_connect(&self, connect: &Connect<'_>) -> Result<(), CloseReason> {
         let limits = self.limits();
         if connect.client_id.len() > usize::from(limits.max_client_id_bytes) {
-            return Err(refused(
+            return Err(connect_refusal(
                 ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
                 format!(
                     "the client id is longer than {} bytes",
@@ -123,7 +128,7 @@ impl Shard {
             .username
             .is_some_and(|name| name.len() > usize::from(limits.max_username_bytes))
         {
-            return Err(refused(
+            return Err(connect_refusal(
                 ReasonCode::BAD_USER_NAME_OR_PASSWORD,
                 format!(
                     "the user name is longer than {} bytes",
@@ -133,38 +138,39 @@ impl Shard {
         }
         if connect.client_id.is_empty() && !may_be_empty {
             // [MQTT-3.1.3-8]
-            return Err(refused(
+            return Err(connect_refusal(
                 ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
                 "an empty client id needs version 3.1.1 and a clean session, or version 5",
             ));
         }
         if let Some(will) = &connect.will {
             if will.qos as u8 > limits.max_qos {
-                return Err(refused(
+                return Err(connect_refusal(
                     ReasonCode::QOS_NOT_SUPPORTED,
                     "the will's QoS is too high",
                 ));
             }
             if will.retain && !limits.retain_available {
-                return Err(refused(
+                return Err(connect_refusal(
                     ReasonCode::RETAIN_NOT_SUPPORTED,
                     "the will is retained",
                 ));
             }
-            mqtt::validate_topic_name(will.topic, &self.topic_limits())
-                .map_err(|e| refused(ReasonCode::TOPIC_NAME_INVALID, format!("will topic: {e}")))?;
+            mqtt::validate_topic_name(will.topic, &self.topic_limits()).map_err(|e| {
+                connect_refusal(ReasonCode::TOPIC_NAME_INVALID, format!("will topic: {e}"))
+            })?;
             if limits.validate_payload_format
                 && will.properties.payload_format_indicator() == Some(1)
                 && std::str::from_utf8(will.payload).is_err()
             {
-                return Err(refused(
+                return Err(connect_refusal(
                     ReasonCode::PAYLOAD_FORMAT_INVALID,
                     "the will's payload is marked as UTF-8 and is not",
                 ));
             }
         }
-        if self.stopping {
-            return Err(refused(
+        if self.is_stopping {
+            return Err(connect_refusal(
                 ReasonCode::SERVER_UNAVAILABLE,
                 "the server is stopping",
             ));
@@ -173,10 +179,11 @@ impl Shard {
     }
 
     /// What the client wants of every packet that is sent to it, a refusal included.
-    fn take_wishes(&mut self, at: u32, version: Version, properties: Properties<'_>) {
+    fn apply_response_limits(&mut self, at: u32, version: Version, properties: Properties<'_>) {
         let connection = &mut self.delivery.connections[at as usize];
         connection.version = version;
-        connection.problem_information = properties.request_problem_information().unwrap_or(true);
+        connection.wants_problem_information =
+            properties.request_problem_information().unwrap_or(true);
         connection.max_packet_out = properties.maximum_packet_size().unwrap_or(u32::MAX);
     }
 
@@ -189,10 +196,10 @@ impl Shard {
     }
 
     /// The client is who it says: find or make its session, answer CONNACK.
-    pub(crate) fn establish(&mut self, at: u32) -> Result<Flow, Closing> {
+    pub(crate) fn establish_session(&mut self, at: u32) -> Result<ConnectionAction, CloseReason> {
         let raw = std::mem::take(&mut self.delivery.connections[at as usize].extra().connect);
         let connect = decode_connect(&raw)
-            .ok_or_else(|| refused(ReasonCode::UNSPECIFIED_ERROR, "CONNECT was lost"))?;
+            .ok_or_else(|| connect_refusal(ReasonCode::UNSPECIFIED_ERROR, "CONNECT was lost"))?;
         let extra = self.delivery.connections[at as usize].extra();
         let granted = extra
             .grant
@@ -209,26 +216,26 @@ impl Shard {
         };
         let client_id = assigned.as_deref().unwrap_or(connect.client_id);
         if !client_id.starts_with(&prefix) {
-            return Err(refused(
+            return Err(connect_refusal(
                 ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
                 format!("the client id has to begin with {prefix:?}"),
             ));
         }
         let id = match self.node.directory.claim(client_id, self.id) {
-            Claim::Other(shard) => {
+            SessionClaim::OtherShard(shard) => {
                 self.delivery.connections[at as usize].extra().connect = raw;
-                return Ok(Flow::HandOver(shard));
+                return Ok(ConnectionAction::HandOver(shard));
             }
-            Claim::Mine(id) => id,
+            SessionClaim::ThisShard(id) => id,
         };
         let existing = self.by_client_id.get(&*id).copied();
-        let is_own = existing.is_none_or(|session| self.owns(at, session));
+        let is_own = existing.is_none_or(|session| self.is_session_owner(at, session));
         if let Some(session) = existing
             && !is_own
             && self.delivery.sessions[session as usize].username.is_some()
-            && self.limits.other_users_session == OtherUsersSession::Refuse
+            && self.limits.other_users_session == SessionOwnerConflict::RejectClient
         {
-            return Err(refused(
+            return Err(connect_refusal(
                 ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
                 "the session with this client id belongs to another user",
             ));
@@ -241,7 +248,7 @@ impl Shard {
                 true => "discarded",
                 false => "taken_over",
             };
-            self.close(other, Closing::new(ReasonCode::SESSION_TAKEN_OVER, why));
+            self.close(other, CloseReason::new(ReasonCode::SESSION_TAKEN_OVER, why));
         }
         // Closing the other connection may have ended the session, and with it the claim.
         let existing = self.by_client_id.get(&*id).copied();
@@ -257,14 +264,14 @@ impl Shard {
                 self.new_session(&id, session_expiry_s(&connect, most_s))?
             }
         };
-        self.attach(at, session, &connect);
+        self.attach_session(at, session, &connect);
         if session_present {
             self.recheck_subscriptions(session);
         }
-        self.accept(at, session, &connect, session_present, assigned.as_deref());
-        match self.delivery.connections[at as usize].held {
-            true => Ok(Flow::Wait),
-            false => Ok(Flow::Continue),
+        self.accept_connect(at, session, &connect, session_present, assigned.as_deref());
+        match self.delivery.connections[at as usize].is_held {
+            true => Ok(ConnectionAction::AwaitResume),
+            false => Ok(ConnectionAction::Continue),
         }
     }
 
@@ -274,7 +281,7 @@ impl Shard {
     }
 
     /// Whether the session was made by the user of this connection. Those without a name are one user.
-    fn owns(&self, at: u32, session: u32) -> bool {
+    fn is_session_owner(&self, at: u32, session: u32) -> bool {
         let session = &self.delivery.sessions[session as usize];
         session.username.as_deref() == self.granted_username(at)
     }
@@ -288,24 +295,24 @@ impl Shard {
         }
     }
 
-    fn new_session(&mut self, id: &Arc<str>, expiry_s: u32) -> Result<u32, Closing> {
+    fn new_session(&mut self, id: &Arc<str>, expiry_s: u32) -> Result<u32, CloseReason> {
         // Ending an earlier session has released the name.
-        if let Claim::Other(_) = self.node.directory.claim(id, self.id) {
-            return Err(refused(
+        if let SessionClaim::OtherShard(_) = self.node.directory.claim(id, self.id) {
+            return Err(connect_refusal(
                 ReasonCode::SERVER_BUSY,
                 "the client id connected elsewhere just now",
             ));
         }
-        if self.delivery.refuses() && expiry_s > 0 {
+        if self.delivery.refuses_new_messages() && expiry_s > 0 {
             self.node.directory.release(id, self.id);
-            return Err(refused(
+            return Err(connect_refusal(
                 ReasonCode::QUOTA_EXCEEDED,
                 "the store takes no new session now",
             ));
         }
-        if !Directory::take_place(&self.node.directory.sessions, self.limits.max_sessions) {
+        if !NodeDirectory::reserve_slot(&self.node.directory.sessions, self.limits.max_sessions) {
             self.node.directory.release(id, self.id);
-            return Err(refused(
+            return Err(connect_refusal(
                 ReasonCode::QUOTA_EXCEEDED,
                 "the node holds as many sessions as it may",
             ));
@@ -324,12 +331,12 @@ impl Shard {
     }
 
     /// A client id nobody can guess, since who knows it can take the session over.
-    fn assign_client_id(&self) -> Result<String, Closing> {
+    fn assign_client_id(&self) -> Result<String, CloseReason> {
         let mut random = [0_u8; 12];
         ring::rand::SystemRandom::new()
             .fill(&mut random)
             .map_err(|_| {
-                refused(
+                connect_refusal(
                     ReasonCode::UNSPECIFIED_ERROR,
                     "the system has no randomness",
                 )
@@ -339,11 +346,11 @@ impl Shard {
     }
 
     /// Joins a connection and a session.
-    fn attach(&mut self, at: u32, session_at: u32, connect: &Connect<'_>) {
+    fn attach_session(&mut self, at: u32, session_at: u32, connect: &Connect<'_>) {
         let will = connect
             .will
             .as_ref()
-            .map(|will| self.will_of(session_at, will));
+            .map(|will| self.build_will(session_at, will));
         let limits = self.limits.clone();
         let now_ms = self.now_ms();
         let session = &mut self.delivery.sessions[session_at as usize];
@@ -355,7 +362,7 @@ impl Shard {
         }
         let connection = &mut self.delivery.connections[at as usize];
         connection.session = session_at;
-        connection.phase = Phase::Connected;
+        connection.phase = ConnectionPhase::Connected;
         connection.last_seen_ms = now_ms;
         let (window, aliases) = match connect.version {
             Version::V5 => {
@@ -372,8 +379,8 @@ impl Shard {
         session.connection = Some(at);
         session.last_address = None;
         session.version = connect.version;
-        session.clean_start = connect.clean_start;
-        session.bridge = connect.bridge && connect.version != Version::V5;
+        session.is_clean_start = connect.clean_start;
+        session.is_bridge = connect.is_bridge && connect.version != Version::V5;
         session.connected_ms = now_ms;
         session.disconnected_ms = 0;
         session.expiry_s = session_expiry_s(connect, limits.max_session_expiry_s);
@@ -385,7 +392,7 @@ impl Shard {
         session.username = grant.and_then(|grant| grant.username.clone());
         session.permissions = grant.and_then(|grant| grant.permissions.clone());
         if let Some(expires_at_ms) = grant.and_then(|grant| grant.expires_at_ms) {
-            let end = Timer::Grant(at, connection.serial);
+            let end = Timer::GrantExpiry(at, connection.serial);
             connection.extra().expiry_timer = Some(self.timers.add(expires_at_ms, end));
         }
         if aliases > 0 {
@@ -393,10 +400,10 @@ impl Shard {
         }
         self.metrics().inc(Metric::ClientsConnected);
         self.set_group_presence(session_at, true);
-        self.record_session(session_at);
+        self.persist_session(session_at);
     }
 
-    fn will_of(&mut self, session: u32, will: &mqtt::Will<'_>) -> Will {
+    fn build_will(&mut self, session: u32, will: &mqtt::Will<'_>) -> SessionWill {
         let mut properties = Vec::new();
         for (span, property) in will.properties.spans() {
             if !matches!(property, Property::WillDelayInterval(_)) {
@@ -419,13 +426,13 @@ impl Shard {
             is_derived: false,
             number: 0,
         };
-        Will {
+        SessionWill {
             message: Message::new(&view),
             delay_s: will.properties.will_delay_interval().unwrap_or(0),
         }
     }
 
-    fn accept(
+    fn accept_connect(
         &mut self,
         at: u32,
         session: u32,
@@ -433,7 +440,7 @@ impl Shard {
         session_present: bool,
         assigned: Option<&str>,
     ) {
-        let keep_alive = self.keep_alive_for(at, connect.keep_alive);
+        let keep_alive = self.effective_keep_alive_s(at, connect.keep_alive_s);
         self.delivery.connections[at as usize].keep_alive_s = keep_alive;
         let mut properties = PropertiesBuf::new();
         if connect.version == Version::V5 {
@@ -444,19 +451,19 @@ impl Shard {
             code: ReasonCode::SUCCESS,
             properties: properties.as_properties(),
         };
-        self.delivery.hold(at);
+        self.delivery.hold_outbox(at);
         self.delivery.write(at, |out| {
             Packet::ConnAck(connack).encode(connect.version, out)
         });
         self.metrics().inc(Metric::ConnectAccepted);
         if let Some(deadline) = self.delivery.connections[at as usize].keep_alive_deadline_ms() {
-            self.look_at(at, deadline);
+            self.schedule_check(at, deadline);
         }
-        self.forget_connect(at);
+        self.release_connect_state(at);
         if self.delivery.interest.contains(Interest::CONNECT) {
             let node = self.node.clone();
             let listener = self.delivery.connections[at as usize].listener;
-            let accepted = Accepted {
+            let accepted = AcceptedConnect {
                 session_present,
                 connect,
                 keep_alive_s: keep_alive,
@@ -467,20 +474,20 @@ impl Shard {
                     .as_ref())
                 .is_some_and(|permissions| permissions.is_superuser()),
             };
-            self.with_client(session, |hooks, client| hooks.connected(client, &accepted));
+            self.call_hook(session, |hooks, client| hooks.connected(client, &accepted));
         }
         if session_present {
             self.delivery.pump(session);
             // What is to be sent again comes before the answers to whatever the client sends next.
             let outbound = self.delivery.sessions[session as usize].outbound.as_ref();
             if outbound.is_some_and(|outbound| outbound.is_loading()) {
-                self.delivery.connections[at as usize].held = true;
+                self.delivery.connections[at as usize].is_held = true;
             }
         }
     }
 
     /// Gives back what only the way to CONNACK needed.
-    fn forget_connect(&mut self, at: u32) {
+    fn release_connect_state(&mut self, at: u32) {
         let connection = &mut self.delivery.connections[at as usize];
         if let Some(extra) = &mut connection.extra {
             extra.connect = Vec::new();
@@ -492,7 +499,7 @@ impl Shard {
         }
     }
 
-    fn keep_alive_for(&self, at: u32, asked: u16) -> u16 {
+    fn effective_keep_alive_s(&self, at: u32, asked: u16) -> u16 {
         let connection = &self.delivery.connections[at as usize];
         let listener = &self.node.listeners[usize::from(connection.listener)].config;
         let most = [self.limits().max_keep_alive_s, listener.max_keep_alive_s];
@@ -537,7 +544,7 @@ impl Shard {
         if !limits.shared_available {
             out.push(Property::SharedSubscriptionAvailable(false));
         }
-        if connection.keep_alive_s != connect.keep_alive {
+        if connection.keep_alive_s != connect.keep_alive_s {
             out.push(Property::ServerKeepAlive(connection.keep_alive_s));
         }
         if connect.properties.request_response_information() == Some(true) {
@@ -559,7 +566,7 @@ impl Shard {
     }
 
     /// Answers a CONNECT that is not accepted, as far as its version allows, and closes.
-    pub(crate) fn refuse_connect(&mut self, at: u32, closing: Closing, raw: &[u8]) {
+    pub(crate) fn refuse_connect(&mut self, at: u32, closing: CloseReason, raw: &[u8]) {
         let unauthorized = [
             ReasonCode::NOT_AUTHORIZED,
             ReasonCode::BAD_USER_NAME_OR_PASSWORD,
@@ -568,27 +575,27 @@ impl Shard {
             Some(code) if unauthorized.contains(&code) => Metric::ConnectUnauthorized,
             _ => Metric::ConnectRefused,
         });
-        if self.delivery.interest.contains(Interest::REFUSE)
+        if self.delivery.interest.contains(Interest::CONNECT_REFUSED)
             && let Some(code) = closing.code
         {
-            self.tell_refusal(at, code, raw);
+            self.notify_connect_refused(at, code, raw);
         }
         let connection = &self.delivery.connections[at as usize];
         let version = match connection.phase {
-            Phase::Authenticating => connection.version,
+            ConnectionPhase::Authenticating => connection.version,
             _ => claimed_version(raw).unwrap_or(connection.version),
         };
         if let Some(code) = closing.code {
-            self.send_refusal(at, version, code, &closing);
+            self.send_connack_refusal(at, version, code, &closing);
         }
-        let why = Closing {
+        let why = CloseReason {
             code: None,
             ..closing
         };
         self.close(at, why);
     }
 
-    fn tell_refusal(&mut self, at: u32, code: ReasonCode, raw: &[u8]) {
+    fn notify_connect_refused(&mut self, at: u32, code: ReasonCode, raw: &[u8]) {
         let connection = &self.delivery.connections[at as usize];
         let kept = connection.extra.as_ref().map(|extra| &extra.connect[..]);
         let kept = kept.filter(|kept| !kept.is_empty()).unwrap_or(raw);
@@ -601,17 +608,23 @@ impl Shard {
                 .filter(|connect| connect.password.is_some())
                 .and_then(|connect| connect.username),
             peer: connection.peer,
-            local: connection.local,
+            local_address: connection.local_address,
             listener: &self.node.listeners[usize::from(connection.listener)]
                 .config
                 .name,
             code,
             connect: connect.as_ref(),
         };
-        self.delivery.hooks.refused(&refused);
+        self.delivery.hooks.connect_refused(&refused);
     }
 
-    fn send_refusal(&mut self, at: u32, version: Version, code: ReasonCode, closing: &Closing) {
+    fn send_connack_refusal(
+        &mut self,
+        at: u32,
+        version: Version,
+        code: ReasonCode,
+        closing: &CloseReason,
+    ) {
         let answer_3 = mqtt::v3_return_code(code);
         if version != Version::V5 && answer_3 == 0 {
             // 3.1.1 has five return codes; what none of them says is said by closing.
@@ -622,7 +635,7 @@ impl Shard {
         let mut properties = PropertiesBuf::new();
         if let Some(detail) = &closing.detail
             && self.limits().reason_strings
-            && connection.problem_information
+            && connection.wants_problem_information
         {
             properties.push(Property::ReasonString(detail));
         }
@@ -649,112 +662,121 @@ impl Shard {
     }
 
     /// DISCONNECT from the client.
-    pub(crate) fn disconnect(
+    pub(crate) fn handle_disconnect(
         &mut self,
         at: u32,
         disconnect: &Disconnect<'_>,
-    ) -> Result<Flow, Closing> {
-        let session_at = self.session_of(at);
+    ) -> Result<ConnectionAction, CloseReason> {
+        let session_at = self.session_of_connection(at);
         let max_expiry_s = self.limits().max_session_expiry_s;
         let session = &mut self.delivery.sessions[session_at as usize];
         if let Some(expiry_s) = disconnect.properties.session_expiry_interval() {
             if session.expiry_s == 0 && expiry_s > 0 {
                 // [MQTT-3.14.2-2]
-                return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
-                    .with_detail("DISCONNECT: a session expiry of 0 cannot be raised"));
+                return Err(
+                    CloseReason::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
+                        .with_detail("DISCONNECT: a session expiry of 0 cannot be raised"),
+                );
             }
             session.expiry_s = expiry_s.min(max_expiry_s);
         }
         let will = disconnect.reason != ReasonCode::SUCCESS;
         self.close(
             at,
-            Closing {
+            CloseReason {
                 code: None,
-                why: "normal",
+                reason: "normal",
                 detail: None,
-                will,
+                publishes_will: will,
             },
         );
-        Ok(Flow::Close)
+        Ok(ConnectionAction::Close)
     }
 
     /// Takes a connection that is moving to the shard of its session off this one.
-    pub(crate) fn hand_over(&mut self, at: u32) -> Moving {
+    pub(crate) fn hand_over(&mut self, at: u32) -> ConnectionHandover {
         let connection = &mut self.delivery.connections[at as usize];
-        let moving = Moving {
+        let moving = ConnectionHandover {
             listener: connection.listener,
             peer: connection.peer,
-            local: connection.local,
+            local: connection.local_address,
             opened_ms: connection.last_seen_ms,
-            partial: std::mem::take(&mut connection.partial),
+            partial: std::mem::take(&mut connection.partial_packets),
             extra: connection.extra.take().unwrap_or_default(),
         };
-        connection.phase = Phase::Closing;
-        self.remove(at);
+        connection.phase = ConnectionPhase::Closing;
+        self.remove_connection(at);
         moving
     }
 
     /// Takes a connection that comes from another shard.
-    pub(crate) fn take_over(&mut self, moving: Moving) -> (u32, Flow) {
-        let at = self.open(moving.listener, moving.peer);
+    pub(crate) fn accept_handover(
+        &mut self,
+        moving: ConnectionHandover,
+    ) -> (u32, ConnectionAction) {
+        let at = self.open_connection(moving.listener, moving.peer);
         let connection = &mut self.delivery.connections[at as usize];
-        connection.local = moving.local;
+        connection.local_address = moving.local;
         connection.last_seen_ms = moving.opened_ms;
-        connection.partial = moving.partial;
+        connection.partial_packets = moving.partial;
         let raw = moving.extra.connect.clone();
         connection.extra = Some(moving.extra);
         let Some(connect) = decode_connect(&raw) else {
-            self.close(at, Closing::silent("protocol_error"));
-            return (at, Flow::Close);
+            self.close(at, CloseReason::without_code("protocol_error"));
+            return (at, ConnectionAction::Close);
         };
-        self.take_wishes(at, connect.version, connect.properties);
+        self.apply_response_limits(at, connect.version, connect.properties);
         let result = self
             .check_connect(&connect)
-            .and_then(|()| self.establish(at));
+            .and_then(|()| self.establish_session(at));
         let flow = match result {
-            Ok(Flow::Continue) => self.resume(at),
+            Ok(ConnectionAction::Continue) => self.resume(at),
             Ok(flow) => flow,
             Err(closing) => {
                 self.refuse_connect(at, closing, &raw);
-                Flow::Close
+                ConnectionAction::Close
             }
         };
-        self.close_doomed();
+        self.close_pending_connections();
         (at, flow)
     }
 
     /// Whether a client may do something.
-    pub(crate) fn is_allowed(&mut self, session: u32, action: &Action<'_>) -> Authorization {
-        let answer = self.ask_permission(session, action);
-        if self.delivery.interest.contains(Interest::AUTHORIZED) {
+    pub(crate) fn authorize(&mut self, session: u32, action: &ClientAction<'_>) -> Authorization {
+        let answer = self.decide_authorization(session, action);
+        if self
+            .delivery
+            .interest
+            .contains(Interest::AUTHORIZATION_DECIDED)
+        {
             let state = &self.delivery.sessions[session as usize];
             let source = state.permissions.as_ref().and_then(|permissions| {
-                let client = super::deliver::client_of(state, &self.delivery.connections);
-                permissions.source(&client, action)
+                let client = super::delivery::hook_client(state, &self.delivery.connections);
+                permissions.decision_source(&client, action)
             });
-            self.with_client(session, |hooks, client| {
+            self.call_hook(session, |hooks, client| {
                 hooks.authorized(client, action, answer, source);
             });
         }
         answer
     }
 
-    fn ask_permission(&mut self, session: u32, action: &Action<'_>) -> Authorization {
+    fn decide_authorization(&mut self, session: u32, action: &ClientAction<'_>) -> Authorization {
         let state = &self.delivery.sessions[session as usize];
         if let Some(permissions) = &state.permissions {
-            let client = super::deliver::client_of(state, &self.delivery.connections);
+            let client = super::delivery::hook_client(state, &self.delivery.connections);
             return permissions.check(&client, action);
         }
         if !self.delivery.interest.contains(Interest::AUTHORIZE) {
             return Authorization::Allow;
         }
-        self.with_client(session, |hooks, client| hooks.authorize(client, action))
+        self.call_hook(session, |hooks, client| hooks.authorize(client, action))
     }
 
     /// Whether anybody has to be asked, or told, what the client of a session may do.
     #[inline]
-    pub(crate) fn is_restricted(&self, session: u32) -> bool {
-        let asked = Interest::AUTHORIZE | Interest::AUTHORIZED;
+    pub(crate) fn needs_authorization(&self, session: u32) -> bool {
+        let asked = Interest::AUTHORIZE | Interest::AUTHORIZATION_DECIDED;
         self.delivery.interest.intersects(asked)
             || self.delivery.sessions[session as usize]
                 .permissions

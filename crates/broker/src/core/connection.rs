@@ -1,6 +1,6 @@
 //! The state of one connection: how far it is, what its client asked for, what waits for its socket.
 //!
-//! Kept small, since most of a million connections are idle: what few of them need stands in [`Extra`], boxed.
+//! Kept small, since most of a million connections are idle: what few of them need stands in [`ConnectionExtra`], boxed.
 
 use hashbrown::HashMap;
 use mqtt::{ReasonCode, Version};
@@ -9,15 +9,15 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::derived::PublisherWait;
+use super::derived_messages::PublisherWait;
 use super::outbox::Outbox;
 use super::session::TimerKey;
-use super::sublist::Subscriber;
-use crate::hooks::{CertificateNames, Peer, Permissions};
+use super::subscriber_list::Subscriber;
+use crate::hooks::{CertificateNames, PeerAddress, Permissions};
 use crate::scram::ServerScram;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum ConnectionPhase {
     /// Nothing but CONNECT may come.
     AwaitConnect,
     /// CONNECT is here; an authenticator thinks or the client is asked back.
@@ -35,17 +35,17 @@ pub(crate) struct Connection {
     pub(crate) session: u32,
     pub(crate) outbox: Outbox,
     /// The beginning of a packet whose rest is still to come, or packets that may not be looked at yet.
-    pub(crate) partial: Vec<u8>,
+    pub(crate) partial_packets: Vec<u8>,
     /// When the packet in `partial` began; 0: it is not the client that is waited for.
     pub(crate) partial_since_ms: u64,
-    /// Bytes of this connection in the shard's `PacketBudget`.
-    pub(crate) partial_counted: u32,
+    /// Bytes of this connection in the shard's `PartialPacketBudget`.
+    pub(crate) partial_bytes_counted: u32,
     /// Bytes that the layers below MQTT keep.
     pub(crate) layer_bytes: u16,
     /// Of the last bytes; of accept as long as there was no CONNECT.
     pub(crate) last_seen_ms: u64,
     /// When the timer wheel is to look at it.
-    pub(crate) look_at_ms: u64,
+    pub(crate) next_check_ms: u64,
     /// Microseconds clock of the oldest sampled message in the outbox; 0: none.
     pub(crate) sampled_us: u64,
     pub(crate) max_packet_in: u32,
@@ -55,21 +55,21 @@ pub(crate) struct Connection {
     pub(crate) window: u16,
     pub(crate) keep_alive_s: u16,
     pub(crate) listener: u16,
-    pub(crate) phase: Phase,
+    pub(crate) phase: ConnectionPhase,
     pub(crate) version: Version,
-    pub(crate) dirty: bool,
+    pub(crate) is_dirty: bool,
     /// Its socket did not take all of the last write.
-    pub(crate) slow: bool,
+    pub(crate) is_slow: bool,
     /// Packets wait until an earlier SUBSCRIBE is answered.
-    pub(crate) held: bool,
+    pub(crate) is_held: bool,
     /// More may go out once the outbox has drained.
     pub(crate) wants_pump: bool,
     /// The client wants reason strings and user properties with failures.
-    pub(crate) problem_information: bool,
-    pub(crate) peer: Peer,
+    pub(crate) wants_problem_information: bool,
+    pub(crate) peer: PeerAddress,
     /// Where the client came in; `None`: not over TCP.
-    pub(crate) local: Option<SocketAddr>,
-    pub(crate) extra: Option<Box<Extra>>,
+    pub(crate) local_address: Option<SocketAddr>,
+    pub(crate) extra: Option<Box<ConnectionExtra>>,
 }
 
 /// Retained messages on their way to a new subscription: which ones, and how far it is with them. They are looked up
@@ -82,18 +82,18 @@ pub(crate) struct PendingRetained {
 }
 
 #[derive(Default)]
-pub(crate) struct Extra {
+pub(crate) struct ConnectionExtra {
     pub(crate) aliases_in: Vec<Option<Box<str>>>,
     pub(crate) aliases_out: HashMap<Box<str>, u16>,
     pub(crate) aliases_out_max: u16,
     pub(crate) retained: VecDeque<PendingRetained>,
-    pub(crate) rate: Option<Rate>,
-    pub(crate) wait: PublisherWait,
+    pub(crate) rate: Option<ClientRateLimiter>,
+    pub(crate) publisher_wait: PublisherWait,
     /// The CONNECT packet while its client is being authenticated, or while it moves to another shard.
     pub(crate) connect: Vec<u8>,
     /// Set once the client is authenticated.
-    pub(crate) grant: Option<Grant>,
-    pub(crate) exchange: Option<Exchange>,
+    pub(crate) grant: Option<ConnectionGrant>,
+    pub(crate) exchange: Option<AuthExchange>,
     /// Names in the client's verified certificate.
     pub(crate) certificate: Option<Box<CertificateNames>>,
     /// Closes the connection when what let the client in ends.
@@ -102,7 +102,7 @@ pub(crate) struct Extra {
 
 /// The outcome of a successful authentication.
 #[derive(Clone, Default)]
-pub(crate) struct Grant {
+pub(crate) struct ConnectionGrant {
     pub(crate) username: Option<Box<str>>,
     /// Instead of the one CONNECT says.
     pub(crate) client_id: Option<Box<str>>,
@@ -114,12 +114,12 @@ pub(crate) struct Grant {
 }
 
 /// An enhanced authentication under way.
-pub(crate) struct Exchange {
+pub(crate) struct AuthExchange {
     pub(crate) scram: ServerScram,
 }
 
 /// Token buckets of one client, in messages and bytes. Refilled when looked at.
-pub(crate) struct Rate {
+pub(crate) struct ClientRateLimiter {
     messages_per_s: u32,
     bytes_per_s: u32,
     messages: f64,
@@ -127,7 +127,7 @@ pub(crate) struct Rate {
     refilled_ms: u64,
 }
 
-impl Rate {
+impl ClientRateLimiter {
     pub(crate) fn new(messages_per_s: u32, bytes_per_s: u32, now_ms: u64) -> Option<Self> {
         (messages_per_s > 0 || bytes_per_s > 0).then(|| Self {
             messages_per_s,
@@ -144,7 +144,7 @@ impl Rate {
     }
 
     /// Takes the bytes a client has sent and says for how long it is not to be read, in milliseconds.
-    pub(crate) fn take(&mut self, bytes: usize, now_ms: u64) -> u64 {
+    pub(crate) fn charge_bytes(&mut self, bytes: usize, now_ms: u64) -> u64 {
         let elapsed_s = now_ms.saturating_sub(self.refilled_ms) as f64 / 1000.0;
         self.refilled_ms = now_ms;
         let mut wait_s: f64 = 0.0;
@@ -166,7 +166,7 @@ impl Connection {
     pub(crate) fn new(
         serial: u32,
         listener: u16,
-        peer: Peer,
+        peer: PeerAddress,
         max_packet_in: u32,
         now_ms: u64,
     ) -> Self {
@@ -174,32 +174,32 @@ impl Connection {
             serial,
             session: NO_SESSION,
             outbox: Outbox::default(),
-            partial: Vec::new(),
+            partial_packets: Vec::new(),
             partial_since_ms: 0,
-            partial_counted: 0,
+            partial_bytes_counted: 0,
             layer_bytes: 0,
             last_seen_ms: now_ms,
-            look_at_ms: 0,
+            next_check_ms: 0,
             sampled_us: 0,
             max_packet_in,
             max_packet_out: u32::MAX,
             window: 0,
             keep_alive_s: 0,
             listener,
-            phase: Phase::AwaitConnect,
+            phase: ConnectionPhase::AwaitConnect,
             version: Version::V311,
-            dirty: false,
-            slow: false,
-            held: false,
+            is_dirty: false,
+            is_slow: false,
+            is_held: false,
             wants_pump: false,
-            problem_information: false,
+            wants_problem_information: false,
             peer,
-            local: None,
+            local_address: None,
             extra: None,
         }
     }
 
-    pub(crate) fn extra(&mut self) -> &mut Extra {
+    pub(crate) fn extra(&mut self) -> &mut ConnectionExtra {
         self.extra.get_or_insert_default()
     }
 
@@ -211,32 +211,32 @@ impl Connection {
 
 /// Why a connection ends, for the client (`code`, v5 only), for hooks and for the log.
 #[derive(Debug, Clone)]
-pub(crate) struct Closing {
+pub(crate) struct CloseReason {
     /// Sent in DISCONNECT; none: nothing is sent.
     pub(crate) code: Option<ReasonCode>,
     /// A short word for events and metrics.
-    pub(crate) why: &'static str,
+    pub(crate) reason: &'static str,
     pub(crate) detail: Option<Rc<str>>,
     /// Whether the will is published.
-    pub(crate) will: bool,
+    pub(crate) publishes_will: bool,
 }
 
-impl Closing {
+impl CloseReason {
     pub(crate) fn new(code: ReasonCode, why: &'static str) -> Self {
         Self {
             code: Some(code),
-            why,
+            reason: why,
             detail: None,
-            will: true,
+            publishes_will: true,
         }
     }
 
-    pub(crate) fn silent(why: &'static str) -> Self {
+    pub(crate) fn without_code(why: &'static str) -> Self {
         Self {
             code: None,
-            why,
+            reason: why,
             detail: None,
-            will: true,
+            publishes_will: true,
         }
     }
 
@@ -246,7 +246,7 @@ impl Closing {
     }
 }
 
-impl From<mqtt::Error> for Closing {
+impl From<mqtt::Error> for CloseReason {
     fn from(error: mqtt::Error) -> Self {
         Self::new(error.reason, "protocol_error").with_detail(error.to_string())
     }

@@ -8,23 +8,23 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::config::Limits;
+use crate::config::BrokerLimits;
 
 const STRIPES: usize = 64;
 
-type Stripe = HashMap<Arc<str>, u16, RandomState>;
+type DirectoryStripe = HashMap<Arc<str>, u16, RandomState>;
 
-/// The answer to [`Directory::claim`].
+/// The answer to [`NodeDirectory::claim`].
 #[derive(Debug, PartialEq)]
-pub(crate) enum Claim {
+pub(crate) enum SessionClaim {
     /// The session is, or is now to be made, on the asking shard.
-    Mine(Arc<str>),
+    ThisShard(Arc<str>),
     /// Another shard holds it; the connection belongs there.
-    Other(u16),
+    OtherShard(u16),
 }
 
-pub(crate) struct Directory {
-    stripes: Vec<Mutex<Stripe>>,
+pub(crate) struct NodeDirectory {
+    stripes: Vec<Mutex<DirectoryStripe>>,
     hasher: RandomState,
     exclusive: Mutex<HashMap<Box<str>, Arc<str>, RandomState>>,
     pub(crate) connections: AtomicU32,
@@ -33,7 +33,7 @@ pub(crate) struct Directory {
     pub(crate) delayed_bytes: AtomicU64,
 }
 
-impl Default for Directory {
+impl Default for NodeDirectory {
     fn default() -> Self {
         Self {
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
@@ -52,27 +52,27 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Directory {
-    fn stripe(&self, client_id: &str) -> MutexGuard<'_, Stripe> {
+impl NodeDirectory {
+    fn stripe(&self, client_id: &str) -> MutexGuard<'_, DirectoryStripe> {
         lock(&self.stripes[self.hasher.hash_one(client_id) as usize % STRIPES])
     }
 
     /// Asks for the session of `client_id`; if nobody holds it, the asking shard does from now on.
-    pub(crate) fn claim(&self, client_id: &str, shard: u16) -> Claim {
+    pub(crate) fn claim(&self, client_id: &str, shard: u16) -> SessionClaim {
         let mut stripe = self.stripe(client_id);
         match stripe.get_key_value(client_id) {
-            Some((id, &holder)) if holder == shard => Claim::Mine(id.clone()),
-            Some((_, &holder)) => Claim::Other(holder),
+            Some((id, &holder)) if holder == shard => SessionClaim::ThisShard(id.clone()),
+            Some((_, &holder)) => SessionClaim::OtherShard(holder),
             None => {
                 let id: Arc<str> = client_id.into();
                 stripe.insert(id.clone(), shard);
-                Claim::Mine(id)
+                SessionClaim::ThisShard(id)
             }
         }
     }
 
     /// Which shard holds the session, without claiming it.
-    pub(crate) fn holder(&self, client_id: &str) -> Option<u16> {
+    pub(crate) fn shard_of(&self, client_id: &str) -> Option<u16> {
         self.stripe(client_id).get(client_id).copied()
     }
 
@@ -106,8 +106,8 @@ impl Directory {
     }
 
     /// Takes room for a delayed message; false if there is none.
-    pub(crate) fn take_delayed(&self, bytes: u64, limits: &Limits) -> bool {
-        if !Self::take_place(&self.delayed, limits.max_delayed_messages) {
+    pub(crate) fn reserve_delayed(&self, bytes: u64, limits: &BrokerLimits) -> bool {
+        if !Self::reserve_slot(&self.delayed, limits.max_delayed_messages) {
             return false;
         }
         let most = limits.max_delayed_bytes;
@@ -117,24 +117,24 @@ impl Directory {
             .fetch_update(Relaxed, Relaxed, take)
             .is_ok();
         if !taken {
-            Self::give_place_back(&self.delayed);
+            Self::release_slot(&self.delayed);
         }
         taken
     }
 
-    pub(crate) fn give_delayed_back(&self, bytes: u64) {
-        Self::give_place_back(&self.delayed);
+    pub(crate) fn release_delayed(&self, bytes: u64) {
+        Self::release_slot(&self.delayed);
         self.delayed_bytes.fetch_sub(bytes, Relaxed);
     }
 
     /// Counts one more in `counter` unless that would pass `limit`.
-    pub(crate) fn take_place(counter: &AtomicU32, limit: u32) -> bool {
+    pub(crate) fn reserve_slot(counter: &AtomicU32, limit: u32) -> bool {
         counter
             .fetch_update(Relaxed, Relaxed, |n| (n < limit).then_some(n + 1))
             .is_ok()
     }
 
-    pub(crate) fn give_place_back(counter: &AtomicU32) {
+    pub(crate) fn release_slot(counter: &AtomicU32) {
         counter.fetch_sub(1, Relaxed);
     }
 }

@@ -3,31 +3,31 @@
 
 use mqtt::{Disconnect, Packet, PropertiesBuf, Property, ReasonCode, Version};
 
-use super::connection::{Closing, NO_SESSION, Phase};
-use super::directory::Directory;
-use super::message::{MessageView, expires_ms};
-use super::publish::SYS;
+use super::connection::{CloseReason, ConnectionPhase, NO_SESSION};
+use super::directory::NodeDirectory;
+use super::message::{MessageView, expiry_time_ms};
+use super::publish::SYS_PREFIX;
 use super::shard::Shard;
-use super::sublist::NO_GROUP;
+use super::subscriber_list::NO_GROUP;
 use super::timers::Timer;
-use crate::hooks::{Action, Authorization, DropReason, Interest, Origin, Peer};
+use crate::hooks::{Authorization, ClientAction, DropReason, Interest, MessageOrigin, PeerAddress};
 use crate::metrics::Metric;
 
 impl Shard {
     /// Ends a connection: DISCONNECT if its version has one for servers, then nothing more is taken from it. The slot
-    /// stays until its owner has written the outbox out and calls [`Shard::remove`].
-    pub(crate) fn close(&mut self, at: u32, closing: Closing) {
+    /// stays until its owner has written the outbox out and calls [`Shard::remove_connection`].
+    pub(crate) fn close(&mut self, at: u32, closing: CloseReason) {
         let connection = &mut self.delivery.connections[at as usize];
-        if connection.phase == Phase::Closing {
+        if connection.phase == ConnectionPhase::Closing {
             return;
         }
-        let was_connected = connection.phase == Phase::Connected;
-        connection.phase = Phase::Closing;
+        let was_connected = connection.phase == ConnectionPhase::Connected;
+        connection.phase = ConnectionPhase::Closing;
         let (version, session) = (connection.version, connection.session);
         if let Some(detail) = &closing.detail {
-            tracing::debug!(peer = %connection.peer, why = closing.why, %detail, "closing a connection");
+            tracing::debug!(peer = %connection.peer, why = closing.reason, %detail, "closing a connection");
         }
-        self.forget_partial(at);
+        self.release_partial(at);
         if was_connected
             && version == Version::V5
             && let Some(code) = closing.code
@@ -36,16 +36,16 @@ impl Shard {
         }
         self.to_wake.push(at);
         if was_connected && session != NO_SESSION {
-            self.detach(at, session, &closing);
+            self.detach_session(at, session, &closing);
         }
     }
 
-    fn send_disconnect(&mut self, at: u32, reason: ReasonCode, closing: &Closing) {
+    fn send_disconnect(&mut self, at: u32, reason: ReasonCode, closing: &CloseReason) {
         let mut properties = PropertiesBuf::new();
         let connection = &self.delivery.connections[at as usize];
         if let Some(detail) = &closing.detail
             && self.limits().reason_strings
-            && connection.problem_information
+            && connection.wants_problem_information
         {
             properties.push(Property::ReasonString(detail));
         }
@@ -72,24 +72,24 @@ impl Shard {
     }
 
     /// Parts a connection from its session, which goes on alone, or ends.
-    fn detach(&mut self, at: u32, session_at: u32, closing: &Closing) {
+    fn detach_session(&mut self, at: u32, session_at: u32, closing: &CloseReason) {
         self.metrics().sub(Metric::ClientsConnected, 1);
         if self.delivery.interest.contains(Interest::DISCONNECT) {
-            self.with_client(session_at, |hooks, client| {
-                hooks.disconnected(client, closing.why)
+            self.call_hook(session_at, |hooks, client| {
+                hooks.disconnected(client, closing.reason)
             });
         }
-        self.delivery.keep_pending_retained(session_at, at);
+        self.delivery.queue_pending_retained(session_at, at);
         let now_ms = self.now_ms();
         let peer = self.delivery.connections[at as usize].peer;
         let session = &mut self.delivery.sessions[session_at as usize];
         session.connection = None;
-        if let Peer::Tcp(address) = peer {
+        if let PeerAddress::Tcp(address) = peer {
             session.last_address = Some(Box::new(address));
         }
         session.disconnected_ms = now_ms;
         if let Some(outbound) = &mut session.outbound {
-            outbound.connection_lost();
+            outbound.reset_for_resend();
             if outbound.is_idle() {
                 session.outbound = None;
             }
@@ -101,7 +101,7 @@ impl Shard {
         {
             session.incoming_qos2 = None;
         }
-        if !closing.will {
+        if !closing.publishes_will {
             // [MQTT-3.14.4-3]
             session.will = None;
         }
@@ -111,15 +111,15 @@ impl Shard {
             self.end_session(session_at);
             return;
         }
-        self.hand_shared_on(session_at);
-        self.delivery.unload(session_at);
+        self.redistribute_shared(session_at);
+        self.delivery.unload_queue(session_at);
         if expiry_s != u32::MAX {
             let at_ms = now_ms + u64::from(expiry_s) * 1000;
             let timer = self.timers.add(at_ms, Timer::SessionExpiry(session_at));
             self.delivery.sessions[session_at as usize].expiry_timer = Some(timer);
         }
         self.schedule_will(session_at);
-        self.record_session(session_at);
+        self.persist_session(session_at);
     }
 
     fn schedule_will(&mut self, session_at: u32) {
@@ -131,7 +131,7 @@ impl Shard {
             return;
         }
         let at_ms = self.now_ms() + u64::from(will.delay_s) * 1000;
-        let timer = self.timers.add(at_ms, Timer::Will(session_at));
+        let timer = self.timers.add(at_ms, Timer::WillDelay(session_at));
         self.delivery.sessions[session_at as usize].will_timer = Some(timer);
     }
 
@@ -139,19 +139,19 @@ impl Shard {
         let Some(will) = self.delivery.sessions[session_at as usize].will.take() else {
             return;
         };
-        self.record_session(session_at);
+        self.persist_session(session_at);
         let now_ms = self.now_ms();
         let view = will.message.view();
-        let expires_ms = expires_ms(view.properties, now_ms);
+        let expires_ms = expiry_time_ms(view.properties, now_ms);
         let view = MessageView {
             received_ms: now_ms,
             expires_ms,
-            number: self.delivery.next_number(),
+            number: self.delivery.next_message_number(),
             ..view
         };
         self.metrics().inc(Metric::WillsPublished);
-        if !self.may_publish_will(session_at, &view) {
-            let (origin, why) = (Origin::default(), DropReason::NotAuthorized);
+        if !self.is_will_allowed(session_at, &view) {
+            let (origin, why) = (MessageOrigin::default(), DropReason::NotAuthorized);
             self.delivery
                 .dropped_from(Some(session_at), None, &view, &origin, why);
             return;
@@ -160,21 +160,21 @@ impl Shard {
     }
 
     /// A will goes where its client might have published itself.
-    fn may_publish_will(&mut self, session_at: u32, view: &MessageView<'_>) -> bool {
+    fn is_will_allowed(&mut self, session_at: u32, view: &MessageView<'_>) -> bool {
         let (topic, qos, retain) = (view.topic, view.qos, view.retain);
-        !topic.starts_with(SYS)
-            && self.is_allowed(session_at, &Action::Publish { topic, qos, retain })
+        !topic.starts_with(SYS_PREFIX)
+            && self.authorize(session_at, &ClientAction::Publish { topic, qos, retain })
                 == Authorization::Allow
     }
 
     /// Messages of shared subscriptions that this session has not acknowledged go to members that are there.
-    fn hand_shared_on(&mut self, session_at: u32) {
+    fn redistribute_shared(&mut self, session_at: u32) {
         let tree = &self.tree;
         let Some(outbound) = &mut self.delivery.sessions[session_at as usize].outbound else {
             return;
         };
         let before = outbound.size();
-        let taken = outbound.take_shared(|group| {
+        let taken = outbound.drain_shared(|group| {
             group != NO_GROUP
                 && tree.groups.get(group as usize).is_some_and(|group| {
                     let is_member = group.member(session_at).is_some();
@@ -188,11 +188,11 @@ impl Shard {
                 })
         });
         let after = outbound.size();
-        self.delivery.count_queue(before, after);
+        self.delivery.update_queue_counters(before, after);
         for parcel in &taken {
-            self.delivery.forget_stored(session_at, parcel.seq);
+            self.delivery.mark_stored_done(session_at, parcel.seq);
         }
-        self.hand_on(taken);
+        self.redistribute(taken);
     }
 
     /// A session that is ending must not be chosen again.
@@ -211,11 +211,11 @@ impl Shard {
     pub(crate) fn end_session(&mut self, session_at: u32) {
         // Its shared subscriptions first, so that neither its messages nor its will come back to it.
         self.leave_groups(session_at);
-        self.hand_shared_on(session_at);
+        self.redistribute_shared(session_at);
         // [MQTT-3.1.2-10]: the will is due at the latest when the session ends.
         self.publish_will(session_at);
-        let estate = self.estate_of(session_at);
-        self.delivery.watched.forget(session_at);
+        let estate = self.collect_shared_backlog(session_at);
+        self.delivery.ack_watchers.remove_session(session_at);
         let session = &mut self.delivery.sessions[session_at as usize];
         debug_assert!(session.connection.is_none());
         let timers = [session.expiry_timer.take(), session.will_timer.take()];
@@ -225,17 +225,17 @@ impl Shard {
             self.timers.cancel(timer);
         }
         for (filter, group) in subscriptions {
-            self.unfile(session_at, filter, group);
+            self.remove_subscription(session_at, filter, group);
         }
         match estate {
-            Some(_) => self.delivery.leave_backlog(session_at),
+            Some(_) => self.delivery.release_backlog(session_at),
             None => self.delivery.drop_backlog(session_at),
         }
-        self.forget_session(session_at, estate);
+        self.delete_stored_session(session_at, estate);
         self.delivery.sessions.remove(session_at as usize);
         self.by_client_id.remove(&*client_id);
         self.node.directory.release(&client_id, self.id);
-        Directory::give_place_back(&self.node.directory.sessions);
+        NodeDirectory::release_slot(&self.node.directory.sessions);
         self.metrics().sub(Metric::Sessions, 1);
         if self.delivery.interest.contains(Interest::SESSION) {
             self.delivery.hooks.session_ended(&client_id);
@@ -243,8 +243,8 @@ impl Shard {
     }
 
     /// Connections found to end while something else was under way.
-    pub(crate) fn close_doomed(&mut self) {
-        while let Some((at, closing)) = self.delivery.doomed.pop() {
+    pub(crate) fn close_pending_connections(&mut self) {
+        while let Some((at, closing)) = self.delivery.pending_closes.pop() {
             if self.delivery.connections.contains(at as usize) {
                 self.close(at, closing);
             }
@@ -252,14 +252,14 @@ impl Shard {
     }
 
     /// The peer has gone, or the socket failed.
-    pub(crate) fn lost(&mut self, at: u32, why: &'static str) {
-        self.close(at, Closing::silent(why));
-        self.close_doomed();
+    pub(crate) fn connection_lost(&mut self, at: u32, why: &'static str) {
+        self.close(at, CloseReason::without_code(why));
+        self.close_pending_connections();
     }
 
     /// The owner is done with a connection; its slot is free.
-    pub(crate) fn remove(&mut self, at: u32) {
-        self.forget_partial(at);
+    pub(crate) fn remove_connection(&mut self, at: u32) {
+        self.release_partial(at);
         let mut connection = self.delivery.connections.remove(at as usize);
         self.delivery.buffered_bytes -= connection.outbox.len();
         connection.outbox.clear(&mut self.delivery.pool);
@@ -270,7 +270,7 @@ impl Shard {
     }
 
     /// Ends the connection of a client, and its session.
-    pub(crate) fn kick(&mut self, client_id: &str) -> bool {
+    pub(crate) fn terminate_client(&mut self, client_id: &str) -> bool {
         let Some(&session) = self.by_client_id.get(client_id) else {
             return false;
         };
@@ -280,18 +280,18 @@ impl Shard {
             Some(at) => {
                 self.close(
                     at,
-                    Closing::new(ReasonCode::ADMINISTRATIVE_ACTION, "kicked"),
+                    CloseReason::new(ReasonCode::ADMINISTRATIVE_ACTION, "kicked"),
                 );
             }
             None => self.end_session(session),
         }
-        self.close_doomed();
+        self.close_pending_connections();
         true
     }
 
     /// Ends every connection for a graceful stop.
-    pub(crate) fn stop(&mut self) {
-        self.stopping = true;
+    pub(crate) fn close_all(&mut self) {
+        self.is_stopping = true;
         let all: Vec<u32> = self
             .delivery
             .connections
@@ -304,8 +304,8 @@ impl Shard {
                 Some(_) => ReasonCode::USE_ANOTHER_SERVER,
                 None => ReasonCode::SERVER_SHUTTING_DOWN,
             };
-            self.close(at, Closing::new(code, "server_shutting_down"));
+            self.close(at, CloseReason::new(code, "server_shutting_down"));
         }
-        self.close_doomed();
+        self.close_pending_connections();
     }
 }

@@ -27,7 +27,7 @@ pub struct MessageView<'a> {
     /// Client id of the publisher; empty for messages of the broker itself.
     pub from_client_id: &'a str,
     pub from_username: &'a str,
-    /// Hooks have asked for it, see [`Hooks::outgoing`](crate::hooks::Hooks::outgoing).
+    /// Hooks have asked for it, see [`Hooks::take_outgoing`](crate::hooks::Hooks::take_outgoing).
     pub is_derived: bool,
     /// Tells messages apart that this node received in the same millisecond: the shard in the low 8 bits, a counter above.
     pub number: u32,
@@ -35,7 +35,7 @@ pub struct MessageView<'a> {
 
 impl<'a> MessageView<'a> {
     /// A message as a client would publish it, for whoever tries hooks without a broker.
-    pub fn of_client(
+    pub fn from_client(
         client_id: &'a str,
         topic: &'a str,
         payload: &'a [u8],
@@ -82,7 +82,7 @@ impl MessageView<'_> {
 }
 
 /// When a message published now with these properties expires.
-pub(crate) fn expires_ms(properties: Properties<'_>, now_ms: u64) -> u64 {
+pub(crate) fn expiry_time_ms(properties: Properties<'_>, now_ms: u64) -> u64 {
     if properties.is_empty() {
         return NEVER_MS;
     }
@@ -95,7 +95,7 @@ pub(crate) fn expires_ms(properties: Properties<'_>, now_ms: u64) -> u64 {
 /// One allocation holds publisher, topic, properties and a small payload, one after the other.
 pub(crate) struct Message {
     bytes: Box<[u8]>,
-    large: Option<Bytes>,
+    large_payload: Option<Bytes>,
     received_ms: u64,
     expires_ms: u64,
     properties_len: u32,
@@ -144,7 +144,7 @@ impl Message {
         bytes.extend_from_slice(inline);
         Self {
             bytes: bytes.into_boxed_slice(),
-            large,
+            large_payload: large,
             received_ms: view.received_ms,
             expires_ms: view.expires_ms,
             properties_len: properties.len() as u32,
@@ -161,13 +161,13 @@ impl Message {
         let client_id_len = usize::from(self.client_id_len);
         let topic_at = client_id_len + usize::from(self.username_len);
         let (text, rest) = self.bytes.split_at(topic_at + usize::from(self.topic_len));
-        let text = text_of(text);
+        let text = str_from_utf8(text);
         let (properties, inline) = rest.split_at(self.properties_len as usize);
         MessageView {
             topic: &text[topic_at..],
             properties: Properties::from_validated(properties),
-            payload: self.large.as_deref().unwrap_or(inline),
-            shared_payload: self.large.as_ref(),
+            payload: self.large_payload.as_deref().unwrap_or(inline),
+            shared_payload: self.large_payload.as_ref(),
             qos: QoS::try_from(self.flags & QOS).expect("written from a QoS"),
             retain: self.flags & RETAIN != 0,
             received_ms: self.received_ms,
@@ -189,19 +189,19 @@ impl Message {
 
     /// Bytes this message costs a queue.
     pub(crate) fn size(&self) -> usize {
-        self.bytes.len() + self.large.as_ref().map_or(0, Bytes::len)
+        self.bytes.len() + self.large_payload.as_ref().map_or(0, Bytes::len)
     }
 }
 
 /// Bytes that were copied from a `str`, as a `str` again. Checked, since a few nanoseconds for some forty bytes
 /// are no reason for `unsafe`.
 #[inline]
-pub(crate) fn text_of(bytes: &[u8]) -> &str {
+pub(crate) fn str_from_utf8(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("these bytes were copied from a str")
 }
 
 /// Copies `properties` without topic alias and subscription identifiers into `out`.
-pub(crate) fn forwardable(properties: Properties<'_>, out: &mut Vec<u8>) {
+pub(crate) fn copy_forwardable(properties: Properties<'_>, out: &mut Vec<u8>) {
     for (span, property) in properties.spans() {
         if !matches!(
             property,

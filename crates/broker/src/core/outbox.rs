@@ -55,7 +55,7 @@ impl BufferPool {
         (self.unneeded, self.filled) = (self.spare.len(), 0);
     }
 
-    pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
+    pub(crate) fn put_back(&mut self, mut buffer: Vec<u8>) {
         self.filled = self.filled.max(buffer.len());
         if buffer.capacity() > 0
             && buffer.capacity() <= POOLED_CAPACITY
@@ -68,16 +68,16 @@ impl BufferPool {
     }
 }
 
-enum Segment {
+enum OutboxSegment {
     Own(Vec<u8>),
     Shared(Bytes),
 }
 
-impl Segment {
+impl OutboxSegment {
     fn as_slice(&self) -> &[u8] {
         match self {
-            Segment::Own(bytes) => bytes,
-            Segment::Shared(bytes) => bytes,
+            OutboxSegment::Own(bytes) => bytes,
+            OutboxSegment::Shared(bytes) => bytes,
         }
     }
 }
@@ -87,17 +87,17 @@ pub(crate) struct Outbox {
     /// Segments before `tail`, only used once a large payload was appended.
     #[allow(clippy::box_collection)]
     // an idle connection pays eight bytes for it, not thirty-two
-    earlier: Option<Box<VecDeque<Segment>>>,
+    earlier: Option<Box<VecDeque<OutboxSegment>>>,
     tail: Vec<u8>,
     /// Bytes of the first segment that are written already.
     written: usize,
     len: usize,
     /// What may not leave yet: from which byte on, and until which turn of the shard is complete. In order.
     #[allow(clippy::box_collection)] // as above
-    holds: Option<Box<VecDeque<Hold>>>,
+    holds: Option<Box<VecDeque<OutboxHold>>>,
 }
 
-struct Hold {
+struct OutboxHold {
     turn: u64,
     from: usize,
 }
@@ -117,13 +117,13 @@ impl Outbox {
         let holds = self.holds.get_or_insert_default();
         let is_new = holds.back().is_none_or(|last| last.turn < turn);
         if is_new {
-            holds.push_back(Hold { turn, from });
+            holds.push_back(OutboxHold { turn, from });
         }
         is_new
     }
 
     /// Everything up to a turn is complete.
-    pub(crate) fn let_go(&mut self, turn: u64) {
+    pub(crate) fn release(&mut self, turn: u64) {
         if let Some(holds) = &mut self.holds {
             while holds.front().is_some_and(|hold| hold.turn <= turn) {
                 holds.pop_front();
@@ -136,7 +136,7 @@ impl Outbox {
 
     /// Bytes that may be written now.
     #[inline]
-    pub(crate) fn ready(&self) -> usize {
+    pub(crate) fn ready_bytes(&self) -> usize {
         match &self.holds {
             None => self.len,
             Some(holds) => holds.front().map_or(self.len, |hold| hold.from),
@@ -163,21 +163,21 @@ impl Outbox {
         self.len += bytes.len();
         let earlier = self.earlier.get_or_insert_default();
         if !self.tail.is_empty() {
-            earlier.push_back(Segment::Own(std::mem::take(&mut self.tail)));
+            earlier.push_back(OutboxSegment::Own(std::mem::take(&mut self.tail)));
         }
-        earlier.push_back(Segment::Shared(bytes));
+        earlier.push_back(OutboxSegment::Shared(bytes));
     }
 
     /// The bytes to write next, as many slices as fit into `slices`; returns how many were filled.
-    pub(crate) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+    pub(crate) fn fill_slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut skip = self.written;
-        let mut ready = self.ready();
+        let mut ready = self.ready_bytes();
         let mut filled = 0;
         let earlier = self
             .earlier
             .iter()
             .flat_map(|e| e.iter())
-            .map(Segment::as_slice);
+            .map(OutboxSegment::as_slice);
         for bytes in earlier.chain(std::iter::once(self.tail.as_slice())) {
             let bytes = &bytes[skip..];
             let bytes = &bytes[..bytes.len().min(ready)];
@@ -192,9 +192,9 @@ impl Outbox {
     }
 
     /// The bytes to write next if they lie in one piece, the usual case.
-    pub(crate) fn single(&self) -> Option<&[u8]> {
+    pub(crate) fn contiguous(&self) -> Option<&[u8]> {
         match &self.earlier {
-            None => Some(&self.tail[self.written..][..self.ready()]),
+            None => Some(&self.tail[self.written..][..self.ready_bytes()]),
             Some(_) => None,
         }
     }
@@ -210,8 +210,8 @@ impl Outbox {
             match earlier.front() {
                 Some(segment) if count >= segment.as_slice().len() => {
                     count -= segment.as_slice().len();
-                    if let Some(Segment::Own(buffer)) = earlier.pop_front() {
-                        pool.give(buffer);
+                    if let Some(OutboxSegment::Own(buffer)) = earlier.pop_front() {
+                        pool.put_back(buffer);
                     }
                 }
                 Some(_) => break,
@@ -221,7 +221,7 @@ impl Outbox {
         self.written = count;
         if self.len == 0 {
             self.written = 0;
-            pool.give(std::mem::take(&mut self.tail));
+            pool.put_back(std::mem::take(&mut self.tail));
         } else if self.earlier.is_none() && self.written >= 64 * 1024 {
             // A slow reader that never catches up would otherwise let the written part grow.
             self.tail.drain(..self.written);
@@ -241,7 +241,7 @@ mod tests {
 
     fn content(outbox: &Outbox) -> Vec<u8> {
         let mut slices = [IoSlice::new(&[]); 16];
-        let filled = outbox.slices(&mut slices);
+        let filled = outbox.fill_slices(&mut slices);
         slices[..filled].iter().flat_map(|s| s.to_vec()).collect()
     }
 
@@ -261,7 +261,7 @@ mod tests {
             outbox.advance(1, &mut pool);
         }
         assert_eq!(seen, b"abcDEFGhi");
-        assert!(outbox.single().is_some_and(|s| s.is_empty()));
+        assert!(outbox.contiguous().is_some_and(|s| s.is_empty()));
     }
 
     #[test]
@@ -280,13 +280,13 @@ mod tests {
         add(&mut outbox, &mut pool, b"gh");
         assert_eq!(content(&outbox), b"ab");
         outbox.advance(1, &mut pool);
-        outbox.let_go(2);
+        outbox.release(2);
         assert_eq!(content(&outbox), b"b");
-        outbox.let_go(4);
+        outbox.release(4);
         assert_eq!(content(&outbox), b"bcdEF");
         outbox.advance(5, &mut pool);
-        assert_eq!((outbox.ready(), outbox.len()), (0, 2));
-        outbox.let_go(5);
+        assert_eq!((outbox.ready_bytes(), outbox.len()), (0, 2));
+        outbox.release(5);
         assert_eq!(content(&outbox), b"gh");
     }
 
@@ -296,7 +296,7 @@ mod tests {
         let mut taken: Vec<_> = (0..20).map(|_| pool.take()).collect();
         for mut buffer in taken.drain(..) {
             buffer.resize(200 * 1024, 7);
-            pool.give(buffer);
+            pool.put_back(buffer);
         }
         pool.trim();
         assert!(pool.bytes >= 10 * 200 * 1024);
@@ -304,7 +304,7 @@ mod tests {
             // From now on two are enough, and little is put into them.
             let mut two = [pool.take(), pool.take()];
             two[0].extend_from_slice(&[7; 3000]);
-            two.into_iter().for_each(|buffer| pool.give(buffer));
+            two.into_iter().for_each(|buffer| pool.put_back(buffer));
             pool.trim();
         }
         let capacities: Vec<_> = pool.spare.iter().map(Vec::capacity).collect();

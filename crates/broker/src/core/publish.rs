@@ -3,30 +3,31 @@
 
 use mqtt::{Ack, PacketType, Properties, Publish, QoS, ReasonCode, Version};
 
-use super::connection::Closing;
-use super::deliver::{client_of, with_publisher};
-use super::encode::encode_ack;
-use super::message::{Message, MessageView, NEVER_MS, expires_ms, forwardable};
-use super::session::Acked;
-use super::shard::{Flow, Shard};
-use super::stored;
+use super::connection::CloseReason;
+use super::delivery::{hook_client, with_publisher};
+use super::encoding::encode_ack;
+use super::message::{Message, MessageView, NEVER_MS, copy_forwardable, expiry_time_ms};
+use super::records;
+use super::session::AckOutcome;
+use super::shard::{ConnectionAction, Shard};
 use super::timers::Timer;
 use crate::hooks::{
-    AckKind, Action, Authorization, DropReason, Interest, Origin, PacketFacts, Verdict,
+    AckKind, Authorization, ClientAction, DropReason, Interest, MessageOrigin, PacketFacts,
+    PublishVerdict,
 };
 use crate::metrics::Metric;
-use store::Space;
+use store::StateKind;
 
-pub(super) const DELAYED: &str = "$delayed/";
+pub(super) const DELAYED_PREFIX: &str = "$delayed/";
 /// Topics of the broker itself.
-pub(crate) const SYS: &str = "$SYS/";
+pub(crate) const SYS_PREFIX: &str = "$SYS/";
 
-fn refused(code: ReasonCode, detail: impl Into<std::rc::Rc<str>>) -> Closing {
-    Closing::new(code, "protocol_error").with_detail(detail)
+fn publish_refusal(code: ReasonCode, detail: impl Into<std::rc::Rc<str>>) -> CloseReason {
+    CloseReason::new(code, "protocol_error").with_detail(detail)
 }
 
 #[inline]
-pub(super) fn view_of<'p>(publish: &Publish<'p>, now_ms: u64, number: u32) -> MessageView<'p> {
+pub(super) fn message_view<'p>(publish: &Publish<'p>, now_ms: u64, number: u32) -> MessageView<'p> {
     MessageView {
         topic: publish.topic,
         properties: publish.properties,
@@ -35,7 +36,7 @@ pub(super) fn view_of<'p>(publish: &Publish<'p>, now_ms: u64, number: u32) -> Me
         qos: publish.qos,
         retain: publish.retain,
         received_ms: now_ms,
-        expires_ms: expires_ms(publish.properties, now_ms),
+        expires_ms: expiry_time_ms(publish.properties, now_ms),
         from_client_id: "",
         from_username: "",
         is_derived: false,
@@ -51,22 +52,22 @@ fn packet_of<'a>(ack: &Ack<'a>) -> PacketFacts<'a> {
 }
 
 #[inline]
-pub(super) fn origin_of<'o>(publish: &Publish<'_>) -> Origin<'o> {
-    Origin {
+pub(super) fn message_origin<'o>(publish: &Publish<'_>) -> MessageOrigin<'o> {
+    MessageOrigin {
         packet_id: publish.packet_id,
         dup: publish.dup,
-        ..Origin::default()
+        ..MessageOrigin::default()
     }
 }
 
 impl Shard {
     #[inline]
-    pub(crate) fn publish(
+    pub(crate) fn handle_publish(
         &mut self,
         at: u32,
         first_byte: u8,
         body: &[u8],
-    ) -> Result<Flow, Closing> {
+    ) -> Result<ConnectionAction, CloseReason> {
         let connection = &mut self.delivery.connections[at as usize];
         let (session, version) = (connection.session, connection.version);
         if let Some(extra) = &mut connection.extra
@@ -83,13 +84,13 @@ impl Shard {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let topic = match publish.properties.topic_alias() {
-            Some(alias) => Some(self.topic_of_alias(at, alias, publish.topic)?),
+            Some(alias) => Some(self.resolve_topic_alias(at, alias, publish.topic)?),
             None => None,
         };
         if let Some(topic) = &topic {
             publish.topic = topic;
         }
-        forwardable(publish.properties, &mut scratch);
+        copy_forwardable(publish.properties, &mut scratch);
         publish.properties = Properties::from_validated(&scratch);
         let result = self.accept_publish(at, session, &publish);
         self.scratch = scratch;
@@ -97,16 +98,16 @@ impl Shard {
     }
 
     #[inline]
-    fn check_publish(&self, publish: &Publish<'_>) -> Result<(), Closing> {
+    fn check_publish(&self, publish: &Publish<'_>) -> Result<(), CloseReason> {
         let limits = &*self.limits;
         if publish.qos as u8 > limits.max_qos {
-            return Err(refused(
+            return Err(publish_refusal(
                 ReasonCode::QOS_NOT_SUPPORTED,
                 "PUBLISH: the QoS is too high",
             ));
         }
         if publish.retain && !limits.retain_available {
-            return Err(refused(
+            return Err(publish_refusal(
                 ReasonCode::RETAIN_NOT_SUPPORTED,
                 "PUBLISH: retain is off here",
             ));
@@ -115,7 +116,7 @@ impl Shard {
         if publish.topic.len() >= usize::from(limits.max_topic_levels.min(limits.max_topic_bytes))
             && let Err(error) = mqtt::validate_topic_name(publish.topic, &self.topic_limits())
         {
-            return Err(refused(
+            return Err(publish_refusal(
                 ReasonCode::TOPIC_NAME_INVALID,
                 format!("PUBLISH: {error}"),
             ));
@@ -123,10 +124,15 @@ impl Shard {
         Ok(())
     }
 
-    fn topic_of_alias(&mut self, at: u32, alias: u16, topic: &str) -> Result<Box<str>, Closing> {
+    fn resolve_topic_alias(
+        &mut self,
+        at: u32,
+        alias: u16,
+        topic: &str,
+    ) -> Result<Box<str>, CloseReason> {
         if alias == 0 || alias > self.limits().topic_alias_maximum {
             // [MQTT-3.3.2-8, MQTT-3.3.2-9]
-            return Err(refused(
+            return Err(publish_refusal(
                 ReasonCode::TOPIC_ALIAS_INVALID,
                 "PUBLISH: topic alias out of range",
             ));
@@ -141,7 +147,7 @@ impl Shard {
             return Ok(topic.into());
         }
         aliases[slot].clone().ok_or_else(|| {
-            refused(
+            publish_refusal(
                 ReasonCode::PROTOCOL_ERROR,
                 "PUBLISH: this topic alias stands for no topic yet",
             )
@@ -153,75 +159,79 @@ impl Shard {
         at: u32,
         session: u32,
         publish: &Publish<'_>,
-    ) -> Result<Flow, Closing> {
-        if publish.qos == QoS::ExactlyOnce && self.is_repeated(at, session, publish)? {
-            self.derived.unfinished = None;
-            self.tell_again(session, publish)?;
+    ) -> Result<ConnectionAction, CloseReason> {
+        if publish.qos == QoS::ExactlyOnce && self.is_duplicate_qos2(at, session, publish)? {
+            self.derived_messages.unfinished_budget = None;
+            self.notify_redelivered(session, publish)?;
             let reason = ReasonCode::SUCCESS;
-            self.answer_publish(at, PacketType::PubRec, publish.packet_id, reason);
-            self.await_derived(at);
-            return Ok(self.flow_after_publish(at));
+            self.acknowledge_publish(at, PacketType::PubRec, publish.packet_id, reason);
+            self.wait_for_derived(at);
+            return Ok(self.action_after_publish(at));
         }
-        if publish.qos != QoS::AtMostOnce && self.delivery.refuses() {
-            return self.refuse_for_now(at, publish);
+        if publish.qos != QoS::AtMostOnce && self.delivery.refuses_new_messages() {
+            return self.refuse_store_unavailable(at, publish);
         }
         self.metrics().inc(match publish.qos {
             QoS::AtMostOnce => Metric::ReceivedQos0,
             QoS::AtLeastOnce => Metric::ReceivedQos1,
             QoS::ExactlyOnce => Metric::ReceivedQos2,
         });
-        self.delivery.sessions[session as usize].received += 1;
+        self.delivery.sessions[session as usize].messages_received += 1;
         self.refused_by_hooks = false;
-        self.derived.unfinished = None;
-        let reason = self.admit(session, publish)?;
+        self.derived_messages.unfinished_budget = None;
+        let reason = self.accept_new_message(session, publish)?;
         if reason.is_error() && self.refused_by_hooks {
-            return self.refuse_for_now(at, publish);
+            return self.refuse_store_unavailable(at, publish);
         }
         match publish.qos {
             QoS::AtMostOnce => {}
             QoS::AtLeastOnce => {
-                self.answer_publish(at, PacketType::PubAck, publish.packet_id, reason);
+                self.acknowledge_publish(at, PacketType::PubAck, publish.packet_id, reason);
             }
             QoS::ExactlyOnce => {
                 if !reason.is_error() {
                     let session = &mut self.delivery.sessions[session as usize];
                     let incoming = session.incoming_qos2.get_or_insert_default();
                     incoming.insert(publish.packet_id);
-                    if session.number != 0
+                    if session.store_number != 0
                         && let Some(journal) = &mut self.delivery.journal
                     {
-                        journal.received(session.number, publish.packet_id);
+                        journal.record_packet_id(session.store_number, publish.packet_id);
                     }
                 }
-                self.answer_publish(at, PacketType::PubRec, publish.packet_id, reason);
+                self.acknowledge_publish(at, PacketType::PubRec, publish.packet_id, reason);
             }
         }
-        self.await_derived(at);
-        Ok(self.flow_after_publish(at))
+        self.wait_for_derived(at);
+        Ok(self.action_after_publish(at))
     }
 
     /// A store takes nothing now. Before version 5 there is no answer but to close [MQTT-3.3.5-2].
-    fn refuse_for_now(&mut self, at: u32, publish: &Publish<'_>) -> Result<Flow, Closing> {
+    fn refuse_store_unavailable(
+        &mut self,
+        at: u32,
+        publish: &Publish<'_>,
+    ) -> Result<ConnectionAction, CloseReason> {
         let refusal = ReasonCode::QUOTA_EXCEEDED;
         self.metrics().inc(Metric::DroppedStoreFull);
         if self.delivery.connections[at as usize].version != Version::V5 {
-            return Err(Closing::new(refusal, "store_full"));
+            return Err(CloseReason::new(refusal, "store_full"));
         }
         let kind = match publish.qos {
             QoS::ExactlyOnce => PacketType::PubRec,
             _ => PacketType::PubAck,
         };
-        self.ack(at, kind, publish.packet_id, refusal);
-        Ok(Flow::Continue)
+        self.send_ack(at, kind, publish.packet_id, refusal);
+        Ok(ConnectionAction::Continue)
     }
 
     /// Whether a QoS 2 message was received before and not yet released [MQTT-4.3.3-10].
-    fn is_repeated(
+    fn is_duplicate_qos2(
         &mut self,
         at: u32,
         session: u32,
         publish: &Publish<'_>,
-    ) -> Result<bool, Closing> {
+    ) -> Result<bool, CloseReason> {
         let Some(incoming) = &self.delivery.sessions[session as usize].incoming_qos2 else {
             return Ok(false);
         };
@@ -231,13 +241,13 @@ impl Shard {
         let version = self.delivery.connections[at as usize].version;
         if version == Version::V5 && incoming.len() >= u32::from(self.limits().receive_maximum) {
             // [MQTT-3.3.4-7]
-            return Err(Closing::new(
+            return Err(CloseReason::new(
                 ReasonCode::RECEIVE_MAXIMUM_EXCEEDED,
                 "receive_maximum_exceeded",
             ));
         }
         if incoming.len() == u32::from(u16::MAX) {
-            return Err(refused(
+            return Err(publish_refusal(
                 ReasonCode::PROTOCOL_ERROR,
                 "PUBLISH: no packet id is free",
             ));
@@ -247,56 +257,63 @@ impl Shard {
 
     /// Checks a message that is here for the first time and sends it on its way; the answer is for its publisher.
     #[inline]
-    fn admit(&mut self, session: u32, publish: &Publish<'_>) -> Result<ReasonCode, Closing> {
-        let mut view = view_of(publish, self.now_ms(), self.delivery.next_number());
+    fn accept_new_message(
+        &mut self,
+        session: u32,
+        publish: &Publish<'_>,
+    ) -> Result<ReasonCode, CloseReason> {
+        let mut view = message_view(publish, self.now_ms(), self.delivery.next_message_number());
         let mut delay_s = None;
         if view.topic.starts_with('$') {
-            if let Some(rest) = view.topic.strip_prefix(DELAYED) {
+            if let Some(rest) = view.topic.strip_prefix(DELAYED_PREFIX) {
                 let Some((seconds, topic)) = self.parse_delayed(rest) else {
                     return Ok(ReasonCode::TOPIC_NAME_INVALID);
                 };
                 // Whether it may be published is a question of the topic it will have.
                 view.topic = topic;
                 delay_s = Some(seconds);
-            } else if view.topic.starts_with(SYS) {
-                let origin = origin_of(publish);
+            } else if view.topic.starts_with(SYS_PREFIX) {
+                let origin = message_origin(publish);
                 let why = DropReason::NotAuthorized;
                 self.delivery
                     .dropped_from(Some(session), None, &view, &origin, why);
                 return Ok(ReasonCode::NOT_AUTHORIZED);
             }
         }
-        if let Some(refusal) = self.is_refused(session, &view)? {
+        if let Some(refusal) = self.check_publish_allowed(session, &view)? {
             return Ok(refusal);
         }
         if let Some(delay_s) = delay_s {
-            return Ok(self.delay(session, delay_s, &view));
+            return Ok(self.schedule_delayed(session, delay_s, &view));
         }
-        Ok(self.publish_from(&view, Some(session), &origin_of(publish)))
+        Ok(self.publish_from(&view, Some(session), &message_origin(publish)))
     }
 
     #[inline]
-    pub(super) fn is_refused(
+    pub(super) fn check_publish_allowed(
         &mut self,
         session: u32,
         view: &MessageView<'_>,
-    ) -> Result<Option<ReasonCode>, Closing> {
-        if self.is_restricted(session) {
-            let action = Action::Publish {
+    ) -> Result<Option<ReasonCode>, CloseReason> {
+        if self.needs_authorization(session) {
+            let action = ClientAction::Publish {
                 topic: view.topic,
                 qos: view.qos,
                 retain: view.retain,
             };
-            match self.is_allowed(session, &action) {
+            match self.authorize(session, &action) {
                 Authorization::Allow => {}
                 Authorization::Deny => {
-                    let (origin, why) = (Origin::default(), DropReason::NotAuthorized);
+                    let (origin, why) = (MessageOrigin::default(), DropReason::NotAuthorized);
                     self.delivery
                         .dropped_from(Some(session), Some(session), view, &origin, why);
                     return Ok(Some(ReasonCode::NOT_AUTHORIZED));
                 }
                 Authorization::Disconnect => {
-                    return Err(Closing::new(ReasonCode::NOT_AUTHORIZED, "not_authorized"));
+                    return Err(CloseReason::new(
+                        ReasonCode::NOT_AUTHORIZED,
+                        "not_authorized",
+                    ));
                 }
             }
         }
@@ -307,7 +324,7 @@ impl Shard {
         {
             return match view.qos {
                 // There is no answer to a QoS 0 message but this.
-                QoS::AtMostOnce => Err(refused(
+                QoS::AtMostOnce => Err(publish_refusal(
                     ReasonCode::PAYLOAD_FORMAT_INVALID,
                     "PUBLISH: the payload is marked as UTF-8 and is not",
                 )),
@@ -323,7 +340,7 @@ impl Shard {
         view: &MessageView<'_>,
         origin: Option<u32>,
     ) -> ReasonCode {
-        self.publish_from(view, origin, &Origin::default())
+        self.publish_from(view, origin, &MessageOrigin::default())
     }
 
     /// The same with what hooks may know of where it comes from; the client is added here.
@@ -332,82 +349,84 @@ impl Shard {
         &mut self,
         view: &MessageView<'_>,
         origin: Option<u32>,
-        told: &Origin<'_>,
+        told: &MessageOrigin<'_>,
     ) -> ReasonCode {
         if self.delivery.interest.contains(Interest::PUBLISH)
             && self.delivery.hooks.wants_topic(view.topic)
         {
-            return self.publish_told(view, origin, told);
+            return self.publish_with_hooks(view, origin, told);
         }
-        self.send_on(view, origin, told)
+        self.forward_message(view, origin, told)
     }
 
     #[inline(never)]
-    fn publish_told(
+    fn publish_with_hooks(
         &mut self,
         view: &MessageView<'_>,
         origin: Option<u32>,
-        told: &Origin<'_>,
+        told: &MessageOrigin<'_>,
     ) -> ReasonCode {
-        let verdict = self.tell_hooks(view, origin, told);
-        if verdict == Verdict::Deny {
+        let verdict = self.call_publish_hooks(view, origin, told);
+        if verdict == PublishVerdict::Deny {
             let why = DropReason::NotAuthorized;
             self.delivery.dropped_from(origin, origin, view, told, why);
             return ReasonCode::NOT_AUTHORIZED;
         }
         let publisher = origin.and_then(|at| self.delivery.sessions[at as usize].connection);
-        if matches!(verdict, Verdict::Stop | Verdict::Refuse) {
+        if matches!(verdict, PublishVerdict::Stop | PublishVerdict::Refuse) {
             // Who keeps a message to itself may still have it to make safe.
             self.wait_for_hooks(publisher);
-            self.refused_by_hooks = verdict == Verdict::Refuse;
+            self.refused_by_hooks = verdict == PublishVerdict::Refuse;
             return match verdict {
-                Verdict::Refuse => ReasonCode::QUOTA_EXCEEDED,
+                PublishVerdict::Refuse => ReasonCode::QUOTA_EXCEEDED,
                 _ => ReasonCode::SUCCESS,
             };
         }
-        let answer = self.send_on(view, origin, told);
-        if verdict == Verdict::Follow {
-            self.follow_hooks(publisher);
+        let answer = self.forward_message(view, origin, told);
+        if verdict == PublishVerdict::ContinueAndCollect {
+            self.publish_hook_messages(publisher);
         }
         answer
     }
 
-    pub(super) fn tell_hooks(
+    pub(super) fn call_publish_hooks(
         &mut self,
         view: &MessageView<'_>,
         origin: Option<u32>,
-        told: &Origin<'_>,
-    ) -> Verdict {
+        told: &MessageOrigin<'_>,
+    ) -> PublishVerdict {
         let delivery = &mut self.delivery;
         let named = with_publisher(&delivery.sessions, origin, view);
-        let told = Origin {
+        let told = MessageOrigin {
             client: origin
-                .map(|at| client_of(&delivery.sessions[at as usize], &delivery.connections)),
+                .map(|at| hook_client(&delivery.sessions[at as usize], &delivery.connections)),
             ..*told
         };
-        if delivery.interest.contains(Interest::GUARD) && delivery.hooks.denies(&named, &told) {
-            return Verdict::Deny;
+        if delivery.interest.contains(Interest::PUBLISH_GUARD)
+            && delivery.hooks.denies_publish(&named, &told)
+        {
+            return PublishVerdict::Deny;
         }
-        if view.qos != QoS::AtMostOnce && delivery.hooks.refuses(&named, &told) {
-            return Verdict::Refuse;
+        if view.qos != QoS::AtMostOnce && delivery.hooks.refuses_publish(&named, &told) {
+            return PublishVerdict::Refuse;
         }
         delivery.hooks.publish(&named, &told)
     }
 
     /// Publishes what hooks want published because of a message of this connection, or of events, and asks what has to be waited for.
-    pub(crate) fn follow_hooks(&mut self, publisher: Option<u32>) {
+    pub(crate) fn publish_hook_messages(&mut self, publisher: Option<u32>) {
         self.publish_derived(publisher);
         self.wait_for_hooks(publisher);
     }
 
     /// Holds acknowledgements back until what hooks have taken is safe, and the publisher while they can take no more of it.
     pub(crate) fn wait_for_hooks(&mut self, publisher: Option<u32>) {
-        if self.delivery.hooks.is_unsettled()
+        if self.delivery.hooks.has_unsettled_work()
             && let Some(journal) = &mut self.delivery.journal
         {
-            journal.wait_for_hooks();
+            journal.mark_waiting_for_hooks();
         }
-        if !self.derived.is_at_work() {
+        if !self.derived_messages.is_publishing() {
             let connections = &self.delivery.connections;
             let publisher =
                 publisher.and_then(|at| Some((at, connections.get(at as usize)?.serial)));
@@ -416,14 +435,14 @@ impl Shard {
     }
 
     #[inline]
-    fn send_on(
+    fn forward_message(
         &mut self,
         view: &MessageView<'_>,
         origin: Option<u32>,
-        told: &Origin<'_>,
+        told: &MessageOrigin<'_>,
     ) -> ReasonCode {
         let refusal = match view.retain {
-            true => self.retain(view, origin).err(),
+            true => self.store_retained(view, origin).err(),
             false => None,
         };
         let is_wanted = self.route(view, origin);
@@ -439,7 +458,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn retain(
+    pub(super) fn store_retained(
         &mut self,
         view: &MessageView<'_>,
         origin: Option<u32>,
@@ -449,7 +468,7 @@ impl Shard {
             self.dropped_at_entry(view, origin, DropReason::TooLarge);
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
-        if self.delivery.refuses() {
+        if self.delivery.refuses_new_messages() {
             self.dropped_at_entry(view, origin, DropReason::QueueFull);
             return Err(ReasonCode::QUOTA_EXCEEDED);
         }
@@ -460,13 +479,13 @@ impl Shard {
         let kept = self.node.retained.store(&named, limits);
         // What the node says of itself is said anew after a start.
         if kept.is_ok()
-            && !named.topic.starts_with(SYS)
+            && !named.topic.starts_with(SYS_PREFIX)
             && let Some(journal) = &mut self.delivery.journal
         {
             let topic = named.topic.as_bytes();
             match named.payload.is_empty() {
-                true => journal.delete(Space::Retained, topic),
-                false => journal.put(Space::Retained, topic, &stored::message_bytes(&named)),
+                true => journal.delete(StateKind::Retained, topic),
+                false => journal.put(StateKind::Retained, topic, &records::message_bytes(&named)),
             }
         }
         kept.map_err(|_| {
@@ -482,7 +501,7 @@ impl Shard {
         publisher: Option<u32>,
         why: DropReason,
     ) {
-        let origin = Origin::default();
+        let origin = MessageOrigin::default();
         self.delivery
             .dropped_from(publisher, None, view, &origin, why);
     }
@@ -496,23 +515,30 @@ impl Shard {
     fn parse_delayed<'a>(&self, rest: &'a str) -> Option<(u32, &'a str)> {
         let (seconds, topic) = rest.split_once('/')?;
         let is_good = mqtt::validate_topic_name(topic, &self.topic_limits()).is_ok()
-            && !topic.starts_with(SYS)
-            && !topic.starts_with(DELAYED);
+            && !topic.starts_with(SYS_PREFIX)
+            && !topic.starts_with(DELAYED_PREFIX);
         is_good.then_some((seconds.parse().ok()?, topic))
     }
 
     /// Keeps a message until its time has come.
-    fn delay(&mut self, session: u32, delay_s: u32, view: &MessageView<'_>) -> ReasonCode {
+    fn schedule_delayed(
+        &mut self,
+        session: u32,
+        delay_s: u32,
+        view: &MessageView<'_>,
+    ) -> ReasonCode {
         let limits = &*self.limits;
         let bytes = view.payload.len() + view.topic.len() + view.properties.as_bytes().len();
-        if delay_s > limits.max_delay_s || !self.node.directory.take_delayed(bytes as u64, limits) {
+        if delay_s > limits.max_delay_s
+            || !self.node.directory.reserve_delayed(bytes as u64, limits)
+        {
             self.dropped_at_entry(view, Some(session), DropReason::QueueFull);
             return ReasonCode::QUOTA_EXCEEDED;
         }
         let at_ms = self.now_ms() + u64::from(delay_s) * 1000;
         let named = with_publisher(&self.delivery.sessions, Some(session), view);
         // Its expiry, like everything else about it, counts from the moment it is published.
-        let expires_ms = expires_ms(view.properties, at_ms);
+        let expires_ms = expiry_time_ms(view.properties, at_ms);
         let view = MessageView {
             received_ms: at_ms,
             expires_ms,
@@ -521,12 +547,12 @@ impl Shard {
         let message = Box::new(Message::new(&view));
         let mut number = 0;
         if let Some(journal) = &mut self.delivery.journal {
-            number = journal.unique();
-            let key = stored::delayed_key(at_ms, number);
-            journal.put(Space::Delayed, &key, &stored::message_bytes(&view));
+            number = journal.next_unique_number();
+            let key = records::delayed_key(at_ms, number);
+            journal.put(StateKind::Delayed, &key, &records::message_bytes(&view));
         }
         let bytes = bytes as u64;
-        let delayed = Timer::Delayed {
+        let delayed = Timer::DelayedMessage {
             message,
             bytes,
             number,
@@ -537,103 +563,121 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn ack(&mut self, at: u32, kind: PacketType, packet_id: u16, reason: ReasonCode) {
+    pub(super) fn send_ack(
+        &mut self,
+        at: u32,
+        kind: PacketType,
+        packet_id: u16,
+        reason: ReasonCode,
+    ) {
         let version = self.delivery.connections[at as usize].version;
-        self.delivery.hold(at);
+        self.delivery.hold_outbox(at);
         self.delivery
             .write(at, |out| encode_ack(kind, version, packet_id, reason, out));
     }
 
-    pub(crate) fn puback(&mut self, at: u32, ack: &Ack<'_>) {
-        let session = self.session_of(at);
+    pub(crate) fn handle_puback(&mut self, at: u32, ack: &Ack<'_>) {
+        let session = self.session_of_connection(at);
         let Some(outbound) = &mut self.delivery.sessions[session as usize].outbound else {
             return;
         };
-        if let Acked::Done { seq, parcel } = outbound.puback(ack.packet_id) {
-            self.delivery.forget_stored(session, seq);
-            self.delivery
-                .acked(session, parcel.as_ref(), packet_of(ack), AckKind::PubAck);
+        if let AckOutcome::Done { seq, parcel } = outbound.puback(ack.packet_id) {
+            self.delivery.mark_stored_done(session, seq);
+            self.delivery.record_acknowledgement(
+                session,
+                parcel.as_ref(),
+                packet_of(ack),
+                AckKind::PubAck,
+            );
             self.delivery.pump_if_pending(session);
         }
     }
 
-    pub(crate) fn pubrec(&mut self, at: u32, ack: &Ack<'_>) {
-        let session = self.session_of(at);
+    pub(crate) fn handle_pubrec(&mut self, at: u32, ack: &Ack<'_>) {
+        let session = self.session_of_connection(at);
         let keeps = self.delivery.interest.contains(Interest::ACK);
         let outbound = self.delivery.sessions[session as usize].outbound.as_mut();
         let acked = match outbound {
             Some(outbound) => outbound.pubrec(ack.packet_id, ack.reason.is_error(), keeps),
-            None => Acked::Unknown,
+            None => AckOutcome::Unknown,
         };
         match acked {
-            Acked::Release { seq, parcel } => {
+            AckOutcome::Release { seq, parcel } => {
                 if seq != 0
                     && let Some(journal) = &mut self.delivery.journal
                 {
-                    let number = self.delivery.sessions[session as usize].number;
-                    journal.released(number, seq);
+                    let number = self.delivery.sessions[session as usize].store_number;
+                    journal.mark_released(number, seq);
                 }
-                self.delivery
-                    .acked(session, parcel.as_ref(), packet_of(ack), AckKind::PubRec);
-                self.ack(at, PacketType::PubRel, ack.packet_id, ReasonCode::SUCCESS);
+                self.delivery.record_acknowledgement(
+                    session,
+                    parcel.as_ref(),
+                    packet_of(ack),
+                    AckKind::PubRec,
+                );
+                self.send_ack(at, PacketType::PubRel, ack.packet_id, ReasonCode::SUCCESS);
             }
-            Acked::Done { seq, .. } => {
-                self.delivery.forget_stored(session, seq);
+            AckOutcome::Done { seq, .. } => {
+                self.delivery.mark_stored_done(session, seq);
                 self.delivery.pump_if_pending(session);
             }
             // [MQTT-4.3.3] PUBREL answers every PUBREC; version 5 can say that nothing is known of it.
-            Acked::Unknown if ack.reason.is_error() => {}
-            Acked::Unknown => {
+            AckOutcome::Unknown if ack.reason.is_error() => {}
+            AckOutcome::Unknown => {
                 let reason = ReasonCode::PACKET_IDENTIFIER_NOT_FOUND;
-                self.ack(at, PacketType::PubRel, ack.packet_id, reason);
+                self.send_ack(at, PacketType::PubRel, ack.packet_id, reason);
             }
         }
     }
 
-    pub(crate) fn pubcomp(&mut self, at: u32, ack: &Ack<'_>) {
-        let session = self.session_of(at);
+    pub(crate) fn handle_pubcomp(&mut self, at: u32, ack: &Ack<'_>) {
+        let session = self.session_of_connection(at);
         let Some(outbound) = &mut self.delivery.sessions[session as usize].outbound else {
             return;
         };
-        if let Acked::Done { seq, parcel } = outbound.pubcomp(ack.packet_id) {
-            self.delivery.forget_stored(session, seq);
-            self.delivery
-                .acked(session, parcel.as_ref(), packet_of(ack), AckKind::PubComp);
+        if let AckOutcome::Done { seq, parcel } = outbound.pubcomp(ack.packet_id) {
+            self.delivery.mark_stored_done(session, seq);
+            self.delivery.record_acknowledgement(
+                session,
+                parcel.as_ref(),
+                packet_of(ack),
+                AckKind::PubComp,
+            );
             self.delivery.pump_if_pending(session);
         }
     }
 
-    pub(crate) fn pubrel(&mut self, at: u32, ack: &Ack<'_>) {
-        let session = self.session_of(at);
+    pub(crate) fn handle_pubrel(&mut self, at: u32, ack: &Ack<'_>) {
+        let session = self.session_of_connection(at);
         let incoming = &mut self.delivery.sessions[session as usize].incoming_qos2;
         let was_there = incoming
             .as_mut()
             .is_some_and(|incoming| incoming.remove(ack.packet_id));
-        let number = self.delivery.sessions[session as usize].number;
+        let number = self.delivery.sessions[session as usize].store_number;
         if was_there
             && number != 0
             && let Some(journal) = &mut self.delivery.journal
         {
-            journal.forgotten(number, ack.packet_id);
+            journal.release_packet_id(number, ack.packet_id);
         }
         let incoming = &self.delivery.sessions[session as usize].incoming_qos2;
         if incoming
             .as_ref()
             .is_some_and(|incoming| incoming.len() == 0)
         {
-            self.spare_incoming(session);
+            self.recycle_incoming_ids(session);
         }
         let reason = if was_there {
             ReasonCode::SUCCESS
         } else {
             ReasonCode::PACKET_IDENTIFIER_NOT_FOUND
         };
-        self.ack(at, PacketType::PubComp, ack.packet_id, reason);
+        self.send_ack(at, PacketType::PubComp, ack.packet_id, reason);
     }
 
     /// The set of a client that sends one QoS 2 message after the other is not allocated anew each time; it goes
     /// when the connection does.
-    fn spare_incoming(&mut self, session: u32) {
+    fn recycle_incoming_ids(&mut self, session: u32) {
         let session = &mut self.delivery.sessions[session as usize];
         if session.connection.is_none() {
             session.incoming_qos2 = None;

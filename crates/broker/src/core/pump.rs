@@ -6,17 +6,17 @@ use mqtt::{PacketType, QoS, ReasonCode};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::deliver::{Delivery, identifiers_of, window_of};
-use super::encode::encode_ack;
+use super::delivery::{Delivery, send_window, subscription_identifiers};
+use super::encoding::encode_ack;
 use super::message::{Message, MessageView};
-use super::session::{Parcel, Transmit};
-use super::sublist::{NO_GROUP, Subscriber};
-use crate::hooks::{DropReason, Interest, Origin};
+use super::session::{SessionMessage, Transmit};
+use super::subscriber_list::{NO_GROUP, Subscriber};
+use crate::hooks::{DropReason, Interest, MessageOrigin};
 
 /// Above this, a connection's backlog waits for the socket to drain.
 const PUMP_HIGH_BYTES: usize = 64 * 1024;
 /// Retained messages looked up at once for a new subscription.
-const RETAINED_AT_ONCE: usize = 16;
+const RETAINED_PER_STEP: usize = 16;
 
 impl Delivery {
     /// Sends what waits for a connected session as far as window and socket allow: messages in flight from an earlier
@@ -31,7 +31,7 @@ impl Delivery {
                 connection.wants_pump = true;
                 return;
             }
-            let window = window_of(connection, &self.limits);
+            let window = send_window(connection, &self.limits);
             let max_age_ms = match self.limits.max_queued_age_s {
                 0 => u64::MAX,
                 seconds => u64::from(seconds) * 1000,
@@ -44,14 +44,14 @@ impl Delivery {
                 let before = outbound.size();
                 transmit = outbound.next(window, self.now_ms, max_age_ms);
                 let after = outbound.size();
-                if before.memory_bytes != after.memory_bytes {
-                    self.count_queue(before, after);
+                if before.bytes_in_memory != after.bytes_in_memory {
+                    self.update_queue_counters(before, after);
                 }
                 if transmit.is_none() {
                     return;
                 }
             }
-            self.load_more(session_at);
+            self.request_more_messages(session_at);
             if let Some(transmit) = transmit {
                 self.transmit(session_at, at, transmit);
                 continue;
@@ -73,41 +73,41 @@ impl Delivery {
                     && !dup
                     && let Some(journal) = &mut self.journal
                 {
-                    journal.sent(
-                        self.sessions[session as usize].number,
+                    journal.mark_sent(
+                        self.sessions[session as usize].store_number,
                         parcel.seq,
                         packet_id,
                     );
                 }
-                self.send_parcel(session, at, packet_id, &parcel, dup);
+                self.send_session_message(session, at, packet_id, &parcel, dup);
             }
             Transmit::PubRel { packet_id } => {
                 let version = self.connections[at as usize].version;
                 let (kind, reason) = (PacketType::PubRel, ReasonCode::SUCCESS);
                 self.write(at, |out| encode_ack(kind, version, packet_id, reason, out));
             }
-            Transmit::Plain { parcel } => {
-                self.forget_stored(session, parcel.seq);
-                self.send_parcel(session, at, 0, &parcel, false);
+            Transmit::PublishQos0 { parcel } => {
+                self.mark_stored_done(session, parcel.seq);
+                self.send_session_message(session, at, 0, &parcel, false);
             }
             Transmit::Expired { parcel } => {
-                self.forget_stored(session, parcel.seq);
-                self.dropped(Some(session), &parcel.message.view(), DropReason::Expired);
+                self.mark_stored_done(session, parcel.seq);
+                self.record_drop(Some(session), &parcel.message.view(), DropReason::Expired);
             }
-            Transmit::Denied { parcel } => {
-                self.forget_stored(session, parcel.seq);
+            Transmit::NoLongerAllowed { parcel } => {
+                self.mark_stored_done(session, parcel.seq);
                 let view = parcel.message.view();
-                self.dropped(Some(session), &view, DropReason::NotAuthorized);
+                self.record_drop(Some(session), &view, DropReason::NotAuthorized);
             }
             Transmit::Withdrawn { packet_id, parcel } => {
                 if parcel.seq != 0
                     && let Some(journal) = &mut self.journal
                 {
-                    journal.released(self.sessions[session as usize].number, parcel.seq);
+                    journal.mark_released(self.sessions[session as usize].store_number, parcel.seq);
                 }
                 let view = parcel.message.view();
-                self.dropped(Some(session), &view, DropReason::NotAuthorized);
-                self.hold(at);
+                self.record_drop(Some(session), &view, DropReason::NotAuthorized);
+                self.hold_outbox(at);
                 self.transmit(session, at, Transmit::PubRel { packet_id });
             }
         }
@@ -116,7 +116,7 @@ impl Delivery {
     /// The next retained messages of a new subscription; false if there are none or they have to wait.
     fn pump_retained(&mut self, session_at: u32, at: u32) -> bool {
         let connection = &mut self.connections[at as usize];
-        let window = window_of(connection, &self.limits);
+        let window = send_window(connection, &self.limits);
         let Some(extra) = &mut connection.extra else {
             return false;
         };
@@ -127,10 +127,10 @@ impl Delivery {
         let after = pending.after.as_deref();
         let found = self
             .retained
-            .matching(&filter, after, RETAINED_AT_ONCE, self.now_ms);
+            .matching(&filter, after, RETAINED_PER_STEP, self.now_ms);
         for message in &found {
             let view = message.view();
-            if self.is_denied(&view) {
+            if self.is_retained_denied(&view) {
                 let retained = &mut self.connections[at as usize].extra().retained;
                 if let Some(pending) = retained.front_mut() {
                     pending.after = Some(view.topic.into());
@@ -138,7 +138,7 @@ impl Delivery {
                 continue;
             }
             let qos = view.qos.min(subscriber.options.qos);
-            let mut parcel = retained_parcel(message, &subscriber);
+            let mut parcel = retained_session_message(message, &subscriber);
             let mut packet_id = 0;
             if qos != QoS::AtMostOnce {
                 let session = &mut self.sessions[session_at as usize];
@@ -150,30 +150,30 @@ impl Delivery {
                 let outbound = session.outbound.get_or_insert_default();
                 packet_id = outbound.send(parcel.clone());
                 if parcel.seq != 0 {
-                    self.write_down(session_at, packet_id, &parcel, &mut false);
+                    self.persist_message(session_at, packet_id, &parcel, &mut false);
                 }
             }
-            self.send_parcel(session_at, at, packet_id, &parcel, false);
+            self.send_session_message(session_at, at, packet_id, &parcel, false);
             let retained = &mut self.connections[at as usize].extra().retained;
             if let Some(pending) = retained.front_mut() {
                 pending.after = Some(view.topic.into());
             }
         }
-        if found.len() < RETAINED_AT_ONCE {
+        if found.len() < RETAINED_PER_STEP {
             self.connections[at as usize].extra().retained.pop_front();
         }
         true
     }
 
     /// Whether hooks deny a retained message, which may have been stored before they did.
-    fn is_denied(&mut self, view: &MessageView<'_>) -> bool {
-        self.interest.contains(Interest::GUARD)
+    fn is_retained_denied(&mut self, view: &MessageView<'_>) -> bool {
+        self.interest.contains(Interest::PUBLISH_GUARD)
             && self.hooks.wants_topic(view.topic)
-            && self.hooks.denies(view, &Origin::default())
+            && self.hooks.denies_publish(view, &MessageOrigin::default())
     }
 
     /// The connection of a session is gone: retained messages still to be sent wait like others, as many as fit.
-    pub(crate) fn keep_pending_retained(&mut self, session_at: u32, at: u32) {
+    pub(crate) fn queue_pending_retained(&mut self, session_at: u32, at: u32) {
         let Some(extra) = &mut self.connections[at as usize].extra else {
             return;
         };
@@ -188,12 +188,12 @@ impl Delivery {
                 .retained
                 .matching(&pending.filter, after, most, self.now_ms)
             {
-                if self.is_denied(&message.view()) {
+                if self.is_retained_denied(&message.view()) {
                     continue;
                 }
-                let parcel = retained_parcel(&message, &pending.subscriber);
+                let parcel = retained_session_message(&message, &pending.subscriber);
                 if parcel.qos != QoS::AtMostOnce {
-                    self.keep_parcel(session_at, parcel);
+                    self.enqueue_message(session_at, parcel);
                 }
             }
         }
@@ -209,20 +209,20 @@ impl Delivery {
             .as_ref()
             .is_some_and(|extra| !extra.retained.is_empty());
         let outbound = session.outbound.as_ref();
-        if retained || outbound.is_some_and(|o| o.has_pending() || o.wants_load()) {
+        if retained || outbound.is_some_and(|o| o.has_pending() || o.should_load()) {
             self.pump(session_at);
         }
     }
 }
 
-fn retained_parcel(message: &Arc<Message>, subscriber: &Subscriber) -> Parcel {
+fn retained_session_message(message: &Arc<Message>, subscriber: &Subscriber) -> SessionMessage {
     let view = message.view();
-    Parcel {
+    SessionMessage {
         message: Rc::new(Message::new(&view)),
         qos: view.qos.min(subscriber.options.qos),
         // New subscriptions get retained messages with the flag set [MQTT-3.3.1-8].
         retain: true,
-        identifiers: identifiers_of(subscriber, &[]),
+        identifiers: subscription_identifiers(subscriber, &[]),
         group: NO_GROUP,
         seq: 0,
     }

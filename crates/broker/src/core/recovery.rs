@@ -3,55 +3,56 @@
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use store::{Space, Store};
+use store::{StateKind, Store};
 
-use super::journal::Link;
-use super::restore::{StoredDelayed, StoredSession};
-use super::shard::Node;
-use super::stored;
+use super::journal::ShardLink;
+use super::persistence::{RecoveredDelayedMessage, RecoveredSession};
+use super::records;
+use super::shard::NodeState;
 
 /// What one shard gets back.
 #[derive(Default)]
-pub(crate) struct Recovered {
-    pub(crate) sessions: Vec<StoredSession>,
-    pub(crate) delayed: Vec<StoredDelayed>,
+pub(crate) struct RecoveredShard {
+    pub(crate) sessions: Vec<RecoveredSession>,
+    pub(crate) delayed: Vec<RecoveredDelayedMessage>,
     /// Session numbers with messages in the log and no record: the node died while they were made or ended.
     pub(crate) orphans: Vec<u64>,
     /// Links between shards with something in them, and the number of the last message there.
-    pub(crate) links: Vec<(Link, u64)>,
+    pub(crate) links: Vec<(ShardLink, u64)>,
     /// Keys of what is of no use any more: retained messages that have expired, sessions that another replaced.
-    pub(crate) unwanted: Vec<(Space, Box<[u8]>)>,
+    pub(crate) obsolete_keys: Vec<(StateKind, Box<[u8]>)>,
 }
 
 /// Everything that was recovered.
-pub(crate) struct Recovery {
-    pub(crate) shards: Vec<Recovered>,
+pub(crate) struct RecoveredNode {
+    pub(crate) shards: Vec<RecoveredShard>,
     /// Above every number that was ever used.
     pub(crate) first_number: u64,
 }
 
 /// Records that could not be read, by kind.
-fn tell_unreadable(what: &str, count: u64) {
+fn warn_unreadable_records(what: &str, count: u64) {
     if count > 0 {
         tracing::error!(count, "{what} in the store could not be read; left out");
     }
 }
 
 /// Reads the store; retained messages go straight to where all shards find them.
-pub(crate) fn recover(
+pub(crate) fn recover_from_store(
     store: &Store,
-    node: &Node,
+    node: &NodeState,
     shards: usize,
     now_ms: u64,
-) -> Result<Recovery, store::Error> {
-    let mut recovered: Vec<Recovered> = (0..shards).map(|_| Recovered::default()).collect();
+) -> Result<RecoveredNode, store::StoreError> {
+    let mut recovered: Vec<RecoveredShard> =
+        (0..shards).map(|_| RecoveredShard::default()).collect();
     let mut highest = 0;
     let places = read_sessions(store, &mut recovered, &mut highest)?;
     read_subscriptions(store, &mut recovered, &places)?;
-    read_retained(store, node, now_ms, &mut recovered[0].unwanted)?;
+    read_retained(store, node, now_ms, &mut recovered[0].obsolete_keys)?;
     read_delayed(store, &mut recovered, &mut highest)?;
     for number in store.queued_sessions() {
-        if let Some(link) = Link::of(number) {
+        if let Some(link) = ShardLink::from_store_number(number) {
             let last_seq = store.queue(number).map_or(0, |queue| queue.last_seq);
             for shard in &mut recovered {
                 shard.links.push((link, last_seq));
@@ -63,7 +64,7 @@ pub(crate) fn recover(
             recovered[0].orphans.push(number);
         }
     }
-    Ok(Recovery {
+    Ok(RecoveredNode {
         shards: recovered,
         // So that a session's number leaves its shard's as remainder.
         first_number: (highest + 1).next_multiple_of(shards as u64),
@@ -71,34 +72,34 @@ pub(crate) fn recover(
 }
 
 /// Where a session is, by its number: which shard, and the how manieth there.
-type Places = HashMap<u64, (usize, usize), RandomState>;
+type SessionPositions = HashMap<u64, (usize, usize), RandomState>;
 
 fn read_sessions(
     store: &Store,
-    recovered: &mut [Recovered],
+    recovered: &mut [RecoveredShard],
     highest: &mut u64,
-) -> Result<Places, store::Error> {
-    let mut dealer = Dealer {
+) -> Result<SessionPositions, store::StoreError> {
+    let mut dealer = SessionAssigner {
         recovered,
-        places: Places::default(),
+        places: SessionPositions::default(),
         next: 0,
     };
     let mut unreadable = 0;
     let mut unwanted = Vec::new();
     // Keys sort by client id, so that two records of one client stand next to each other.
-    let mut last: Option<Candidate> = None;
-    store.scan(Space::Sessions, &mut |key, value| {
-        let record = stored::SessionRecord::read(value);
-        let (Some(client_id), Some(record)) = (stored::read_session_key(key), record) else {
+    let mut last: Option<SessionCandidate> = None;
+    store.scan(StateKind::Sessions, &mut |key, value| {
+        let record = records::SessionRecord::read(value);
+        let (Some(client_id), Some(record)) = (records::read_session_key(key), record) else {
             unreadable += 1;
             return;
         };
         *highest = (*highest).max(record.number);
-        let candidate = Candidate {
+        let candidate = SessionCandidate {
             key: key.into(),
             number: record.number,
             created_ms: record.created_ms,
-            session: StoredSession {
+            session: RecoveredSession {
                 client_id: client_id.into(),
                 record: value.into(),
                 subscriptions: Vec::new(),
@@ -110,7 +111,7 @@ fn read_sessions(
             return;
         };
         if earlier.session.client_id != candidate.session.client_id {
-            dealer.deal(earlier);
+            dealer.assign(earlier);
             last = Some(candidate);
             return;
         }
@@ -119,35 +120,35 @@ fn read_sessions(
             true => (earlier, candidate),
             false => (candidate, earlier),
         };
-        unwanted.push((Space::Sessions, older.key));
+        unwanted.push((StateKind::Sessions, older.key));
         last = Some(newer);
     })?;
     if let Some(last) = last {
-        dealer.deal(last);
+        dealer.assign(last);
     }
     let places = dealer.places;
-    recovered[0].unwanted.extend(unwanted);
-    tell_unreadable("sessions", unreadable);
+    recovered[0].obsolete_keys.extend(unwanted);
+    warn_unreadable_records("sessions", unreadable);
     Ok(places)
 }
 
 /// A session that may be the client's last one.
-struct Candidate {
+struct SessionCandidate {
     key: Box<[u8]>,
     number: u64,
     created_ms: u64,
-    session: StoredSession,
+    session: RecoveredSession,
 }
 
 /// Gives sessions to the shards: by their number, so that with as many shards as before each is where it was.
-struct Dealer<'a> {
-    recovered: &'a mut [Recovered],
-    places: Places,
+struct SessionAssigner<'a> {
+    recovered: &'a mut [RecoveredShard],
+    places: SessionPositions,
     next: usize,
 }
 
-impl Dealer<'_> {
-    fn deal(&mut self, candidate: Candidate) {
+impl SessionAssigner<'_> {
+    fn assign(&mut self, candidate: SessionCandidate) {
         let shards = self.recovered.len();
         let shard = match candidate.number {
             0 => self.next % shards,
@@ -165,14 +166,14 @@ impl Dealer<'_> {
 
 fn read_subscriptions(
     store: &Store,
-    recovered: &mut [Recovered],
-    places: &Places,
-) -> Result<(), store::Error> {
+    recovered: &mut [RecoveredShard],
+    places: &SessionPositions,
+) -> Result<(), store::StoreError> {
     let mut unreadable = 0;
-    store.scan(Space::Subscriptions, &mut |key, value| {
-        let parts = stored::read_subscription_key(key);
+    store.scan(StateKind::Subscriptions, &mut |key, value| {
+        let parts = records::read_subscription_key(key);
         let (Some((number, filter)), Some((options, identifier))) =
-            (parts, stored::read_subscription(value))
+            (parts, records::read_subscription(value))
         else {
             unreadable += 1;
             return;
@@ -185,33 +186,33 @@ fn read_subscriptions(
                     .push((filter.into(), options, identifier));
             }
             None => recovered[0]
-                .unwanted
-                .push((Space::Subscriptions, key.into())),
+                .obsolete_keys
+                .push((StateKind::Subscriptions, key.into())),
         }
     })?;
-    tell_unreadable("subscriptions", unreadable);
+    warn_unreadable_records("subscriptions", unreadable);
     Ok(())
 }
 
 fn read_retained(
     store: &Store,
-    node: &Node,
+    node: &NodeState,
     now_ms: u64,
-    unwanted: &mut Vec<(Space, Box<[u8]>)>,
-) -> Result<(), store::Error> {
+    unwanted: &mut Vec<(StateKind, Box<[u8]>)>,
+) -> Result<(), store::StoreError> {
     let (mut unreadable, mut too_many) = (0, 0_u64);
-    store.scan(Space::Retained, &mut |topic, value| {
-        let Some(message) = stored::read_message(value) else {
+    store.scan(StateKind::Retained, &mut |topic, value| {
+        let Some(message) = records::read_message(value) else {
             unreadable += 1;
             return;
         };
         if message.is_expired(now_ms) {
-            unwanted.push((Space::Retained, topic.into()));
+            unwanted.push((StateKind::Retained, topic.into()));
         } else if node.retained.store(&message.view(), &node.limits).is_err() {
             too_many += 1;
         }
     })?;
-    tell_unreadable("retained messages", unreadable);
+    warn_unreadable_records("retained messages", unreadable);
     if too_many > 0 {
         tracing::error!(
             too_many,
@@ -223,26 +224,26 @@ fn read_retained(
 
 fn read_delayed(
     store: &Store,
-    recovered: &mut [Recovered],
+    recovered: &mut [RecoveredShard],
     highest: &mut u64,
-) -> Result<(), store::Error> {
+) -> Result<(), store::StoreError> {
     let mut unreadable = 0;
     let mut next = 0;
-    store.scan(Space::Delayed, &mut |key, value| {
-        let key = stored::read_delayed_key(key);
-        let (Some((due_ms, number)), Some(message)) = (key, stored::read_message(value)) else {
+    store.scan(StateKind::Delayed, &mut |key, value| {
+        let key = records::read_delayed_key(key);
+        let (Some((due_ms, number)), Some(message)) = (key, records::read_message(value)) else {
             unreadable += 1;
             return;
         };
-        *highest = (*highest).max(number & !stored::DELAYED_ROUTED);
+        *highest = (*highest).max(number & !records::DELAYED_ROUTED);
         let shard = next % recovered.len();
         next += 1;
-        recovered[shard].delayed.push(StoredDelayed {
+        recovered[shard].delayed.push(RecoveredDelayedMessage {
             due_ms,
             number,
             message,
         });
     })?;
-    tell_unreadable("delayed messages", unreadable);
+    warn_unreadable_records("delayed messages", unreadable);
     Ok(())
 }

@@ -6,86 +6,92 @@
 //! have published because of it goes out again. A delayed message, which nobody sends again, stays in the store until both are safe.
 
 use mqtt::{Publish, ReasonCode};
-use store::Space;
+use store::StateKind;
 
-use super::connection::Closing;
+use super::connection::CloseReason;
 use super::message::{Message, MessageView};
-use super::publish::{DELAYED, SYS, origin_of, view_of};
+use super::publish::{DELAYED_PREFIX, SYS_PREFIX, message_origin, message_view};
+use super::records;
 use super::shard::Shard;
-use super::stored;
-use crate::hooks::{Interest, Origin, Verdict};
+use crate::hooks::{Interest, MessageOrigin, PublishVerdict};
 
 impl Shard {
     /// A QoS 2 message has come again whose packet id is known. If the node has started since, hooks are told of it.
     #[inline]
-    pub(super) fn tell_again(
+    pub(super) fn notify_redelivered(
         &mut self,
         session: u32,
         publish: &Publish<'_>,
-    ) -> Result<(), Closing> {
+    ) -> Result<(), CloseReason> {
         let incoming = &mut self.delivery.sessions[session as usize].incoming_qos2;
         let is_restored =
             (incoming.as_mut()).is_some_and(|incoming| incoming.take_restored(publish.packet_id));
         match is_restored {
-            true => self.tell_restored(session, publish),
+            true => self.notify_hooks_of_redelivery(session, publish),
             false => Ok(()),
         }
     }
 
     #[cold]
-    fn tell_restored(&mut self, session: u32, publish: &Publish<'_>) -> Result<(), Closing> {
-        let view = view_of(publish, self.now_ms(), self.delivery.next_number());
+    fn notify_hooks_of_redelivery(
+        &mut self,
+        session: u32,
+        publish: &Publish<'_>,
+    ) -> Result<(), CloseReason> {
+        let view = message_view(publish, self.now_ms(), self.delivery.next_message_number());
         // A delayed message is in the store as a whole, and hooks hear of it when it is due.
-        let is_told_otherwise = view.topic.starts_with(DELAYED) || view.topic.starts_with(SYS);
-        if !is_told_otherwise && self.is_refused(session, &view)?.is_none() {
-            let verdict = self.tell_hooks_alone(&view, Some(session), &origin_of(publish));
-            if verdict == Verdict::Refuse {
+        let is_told_otherwise =
+            view.topic.starts_with(DELAYED_PREFIX) || view.topic.starts_with(SYS_PREFIX);
+        if !is_told_otherwise && self.check_publish_allowed(session, &view)?.is_none() {
+            let verdict =
+                self.call_publish_hooks_only(&view, Some(session), &message_origin(publish));
+            if verdict == PublishVerdict::Refuse {
                 // It comes again with the next connection, until hooks take it.
                 let incoming = &mut self.delivery.sessions[session as usize].incoming_qos2;
-                (incoming.get_or_insert_default()).put_restored_back(publish.packet_id);
-                return Err(Closing::new(ReasonCode::QUOTA_EXCEEDED, "store_full"));
+                (incoming.get_or_insert_default()).undo_take_restored(publish.packet_id);
+                return Err(CloseReason::new(ReasonCode::QUOTA_EXCEEDED, "store_full"));
             }
         }
         Ok(())
     }
 
     /// Tells hooks of a message that its subscribers have got.
-    fn tell_hooks_alone(
+    fn call_publish_hooks_only(
         &mut self,
         view: &MessageView<'_>,
         origin: Option<u32>,
-        told: &Origin<'_>,
-    ) -> Verdict {
-        let mut verdict = Verdict::Continue;
+        told: &MessageOrigin<'_>,
+    ) -> PublishVerdict {
+        let mut verdict = PublishVerdict::Continue;
         if self.delivery.interest.contains(Interest::PUBLISH)
             && self.delivery.hooks.wants_topic(view.topic)
         {
-            verdict = self.tell_hooks(view, origin, told);
+            verdict = self.call_publish_hooks(view, origin, told);
             let publisher = origin.and_then(|at| self.delivery.sessions[at as usize].connection);
-            self.follow_hooks(publisher);
+            self.publish_hook_messages(publisher);
         }
         verdict
     }
 
     /// A message published to `$delayed/...` is due. `number` is that of its place in the store.
-    pub(crate) fn publish_delayed(&mut self, message: &Message, number: u64) {
+    pub(crate) fn publish_due_delayed(&mut self, message: &Message, number: u64) {
         if let Some(journal) = &mut self.delivery.journal {
-            let key = stored::delayed_key(message.received_ms(), number);
-            journal.delete(Space::Delayed, &key);
+            let key = records::delayed_key(message.received_ms(), number);
+            journal.delete(StateKind::Delayed, &key);
         }
         let view = message.view();
-        match number & stored::DELAYED_ROUTED {
+        match number & records::DELAYED_ROUTED {
             0 => self.publish_internal(&view),
-            _ => drop(self.tell_hooks_alone(&view, None, &Origin::default())),
+            _ => drop(self.call_publish_hooks_only(&view, None, &MessageOrigin::default())),
         }
         if let Some(journal) = &mut self.delivery.journal
             && journal.waits_for_hooks()
         {
             // Its subscribers have it with this turn. Hooks are told again if the node dies before they have made theirs safe.
-            let number = number | stored::DELAYED_ROUTED;
-            let key = stored::delayed_key(message.received_ms(), number);
-            journal.put(Space::Delayed, &key, &stored::message_bytes(&view));
-            journal.delete_when_complete(key);
+            let number = number | records::DELAYED_ROUTED;
+            let key = records::delayed_key(message.received_ms(), number);
+            journal.put(StateKind::Delayed, &key, &records::message_bytes(&view));
+            journal.delete_delayed_when_complete(key);
         }
     }
 }

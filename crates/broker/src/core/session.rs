@@ -1,19 +1,20 @@
 //! The part of a session that outlives its connection: subscriptions, messages in flight both ways, the queue.
 
-mod outbound;
+mod outbound_messages;
 mod packet_ids;
 
 use super::message::Message;
-use super::sublist::{FilterId, GroupId};
+use super::subscriber_list::{FilterId, GroupId};
 use crate::hooks::Permissions;
 
-pub(crate) use outbound::{
-    Acked, Narrowing, Outbound, Parcel, QueueLimits, QueueSize, Room, Transmit, Window,
+pub(crate) use outbound_messages::{
+    AckOutcome, OutboundMessages, QueueFilter, QueueLimits, QueueRoom, QueueSize, SendWindow,
+    SessionMessage, Transmit,
 };
 pub(crate) use packet_ids::PacketIdSet;
 
 /// The will of the current or the last connection.
-pub(crate) struct Will {
+pub(crate) struct SessionWill {
     pub(crate) message: Message,
     pub(crate) delay_s: u32,
 }
@@ -25,11 +26,11 @@ pub(crate) struct Session {
     /// Shared with the directory of the node.
     pub(crate) client_id: std::sync::Arc<str>,
     /// What it is stored under; 0: it is not.
-    pub(crate) number: u64,
+    pub(crate) store_number: u64,
     /// Of the last message that was stored for it.
     pub(crate) last_seq: u64,
     /// The number in the key of its record in the store, if it has one.
-    pub(crate) recorded_as: Option<u64>,
+    pub(crate) record_number: Option<u64>,
     pub(crate) username: Option<Box<str>>,
     /// What its client may do, as it was told when it connected last.
     pub(crate) permissions: Option<std::sync::Arc<dyn Permissions>>,
@@ -41,13 +42,13 @@ pub(crate) struct Session {
     pub(crate) subscriptions: Vec<(FilterId, GroupId)>,
     /// What they count for.
     pub(crate) subscription_bytes: u64,
-    pub(crate) outbound: Option<Box<Outbound>>,
+    pub(crate) outbound: Option<Box<OutboundMessages>>,
     pub(crate) incoming_qos2: Option<Box<PacketIdSet>>,
-    pub(crate) will: Option<Box<Will>>,
+    pub(crate) will: Option<Box<SessionWill>>,
     pub(crate) expiry_s: u32,
-    pub(crate) clean_start: bool,
+    pub(crate) is_clean_start: bool,
     /// A bridge of mosquitto before version 5: it wants nothing back that it sent, and retain flags as they were.
-    pub(crate) bridge: bool,
+    pub(crate) is_bridge: bool,
     pub(crate) version: mqtt::Version,
     /// Ends the session, or publishes its will, while it is away.
     pub(crate) expiry_timer: Option<TimerKey>,
@@ -55,18 +56,18 @@ pub(crate) struct Session {
     pub(crate) created_ms: u64,
     pub(crate) connected_ms: u64,
     pub(crate) disconnected_ms: u64,
-    pub(crate) received: u64,
-    pub(crate) sent: u64,
-    pub(crate) dropped: u64,
+    pub(crate) messages_received: u64,
+    pub(crate) messages_sent: u64,
+    pub(crate) messages_dropped: u64,
 }
 
 impl Session {
     pub(crate) fn new(client_id: std::sync::Arc<str>, now_ms: u64) -> Self {
         Self {
             client_id,
-            number: 0,
+            store_number: 0,
             last_seq: 0,
-            recorded_as: None,
+            record_number: None,
             username: None,
             permissions: None,
             connection: None,
@@ -77,17 +78,17 @@ impl Session {
             incoming_qos2: None,
             will: None,
             expiry_s: 0,
-            clean_start: true,
-            bridge: false,
+            is_clean_start: true,
+            is_bridge: false,
             version: mqtt::Version::V311,
             expiry_timer: None,
             will_timer: None,
             created_ms: now_ms,
             connected_ms: now_ms,
             disconnected_ms: 0,
-            received: 0,
-            sent: 0,
-            dropped: 0,
+            messages_received: 0,
+            messages_sent: 0,
+            messages_dropped: 0,
         }
     }
 }

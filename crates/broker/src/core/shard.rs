@@ -13,65 +13,65 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use foldhash::fast::RandomState;
 use mqtt::{Direction, Frame, Packet, PacketType, ReasonCode, Version};
 
-use super::connection::{Closing, Connection, NO_SESSION, Phase, Rate};
-use super::cross::Links;
-use super::deliver::Delivery;
-use super::derived::Derived;
-use super::directory::Directory;
-use super::estate::Estate;
-use super::packet_budget::PacketBudget;
-use super::retained::Retained;
-use super::steer::AwaitedAnswer;
-use super::subscribe::AwaitedSubAck;
-use super::timers::{Table, Timer, Wheel};
-use super::tree::SubscriptionTree;
-use crate::config::{Limits, ListenerConfig};
-use crate::events::Events;
-use crate::hooks::{Authentication, CertificateNames, Client, Hooks, Interest, Peer};
+use super::connection::{ClientRateLimiter, CloseReason, Connection, ConnectionPhase, NO_SESSION};
+use super::control_plane::PendingResponse;
+use super::delivery::Delivery;
+use super::derived_messages::DerivedMessages;
+use super::directory::NodeDirectory;
+use super::partial_packets::PartialPacketBudget;
+use super::retained_store::RetainedStore;
+use super::shard_messages::ShardMessageQueues;
+use super::shared_backlog::SharedBacklog;
+use super::subscribe::PendingSubAck;
+use super::subscription_tree::SubscriptionTree;
+use super::timers::{Timer, TimerTable, TimerWheel};
+use crate::config::{BrokerLimits, ListenerConfig};
+use crate::events::EventStream;
+use crate::hooks::{Authentication, CertificateNames, Client, Hooks, Interest, PeerAddress};
 use crate::metrics::{Metric, ShardMetrics};
-use crate::scram::{Credential, Decoy};
-use store::Page;
+use crate::scram::{DecoyCredentials, ScramCredential};
+use store::QueuePage;
 
 /// A listener as all shards see it.
-pub(crate) struct ListenerState {
+pub(crate) struct NodeListener {
     pub(crate) config: ListenerConfig,
     pub(crate) connections: AtomicU64,
     /// Whether it takes new ones.
-    pub(crate) running: AtomicBool,
+    pub(crate) is_running: AtomicBool,
 }
 
 /// Checks a password against a credential, away from the shard: it takes milliseconds by design.
-pub(crate) type PasswordCheck = Box<dyn Fn(Credential, Vec<u8>) -> Authentication>;
+pub(crate) type PasswordChecker = Box<dyn Fn(ScramCredential, Vec<u8>) -> Authentication>;
 
 /// The longest a client waits at once; if its rate asks for more it waits again.
 const MAX_PAUSE_MS: u64 = 10_000;
 
 /// What all shards of a node share.
-pub(crate) struct Node {
+pub(crate) struct NodeState {
     /// Those of the start; a shard has its own.
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) limits: Arc<BrokerLimits>,
     /// What of them is asked for before a shard has to do with a connection.
     pub(crate) max_connections: AtomicU32,
-    pub(crate) listeners: Vec<ListenerState>,
-    pub(crate) users: HashMap<String, Credential, RandomState>,
-    pub(crate) decoy: Decoy,
-    pub(crate) directory: Directory,
-    pub(crate) retained: Arc<Retained>,
+    pub(crate) listeners: Vec<NodeListener>,
+    pub(crate) users: HashMap<String, ScramCredential, RandomState>,
+    pub(crate) decoy: DecoyCredentials,
+    pub(crate) directory: NodeDirectory,
+    pub(crate) retained: Arc<RetainedStore>,
     pub(crate) server_reference: Option<String>,
     pub(crate) metrics: Vec<Arc<ShardMetrics>>,
     pub(crate) started_ms: u64,
-    pub(crate) events: Events,
+    pub(crate) events: EventStream,
 }
 
 /// What the owner of a connection's socket is to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flow {
+pub(crate) enum ConnectionAction {
     /// Go on reading.
     Continue,
     /// Do not read for so many milliseconds, then ask again with [`Shard::resume`].
     Pause(u64),
     /// Do not read until [`Shard::resume`] is called for the connection (an authentication is under way).
-    Wait,
+    AwaitResume,
     /// Take the connection to another shard with [`Shard::hand_over`].
     HandOver(u16),
     /// Write out what is in the outbox, then close.
@@ -81,40 +81,40 @@ pub(crate) enum Flow {
 pub(crate) struct Shard {
     pub(crate) id: u16,
     pub(crate) shards: u16,
-    pub(crate) node: Arc<Node>,
+    pub(crate) node: Arc<NodeState>,
     /// As they are now.
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) limits: Arc<BrokerLimits>,
     pub(crate) tree: SubscriptionTree,
     pub(crate) delivery: Delivery,
-    pub(crate) links: Links,
+    pub(crate) shard_queues: ShardMessageQueues,
     /// Pieces of what was between two shards when the node died, read at a start.
-    pub(crate) link_pages: Vec<Page>,
+    pub(crate) link_pages: Vec<QueuePage>,
     /// Of sessions that have ended, for other members of their groups.
-    pub(crate) estates: VecDeque<Estate>,
-    pub(crate) wheel: Wheel,
-    pub(crate) timers: Table,
+    pub(crate) shared_backlogs: VecDeque<SharedBacklog>,
+    pub(crate) timer_wheel: TimerWheel,
+    pub(crate) timers: TimerTable,
     /// Sessions of this shard by client id.
     pub(crate) by_client_id: HashMap<Arc<str>, u32, RandomState>,
-    pub(crate) awaited: VecDeque<AwaitedSubAck>,
-    pub(crate) awaited_answers: Vec<AwaitedAnswer>,
-    pub(crate) check_password: PasswordCheck,
+    pub(crate) pending_subacks: VecDeque<PendingSubAck>,
+    pub(crate) pending_responses: Vec<PendingResponse>,
+    pub(crate) check_password: PasswordChecker,
     /// Authentications started during the current call, for the owner of the sockets to await.
-    pub(crate) authentications: Vec<(u32, u32, Authentication)>,
+    pub(crate) started_authentications: Vec<(u32, u32, Authentication)>,
     /// Connections whose owner is to look at them again: closed, or no longer held.
     pub(crate) to_wake: Vec<u32>,
     /// Set by the owner while too much waits for another shard.
-    pub(crate) congested: bool,
+    pub(crate) is_congested: bool,
     /// What hooks want published, as far as it is not.
-    pub(crate) derived: Derived,
+    pub(crate) derived_messages: DerivedMessages,
     /// Hooks have refused the message that is being published.
     pub(crate) refused_by_hooks: bool,
-    pub(crate) stopping: bool,
-    pub(crate) packet_budget: PacketBudget,
+    pub(crate) is_stopping: bool,
+    pub(crate) packet_budget: PartialPacketBudget,
     /// When it was last logged that a client speaks another protocol.
-    pub(crate) last_foreign_ms: u64,
+    pub(crate) last_foreign_warning_ms: u64,
     pub(crate) scratch: Vec<u8>,
     /// Spare room for a packet that goes to many sessions.
-    pub(crate) packet: Vec<u8>,
+    pub(crate) packet_buffer: Vec<u8>,
     serial: u32,
     due: Vec<(u32, u32)>,
     random: u64,
@@ -124,41 +124,41 @@ impl Shard {
     pub(crate) fn new(
         id: u16,
         shards: u16,
-        node: Arc<Node>,
+        node: Arc<NodeState>,
         hooks: Box<dyn Hooks>,
-        check_password: PasswordCheck,
+        check_password: PasswordChecker,
         now_ms: u64,
     ) -> Self {
         let metrics = node.metrics[usize::from(id)].clone();
         let mut delivery =
             Delivery::new(metrics, node.limits.clone(), node.retained.clone(), hooks);
         delivery.now_ms = now_ms;
-        delivery.number_messages_of(id);
+        delivery.set_message_number_shard(id);
         Self {
             id,
             shards,
             tree: SubscriptionTree::default(),
             delivery,
             limits: node.limits.clone(),
-            links: Links::new(id, shards),
+            shard_queues: ShardMessageQueues::new(id, shards),
             link_pages: Vec::new(),
-            estates: VecDeque::new(),
-            wheel: Wheel::new(now_ms),
-            timers: Table::default(),
+            shared_backlogs: VecDeque::new(),
+            timer_wheel: TimerWheel::new(now_ms),
+            timers: TimerTable::default(),
             by_client_id: HashMap::default(),
-            awaited: VecDeque::new(),
-            awaited_answers: Vec::new(),
+            pending_subacks: VecDeque::new(),
+            pending_responses: Vec::new(),
             check_password,
-            authentications: Vec::new(),
+            started_authentications: Vec::new(),
             to_wake: Vec::new(),
-            congested: false,
-            derived: Derived::default(),
+            is_congested: false,
+            derived_messages: DerivedMessages::default(),
             refused_by_hooks: false,
-            stopping: false,
-            packet_budget: PacketBudget::new(node.listeners.len()),
-            last_foreign_ms: 0,
+            is_stopping: false,
+            packet_budget: PartialPacketBudget::new(node.listeners.len()),
+            last_foreign_warning_ms: 0,
             scratch: Vec::new(),
-            packet: Vec::new(),
+            packet_buffer: Vec::new(),
             serial: 0,
             due: Vec::new(),
             // Any odd number does: it only spreads messages over the members of a group.
@@ -168,26 +168,26 @@ impl Shard {
     }
 
     /// Asks the hooks anew which points they want.
-    pub(crate) fn renew_interest(&mut self) {
+    pub(crate) fn refresh_hook_interest(&mut self) {
         self.delivery.interest = self.delivery.hooks.interest();
     }
 
     /// Other limits hold from now on. What clients were told when they connected must not be among what differs.
-    pub(crate) fn set_limits(&mut self, limits: Arc<Limits>) {
+    pub(crate) fn set_limits(&mut self, limits: Arc<BrokerLimits>) {
         self.delivery.limits = limits.clone();
         self.limits = limits;
     }
 
     /// What hooks want published of what they were told, if anybody is told anything. `at`: the connection that has caused it.
     #[inline]
-    pub(crate) fn follow_interest(&mut self, at: Option<u32>) {
+    pub(crate) fn poll_hooks(&mut self, at: Option<u32>) {
         if self.delivery.interest != Interest::NONE {
             self.publish_derived(None);
             self.wait_for_hooks(at);
         }
     }
 
-    pub(crate) fn limits(&self) -> &Limits {
+    pub(crate) fn limits(&self) -> &BrokerLimits {
         &self.limits
     }
 
@@ -213,8 +213,8 @@ impl Shard {
         self.delivery.now_ms
     }
 
-    /// A connection was accepted. Its slot stays taken until [`Shard::remove`].
-    pub(crate) fn open(&mut self, listener: u16, peer: Peer) -> u32 {
+    /// A connection was accepted. Its slot stays taken until [`Shard::remove_connection`].
+    pub(crate) fn open_connection(&mut self, listener: u16, peer: PeerAddress) -> u32 {
         self.serial = self.serial.wrapping_add(1);
         let config = &self.node.listeners[usize::from(listener)].config;
         let max_packet = match config.max_packet_size {
@@ -223,12 +223,14 @@ impl Shard {
         };
         let now_ms = self.now_ms();
         let mut connection = Connection::new(self.serial, listener, peer, max_packet, now_ms);
-        if let Some(rate) = Rate::new(config.max_message_rate, config.max_byte_rate, now_ms) {
+        if let Some(rate) =
+            ClientRateLimiter::new(config.max_message_rate, config.max_byte_rate, now_ms)
+        {
             connection.extra().rate = Some(rate);
         }
         let deadline = now_ms + u64::from(config.connect_timeout_s) * 1000;
         let at = self.delivery.connections.insert(connection) as u32;
-        self.look_at(at, deadline);
+        self.schedule_check(at, deadline);
         self.metrics().inc(Metric::Connections);
         at
     }
@@ -238,162 +240,172 @@ impl Shard {
         self.delivery.connections[at as usize].extra().certificate = Some(Box::new(names));
     }
 
-    pub(crate) fn set_local(&mut self, at: u32, local: Option<SocketAddr>) {
-        self.delivery.connections[at as usize].local = local;
+    pub(crate) fn set_local_address(&mut self, at: u32, local: Option<SocketAddr>) {
+        self.delivery.connections[at as usize].local_address = local;
     }
 
     /// Where the client really is, told by a proxy in front of it.
-    pub(crate) fn set_peer(&mut self, at: u32, peer: Peer) {
+    pub(crate) fn set_peer(&mut self, at: u32, peer: PeerAddress) {
         self.delivery.connections[at as usize].peer = peer;
     }
 
     /// Bytes came in.
-    pub(crate) fn receive(&mut self, at: u32, data: &[u8]) -> Flow {
+    pub(crate) fn receive(&mut self, at: u32, data: &[u8]) -> ConnectionAction {
         let connection = &mut self.delivery.connections[at as usize];
-        if connection.phase == Phase::Closing {
-            return Flow::Close;
+        if connection.phase == ConnectionPhase::Closing {
+            return ConnectionAction::Close;
         }
-        if connection.phase == Phase::Connected {
+        if connection.phase == ConnectionPhase::Connected {
             // Before that it stays the time of accept: bytes that trickle in do not buy time for CONNECT.
             connection.last_seen_ms = self.delivery.now_ms;
         }
         self.delivery
             .metrics
             .add(Metric::BytesReceived, data.len() as u64);
-        if connection.phase == Phase::Authenticating {
-            return self.receive_while_authenticating(at, data);
+        if connection.phase == ConnectionPhase::Authenticating {
+            return self.receive_during_authentication(at, data);
         }
-        if connection.held {
-            connection.partial.extend_from_slice(data);
+        if connection.is_held {
+            connection.partial_packets.extend_from_slice(data);
             return match self.count_partial(at) {
-                Flow::Continue => Flow::Wait,
+                ConnectionAction::Continue => ConnectionAction::AwaitResume,
                 close => close,
             };
         }
-        if connection.partial.is_empty() {
+        if connection.partial_packets.is_empty() {
             let (consumed, flow) = self.process(at, data);
-            self.keep_rest(at, &data[consumed..], flow);
-            self.after(at, data.len(), flow)
+            self.save_partial(at, &data[consumed..], flow);
+            self.finish_input(at, data.len(), flow)
         } else {
-            connection.partial.extend_from_slice(data);
-            let taken = std::mem::take(&mut connection.partial);
+            connection.partial_packets.extend_from_slice(data);
+            let taken = std::mem::take(&mut connection.partial_packets);
             self.process_buffer(at, taken, data.len())
         }
     }
 
     /// Goes on with what was held back by a pause, an authentication or a move.
-    pub(crate) fn resume(&mut self, at: u32) -> Flow {
+    pub(crate) fn resume(&mut self, at: u32) -> ConnectionAction {
         let connection = &mut self.delivery.connections[at as usize];
         match connection.phase {
-            Phase::Closing => return Flow::Close,
-            Phase::Authenticating => return Flow::Wait,
-            Phase::Connected if connection.held => return Flow::Wait,
-            Phase::AwaitConnect | Phase::Connected => {}
+            ConnectionPhase::Closing => return ConnectionAction::Close,
+            ConnectionPhase::Authenticating => return ConnectionAction::AwaitResume,
+            ConnectionPhase::Connected if connection.is_held => {
+                return ConnectionAction::AwaitResume;
+            }
+            ConnectionPhase::AwaitConnect | ConnectionPhase::Connected => {}
         }
-        if connection.phase == Phase::Connected {
+        if connection.phase == ConnectionPhase::Connected {
             connection.last_seen_ms = connection.last_seen_ms.max(self.delivery.now_ms);
         }
-        let taken = std::mem::take(&mut connection.partial);
+        let taken = std::mem::take(&mut connection.partial_packets);
         self.process_buffer(at, taken, 0)
     }
 
-    fn process_buffer(&mut self, at: u32, mut buffer: Vec<u8>, fresh: usize) -> Flow {
+    fn process_buffer(&mut self, at: u32, mut buffer: Vec<u8>, fresh: usize) -> ConnectionAction {
         let (consumed, flow) = self.process(at, &buffer);
-        if consumed == buffer.len() || flow == Flow::Close {
-            self.delivery.pool.give(buffer);
+        if consumed == buffer.len() || flow == ConnectionAction::Close {
+            self.delivery.pool.put_back(buffer);
         } else {
-            self.time_partial(at, flow == Flow::Continue, consumed > 0);
+            self.track_partial_deadline(at, flow == ConnectionAction::Continue, consumed > 0);
             buffer.drain(..consumed);
             let connection = &mut self.delivery.connections[at as usize];
             // Whatever was put there meanwhile (a packet that has to be looked at again) comes first.
-            if !connection.partial.is_empty() {
-                connection.partial.extend_from_slice(&buffer);
+            if !connection.partial_packets.is_empty() {
+                connection.partial_packets.extend_from_slice(&buffer);
             } else {
-                connection.partial = buffer;
+                connection.partial_packets = buffer;
             }
         }
-        self.after(at, fresh, flow)
+        self.finish_input(at, fresh, flow)
     }
 
-    fn keep_rest(&mut self, at: u32, rest: &[u8], flow: Flow) {
-        if rest.is_empty() || flow == Flow::Close {
+    fn save_partial(&mut self, at: u32, rest: &[u8], flow: ConnectionAction) {
+        if rest.is_empty() || flow == ConnectionAction::Close {
             return;
         }
         let connection = &mut self.delivery.connections[at as usize];
-        if connection.partial.capacity() == 0 {
-            connection.partial = self.delivery.pool.take();
+        if connection.partial_packets.capacity() == 0 {
+            connection.partial_packets = self.delivery.pool.take();
         }
-        connection.partial.extend_from_slice(rest);
-        self.time_partial(at, flow == Flow::Continue, true);
+        connection.partial_packets.extend_from_slice(rest);
+        self.track_partial_deadline(at, flow == ConnectionAction::Continue, true);
     }
 
     /// Takes whole packets off the front of `data`; returns how many bytes they were.
-    fn process(&mut self, at: u32, data: &[u8]) -> (usize, Flow) {
+    fn process(&mut self, at: u32, data: &[u8]) -> (usize, ConnectionAction) {
         let mut consumed = 0;
         let connection = &self.delivery.connections[at as usize];
         let mut max = connection.max_packet_in;
-        if connection.phase == Phase::AwaitConnect {
+        if connection.phase == ConnectionPhase::AwaitConnect {
             if let Some(closing) = self.check_first_bytes(at, data) {
-                self.refuse(at, closing, data);
-                return (data.len(), Flow::Close);
+                self.close_on_error(at, closing, data);
+                return (data.len(), ConnectionAction::Close);
             }
             max = max.min(self.limits.max_connect_bytes);
         }
         loop {
             let frame = match mqtt::split_frame(&data[consumed..], max) {
                 Ok(Some(frame)) => frame,
-                Ok(None) if self.is_no_connect(at, &data[consumed..]) => {
+                Ok(None) if self.is_not_connect(at, &data[consumed..]) => {
                     // It would be refused when it is whole, too.
-                    let closing = Closing::silent("protocol_error")
+                    let closing = CloseReason::without_code("protocol_error")
                         .with_detail("the first packet was not CONNECT [MQTT-3.1.0-1]");
-                    self.refuse(at, closing, data);
-                    return (data.len(), Flow::Close);
+                    self.close_on_error(at, closing, data);
+                    return (data.len(), ConnectionAction::Close);
                 }
-                Ok(None) => return (consumed, Flow::Continue),
+                Ok(None) => return (consumed, ConnectionAction::Continue),
                 Err(error) => {
-                    let closing = self.closing_of(at, error);
-                    self.refuse(at, closing, &data[consumed..]);
-                    return (data.len(), Flow::Close);
+                    let closing = self.close_reason_for(at, error);
+                    self.close_on_error(at, closing, &data[consumed..]);
+                    return (data.len(), ConnectionAction::Close);
                 }
             };
             let len = frame.len;
             self.delivery.metrics.inc(Metric::PacketsReceived);
             let result = match self.delivery.connections[at as usize].phase {
-                Phase::Connected => self.packet(at, frame),
-                Phase::AwaitConnect => {
-                    let result = self.first_packet(at, frame, &data[consumed..consumed + len]);
+                ConnectionPhase::Connected => self.handle_packet(at, frame),
+                ConnectionPhase::AwaitConnect => {
+                    let result =
+                        self.handle_first_packet(at, frame, &data[consumed..consumed + len]);
                     max = self.delivery.connections[at as usize].max_packet_in;
                     result
                 }
-                Phase::Authenticating | Phase::Closing => return (consumed, Flow::Wait),
+                ConnectionPhase::Authenticating | ConnectionPhase::Closing => {
+                    return (consumed, ConnectionAction::AwaitResume);
+                }
             };
             match result {
-                Ok(Flow::Continue) => consumed += len,
+                Ok(ConnectionAction::Continue) => consumed += len,
                 // A pause comes after the packet.
-                Ok(flow @ (Flow::Pause(_) | Flow::Wait | Flow::HandOver(_) | Flow::Close)) => {
+                Ok(
+                    flow @ (ConnectionAction::Pause(_)
+                    | ConnectionAction::AwaitResume
+                    | ConnectionAction::HandOver(_)
+                    | ConnectionAction::Close),
+                ) => {
                     return (consumed + len, flow);
                 }
                 Err(closing) => {
-                    self.refuse(at, closing, &data[consumed..]);
-                    return (data.len(), Flow::Close);
+                    self.close_on_error(at, closing, &data[consumed..]);
+                    return (data.len(), ConnectionAction::Close);
                 }
             }
         }
     }
 
-    fn is_no_connect(&self, at: u32, data: &[u8]) -> bool {
-        self.delivery.connections[at as usize].phase == Phase::AwaitConnect
+    fn is_not_connect(&self, at: u32, data: &[u8]) -> bool {
+        self.delivery.connections[at as usize].phase == ConnectionPhase::AwaitConnect
             && data
                 .first()
                 .is_some_and(|first| first >> 4 != PacketType::Connect as u8)
     }
 
     /// Ends a connection because of what its client sent.
-    fn refuse(&mut self, at: u32, closing: Closing, packet: &[u8]) {
-        if closing.why == "protocol_error" {
+    fn close_on_error(&mut self, at: u32, closing: CloseReason, packet: &[u8]) {
+        if closing.reason == "protocol_error" {
             self.metrics().inc(Metric::ProtocolErrors);
         }
-        if self.delivery.connections[at as usize].phase == Phase::AwaitConnect {
+        if self.delivery.connections[at as usize].phase == ConnectionPhase::AwaitConnect {
             self.refuse_connect(at, closing, packet);
         } else {
             self.close(at, closing);
@@ -401,11 +413,11 @@ impl Shard {
     }
 
     /// What follows each call that may have changed other connections.
-    fn after(&mut self, at: u32, bytes: usize, flow: Flow) -> Flow {
-        self.close_doomed();
+    fn finish_input(&mut self, at: u32, bytes: usize, flow: ConnectionAction) -> ConnectionAction {
+        self.close_pending_connections();
         self.count_partial(at);
-        if self.delivery.connections[at as usize].phase == Phase::Closing {
-            return Flow::Close;
+        if self.delivery.connections[at as usize].phase == ConnectionPhase::Closing {
+            return ConnectionAction::Close;
         }
         let now_ms = self.now_ms();
         let connection = &mut self.delivery.connections[at as usize];
@@ -413,119 +425,127 @@ impl Shard {
         if let Some(extra) = &mut connection.extra
             && let Some(rate) = &mut extra.rate
         {
-            wait_ms = rate.take(bytes, now_ms);
+            wait_ms = rate.charge_bytes(bytes, now_ms);
         }
         match flow {
-            Flow::Continue if wait_ms > 0 => self.pause(at, wait_ms),
-            Flow::Pause(ms) if wait_ms > ms => self.pause(at, wait_ms),
+            ConnectionAction::Continue if wait_ms > 0 => self.pause(at, wait_ms),
+            ConnectionAction::Pause(ms) if wait_ms > ms => self.pause(at, wait_ms),
             flow => flow,
         }
     }
 
     /// A publisher waits while the node is saturated, or while it is over its own rate; asked after each PUBLISH.
     #[inline]
-    pub(crate) fn flow_after_publish(&mut self, at: u32) -> Flow {
+    pub(crate) fn action_after_publish(&mut self, at: u32) -> ConnectionAction {
         let limit = self.limits.max_buffered_bytes_per_shard as usize;
         let crossing = self.limits.max_cross_shard_bytes as usize;
-        if self.congested
+        if self.is_congested
             || self.delivery.buffered_bytes > limit
-            || self.links.waiting_bytes > crossing
+            || self.shard_queues.waiting_bytes > crossing
         {
             return self.pause(at, 1);
         }
         let now_ms = self.delivery.now_ms;
-        if self.delivery.connections[at as usize].extra.is_some() && self.publisher_waits(at) {
+        if self.delivery.connections[at as usize].extra.is_some() && self.poll_publisher_wait(at) {
             return self.pause(at, 1);
         }
         let connection = &mut self.delivery.connections[at as usize];
         if let Some(extra) = &mut connection.extra
             && let Some(rate) = &mut extra.rate
         {
-            let wait_ms = rate.take(0, now_ms);
+            let wait_ms = rate.charge_bytes(0, now_ms);
             if wait_ms > 0 {
                 return self.pause(at, wait_ms);
             }
         }
-        Flow::Continue
+        ConnectionAction::Continue
     }
 
     /// Not read for a while; which the keep-alive does not hold against the client.
-    fn pause(&mut self, at: u32, wait_ms: u64) -> Flow {
+    fn pause(&mut self, at: u32, wait_ms: u64) -> ConnectionAction {
         let wait_ms = wait_ms.min(MAX_PAUSE_MS);
         self.delivery.metrics.inc(Metric::PausedPublishers);
         let connection = &mut self.delivery.connections[at as usize];
-        if connection.phase == Phase::Connected {
+        if connection.phase == ConnectionPhase::Connected {
             connection.last_seen_ms = self.delivery.now_ms + wait_ms;
         }
         if connection.partial_since_ms > 0 {
             connection.partial_since_ms += wait_ms;
         }
-        Flow::Pause(wait_ms)
+        ConnectionAction::Pause(wait_ms)
     }
 
     #[inline]
-    fn packet(&mut self, at: u32, frame: Frame<'_>) -> Result<Flow, Closing> {
+    fn handle_packet(
+        &mut self,
+        at: u32,
+        frame: Frame<'_>,
+    ) -> Result<ConnectionAction, CloseReason> {
         let version = self.delivery.connections[at as usize].version;
         frame.check_version(version)?;
         match frame.first_byte >> 4 {
             kind if kind == PacketType::Publish as u8 => {
-                return self.publish(at, frame.first_byte, frame.body);
+                return self.handle_publish(at, frame.first_byte, frame.body);
             }
             kind if kind == PacketType::PingReq as u8 && frame.body.is_empty() => {
-                self.ping(at);
-                return Ok(Flow::Continue);
+                self.handle_ping(at);
+                return Ok(ConnectionAction::Continue);
             }
             _ => {}
         }
         match Packet::decode(frame, version, Direction::FromClient)? {
-            Packet::PubAck(ack) => self.puback(at, &ack),
-            Packet::PubRec(ack) => self.pubrec(at, &ack),
-            Packet::PubRel(ack) => self.pubrel(at, &ack),
-            Packet::PubComp(ack) => self.pubcomp(at, &ack),
-            Packet::Subscribe(subscribe) => return self.subscribe(at, &subscribe),
-            Packet::Unsubscribe(unsubscribe) => self.unsubscribe(at, &unsubscribe)?,
-            Packet::PingReq => self.ping(at),
-            Packet::Disconnect(disconnect) => return self.disconnect(at, &disconnect),
-            Packet::Auth(auth) => self.reauthenticate(at, &auth)?,
+            Packet::PubAck(ack) => self.handle_puback(at, &ack),
+            Packet::PubRec(ack) => self.handle_pubrec(at, &ack),
+            Packet::PubRel(ack) => self.handle_pubrel(at, &ack),
+            Packet::PubComp(ack) => self.handle_pubcomp(at, &ack),
+            Packet::Subscribe(subscribe) => return self.handle_subscribe(at, &subscribe),
+            Packet::Unsubscribe(unsubscribe) => self.handle_unsubscribe(at, &unsubscribe)?,
+            Packet::PingReq => self.handle_ping(at),
+            Packet::Disconnect(disconnect) => return self.handle_disconnect(at, &disconnect),
+            Packet::Auth(auth) => self.handle_reauthentication(at, &auth)?,
             Packet::Connect(_) => {
                 // A second CONNECT is a protocol error [MQTT-3.1.0-2].
-                return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
-                    .with_detail("CONNECT was sent a second time"));
+                return Err(
+                    CloseReason::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
+                        .with_detail("CONNECT was sent a second time"),
+                );
             }
             _ => {
-                return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
-                    .with_detail("this packet is for servers to send"));
+                return Err(
+                    CloseReason::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
+                        .with_detail("this packet is for servers to send"),
+                );
             }
         }
-        Ok(Flow::Continue)
+        Ok(ConnectionAction::Continue)
     }
 
-    fn ping(&mut self, at: u32) {
+    fn handle_ping(&mut self, at: u32) {
         self.delivery
             .write(at, |out| Packet::PingResp.encode(Version::V311, out));
         if self.delivery.interest.contains(Interest::PING) {
-            let session = &self.delivery.sessions[self.session_of(at) as usize];
-            let client = super::deliver::client_of(session, &self.delivery.connections);
+            let session = &self.delivery.sessions[self.session_of_connection(at) as usize];
+            let client = super::delivery::hook_client(session, &self.delivery.connections);
             self.delivery.hooks.ping(&client);
         }
     }
 
-    /// The session of a connection in phase `Connected`.
+    /// The session of a connection in phase `ConnackInfo`.
     #[inline]
-    pub(crate) fn session_of(&self, at: u32) -> u32 {
+    pub(crate) fn session_of_connection(&self, at: u32) -> u32 {
         let session = self.delivery.connections[at as usize].session;
         debug_assert_ne!(session, NO_SESSION);
         session
     }
 
-    pub(crate) fn with_client<R>(
+    pub(crate) fn call_hook<R>(
         &mut self,
         session: u32,
         call: impl FnOnce(&mut dyn Hooks, &Client<'_>) -> R,
     ) -> R {
         let delivery = &mut self.delivery;
         let session = &delivery.sessions[session as usize];
-        let client = super::deliver::client_of(session, &delivery.connections);
+        let client = super::delivery::hook_client(session, &delivery.connections);
         call(&mut *delivery.hooks, &client)
     }
 
@@ -536,9 +556,9 @@ impl Shard {
         self.metrics().set(Metric::PartialPacketBytes, partial);
         self.delivery.pool.trim();
         let mut due = std::mem::take(&mut self.due);
-        self.wheel.advance(now_ms, &mut due);
+        self.timer_wheel.advance(now_ms, &mut due);
         for (at, serial) in due.drain(..) {
-            self.check_silence(at, serial);
+            self.check_deadlines(at, serial);
         }
         self.due = due;
         while let Some(timer) = self.timers.pop_due(now_ms) {
@@ -547,49 +567,49 @@ impl Shard {
                     self.delivery.sessions[session as usize].expiry_timer = None;
                     self.end_session(session);
                 }
-                Timer::Will(session) => {
+                Timer::WillDelay(session) => {
                     self.delivery.sessions[session as usize].will_timer = None;
                     self.publish_will(session);
                 }
-                Timer::Grant(at, serial) => self.grant_ends(at, serial),
-                Timer::Delayed {
+                Timer::GrantExpiry(at, serial) => self.close_on_grant_expiry(at, serial),
+                Timer::DelayedMessage {
                     message,
                     bytes,
                     number,
                 } => {
-                    self.node.directory.give_delayed_back(bytes);
+                    self.node.directory.release_delayed(bytes);
                     self.delivery.metrics.sub(Metric::DelayedMessages, 1);
-                    self.publish_delayed(&message, number);
+                    self.publish_due_delayed(&message, number);
                 }
             }
         }
-        self.close_doomed();
+        self.close_pending_connections();
     }
 
     /// Looks at a silent connection again at a time; earlier if that is further away than the wheel turns.
-    pub(crate) fn look_at(&mut self, at: u32, when_ms: u64) {
-        let when_ms = when_ms.min(self.now_ms() + Wheel::REACH_MS);
+    pub(crate) fn schedule_check(&mut self, at: u32, when_ms: u64) {
+        let when_ms = when_ms.min(self.now_ms() + TimerWheel::MAX_AHEAD_MS);
         let connection = &mut self.delivery.connections[at as usize];
-        connection.look_at_ms = when_ms;
-        self.wheel.schedule(at, connection.serial, when_ms);
+        connection.next_check_ms = when_ms;
+        self.timer_wheel.schedule(at, connection.serial, when_ms);
     }
 
-    fn check_silence(&mut self, at: u32, serial: u32) {
+    fn check_deadlines(&mut self, at: u32, serial: u32) {
         let now_ms = self.now_ms();
         let Some(connection) = self.delivery.connections.get(at as usize) else {
             return;
         };
         // An entry may be of an earlier connection in this slot, or of an earlier plan for this one.
-        if connection.serial != serial || now_ms < connection.look_at_ms {
+        if connection.serial != serial || now_ms < connection.next_check_ms {
             return;
         }
         let deadline = match connection.phase {
-            Phase::Closing => return,
-            Phase::AwaitConnect | Phase::Authenticating => {
+            ConnectionPhase::Closing => return,
+            ConnectionPhase::AwaitConnect | ConnectionPhase::Authenticating => {
                 let listener = &self.node.listeners[usize::from(connection.listener)].config;
                 Some(connection.last_seen_ms + u64::from(listener.connect_timeout_s) * 1000)
             }
-            Phase::Connected => {
+            ConnectionPhase::Connected => {
                 let of_packet = self.partial_deadline_ms(at);
                 if of_packet.is_some_and(|deadline| deadline <= now_ms) {
                     self.metrics().inc(Metric::PacketTimeouts);
@@ -597,7 +617,7 @@ impl Shard {
                         "a packet did not become whole within {} s (limits.packet_timeout_s)",
                         self.limits.packet_timeout_s
                     );
-                    let why = Closing::new(ReasonCode::UNSPECIFIED_ERROR, "packet_timeout");
+                    let why = CloseReason::new(ReasonCode::UNSPECIFIED_ERROR, "packet_timeout");
                     return self.close(at, why.with_detail(detail));
                 }
                 let of_silence = self.delivery.connections[at as usize].keep_alive_deadline_ms();
@@ -605,15 +625,17 @@ impl Shard {
             }
         };
         match deadline {
-            Some(deadline) if deadline > now_ms => self.look_at(at, deadline),
-            Some(_) if self.delivery.connections[at as usize].phase == Phase::Connected => {
+            Some(deadline) if deadline > now_ms => self.schedule_check(at, deadline),
+            Some(_)
+                if self.delivery.connections[at as usize].phase == ConnectionPhase::Connected =>
+            {
                 self.metrics().inc(Metric::KeepAliveTimeouts);
-                let why = Closing::new(ReasonCode::KEEP_ALIVE_TIMEOUT, "keep_alive_timeout");
+                let why = CloseReason::new(ReasonCode::KEEP_ALIVE_TIMEOUT, "keep_alive_timeout");
                 self.close(at, why);
             }
             Some(_) => {
                 self.metrics().inc(Metric::ConnectionsRefusedTimeout);
-                self.close(at, Closing::silent("connect_timeout"));
+                self.close(at, CloseReason::without_code("connect_timeout"));
             }
             None => {}
         }

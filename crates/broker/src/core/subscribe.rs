@@ -4,23 +4,23 @@
 //! have confirmed is one number each, since words between two shards keep their order.
 
 use mqtt::{
-    FilterKind, Packet, Properties, PropertiesBuf, Property, ReasonCode, SubAck, Subscribe,
-    SubscribeFilter, UnsubAck, Unsubscribe,
+    Packet, Properties, PropertiesBuf, Property, ReasonCode, SubAck, Subscribe, SubscribeFilter,
+    SubscriptionFilter, UnsubAck, Unsubscribe,
 };
 use std::rc::Rc;
 
-use super::connection::{Closing, PendingRetained, Phase};
-use super::cross::Said;
-use super::session::Narrowing;
-use super::shard::{Flow, Shard};
-use super::shared::RemoteMembers;
-use super::sublist::{FilterId, GroupId, NO_GROUP, Subscriber};
-use super::tree::{EXCLUSIVE_GROUP, QUEUE_GROUP, filed_under};
-use crate::hooks::{Action, Authorization, Interest, PacketFacts};
+use super::connection::{CloseReason, ConnectionPhase, PendingRetained};
+use super::session::QueueFilter;
+use super::shard::{ConnectionAction, Shard};
+use super::shard_messages::ShardMessage;
+use super::shared_subscription::RemoteMembers;
+use super::subscriber_list::{FilterId, GroupId, NO_GROUP, Subscriber};
+use super::subscription_tree::{EXCLUSIVE_GROUP, QUEUE_GROUP, filter_and_group};
+use crate::hooks::{Authorization, ClientAction, Interest, PacketFacts};
 use crate::metrics::Metric;
 
 /// A SUBACK that waits for the other shards.
-pub(crate) struct AwaitedSubAck {
+pub(crate) struct PendingSubAck {
     sequence: u64,
     connection: u32,
     serial: u32,
@@ -31,14 +31,14 @@ pub(crate) struct AwaitedSubAck {
     is_durable: bool,
 }
 
-impl AwaitedSubAck {
-    pub(super) fn is_of(&self, connection: u32) -> bool {
+impl PendingSubAck {
+    pub(super) fn is_for_connection(&self, connection: u32) -> bool {
         self.connection == connection
     }
 }
 
 /// What came of one filter of a SUBSCRIBE.
-pub(super) struct Outcome {
+pub(super) struct SubscribeOutcome {
     code: ReasonCode,
     detail: Option<String>,
     sequence: u64,
@@ -53,8 +53,8 @@ fn subscription_bytes(text: &str, group: Option<&str>) -> u64 {
     SUBSCRIPTION_OVERHEAD_BYTES + (text.len() + group.map_or(0, str::len)) as u64
 }
 
-impl Outcome {
-    fn refused(code: ReasonCode, detail: impl Into<String>) -> Self {
+impl SubscribeOutcome {
+    fn rejected(code: ReasonCode, detail: impl Into<String>) -> Self {
         Self {
             code,
             detail: Some(detail.into()),
@@ -65,12 +65,12 @@ impl Outcome {
 }
 
 impl Shard {
-    pub(crate) fn subscribe(
+    pub(crate) fn handle_subscribe(
         &mut self,
         at: u32,
         subscribe: &Subscribe<'_>,
-    ) -> Result<Flow, Closing> {
-        let session = self.session_of(at);
+    ) -> Result<ConnectionAction, CloseReason> {
+        let session = self.session_of_connection(at);
         let identifier = subscribe
             .properties
             .subscription_identifiers()
@@ -93,22 +93,22 @@ impl Shard {
         }
         let packet = self.suback(at, subscribe.packet_id, &codes, detail.as_deref());
         let connection = &mut self.delivery.connections[at as usize];
-        let awaited = AwaitedSubAck {
+        let awaited = PendingSubAck {
             sequence,
             connection: at,
             serial: connection.serial,
             packet,
             retained,
-            is_durable: self.delivery.sessions[session as usize].number != 0,
+            is_durable: self.delivery.sessions[session as usize].store_number != 0,
         };
-        if self.links.is_applied(sequence) {
-            self.answer(awaited);
-            return Ok(Flow::Continue);
+        if self.shard_queues.is_applied_by_all(sequence) {
+            self.send_pending_suback(awaited);
+            return Ok(ConnectionAction::Continue);
         }
         // What the client sends meanwhile waits, so that its own messages come to it behind the SUBACK.
-        connection.held = true;
-        self.awaited.push_back(awaited);
-        Ok(Flow::Wait)
+        connection.is_held = true;
+        self.pending_subacks.push_back(awaited);
+        Ok(ConnectionAction::AwaitResume)
     }
 
     fn suback(&self, at: u32, packet_id: u16, codes: &[u8], detail: Option<&str>) -> Vec<u8> {
@@ -125,7 +125,7 @@ impl Shard {
         };
         if let Some(detail) = detail
             && connection.version == mqtt::Version::V5
-            && connection.problem_information
+            && connection.wants_problem_information
             && self.limits().reason_strings
         {
             let mut properties = PropertiesBuf::new();
@@ -155,28 +155,31 @@ impl Shard {
         filter: &SubscribeFilter<'_>,
         identifier: u32,
         packet: PacketFacts<'_>,
-    ) -> Result<Outcome, Closing> {
+    ) -> Result<SubscribeOutcome, CloseReason> {
         let limits = self.limits.clone();
         let kind = match mqtt::parse_filter(filter.filter, &self.topic_limits()) {
             Ok(kind) => kind,
             Err(error) => {
-                return Ok(Outcome::refused(
+                return Ok(SubscribeOutcome::rejected(
                     ReasonCode::TOPIC_FILTER_INVALID,
                     error.to_string(),
                 ));
             }
         };
-        let (text, group) = filed_under(&kind);
+        let (text, group) = filter_and_group(&kind);
         if mqtt::has_wildcards(text) && !limits.wildcard_available {
-            return self.not_available(
+            return self.reject_unavailable(
                 session_at,
                 ReasonCode::WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED,
                 "wildcards are off here",
             );
         }
-        let is_shared = matches!(kind, FilterKind::Shared { .. } | FilterKind::Queue { .. });
+        let is_shared = matches!(
+            kind,
+            SubscriptionFilter::Shared { .. } | SubscriptionFilter::Queue { .. }
+        );
         if is_shared && !limits.shared_available {
-            return self.not_available(
+            return self.reject_unavailable(
                 session_at,
                 ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
                 "shared subscriptions are off here",
@@ -184,23 +187,28 @@ impl Shard {
         }
         if is_shared && filter.options.no_local {
             // [MQTT-3.8.3-4]
-            return Err(Closing::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
-                .with_detail("SUBSCRIBE: no local on a shared subscription"));
+            return Err(
+                CloseReason::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
+                    .with_detail("SUBSCRIBE: no local on a shared subscription"),
+            );
         }
-        let action = Action::Subscribe {
+        let action = ClientAction::Subscribe {
             filter: filter.filter,
             options: filter.options,
         };
-        match self.is_allowed(session_at, &action) {
+        match self.authorize(session_at, &action) {
             Authorization::Allow => {}
             Authorization::Deny => {
-                return Ok(Outcome::refused(
+                return Ok(SubscribeOutcome::rejected(
                     ReasonCode::NOT_AUTHORIZED,
                     "not authorized",
                 ));
             }
             Authorization::Disconnect => {
-                return Err(Closing::new(ReasonCode::NOT_AUTHORIZED, "not_authorized"));
+                return Err(CloseReason::new(
+                    ReasonCode::NOT_AUTHORIZED,
+                    "not_authorized",
+                ));
             }
         }
         let session = &self.delivery.sessions[session_at as usize];
@@ -208,7 +216,7 @@ impl Shard {
             && !self.has_subscription(session_at, text, group)
         {
             self.metrics().inc(Metric::SubscriptionsOverQuota);
-            return Ok(Outcome::refused(
+            return Ok(SubscribeOutcome::rejected(
                 ReasonCode::QUOTA_EXCEEDED,
                 format!(
                     "a session may hold {} subscriptions",
@@ -236,35 +244,37 @@ impl Shard {
             && !self.has_subscription(session_at, text, group)
         {
             self.metrics().inc(Metric::SubscriptionsOverQuota);
-            return Ok(Outcome::refused(
+            return Ok(SubscribeOutcome::rejected(
                 ReasonCode::QUOTA_EXCEEDED,
                 format!("subscriptions of {whose} may take {max} bytes ({setting})"),
             ));
         }
-        if self.delivery.sessions[session_at as usize].number != 0 && self.delivery.refuses() {
-            return Ok(Outcome::refused(
+        if self.delivery.sessions[session_at as usize].store_number != 0
+            && self.delivery.refuses_new_messages()
+        {
+            return Ok(SubscribeOutcome::rejected(
                 ReasonCode::QUOTA_EXCEEDED,
                 "the store takes nothing now",
             ));
         }
         let session = &self.delivery.sessions[session_at as usize];
-        if let FilterKind::Exclusive { topic } = kind {
+        if let SubscriptionFilter::Exclusive { topic } = kind {
             if !limits.exclusive_available {
-                return Ok(Outcome::refused(
+                return Ok(SubscribeOutcome::rejected(
                     ReasonCode::TOPIC_FILTER_INVALID,
                     "$exclusive is off here",
                 ));
             }
             let client_id = session.client_id.clone();
             if !self.node.directory.claim_exclusive(topic, &client_id) {
-                return Ok(Outcome::refused(
+                return Ok(SubscribeOutcome::rejected(
                     ReasonCode::QUOTA_EXCEEDED,
                     "another client has this topic to itself",
                 ));
             }
         }
         let mut options = filter.options;
-        if self.delivery.sessions[session_at as usize].bridge && group.is_none() {
+        if self.delivery.sessions[session_at as usize].is_bridge && group.is_none() {
             options.no_local = true;
             options.retain_as_published = true;
         }
@@ -276,10 +286,10 @@ impl Shard {
             identifier,
             options,
         };
-        let outcome = self.file(text, group, subscriber);
-        self.record_subscription(subscriber, filter.filter);
+        let outcome = self.insert_subscription(text, group, subscriber);
+        self.persist_subscription(subscriber, filter.filter);
         if self.delivery.interest.contains(Interest::SUBSCRIBE) {
-            self.with_client(session_at, |hooks, client| {
+            self.call_hook(session_at, |hooks, client| {
                 hooks.subscribed(client, filter.filter, options, packet);
             });
         }
@@ -288,15 +298,15 @@ impl Shard {
 
     /// Something CONNACK has said is not to be had: a protocol error in version 5 (sections 3.2.2.3.11 and
     /// 3.2.2.3.13), a failure of this one filter before.
-    fn not_available(
+    fn reject_unavailable(
         &self,
         session: u32,
         code: ReasonCode,
         detail: &'static str,
-    ) -> Result<Outcome, Closing> {
+    ) -> Result<SubscribeOutcome, CloseReason> {
         match self.delivery.sessions[session as usize].version {
-            mqtt::Version::V5 => Err(Closing::new(code, "protocol_error").with_detail(detail)),
-            _ => Ok(Outcome::refused(code, detail)),
+            mqtt::Version::V5 => Err(CloseReason::new(code, "protocol_error").with_detail(detail)),
+            _ => Ok(SubscribeOutcome::rejected(code, detail)),
         }
     }
 
@@ -316,21 +326,25 @@ impl Shard {
     }
 
     /// Puts a subscription into the tree and, if it is the first of its kind here, tells the other shards.
-    pub(super) fn file(
+    pub(super) fn insert_subscription(
         &mut self,
         text: &str,
         group: Option<&str>,
         subscriber: Subscriber,
-    ) -> Outcome {
+    ) -> SubscribeOutcome {
         let filter = self.tree.find_or_insert(text);
         let (group_id, is_new, sequence) = match group {
             None => {
                 let first = self.tree.filter(filter).subscribers.is_empty();
                 let is_new = self.tree.subscribe(filter, subscriber);
                 if first {
-                    self.announce_interest(filter, true);
+                    self.announce_filter(filter, true);
                 }
-                (NO_GROUP, is_new, self.tree.filter(filter).announced)
+                (
+                    NO_GROUP,
+                    is_new,
+                    self.tree.filter(filter).announced_sequence,
+                )
             }
             Some(name) => {
                 let group = self.tree.find_or_insert_group(filter, name);
@@ -338,7 +352,7 @@ impl Shard {
                 if is_new {
                     self.announce_members(group);
                 }
-                (group, is_new, self.tree.group(group).announced)
+                (group, is_new, self.tree.group(group).announced_sequence)
             }
         };
         let session = &mut self.delivery.sessions[subscriber.session as usize];
@@ -356,7 +370,7 @@ impl Shard {
                 1 => is_new,
                 _ => false,
             };
-        Outcome {
+        SubscribeOutcome {
             code: ReasonCode(subscriber.options.qos as u8),
             detail: None,
             sequence,
@@ -364,17 +378,19 @@ impl Shard {
         }
     }
 
-    fn announce_interest(&mut self, filter: FilterId, wanted: bool) {
+    fn announce_filter(&mut self, filter: FilterId, wanted: bool) {
         if self.shards == 1 {
             return;
         }
         let text = self.tree.filter(filter).text.clone();
-        let sequence = self.links.announce(|sequence| Said::Interest {
-            filter: (&*text).into(),
-            wanted,
-            sequence,
-        });
-        self.tree.filter_mut(filter).announced = sequence;
+        let sequence = self
+            .shard_queues
+            .broadcast(|sequence| ShardMessage::FilterInterest {
+                filter: (&*text).into(),
+                wanted,
+                sequence,
+            });
+        self.tree.filter_mut(filter).announced_sequence = sequence;
     }
 
     fn announce_members(&mut self, group_id: GroupId) {
@@ -385,30 +401,32 @@ impl Shard {
         let (online, total) = (group.local_online() as u32, group.local_len() as u32);
         let text = self.tree.filter(group.filter).text.clone();
         let name = group.name.clone();
-        let sequence = self.links.announce(|sequence| Said::Members {
-            filter: (&*text).into(),
-            group: (&*name).into(),
-            online,
-            total,
-            sequence,
-        });
-        self.tree.group_mut(group_id).announced = sequence;
+        let sequence = self
+            .shard_queues
+            .broadcast(|sequence| ShardMessage::GroupMembers {
+                filter: (&*text).into(),
+                group: (&*name).into(),
+                online,
+                total,
+                sequence,
+            });
+        self.tree.group_mut(group_id).announced_sequence = sequence;
     }
 
     /// Sends a SUBACK, and behind it the retained messages its subscriptions ask for.
-    fn answer(&mut self, awaited: AwaitedSubAck) {
+    fn send_pending_suback(&mut self, awaited: PendingSubAck) {
         let at = awaited.connection;
         let Some(connection) = self.delivery.connections.get(at as usize) else {
             return;
         };
-        if connection.serial != awaited.serial || connection.phase != Phase::Connected {
+        if connection.serial != awaited.serial || connection.phase != ConnectionPhase::Connected {
             return;
         }
-        if std::mem::take(&mut self.delivery.connections[at as usize].held) {
+        if std::mem::take(&mut self.delivery.connections[at as usize].is_held) {
             self.to_wake.push(at);
         }
         if awaited.is_durable {
-            self.delivery.hold_for_all(at);
+            self.delivery.hold_for_incomplete_turns(at);
         }
         self.delivery
             .write(at, |out| out.extend_from_slice(&awaited.packet));
@@ -434,21 +452,21 @@ impl Shard {
     }
 
     /// Another shard has confirmed what it was told.
-    pub(crate) fn applied(&mut self, shard: u16, sequence: u64) {
-        self.links.applied_by(shard, sequence);
-        while let Some(first) = self.awaited.front()
-            && self.links.is_applied(first.sequence)
+    pub(crate) fn handle_applied(&mut self, shard: u16, sequence: u64) {
+        self.shard_queues.record_applied(shard, sequence);
+        while let Some(first) = self.pending_subacks.front()
+            && self.shard_queues.is_applied_by_all(first.sequence)
         {
-            if let Some(awaited) = self.awaited.pop_front() {
-                self.answer(awaited);
+            if let Some(awaited) = self.pending_subacks.pop_front() {
+                self.send_pending_suback(awaited);
             }
         }
-        self.give_answers();
+        self.send_ready_responses();
     }
 
     /// Subscribes a session without a SUBSCRIBE of its client: what it is granted and which announcement says it to the
     /// other shards, or why not. Retained messages go to a client that is there.
-    pub(super) fn subscribe_apart(
+    pub(super) fn subscribe_without_packet(
         &mut self,
         session: u32,
         filter: &SubscribeFilter<'_>,
@@ -457,7 +475,7 @@ impl Shard {
             Ok(outcome) => outcome,
             Err(closing) => {
                 let code = closing.code.unwrap_or(ReasonCode::UNSPECIFIED_ERROR);
-                let detail = closing.detail.as_deref().unwrap_or(closing.why);
+                let detail = closing.detail.as_deref().unwrap_or(closing.reason);
                 return Err((code, detail.to_owned()));
             }
         };
@@ -472,12 +490,12 @@ impl Shard {
         Ok((outcome.code, outcome.sequence))
     }
 
-    pub(crate) fn unsubscribe(
+    pub(crate) fn handle_unsubscribe(
         &mut self,
         at: u32,
         unsubscribe: &Unsubscribe<'_>,
-    ) -> Result<(), Closing> {
-        let session = self.session_of(at);
+    ) -> Result<(), CloseReason> {
+        let session = self.session_of_connection(at);
         let packet = PacketFacts {
             packet_id: unsubscribe.packet_id,
             properties: unsubscribe.properties,
@@ -493,7 +511,7 @@ impl Shard {
             codes: &codes,
         };
         let version = self.delivery.connections[at as usize].version;
-        self.delivery.hold(at);
+        self.delivery.hold_outbox(at);
         self.delivery
             .write(at, |out| Packet::UnsubAck(unsuback).encode(version, out));
         Ok(())
@@ -508,7 +526,7 @@ impl Shard {
         let Ok(kind) = mqtt::parse_filter(as_written, &self.topic_limits()) else {
             return ReasonCode::TOPIC_FILTER_INVALID;
         };
-        let (text, group) = filed_under(&kind);
+        let (text, group) = filter_and_group(&kind);
         let Some(filter) = self.tree.find(text) else {
             return ReasonCode::NO_SUBSCRIPTION_EXISTED;
         };
@@ -525,9 +543,9 @@ impl Shard {
         };
         subscriptions.remove(place);
         let options = self.options_of(session, filter, group).unwrap_or_default();
-        self.unfile(session, filter, group);
+        self.remove_subscription(session, filter, group);
         if self.delivery.interest.contains(Interest::UNSUBSCRIBE) {
-            self.with_client(session, |hooks, client| {
+            self.call_hook(session, |hooks, client| {
                 hooks.unsubscribed(client, as_written, options, packet);
             });
         }
@@ -535,7 +553,7 @@ impl Shard {
     }
 
     /// Takes a subscription out of the tree; the session's own list is the caller's business.
-    pub(crate) fn unfile(&mut self, session: u32, filter: FilterId, group: GroupId) {
+    pub(crate) fn remove_subscription(&mut self, session: u32, filter: FilterId, group: GroupId) {
         let name = (group != NO_GROUP).then(|| &*self.tree.group(group).name);
         let bytes = subscription_bytes(&self.tree.filter(filter).text, name);
         if let Some(session) = self.delivery.sessions.get_mut(session as usize) {
@@ -543,11 +561,11 @@ impl Shard {
         }
         self.metrics().sub(Metric::Subscriptions, 1);
         self.metrics().sub(Metric::SubscriptionBytes, bytes);
-        self.forget_subscription(session, filter, group);
+        self.delete_stored_subscription(session, filter, group);
         if group == NO_GROUP {
             self.tree.unsubscribe(filter, session);
             if self.tree.filter(filter).subscribers.is_empty() {
-                self.announce_interest(filter, false);
+                self.announce_filter(filter, false);
                 self.tree.remove_if_unused(filter);
             }
         } else {
@@ -558,7 +576,7 @@ impl Shard {
                 let client_id = &self.delivery.sessions[session as usize].client_id;
                 self.node.directory.release_exclusive(&topic, client_id);
             }
-            self.hand_queue_on(session, group);
+            self.redistribute_group_queue(session, group);
             self.announce_members(group);
             self.tree.remove_group_if_unused(group);
         }
@@ -567,7 +585,7 @@ impl Shard {
     /// A client has come back: subscriptions it may not have any more end, and of what was queued for them nothing
     /// reaches it.
     pub(crate) fn recheck_subscriptions(&mut self, session_at: u32) {
-        if !self.is_restricted(session_at) {
+        if !self.needs_authorization(session_at) {
             return;
         }
         let mut denied = Vec::new();
@@ -576,15 +594,15 @@ impl Shard {
             .subscriptions
             .clone()
         {
-            let written = self.written_filter(filter, group);
+            let written = self.filter_as_written(filter, group);
             let Some(options) = self.options_of(session_at, filter, group) else {
                 continue;
             };
-            let action = Action::Subscribe {
+            let action = ClientAction::Subscribe {
                 filter: &written,
                 options,
             };
-            match self.is_allowed(session_at, &action) {
+            match self.authorize(session_at, &action) {
                 Authorization::Allow => allowed.push(self.tree.filter(filter).text.clone()),
                 Authorization::Deny | Authorization::Disconnect => denied.push(written),
             }
@@ -600,7 +618,7 @@ impl Shard {
         );
         let up_to_seq = session.last_seq;
         if let Some(outbound) = &mut session.outbound {
-            outbound.narrow(Narrowing {
+            outbound.set_queue_filter(QueueFilter {
                 filters: allowed,
                 up_to_seq,
                 up_to_ms: self.delivery.now_ms,
@@ -624,18 +642,18 @@ impl Shard {
         subscriber.map(|subscriber| subscriber.options)
     }
 
-    fn hand_queue_on(&mut self, session: u32, group: GroupId) {
+    fn redistribute_group_queue(&mut self, session: u32, group: GroupId) {
         let has_others = !self.tree.group(group).is_empty();
         let outbound = &mut self.delivery.sessions[session as usize].outbound;
         let Some(outbound) = outbound else { return };
         let before = outbound.size();
         let taken = outbound.leave_group(group, has_others);
         let after = outbound.size();
-        self.delivery.count_queue(before, after);
+        self.delivery.update_queue_counters(before, after);
         for parcel in &taken {
-            self.delivery.forget_stored(session, parcel.seq);
+            self.delivery.mark_stored_done(session, parcel.seq);
         }
-        self.hand_on(taken);
+        self.redistribute(taken);
     }
 
     /// A session came or went: its groups prefer members that are there.
@@ -652,15 +670,15 @@ impl Shard {
     }
 
     /// Takes in what another shard said.
-    pub(crate) fn hear(&mut self, from: u16, said: Vec<Said>) {
+    pub(crate) fn handle_shard_messages(&mut self, from: u16, said: Vec<ShardMessage>) {
         let mut to_confirm = 0;
         for said in said {
             match said {
-                Said::Messages(batch) => {
+                ShardMessage::Messages(batch) => {
                     self.deliver_batch(from, &batch);
-                    self.links.give(batch.into_spare());
+                    self.shard_queues.recycle_buffer(batch.into_buffer());
                 }
-                Said::Interest {
+                ShardMessage::FilterInterest {
                     filter,
                     wanted,
                     sequence,
@@ -674,7 +692,7 @@ impl Shard {
                         self.tree.remove_if_unused(filter);
                     }
                 }
-                Said::Members {
+                ShardMessage::GroupMembers {
                     filter,
                     group,
                     online,
@@ -692,24 +710,24 @@ impl Shard {
                     self.tree.group_mut(group).set_remote(members);
                     self.tree.remove_group_if_unused(group);
                 }
-                Said::Applied { sequence } => self.applied(from, sequence),
-                Said::Turn { turn } => {
+                ShardMessage::SequenceApplied { sequence } => self.handle_applied(from, sequence),
+                ShardMessage::TurnMarker { turn } => {
                     if let Some(journal) = &mut self.delivery.journal {
-                        journal.heard(from, turn);
+                        journal.record_turn_marker(from, turn);
                     }
                 }
-                Said::Logged { turn } => {
+                ShardMessage::TurnLogged { turn } => {
                     if let Some(journal) = &mut self.delivery.journal {
-                        journal.confirmed(from, turn);
+                        journal.mark_confirmed(from, turn);
                     }
-                    self.let_go();
+                    self.release_complete_turns();
                 }
             }
         }
         if to_confirm > 0 {
-            self.links.say(
+            self.shard_queues.send(
                 from,
-                Said::Applied {
+                ShardMessage::SequenceApplied {
                     sequence: to_confirm,
                 },
             );
@@ -717,7 +735,7 @@ impl Shard {
     }
 
     /// A subscription as its client wrote it.
-    pub(crate) fn written_filter(&self, filter: FilterId, group: GroupId) -> String {
+    pub(crate) fn filter_as_written(&self, filter: FilterId, group: GroupId) -> String {
         let text = &self.tree.filter(filter).text;
         if group == NO_GROUP {
             return text.to_string();

@@ -8,38 +8,41 @@ use super::message::Message;
 use super::session::TimerKey;
 
 pub(crate) const TICK_MS: u64 = 250;
-const SLOTS: usize = 1024;
+const WHEEL_SLOTS: usize = 1024;
 
 /// Each connection stands in at most one slot; an entry that fires early is put back further on by its owner.
-pub(crate) struct Wheel {
+pub(crate) struct TimerWheel {
     slots: Vec<Vec<(u32, u32)>>,
     /// Ticks since the epoch that are done.
-    at_tick: u64,
+    ticks_done: u64,
 }
 
-impl Wheel {
+impl TimerWheel {
     /// How far ahead an entry may lie.
-    pub(crate) const REACH_MS: u64 = TICK_MS * (SLOTS as u64 - 2);
+    pub(crate) const MAX_AHEAD_MS: u64 = TICK_MS * (WHEEL_SLOTS as u64 - 2);
 
     pub(crate) fn new(now_ms: u64) -> Self {
         Self {
-            slots: (0..SLOTS).map(|_| Vec::new()).collect(),
-            at_tick: now_ms / TICK_MS,
+            slots: (0..WHEEL_SLOTS).map(|_| Vec::new()).collect(),
+            ticks_done: now_ms / TICK_MS,
         }
     }
 
-    /// `at_ms` may lie at most `REACH_MS` ahead.
+    /// `at_ms` may lie at most `MAX_AHEAD_MS` ahead.
     pub(crate) fn schedule(&mut self, connection: u32, serial: u32, at_ms: u64) {
-        let tick = (at_ms / TICK_MS + 1).clamp(self.at_tick + 1, self.at_tick + SLOTS as u64 - 1);
-        self.slots[tick as usize % SLOTS].push((connection, serial));
+        let tick = (at_ms / TICK_MS + 1).clamp(
+            self.ticks_done + 1,
+            self.ticks_done + WHEEL_SLOTS as u64 - 1,
+        );
+        self.slots[tick as usize % WHEEL_SLOTS].push((connection, serial));
     }
 
     /// Moves the entries due until `now_ms` into `due`.
     pub(crate) fn advance(&mut self, now_ms: u64, due: &mut Vec<(u32, u32)>) {
         let target = now_ms / TICK_MS;
-        while self.at_tick < target {
-            self.at_tick += 1;
-            let slot = &mut self.slots[self.at_tick as usize % SLOTS];
+        while self.ticks_done < target {
+            self.ticks_done += 1;
+            let slot = &mut self.slots[self.ticks_done as usize % WHEEL_SLOTS];
             due.append(slot);
             slot.shrink_to(64);
         }
@@ -50,11 +53,11 @@ pub(crate) enum Timer {
     /// The session has been away for as long as it may.
     SessionExpiry(u32),
     /// The will of a session that is away is due.
-    Will(u32),
+    WillDelay(u32),
     /// What let a client in ends, for the connection and its serial number.
-    Grant(u32, u32),
+    GrantExpiry(u32, u32),
     /// A message published to `$delayed/...`, and the bytes it was counted with.
-    Delayed {
+    DelayedMessage {
         message: Box<Message>,
         bytes: u64,
         /// Of its place in the store; 0: it has none.
@@ -63,12 +66,12 @@ pub(crate) enum Timer {
 }
 
 #[derive(Default)]
-pub(crate) struct Table {
+pub(crate) struct TimerTable {
     timers: BTreeMap<TimerKey, Timer>,
     sequence: u64,
 }
 
-impl Table {
+impl TimerTable {
     pub(crate) fn add(&mut self, at_ms: u64, timer: Timer) -> TimerKey {
         self.sequence += 1;
         let key = (at_ms, self.sequence);

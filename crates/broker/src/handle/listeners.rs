@@ -6,43 +6,43 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use tokio::sync::oneshot;
 
-use super::{ANSWER_WITHIN, Handle};
+use super::{BrokerHandle, SHARD_RESPONSE_TIMEOUT};
 use crate::config::BindAddress;
-use crate::control::ListenerRefusal;
+use crate::control::ListenerError;
 use crate::info::ListenerInfo;
-use crate::net::inbox::Parcel;
-use crate::net::listener::{self, OpenListener};
+use crate::net::inbox::InboxItem;
+use crate::net::listener::{self, ListenerSocket};
 
-impl Handle {
+impl BrokerHandle {
     /// Every listener of the configuration, whether it takes connections or not.
     pub fn listeners(&self) -> Vec<ListenerInfo> {
         let mut listeners = self.shared.listeners.clone();
         for (info, state) in listeners.iter_mut().zip(&self.shared.node.listeners) {
             info.connections = state.connections.load(Relaxed);
-            info.running = state.running.load(Relaxed);
+            info.running = state.is_running.load(Relaxed);
         }
         listeners
     }
 
-    fn listener_index(&self, name: &str) -> Result<usize, ListenerRefusal> {
+    fn listener_index(&self, name: &str) -> Result<usize, ListenerError> {
         let mut infos = self.shared.listeners.iter();
         let found = infos.position(|info| info.name == name);
-        found.ok_or_else(|| ListenerRefusal::Unknown(name.to_owned()))
+        found.ok_or_else(|| ListenerError::UnknownListener(name.to_owned()))
     }
 
     /// Lets a listener that was stopped listen again, where it did before.
-    pub async fn start_listener(&self, name: &str) -> Result<(), ListenerRefusal> {
+    pub async fn start_listener(&self, name: &str) -> Result<(), ListenerError> {
         let index = self.listener_index(name)?;
-        let _changing = self.shared.changing_listeners.lock().await;
+        let _changing = self.shared.listener_change.lock().await;
         if !self.is_ready() {
             let why = "the node is starting or stopping";
-            return Err(ListenerRefusal::Failed(why.to_owned()));
+            return Err(ListenerError::Failed(why.to_owned()));
         }
         let state = &self.shared.node.listeners[index];
-        if state.running.load(Relaxed) {
-            return Err(ListenerRefusal::Already("running"));
+        if state.is_running.load(Relaxed) {
+            return Err(ListenerError::AlreadyInState("running"));
         }
-        let entrance = &self.shared.entrances[index];
+        let entrance = &self.shared.listener_contexts[index];
         let info = &self.shared.listeners[index];
         let mut config = entrance.config.clone();
         if let (BindAddress::Tcp(address), Ok(used)) =
@@ -52,29 +52,32 @@ impl Handle {
             *address = used;
         }
         let failed =
-            |error| ListenerRefusal::Failed(format!("cannot listen on {}: {error}", info.address));
-        let sockets = listener::open(&config, self.shards()).map_err(failed)?;
+            |error| ListenerError::Failed(format!("cannot listen on {}: {error}", info.address));
+        let sockets = listener::open_sockets(&config, self.shard_count()).map_err(failed)?;
         for (inbox, socket) in self.shared.inboxes.iter().zip(sockets) {
             let entrance = entrance.clone();
-            inbox.push(Parcel::Listen(Box::new(OpenListener { entrance, socket })));
+            inbox.push(InboxItem::StartListening(Box::new(ListenerSocket {
+                entrance,
+                socket,
+            })));
         }
-        state.running.store(true, Relaxed);
+        state.is_running.store(true, Relaxed);
         tracing::info!(listener = name, address = info.address, "listening again");
         Ok(())
     }
 
     /// No new connections there from now on; with `disconnect` those it has are closed too, else they stay.
-    pub async fn stop_listener(&self, name: &str, disconnect: bool) -> Result<(), ListenerRefusal> {
+    pub async fn stop_listener(&self, name: &str, disconnect: bool) -> Result<(), ListenerError> {
         let index = self.listener_index(name)?;
-        let _changing = self.shared.changing_listeners.lock().await;
+        let _changing = self.shared.listener_change.lock().await;
         let state = &self.shared.node.listeners[index];
-        let was_running = state.running.swap(false, Relaxed);
+        let was_running = state.is_running.swap(false, Relaxed);
         if !was_running && !disconnect {
-            return Err(ListenerRefusal::Already("stopped"));
+            return Err(ListenerError::AlreadyInState("stopped"));
         }
         if was_running {
             self.close_sockets(index as u16).await?;
-            if let BindAddress::Unix(path) = &self.shared.entrances[index].config.bind {
+            if let BindAddress::Unix(path) = &self.shared.listener_contexts[index].config.bind {
                 remove_socket(path);
             }
             tracing::info!(listener = name, "not listening any more");
@@ -85,18 +88,18 @@ impl Handle {
         Ok(())
     }
 
-    async fn close_sockets(&self, listener: u16) -> Result<(), ListenerRefusal> {
+    async fn close_sockets(&self, listener: u16) -> Result<(), ListenerError> {
         let mut closing = Vec::new();
         for inbox in self.shared.inboxes.iter() {
             let (answer, answered) = oneshot::channel();
-            inbox.push(Parcel::Unlisten { listener, answer });
+            inbox.push(InboxItem::StopListening { listener, answer });
             closing.push(answered);
         }
         for closed in closing {
-            let answer = tokio::time::timeout(ANSWER_WITHIN, closed).await;
+            let answer = tokio::time::timeout(SHARD_RESPONSE_TIMEOUT, closed).await;
             if !matches!(answer, Ok(Ok(()))) {
                 let why = "a shard does not answer; it will stop listening when it does";
-                return Err(ListenerRefusal::Failed(why.to_owned()));
+                return Err(ListenerError::Failed(why.to_owned()));
             }
         }
         Ok(())

@@ -3,22 +3,22 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use store::{Fetch, Page, Store, Stored};
+use store::{QueueEntry, QueueFetch, QueuePage, Store};
 use tokio::sync::oneshot;
 
-use super::{ANSWER_WITHIN, Handle};
+use super::{BrokerHandle, SHARD_RESPONSE_TIMEOUT};
 use crate::control::QueuedMessage;
-use crate::core::discard::{QueueLook, StoredQueue};
-use crate::core::look::{SHOWN_PAYLOAD_BYTES, stored_message};
-use crate::core::session::Parcel;
-use crate::core::stored::{read_attributes, read_message};
+use crate::core::message_info::{MAX_SHOWN_PAYLOAD_BYTES, stored_message};
+use crate::core::queue_control::{QueueListing, StoredQueueRange};
+use crate::core::records::{read_attributes, read_message};
+use crate::core::session::SessionMessage;
 
 /// What is read from the store at once.
 const PIECE_MESSAGES: u32 = 256;
 const PIECE_BYTES: u32 = 1 << 20;
 
 /// The store as the control plane asks it: one piece at a time for all who look.
-pub(crate) struct Looker {
+pub(crate) struct StoreReader {
     store: Store,
     /// As which the store knows it; behind those of the shards.
     number: u16,
@@ -27,16 +27,16 @@ pub(crate) struct Looker {
 
 /// Where the store's writer leaves the piece that was asked for.
 #[derive(Default)]
-pub(crate) struct Looks {
-    waiting: Mutex<Option<(Fetch, oneshot::Sender<Page>)>>,
+pub(crate) struct PendingStoreRead {
+    waiting: Mutex<Option<(QueueFetch, oneshot::Sender<QueuePage>)>>,
 }
 
-impl Looks {
-    fn lock(&self) -> MutexGuard<'_, Option<(Fetch, oneshot::Sender<Page>)>> {
+impl PendingStoreRead {
+    fn lock(&self) -> MutexGuard<'_, Option<(QueueFetch, oneshot::Sender<QueuePage>)>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn fetched(&self, page: Page) {
+    pub(crate) fn complete(&self, page: QueuePage) {
         let mut waiting = self.lock();
         // A piece that was waited for too long may come behind the next question.
         let first = page.entries.first().map(|entry| entry.seq);
@@ -50,7 +50,7 @@ impl Looks {
     }
 }
 
-impl Looker {
+impl StoreReader {
     pub(crate) fn new(store: Store, shards: usize) -> Self {
         Self {
             store,
@@ -59,26 +59,31 @@ impl Looker {
         }
     }
 
-    async fn piece(&self, looks: &Looks, session: u64, from_seq: u64) -> Option<Page> {
+    async fn read_piece(
+        &self,
+        looks: &PendingStoreRead,
+        session: u64,
+        from_seq: u64,
+    ) -> Option<QueuePage> {
         let _turn = self.turn.lock().await;
         let (answer, answered) = oneshot::channel();
-        let fetch = Fetch {
+        let fetch = QueueFetch {
             session,
             from_seq,
             max_messages: PIECE_MESSAGES,
             max_bytes: PIECE_BYTES,
         };
-        let asked = Fetch { ..fetch };
+        let asked = QueueFetch { ..fetch };
         *looks.lock() = Some((asked, answer));
         self.store.fetch(self.number, fetch);
-        tokio::time::timeout(ANSWER_WITHIN, answered)
+        tokio::time::timeout(SHARD_RESPONSE_TIMEOUT, answered)
             .await
             .ok()?
             .ok()
     }
 }
 
-fn shown(entry: &Stored) -> Option<QueuedMessage> {
+fn listed_message(entry: &QueueEntry) -> Option<QueuedMessage> {
     if entry.released {
         return None;
     }
@@ -91,42 +96,42 @@ fn shown(entry: &Stored) -> Option<QueuedMessage> {
             &message.view(),
             attributes.qos,
             attributes.retain,
-            SHOWN_PAYLOAD_BYTES,
+            MAX_SHOWN_PAYLOAD_BYTES,
         ),
     })
 }
 
 /// Its number and what it took of the queue's bound, if it has not been sent.
-fn unsent(entry: &Stored) -> Option<(u64, usize)> {
+fn unsent_entry(entry: &QueueEntry) -> Option<(u64, usize)> {
     if entry.released || entry.packet_id != 0 {
         return None;
     }
     let size = read_message(&entry.body).map_or(0, |message| message.size());
-    Some((entry.seq, size + size_of::<Parcel>()))
+    Some((entry.seq, size + size_of::<SessionMessage>()))
 }
 
-impl Handle {
+impl BrokerHandle {
     /// What waits for a session, sent or not, in order, behind the position `after`. Of a long payload the beginning
     /// is shown. `None`: no session.
-    pub async fn queue(
+    pub async fn queued_messages(
         &self,
         client_id: &str,
         after: Option<u64>,
         limit: usize,
     ) -> Option<Vec<QueuedMessage>> {
-        let shard = self.shared.node.directory.holder(client_id)?;
+        let shard = self.shared.node.directory.shard_of(client_id)?;
         let id = client_id.to_owned();
-        let look = self.ask(shard, move |shard| shard.look_at_queue(&id, after, limit));
-        let QueueLook { mut rows, stored } = look.await.flatten()?;
-        if let (Some(stored), Some(looker)) = (stored, &self.shared.looker) {
+        let look = self.query_shard(shard, move |shard| shard.list_queue(&id, after, limit));
+        let QueueListing { mut rows, stored } = look.await.flatten()?;
+        if let (Some(stored), Some(looker)) = (stored, &self.shared.store_reader) {
             let mut from_seq = stored.from_seq.max(after.map_or(0, |after| after + 1));
             while rows.len() < limit
                 && let Some(page) = looker
-                    .piece(&self.shared.looks, stored.session, from_seq)
+                    .read_piece(&self.shared.pending_store_read, stored.session, from_seq)
                     .await
             {
                 let room = limit - rows.len();
-                rows.extend(page.entries.iter().filter_map(shown).take(room));
+                rows.extend(page.entries.iter().filter_map(listed_message).take(room));
                 match page.entries.last() {
                     Some(last) if !page.is_last => from_seq = last.seq + 1,
                     _ => break,
@@ -138,25 +143,27 @@ impl Handle {
 
     /// Throws away what waits for a session and has not been sent: how many. `None`: no session.
     pub async fn clear_queue(&self, client_id: &str) -> Option<u64> {
-        let shard = self.shared.node.directory.holder(client_id)?;
+        let shard = self.shared.node.directory.shard_of(client_id)?;
         let id = client_id.to_owned();
         let discard = move |shard: &mut crate::core::shard::Shard| (shard.clear_queue(&id), 0);
-        let (mut count, stored) = self.ask_safely(shard, discard).await.flatten()?;
-        let (Some(stored), Some(looker)) = (stored, &self.shared.looker) else {
+        let (mut count, stored) = self.query_shard_durably(shard, discard).await.flatten()?;
+        let (Some(stored), Some(looker)) = (stored, &self.shared.store_reader) else {
             return Some(count);
         };
         let mut from_seq = stored.from_seq;
         // What comes meanwhile stays.
         while from_seq <= stored.last_seq
             && let Some(page) = looker
-                .piece(&self.shared.looks, stored.session, from_seq)
+                .read_piece(&self.shared.pending_store_read, stored.session, from_seq)
                 .await
         {
             let unsent: Vec<(u64, usize)> = (page.entries.iter())
                 .filter(|entry| entry.seq <= stored.last_seq)
-                .filter_map(unsent)
+                .filter_map(unsent_entry)
                 .collect();
-            count += self.discard_stored(shard, client_id, &stored, unsent).await;
+            count += self
+                .discard_stored_messages(shard, client_id, &stored, unsent)
+                .await;
             match page.entries.last() {
                 Some(last) if !page.is_last => from_seq = last.seq + 1,
                 _ => break,
@@ -167,37 +174,43 @@ impl Handle {
 
     /// Throws one message away that waits in a durable session and has not been sent; false if there is none at this
     /// position. `None`: no session.
-    pub async fn delete_queued(&self, client_id: &str, position: u64) -> Option<bool> {
-        let shard = self.shared.node.directory.holder(client_id)?;
+    pub async fn delete_queued_message(&self, client_id: &str, position: u64) -> Option<bool> {
+        let shard = self.shared.node.directory.shard_of(client_id)?;
         let id = client_id.to_owned();
-        let discard =
-            move |shard: &mut crate::core::shard::Shard| (shard.delete_queued(&id, position), 0);
-        let (is_done, stored) = self.ask_safely(shard, discard).await.flatten()?;
-        let (false, Some(stored), Some(looker)) = (is_done, stored, &self.shared.looker) else {
+        let discard = move |shard: &mut crate::core::shard::Shard| {
+            (shard.delete_queued_message(&id, position), 0)
+        };
+        let (is_done, stored) = self.query_shard_durably(shard, discard).await.flatten()?;
+        let (false, Some(stored), Some(looker)) = (is_done, stored, &self.shared.store_reader)
+        else {
             return Some(is_done);
         };
         if position < stored.from_seq {
             return Some(false);
         }
-        let looks = &self.shared.looks;
-        let page = looker.piece(looks, stored.session, position).await;
+        let looks = &self.shared.pending_store_read;
+        let page = looker.read_piece(looks, stored.session, position).await;
         let entries = page.map_or(Vec::new(), |page| page.entries);
         let found = entries.iter().find(|entry| entry.seq == position);
-        let unsent = found.and_then(unsent).into_iter().collect();
-        Some(self.discard_stored(shard, client_id, &stored, unsent).await > 0)
+        let unsent = found.and_then(unsent_entry).into_iter().collect();
+        Some(
+            self.discard_stored_messages(shard, client_id, &stored, unsent)
+                .await
+                > 0,
+        )
     }
 
-    async fn discard_stored(
+    async fn discard_stored_messages(
         &self,
         shard: u16,
         client_id: &str,
-        stored: &StoredQueue,
+        stored: &StoredQueueRange,
         unsent: Vec<(u64, usize)>,
     ) -> u64 {
         let (id, session) = (client_id.to_owned(), stored.session);
         let discard = move |shard: &mut crate::core::shard::Shard| {
             (shard.discard_stored_messages(&id, session, &unsent), 0)
         };
-        self.ask_safely(shard, discard).await.unwrap_or(0)
+        self.query_shard_durably(shard, discard).await.unwrap_or(0)
     }
 }

@@ -1,10 +1,10 @@
 //! Retained messages: page through them, look at one, take one away.
 
-use super::Handle;
-use crate::control::{Refusal, RetainedInfo, RetainedQuery, StoredMessage};
-use crate::core::look::{info_of, stored_message};
+use super::BrokerHandle;
+use crate::control::{ControlError, RetainedInfo, RetainedQuery, StoredMessage};
+use crate::core::message_info::{retained_info, stored_message};
 
-impl Handle {
+impl BrokerHandle {
     /// Sorted by topic, level by level.
     pub async fn retained(&self, query: RetainedQuery) -> Vec<RetainedInfo> {
         let retained = &self.shared.node.retained;
@@ -20,18 +20,18 @@ impl Handle {
             let is_behind = |after: &str| mqtt::levels(topic).gt(mqtt::levels(after));
             if query.limit > 0 && query.after.as_deref().is_none_or(is_behind) {
                 let found = retained.get(topic, now_ms);
-                rows.extend(found.map(|message| info_of(&message.view())));
+                rows.extend(found.map(|message| retained_info(&message.view())));
             }
             return rows;
         }
         let mut after = query.after.clone();
         while rows.len() < query.limit {
-            let (found, last) = retained.piece(&below, after.as_deref(), now_ms);
+            let (found, last) = retained.scan_below(&below, after.as_deref(), now_ms);
             let room = query.limit - rows.len();
             let wanted = found.iter().map(|message| message.view()).filter(|view| {
                 filter.is_none_or(|filter| mqtt::filter_matches(filter, view.topic))
             });
-            rows.extend(wanted.take(room).map(|view| info_of(&view)));
+            rows.extend(wanted.take(room).map(|view| retained_info(&view)));
             let Some(last) = last else {
                 break;
             };
@@ -49,10 +49,11 @@ impl Handle {
     }
 
     /// Takes a retained message away without telling subscribers; false if there is none.
-    pub async fn delete_retained(&self, topic: &str) -> Result<bool, Refusal> {
+    pub async fn delete_retained(&self, topic: &str) -> Result<bool, ControlError> {
         let shard = self.shard_for(topic);
         let topic = topic.to_owned();
-        let answer = self.ask_safely(shard, move |shard| (shard.delete_retained(&topic), 0));
-        answer.await.unwrap_or(Err(Refusal::Unavailable))
+        let answer =
+            self.query_shard_durably(shard, move |shard| (shard.delete_retained(&topic), 0));
+        answer.await.unwrap_or(Err(ControlError::Unavailable))
     }
 }

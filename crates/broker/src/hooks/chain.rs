@@ -6,21 +6,22 @@ use std::sync::Arc;
 use mqtt::SubscriptionOptions;
 
 use super::{
-    Accepted, AckKind, Action, Authentication, Authorization, Backpressure, Client, Credentials,
-    DropReason, Hooks, HooksFactory, Interest, MessageView, Origin, Outgoing, PacketFacts, Peer,
-    RefusedConnect, Settled, Verdict,
+    AcceptedConnect, AckKind, Authentication, Authorization, BackpressureCheck, Client,
+    ClientAction, Credentials, DropReason, DurableCallback, Hooks, HooksFactory, Interest,
+    MessageOrigin, MessageView, OutgoingMessages, PacketFacts, PeerAddress, PublishVerdict,
+    RefusedConnect,
 };
-use crate::scram::Credential;
+use crate::scram::ScramCredential;
 
 /// Asks its links in their order. Who is to decide: the first that does not answer `Ignore` to an authentication, all
 /// together on an authorisation or a message (the first refusal is final, and those behind it are not asked). What
-/// only has to be told is told to each. A link that answers an authentication with `Later` has the last word on it.
+/// only has to be told is told to each. A link that answers an authentication with `Pending` has the last word on it.
 #[derive(Clone, Default)]
-pub struct Chain {
+pub struct HookChain {
     links: Vec<Arc<dyn HooksFactory>>,
 }
 
-impl Chain {
+impl HookChain {
     #[must_use]
     pub fn with(mut self, link: Arc<dyn HooksFactory>) -> Self {
         self.links.push(link);
@@ -28,22 +29,22 @@ impl Chain {
     }
 }
 
-impl HooksFactory for Chain {
+impl HooksFactory for HookChain {
     fn hooks_for(&self, shard: u16) -> Box<dyn Hooks> {
-        let link = |factory: &Arc<dyn HooksFactory>| Link {
+        let link = |factory: &Arc<dyn HooksFactory>| ChainLink {
             hooks: factory.hooks_for(shard),
             is_unsettled: false,
             interest: Cell::default(),
         };
         let links = self.links.iter().map(link).collect();
-        Box::new(Linked { links })
+        Box::new(ChainedHooks { links })
     }
 }
 
 /// Tells when the last link has let it go.
-struct AllSettled(Option<Settled>);
+struct SharedDurableCallback(Option<DurableCallback>);
 
-impl Drop for AllSettled {
+impl Drop for SharedDurableCallback {
     fn drop(&mut self) {
         if let Some(done) = self.0.take() {
             done();
@@ -51,7 +52,7 @@ impl Drop for AllSettled {
     }
 }
 
-struct Link {
+struct ChainLink {
     hooks: Box<dyn Hooks>,
     /// Since the last turn.
     is_unsettled: bool,
@@ -59,15 +60,15 @@ struct Link {
     interest: Cell<Interest>,
 }
 
-struct Linked {
-    links: Box<[Link]>,
+struct ChainedHooks {
+    links: Box<[ChainLink]>,
 }
 
-impl Linked {
+impl ChainedHooks {
     /// The links that want a point.
     #[inline]
-    fn at(&mut self, point: Interest) -> impl Iterator<Item = &mut dyn Hooks> {
-        let wants = move |link: &&mut Link| link.interest.get().contains(point);
+    fn interested_links(&mut self, point: Interest) -> impl Iterator<Item = &mut dyn Hooks> {
+        let wants = move |link: &&mut ChainLink| link.interest.get().contains(point);
         let links = self.links.iter_mut().filter(wants);
         links.map(|link| &mut *link.hooks as &mut dyn Hooks)
     }
@@ -76,7 +77,7 @@ impl Linked {
         &mut self,
         mut ask: impl FnMut(&mut dyn Hooks) -> Authentication,
     ) -> Authentication {
-        for hooks in self.at(Interest::AUTHENTICATE) {
+        for hooks in self.interested_links(Interest::AUTHENTICATE) {
             match ask(hooks) {
                 Authentication::Ignore => {}
                 decided => return decided,
@@ -86,7 +87,7 @@ impl Linked {
     }
 }
 
-impl Hooks for Linked {
+impl Hooks for ChainedHooks {
     fn interest(&self) -> Interest {
         self.links.iter().fold(Interest::NONE, |all, link| {
             link.interest.set(link.hooks.interest());
@@ -98,33 +99,33 @@ impl Hooks for Linked {
         self.first_answer(|hooks| hooks.authenticate(credentials))
     }
 
-    fn proven(&mut self, credentials: &Credentials<'_>) -> Authentication {
-        self.first_answer(|hooks| hooks.proven(credentials))
+    fn enhanced_auth_succeeded(&mut self, credentials: &Credentials<'_>) -> Authentication {
+        self.first_answer(|hooks| hooks.enhanced_auth_succeeded(credentials))
     }
 
-    fn proof_failed(&mut self, username: &str, peer: Peer) {
-        self.at(Interest::AUTHENTICATE)
-            .for_each(|hooks| hooks.proof_failed(username, peer));
+    fn enhanced_auth_failed(&mut self, username: &str, peer: PeerAddress) {
+        self.interested_links(Interest::AUTHENTICATE)
+            .for_each(|hooks| hooks.enhanced_auth_failed(username, peer));
     }
 
     fn offers_scram(&self) -> bool {
-        let wants = |link: &&Link| link.interest.get().contains(Interest::AUTHENTICATE);
+        let wants = |link: &&ChainLink| link.interest.get().contains(Interest::AUTHENTICATE);
         let mut links = self.links.iter().filter(wants);
         links.any(|link| link.hooks.offers_scram())
     }
 
-    fn scram_credential(&mut self, username: &str) -> Option<Credential> {
-        self.at(Interest::AUTHENTICATE)
+    fn scram_credential(&mut self, username: &str) -> Option<ScramCredential> {
+        self.interested_links(Interest::AUTHENTICATE)
             .find_map(|hooks| hooks.scram_credential(username))
     }
 
-    fn refused(&mut self, refused: &RefusedConnect<'_>) {
-        self.at(Interest::REFUSE)
-            .for_each(|hooks| hooks.refused(refused));
+    fn connect_refused(&mut self, refused: &RefusedConnect<'_>) {
+        self.interested_links(Interest::CONNECT_REFUSED)
+            .for_each(|hooks| hooks.connect_refused(refused));
     }
 
-    fn authorize(&mut self, client: &Client<'_>, action: &Action<'_>) -> Authorization {
-        self.at(Interest::AUTHORIZE)
+    fn authorize(&mut self, client: &Client<'_>, action: &ClientAction<'_>) -> Authorization {
+        self.interested_links(Interest::AUTHORIZE)
             .map(|hooks| hooks.authorize(client, action))
             .find(|answer| *answer != Authorization::Allow)
             .unwrap_or(Authorization::Allow)
@@ -133,31 +134,31 @@ impl Hooks for Linked {
     fn authorized(
         &mut self,
         client: &Client<'_>,
-        action: &Action<'_>,
+        action: &ClientAction<'_>,
         answer: Authorization,
         source: Option<&'static str>,
     ) {
-        self.at(Interest::AUTHORIZED)
+        self.interested_links(Interest::AUTHORIZATION_DECIDED)
             .for_each(|hooks| hooks.authorized(client, action, answer, source));
     }
 
-    fn connected(&mut self, client: &Client<'_>, accepted: &Accepted<'_>) {
-        self.at(Interest::CONNECT)
+    fn connected(&mut self, client: &Client<'_>, accepted: &AcceptedConnect<'_>) {
+        self.interested_links(Interest::CONNECT)
             .for_each(|hooks| hooks.connected(client, accepted));
     }
 
     fn disconnected(&mut self, client: &Client<'_>, reason: &'static str) {
-        self.at(Interest::DISCONNECT)
+        self.interested_links(Interest::DISCONNECT)
             .for_each(|hooks| hooks.disconnected(client, reason));
     }
 
     fn session_created(&mut self, client_id: &str) {
-        self.at(Interest::SESSION)
+        self.interested_links(Interest::SESSION)
             .for_each(|hooks| hooks.session_created(client_id));
     }
 
     fn session_ended(&mut self, client_id: &str) {
-        self.at(Interest::SESSION)
+        self.interested_links(Interest::SESSION)
             .for_each(|hooks| hooks.session_ended(client_id));
     }
 
@@ -168,7 +169,7 @@ impl Hooks for Linked {
         options: SubscriptionOptions,
         packet: PacketFacts<'_>,
     ) {
-        self.at(Interest::SUBSCRIBE)
+        self.interested_links(Interest::SUBSCRIBE)
             .for_each(|hooks| hooks.subscribed(client, filter, options, packet));
     }
 
@@ -179,40 +180,42 @@ impl Hooks for Linked {
         options: SubscriptionOptions,
         packet: PacketFacts<'_>,
     ) {
-        self.at(Interest::UNSUBSCRIBE)
+        self.interested_links(Interest::UNSUBSCRIBE)
             .for_each(|hooks| hooks.unsubscribed(client, filter, options, packet));
     }
 
     #[inline]
     fn wants_topic(&mut self, topic: &str) -> bool {
-        self.at(Interest::PUBLISH)
+        self.interested_links(Interest::PUBLISH)
             .any(|hooks| hooks.wants_topic(topic))
     }
 
-    fn denies(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> bool {
-        self.at(Interest::GUARD)
-            .any(|hooks| hooks.denies(message, origin))
+    fn denies_publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> bool {
+        self.interested_links(Interest::PUBLISH_GUARD)
+            .any(|hooks| hooks.denies_publish(message, origin))
     }
 
-    fn refuses(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> bool {
-        self.at(Interest::PUBLISH)
-            .any(|hooks| hooks.refuses(message, origin))
+    fn refuses_publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> bool {
+        self.interested_links(Interest::PUBLISH)
+            .any(|hooks| hooks.refuses_publish(message, origin))
     }
 
-    fn publish(&mut self, message: &MessageView<'_>, origin: &Origin<'_>) -> Verdict {
-        let mut verdict = Verdict::Continue;
-        for hooks in self.at(Interest::PUBLISH) {
+    fn publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> PublishVerdict {
+        let mut verdict = PublishVerdict::Continue;
+        for hooks in self.interested_links(Interest::PUBLISH) {
             match hooks.publish(message, origin) {
-                Verdict::Continue => {}
-                Verdict::Follow => verdict = Verdict::Follow,
-                last @ (Verdict::Stop | Verdict::Refuse | Verdict::Deny) => return last,
+                PublishVerdict::Continue => {}
+                PublishVerdict::ContinueAndCollect => verdict = PublishVerdict::ContinueAndCollect,
+                last @ (PublishVerdict::Stop | PublishVerdict::Refuse | PublishVerdict::Deny) => {
+                    return last;
+                }
             }
         }
         verdict
     }
 
     fn delivered(&mut self, client: &Client<'_>, message: &MessageView<'_>, packet_id: u16) {
-        self.at(Interest::DELIVER)
+        self.interested_links(Interest::DELIVER)
             .for_each(|hooks| hooks.delivered(client, message, packet_id));
     }
 
@@ -223,76 +226,77 @@ impl Hooks for Linked {
         packet: PacketFacts<'_>,
         kind: AckKind,
     ) {
-        self.at(Interest::ACK)
+        self.interested_links(Interest::ACK)
             .for_each(|hooks| hooks.acked(client, message, packet, kind));
     }
 
-    fn kept(&mut self, client: &Client<'_>, message: &MessageView<'_>) {
-        self.at(Interest::KEEP)
-            .for_each(|hooks| hooks.kept(client, message));
+    fn queued(&mut self, client: &Client<'_>, message: &MessageView<'_>) {
+        self.interested_links(Interest::QUEUE)
+            .for_each(|hooks| hooks.queued(client, message));
     }
 
     fn dropped(
         &mut self,
         client: Option<&Client<'_>>,
         message: &MessageView<'_>,
-        origin: &Origin<'_>,
+        origin: &MessageOrigin<'_>,
         why: DropReason,
     ) {
-        self.at(Interest::DROP)
+        self.interested_links(Interest::DROP)
             .for_each(|hooks| hooks.dropped(client, message, origin, why));
     }
 
     fn ping(&mut self, client: &Client<'_>) {
-        self.at(Interest::PING).for_each(|hooks| hooks.ping(client));
+        self.interested_links(Interest::PING)
+            .for_each(|hooks| hooks.ping(client));
     }
 
-    fn outgoing(&mut self) -> Option<Outgoing> {
+    fn take_outgoing(&mut self) -> Option<OutgoingMessages> {
         let mut links = self.links.iter_mut();
-        links.find_map(|link| link.hooks.outgoing())
+        links.find_map(|link| link.hooks.take_outgoing())
     }
 
-    fn published(&mut self, outgoing: Outgoing) {
+    fn recycle_outgoing(&mut self, outgoing: OutgoingMessages) {
         // Whose it was does not matter: it is an empty buffer.
         if let Some(last) = self.links.last_mut() {
-            last.hooks.published(outgoing);
+            last.hooks.recycle_outgoing(outgoing);
         }
     }
 
-    fn is_unsettled(&mut self) -> bool {
+    fn has_unsettled_work(&mut self) -> bool {
         // Each is asked: what it said before is not said again.
         let mut is_unsettled = false;
         for link in &mut self.links {
-            link.is_unsettled |= link.hooks.is_unsettled();
+            link.is_unsettled |= link.hooks.has_unsettled_work();
             is_unsettled |= link.is_unsettled;
         }
         is_unsettled
     }
 
-    fn settle(&mut self, done: Settled) {
-        let all = Arc::new(AllSettled(Some(done)));
+    fn notify_when_durable(&mut self, done: DurableCallback) {
+        let all = Arc::new(SharedDurableCallback(Some(done)));
         for link in &mut self.links {
             if std::mem::take(&mut link.is_unsettled) {
                 let one = all.clone();
-                link.hooks.settle(Box::new(move || drop(one)));
+                link.hooks.notify_when_durable(Box::new(move || drop(one)));
             }
         }
     }
 
-    fn take_backpressure(&mut self) -> Option<Backpressure> {
+    fn take_backpressure(&mut self) -> Option<BackpressureCheck> {
         let links = self.links.iter_mut();
         let all = links.filter_map(|link| link.hooks.take_backpressure());
         all.reduce(|one, other| Box::new(move || one() || other()))
     }
 
-    fn discarded(&mut self, topic: &str, tag: u64) {
+    fn outgoing_dropped(&mut self, topic: &str, tag: u64) {
         for link in &mut self.links {
-            link.hooks.discarded(topic, tag);
+            link.hooks.outgoing_dropped(topic, tag);
         }
     }
 
     fn housekeeping(&mut self) {
-        let each = |link: &mut Link| link.hooks.housekeeping();
+        let each = |link: &mut ChainLink| link.hooks.housekeeping();
         self.links.iter_mut().for_each(each);
     }
 }
@@ -322,7 +326,7 @@ mod tests {
             }
         }
 
-        fn authorize(&mut self, _: &Client<'_>, _: &Action<'_>) -> Authorization {
+        fn authorize(&mut self, _: &Client<'_>, _: &ClientAction<'_>) -> Authorization {
             self.asked
                 .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             self.authorization
@@ -349,7 +353,7 @@ mod tests {
                 asked: asked.clone(),
             }))
         };
-        let chain = Chain::default()
+        let chain = HookChain::default()
             .with(link(Interest::AUTHENTICATE, Authorization::Deny, false))
             .with(link(Interest::AUTHORIZE, Authorization::Allow, true))
             .with(link(
@@ -368,11 +372,11 @@ mod tests {
             username: None,
             peer: None,
             last_address: None,
-            local: None,
+            local_address: None,
             version: Version::V5,
-            connection: crate::hooks::ConnectionFacts::default(),
+            connection: crate::hooks::ConnectionInfo::default(),
         };
-        let action = Action::Publish {
+        let action = ClientAction::Publish {
             topic: "t",
             qos: QoS::AtMostOnce,
             retain: false,
@@ -385,7 +389,7 @@ mod tests {
             certificate: None,
             method: None,
             listener: "mqtt",
-            lets_anonymous_in: true,
+            allows_anonymous: true,
             common_name_as_username: false,
             keep_alive_s: 0,
             clean_start: true,

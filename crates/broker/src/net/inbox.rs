@@ -4,105 +4,105 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
-use store::Page;
+use store::QueuePage;
 use tokio::sync::{Notify, oneshot};
 
-use super::layers::Layers;
-use super::listener::OpenListener;
-use crate::core::connect::Moving;
-use crate::core::cross::Said;
+use super::layers::TransportLayers;
+use super::listener::ListenerSocket;
+use crate::core::connect::ConnectionHandover;
 use crate::core::shard::Shard;
-use crate::handle::queues::Looks;
+use crate::core::shard_messages::ShardMessage;
+use crate::handle::queues::PendingStoreRead;
 
 /// A connection on its way to another shard: its state, its socket, what lies between.
-pub(crate) struct MovingConnection {
-    pub(crate) moving: Moving,
+pub(crate) struct SocketHandover {
+    pub(crate) connection: ConnectionHandover,
     pub(crate) socket: socket2::Socket,
-    pub(crate) layers: Option<Box<Layers>>,
+    pub(crate) layers: Option<Box<TransportLayers>>,
 }
 
 /// Tells the shards what the store has done for them.
 pub(crate) struct StoreOwner {
-    pub(crate) inboxes: std::sync::Arc<[Inbox]>,
+    pub(crate) inboxes: std::sync::Arc<[ShardInbox]>,
     /// For the control plane.
-    pub(crate) looks: std::sync::Arc<Looks>,
+    pub(crate) pending_store_read: std::sync::Arc<PendingStoreRead>,
 }
 
-impl store::Owner for StoreOwner {
-    fn logged(&self, shard: u16, batch: u64) {
-        self.inboxes[usize::from(shard)].push(Parcel::Logged(batch));
+impl store::StoreObserver for StoreOwner {
+    fn on_logged(&self, shard: u16, batch: u64) {
+        self.inboxes[usize::from(shard)].push(InboxItem::TurnLogged(batch));
     }
 
-    fn fetched(&self, shard: u16, page: Page) {
+    fn on_fetched(&self, shard: u16, page: QueuePage) {
         match self.inboxes.get(usize::from(shard)) {
-            Some(inbox) => inbox.push(Parcel::Page(page)),
-            None => self.looks.fetched(page),
+            Some(inbox) => inbox.push(InboxItem::Page(page)),
+            None => self.pending_store_read.complete(page),
         }
     }
 }
 
-pub(crate) enum Parcel {
-    Said {
+pub(crate) enum InboxItem {
+    ShardMessages {
         from: u16,
-        said: Vec<Said>,
+        said: Vec<ShardMessage>,
         bytes: usize,
     },
-    Connection(Box<MovingConnection>),
+    Handover(Box<SocketHandover>),
     /// Something to do with the shard; the answer goes its own way.
-    Ask(Box<dyn FnOnce(&mut Shard) + Send>),
+    Query(Box<dyn FnOnce(&mut Shard) + Send>),
     /// A socket to take connections from.
-    Listen(Box<OpenListener>),
+    StartListening(Box<ListenerSocket>),
     /// Take none from a listener any more; answered when its socket is closed.
-    Unlisten {
+    StopListening {
         listener: u16,
         answer: oneshot::Sender<()>,
     },
     /// The store has everything up to this turn of the shard in its log.
-    Logged(u64),
+    TurnLogged(u64),
     /// What hooks have made of this turn of the shard is safe.
-    Settled(u64),
+    TurnSettled(u64),
     /// A piece of a session's stored messages.
-    Page(Page),
+    Page(QueuePage),
     /// Stop accepting, say goodbye to every client.
     Stop,
 }
 
 #[derive(Default)]
-pub(crate) struct Inbox {
-    parcels: Mutex<VecDeque<Parcel>>,
+pub(crate) struct ShardInbox {
+    items: Mutex<VecDeque<InboxItem>>,
     bytes: AtomicUsize,
     notify: Notify,
     /// When the shard was last seen to have a turn.
-    ticked_ms: AtomicU64,
+    last_turn_ms: AtomicU64,
 }
 
-impl Inbox {
+impl ShardInbox {
     pub(crate) fn new(now_ms: u64) -> Self {
         Self {
-            ticked_ms: AtomicU64::new(now_ms),
+            last_turn_ms: AtomicU64::new(now_ms),
             ..Self::default()
         }
     }
 
-    pub(crate) fn ticked_ms(&self) -> u64 {
-        self.ticked_ms.load(Relaxed)
+    pub(crate) fn last_turn_ms(&self) -> u64 {
+        self.last_turn_ms.load(Relaxed)
     }
 
-    pub(crate) fn tick(&self, now_ms: u64) {
-        self.ticked_ms.store(now_ms, Relaxed);
+    pub(crate) fn record_turn(&self, now_ms: u64) {
+        self.last_turn_ms.store(now_ms, Relaxed);
     }
 
     /// Bytes of words that wait here.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(crate) fn queued_bytes(&self) -> usize {
         self.bytes.load(Relaxed)
     }
 
-    pub(crate) fn push(&self, parcel: Parcel) {
-        if let Parcel::Said { bytes, .. } = &parcel {
+    pub(crate) fn push(&self, parcel: InboxItem) {
+        if let InboxItem::ShardMessages { bytes, .. } = &parcel {
             self.bytes.fetch_add(*bytes, Relaxed);
         }
         let was_empty = {
-            let mut parcels = self.parcels.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut parcels = self.items.lock().unwrap_or_else(PoisonError::into_inner);
             parcels.push_back(parcel);
             parcels.len() == 1
         };
@@ -115,13 +115,13 @@ impl Inbox {
         self.notify.notified().await;
     }
 
-    pub(crate) fn take(&self) -> VecDeque<Parcel> {
+    pub(crate) fn take_all(&self) -> VecDeque<InboxItem> {
         let parcels =
-            std::mem::take(&mut *self.parcels.lock().unwrap_or_else(PoisonError::into_inner));
+            std::mem::take(&mut *self.items.lock().unwrap_or_else(PoisonError::into_inner));
         let said: usize = parcels
             .iter()
             .map(|parcel| {
-                if let Parcel::Said { bytes, .. } = parcel {
+                if let InboxItem::ShardMessages { bytes, .. } = parcel {
                     *bytes
                 } else {
                     0

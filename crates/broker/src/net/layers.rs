@@ -6,17 +6,18 @@ use std::sync::Arc;
 
 use rustls::{ServerConfig, ServerConnection};
 use ws::{
-    Decoder, DecoderOptions, Event, Opcode, Role, ServerHandshake, ServerOptions, ServerStep,
+    Decoder, DecoderEvent, DecoderOptions, Opcode, Role, ServerHandshake, ServerHandshakeStep,
+    ServerOptions,
 };
 
-use super::{proxy, tls};
-use crate::core::foreign::is_mqtt_connect;
-use crate::hooks::{CertificateNames, Peer};
+use super::{proxy_protocol, tls};
+use crate::core::protocol_detection::is_mqtt_connect;
+use crate::hooks::{CertificateNames, PeerAddress};
 
 /// Bytes for the wire that may wait here before more MQTT bytes are taken from the outbox.
 const WIRE_HIGH_BYTES: usize = 256 * 1024;
 
-enum WebSocket {
+enum WebSocketLayer {
     Handshake {
         options: Arc<ServerOptions>,
         state: ServerHandshake,
@@ -28,23 +29,23 @@ enum WebSocket {
     },
 }
 
-pub(crate) struct Layers {
+pub(crate) struct TransportLayers {
     /// The beginning of a PROXY header.
     proxy: Option<Vec<u8>>,
     tls: Option<ServerConnection>,
-    websocket: Option<WebSocket>,
+    websocket: Option<WebSocketLayer>,
     /// Bytes for the wire, those before `written` are on it already.
     wire: Vec<u8>,
     written: usize,
-    told_name: bool,
+    is_certificate_reported: bool,
     /// Nothing has been read yet.
-    is_fresh: bool,
+    is_untouched: bool,
 }
 
 /// What was learned besides MQTT bytes.
 #[derive(Default)]
-pub(crate) struct Learned {
-    pub(crate) peer: Option<Peer>,
+pub(crate) struct InboundResult {
+    pub(crate) peer: Option<PeerAddress>,
     pub(crate) certificate: Option<CertificateNames>,
     /// The client ended the stream in the way of a layer (TLS close_notify, WebSocket close).
     pub(crate) closed: bool,
@@ -54,7 +55,7 @@ pub(crate) struct Learned {
 #[derive(Debug)]
 pub(crate) struct LayerError(pub(crate) String);
 
-impl Layers {
+impl TransportLayers {
     pub(crate) fn new(
         proxy: bool,
         tls: Option<Arc<ServerConfig>>,
@@ -75,15 +76,15 @@ impl Layers {
         Ok(Some(Box::new(Self {
             proxy: proxy.then(Vec::new),
             tls,
-            websocket: websocket.map(|options| WebSocket::Handshake {
+            websocket: websocket.map(|options| WebSocketLayer::Handshake {
                 options,
                 state: ServerHandshake::new(),
                 head: Vec::new(),
             }),
             wire: Vec::new(),
             written: 0,
-            told_name: false,
-            is_fresh: true,
+            is_certificate_reported: false,
+            is_untouched: true,
         })))
     }
 
@@ -100,26 +101,26 @@ impl Layers {
     }
 
     /// Takes bytes off the wire; MQTT bytes are appended to `mqtt`.
-    pub(crate) fn inbound(
+    pub(crate) fn decode_inbound(
         &mut self,
         raw: &mut [u8],
         mqtt: &mut Vec<u8>,
-    ) -> Result<Learned, LayerError> {
-        let mut learned = Learned::default();
+    ) -> Result<InboundResult, LayerError> {
+        let mut learned = InboundResult::default();
         let mut after_header;
         let mut raw = raw;
-        if self.is_fresh {
-            self.is_fresh = false;
+        if self.is_untouched {
+            self.is_untouched = false;
             self.check_first_bytes(raw)?;
         }
         if let Some(header) = &mut self.proxy {
             header.extend_from_slice(raw);
-            match proxy::parse(header) {
-                proxy::Parsed::Incomplete => return Ok(learned),
-                proxy::Parsed::Invalid => {
+            match proxy_protocol::parse_proxy_header(header) {
+                proxy_protocol::ProxyHeader::Incomplete => return Ok(learned),
+                proxy_protocol::ProxyHeader::Invalid => {
                     return Err(LayerError("expected a PROXY protocol header".into()));
                 }
-                proxy::Parsed::Whole(len, peer) => {
+                proxy_protocol::ProxyHeader::Complete(len, peer) => {
                     learned.peer = peer;
                     after_header = header.split_off(len);
                     self.proxy = None;
@@ -130,12 +131,13 @@ impl Layers {
         if self.tls.is_some() {
             let mut plain = Vec::new();
             let result = self.decrypt(raw, &mut plain, &mut learned);
-            let result = result.and_then(|()| self.unframe(&mut plain, mqtt, &mut learned));
+            let result =
+                result.and_then(|()| self.decode_websocket(&mut plain, mqtt, &mut learned));
             // Whatever TLS itself has to say, an alert included.
             self.encrypt(&[]);
             result?;
         } else {
-            self.unframe(raw, mqtt, &mut learned)?;
+            self.decode_websocket(raw, mqtt, &mut learned)?;
         }
         Ok(learned)
     }
@@ -144,7 +146,7 @@ impl Layers {
         &mut self,
         mut raw: &[u8],
         plain: &mut Vec<u8>,
-        learned: &mut Learned,
+        learned: &mut InboundResult,
     ) -> Result<(), LayerError> {
         let Some(tls) = &mut self.tls else {
             return Ok(());
@@ -168,19 +170,19 @@ impl Layers {
                 break;
             }
         }
-        if !self.told_name && !tls.is_handshaking() {
-            self.told_name = true;
+        if !self.is_certificate_reported && !tls.is_handshaking() {
+            self.is_certificate_reported = true;
             let certificate = tls.peer_certificates().and_then(|chain| chain.first());
-            learned.certificate = certificate.and_then(tls::names);
+            learned.certificate = certificate.and_then(tls::certificate_names);
         }
         Ok(())
     }
 
-    fn unframe(
+    fn decode_websocket(
         &mut self,
         bytes: &mut [u8],
         mqtt: &mut Vec<u8>,
-        learned: &mut Learned,
+        learned: &mut InboundResult,
     ) -> Result<(), LayerError> {
         let mut frames = Vec::new();
         match &mut self.websocket {
@@ -188,36 +190,36 @@ impl Layers {
                 mqtt.extend_from_slice(bytes);
                 return Ok(());
             }
-            Some(WebSocket::Handshake {
+            Some(WebSocketLayer::Handshake {
                 options,
                 state,
                 head,
             }) => {
                 head.extend_from_slice(bytes);
                 match state.feed(options, head) {
-                    ServerStep::Incomplete => return Ok(()),
-                    ServerStep::Rejected(rejected) => {
-                        self.put(&rejected.response);
+                    ServerHandshakeStep::Incomplete => return Ok(()),
+                    ServerHandshakeStep::Rejected(rejected) => {
+                        self.append_to_wire(&rejected.response);
                         return Err(LayerError(rejected.reason));
                     }
-                    ServerStep::Accepted(accepted) => {
+                    ServerHandshakeStep::Accepted(accepted) => {
                         frames.extend_from_slice(&head[accepted.consumed..]);
-                        self.websocket = Some(WebSocket::Open {
+                        self.websocket = Some(WebSocketLayer::Open {
                             decoder: Decoder::new(DecoderOptions::byte_stream(Role::Server)),
                             held_back: Vec::new(),
                         });
-                        self.put(&accepted.response);
+                        self.append_to_wire(&accepted.response);
                         if frames.is_empty() {
                             return Ok(());
                         }
                     }
                 }
             }
-            Some(WebSocket::Open { held_back, .. }) if !held_back.is_empty() => {
+            Some(WebSocketLayer::Open { held_back, .. }) if !held_back.is_empty() => {
                 frames = std::mem::take(held_back);
                 frames.extend_from_slice(bytes);
             }
-            Some(WebSocket::Open { .. }) => return self.read_frames(bytes, mqtt, learned),
+            Some(WebSocketLayer::Open { .. }) => return self.read_frames(bytes, mqtt, learned),
         }
         self.read_frames(&mut frames, mqtt, learned)
     }
@@ -226,9 +228,9 @@ impl Layers {
         &mut self,
         mut bytes: &mut [u8],
         mqtt: &mut Vec<u8>,
-        learned: &mut Learned,
+        learned: &mut InboundResult,
     ) -> Result<(), LayerError> {
-        let Some(WebSocket::Open { decoder, held_back }) = &mut self.websocket else {
+        let Some(WebSocketLayer::Open { decoder, held_back }) = &mut self.websocket else {
             return Ok(());
         };
         let mut answers = Vec::new();
@@ -245,15 +247,15 @@ impl Layers {
             let consumed = step.consumed;
             let done = step.event.is_none();
             match step.event {
-                Some(Event::Data { chunk, .. }) => mqtt.extend_from_slice(chunk),
-                Some(Event::Ping(payload)) => {
+                Some(DecoderEvent::Data { chunk, .. }) => mqtt.extend_from_slice(chunk),
+                Some(DecoderEvent::Ping(payload)) => {
                     ws::encode_frame(Opcode::Pong, payload, None, &mut answers);
                 }
-                Some(Event::Close { code, .. }) => {
+                Some(DecoderEvent::Close { code, .. }) => {
                     ws::encode_close(code, "", None, &mut answers);
                     learned.closed = true;
                 }
-                Some(Event::Pong(_)) | None => {}
+                Some(DecoderEvent::Pong(_)) | None => {}
             }
             bytes = &mut bytes[consumed..];
             if done {
@@ -262,7 +264,7 @@ impl Layers {
             }
         }
         if !answers.is_empty() {
-            self.put(&answers);
+            self.append_to_wire(&answers);
         }
         failure.map_or(Ok(()), Err)
     }
@@ -270,36 +272,36 @@ impl Layers {
     /// Bytes of a handshake or a frame that is not whole.
     pub(crate) fn waiting_bytes(&self) -> usize {
         let of_websocket = match &self.websocket {
-            Some(WebSocket::Handshake { head, .. }) => head.len(),
-            Some(WebSocket::Open { held_back, .. }) => held_back.len(),
+            Some(WebSocketLayer::Handshake { head, .. }) => head.len(),
+            Some(WebSocketLayer::Open { held_back, .. }) => held_back.len(),
             None => 0,
         };
         of_websocket + self.proxy.as_ref().map_or(0, Vec::len)
     }
 
     /// Whether MQTT bytes can be taken: handshakes are done, not too much waits.
-    pub(crate) fn takes_more(&self) -> bool {
-        let open = !matches!(self.websocket, Some(WebSocket::Handshake { .. }));
+    pub(crate) fn can_accept_more(&self) -> bool {
+        let open = !matches!(self.websocket, Some(WebSocketLayer::Handshake { .. }));
         let secure = self.tls.as_ref().is_none_or(|tls| !tls.is_handshaking());
         open && secure && self.wire.len() - self.written < WIRE_HIGH_BYTES
     }
 
     /// Takes MQTT bytes for the client.
-    pub(crate) fn outbound(&mut self, mqtt: &[u8]) {
+    pub(crate) fn encode_outbound(&mut self, mqtt: &[u8]) {
         if self.websocket.is_some() {
             let header = ws::FrameHeader::new(Opcode::Binary, mqtt.len(), None);
-            self.put(header.as_bytes());
+            self.append_to_wire(header.as_bytes());
         }
-        self.put(mqtt);
+        self.append_to_wire(mqtt);
     }
 
     /// Says goodbye in the way of each layer.
-    pub(crate) fn finish(&mut self) {
-        if matches!(&self.websocket, Some(WebSocket::Open { decoder, .. }) if !decoder.is_closed())
+    pub(crate) fn send_close(&mut self) {
+        if matches!(&self.websocket, Some(WebSocketLayer::Open { decoder, .. }) if !decoder.is_closed())
         {
             let mut close = Vec::new();
-            ws::encode_close(Some(ws::close::NORMAL), "", None, &mut close);
-            self.put(&close);
+            ws::encode_close(Some(ws::close_codes::NORMAL), "", None, &mut close);
+            self.append_to_wire(&close);
         }
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
@@ -308,7 +310,7 @@ impl Layers {
     }
 
     /// Bytes that are ready for the wire, encrypted if there is TLS.
-    fn put(&mut self, bytes: &[u8]) {
+    fn append_to_wire(&mut self, bytes: &[u8]) {
         if self.tls.is_some() {
             self.encrypt(bytes);
         } else {

@@ -12,19 +12,19 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::layers::Layers;
-use super::shard_thread::{ShardIo, watch};
+use super::layers::TransportLayers;
+use super::shard_thread::{ShardIo, register_socket};
 use super::tls::ListenerTls;
 use crate::config::{BindAddress, ListenerConfig};
-use crate::core::directory::Directory;
-use crate::hooks::Peer;
+use crate::core::directory::NodeDirectory;
+use crate::hooks::PeerAddress;
 use crate::metrics::Metric;
 
 /// Connections taken at once before others have their turn.
 const ACCEPT_BATCH: usize = 64;
 
 /// What the sockets of one listener share.
-pub(crate) struct Entrance {
+pub(crate) struct ListenerContext {
     pub(crate) index: u16,
     pub(crate) config: ListenerConfig,
     pub(crate) tls: Option<Arc<ListenerTls>>,
@@ -38,12 +38,12 @@ struct AcceptRate {
 }
 
 /// One listening socket.
-pub(crate) struct OpenListener {
-    pub(crate) entrance: Arc<Entrance>,
+pub(crate) struct ListenerSocket {
+    pub(crate) entrance: Arc<ListenerContext>,
     pub(crate) socket: Socket,
 }
 
-impl Entrance {
+impl ListenerContext {
     pub(crate) fn new(index: u16, config: &ListenerConfig, tls: Option<Arc<ListenerTls>>) -> Self {
         let websocket = config.websocket_path.as_ref();
         Self {
@@ -59,7 +59,7 @@ impl Entrance {
     }
 
     /// How long the next connection has to wait, if the rate is used up.
-    fn wait_for_rate(&self) -> Option<Duration> {
+    fn rate_delay(&self) -> Option<Duration> {
         let per_s = f64::from(self.config.max_accept_rate);
         if per_s == 0.0 {
             return None;
@@ -85,7 +85,7 @@ impl Entrance {
 }
 
 /// Opens the sockets of one listener for `shards` shards. With port 0 all get the port the first was given.
-pub(crate) fn open(config: &ListenerConfig, shards: usize) -> io::Result<Vec<Socket>> {
+pub(crate) fn open_sockets(config: &ListenerConfig, shards: usize) -> io::Result<Vec<Socket>> {
     match &config.bind {
         BindAddress::Unix(path) => Ok(vec![open_unix(path, config.backlog)?]),
         BindAddress::Tcp(address) => {
@@ -148,18 +148,18 @@ pub fn open_unix(path: &std::path::Path, backlog: u32) -> io::Result<Socket> {
     }
     socket.set_nonblocking(true)?;
     socket.bind(&address)?;
-    disk::share(path)?;
+    disk::apply_original_umask(path)?;
     socket.listen(backlog.min(i32::MAX as u32) as i32)?;
     Ok(socket)
 }
 
 /// Accepts connections until it is aborted.
-pub(crate) async fn accept(shard: Rc<ShardIo>, listener: OpenListener) {
-    let OpenListener { entrance, socket } = listener;
+pub(crate) async fn run_accept_loop(shard: Rc<ShardIo>, listener: ListenerSocket) {
+    let ListenerSocket { entrance, socket } = listener;
     // Where it is the same for all connections, it is not asked for each of them.
     let local = socket.local_addr().ok().and_then(|it| it.as_socket());
     let local = local.filter(|address| !address.ip().is_unspecified());
-    let socket = match watch(socket) {
+    let socket = match register_socket(socket) {
         Ok(socket) => socket,
         Err(error) => {
             tracing::error!(listener = entrance.config.name, %error, "cannot listen");
@@ -172,14 +172,14 @@ pub(crate) async fn accept(shard: Rc<ShardIo>, listener: OpenListener) {
             return;
         };
         for _ in 0..ACCEPT_BATCH {
-            if let Some(wait) = entrance.wait_for_rate() {
+            if let Some(wait) = entrance.rate_delay() {
                 tokio::time::sleep(wait).await;
                 break;
             }
-            match take_one(socket.get_ref()) {
+            match accept_one(socket.get_ref()) {
                 Ok((accepted, address)) => {
                     entrance.count_accepted();
-                    admit(&shard, &entrance, accepted, &address, local);
+                    admit_connection(&shard, &entrance, accepted, &address, local);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     ready.clear_ready();
@@ -187,7 +187,7 @@ pub(crate) async fn accept(shard: Rc<ShardIo>, listener: OpenListener) {
                 }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    warn_now_and_then(&last_warning, &entrance, &error);
+                    warn_rate_limited(&last_warning, &entrance, &error);
                     // Out of file descriptors, most likely: nothing to be done but to wait for some to be closed.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     break;
@@ -199,7 +199,7 @@ pub(crate) async fn accept(shard: Rc<ShardIo>, listener: OpenListener) {
 }
 
 /// The next connection, which does not block; by one call where there is one for it.
-fn take_one(listener: &Socket) -> io::Result<(Socket, SockAddr)> {
+fn accept_one(listener: &Socket) -> io::Result<(Socket, SockAddr)> {
     #[cfg(target_os = "linux")]
     return listener.accept4(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
     #[cfg(not(target_os = "linux"))]
@@ -210,7 +210,7 @@ fn take_one(listener: &Socket) -> io::Result<(Socket, SockAddr)> {
     }
 }
 
-fn warn_now_and_then(last: &Cell<Option<Instant>>, entrance: &Entrance, error: &io::Error) {
+fn warn_rate_limited(last: &Cell<Option<Instant>>, entrance: &ListenerContext, error: &io::Error) {
     if last
         .get()
         .is_none_or(|at| at.elapsed() > Duration::from_secs(10))
@@ -224,9 +224,9 @@ fn warn_now_and_then(last: &Cell<Option<Instant>>, entrance: &Entrance, error: &
     }
 }
 
-fn admit(
+fn admit_connection(
     shard: &Rc<ShardIo>,
-    entrance: &Entrance,
+    entrance: &ListenerContext,
     socket: Socket,
     address: &SockAddr,
     local: Option<SocketAddr>,
@@ -248,7 +248,7 @@ fn admit(
         return;
     }
     let max_connections = node.max_connections.load(Relaxed);
-    if !Directory::take_place(&node.directory.connections, max_connections) {
+    if !NodeDirectory::reserve_slot(&node.directory.connections, max_connections) {
         listener.connections.fetch_sub(1, Relaxed);
         shard
             .core
@@ -259,11 +259,13 @@ fn admit(
     }
     let give_back = || {
         listener.connections.fetch_sub(1, Relaxed);
-        Directory::give_place_back(&node.directory.connections);
+        NodeDirectory::release_slot(&node.directory.connections);
     };
-    let peer = address.as_socket().map_or(Peer::Unix, Peer::Tcp);
-    let tls = entrance.tls.as_ref().map(|tls| tls.config());
-    match Layers::new(
+    let peer = address
+        .as_socket()
+        .map_or(PeerAddress::Unix, PeerAddress::Tcp);
+    let tls = entrance.tls.as_ref().map(|tls| tls.server_config());
+    match TransportLayers::new(
         entrance.config.proxy_protocol,
         tls,
         entrance.websocket.clone(),
@@ -271,10 +273,10 @@ fn admit(
         Ok(layers) => {
             let own = || socket.local_addr().ok().and_then(|it| it.as_socket());
             let local = match peer {
-                Peer::Tcp(_) => local.or_else(own),
-                Peer::Unix => None,
+                PeerAddress::Tcp(_) => local.or_else(own),
+                PeerAddress::Unix => None,
             };
-            shard.open(entrance.index, socket, (peer, local), layers);
+            shard.open_connection(entrance.index, socket, (peer, local), layers);
         }
         Err(error) => {
             tracing::warn!(%error, "TLS could not be started for a connection");

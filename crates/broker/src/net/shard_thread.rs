@@ -16,42 +16,42 @@ use std::task::Waker;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use socket2::Socket;
-use store::{Fetch, Store};
+use store::{QueueFetch, Store};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, LocalSet};
 
-use super::connection;
-use super::flush;
-use super::inbox::{Inbox, MovingConnection, Parcel};
-use super::layers::Layers;
-use super::listener::{self, OpenListener};
-use crate::core::connection::{Closing, Phase};
-use crate::core::directory::Directory;
-use crate::core::journal::Link;
-use crate::core::recovery::Recovered;
-use crate::core::shard::{Flow, Node, PasswordCheck, Shard};
+use super::connection_task;
+use super::flusher;
+use super::inbox::{InboxItem, ShardInbox, SocketHandover};
+use super::layers::TransportLayers;
+use super::listener::{self, ListenerSocket};
+use crate::core::connection::{CloseReason, ConnectionPhase};
+use crate::core::directory::NodeDirectory;
+use crate::core::journal::ShardLink;
+use crate::core::recovery::RecoveredShard;
+use crate::core::shard::{ConnectionAction, NodeState, PasswordChecker, Shard};
 use crate::core::timers::TICK_MS;
 use crate::events::StoreAlarms;
-use crate::hooks::{Authentication, HooksFactory, Peer};
+use crate::hooks::{Authentication, HooksFactory, PeerAddress};
 use crate::metrics::Metric;
-use crate::sys;
+use crate::sys_topics;
 
 /// One read takes at most so many bytes; then others have their turn.
 const SCRATCH_BYTES: usize = 128 * 1024;
 /// Sessions brought back before the other shards are told of them.
-const RESTORED_AT_ONCE: usize = 1000;
+const SESSIONS_RESTORED_PER_STEP: usize = 1000;
 const SWEEP_EVERY_TICKS: u64 = 30_000 / TICK_MS;
 const HOUSEKEEPING_EVERY_TICKS: u64 = 10_000 / TICK_MS;
 
 /// Time that does not jump: the wall clock at start, and a monotonic one from there.
 #[derive(Clone, Copy)]
-pub(crate) struct Clock {
+pub(crate) struct NodeClock {
     started: Instant,
     started_ms: u64,
 }
 
-impl Clock {
+impl NodeClock {
     pub(crate) fn new() -> Self {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -75,32 +75,35 @@ impl Clock {
 }
 
 /// The socket of one connection and what lies on it.
-pub(crate) struct Io {
+pub(crate) struct ConnectionIo {
     pub(crate) socket: AsyncFd<Socket>,
-    pub(crate) layers: RefCell<Option<Box<Layers>>>,
+    pub(crate) layers: RefCell<Option<Box<TransportLayers>>>,
     /// The socket took less than it was given; its task waits until it takes more.
-    pub(crate) blocked: Cell<bool>,
+    pub(crate) is_blocked: Cell<bool>,
     /// Writing failed; nothing that waits will ever leave.
-    pub(crate) broken: Cell<bool>,
+    pub(crate) is_broken: Cell<bool>,
     pub(crate) waker: RefCell<Option<Waker>>,
     /// Where the connection is to go, once its task runs.
     pub(crate) hand_over_to: Cell<Option<u16>>,
 }
 
 /// Registers a socket with the runtime of this thread.
-pub(crate) fn watch(socket: Socket) -> io::Result<AsyncFd<Socket>> {
+pub(crate) fn register_socket(socket: Socket) -> io::Result<AsyncFd<Socket>> {
     // SAFETY: a `Socket` owns its descriptor, keeps it open for its whole life and never changes it.
     let watched = unsafe { AsyncFd::register(socket) };
     watched.map_err(io::Error::from)
 }
 
-impl Io {
-    pub(crate) fn new(socket: Socket, layers: Option<Box<Layers>>) -> io::Result<Rc<Self>> {
+impl ConnectionIo {
+    pub(crate) fn new(
+        socket: Socket,
+        layers: Option<Box<TransportLayers>>,
+    ) -> io::Result<Rc<Self>> {
         Ok(Rc::new(Self {
-            socket: watch(socket)?,
+            socket: register_socket(socket)?,
             layers: RefCell::new(layers),
-            blocked: Cell::new(false),
-            broken: Cell::new(false),
+            is_blocked: Cell::new(false),
+            is_broken: Cell::new(false),
             waker: RefCell::new(None),
             hand_over_to: Cell::new(None),
         }))
@@ -116,10 +119,10 @@ impl Io {
 /// What the tasks of a shard share.
 pub(crate) struct ShardIo {
     pub(crate) core: RefCell<Shard>,
-    pub(crate) ios: RefCell<Vec<Option<Rc<Io>>>>,
+    pub(crate) connection_ios: RefCell<Vec<Option<Rc<ConnectionIo>>>>,
     pub(crate) scratch: RefCell<Box<[u8]>>,
-    pub(crate) clock: Clock,
-    pub(crate) inboxes: Arc<[Inbox]>,
+    pub(crate) clock: NodeClock,
+    pub(crate) inboxes: Arc<[ShardInbox]>,
     pub(super) flusher: RefCell<Option<Waker>>,
     pub(super) flush_due: Cell<bool>,
     pub(super) store: Option<Store>,
@@ -131,29 +134,29 @@ pub(crate) struct ShardIo {
 
 pub(crate) struct ShardSetup {
     pub(crate) id: u16,
-    pub(crate) node: Arc<Node>,
-    pub(crate) inboxes: Arc<[Inbox]>,
-    pub(crate) listeners: Vec<OpenListener>,
+    pub(crate) node: Arc<NodeState>,
+    pub(crate) inboxes: Arc<[ShardInbox]>,
+    pub(crate) listeners: Vec<ListenerSocket>,
     pub(crate) hooks: Arc<dyn HooksFactory>,
-    pub(crate) clock: Clock,
+    pub(crate) clock: NodeClock,
     pub(crate) stop_timeout: Duration,
     pub(crate) sys_interval_s: u32,
-    pub(crate) durable: Option<Durable>,
+    pub(crate) durable: Option<ShardRecovery>,
     /// Told when the shard takes clients.
     pub(crate) ready: std::sync::mpsc::Sender<()>,
 }
 
 /// What a shard needs to keep its sessions, and those it had.
-pub(crate) struct Durable {
+pub(crate) struct ShardRecovery {
     pub(crate) store: Store,
     pub(crate) first_number: u64,
-    pub(crate) recovered: Recovered,
+    pub(crate) recovered: RecoveredShard,
     /// Shards that have theirs back and are known by all others.
-    pub(crate) restored: Arc<AtomicU32>,
+    pub(crate) restored_shards: Arc<AtomicU32>,
 }
 
 /// Runs a shard until it is stopped.
-pub(crate) fn run(setup: ShardSetup) -> io::Result<()> {
+pub(crate) fn run_shard(setup: ShardSetup) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
@@ -185,12 +188,12 @@ async fn run_tasks(setup: ShardSetup) {
         shards,
         node,
         hooks.hooks_for(id),
-        check_password_elsewhere(),
+        background_password_checker(),
         clock.now_ms(),
     );
     let shard = Rc::new(ShardIo {
         core: RefCell::new(core),
-        ios: RefCell::new(Vec::new()),
+        connection_ios: RefCell::new(Vec::new()),
         scratch: RefCell::new(vec![0; SCRATCH_BYTES].into_boxed_slice()),
         clock,
         inboxes,
@@ -201,22 +204,22 @@ async fn run_tasks(setup: ShardSetup) {
         stop_timeout,
         stopped: tokio::sync::Notify::new(),
     });
-    tokio::task::spawn_local(flush::flush(shard.clone()));
+    tokio::task::spawn_local(flusher::run_flusher(shard.clone()));
     let entrances = shard.clone();
     let opening = tokio::task::spawn_local(async move {
         if let Some(durable) = durable {
-            restore(&entrances, durable).await;
+            restore_shard(&entrances, durable).await;
         }
         // Not before every shard knows what the others subscribe to: wills and delayed messages that were due while the node
         // was down would be published to nobody.
-        tokio::task::spawn_local(tick(entrances.clone(), sys_interval_s));
+        tokio::task::spawn_local(run_timers(entrances.clone(), sys_interval_s));
         for listener in listeners {
-            entrances.listen(listener);
+            entrances.start_listening(listener);
         }
         // Whoever started the broker may have lost interest.
         let _ = ready.send(());
     });
-    hear(&shard).await;
+    run_inbox(&shard).await;
     // Stopped: sockets that listen are closed first, so that nobody waits for an answer in vain.
     opening.abort();
     for (_, task) in shard.accepting.take() {
@@ -225,7 +228,7 @@ async fn run_tasks(setup: ShardSetup) {
     // What was said last may wait for the store.
     let heard = tokio::task::spawn_local({
         let shard = shard.clone();
-        async move { hear(&shard).await }
+        async move { run_inbox(&shard).await }
     });
     let _ = tokio::time::timeout(shard.stop_timeout, shard.wait_until_empty()).await;
     heard.abort();
@@ -234,48 +237,48 @@ async fn run_tasks(setup: ShardSetup) {
 
 /// Brings back what the store has of this shard, and waits until every shard has and knows of it: a message published
 /// after the start is to reach everybody who subscribed before.
-async fn restore(shard: &Rc<ShardIo>, durable: Durable) {
-    let Durable {
+async fn restore_shard(shard: &Rc<ShardIo>, durable: ShardRecovery) {
+    let ShardRecovery {
         store,
         first_number,
         recovered,
-        restored,
+        restored_shards: restored,
     } = durable;
     shard
-        .borrow_now()
-        .keep_journal(first_number, &recovered.links);
+        .core_at_now()
+        .start_journal(first_number, &recovered.links);
     for (done, session) in recovered.sessions.into_iter().enumerate() {
-        shard.borrow_now().restore(&session);
-        if done % RESTORED_AT_ONCE == RESTORED_AT_ONCE - 1 {
+        shard.core_at_now().restore_session(&session);
+        if done % SESSIONS_RESTORED_PER_STEP == SESSIONS_RESTORED_PER_STEP - 1 {
             shard.schedule_flush();
             tokio::task::yield_now().await;
         }
     }
     {
-        let mut core = shard.borrow_now();
+        let mut core = shard.core_at_now();
         for delayed in recovered.delayed {
             core.restore_delayed(delayed);
         }
-        core.discard_stored(&recovered.orphans, &recovered.unwanted);
+        core.discard_orphaned_records(&recovered.orphans, &recovered.obsolete_keys);
     }
     shard.schedule_flush();
-    while !shard.core.borrow().links.is_all_applied() {
+    while !shard.core.borrow().shard_queues.is_all_applied() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let shards = shard.inboxes.len() as u32;
-    meet(&restored, shards).await;
+    wait_for_all_shards(&restored, shards).await;
     for &(link, _) in &recovered.links {
-        if shard.core.borrow().follows(link) {
+        if shard.core.borrow().is_responsible_for(link) {
             deliver_linked(shard, &store, link).await;
         }
     }
     // Behind all that came of them.
-    meet(&restored, 2 * shards).await;
-    let mut core = shard.borrow_now();
+    wait_for_all_shards(&restored, 2 * shards).await;
+    let mut core = shard.core_at_now();
     if core.id == 0 {
         for &(link, _) in &recovered.links {
             if link.shards != core.shards {
-                core.end_link(link);
+                core.delete_link(link);
             }
         }
     }
@@ -284,7 +287,7 @@ async fn restore(shard: &Rc<ShardIo>, durable: Durable) {
 }
 
 /// Waits until all shards have come so far.
-async fn meet(arrived: &AtomicU32, shards: u32) {
+async fn wait_for_all_shards(arrived: &AtomicU32, shards: u32) {
     arrived.fetch_add(1, Relaxed);
     while arrived.load(Relaxed) < shards {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -292,11 +295,11 @@ async fn meet(arrived: &AtomicU32, shards: u32) {
 }
 
 /// Reads what is in a link, piece by piece, and delivers it.
-async fn deliver_linked(shard: &Rc<ShardIo>, store: &Store, link: Link) {
+async fn deliver_linked(shard: &Rc<ShardIo>, store: &Store, link: ShardLink) {
     let mut from_seq = 0;
     loop {
-        let fetch = Fetch {
-            session: link.number(),
+        let fetch = QueueFetch {
+            session: link.store_number(),
             from_seq,
             max_messages: 256,
             max_bytes: 1 << 20,
@@ -309,7 +312,7 @@ async fn deliver_linked(shard: &Rc<ShardIo>, store: &Store, link: Link) {
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         };
-        shard.borrow_now().deliver_linked(link, &page);
+        shard.core_at_now().deliver_linked(link, &page);
         shard.schedule_flush();
         match page.entries.last() {
             Some(last) if !page.is_last => from_seq = last.seq + 1,
@@ -322,7 +325,7 @@ async fn deliver_linked(shard: &Rc<ShardIo>, store: &Store, link: Link) {
 const MAX_PASSWORD_CHECKS: usize = 256;
 
 /// Passwords are checked on a blocking thread: each check takes milliseconds by design.
-fn check_password_elsewhere() -> PasswordCheck {
+fn background_password_checker() -> PasswordChecker {
     let under_way = Rc::new(Cell::new(0_usize));
     Box::new(move |credential, password| {
         if under_way.get() >= MAX_PASSWORD_CHECKS {
@@ -330,7 +333,7 @@ fn check_password_elsewhere() -> PasswordCheck {
         }
         let under_way = under_way.clone();
         under_way.set(under_way.get() + 1);
-        Authentication::Later(Box::pin(async move {
+        Authentication::Pending(Box::pin(async move {
             let check = move || credential.verify_password(&password);
             let result = tokio::task::spawn_blocking(check).await;
             under_way.set(under_way.get() - 1);
@@ -343,18 +346,18 @@ fn check_password_elsewhere() -> PasswordCheck {
 }
 
 /// Takes what other threads have for this shard, until it is stopped.
-async fn hear(shard: &Rc<ShardIo>) {
+async fn run_inbox(shard: &Rc<ShardIo>) {
     let id = usize::from(shard.core.borrow().id);
     loop {
         shard.inboxes[id].wait().await;
-        let parcels = shard.inboxes[id].take();
-        if shard.take_in(parcels) {
+        let parcels = shard.inboxes[id].take_all();
+        if shard.handle_inbox_items(parcels) {
             return;
         }
     }
 }
 
-async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
+async fn run_timers(shard: Rc<ShardIo>, sys_interval_s: u32) {
     let mut interval = tokio::time::interval(Duration::from_millis(TICK_MS));
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let is_first = shard.core.borrow().id == 0;
@@ -367,41 +370,41 @@ async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
         let busy = tokio::runtime::Handle::current()
             .metrics()
             .worker_total_busy_duration(0);
-        shard.contain("timers ran", || {
-            let mut core = shard.borrow_now();
+        shard.catch_panic("timers ran", || {
+            let mut core = shard.core_at_now();
             core.metrics()
                 .set(Metric::BusyNanoseconds, busy.as_nanos() as u64);
             let own = &shard.inboxes[usize::from(core.id)];
-            own.tick(core.now_ms());
-            let inbox = own.bytes();
+            own.record_turn(core.now_ms());
+            let inbox = own.queued_bytes();
             core.metrics().set(Metric::InboxBytes, inbox as u64);
             let buffered = core.delivery.buffered_bytes as u64;
             let queued = core.metrics().get(Metric::QueuedBytes);
             core.metrics()
                 .set(Metric::OutboxBytes, buffered.saturating_sub(queued));
             core.tick();
-            core.follow_interest(None);
+            core.poll_hooks(None);
             if ticks % HOUSEKEEPING_EVERY_TICKS == HOUSEKEEPING_EVERY_TICKS - 1 {
                 core.delivery.hooks.housekeeping();
             }
-            let has_listeners = core.node.events.has_listeners();
+            let has_listeners = core.node.events.has_subscribers();
             if std::mem::replace(&mut tells_events, has_listeners) != has_listeners {
-                core.renew_interest();
+                core.refresh_hook_interest();
             }
             // A shard nobody speaks to has no turns, and shall still know that the disk has room again.
-            shard.ask_store(&mut core);
+            shard.update_store_health(&mut core);
             if is_first && let Some(store) = &shard.store {
-                alarms.look_at(store.health(), &core.node.events);
+                alarms.update(store.health(), &core.node.events);
             }
             if is_first && sys_ticks > 0 && ticks.is_multiple_of(sys_ticks) {
-                sys::publish(&mut core);
+                sys_topics::publish_sys_topics(&mut core);
             }
             if is_first && ticks % SWEEP_EVERY_TICKS == SWEEP_EVERY_TICKS - 1 {
                 let node = core.node.clone();
                 let now_ms = core.now_ms();
                 let store = shard.store.clone();
                 drop(tokio::task::spawn_blocking(move || {
-                    node.retained.sweep(store.as_ref(), now_ms)
+                    node.retained.remove_expired(store.as_ref(), now_ms)
                 }));
             }
         });
@@ -413,7 +416,7 @@ async fn tick(shard: Rc<ShardIo>, sys_interval_s: u32) {
 
 impl ShardIo {
     /// The core, told the time.
-    pub(crate) fn borrow_now(&self) -> std::cell::RefMut<'_, Shard> {
+    pub(crate) fn core_at_now(&self) -> std::cell::RefMut<'_, Shard> {
         let mut core = self.core.borrow_mut();
         let (ms, us) = self.clock.now();
         core.set_now(ms, us);
@@ -425,13 +428,13 @@ impl ShardIo {
     pub(crate) fn with_core(
         self: &Rc<Self>,
         at: u32,
-        call: impl FnOnce(&mut Shard) -> Flow,
-    ) -> Flow {
+        call: impl FnOnce(&mut Shard) -> ConnectionAction,
+    ) -> ConnectionAction {
         let flow = catch_unwind(AssertUnwindSafe(|| {
-            let mut core = self.borrow_now();
+            let mut core = self.core_at_now();
             let flow = call(&mut core);
-            core.close_doomed();
-            core.follow_interest(Some(at));
+            core.close_pending_connections();
+            core.poll_hooks(Some(at));
             flow
         }));
         let flow = flow.unwrap_or_else(|_| {
@@ -439,37 +442,37 @@ impl ShardIo {
                 connection = at,
                 "a panic in the broker closed a connection; this is a bug"
             );
-            let mut core = self.borrow_now();
-            core.derived.recover();
+            let mut core = self.core_at_now();
+            core.derived_messages.reset_after_panic();
             core.metrics().inc(Metric::Panics);
-            let why = Closing::new(mqtt::ReasonCode::UNSPECIFIED_ERROR, "panic");
+            let why = CloseReason::new(mqtt::ReasonCode::UNSPECIFIED_ERROR, "panic");
             core.close(at, why);
-            Flow::Close
+            ConnectionAction::Close
         });
-        self.after_core();
+        self.finish_core_call();
         flow
     }
 
     /// A panic in what no single connection is to blame for is told and counted, and the shard goes on.
-    pub(super) fn contain(&self, what: &'static str, call: impl FnOnce()) {
+    pub(super) fn catch_panic(&self, what: &'static str, call: impl FnOnce()) {
         if catch_unwind(AssertUnwindSafe(call)).is_err() {
             tracing::error!("a panic in the broker while {what}; this is a bug");
             let mut core = self.core.borrow_mut();
-            core.derived.recover();
+            core.derived_messages.reset_after_panic();
             core.metrics().inc(Metric::Panics);
         }
     }
 
     /// Sees to what a call into the core has left to do.
     #[inline]
-    pub(crate) fn after_core(self: &Rc<Self>) {
+    pub(crate) fn finish_core_call(self: &Rc<Self>) {
         let core = self.core.borrow();
         let due = !core.delivery.dirty.is_empty()
-            || core.links.waiting != 0
+            || core.shard_queues.waiting_shards != 0
             || !core.to_wake.is_empty()
-            || !core.derived.is_empty()
-            || core.has_turn();
-        let authentications = !core.authentications.is_empty();
+            || !core.derived_messages.is_empty()
+            || core.has_open_turn();
+        let authentications = !core.started_authentications.is_empty();
         drop(core);
         if due {
             self.schedule_flush();
@@ -488,77 +491,86 @@ impl ShardIo {
     }
 
     fn start_authentications(self: &Rc<Self>) {
-        let started = std::mem::take(&mut self.core.borrow_mut().authentications);
+        let started = std::mem::take(&mut self.core.borrow_mut().started_authentications);
         for (at, serial, authentication) in started {
-            let Authentication::Later(answer) = authentication else {
+            let Authentication::Pending(answer) = authentication else {
                 continue;
             };
             let shard = self.clone();
             tokio::task::spawn_local(async move {
                 let mut answer = answer.await;
-                while let Authentication::Later(next) = answer {
+                while let Authentication::Pending(next) = answer {
                     answer = next.await;
                 }
-                let flow = shard.with_core(at, |core| core.authenticated(at, serial, answer));
-                connection::set_pending_flow(&shard, at, serial, flow);
+                let flow =
+                    shard.with_core(at, |core| core.complete_authentication(at, serial, answer));
+                connection_task::set_pending_flow(&shard, at, serial, flow);
             });
         }
     }
 
     /// True when the shard is to stop.
-    fn take_in(self: &Rc<Self>, parcels: VecDeque<Parcel>) -> bool {
+    fn handle_inbox_items(self: &Rc<Self>, parcels: VecDeque<InboxItem>) -> bool {
         let mut stop = false;
         for parcel in parcels {
             match parcel {
-                Parcel::Said { from, said, .. } => {
+                InboxItem::ShardMessages { from, said, .. } => {
                     // One by one: what one of them breaks, the others shall not miss.
                     for said in said {
-                        self.contain("another shard was heard", || {
-                            self.borrow_now().hear(from, vec![said]);
+                        self.catch_panic("another shard was heard", || {
+                            self.core_at_now().handle_shard_messages(from, vec![said]);
                         });
                     }
                 }
-                Parcel::Connection(moving) => {
-                    self.contain("a connection moved", || self.take_connection(*moving));
+                InboxItem::Handover(moving) => {
+                    self.catch_panic("a connection moved", || self.accept_handover(*moving));
                 }
-                Parcel::Ask(question) => {
-                    self.contain("a question was answered", || {
-                        question(&mut self.borrow_now())
+                InboxItem::Query(question) => {
+                    self.catch_panic("a question was answered", || {
+                        question(&mut self.core_at_now())
                     });
                 }
-                Parcel::Logged(turn) => {
-                    self.contain("the store was heard", || self.borrow_now().logged(turn));
+                InboxItem::TurnLogged(turn) => {
+                    self.catch_panic("the store was heard", || {
+                        self.core_at_now().handle_turn_logged(turn)
+                    });
                 }
-                Parcel::Settled(turn) => {
-                    self.contain("hooks were heard", || self.borrow_now().settled(turn));
+                InboxItem::TurnSettled(turn) => {
+                    self.catch_panic("hooks were heard", || {
+                        self.core_at_now().handle_turn_settled(turn)
+                    });
                 }
-                Parcel::Page(page) => {
-                    self.contain("stored messages came", || self.borrow_now().take_page(page));
+                InboxItem::Page(page) => {
+                    self.catch_panic("stored messages came", || {
+                        self.core_at_now().handle_fetched_page(page)
+                    });
                 }
-                Parcel::Listen(listener) => self.listen(*listener),
-                Parcel::Unlisten { listener, answer } => self.unlisten(listener, answer),
-                Parcel::Stop => {
-                    self.borrow_now().stop();
+                InboxItem::StartListening(listener) => self.start_listening(*listener),
+                InboxItem::StopListening { listener, answer } => {
+                    self.stop_listening(listener, answer)
+                }
+                InboxItem::Stop => {
+                    self.core_at_now().close_all();
                     stop = true;
                 }
             }
         }
-        self.contain("hooks were followed", || {
-            self.borrow_now().follow_interest(None);
+        self.catch_panic("hooks were followed", || {
+            self.core_at_now().poll_hooks(None);
         });
-        self.after_core();
+        self.finish_core_call();
         stop
     }
 
-    fn listen(self: &Rc<Self>, listener: OpenListener) {
-        if !self.core.borrow().stopping {
+    fn start_listening(self: &Rc<Self>, listener: ListenerSocket) {
+        if !self.core.borrow().is_stopping {
             let index = listener.entrance.index;
-            let task = tokio::task::spawn_local(listener::accept(self.clone(), listener));
+            let task = tokio::task::spawn_local(listener::run_accept_loop(self.clone(), listener));
             self.accepting.borrow_mut().push((index, task));
         }
     }
 
-    fn unlisten(&self, listener: u16, answer: oneshot::Sender<()>) {
+    fn stop_listening(&self, listener: u16, answer: oneshot::Sender<()>) {
         let is_meant = |(index, _): &mut (u16, JoinHandle<()>)| *index == listener;
         let tasks: Vec<_> = (self.accepting.borrow_mut())
             .extract_if(.., is_meant)
@@ -574,53 +586,53 @@ impl ShardIo {
         });
     }
 
-    fn take_connection(self: &Rc<Self>, moving: MovingConnection) {
-        let MovingConnection {
-            moving,
+    fn accept_handover(self: &Rc<Self>, moving: SocketHandover) {
+        let SocketHandover {
+            connection: moving,
             socket,
             layers,
         } = moving;
-        let (at, flow) = self.borrow_now().take_over(moving);
-        match Io::new(socket, layers) {
-            Ok(io) => connection::start(self, at, io, flow),
+        let (at, flow) = self.core_at_now().accept_handover(moving);
+        match ConnectionIo::new(socket, layers) {
+            Ok(io) => connection_task::spawn_connection(self, at, io, flow),
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be moved to another shard");
-                let mut core = self.borrow_now();
-                core.lost(at, "socket_error");
-                self.forget(&mut core, at);
+                let mut core = self.core_at_now();
+                core.connection_lost(at, "socket_error");
+                self.release_connection(&mut core, at);
             }
         }
     }
 
     /// A new connection, between these two.
-    pub(crate) fn open(
+    pub(crate) fn open_connection(
         self: &Rc<Self>,
         listener: u16,
         socket: Socket,
-        (peer, local): (Peer, Option<SocketAddr>),
-        layers: Option<Box<Layers>>,
+        (peer, local): (PeerAddress, Option<SocketAddr>),
+        layers: Option<Box<TransportLayers>>,
     ) {
-        let io = match Io::new(socket, layers) {
+        let io = match ConnectionIo::new(socket, layers) {
             Ok(io) => io,
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be registered");
                 let core = self.core.borrow();
-                give_places_back(&core.node, listener);
+                release_connection_slots(&core.node, listener);
                 return;
             }
         };
         let at = {
-            let mut core = self.borrow_now();
+            let mut core = self.core_at_now();
             core.metrics().inc(Metric::ConnectionsOpened);
-            let at = core.open(listener, peer);
-            core.set_local(at, local);
+            let at = core.open_connection(listener, peer);
+            core.set_local_address(at, local);
             at
         };
-        connection::start(self, at, io, Flow::Continue);
+        connection_task::spawn_connection(self, at, io, ConnectionAction::Continue);
     }
 
-    pub(crate) fn register(&self, at: u32, io: Rc<Io>) {
-        let mut ios = self.ios.borrow_mut();
+    pub(crate) fn register(&self, at: u32, io: Rc<ConnectionIo>) {
+        let mut ios = self.connection_ios.borrow_mut();
         if ios.len() <= at as usize {
             ios.resize_with(at as usize + 1, || None);
         }
@@ -628,16 +640,16 @@ impl ShardIo {
     }
 
     pub(crate) fn unregister(&self, at: u32) {
-        self.ios.borrow_mut()[at as usize] = None;
+        self.connection_ios.borrow_mut()[at as usize] = None;
     }
 
     /// The connection is over: its slot, its places, its socket.
-    pub(crate) fn forget(&self, core: &mut Shard, at: u32) {
+    pub(crate) fn release_connection(&self, core: &mut Shard, at: u32) {
         let listener = core.delivery.connections[at as usize].listener;
-        core.remove(at);
+        core.remove_connection(at);
         core.metrics().inc(Metric::ConnectionsClosed);
-        give_places_back(&core.node, listener);
-        if core.stopping && core.delivery.connections.is_empty() {
+        release_connection_slots(&core.node, listener);
+        if core.is_stopping && core.delivery.connections.is_empty() {
             self.stopped.notify_one();
         }
     }
@@ -648,20 +660,20 @@ impl ShardIo {
         }
     }
 
-    pub(crate) fn phase(&self, at: u32) -> Phase {
+    pub(crate) fn phase(&self, at: u32) -> ConnectionPhase {
         self.core.borrow().delivery.connections[at as usize].phase
     }
 
     /// Whether packets of a connection still wait for something else.
-    pub(crate) fn is_waiting(&self, at: u32) -> bool {
+    pub(crate) fn is_holding_packets(&self, at: u32) -> bool {
         let core = self.core.borrow();
         let connection = &core.delivery.connections[at as usize];
-        connection.phase == Phase::Authenticating || connection.held
+        connection.phase == ConnectionPhase::Authenticating || connection.is_held
     }
 }
 
-fn give_places_back(node: &Node, listener: u16) {
-    Directory::give_place_back(&node.directory.connections);
+fn release_connection_slots(node: &NodeState, listener: u16) {
+    NodeDirectory::release_slot(&node.directory.connections);
     let connections = &node.listeners[usize::from(listener)].connections;
     connections.fetch_sub(1, Relaxed);
 }

@@ -35,7 +35,7 @@ pub enum TlsError {
     },
 }
 
-/// The TLS of one listener. [`Handle::look_after`](crate::Handle::look_after) has it renewed with those of the broker.
+/// The TLS of one listener. [`BrokerHandle::watch_certificates`](crate::BrokerHandle::watch_certificates) has it renewed with those of the broker.
 pub struct ListenerTls {
     files: TlsConfig,
     current: RwLock<(Arc<ServerConfig>, Vec<Option<SystemTime>>)>,
@@ -43,7 +43,7 @@ pub struct ListenerTls {
 
 impl ListenerTls {
     pub fn load(files: &TlsConfig) -> Result<Self, TlsError> {
-        let current = RwLock::new((build(files)?, modified(files)));
+        let current = RwLock::new((build_server_config(files)?, modification_times(files)));
         Ok(Self {
             files: files.clone(),
             current,
@@ -51,7 +51,7 @@ impl ListenerTls {
     }
 
     /// For the next connection.
-    pub fn config(&self) -> Arc<ServerConfig> {
+    pub fn server_config(&self) -> Arc<ServerConfig> {
         self.current
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -64,14 +64,14 @@ impl ListenerTls {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .1
-            != modified(&self.files)
+            != modification_times(&self.files)
     }
 
     /// Reads the files again. On an error the certificate in use stays, and the same files are not tried again
     /// until they change.
     pub(crate) fn reload(&self) -> Result<(), TlsError> {
-        let modified = modified(&self.files);
-        let built = build(&self.files);
+        let modified = modification_times(&self.files);
+        let built = build_server_config(&self.files);
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         current.1 = modified;
         current.0 = built?;
@@ -81,10 +81,10 @@ impl ListenerTls {
 
 /// Checks that the files of a listener can be used, without opening it.
 pub fn check_tls(files: &TlsConfig) -> Result<(), TlsError> {
-    build(files).map(|_| ())
+    build_server_config(files).map(|_| ())
 }
 
-pub(crate) fn log_reload(result: Result<(), TlsError>) {
+pub(crate) fn log_reload_result(result: Result<(), TlsError>) {
     match result {
         Ok(()) => tracing::info!("certificates were read again; new connections get the new ones"),
         Err(error) => {
@@ -93,7 +93,7 @@ pub(crate) fn log_reload(result: Result<(), TlsError>) {
     }
 }
 
-fn modified(files: &TlsConfig) -> Vec<Option<SystemTime>> {
+fn modification_times(files: &TlsConfig) -> Vec<Option<SystemTime>> {
     let paths = [
         Some(&files.certificate),
         Some(&files.private_key),
@@ -107,7 +107,10 @@ fn modified(files: &TlsConfig) -> Vec<Option<SystemTime>> {
     paths.into_iter().flatten().map(time).collect()
 }
 
-fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn load_certificates(
+    what: &'static str,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let failed = |reason: String| TlsError::File {
         what,
         path: path.display().to_string(),
@@ -125,8 +128,8 @@ fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'s
     Ok(certificates)
 }
 
-fn build(files: &TlsConfig) -> Result<Arc<ServerConfig>, TlsError> {
-    let chain = certificates("the certificate", &files.certificate)?;
+fn build_server_config(files: &TlsConfig) -> Result<Arc<ServerConfig>, TlsError> {
+    let chain = load_certificates("the certificate", &files.certificate)?;
     let key = PrivateKeyDer::from_pem_file(&files.private_key).map_err(|e| TlsError::File {
         what: "the private key",
         path: files.private_key.display().to_string(),
@@ -145,7 +148,7 @@ fn build(files: &TlsConfig) -> Result<Arc<ServerConfig>, TlsError> {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let mut roots = RootCertStore::empty();
-            for authority in certificates("the client authorities", path)? {
+            for authority in load_certificates("the client authorities", path)? {
                 roots.add(authority).map_err(|e| unusable(e.to_string()))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
@@ -166,7 +169,7 @@ fn build(files: &TlsConfig) -> Result<Arc<ServerConfig>, TlsError> {
 }
 
 /// The names in a client's certificate; `None` if it cannot be read.
-pub(crate) fn names(certificate: &CertificateDer<'_>) -> Option<CertificateNames> {
+pub(crate) fn certificate_names(certificate: &CertificateDer<'_>) -> Option<CertificateNames> {
     let certificate = x509_cert::Certificate::from_der(certificate).ok()?;
     let certificate = certificate.tbs_certificate();
     let common_name = certificate.subject().common_name().ok().flatten();
@@ -174,11 +177,11 @@ pub(crate) fn names(certificate: &CertificateDer<'_>) -> Option<CertificateNames
     let alternative_names = alternative.iter().flat_map(|(_, names)| &names.0);
     Some(CertificateNames {
         common_name: common_name.map(|name| name.value().into()),
-        alternative_names: alternative_names.filter_map(text_of).collect(),
+        alternative_names: alternative_names.filter_map(general_name_text).collect(),
     })
 }
 
-fn text_of(name: &GeneralName) -> Option<Box<str>> {
+fn general_name_text(name: &GeneralName) -> Option<Box<str>> {
     match name {
         GeneralName::Rfc822Name(text)
         | GeneralName::DnsName(text)

@@ -17,7 +17,7 @@ pub(crate) struct Client {
 
 /// A packet that came, as far as the tests look at it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Got {
+pub(crate) enum ReceivedPacket {
     Message {
         topic: String,
         payload: Vec<u8>,
@@ -35,7 +35,7 @@ impl Client {
     /// A session that is not clean lasts for an hour.
     pub(crate) fn connect(address: &str, client_id: &str, clean: bool) -> Self {
         let mut client = Self::open(address, client_id, clean);
-        assert_eq!(client.next(), Got::Other("CONNACK"));
+        assert_eq!(client.next(), ReceivedPacket::Other("CONNACK"));
         client
     }
 
@@ -47,7 +47,7 @@ impl Client {
             properties.push(Property::SessionExpiryInterval(3600));
         }
         let mut client = Self::open_with(address, client_id, clean, &properties);
-        assert_eq!(client.next(), Got::Other("CONNACK"));
+        assert_eq!(client.next(), ReceivedPacket::Other("CONNACK"));
         client
     }
 
@@ -69,9 +69,9 @@ impl Client {
         };
         let connect = Connect {
             version: Version::V5,
-            bridge: false,
+            is_bridge: false,
             clean_start: clean,
-            keep_alive: 60,
+            keep_alive_s: 60,
             properties: properties.as_properties(),
             client_id,
             will: None,
@@ -100,7 +100,7 @@ impl Client {
         let mut bytes = Vec::new();
         subscribe.encode(Properties::EMPTY, Version::V5, &mut bytes);
         self.socket.write_all(&bytes).unwrap();
-        assert_eq!(self.next(), Got::Other("SUBACK"));
+        assert_eq!(self.next(), ReceivedPacket::Other("SUBACK"));
     }
 
     /// Publishes at QoS 1 and waits for the answer.
@@ -117,7 +117,7 @@ impl Client {
         let mut bytes = Vec::new();
         publish.encode(Version::V5, &mut bytes);
         self.socket.write_all(&bytes).unwrap();
-        assert_eq!(self.next(), Got::Other("PUBACK"));
+        assert_eq!(self.next(), ReceivedPacket::Other("PUBACK"));
     }
 
     pub(crate) fn ack(&mut self, packet_id: u16) {
@@ -131,7 +131,7 @@ impl Client {
     /// The next message, which is acknowledged at QoS 1.
     pub(crate) fn message(&mut self) -> (String, Vec<u8>) {
         match self.next() {
-            Got::Message {
+            ReceivedPacket::Message {
                 topic,
                 payload,
                 qos,
@@ -147,34 +147,34 @@ impl Client {
         }
     }
 
-    pub(crate) fn next(&mut self) -> Got {
+    pub(crate) fn next(&mut self) -> ReceivedPacket {
         loop {
             if let Some(frame) = mqtt::split_frame(&self.buffer, u32::MAX).unwrap() {
                 let len = frame.len;
                 let packet = Packet::decode(frame, Version::V5, Direction::FromServer).unwrap();
                 let got = match packet {
-                    Packet::Publish(publish) => Got::Message {
+                    Packet::Publish(publish) => ReceivedPacket::Message {
                         topic: publish.topic.to_owned(),
                         payload: publish.payload.to_vec(),
                         qos: publish.qos,
                         retain: publish.retain,
                         packet_id: publish.packet_id,
                     },
-                    Packet::Disconnect(disconnect) => Got::Disconnect(disconnect.reason),
-                    Packet::ConnAck(_) => Got::Other("CONNACK"),
-                    Packet::SubAck(_) => Got::Other("SUBACK"),
-                    Packet::PubAck(_) => Got::Other("PUBACK"),
-                    _ => Got::Other("something else"),
+                    Packet::Disconnect(disconnect) => ReceivedPacket::Disconnect(disconnect.reason),
+                    Packet::ConnAck(_) => ReceivedPacket::Other("CONNACK"),
+                    Packet::SubAck(_) => ReceivedPacket::Other("SUBACK"),
+                    Packet::PubAck(_) => ReceivedPacket::Other("PUBACK"),
+                    _ => ReceivedPacket::Other("something else"),
                 };
                 self.buffer.drain(..len);
                 return got;
             }
             let mut piece = [0; 4096];
             match self.socket.read(&mut piece) {
-                Ok(0) => return Got::End,
+                Ok(0) => return ReceivedPacket::End,
                 Ok(len) => self.buffer.extend_from_slice(&piece[..len]),
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
-                    return Got::End;
+                    return ReceivedPacket::End;
                 }
                 Err(error) => panic!("reading: {error}"),
             }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use broker::Handle;
-use broker::control::{Event, EventKind};
-use broker::info::Query;
+use broker::BrokerHandle;
+use broker::control::{BrokerEvent, BrokerEventKind};
+use broker::info::ListQuery;
 use mqtt::QoS;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::TryRecvError;
@@ -13,14 +13,14 @@ use crate::client::Client;
 use crate::{Node, eventually, wait};
 
 /// Listens; the shards know of it when this returns.
-fn listen(handle: &Handle) -> Receiver<Arc<Event>> {
-    let events = handle.events();
-    wait(handle.clients(Query::default()));
+fn listen(handle: &BrokerHandle) -> Receiver<Arc<BrokerEvent>> {
+    let events = handle.subscribe_events();
+    wait(handle.clients(ListQuery::default()));
     events
 }
 
 /// What has happened, in words, up to an event that has these.
-fn words_until(events: &mut Receiver<Arc<Event>>, last: &str) -> Vec<String> {
+fn words_until(events: &mut Receiver<Arc<BrokerEvent>>, last: &str) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     eventually(last, || {
         while let Ok(event) = events.try_recv() {
@@ -31,29 +31,33 @@ fn words_until(events: &mut Receiver<Arc<Event>>, last: &str) -> Vec<String> {
     all
 }
 
-fn in_words(kind: &EventKind) -> String {
+fn in_words(kind: &BrokerEventKind) -> String {
     let id = kind.client_id().unwrap_or("-");
     match kind {
-        EventKind::Connected {
+        BrokerEventKind::Connected {
             session_present, ..
         } => format!("{id} connected {session_present}"),
-        EventKind::Disconnected { reason, .. } => format!("{id} disconnected {reason}"),
-        EventKind::AuthenticationFailed { reason_code, .. } => {
+        BrokerEventKind::Disconnected { reason, .. } => format!("{id} disconnected {reason}"),
+        BrokerEventKind::AuthenticationFailed { reason_code, .. } => {
             format!("{id} not let in {reason_code}")
         }
-        EventKind::SessionCreated { .. } => format!("{id} created"),
-        EventKind::SessionEnded { .. } => format!("{id} ended"),
-        EventKind::Subscribed {
+        BrokerEventKind::SessionCreated { .. } => format!("{id} created"),
+        BrokerEventKind::SessionEnded { .. } => format!("{id} ended"),
+        BrokerEventKind::Subscribed {
             topic_filter, qos, ..
         } => format!("{id} subscribed {topic_filter} {qos}"),
-        EventKind::Unsubscribed { topic_filter, .. } => format!("{id} unsubscribed {topic_filter}"),
-        EventKind::Dropped {
+        BrokerEventKind::Unsubscribed { topic_filter, .. } => {
+            format!("{id} unsubscribed {topic_filter}")
+        }
+        BrokerEventKind::Dropped {
             topic,
             reason,
             count,
             ..
         } => format!("{id} dropped {topic} {reason} {count}"),
-        EventKind::AlarmRaised { .. } | EventKind::AlarmCleared { .. } => "alarm".to_owned(),
+        BrokerEventKind::AlarmRaised { .. } | BrokerEventKind::AlarmCleared { .. } => {
+            "alarm".to_owned()
+        }
     }
 }
 
@@ -72,7 +76,7 @@ fn the_life_of_a_client_is_told_in_order() {
     });
     let mut back = Client::connect(&node.address(), "ann", false);
     back.subscribe("b", QoS::AtMostOnce);
-    assert!(wait(handle.kick("ann")));
+    assert!(wait(handle.terminate_client("ann")));
     assert_eq!(
         words_until(&mut events, "ann ended"),
         [

@@ -4,10 +4,10 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
 use broker::config::{BindAddress, ListenerConfig};
-use broker::control::ListenerRefusal;
+use broker::control::ListenerError;
 use mqtt::{QoS, ReasonCode};
 
-use crate::client::Got;
+use crate::client::ReceivedPacket;
 use crate::{Node, eventually, wait};
 
 #[test]
@@ -22,7 +22,7 @@ fn a_stopped_listener_takes_nobody_keeps_who_is_there_and_starts_again_where_it_
     client.subscribe("still/works", QoS::AtMostOnce);
     assert_eq!(
         wait(handle.stop_listener("mqtt", false)),
-        Err(ListenerRefusal::Already("stopped"))
+        Err(ListenerError::AlreadyInState("stopped"))
     );
     for _ in 0..3 {
         assert_eq!(wait(handle.start_listener("mqtt")), Ok(()));
@@ -30,7 +30,7 @@ fn a_stopped_listener_takes_nobody_keeps_who_is_there_and_starts_again_where_it_
         assert_eq!((&listener.address, listener.running), (&address, true));
         assert_eq!(
             wait(handle.start_listener("mqtt")),
-            Err(ListenerRefusal::Already("running"))
+            Err(ListenerError::AlreadyInState("running"))
         );
         node.client("comes back");
         assert_eq!(wait(handle.stop_listener("mqtt", false)), Ok(()));
@@ -55,7 +55,7 @@ fn a_listener_can_send_its_clients_away_and_leaves_those_of_others_alone() {
     for client in &mut clients {
         assert_eq!(
             client.next(),
-            Got::Disconnect(ReasonCode::ADMINISTRATIVE_ACTION)
+            ReceivedPacket::Disconnect(ReasonCode::ADMINISTRATIVE_ACTION)
         );
     }
     drop(clients);
@@ -81,14 +81,14 @@ fn a_unix_socket_goes_and_comes_and_a_port_that_was_taken_meanwhile_is_told() {
     let taken = std::net::TcpListener::bind(node.address()).unwrap();
     let refused = wait(handle.start_listener("mqtt"));
     assert!(
-        matches!(refused, Err(ListenerRefusal::Failed(_))),
+        matches!(refused, Err(ListenerError::Failed(_))),
         "{refused:?}"
     );
     assert!(!handle.listeners()[0].running);
     drop(taken);
     assert_eq!(
         wait(handle.start_listener("none")),
-        Err(ListenerRefusal::Unknown("none".into()))
+        Err(ListenerError::UnknownListener("none".into()))
     );
     drop(node);
     assert!(!path.exists());

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use broker::config::{BindAddress, BrokerConfig, ListenerConfig};
 use broker::hooks::NoHooks;
-use broker::{Broker, Handle};
+use broker::{Broker, BrokerHandle};
 
 use client::Client;
 use store::Store;
@@ -40,10 +40,10 @@ impl Node {
 
     /// With what is kept in a directory.
     fn start_in(directory: &std::path::Path) -> Self {
-        Self::start_on_store(directory, store::Config::default())
+        Self::start_on_store(directory, store::StoreConfig::default())
     }
 
-    fn start_on_store(directory: &std::path::Path, config: store::Config) -> Self {
+    fn start_on_store(directory: &std::path::Path, config: store::StoreConfig) -> Self {
         let (store, _) = Store::open(directory, config).unwrap();
         Self::start_on(Some(store), |_| {})
     }
@@ -63,7 +63,7 @@ impl Node {
         }
     }
 
-    fn handle(&self) -> Handle {
+    fn handle(&self) -> BrokerHandle {
         self.broker.as_ref().expect("not stopped yet").handle()
     }
 

@@ -1,18 +1,18 @@
 //! Publishing in the broker's name; retained messages.
 
-use broker::control::{Publication, Published, Refusal, RetainedQuery, Told};
+use broker::control::{ControlError, DirectDelivery, PublishRequest, PublishResult, RetainedQuery};
 use bytes::Bytes;
 use mqtt::QoS;
 
-use crate::client::Got;
+use crate::client::ReceivedPacket;
 use crate::{Node, eventually, wait};
 
-fn publication(topic: &str, payload: &str) -> Publication {
-    Publication {
+fn publication(topic: &str, payload: &str) -> PublishRequest {
+    PublishRequest {
         topic: topic.to_owned(),
         payload: Bytes::copy_from_slice(payload.as_bytes()),
         qos: 1,
-        ..Publication::default()
+        ..PublishRequest::default()
     }
 }
 
@@ -28,7 +28,7 @@ fn what_the_node_publishes_reaches_subscribers_on_every_shard() {
     let published = wait(handle.publish(publication("news/today", "rain")));
     assert_eq!(
         published,
-        Ok(Published {
+        Ok(PublishResult {
             has_subscribers: true
         })
     );
@@ -38,7 +38,7 @@ fn what_the_node_publishes_reaches_subscribers_on_every_shard() {
     let published = wait(handle.publish(publication("elsewhere", "rain")));
     assert_eq!(
         published,
-        Ok(Published {
+        Ok(PublishResult {
             has_subscribers: false
         })
     );
@@ -57,10 +57,10 @@ fn what_is_told_to_one_client_reaches_it_alone() {
     for (number, client) in clients.iter_mut().enumerate() {
         let payload = format!("for {number}");
         let client_id = format!("c{number}");
-        let told = wait(handle.tell(&client_id, publication("me/command", &payload)));
+        let told = wait(handle.send_to_client(&client_id, publication("me/command", &payload)));
         assert_eq!(told, Ok(true));
         let (done, is_done) = std::sync::mpsc::channel();
-        handle.tell_soon(&client_id, publication("me/x", "soon"), move |told| {
+        handle.send_to_client_then(&client_id, publication("me/x", "soon"), move |told| {
             done.send(told).expect("the test waits");
         });
         assert_eq!(is_done.recv(), Ok(Ok(true)));
@@ -71,17 +71,17 @@ fn what_is_told_to_one_client_reaches_it_alone() {
         assert_eq!(client.message(), ("me/x".into(), b"soon".to_vec()));
     }
     assert_eq!(
-        wait(handle.tell("c0", publication("you/command", "x"))),
+        wait(handle.send_to_client("c0", publication("you/command", "x"))),
         Ok(false)
     );
     assert_eq!(
-        wait(handle.tell("nobody", publication("me/x", "x"))),
+        wait(handle.send_to_client("nobody", publication("me/x", "x"))),
         Ok(false)
     );
-    let refused = wait(handle.tell("c0", publication("me/#", "x")));
+    let refused = wait(handle.send_to_client("c0", publication("me/#", "x")));
     assert!(matches!(
         refused,
-        Err(Refusal::Invalid { field: "topic", .. })
+        Err(ControlError::InvalidField { field: "topic", .. })
     ));
 }
 
@@ -94,16 +94,21 @@ fn whoever_tells_a_client_something_learns_whether_it_has_come() {
             (std::sync::mpsc::channel(), std::sync::mpsc::channel());
         let done = move |told| done.send(told).expect("the test waits");
         let acked = move || assert_eq!(acked.send(()), Ok(()), "the test waits");
-        handle.tell_watched(client_id, publication(topic, "x"), done, acked);
+        handle.send_to_connected_client(client_id, publication(topic, "x"), done, acked);
         (is_done.recv().expect("it is always told"), is_acked)
     };
     let mut client = node.client("c");
     client.subscribe("zero", QoS::AtMostOnce);
     client.subscribe("one", QoS::AtLeastOnce);
     let (told, is_acked) = tell("c", "one");
-    let watched = |qos, is_watched| Ok(Some(Told { qos, is_watched }));
+    let watched = |qos, is_watched| {
+        Ok(Some(DirectDelivery {
+            qos,
+            is_ack_tracked: is_watched,
+        }))
+    };
     assert_eq!(told, watched(1, true));
-    let Got::Message { packet_id, .. } = client.next() else {
+    let ReceivedPacket::Message { packet_id, .. } = client.next() else {
         panic!("a message was sent");
     };
     assert!(is_acked.try_recv().is_err(), "it is not acknowledged yet");
@@ -131,20 +136,20 @@ fn what_cannot_be_published_is_refused_by_the_name_of_its_field() {
     let handle = node.handle();
     let good = publication("t", "x");
     let long = "x".repeat(70_000);
-    let cases: [(&str, Publication); 8] = [
+    let cases: [(&str, PublishRequest); 8] = [
         ("topic", publication("", "x")),
         ("topic", publication("a/#", "x")),
         ("topic", publication("$SYS/x", "x")),
         (
             "qos",
-            Publication {
+            PublishRequest {
                 qos: 2,
                 ..good.clone()
             },
         ),
         (
             "payload",
-            Publication {
+            PublishRequest {
                 payload: Bytes::from_static(b"\xff"),
                 is_utf8: true,
                 ..good.clone()
@@ -152,21 +157,21 @@ fn what_cannot_be_published_is_refused_by_the_name_of_its_field() {
         ),
         (
             "content_type",
-            Publication {
+            PublishRequest {
                 content_type: Some(long),
                 ..good.clone()
             },
         ),
         (
             "response_topic",
-            Publication {
+            PublishRequest {
                 response_topic: Some("a/+".into()),
                 ..good.clone()
             },
         ),
         (
             "user_properties",
-            Publication {
+            PublishRequest {
                 user_properties: vec![("a\0".into(), String::new())],
                 ..good.clone()
             },
@@ -174,7 +179,7 @@ fn what_cannot_be_published_is_refused_by_the_name_of_its_field() {
     ];
     for (field, publication) in cases {
         match wait(handle.publish(publication)) {
-            Err(Refusal::Invalid { field: named, .. }) => assert_eq!(named, field),
+            Err(ControlError::InvalidField { field: named, .. }) => assert_eq!(named, field),
             other => panic!("{field}: {other:?}"),
         }
     }
@@ -186,14 +191,14 @@ fn retained_messages_are_paged_shown_and_taken_away() {
     let handle = node.handle();
     let topics = ["a", "a/b", "a/b/c", "b/b", "$x/b"];
     for topic in topics {
-        let retained = Publication {
+        let retained = PublishRequest {
             retain: true,
             content_type: Some("text/plain".into()),
             message_expiry_s: Some(3600),
             user_properties: vec![("k".into(), "v".into())],
             ..publication(topic, topic)
         };
-        wait(handle.publish_from(retained, "sender", "ann")).unwrap();
+        wait(handle.publish_as(retained, "sender", "ann")).unwrap();
     }
     let page = |filter: Option<&str>, after: Option<&str>, limit| -> Vec<String> {
         let query = RetainedQuery {
@@ -228,7 +233,10 @@ fn retained_messages_are_paged_shown_and_taken_away() {
 
     let mut client = node.client("c");
     client.subscribe("a/+", QoS::AtMostOnce);
-    assert!(matches!(client.next(), Got::Message { retain: true, .. }));
+    assert!(matches!(
+        client.next(),
+        ReceivedPacket::Message { retain: true, .. }
+    ));
     assert_eq!(wait(handle.delete_retained("a/b")), Ok(true));
     assert_eq!(wait(handle.delete_retained("a/b")), Ok(false));
     assert!(handle.retained_message("a/b").is_none());
@@ -241,15 +249,15 @@ fn retained_messages_are_paged_shown_and_taken_away() {
 #[test]
 fn a_store_that_is_full_takes_nothing_from_the_node_either() {
     let directory = tempfile::tempdir().unwrap();
-    let config = store::Config {
+    let config = store::StoreConfig {
         // More than any disk has.
         min_free_bytes: u64::MAX / 2,
-        ..store::Config::default()
+        ..store::StoreConfig::default()
     };
     let node = Node::start_on_store(directory.path(), config);
     let handle = node.handle();
     eventually("the node knows", || {
-        wait(handle.publish(publication("t", "x"))) == Err(Refusal::NotStored)
+        wait(handle.publish(publication("t", "x"))) == Err(ControlError::StoreUnavailable)
     });
 }
 
@@ -258,7 +266,7 @@ fn what_the_node_has_answered_for_outlives_it() {
     let directory = tempfile::tempdir().unwrap();
     let node = Node::start_in(directory.path());
     for topic in ["a", "b"] {
-        let retained = Publication {
+        let retained = PublishRequest {
             retain: true,
             ..publication(topic, "kept")
         };

@@ -1,10 +1,10 @@
 //! Looking at what waits for a session, and throwing it away.
 
-use broker::Handle;
+use broker::BrokerHandle;
 use broker::control::QueuedMessage;
 use mqtt::QoS;
 
-use crate::client::{Client, Got};
+use crate::client::{Client, ReceivedPacket};
 use crate::{Node, eventually, wait};
 
 fn payloads(rows: &[QueuedMessage]) -> Vec<&str> {
@@ -13,8 +13,13 @@ fn payloads(rows: &[QueuedMessage]) -> Vec<&str> {
         .collect()
 }
 
-fn look(handle: &Handle, client_id: &str, after: Option<u64>, limit: usize) -> Vec<QueuedMessage> {
-    wait(handle.queue(client_id, after, limit)).expect("there is a session")
+fn look(
+    handle: &BrokerHandle,
+    client_id: &str,
+    after: Option<u64>,
+    limit: usize,
+) -> Vec<QueuedMessage> {
+    wait(handle.queued_messages(client_id, after, limit)).expect("there is a session")
 }
 
 fn publish(node: &Node, topic: &str, numbers: std::ops::Range<u32>) {
@@ -53,7 +58,7 @@ fn the_queue_of_a_client_that_is_away_is_paged_and_cleared() {
     let mut back = Client::connect(&node.address(), "away", false);
     assert_eq!(back.message(), ("q".into(), b"5".to_vec()));
 
-    assert!(wait(handle.queue("nobody", None, 10)).is_none());
+    assert!(wait(handle.queued_messages("nobody", None, 10)).is_none());
     assert_eq!(wait(handle.clear_queue("nobody")), None);
 }
 
@@ -72,7 +77,7 @@ fn what_a_slow_client_was_sent_is_shown_with_its_packet_id_and_stays() {
     let sent: Vec<bool> = rows.iter().map(|row| row.packet_id.is_some()).collect();
     assert_eq!(sent, [true, true, false, false, false, false]);
     // One is acknowledged, the next is sent: the others stand where they stood.
-    let Got::Message { packet_id, .. } = slow.next() else {
+    let ReceivedPacket::Message { packet_id, .. } = slow.next() else {
         panic!("expected a message");
     };
     slow.ack(packet_id);
@@ -120,8 +125,14 @@ fn the_queue_of_a_durable_session_is_shown_and_cleared_in_the_store() {
     let mut slow = Client::connect_slow(&node.address(), "slow", false);
     slow.subscribe("q", QoS::AtLeastOnce);
     publish(&node, "q", 0..4);
-    assert!(matches!(slow.next(), Got::Message { packet_id: 1, .. }));
-    assert!(matches!(slow.next(), Got::Message { packet_id: 2, .. }));
+    assert!(matches!(
+        slow.next(),
+        ReceivedPacket::Message { packet_id: 1, .. }
+    ));
+    assert!(matches!(
+        slow.next(),
+        ReceivedPacket::Message { packet_id: 2, .. }
+    ));
     slow.drop_connection();
     eventually("it has gone", || {
         !wait(handle.client("slow")).unwrap().connected
@@ -143,7 +154,7 @@ fn the_queue_of_a_durable_session_is_shown_and_cleared_in_the_store() {
     let ids: Vec<u16> = rows.iter().filter_map(|row| row.packet_id).collect();
     assert_eq!(ids, [1, 2]);
 
-    let delete = |row: &QueuedMessage| wait(handle.delete_queued("slow", row.position));
+    let delete = |row: &QueuedMessage| wait(handle.delete_queued_message("slow", row.position));
     assert_eq!(delete(&rows[300]), Some(true));
     assert_eq!(delete(&rows[300]), Some(false));
     // It was sent.

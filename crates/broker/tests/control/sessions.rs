@@ -1,17 +1,17 @@
 //! Subscribing for clients and sending them away.
 
-use broker::control::{NewSubscription, Publication, Refusal};
-use broker::info::Query;
+use broker::control::{ControlError, PublishRequest, SubscriptionRequest};
+use broker::info::ListQuery;
 use mqtt::{QoS, ReasonCode};
 
-use crate::client::{Client, Got};
+use crate::client::{Client, ReceivedPacket};
 use crate::{Node, eventually, wait};
 
-fn subscription(filter: &str) -> NewSubscription {
-    NewSubscription {
+fn subscription(filter: &str) -> SubscriptionRequest {
+    SubscriptionRequest {
         topic_filter: filter.to_owned(),
         qos: 1,
-        ..NewSubscription::default()
+        ..SubscriptionRequest::default()
     }
 }
 
@@ -31,9 +31,9 @@ fn a_client_gets_what_was_subscribed_for_it_retained_messages_too() {
     assert_eq!(client.message(), ("s/new".into(), b"new".to_vec()));
     assert!(wait(handle.unsubscribe("client", "s/+")));
     assert!(!wait(handle.unsubscribe("client", "s/+")));
-    let published = wait(handle.publish(Publication {
+    let published = wait(handle.publish(PublishRequest {
         topic: "s/new".into(),
-        ..Publication::default()
+        ..PublishRequest::default()
     }));
     assert!(!published.unwrap().has_subscribers);
 }
@@ -55,7 +55,7 @@ fn a_client_that_is_away_can_be_subscribed_and_one_that_is_not_known_cannot() {
     assert!(
         matches!(
             refused,
-            Some(Err(Refusal::Invalid {
+            Some(Err(ControlError::InvalidField {
                 field: "topic_filter",
                 ..
             }))
@@ -71,23 +71,26 @@ fn clients_are_sent_away_with_a_reason_and_keep_their_sessions() {
     let mut one = Client::connect(&node.address(), "one", false);
     let banned = ReasonCode::NOT_AUTHORIZED;
     assert!(wait(handle.disconnect("one", banned, "banned")));
-    assert_eq!(one.next(), Got::Disconnect(banned));
-    assert_eq!(one.next(), Got::End);
+    assert_eq!(one.next(), ReceivedPacket::Disconnect(banned));
+    assert_eq!(one.next(), ReceivedPacket::End);
     assert!(!wait(handle.disconnect("one", banned, "banned")));
     assert!(!wait(handle.client("one")).unwrap().connected);
 
     let mut many: Vec<Client> = (0..20).map(|n| node.client(&format!("many{n}"))).collect();
     let mut other = node.client("other");
     let is_meant = |client: &broker::hooks::Client<'_>| client.client_id.starts_with("many");
-    assert_eq!(wait(handle.disconnect_all(is_meant, banned, "banned")), 20);
+    assert_eq!(
+        wait(handle.disconnect_matching(is_meant, banned, "banned")),
+        20
+    );
     for client in &mut many {
-        assert_eq!(client.next(), Got::Disconnect(banned));
+        assert_eq!(client.next(), ReceivedPacket::Disconnect(banned));
     }
     other.subscribe("still/here", QoS::AtMostOnce);
     eventually("only those two are left", || {
-        let query = Query {
+        let query = ListQuery {
             limit: 100,
-            ..Query::default()
+            ..ListQuery::default()
         };
         wait(handle.clients(query)).len() == 2
     });

@@ -10,25 +10,25 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
-use testkit::Server;
+use testkit::TestServer;
 use tokio::runtime::Runtime;
 
 use super::{BATCH, IN_FLIGHT, device, value};
 
 pub(super) const INDEX: &str = "t";
 
-pub(super) fn prepare(server: &Server) {
+pub(super) fn prepare(server: &TestServer) {
     let settings = r#"{"settings": {"number_of_replicas": 0}, "mappings": {"properties": {
         "n": {"type": "long"}, "device": {"type": "keyword"}, "v": {"type": "double"}}}}"#;
     server.http("PUT", &format!("/{INDEX}"), settings);
 }
 
-pub(super) fn clear(server: &Server) {
+pub(super) fn clear(server: &TestServer) {
     server.http("DELETE", &format!("/{INDEX}"), "");
     prepare(server);
 }
 
-pub(super) fn count(server: &Server) -> usize {
+pub(super) fn count(server: &TestServer) -> usize {
     server.http("POST", &format!("/{INDEX}/_refresh"), "");
     let answer = server.http("GET", &format!("/{INDEX}/_count"), "");
     let answer: Value = serde_json::from_str(&answer).unwrap();
@@ -48,7 +48,7 @@ fn batch(first: usize) -> Bytes {
     body.into()
 }
 
-pub(super) fn bare(runtime: &Runtime, server: &Server, rows: usize) -> Duration {
+pub(super) fn bare(runtime: &Runtime, server: &TestServer, rows: usize) -> Duration {
     let url = format!("http://{}/_bulk", server.address());
     runtime.block_on(async {
         let mut tcp = HttpConnector::new();

@@ -11,10 +11,10 @@ mod bulk;
 
 use std::time::{Duration, Instant};
 
-use connect::{Options, Pushed, Service};
+use connect::{ConnectorService, ConnectorServiceOptions, PushOutcome};
 use mysql_async::prelude::Queryable as _;
 use serde_json::json;
-use testkit::{DATABASE, Kind, PASSWORD, Server, USER};
+use testkit::{DATABASE, PASSWORD, ServerKind, TestServer, USER};
 use tokio::runtime::{Builder, Runtime};
 
 const BATCH: usize = 500;
@@ -35,16 +35,16 @@ fn main() {
     push_cost();
     println!("{rows} rows in batches of {BATCH}, {IN_FLIGHT} at a time; rows/s, best of {ROUNDS}");
     for (name, kind) in [
-        ("mysql", Kind::MariaDb),
-        ("postgres", Kind::Postgres),
-        ("redis", Kind::Redis),
-        ("opensearch", Kind::OpenSearch),
+        ("mysql", ServerKind::MariaDb),
+        ("postgres", ServerKind::Postgres),
+        ("redis", ServerKind::Redis),
+        ("opensearch", ServerKind::OpenSearch),
     ] {
         let is_asked = arguments.iter().any(|text| text == name);
         if !is_asked && arguments.iter().any(|text| text.parse::<usize>().is_err()) {
             continue;
         }
-        let Some(server) = Server::start_or_skip(kind) else {
+        let Some(server) = TestServer::start_or_skip(kind) else {
             continue;
         };
         prepare(&server);
@@ -73,9 +73,9 @@ fn push_cost() {
             .worker_threads(1)
             .build()
             .unwrap();
-        let service = Service::new(
+        let service = ConnectorService::new(
             runtime.handle().clone(),
-            Options {
+            ConnectorServiceOptions {
                 directory: None,
                 shards,
             },
@@ -109,30 +109,30 @@ fn speed(rows: usize, run: impl FnOnce() -> Duration) -> f64 {
     rows as f64 / run().as_secs_f64()
 }
 
-fn prepare(server: &Server) {
+fn prepare(server: &TestServer) {
     match server.kind() {
-        Kind::MariaDb => drop(server.sql("CREATE TABLE t (n BIGINT, device VARCHAR(32), v DOUBLE)")),
-        Kind::Postgres => drop(server.sql(&format!(
+        ServerKind::MariaDb => drop(server.sql("CREATE TABLE t (n BIGINT, device VARCHAR(32), v DOUBLE)")),
+        ServerKind::Postgres => drop(server.sql(&format!(
             "CREATE TABLE t (n bigint, device varchar(32), v double precision); GRANT ALL ON t TO {USER}"
         ))),
-        Kind::Redis => {}
-        Kind::OpenSearch => bulk::prepare(server),
+        ServerKind::Redis => {}
+        ServerKind::OpenSearch => bulk::prepare(server),
         other => panic!("{other:?} is not measured"),
     }
 }
 
-fn clear(server: &Server) {
+fn clear(server: &TestServer) {
     match server.kind() {
-        Kind::Redis => drop(server.redis(&["FLUSHALL"])),
-        Kind::OpenSearch => bulk::clear(server),
+        ServerKind::Redis => drop(server.redis(&["FLUSHALL"])),
+        ServerKind::OpenSearch => bulk::clear(server),
         _ => drop(server.sql("TRUNCATE TABLE t")),
     }
 }
 
-fn count(server: &Server) -> usize {
+fn count(server: &TestServer) -> usize {
     let text = match server.kind() {
-        Kind::OpenSearch => return bulk::count(server),
-        Kind::Redis => server.redis(&["LLEN", "all"])[0].clone(),
+        ServerKind::OpenSearch => return bulk::count(server),
+        ServerKind::Redis => server.redis(&["LLEN", "all"])[0].clone(),
         _ => server.sql("SELECT COUNT(*) FROM t")[0][0].clone(),
     };
     text.unwrap().parse().unwrap()
@@ -147,10 +147,10 @@ fn value(n: usize) -> f64 {
     (n % 1000) as f64 + 0.5
 }
 
-fn sink(runtime: &Runtime, server: &Server, rows: usize) -> Duration {
-    let service = Service::new(
+fn sink(runtime: &Runtime, server: &TestServer, rows: usize) -> Duration {
+    let service = ConnectorService::new(
         runtime.handle().clone(),
-        Options {
+        ConnectorServiceOptions {
             directory: None,
             shards: 1,
         },
@@ -163,18 +163,18 @@ fn sink(runtime: &Runtime, server: &Server, rows: usize) -> Duration {
     });
     let insert = "INSERT INTO t (n, device, v) VALUES (${n}, ${device}, ${v})";
     match server.kind() {
-        Kind::Redis => {
+        ServerKind::Redis => {
             connector["type"] = "redis".into();
             sink["command"] = "RPUSH all ${n}:${device}:${v}".into();
         }
-        Kind::OpenSearch => {
+        ServerKind::OpenSearch => {
             connector = json!({
                 "type": "elasticsearch", "urls": [format!("http://{}", server.address())]
             });
             sink["index"] = bulk::INDEX.into();
         }
         kind => {
-            let name = if kind == Kind::MariaDb {
+            let name = if kind == ServerKind::MariaDb {
                 "mysql"
             } else {
                 "postgres"
@@ -197,8 +197,8 @@ fn sink(runtime: &Runtime, server: &Server, rows: usize) -> Duration {
             row.float("v", value(n));
         });
         match pushed {
-            Pushed::Queued => {}
-            Pushed::Blocked => runtime.block_on(service.room(id)),
+            PushOutcome::Queued => {}
+            PushOutcome::Blocked => runtime.block_on(service.wait_for_room(id)),
             other => panic!("{other:?}"),
         }
     }
@@ -211,10 +211,10 @@ fn sink(runtime: &Runtime, server: &Server, rows: usize) -> Duration {
 }
 
 /// The same batches, as many at the same time, written as somebody would who writes nothing else.
-fn bare(runtime: &Runtime, server: &Server, rows: usize) -> Duration {
+fn bare(runtime: &Runtime, server: &TestServer, rows: usize) -> Duration {
     let address = server.address();
     match server.kind() {
-        Kind::MariaDb => runtime.block_on(async {
+        ServerKind::MariaDb => runtime.block_on(async {
             let options = mysql_async::Opts::from_url(&server.url()).unwrap();
             let groups = (0..BATCH).map(|_| "(?, ?, ?)");
             let groups: Vec<_> = groups.collect();
@@ -252,7 +252,7 @@ fn bare(runtime: &Runtime, server: &Server, rows: usize) -> Duration {
             }
             took
         }),
-        Kind::Postgres => runtime.block_on(async {
+        ServerKind::Postgres => runtime.block_on(async {
             let statement =
                 "INSERT INTO t (n, device, v) SELECT * FROM UNNEST($1::bigint[], $2::varchar[], $3::float8[])";
             let mut clients = Vec::new();
@@ -289,7 +289,7 @@ fn bare(runtime: &Runtime, server: &Server, rows: usize) -> Duration {
             }
             start.elapsed()
         }),
-        Kind::Redis => runtime.block_on(async {
+        ServerKind::Redis => runtime.block_on(async {
             let client = redis::Client::open(server.url()).unwrap();
             let connection = client.get_multiplexed_async_connection().await.unwrap();
             let start = Instant::now();
@@ -312,7 +312,7 @@ fn bare(runtime: &Runtime, server: &Server, rows: usize) -> Duration {
             }
             start.elapsed()
         }),
-        Kind::OpenSearch => bulk::bare(runtime, server, rows),
+        ServerKind::OpenSearch => bulk::bare(runtime, server, rows),
         other => panic!("{other:?} is not measured"),
     }
 }

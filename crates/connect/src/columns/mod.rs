@@ -1,15 +1,15 @@
 //! Rows as columns with types: what a Parquet file is made of, for sinks and for whoever else writes one.
 
-mod file;
+mod parquet_writer;
 mod record;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::row::{Row, Value};
-use crate::settings::{Invalid, check_range};
+use crate::row::{SinkRow, SinkValue};
+use crate::settings::{SettingsError, check_range};
 use crate::template::Template;
-pub use file::Writer;
+pub use parquet_writer::ParquetWriter;
 pub(crate) use record::MAX_RECORD_BYTES;
 
 const MAX_COLUMNS: usize = 1000;
@@ -18,7 +18,7 @@ const MAX_NAME_BYTES: usize = 200;
 /// A column as it is declared.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Setting {
+pub(crate) struct ColumnSetting {
     #[schemars(length(min = 1, max = 200))]
     pub(crate) name: String,
     /// As `${payload.t}`.
@@ -26,12 +26,12 @@ pub(crate) struct Setting {
     /// Of a Parquet file: what a value is made. One that cannot be made it makes its row a dead letter; what is missing
     /// is null.
     #[serde(rename = "type")]
-    pub(crate) of: Option<Type>,
+    pub(crate) of: Option<ColumnType>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Type {
+pub enum ColumnType {
     #[default]
     Text,
     Bool,
@@ -50,35 +50,35 @@ pub enum Type {
 /// How rows are laid down in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Layout {
+pub struct ParquetLayout {
     /// Rows of a group, which are written, and read, together.
     #[schemars(range(min = 1, max = 10_000_000))]
     row_group_rows: usize,
     /// A group has no more than about this; as much memory is needed while a file is written.
     #[schemars(range(min = 65_536, max = 1_073_741_824))]
     row_group_bytes: usize,
-    compression: Compression,
+    compression: ParquetCompression,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Compression {
+enum ParquetCompression {
     #[default]
     Snappy,
     None,
 }
 
-impl Default for Layout {
+impl Default for ParquetLayout {
     fn default() -> Self {
         Self {
             row_group_rows: 100_000,
             row_group_bytes: 32 << 20,
-            compression: Compression::Snappy,
+            compression: ParquetCompression::Snappy,
         }
     }
 }
 
-impl Layout {
+impl ParquetLayout {
     /// Groups of so many rows and about so many bytes at most.
     pub fn new(row_group_rows: usize, row_group_bytes: usize) -> Self {
         Self {
@@ -89,7 +89,7 @@ impl Layout {
     }
 
     /// `field` is the setting it is from.
-    pub(crate) fn check(&self, field: &str) -> Result<(), Invalid> {
+    pub(crate) fn check(&self, field: &str) -> Result<(), SettingsError> {
         let rows = format!("{field}.row_group_rows");
         check_range(&rows, self.row_group_rows, 1..=10_000_000)?;
         let bytes = format!("{field}.row_group_bytes");
@@ -98,18 +98,18 @@ impl Layout {
 }
 
 /// The columns of a file and where their values come from.
-pub(crate) struct Columns {
-    shape: Shape,
+pub(crate) struct ColumnMapping {
+    schema: ColumnSchema,
     values: Vec<Template>,
 }
 
 /// Names and types of columns, without where their values come from: all it takes to read records again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shape(Vec<(String, Type)>);
+pub struct ColumnSchema(Vec<(String, ColumnType)>);
 
-impl Shape {
+impl ColumnSchema {
     /// Names, each once, and types.
-    pub fn new(columns: &[(&str, Type)]) -> Self {
+    pub fn new(columns: &[(&str, ColumnType)]) -> Self {
         let columns = columns.iter();
         Self(
             columns
@@ -119,44 +119,44 @@ impl Shape {
     }
 }
 
-impl Columns {
+impl ColumnMapping {
     /// From the setting `columns`.
-    pub(crate) fn new(settings: &[Setting]) -> Result<Self, Invalid> {
+    pub(crate) fn new(settings: &[ColumnSetting]) -> Result<Self, SettingsError> {
         if settings.is_empty() || settings.len() > MAX_COLUMNS {
             let detail = format!("expected 1 to {MAX_COLUMNS}");
-            return Err(Invalid::new("columns", detail));
+            return Err(SettingsError::new("columns", detail));
         }
         let mut columns = Self {
-            shape: Shape(Vec::new()),
+            schema: ColumnSchema(Vec::new()),
             values: Vec::new(),
         };
         for (at, setting) in settings.iter().enumerate() {
             let field = |name: &str| format!("columns[{at}].{name}");
             let is_name = !setting.name.is_empty() && setting.name.len() <= MAX_NAME_BYTES;
-            let mut known = columns.shape.0.iter();
+            let mut known = columns.schema.0.iter();
             if !is_name || known.any(|(name, _)| *name == setting.name) {
                 let detail = format!("expected 1 to {MAX_NAME_BYTES} bytes, each name once");
-                return Err(Invalid::new(&field("name"), detail));
+                return Err(SettingsError::new(&field("name"), detail));
             }
             let value = Template::parse(&field("value"), &setting.value)?;
             columns.values.push(value);
             let of = setting.of.unwrap_or_default();
-            columns.shape.0.push((setting.name.clone(), of));
+            columns.schema.0.push((setting.name.clone(), of));
         }
         Ok(columns)
     }
 
-    pub(crate) fn shape(&self) -> &Shape {
-        &self.shape
+    pub(crate) fn shape(&self) -> &ColumnSchema {
+        &self.schema
     }
 
     /// Appends the record of a row, or says which column its value does not fit; then nothing is appended.
-    pub(crate) fn add(&self, row: Row<'_>, out: &mut Vec<u8>) -> Result<(), String> {
+    pub(crate) fn add(&self, row: SinkRow<'_>, out: &mut Vec<u8>) -> Result<(), String> {
         let start = out.len();
         let mut scratch = Vec::new();
-        for ((name, of), template) in self.shape.0.iter().zip(&self.values) {
+        for ((name, of), template) in self.schema.0.iter().zip(&self.values) {
             let value = template.value(row, &mut scratch);
-            if let Err(what) = record::put(*of, value, out) {
+            if let Err(what) = record::put_value(*of, value, out) {
                 out.truncate(start);
                 return Err(format!("column {name}: {what}"));
             }
@@ -171,14 +171,14 @@ impl Columns {
 }
 
 /// What a value is, for people.
-fn kind_of(value: Value<'_>) -> &'static str {
+fn type_name(value: SinkValue<'_>) -> &'static str {
     match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a bool",
-        Value::Int(_) => "an integer",
-        Value::Float(_) => "a number",
-        Value::Text(_) => "a text",
-        Value::Bytes(_) => "bytes",
-        Value::Json(_) | Value::Array(_) | Value::Map(_) => "JSON",
+        SinkValue::Null => "null",
+        SinkValue::Bool(_) => "a bool",
+        SinkValue::Int(_) => "an integer",
+        SinkValue::Float(_) => "a number",
+        SinkValue::Text(_) => "a text",
+        SinkValue::Bytes(_) => "bytes",
+        SinkValue::Json(_) | SinkValue::Array(_) | SinkValue::Map(_) => "JSON",
     }
 }

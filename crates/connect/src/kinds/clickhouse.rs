@@ -11,18 +11,19 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::batch::Batch;
+use crate::batch::SinkBatch;
 use crate::connector::{
-    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Writer, Written, schema_of,
+    BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
+    OpenConnectorResult, SinkWriter, WriteOutcome, schema_of,
 };
-use crate::row::RowWriter;
+use crate::http_servers::{HttpServers, ServerResponse, url_encode};
+use crate::row::SinkRowWriter;
 use crate::secret::Secret;
-use crate::settings::{Invalid, read};
+use crate::settings::{SettingsError, parse_settings};
 use crate::template::Template;
-use crate::tls::Tls;
-use crate::web::{Answer, Web, url_encoded};
+use crate::tls::TlsSettings;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "clickhouse",
     title: "ClickHouse",
     // It likes few large inserts.
@@ -31,24 +32,24 @@ pub(super) const KIND: Kind = Kind {
         max_bytes: 8 << 20,
         max_wait_ms: 500,
     },
-    connector_schema: schema_of::<Settings>,
-    sink_schema: schema_of::<SinkSettings>,
+    connector_schema: schema_of::<ClickHouseSettings>,
+    sink_schema: schema_of::<ClickHouseSinkSettings>,
     source_schema: None,
     open,
 };
 
 /// Errors that are about what was sent, by the numbers of ClickHouse; everything else can pass.
-const OF_ROWS: [u32; 22] = [
+const ROW_ERROR_CODES: [u32; 22] = [
     6, 25, 26, 27, 33, 38, 41, 53, 69, 70, 72, 117, 130, 131, 190, 321, 349, 376, 407, 469, 675,
     691,
 ];
 
 /// Errors about the statement: an unknown column, identifier, function, table, syntax or database.
-const OF_STATEMENTS: [u32; 6] = [16, 46, 47, 60, 62, 81];
+const STATEMENT_ERROR_CODES: [u32; 6] = [16, 46, 47, 60, 62, 81];
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+struct ClickHouseSettings {
     /// As `http://HOST:8123`. Another is asked when one fails.
     #[schemars(length(min = 1, max = 64))]
     urls: Vec<String>,
@@ -57,12 +58,12 @@ struct Settings {
     /// File with the password.
     password_file: Option<PathBuf>,
     database: Option<String>,
-    tls: Option<Tls>,
+    tls: Option<TlsSettings>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct SinkSettings {
+struct ClickHouseSinkSettings {
     #[schemars(length(min = 1, max = 256))]
     table: String,
     /// Columns and what is in them, with placeholders; a placeholder by itself keeps its type. Left out: the fields of the
@@ -73,19 +74,19 @@ struct SinkSettings {
     settings: BTreeMap<String, String>,
 }
 
-struct ClickHouse {
-    web: Web,
+struct ClickHouseConnector {
+    web: HttpServers,
     database: Option<String>,
 }
 
-fn open(fields: Map<String, Value>, _: &Context) -> Opened {
-    let settings: Settings = read(fields)?;
-    let password = Secret::of_setting(
+fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult {
+    let settings: ClickHouseSettings = parse_settings(fields)?;
+    let password = Secret::from_setting(
         "password",
         settings.password.as_ref(),
         settings.password_file.as_ref(),
     )?;
-    let mut web = Web::new("urls", &settings.urls, settings.tls.as_ref())?;
+    let mut web = HttpServers::new("urls", &settings.urls, settings.tls.as_ref())?;
     if let Some(user) = &settings.user {
         let name = HeaderName::from_static("x-clickhouse-user");
         web = web.with_header(name, user, "user")?;
@@ -94,40 +95,50 @@ fn open(fields: Map<String, Value>, _: &Context) -> Opened {
         let name = HeaderName::from_static("x-clickhouse-key");
         web = web.with_header(name, password.reveal(), "password")?;
     }
-    Ok(Arc::new(ClickHouse {
+    Ok(Arc::new(ClickHouseConnector {
         web,
         database: settings.database,
     }))
 }
 
 /// A name within a statement.
-fn quoted(name: &str) -> String {
+fn quote_identifier(name: &str) -> String {
     format!("`{}`", name.replace('\\', "\\\\").replace('`', "\\`"))
 }
 
-impl Connector for ClickHouse {
-    fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
-        let settings: SinkSettings = read(settings)?;
+impl Connector for ClickHouseConnector {
+    fn writer(
+        self: Arc<Self>,
+        settings: Map<String, Value>,
+    ) -> Result<Arc<dyn SinkWriter>, SettingsError> {
+        let settings: ClickHouseSinkSettings = parse_settings(settings)?;
         if settings.table.is_empty() {
-            return Err(Invalid::new("table", "expected the name of one"));
+            return Err(SettingsError::new("table", "expected the name of one"));
         }
         let columns = match &settings.columns {
             None => None,
             Some(columns) if columns.is_empty() => {
-                return Err(Invalid::new("columns", "expected at least one"));
+                return Err(SettingsError::new("columns", "expected at least one"));
             }
             Some(columns) => {
                 let columns = columns.iter().map(|(name, text)| {
                     let field = format!("columns.{name}");
                     Ok((name.clone(), Template::parse(&field, text)?))
                 });
-                Some(columns.collect::<Result<Vec<_>, Invalid>>()?)
+                Some(columns.collect::<Result<Vec<_>, SettingsError>>()?)
             }
         };
         // `database.table` names both.
-        let table: Vec<_> = settings.table.splitn(2, '.').map(quoted).collect();
+        let table: Vec<_> = settings
+            .table
+            .splitn(2, '.')
+            .map(quote_identifier)
+            .collect();
         let names = columns.as_ref().map(|columns: &Vec<(String, _)>| {
-            let names: Vec<_> = columns.iter().map(|(name, _)| quoted(name)).collect();
+            let names: Vec<_> = columns
+                .iter()
+                .map(|(name, _)| quote_identifier(name))
+                .collect();
             format!(" ({})", names.join(", "))
         });
         let statement = format!(
@@ -135,9 +146,9 @@ impl Connector for ClickHouse {
             table.join("."),
             names.unwrap_or_default()
         );
-        let mut path = format!("/?query={}", url_encoded(&statement));
+        let mut path = format!("/?query={}", url_encode(&statement));
         if let Some(database) = &self.database {
-            path.push_str(&format!("&database={}", url_encoded(database)));
+            path.push_str(&format!("&database={}", url_encode(database)));
         }
         let usual = [
             ("date_time_input_format", "best_effort"),
@@ -152,44 +163,47 @@ impl Connector for ClickHouse {
                 .is_some_and(|value| value == "0")
         {
             let detail = "it must not be 0: rows would be lost with the server";
-            return Err(Invalid::new("settings.wait_for_async_insert", detail));
+            return Err(SettingsError::new("settings.wait_for_async_insert", detail));
         }
         for (name, value) in &all {
-            path.push_str(&format!("&{}={}", url_encoded(name), url_encoded(value)));
+            path.push_str(&format!("&{}={}", url_encode(name), url_encode(value)));
         }
-        Ok(Arc::new(Insert {
+        Ok(Arc::new(ClickHouseWriter {
             system: self,
             path,
             columns,
         }))
     }
 
-    fn test(&self) -> Doing<'_, Result<String, Failure>> {
+    fn test(&self) -> BoxFuture<'_, Result<String, ConnectorError>> {
         Box::pin(async {
-            let mut path = format!("/?query={}", url_encoded("SELECT version()"));
+            let mut path = format!("/?query={}", url_encode("SELECT version()"));
             if let Some(database) = &self.database {
-                path.push_str(&format!("&database={}", url_encoded(database)));
+                path.push_str(&format!("&database={}", url_encode(database)));
             }
-            let answer = self.web.ask(Method::GET, &path, &[], Bytes::new()).await?;
-            match answer.is_good() {
+            let answer = self
+                .web
+                .request(Method::GET, &path, &[], Bytes::new())
+                .await?;
+            match answer.is_success() {
                 true => {
                     let version = String::from_utf8_lossy(&answer.body);
                     Ok(format!("ClickHouse {}", version.trim()))
                 }
-                false => Err(answer.passing()),
+                false => Err(answer.transient_error()),
             }
         })
     }
 }
 
-struct Insert {
-    system: Arc<ClickHouse>,
+struct ClickHouseWriter {
+    system: Arc<ClickHouseConnector>,
     path: String,
     columns: Option<Vec<(String, Template)>>,
 }
 
-impl Insert {
-    fn body(&self, batch: &Batch) -> Vec<u8> {
+impl ClickHouseWriter {
+    fn body(&self, batch: &SinkBatch) -> Vec<u8> {
         let mut body = Vec::with_capacity(batch.byte_len() * 2);
         let mut packed = Vec::new();
         let mut scratch = Vec::new();
@@ -198,11 +212,11 @@ impl Insert {
                 None => row.write_json(&mut body),
                 Some(columns) => {
                     packed.clear();
-                    let mut out = RowWriter::new(&mut packed);
+                    let mut out = SinkRowWriter::new(&mut packed);
                     for (name, template) in columns {
                         out.value(name, template.value(row, &mut scratch));
                     }
-                    crate::Row::from_bytes(&packed).write_json(&mut body);
+                    crate::SinkRow::from_bytes(&packed).write_json(&mut body);
                 }
             }
             body.push(b'\n');
@@ -210,7 +224,7 @@ impl Insert {
         body
     }
 
-    async fn insert(&self, batch: &Batch) -> Result<(), Failure> {
+    async fn insert(&self, batch: &SinkBatch) -> Result<(), ConnectorError> {
         // The same rows sent again have the same token: a table that looks for duplicates takes them once.
         let last = batch.len().saturating_sub(1);
         let path = match batch.is_empty() {
@@ -225,22 +239,25 @@ impl Insert {
         };
         let body = Bytes::from(self.body(batch));
         let web = &self.system.web;
-        let answer = web.ask(Method::POST, &path, &[], body).await?;
-        match answer.is_good() && code(&answer).is_none() {
+        let answer = web.request(Method::POST, &path, &[], body).await?;
+        match answer.is_success() && error_code(&answer).is_none() {
             true => Ok(()),
-            false if code(&answer).is_some_and(|code| OF_ROWS.contains(&code)) => {
-                Err(answer.of_rows())
+            false if error_code(&answer).is_some_and(|code| ROW_ERROR_CODES.contains(&code)) => {
+                Err(answer.bad_rows_error())
             }
-            false if code(&answer).is_some_and(|code| OF_STATEMENTS.contains(&code)) => {
-                Err(Failure::permanent(answer.passing()))
+            false
+                if error_code(&answer)
+                    .is_some_and(|code| STATEMENT_ERROR_CODES.contains(&code)) =>
+            {
+                Err(ConnectorError::permanent(answer.transient_error()))
             }
-            false => Err(answer.passing()),
+            false => Err(answer.transient_error()),
         }
     }
 }
 
 /// The number of an error: of a header, or of a text that begins `Code: 27. DB::Exception`.
-fn code(answer: &Answer) -> Option<u32> {
+fn error_code(answer: &ServerResponse) -> Option<u32> {
     let header = answer.headers.get("x-clickhouse-exception-code");
     if let Some(code) = header.and_then(|value| value.to_str().ok()?.parse().ok()) {
         return Some(code);
@@ -250,24 +267,24 @@ fn code(answer: &Answer) -> Option<u32> {
     rest.split('.').next()?.parse().ok()
 }
 
-impl Writer for Insert {
+impl SinkWriter for ClickHouseWriter {
     /// An insert of no rows is checked like any other.
-    fn check(&self) -> Option<Doing<'_, Result<String, Failure>>> {
+    fn check(&self) -> Option<BoxFuture<'_, Result<String, ConnectorError>>> {
         Some(Box::pin(async move {
             let web = &self.system.web;
-            let asking = web.ask(Method::POST, &self.path, &[], Bytes::new());
+            let asking = web.request(Method::POST, &self.path, &[], Bytes::new());
             let answer = asking.await?;
-            match (answer.is_good(), code(&answer)) {
+            match (answer.is_success(), error_code(&answer)) {
                 (true, None) => Ok("table and columns are there".into()),
-                (_, Some(code)) if OF_STATEMENTS.contains(&code) => {
-                    Err(Failure::permanent(answer.passing()))
+                (_, Some(code)) if STATEMENT_ERROR_CODES.contains(&code) => {
+                    Err(ConnectorError::permanent(answer.transient_error()))
                 }
-                _ => Err(answer.passing()),
+                _ => Err(answer.transient_error()),
             }
         }))
     }
 
-    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+    fn write<'a>(&'a self, batch: &'a SinkBatch) -> BoxFuture<'a, WriteOutcome> {
         Box::pin(async move { self.insert(batch).await.into() })
     }
 }

@@ -11,19 +11,20 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
-use crate::batch::Batch;
+use crate::batch::SinkBatch;
 use crate::connector::{
-    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Writer, Written, schema_of,
+    BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
+    OpenConnectorResult, SinkWriter, WriteOutcome, schema_of,
 };
-use crate::dated::{Dated, time_of};
-use crate::row::Row;
+use crate::dated_template::{DatedTemplate, row_time_ms};
+use crate::http_servers::{HttpServers, ServerResponse, url_encode};
+use crate::row::SinkRow;
 use crate::secret::Secret;
-use crate::settings::{Invalid, read};
+use crate::settings::{SettingsError, parse_settings};
 use crate::template::Template;
-use crate::tls::Tls;
-use crate::web::{Answer, Web, url_encoded};
+use crate::tls::TlsSettings;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "elasticsearch",
     title: "Elasticsearch and OpenSearch",
     batch: BatchDefaults {
@@ -31,8 +32,8 @@ pub(super) const KIND: Kind = Kind {
         max_bytes: 5 << 20,
         max_wait_ms: 50,
     },
-    connector_schema: schema_of::<Settings>,
-    sink_schema: schema_of::<SinkSettings>,
+    connector_schema: schema_of::<ElasticsearchSettings>,
+    sink_schema: schema_of::<ElasticsearchSinkSettings>,
     source_schema: None,
     open,
 };
@@ -46,7 +47,7 @@ const MAX_ID_BYTES: usize = 512;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+struct ElasticsearchSettings {
     /// Nodes of one cluster, as `https://HOST:9200`. Another is asked when one fails.
     #[schemars(length(min = 1, max = 64))]
     urls: Vec<String>,
@@ -58,12 +59,12 @@ struct Settings {
     api_key: Option<Secret>,
     /// File with the key.
     api_key_file: Option<PathBuf>,
-    tls: Option<Tls>,
+    tls: Option<TlsSettings>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct SinkSettings {
+struct ElasticsearchSinkSettings {
     /// With the date and placeholders: `logs-%Y.%m.%d`. The date is that of the row's `timestamp`.
     #[schemars(length(min = 1, max = 1000))]
     index: String,
@@ -72,7 +73,7 @@ struct SinkSettings {
     /// The document, JSON with placeholders. Left out: the row.
     document: Option<String>,
     #[serde(default)]
-    action: Action,
+    action: BulkAction,
     /// With placeholders.
     routing: Option<String>,
     /// The ingest pipeline.
@@ -81,7 +82,7 @@ struct SinkSettings {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Action {
+enum BulkAction {
     /// Replaces a document of the same id.
     #[default]
     Index,
@@ -89,51 +90,54 @@ enum Action {
     Create,
 }
 
-struct Elasticsearch {
-    web: Web,
+struct ElasticsearchConnector {
+    web: HttpServers,
 }
 
-fn open(fields: Map<String, Value>, _: &Context) -> Opened {
-    let settings: Settings = read(fields)?;
-    let password = Secret::of_setting(
+fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult {
+    let settings: ElasticsearchSettings = parse_settings(fields)?;
+    let password = Secret::from_setting(
         "password",
         settings.password.as_ref(),
         settings.password_file.as_ref(),
     )?;
-    let api_key = Secret::of_setting(
+    let api_key = Secret::from_setting(
         "api_key",
         settings.api_key.as_ref(),
         settings.api_key_file.as_ref(),
     )?;
-    let web = Web::new("urls", &settings.urls, settings.tls.as_ref())?;
+    let web = HttpServers::new("urls", &settings.urls, settings.tls.as_ref())?;
     let web = match (&settings.user, &password, &api_key) {
         (None, None, None) => web,
-        (Some(user), Some(password), None) => web.with_login(user, password)?,
+        (Some(user), Some(password), None) => web.with_basic_auth(user, password)?,
         (None, None, Some(key)) => {
             let value = format!("ApiKey {}", key.reveal());
             web.with_header(AUTHORIZATION, &value, "api_key")?
         }
         _ => {
             let detail = "expected a user with a password, or an api_key";
-            return Err(Invalid::new("user", detail));
+            return Err(SettingsError::new("user", detail));
         }
     };
-    Ok(Arc::new(Elasticsearch { web }))
+    Ok(Arc::new(ElasticsearchConnector { web }))
 }
 
-impl Connector for Elasticsearch {
-    fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
-        let settings: SinkSettings = read(settings)?;
+impl Connector for ElasticsearchConnector {
+    fn writer(
+        self: Arc<Self>,
+        settings: Map<String, Value>,
+    ) -> Result<Arc<dyn SinkWriter>, SettingsError> {
+        let settings: ElasticsearchSinkSettings = parse_settings(settings)?;
         let template = |field: &str, text: &Option<String>| {
             let text = text.as_deref();
             text.map(|text| Template::parse(field, text)).transpose()
         };
         let path = match &settings.pipeline {
             None => "/_bulk".to_owned(),
-            Some(pipeline) => format!("/_bulk?pipeline={}", url_encoded(pipeline)),
+            Some(pipeline) => format!("/_bulk?pipeline={}", url_encode(pipeline)),
         };
-        Ok(Arc::new(Bulk {
-            index: Dated::parse("index", &settings.index)?,
+        Ok(Arc::new(ElasticsearchWriter {
+            index: DatedTemplate::parse("index", &settings.index)?,
             is_hidden: settings.index.starts_with('.'),
             id: template("id", &settings.id)?,
             document: template("document", &settings.document)?,
@@ -144,15 +148,19 @@ impl Connector for Elasticsearch {
         }))
     }
 
-    fn test(&self) -> Doing<'_, Result<String, Failure>> {
+    fn test(&self) -> BoxFuture<'_, Result<String, ConnectorError>> {
         Box::pin(async {
-            let answer = self.web.ask(Method::GET, "/", &[], Bytes::new()).await?;
-            if !answer.is_good() {
-                return Err(answer.passing());
+            let answer = self
+                .web
+                .request(Method::GET, "/", &[], Bytes::new())
+                .await?;
+            if !answer.is_success() {
+                return Err(answer.transient_error());
             }
             let said: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
             let version = said["version"]["number"].as_str();
-            let version = version.ok_or_else(|| Failure::passing("it is no Elasticsearch"))?;
+            let version =
+                version.ok_or_else(|| ConnectorError::transient("it is no Elasticsearch"))?;
             Ok(match said["version"]["distribution"].as_str() {
                 Some("opensearch") => format!("OpenSearch {version}"),
                 _ => format!("Elasticsearch {version}"),
@@ -161,20 +169,20 @@ impl Connector for Elasticsearch {
     }
 }
 
-struct Bulk {
-    system: Arc<Elasticsearch>,
-    index: Dated,
+struct ElasticsearchWriter {
+    system: Arc<ElasticsearchConnector>,
+    index: DatedTemplate,
     /// The setting itself begins with a dot.
     is_hidden: bool,
     id: Option<Template>,
     document: Option<Template>,
     routing: Option<Template>,
-    action: Action,
+    action: BulkAction,
     path: String,
 }
 
 /// The text for a row; `None` if it is empty or the template is one placeholder that is null.
-fn text_of(template: &Template, row: Row<'_>) -> Option<String> {
+fn render_non_empty(template: &Template, row: SinkRow<'_>) -> Option<String> {
     let mut scratch = Vec::new();
     if template.value(row, &mut scratch).is_null() {
         return None;
@@ -183,14 +191,19 @@ fn text_of(template: &Template, row: Row<'_>) -> Option<String> {
 }
 
 #[derive(Deserialize)]
-struct BulkAnswer {
+struct BulkResponse {
     items: Vec<Map<String, Value>>,
 }
 
-impl Bulk {
+impl ElasticsearchWriter {
     /// Appends the two lines of a row.
-    fn lines(&self, row: Row<'_>, own_id: &str, out: &mut Vec<u8>) -> Result<(), Failure> {
-        let index = self.index.render("index", row, time_of(row))?;
+    fn lines(
+        &self,
+        row: SinkRow<'_>,
+        own_id: &str,
+        out: &mut Vec<u8>,
+    ) -> Result<(), ConnectorError> {
+        let index = self.index.render("index", row, row_time_ms(row))?;
         // Names with a dot in front are those of the system: a row cannot choose one, the setting can.
         let is_of_row = index.starts_with('.') && !self.is_hidden;
         let is_name = !index.is_empty()
@@ -201,24 +214,27 @@ impl Bulk {
             && index.len() <= 255;
         if !is_name {
             let what = format!("{index:?} is no name of an index");
-            return Err(Failure::of_rows(what));
+            return Err(ConnectorError::bad_rows(what));
         }
         // A null id is none.
-        let id = self.id.as_ref().and_then(|template| text_of(template, row));
+        let id = self
+            .id
+            .as_ref()
+            .and_then(|template| render_non_empty(template, row));
         let id = id.as_deref().unwrap_or(own_id);
         if id.len() > MAX_ID_BYTES {
             let what = format!("an id of more than {MAX_ID_BYTES} bytes");
-            return Err(Failure::of_rows(what));
+            return Err(ConnectorError::bad_rows(what));
         }
         // Indexes have lower-case names; a topic in one may not be.
         let mut target = json!({"_index": index.to_lowercase(), "_id": id});
         let routing = self.routing.as_ref();
-        if let Some(routing) = routing.and_then(|template| text_of(template, row)) {
+        if let Some(routing) = routing.and_then(|template| render_non_empty(template, row)) {
             target["routing"] = routing.into();
         }
         let action = match self.action {
-            Action::Index => "index",
-            Action::Create => "create",
+            BulkAction::Index => "index",
+            BulkAction::Create => "create",
         };
         let line = json!({action: target}).to_string();
         let start = out.len();
@@ -232,7 +248,7 @@ impl Bulk {
                 // What is no JSON would spoil the request for all rows.
                 if serde_json::from_slice::<Map<String, Value>>(&out[document..]).is_err() {
                     out.truncate(start);
-                    return Err(Failure::of_rows("the document is no JSON object"));
+                    return Err(ConnectorError::bad_rows("the document is no JSON object"));
                 }
                 for byte in &mut out[document..] {
                     if matches!(byte, b'\n' | b'\r') {
@@ -245,7 +261,7 @@ impl Bulk {
         Ok(())
     }
 
-    async fn bulk(&self, batch: &Batch) -> Result<Written, Failure> {
+    async fn write_bulk(&self, batch: &SinkBatch) -> Result<WriteOutcome, ConnectorError> {
         let mut body = Vec::with_capacity(batch.byte_len() + batch.len() * 100);
         let mut failures = Vec::new();
         let mut places = Vec::with_capacity(batch.len());
@@ -259,40 +275,42 @@ impl Bulk {
             let body = Bytes::from(body);
             let web = &self.system.web;
             let answer = web
-                .ask(Method::POST, &self.path, &[JSON_LINES], body)
+                .request(Method::POST, &self.path, &[JSON_LINES], body)
                 .await?;
-            self.read(&answer, &places, &mut failures)?;
+            self.read_response(&answer, &places, &mut failures)?;
         }
-        Ok(Written::except(batch.len(), failures))
+        Ok(WriteOutcome::all_except(batch.len(), failures))
     }
 
-    fn read(
+    fn read_response(
         &self,
-        answer: &Answer,
+        answer: &ServerResponse,
         places: &[usize],
-        failures: &mut Vec<(usize, Failure)>,
-    ) -> Result<(), Failure> {
+        failures: &mut Vec<(usize, ConnectorError)>,
+    ) -> Result<(), ConnectorError> {
         match answer.status {
             200..300 => {}
             // The request as a whole: too large, or not understood. Smaller ones will show which row it is.
-            400 | 413 => return Err(answer.of_rows()),
-            _ => return Err(answer.passing()),
+            400 | 413 => return Err(answer.bad_rows_error()),
+            _ => return Err(answer.transient_error()),
         }
-        let wrong = |_| Failure::passing("the answer to a bulk request is not one");
+        let wrong = |_| ConnectorError::transient("the answer to a bulk request is not one");
         // Without this the whole answer is read only to learn that all is well.
         #[derive(Deserialize)]
-        struct Head {
+        struct BulkActionLine {
             errors: bool,
             #[serde(rename = "items")]
             _items: Option<IgnoredAny>,
         }
-        let head: Head = serde_json::from_slice(&answer.body).map_err(wrong)?;
+        let head: BulkActionLine = serde_json::from_slice(&answer.body).map_err(wrong)?;
         if !head.errors {
             return Ok(());
         }
-        let read: BulkAnswer = serde_json::from_slice(&answer.body).map_err(wrong)?;
+        let read: BulkResponse = serde_json::from_slice(&answer.body).map_err(wrong)?;
         if read.items.len() != places.len() {
-            return Err(Failure::passing("the answer has not one item for each row"));
+            return Err(ConnectorError::transient(
+                "the answer has not one item for each row",
+            ));
         }
         for (item, place) in read.items.iter().zip(places) {
             let result = item.values().next().unwrap_or(&Value::Null);
@@ -312,20 +330,20 @@ impl Bulk {
             match status {
                 200..300 => {}
                 // Sent before, and there already.
-                409 if self.action == Action::Create => {}
-                429 | 500.. => failures.push((*place, Failure::passing(what()))),
-                _ => failures.push((*place, Failure::of_rows(what()))),
+                409 if self.action == BulkAction::Create => {}
+                429 | 500.. => failures.push((*place, ConnectorError::transient(what()))),
+                _ => failures.push((*place, ConnectorError::bad_rows(what()))),
             }
         }
         Ok(())
     }
 }
 
-impl Writer for Bulk {
-    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+impl SinkWriter for ElasticsearchWriter {
+    fn write<'a>(&'a self, batch: &'a SinkBatch) -> BoxFuture<'a, WriteOutcome> {
         Box::pin(async move {
-            let bulk = self.bulk(batch).await;
-            bulk.unwrap_or_else(Written::Failed)
+            let bulk = self.write_bulk(batch).await;
+            bulk.unwrap_or_else(WriteOutcome::Failed)
         })
     }
 }

@@ -26,10 +26,10 @@ mod redis;
 #[cfg(feature = "http")]
 mod s3;
 
-use crate::connector::Kind;
+use crate::connector::ConnectorKind;
 
 /// The table of kinds.
-pub const KINDS: &[&Kind] = &[
+pub const CONNECTOR_KINDS: &[&ConnectorKind] = &[
     #[cfg(feature = "http")]
     &clickhouse::KIND,
     #[cfg(feature = "http")]
@@ -58,6 +58,9 @@ pub const KINDS: &[&Kind] = &[
 ];
 
 /// The kind of this name.
-pub fn kind(name: &str) -> Option<&'static Kind> {
-    KINDS.iter().copied().find(|kind| kind.name == name)
+pub fn find_kind(name: &str) -> Option<&'static ConnectorKind> {
+    CONNECTOR_KINDS
+        .iter()
+        .copied()
+        .find(|kind| kind.name == name)
 }

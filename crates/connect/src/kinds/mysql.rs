@@ -9,40 +9,41 @@ use mysql_async::prelude::Queryable as _;
 use mysql_async::{
     Conn, DriverError, Error, OptsBuilder, Params, PoolConstraints, PoolOpts, SslOpts, Value,
 };
-use outbound::mysql::Pool;
+use outbound::mysql::MySqlPool;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Map;
 
-use crate::batch::Batch;
+use crate::batch::SinkBatch;
 use crate::connector::{
-    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Writer, Written, schema_of,
+    BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
+    OpenConnectorResult, SinkWriter, WriteOutcome, schema_of,
 };
 use crate::row;
 use crate::secret::Secret;
-use crate::settings::{Invalid, check_range, host_and_port, read};
-use crate::template::{Dialect, Sql};
-use crate::tls::Tls;
+use crate::settings::{SettingsError, check_range, host_and_port, parse_settings};
+use crate::template::{SqlDialect, SqlStatement};
+use crate::tls::TlsSettings;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "mysql",
     title: "MySQL and MariaDB",
-    batch: BatchDefaults::USUAL,
-    connector_schema: schema_of::<Settings>,
-    sink_schema: schema_of::<SinkSettings>,
+    batch: BatchDefaults::DEFAULT,
+    connector_schema: schema_of::<MySqlSettings>,
+    sink_schema: schema_of::<MySqlSinkSettings>,
     source_schema: None,
     open,
 };
 
-const USUAL_PORT: u16 = 3306;
+const DEFAULT_PORT: u16 = 3306;
 const IDLE_FOR: Duration = Duration::from_secs(60);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// Statements kept prepared by each connection.
-const PREPARED: usize = 128;
+const MAX_PREPARED_STATEMENTS: usize = 128;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+struct MySqlSettings {
     /// `HOST:PORT`
     server: String,
     database: String,
@@ -50,7 +51,7 @@ struct Settings {
     password: Option<Secret>,
     /// File that holds the password.
     password_file: Option<PathBuf>,
-    tls: Option<Tls>,
+    tls: Option<TlsSettings>,
     /// Connections at most.
     #[serde(default = "eight")]
     #[schemars(range(min = 1, max = 256))]
@@ -63,27 +64,27 @@ fn eight() -> usize {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct SinkSettings {
+struct MySqlSinkSettings {
     /// A statement for each row, as `INSERT INTO t (id, v) VALUES (${clientid}, ${payload.v}) ON DUPLICATE KEY UPDATE v =
     /// VALUES(v)`. What is filled in is bound, never a part of the text. Inserts of many rows become one statement.
     sql: String,
 }
 
-struct MySql {
-    pool: Arc<Pool>,
+struct MySqlConnector {
+    pool: Arc<MySqlPool>,
 }
 
-fn open(fields: Map<String, serde_json::Value>, _: &Context) -> Opened {
-    let settings: Settings = read(fields)?;
+fn open(fields: Map<String, serde_json::Value>, _: &ConnectorContext) -> OpenConnectorResult {
+    let settings: MySqlSettings = parse_settings(fields)?;
     check_range("pool_size", settings.pool_size, 1..=256)?;
-    let password = Secret::of_setting(
+    let password = Secret::from_setting(
         "password",
         settings.password.as_ref(),
         settings.password_file.as_ref(),
     )?;
-    let (host, port) = host_and_port("server", &settings.server, USUAL_PORT)?;
+    let (host, port) = host_and_port("server", &settings.server, DEFAULT_PORT)?;
     let constraints = PoolConstraints::new(0, settings.pool_size)
-        .ok_or_else(|| Invalid::new("pool_size", "expected at least 1"))?;
+        .ok_or_else(|| SettingsError::new("pool_size", "expected at least 1"))?;
     let pool = PoolOpts::new()
         .with_constraints(constraints)
         .with_inactive_connection_ttl(IDLE_FOR)
@@ -94,19 +95,19 @@ fn open(fields: Map<String, serde_json::Value>, _: &Context) -> Opened {
         .pass(password.map(|password| password.reveal().to_owned()))
         .db_name(Some(settings.database))
         .pool_opts(pool)
-        .stmt_cache_size(PREPARED)
+        .stmt_cache_size(MAX_PREPARED_STATEMENTS)
         // A socket would be another server than the one that was named.
         .prefer_socket(false)
         .tcp_keepalive(Some(KEEP_ALIVE));
     if let Some(tls) = &settings.tls {
         options = options.ssl_opts(tls_options(tls)?);
     }
-    Ok(Arc::new(MySql {
-        pool: Arc::new(Pool::new(options, host, port)),
+    Ok(Arc::new(MySqlConnector {
+        pool: Arc::new(MySqlPool::new(options, host, port)),
     }))
 }
 
-fn tls_options(tls: &Tls) -> Result<SslOpts, Invalid> {
+fn tls_options(tls: &TlsSettings) -> Result<SslOpts, SettingsError> {
     // Also says what is wrong with the files.
     tls.client_config("tls")?;
     let mut options = SslOpts::default();
@@ -123,13 +124,13 @@ fn tls_options(tls: &Tls) -> Result<SslOpts, Invalid> {
     Ok(options)
 }
 
-impl Connector for MySql {
+impl Connector for MySqlConnector {
     fn writer(
         self: Arc<Self>,
         settings: Map<String, serde_json::Value>,
-    ) -> Result<Arc<dyn Writer>, Invalid> {
-        let settings: SinkSettings = read(settings)?;
-        let sql = Sql::parse("sql", &settings.sql, Dialect::MySql)?;
+    ) -> Result<Arc<dyn SinkWriter>, SettingsError> {
+        let settings: MySqlSinkSettings = parse_settings(settings)?;
+        let sql = SqlStatement::parse("sql", &settings.sql, SqlDialect::MySql)?;
         Ok(Arc::new(MySqlWriter {
             pool: self.pool.clone(),
             sql,
@@ -137,7 +138,7 @@ impl Connector for MySql {
         }))
     }
 
-    fn test(&self) -> Doing<'_, Result<String, Failure>> {
+    fn test(&self) -> BoxFuture<'_, Result<String, ConnectorError>> {
         Box::pin(async move {
             let mut connection = self.pool.get_conn().await.map_err(failure)?;
             let version: Option<String> = connection
@@ -156,8 +157,8 @@ impl Connector for MySql {
 }
 
 struct MySqlWriter {
-    pool: Arc<Pool>,
-    sql: Sql,
+    pool: Arc<MySqlPool>,
+    sql: SqlStatement,
     /// Texts by the number of rows: 1, 2, 4, ..., and the size of a full batch.
     statements: Mutex<HashMap<usize, Arc<str>>>,
 }
@@ -186,7 +187,8 @@ impl MySqlWriter {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         // A size that comes again and again is worth a statement of its own, as long as there are not too many of them.
-        let is_worth_it = rows <= max && (known.len() < PREPARED / 4 || known.contains_key(&rows));
+        let is_worth_it =
+            rows <= max && (known.len() < MAX_PREPARED_STATEMENTS / 4 || known.contains_key(&rows));
         if is_worth_it && rows >= 64 {
             return vec![rows];
         }
@@ -200,7 +202,7 @@ impl MySqlWriter {
         sizes
     }
 
-    fn parameters(&self, batch: &Batch, rows: std::ops::Range<usize>) -> Params {
+    fn parameters(&self, batch: &SinkBatch, rows: std::ops::Range<usize>) -> Params {
         let count = self.sql.parameters().len();
         if count == 0 {
             return Params::Empty;
@@ -213,7 +215,7 @@ impl MySqlWriter {
         Params::Positional(values)
     }
 
-    async fn write_all(&self, batch: &Batch) -> Result<(), Error> {
+    async fn write_all(&self, batch: &SinkBatch) -> Result<(), Error> {
         let mut connection = self.pool.get_conn().await?;
         let result = self.run(&mut connection, batch).await;
         if result.is_err() {
@@ -223,7 +225,7 @@ impl MySqlWriter {
         result
     }
 
-    async fn run(&self, connection: &mut Conn, batch: &Batch) -> Result<(), Error> {
+    async fn run(&self, connection: &mut Conn, batch: &SinkBatch) -> Result<(), Error> {
         let sizes = self.sizes(batch.len());
         // Either the system has all of a batch or nothing.
         let is_transaction = sizes.len() > 1;
@@ -244,8 +246,8 @@ impl MySqlWriter {
     }
 }
 
-impl Writer for MySqlWriter {
-    fn check(&self) -> Option<Doing<'_, Result<String, Failure>>> {
+impl SinkWriter for MySqlWriter {
+    fn check(&self) -> Option<BoxFuture<'_, Result<String, ConnectorError>>> {
         Some(Box::pin(async move {
             let mut connection = self.pool.get_conn().await.map_err(failure)?;
             let prepared = connection.prep(&*self.statement(1)).await;
@@ -254,7 +256,7 @@ impl Writer for MySqlWriter {
         }))
     }
 
-    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+    fn write<'a>(&'a self, batch: &'a SinkBatch) -> BoxFuture<'a, WriteOutcome> {
         Box::pin(async move {
             let result = self.write_all(batch).await;
             result.map_err(failure).into()
@@ -262,13 +264,13 @@ impl Writer for MySqlWriter {
     }
 }
 
-fn value_of(value: row::Value<'_>) -> Value {
+fn value_of(value: row::SinkValue<'_>) -> Value {
     match value {
-        row::Value::Null => Value::NULL,
-        row::Value::Bool(value) => Value::Int(value.into()),
-        row::Value::Int(value) => Value::Int(value),
-        row::Value::Float(value) if value.is_finite() => Value::Double(value),
-        row::Value::Float(_) => Value::NULL,
+        row::SinkValue::Null => Value::NULL,
+        row::SinkValue::Bool(value) => Value::Int(value.into()),
+        row::SinkValue::Int(value) => Value::Int(value),
+        row::SinkValue::Float(value) if value.is_finite() => Value::Double(value),
+        row::SinkValue::Float(_) => Value::NULL,
         other => {
             let mut text = Vec::new();
             other.write_text(&mut text);
@@ -278,7 +280,7 @@ fn value_of(value: row::Value<'_>) -> Value {
 }
 
 /// Errors of the server that are about values of rows, besides those whose SQLSTATE says so.
-const OF_ROWS: [u16; 8] = [
+const ROW_ERROR_CODES: [u16; 8] = [
     1153, // a packet larger than the server takes: half of it may fit
     1265, // data truncated
     1366, // no value of the column's type
@@ -290,7 +292,7 @@ const OF_ROWS: [u16; 8] = [
 ];
 
 /// Errors of the server that are about the statement, or about what is missing.
-const OF_STATEMENTS: [u16; 9] = [
+const STATEMENT_ERROR_CODES: [u16; 9] = [
     1054, // no such column
     1064, // a syntax error
     1065, // an empty statement
@@ -302,22 +304,22 @@ const OF_STATEMENTS: [u16; 9] = [
     1318, // another number of arguments than the procedure takes
 ];
 
-fn failure(error: Error) -> Failure {
+fn failure(error: Error) -> ConnectorError {
     let is_of_rows = match &error {
         Error::Server(error) => {
             let class = error.state.get(..2).unwrap_or_default();
             // 21: the number of values does not fit; 22: data; 23: constraints; 45: what a trigger raises.
             let is_about_values = matches!(class, "22" | "23" | "45");
-            is_about_values || OF_ROWS.contains(&error.code)
+            is_about_values || ROW_ERROR_CODES.contains(&error.code)
         }
         Error::Driver(DriverError::PacketTooLarge) => true,
         _ => false,
     };
     let is_permanent =
-        matches!(&error, Error::Server(error) if OF_STATEMENTS.contains(&error.code));
+        matches!(&error, Error::Server(error) if STATEMENT_ERROR_CODES.contains(&error.code));
     match (is_of_rows, is_permanent) {
-        (true, _) => Failure::of_rows(error),
-        (_, true) => Failure::permanent(error),
-        _ => Failure::passing(error),
+        (true, _) => ConnectorError::bad_rows(error),
+        (_, true) => ConnectorError::permanent(error),
+        _ => ConnectorError::transient(error),
     }
 }

@@ -4,9 +4,9 @@ use std::io::Write as _;
 
 use serde_json::{Map, Value as Json};
 
-use super::{MAX_DEPTH, Row, RowWriter, Value};
+use super::{MAX_DEPTH, SinkRow, SinkRowWriter, SinkValue};
 
-impl Value<'_> {
+impl SinkValue<'_> {
     /// Appends it as JSON. Bytes that are no UTF-8 become text with a replacement for what is none; a float that JSON
     /// does not know becomes null.
     pub fn write_json(&self, out: &mut Vec<u8>) {
@@ -16,19 +16,19 @@ impl Value<'_> {
     /// Appends it as a text in a template: a text without quotes, null as nothing, the rest as JSON.
     pub fn write_text(&self, out: &mut Vec<u8>) {
         match self {
-            Value::Null => {}
-            Value::Text(text) => out.extend_from_slice(text.as_bytes()),
-            Value::Bytes(bytes) => out.extend_from_slice(bytes),
+            SinkValue::Null => {}
+            SinkValue::Text(text) => out.extend_from_slice(text.as_bytes()),
+            SinkValue::Bytes(bytes) => out.extend_from_slice(bytes),
             other => other.write_json(out),
         }
     }
 
     pub fn is_null(&self) -> bool {
-        matches!(self, Value::Null)
+        matches!(self, SinkValue::Null)
     }
 }
 
-impl Row<'_> {
+impl SinkRow<'_> {
     /// Appends the row as a JSON object.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         write_map(*self, out, 0);
@@ -42,7 +42,7 @@ impl Row<'_> {
     }
 }
 
-impl RowWriter<'_> {
+impl SinkRowWriter<'_> {
     /// Appends the fields of a JSON object.
     pub fn json_fields(&mut self, fields: &Map<String, Json>) {
         for (key, value) in fields {
@@ -68,23 +68,25 @@ impl RowWriter<'_> {
     }
 }
 
-fn write_value(value: Value<'_>, out: &mut Vec<u8>, depth: usize) {
+fn write_value(value: SinkValue<'_>, out: &mut Vec<u8>, depth: usize) {
     match value {
-        Value::Null => out.extend_from_slice(b"null"),
-        Value::Bool(true) => out.extend_from_slice(b"true"),
-        Value::Bool(false) => out.extend_from_slice(b"false"),
-        Value::Int(number) => {
+        SinkValue::Null => out.extend_from_slice(b"null"),
+        SinkValue::Bool(true) => out.extend_from_slice(b"true"),
+        SinkValue::Bool(false) => out.extend_from_slice(b"false"),
+        SinkValue::Int(number) => {
             let _ = write!(out, "{number}");
         }
-        Value::Float(number) if number.is_finite() => {
+        SinkValue::Float(number) if number.is_finite() => {
             let _ = serde_json::to_writer(out, &number);
         }
-        Value::Float(_) => out.extend_from_slice(b"null"),
-        Value::Text(text) => write_string(text, out),
-        Value::Bytes(bytes) => write_string(&String::from_utf8_lossy(bytes), out),
-        Value::Json(text) => write_json_text(text, out),
-        Value::Array(_) | Value::Map(_) if depth >= MAX_DEPTH => out.extend_from_slice(b"null"),
-        Value::Array(items) => {
+        SinkValue::Float(_) => out.extend_from_slice(b"null"),
+        SinkValue::Text(text) => write_string(text, out),
+        SinkValue::Bytes(bytes) => write_string(&String::from_utf8_lossy(bytes), out),
+        SinkValue::Json(text) => write_json_text(text, out),
+        SinkValue::Array(_) | SinkValue::Map(_) if depth >= MAX_DEPTH => {
+            out.extend_from_slice(b"null")
+        }
+        SinkValue::Array(items) => {
             out.push(b'[');
             for (at, item) in items.enumerate() {
                 if at > 0 {
@@ -94,11 +96,11 @@ fn write_value(value: Value<'_>, out: &mut Vec<u8>, depth: usize) {
             }
             out.push(b']');
         }
-        Value::Map(map) => write_map(map, out, depth + 1),
+        SinkValue::Map(map) => write_map(map, out, depth + 1),
     }
 }
 
-fn write_map(map: Row<'_>, out: &mut Vec<u8>, depth: usize) {
+fn write_map(map: SinkRow<'_>, out: &mut Vec<u8>, depth: usize) {
     out.push(b'{');
     for (at, (key, value)) in map.fields().enumerate() {
         if at > 0 {
@@ -139,19 +141,19 @@ mod tests {
             "m": {"x": [1, {"y": "z"}], "e": {}}, "a": []
         });
         let mut bytes = Vec::new();
-        RowWriter::new(&mut bytes).json_fields(value.as_object().unwrap());
-        assert_eq!(Row::from_bytes(&bytes).to_json(), value);
+        SinkRowWriter::new(&mut bytes).json_fields(value.as_object().unwrap());
+        assert_eq!(SinkRow::from_bytes(&bytes).to_json(), value);
     }
 
     #[test]
     fn what_json_does_not_know_is_still_json() {
         let mut bytes = Vec::new();
-        let mut row = RowWriter::new(&mut bytes);
+        let mut row = SinkRowWriter::new(&mut bytes);
         row.float("nan", f64::NAN);
         row.bytes("raw", &[b'a', 0xff]);
         row.json("lines", "[\n1\n]");
         let mut text = Vec::new();
-        Row::from_bytes(&bytes).write_json(&mut text);
+        SinkRow::from_bytes(&bytes).write_json(&mut text);
         let text = String::from_utf8(text).unwrap();
         assert_eq!(text, "{\"nan\":null,\"raw\":\"a\u{fffd}\",\"lines\":[ 1 ]}");
     }

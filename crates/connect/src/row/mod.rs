@@ -9,7 +9,7 @@
 mod json;
 mod writer;
 
-pub use writer::{ItemWriter, RowWriter};
+pub use writer::{ItemWriter, SinkRowWriter};
 
 const NULL: u8 = 0;
 const FALSE: u8 = 1;
@@ -32,11 +32,11 @@ const MAX_ORIGIN_BYTES: usize = 1024;
 
 /// A packed row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Row<'a>(&'a [u8]);
+pub struct SinkRow<'a>(&'a [u8]);
 
 /// A value of a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Value<'a> {
+pub enum SinkValue<'a> {
     Null,
     Bool(bool),
     Int(i64),
@@ -46,16 +46,16 @@ pub enum Value<'a> {
     Bytes(&'a [u8]),
     /// The text of a JSON array or object.
     Json(&'a str),
-    Array(Items<'a>),
-    Map(Row<'a>),
+    Array(ArrayItems<'a>),
+    Map(SinkRow<'a>),
 }
 
 /// The values of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Items<'a>(&'a [u8]);
+pub struct ArrayItems<'a>(&'a [u8]);
 
-impl<'a> Row<'a> {
-    /// Bytes that a [`RowWriter`] made. Others are no danger: reading ends where they make no sense.
+impl<'a> SinkRow<'a> {
+    /// Bytes that a [`SinkRowWriter`] made. Others are no danger: reading ends where they make no sense.
     pub fn from_bytes(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -64,13 +64,15 @@ impl<'a> Row<'a> {
         self.0
     }
 
-    /// What [`RowWriter::origin`] has put behind the fields.
+    /// What [`SinkRowWriter::origin`] has put behind the fields.
     pub fn origin(self) -> Option<&'a str> {
-        let marked = self.behind_fields().strip_prefix(&ORIGIN.to_le_bytes())?;
+        let marked = self
+            .bytes_after_fields()
+            .strip_prefix(&ORIGIN.to_le_bytes())?;
         std::str::from_utf8(marked).ok()
     }
 
-    fn behind_fields(self) -> &'a [u8] {
+    fn bytes_after_fields(self) -> &'a [u8] {
         let mut rest = self.0;
         while let Some((_, behind)) = take_key(rest)
             && let Some((_, _, behind)) = take(behind)
@@ -81,17 +83,17 @@ impl<'a> Row<'a> {
     }
 
     /// Without the origin.
-    fn fields_only(self) -> &'a [u8] {
-        &self.0[..self.0.len() - self.behind_fields().len()]
+    fn without_origin(self) -> &'a [u8] {
+        &self.0[..self.0.len() - self.bytes_after_fields().len()]
     }
 
     /// Its fields, in order.
-    pub fn fields(self) -> Fields<'a> {
-        Fields(self.0)
+    pub fn fields(self) -> RowFields<'a> {
+        RowFields(self.0)
     }
 
     /// The first field of this name.
-    pub fn get(self, name: &str) -> Option<Value<'a>> {
+    pub fn get(self, name: &str) -> Option<SinkValue<'a>> {
         let mut rest = self.0;
         loop {
             let (key, behind) = take_key(rest)?;
@@ -106,10 +108,10 @@ impl<'a> Row<'a> {
 
 /// The fields of a row.
 #[derive(Debug, Clone, Copy)]
-pub struct Fields<'a>(&'a [u8]);
+pub struct RowFields<'a>(&'a [u8]);
 
-impl<'a> Iterator for Fields<'a> {
-    type Item = (&'a str, Value<'a>);
+impl<'a> Iterator for RowFields<'a> {
+    type Item = (&'a str, SinkValue<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
         let (key, behind) = take_key(self.0)?;
@@ -119,9 +121,9 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-impl<'a> Items<'a> {
+impl<'a> ArrayItems<'a> {
     /// The item so far from the beginning (from 1), or from the end (from -1).
-    pub fn nth(self, index: i64) -> Option<Value<'a>> {
+    pub fn nth(self, index: i64) -> Option<SinkValue<'a>> {
         let mut this = self;
         match index {
             1.. => this.by_ref().nth(usize::try_from(index - 1).ok()?),
@@ -137,8 +139,8 @@ impl<'a> Items<'a> {
     }
 }
 
-impl<'a> Iterator for Items<'a> {
-    type Item = Value<'a>;
+impl<'a> Iterator for ArrayItems<'a> {
+    type Item = SinkValue<'a>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let (tag, body, behind) = take(self.0)?;
@@ -166,22 +168,22 @@ fn take(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, body, rest))
 }
 
-fn value_of(tag: u8, body: &[u8]) -> Value<'_> {
+fn value_of(tag: u8, body: &[u8]) -> SinkValue<'_> {
     let number = || body.try_into().unwrap_or_default();
     match tag {
-        FALSE => Value::Bool(false),
-        TRUE => Value::Bool(true),
-        INT => Value::Int(i64::from_le_bytes(number())),
-        FLOAT => Value::Float(f64::from_le_bytes(number())),
+        FALSE => SinkValue::Bool(false),
+        TRUE => SinkValue::Bool(true),
+        INT => SinkValue::Int(i64::from_le_bytes(number())),
+        FLOAT => SinkValue::Float(f64::from_le_bytes(number())),
         TEXT => match std::str::from_utf8(body) {
-            Ok(text) => Value::Text(text),
-            Err(_) => Value::Bytes(body),
+            Ok(text) => SinkValue::Text(text),
+            Err(_) => SinkValue::Bytes(body),
         },
-        BYTES => Value::Bytes(body),
-        JSON => std::str::from_utf8(body).map_or(Value::Bytes(body), Value::Json),
-        ARRAY => Value::Array(Items(body)),
-        MAP => Value::Map(Row(body)),
-        _ => Value::Null,
+        BYTES => SinkValue::Bytes(body),
+        JSON => std::str::from_utf8(body).map_or(SinkValue::Bytes(body), SinkValue::Json),
+        ARRAY => SinkValue::Array(ArrayItems(body)),
+        MAP => SinkValue::Map(SinkRow(body)),
+        _ => SinkValue::Null,
     }
 }
 
@@ -192,7 +194,7 @@ mod tests {
     #[test]
     fn fields_are_read_as_they_were_written() {
         let mut bytes = Vec::new();
-        let mut row = RowWriter::new(&mut bytes);
+        let mut row = SinkRowWriter::new(&mut bytes);
         row.int("n", -5);
         row.text("t", "x");
         row.map("m", |m| {
@@ -204,18 +206,18 @@ mod tests {
             });
         });
         row.bool("b", true);
-        let row = Row::from_bytes(&bytes);
-        assert_eq!(row.get("n"), Some(Value::Int(-5)));
-        assert_eq!(row.get("b"), Some(Value::Bool(true)));
+        let row = SinkRow::from_bytes(&bytes);
+        assert_eq!(row.get("n"), Some(SinkValue::Int(-5)));
+        assert_eq!(row.get("b"), Some(SinkValue::Bool(true)));
         assert_eq!(row.get("x"), None);
-        let Some(Value::Map(map)) = row.get("m") else {
+        let Some(SinkValue::Map(map)) = row.get("m") else {
             panic!("a map was written")
         };
-        let Some(Value::Array(items)) = map.get("a") else {
+        let Some(SinkValue::Array(items)) = map.get("a") else {
             panic!("an array was written")
         };
-        assert_eq!(items.nth(2), Some(Value::Text("two")));
-        assert_eq!(items.nth(-1), Some(Value::Null));
+        assert_eq!(items.nth(2), Some(SinkValue::Text("two")));
+        assert_eq!(items.nth(-1), Some(SinkValue::Null));
         assert_eq!(
             (items.nth(0), items.nth(4), items.nth(-4)),
             (None, None, None)
@@ -227,37 +229,37 @@ mod tests {
     #[test]
     fn where_a_row_comes_from_is_no_field() {
         let mut bytes = Vec::new();
-        let mut row = RowWriter::new(&mut bytes);
+        let mut row = SinkRowWriter::new(&mut bytes);
         row.int("n", 1);
-        assert_eq!(Row::from_bytes(&bytes).origin(), None);
-        RowWriter::new(&mut bytes).origin("0 rule");
-        let row = Row::from_bytes(&bytes);
+        assert_eq!(SinkRow::from_bytes(&bytes).origin(), None);
+        SinkRowWriter::new(&mut bytes).origin("0 rule");
+        let row = SinkRow::from_bytes(&bytes);
         assert_eq!(row.origin(), Some("0 rule"));
         assert_eq!((row.fields().count(), row.get("x")), (1, None));
         assert_eq!(row.to_json(), serde_json::json!({"n": 1}));
         let mut copy = Vec::new();
-        let mut written = RowWriter::new(&mut copy);
+        let mut written = SinkRowWriter::new(&mut copy);
         written.fields_of(row);
         written.int("m", 2);
-        let copy = Row::from_bytes(&copy);
+        let copy = SinkRow::from_bytes(&copy);
         assert_eq!(copy.to_json(), serde_json::json!({"n": 1, "m": 2}));
     }
 
     #[test]
     fn bytes_that_are_no_row_are_no_danger() {
         let mut bytes = Vec::new();
-        let mut row = RowWriter::new(&mut bytes);
+        let mut row = SinkRowWriter::new(&mut bytes);
         row.text("t", "some text");
         row.map("m", |m| m.int("i", 1));
         for end in 0..bytes.len() {
-            let row = Row::from_bytes(&bytes[..end]);
+            let row = SinkRow::from_bytes(&bytes[..end]);
             let _ = (row.get("m"), row.fields().count(), row.to_json());
         }
         for at in 0..bytes.len() {
             for other in [0, 5, 9, 200, 255] {
                 let mut bytes = bytes.clone();
                 bytes[at] = other;
-                let row = Row::from_bytes(&bytes);
+                let row = SinkRow::from_bytes(&bytes);
                 let _ = (row.get("m"), row.fields().count(), row.to_json());
             }
         }

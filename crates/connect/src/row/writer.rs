@@ -1,17 +1,17 @@
 //! Packing a row, field by field.
 
 use super::{
-    ARRAY, BYTES, FALSE, FLOAT, INT, JSON, MAP, MAX_ORIGIN_BYTES, NULL, ORIGIN, Row, TEXT, TRUE,
-    Value,
+    ARRAY, BYTES, FALSE, FLOAT, INT, JSON, MAP, MAX_ORIGIN_BYTES, NULL, ORIGIN, SinkRow, SinkValue,
+    TEXT, TRUE,
 };
 
 /// Appends a row, or a map within one, to bytes.
-pub struct RowWriter<'b>(&'b mut Vec<u8>);
+pub struct SinkRowWriter<'b>(&'b mut Vec<u8>);
 
 /// Appends the values of an array.
 pub struct ItemWriter<'b>(&'b mut Vec<u8>);
 
-impl<'b> RowWriter<'b> {
+impl<'b> SinkRowWriter<'b> {
     pub fn new(out: &'b mut Vec<u8>) -> Self {
         Self(out)
     }
@@ -53,7 +53,7 @@ impl<'b> RowWriter<'b> {
         put_sized(self.0, JSON, value.as_bytes());
     }
 
-    pub fn map(&mut self, key: &str, fill: impl FnOnce(&mut RowWriter<'_>)) {
+    pub fn map(&mut self, key: &str, fill: impl FnOnce(&mut SinkRowWriter<'_>)) {
         put_key(self.0, key);
         put_map(self.0, fill);
     }
@@ -64,8 +64,8 @@ impl<'b> RowWriter<'b> {
     }
 
     /// All fields of another row.
-    pub fn fields_of(&mut self, row: Row<'_>) {
-        self.0.extend_from_slice(row.fields_only());
+    pub fn fields_of(&mut self, row: SinkRow<'_>) {
+        self.0.extend_from_slice(row.without_origin());
     }
 
     /// Where the row comes from, for whoever hears of its failure: the last thing that is written. What is too long is left out.
@@ -77,7 +77,7 @@ impl<'b> RowWriter<'b> {
     }
 
     /// A value of another row.
-    pub fn value(&mut self, key: &str, value: Value<'_>) {
+    pub fn value(&mut self, key: &str, value: SinkValue<'_>) {
         put_key(self.0, key);
         put_value(self.0, value);
     }
@@ -112,7 +112,7 @@ impl ItemWriter<'_> {
         put_sized(self.0, JSON, value.as_bytes());
     }
 
-    pub fn map(&mut self, fill: impl FnOnce(&mut RowWriter<'_>)) {
+    pub fn map(&mut self, fill: impl FnOnce(&mut SinkRowWriter<'_>)) {
         put_map(self.0, fill);
     }
 
@@ -120,7 +120,7 @@ impl ItemWriter<'_> {
         put_array(self.0, fill);
     }
 
-    pub fn value(&mut self, value: Value<'_>) {
+    pub fn value(&mut self, value: SinkValue<'_>) {
         put_value(self.0, value);
     }
 }
@@ -163,8 +163,8 @@ fn put_sized(out: &mut Vec<u8>, tag: u8, value: &[u8]) {
     }
 }
 
-fn put_map(out: &mut Vec<u8>, fill: impl FnOnce(&mut RowWriter<'_>)) {
-    put_nested(out, MAP, |out| fill(&mut RowWriter(out)));
+fn put_map(out: &mut Vec<u8>, fill: impl FnOnce(&mut SinkRowWriter<'_>)) {
+    put_nested(out, MAP, |out| fill(&mut SinkRowWriter(out)));
 }
 
 fn put_array(out: &mut Vec<u8>, fill: impl FnOnce(&mut ItemWriter<'_>)) {
@@ -185,16 +185,16 @@ fn put_nested(out: &mut Vec<u8>, tag: u8, fill: impl FnOnce(&mut Vec<u8>)) {
     }
 }
 
-fn put_value(out: &mut Vec<u8>, value: Value<'_>) {
+fn put_value(out: &mut Vec<u8>, value: SinkValue<'_>) {
     match value {
-        Value::Null => out.push(NULL),
-        Value::Bool(value) => put_bool(out, value),
-        Value::Int(value) => put_int(out, value),
-        Value::Float(value) => put_float(out, value),
-        Value::Text(value) => put_sized(out, TEXT, value.as_bytes()),
-        Value::Bytes(value) => put_sized(out, BYTES, value),
-        Value::Json(value) => put_sized(out, JSON, value.as_bytes()),
-        Value::Array(items) => put_sized(out, ARRAY, items.0),
-        Value::Map(map) => put_sized(out, MAP, map.0),
+        SinkValue::Null => out.push(NULL),
+        SinkValue::Bool(value) => put_bool(out, value),
+        SinkValue::Int(value) => put_int(out, value),
+        SinkValue::Float(value) => put_float(out, value),
+        SinkValue::Text(value) => put_sized(out, TEXT, value.as_bytes()),
+        SinkValue::Bytes(value) => put_sized(out, BYTES, value),
+        SinkValue::Json(value) => put_sized(out, JSON, value.as_bytes()),
+        SinkValue::Array(items) => put_sized(out, ARRAY, items.0),
+        SinkValue::Map(map) => put_sized(out, MAP, map.0),
     }
 }

@@ -15,24 +15,24 @@ use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use crate::batch::Batch;
-use crate::connector::{Connector, Context, Failure, Kind, Lasting};
+use crate::batch::SinkBatch;
+use crate::connector::{Connector, ConnectorContext, ConnectorError, ConnectorKind, Retryable};
 use crate::kinds;
-use crate::machine::dead::{self, Mourner};
-use crate::machine::queue::{Pushed, WhenWritten};
-use crate::post::{Head, Post, Refused};
-use crate::row::RowWriter;
-use crate::settings::{Invalid, SinkSettings};
-use sink::Sink;
-use source::Source;
-pub use source::{Listener, SourceSettings, SourceState, SourceStatus};
+use crate::push::{PushError, RequestHead, SourcePush};
+use crate::row::SinkRowWriter;
+use crate::settings::{SettingsError, SinkSettings};
+use crate::sink_machine::dead_letters::{self, DeadLetterObserver};
+use crate::sink_machine::memory_queue::{PushOutcome, WrittenCallback};
+use sink::ManagedSink;
+use source::ManagedSource;
+pub use source::{SourceMessageHandler, SourceSettings, SourceState, SourceStatus};
 pub use status::{ConnectorStatus, SinkState, SinkStatus};
 
 const MAX_CONNECTORS: usize = 10_000;
 const MAX_SINKS: usize = 10_000;
 const MAX_SOURCES: usize = 10_000;
 /// How long a sink that was deleted may go on writing what it has.
-const FAREWELL: Duration = Duration::from_secs(5);
+const DELETED_SINK_GRACE: Duration = Duration::from_secs(5);
 const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Names a sink for shards; stays the same while the process runs, also when the sink is changed.
@@ -52,36 +52,36 @@ impl SinkId {
 
 /// Connectors and sinks.
 #[derive(Clone)]
-pub struct Service {
-    inner: Arc<Inner>,
+pub struct ConnectorService {
+    inner: Arc<ConnectorServiceInner>,
 }
 
-pub struct Options {
+pub struct ConnectorServiceOptions {
     /// Where the node keeps files; without it there are no disk queues, and dead letters end with the process.
     pub directory: Option<PathBuf>,
     /// Threads that push.
     pub shards: usize,
 }
 
-struct Inner {
-    options: Options,
+struct ConnectorServiceInner {
+    options: ConnectorServiceOptions,
     runtime: Handle,
-    table: ArcSwap<Table>,
-    control: Mutex<Control>,
-    mourner: Arc<OnceLock<Arc<dyn Mourner>>>,
+    table: ArcSwap<SinkTable>,
+    control: Mutex<ServiceState>,
+    dead_letter_observer: Arc<OnceLock<Arc<dyn DeadLetterObserver>>>,
     /// For each thread that pushes the sinks it gave rows that are on their way to files.
-    unsettled: Box<[Unsettled]>,
+    unsettled: Box<[UnsettledSinks]>,
 }
 
 /// On a cache line of its own.
 #[repr(align(128))]
 #[derive(Default)]
-struct Unsettled {
+struct UnsettledSinks {
     is_any: AtomicBool,
     sinks: Mutex<Vec<SinkId>>,
 }
 
-impl Unsettled {
+impl UnsettledSinks {
     fn lock(&self) -> MutexGuard<'_, Vec<SinkId>> {
         self.sinks.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,59 +89,64 @@ impl Unsettled {
 
 /// What shards read.
 #[derive(Clone, Default)]
-struct Table {
-    sinks: Vec<Option<Arc<Sink>>>,
+struct SinkTable {
+    sinks: Vec<Option<Arc<ManagedSink>>>,
     names: HashMap<String, SinkId>,
 }
 
 #[derive(Default)]
-struct Control {
-    connectors: BTreeMap<String, Opened>,
-    sinks: BTreeMap<String, Arc<Sink>>,
-    sources: BTreeMap<String, Source>,
-    listener: Option<Arc<dyn Listener>>,
+struct ServiceState {
+    connectors: BTreeMap<String, OpenConnector>,
+    sinks: BTreeMap<String, Arc<ManagedSink>>,
+    sources: BTreeMap<String, ManagedSource>,
+    source_handler: Option<Arc<dyn SourceMessageHandler>>,
     /// Ids are never given to another name.
     ids: HashMap<String, SinkId>,
     /// Machines of sinks that were changed or deleted, on their way out; the next of that name waits for them.
-    ending: HashMap<String, JoinHandle<Vec<Batch>>>,
+    ending: HashMap<String, JoinHandle<Vec<SinkBatch>>>,
     is_stopping: bool,
 }
 
-struct Opened {
-    kind: &'static Kind,
+struct OpenConnector {
+    kind: &'static ConnectorKind,
     connector: Arc<dyn Connector>,
     description: String,
 }
 
-impl Inner {
-    fn control(&self) -> MutexGuard<'_, Control> {
+impl ConnectorServiceInner {
+    fn control(&self) -> MutexGuard<'_, ServiceState> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Takes `type` and `description` off a connector's settings.
-fn split(connector: &Value) -> Result<(&'static Kind, String, Map<String, Value>), Invalid> {
+fn split(
+    connector: &Value,
+) -> Result<(&'static ConnectorKind, String, Map<String, Value>), SettingsError> {
     let mut fields = connector
         .as_object()
         .cloned()
-        .ok_or_else(|| Invalid::new("", "expected an object"))?;
+        .ok_or_else(|| SettingsError::new("", "expected an object"))?;
     let known = || {
-        let names: Vec<_> = kinds::KINDS.iter().map(|kind| kind.name).collect();
+        let names: Vec<_> = kinds::CONNECTOR_KINDS
+            .iter()
+            .map(|kind| kind.name)
+            .collect();
         names.join(", ")
     };
     let kind = match fields.remove("type") {
-        Some(Value::String(name)) => kinds::kind(&name).ok_or_else(|| {
-            let names = kinds::KINDS.iter().map(|kind| kind.name);
-            let near = rules::nearest(&name, names);
+        Some(Value::String(name)) => kinds::find_kind(&name).ok_or_else(|| {
+            let names = kinds::CONNECTOR_KINDS.iter().map(|kind| kind.name);
+            let near = rules::nearest_name(&name, names);
             let near = near.map(|near| format!("; did you mean {near:?}?"));
             let near = near.unwrap_or_default();
             let detail = format!("unknown type {name:?}{near}; there are {}", known());
-            Invalid::new("type", detail)
+            SettingsError::new("type", detail)
         })?,
-        Some(_) => return Err(Invalid::new("type", "expected a text")),
+        Some(_) => return Err(SettingsError::new("type", "expected a text")),
         None => {
             let detail = format!("missing; there are {}", known());
-            return Err(Invalid::new("type", detail));
+            return Err(SettingsError::new("type", detail));
         }
     };
     let description = match fields.remove("description") {
@@ -149,31 +154,33 @@ fn split(connector: &Value) -> Result<(&'static Kind, String, Map<String, Value>
         Some(Value::String(text)) if text.chars().count() <= 1000 => text,
         Some(_) => {
             let detail = "expected a text of at most 1000 characters";
-            return Err(Invalid::new("description", detail));
+            return Err(SettingsError::new("description", detail));
         }
     };
     Ok((kind, description, fields))
 }
 
-impl Service {
+impl ConnectorService {
     /// Everything that waits runs on `runtime`, which is not a shard's.
-    pub fn new(runtime: Handle, options: Options) -> Self {
+    pub fn new(runtime: Handle, options: ConnectorServiceOptions) -> Self {
         let shards = options.shards;
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(ConnectorServiceInner {
                 options,
                 runtime,
                 table: ArcSwap::default(),
                 control: Mutex::default(),
-                mourner: Arc::default(),
-                unsettled: (0..shards.max(1)).map(|_| Unsettled::default()).collect(),
+                dead_letter_observer: Arc::default(),
+                unsettled: (0..shards.max(1))
+                    .map(|_| UnsettledSinks::default())
+                    .collect(),
             }),
         }
     }
 
     /// Who hears of rows that fail for good; said once.
-    pub fn set_mourner(&self, mourner: Arc<dyn Mourner>) {
-        if self.inner.mourner.set(mourner).is_err() {
+    pub fn set_dead_letter_observer(&self, mourner: Arc<dyn DeadLetterObserver>) {
+        if self.inner.dead_letter_observer.set(mourner).is_err() {
             tracing::error!("failed rows were given a second listener; this is a bug");
         }
     }
@@ -184,25 +191,30 @@ impl Service {
     }
 
     /// Gives a row, which `fill` makes, to a sink. Never waits; for shards.
-    pub fn push(&self, sink: SinkId, shard: u16, fill: impl FnOnce(&mut RowWriter<'_>)) -> Pushed {
+    pub fn push(
+        &self,
+        sink: SinkId,
+        shard: u16,
+        fill: impl FnOnce(&mut SinkRowWriter<'_>),
+    ) -> PushOutcome {
         let table = self.inner.table.load();
         match table.sinks.get(sink.0 as usize) {
             Some(Some(to)) => {
                 let pushed = to.push(shard, fill);
                 if to.queue.is_spooled() {
-                    self.note(shard, sink);
+                    self.note_unsettled(shard, sink);
                 }
                 pushed
             }
-            _ => Pushed::Unknown,
+            _ => PushOutcome::Unknown,
         }
     }
 
-    fn unsettled(&self, shard: u16) -> &Unsettled {
+    fn unsettled(&self, shard: u16) -> &UnsettledSinks {
         &self.inner.unsettled[usize::from(shard) % self.inner.unsettled.len()]
     }
 
-    fn note(&self, shard: u16, sink: SinkId) {
+    fn note_unsettled(&self, shard: u16, sink: SinkId) {
         let unsettled = self.unsettled(shard);
         let mut sinks = unsettled.lock();
         if !sinks.contains(&sink) {
@@ -219,14 +231,14 @@ impl Service {
     /// Calls `done`, from any thread, when all rows this shard has pushed to sinks with files are in these: written, so that the end
     /// of the process loses none. Files that cannot be written are not waited for.
     pub fn settle(&self, shard: u16, done: Box<dyn FnOnce() + Send + Sync>) {
-        let done = WhenWritten::new(done);
+        let done = WrittenCallback::new(done);
         let unsettled = self.unsettled(shard);
         let mut sinks = unsettled.lock();
         unsettled.is_any.store(false, Relaxed);
         let table = self.inner.table.load();
         for sink in sinks.drain(..) {
             if let Some(Some(sink)) = table.sinks.get(sink.0 as usize) {
-                sink.queue.when_written(shard, &done);
+                sink.queue.hold_until_written(shard, &done);
             }
         }
     }
@@ -238,11 +250,11 @@ impl Service {
         matches!(sink, Some(Some(sink)) if sink.queue.is_blocking())
     }
 
-    /// Resolves when the sink has room, or is gone. For those who were told [`Pushed::Blocked`].
-    pub async fn room(&self, sink: SinkId) {
+    /// Resolves when the sink has room, or is gone. For those who were told [`PushOutcome::Blocked`].
+    pub async fn wait_for_room(&self, sink: SinkId) {
         loop {
             let room = match self.inner.table.load().sinks.get(sink.0 as usize) {
-                Some(Some(sink)) => sink.queue.room(),
+                Some(Some(sink)) => sink.queue.room_notify(),
                 _ => return,
             };
             let told = room.notified();
@@ -255,17 +267,17 @@ impl Service {
     }
 
     /// Makes or replaces a connector; its sinks go on with the new one.
-    pub fn set_connector(&self, name: &str, settings: &Value) -> Result<(), Invalid> {
+    pub fn set_connector(&self, name: &str, settings: &Value) -> Result<(), SettingsError> {
         let (kind, description, fields) = split(settings)?;
         let connector = self.open(name, kind, fields)?;
         let mut control = self.inner.control();
         if !control.connectors.contains_key(name) && control.connectors.len() >= MAX_CONNECTORS {
             let detail = format!("there are {MAX_CONNECTORS} connectors already");
-            return Err(Invalid::new("", detail));
+            return Err(SettingsError::new("", detail));
         }
         control.connectors.insert(
             name.to_owned(),
-            Opened {
+            OpenConnector {
                 kind,
                 connector,
                 description,
@@ -283,7 +295,7 @@ impl Service {
         }
     }
 
-    fn restart_sinks_of(&self, control: &mut Control, connector: &str) {
+    fn restart_sinks_of(&self, control: &mut ServiceState, connector: &str) {
         let sinks = control.sinks.values().cloned();
         let concerned: Vec<_> = sinks.filter(|sink| sink.connector() == connector).collect();
         for sink in concerned {
@@ -296,26 +308,26 @@ impl Service {
     }
 
     /// Who hears what sources receive; without a listener they do not begin to.
-    pub fn set_listener(&self, listener: Arc<dyn Listener>) {
+    pub fn set_source_handler(&self, listener: Arc<dyn SourceMessageHandler>) {
         let mut control = self.inner.control();
-        control.listener = Some(listener);
+        control.source_handler = Some(listener);
         for source in control.sources.values() {
             self.start_source(&control, source);
         }
     }
 
-    fn start_source(&self, control: &Control, source: &Source) {
+    fn start_source(&self, control: &ServiceState, source: &ManagedSource) {
         if control.is_stopping {
             return;
         }
         let _runtime = self.inner.runtime.enter();
         let opened = control.connectors.get(&source.connector());
         let connector = opened.map(|opened| (opened.kind, opened.connector.clone()));
-        source.start(connector, control.listener.clone());
+        source.start(connector, control.source_handler.clone());
     }
 
     /// Whether these are settings of a source, as far as the connector is known.
-    pub fn check_source(&self, settings: &Value) -> Result<(), Invalid> {
+    pub fn check_source(&self, settings: &Value) -> Result<(), SettingsError> {
         let (common, own) = SourceSettings::split(settings)?;
         let connector = self.connector_of(&common.connector)?;
         let _runtime = self.inner.runtime.enter();
@@ -323,17 +335,17 @@ impl Service {
     }
 
     /// Makes or replaces a source. One whose connector is not there (yet) waits for it.
-    pub fn set_source(&self, name: &str, settings: &Value) -> Result<(), Invalid> {
+    pub fn set_source(&self, name: &str, settings: &Value) -> Result<(), SettingsError> {
         let (common, own) = SourceSettings::split(settings)?;
         let mut control = self.inner.control();
         if !control.sources.contains_key(name) && control.sources.len() >= MAX_SOURCES {
             let detail = format!("there are {MAX_SOURCES} sources already");
-            return Err(Invalid::new("", detail));
+            return Err(SettingsError::new("", detail));
         }
         match control.sources.get(name) {
-            Some(source) => source.set(common, own),
+            Some(source) => source.set_settings(common, own),
             None => {
-                let source = Source::new(name, common, own);
+                let source = ManagedSource::new(name, common, own);
                 control.sources.insert(name.to_owned(), source);
             }
         }
@@ -348,32 +360,37 @@ impl Service {
     }
 
     /// Whether a request with this head that somebody posts to a source may come in.
-    pub fn admit(&self, source: &str, head: &Head) -> Result<Post, Refused> {
+    pub fn admit(&self, source: &str, head: &RequestHead) -> Result<SourcePush, PushError> {
         let control = self.inner.control();
-        let source = control.sources.get(source).ok_or(Refused::Unknown)?;
+        let source = control.sources.get(source).ok_or(PushError::Unknown)?;
         source.admit(head)
     }
 
     pub fn sources(&self) -> Vec<SourceStatus> {
         let control = self.inner.control();
-        control.sources.values().map(Source::status).collect()
+        control
+            .sources
+            .values()
+            .map(ManagedSource::status)
+            .collect()
     }
 
-    fn connector_of(&self, name: &str) -> Result<Arc<dyn Connector>, Invalid> {
+    fn connector_of(&self, name: &str) -> Result<Arc<dyn Connector>, SettingsError> {
         let control = self.inner.control();
         let opened = control.connectors.get(name);
-        let opened = opened
-            .ok_or_else(|| Invalid::new("connector", format!("there is no connector {name:?}")))?;
+        let opened = opened.ok_or_else(|| {
+            SettingsError::new("connector", format!("there is no connector {name:?}"))
+        })?;
         Ok(opened.connector.clone())
     }
 
     fn open(
         &self,
         name: &str,
-        kind: &'static Kind,
+        kind: &'static ConnectorKind,
         fields: Map<String, Value>,
-    ) -> Result<Arc<dyn Connector>, Invalid> {
-        let context = Context {
+    ) -> Result<Arc<dyn Connector>, SettingsError> {
+        let context = ConnectorContext {
             name: name.to_owned(),
             directory: self.inner.options.directory.clone(),
         };
@@ -382,32 +399,32 @@ impl Service {
     }
 
     /// Whether these are settings of a connector.
-    pub fn check_connector(&self, name: &str, settings: &Value) -> Result<(), Invalid> {
+    pub fn check_connector(&self, name: &str, settings: &Value) -> Result<(), SettingsError> {
         let (kind, _, fields) = split(settings)?;
         self.open(name, kind, fields).map(drop)
     }
 
     /// Whether these are settings of a sink, as far as the connector is known.
-    pub fn check_sink(&self, settings: &Value) -> Result<(), Invalid> {
+    pub fn check_sink(&self, settings: &Value) -> Result<(), SettingsError> {
         let (common, own) = SinkSettings::split(settings)?;
-        if let crate::settings::Order::By(key) = &common.order {
+        if let crate::settings::DeliveryOrder::By(key) = &common.order {
             crate::Template::parse("order.by", key)?;
         }
         if common.queue.disk.is_some() && self.inner.options.directory.is_none() {
             let detail = "the node has no folder for its data";
-            return Err(Invalid::new("queue.disk", detail));
+            return Err(SettingsError::new("queue.disk", detail));
         }
         let connector = self.connector_of(&common.connector)?;
         let _runtime = self.inner.runtime.enter();
         let writer = connector.writer(own);
         writer
             .map(drop)
-            .map_err(|error| SinkSettings::suggest(settings, error))
+            .map_err(|error| SinkSettings::suggest_common_field(settings, error))
     }
 
     /// Asks the system whether a sink's statement, table and columns are right. An error is one that stays until a person changes
     /// something; a system that is not reached says nothing. Runs within a tokio runtime.
-    pub async fn probe_sink(&self, settings: &Value) -> Result<(), Invalid> {
+    pub async fn probe_sink(&self, settings: &Value) -> Result<(), SettingsError> {
         let (common, own) = SinkSettings::split(settings)?;
         let field = ["sql", "table"]
             .into_iter()
@@ -418,16 +435,16 @@ impl Service {
             return Ok(());
         };
         match tokio::time::timeout(sink::CHECK_TIMEOUT, checking).await {
-            Ok(Err(failure)) if failure.lasting == Lasting::Permanent => {
+            Ok(Err(failure)) if failure.retryable == Retryable::Permanent => {
                 let detail = format!("the system refuses it: {failure}");
-                Err(Invalid::new(field.unwrap_or_default(), detail))
+                Err(SettingsError::new(field.unwrap_or_default(), detail))
             }
             _ => Ok(()),
         }
     }
 
     /// Reaches the system of a sink and checks its statement, where there is one; says what answered. `None`: no such sink.
-    pub async fn test_sink(&self, name: &str) -> Option<Result<String, Failure>> {
+    pub async fn test_sink(&self, name: &str) -> Option<Result<String, ConnectorError>> {
         let (sink, connector) = {
             let control = self.inner.control();
             let sink = control.sinks.get(name)?.clone();
@@ -436,30 +453,32 @@ impl Service {
         };
         let Some(connector) = connector else {
             let what = format!("there is no connector {:?}", sink.connector());
-            return Some(Err(Failure::passing(what)));
+            return Some(Err(ConnectorError::transient(what)));
         };
         let reached = test(&*connector).await;
         let tested = match (&reached, connector.clone().writer(sink.own_settings())) {
             (Err(_), _) => reached,
-            (Ok(_), Err(error)) => Err(Failure::permanent(error)),
+            (Ok(_), Err(error)) => Err(ConnectorError::permanent(error)),
             (Ok(who), Ok(writer)) => match writer.check() {
                 None => reached,
                 Some(checking) => match tokio::time::timeout(TEST_TIMEOUT, checking).await {
                     Ok(checked) => checked.map(|found| format!("{who}: {found}")),
-                    Err(_) => Err(Failure::passing("no answer to the statement in time")),
+                    Err(_) => Err(ConnectorError::transient(
+                        "no answer to the statement in time",
+                    )),
                 },
             },
         };
-        sink.tested(&tested);
+        sink.record_test(&tested);
         Some(tested)
     }
 
     /// Makes or replaces a sink. Rows that wait stay in it. One whose connector is not there (yet) keeps its rows.
-    pub fn set_sink(&self, name: &str, settings: &Value) -> Result<SinkId, Invalid> {
+    pub fn set_sink(&self, name: &str, settings: &Value) -> Result<SinkId, SettingsError> {
         let (common, own) = SinkSettings::split(settings)?;
         let mut control = self.inner.control();
         if !control.sinks.contains_key(name) && control.sinks.len() >= MAX_SINKS {
-            return Err(Invalid::new(
+            return Err(SettingsError::new(
                 "",
                 format!("there are {MAX_SINKS} sinks already"),
             ));
@@ -469,21 +488,21 @@ impl Service {
         let sink = match control.sinks.get(name) {
             Some(sink) => sink.clone(),
             None => {
-                let sink = Sink::new(
+                let sink = ManagedSink::new(
                     name,
                     &common,
                     &self.inner.options,
-                    self.inner.mourner.clone(),
+                    self.inner.dead_letter_observer.clone(),
                 )?;
                 let sink = Arc::new(sink);
                 control.sinks.insert(name.to_owned(), sink.clone());
                 sink
             }
         };
-        sink.set(common, own);
+        sink.set_settings(common, own);
         self.start(&mut control, &sink);
         self.inner.table.rcu(|table| {
-            let mut table = Table::clone(table);
+            let mut table = SinkTable::clone(table);
             let slots = (id.0 as usize + 1).max(table.sinks.len());
             table.sinks.resize(slots, None);
             table.sinks[id.0 as usize] = Some(sink.clone());
@@ -493,7 +512,7 @@ impl Service {
         Ok(id)
     }
 
-    fn start(&self, control: &mut Control, sink: &Arc<Sink>) {
+    fn start(&self, control: &mut ServiceState, sink: &Arc<ManagedSink>) {
         if control.is_stopping {
             return;
         }
@@ -501,7 +520,7 @@ impl Service {
         let before = control.ending.remove(sink.name());
         let opened = control.connectors.get(&sink.connector());
         let connector = opened.map(|opened| (opened.kind, opened.connector.clone()));
-        sink.start(connector, before, &self.inner.options);
+        sink.start_task(connector, before, &self.inner.options);
     }
 
     /// Takes a sink away: it writes what it has, for a few seconds; what is left then is gone, and so are its dead letters.
@@ -511,7 +530,7 @@ impl Service {
             return;
         };
         self.inner.table.rcu(|table| {
-            let mut table = Table::clone(table);
+            let mut table = SinkTable::clone(table);
             if let Some(id) = table.names.remove(name) {
                 table.sinks[id.0 as usize] = None;
             }
@@ -520,12 +539,12 @@ impl Service {
         let _runtime = self.inner.runtime.enter();
         let options = &self.inner.options;
         let directory = sink::queue_directory(options, name);
-        let letters = sink::letters_path(options, name);
+        let letters = sink::dead_letters_path(options, name);
         let ending = tokio::spawn(async move {
-            sink.end(FAREWELL).await;
+            sink.end(DELETED_SINK_GRACE).await;
             for removed in [
                 directory.map(std::fs::remove_dir_all),
-                letters.map(|path| dead::remove(&path)),
+                letters.map(|path| dead_letters::remove(&path)),
             ] {
                 match removed {
                     Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -540,7 +559,7 @@ impl Service {
     }
 
     /// Reaches the system of a connector; says what answered.
-    pub async fn test_connector(&self, name: &str) -> Option<Result<String, Failure>> {
+    pub async fn test_connector(&self, name: &str) -> Option<Result<String, ConnectorError>> {
         let connector = {
             let control = self.inner.control();
             control.connectors.get(name)?.connector.clone()
@@ -552,7 +571,7 @@ impl Service {
     pub async fn test_settings(
         &self,
         settings: &Value,
-    ) -> Result<Result<String, Failure>, Invalid> {
+    ) -> Result<Result<String, ConnectorError>, SettingsError> {
         let (kind, _, fields) = split(settings)?;
         let connector = self.open("test", kind, fields)?;
         Ok(test(&*connector).await)
@@ -586,12 +605,14 @@ impl Service {
     }
 }
 
-async fn test(connector: &dyn Connector) -> Result<String, Failure> {
+async fn test(connector: &dyn Connector) -> Result<String, ConnectorError> {
     match tokio::time::timeout(TEST_TIMEOUT, connector.test()).await {
         Ok(answer) => answer,
         Err(_) => {
             let s = TEST_TIMEOUT.as_secs();
-            Err(Failure::passing(format!("no answer within {s} seconds")))
+            Err(ConnectorError::transient(format!(
+                "no answer within {s} seconds"
+            )))
         }
     }
 }

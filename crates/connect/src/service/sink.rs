@@ -9,53 +9,53 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::Options;
+use super::ConnectorServiceOptions;
 use super::status::{SinkState, SinkStatus};
-use crate::batch::Batch;
-use crate::connector::{Connector, Failure, Kind};
-use crate::machine::circuit::Circuit;
-use crate::machine::dead::{DeadLetters, Letter, Mourner};
-use crate::machine::deliver::Delivery;
-use crate::machine::feed::DiskView;
-use crate::machine::lanes::{Sizes, Spread};
-use crate::machine::metrics::Metrics;
-use crate::machine::now_ms;
-use crate::machine::queue::{MemoryQueue, Pushed};
-use crate::machine::runner::{Plan, Stop, run};
-use crate::row::{Row, RowWriter};
-use crate::settings::{Invalid, Order, SinkSettings};
+use crate::batch::SinkBatch;
+use crate::connector::{Connector, ConnectorError, ConnectorKind};
+use crate::row::{SinkRow, SinkRowWriter};
+use crate::settings::{DeliveryOrder, SettingsError, SinkSettings};
+use crate::sink_machine::batch_lanes::{BatchLimits, LaneAssignment};
+use crate::sink_machine::circuit_breaker::CircuitBreaker;
+use crate::sink_machine::dead_letters::{DeadLetter, DeadLetterObserver, DeadLetters};
+use crate::sink_machine::delivery::BatchDelivery;
+use crate::sink_machine::memory_queue::{MemoryQueue, PushOutcome};
+use crate::sink_machine::metrics::SinkCounters;
+use crate::sink_machine::now_ms;
+use crate::sink_machine::queue_feed::DiskQueueView;
+use crate::sink_machine::runner::{SinkRunPlan, StopSignal, run_sink};
 use crate::template::Template;
 
 /// For asking a system about a sink's statement.
 pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Beyond the deadline of stopping, for what is on its way.
-const LANDING_TIME: Duration = Duration::from_secs(3);
+const COMPLETION_GRACE: Duration = Duration::from_secs(3);
 
-pub(super) struct Sink {
+pub(super) struct ManagedSink {
     name: String,
     pub(super) queue: Arc<MemoryQueue>,
     is_enabled: AtomicBool,
-    metrics: Arc<Metrics>,
-    dead: Arc<DeadLetters>,
-    numbers: (u64, Arc<AtomicU64>),
-    mourner: Arc<OnceLock<Arc<dyn Mourner>>>,
-    state: Mutex<State>,
+    metrics: Arc<SinkCounters>,
+    dead_letters: Arc<DeadLetters>,
+    memory_row_numbers: (u64, Arc<AtomicU64>),
+    dead_letter_observer: Arc<OnceLock<Arc<dyn DeadLetterObserver>>>,
+    state: Mutex<ManagedSinkState>,
 }
 
-struct State {
-    common: SinkSettings,
-    own: Map<String, Value>,
-    kind: Option<&'static Kind>,
+struct ManagedSinkState {
+    common_settings: SinkSettings,
+    kind_settings: Map<String, Value>,
+    kind: Option<&'static ConnectorKind>,
     state: SinkState,
     problem: Option<String>,
-    circuit: Arc<Circuit>,
-    disk: watch::Receiver<Option<DiskView>>,
-    machine: Option<Machine>,
+    circuit: Arc<CircuitBreaker>,
+    disk: watch::Receiver<Option<DiskQueueView>>,
+    task: Option<SinkTask>,
 }
 
-struct Machine {
-    stop: watch::Sender<Stop>,
-    done: JoinHandle<Vec<Batch>>,
+struct SinkTask {
+    stop: watch::Sender<StopSignal>,
+    done: JoinHandle<Vec<SinkBatch>>,
 }
 
 /// A name as a file's.
@@ -76,29 +76,29 @@ fn file_name(name: &str) -> String {
     file
 }
 
-pub(super) fn queue_directory(options: &Options, name: &str) -> Option<PathBuf> {
+pub(super) fn queue_directory(options: &ConnectorServiceOptions, name: &str) -> Option<PathBuf> {
     let directory = options.directory.as_ref()?;
     Some(directory.join("queues").join(file_name(name)))
 }
 
-pub(super) fn letters_path(options: &Options, name: &str) -> Option<PathBuf> {
+pub(super) fn dead_letters_path(options: &ConnectorServiceOptions, name: &str) -> Option<PathBuf> {
     let directory = options.directory.as_ref()?;
     let file = format!("{}.jsonl", file_name(name));
     Some(directory.join("dead-letters").join(file))
 }
 
-impl Sink {
+impl ManagedSink {
     pub(super) fn new(
         name: &str,
         common: &SinkSettings,
-        options: &Options,
-        mourner: Arc<OnceLock<Arc<dyn Mourner>>>,
-    ) -> Result<Self, Invalid> {
-        let metrics = Arc::new(Metrics::default());
-        let path = letters_path(options, name);
+        options: &ConnectorServiceOptions,
+        mourner: Arc<OnceLock<Arc<dyn DeadLetterObserver>>>,
+    ) -> Result<Self, SettingsError> {
+        let metrics = Arc::new(SinkCounters::default());
+        let path = dead_letters_path(options, name);
         let dead = DeadLetters::open(path.as_deref(), &common.dead_letters).map_err(|error| {
             let detail = format!("its file cannot be read or written: {error}");
-            Invalid::new("dead_letters", detail)
+            SettingsError::new("dead_letters", detail)
         })?;
         // Random enough to tell the rows of this process from those of another.
         let epoch = now_ms() << 16 ^ u64::from(std::process::id());
@@ -111,23 +111,23 @@ impl Sink {
             )),
             is_enabled: AtomicBool::new(common.enabled),
             metrics,
-            dead: Arc::new(dead),
-            numbers: (epoch, Arc::default()),
-            mourner,
-            state: Mutex::new(State {
-                common: common.clone(),
-                own: Map::new(),
+            dead_letters: Arc::new(dead),
+            memory_row_numbers: (epoch, Arc::default()),
+            dead_letter_observer: mourner,
+            state: Mutex::new(ManagedSinkState {
+                common_settings: common.clone(),
+                kind_settings: Map::new(),
                 kind: None,
                 state: SinkState::NoConnector,
                 problem: None,
-                circuit: Arc::new(Circuit::new(common.retry.clone())),
+                circuit: Arc::new(CircuitBreaker::new(common.retry.clone())),
                 disk: watch::channel(None).1,
-                machine: None,
+                task: None,
             }),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ManagedSinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -136,55 +136,60 @@ impl Sink {
     }
 
     pub(super) fn connector(&self) -> String {
-        self.lock().common.connector.clone()
+        self.lock().common_settings.connector.clone()
     }
 
-    pub(super) fn push(&self, shard: u16, fill: impl FnOnce(&mut RowWriter<'_>)) -> Pushed {
+    pub(super) fn push(
+        &self,
+        shard: u16,
+        fill: impl FnOnce(&mut SinkRowWriter<'_>),
+    ) -> PushOutcome {
         match self.is_enabled.load(Relaxed) {
             true => self.queue.push(shard, fill),
-            false => Pushed::Unknown,
+            false => PushOutcome::Unknown,
         }
     }
 
     /// The settings it has that its connector's kind reads.
     pub(super) fn own_settings(&self) -> Map<String, Value> {
-        self.lock().own.clone()
+        self.lock().kind_settings.clone()
     }
 
     /// What was found when somebody had the sink tested.
-    pub(super) fn tested(&self, result: &Result<String, Failure>) {
-        self.lock().circuit.checked(result);
+    pub(super) fn record_test(&self, result: &Result<String, ConnectorError>) {
+        self.lock().circuit.record_check(result);
     }
 
-    pub(super) fn set(&self, common: SinkSettings, own: Map<String, Value>) {
+    pub(super) fn set_settings(&self, common: SinkSettings, own: Map<String, Value>) {
         self.queue.set_limits(&common.queue);
-        self.dead.set_limits(&common.dead_letters);
+        self.dead_letters.set_limits(&common.dead_letters);
         self.is_enabled.store(common.enabled, Relaxed);
         let mut state = self.lock();
-        state.common = common;
-        state.own = own;
+        state.common_settings = common;
+        state.kind_settings = own;
     }
 
     /// Starts the machine with the settings there are now, after the one before has ended.
-    pub(super) fn start(
+    pub(super) fn start_task(
         self: &Arc<Self>,
-        connector: Option<(&'static Kind, Arc<dyn Connector>)>,
-        ended: Option<JoinHandle<Vec<Batch>>>,
-        options: &Options,
+        connector: Option<(&'static ConnectorKind, Arc<dyn Connector>)>,
+        ended: Option<JoinHandle<Vec<SinkBatch>>>,
+        options: &ConnectorServiceOptions,
     ) {
         let mut state = self.lock();
-        let before = state.machine.take().map(|machine| {
-            machine.stop.send_replace(Stop::GiveUp);
+        let before = state.task.take().map(|machine| {
+            machine.stop.send_replace(StopSignal::GiveUp);
             machine.done
         });
         state.problem = None;
         state.kind = connector.as_ref().map(|(kind, _)| *kind);
-        state.circuit = Arc::new(Circuit::new(state.common.retry.clone()));
-        let (stop, stopped) = watch::channel(Stop::Run);
-        let plan = connector.map(|connector| self.plan(&mut state, connector, stopped, options));
+        state.circuit = Arc::new(CircuitBreaker::new(state.common_settings.retry.clone()));
+        let (stop, stopped) = watch::channel(StopSignal::Run);
+        let plan =
+            connector.map(|connector| self.build_plan(&mut state, connector, stopped, options));
         let plan = match plan {
             Some(Ok(plan)) => {
-                state.state = match state.common.enabled {
+                state.state = match state.common_settings.enabled {
                     true => SinkState::Running,
                     false => SinkState::Disabled,
                 };
@@ -197,20 +202,20 @@ impl Sink {
                 None
             }
             None => {
-                let connector = &state.common.connector;
+                let connector = &state.common_settings.connector;
                 state.problem = Some(format!("there is no connector {connector:?}"));
                 state.state = SinkState::NoConnector;
                 None
             }
         };
         // Already now: what is pushed until the files are open is waited for, too.
-        let has_files = plan.is_some() && state.common.queue.disk.is_some();
+        let has_files = plan.is_some() && state.common_settings.queue.disk.is_some();
         self.queue.set_spooled(has_files);
         if !has_files {
             self.queue.set_files_full(false);
         }
         if let Some(plan) = &plan {
-            self.check_soon(plan);
+            self.spawn_check(plan);
         }
         let done = tokio::spawn(async move {
             let mut carried = Vec::new();
@@ -218,15 +223,21 @@ impl Sink {
                 carried.extend(before.await.unwrap_or_default());
             }
             match plan {
-                Some(plan) => run(Plan { carried, ..plan }).await,
+                Some(plan) => {
+                    run_sink(SinkRunPlan {
+                        carried_over_batches: carried,
+                        ..plan
+                    })
+                    .await
+                }
                 None => carried,
             }
         });
-        state.machine = Some(Machine { stop, done });
+        state.task = Some(SinkTask { stop, done });
     }
 
     /// Asks the system about the sink's statement before the first row comes.
-    fn check_soon(&self, plan: &Plan) {
+    fn spawn_check(&self, plan: &SinkRunPlan) {
         let delivery = &plan.delivery;
         let (writer, circuit) = (delivery.writer.clone(), delivery.circuit.clone());
         let (sink, mut stop) = (self.name.clone(), delivery.stop.clone());
@@ -236,80 +247,80 @@ impl Sink {
             };
             let checked = tokio::select! {
                 checked = tokio::time::timeout(CHECK_TIMEOUT, checking) => checked,
-                _ = stop.wait_for(|stop| *stop != Stop::Run) => return,
+                _ = stop.wait_for(|stop| *stop != StopSignal::Run) => return,
             };
             // No answer in time says nothing of the statement.
             let Ok(checked) = checked else { return };
             if let Err(error) = &checked {
                 tracing::warn!(sink, %error, "sink check failed; rows wait until the sink can be written");
             }
-            circuit.checked(&checked);
+            circuit.record_check(&checked);
         });
     }
 
-    fn plan(
+    fn build_plan(
         &self,
-        state: &mut State,
-        (kind, connector): (&'static Kind, Arc<dyn Connector>),
-        stop: watch::Receiver<Stop>,
-        options: &Options,
-    ) -> Result<Plan, Invalid> {
-        let common = &state.common;
+        state: &mut ManagedSinkState,
+        (kind, connector): (&'static ConnectorKind, Arc<dyn Connector>),
+        stop: watch::Receiver<StopSignal>,
+        options: &ConnectorServiceOptions,
+    ) -> Result<SinkRunPlan, SettingsError> {
+        let common = &state.common_settings;
         let in_flight = common.batches_in_flight as usize;
         let spread = match &common.order {
-            Order::None => Spread::One { in_flight },
-            Order::All => Spread::One { in_flight: 1 },
-            Order::By(key) => Spread::ByKey {
+            DeliveryOrder::None => LaneAssignment::One { in_flight },
+            DeliveryOrder::All => LaneAssignment::One { in_flight: 1 },
+            DeliveryOrder::By(key) => LaneAssignment::ByKey {
                 lanes: in_flight,
                 key: Template::parse("order.by", key)?,
             },
         };
-        let sizes = Sizes {
+        let sizes = BatchLimits {
             max_rows: common.batch.max_rows.unwrap_or(kind.batch.max_rows),
             max_bytes: common.batch.max_bytes.unwrap_or(kind.batch.max_bytes),
             max_wait: Duration::from_millis(
                 common.batch.max_wait_ms.unwrap_or(kind.batch.max_wait_ms),
             ),
         };
-        let writer = connector.writer(state.own.clone())?;
+        let writer = connector.writer(state.kind_settings.clone())?;
         let (disk_view, disk) = watch::channel(None);
         state.disk = disk;
-        Ok(Plan {
+        Ok(SinkRunPlan {
             queue: self.queue.clone(),
-            numbers: self.numbers.clone(),
+            memory_row_numbers: self.memory_row_numbers.clone(),
             directory: queue_directory(options, &self.name),
             disk: common.queue.disk.clone(),
             spread,
             sizes,
-            delivery: Delivery {
+            delivery: BatchDelivery {
                 sink: self.name.clone(),
                 writer,
                 circuit: state.circuit.clone(),
-                dead: self.dead.clone(),
+                dead_letters: self.dead_letters.clone(),
                 metrics: self.metrics.clone(),
                 retry: common.retry.clone(),
                 timeout: Duration::from_millis(common.write_timeout_ms),
                 stop,
-                mourner: self.mourner.clone(),
+                dead_letter_observer: self.dead_letter_observer.clone(),
             },
             disk_view,
-            carried: Vec::new(),
+            carried_over_batches: Vec::new(),
         })
     }
 
     /// Writes what there is until the time is over; what is left then, and is in no file, becomes dead letters.
     pub(super) async fn end(&self, within: Duration) {
         self.is_enabled.store(false, Relaxed);
-        let Some(Machine { stop, mut done }) = self.lock().machine.take() else {
+        let Some(SinkTask { stop, mut done }) = self.lock().task.take() else {
             self.queue.set_spooled(false);
             return;
         };
-        stop.send_replace(Stop::Drain);
+        stop.send_replace(StopSignal::Drain);
         let left = match tokio::time::timeout(within, &mut done).await {
             Ok(left) => left,
             Err(_) => {
-                stop.send_replace(Stop::GiveUp);
-                match tokio::time::timeout(LANDING_TIME, &mut done).await {
+                stop.send_replace(StopSignal::GiveUp);
+                match tokio::time::timeout(COMPLETION_GRACE, &mut done).await {
                     Ok(left) => left,
                     Err(_) => {
                         done.abort();
@@ -319,8 +330,8 @@ impl Sink {
             }
         };
         let mut letters = Vec::new();
-        let mut keep = |row: Row<'_>| {
-            letters.push(Letter {
+        let mut keep = |row: SinkRow<'_>| {
+            letters.push(DeadLetter {
                 id: 0,
                 at_ms: now_ms(),
                 error: "the node stopped before it was written".into(),
@@ -342,25 +353,25 @@ impl Sink {
             "rows were not written before the sink ended; they are dead letters"
         );
         self.metrics.failed.fetch_add(letters.len() as u64, Relaxed);
-        let dropped = self.dead.add(letters).await;
+        let dropped = self.dead_letters.add(letters).await;
         self.metrics.dropped_at_end.fetch_add(dropped, Relaxed);
     }
 
-    pub(super) fn letters(&self, after: u64, limit: usize) -> Vec<Letter> {
-        self.dead.list(after, limit)
+    pub(super) fn dead_letters(&self, after: u64, limit: usize) -> Vec<DeadLetter> {
+        self.dead_letters.list(after, limit)
     }
 
-    pub(super) fn letter(&self, id: u64) -> Option<Letter> {
-        self.dead.get(id)
+    pub(super) fn dead_letter(&self, id: u64) -> Option<DeadLetter> {
+        self.dead_letters.get(id)
     }
 
     pub(super) async fn discard(&self, ids: Option<Vec<u64>>) -> usize {
-        self.dead.take(ids).await.len()
+        self.dead_letters.take(ids).await.len()
     }
 
     /// Queues the rows of dead letters again. Those for which there is no room stay dead letters.
     pub(super) async fn replay(&self, ids: Option<Vec<u64>>) -> usize {
-        let mut letters = self.dead.take(ids).await.into_iter();
+        let mut letters = self.dead_letters.take(ids).await.into_iter();
         let mut replayed = 0;
         let mut left = Vec::new();
         for letter in letters.by_ref() {
@@ -368,14 +379,14 @@ impl Sink {
                 left.push(letter);
                 break;
             }
-            match self.push(0, |row| row.fields_of(Row::from_bytes(&letter.row))) {
-                Pushed::Queued | Pushed::Blocked => replayed += 1,
-                Pushed::Dropped | Pushed::Unknown => left.push(letter),
+            match self.push(0, |row| row.fields_of(SinkRow::from_bytes(&letter.row))) {
+                PushOutcome::Queued | PushOutcome::Blocked => replayed += 1,
+                PushOutcome::Dropped | PushOutcome::Unknown => left.push(letter),
             }
         }
         left.extend(letters);
         if !left.is_empty() {
-            self.dead.add(left).await;
+            self.dead_letters.add(left).await;
         }
         replayed
     }
@@ -385,21 +396,21 @@ impl Sink {
         let mut metrics = self.metrics.snapshot();
         let in_memory = self.queue.rows() as u64;
         let disk = state.disk.borrow().clone();
-        metrics.queued_in_memory = in_memory + disk.as_ref().map_or(0, DiskView::spooling);
-        let is_starting = disk.is_none() && state.common.queue.disk.is_some();
-        let (disk_rows, disk_bytes) = disk.as_ref().map(DiskView::held).unwrap_or_default();
+        metrics.queued_in_memory = in_memory + disk.as_ref().map_or(0, DiskQueueView::spooling);
+        let is_starting = disk.is_none() && state.common_settings.queue.disk.is_some();
+        let (disk_rows, disk_bytes) = disk.as_ref().map(DiskQueueView::usage).unwrap_or_default();
         // What is in files counts until it is acknowledged; what is not, until it is written or given up.
-        let on_the_way = match state.common.queue.disk {
+        let on_the_way = match state.common_settings.queue.disk {
             Some(_) => 0,
             None => (metrics.taken).saturating_sub(metrics.sent + metrics.failed),
         };
         metrics.queued = metrics.queued_in_memory + on_the_way + disk_rows;
         metrics.queued_bytes = self.queue.bytes() as u64 + disk_bytes;
-        metrics.dead_letters = self.dead.len() as u64;
+        metrics.dead_letters = self.dead_letters.len() as u64;
         let health = state.circuit.health();
         SinkStatus {
             name: self.name.clone(),
-            connector: state.common.connector.clone(),
+            connector: state.common_settings.connector.clone(),
             kind: state.kind.map(|kind| kind.name),
             state: match state.state {
                 SinkState::Running if is_starting => SinkState::Starting,

@@ -11,14 +11,16 @@ use serde_json::{Map, Value};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::connector::{Connector, Doing, Failure, Inlet, Kind, Reader, Received};
-use crate::machine::circuit::pause;
-use crate::machine::now_ms;
-use crate::post::{Head, Post, Refused};
-use crate::settings::{Invalid, Retry, read};
+use crate::connector::{
+    BoxFuture, Connector, ConnectorError, ConnectorKind, SourceMessage, SourcePort, SourceReader,
+};
+use crate::push::{PushError, RequestHead, SourcePush};
+use crate::settings::{RetrySettings, SettingsError, parse_settings};
+use crate::sink_machine::circuit_breaker::backoff;
+use crate::sink_machine::now_ms;
 
 /// Fields of a source that are the same for all kinds of connectors.
-const COMMON: [&str; 3] = ["connector", "description", "enabled"];
+const COMMON_FIELDS: [&str; 3] = ["connector", "description", "enabled"];
 
 /// The part of a source's settings that is the same for all kinds of connectors.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -40,23 +42,28 @@ fn yes() -> bool {
 
 impl SourceSettings {
     /// Splits the settings of a source into these and those of the connector's kind.
-    pub fn split(source: &Value) -> Result<(Self, Map<String, Value>), Invalid> {
+    pub fn split(source: &Value) -> Result<(Self, Map<String, Value>), SettingsError> {
         let fields = source
             .as_object()
-            .ok_or_else(|| Invalid::new("", "expected an object"))?;
+            .ok_or_else(|| SettingsError::new("", "expected an object"))?;
         let (common, own): (Map<_, _>, Map<_, _>) = fields
             .iter()
             .map(|(name, value)| (name.clone(), value.clone()))
-            .partition(|(name, _)| COMMON.contains(&name.as_str()));
-        Ok((read(common)?, own))
+            .partition(|(name, _)| COMMON_FIELDS.contains(&name.as_str()));
+        Ok((parse_settings(common)?, own))
     }
 }
 
 /// Who hears what sources receive.
-pub trait Listener: Send + Sync {
+pub trait SourceMessageHandler: Send + Sync {
     /// `kind` and `name` are those of `$bridges/KIND:NAME`. Resolves once the message has been taken: only then is it
     /// acknowledged to the system it came from.
-    fn take<'a>(&'a self, kind: &'a str, name: &'a str, message: Received) -> Doing<'a, ()>;
+    fn handle<'a>(
+        &'a self,
+        kind: &'a str,
+        name: &'a str,
+        message: SourceMessage,
+    ) -> BoxFuture<'a, ()>;
 }
 
 /// How a source is.
@@ -89,12 +96,12 @@ pub enum SourceState {
     Invalid,
 }
 
-pub(super) struct Source {
-    shared: Arc<Shared>,
-    state: Mutex<State>,
+pub(super) struct ManagedSource {
+    shared: Arc<SharedSourceState>,
+    state: Mutex<ManagedSourceState>,
 }
 
-struct Shared {
+struct SharedSourceState {
     name: String,
     received: AtomicU64,
     failures: AtomicU64,
@@ -102,28 +109,28 @@ struct Shared {
     last_error: Mutex<Option<(u64, String)>>,
 }
 
-struct State {
-    common: SourceSettings,
-    own: Map<String, Value>,
-    kind: Option<&'static Kind>,
+struct ManagedSourceState {
+    common_settings: SourceSettings,
+    kind_settings: Map<String, Value>,
+    kind: Option<&'static ConnectorKind>,
     state: SourceState,
-    running: Option<Running>,
+    task: Option<SourceTask>,
 }
 
-struct Running {
-    reader: Arc<dyn Reader>,
-    inlet: Arc<Counted>,
+struct SourceTask {
+    reader: Arc<dyn SourceReader>,
+    inlet: Arc<CountingSourcePort>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Running {
+impl Drop for SourceTask {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Shared {
-    fn note(&self, error: String) {
+impl SharedSourceState {
+    fn record_error(&self, error: String) {
         let mut last = self
             .last_error
             .lock()
@@ -132,57 +139,57 @@ impl Shared {
     }
 }
 
-impl Source {
+impl ManagedSource {
     pub(super) fn new(name: &str, common: SourceSettings, own: Map<String, Value>) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedSourceState {
                 name: name.to_owned(),
                 received: AtomicU64::new(0),
                 failures: AtomicU64::new(0),
                 has_received: AtomicBool::new(false),
                 last_error: Mutex::default(),
             }),
-            state: Mutex::new(State {
-                common,
-                own,
+            state: Mutex::new(ManagedSourceState {
+                common_settings: common,
+                kind_settings: own,
                 kind: None,
                 state: SourceState::NoConnector,
-                running: None,
+                task: None,
             }),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ManagedSourceState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn set(&self, common: SourceSettings, own: Map<String, Value>) {
+    pub(super) fn set_settings(&self, common: SourceSettings, own: Map<String, Value>) {
         let mut state = self.lock();
-        state.common = common;
-        state.own = own;
+        state.common_settings = common;
+        state.kind_settings = own;
     }
 
     pub(super) fn connector(&self) -> String {
-        self.lock().common.connector.clone()
+        self.lock().common_settings.connector.clone()
     }
 
     /// Receives with the settings there are now.
     pub(super) fn start(
         &self,
-        connector: Option<(&'static Kind, Arc<dyn Connector>)>,
-        listener: Option<Arc<dyn Listener>>,
+        connector: Option<(&'static ConnectorKind, Arc<dyn Connector>)>,
+        listener: Option<Arc<dyn SourceMessageHandler>>,
     ) {
         let mut state = self.lock();
-        state.running = None;
+        state.task = None;
         state.kind = connector.as_ref().map(|(kind, _)| *kind);
         let reader = connector.map(|(kind, connector)| {
-            let reader = connector.reader(state.own.clone());
+            let reader = connector.reader(state.kind_settings.clone());
             reader.map(|reader| (kind, reader))
         });
-        state.state = match (&reader, state.common.enabled) {
+        state.state = match (&reader, state.common_settings.enabled) {
             (None, _) => SourceState::NoConnector,
             (Some(Err(error)), _) => {
-                self.shared.note(error.to_string());
+                self.shared.record_error(error.to_string());
                 SourceState::Invalid
             }
             (_, false) => SourceState::Disabled,
@@ -191,12 +198,12 @@ impl Source {
         if let (Some(Ok((kind, reader))), Some(listener), SourceState::Running) =
             (reader, listener, state.state)
         {
-            let inlet = Arc::new(Counted {
+            let inlet = Arc::new(CountingSourcePort {
                 shared: self.shared.clone(),
                 kind: kind.name,
-                listener,
+                source_handler: listener,
             });
-            state.running = Some(Running {
+            state.task = Some(SourceTask {
                 task: tokio::spawn(receive(reader.clone(), inlet.clone())),
                 reader,
                 inlet,
@@ -205,14 +212,14 @@ impl Source {
     }
 
     pub(super) fn stop(&self) {
-        self.lock().running = None;
+        self.lock().task = None;
     }
 
     /// Whether what somebody posts may come in.
-    pub(super) fn admit(&self, head: &Head) -> Result<Post, Refused> {
+    pub(super) fn admit(&self, head: &RequestHead) -> Result<SourcePush, PushError> {
         let state = self.lock();
-        let Some(running) = &state.running else {
-            return Err(Refused::Closed(match state.state {
+        let Some(running) = &state.task else {
+            return Err(PushError::Closed(match state.state {
                 SourceState::Disabled => "the source is disabled",
                 SourceState::NoConnector => "the source has no connector",
                 SourceState::Invalid => "the settings of the source do not fit its connector",
@@ -220,11 +227,11 @@ impl Source {
             }));
         };
         let admitted = running.reader.admit(head);
-        if let Err(Refused::Credentials(why)) = &admitted {
+        if let Err(PushError::Credentials(why)) = &admitted {
             let told = format!("a request was refused: {why}");
-            self.shared.note(told);
+            self.shared.record_error(told);
         }
-        Ok(Post {
+        Ok(SourcePush {
             admitted: admitted?,
             inlet: running.inlet.clone(),
         })
@@ -237,7 +244,7 @@ impl Source {
         let (last_error_at_ms, last_error) = last_error.unzip();
         SourceStatus {
             name: self.shared.name.clone(),
-            connector: state.common.connector.clone(),
+            connector: state.common_settings.connector.clone(),
             kind: state.kind.map(|kind| kind.name),
             state: state.state,
             received: self.shared.received.load(Relaxed),
@@ -249,12 +256,12 @@ impl Source {
 }
 
 /// Receives for ever; after a failure it waits, for longer after each further one without a message in between.
-async fn receive(reader: Arc<dyn Reader>, inlet: Arc<Counted>) {
-    let retry = Retry::default();
+async fn receive(reader: Arc<dyn SourceReader>, inlet: Arc<CountingSourcePort>) {
+    let retry = RetrySettings::default();
     let shared = inlet.shared.clone();
     loop {
         shared.has_received.store(false, Relaxed);
-        let failure = caught(reader.read(&*inlet)).await;
+        let failure = catch_reader_panic(reader.read(&*inlet)).await;
         if shared.has_received.load(Relaxed) {
             shared.failures.store(0, Relaxed);
         }
@@ -262,45 +269,46 @@ async fn receive(reader: Arc<dyn Reader>, inlet: Arc<Counted>) {
         if failures == 1 {
             tracing::warn!(source_name = shared.name, error = %failure, "a source cannot receive; it is tried again");
         }
-        shared.note(failure.message.clone());
-        let wait = pause(&retry, u32::try_from(failures).unwrap_or(u32::MAX))
+        shared.record_error(failure.message.clone());
+        let wait = backoff(&retry, u32::try_from(failures).unwrap_or(u32::MAX))
             .max(failure.retry_after.unwrap_or_default());
         tokio::time::sleep_until(Instant::now() + wait).await;
     }
 }
 
 /// A panic of a reader is a failure like others: it must not end the source in silence.
-async fn caught(mut reading: Doing<'_, Failure>) -> Failure {
+async fn catch_reader_panic(mut reading: BoxFuture<'_, ConnectorError>) -> ConnectorError {
     std::future::poll_fn(move |context| {
         let polled = AssertUnwindSafe(|| reading.as_mut().poll(context));
         catch_unwind(polled).unwrap_or_else(|_| {
             let what = "the connector panicked; this is a bug, please report it";
-            Poll::Ready(Failure::passing(what))
+            Poll::Ready(ConnectorError::transient(what))
         })
     })
     .await
 }
 
 /// Counts what it passes on.
-struct Counted {
-    shared: Arc<Shared>,
+struct CountingSourcePort {
+    shared: Arc<SharedSourceState>,
     kind: &'static str,
-    listener: Arc<dyn Listener>,
+    source_handler: Arc<dyn SourceMessageHandler>,
 }
 
-impl Inlet for Counted {
-    fn take<'a>(&'a self, message: Received) -> Doing<'a, ()> {
+impl SourcePort for CountingSourcePort {
+    fn accept<'a>(&'a self, message: SourceMessage) -> BoxFuture<'a, ()> {
         self.shared.received.fetch_add(1, Relaxed);
         self.shared.has_received.store(true, Relaxed);
-        self.listener.take(self.kind, &self.shared.name, message)
+        self.source_handler
+            .handle(self.kind, &self.shared.name, message)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connector::{Failure, Writer};
-    use crate::kinds::KINDS;
+    use crate::connector::{ConnectorError, SinkWriter};
+    use crate::kinds::CONNECTOR_KINDS;
     use serde_json::json;
     use std::time::Duration;
 
@@ -308,24 +316,30 @@ mod tests {
     struct Fickle;
 
     impl Connector for Fickle {
-        fn writer(self: Arc<Self>, _: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
-            Err(Invalid::new("", "nothing is written here"))
+        fn writer(
+            self: Arc<Self>,
+            _: Map<String, Value>,
+        ) -> Result<Arc<dyn SinkWriter>, SettingsError> {
+            Err(SettingsError::new("", "nothing is written here"))
         }
 
-        fn test(&self) -> Doing<'_, Result<String, Failure>> {
+        fn test(&self) -> BoxFuture<'_, Result<String, ConnectorError>> {
             Box::pin(std::future::ready(Ok("here".into())))
         }
 
-        fn reader(self: Arc<Self>, _: Map<String, Value>) -> Result<Arc<dyn Reader>, Invalid> {
+        fn reader(
+            self: Arc<Self>,
+            _: Map<String, Value>,
+        ) -> Result<Arc<dyn SourceReader>, SettingsError> {
             Ok(self)
         }
     }
 
-    impl Reader for Fickle {
-        fn read<'a>(&'a self, inlet: &'a dyn Inlet) -> Doing<'a, Failure> {
+    impl SourceReader for Fickle {
+        fn read<'a>(&'a self, inlet: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError> {
             Box::pin(async move {
-                inlet.take(Received::default()).await;
-                Failure::passing("cut")
+                inlet.accept(SourceMessage::default()).await;
+                ConnectorError::transient("cut")
             })
         }
     }
@@ -333,8 +347,13 @@ mod tests {
     #[derive(Default)]
     struct Heard(Mutex<Vec<String>>);
 
-    impl Listener for Heard {
-        fn take<'a>(&'a self, kind: &'a str, name: &'a str, _: Received) -> Doing<'a, ()> {
+    impl SourceMessageHandler for Heard {
+        fn handle<'a>(
+            &'a self,
+            kind: &'a str,
+            name: &'a str,
+            _: SourceMessage,
+        ) -> BoxFuture<'a, ()> {
             self.0.lock().unwrap().push(format!("{kind}:{name}"));
             Box::pin(std::future::ready(()))
         }
@@ -345,11 +364,14 @@ mod tests {
         let (common, own) =
             SourceSettings::split(&json!({"connector": "c", "topic": "x"})).unwrap();
         assert_eq!(own.len(), 1);
-        let source = Source::new("s", common, own);
+        let source = ManagedSource::new("s", common, own);
         let heard = Arc::new(Heard::default());
         source.start(None, Some(heard.clone()));
         assert_eq!(source.status().state, SourceState::NoConnector);
-        source.start(Some((KINDS[0], Arc::new(Fickle))), Some(heard.clone()));
+        source.start(
+            Some((CONNECTOR_KINDS[0], Arc::new(Fickle))),
+            Some(heard.clone()),
+        );
         tokio::time::timeout(Duration::from_secs(60), async {
             while source.status().received < 3 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -358,7 +380,7 @@ mod tests {
         .await
         .expect("it receives again and again");
         assert_eq!(source.status().last_error.as_deref(), Some("cut"));
-        let expected = format!("{}:s", KINDS[0].name);
+        let expected = format!("{}:s", CONNECTOR_KINDS[0].name);
         assert!(heard.0.lock().unwrap().iter().all(|from| *from == expected));
         source.stop();
     }

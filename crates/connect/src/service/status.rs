@@ -3,10 +3,10 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Service;
-use crate::machine::circuit::{CircuitState, Health};
-use crate::machine::dead::Letter;
-use crate::machine::metrics::SinkMetrics;
+use super::ConnectorService;
+use crate::sink_machine::circuit_breaker::{CircuitState, SinkHealth};
+use crate::sink_machine::dead_letters::DeadLetter;
+use crate::sink_machine::metrics::SinkMetrics;
 
 /// How a sink is.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -21,7 +21,7 @@ pub struct SinkStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     #[serde(flatten)]
-    pub health: Health,
+    pub health: SinkHealth,
     pub metrics: SinkMetrics,
 }
 
@@ -54,7 +54,7 @@ pub struct ConnectorStatus {
     pub is_failing: bool,
 }
 
-impl Service {
+impl ConnectorService {
     pub fn sinks(&self) -> Vec<SinkStatus> {
         let sinks = self.inner.control().sinks.clone();
         sinks.values().map(|sink| sink.status()).collect()
@@ -81,17 +81,17 @@ impl Service {
         connectors.collect()
     }
 
-    fn find(&self, name: &str) -> Option<std::sync::Arc<super::Sink>> {
+    fn find(&self, name: &str) -> Option<std::sync::Arc<super::ManagedSink>> {
         self.inner.control().sinks.get(name).cloned()
     }
 
     /// Up to `limit` dead letters of a sink from the oldest on, beginning behind an id. `None`: no such sink.
-    pub fn dead_letters(&self, sink: &str, after: u64, limit: usize) -> Option<Vec<Letter>> {
-        Some(self.find(sink)?.letters(after, limit))
+    pub fn dead_letters(&self, sink: &str, after: u64, limit: usize) -> Option<Vec<DeadLetter>> {
+        Some(self.find(sink)?.dead_letters(after, limit))
     }
 
-    pub fn dead_letter(&self, sink: &str, id: u64) -> Option<Letter> {
-        self.find(sink)?.letter(id)
+    pub fn dead_letter(&self, sink: &str, id: u64) -> Option<DeadLetter> {
+        self.find(sink)?.dead_letter(id)
     }
 
     /// Queues dead letters again, all of them if no ids are given; says how many. There may be no room for all.

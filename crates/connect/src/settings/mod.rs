@@ -2,7 +2,10 @@
 
 mod sink;
 
-pub use sink::{Batch, DeadLetters, DiskQueue, OnFull, Order, Queue, Retry, SinkSettings, Sync};
+pub use sink::{
+    BatchSettings, DeadLetterSettings, DeliveryOrder, DiskQueueSettings, DiskQueueSync, OnFull,
+    QueueSettings, RetrySettings, SinkSettings,
+};
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -10,13 +13,13 @@ use serde_json::{Map, Value};
 /// What is wrong with an object that somebody wrote.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{detail}", if field.is_empty() { String::new() } else { format!("{field}: ") })]
-pub struct Invalid {
+pub struct SettingsError {
     /// The field it is about, as `batch.max_rows`; empty if it is about the whole.
     pub field: String,
     pub detail: String,
 }
 
-impl Invalid {
+impl SettingsError {
     pub fn new(field: &str, detail: impl Into<String>) -> Self {
         Self {
             field: field.to_owned(),
@@ -25,7 +28,7 @@ impl Invalid {
     }
 
     /// The same error of a field within another.
-    pub fn within(self, outer: &str) -> Self {
+    pub fn within_field(self, outer: &str) -> Self {
         let field = match self.field.as_str() {
             "" => outer.to_owned(),
             inner => format!("{outer}.{inner}"),
@@ -35,11 +38,11 @@ impl Invalid {
 }
 
 /// Reads settings of a type.
-pub fn read<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, Invalid> {
+pub fn parse_settings<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, SettingsError> {
     serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." { "" } else { path.as_str() };
-        Invalid::new(field, rules::with_suggestion(&error.inner().to_string()))
+        SettingsError::new(field, rules::with_suggestion(&error.inner().to_string()))
     })
 }
 
@@ -48,20 +51,24 @@ pub fn check_range<T: PartialOrd + std::fmt::Display + Copy>(
     field: &str,
     value: T,
     range: std::ops::RangeInclusive<T>,
-) -> Result<(), Invalid> {
+) -> Result<(), SettingsError> {
     match range.contains(&value) {
         true => Ok(()),
         false => {
             let (from, to) = (range.start(), range.end());
             let detail = format!("expected {from} to {to}, found {value}");
-            Err(Invalid::new(field, detail))
+            Err(SettingsError::new(field, detail))
         }
     }
 }
 
 /// Takes `HOST`, `HOST:PORT` or `[ADDRESS]:PORT` apart.
-pub fn host_and_port(field: &str, server: &str, usual_port: u16) -> Result<(String, u16), Invalid> {
-    let wrong = || Invalid::new(field, format!("expected HOST:PORT, found {server:?}"));
+pub fn host_and_port(
+    field: &str,
+    server: &str,
+    usual_port: u16,
+) -> Result<(String, u16), SettingsError> {
+    let wrong = || SettingsError::new(field, format!("expected HOST:PORT, found {server:?}"));
     if let Ok(address) = server.parse::<std::net::SocketAddr>() {
         return Ok((address.ip().to_string(), address.port()));
     }

@@ -4,10 +4,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{Invalid, check_range, read};
+use super::{SettingsError, check_range, parse_settings};
 
 /// Fields of a sink that are the machine's; all others are those of the connector's kind.
-const COMMON: [&str; 9] = [
+const COMMON_FIELDS: [&str; 9] = [
     "connector",
     "description",
     "enabled",
@@ -34,19 +34,19 @@ pub struct SinkSettings {
     #[serde(default = "yes")]
     pub enabled: bool,
     #[serde(default)]
-    pub batch: Batch,
+    pub batch: BatchSettings,
     #[serde(default)]
-    pub queue: Queue,
+    pub queue: QueueSettings,
     #[serde(default)]
-    pub order: Order,
+    pub order: DeliveryOrder,
     /// Batches written at the same time.
     #[serde(default = "four")]
     #[schemars(range(min = 1, max = 256))]
     pub batches_in_flight: u32,
     #[serde(default)]
-    pub retry: Retry,
+    pub retry: RetrySettings,
     #[serde(default)]
-    pub dead_letters: DeadLetters,
+    pub dead_letters: DeadLetterSettings,
     /// A batch that takes longer has failed, and is tried again.
     #[serde(default = "half_a_minute_ms")]
     #[schemars(range(min = 10, max = 3_600_000))]
@@ -56,7 +56,7 @@ pub struct SinkSettings {
 /// When a batch is written: as soon as one of the three is reached. What is left out depends on the connector's kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Batch {
+pub struct BatchSettings {
     #[schemars(range(min = 1, max = 100_000))]
     pub max_rows: Option<usize>,
     #[schemars(range(min = 1, max = 268_435_456))]
@@ -69,14 +69,14 @@ pub struct Batch {
 /// Rows that wait.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Queue {
+pub struct QueueSettings {
     #[schemars(range(min = 1, max = 100_000_000))]
     pub max_rows: usize,
     #[schemars(range(min = 1024))]
     pub max_bytes: usize,
     pub on_full: OnFull,
     /// Keeps what waits in files, so that it survives a restart and the end of the process.
-    pub disk: Option<DiskQueue>,
+    pub disk: Option<DiskQueueSettings>,
 }
 
 /// What becomes of a row that finds the queue full.
@@ -94,17 +94,17 @@ pub enum OnFull {
 /// A queue in files.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct DiskQueue {
+pub struct DiskQueueSettings {
     #[schemars(range(min = 1_048_576))]
     pub max_bytes: u64,
-    pub sync: Sync,
+    pub sync: DiskQueueSync,
 }
 
 /// When a disk queue is made to be on the disk rather than in the operating system's memory: that matters when the power
 /// fails, not when the process ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Sync {
+pub enum DiskQueueSync {
     /// After each turn of writing.
     Always,
     /// Once a second.
@@ -116,7 +116,7 @@ pub enum Sync {
 /// In which order rows arrive.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Order {
+pub enum DeliveryOrder {
     /// In any: batches are written at the same time, and one may be tried again after the next.
     #[default]
     None,
@@ -129,7 +129,7 @@ pub enum Order {
 /// What is done after an error that can pass, such as a server that is down.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Retry {
+pub struct RetrySettings {
     /// The first pause; each further one is twice as long, a little more or less.
     #[schemars(range(min = 1, max = 3_600_000))]
     pub first_ms: u64,
@@ -147,14 +147,14 @@ pub struct Retry {
 /// Rows that cannot be written. The oldest make room for new ones.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct DeadLetters {
+pub struct DeadLetterSettings {
     #[schemars(range(min = 0, max = 1_000_000))]
     pub max_rows: usize,
     #[schemars(range(min = 0, max = 1_073_741_824))]
     pub max_bytes: usize,
 }
 
-impl Default for Queue {
+impl Default for QueueSettings {
     fn default() -> Self {
         Self {
             max_rows: 100_000,
@@ -165,16 +165,16 @@ impl Default for Queue {
     }
 }
 
-impl Default for DiskQueue {
+impl Default for DiskQueueSettings {
     fn default() -> Self {
         Self {
             max_bytes: 1 << 30,
-            sync: Sync::EverySecond,
+            sync: DiskQueueSync::EverySecond,
         }
     }
 }
 
-impl Default for Retry {
+impl Default for RetrySettings {
     fn default() -> Self {
         Self {
             first_ms: 100,
@@ -185,7 +185,7 @@ impl Default for Retry {
     }
 }
 
-impl Default for DeadLetters {
+impl Default for DeadLetterSettings {
     fn default() -> Self {
         Self {
             max_rows: 10_000,
@@ -208,40 +208,40 @@ fn half_a_minute_ms() -> u64 {
 
 impl SinkSettings {
     /// Splits the settings of a sink into those of the machine and those of the connector's kind.
-    pub fn split(sink: &Value) -> Result<(Self, Map<String, Value>), Invalid> {
+    pub fn split(sink: &Value) -> Result<(Self, Map<String, Value>), SettingsError> {
         let fields = sink
             .as_object()
-            .ok_or_else(|| Invalid::new("", "expected an object"))?;
-        let is_common = |name: &str| COMMON.contains(&name) || name == WRITE_TIMEOUT;
+            .ok_or_else(|| SettingsError::new("", "expected an object"))?;
+        let is_common = |name: &str| COMMON_FIELDS.contains(&name) || name == WRITE_TIMEOUT;
         let (common, own): (Map<_, _>, Map<_, _>) = fields
             .iter()
             .map(|(name, value)| (name.clone(), value.clone()))
             .partition(|(name, _)| is_common(name));
-        let settings: Self = read(common)?;
+        let settings: Self = parse_settings(common)?;
         settings.check()?;
         Ok((settings, own))
     }
 
     /// Adds which of the settings of all sinks may be meant by one that the connector's kind does not know.
-    pub fn suggest(sink: &Value, error: Invalid) -> Invalid {
+    pub fn suggest_common_field(sink: &Value, error: SettingsError) -> SettingsError {
         let is_unknown = error.detail.starts_with("unknown field")
             && sink.get(error.field.as_str()).is_some()
             && !error.detail.contains("did you mean");
-        let common = COMMON.iter().copied().chain([WRITE_TIMEOUT]);
-        match rules::nearest(&error.field, common).filter(|_| is_unknown) {
+        let common = COMMON_FIELDS.iter().copied().chain([WRITE_TIMEOUT]);
+        match rules::nearest_name(&error.field, common).filter(|_| is_unknown) {
             Some(near) => {
                 let detail = format!("{}; did you mean `{near}`?", error.detail);
-                Invalid { detail, ..error }
+                SettingsError { detail, ..error }
             }
             None => error,
         }
     }
 
-    fn check(&self) -> Result<(), Invalid> {
+    fn check(&self) -> Result<(), SettingsError> {
         if self.connector.is_empty() {
-            return Err(Invalid::new("connector", "expected the name of one"));
+            return Err(SettingsError::new("connector", "expected the name of one"));
         }
-        let Batch {
+        let BatchSettings {
             max_rows,
             max_bytes,
             max_wait_ms,
@@ -279,12 +279,15 @@ mod tests {
     fn own_fields_are_split_off() {
         let sink = json!({"connector": "db", "sql": "INSERT", "order": {"by": "${k}"}, "queue": {"on_full": "drop_oldest"}});
         let (settings, own) = SinkSettings::split(&sink).unwrap();
-        assert_eq!(settings.order, Order::By("${k}".into()));
+        assert_eq!(settings.order, DeliveryOrder::By("${k}".into()));
         assert_eq!(settings.queue.on_full, OnFull::DropOldest);
         assert_eq!(settings.queue.max_rows, 100_000);
         assert_eq!(Value::Object(own), json!({"sql": "INSERT"}));
         let all = json!({"connector": "db", "order": "all"});
-        assert_eq!(SinkSettings::split(&all).unwrap().0.order, Order::All);
+        assert_eq!(
+            SinkSettings::split(&all).unwrap().0.order,
+            DeliveryOrder::All
+        );
     }
 
     #[test]

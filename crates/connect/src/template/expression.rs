@@ -8,55 +8,58 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 use rules::{
-    Arena, Event, EventKind, KvLimits, Options, Output, Placeholders, RuleState, Scratch,
-    SqlTemplate, Tools,
+    Arena, CompileOptions, EvaluationResources, EvaluationScratch, EventKind, KvLimits,
+    PlaceholderStyle, RuleEvent, RuleOutput, RuleState, SqlTemplate,
 };
 
-use crate::row::{ItemWriter, Row, RowWriter, Value};
+use crate::row::{ItemWriter, SinkRow, SinkRowWriter, SinkValue};
 
 /// Memory a thread keeps between rows.
 const KEEP_BYTES: usize = 256 << 10;
 
 /// An expression, ready.
 #[derive(Clone)]
-pub(crate) struct Expression {
+pub(crate) struct TemplateExpression {
     text: String,
     // The form for SQL gives the value with its type.
     compiled: Arc<SqlTemplate>,
 }
 
-impl PartialEq for Expression {
+impl PartialEq for TemplateExpression {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
     }
 }
 
-impl Eq for Expression {}
+impl Eq for TemplateExpression {}
 
-impl fmt::Debug for Expression {
+impl fmt::Debug for TemplateExpression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::new(scratch());
+    static SCRATCH: RefCell<EvaluationScratch> = RefCell::new(scratch());
 }
 
-fn scratch() -> Scratch {
+fn scratch() -> EvaluationScratch {
     let mut seed = [0; 32];
     // Without randomness all threads make the same ids: the functions that make some say so themselves.
     let _ = SystemRandom::new().fill(&mut seed);
     let node = u16::from_le_bytes([seed[0], seed[1]]);
-    Scratch::new(Tools::new(seed, node), KEEP_BYTES)
+    EvaluationScratch::new(EvaluationResources::new(seed, node), KEEP_BYTES)
 }
 
-impl Expression {
+impl TemplateExpression {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let placeholder = format!("${{{text}}}");
-        let compiled =
-            SqlTemplate::compile(&placeholder, Placeholders::Numbered, &Options::default())
-                .map_err(|error| format!("{placeholder}: {error}"))?;
+        let compiled = SqlTemplate::compile(
+            &placeholder,
+            PlaceholderStyle::Numbered,
+            &CompileOptions::default(),
+        )
+        .map_err(|error| format!("{placeholder}: {error}"))?;
         Ok(Self {
             text: placeholder,
             compiled: Arc::new(compiled),
@@ -64,7 +67,7 @@ impl Expression {
     }
 
     /// The value for a row; null if the expression fails. `scratch` is what it borrows from.
-    pub(crate) fn find<'a>(&self, row: Row<'_>, into: &'a mut Vec<u8>) -> Value<'a> {
+    pub(crate) fn find<'a>(&self, row: SinkRow<'_>, into: &'a mut Vec<u8>) -> SinkValue<'a> {
         into.clear();
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.reset();
@@ -73,15 +76,17 @@ impl Expression {
             let columns = with_spellings(columns, scratch.arena());
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
             let now_ms = now.map_or(0, |now| now.as_millis() as u64);
-            let event = Event::new(EventKind::Publish, now_ms);
+            let event = RuleEvent::new(EventKind::Publish, now_ms);
             let view = scratch.view(&event, now_ms);
             let mut state = RuleState::new(KvLimits::default());
-            let bound = self.compiled.bind(&Output { columns }, &view, &mut state);
+            let bound = self
+                .compiled
+                .bind(&RuleOutput { columns }, &view, &mut state);
             if let Ok([value]) = bound {
-                put(&mut RowWriter::new(into), "", *value);
+                put(&mut SinkRowWriter::new(into), "", *value);
             }
         });
-        Row::from_bytes(into).get("").unwrap_or(Value::Null)
+        SinkRow::from_bytes(into).get("").unwrap_or(SinkValue::Null)
     }
 }
 
@@ -99,13 +104,13 @@ fn with_spellings<'a>(
     arena.alloc_slice_copy(&all)
 }
 
-impl fmt::Display for Expression {
+impl fmt::Display for TemplateExpression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-fn columns_of<'a>(row: Row<'a>, arena: &'a Arena) -> &'a [(&'a str, rules::Value<'a>)] {
+fn columns_of<'a>(row: SinkRow<'a>, arena: &'a Arena) -> &'a [(&'a str, rules::Value<'a>)] {
     arena.alloc_slice_fill_iter(
         row.fields()
             .map(|(name, value)| (name, value_of(value, arena)))
@@ -113,24 +118,24 @@ fn columns_of<'a>(row: Row<'a>, arena: &'a Arena) -> &'a [(&'a str, rules::Value
     )
 }
 
-fn value_of<'a>(value: Value<'a>, arena: &'a Arena) -> rules::Value<'a> {
+fn value_of<'a>(value: SinkValue<'a>, arena: &'a Arena) -> rules::Value<'a> {
     match value {
-        Value::Null => rules::Value::Null,
-        Value::Bool(value) => rules::Value::Bool(value),
-        Value::Int(value) => rules::Value::Int(value),
-        Value::Float(value) => rules::Value::Float(value),
-        Value::Text(value) => rules::Value::Str(value),
-        Value::Bytes(value) => rules::Value::Bytes(value),
-        Value::Json(value) => rules::Value::Json(value),
-        Value::Array(items) => {
+        SinkValue::Null => rules::Value::Null,
+        SinkValue::Bool(value) => rules::Value::Bool(value),
+        SinkValue::Int(value) => rules::Value::Int(value),
+        SinkValue::Float(value) => rules::Value::Float(value),
+        SinkValue::Text(value) => rules::Value::Str(value),
+        SinkValue::Bytes(value) => rules::Value::Bytes(value),
+        SinkValue::Json(value) => rules::Value::Json(value),
+        SinkValue::Array(items) => {
             let items: Vec<_> = items.map(|item| value_of(item, arena)).collect();
             rules::Value::Array(arena.alloc_slice_copy(&items))
         }
-        Value::Map(map) => rules::Value::Map(columns_of(map, arena)),
+        SinkValue::Map(map) => rules::Value::Map(columns_of(map, arena)),
     }
 }
 
-fn put(out: &mut RowWriter<'_>, key: &str, value: rules::Value<'_>) {
+fn put(out: &mut SinkRowWriter<'_>, key: &str, value: rules::Value<'_>) {
     match value {
         rules::Value::Undefined | rules::Value::Null => out.null(key),
         rules::Value::Bool(value) => out.bool(key, value),

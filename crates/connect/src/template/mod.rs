@@ -1,45 +1,45 @@
 //! Texts with `${...}` for what differs between rows, parsed once and filled in for each row.
 //!
-//! A template that is JSON stays JSON whatever the row holds: see [`rules::Form`]. A null, or what the row does not have, is `null`.
+//! A template that is JSON stays JSON whatever the row holds: see `rules::parse_template::TemplateForm`. A null, or what the row does not have, is `null`.
 //! Where that makes no sense, as in a topic or a path, [`Template::render_name`] fails instead.
 
-mod command;
 mod expression;
-mod path;
+mod redis_command;
 mod sql;
+mod value_path;
 
-pub use command::Commands;
-use expression::Expression;
-pub use path::Path;
-pub use sql::{Dialect, Sql};
+use expression::TemplateExpression;
+pub use redis_command::RedisCommands;
+pub use sql::{SqlDialect, SqlStatement};
+pub use value_path::ValuePath;
 
-use rules::template::{Form, Position, ends_in_string};
+use rules::template::{PlaceholderPosition, TemplateFormat, ends_in_string};
 
-use crate::connector::Failure;
-use crate::row::{Row, Value};
-use crate::settings::Invalid;
+use crate::connector::ConnectorError;
+use crate::row::{SinkRow, SinkValue};
+use crate::settings::SettingsError;
 
 const MAX_TEMPLATE_BYTES: usize = 1 << 20;
 
 /// A text to fill in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
-    parts: Vec<Part>,
-    form: Form,
+    parts: Vec<TemplatePart>,
+    form: TemplateFormat,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum TemplatePart {
     Text(String),
-    Path(Path, Position),
-    Expression(Expression, Position),
+    Path(ValuePath, PlaceholderPosition),
+    Expression(TemplateExpression, PlaceholderPosition),
 }
 
 impl Template {
     /// `field` is the setting the text is from, for the error.
-    pub fn parse(field: &str, text: &str) -> Result<Self, Invalid> {
-        let form = Form::of(text);
-        let parts = parse(text, form).map_err(|error| Invalid::new(field, error))?;
+    pub fn parse(field: &str, text: &str) -> Result<Self, SettingsError> {
+        let form = TemplateFormat::detect(text);
+        let parts = parse(text, form).map_err(|error| SettingsError::new(field, error))?;
         Ok(Self { parts, form })
     }
 
@@ -47,33 +47,33 @@ impl Template {
     pub fn constant(&self) -> Option<&str> {
         match &self.parts[..] {
             [] => Some(""),
-            [Part::Text(text)] => Some(text),
+            [TemplatePart::Text(text)] => Some(text),
             _ => None,
         }
     }
 
     /// Whether it renders valid JSON for every row.
     pub fn is_json(&self) -> bool {
-        self.form == Form::Json
+        self.form == TemplateFormat::Json
     }
 
     /// Appends the text for a row.
-    pub fn render(&self, row: Row<'_>, out: &mut Vec<u8>) {
+    pub fn render(&self, row: SinkRow<'_>, out: &mut Vec<u8>) {
         let mut scratch = Vec::new();
         for part in &self.parts {
             match part {
-                Part::Text(text) => out.extend_from_slice(text.as_bytes()),
-                Part::Path(path, position) => {
-                    put(path.find(row, &mut scratch), *position, out);
+                TemplatePart::Text(text) => out.extend_from_slice(text.as_bytes()),
+                TemplatePart::Path(path, position) => {
+                    put_value(path.find(row, &mut scratch), *position, out);
                 }
-                Part::Expression(expression, position) => {
-                    put(expression.find(row, &mut scratch), *position, out);
+                TemplatePart::Expression(expression, position) => {
+                    put_value(expression.find(row, &mut scratch), *position, out);
                 }
             }
         }
     }
 
-    pub fn render_string(&self, row: Row<'_>) -> String {
+    pub fn render_string(&self, row: SinkRow<'_>) -> String {
         let mut out = Vec::new();
         self.render(row, &mut out);
         String::from_utf8(out)
@@ -81,25 +81,25 @@ impl Template {
     }
 
     /// The text for a row where it names something, such as a topic: a null is an error of the row. `what` names the setting.
-    pub fn render_name(&self, what: &str, row: Row<'_>) -> Result<String, Failure> {
+    pub fn render_name(&self, what: &str, row: SinkRow<'_>) -> Result<String, ConnectorError> {
         self.check_no_null(what, row)?;
         Ok(self.render_string(row))
     }
 
     /// The text for a row, with each value encoded for a URL. A null is an error of the row.
-    pub fn render_encoded(&self, what: &str, row: Row<'_>) -> Result<String, Failure> {
+    pub fn render_encoded(&self, what: &str, row: SinkRow<'_>) -> Result<String, ConnectorError> {
         self.check_no_null(what, row)?;
         let mut scratch = Vec::new();
         let mut text = Vec::new();
         let mut url = String::new();
         for part in &self.parts {
             let value = match part {
-                Part::Text(text) => {
+                TemplatePart::Text(text) => {
                     url.push_str(text);
                     continue;
                 }
-                Part::Path(path, _) => path.find(row, &mut scratch),
-                Part::Expression(expression, _) => expression.find(row, &mut scratch),
+                TemplatePart::Path(path, _) => path.find(row, &mut scratch),
+                TemplatePart::Expression(expression, _) => expression.find(row, &mut scratch),
             };
             text.clear();
             value.write_text(&mut text);
@@ -115,19 +115,19 @@ impl Template {
         Ok(url)
     }
 
-    fn check_no_null(&self, what: &str, row: Row<'_>) -> Result<(), Failure> {
+    fn check_no_null(&self, what: &str, row: SinkRow<'_>) -> Result<(), ConnectorError> {
         let mut scratch = Vec::new();
         for part in &self.parts {
             let (value, placeholder) = match part {
-                Part::Text(_) => continue,
-                Part::Path(path, _) => (path.find(row, &mut scratch), path.to_string()),
-                Part::Expression(expression, _) => {
+                TemplatePart::Text(_) => continue,
+                TemplatePart::Path(path, _) => (path.find(row, &mut scratch), path.to_string()),
+                TemplatePart::Expression(expression, _) => {
                     (expression.find(row, &mut scratch), expression.to_string())
                 }
             };
             if value.is_null() {
                 let what = format!("{what}: {placeholder} is null or not in the row");
-                return Err(Failure::of_rows(what));
+                return Err(ConnectorError::bad_rows(what));
             }
         }
         Ok(())
@@ -135,16 +135,16 @@ impl Template {
 
     /// The value for a row with its type: that of the field if the template is one placeholder and nothing else, a text
     /// otherwise. `scratch` is what it may borrow from.
-    pub fn value<'a>(&self, row: Row<'a>, scratch: &'a mut Vec<u8>) -> Value<'a> {
+    pub fn value<'a>(&self, row: SinkRow<'a>, scratch: &'a mut Vec<u8>) -> SinkValue<'a> {
         match &self.parts[..] {
-            [Part::Path(path, _)] => path.find(row, scratch),
-            [Part::Expression(expression, _)] => expression.find(row, scratch),
+            [TemplatePart::Path(path, _)] => path.find(row, scratch),
+            [TemplatePart::Expression(expression, _)] => expression.find(row, scratch),
             _ => {
                 scratch.clear();
                 self.render(row, scratch);
                 match std::str::from_utf8(scratch) {
-                    Ok(text) => Value::Text(text),
-                    Err(_) => Value::Bytes(scratch),
+                    Ok(text) => SinkValue::Text(text),
+                    Err(_) => SinkValue::Bytes(scratch),
                 }
             }
         }
@@ -160,23 +160,23 @@ pub(crate) fn keep_one_line(text: &mut [u8]) {
     }
 }
 
-fn put(value: Value<'_>, position: Position, out: &mut Vec<u8>) {
+fn put_value(value: SinkValue<'_>, position: PlaceholderPosition, out: &mut Vec<u8>) {
     match position {
-        Position::Text if value.is_null() => out.extend_from_slice(b"null"),
-        Position::Text => value.write_text(out),
-        Position::JsonValue => value.write_json(out),
-        Position::JsonPayload => match value {
-            Value::Text(text) if rules::json::check(text.trim()).is_ok() => {
+        PlaceholderPosition::Text if value.is_null() => out.extend_from_slice(b"null"),
+        PlaceholderPosition::Text => value.write_text(out),
+        PlaceholderPosition::JsonValue => value.write_json(out),
+        PlaceholderPosition::JsonPayload => match value {
+            SinkValue::Text(text) if rules::json::check(text.trim()).is_ok() => {
                 out.extend_from_slice(text.trim().as_bytes());
             }
             value => value.write_json(out),
         },
-        Position::JsonString => {
+        PlaceholderPosition::JsonString => {
             let mut text = Vec::new();
-            put(value, Position::Text, &mut text);
+            put_value(value, PlaceholderPosition::Text, &mut text);
             let text = String::from_utf8_lossy(&text);
             let mut quoted = Vec::new();
-            Value::Text(&text).write_json(&mut quoted);
+            SinkValue::Text(&text).write_json(&mut quoted);
             out.extend_from_slice(&quoted[1..quoted.len() - 1]);
         }
     }
@@ -196,7 +196,7 @@ pub(crate) fn split_placeholder(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-fn parse(text: &str, form: Form) -> Result<Vec<Part>, String> {
+fn parse(text: &str, form: TemplateFormat) -> Result<Vec<TemplatePart>, String> {
     if text.len() > MAX_TEMPLATE_BYTES {
         return Err(format!("it is longer than {MAX_TEMPLATE_BYTES} bytes"));
     }
@@ -207,18 +207,18 @@ fn parse(text: &str, form: Form) -> Result<Vec<Part>, String> {
         let (inside, behind) =
             split_placeholder(after).ok_or_else(|| format!("a ${{ without its }} in {text:?}"))?;
         if !before.is_empty() {
-            parts.push(Part::Text(before.to_owned()));
+            parts.push(TemplatePart::Text(before.to_owned()));
         }
         is_in_string = ends_in_string(before, is_in_string);
-        let position = Position::of(form, is_in_string, inside);
-        parts.push(match Path::is_path(inside) {
-            true => Part::Path(Path::parse(inside)?, position),
-            false => Part::Expression(Expression::parse(inside)?, position),
+        let position = PlaceholderPosition::for_placeholder(form, is_in_string, inside);
+        parts.push(match ValuePath::is_path(inside) {
+            true => TemplatePart::Path(ValuePath::parse(inside)?, position),
+            false => TemplatePart::Expression(TemplateExpression::parse(inside)?, position),
         });
         rest = behind;
     }
     if !rest.is_empty() {
-        parts.push(Part::Text(rest.to_owned()));
+        parts.push(TemplatePart::Text(rest.to_owned()));
     }
     Ok(parts)
 }
@@ -226,7 +226,7 @@ fn parse(text: &str, form: Form) -> Result<Vec<Part>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::RowWriter;
+    use crate::row::SinkRowWriter;
     use serde_json::json;
 
     fn row() -> Vec<u8> {
@@ -234,14 +234,14 @@ mod tests {
             "topic": "t/1", "n": 7, "payload": "{\"t\": [1.5, {\"x\": \"y\"}]}", "m": {"a b": {"c": true}}, "none": null
         });
         let mut bytes = Vec::new();
-        RowWriter::new(&mut bytes).json_fields(value.as_object().unwrap());
+        SinkRowWriter::new(&mut bytes).json_fields(value.as_object().unwrap());
         bytes
     }
 
     fn filled(text: &str) -> String {
         let bytes = row();
         let template = Template::parse("f", text).unwrap();
-        template.render_string(Row::from_bytes(&bytes))
+        template.render_string(SinkRow::from_bytes(&bytes))
     }
 
     #[test]
@@ -262,8 +262,8 @@ mod tests {
         let mut scratch = Vec::new();
         let sum = Template::parse("f", "${n * 2}").unwrap();
         assert_eq!(
-            sum.value(Row::from_bytes(&bytes), &mut scratch),
-            Value::Int(14)
+            sum.value(SinkRow::from_bytes(&bytes), &mut scratch),
+            SinkValue::Int(14)
         );
         let error = Template::parse("f", "${nosuchfunction(1)}").unwrap_err();
         assert!(error.detail.contains("nosuchfunction"), "{error}");
@@ -273,7 +273,7 @@ mod tests {
     fn values_in_urls_are_encoded() {
         let bytes = row();
         let template = Template::parse("f", "/a b/${topic}?x=${m}").unwrap();
-        let rendered = template.render_encoded("path", Row::from_bytes(&bytes));
+        let rendered = template.render_encoded("path", SinkRow::from_bytes(&bytes));
         assert_eq!(
             rendered.unwrap(),
             "/a b/t%2F1?x=%7B%22a%20b%22%3A%7B%22c%22%3Atrue%7D%7D"
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn a_null_in_a_name_is_an_error_of_the_row() {
         let bytes = row();
-        let row = Row::from_bytes(&bytes);
+        let row = SinkRow::from_bytes(&bytes);
         for text in ["t/${none}", "t/${missing.x}", "${none + 1}"] {
             let template = Template::parse("topic", text).unwrap();
             let failure = template.render_name("topic", row).unwrap_err();
@@ -300,11 +300,11 @@ mod tests {
             "name": "a\", \"admin\": true, \"x\": \"\n", "none": null, "n": 5, "list": [1], "payload": "{\"t\": 1}", "raw": "{1}"
         });
         let mut bytes = Vec::new();
-        RowWriter::new(&mut bytes).json_fields(value.as_object().unwrap());
+        SinkRowWriter::new(&mut bytes).json_fields(value.as_object().unwrap());
         let rendered = |text: &str| {
             let template = Template::parse("body", text).unwrap();
             assert!(template.is_json(), "{text}");
-            let text = template.render_string(Row::from_bytes(&bytes));
+            let text = template.render_string(SinkRow::from_bytes(&bytes));
             serde_json::from_str::<serde_json::Value>(&text).unwrap_or_else(|_| panic!("{text}"))
         };
         assert_eq!(
@@ -325,12 +325,12 @@ mod tests {
     fn fields_are_known_by_all_their_spellings() {
         let value = json!({"payload": "{\"t\": 1}", "clientid": "c", "timestamp": 5});
         let mut bytes = Vec::new();
-        RowWriter::new(&mut bytes).json_fields(value.as_object().unwrap());
+        SinkRowWriter::new(&mut bytes).json_fields(value.as_object().unwrap());
         let template = Template::parse(
             "f",
             "${msg} ${msg.t} ${clientId} ${time} ${upper(clientId)}",
         );
-        let text = template.unwrap().render_string(Row::from_bytes(&bytes));
+        let text = template.unwrap().render_string(SinkRow::from_bytes(&bytes));
         assert_eq!(text, "{\"t\": 1} 1 c 5 C");
     }
 
@@ -344,7 +344,7 @@ mod tests {
     fn the_whole_row_is_json() {
         let bytes = row();
         let all = serde_json::from_str::<serde_json::Value>(&filled("${.}")).unwrap();
-        assert_eq!(all, Row::from_bytes(&bytes).to_json());
+        assert_eq!(all, SinkRow::from_bytes(&bytes).to_json());
     }
 
     #[test]
@@ -353,13 +353,13 @@ mod tests {
         let mut scratch = Vec::new();
         let one = Template::parse("f", "${n}").unwrap();
         assert_eq!(
-            one.value(Row::from_bytes(&bytes), &mut scratch),
-            Value::Int(7)
+            one.value(SinkRow::from_bytes(&bytes), &mut scratch),
+            SinkValue::Int(7)
         );
         let text = Template::parse("f", "no ${n}").unwrap();
         assert_eq!(
-            text.value(Row::from_bytes(&bytes), &mut scratch),
-            Value::Text("no 7")
+            text.value(SinkRow::from_bytes(&bytes), &mut scratch),
+            SinkValue::Text("no 7")
         );
     }
 

@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 
 use super::Template;
-use crate::row::{Row, Value};
-use crate::settings::Invalid;
+use crate::row::{SinkRow, SinkValue};
+use crate::settings::SettingsError;
 
 /// Stands where a parameter is bound; no statement has it.
 const MARK: char = '\0';
@@ -14,7 +14,7 @@ const MAX_PARAMETERS: usize = 65_535;
 
 /// How a database reads texts and writes the place of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dialect {
+pub enum SqlDialect {
     /// `?`; a backslash within a text takes the next character as it is.
     MySql,
     /// `$1`, `$2` ...
@@ -23,30 +23,30 @@ pub enum Dialect {
 
 /// A statement whose placeholders have become parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sql {
+pub struct SqlStatement {
     text: String,
     parameters: Vec<Template>,
-    dialect: Dialect,
-    insert: Option<Insert>,
+    dialect: SqlDialect,
+    insert: Option<InsertSpans>,
 }
 
 /// Places within the text of `INSERT ... VALUES`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Insert {
+struct InsertSpans {
     values: usize,
     open: usize,
     /// Behind the closing parenthesis.
     close: usize,
 }
 
-impl Sql {
+impl SqlStatement {
     /// `field` is the setting the text is from, for the error.
-    pub fn parse(field: &str, text: &str, dialect: Dialect) -> Result<Self, Invalid> {
-        let sql = Scanner::new(text, dialect).scan();
-        let sql = sql.map_err(|error| Invalid::new(field, error))?;
+    pub fn parse(field: &str, text: &str, dialect: SqlDialect) -> Result<Self, SettingsError> {
+        let sql = SqlScanner::new(text, dialect).scan();
+        let sql = sql.map_err(|error| SettingsError::new(field, error))?;
         if sql.parameters.len() > MAX_PARAMETERS {
             let detail = format!("it has more than {MAX_PARAMETERS} placeholders");
-            return Err(Invalid::new(field, detail));
+            return Err(SettingsError::new(field, detail));
         }
         Ok(sql)
     }
@@ -72,7 +72,7 @@ impl Sql {
     pub fn statement(&self, rows: usize) -> String {
         let mut numbers = 1..;
         let Some(insert) = self.insert else {
-            return self.marked(&self.text, &mut numbers);
+            return self.text_with_marks(&self.text, &mut numbers);
         };
         let tuple = &self.text[insert.open..insert.close];
         let mut statement = self.text[..insert.open].to_owned();
@@ -80,7 +80,7 @@ impl Sql {
             if at > 0 {
                 statement.push(',');
             }
-            statement.push_str(&self.marked(tuple, &mut numbers));
+            statement.push_str(&self.text_with_marks(tuple, &mut numbers));
         }
         statement.push_str(&self.text[insert.close..]);
         statement
@@ -88,7 +88,7 @@ impl Sql {
 
     /// For PostgreSQL: the insert of as many rows as arrays of these types hold, one array for each parameter. `None` if the
     /// values cannot be had so.
-    pub fn unnest(&self, types: &[String]) -> Option<String> {
+    pub fn unnest_insert(&self, types: &[String]) -> Option<String> {
         let insert = self.insert?;
         let tuple = self.text[insert.open..insert.close]
             .strip_prefix('(')?
@@ -121,12 +121,12 @@ impl Sql {
         ))
     }
 
-    fn marked(&self, text: &str, numbers: &mut impl Iterator<Item = usize>) -> String {
+    fn text_with_marks(&self, text: &str, numbers: &mut impl Iterator<Item = usize>) -> String {
         let mut marked = String::with_capacity(text.len() + 8);
         for c in text.chars() {
             match (c, self.dialect) {
-                (MARK, Dialect::MySql) => marked.push('?'),
-                (MARK, Dialect::Postgres) => {
+                (MARK, SqlDialect::MySql) => marked.push('?'),
+                (MARK, SqlDialect::Postgres) => {
                     let number = numbers.next().unwrap_or_default();
                     marked.push_str(&format!("${number}"));
                 }
@@ -137,7 +137,7 @@ impl Sql {
     }
 
     /// The values of a row, one for each parameter.
-    pub fn bind(&self, row: Row<'_>, mut each: impl FnMut(usize, Value<'_>)) {
+    pub fn bind(&self, row: SinkRow<'_>, mut each: impl FnMut(usize, SinkValue<'_>)) {
         let mut scratch = Vec::new();
         for (at, parameter) in self.parameters.iter().enumerate() {
             each(at, parameter.value(row, &mut scratch));
@@ -145,17 +145,17 @@ impl Sql {
     }
 }
 
-struct Scanner<'t> {
+struct SqlScanner<'t> {
     rest: &'t str,
-    dialect: Dialect,
+    dialect: SqlDialect,
     text: String,
     /// As the text, with an `x` for each byte that is quoted.
     mask: String,
     parameters: Vec<Template>,
 }
 
-impl<'t> Scanner<'t> {
-    fn new(text: &'t str, dialect: Dialect) -> Self {
+impl<'t> SqlScanner<'t> {
+    fn new(text: &'t str, dialect: SqlDialect) -> Self {
         Self {
             rest: text.trim().trim_end_matches(';'),
             dialect,
@@ -165,7 +165,7 @@ impl<'t> Scanner<'t> {
         }
     }
 
-    fn scan(mut self) -> Result<Sql, String> {
+    fn scan(mut self) -> Result<SqlStatement, String> {
         if self.rest.contains(MARK) {
             return Err("a NUL character is in it".into());
         }
@@ -190,7 +190,7 @@ impl<'t> Scanner<'t> {
             }
         }
         let insert = find_insert(&self.text, &self.mask);
-        Ok(Sql {
+        Ok(SqlStatement {
             text: self.text,
             parameters: self.parameters,
             dialect: self.dialect,
@@ -207,12 +207,12 @@ impl<'t> Scanner<'t> {
                 "${{{inside}}} is a part of a name; names of tables and columns cannot differ between rows"
             ));
         }
-        self.bind(&format!("${{{}}}", without_null_word(inside)))?;
+        self.push_parameter(&format!("${{{}}}", without_null_word(inside)))?;
         self.rest = behind;
         Ok(())
     }
 
-    fn bind(&mut self, template: &str) -> Result<(), String> {
+    fn push_parameter(&mut self, template: &str) -> Result<(), String> {
         let template = Template::parse("", template).map_err(|error| error.detail)?;
         self.parameters.push(template);
         self.text.push(MARK);
@@ -227,7 +227,7 @@ impl<'t> Scanner<'t> {
         let end = loop {
             match chars.next() {
                 None => return Err("a quote is not closed".into()),
-                Some((_, '\\')) if self.dialect == Dialect::MySql => {
+                Some((_, '\\')) if self.dialect == SqlDialect::MySql => {
                     content.extend(chars.next().map(|(_, c)| match c {
                         'n' => '\n',
                         't' => '\t',
@@ -248,7 +248,7 @@ impl<'t> Scanner<'t> {
         let (quoted, behind) = self.rest.split_at(end);
         self.rest = behind;
         if content.contains("${") {
-            return self.bind(&content);
+            return self.push_parameter(&content);
         }
         self.push_masked(quoted);
         Ok(())
@@ -299,7 +299,7 @@ fn without_null_word(placeholder: &str) -> Cow<'_, str> {
 }
 
 /// Finds the one group of values of an insert whose other parts have no parameters.
-fn find_insert(text: &str, mask: &str) -> Option<Insert> {
+fn find_insert(text: &str, mask: &str) -> Option<InsertSpans> {
     let upper = mask.to_ascii_uppercase();
     if !upper.starts_with("INSERT") && !upper.starts_with("REPLACE") {
         return None;
@@ -349,7 +349,7 @@ fn find_insert(text: &str, mask: &str) -> Option<Insert> {
     let close = open + close + 1;
     let is_single = !text[close..].trim_start().starts_with(',');
     let is_bound_elsewhere = text[..open].contains(MARK) || text[close..].contains(MARK);
-    (is_single && !is_bound_elsewhere).then_some(Insert {
+    (is_single && !is_bound_elsewhere).then_some(InsertSpans {
         values,
         open,
         close,
@@ -359,14 +359,14 @@ fn find_insert(text: &str, mask: &str) -> Option<Insert> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::RowWriter;
+    use crate::row::SinkRowWriter;
 
-    fn mysql(text: &str) -> Sql {
-        Sql::parse("sql", text, Dialect::MySql).unwrap()
+    fn mysql(text: &str) -> SqlStatement {
+        SqlStatement::parse("sql", text, SqlDialect::MySql).unwrap()
     }
 
-    fn postgres(text: &str) -> Sql {
-        Sql::parse("sql", text, Dialect::Postgres).unwrap()
+    fn postgres(text: &str) -> SqlStatement {
+        SqlStatement::parse("sql", text, SqlDialect::Postgres).unwrap()
     }
 
     #[test]
@@ -389,9 +389,9 @@ mod tests {
     fn a_value_is_never_a_part_of_the_text() {
         let sql = mysql("INSERT INTO t VALUES (${x})");
         let mut bytes = Vec::new();
-        RowWriter::new(&mut bytes).text("x", "'); DROP TABLE t; --");
+        SinkRowWriter::new(&mut bytes).text("x", "'); DROP TABLE t; --");
         let mut bound = Vec::new();
-        sql.bind(Row::from_bytes(&bytes), |at, value| {
+        sql.bind(SinkRow::from_bytes(&bytes), |at, value| {
             bound.push((at, format!("{value:?}")));
         });
         assert_eq!(sql.statement(1), "INSERT INTO t VALUES (?)");
@@ -410,9 +410,9 @@ mod tests {
             "payload": "{\"temperature\": 21.5}", "clientId": "c1", "topic": "t/a", "timestamp": 1_690_599_987_495_u64,
         });
         let mut bytes = Vec::new();
-        RowWriter::new(&mut bytes).json_fields(value.as_object().unwrap());
+        SinkRowWriter::new(&mut bytes).json_fields(value.as_object().unwrap());
         let mut bound = Vec::new();
-        sql.bind(Row::from_bytes(&bytes), |_, value| {
+        sql.bind(SinkRow::from_bytes(&bytes), |_, value| {
             bound.push(format!("{value:?}"))
         });
         assert!(sql.is_insert());
@@ -433,9 +433,9 @@ mod tests {
         );
         // Within quotes, and alone, it is a word.
         let words = mysql("INSERT INTO t VALUES ('${ifNull(none, \"NULL\")}', ${name})");
-        RowWriter::new(&mut bytes).text("name", "NULL");
+        SinkRowWriter::new(&mut bytes).text("name", "NULL");
         let mut bound = Vec::new();
-        words.bind(Row::from_bytes(&bytes), |_, value| {
+        words.bind(SinkRow::from_bytes(&bytes), |_, value| {
             bound.push(format!("{value:?}"))
         });
         assert_eq!(bound, ["Text(\"NULL\")", "Text(\"NULL\")"]);
@@ -465,12 +465,12 @@ mod tests {
         );
         let types = ["\"int4\"".to_owned(), "\"text\"".to_owned()];
         assert_eq!(
-            sql.unnest(&types).unwrap(),
+            sql.unnest_insert(&types).unwrap(),
             "INSERT INTO t (a, b, c) SELECT u.c1, u.c2::jsonb, now() FROM UNNEST($1::\"int4\"[], $2::\"text\"[]) AS \
              u(c1, c2) ON CONFLICT (a) DO UPDATE SET b = EXCLUDED.b"
         );
         let with_default = postgres("INSERT INTO t VALUES (${a}, DEFAULT)");
-        assert_eq!(with_default.unnest(&types[..1]), None);
+        assert_eq!(with_default.unnest_insert(&types[..1]), None);
     }
 
     #[test]
@@ -492,11 +492,14 @@ mod tests {
             "INSERT INTO `t_${a}` VALUES (1)",
             "INSERT INTO ${a}_t VALUES (1)",
         ] {
-            let error = Sql::parse("sql", text, Dialect::MySql).unwrap_err();
+            let error = SqlStatement::parse("sql", text, SqlDialect::MySql).unwrap_err();
             assert!(error.detail.contains("cannot differ"), "{error}");
         }
         for text in ["", "SELECT 1; SELECT 2", "a = 'x", "a = ${x"] {
-            assert!(Sql::parse("sql", text, Dialect::MySql).is_err(), "{text}");
+            assert!(
+                SqlStatement::parse("sql", text, SqlDialect::MySql).is_err(),
+                "{text}"
+            );
         }
     }
 }

@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use connect::connector::{Context, Doing, Inlet, Received};
-use connect::{Options, Pushed, Reader, Service, SinkId, SinkMetrics};
+use connect::connector::{BoxFuture, ConnectorContext, SourceMessage, SourcePort};
+use connect::{
+    ConnectorService, ConnectorServiceOptions, PushOutcome, SinkId, SinkMetrics, SourceReader,
+};
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -14,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Bench {
     pub(crate) runtime: Runtime,
-    pub(crate) service: Service,
+    pub(crate) service: ConnectorService,
     sink: SinkId,
 }
 
@@ -22,11 +24,11 @@ impl Bench {
     /// `sink` without the name of its connector.
     pub(crate) fn new(connector: Value, mut sink: Value) -> Self {
         let runtime = Runtime::new().unwrap();
-        let options = Options {
+        let options = ConnectorServiceOptions {
             directory: None,
             shards: 1,
         };
-        let service = Service::new(runtime.handle().clone(), options);
+        let service = ConnectorService::new(runtime.handle().clone(), options);
         service.set_connector("c", &connector).unwrap();
         sink["connector"] = "c".into();
         if sink.get("retry").is_none() {
@@ -47,8 +49,8 @@ impl Bench {
             out.json_fields(row.as_object().unwrap());
         });
         match pushed {
-            Pushed::Queued => {}
-            Pushed::Blocked => self.runtime.block_on(self.service.room(self.sink)),
+            PushOutcome::Queued => {}
+            PushOutcome::Blocked => self.runtime.block_on(self.service.wait_for_room(self.sink)),
             other => panic!("{other:?}"),
         }
     }
@@ -75,7 +77,7 @@ impl Bench {
     /// Errors and rows of the dead letters.
     pub(crate) fn letters(&self) -> Vec<(String, Value)> {
         let letters = self.service.dead_letters("s", 0, 1000).unwrap();
-        let read = |row: &[u8]| connect::Row::from_bytes(row).to_json();
+        let read = |row: &[u8]| connect::SinkRow::from_bytes(row).to_json();
         letters
             .into_iter()
             .map(|l| (l.error, read(&l.row)))
@@ -115,10 +117,10 @@ pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Optio
 
 /// What a source received.
 #[derive(Default)]
-pub(crate) struct Caught(pub(crate) Mutex<Vec<Received>>);
+pub(crate) struct Caught(pub(crate) Mutex<Vec<SourceMessage>>);
 
-impl Inlet for Caught {
-    fn take<'a>(&'a self, message: Received) -> Doing<'a, ()> {
+impl SourcePort for Caught {
+    fn accept<'a>(&'a self, message: SourceMessage) -> BoxFuture<'a, ()> {
         self.0.lock().unwrap().push(message);
         Box::pin(std::future::ready(()))
     }
@@ -155,7 +157,7 @@ impl Receiving {
     }
 
     /// Ends it, as a node does that goes on: what it has to say at the end is said. Gives back what it received.
-    pub(crate) fn stop(self) -> Vec<Received> {
+    pub(crate) fn stop(self) -> Vec<SourceMessage> {
         self.task.abort();
         let metrics = self.runtime.metrics();
         until("it has ended", || {
@@ -170,13 +172,13 @@ impl Receiving {
     }
 }
 
-fn reader(runtime: &Runtime, mut connector: Value, source: Value) -> Arc<dyn Reader> {
+fn reader(runtime: &Runtime, mut connector: Value, source: Value) -> Arc<dyn SourceReader> {
     let fields: &mut Map<String, Value> = connector.as_object_mut().unwrap();
     let Some(Value::String(name)) = fields.remove("type") else {
         panic!("a connector has a type");
     };
-    let kind = connect::kind(&name).unwrap();
+    let kind = connect::find_kind(&name).unwrap();
     let _runtime = runtime.enter();
-    let opened = (kind.open)(fields.clone(), &Context::default()).unwrap();
+    let opened = (kind.open)(fields.clone(), &ConnectorContext::default()).unwrap();
     opened.reader(source.as_object().unwrap().clone()).unwrap()
 }

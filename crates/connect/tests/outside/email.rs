@@ -276,11 +276,11 @@ fn what_cannot_be_sent_to_says_why_and_gets_no_secret() {
 #[test]
 fn settings_are_checked() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let options = connect::Options {
+    let options = connect::ConnectorServiceOptions {
         directory: None,
         shards: 1,
     };
-    let service = connect::Service::new(runtime.handle().clone(), options);
+    let service = connect::ConnectorService::new(runtime.handle().clone(), options);
     let refused = |connector: Value| {
         let error = service.check_connector("c", &connector).unwrap_err();
         error.field

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use connect::Received;
+use connect::SourceMessage;
 use serde_json::{Value, json};
-use testkit::{Authority, Kind, PASSWORD, Server, USER, life};
+use testkit::{CertificateAuthority, PASSWORD, ServerKind, TestServer, USER, processes};
 
 use crate::bench::{Bench, Receiving, until};
 
 struct Broker {
-    server: Server,
-    authority: Authority,
+    server: TestServer,
+    authority: CertificateAuthority,
 }
 
 /// The broker, for one test at a time: some kill it.
@@ -20,26 +20,26 @@ fn broker() -> Option<(MutexGuard<'static, ()>, &'static Broker)> {
     static BROKER: OnceLock<Option<Broker>> = OnceLock::new();
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let broker = BROKER.get_or_init(|| {
-        let authority = Authority::new(life::temporary_directory());
-        let identity = authority.server("broker");
-        let server = Server::start_with_tls_or_skip(Kind::Kafka, &identity)?;
+        let authority = CertificateAuthority::new(processes::temporary_directory());
+        let identity = authority.issue_server("broker");
+        let server = TestServer::start_with_tls_or_skip(ServerKind::Kafka, &identity)?;
         Some(Broker { server, authority })
     });
     match broker {
         Some(broker) => Some((turn, broker)),
         None => {
-            testkit::skipped("there is no Kafka; run `cargo xtask test`");
+            testkit::report_skipped("there is no Kafka; run `cargo xtask test`");
             None
         }
     }
 }
 
-fn connector(server: &Server) -> Value {
+fn connector(server: &TestServer) -> Value {
     json!({"type": "kafka", "servers": [server.address().to_string()]})
 }
 
 /// All messages of a topic, as a source without a group receives them, once there are so many.
-fn all_of(server: &Server, topic: &str, count: usize) -> Vec<Received> {
+fn all_of(server: &TestServer, topic: &str, count: usize) -> Vec<SourceMessage> {
     let source = json!({"topics": [topic], "start": "earliest"});
     let receiving = Receiving::start(connector(server), source);
     let enough = until("all are there", || {
@@ -55,11 +55,11 @@ fn all_of(server: &Server, topic: &str, count: usize) -> Vec<Received> {
     caught
 }
 
-fn row_of(message: &Received) -> Value {
+fn row_of(message: &SourceMessage) -> Value {
     serde_json::from_slice(&message.payload).unwrap()
 }
 
-fn number_of(message: &Received) -> u64 {
+fn number_of(message: &SourceMessage) -> u64 {
     row_of(message)["n"].as_u64().unwrap()
 }
 
@@ -68,7 +68,7 @@ fn rows_are_written_with_keys_headers_and_partitions() {
     let Some((_turn, Broker { server, .. })) = broker() else {
         return;
     };
-    server.make_topic("plain.a", 4, &[]);
+    server.create_topic("plain.a", 4, &[]);
     let sink = json!({
         "topic": "plain.${topic}", "key": "${key}", "value": "n=${n}", "timestamp": "${n}",
         "headers": {"Topic": "${topic}"}
@@ -103,8 +103,13 @@ fn rows_are_written_with_keys_headers_and_partitions() {
 }
 
 /// Pushes rows, kills the broker in between, and gives back what is in the topic.
-fn written_while_killed(server: &Server, topic: &str, order: Value, kills: u64) -> Vec<Received> {
-    server.make_topic(topic, 4, &[]);
+fn written_while_killed(
+    server: &TestServer,
+    topic: &str,
+    order: Value,
+    kills: u64,
+) -> Vec<SourceMessage> {
+    server.create_topic(topic, 4, &[]);
     let sink = json!({
         "topic": topic, "key": "${key}", "order": order, "batch": {"max_rows": 100}
     });
@@ -169,7 +174,7 @@ fn a_broker_that_does_not_answer_in_time_gets_nothing_twice() {
     let Some((_turn, Broker { server, .. })) = broker() else {
         return;
     };
-    server.make_topic("frozen", 2, &[]);
+    server.create_topic("frozen", 2, &[]);
     let mut connector = connector(server);
     connector["request_timeout_ms"] = 300.into();
     let sink = json!({
@@ -198,7 +203,7 @@ fn a_row_that_is_too_large_is_the_only_dead_letter() {
     let Some((_turn, Broker { server, .. })) = broker() else {
         return;
     };
-    server.make_topic("small", 1, &[("max.message.bytes", "2000")]);
+    server.create_topic("small", 1, &[("max.message.bytes", "2000")]);
     let bench = Bench::new(
         connector(server),
         json!({"topic": "small", "max_message_bytes": 50_000}),
@@ -242,7 +247,7 @@ fn every_compression_is_read_by_the_broker_and_from_it() {
             (format!("ours-{kind}"), kind, "producer"),
             (format!("theirs-{kind}"), "none", by_broker),
         ] {
-            server.make_topic(&topic, 1, &[("compression.type", brokers)]);
+            server.create_topic(&topic, 1, &[("compression.type", brokers)]);
             let sink = json!({"topic": topic, "compression": ours});
             let bench = Bench::new(connector(server), sink);
             bench.push_numbers(0..1000);
@@ -262,7 +267,7 @@ fn fewer_acks_write_too_and_idempotence_needs_all() {
     };
     for acks in ["none", "leader"] {
         let topic = format!("acks-{acks}");
-        server.make_topic(&topic, 2, &[]);
+        server.create_topic(&topic, 2, &[]);
         let bench = Bench::new(
             connector(server),
             json!({"topic": topic, "acks": acks, "partition": "${n % 2}"}),
@@ -284,11 +289,11 @@ fn a_password_lets_in_by_every_mechanism() {
     let Some((_turn, Broker { server, authority })) = broker() else {
         return;
     };
-    server.make_topic("secret", 1, &[]);
+    server.create_topic("secret", 1, &[]);
     for (mechanism, n) in [("plain", 1), ("scram-sha-256", 2), ("scram-sha-512", 3)] {
         let mut connector = json!({
             "type": "kafka", "servers": [server.tls_address().to_string()], "sasl": mechanism,
-            "username": USER, "password": "wrong-password", "tls": {"ca": authority.file()}
+            "username": USER, "password": "wrong-password", "tls": {"ca": authority.certificate_path()}
         });
         let bench = Bench::new(connector.clone(), json!({"topic": "secret"}));
         let why = bench.test().unwrap_err();
@@ -313,7 +318,7 @@ fn a_password_lets_in_by_every_mechanism() {
     let why = told(plain.clone());
     assert!(why.contains("TLS") || why.contains("closed"), "{why}");
     let mut no_login = plain;
-    no_login["tls"] = json!({"ca": authority.file()});
+    no_login["tls"] = json!({"ca": authority.certificate_path()});
     assert!(told(no_login).contains("closed the connection"));
 }
 
@@ -322,7 +327,7 @@ fn a_source_goes_on_where_its_group_was() {
     let Some((_turn, Broker { server, .. })) = broker() else {
         return;
     };
-    server.make_topic("resumed", 4, &[]);
+    server.create_topic("resumed", 4, &[]);
     let bench = Bench::new(
         connector(server),
         json!({"topic": "resumed", "key": "${n}"}),
@@ -349,7 +354,7 @@ fn sources_of_a_group_share_partitions() {
     let Some((_turn, Broker { server, .. })) = broker() else {
         return;
     };
-    server.make_topic("shared", 4, &[]);
+    server.create_topic("shared", 4, &[]);
     let bench = Bench::new(
         connector(server),
         json!({"topic": "shared", "partition": "${n % 4}"}),
@@ -406,7 +411,7 @@ fn a_source_receives_everything_though_the_broker_is_killed() {
     };
     for group in [None, Some("killed")] {
         let topic = format!("read-{}", group.unwrap_or("alone"));
-        server.make_topic(&topic, 2, &[]);
+        server.create_topic(&topic, 2, &[]);
         let bench = Bench::new(connector(server), json!({"topic": topic, "key": "${n}"}));
         bench.push_numbers(0..500);
         bench.until_settled(500);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use serde_json::{Value, json};
-use testkit::{Kind, PASSWORD, Server, USER};
+use testkit::{PASSWORD, ServerKind, TestServer, USER};
 use tokio::runtime::Runtime;
 use tokio_rustls::TlsAcceptor;
 
@@ -20,7 +20,7 @@ fn connector(address: &str, client_id: &str, protocol: &str) -> Value {
     })
 }
 
-fn at(server: &Server, client_id: &str) -> Value {
+fn at(server: &TestServer, client_id: &str) -> Value {
     connector(&server.address().to_string(), client_id, "5.0")
 }
 
@@ -46,7 +46,7 @@ fn until_it_receives(bench: &Bench, receiving: &Receiving) {
 
 #[test]
 fn messages_go_both_ways_and_not_round_in_circles() {
-    let Some(server) = Server::start_or_skip(Kind::Mosquitto) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Mosquitto) else {
         return;
     };
     let sink = json!({
@@ -112,7 +112,7 @@ fn messages_go_both_ways_and_not_round_in_circles() {
 
 #[test]
 fn nothing_is_lost_and_order_is_kept_though_the_broker_goes_and_comes() {
-    let Some(server) = Server::start_or_skip(Kind::Mosquitto) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Mosquitto) else {
         return;
     };
     for protocol in ["5.0", "3.1.1"] {
@@ -149,7 +149,7 @@ fn nothing_is_lost_and_order_is_kept_though_the_broker_goes_and_comes() {
 
 #[test]
 fn a_killed_broker_is_waited_for() {
-    let Some(server) = Server::start_or_skip(Kind::Mosquitto) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Mosquitto) else {
         return;
     };
     let bench = Bench::new(at(&server, "one"), json!({"topic": "t", "qos": 0}));
@@ -168,7 +168,7 @@ fn a_killed_broker_is_waited_for() {
 
 #[test]
 fn a_wrong_password_is_told() {
-    let Some(server) = Server::start_or_skip(Kind::Mosquitto) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Mosquitto) else {
         return;
     };
     for protocol in ["5.0", "3.1.1"] {
@@ -214,7 +214,7 @@ fn with_tls(runtime: &Runtime, to: SocketAddr) -> (u16, String) {
 
 #[test]
 fn tls_is_spoken_to_whom_we_trust() {
-    let Some(server) = Server::start_or_skip(Kind::Mosquitto) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Mosquitto) else {
         return;
     };
     let runtime = Runtime::new().unwrap();

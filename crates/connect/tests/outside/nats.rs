@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{Kind, NatsClient, PASSWORD, Server, USER};
+use testkit::{NatsClient, PASSWORD, ServerKind, TestServer, USER};
 
 use crate::bench::{Bench, Receiving, until};
 
 const SOON: Duration = Duration::from_secs(10);
 
-fn connector(server: &Server) -> Value {
+fn connector(server: &TestServer) -> Value {
     let servers = [format!("127.0.0.1:{}", server.port())];
     json!({"type": "nats", "servers": servers, "user": USER, "password": PASSWORD})
 }
@@ -45,7 +45,7 @@ fn stored(client: &mut NatsClient) -> Vec<u64> {
 
 #[test]
 fn rows_are_published_with_headers() {
-    let Some(server) = Server::start_or_skip(Kind::Nats) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Nats) else {
         return;
     };
     let mut client = server.nats();
@@ -79,7 +79,7 @@ fn rows_are_published_with_headers() {
 
 #[test]
 fn a_wrong_password_is_told_and_waited_out() {
-    let Some(server) = Server::start_or_skip(Kind::Nats) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Nats) else {
         return;
     };
     let mut connector = connector(&server);
@@ -100,7 +100,7 @@ fn a_wrong_password_is_told_and_waited_out() {
 
 #[test]
 fn a_stream_gets_everything_once_and_in_order_though_the_server_is_killed() {
-    let Some(server) = Server::start_or_skip(Kind::Nats) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Nats) else {
         return;
     };
     make_stream(&mut server.nats(), json!({}));
@@ -125,7 +125,7 @@ fn a_stream_gets_everything_once_and_in_order_though_the_server_is_killed() {
 
 #[test]
 fn without_a_stream_nothing_is_lost_that_the_server_did_not_lose() {
-    let Some(server) = Server::start_or_skip(Kind::Nats) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Nats) else {
         return;
     };
     let bench = Bench::new(
@@ -155,7 +155,7 @@ fn without_a_stream_nothing_is_lost_that_the_server_did_not_lose() {
 
 #[test]
 fn what_a_stream_refuses_is_a_dead_letter_and_a_missing_stream_is_waited_for() {
-    let Some(server) = Server::start_or_skip(Kind::Nats) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Nats) else {
         return;
     };
     // Without an order, batches may overtake each other, and rows each other with them.
@@ -182,7 +182,7 @@ fn what_a_stream_refuses_is_a_dead_letter_and_a_missing_stream_is_waited_for() {
 
 #[test]
 fn a_source_receives_subjects() {
-    let Some(server) = Server::start_or_skip(Kind::Nats) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Nats) else {
         return;
     };
     let source = json!({"subjects": ["a.*", "b"], "queue_group": "nodes"});
@@ -212,7 +212,7 @@ fn a_source_receives_subjects() {
 
 #[test]
 fn a_source_receives_all_of_a_stream_though_the_server_is_killed() {
-    let Some(server) = Server::start_or_skip(Kind::Nats) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Nats) else {
         return;
     };
     let mut client = server.nats();

@@ -1,11 +1,11 @@
 //! The connector of Elasticsearch against a real OpenSearch.
 
 use serde_json::{Value, json};
-use testkit::{Kind, Server};
+use testkit::{ServerKind, TestServer};
 
 use crate::bench::{Bench, until};
 
-fn count(server: &Server, index: &str) -> u64 {
+fn count(server: &TestServer, index: &str) -> u64 {
     server.http("POST", &format!("/{index}/_refresh"), "");
     let said = server.http("GET", &format!("/{index}/_count"), "");
     serde_json::from_str::<Value>(&said).unwrap()["count"]
@@ -15,7 +15,7 @@ fn count(server: &Server, index: &str) -> u64 {
 
 #[test]
 fn everything_is_there_once_though_the_server_is_killed() {
-    let Some(server) = Server::start_or_skip(Kind::OpenSearch) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::OpenSearch) else {
         return;
     };
     let connector =

@@ -3,10 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use connect::connector::Doing;
-use connect::{Listener, Options, Received, Service, SourceState};
+use connect::connector::BoxFuture;
+use connect::{
+    ConnectorService, ConnectorServiceOptions, SourceMessage, SourceMessageHandler, SourceState,
+};
 use serde_json::json;
-use testkit::{Kind, PASSWORD, Server, USER};
+use testkit::{PASSWORD, ServerKind, TestServer, USER};
 use tokio::runtime::Runtime;
 
 use crate::bench::until;
@@ -14,8 +16,13 @@ use crate::bench::until;
 #[derive(Default)]
 struct Rules(Mutex<Vec<(String, String)>>);
 
-impl Listener for Rules {
-    fn take<'a>(&'a self, kind: &'a str, name: &'a str, message: Received) -> Doing<'a, ()> {
+impl SourceMessageHandler for Rules {
+    fn handle<'a>(
+        &'a self,
+        kind: &'a str,
+        name: &'a str,
+        message: SourceMessage,
+    ) -> BoxFuture<'a, ()> {
         let seen = (format!("{kind}:{name}"), message.topic);
         self.0.lock().unwrap().push(seen);
         Box::pin(std::future::ready(()))
@@ -24,15 +31,15 @@ impl Listener for Rules {
 
 #[test]
 fn sources_come_and_go_with_their_connectors() {
-    let Some(server) = Server::start_or_skip(Kind::Nats) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Nats) else {
         return;
     };
     let runtime = Runtime::new().unwrap();
-    let options = Options {
+    let options = ConnectorServiceOptions {
         directory: None,
         shards: 1,
     };
-    let service = Service::new(runtime.handle().clone(), options);
+    let service = ConnectorService::new(runtime.handle().clone(), options);
     let source = json!({"connector": "c", "subjects": ["a.>"]});
     assert_eq!(
         service.check_source(&source).unwrap_err().field,
@@ -56,7 +63,7 @@ fn sources_come_and_go_with_their_connectors() {
         "subjects[0]"
     );
     let rules = Arc::new(Rules::default());
-    service.set_listener(rules.clone());
+    service.set_source_handler(rules.clone());
     let arrives = |topic: &str| {
         let mut client = server.nats();
         until(topic, || {

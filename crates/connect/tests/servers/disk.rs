@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testkit::{Kind, Server, life};
+use testkit::{ServerKind, TestServer, processes};
 
 use crate::node::{Node, assert_all_in_order, push};
 
@@ -61,7 +61,7 @@ fn child_that_is_killed() {
 
 #[test]
 fn rows_in_files_survive_kill_9() {
-    let Some(server) = Server::start_or_skip(Kind::Redis) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Redis) else {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
@@ -80,7 +80,7 @@ fn rows_in_files_survive_kill_9() {
         command.args(["disk::child_that_is_killed", "--exact", "--nocapture"]);
         command.env(CHILD, format!("{}|{address}", directory.path().display()));
         command.stdout(std::process::Stdio::null());
-        let mut child = life::spawn(command);
+        let mut child = processes::spawn(command);
         let deadline = Instant::now() + PATIENCE;
         while progress() < before + 1500 {
             assert!(Instant::now() < deadline, "the child does not get on");

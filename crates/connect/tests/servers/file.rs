@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use connect::{Pushed, SinkState};
+use connect::{PushOutcome, SinkState};
 use serde_json::{Value, json};
 
 use crate::node::{Node, push};
@@ -143,14 +143,14 @@ fn a_disabled_or_deleted_sink_is_unknown() {
         .unwrap();
     let mut settings = json!({"connector": "c", "file": "a", "enabled": false});
     let sink = node.service.set_sink("s", &settings).unwrap();
-    assert_eq!(push(&node.service, sink, 0, 1), Pushed::Unknown);
+    assert_eq!(push(&node.service, sink, 0, 1), PushOutcome::Unknown);
     assert_eq!(node.status().state, SinkState::Disabled);
     settings["enabled"] = true.into();
     node.service.set_sink("s", &settings).unwrap();
     assert_eq!(node.service.sink("s"), Some(sink));
-    assert_eq!(push(&node.service, sink, 0, 1), Pushed::Queued);
+    assert_eq!(push(&node.service, sink, 0, 1), PushOutcome::Queued);
     node.service.remove_sink("s");
-    assert_eq!(push(&node.service, sink, 0, 2), Pushed::Unknown);
+    assert_eq!(push(&node.service, sink, 0, 2), PushOutcome::Unknown);
     assert_eq!(node.service.sink("s"), None);
     assert_eq!(
         node.service.set_sink("s", &settings),

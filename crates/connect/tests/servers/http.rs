@@ -198,7 +198,7 @@ fn a_batch_the_server_refuses_is_cut_until_the_row_is_found() {
     });
     assert_eq!(server.requests()[0].body.lines().count(), 4);
     let letters = node.service.dead_letters("s", 0, 9).unwrap();
-    let row: Value = connect::Row::from_bytes(&letters[0].row).to_json();
+    let row: Value = connect::SinkRow::from_bytes(&letters[0].row).to_json();
     assert_eq!((letters.len(), &row["n"]), (1, &json!(1)));
 }
 

@@ -2,18 +2,18 @@
 
 use connect::CircuitState;
 use serde_json::{Value, json};
-use testkit::{Kind, Server};
+use testkit::{ServerKind, TestServer};
 
 use crate::node::{Load, Node, assert_all_in_order};
 
-fn connector(server: &Server) -> Value {
+fn connector(server: &TestServer) -> Value {
     json!({
         "type": "mysql", "server": server.address().to_string(), "database": testkit::DATABASE,
         "username": testkit::USER, "password": testkit::PASSWORD
     })
 }
 
-fn numbers(server: &Server, statement: &str) -> Vec<i64> {
+fn numbers(server: &TestServer, statement: &str) -> Vec<i64> {
     let rows = server.sql(statement);
     rows.iter()
         .map(|row| row[0].as_ref().unwrap().parse().unwrap())
@@ -22,7 +22,7 @@ fn numbers(server: &Server, statement: &str) -> Vec<i64> {
 
 #[test]
 fn values_are_bound_and_rows_put_together() {
-    let Some(server) = Server::start_or_skip(Kind::MariaDb) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::MariaDb) else {
         return;
     };
     server.sql(
@@ -49,7 +49,7 @@ fn values_are_bound_and_rows_put_together() {
 
 #[test]
 fn a_killed_server_costs_no_row_and_no_order() {
-    let Some(server) = Server::start_or_skip(Kind::MariaDb) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::MariaDb) else {
         return;
     };
     server.sql("CREATE TABLE t (id BIGINT AUTO_INCREMENT PRIMARY KEY, n BIGINT)");
@@ -80,7 +80,7 @@ fn a_killed_server_costs_no_row_and_no_order() {
 
 #[test]
 fn an_upsert_keeps_the_last_value() {
-    let Some(server) = Server::start_or_skip(Kind::MariaDb) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::MariaDb) else {
         return;
     };
     server.sql("CREATE TABLE last (device BIGINT PRIMARY KEY, n BIGINT)");
@@ -99,7 +99,7 @@ fn an_upsert_keeps_the_last_value() {
 
 #[test]
 fn rows_that_cannot_be_are_dead_letters_and_the_others_are_written() {
-    let Some(server) = Server::start_or_skip(Kind::MariaDb) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::MariaDb) else {
         return;
     };
     server.sql("CREATE TABLE t (n BIGINT PRIMARY KEY); INSERT INTO t VALUES (3), (50)");
@@ -123,7 +123,7 @@ fn rows_that_cannot_be_are_dead_letters_and_the_others_are_written() {
 
 #[test]
 fn a_table_that_is_not_there_yet_is_waited_for() {
-    let Some(server) = Server::start_or_skip(Kind::MariaDb) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::MariaDb) else {
         return;
     };
     let (node, sink) = Node::with(
@@ -143,7 +143,7 @@ fn a_table_that_is_not_there_yet_is_waited_for() {
 
 #[test]
 fn other_statements_are_run_row_by_row() {
-    let Some(server) = Server::start_or_skip(Kind::MariaDb) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::MariaDb) else {
         return;
     };
     server.sql("CREATE TABLE t (device BIGINT PRIMARY KEY, count BIGINT DEFAULT 0)");

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use connect::{Options, Pushed, Service, SinkId, SinkStatus};
+use connect::{ConnectorService, ConnectorServiceOptions, PushOutcome, SinkId, SinkStatus};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Node {
-    pub(crate) service: Service,
+    pub(crate) service: ConnectorService,
     pub(crate) runtime: Runtime,
 }
 
@@ -23,11 +23,11 @@ impl Node {
             .enable_all()
             .build()
             .unwrap();
-        let options = Options {
+        let options = ConnectorServiceOptions {
             directory: directory.map(Path::to_owned),
             shards: 2,
         };
-        let service = Service::new(runtime.handle().clone(), options);
+        let service = ConnectorService::new(runtime.handle().clone(), options);
         Self { service, runtime }
     }
 
@@ -51,7 +51,7 @@ impl Node {
 
     pub(crate) fn push(&self, sink: SinkId, numbers: std::ops::Range<i64>) {
         for n in numbers {
-            assert_eq!(push(&self.service, sink, 0, n), Pushed::Queued);
+            assert_eq!(push(&self.service, sink, 0, n), PushOutcome::Queued);
         }
     }
 
@@ -68,7 +68,7 @@ impl Node {
     }
 }
 
-pub(crate) fn push(service: &Service, sink: SinkId, shard: u16, n: i64) -> Pushed {
+pub(crate) fn push(service: &ConnectorService, sink: SinkId, shard: u16, n: i64) -> PushOutcome {
     service.push(sink, shard, |row| {
         row.int("n", n);
         row.int("device", n % 10);
@@ -99,8 +99,8 @@ impl Load {
             let mut n = 0;
             while !stopped.load(SeqCst) {
                 match push(&service, sink, (n % 2) as u16, n) {
-                    Pushed::Queued => {}
-                    Pushed::Blocked => handle.block_on(service.room(sink)),
+                    PushOutcome::Queued => {}
+                    PushOutcome::Blocked => handle.block_on(service.wait_for_room(sink)),
                     other => panic!("{other:?}"),
                 }
                 n += 1;

@@ -54,7 +54,7 @@ fn numbers(directory: &Path) -> Vec<i64> {
 
 /// What DuckDB says; `None`: it is not here.
 fn duckdb(query: &str, directory: &Path) -> Option<Value> {
-    let told = testkit::duckdb(query, &directory.join("files/*.parquet"))?;
+    let told = testkit::query_parquet(query, &directory.join("files/*.parquet"))?;
     Some(serde_json::from_str(&told).unwrap())
 }
 
@@ -102,7 +102,7 @@ fn rows_are_in_files_of_columns() {
     let query = "SELECT count(*), sum(n), max(v), count(DISTINCT s), min(epoch_ms(\"at\")), any_value(typeof(\"at\")), \
         count(*) FILTER (even), any_value(json_extract_string(payload, '$.s')), count(nothing) FROM read_parquet(?)";
     match duckdb(query, directory.path()) {
-        None => testkit::skipped("DuckDB is not here; run `cargo xtask test`"),
+        None => testkit::report_skipped("DuckDB is not here; run `cargo xtask test`"),
         Some(rows) => assert_eq!(
             rows,
             json!([[

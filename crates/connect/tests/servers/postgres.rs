@@ -2,11 +2,11 @@
 
 use connect::CircuitState;
 use serde_json::{Value, json};
-use testkit::{Kind, Server};
+use testkit::{ServerKind, TestServer};
 
 use crate::node::{Load, Node, assert_all_in_order};
 
-fn connector(server: &Server) -> Value {
+fn connector(server: &TestServer) -> Value {
     json!({
         "type": "postgres", "server": server.address().to_string(), "database": testkit::DATABASE,
         "username": testkit::USER, "password": testkit::PASSWORD
@@ -14,7 +14,7 @@ fn connector(server: &Server) -> Value {
 }
 
 /// The table is the user's own.
-fn make(server: &Server, table: &str) {
+fn make(server: &TestServer, table: &str) {
     server.sql(&format!(
         "CREATE TABLE {table}; GRANT ALL ON ALL TABLES IN SCHEMA public TO {user}; \
          GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {user}",
@@ -22,7 +22,7 @@ fn make(server: &Server, table: &str) {
     ));
 }
 
-fn numbers(server: &Server, statement: &str) -> Vec<i64> {
+fn numbers(server: &TestServer, statement: &str) -> Vec<i64> {
     let rows = server.sql(statement);
     rows.iter()
         .map(|row| row[0].as_ref().unwrap().parse().unwrap())
@@ -31,7 +31,7 @@ fn numbers(server: &Server, statement: &str) -> Vec<i64> {
 
 #[test]
 fn values_of_all_types_arrive() {
-    let Some(server) = Server::start_or_skip(Kind::Postgres) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Postgres) else {
         return;
     };
     make(
@@ -65,7 +65,7 @@ fn values_of_all_types_arrive() {
 
 #[test]
 fn a_killed_server_costs_no_row_and_no_order() {
-    let Some(server) = Server::start_or_skip(Kind::Postgres) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Postgres) else {
         return;
     };
     make(&server, "t (id bigserial PRIMARY KEY, n bigint)");
@@ -96,7 +96,7 @@ fn a_killed_server_costs_no_row_and_no_order() {
 
 #[test]
 fn an_upsert_of_a_row_twice_in_a_batch_keeps_the_last_value() {
-    let Some(server) = Server::start_or_skip(Kind::Postgres) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Postgres) else {
         return;
     };
     make(&server, "last (device bigint PRIMARY KEY, n bigint)");
@@ -116,7 +116,7 @@ fn an_upsert_of_a_row_twice_in_a_batch_keeps_the_last_value() {
 
 #[test]
 fn rows_that_cannot_be_are_dead_letters_and_the_others_are_written() {
-    let Some(server) = Server::start_or_skip(Kind::Postgres) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Postgres) else {
         return;
     };
     make(&server, "t (n bigint PRIMARY KEY CHECK (n <> 42), a int[])");
@@ -139,7 +139,7 @@ fn rows_that_cannot_be_are_dead_letters_and_the_others_are_written() {
 
 #[test]
 fn a_wrong_statement_is_found_when_the_sink_is_made_and_never_tried_for_ever() {
-    let Some(server) = Server::start_or_skip(Kind::Postgres) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Postgres) else {
         return;
     };
     make(&server, "t (n bigint)");

@@ -2,24 +2,24 @@
 
 use connect::CircuitState;
 use serde_json::{Value, json};
-use testkit::{Kind, Server};
+use testkit::{ServerKind, TestServer};
 
 use crate::node::{Load, Node, assert_all_in_order};
 
-fn connector(server: &Server) -> Value {
+fn connector(server: &TestServer) -> Value {
     json!({
         "type": "redis", "server": server.address().to_string(), "username": testkit::USER, "password": testkit::PASSWORD
     })
 }
 
-fn list(server: &Server, key: &str) -> Vec<String> {
+fn list(server: &TestServer, key: &str) -> Vec<String> {
     let values = server.redis(&["LRANGE", key, "0", "-1"]);
     values.into_iter().flatten().collect()
 }
 
 #[test]
 fn commands_are_run_for_each_row() {
-    let Some(server) = Server::start_or_skip(Kind::Redis) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Redis) else {
         return;
     };
     let (node, sink) = Node::with(
@@ -46,7 +46,7 @@ fn commands_are_run_for_each_row() {
 
 #[test]
 fn a_killed_server_costs_no_row_and_no_order() {
-    let Some(server) = Server::start_or_skip(Kind::Redis) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Redis) else {
         return;
     };
     let (node, sink) = Node::with(
@@ -81,7 +81,7 @@ fn a_killed_server_costs_no_row_and_no_order() {
 
 #[test]
 fn a_row_the_server_refuses_is_a_dead_letter_to_be_sent_again() {
-    let Some(server) = Server::start_or_skip(Kind::Redis) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Redis) else {
         return;
     };
     server.redis(&["SET", "l:3", "not a list"]);
@@ -114,7 +114,7 @@ fn a_row_the_server_refuses_is_a_dead_letter_to_be_sent_again() {
 
 #[test]
 fn a_frozen_server_is_waited_for() {
-    let Some(server) = Server::start_or_skip(Kind::Redis) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Redis) else {
         return;
     };
     let (node, sink) = Node::with(
@@ -138,7 +138,7 @@ fn a_frozen_server_is_waited_for() {
 
 #[test]
 fn a_wrong_password_is_told_and_loses_nothing() {
-    let Some(server) = Server::start_or_skip(Kind::Redis) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Redis) else {
         return;
     };
     let mut wrong = connector(&server);

@@ -3,15 +3,15 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testkit::{Kind, Server};
+use testkit::{ServerKind, TestServer};
 
 use crate::node::{Load, Node, assert_all_in_order};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Cluster {
-    masters: Vec<Server>,
-    replica: Option<Server>,
+    masters: Vec<TestServer>,
+    replica: Option<TestServer>,
 }
 
 fn free_port() -> u16 {
@@ -43,9 +43,9 @@ impl Cluster {
                 "--cluster-require-full-coverage",
                 "no",
             ];
-            Server::start_with_or_skip(Kind::Redis, &arguments)
+            TestServer::start_with_or_skip(ServerKind::Redis, &arguments)
         };
-        let masters: Vec<Server> = (0..3).map(start).collect::<Option<_>>()?;
+        let masters: Vec<TestServer> = (0..3).map(start).collect::<Option<_>>()?;
         let replica = with_replica.then(|| start(3)).flatten();
         let cluster = Self { masters, replica };
         for (at, range) in [
@@ -81,7 +81,7 @@ impl Cluster {
         Some(cluster)
     }
 
-    fn all(&self) -> impl Iterator<Item = &Server> {
+    fn all(&self) -> impl Iterator<Item = &TestServer> {
         self.masters.iter().chain(&self.replica)
     }
 
@@ -118,17 +118,17 @@ impl Cluster {
 
     /// Which master has the slot of a key.
     fn owner_of(&self, key: &str) -> usize {
-        let is_owner = |server: &Server| server.try_redis(&["TYPE", key]).is_ok();
+        let is_owner = |server: &TestServer| server.try_redis(&["TYPE", key]).is_ok();
         self.masters.iter().position(is_owner).unwrap()
     }
 }
 
-fn info(server: &Server, words: &[&str]) -> String {
+fn info(server: &TestServer, words: &[&str]) -> String {
     let answer = server.try_redis(words).unwrap_or_default();
     answer.into_iter().flatten().collect()
 }
 
-fn id_of(server: &Server) -> String {
+fn id_of(server: &TestServer) -> String {
     info(server, &["CLUSTER", "MYID"])
 }
 
@@ -209,7 +209,7 @@ fn slots_that_move_are_followed() {
     let (source, target) = (&cluster.masters[from], &cluster.masters[to]);
     let slot = info(source, &["CLUSTER", "KEYSLOT", key]);
     let (source_id, target_id) = (id_of(source), id_of(target));
-    let step = |server: &Server, what: &str, id: &str| {
+    let step = |server: &TestServer, what: &str, id: &str| {
         server.redis(&["CLUSTER", "SETSLOT", &slot, what, id]);
     };
     // Nothing of it is there yet: all of it is to be asked for at the new place.
@@ -249,7 +249,7 @@ fn a_replica_takes_over() {
     node.push(sink, 0..300);
     node.until("they are written", |status| status.metrics.sent == 300);
     let (master, replica) = (&cluster.masters[0], cluster.replica.as_ref().unwrap());
-    let offset = |server: &Server, field: &str| {
+    let offset = |server: &TestServer, field: &str| {
         let info = info(server, &["INFO", "replication"]);
         let line = info.lines().find_map(|line| line.strip_prefix(field));
         line.unwrap_or_default().trim().to_owned()

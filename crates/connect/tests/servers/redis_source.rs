@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use connect::connector::Doing;
-use connect::{Listener, Received};
+use connect::connector::BoxFuture;
+use connect::{SourceMessage, SourceMessageHandler};
 use serde_json::{Value, json};
-use testkit::{Kind, Server};
+use testkit::{ServerKind, TestServer};
 
 use crate::node::Node;
 
@@ -15,12 +15,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Takes so many messages, and no more.
 struct Rules {
-    taken: Mutex<Vec<Received>>,
+    taken: Mutex<Vec<SourceMessage>>,
     room: AtomicUsize,
 }
 
-impl Listener for Rules {
-    fn take<'a>(&'a self, kind: &'a str, name: &'a str, message: Received) -> Doing<'a, ()> {
+impl SourceMessageHandler for Rules {
+    fn handle<'a>(
+        &'a self,
+        kind: &'a str,
+        name: &'a str,
+        message: SourceMessage,
+    ) -> BoxFuture<'a, ()> {
         assert_eq!((kind, name), ("redis", "in"));
         Box::pin(async move {
             let room = self
@@ -61,7 +66,7 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 /// A node with the source `in`, whose messages go there.
-fn node(server: &Server, source: &Value, rules: &Arc<Rules>) -> Node {
+fn node(server: &TestServer, source: &Value, rules: &Arc<Rules>) -> Node {
     let node = Node::start(None);
     let connector = json!({
         "type": "redis", "server": server.address().to_string(), "username": testkit::USER,
@@ -70,18 +75,18 @@ fn node(server: &Server, source: &Value, rules: &Arc<Rules>) -> Node {
     node.service.set_connector("c", &connector).unwrap();
     node.service.check_source(source).unwrap();
     node.service.set_source("in", source).unwrap();
-    node.service.set_listener(rules.clone());
+    node.service.set_source_handler(rules.clone());
     node
 }
 
-fn add(server: &Server, stream: &str, numbers: std::ops::Range<i64>) {
+fn add(server: &TestServer, stream: &str, numbers: std::ops::Range<i64>) {
     for n in numbers {
         server.redis(&["XADD", stream, "*", "n", &n.to_string()]);
     }
 }
 
 /// How many entries were given to somebody and not acknowledged.
-fn pending(server: &Server, stream: &str) -> String {
+fn pending(server: &TestServer, stream: &str) -> String {
     let answer = server.try_redis(&["XPENDING", stream, "g"]);
     let first = answer.ok().and_then(|values| values.into_iter().next());
     first.flatten().unwrap_or_default()
@@ -95,7 +100,7 @@ fn sorted(mut numbers: Vec<i64>) -> Vec<i64> {
 
 #[test]
 fn entries_of_streams_are_received_and_acknowledged() {
-    let Some(server) = Server::start_or_skip(Kind::Redis) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Redis) else {
         return;
     };
     add(&server, "a", 0..250);
@@ -137,7 +142,7 @@ fn entries_of_streams_are_received_and_acknowledged() {
 
 #[test]
 fn a_killed_server_costs_no_entry() {
-    let Some(server) = Server::start_or_skip(Kind::Redis) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Redis) else {
         return;
     };
     let rules = Rules::with_room(usize::MAX);
@@ -162,7 +167,7 @@ fn a_killed_server_costs_no_entry() {
 
 #[test]
 fn what_a_node_did_not_take_is_there_after_its_restart() {
-    let Some(server) = Server::start_or_skip(Kind::Redis) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Redis) else {
         return;
     };
     add(&server, "a", 0..100);
@@ -187,7 +192,7 @@ fn what_a_node_did_not_take_is_there_after_its_restart() {
 
 #[test]
 fn what_a_dead_consumer_was_given_is_claimed() {
-    let Some(server) = Server::start_or_skip(Kind::Redis) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Redis) else {
         return;
     };
     add(&server, "a", 0..30);

@@ -4,15 +4,15 @@ use std::cmp::Ordering;
 
 use serde_json::Value as Json;
 
-use super::Invalid;
-use super::definition::{Condition, Operator, Test};
+use super::AlarmDefinitionError;
+use super::definition::{AlarmCondition, ConditionTest, TestOperator};
 
 const MAX_DEPTH: usize = 8;
 const MAX_TESTS: usize = 64;
 const MAX_TEXT_BYTES: usize = 1024;
 const MAX_SILENCE_S: u64 = 400 * 24 * 3600;
 /// The key that says whether a device is connected.
-pub(super) const ONLINE: &str = "$online";
+pub(super) const ONLINE_KEY: &str = "$online";
 
 /// A value to compare.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,27 +25,27 @@ pub enum Scalar {
 
 /// What a device last said of a key.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Latest {
+pub(super) struct LatestValue {
     pub(super) value: Scalar,
     /// Of the message.
     pub(super) ts_ms: i64,
     /// When it arrived.
-    pub(super) seen_ms: u64,
+    pub(super) received_ms: u64,
 }
 
 /// What a condition is asked about.
-pub(super) struct Facts<'a> {
-    pub(super) latest: &'a [Option<Latest>],
+pub(super) struct ConditionContext<'a> {
+    pub(super) latest: &'a [Option<LatestValue>],
     pub(super) attribute: &'a dyn Fn(&str) -> Option<Scalar>,
     pub(super) now_ms: u64,
 }
 
 /// The names that conditions speak of, by their places.
 #[derive(Debug, Default)]
-pub(super) struct Names(pub(super) Vec<Box<str>>);
+pub(super) struct KeyNames(pub(super) Vec<Box<str>>);
 
-impl Names {
-    fn place(&mut self, name: &str) -> usize {
+impl KeyNames {
+    fn index_of(&mut self, name: &str) -> usize {
         let found = self.0.iter().position(|known| **known == *name);
         found.unwrap_or_else(|| {
             self.0.push(name.into());
@@ -55,13 +55,13 @@ impl Names {
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Compiled {
-    All(Box<[Compiled]>),
-    Any(Box<[Compiled]>),
+pub(super) enum CompiledCondition {
+    All(Box<[CompiledCondition]>),
+    Any(Box<[CompiledCondition]>),
     Compare {
         place: usize,
-        holds_for: Holds,
-        with: Operand,
+        accepted: ComparisonOutcomes,
+        with: ConditionOperand,
     },
     Between {
         place: usize,
@@ -70,7 +70,7 @@ pub(super) enum Compiled {
     },
     Contains {
         place: usize,
-        what: Operand,
+        what: ConditionOperand,
     },
     SilentFor {
         place: usize,
@@ -80,7 +80,7 @@ pub(super) enum Compiled {
 
 /// For which orderings of value and operand a comparison holds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Holds {
+pub(super) struct ComparisonOutcomes {
     less: bool,
     equal: bool,
     greater: bool,
@@ -89,56 +89,56 @@ pub(super) struct Holds {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Operand {
+pub(super) struct ConditionOperand {
     constant: Option<Scalar>,
     attribute: Option<Box<str>>,
 }
 
-impl Compiled {
+impl CompiledCondition {
     pub(super) fn compile(
-        condition: &Condition,
-        names: &mut Names,
+        condition: &AlarmCondition,
+        names: &mut KeyNames,
         path: &str,
-    ) -> Result<Self, Invalid> {
+    ) -> Result<Self, AlarmDefinitionError> {
         let mut tests = 0;
         compile(condition, names, path, 0, &mut tests)
     }
 
-    pub(super) fn holds(&self, facts: &Facts<'_>) -> bool {
+    pub(super) fn holds(&self, facts: &ConditionContext<'_>) -> bool {
         match self {
             Self::All(all) => all.iter().all(|one| one.holds(facts)),
             Self::Any(any) => any.iter().any(|one| one.holds(facts)),
             Self::Compare {
                 place,
-                holds_for,
+                accepted: holds_for,
                 with,
-            } => match (value(facts, *place), with.get(facts)) {
-                (Some(value), Some(with)) => holds_for.is_so(value.compare(&with)),
+            } => match (value(facts, *place), with.resolve(facts)) {
+                (Some(value), Some(with)) => holds_for.accepts(value.compare(&with)),
                 _ => false,
             },
             Self::Between { place, from, to } => value(facts, *place).is_some_and(|value| {
                 let (low, high) = (value.compare(from), value.compare(to));
                 low.is_some_and(Ordering::is_ge) && high.is_some_and(Ordering::is_le)
             }),
-            Self::Contains { place, what } => match (value(facts, *place), what.get(facts)) {
+            Self::Contains { place, what } => match (value(facts, *place), what.resolve(facts)) {
                 (Some(Scalar::Text(text)), Some(Scalar::Text(what))) => text.contains(&*what),
                 _ => false,
             },
             Self::SilentFor { place, silence_ms } => {
                 let latest = facts.latest[*place].as_ref();
-                latest.is_some_and(|latest| facts.now_ms >= latest.seen_ms + silence_ms)
+                latest.is_some_and(|latest| facts.now_ms >= latest.received_ms + silence_ms)
             }
         }
     }
 
     /// When it may begin to hold without a message, if nothing comes before.
-    pub(super) fn due_ms(&self, facts: &Facts<'_>) -> Option<u64> {
+    pub(super) fn due_ms(&self, facts: &ConditionContext<'_>) -> Option<u64> {
         match self {
             Self::All(some) | Self::Any(some) => {
                 some.iter().filter_map(|one| one.due_ms(facts)).min()
             }
             Self::SilentFor { place, silence_ms } => {
-                let at_ms = facts.latest[*place].as_ref()?.seen_ms + silence_ms;
+                let at_ms = facts.latest[*place].as_ref()?.received_ms + silence_ms;
                 (at_ms > facts.now_ms).then_some(at_ms)
             }
             _ => None,
@@ -146,9 +146,9 @@ impl Compiled {
     }
 
     /// Whether it speaks of a place.
-    pub(super) fn concerns(&self, asked: usize) -> bool {
+    pub(super) fn refers_to(&self, asked: usize) -> bool {
         match self {
-            Self::All(some) | Self::Any(some) => some.iter().any(|one| one.concerns(asked)),
+            Self::All(some) | Self::Any(some) => some.iter().any(|one| one.refers_to(asked)),
             Self::Compare { place, .. }
             | Self::Between { place, .. }
             | Self::Contains { place, .. }
@@ -157,20 +157,20 @@ impl Compiled {
     }
 }
 
-fn value<'a>(facts: &Facts<'a>, place: usize) -> Option<&'a Scalar> {
+fn value<'a>(facts: &ConditionContext<'a>, place: usize) -> Option<&'a Scalar> {
     facts.latest[place].as_ref().map(|latest| &latest.value)
 }
 
-impl Operand {
-    fn get(&self, facts: &Facts<'_>) -> Option<Scalar> {
+impl ConditionOperand {
+    fn resolve(&self, facts: &ConditionContext<'_>) -> Option<Scalar> {
         let of_device = self.attribute.as_ref();
         let of_device = of_device.and_then(|name| (facts.attribute)(name));
         of_device.or_else(|| self.constant.clone())
     }
 }
 
-impl Holds {
-    fn of(operator: Operator) -> Option<Self> {
+impl ComparisonOutcomes {
+    fn from_operator(operator: TestOperator) -> Option<Self> {
         let holds = |less, equal, greater| Self {
             less,
             equal,
@@ -178,20 +178,22 @@ impl Holds {
             incomparable: false,
         };
         Some(match operator {
-            Operator::Equal => holds(false, true, false),
-            Operator::NotEqual => Self {
+            TestOperator::Equal => holds(false, true, false),
+            TestOperator::NotEqual => Self {
                 incomparable: true,
                 ..holds(true, false, true)
             },
-            Operator::Greater => holds(false, false, true),
-            Operator::GreaterOrEqual => holds(false, true, true),
-            Operator::Less => holds(true, false, false),
-            Operator::LessOrEqual => holds(true, true, false),
-            Operator::Contains | Operator::Between | Operator::SilentFor => return None,
+            TestOperator::Greater => holds(false, false, true),
+            TestOperator::GreaterOrEqual => holds(false, true, true),
+            TestOperator::Less => holds(true, false, false),
+            TestOperator::LessOrEqual => holds(true, true, false),
+            TestOperator::Contains | TestOperator::Between | TestOperator::SilentFor => {
+                return None;
+            }
         })
     }
 
-    fn is_so(self, ordering: Option<Ordering>) -> bool {
+    fn accepts(self, ordering: Option<Ordering>) -> bool {
         match ordering {
             Some(Ordering::Less) => self.less,
             Some(Ordering::Equal) => self.equal,
@@ -229,11 +231,11 @@ impl Scalar {
             (Self::Bool(a), Self::Bool(b)) => Some(a.cmp(b)),
             (Self::Text(a), Self::Text(b)) => Some(a.cmp(b)),
             (Self::Int(a), Self::Int(b)) => Some(a.cmp(b)),
-            (a, b) => a.number()?.partial_cmp(&b.number()?),
+            (a, b) => a.to_number()?.partial_cmp(&b.to_number()?),
         }
     }
 
-    fn number(&self) -> Option<f64> {
+    fn to_number(&self) -> Option<f64> {
         match self {
             Self::Bool(_) => None,
             #[expect(clippy::cast_precision_loss, reason = "compared with a float")]
@@ -245,20 +247,23 @@ impl Scalar {
 }
 
 fn compile(
-    condition: &Condition,
-    names: &mut Names,
+    condition: &AlarmCondition,
+    names: &mut KeyNames,
     path: &str,
     depth: usize,
     tests: &mut usize,
-) -> Result<Compiled, Invalid> {
+) -> Result<CompiledCondition, AlarmDefinitionError> {
     if depth > MAX_DEPTH {
         let expected = format!("expected at most {MAX_DEPTH} conditions within each other");
-        return Err(Invalid::new(path, expected));
+        return Err(AlarmDefinitionError::new(path, expected));
     }
-    let mut several = |word: &str, some: &[Condition]| {
+    let mut several = |word: &str, some: &[AlarmCondition]| {
         let path = format!("{path}.{word}");
         if some.is_empty() {
-            return Err(Invalid::new(&path, "is empty; expected conditions"));
+            return Err(AlarmDefinitionError::new(
+                &path,
+                "is empty; expected conditions",
+            ));
         }
         let compiled = some
             .iter()
@@ -267,95 +272,102 @@ fn compile(
         compiled.collect::<Result<Box<[_]>, _>>()
     };
     match condition {
-        Condition::All(all) => several("all", &all.all).map(Compiled::All),
-        Condition::Any(any) => several("any", &any.any).map(Compiled::Any),
-        Condition::Test(test) => {
+        AlarmCondition::All(all) => several("all", &all.all).map(CompiledCondition::All),
+        AlarmCondition::Any(any) => several("any", &any.any).map(CompiledCondition::Any),
+        AlarmCondition::Test(test) => {
             *tests += 1;
             if *tests > MAX_TESTS {
                 let expected = format!("expected at most {MAX_TESTS} tests in a condition");
-                return Err(Invalid::new(path, expected));
+                return Err(AlarmDefinitionError::new(path, expected));
             }
             compile_test(test, names, path)
         }
     }
 }
 
-fn compile_test(test: &Test, names: &mut Names, path: &str) -> Result<Compiled, Invalid> {
+fn compile_test(
+    test: &ConditionTest,
+    names: &mut KeyNames,
+    path: &str,
+) -> Result<CompiledCondition, AlarmDefinitionError> {
     let at = |field: &str| format!("{path}.{field}");
     if test.key.is_empty() || test.key.len() > MAX_TEXT_BYTES {
         let expected = format!("expected 1 to {MAX_TEXT_BYTES} bytes");
-        return Err(Invalid::new(&at("key"), expected));
+        return Err(AlarmDefinitionError::new(&at("key"), expected));
     }
-    let place = names.place(&test.key);
+    let place = names.index_of(&test.key);
     let constant = |value: &Json| match Scalar::from_json(value) {
         Some(Scalar::Text(text)) if text.len() > MAX_TEXT_BYTES => {
             let expected = format!("expected at most {MAX_TEXT_BYTES} bytes");
-            Err(Invalid::new(&at("value"), expected))
+            Err(AlarmDefinitionError::new(&at("value"), expected))
         }
         Some(scalar) => Ok(scalar),
-        None => Err(Invalid::new(
+        None => Err(AlarmDefinitionError::new(
             &at("value"),
             format!("{value} cannot be compared with; expected a number, a text, true or false"),
         )),
     };
-    if test.attribute.is_some() && matches!(test.is, Operator::Between | Operator::SilentFor) {
-        return Err(Invalid::new(
+    if test.attribute.is_some()
+        && matches!(test.is, TestOperator::Between | TestOperator::SilentFor)
+    {
+        return Err(AlarmDefinitionError::new(
             &at("attribute"),
             "is not for between and silent_for; expected value",
         ));
     }
     let operand = || match (&test.value, &test.attribute) {
-        (None, None) => Err(Invalid::new(
+        (None, None) => Err(AlarmDefinitionError::new(
             &at("value"),
             "is missing; expected a value, or the name of an attribute",
         )),
-        (value, attribute) => Ok(Operand {
+        (value, attribute) => Ok(ConditionOperand {
             constant: value.as_ref().map(constant).transpose()?,
             attribute: attribute.as_deref().map(Into::into),
         }),
     };
     Ok(match test.is {
-        Operator::Contains => {
+        TestOperator::Contains => {
             let what = operand()?;
             if !matches!(what.constant, None | Some(Scalar::Text(_))) {
-                return Err(Invalid::new(&at("value"), "expected a text"));
+                return Err(AlarmDefinitionError::new(&at("value"), "expected a text"));
             }
-            Compiled::Contains { place, what }
+            CompiledCondition::Contains { place, what }
         }
-        Operator::Between => match test.value.as_ref().and_then(Json::as_array).map(|v| &v[..]) {
+        TestOperator::Between => match test.value.as_ref().and_then(Json::as_array).map(|v| &v[..])
+        {
             Some([from, to]) => {
                 let (from, to) = (constant(from)?, constant(to)?);
                 if from.compare(&to).is_none_or(Ordering::is_gt) {
-                    return Err(Invalid::new(
+                    return Err(AlarmDefinitionError::new(
                         &at("value"),
                         "expected an array [from, to] of two numbers or two texts, from not above to",
                     ));
                 }
-                Compiled::Between { place, from, to }
+                CompiledCondition::Between { place, from, to }
             }
             _ => {
                 let found = test.value.as_ref().unwrap_or(&Json::Null);
                 let expected =
                     format!("expected an array of two values, such as [10, 20]; found {found}");
-                return Err(Invalid::new(&at("value"), expected));
+                return Err(AlarmDefinitionError::new(&at("value"), expected));
             }
         },
-        Operator::SilentFor => {
+        TestOperator::SilentFor => {
             let seconds = test.value.as_ref().and_then(Json::as_u64);
             match seconds.filter(|seconds| (1..=MAX_SILENCE_S).contains(seconds)) {
-                Some(seconds) => Compiled::SilentFor {
+                Some(seconds) => CompiledCondition::SilentFor {
                     place,
                     silence_ms: seconds * 1000,
                 },
                 None => {
                     let expected = format!("expected whole seconds, 1 to {MAX_SILENCE_S}");
-                    return Err(Invalid::new(&at("value"), expected));
+                    return Err(AlarmDefinitionError::new(&at("value"), expected));
                 }
             }
         }
-        operator => Compiled::Compare {
+        operator => CompiledCondition::Compare {
             place,
-            holds_for: Holds::of(operator).expect("the others are above"),
+            accepted: ComparisonOutcomes::from_operator(operator).expect("the others are above"),
             with: operand()?,
         },
     })
@@ -367,10 +379,10 @@ mod tests {
 
     use super::*;
 
-    fn compiled(condition: Json) -> Result<(Compiled, Names), String> {
+    fn compiled(condition: Json) -> Result<(CompiledCondition, KeyNames), String> {
         let condition = serde_json::from_value(condition).map_err(|error| error.to_string())?;
-        let mut names = Names::default();
-        let compiled = Compiled::compile(&condition, &mut names, "when");
+        let mut names = KeyNames::default();
+        let compiled = CompiledCondition::compile(&condition, &mut names, "when");
         Ok((compiled.map_err(|problem| problem.to_string())?, names))
     }
 
@@ -378,14 +390,14 @@ mod tests {
     fn holds(condition: Json, said: Json) -> bool {
         let (compiled, names) = compiled(condition).expect("a condition");
         let latest = names.0.iter().map(|name| {
-            Scalar::from_json(&said[&**name]).map(|value| Latest {
+            Scalar::from_json(&said[&**name]).map(|value| LatestValue {
                 value,
                 ts_ms: 0,
-                seen_ms: 0,
+                received_ms: 0,
             })
         });
         let attribute = |name: &str| Scalar::from_json(&said["attributes"][name]);
-        compiled.holds(&Facts {
+        compiled.holds(&ConditionContext {
             latest: &latest.collect::<Vec<_>>(),
             attribute: &attribute,
             now_ms: 10_000,

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::Invalid;
+use super::AlarmDefinitionError;
 
 /// How bad it is, from the worst on.
 #[derive(
@@ -54,10 +54,10 @@ pub struct AlarmRule {
     #[serde(default = "yes")]
     pub enabled: bool,
     /// What raises it. Of several that hold, the worst severity counts; it goes up and down with them.
-    pub raise: Vec<Raise>,
+    pub raise: Vec<RaiseTrigger>,
     /// What clears it. Without it, somebody has to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub clear: Option<When>,
+    pub clear: Option<AlarmTrigger>,
     /// Whether it also counts as an alarm of the device's parents, up to the topmost.
     #[serde(default, skip_serializing_if = "is_false")]
     pub propagate: bool,
@@ -72,17 +72,17 @@ pub struct AlarmRule {
 /// One severity and what raises it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Map<String, Value>")]
-pub struct Raise {
+pub struct RaiseTrigger {
     pub severity: Severity,
     #[serde(flatten)]
-    pub when: When,
+    pub when: AlarmTrigger,
 }
 
 /// A condition, and for how long or how often it has to hold.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct When {
-    pub when: Condition,
+pub struct AlarmTrigger {
+    pub when: AlarmCondition,
     /// Seconds for which it has to hold without a break.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_s: Option<u32>,
@@ -93,13 +93,13 @@ pub struct When {
     pub within_s: Option<u32>,
     /// When it counts; at any time if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub schedule: Vec<Period>,
+    pub schedule: Vec<SchedulePeriod>,
 }
 
 /// A part of the week.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Period {
+pub struct SchedulePeriod {
     /// An IANA name such as `Europe/Berlin`; UTC if not said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
@@ -120,31 +120,31 @@ pub struct Period {
     untagged,
     expecting = "expected {\"key\", \"is\", ..}, {\"all\": [..]} or {\"any\": [..]}"
 )]
-pub enum Condition {
-    All(All),
-    Any(Any),
-    Test(Test),
+pub enum AlarmCondition {
+    All(AllConditions),
+    Any(AnyCondition),
+    Test(ConditionTest),
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct All {
-    pub all: Vec<Condition>,
+pub struct AllConditions {
+    pub all: Vec<AlarmCondition>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Any {
-    pub any: Vec<Condition>,
+pub struct AnyCondition {
+    pub any: Vec<AlarmCondition>,
 }
 
 /// A test of the latest value of one key. A key that the device has not sent holds for no test.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Test {
+pub struct ConditionTest {
     /// A key of telemetry; `$online` is whether the device is connected.
     pub key: String,
-    pub is: Operator,
+    pub is: TestOperator,
     /// What it is compared with; `[from, to]` for `between`, both included; seconds for `silent_for`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
@@ -154,7 +154,7 @@ pub struct Test {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Operator {
+pub enum TestOperator {
     #[serde(rename = "=")]
     Equal,
     #[serde(rename = "!=")]
@@ -178,32 +178,32 @@ pub enum Operator {
 }
 
 /// By hand, because serde does not refuse unknown fields beside a flattened struct.
-impl TryFrom<Map<String, Value>> for Raise {
-    type Error = Invalid;
+impl TryFrom<Map<String, Value>> for RaiseTrigger {
+    type Error = AlarmDefinitionError;
 
-    fn try_from(mut fields: Map<String, Value>) -> Result<Self, Invalid> {
+    fn try_from(mut fields: Map<String, Value>) -> Result<Self, AlarmDefinitionError> {
         let severity = fields.remove("severity").unwrap_or_default();
         let severity = severity.as_str().and_then(Severity::parse);
         Ok(Self {
             severity: severity.ok_or_else(|| {
                 let names = Severity::ALL.map(Severity::as_str).join(", ");
-                Invalid::new("severity", format!("expected one of {names}"))
+                AlarmDefinitionError::new("severity", format!("expected one of {names}"))
             })?,
-            when: read(Value::Object(fields))?,
+            when: from_json(Value::Object(fields))?,
         })
     }
 }
 
 /// By hand, because of an untagged enum serde cannot say what is wrong with it.
-impl TryFrom<Value> for Condition {
-    type Error = Invalid;
+impl TryFrom<Value> for AlarmCondition {
+    type Error = AlarmDefinitionError;
 
-    fn try_from(value: Value) -> Result<Self, Invalid> {
+    fn try_from(value: Value) -> Result<Self, AlarmDefinitionError> {
         let has = |field: &str| value.get(field).is_some();
         match value {
-            _ if has("all") => read(value).map(Self::All),
-            _ if has("any") => read(value).map(Self::Any),
-            _ if has("key") => read(value).map(Self::Test),
+            _ if has("all") => from_json(value).map(Self::All),
+            _ if has("any") => from_json(value).map(Self::Any),
+            _ if has("key") => from_json(value).map(Self::Test),
             other => {
                 let found = match &other {
                     Value::Object(fields) if fields.is_empty() => "an empty object".to_owned(),
@@ -217,7 +217,7 @@ impl TryFrom<Value> for Condition {
                         text
                     }
                 };
-                Err(Invalid::new(
+                Err(AlarmDefinitionError::new(
                     "",
                     format!(
                         "expected {{\"key\", \"is\", \"value\"}}, {{\"all\": [..]}} or {{\"any\": [..]}}; found {found}"
@@ -228,23 +228,25 @@ impl TryFrom<Value> for Condition {
     }
 }
 
-pub(super) fn read<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, Invalid> {
+pub(super) fn from_json<T: serde::de::DeserializeOwned>(
+    value: Value,
+) -> Result<T, AlarmDefinitionError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." { "" } else { &path };
-        Invalid::new(field, error.inner().to_string())
+        AlarmDefinitionError::new(field, error.inner().to_string())
     })
 }
 
 /// The alarm rules of a product, from JSON.
-pub fn rules_from_json(value: &Value) -> Result<Vec<AlarmRule>, Invalid> {
-    read(value.clone()).map_err(|problem| {
+pub fn rules_from_json(value: &Value) -> Result<Vec<AlarmRule>, AlarmDefinitionError> {
+    from_json(value.clone()).map_err(|problem| {
         let dot = if problem.field.is_empty() || problem.field.starts_with('[') {
             ""
         } else {
             "."
         };
-        Invalid::new(&format!("alarms{dot}{}", problem.field), problem.detail)
+        AlarmDefinitionError::new(&format!("alarms{dot}{}", problem.field), problem.detail)
     })
 }
 

@@ -45,15 +45,15 @@ impl AlarmChange {
 pub struct AlarmEvent {
     pub change: AlarmChange,
     pub alarm: Arc<Alarm>,
-    /// Of [`NamedAlarm::tag`], if it came of one; else 0.
+    /// Of [`SqlRuleAlarm::tag`], if it came of one; else 0.
     pub tag: u64,
     /// The number of the change, the same whenever it is told; 0: nobody is to be told of it by a notification.
-    pub no: u64,
+    pub change_no: u64,
 }
 
 /// An alarm that an SQL rule raises or clears.
 #[derive(Debug, Clone)]
-pub struct NamedAlarm {
+pub struct SqlRuleAlarm {
     pub kind: String,
     pub severity: Severity,
     pub is_cleared: bool,

@@ -31,7 +31,12 @@ impl Device {
     }
 
     /// The device sends a value measured `age_s` seconds ago.
-    fn says_of(&mut self, age_s: u64, key: &str, value: Value<'_>) -> Vec<Happened> {
+    fn says_of(
+        &mut self,
+        age_s: u64,
+        key: &str,
+        value: PointValue<'_>,
+    ) -> Vec<AlarmTransitionKind> {
         let points = [Point {
             key: self.key(key),
             value,
@@ -40,15 +45,15 @@ impl Device {
         let mut out = Vec::new();
         self.alarms
             .observe(&self.set, self.now_ms, ts_ms, &points, &|_| None, &mut out);
-        out.iter().map(|turn| turn.happened).collect()
+        out.iter().map(|turn| turn.kind).collect()
     }
 
-    fn says(&mut self, value: i64) -> Vec<Happened> {
-        self.says_of(0, "t", Value::Int(value))
+    fn says(&mut self, value: i64) -> Vec<AlarmTransitionKind> {
+        self.says_of(0, "t", PointValue::Int(value))
     }
 
     /// Time goes by, and the device is looked at whenever it asks to be.
-    fn waits(&mut self, seconds: u64) -> Vec<Happened> {
+    fn waits(&mut self, seconds: u64) -> Vec<AlarmTransitionKind> {
         let end_ms = self.now_ms + seconds * 1000;
         let mut out = Vec::new();
         while let Some(due_ms) = self.alarms.due_ms(&self.set, self.now_ms) {
@@ -63,7 +68,7 @@ impl Device {
             self.alarms.tick(&self.set, due_ms, &|_| None, &mut out);
         }
         self.now_ms = end_ms;
-        out.iter().map(|turn| turn.happened).collect()
+        out.iter().map(|turn| turn.kind).collect()
     }
 }
 
@@ -80,7 +85,7 @@ fn above(limit: i64) -> Json {
     json!({"key": "t", "is": ">", "value": limit})
 }
 
-use Happened::{Changed, Cleared, Raised};
+use AlarmTransitionKind::{Cleared, Raised, SeverityChanged};
 use Severity::{Critical, Minor, Warning};
 
 #[test]
@@ -96,7 +101,7 @@ fn an_alarm_is_raised_once_changes_its_severity_and_is_cleared() {
     assert_eq!(device.says(20), []);
     assert_eq!(device.says(31), [Raised(Warning)]);
     assert_eq!(device.says(32), []);
-    let changed = |from, to| vec![Changed { from, to }];
+    let changed = |from, to| vec![SeverityChanged { from, to }];
     assert_eq!(device.says(51), changed(Warning, Critical));
     assert_eq!(device.says(40), changed(Critical, Warning));
     assert_eq!(device.says(28), []);
@@ -112,7 +117,7 @@ fn without_a_clear_condition_somebody_has_to_clear_it() {
     ]));
     assert_eq!(device.says(31), [Raised(Minor)]);
     assert_eq!(device.says(0), []);
-    device.alarms.cleared(0);
+    device.alarms.mark_cleared(0);
     assert_eq!(device.says(0), []);
     assert_eq!(device.says(31), [Raised(Minor)]);
 }
@@ -147,15 +152,18 @@ fn data_sent_later_is_judged_by_its_own_time() {
     let mut device = Device::new(json!([
         {"id": "hot", "raise": [{"severity": "MINOR", "when": above(30), "for_s": 60}]}
     ]));
-    assert_eq!(device.says_of(600, "t", Value::Int(31)), []);
-    assert_eq!(device.says_of(570, "t", Value::Int(32)), []);
-    assert_eq!(device.says_of(540, "t", Value::Int(33)), [Raised(Minor)]);
+    assert_eq!(device.says_of(600, "t", PointValue::Int(31)), []);
+    assert_eq!(device.says_of(570, "t", PointValue::Int(32)), []);
+    assert_eq!(
+        device.says_of(540, "t", PointValue::Int(33)),
+        [Raised(Minor)]
+    );
     // Older than what is known: as if it had not come.
     let mut device = Device::new(json!([
         {"id": "hot", "raise": [{"severity": "MINOR", "when": above(30)}]}
     ]));
     assert_eq!(device.says(20), []);
-    assert_eq!(device.says_of(1, "t", Value::Int(31)), []);
+    assert_eq!(device.says_of(1, "t", PointValue::Int(31)), []);
 }
 
 #[test]
@@ -168,7 +176,7 @@ fn a_clock_in_the_future_does_not_run_ahead() {
     let point = |value| {
         [Point {
             key: key_of("t"),
-            value: Value::Int(value),
+            value: PointValue::Int(value),
         }]
     };
     let mut out = Vec::new();
@@ -207,7 +215,7 @@ fn repeating_without_a_time_counts_one_after_the_other() {
     for value in [31, 31, 20, 31, 31] {
         assert_eq!(device.says(value), []);
         // Another key is not a repetition.
-        assert_eq!(device.says_of(0, "u", Value::Int(31)), []);
+        assert_eq!(device.says_of(0, "u", PointValue::Int(31)), []);
     }
     device.waits(100_000);
     assert_eq!(device.says(31), [Raised(Minor)]);
@@ -243,7 +251,7 @@ fn coming_and_going_is_a_key() {
         device
             .alarms
             .observe_online(&device.set, device.now_ms, is_online, &|_| None, &mut out);
-        out.iter().map(|turn| turn.happened).collect::<Vec<_>>()
+        out.iter().map(|turn| turn.kind).collect::<Vec<_>>()
     };
     assert_eq!(goes(&mut device, false), []);
     assert_eq!(device.waits(5), []);
@@ -268,7 +276,7 @@ fn a_backlog_is_judged_by_its_own_time_when_the_device_has_come_back() {
         device
             .alarms
             .observe_online(&device.set, device.now_ms, is_online, &|_| None, &mut out);
-        out.iter().map(|turn| turn.happened).collect::<Vec<_>>()
+        out.iter().map(|turn| turn.kind).collect::<Vec<_>>()
     };
     assert_eq!(goes(&mut device, true), []);
     assert_eq!(device.says(20), []);
@@ -276,10 +284,13 @@ fn a_backlog_is_judged_by_its_own_time_when_the_device_has_come_back() {
     assert_eq!(device.waits(3600), [Raised(Critical)]);
     assert_eq!(goes(&mut device, true), [Cleared]);
     // Too hot for 90 s, an hour ago, and cool again since.
-    assert_eq!(device.says_of(3500, "t", Value::Int(40)), []);
-    assert_eq!(device.says_of(3450, "t", Value::Int(41)), []);
-    assert_eq!(device.says_of(3410, "t", Value::Int(41)), [Raised(Minor)]);
-    assert_eq!(device.says_of(3400, "t", Value::Int(20)), [Cleared]);
+    assert_eq!(device.says_of(3500, "t", PointValue::Int(40)), []);
+    assert_eq!(device.says_of(3450, "t", PointValue::Int(41)), []);
+    assert_eq!(
+        device.says_of(3410, "t", PointValue::Int(41)),
+        [Raised(Minor)]
+    );
+    assert_eq!(device.says_of(3400, "t", PointValue::Int(20)), [Cleared]);
     // Absence is measured by the node's time, whatever is reported late.
     assert_eq!(goes(&mut device, false), []);
     assert_eq!(device.waits(9), []);
@@ -351,7 +362,7 @@ proptest! {
         }]));
         let mut said = Vec::new();
         let mut is_active = false;
-        let follow = |is_active: &mut bool, happened: Vec<Happened>| {
+        let follow = |is_active: &mut bool, happened: Vec<AlarmTransitionKind>| {
             for one in happened {
                 *is_active = matches!(one, Raised(_));
             }
@@ -390,7 +401,7 @@ proptest! {
             let happened = device.says(value);
             prop_assert_eq!(!happened.is_empty(), expected);
             if expected {
-                device.alarms.cleared(0);
+                device.alarms.mark_cleared(0);
                 hits.clear();
             }
         }

@@ -1,51 +1,52 @@
 //! Alarms: conditions on what devices say, and what becomes of them.
 
-mod book;
-mod compiled;
+mod alarm_store;
 mod condition;
 mod definition;
-mod details;
+mod details_template;
+mod device_alarms;
 mod event;
-mod machine;
-mod notify;
+mod notification;
+mod pending_notifications;
 mod platform;
+mod product_rules;
 mod record;
 mod schedule;
 mod service;
-mod untold;
-mod watch;
+mod watched_devices;
 
-pub use book::{AlarmFilter, AlarmPage};
-pub use compiled::check_rules;
+pub use alarm_store::{AlarmFilter, AlarmPage};
 pub use condition::Scalar;
 pub use definition::{
-    AlarmRule, All, Any, Condition, Operator, Period, Raise, Severity, Test, When, rules_from_json,
+    AlarmCondition, AlarmRule, AlarmTrigger, AllConditions, AnyCondition, ConditionTest,
+    RaiseTrigger, SchedulePeriod, Severity, TestOperator, rules_from_json,
 };
-pub use event::{AlarmChange, AlarmEvent, NamedAlarm};
-pub use machine::{AlarmSet, DeviceAlarms, Happened, Turn};
-pub use notify::{
-    Channel, Courier, MAX_NOTIFICATIONS, Message, NOTIFICATION_KIND, Notification,
-    NotificationCounts, Notifications, check_notification,
+pub use device_alarms::{AlarmSet, AlarmTransition, AlarmTransitionKind, DeviceAlarms};
+pub use event::{AlarmChange, AlarmEvent, SqlRuleAlarm};
+pub use notification::{
+    MAX_NOTIFICATIONS, MqttNotification, NOTIFICATION_KIND, Notification, NotificationChannel,
+    NotificationCounts, NotificationTransport, Notifications, check_notification,
 };
+pub use pending_notifications::{AlarmNotifier, DurableCallback};
 pub use platform::{PlatformAlarms, PlatformSample, check_platform_rules, platform_rules};
+pub use product_rules::check_rules;
 pub use record::{Alarm, AlarmId, AlarmState};
 pub use service::{AlarmConfig, AlarmError, AlarmStats, Alarms};
-pub use untold::{Handover, Safe};
 
 /// The number of the node itself among those of devices.
-pub const NODE_NO: series::DeviceNo = watch::NODE;
+pub const NODE_NO: series::DeviceNo = watched_devices::NODE_NO;
 /// What the node's own alarms have in place of a product.
 pub const NODE_PRODUCT: &str = "$platform";
 
 /// A field of a definition cannot be what it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub struct Invalid {
+pub struct AlarmDefinitionError {
     /// Where it stands: `alarms[0].raise[1].when.value`.
     pub field: String,
     pub detail: String,
 }
 
-impl Invalid {
+impl AlarmDefinitionError {
     pub(crate) fn new(field: &str, detail: impl Into<String>) -> Self {
         Self {
             field: field.to_owned(),
@@ -54,7 +55,7 @@ impl Invalid {
     }
 }
 
-impl std::fmt::Display for Invalid {
+impl std::fmt::Display for AlarmDefinitionError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &*self.field {
             "" => f.write_str(&self.detail),

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
-use series::{KeyId, Point, Value};
+use series::{KeyId, Point, PointValue};
 
-use super::Invalid;
-use super::compiled::Compiled;
-use super::machine::DeviceAlarms;
+use super::AlarmDefinitionError;
+use super::device_alarms::DeviceAlarms;
+use super::product_rules::ProductAlarmRules;
 use super::service::Alarms;
-use super::watch::{Subject, Turned};
+use super::watched_devices::{AlarmSubject, DeviceTransitions};
 
 /// Figures that rules may speak of, and what is said of them.
-const FIGURES: [(&str, &str); 9] = [
+const METRICS: [(&str, &str); 9] = [
     (
         "throughput_drop_percent",
         "fewer messages a second than usual",
@@ -33,9 +33,9 @@ const FIGURES: [(&str, &str); 9] = [
     ("rule_queue", "rows of rules that wait for sinks"),
 ];
 /// Samples in a row that have to be bad.
-const TIMES: u32 = 3;
+const BAD_SAMPLES: u32 = 3;
 /// How long it has to be good again.
-const GOOD_FOR_S: u32 = 60;
+const RECOVERY_S: u32 = 60;
 /// Of the usual throughput, what counts of a new sample.
 const BASELINE_WEIGHT: f64 = 0.02;
 /// Below it, a node has no usual throughput.
@@ -58,9 +58,9 @@ pub struct PlatformSample {
 /// Judges the figures of the node.
 pub struct PlatformAlarms {
     alarms: Alarms,
-    compiled: Arc<Compiled>,
-    machine: DeviceAlarms,
-    usual_per_s: f64,
+    compiled: Arc<ProductAlarmRules>,
+    alarm_state: DeviceAlarms,
+    baseline_per_s: f64,
     /// Three samples in a row are needed in any case; the first ones after a start say nothing of what is usual.
     samples: u32,
 }
@@ -68,16 +68,16 @@ pub struct PlatformAlarms {
 /// The rules that hold if nobody says otherwise.
 pub fn platform_rules() -> Json {
     let rule = |id: &str, figure: &str, is: &str, back: &str, limits: [u32; 2]| {
-        let about = FIGURES.iter().find(|(name, _)| *name == figure);
+        let about = METRICS.iter().find(|(name, _)| *name == figure);
         let test = |is: &str, value: u32| json!({"key": figure, "is": is, "value": value});
         json!({
             "id": id,
             "description": about.map(|(_, about)| *about),
             "raise": [
-                {"severity": "WARNING", "when": test(is, limits[0]), "times": TIMES},
-                {"severity": "CRITICAL", "when": test(is, limits[1]), "times": TIMES},
+                {"severity": "WARNING", "when": test(is, limits[0]), "times": BAD_SAMPLES},
+                {"severity": "CRITICAL", "when": test(is, limits[1]), "times": BAD_SAMPLES},
             ],
-            "clear": {"when": test(back, limits[0]), "for_s": GOOD_FOR_S},
+            "clear": {"when": test(back, limits[0]), "for_s": RECOVERY_S},
             "details": format!("{figure} is ${{round({figure}, 1)}}"),
         })
     };
@@ -97,41 +97,41 @@ pub fn platform_rules() -> Json {
     ])
 }
 
-fn compiled(rules: &Json) -> Result<Compiled, Invalid> {
+fn compile(rules: &Json) -> Result<ProductAlarmRules, AlarmDefinitionError> {
     let mut key = |name: &str| {
-        let at = FIGURES.iter().position(|(known, _)| *known == name);
+        let at = METRICS.iter().position(|(known, _)| *known == name);
         at.map(|at| KeyId(at as u32)).ok_or_else(|| {
-            let names = FIGURES.map(|(name, _)| name).join(", ");
-            Invalid::new(
+            let names = METRICS.map(|(name, _)| name).join(", ");
+            AlarmDefinitionError::new(
                 "alarms",
                 format!("{name:?} is no figure of the node; expected one of {names}"),
             )
         })
     };
-    Compiled::from_json(0, rules, &mut key)
+    ProductAlarmRules::from_json(0, rules, &mut key)
 }
 
 /// Whether these can be rules of the node's own alarms.
-pub fn check_platform_rules(rules: &Json) -> Result<(), Invalid> {
-    compiled(rules).map(drop)
+pub fn check_platform_rules(rules: &Json) -> Result<(), AlarmDefinitionError> {
+    compile(rules).map(drop)
 }
 
 impl PlatformAlarms {
     /// With rules as [`platform_rules`] has them. What is raised by a rule that is not among them is cleared.
-    pub fn new(alarms: Alarms, rules: &Json) -> Result<Self, Invalid> {
-        let compiled = compiled(rules)?;
+    pub fn new(alarms: Alarms, rules: &Json) -> Result<Self, AlarmDefinitionError> {
+        let compiled = compile(rules)?;
         let mut machine = DeviceAlarms::new(&compiled.set);
-        for (kind, severity) in alarms.open_of_node() {
+        for (kind, severity) in alarms.open_node_alarms() {
             match compiled.set.rule(&kind) {
                 Some(rule) => machine.restore(rule, severity),
-                None => alarms.clear_of_node(&kind),
+                None => alarms.clear_node_alarm(&kind),
             }
         }
         Ok(Self {
             alarms,
             compiled: Arc::new(compiled),
-            machine,
-            usual_per_s: 0.0,
+            alarm_state: machine,
+            baseline_per_s: 0.0,
             samples: 0,
         })
     }
@@ -153,22 +153,22 @@ impl PlatformAlarms {
             .map(KeyId)
             .zip(figures)
             .filter_map(|(key, figure)| {
-                let value = Value::Float(figure?);
+                let value = PointValue::Float(figure?);
                 Some(Point { key, value })
             })
             .collect();
         let (set, mut turns) = (&self.compiled.set, Vec::new());
         let ts_ms = now_ms.cast_signed();
-        self.machine
+        self.alarm_state
             .observe(set, now_ms, ts_ms, &points, &|_| None, &mut turns);
         if turns.is_empty() {
             return;
         }
-        let values = self.machine.values(set);
-        self.alarms.take_turned(Turned {
-            subject: Subject::Node,
+        let values = self.alarm_state.values(set);
+        self.alarms.submit_transitions(DeviceTransitions {
+            subject: AlarmSubject::Node,
             compiled: Arc::clone(&self.compiled),
-            turns,
+            transitions: turns,
             values: values
                 .map(|(name, value)| (name.into(), value.clone()))
                 .collect(),
@@ -178,17 +178,17 @@ impl PlatformAlarms {
     /// By how much there are fewer messages than usual. What is usual follows slowly, and not at all while it is much less.
     fn drop_percent(&mut self, per_s: f64) -> Option<f64> {
         self.samples = self.samples.saturating_add(1);
-        if self.samples <= TIMES {
-            self.usual_per_s = self.usual_per_s.max(per_s);
+        if self.samples <= BAD_SAMPLES {
+            self.baseline_per_s = self.baseline_per_s.max(per_s);
             return None;
         }
-        let usual_per_s = self.usual_per_s;
+        let usual_per_s = self.baseline_per_s;
         let weight = if per_s > usual_per_s {
             BASELINE_WEIGHT * 5.0
         } else {
             BASELINE_WEIGHT
         };
-        self.usual_per_s += (per_s - usual_per_s) * weight;
+        self.baseline_per_s += (per_s - usual_per_s) * weight;
         (usual_per_s >= MIN_BASELINE_PER_S)
             .then(|| (100.0 * (usual_per_s - per_s) / usual_per_s).max(0.0))
     }

@@ -4,11 +4,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use series::Series;
-use store::{Config as StoreConfig, Store};
+use store::{Store, StoreConfig};
 
 use super::super::{AlarmChange, AlarmConfig, AlarmEvent, Severity};
 use super::*;
-use crate::{Config, Registry};
+use crate::{Registry, RegistryConfig};
 
 struct Node {
     _dir: tempfile::TempDir,
@@ -21,12 +21,13 @@ struct Node {
 fn node() -> Node {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(&dir.path().join("store"), StoreConfig::default()).unwrap();
-    let (series, _) = Series::open(&dir.path().join("series"), series::Config::default()).unwrap();
-    let registry = Registry::open(store.objects(), Config::default()).unwrap();
+    let (series, _) =
+        Series::open(&dir.path().join("series"), series::SeriesConfig::default()).unwrap();
+    let registry = Registry::open(store.objects(), RegistryConfig::default()).unwrap();
     let tables = store.objects().tables();
     let alarms = Alarms::open(tables, registry, series, AlarmConfig::default()).unwrap();
     let (told, events) = mpsc::channel();
-    alarms.on_change(Box::new(move |event| {
+    alarms.add_observer(Box::new(move |event| {
         let _ = told.send(event.clone());
     }));
     Node {

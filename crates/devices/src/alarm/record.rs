@@ -47,7 +47,7 @@ impl AlarmState {
         Self::ALL.into_iter().find(|one| one.as_str() == text)
     }
 
-    pub fn of(is_cleared: bool, is_acknowledged: bool) -> Self {
+    pub fn from_flags(is_cleared: bool, is_acknowledged: bool) -> Self {
         match (is_cleared, is_acknowledged) {
             (false, false) => Self::ActiveUnack,
             (false, true) => Self::ActiveAck,
@@ -93,12 +93,12 @@ pub struct Alarm {
     pub acknowledged_by: Option<String>,
     #[serde(skip)]
     #[schemars(skip)]
-    pub(crate) device_no: Numbers,
+    pub(crate) device_no: DeviceNumbers,
 }
 
 /// The numbers of the devices it counts for: its own, then those it is propagated to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Numbers(pub(crate) Vec<DeviceNo>);
+pub(crate) struct DeviceNumbers(pub(crate) Vec<DeviceNo>);
 
 impl Alarm {
     pub fn is_cleared(&self) -> bool {
@@ -114,8 +114,8 @@ impl Alarm {
         &self.device_no.0
     }
 
-    pub(super) fn renew_state(&mut self) {
-        self.state = AlarmState::of(self.cleared_ms.is_some(), self.is_acknowledged());
+    pub(super) fn refresh_state(&mut self) {
+        self.state = AlarmState::from_flags(self.cleared_ms.is_some(), self.is_acknowledged());
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -134,7 +134,7 @@ impl Alarm {
         let (numbers, json) = rest.split_at_checked(usize::from(*count) * 4)?;
         let mut alarm: Self = serde_json::from_slice(json).ok()?;
         let numbers = numbers.as_chunks::<4>().0.iter();
-        alarm.device_no = Numbers(
+        alarm.device_no = DeviceNumbers(
             numbers
                 .map(|no| DeviceNo(u32::from_le_bytes(*no)))
                 .collect(),

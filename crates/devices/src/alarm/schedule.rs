@@ -3,18 +3,18 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::Invalid;
-use super::definition::Period;
+use super::AlarmDefinitionError;
+use super::definition::SchedulePeriod;
 
 const MAX_PERIODS: usize = 32;
 const MINUTES_OF_DAY: u16 = 24 * 60;
 
-/// Compiled [`Period`]s.
+/// Compiled [`SchedulePeriod`]s.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Schedule(Box<[Compiled]>);
+pub(super) struct AlarmSchedule(Box<[CompiledPeriod]>);
 
 #[derive(Debug, Clone)]
-struct Compiled {
+struct CompiledPeriod {
     zone: TimeZone,
     /// One bit per day, Monday first.
     days: u8,
@@ -22,11 +22,14 @@ struct Compiled {
     to_minute: u16,
 }
 
-impl Schedule {
-    pub(super) fn compile(periods: &[Period], path: &str) -> Result<Self, Invalid> {
+impl AlarmSchedule {
+    pub(super) fn compile(
+        periods: &[SchedulePeriod],
+        path: &str,
+    ) -> Result<Self, AlarmDefinitionError> {
         if periods.len() > MAX_PERIODS {
             let expected = format!("expected at most {MAX_PERIODS} periods");
-            return Err(Invalid::new(path, expected));
+            return Err(AlarmDefinitionError::new(path, expected));
         }
         let compiled = periods
             .iter()
@@ -35,16 +38,16 @@ impl Schedule {
         Ok(Self(compiled.collect::<Result<_, _>>()?))
     }
 
-    pub(super) fn is_on(&self, at_ms: u64) -> bool {
-        self.0.is_empty() || self.0.iter().any(|period| period.is_on(at_ms))
+    pub(super) fn contains(&self, at_ms: u64) -> bool {
+        self.0.is_empty() || self.0.iter().any(|period| period.contains(at_ms))
     }
 }
 
-fn compile(period: &Period, path: &str) -> Result<Compiled, Invalid> {
+fn compile(period: &SchedulePeriod, path: &str) -> Result<CompiledPeriod, AlarmDefinitionError> {
     let zone = match &period.timezone {
         None => TimeZone::UTC,
         Some(name) => TimeZone::get(name).map_err(|_| {
-            Invalid::new(
+            AlarmDefinitionError::new(
                 &format!("{path}.timezone"),
                 format!("{name:?} is no time zone; expected an IANA name such as Europe/Berlin"),
             )
@@ -53,7 +56,7 @@ fn compile(period: &Period, path: &str) -> Result<Compiled, Invalid> {
     let mut days = 0;
     for day in &period.days {
         if !(1..=7).contains(day) {
-            return Err(Invalid::new(
+            return Err(AlarmDefinitionError::new(
                 &format!("{path}.days"),
                 format!("{day} is no day; expected 1 (Monday) to 7 (Sunday)"),
             ));
@@ -63,13 +66,13 @@ fn compile(period: &Period, path: &str) -> Result<Compiled, Invalid> {
     let minute = |field: &str, text: &Option<String>, default: u16| match text {
         None => Ok(default),
         Some(text) => minute_of_day(text).ok_or_else(|| {
-            Invalid::new(
+            AlarmDefinitionError::new(
                 &format!("{path}.{field}"),
                 format!("{text:?} is no time of day; expected HH:MM, 00:00 to 24:00"),
             )
         }),
     };
-    Ok(Compiled {
+    Ok(CompiledPeriod {
         zone,
         days: if days == 0 { 0x7f } else { days },
         from_minute: minute("from", &period.from, 0)?,
@@ -87,8 +90,8 @@ fn minute_of_day(text: &str) -> Option<u16> {
     (minute < 60 && at <= MINUTES_OF_DAY).then_some(at)
 }
 
-impl Compiled {
-    fn is_on(&self, at_ms: u64) -> bool {
+impl CompiledPeriod {
+    fn contains(&self, at_ms: u64) -> bool {
         let Some(time) = i64::try_from(at_ms)
             .ok()
             .and_then(|ms| Timestamp::from_millisecond(ms).ok())
@@ -112,8 +115,8 @@ impl Compiled {
 mod tests {
     use super::*;
 
-    fn schedule(period: Period) -> Schedule {
-        Schedule::compile(&[period], "schedule").expect("a schedule")
+    fn schedule(period: SchedulePeriod) -> AlarmSchedule {
+        AlarmSchedule::compile(&[period], "schedule").expect("a schedule")
     }
 
     fn ms(text: &str) -> u64 {
@@ -121,8 +124,13 @@ mod tests {
         time.as_millisecond().unsigned_abs()
     }
 
-    fn period(zone: Option<&str>, days: &[u8], from: Option<&str>, to: Option<&str>) -> Period {
-        Period {
+    fn period(
+        zone: Option<&str>,
+        days: &[u8],
+        from: Option<&str>,
+        to: Option<&str>,
+    ) -> SchedulePeriod {
+        SchedulePeriod {
             timezone: zone.map(str::to_owned),
             days: days.to_vec(),
             from: from.map(str::to_owned),
@@ -132,8 +140,8 @@ mod tests {
 
     #[test]
     fn nothing_said_is_always() {
-        assert!(Schedule::default().is_on(0));
-        assert!(schedule(period(None, &[], None, None)).is_on(ms("2026-11-21T03:00:00Z")));
+        assert!(AlarmSchedule::default().contains(0));
+        assert!(schedule(period(None, &[], None, None)).contains(ms("2026-11-21T03:00:00Z")));
     }
 
     #[test]
@@ -145,29 +153,30 @@ mod tests {
             Some("18:00"),
         ));
         // Winter: UTC+1. Friday 2026-11-20.
-        assert!(!office.is_on(ms("2026-11-20T06:59:00Z")));
-        assert!(office.is_on(ms("2026-11-20T07:00:00Z")));
-        assert!(!office.is_on(ms("2026-11-20T17:00:00Z")));
+        assert!(!office.contains(ms("2026-11-20T06:59:00Z")));
+        assert!(office.contains(ms("2026-11-20T07:00:00Z")));
+        assert!(!office.contains(ms("2026-11-20T17:00:00Z")));
         // Summer: UTC+2.
-        assert!(office.is_on(ms("2026-07-17T06:00:00Z")));
+        assert!(office.contains(ms("2026-07-17T06:00:00Z")));
         // Saturday.
-        assert!(!office.is_on(ms("2026-11-21T10:00:00Z")));
+        assert!(!office.contains(ms("2026-11-21T10:00:00Z")));
     }
 
     #[test]
     fn a_night_belongs_to_the_day_it_begins_on() {
         let night = schedule(period(None, &[5], Some("22:00"), Some("06:00")));
-        assert!(night.is_on(ms("2026-11-20T23:00:00Z")));
-        assert!(night.is_on(ms("2026-11-21T05:59:00Z")));
-        assert!(!night.is_on(ms("2026-11-21T06:00:00Z")));
-        assert!(!night.is_on(ms("2026-11-21T23:00:00Z")));
-        assert!(!night.is_on(ms("2026-11-20T05:00:00Z")));
+        assert!(night.contains(ms("2026-11-20T23:00:00Z")));
+        assert!(night.contains(ms("2026-11-21T05:59:00Z")));
+        assert!(!night.contains(ms("2026-11-21T06:00:00Z")));
+        assert!(!night.contains(ms("2026-11-21T23:00:00Z")));
+        assert!(!night.contains(ms("2026-11-20T05:00:00Z")));
     }
 
     #[test]
     fn what_is_no_time_is_refused_with_its_place() {
         let refused = |period| {
-            let problem = Schedule::compile(&[period], "raise[0].schedule").expect_err("refused");
+            let problem =
+                AlarmSchedule::compile(&[period], "raise[0].schedule").expect_err("refused");
             problem.to_string()
         };
         insta::assert_snapshot!(

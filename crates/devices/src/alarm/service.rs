@@ -1,31 +1,33 @@
 //! The alarms of a node: rows of telemetry go in on shards, alarms come out on a thread of their own.
 
-mod change;
+mod changes;
 mod observe;
-mod work;
+mod worker;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
-use broker::hooks::Settled;
+use broker::hooks::DurableCallback;
 use foldhash::fast::RandomState;
 use series::{DeviceNo, Point, Series};
 use store::Tables;
 
-use self::work::Work;
-use super::book::{AlarmFilter, AlarmPage, Book};
-use super::compiled::Compiled;
+use self::worker::AlarmJob;
+use super::alarm_store::{AlarmFilter, AlarmPage, AlarmStore};
 use super::definition::Severity;
-use super::event::{AlarmChange, AlarmEvent, NamedAlarm};
+use super::event::{AlarmChange, AlarmEvent, SqlRuleAlarm};
+use super::pending_notifications::AlarmNotifier;
+use super::product_rules::ProductAlarmRules;
 use super::record::{Alarm, AlarmId, AlarmState};
-use super::untold::Handover;
-use super::watch::{NODE, News, Subject, Surroundings, Turned, Watches};
+use super::watched_devices::{
+    AlarmContext, AlarmSubject, DeviceInput, DeviceTransitions, NODE_NO, WatchedDevices,
+};
 use crate::device::Device;
-use crate::progress::Progress;
+use crate::job_queue::JobQueue;
+use crate::queue_progress::QueueProgress;
 use crate::registry::Registry;
-use crate::work_queue::WorkQueue;
 
 /// Bounds of alarms.
 #[derive(Debug, Clone)]
@@ -69,42 +71,42 @@ pub enum AlarmError {
     #[error("there is no alarm {}", .0.0)]
     NotFound(AlarmId),
     #[error("it is {0} already")]
-    Already(&'static str),
+    AlreadyInState(&'static str),
     #[error(transparent)]
-    Store(#[from] store::Error),
+    Store(#[from] store::StoreError),
 }
 
-type Listener = Box<dyn Fn(&AlarmEvent) + Send + Sync>;
+type AlarmObserver = Box<dyn Fn(&AlarmEvent) + Send + Sync>;
 
 /// The alarms of a node. Clones are the same.
 #[derive(Clone)]
 pub struct Alarms {
-    inner: Arc<Inner>,
+    inner: Arc<AlarmsInner>,
 }
 
-struct Inner {
+struct AlarmsInner {
     config: AlarmConfig,
     registry: Registry,
     series: Series,
-    book: Book,
-    watches: Watches,
-    products: RwLock<HashMap<Box<str>, Arc<Compiled>, RandomState>>,
-    queue: WorkQueue<Work>,
+    store: AlarmStore,
+    watched_devices: WatchedDevices,
+    products: RwLock<HashMap<Box<str>, Arc<ProductAlarmRules>, RandomState>>,
+    queue: JobQueue<AlarmJob>,
     /// Of the queue.
-    progress: Progress,
+    progress: QueueProgress,
     is_in_use: AtomicBool,
     /// Held while alarms are changed and told, so that they are told in the order of their changes.
-    telling: Mutex<()>,
-    listeners: RwLock<Vec<Listener>>,
+    notify_lock: Mutex<()>,
+    observers: RwLock<Vec<AlarmObserver>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     raised: AtomicU64,
     cleared: AtomicU64,
     write_errors: AtomicU64,
 }
 
-impl Inner {
-    fn push(&self, work: Work) {
-        self.progress.came();
+impl AlarmsInner {
+    fn enqueue(&self, work: AlarmJob) {
+        self.progress.add();
         self.queue.push(work);
     }
 }
@@ -116,30 +118,30 @@ impl Alarms {
         registry: Registry,
         series: Series,
         config: AlarmConfig,
-    ) -> Result<Self, store::Error> {
-        let inner = Arc::new(Inner {
-            watches: Watches::new(config.max_devices),
-            queue: WorkQueue::new(config.max_queued),
-            progress: Progress::default(),
+    ) -> Result<Self, store::StoreError> {
+        let inner = Arc::new(AlarmsInner {
+            watched_devices: WatchedDevices::new(config.max_devices),
+            queue: JobQueue::new(config.max_queued),
+            progress: QueueProgress::default(),
             config,
             registry,
             series,
-            book: Book::open(tables)?,
+            store: AlarmStore::open(tables)?,
             products: RwLock::default(),
             is_in_use: AtomicBool::new(false),
-            telling: Mutex::default(),
-            listeners: RwLock::default(),
+            notify_lock: Mutex::default(),
+            observers: RwLock::default(),
             thread: Mutex::default(),
             raised: AtomicU64::new(0),
             cleared: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
         });
         let weak = Arc::downgrade(&inner);
-        tables.on_restore(Box::new(move || {
+        tables.observe_restores(Box::new(move || {
             if let Some(inner) = weak.upgrade() {
-                inner.watches.forget_all();
-                let read = inner.book.read();
-                if let Err(error) = read.and_then(|()| inner.book.untold.forget_all()) {
+                inner.watched_devices.clear();
+                let read = inner.store.load_open();
+                if let Err(error) = read.and_then(|()| inner.store.pending_notifications.clear()) {
                     tracing::error!(%error, "the restored alarms cannot be read");
                 }
             }
@@ -147,18 +149,18 @@ impl Alarms {
         let running = Arc::downgrade(&inner);
         let thread = std::thread::Builder::new()
             .name("alarms".into())
-            .spawn(move || work::run(&running))
+            .spawn(move || worker::run(&running))
             .expect("a thread at start");
         *lock(&inner.thread) = Some(thread);
         let alarms = Self { inner };
-        alarms.products_changed();
+        alarms.refresh_products();
         Ok(alarms)
     }
 
     /// Takes a row of a device's telemetry. Does not wait.
     pub fn observe(&self, device: &Arc<Device>, now_ms: u64, ts_ms: i64, points: &[Point<'_>]) {
         let find = || Some(Arc::clone(device));
-        let news = News::Row { ts_ms, points };
+        let news = DeviceInput::Row { ts_ms, points };
         self.inner.observe(device.no, &find, now_ms, news);
     }
 
@@ -171,18 +173,18 @@ impl Alarms {
                 None
             })
         };
-        let news = News::Row { ts_ms, points };
+        let news = DeviceInput::Row { ts_ms, points };
         self.inner.observe(device, &find, now_ms, news);
     }
 
-    /// Whether any product has alarm rules, as [`Alarms::products_changed`] found it.
+    /// Whether any product has alarm rules, as [`Alarms::refresh_products`] found it.
     #[inline]
     pub fn is_in_use(&self) -> bool {
         self.inner.is_in_use.load(Relaxed)
     }
 
     /// A product was made, has changed or is gone.
-    pub fn products_changed(&self) {
+    pub fn refresh_products(&self) {
         let products = self.inner.registry.products();
         let has_rules = products
             .iter()
@@ -191,34 +193,34 @@ impl Alarms {
     }
 
     /// A device has come or gone. Does not wait.
-    pub fn observe_state(&self, device: &Arc<Device>, now_ms: u64, is_online: bool) {
+    pub fn observe_presence(&self, device: &Arc<Device>, now_ms: u64, is_online: bool) {
         if device.product.get().definition.alarms.is_empty() {
             return;
         }
         let find = || Some(Arc::clone(device));
-        let news = News::Online(is_online);
+        let news = DeviceInput::Online(is_online);
         self.inner.observe(device.no, &find, now_ms, news);
     }
 
     /// Takes an alarm of an SQL rule. Does not wait.
-    pub fn take_named(&self, device: &Arc<Device>, alarm: NamedAlarm) {
-        let subject = Subject::Device(Arc::clone(device));
-        self.inner.push(Work::Named(subject, alarm));
+    pub fn submit_sql_rule_alarm(&self, device: &Arc<Device>, alarm: SqlRuleAlarm) {
+        let subject = AlarmSubject::Device(Arc::clone(device));
+        self.inner.enqueue(AlarmJob::SqlRule(subject, alarm));
     }
 
     /// Takes what became of the node's own alarms.
-    pub(super) fn take_turned(&self, turned: Turned) {
-        self.inner.push(Work::Turned(turned));
+    pub(super) fn submit_transitions(&self, turned: DeviceTransitions) {
+        self.inner.enqueue(AlarmJob::Transitions(turned));
     }
 
     /// The node's own alarms that are not cleared, by their types.
-    pub(super) fn open_of_node(&self) -> Vec<(Box<str>, Severity)> {
-        Surroundings::open(&*self.inner, NODE)
+    pub(super) fn open_node_alarms(&self) -> Vec<(Box<str>, Severity)> {
+        AlarmContext::open_alarms(&*self.inner, NODE_NO)
     }
 
     /// Clears an alarm of the node whose rule is gone.
-    pub(super) fn clear_of_node(&self, kind: &str) {
-        let cleared = NamedAlarm {
+    pub(super) fn clear_node_alarm(&self, kind: &str) {
+        let cleared = SqlRuleAlarm {
             kind: kind.to_owned(),
             severity: Severity::Indeterminate,
             is_cleared: true,
@@ -227,22 +229,23 @@ impl Alarms {
             rule: String::new(),
             tag: 0,
         };
-        self.inner.push(Work::Named(Subject::Node, cleared));
+        self.inner
+            .enqueue(AlarmJob::SqlRule(AlarmSubject::Node, cleared));
     }
 
     /// Attributes of the server have changed.
-    pub fn attributes_changed(&self, device: DeviceNo) {
-        self.inner.watches.attributes_changed(device);
+    pub fn invalidate_attributes(&self, device: DeviceNo) {
+        self.inner.watched_devices.invalidate_attributes(device);
     }
 
     /// Something of a device has changed, such as its parent.
-    pub fn device_changed(&self, device: &Arc<Device>) {
-        self.inner.watches.replace(device);
+    pub fn update_device(&self, device: &Arc<Device>) {
+        self.inner.watched_devices.replace(device);
     }
 
     /// A device is gone, and its alarms with it.
-    pub fn device_removed(&self, device: DeviceNo) {
-        self.inner.push(Work::Forget(device));
+    pub fn remove_device(&self, device: DeviceNo) {
+        self.inner.enqueue(AlarmJob::RemoveDevice(device));
     }
 
     /// Whether something was taken that is not written yet.
@@ -253,7 +256,7 @@ impl Alarms {
 
     /// Calls `done`, from any thread, when everything that was taken until now is written. A store that does not write is not waited
     /// for.
-    pub fn settle(&self, done: Settled) {
+    pub fn settle(&self, done: DurableCallback) {
         self.inner.progress.settle(done);
     }
 
@@ -263,10 +266,10 @@ impl Alarms {
     }
 
     /// Calls `listener` with everything that becomes of alarms, in its order. It shall not wait long.
-    pub fn on_change(&self, listener: Listener) {
+    pub fn add_observer(&self, listener: AlarmObserver) {
         let mut listeners = self
             .inner
-            .listeners
+            .observers
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         listeners.push(listener);
@@ -274,9 +277,9 @@ impl Alarms {
 
     /// Who tells others of what becomes of alarms: it is told at least once, whenever the node ends, first of what it may not have
     /// been told before the start. Once, before anything becomes of an alarm.
-    pub fn hand_over(&self, to: Arc<dyn Handover>) -> Result<(), store::Error> {
-        let _telling = lock(&self.inner.telling);
-        self.inner.book.untold.hand_over(to)
+    pub fn set_notifier(&self, to: Arc<dyn AlarmNotifier>) -> Result<(), store::StoreError> {
+        let _telling = lock(&self.inner.notify_lock);
+        self.inner.store.pending_notifications.set_notifier(to)
     }
 
     /// The newest first, of those older than `before`.
@@ -285,24 +288,24 @@ impl Alarms {
         filter: &AlarmFilter,
         before: Option<AlarmId>,
         limit: usize,
-    ) -> Result<AlarmPage, store::Error> {
-        self.inner.book.list(filter, before, limit)
+    ) -> Result<AlarmPage, store::StoreError> {
+        self.inner.store.list(filter, before, limit)
     }
 
-    pub fn get(&self, id: AlarmId) -> Result<Option<Alarm>, store::Error> {
-        self.inner.book.get(id)
+    pub fn get(&self, id: AlarmId) -> Result<Option<Alarm>, store::StoreError> {
+        self.inner.store.get(id)
     }
 
     /// How many alarms there are, by state and severity.
     pub fn counts(&self) -> Vec<(AlarmState, Severity, u64)> {
-        self.inner.book.lock().counts().collect()
+        self.inner.store.lock().counts().collect()
     }
 
     /// Says that `who` has seen it.
     pub fn acknowledge(&self, id: AlarmId, who: &str) -> Result<Alarm, AlarmError> {
         self.inner.change(id, AlarmChange::Acknowledged, |alarm| {
             if alarm.is_acknowledged() {
-                return Err(AlarmError::Already("acknowledged"));
+                return Err(AlarmError::AlreadyInState("acknowledged"));
             }
             alarm.acknowledged_ms = Some(crate::now_ms());
             alarm.acknowledged_by = Some(who.to_owned());
@@ -314,7 +317,7 @@ impl Alarms {
     pub fn clear(&self, id: AlarmId, who: &str) -> Result<Alarm, AlarmError> {
         let cleared = self.inner.change(id, AlarmChange::Cleared, |alarm| {
             if alarm.is_cleared() {
-                return Err(AlarmError::Already("cleared"));
+                return Err(AlarmError::AlreadyInState("cleared"));
             }
             alarm.cleared_ms = Some(crate::now_ms());
             alarm.cleared_by = Some(who.to_owned());
@@ -326,15 +329,16 @@ impl Alarms {
 
     /// Removes it from the list; one that is not cleared is as if it had been.
     pub fn remove(&self, id: AlarmId) -> Result<(), AlarmError> {
-        let _telling = lock(&self.inner.telling);
+        let _telling = lock(&self.inner.notify_lock);
         let (alarm, no) = {
-            let mut state = self.inner.book.lock();
-            let alarm = self.inner.book.get(id)?.ok_or(AlarmError::NotFound(id))?;
-            let no = self.inner.book.remove_one(&mut state, &alarm)?;
+            let mut state = self.inner.store.lock();
+            let alarm = self.inner.store.get(id)?.ok_or(AlarmError::NotFound(id))?;
+            let no = self.inner.store.remove_one(&mut state, &alarm)?;
             (alarm, no)
         };
         self.inner.unwatch(&alarm);
-        self.inner.tell(AlarmChange::Removed, alarm, 0, no);
+        self.inner
+            .notify_observers(AlarmChange::Removed, alarm, 0, no);
         Ok(())
     }
 
@@ -344,8 +348,8 @@ impl Alarms {
             raised: inner.raised.load(Relaxed),
             cleared: inner.cleared.load(Relaxed),
             queued: inner.queue.len() as u64,
-            watched_devices: inner.watches.len() as u64,
-            unwatched: inner.watches.unwatched.load(Relaxed),
+            watched_devices: inner.watched_devices.len() as u64,
+            unwatched: inner.watched_devices.unwatched.load(Relaxed),
             write_errors: inner.write_errors.load(Relaxed),
         }
     }
@@ -357,7 +361,7 @@ impl Alarms {
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the alarms ended by a panic; this is a bug");
         }
-        self.inner.book.untold.finish();
+        self.inner.store.pending_notifications.finish();
     }
 }
 

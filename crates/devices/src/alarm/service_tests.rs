@@ -4,12 +4,15 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use serde_json::{Map, Value as Json, json};
-use series::Value;
-use store::{Config as StoreConfig, Store};
+use series::PointValue;
+use store::{Store, StoreConfig};
 
-use super::super::{Channel, Courier, Handover, NOTIFICATION_KIND, Notifications, Safe};
+use super::super::{
+    AlarmNotifier, DurableCallback, NOTIFICATION_KIND, NotificationChannel, NotificationTransport,
+    Notifications,
+};
 use super::*;
-use crate::{Config, Expected, Scope};
+use crate::{AttributeScope, RegistryConfig, WritePrecondition};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -30,8 +33,8 @@ impl Fixture {
     fn open(dir: tempfile::TempDir) -> Self {
         let (store, _) = Store::open(&dir.path().join("store"), StoreConfig::default()).unwrap();
         let (series, _) =
-            Series::open(&dir.path().join("series"), series::Config::default()).unwrap();
-        let registry = Registry::open(store.objects(), Config::default()).unwrap();
+            Series::open(&dir.path().join("series"), series::SeriesConfig::default()).unwrap();
+        let registry = Registry::open(store.objects(), RegistryConfig::default()).unwrap();
         let alarms = Alarms::open(
             store.objects().tables(),
             registry.clone(),
@@ -40,7 +43,7 @@ impl Fixture {
         )
         .unwrap();
         let (told, events) = mpsc::channel();
-        alarms.on_change(Box::new(move |event| {
+        alarms.add_observer(Box::new(move |event| {
             let _ = told.send(event.clone());
         }));
         Self {
@@ -73,18 +76,26 @@ impl Fixture {
         let product = json!({"alarms": alarms});
         let objects = self.store.objects();
         objects
-            .put(crate::PRODUCT_KIND, "meter", product, store::Expected::Any)
+            .put(
+                crate::PRODUCT_KIND,
+                "meter",
+                product,
+                store::ExpectedVersion::Any,
+            )
             .unwrap();
     }
 
     fn device(&self, device: Json) -> Arc<Device> {
         let device = serde_json::from_value(device).unwrap();
-        self.registry.put(device, Expected::Any).unwrap().device
+        self.registry
+            .put(device, WritePrecondition::Any)
+            .unwrap()
+            .device
     }
 
-    fn says(&self, device: &Arc<Device>, key: &str, value: Value<'_>) {
+    fn says(&self, device: &Arc<Device>, key: &str, value: PointValue<'_>) {
         let points = [Point {
-            key: self.series.key(key).unwrap(),
+            key: self.series.get_or_create_key(key).unwrap(),
             value,
         }];
         let now_ms = crate::now_ms();
@@ -100,7 +111,7 @@ impl Fixture {
 
     /// Nothing has become of any alarm: what was taken is done by a change that comes after it.
     fn nothing_happened(&self, device: &Arc<Device>) {
-        let marker = NamedAlarm {
+        let marker = SqlRuleAlarm {
             kind: "marker".into(),
             severity: Severity::Indeterminate,
             is_cleared: false,
@@ -109,7 +120,7 @@ impl Fixture {
             rule: "test".into(),
             tag: 0,
         };
-        self.alarms.take_named(device, marker);
+        self.alarms.submit_sql_rule_alarm(device, marker);
         let event = self.next();
         assert_eq!(event.alarm.kind, "marker");
         self.alarms.remove(event.alarm.id).unwrap();
@@ -141,14 +152,14 @@ fn an_alarm_lives_from_raised_to_cleared_and_is_found_all_the_while() {
     let node = Fixture::new();
     node.product(json!([hot()]));
     let device = node.device(json!({"id": "d1", "product": "meter"}));
-    node.says(&device, "t", Value::Float(31.5));
+    node.says(&device, "t", PointValue::Float(31.5));
     let event = node.next();
     assert_eq!(event.change, AlarmChange::Raised);
     assert_eq!(event.alarm.details, "31.5 °C at d1");
     assert_eq!(event.alarm.values["t"], json!(31.5));
     assert_eq!(event.alarm.state, AlarmState::ActiveUnack);
 
-    node.says(&device, "t", Value::Int(60));
+    node.says(&device, "t", PointValue::Int(60));
     let event = node.next();
     let told = (event.change, event.alarm.severity);
     assert_eq!(told, (AlarmChange::SeverityChanged, Severity::Critical));
@@ -160,7 +171,7 @@ fn an_alarm_lives_from_raised_to_cleared_and_is_found_all_the_while() {
     assert_eq!(alarm.acknowledged_by.as_deref(), Some("ann"));
     assert!(matches!(
         node.alarms.acknowledge(id, "bob"),
-        Err(AlarmError::Already(_))
+        Err(AlarmError::AlreadyInState(_))
     ));
     assert_eq!(node.next().change, AlarmChange::Acknowledged);
 
@@ -173,7 +184,7 @@ fn an_alarm_lives_from_raised_to_cleared_and_is_found_all_the_while() {
         [("hot".to_owned(), AlarmState::ActiveAck)]
     );
 
-    node.says(&device, "t", Value::Int(20));
+    node.says(&device, "t", PointValue::Int(20));
     let event = node.next();
     assert_eq!(
         (event.change, event.alarm.state),
@@ -197,7 +208,7 @@ fn an_alarm_counts_for_the_gateways_above() {
     node.product(json!([hot()]));
     let gateway = node.device(json!({"id": "g", "product": "meter", "gateway": true}));
     let device = node.device(json!({"id": "d", "product": "meter", "parent": "g"}));
-    node.says(&device, "t", Value::Int(31));
+    node.says(&device, "t", PointValue::Int(31));
     node.next();
     let of_gateway = AlarmFilter {
         device: Some(gateway.no),
@@ -214,14 +225,14 @@ fn rows_are_known_by_the_number_of_their_device_however_it_changes() {
     let node = Fixture::new();
     assert!(!node.alarms.is_in_use());
     node.product(json!([hot()]));
-    node.alarms.products_changed();
+    node.alarms.refresh_products();
     assert!(node.alarms.is_in_use());
     let first = node.device(json!({"id": "g", "product": "meter", "gateway": true}));
     let device = node.device(json!({"id": "d", "product": "meter"}));
     let says = |value: i64| {
         let points = [Point {
-            key: node.series.key("t").unwrap(),
-            value: Value::Int(value),
+            key: node.series.get_or_create_key("t").unwrap(),
+            value: PointValue::Int(value),
         }];
         let now_ms = crate::now_ms();
         let row = now_ms.cast_signed();
@@ -231,7 +242,7 @@ fn rows_are_known_by_the_number_of_their_device_however_it_changes() {
     assert_eq!(node.next().alarm.devices(), [device.no]);
     // What is known of it stays, and the next alarm is one of its gateway, too.
     let changed = node.device(json!({"id": "d", "product": "meter", "parent": "g"}));
-    node.alarms.device_changed(&changed);
+    node.alarms.update_device(&changed);
     says(20);
     assert_eq!(node.next().change, AlarmChange::Cleared);
     says(31);
@@ -240,10 +251,15 @@ fn rows_are_known_by_the_number_of_their_device_however_it_changes() {
     let objects = node.store.objects();
     let other = json!({"alarms": []});
     objects
-        .put(crate::PRODUCT_KIND, "other", other, store::Expected::Any)
+        .put(
+            crate::PRODUCT_KIND,
+            "other",
+            other,
+            store::ExpectedVersion::Any,
+        )
         .unwrap();
     let changed = node.device(json!({"id": "d", "product": "other"}));
-    node.alarms.device_changed(&changed);
+    node.alarms.update_device(&changed);
     says(20);
     node.nothing_happened(&changed);
     // Nobody has this number.
@@ -255,13 +271,13 @@ fn an_alarm_outlives_the_node_and_is_not_raised_twice() {
     let node = Fixture::new();
     node.product(json!([hot()]));
     let device = node.device(json!({"id": "d", "product": "meter"}));
-    node.says(&device, "t", Value::Int(31));
+    node.says(&device, "t", PointValue::Int(31));
     let id = node.next().alarm.id;
     let node = node.reopened();
     let device = node.registry.device("d").unwrap().unwrap();
-    node.says(&device, "t", Value::Int(32));
+    node.says(&device, "t", PointValue::Int(32));
     node.nothing_happened(&device);
-    node.says(&device, "t", Value::Int(20));
+    node.says(&device, "t", PointValue::Int(20));
     let event = node.next();
     assert_eq!((event.change, event.alarm.id), (AlarmChange::Cleared, id));
 }
@@ -271,12 +287,12 @@ fn what_somebody_cleared_is_raised_by_the_next_message() {
     let node = Fixture::new();
     node.product(json!([hot()]));
     let device = node.device(json!({"id": "d", "product": "meter"}));
-    node.says(&device, "t", Value::Int(31));
+    node.says(&device, "t", PointValue::Int(31));
     let first = node.next().alarm.id;
     let alarm = node.alarms.clear(first, "ann").unwrap();
     assert_eq!(alarm.cleared_by.as_deref(), Some("ann"));
     assert_eq!(node.next().change, AlarmChange::Cleared);
-    node.says(&device, "t", Value::Int(32));
+    node.says(&device, "t", PointValue::Int(32));
     let event = node.next();
     assert_eq!(event.change, AlarmChange::Raised);
     assert!(event.alarm.id > first);
@@ -287,11 +303,11 @@ fn changed_rules_hold_from_the_next_message_on() {
     let node = Fixture::new();
     node.product(json!([hot()]));
     let device = node.device(json!({"id": "d", "product": "meter"}));
-    node.says(&device, "t", Value::Int(20));
+    node.says(&device, "t", PointValue::Int(20));
     let mut other = hot();
     other["raise"][0]["when"]["value"] = json!(10);
     node.product(json!([other]));
-    node.says(&device, "t", Value::Int(20));
+    node.says(&device, "t", PointValue::Int(20));
     assert_eq!(node.next().change, AlarmChange::Raised);
 }
 
@@ -303,7 +319,7 @@ fn a_lasting_condition_needs_no_second_message() {
         "raise": [{"severity": "MINOR", "when": {"key": "t", "is": ">", "value": 30}, "for_s": 1}],
     }]));
     let device = node.device(json!({"id": "d", "product": "meter"}));
-    node.says(&device, "t", Value::Int(31));
+    node.says(&device, "t", PointValue::Int(31));
     let event = node.next();
     assert_eq!(event.change, AlarmChange::Raised);
 }
@@ -317,15 +333,15 @@ fn an_attribute_is_what_is_compared_with() {
     let set = |limit: i64| {
         let values = vec![("limit".to_owned(), json!(limit))];
         node.registry
-            .set_attributes(&device, Scope::Server, values)
+            .set_attributes(&device, AttributeScope::Server, values)
             .unwrap();
-        node.alarms.attributes_changed(device.no);
+        node.alarms.invalidate_attributes(device.no);
     };
     set(40);
-    node.says(&device, "t", Value::Int(31));
+    node.says(&device, "t", PointValue::Int(31));
     node.nothing_happened(&device);
     set(30);
-    node.says(&device, "t", Value::Int(31));
+    node.says(&device, "t", PointValue::Int(31));
     assert_eq!(node.next().change, AlarmChange::Raised);
 }
 
@@ -335,9 +351,9 @@ fn a_removed_device_takes_its_alarms_with_it() {
     node.product(json!([hot()]));
     let device = node.device(json!({"id": "d", "product": "meter"}));
     let other = node.device(json!({"id": "e", "product": "meter"}));
-    node.says(&device, "t", Value::Int(31));
+    node.says(&device, "t", PointValue::Int(31));
     node.next();
-    node.alarms.device_removed(device.no);
+    node.alarms.remove_device(device.no);
     node.nothing_happened(&other);
     assert_eq!(node.kinds(&AlarmFilter::default()), []);
 }
@@ -348,7 +364,7 @@ fn a_long_list_comes_in_pages_the_newest_first() {
     node.product(json!([]));
     let device = node.device(json!({"id": "d", "product": "meter"}));
     for at in 0..25 {
-        let alarm = NamedAlarm {
+        let alarm = SqlRuleAlarm {
             kind: format!("k{at}"),
             severity: Severity::ALL[at % 5],
             is_cleared: false,
@@ -357,7 +373,7 @@ fn a_long_list_comes_in_pages_the_newest_first() {
             rule: "r".into(),
             tag: 0,
         };
-        node.alarms.take_named(&device, alarm);
+        node.alarms.submit_sql_rule_alarm(&device, alarm);
         node.next();
     }
     let filter = AlarmFilter {
@@ -377,10 +393,10 @@ fn a_long_list_comes_in_pages_the_newest_first() {
 }
 
 #[derive(Default)]
-struct Post(Mutex<Vec<(String, Json)>>);
+struct RecordingTransport(Mutex<Vec<(String, Json)>>);
 
-impl Courier for Post {
-    fn to_sink(&self, name: &str, row: &Map<String, Json>) -> Result<(), String> {
+impl NotificationTransport for RecordingTransport {
+    fn write_to_sink(&self, name: &str, row: &Map<String, Json>) -> Result<(), String> {
         let row = Json::Object(row.clone());
         self.0.lock().unwrap().push((name.to_owned(), row));
         Ok(())
@@ -392,28 +408,31 @@ impl Courier for Post {
         Ok(())
     }
 
-    fn settle(&self, done: Safe) {
+    fn settle(&self, done: DurableCallback) {
         done();
     }
 }
 
 /// Hears of everything but acknowledgements, and has it safe or not.
 #[derive(Default)]
-struct Hearing {
+struct RecordingNotifier {
     told: Mutex<Vec<(u64, AlarmChange)>>,
     is_safe: bool,
 }
 
-impl Handover for Hearing {
+impl AlarmNotifier for RecordingNotifier {
     fn wants(&self, change: AlarmChange, _: &Alarm) -> bool {
         change != AlarmChange::Acknowledged
     }
 
-    fn tell(&self, event: &AlarmEvent, _: u64) {
-        self.told.lock().unwrap().push((event.no, event.change));
+    fn notify(&self, event: &AlarmEvent, _: u64) {
+        self.told
+            .lock()
+            .unwrap()
+            .push((event.change_no, event.change));
     }
 
-    fn settle(&self, done: Safe) {
+    fn settle(&self, done: DurableCallback) {
         if self.is_safe {
             done();
         }
@@ -423,23 +442,23 @@ impl Handover for Hearing {
 #[test]
 fn what_was_not_safe_with_others_is_told_again_under_its_number() {
     let hand_over = |node: &Fixture, is_safe: bool| {
-        let hearing = Arc::new(Hearing {
+        let hearing = Arc::new(RecordingNotifier {
             is_safe,
-            ..Hearing::default()
+            ..RecordingNotifier::default()
         });
-        node.alarms.hand_over(hearing.clone()).unwrap();
+        node.alarms.set_notifier(hearing.clone()).unwrap();
         hearing
     };
-    let told = |hearing: &Hearing| std::mem::take(&mut *hearing.told.lock().unwrap());
+    let told = |hearing: &RecordingNotifier| std::mem::take(&mut *hearing.told.lock().unwrap());
     let node = Fixture::new();
     node.product(json!([hot()]));
     let device = node.device(json!({"id": "d", "product": "meter"}));
     let hearing = hand_over(&node, false);
-    node.says(&device, "t", Value::Int(31));
+    node.says(&device, "t", PointValue::Int(31));
     let raised = node.next();
     node.alarms.acknowledge(raised.alarm.id, "ann").unwrap();
-    assert_eq!(node.next().no, 0);
-    node.says(&device, "t", Value::Int(60));
+    assert_eq!(node.next().change_no, 0);
+    node.says(&device, "t", PointValue::Int(60));
     node.next();
     let both = [(1, AlarmChange::Raised), (2, AlarmChange::SeverityChanged)];
     assert_eq!(told(&hearing), both);
@@ -458,7 +477,7 @@ fn what_was_not_safe_with_others_is_told_again_under_its_number() {
     let hearing = hand_over(&node, true);
     assert_eq!(told(&hearing), []);
     let device = node.registry.device("d").unwrap().unwrap();
-    node.says(&device, "t", Value::Int(31));
+    node.says(&device, "t", PointValue::Int(31));
     node.next();
     assert_eq!(told(&hearing), [(4, AlarmChange::Raised)]);
 }
@@ -471,14 +490,14 @@ fn who_asked_for_it_is_told_and_not_too_often() {
     node.product(json!([rule]));
     let device = node.device(json!({"id": "d", "product": "meter"}));
     let notifications = Arc::new(Notifications::default());
-    let post = Arc::new(Post::default());
-    notifications.set_courier(post.clone());
+    let post = Arc::new(RecordingTransport::default());
+    notifications.set_transport(post.clone());
     let objects = node.store.objects();
     let put = |name: &str, value: Json| {
         let read = super::super::check_notification(&value).unwrap();
         let value = serde_json::to_value(read).unwrap();
         objects
-            .put(NOTIFICATION_KIND, name, value, store::Expected::Any)
+            .put(NOTIFICATION_KIND, name, value, store::ExpectedVersion::Any)
             .unwrap();
     };
     put(
@@ -489,7 +508,7 @@ fn who_asked_for_it_is_told_and_not_too_often() {
             "at_most_every_s": 3600,
         }),
     );
-    notifications.follow(objects).unwrap();
+    notifications.watch_objects(objects).unwrap();
     // Followed from then on, too.
     put(
         "named",
@@ -497,8 +516,8 @@ fn who_asked_for_it_is_told_and_not_too_often() {
     );
     put("unnamed", json!({"all": false, "to": {"sink": "hook"}}));
     for value in [31, 60, 40, 60, 20] {
-        node.says(&device, "t", Value::Int(value));
-        notifications.tell(&node.next(), crate::now_ms());
+        node.says(&device, "t", PointValue::Int(value));
+        notifications.notify(&node.next(), crate::now_ms());
     }
     let told = std::mem::take(&mut *post.0.lock().unwrap());
     let told: Vec<_> = told
@@ -528,8 +547,8 @@ fn who_asked_for_it_is_told_and_not_too_often() {
         .1;
     assert_eq!((critical.sent, critical.suppressed), (2, 1));
     // One that is tried is sent whatever it asks for.
-    assert_eq!(notifications.test("critical", 1), Some(Ok(())));
-    assert_eq!(notifications.test("nosuch", 1), None);
+    assert_eq!(notifications.send_test("critical", 1), Some(Ok(())));
+    assert_eq!(notifications.send_test("nosuch", 1), None);
     let told = std::mem::take(&mut *post.0.lock().unwrap());
     assert_eq!(told[0].0, "alarms/$node");
     assert_eq!(told[0].1["type"], "test");
@@ -559,6 +578,6 @@ fn a_notification_that_cannot_be_is_refused() {
     insta::assert_snapshot!(said.join("\n"));
     assert_eq!(
         check(json!({"to": {"sink": "hook"}})),
-        Ok(Channel::Sink("hook".into()))
+        Ok(NotificationChannel::Sink("hook".into()))
     );
 }

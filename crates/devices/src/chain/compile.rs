@@ -1,25 +1,25 @@
 //! From a definition to a chain, or to what is wrong with it.
 
 use mqtt::TopicLimits;
-use rules::{Form, Options, Template};
+use rules::{CompileOptions, Template, TemplateFormat};
 
-use super::condition::Condition;
-use super::definition::{Definition, NodeKind, On, Relation};
-use super::{Chain, MAX_NODES, Node, Republish, Work};
+use super::condition::ChainCondition;
+use super::definition::{ChainDefinition, ChainRelation, NodeKind, RelationOutcome};
+use super::{Chain, ChainNode, MAX_NODES, NodeOperation, RepublishNode};
 
 /// What is wrong with a chain, and at which node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ChainError {
+pub enum ChainCompileError {
     #[error("a chain has 1 to {MAX_NODES} nodes, not {0}")]
-    Size(usize),
+    NodeCount(usize),
     #[error("there are two nodes {0:?}")]
-    Twice(String),
+    DuplicateNode(String),
     #[error("{place} names the node {name:?}, which is not there")]
-    Unknown { place: String, name: String },
+    UnknownNode { place: String, name: String },
     #[error("node {node:?} leads back to itself over {over:?}")]
     Cycle { node: String, over: String },
     #[error("node {node:?} is a {kind} and has no outcome \"{on}\"; expected {expected}")]
-    Outcome {
+    UnsupportedOutcome {
         node: String,
         kind: &'static str,
         on: &'static str,
@@ -36,25 +36,29 @@ pub enum ChainError {
 impl Chain {
     /// # Errors
     /// What is wrong, with the name of the node.
-    pub fn compile(definition: &Definition) -> Result<Self, ChainError> {
+    pub fn compile(definition: &ChainDefinition) -> Result<Self, ChainCompileError> {
         let nodes = &definition.nodes;
         if nodes.is_empty() || nodes.len() > MAX_NODES {
-            return Err(ChainError::Size(nodes.len()));
+            return Err(ChainCompileError::NodeCount(nodes.len()));
         }
         for (at, node) in nodes.iter().enumerate() {
             if nodes[..at].iter().any(|other| other.id == node.id) {
-                return Err(ChainError::Twice(node.id.clone()));
+                return Err(ChainCompileError::DuplicateNode(node.id.clone()));
             }
         }
         let mut keys = Vec::new();
         let mut compiled = Vec::with_capacity(nodes.len());
         for node in nodes {
-            compiled.push(Node {
+            compiled.push(ChainNode {
                 id: node.id.as_str().into(),
-                work: work(&node.id, &node.kind, &mut keys)?,
-                on_success: follow(definition, &node.id, &[On::Success, On::True])?,
-                on_false: follow(definition, &node.id, &[On::False])?,
-                on_failure: follow(definition, &node.id, &[On::Failure])?,
+                work: compile_node(&node.id, &node.kind, &mut keys)?,
+                on_success: successors(
+                    definition,
+                    &node.id,
+                    &[RelationOutcome::Success, RelationOutcome::True],
+                )?,
+                on_false: successors(definition, &node.id, &[RelationOutcome::False])?,
+                on_failure: successors(definition, &node.id, &[RelationOutcome::Failure])?,
             });
         }
         for relation in &definition.relations {
@@ -62,9 +66,9 @@ impl Chain {
         }
         let first = match &definition.first {
             None => 0,
-            Some(name) => number(definition, name, || "\"first\"".to_owned())?,
+            Some(name) => node_index(definition, name, || "\"first\"".to_owned())?,
         };
-        refuse_cycles(&compiled)?;
+        check_acyclic(&compiled)?;
         Ok(Self {
             nodes: compiled.into(),
             first: [first].into(),
@@ -74,47 +78,51 @@ impl Chain {
     }
 }
 
-fn number(
-    definition: &Definition,
+fn node_index(
+    definition: &ChainDefinition,
     name: &str,
     place: impl FnOnce() -> String,
-) -> Result<u16, ChainError> {
+) -> Result<u16, ChainCompileError> {
     let found = definition.nodes.iter().position(|node| node.id == name);
     found
         .map(|at| at as u16)
-        .ok_or_else(|| ChainError::Unknown {
+        .ok_or_else(|| ChainCompileError::UnknownNode {
             place: place(),
             name: name.to_owned(),
         })
 }
 
-fn follow(definition: &Definition, from: &str, on: &[On]) -> Result<Box<[u16]>, ChainError> {
+fn successors(
+    definition: &ChainDefinition,
+    from: &str,
+    on: &[RelationOutcome],
+) -> Result<Box<[u16]>, ChainCompileError> {
     let relations = definition.relations.iter();
     relations
         .filter(|relation| relation.from == from && on.contains(&relation.on))
         .map(|relation| {
-            number(definition, &relation.to, || {
+            node_index(definition, &relation.to, || {
                 format!("a relation of {from:?}")
             })
         })
         .collect()
 }
 
-fn check(definition: &Definition, relation: &Relation) -> Result<(), ChainError> {
+fn check(definition: &ChainDefinition, relation: &ChainRelation) -> Result<(), ChainCompileError> {
     let place = || format!("a relation to {:?}", relation.to);
-    let from = number(definition, &relation.from, place)?;
+    let from = node_index(definition, &relation.from, place)?;
     let node = &definition.nodes[usize::from(from)];
     let is_filter = matches!(node.kind, NodeKind::Filter { .. });
     let (on, fits) = match relation.on {
-        On::Success => ("success", !is_filter),
-        On::Failure => ("failure", true),
-        On::True => ("true", is_filter),
-        On::False => ("false", is_filter),
+        RelationOutcome::Success => ("success", !is_filter),
+        RelationOutcome::Failure => ("failure", true),
+        RelationOutcome::True => ("true", is_filter),
+        RelationOutcome::False => ("false", is_filter),
     };
     if fits {
         return Ok(());
     }
-    Err(ChainError::Outcome {
+    Err(ChainCompileError::UnsupportedOutcome {
         node: node.id.clone(),
         kind: node.kind.name(),
         on,
@@ -125,7 +133,7 @@ fn check(definition: &Definition, relation: &Relation) -> Result<(), ChainError>
     })
 }
 
-fn refuse_cycles(nodes: &[Node]) -> Result<(), ChainError> {
+fn check_acyclic(nodes: &[ChainNode]) -> Result<(), ChainCompileError> {
     /// Whether a node was gone through: not yet, on the way now, done.
     #[derive(Clone, Copy, PartialEq)]
     enum Seen {
@@ -133,7 +141,7 @@ fn refuse_cycles(nodes: &[Node]) -> Result<(), ChainError> {
         Open,
         Done,
     }
-    fn visit(nodes: &[Node], at: usize, seen: &mut [Seen]) -> Result<(), ChainError> {
+    fn visit(nodes: &[ChainNode], at: usize, seen: &mut [Seen]) -> Result<(), ChainCompileError> {
         seen[at] = Seen::Open;
         let node = &nodes[at];
         let outcomes = [&node.on_success, &node.on_false, &node.on_failure];
@@ -144,7 +152,7 @@ fn refuse_cycles(nodes: &[Node]) -> Result<(), ChainError> {
         {
             match seen[next] {
                 Seen::Open => {
-                    return Err(ChainError::Cycle {
+                    return Err(ChainCompileError::Cycle {
                         node: nodes[next].id.to_string(),
                         over: node.id.to_string(),
                     });
@@ -166,29 +174,35 @@ fn refuse_cycles(nodes: &[Node]) -> Result<(), ChainError> {
     Ok(())
 }
 
-fn work(id: &str, kind: &NodeKind, keys: &mut Vec<Box<str>>) -> Result<Work, ChainError> {
-    let wrong = |field, reason: String| ChainError::Field {
+fn compile_node(
+    id: &str,
+    kind: &NodeKind,
+    keys: &mut Vec<Box<str>>,
+) -> Result<NodeOperation, ChainCompileError> {
+    let wrong = |field, reason: String| ChainCompileError::Field {
         node: id.to_owned(),
         field,
         reason,
     };
     let template = |field, text: &str, form| {
-        let compiled = Template::compile(text, form, &Options::default());
+        let compiled = Template::compile(text, form, &CompileOptions::default());
         compiled.map_err(|error| wrong(field, error.to_string()))
     };
     Ok(match kind {
-        NodeKind::Validate => Work::Validate,
+        NodeKind::Validate => NodeOperation::Validate,
         NodeKind::Filter { condition } => {
-            let condition = Condition::compile(condition, keys);
-            Work::Filter(condition.map_err(|reason| wrong("condition", reason))?)
+            let condition = ChainCondition::compile(condition, keys);
+            NodeOperation::Filter(condition.map_err(|reason| wrong("condition", reason))?)
         }
         NodeKind::Transform { select } => {
             let rule = statement("SELECT", select, "FROM \"$EVENT.DEVICE\"");
-            Work::Transform(Box::new(rule.map_err(|reason| wrong("select", reason))?))
+            NodeOperation::Transform(Box::new(rule.map_err(|reason| wrong("select", reason))?))
         }
-        NodeKind::SaveTelemetry => Work::SaveTelemetry,
-        NodeKind::Alarm => Work::Alarm,
-        NodeKind::Log { message } => Work::Log(template("message", message, Form::Text)?),
+        NodeKind::SaveTelemetry => NodeOperation::SaveTelemetry,
+        NodeKind::Alarm => NodeOperation::Alarm,
+        NodeKind::Log { message } => {
+            NodeOperation::Log(template("message", message, TemplateFormat::Text)?)
+        }
         NodeKind::Republish {
             topic,
             payload,
@@ -198,15 +212,15 @@ fn work(id: &str, kind: &NodeKind, keys: &mut Vec<Box<str>>) -> Result<Work, Cha
             if *qos > 2 {
                 return Err(wrong("qos", format!("expected 0, 1 or 2, not {qos}")));
             }
-            let topic = template("topic", topic, Form::Text)?;
+            let topic = template("topic", topic, TemplateFormat::Text)?;
             if let Some(topic) = topic.constant()
                 && let Err(error) = mqtt::validate_topic_name(topic, &TopicLimits::NONE)
             {
                 return Err(wrong("topic", format!("{topic:?} is no topic: {error}")));
             }
-            Work::Republish(Box::new(Republish {
+            NodeOperation::Republish(Box::new(RepublishNode {
                 topic,
-                payload: template("payload", payload, Form::Json)?,
+                payload: template("payload", payload, TemplateFormat::Json)?,
                 qos: *qos,
                 retain: *retain,
             }))
@@ -214,14 +228,14 @@ fn work(id: &str, kind: &NodeKind, keys: &mut Vec<Box<str>>) -> Result<Work, Cha
         NodeKind::Sink { sink } if sink.is_empty() => {
             return Err(wrong("sink", "expected the name of a sink".to_owned()));
         }
-        NodeKind::Sink { sink } => Work::Sink(sink.as_str().into()),
+        NodeKind::Sink { sink } => NodeOperation::Sink(sink.as_str().into()),
     })
 }
 
 /// A statement that gives at most one output for each row. `text` is what somebody wrote; errors name lines and columns of it.
 pub(super) fn statement(before: &str, text: &str, behind: &str) -> Result<rules::Rule, String> {
     let sql = format!("{before}\n{text}\n{behind}");
-    let rule = rules::compile(&sql, &Options::default()).map_err(|mut error| {
+    let rule = rules::compile(&sql, &CompileOptions::default()).map_err(|mut error| {
         let lines = text.lines().count().max(1) as u32;
         error.line = error.line.saturating_sub(1).max(1);
         if error.line > lines {

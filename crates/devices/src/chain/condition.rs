@@ -2,24 +2,24 @@
 //! rule language, and decides too where a value is not the number that was expected.
 
 use rules::Rule;
-use series::{KeyId, Point, Value};
+use series::{KeyId, Point, PointValue};
 
 use super::compile::statement;
 
-pub(super) struct Condition {
-    simple: Option<Box<[Comparison]>>,
+pub(super) struct ChainCondition {
+    simple: Option<Box<[KeyComparison]>>,
     pub(super) rule: Box<Rule>,
 }
 
-struct Comparison {
+struct KeyComparison {
     /// Among the keys of the chain.
     key: usize,
-    operator: Operator,
+    operator: ComparisonOperator,
     number: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Operator {
+enum ComparisonOperator {
     Less,
     LessOrEqual,
     Greater,
@@ -29,33 +29,33 @@ enum Operator {
 /// Whole numbers up to this are exact as doubles.
 const MAX_EXACT: i64 = 1 << 53;
 
-impl Condition {
+impl ChainCondition {
     pub(super) fn compile(text: &str, keys: &mut Vec<Box<str>>) -> Result<Self, String> {
         let before = "SELECT 1 AS passes FROM \"$EVENT.DEVICE\" WHERE (";
         let rule = Box::new(statement(before, text, ")")?);
         Ok(Self {
-            simple: simple(text, keys),
+            simple: parse_simple(text, keys),
             rule,
         })
     }
 
     /// `None`: the expression has to say.
     #[inline]
-    pub(super) fn passes(&self, points: &[Point<'_>], keys: &[KeyId]) -> Option<bool> {
+    pub(super) fn evaluate_simple(&self, points: &[Point<'_>], keys: &[KeyId]) -> Option<bool> {
         for comparison in self.simple.as_deref()? {
             let key = *keys.get(comparison.key)?;
             let point = points.iter().rev().find(|point| point.key == key)?;
             let value = match point.value {
-                Value::Float(value) => value,
-                Value::Int(value) if value.abs() <= MAX_EXACT => value as f64,
+                PointValue::Float(value) => value,
+                PointValue::Int(value) if value.abs() <= MAX_EXACT => value as f64,
                 _ => return None,
             };
             let number = comparison.number;
             let holds = match comparison.operator {
-                Operator::Less => value < number,
-                Operator::LessOrEqual => value <= number,
-                Operator::Greater => value > number,
-                Operator::GreaterOrEqual => value >= number,
+                ComparisonOperator::Less => value < number,
+                ComparisonOperator::LessOrEqual => value <= number,
+                ComparisonOperator::Greater => value > number,
+                ComparisonOperator::GreaterOrEqual => value >= number,
             };
             if !holds {
                 return Some(false);
@@ -66,7 +66,7 @@ impl Condition {
 }
 
 /// Comparisons of keys with numbers, all of which have to hold; `None`: it is more than that.
-fn simple(text: &str, keys: &mut Vec<Box<str>>) -> Option<Box<[Comparison]>> {
+fn parse_simple(text: &str, keys: &mut Vec<Box<str>>) -> Option<Box<[KeyComparison]>> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let mut found = Vec::new();
     for part in words.split(|word| word.eq_ignore_ascii_case("and")) {
@@ -74,10 +74,10 @@ fn simple(text: &str, keys: &mut Vec<Box<str>>) -> Option<Box<[Comparison]>> {
             return None;
         };
         let operator = match *operator {
-            "<" => Operator::Less,
-            "<=" => Operator::LessOrEqual,
-            ">" => Operator::Greater,
-            ">=" => Operator::GreaterOrEqual,
+            "<" => ComparisonOperator::Less,
+            "<=" => ComparisonOperator::LessOrEqual,
+            ">" => ComparisonOperator::Greater,
+            ">=" => ComparisonOperator::GreaterOrEqual,
             _ => return None,
         };
         // These are fields of every event.
@@ -94,7 +94,7 @@ fn simple(text: &str, keys: &mut Vec<Box<str>>) -> Option<Box<[Comparison]>> {
             keys.push(key.into());
             keys.len() - 1
         });
-        Comparison {
+        KeyComparison {
             key,
             operator,
             number,

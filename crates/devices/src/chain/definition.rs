@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Chain, ChainError, MAX_NODES};
+use super::{Chain, ChainCompileError, MAX_NODES};
 
 /// Relations of one chain.
 const MAX_RELATIONS: usize = 256;
@@ -13,7 +13,7 @@ const MAX_TEXT_CHARS: usize = 16_384;
 /// What happens to a row, node by node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Definition {
+pub struct ChainDefinition {
     #[serde(default)]
     #[schemars(length(max = 1000))]
     pub description: String,
@@ -21,7 +21,7 @@ pub struct Definition {
     pub nodes: Vec<NodeDefinition>,
     #[serde(default)]
     #[schemars(length(max = 256))]
-    pub relations: Vec<Relation>,
+    pub relations: Vec<ChainRelation>,
     /// Where a row begins; without it, at the first node of the list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<String>,
@@ -85,17 +85,17 @@ fn whole_row() -> String {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Relation {
+pub struct ChainRelation {
     pub from: String,
     pub to: String,
     #[serde(default)]
-    pub on: On,
+    pub on: RelationOutcome,
 }
 
 /// On which outcome of a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum On {
+pub enum RelationOutcome {
     #[default]
     Success,
     Failure,
@@ -137,13 +137,13 @@ impl NodeKind {
 /// What of a written chain is not as it has to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {detail}")]
-pub struct InvalidChain {
+pub struct ChainDefinitionError {
     /// Its path, such as `nodes[2].topic`; empty: the chain as a whole.
     pub field: String,
     pub detail: String,
 }
 
-impl InvalidChain {
+impl ChainDefinitionError {
     fn new(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self {
             field: field.into(),
@@ -152,37 +152,38 @@ impl InvalidChain {
     }
 }
 
-impl Definition {
+impl ChainDefinition {
     /// Reads a chain and compiles it.
     ///
     /// # Errors
     /// What is wrong, with the path of the field.
-    pub fn read(value: &Value) -> Result<(Self, Chain), InvalidChain> {
+    pub fn read(value: &Value) -> Result<(Self, Chain), ChainDefinitionError> {
         let read: Result<Self, _> = serde_path_to_error::deserialize(value);
         let definition = read.map_err(|error| {
             let path = error.path().to_string();
             let field = if path == "." { String::new() } else { path };
-            InvalidChain::new(field, error.into_inner().to_string())
+            ChainDefinitionError::new(field, error.into_inner().to_string())
         })?;
         definition.check_bounds(value)?;
-        let chain = Chain::compile(&definition)
-            .map_err(|error| InvalidChain::new(definition.field_of(&error), error.to_string()))?;
+        let chain = Chain::compile(&definition).map_err(|error| {
+            ChainDefinitionError::new(definition.field_of(&error), error.to_string())
+        })?;
         Ok((definition, chain))
     }
 
-    fn check_bounds(&self, value: &Value) -> Result<(), InvalidChain> {
+    fn check_bounds(&self, value: &Value) -> Result<(), ChainDefinitionError> {
         let length = |field: String, text: &str, most: usize| match text.chars().count() {
-            0 if most == 128 => Err(InvalidChain::new(field, "expected a text")),
+            0 if most == 128 => Err(ChainDefinitionError::new(field, "expected a text")),
             count if count > most => {
                 let detail = format!("expected at most {most} characters, found {count}");
-                Err(InvalidChain::new(field, detail))
+                Err(ChainDefinitionError::new(field, detail))
             }
             _ => Ok(()),
         };
         length("description".to_owned(), &self.description, 1000)?;
         if self.relations.len() > MAX_RELATIONS {
             let detail = format!("expected at most {MAX_RELATIONS}");
-            return Err(InvalidChain::new("relations", detail));
+            return Err(ChainDefinitionError::new("relations", detail));
         }
         // More are refused when they are compiled; errors shall not be told for each of a million.
         for (at, node) in self.nodes.iter().enumerate().take(MAX_NODES) {
@@ -197,7 +198,7 @@ impl Definition {
             for (name, _) in written {
                 if known.get(name).is_none() {
                     let detail = format!("a {} has no such field", node.kind.name());
-                    return Err(InvalidChain::new(format!("{place}.{name}"), detail));
+                    return Err(ChainDefinitionError::new(format!("{place}.{name}"), detail));
                 }
             }
         }
@@ -214,17 +215,18 @@ impl Definition {
     }
 
     /// The path of what an error is about.
-    fn field_of(&self, error: &ChainError) -> String {
+    fn field_of(&self, error: &ChainCompileError) -> String {
         let node = |id: &str| self.nodes.iter().position(|node| node.id == id);
-        let relation = |is_it: &dyn Fn(&Relation) -> bool| self.relations.iter().position(is_it);
+        let relation =
+            |is_it: &dyn Fn(&ChainRelation) -> bool| self.relations.iter().position(is_it);
         match error {
-            ChainError::Size(_) | ChainError::Twice(_) | ChainError::Cycle { .. } => {
-                "nodes".to_owned()
-            }
-            ChainError::Unknown { name, .. } if self.first.as_ref() == Some(name) => {
+            ChainCompileError::NodeCount(_)
+            | ChainCompileError::DuplicateNode(_)
+            | ChainCompileError::Cycle { .. } => "nodes".to_owned(),
+            ChainCompileError::UnknownNode { name, .. } if self.first.as_ref() == Some(name) => {
                 "first".to_owned()
             }
-            ChainError::Unknown { name, .. } => {
+            ChainCompileError::UnknownNode { name, .. } => {
                 let to = relation(&|relation| relation.to == *name);
                 let from = relation(&|relation| relation.from == *name);
                 match (to, from) {
@@ -233,12 +235,12 @@ impl Definition {
                     (None, None) => "relations".to_owned(),
                 }
             }
-            ChainError::Outcome { node, on, .. } => {
-                let name = |on: On| match on {
-                    On::Success => "success",
-                    On::Failure => "failure",
-                    On::True => "true",
-                    On::False => "false",
+            ChainCompileError::UnsupportedOutcome { node, on, .. } => {
+                let name = |on: RelationOutcome| match on {
+                    RelationOutcome::Success => "success",
+                    RelationOutcome::Failure => "failure",
+                    RelationOutcome::True => "true",
+                    RelationOutcome::False => "false",
                 };
                 let at = relation(&|relation| relation.from == *node && name(relation.on) == *on);
                 at.map_or_else(
@@ -246,7 +248,7 @@ impl Definition {
                     |at| format!("relations[{at}].on"),
                 )
             }
-            ChainError::Field {
+            ChainCompileError::Field {
                 node: id, field, ..
             } => match node(id) {
                 Some(at) => format!("nodes[{at}].{field}"),

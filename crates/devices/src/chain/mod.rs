@@ -3,10 +3,10 @@
 //! A chain is checked and compiled once. Running it takes a bounded number of steps, waits for nothing, and costs nothing at
 //! all for the root chain, which only saves and lets alarms look.
 
-mod book;
 mod compile;
 mod condition;
 mod definition;
+mod registry;
 mod run;
 
 #[cfg(test)]
@@ -16,14 +16,16 @@ use bumpalo::Bump;
 use rules::{Rule, Template};
 use series::{KeyId, Point};
 
-use condition::Condition;
+use condition::ChainCondition;
 
-pub use book::{Chains, KIND, MAX_CHAINS, ROOT};
-pub use compile::ChainError;
-pub use definition::{Definition, InvalidChain, NodeDefinition, NodeKind, On, Relation};
-pub use run::Failed;
+pub use compile::ChainCompileError;
+pub use definition::{
+    ChainDefinition, ChainDefinitionError, ChainRelation, NodeDefinition, NodeKind, RelationOutcome,
+};
+pub use registry::{Chains, KIND, MAX_CHAINS, ROOT};
+pub use run::ChainRunError;
 
-use crate::ingest::Outside;
+use crate::ingest::PipelineOutputs;
 
 /// Nodes of one chain.
 pub const MAX_NODES: usize = 64;
@@ -32,34 +34,34 @@ pub(crate) const MAX_STEPS: u32 = 256;
 
 /// A compiled chain.
 pub struct Chain {
-    nodes: Box<[Node]>,
+    nodes: Box<[ChainNode]>,
     first: Box<[u16]>,
     /// Keys that conditions look for without evaluating expressions.
     keys: Box<[Box<str>]>,
     only_saves: bool,
 }
 
-struct Node {
+struct ChainNode {
     id: Box<str>,
-    work: Work,
+    work: NodeOperation,
     /// Where to go on: all of them, one after the other.
     on_success: Box<[u16]>,
     on_false: Box<[u16]>,
     on_failure: Box<[u16]>,
 }
 
-enum Work {
+enum NodeOperation {
     Validate,
-    Filter(Condition),
+    Filter(ChainCondition),
     Transform(Box<Rule>),
     SaveTelemetry,
     Alarm,
     Log(Template),
-    Republish(Box<Republish>),
+    Republish(Box<RepublishNode>),
     Sink(Box<str>),
 }
 
-struct Republish {
+struct RepublishNode {
     topic: Template,
     payload: Template,
     qos: u8,
@@ -68,25 +70,25 @@ struct Republish {
 
 /// A row on its way through a chain.
 #[derive(Clone, Copy)]
-pub struct Passing<'r, 'a> {
+pub struct ChainRow<'r, 'a> {
     pub device: &'r str,
     pub product: &'r str,
     pub ts_ms: i64,
     pub points: &'r [Point<'a>],
-    /// The names of the points, where a transform has made them; empty: [`Effects::name`] knows them.
+    /// The names of the points, where a transform has made them; empty: [`ChainEffects::key_name`] knows them.
     pub names: &'r [&'a str],
 }
 
 /// What nodes do, and what they need to know.
-pub trait Effects<'a> {
+pub trait ChainEffects<'a> {
     /// For what must live until the row is stored.
     fn arena(&self) -> &'a Bump;
-    fn name(&self, key: KeyId) -> &str;
+    fn key_name(&self, key: KeyId) -> &str;
     /// The number of a key, made if need be; `None`: there can be no more.
-    fn key(&self, name: &str) -> Option<KeyId>;
-    fn save(&mut self, points: &[Point<'a>]);
-    fn alarm(&mut self, ts_ms: i64, points: &[Point<'a>]);
-    fn outside(&self) -> &dyn Outside;
+    fn register_key(&self, name: &str) -> Option<KeyId>;
+    fn save_row(&mut self, points: &[Point<'a>]);
+    fn evaluate_alarms(&mut self, ts_ms: i64, points: &[Point<'a>]);
+    fn outputs(&self) -> &dyn PipelineOutputs;
 }
 
 impl Chain {
@@ -110,7 +112,7 @@ impl Chain {
     pub fn sinks(&self) -> impl Iterator<Item = &str> {
         let nodes = self.nodes.iter();
         nodes.filter_map(|node| match &node.work {
-            Work::Sink(name) => Some(&**name),
+            NodeOperation::Sink(name) => Some(&**name),
             _ => None,
         })
     }

@@ -2,30 +2,32 @@
 
 use bumpalo::Bump;
 use mqtt::TopicLimits;
-use rules::{Event, EventKind, Output, Ran, RuleState, Scratch, View};
-use series::{KeyId, Point, Value};
+use rules::{
+    EvaluationScratch, EventKind, EventView, RuleEvent, RuleOutput, RuleState, RunOutcome,
+};
+use series::{KeyId, Point, PointValue};
 
-use super::{Chain, Effects, MAX_STEPS, Node, Passing, Work};
+use super::{Chain, ChainEffects, ChainNode, ChainRow, MAX_STEPS, NodeOperation};
 
 /// A node failed and nothing follows its failure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("node {node:?}: {reason}")]
-pub struct Failed {
+pub struct ChainRunError {
     pub node: Box<str>,
     pub reason: Box<str>,
 }
 
 /// What a node has done.
-enum Outcome<'a> {
+enum NodeOutcome<'a> {
     Success,
     False,
     /// With other points from here on.
-    Changed(Columns<'a>),
+    Changed(RowColumns<'a>),
 }
 
 /// Points and their names.
 #[derive(Default)]
-struct Columns<'a> {
+struct RowColumns<'a> {
     points: Vec<Point<'a>>,
     names: Vec<&'a str>,
 }
@@ -37,16 +39,16 @@ impl Chain {
     /// If a node fails and nothing follows its failure, or there are too many steps; what was done until then is done.
     pub fn run<'a>(
         &self,
-        row: &Passing<'_, 'a>,
+        row: &ChainRow<'_, 'a>,
         keys: &[KeyId],
-        scratch: &Scratch,
-        effects: &mut dyn Effects<'a>,
-    ) -> Result<(), Failed> {
+        scratch: &EvaluationScratch,
+        effects: &mut dyn ChainEffects<'a>,
+    ) -> Result<(), ChainRunError> {
         if self.only_saves {
-            effects.save(row.points);
+            effects.save_row(row.points);
             return Ok(());
         }
-        let mut walk = Walk {
+        let mut walk = ChainExecution {
             chain: self,
             keys,
             scratch,
@@ -59,86 +61,93 @@ impl Chain {
     }
 }
 
-struct Walk<'w, 'a> {
+struct ChainExecution<'w, 'a> {
     chain: &'w Chain,
     keys: &'w [KeyId],
-    scratch: &'w Scratch,
-    effects: &'w mut dyn Effects<'a>,
+    scratch: &'w EvaluationScratch,
+    effects: &'w mut dyn ChainEffects<'a>,
     steps: u32,
 }
 
-impl<'a> Walk<'_, 'a> {
+impl<'a> ChainExecution<'_, 'a> {
     /// As deep as the chain is long: there are no cycles.
-    fn visit(&mut self, at: u16, row: &Passing<'_, 'a>) -> Result<(), Failed> {
+    fn visit(&mut self, at: u16, row: &ChainRow<'_, 'a>) -> Result<(), ChainRunError> {
         let chain = self.chain;
         let node = &chain.nodes[usize::from(at)];
         self.steps += 1;
         if self.steps > MAX_STEPS {
-            return Err(failed(
+            return Err(node_error(
                 node,
                 format!("a row passes {MAX_STEPS} nodes at most"),
             ));
         }
-        match self.work(node, row) {
-            Ok(Outcome::Success) => self.follow(&node.on_success, row),
-            Ok(Outcome::False) => self.follow(&node.on_false, row),
-            Ok(Outcome::Changed(columns)) => {
-                let changed = Passing {
+        match self.execute_node(node, row) {
+            Ok(NodeOutcome::Success) => self.visit_all(&node.on_success, row),
+            Ok(NodeOutcome::False) => self.visit_all(&node.on_false, row),
+            Ok(NodeOutcome::Changed(columns)) => {
+                let changed = ChainRow {
                     points: &columns.points,
                     names: &columns.names,
                     ..*row
                 };
-                self.follow(&node.on_success, &changed)
+                self.visit_all(&node.on_success, &changed)
             }
-            Err(reason) if node.on_failure.is_empty() => Err(failed(node, reason)),
-            Err(_) => self.follow(&node.on_failure, row),
+            Err(reason) if node.on_failure.is_empty() => Err(node_error(node, reason)),
+            Err(_) => self.visit_all(&node.on_failure, row),
         }
     }
 
-    fn follow(&mut self, next: &[u16], row: &Passing<'_, 'a>) -> Result<(), Failed> {
+    fn visit_all(&mut self, next: &[u16], row: &ChainRow<'_, 'a>) -> Result<(), ChainRunError> {
         next.iter().try_for_each(|next| self.visit(*next, row))
     }
 
-    fn work(&mut self, node: &Node, row: &Passing<'_, 'a>) -> Result<Outcome<'a>, String> {
+    fn execute_node(
+        &mut self,
+        node: &ChainNode,
+        row: &ChainRow<'_, 'a>,
+    ) -> Result<NodeOutcome<'a>, String> {
         let mut state = RuleState::default();
         match &node.work {
-            Work::Validate => {}
-            Work::Filter(condition) => {
-                let passes = match condition.passes(row.points, self.keys) {
+            NodeOperation::Validate => {}
+            NodeOperation::Filter(condition) => {
+                let passes = match condition.evaluate_simple(row.points, self.keys) {
                     Some(passes) => passes,
                     None => {
-                        let (view, _) = seen(self.scratch, &*self.effects, row);
+                        let (view, _) = row_view(self.scratch, &*self.effects, row);
                         let ran = condition.rule.run(&view, &mut state, &mut |_| {});
-                        matches!(ran.map_err(|fault| fault.to_string())?, Ran::Passed(_))
+                        matches!(
+                            ran.map_err(|fault| fault.to_string())?,
+                            RunOutcome::Passed(_)
+                        )
                     }
                 };
                 if !passes {
-                    return Ok(Outcome::False);
+                    return Ok(NodeOutcome::False);
                 }
             }
-            Work::Transform(rule) => {
+            NodeOperation::Transform(rule) => {
                 let effects = &*self.effects;
-                let (view, _) = seen(self.scratch, effects, row);
-                let (mut columns, mut wrong) = (Columns::default(), None);
+                let (view, _) = row_view(self.scratch, effects, row);
+                let (mut columns, mut wrong) = (RowColumns::default(), None);
                 let ran = rule.run(&view, &mut state, &mut |output| {
-                    wrong = take_columns(&output, effects, &mut columns).err();
+                    wrong = collect_columns(&output, effects, &mut columns).err();
                 });
                 ran.map_err(|fault| fault.to_string())?;
-                return wrong.map_or(Ok(Outcome::Changed(columns)), Err);
+                return wrong.map_or(Ok(NodeOutcome::Changed(columns)), Err);
             }
-            Work::SaveTelemetry if row.points.is_empty() => {}
-            Work::SaveTelemetry => self.effects.save(row.points),
-            Work::Alarm => self.effects.alarm(row.ts_ms, row.points),
-            Work::Log(message) => {
-                let (view, output) = seen(self.scratch, &*self.effects, row);
+            NodeOperation::SaveTelemetry if row.points.is_empty() => {}
+            NodeOperation::SaveTelemetry => self.effects.save_row(row.points),
+            NodeOperation::Alarm => self.effects.evaluate_alarms(row.ts_ms, row.points),
+            NodeOperation::Log(message) => {
+                let (view, output) = row_view(self.scratch, &*self.effects, row);
                 let mut line = Vec::new();
                 let rendered = message.render(&output, &view, &mut state, &mut line);
                 rendered.map_err(|fault| fault.to_string())?;
                 let line = String::from_utf8_lossy(&line);
                 tracing::info!(device = row.device, product = row.product, "{line}");
             }
-            Work::Republish(republish) => {
-                let (view, output) = seen(self.scratch, &*self.effects, row);
+            NodeOperation::Republish(republish) => {
+                let (view, output) = row_view(self.scratch, &*self.effects, row);
                 let (mut topic, mut payload) = (Vec::new(), Vec::new());
                 let rendered = (republish.topic).render(&output, &view, &mut state, &mut topic);
                 if let Some(name) = rendered.map_err(|fault| fault.to_string())?.first_null {
@@ -151,31 +160,31 @@ impl<'a> Walk<'_, 'a> {
                 if let Err(error) = mqtt::validate_topic_name(&topic, &TopicLimits::NONE) {
                     return Err(format!("{topic:?} is no topic: {error}"));
                 }
-                let outside = self.effects.outside();
+                let outside = self.effects.outputs();
                 outside.republish(&topic, &payload, republish.qos, republish.retain);
             }
-            Work::Sink(name) => {
-                let (_, output) = seen(self.scratch, &*self.effects, row);
-                self.effects.outside().sink(name, output.value());
+            NodeOperation::Sink(name) => {
+                let (_, output) = row_view(self.scratch, &*self.effects, row);
+                self.effects.outputs().write_to_sink(name, output.value());
             }
         }
-        Ok(Outcome::Success)
+        Ok(NodeOutcome::Success)
     }
 }
 
-fn failed(node: &Node, reason: String) -> Failed {
-    Failed {
+fn node_error(node: &ChainNode, reason: String) -> ChainRunError {
+    ChainRunError {
         node: node.id.clone(),
         reason: reason.into(),
     }
 }
 
 /// The row as expressions see it: its keys, and `deviceId`, `productId`, `ts`.
-fn seen<'v, 'a: 'v>(
-    scratch: &'v Scratch,
-    effects: &'v dyn Effects<'a>,
-    row: &Passing<'v, 'a>,
-) -> (View<'v>, Output<'v>) {
+fn row_view<'v, 'a: 'v>(
+    scratch: &'v EvaluationScratch,
+    effects: &'v dyn ChainEffects<'a>,
+    row: &ChainRow<'v, 'a>,
+) -> (EventView<'v>, RuleOutput<'v>) {
     let arena = scratch.arena();
     let mut fields = bumpalo::collections::Vec::with_capacity_in(row.points.len() + 3, arena);
     fields.extend([
@@ -186,34 +195,37 @@ fn seen<'v, 'a: 'v>(
     for (at, point) in row.points.iter().enumerate() {
         let name = match row.names.get(at) {
             Some(name) => name,
-            None => effects.name(point.key),
+            None => effects.key_name(point.key),
         };
         fields.push((name, rule_value(point.value)));
     }
     let columns: &'v [(&'v str, rules::Value<'v>)] = fields.into_bump_slice();
-    let event: &'v Event<'v> = arena.alloc(Event {
+    let event: &'v RuleEvent<'v> = arena.alloc(RuleEvent {
         extra: rules::Value::Map(columns),
         client_id: row.device,
-        ..Event::new(EventKind::Device, row.ts_ms.max(0) as u64)
+        ..RuleEvent::new(EventKind::Device, row.ts_ms.max(0) as u64)
     });
-    (scratch.view(event, event.timestamp_ms), Output { columns })
+    (
+        scratch.view(event, event.timestamp_ms),
+        RuleOutput { columns },
+    )
 }
 
-fn rule_value<'v>(value: Value<'v>) -> rules::Value<'v> {
+fn rule_value<'v>(value: PointValue<'v>) -> rules::Value<'v> {
     match value {
-        Value::Bool(value) => rules::Value::Bool(value),
-        Value::Int(value) => rules::Value::Int(value),
-        Value::Float(value) => rules::Value::Float(value),
-        Value::Text(text) => rules::Value::Str(text),
-        Value::Json(json) => rules::Value::Json(json),
+        PointValue::Bool(value) => rules::Value::Bool(value),
+        PointValue::Int(value) => rules::Value::Int(value),
+        PointValue::Float(value) => rules::Value::Float(value),
+        PointValue::Text(text) => rules::Value::Str(text),
+        PointValue::Json(json) => rules::Value::Json(json),
     }
 }
 
 /// The columns of an output as points. What is null is left out, and so are the names of the row itself.
-fn take_columns<'a>(
-    output: &Output<'_>,
-    effects: &dyn Effects<'a>,
-    columns: &mut Columns<'a>,
+fn collect_columns<'a>(
+    output: &RuleOutput<'_>,
+    effects: &dyn ChainEffects<'a>,
+    columns: &mut RowColumns<'a>,
 ) -> Result<(), String> {
     let arena = effects.arena();
     for (name, value) in output.columns {
@@ -222,13 +234,13 @@ fn take_columns<'a>(
         }
         let value = match value {
             rules::Value::Undefined | rules::Value::Null => continue,
-            rules::Value::Bool(value) => Value::Bool(*value),
-            rules::Value::Int(value) => Value::Int(*value),
-            rules::Value::Float(value) => Value::Float(*value),
-            rules::Value::Str(text) => Value::Text(arena.alloc_str(text)),
-            other => Value::Json(json_of(other, arena)),
+            rules::Value::Bool(value) => PointValue::Bool(*value),
+            rules::Value::Int(value) => PointValue::Int(*value),
+            rules::Value::Float(value) => PointValue::Float(*value),
+            rules::Value::Str(text) => PointValue::Text(arena.alloc_str(text)),
+            other => PointValue::Json(json_of(other, arena)),
         };
-        let Some(key) = effects.key(name) else {
+        let Some(key) = effects.register_key(name) else {
             return Err(format!("there can be no key {name:?}"));
         };
         columns.points.push(Point { key, value });

@@ -1,25 +1,25 @@
 use std::sync::Mutex;
 
 use bumpalo::Bump;
-use rules::{Scratch, Tools};
+use rules::{EvaluationResources, EvaluationScratch};
 use serde_json::json;
-use series::{KeyId, Point, Value};
+use series::{KeyId, Point, PointValue};
 
 use super::*;
 
 const KEYS: [&str; 5] = ["temperature", "humidity", "status", "double", "label"];
 
 #[derive(Default)]
-struct Said(Mutex<Vec<String>>);
+struct RecordingOutputs(Mutex<Vec<String>>);
 
-impl Outside for Said {
+impl PipelineOutputs for RecordingOutputs {
     fn republish(&self, topic: &str, payload: &[u8], qos: u8, _: bool) {
         let payload = String::from_utf8_lossy(payload);
         let said = format!("{topic} {qos} {payload}");
         self.0.lock().unwrap().push(said);
     }
 
-    fn sink(&self, name: &str, row: rules::Value<'_>) {
+    fn write_to_sink(&self, name: &str, row: rules::Value<'_>) {
         let mut json = Vec::new();
         row.write_json(&mut json);
         let said = format!("{name} < {}", String::from_utf8_lossy(&json));
@@ -27,9 +27,9 @@ impl Outside for Said {
     }
 }
 
-struct Stops<'a> {
+struct RecordingEffects<'a> {
     arena: &'a Bump,
-    outside: Said,
+    outside: RecordingOutputs,
     done: Vec<String>,
 }
 
@@ -38,30 +38,30 @@ fn show(points: &[Point<'_>]) -> String {
     points.iter().map(show).collect::<Vec<_>>().join(" ")
 }
 
-impl<'a> Effects<'a> for Stops<'a> {
+impl<'a> ChainEffects<'a> for RecordingEffects<'a> {
     fn arena(&self) -> &'a Bump {
         self.arena
     }
 
-    fn name(&self, key: KeyId) -> &str {
+    fn key_name(&self, key: KeyId) -> &str {
         // Those that the device has reported; a transform may make others.
         KEYS[..3].get(key.0 as usize).unwrap_or(&"")
     }
 
-    fn key(&self, name: &str) -> Option<KeyId> {
+    fn register_key(&self, name: &str) -> Option<KeyId> {
         let at = KEYS.iter().position(|known| *known == name)?;
         Some(KeyId(at as u32))
     }
 
-    fn save(&mut self, points: &[Point<'a>]) {
+    fn save_row(&mut self, points: &[Point<'a>]) {
         self.done.push(format!("save {}", show(points)));
     }
 
-    fn alarm(&mut self, ts_ms: i64, points: &[Point<'a>]) {
+    fn evaluate_alarms(&mut self, ts_ms: i64, points: &[Point<'a>]) {
         self.done.push(format!("alarm {ts_ms} {}", show(points)));
     }
 
-    fn outside(&self) -> &dyn Outside {
+    fn outputs(&self) -> &dyn PipelineOutputs {
         &self.outside
     }
 }
@@ -72,19 +72,19 @@ fn compile(definition: serde_json::Value) -> Result<Chain, String> {
 }
 
 /// What a chain does with a row of a temperature, a humidity and a status.
-fn run(definition: serde_json::Value, temperature: Value<'_>) -> Vec<String> {
+fn run(definition: serde_json::Value, temperature: PointValue<'_>) -> Vec<String> {
     let chain = compile(definition).unwrap_or_else(|error| panic!("{error}"));
     let arena = Bump::new();
-    let scratch = Scratch::new(Tools::new([0; 32], 0), 1 << 10);
-    let mut stops = Stops {
+    let scratch = EvaluationScratch::new(EvaluationResources::new([0; 32], 0), 1 << 10);
+    let mut stops = RecordingEffects {
         arena: &arena,
-        outside: Said::default(),
+        outside: RecordingOutputs::default(),
         done: Vec::new(),
     };
     let keys: Vec<_> = chain
         .keys()
         .iter()
-        .filter_map(|name| stops.key(name))
+        .filter_map(|name| stops.register_key(name))
         .collect();
     let point = |key, value| Point {
         key: KeyId(key),
@@ -92,10 +92,10 @@ fn run(definition: serde_json::Value, temperature: Value<'_>) -> Vec<String> {
     };
     let points = [
         point(0, temperature),
-        point(1, Value::Int(40)),
-        point(2, Value::Text("on")),
+        point(1, PointValue::Int(40)),
+        point(2, PointValue::Text("on")),
     ];
-    let row = Passing {
+    let row = ChainRow {
         device: "d",
         product: "p",
         ts_ms: 1000,
@@ -126,27 +126,35 @@ fn filtered(condition: &str) -> serde_json::Value {
 #[test]
 fn a_filter_parts_rows_whether_it_is_simple_or_an_expression() {
     for (condition, value, is_hot) in [
-        ("temperature > 20", Value::Float(20.5), true),
-        ("temperature > 20", Value::Int(20), false),
-        ("temperature >= 20 AND humidity < 50", Value::Int(20), true),
-        ("temperature >= 20 AND humidity < 40", Value::Int(20), false),
-        ("temperature * 2 > 40", Value::Float(20.5), true),
+        ("temperature > 20", PointValue::Float(20.5), true),
+        ("temperature > 20", PointValue::Int(20), false),
+        (
+            "temperature >= 20 AND humidity < 50",
+            PointValue::Int(20),
+            true,
+        ),
+        (
+            "temperature >= 20 AND humidity < 40",
+            PointValue::Int(20),
+            false,
+        ),
+        ("temperature * 2 > 40", PointValue::Float(20.5), true),
         (
             "temperature > 20 and status = 'on'",
-            Value::Float(20.5),
+            PointValue::Float(20.5),
             true,
         ),
         (
             "temperature > 20 and status = 'off'",
-            Value::Float(20.5),
+            PointValue::Float(20.5),
             false,
         ),
         (
             "deviceId = 'd' and productId = 'p' and ts = 1000",
-            Value::Int(0),
+            PointValue::Int(0),
             true,
         ),
-        ("missing > 20", Value::Int(0), false),
+        ("missing > 20", PointValue::Int(0), false),
     ] {
         let done = run(filtered(condition), value);
         assert_eq!(done.len(), 1, "{condition}: {done:?}");
@@ -162,13 +170,13 @@ fn a_filter_parts_rows_whether_it_is_simple_or_an_expression() {
 fn what_is_looked_at_directly_decides_like_the_expression() {
     for operator in ["<", "<=", ">", ">="] {
         for value in [
-            Value::Int(3),
-            Value::Int(4),
-            Value::Float(4.0),
-            Value::Float(4.1),
-            Value::Int(i64::MAX),
-            Value::Bool(true),
-            Value::Text("5"),
+            PointValue::Int(3),
+            PointValue::Int(4),
+            PointValue::Float(4.0),
+            PointValue::Float(4.1),
+            PointValue::Int(i64::MAX),
+            PointValue::Bool(true),
+            PointValue::Text("5"),
         ] {
             let simple = run(filtered(&format!("temperature {operator} 4")), value);
             let expression = run(filtered(&format!("(temperature {operator} 4)")), value);
@@ -188,7 +196,7 @@ fn a_transform_changes_what_follows_it_and_nothing_else() {
         "relations": [{"from": "t", "to": "s"}],
     });
     assert_eq!(
-        run(definition.clone(), Value::Int(4)),
+        run(definition.clone(), PointValue::Int(4)),
         [r#"save double=Int(8) label=Text("ON")"#]
     );
     let mut both = definition;
@@ -196,7 +204,7 @@ fn a_transform_changes_what_follows_it_and_nothing_else() {
     both["relations"] =
         json!([{"from": "raw", "to": "t"}, {"from": "raw", "to": "s"}, {"from": "t", "to": "s"}]);
     both["first"] = json!("raw");
-    let done = run(both, Value::Int(4));
+    let done = run(both, PointValue::Int(4));
     assert_eq!(
         done,
         [
@@ -217,7 +225,7 @@ fn rows_go_to_topics_and_sinks() {
         "relations": [{"from": "r", "to": "s"}, {"from": "s", "to": "l"}],
     });
     assert_eq!(
-        run(definition, Value::Float(4.5)),
+        run(definition, PointValue::Float(4.5)),
         [
             r#"hot/d 1 {"t": 4.5}"#,
             r#"db < {"deviceId":"d","productId":"p","ts":1000,"temperature":4.5,"humidity":40,"status":"on"}"#
@@ -233,13 +241,13 @@ fn a_failure_is_followed_or_told() {
             {"id": "s", "type": "save_telemetry"},
         ],
     });
-    let told = run(definition.clone(), Value::Int(4));
+    let told = run(definition.clone(), PointValue::Int(4));
     assert!(
         told[0].starts_with("node \"r\": \"a/on/#\" is no topic"),
         "{told:?}"
     );
     definition["relations"] = json!([{"from": "r", "on": "failure", "to": "s"}]);
-    assert!(run(definition, Value::Int(4))[0].starts_with("save"));
+    assert!(run(definition, PointValue::Int(4))[0].starts_with("save"));
 }
 
 #[test]
@@ -295,7 +303,7 @@ fn steps_are_bounded() {
         .collect();
     let done = run(
         json!({"nodes": nodes, "relations": relations}),
-        Value::Int(4),
+        PointValue::Int(4),
     );
     assert!(done[0].contains("256 nodes at most"), "{done:?}");
 }
@@ -321,7 +329,7 @@ fn nodes_behind_a_transform_see_its_columns_by_name() {
             {"from": "k", "to": "v"},
         ],
     });
-    let done = run(chain, Value::Float(43.0));
+    let done = run(chain, PointValue::Float(43.0));
     assert_eq!(
         done,
         [

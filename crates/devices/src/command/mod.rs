@@ -17,25 +17,29 @@
 //! and from everywhere before the end to `cancelled`. One way commands succeed when they are sent, or with QoS 1 when the
 //! device's client has said that it has them.
 
-mod attributes;
-mod book;
-mod check;
+mod command_store;
 mod config;
-mod life;
-mod open;
-mod reach;
+mod downlink;
+mod lifecycle;
+mod open_commands;
 mod record;
 mod service;
+mod shared_attributes;
+mod validation;
 
 #[cfg(test)]
-mod life_tests;
+mod lifecycle_tests;
 #[cfg(test)]
 mod service_tests;
 
-pub use attributes::follow_shared;
-pub use book::{CommandFilter, CommandPage};
-pub use check::{NotAccepted, Wanted};
+pub use command_store::{CommandFilter, CommandPage};
 pub use config::CommandConfig;
-pub use reach::{Handed, Handover, Letter, Reach, Recipient};
+pub use downlink::{
+    DownlinkCompletion, DownlinkOutcome, DownlinkTransport, EncodedDownlink, Recipient,
+};
 pub use record::{Command, CommandId, CommandKind, CommandState};
-pub use service::{Answer, CommandError, CommandStats, Commands, Request, Taken, Waiting};
+pub use service::{
+    AcceptedCommand, CommandAnswer, CommandError, CommandStats, CommandWaiter, Commands, NewCommand,
+};
+pub use shared_attributes::push_shared_attributes;
+pub use validation::{CommandAction, CommandValidationError};

@@ -1,12 +1,12 @@
 //! The commands of a node. They are taken on threads that may wait for the disk; what shards say of them waits in a queue for
 //! the one thread that works it off.
 
-mod answer;
-mod change;
-mod request;
+mod answers;
+mod changes;
+mod requests;
 mod sending;
-mod waiting;
-mod work;
+mod waiters;
+mod worker;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -18,28 +18,28 @@ use series::DeviceNo;
 use store::Tables;
 use tokio::sync::oneshot;
 
-pub use self::answer::Answer;
-pub use self::request::{Request, Taken};
-use self::waiting::Asker;
-pub use self::waiting::Waiting;
-use self::work::Work;
-use super::book::{Book, CommandFilter, CommandPage};
-use super::check::NotAccepted;
+pub use self::answers::CommandAnswer;
+pub use self::requests::{AcceptedCommand, NewCommand};
+use self::waiters::CommandPoller;
+pub use self::waiters::CommandWaiter;
+use self::worker::CommandJob;
+use super::command_store::{CommandFilter, CommandPage, CommandStore};
 use super::config::CommandConfig;
-use super::life::Happened;
-use super::open::Open;
-use super::reach::Reach;
+use super::downlink::DownlinkTransport;
+use super::lifecycle::CommandTransition;
+use super::open_commands::OpenCommands;
 use super::record::{Command, CommandId, CommandState};
+use super::validation::CommandValidationError;
 use crate::device::Device;
-use crate::dialect::Replied;
+use crate::job_queue::JobQueue;
+use crate::protocol::DeviceReply;
 use crate::registry::{DeviceChange, Registry, RegistryError};
-use crate::work_queue::WorkQueue;
 
 /// A command cannot be taken, or not be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     #[error(transparent)]
-    NotAccepted(#[from] NotAccepted),
+    NotAccepted(#[from] CommandValidationError),
     /// A bound is reached.
     #[error("{0}")]
     Full(String),
@@ -48,7 +48,7 @@ pub enum CommandError {
     #[error("it has ended already: {}", .0.as_str())]
     Ended(CommandState),
     #[error(transparent)]
-    Store(#[from] store::Error),
+    Store(#[from] store::StoreError),
     #[error(transparent)]
     Registry(#[from] RegistryError),
 }
@@ -69,35 +69,35 @@ pub struct CommandStats {
     pub queued: u64,
 }
 
-type Listener = Box<dyn Fn(&Command) + Send + Sync>;
-type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
+type CommandObserver = Box<dyn Fn(&Command) + Send + Sync>;
+type ClockFn = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// The commands of a node. Clones are the same.
 #[derive(Clone)]
 pub struct Commands {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Arc<CommandsInner>,
 }
 
-pub(super) struct Inner {
+pub(super) struct CommandsInner {
     config: CommandConfig,
     registry: Registry,
-    reach: Arc<dyn Reach>,
-    clock: Clock,
-    book: Book,
-    open: Mutex<Open>,
+    reach: Arc<dyn DownlinkTransport>,
+    clock: ClockFn,
+    store: CommandStore,
+    open: Mutex<OpenCommands>,
     /// How many of them there are, to be looked at by shards without the lock.
     open_count: AtomicUsize,
     /// Held while a command is changed and told, so that changes are told in their order.
-    telling: Mutex<()>,
-    waiting: Mutex<HashMap<CommandId, Vec<oneshot::Sender<Command>>, RandomState>>,
-    places: Arc<AtomicUsize>,
+    notify_lock: Mutex<()>,
+    waiters: Mutex<HashMap<CommandId, Vec<oneshot::Sender<Command>>, RandomState>>,
+    free_waiter_slots: Arc<AtomicUsize>,
     /// Devices that ask for commands themselves, and wait.
-    askers: Mutex<HashMap<DeviceNo, Vec<oneshot::Sender<()>>, RandomState>>,
-    queue: WorkQueue<Work>,
+    pollers: Mutex<HashMap<DeviceNo, Vec<oneshot::Sender<()>>, RandomState>>,
+    queue: JobQueue<CommandJob>,
     /// Devices to be looked at again, and when.
-    again: Mutex<BTreeSet<(u64, DeviceNo)>>,
+    rechecks: Mutex<BTreeSet<(u64, DeviceNo)>>,
     purged_ms: AtomicU64,
-    listeners: RwLock<Vec<Listener>>,
+    observers: RwLock<Vec<CommandObserver>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     taken: AtomicU64,
     sent: AtomicU64,
@@ -115,14 +115,14 @@ impl Commands {
     pub fn open(
         tables: &Tables,
         registry: Registry,
-        reach: Arc<dyn Reach>,
+        reach: Arc<dyn DownlinkTransport>,
         config: CommandConfig,
-    ) -> Result<Self, store::Error> {
+    ) -> Result<Self, store::StoreError> {
         let commands = Self::with_clock(tables, registry, reach, config, Box::new(crate::now_ms))?;
         let running = Arc::downgrade(&commands.inner);
         let thread = std::thread::Builder::new()
             .name("commands".into())
-            .spawn(move || work::run(&running))
+            .spawn(move || worker::run(&running))
             .expect("a thread at start");
         *lock(&commands.inner.thread) = Some(thread);
         Ok(commands)
@@ -132,26 +132,26 @@ impl Commands {
     pub(super) fn with_clock(
         tables: &Tables,
         registry: Registry,
-        reach: Arc<dyn Reach>,
+        reach: Arc<dyn DownlinkTransport>,
         config: CommandConfig,
-        clock: Clock,
-    ) -> Result<Self, store::Error> {
-        let inner = Arc::new(Inner {
-            queue: WorkQueue::new(config.max_queued),
+        clock: ClockFn,
+    ) -> Result<Self, store::StoreError> {
+        let inner = Arc::new(CommandsInner {
+            queue: JobQueue::new(config.max_queued),
             config,
             registry,
             reach,
             clock,
-            book: Book::open(tables)?,
+            store: CommandStore::open(tables)?,
             open: Mutex::default(),
             open_count: AtomicUsize::new(0),
-            telling: Mutex::default(),
-            waiting: Mutex::default(),
-            places: Arc::default(),
-            askers: Mutex::default(),
-            again: Mutex::default(),
+            notify_lock: Mutex::default(),
+            waiters: Mutex::default(),
+            free_waiter_slots: Arc::default(),
+            pollers: Mutex::default(),
+            rechecks: Mutex::default(),
             purged_ms: AtomicU64::new(0),
-            listeners: RwLock::default(),
+            observers: RwLock::default(),
             thread: Mutex::default(),
             taken: AtomicU64::new(0),
             sent: AtomicU64::new(0),
@@ -159,19 +159,19 @@ impl Commands {
             unmatched: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
         });
-        inner.read()?;
+        inner.load()?;
         let weak = Arc::downgrade(&inner);
-        tables.on_restore(Box::new(move || {
+        tables.observe_restores(Box::new(move || {
             if let Some(inner) = weak.upgrade()
-                && let Err(error) = inner.read()
+                && let Err(error) = inner.load()
             {
                 tracing::error!(%error, "the restored commands cannot be read");
             }
         }));
         let weak = Arc::downgrade(&inner);
-        inner.registry.on_change(Box::new(move |change| {
+        inner.registry.add_device_observer(Box::new(move |change| {
             if let (DeviceChange::Removed(device), Some(inner)) = (change, weak.upgrade()) {
-                inner.queue.push(Work::Forget(device.no));
+                inner.queue.push(CommandJob::RemoveDevice(device.no));
             }
         }));
         Ok(Self { inner })
@@ -184,9 +184,9 @@ impl Commands {
     pub fn request(
         &self,
         device: &Device,
-        request: Request,
+        request: NewCommand,
         waits: bool,
-    ) -> Result<Taken, CommandError> {
+    ) -> Result<AcceptedCommand, CommandError> {
         self.inner.request(device, request, waits)
     }
 
@@ -195,7 +195,7 @@ impl Commands {
     /// # Errors
     /// If it has ended, or there is none.
     pub fn cancel(&self, id: CommandId, who: &str) -> Result<Command, CommandError> {
-        let happened = Happened::Cancelled(format!("cancelled by {who}"));
+        let happened = CommandTransition::Cancelled(format!("cancelled by {who}"));
         match self.inner.change(id, happened)? {
             Some(command) => Ok(command),
             None => {
@@ -205,7 +205,7 @@ impl Commands {
         }
     }
 
-    pub fn get(&self, id: CommandId) -> Result<Option<Command>, store::Error> {
+    pub fn get(&self, id: CommandId) -> Result<Option<Command>, store::StoreError> {
         self.inner.get(id)
     }
 
@@ -215,63 +215,63 @@ impl Commands {
         filter: &CommandFilter,
         before: Option<CommandId>,
         limit: usize,
-    ) -> Result<CommandPage, store::Error> {
-        self.inner.book.list(filter, before, limit)
+    ) -> Result<CommandPage, store::StoreError> {
+        self.inner.store.list(filter, before, limit)
     }
 
     /// The device may hear now what waits for it: it has connected, or subscribed. Does not wait.
     #[inline]
-    pub fn arrived(&self, device: DeviceNo) {
+    pub fn resume_device(&self, device: DeviceNo) {
         if self.inner.has_pending(device) {
-            self.inner.queue.push(Work::Arrived(device));
+            self.inner.queue.push(CommandJob::ResumeDevice(device));
         }
     }
 
     /// The same for the devices behind a gateway. Does not wait.
     #[inline]
-    pub fn arrived_behind(&self, gateway: DeviceNo) {
+    pub fn resume_children(&self, gateway: DeviceNo) {
         if self.inner.has_any() {
-            self.inner.queue.push(Work::ArrivedBehind(gateway));
+            self.inner.queue.push(CommandJob::ResumeChildren(gateway));
         }
     }
 
     /// A device has answered. Does not wait.
-    pub fn answered(&self, device: DeviceNo, replied: &Replied<'_>, now_ms: u64) {
-        if let Some(answer) = Answer::of(replied) {
+    pub fn submit_reply(&self, device: DeviceNo, replied: &DeviceReply<'_>, now_ms: u64) {
+        if let Some(answer) = CommandAnswer::from_reply(replied) {
             self.inner
                 .queue
-                .push(Work::Answered(device, answer, now_ms));
+                .push(CommandJob::Answered(device, answer, now_ms));
         }
     }
 
     /// The same for an answer that came by another way than a dialect's message.
-    pub fn take_answer(&self, device: DeviceNo, answer: Answer) {
+    pub fn submit_answer(&self, device: DeviceNo, answer: CommandAnswer) {
         let now_ms = (self.inner.clock)();
         self.inner
             .queue
-            .push(Work::Answered(device, answer, now_ms));
+            .push(CommandJob::Answered(device, answer, now_ms));
     }
 
     /// Gives the next command to a device that asks for it, which counts as sending. Reads and writes the disk.
     ///
     /// # Errors
     /// If the store fails.
-    pub fn give(&self, device: DeviceNo) -> Result<Option<Command>, CommandError> {
-        self.inner.give(device)
+    pub fn take_next(&self, device: DeviceNo) -> Result<Option<Command>, CommandError> {
+        self.inner.take_next(device)
     }
 
-    /// Wakes what [`Commands::asker`] gave for a device, or for all of them.
-    pub fn wake_askers(&self, device: Option<DeviceNo>) {
+    /// Wakes what [`Commands::poller`] gave for a device, or for all of them.
+    pub fn wake_pollers(&self, device: Option<DeviceNo>) {
         match device {
-            Some(device) => self.inner.wake_askers(device),
-            None => self.inner.wake_all_askers(),
+            Some(device) => self.inner.wake_pollers(device),
+            None => self.inner.wake_all_pollers(),
         }
     }
 
-    /// Waits for a command of a device that asks; to be made before [`Commands::give`] is asked, so that none is missed. `None`: too
+    /// Waits for a command of a device that asks; to be made before `Commands::give` is asked, so that none is missed. `None`: too
     /// many wait.
-    pub fn asker(&self, device: DeviceNo) -> Option<Asker> {
-        self.inner.asker(device)
+    pub fn poller(&self, device: DeviceNo) -> Option<CommandPoller> {
+        self.inner.poller(device)
     }
 
     /// Whether devices are to wait: too much waits to be worked off.
@@ -281,8 +281,8 @@ impl Commands {
     }
 
     /// Calls `listener` with each command that has changed, as it is then, in the order of the changes. It shall not wait long.
-    pub fn on_change(&self, listener: Listener) {
-        let listeners = self.inner.listeners.write();
+    pub fn add_observer(&self, listener: CommandObserver) {
+        let listeners = self.inner.observers.write();
         listeners
             .unwrap_or_else(PoisonError::into_inner)
             .push(listener);
@@ -305,7 +305,7 @@ impl Commands {
             write_errors: inner.write_errors.load(Relaxed),
             open: open.count() as u64,
             finished: open.finished,
-            waiting: inner.places.load(Relaxed) as u64,
+            waiting: inner.free_waiter_slots.load(Relaxed) as u64,
             queued: inner.queue.len() as u64,
         }
     }
@@ -322,11 +322,11 @@ impl Commands {
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the commands ended by a panic; this is a bug");
         }
-        lock(&self.inner.waiting).clear();
+        lock(&self.inner.waiters).clear();
     }
 }
 
-impl Inner {
+impl CommandsInner {
     fn now_ms(&self) -> u64 {
         (self.clock)()
     }

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use store::{Config as StoreConfig, Expected as Wants, Store};
+use store::{ExpectedVersion as Wants, Store, StoreConfig};
 
-use super::reach::Letter;
+use super::downlink::EncodedDownlink;
 use super::*;
-use crate::dialect::{Replied, Reply};
-use crate::{Config, Device, DeviceNo, Expected, PRODUCT_KIND, Registry};
+use crate::protocol::{DeviceReply, ReplyKind};
+use crate::{Device, DeviceNo, PRODUCT_KIND, Registry, RegistryConfig, WritePrecondition};
 
 type Filters = Vec<(String, u8)>;
 
@@ -20,11 +20,11 @@ struct Clients {
     /// By device: client id, and topics with their QoS.
     connected: Mutex<HashMap<DeviceNo, (String, Filters)>>,
     online: Mutex<Vec<DeviceNo>>,
-    told: Mutex<Vec<(String, Letter)>>,
+    told: Mutex<Vec<(String, EncodedDownlink)>>,
     acks: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
 }
 
-impl Reach for Clients {
+impl DownlinkTransport for Clients {
     fn client_of(&self, device: DeviceNo) -> Option<Box<str>> {
         let connected = self.connected.lock().unwrap();
         connected
@@ -36,11 +36,11 @@ impl Reach for Clients {
         self.online.lock().unwrap().contains(&device)
     }
 
-    fn tell(
+    fn send(
         &self,
         client_id: &str,
-        letter: Letter,
-        done: Handover,
+        letter: EncodedDownlink,
+        done: DownlinkCompletion,
         acked: Box<dyn FnOnce() + Send>,
     ) {
         let connected = self.connected.lock().unwrap();
@@ -51,16 +51,16 @@ impl Reach for Clients {
             found.map(|(_, qos)| *qos)
         });
         drop(connected);
-        match heard.or(letter.subscribes.then_some(1)) {
-            None => done.done(Handed::NotHeard),
+        match heard.or(letter.needs_subscription.then_some(1)) {
+            None => done.complete(DownlinkOutcome::Unreachable),
             Some(qos) => {
                 self.told
                     .lock()
                     .unwrap()
                     .push((client_id.to_owned(), letter));
                 self.acks.lock().unwrap().push(acked);
-                done.done(Handed::Sent {
-                    is_watched: qos == 1,
+                done.complete(DownlinkOutcome::Sent {
+                    expects_ack: qos == 1,
                 });
             }
         }
@@ -100,7 +100,7 @@ impl Setup {
 
     fn open(directory: tempfile::TempDir, now_ms: Arc<AtomicU64>, config: CommandConfig) -> Self {
         let (store, _) = Store::open(directory.path(), StoreConfig::default()).unwrap();
-        let registry = Registry::open(store.objects(), Config::default()).unwrap();
+        let registry = Registry::open(store.objects(), RegistryConfig::default()).unwrap();
         let clients = Arc::<Clients>::default();
         let clock = Arc::clone(&now_ms);
         let commands = Commands::with_clock(
@@ -131,7 +131,10 @@ impl Setup {
 
     fn device(&self, device: Value) -> Arc<Device> {
         let device = serde_json::from_value(device).unwrap();
-        self.registry.put(device, Expected::Any).unwrap().device
+        self.registry
+            .put(device, WritePrecondition::Any)
+            .unwrap()
+            .device
     }
 
     fn connect(&self, device: &Device, filters: &[(&str, u8)]) {
@@ -144,8 +147,8 @@ impl Setup {
             .lock()
             .unwrap()
             .insert(device.no, client);
-        self.commands.arrived(device.no);
-        self.commands.inner.work_off();
+        self.commands.resume_device(device.no);
+        self.commands.inner.process_jobs();
     }
 
     fn disconnect(&self, device: &Device) {
@@ -156,23 +159,23 @@ impl Setup {
         self.request(device, request(method)).unwrap()
     }
 
-    fn request(&self, device: &Device, request: Request) -> Result<CommandId, CommandError> {
+    fn request(&self, device: &Device, request: NewCommand) -> Result<CommandId, CommandError> {
         let taken = self.commands.request(device, request, false)?;
-        self.commands.inner.work_off();
+        self.commands.inner.process_jobs();
         Ok(taken.command.id)
     }
 
     fn pass(&self, ms: u64) {
         self.now_ms.fetch_add(ms, Ordering::Relaxed);
-        self.commands.inner.work_off();
+        self.commands.inner.process_jobs();
     }
 
     fn state(&self, id: CommandId) -> CommandState {
         self.commands.get(id).unwrap().expect("it is there").state
     }
 
-    fn answer(&self, device: &Device, to: Reply, id: Option<&str>, is_success: bool) {
-        let replied = Replied {
+    fn answer(&self, device: &Device, to: ReplyKind, id: Option<&str>, is_success: bool) {
+        let replied = DeviceReply {
             to,
             id,
             is_success,
@@ -181,8 +184,8 @@ impl Setup {
             message: None,
         };
         let now_ms = self.now_ms.load(Ordering::Relaxed);
-        self.commands.answered(device.no, &replied, now_ms);
-        self.commands.inner.work_off();
+        self.commands.submit_reply(device.no, &replied, now_ms);
+        self.commands.inner.process_jobs();
     }
 
     fn told(&self) -> Vec<String> {
@@ -193,9 +196,9 @@ impl Setup {
     }
 }
 
-fn request(method: &str) -> Request {
-    Request {
-        wanted: Wanted::Call {
+fn request(method: &str) -> NewCommand {
+    NewCommand {
+        action: CommandAction::Call {
             method: method.to_owned(),
             params: Value::Null,
         },
@@ -234,7 +237,7 @@ fn a_device_that_comes_back_gets_what_waited_for_it_in_order_across_a_restart() 
     assert_eq!(setup.state(first), CommandState::Sent);
     // What was sent waits for its answer across a restart, too.
     let setup = setup.restarted();
-    setup.answer(&device, Reply::Rpc, Some("1"), true);
+    setup.answer(&device, ReplyKind::Rpc, Some("1"), true);
     let done = setup.commands.get(first).unwrap().unwrap();
     assert_eq!(done.state, CommandState::Success);
     assert_eq!(done.result, Some(json!({"v": 1})));
@@ -253,8 +256,8 @@ fn the_words_are_those_of_the_dialect_it_listens_to() {
     let jet = setup.device(json!({"id": "j", "product": "jet"}));
     // It subscribes to nothing, as devices of JetLinks may.
     setup.connect(&jet, &[]);
-    let read = Request {
-        wanted: Wanted::Read {
+    let read = NewCommand {
+        action: CommandAction::Read {
             keys: vec!["t".to_owned()],
         },
         ..request("")
@@ -266,21 +269,21 @@ fn the_words_are_those_of_the_dialect_it_listens_to() {
     let below = setup.call(&child, "go");
     assert_eq!(setup.state(below), CommandState::Pending, "it is not here");
     setup.clients.online.lock().unwrap().push(child.no);
-    setup.commands.arrived_behind(gateway.no);
-    setup.commands.inner.work_off();
+    setup.commands.resume_children(gateway.no);
+    setup.commands.inner.process_jobs();
     let told = setup.told().join("\n");
     insta::assert_snapshot!(told, @r#"
     client-o < tg/o/down/command/1 {"method":"go","params":null}
     client-j < /jet/j/properties/read {"timestamp":1000000,"messageId":"2","deviceId":"j","properties":["t"]}
     client-g < v1/gateway/rpc {"device":"c","data":{"id":3,"method":"go","params":null}}
     "#);
-    setup.answer(&jet, Reply::Invoke, None, true);
+    setup.answer(&jet, ReplyKind::Invoke, None, true);
     assert_eq!(setup.state(id), CommandState::Sent, "it answers no read");
-    setup.answer(&jet, Reply::Read, None, true);
+    setup.answer(&jet, ReplyKind::Read, None, true);
     assert_eq!(setup.state(id), CommandState::Success);
-    setup.answer(&gateway, Reply::Rpc, Some("3"), true);
+    setup.answer(&gateway, ReplyKind::Rpc, Some("3"), true);
     assert_eq!(setup.state(below), CommandState::Sent, "it is the child's");
-    setup.answer(&child, Reply::Rpc, Some("3"), true);
+    setup.answer(&child, ReplyKind::Rpc, Some("3"), true);
     assert_eq!(setup.state(below), CommandState::Success);
     assert_eq!(setup.commands.stats().unmatched, 2);
 }
@@ -290,20 +293,20 @@ fn an_answer_without_an_id_is_to_the_newest_command_of_the_last_seconds() {
     let setup = Setup::new();
     let device = setup.device(json!({"id": "d", "product": "meter"}));
     setup.connect(&device, &[(RPC, 0)]);
-    let slow = Request {
+    let slow = NewCommand {
         timeout_ms: Some(60_000),
         ..request("slow")
     };
     let old = setup.request(&device, slow).unwrap();
     setup.pass(5_001);
-    setup.answer(&device, Reply::Rpc, None, true);
+    setup.answer(&device, ReplyKind::Rpc, None, true);
     assert_eq!(setup.state(old), CommandState::Sent);
     let ids = ["a", "b"].map(|method| setup.call(&device, method));
-    setup.answer(&device, Reply::Rpc, None, false);
+    setup.answer(&device, ReplyKind::Rpc, None, false);
     assert_eq!(setup.state(ids[1]), CommandState::Failed);
-    setup.answer(&device, Reply::Rpc, None, true);
+    setup.answer(&device, ReplyKind::Rpc, None, true);
     assert_eq!(setup.state(ids[0]), CommandState::Success);
-    setup.answer(&device, Reply::Rpc, None, true);
+    setup.answer(&device, ReplyKind::Rpc, None, true);
     assert_eq!(setup.state(old), CommandState::Sent);
 }
 
@@ -311,17 +314,17 @@ fn an_answer_without_an_id_is_to_the_newest_command_of_the_last_seconds() {
 fn what_is_not_wanted_any_more_is_not_sent() {
     let setup = Setup::new();
     let device = setup.device(json!({"id": "d", "product": "meter"}));
-    let short = Request {
+    let short = NewCommand {
         expires_in_s: Some(60),
         ..request("late")
     };
     let late = setup.request(&device, short).unwrap();
-    let now_or_never = Request {
+    let now_or_never = NewCommand {
         expires_in_s: Some(0),
         ..request("now")
     };
     let now_or_never = setup.request(&device, now_or_never).unwrap();
-    setup.commands.inner.work_off();
+    setup.commands.inner.process_jobs();
     assert_eq!(setup.state(now_or_never), CommandState::Expired);
     let unwanted = setup.call(&device, "unwanted");
     setup.commands.cancel(unwanted, "anna").unwrap();
@@ -339,8 +342,8 @@ fn what_is_not_wanted_any_more_is_not_sent() {
     assert!(setup.told().is_empty());
     setup.disconnect(&device);
     let gone = setup.call(&device, "gone");
-    setup.registry.remove("d", Expected::Any).unwrap();
-    setup.commands.inner.work_off();
+    setup.registry.remove("d", WritePrecondition::Any).unwrap();
+    setup.commands.inner.process_jobs();
     assert_eq!(setup.state(gone), CommandState::Cancelled);
     assert_eq!(setup.commands.stats().open, 0);
 }
@@ -349,7 +352,7 @@ fn what_is_not_wanted_any_more_is_not_sent() {
 fn one_way_commands_end_when_the_device_has_them() {
     let setup = Setup::new();
     let device = setup.device(json!({"id": "d", "product": "meter"}));
-    let one_way = || Request {
+    let one_way = || NewCommand {
         one_way: true,
         ..request("beep")
     };
@@ -362,7 +365,7 @@ fn one_way_commands_end_when_the_device_has_them() {
     assert_eq!(setup.state(id), CommandState::Sent);
     let ack = setup.clients.acks.lock().unwrap().pop().unwrap();
     ack();
-    setup.commands.inner.work_off();
+    setup.commands.inner.process_jobs();
     assert_eq!(setup.state(id), CommandState::Success);
 }
 
@@ -393,7 +396,7 @@ fn bounds_hold_and_say_what_they_are() {
     );
     drop(taken);
     assert!(setup.request(&other, request("d")).is_err(), "3 are open");
-    let too_long = Request {
+    let too_long = NewCommand {
         timeout_ms: Some(10_000_000),
         ..request("x")
     };
@@ -446,14 +449,17 @@ fn lists_are_newest_first_and_go_on_where_they_ended() {
 fn a_device_may_ask_for_its_commands() {
     let setup = Setup::new();
     let device = setup.device(json!({"id": "d", "product": "meter"}));
-    assert!(setup.commands.give(device.no).unwrap().is_none());
+    assert!(setup.commands.take_next(device.no).unwrap().is_none());
     let ids = ["a", "b"].map(|method| setup.call(&device, method));
-    let given = setup.commands.give(device.no).unwrap().unwrap();
+    let given = setup.commands.take_next(device.no).unwrap().unwrap();
     assert_eq!((given.id, given.state), (ids[0], CommandState::Sent));
-    setup.answer(&device, Reply::Rpc, Some("1"), true);
+    setup.answer(&device, ReplyKind::Rpc, Some("1"), true);
     assert_eq!(setup.state(ids[0]), CommandState::Success);
-    assert_eq!(setup.commands.give(device.no).unwrap().unwrap().id, ids[1]);
-    assert!(setup.commands.give(device.no).unwrap().is_none());
+    assert_eq!(
+        setup.commands.take_next(device.no).unwrap().unwrap().id,
+        ids[1]
+    );
+    assert!(setup.commands.take_next(device.no).unwrap().is_none());
 }
 
 #[test]
@@ -462,14 +468,14 @@ fn whoever_waits_is_told_of_the_end_and_listeners_of_everything() {
     let device = setup.device(json!({"id": "d", "product": "meter"}));
     let heard = Arc::<Mutex<Vec<_>>>::default();
     let told = Arc::clone(&heard);
-    setup.commands.on_change(Box::new(move |command| {
+    setup.commands.add_observer(Box::new(move |command| {
         told.lock().unwrap().push(command.state.as_str());
     }));
     setup.connect(&device, &[(RPC, 1)]);
     let taken = setup.commands.request(&device, request("m"), true).unwrap();
-    setup.commands.inner.work_off();
-    setup.answer(&device, Reply::Rpc, Some("1"), true);
-    let mut waiting = taken.waiting.expect("it waits");
+    setup.commands.inner.process_jobs();
+    setup.answer(&device, ReplyKind::Rpc, Some("1"), true);
+    let mut waiting = taken.waiter.expect("it waits");
     let mut end = std::pin::pin!(waiting.end());
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let std::task::Poll::Ready(Some(ended)) = end.as_mut().poll(&mut context) else {
@@ -483,7 +489,7 @@ fn whoever_waits_is_told_of_the_end_and_listeners_of_everything() {
 fn changes_of_shared_attributes_are_told() {
     let setup = Setup::new();
     let device = setup.device(json!({"id": "d", "product": "meter"}));
-    follow_shared(&setup.registry, setup.clients.clone());
+    push_shared_attributes(&setup.registry, setup.clients.clone());
     setup.connect(&device, &[("v1/devices/me/attributes", 1)]);
     let set = |scope, values: Value| {
         let Value::Object(values) = values else {
@@ -495,9 +501,9 @@ fn changes_of_shared_attributes_are_told() {
             .set_attributes(&device, scope, values)
             .unwrap();
     };
-    set(crate::Scope::Shared, json!({"rate": 5}));
-    set(crate::Scope::Server, json!({"secret": 5}));
-    set(crate::Scope::Shared, json!({"rate": null}));
+    set(crate::AttributeScope::Shared, json!({"rate": 5}));
+    set(crate::AttributeScope::Server, json!({"secret": 5}));
+    set(crate::AttributeScope::Shared, json!({"rate": null}));
     assert_eq!(
         setup.told(),
         [

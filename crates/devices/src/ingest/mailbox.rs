@@ -6,39 +6,39 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::guard::{Guard, Problem};
-use super::pipeline::Message;
-use super::segment::Segment;
+use super::mailbox_segment::MailboxSegment;
+use super::marks::{MailboxDamage, MarkFile};
+use super::pipeline::DeviceMessage;
 
 /// Whoever waits for the worker looks so often whether it is worth waiting.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What became of a message for a mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pushed {
-    Taken,
+pub(super) enum PushOutcome {
+    Accepted,
     /// It is larger than any room, or the mailbox is closed.
     TooLarge,
     /// The mailbox is full and its worker is stuck.
-    NoRoom,
+    Full,
 }
 
 pub(super) struct Mailbox {
-    state: Mutex<State>,
+    state: Mutex<MailboxState>,
     /// There is something to do.
     filled: Condvar,
     /// There is room again, or everything is done.
     emptied: Condvar,
     /// Publishers are to wait.
-    is_high: AtomicBool,
+    is_half_full: AtomicBool,
     pub(super) queued: AtomicU64,
     pub(super) queued_bytes: AtomicU64,
 }
 
-struct State {
-    filling: Segment,
+struct MailboxState {
+    filling: MailboxSegment,
     /// Not there while the worker has it.
-    spare: Option<Segment>,
+    spare: Option<MailboxSegment>,
     /// Halves that a worker has taken, and those that it has done.
     taken: u64,
     done: u64,
@@ -46,10 +46,10 @@ struct State {
     waiting: u32,
     is_stopped: bool,
     /// There is no worker any more.
-    has_ended: bool,
+    has_worker_ended: bool,
 }
 
-pub(super) fn log((path, problem): &Problem) {
+pub(super) fn log_damage((path, problem): &MailboxDamage) {
     tracing::error!(
         path = %path.display(),
         problem,
@@ -64,35 +64,35 @@ impl Mailbox {
 
     /// With what a process before has left, the older part first. What is damaged is logged.
     pub(super) fn open(
-        files: Option<(&Path, &Guard)>,
+        files: Option<(&Path, &MarkFile)>,
         number: usize,
         bytes: usize,
-    ) -> io::Result<(Self, Vec<Segment>)> {
+    ) -> io::Result<(Self, Vec<MailboxSegment>)> {
         let half_bytes = bytes / 2;
         let mut halves = Vec::new();
         match files {
             None => {
-                halves.push(Segment::in_memory(half_bytes)?);
-                halves.push(Segment::in_memory(half_bytes)?);
+                halves.push(MailboxSegment::in_memory(half_bytes)?);
+                halves.push(MailboxSegment::in_memory(half_bytes)?);
             }
             Some((directory, guard)) => {
                 for (path, half) in Self::files(directory, number).iter().zip(2 * number..) {
-                    let (known, mark) = (guard.known(half), Some(guard.mark(half)));
-                    let (segment, problem) = Segment::open(path, half_bytes, known, mark)?;
+                    let (known, mark) = (guard.values_of(half), Some(guard.mark(half)));
+                    let (segment, problem) = MailboxSegment::open(path, half_bytes, known, mark)?;
                     if let Some(problem) = problem {
-                        log(&problem);
+                        log_damage(&problem);
                     }
                     halves.push(segment);
                 }
             }
         }
         halves.sort_by_key(|half| (half.is_empty(), half.sequence()));
-        Ok((Self::new(Segment::in_memory(0)?), halves))
+        Ok((Self::new(MailboxSegment::in_memory(0)?), halves))
     }
 
-    fn new(nothing: Segment) -> Self {
+    fn new(nothing: MailboxSegment) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(MailboxState {
                 filling: nothing,
                 spare: None,
                 taken: 0,
@@ -100,18 +100,18 @@ impl Mailbox {
                 is_worker_asleep: false,
                 waiting: 0,
                 is_stopped: false,
-                has_ended: false,
+                has_worker_ended: false,
             }),
             filled: Condvar::new(),
             emptied: Condvar::new(),
-            is_high: AtomicBool::new(false),
+            is_half_full: AtomicBool::new(false),
             queued: AtomicU64::new(0),
             queued_bytes: AtomicU64::new(0),
         }
     }
 
     /// Begins with two empty halves.
-    pub(super) fn begin(&self, mut halves: Vec<Segment>) {
+    pub(super) fn begin(&self, mut halves: Vec<MailboxSegment>) {
         let mut state = self.lock();
         halves.iter_mut().for_each(|half| half.clear(0));
         state.spare = halves.pop();
@@ -120,61 +120,64 @@ impl Mailbox {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MailboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether publishers are to wait: half of a half is full. What is on its way has the rest.
-    pub(super) fn is_high(&self) -> bool {
-        self.is_high.load(Ordering::Relaxed)
+    pub(super) fn is_half_full(&self) -> bool {
+        self.is_half_full.load(Ordering::Relaxed)
     }
 
     /// Puts a message in; waits for room, unless `is_hopeless` says that the worker makes none.
     #[inline]
     pub(super) fn push(
         &self,
-        message: &Message<'_>,
+        message: &DeviceMessage<'_>,
         handed_ns: u64,
         is_hopeless: impl Fn() -> bool,
-    ) -> Pushed {
+    ) -> PushOutcome {
         let mut state = self.lock();
         loop {
-            if state.is_stopped || Segment::size_of(message) > state.filling.room_bytes() {
-                return Pushed::TooLarge;
+            if state.is_stopped || MailboxSegment::size_of(message) > state.filling.free_bytes() {
+                return PushOutcome::TooLarge;
             }
             if state.filling.push(message, handed_ns) {
                 break;
             }
             if is_hopeless() {
-                return Pushed::NoRoom;
+                return PushOutcome::Full;
             }
-            state = self.wait_a_while(state);
+            state = self.wait_for_worker(state);
         }
         let used = state.filling.used_bytes();
         self.queued
             .store(u64::from(state.filling.count()), Ordering::Relaxed);
         self.queued_bytes.store(used as u64, Ordering::Relaxed);
-        if used > state.filling.room_bytes() / 2 {
-            self.is_high.store(true, Ordering::Relaxed);
+        if used > state.filling.free_bytes() / 2 {
+            self.is_half_full.store(true, Ordering::Relaxed);
         }
         if state.is_worker_asleep {
             state.is_worker_asleep = false;
             drop(state);
             self.filled.notify_one();
         }
-        Pushed::Taken
+        PushOutcome::Accepted
     }
 
-    fn wait_a_while<'s>(&self, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+    fn wait_for_worker<'s>(
+        &self,
+        mut state: MutexGuard<'s, MailboxState>,
+    ) -> MutexGuard<'s, MailboxState> {
         state.waiting += 1;
-        let waited = self.emptied.wait_timeout(state, LOOK_AGAIN);
+        let waited = self.emptied.wait_timeout(state, RECHECK_INTERVAL);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.waiting -= 1;
         state
     }
 
     /// What has come in, for the worker, who gives back what it had. `None`: there is nothing, and there will be nothing.
-    pub(super) fn exchange(&self, done: Option<Segment>) -> Option<Segment> {
+    pub(super) fn exchange(&self, done: Option<MailboxSegment>) -> Option<MailboxSegment> {
         let mut state = self.lock();
         if let Some(mut done) = done {
             done.clear(0);
@@ -186,7 +189,7 @@ impl Mailbox {
         }
         while state.filling.is_empty() {
             if state.is_stopped {
-                state.has_ended = true;
+                state.has_worker_ended = true;
                 self.emptied.notify_all();
                 return None;
             }
@@ -201,7 +204,7 @@ impl Mailbox {
         state.taken += 1;
         fresh.clear(state.taken);
         let full = std::mem::replace(&mut state.filling, fresh);
-        self.is_high.store(false, Ordering::Relaxed);
+        self.is_half_full.store(false, Ordering::Relaxed);
         self.queued.store(0, Ordering::Relaxed);
         self.queued_bytes.store(0, Ordering::Relaxed);
         if state.waiting > 0 {
@@ -215,18 +218,18 @@ impl Mailbox {
     pub(super) fn flush(&self, is_hopeless: impl Fn() -> bool) -> bool {
         let mut state = self.lock();
         let target = state.taken + u64::from(!state.filling.is_empty());
-        while state.done < target && !state.has_ended {
+        while state.done < target && !state.has_worker_ended {
             if is_hopeless() {
                 return false;
             }
-            state = self.wait_a_while(state);
+            state = self.wait_for_worker(state);
         }
         true
     }
 
     /// There is no worker any more.
     pub(super) fn end(&self) {
-        self.lock().has_ended = true;
+        self.lock().has_worker_ended = true;
         self.emptied.notify_all();
     }
 

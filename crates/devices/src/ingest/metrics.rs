@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A number that one thread writes: no read-modify-write of the bus.
 #[derive(Default)]
-pub struct Count(AtomicU64);
+pub struct Counter(AtomicU64);
 
-impl Count {
+impl Counter {
     #[inline]
     pub(super) fn add(&self, more: u64) {
         let now = self.0.load(Ordering::Relaxed);
@@ -19,45 +19,45 @@ impl Count {
 }
 
 /// Parts of a power of two.
-const PARTS: usize = 16;
-const PART_BITS: u32 = 4;
-const BUCKETS: usize = 40 * PARTS;
+const SUB_BUCKETS: usize = 16;
+const SUB_BUCKET_BITS: u32 = 4;
+const BUCKETS: usize = 40 * SUB_BUCKETS;
 
 /// How long things took, to 1/16 of the time, up to nine minutes.
-pub struct Histogram {
-    buckets: Box<[Count; BUCKETS]>,
-    pub sum_ns: Count,
+pub struct LatencyHistogram {
+    buckets: Box<[Counter; BUCKETS]>,
+    pub sum_ns: Counter,
 }
 
-impl Default for Histogram {
+impl Default for LatencyHistogram {
     fn default() -> Self {
         Self {
-            buckets: Box::new([const { Count(AtomicU64::new(0)) }; BUCKETS]),
-            sum_ns: Count::default(),
+            buckets: Box::new([const { Counter(AtomicU64::new(0)) }; BUCKETS]),
+            sum_ns: Counter::default(),
         }
     }
 }
 
 fn bucket_of(ns: u64) -> usize {
-    if ns < PARTS as u64 {
+    if ns < SUB_BUCKETS as u64 {
         return ns as usize;
     }
     let power = ns.ilog2();
-    let part = (ns >> (power - PART_BITS)) as usize - PARTS;
-    ((power - PART_BITS + 1) as usize * PARTS + part).min(BUCKETS - 1)
+    let part = (ns >> (power - SUB_BUCKET_BITS)) as usize - SUB_BUCKETS;
+    ((power - SUB_BUCKET_BITS + 1) as usize * SUB_BUCKETS + part).min(BUCKETS - 1)
 }
 
 /// The most that is counted in a bucket.
 fn upper_ns(bucket: usize) -> u64 {
-    if bucket < PARTS {
+    if bucket < SUB_BUCKETS {
         return bucket as u64;
     }
-    let power = (bucket / PARTS - 1) as u32;
-    let part = (bucket % PARTS + PARTS) as u64;
+    let power = (bucket / SUB_BUCKETS - 1) as u32;
+    let part = (bucket % SUB_BUCKETS + SUB_BUCKETS) as u64;
     ((part + 1) << power) - 1
 }
 
-impl Histogram {
+impl LatencyHistogram {
     #[inline]
     pub(super) fn record(&self, ns: u64) {
         self.buckets[bucket_of(ns)].add(1);
@@ -73,33 +73,33 @@ impl Histogram {
 
 /// What one lane counts.
 #[derive(Default)]
-pub struct Counters {
+pub struct LaneCounters {
     /// Messages that devices sent, of any kind.
-    pub messages: Count,
-    pub rows: Count,
-    pub points: Count,
+    pub messages: Counter,
+    pub rows: Counter,
+    pub points: Counter,
     /// Messages that could not be read.
-    pub malformed: Count,
+    pub malformed: Counter,
     /// Values that did not fit the thing model, or whose key nobody knows.
-    pub refused: Count,
+    pub refused: Counter,
     /// Rows that the store did not take.
-    pub unstored: Count,
+    pub unstored: Counter,
     /// Rows that a chain ended before they were stored.
-    pub filtered: Count,
+    pub filtered: Counter,
     /// Messages about devices that nobody knows.
-    pub unknown: Count,
+    pub unknown: Counter,
     /// Messages, or parts of them, that nothing becomes of.
-    pub ignored: Count,
-    pub batches: Count,
+    pub ignored: Counter,
+    pub batches: Counter,
     /// From the arrival of a message to the end of its work; one of sixteen is timed.
-    pub latency: Histogram,
+    pub latency: LatencyHistogram,
     /// The part of it in a mailbox.
-    pub waiting: Histogram,
+    pub waiting: LatencyHistogram,
 }
 
 /// The counters of all lanes at one time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct PipelineSnapshot {
     pub messages: u64,
     pub rows: u64,
     pub points: u64,
@@ -115,20 +115,20 @@ pub struct Snapshot {
     pub queued_bytes: u64,
     /// Mailboxes, each with its worker.
     pub mailboxes: u64,
-    pub latency: Times,
-    pub waiting: Times,
+    pub latency: HistogramSnapshot,
+    pub waiting: HistogramSnapshot,
 }
 
 /// A histogram, read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Times {
+pub struct HistogramSnapshot {
     counts: Vec<u64>,
     pub count: u64,
     pub sum_ns: u64,
 }
 
-impl Times {
-    fn of<'h>(histograms: impl Iterator<Item = &'h Histogram>) -> Self {
+impl HistogramSnapshot {
+    fn from_histograms<'h>(histograms: impl Iterator<Item = &'h LatencyHistogram>) -> Self {
         let (mut counts, mut sum_ns) = ([0; BUCKETS], 0);
         for histogram in histograms {
             histogram.add_to(&mut counts);
@@ -142,7 +142,7 @@ impl Times {
     }
 
     /// What was recorded since.
-    pub fn since(&self, before: &Self) -> Self {
+    pub fn difference(&self, before: &Self) -> Self {
         let mut counts = self.counts.clone();
         for (count, before) in counts.iter_mut().zip(&before.counts) {
             *count = count.saturating_sub(*before);
@@ -174,9 +174,12 @@ impl Times {
     }
 }
 
-pub(super) fn snapshot<'c>(lanes: impl Iterator<Item = &'c Counters> + Clone) -> Snapshot {
-    let sum = |pick: fn(&Counters) -> &Count| lanes.clone().map(|lane| pick(lane).get()).sum();
-    Snapshot {
+pub(super) fn snapshot<'c>(
+    lanes: impl Iterator<Item = &'c LaneCounters> + Clone,
+) -> PipelineSnapshot {
+    let sum =
+        |pick: fn(&LaneCounters) -> &Counter| lanes.clone().map(|lane| pick(lane).get()).sum();
+    PipelineSnapshot {
         messages: sum(|lane| &lane.messages),
         rows: sum(|lane| &lane.rows),
         points: sum(|lane| &lane.points),
@@ -187,9 +190,9 @@ pub(super) fn snapshot<'c>(lanes: impl Iterator<Item = &'c Counters> + Clone) ->
         unknown: sum(|lane| &lane.unknown),
         ignored: sum(|lane| &lane.ignored),
         batches: sum(|lane| &lane.batches),
-        latency: Times::of(lanes.clone().map(|lane| &lane.latency)),
-        waiting: Times::of(lanes.clone().map(|lane| &lane.waiting)),
-        ..Snapshot::default()
+        latency: HistogramSnapshot::from_histograms(lanes.clone().map(|lane| &lane.latency)),
+        waiting: HistogramSnapshot::from_histograms(lanes.clone().map(|lane| &lane.waiting)),
+        ..PipelineSnapshot::default()
     }
 }
 
@@ -212,9 +215,9 @@ mod tests {
             }
         }
         assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
-        let histogram = Histogram::default();
+        let histogram = LatencyHistogram::default();
         (1..=1000).for_each(|ns| histogram.record(ns * 100));
-        let times = Times::of(std::iter::once(&histogram));
+        let times = HistogramSnapshot::from_histograms(std::iter::once(&histogram));
         assert_eq!(times.count, 1000);
         assert!((49_000..=53_500).contains(&times.quantile_ns(500)));
         assert!((98_000..=106_000).contains(&times.quantile_ns(990)));

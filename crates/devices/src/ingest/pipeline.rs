@@ -9,40 +9,40 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use broker::hooks::Settled;
+use broker::hooks::DurableCallback;
 use series::DeviceNo;
 
-use super::guard::{self, Guard, Problem};
-use super::lane::{Lane, Profiles};
-use super::mailbox::{self, Mailbox, Pushed};
-use super::metrics::{Counters, Snapshot, snapshot};
-use super::outside::{Family, Outside, Storage};
-use super::profile::{Mode, ProductNo, Profile, Voice};
-use super::segment::{self, Segment, Waiting};
-use super::trouble::{Book, DeviceTrouble};
-use crate::dialect;
+use super::lane::{Lane, ProfileTable};
+use super::mailbox::{self, Mailbox, PushOutcome};
+use super::mailbox_segment::{self, MailboxSegment, QueuedMessage};
+use super::marks::{self, MailboxDamage, MarkFile};
+use super::metrics::{LaneCounters, PipelineSnapshot, snapshot};
+use super::ports::{DeviceResolver, PipelineOutputs, TelemetryStorage};
+use super::profile::{DeviceRef, PipelineMode, ProductNo, ProductProfile};
+use super::rejections::{DeviceRejections, RejectionLog};
+use crate::protocol;
 
 /// Whether a message was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum Admission {
-    Taken,
+pub enum SubmitOutcome {
+    Accepted,
     /// The telemetry store has no room for its rows: whoever sent it has to send it again.
-    NoRoom,
+    StorageFull,
 }
 
 /// What a device has sent.
 #[derive(Debug, Clone, Copy)]
-pub struct Message<'a> {
+pub struct DeviceMessage<'a> {
     /// The device whose connection it came on.
-    pub by: Voice<'a>,
+    pub sender: DeviceRef<'a>,
     pub topic: &'a str,
     pub payload: &'a [u8],
     pub received_ms: i64,
 }
 
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct PipelineConfig {
     /// Where mailboxes are kept; `None`: in memory, and they end with the process.
     pub directory: Option<PathBuf>,
     /// Mailboxes of the actor mode, each with a worker.
@@ -53,7 +53,7 @@ pub struct Config {
     pub max_batch: usize,
 }
 
-impl Default for Config {
+impl Default for PipelineConfig {
     fn default() -> Self {
         Self {
             directory: None,
@@ -68,7 +68,7 @@ impl Default for Config {
 const UNTIMED: u64 = u64::MAX;
 
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum PipelineStartError {
     #[error("cannot open the mailboxes of devices in {}: {source}", directory.display())]
     Mailbox {
         directory: PathBuf,
@@ -83,7 +83,7 @@ pub enum StartError {
 /// # Errors
 /// If a file cannot be read at all.
 pub fn check_mailboxes(directory: &Path) -> io::Result<(u64, Vec<String>)> {
-    let (known, problem) = guard::read(directory)?;
+    let (known, problem) = marks::read(directory)?;
     let mut problems = Vec::from_iter(problem);
     let mut messages = 0;
     for number in 0.. {
@@ -92,43 +92,43 @@ pub fn check_mailboxes(directory: &Path) -> io::Result<(u64, Vec<String>)> {
             break;
         }
         for (path, half) in files.iter().zip(2 * number..) {
-            let (count, problem) = segment::check(path, known.get(half).copied())?;
+            let (count, problem) = mailbox_segment::check(path, known.get(half).copied())?;
             messages += count;
             problems.extend(problem);
         }
     }
-    let problem = |(path, detail): Problem| format!("{}: {detail}", path.display());
+    let problem = |(path, detail): MailboxDamage| format!("{}: {detail}", path.display());
     Ok((messages, problems.into_iter().map(problem).collect()))
 }
 
 /// What all lanes share.
-pub(super) struct Shared {
-    pub(super) profiles: Arc<ArcSwap<Profiles>>,
-    pub(super) storage: Arc<dyn Storage>,
-    pub(super) family: Arc<dyn Family>,
-    pub(super) outside: Arc<dyn Outside>,
-    pub(super) book: Book,
-    lanes: Mutex<Vec<Arc<Counters>>>,
+pub(super) struct PipelineShared {
+    pub(super) profiles: Arc<ArcSwap<ProfileTable>>,
+    pub(super) storage: Arc<dyn TelemetryStorage>,
+    pub(super) resolver: Arc<dyn DeviceResolver>,
+    pub(super) outputs: Arc<dyn PipelineOutputs>,
+    pub(super) rejections: RejectionLog,
+    lanes: Mutex<Vec<Arc<LaneCounters>>>,
     random: RandomState,
     /// Nobody waits for room any more.
     pub(super) is_stopping: AtomicBool,
 }
 
-impl Shared {
-    fn lanes(&self) -> MutexGuard<'_, Vec<Arc<Counters>>> {
+impl PipelineShared {
+    fn lanes(&self) -> MutexGuard<'_, Vec<Arc<LaneCounters>>> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add_lane(&self, counters: Arc<Counters>) -> u16 {
+    pub(super) fn add_lane(&self, counters: Arc<LaneCounters>) -> u16 {
         let mut lanes = self.lanes();
         lanes.push(counters);
         lanes.len() as u16
     }
 
-    fn settle(&self, done: Settled) {
+    fn settle(&self, done: DurableCallback) {
         // What was left with others may become rows.
         let storage = self.storage.clone();
-        self.outside.settle(Box::new(move || storage.settle(done)));
+        self.outputs.settle(Box::new(move || storage.settle(done)));
     }
 
     pub(super) fn wait_until_settled(&self) {
@@ -141,20 +141,23 @@ impl Shared {
     }
 
     /// What a process before has accepted and not done. `false`: the store has no room for all of it.
-    fn work_off(self: &Arc<Self>, halves: &[Segment]) -> bool {
+    fn replay(self: &Arc<Self>, halves: &[MailboxSegment]) -> bool {
         let mut lane: Option<Lane> = None;
-        for waiting in halves.iter().flat_map(Segment::left) {
-            let lane = lane.get_or_insert_with(|| Lane::new(Arc::clone(self)).last().patient());
+        for waiting in halves.iter().flat_map(MailboxSegment::recovered_messages) {
+            let lane = lane
+                .get_or_insert_with(|| Lane::new(Arc::clone(self)).for_retries().wait_when_busy());
             let mut message = waiting.message;
             // Products have new numbers since.
-            let speaker = self.family.speaker(message.by.no);
-            if let Some(speaker) = speaker.filter(|speaker| speaker.id.as_str() == message.by.id) {
-                message.by = speaker.voice();
-                self.family.bring(&message);
-                lane.work_safely(&[message]);
+            let speaker = self.resolver.resolve_device(message.sender.no);
+            if let Some(speaker) =
+                speaker.filter(|speaker| speaker.id.as_str() == message.sender.id)
+            {
+                message.sender = speaker.as_device_ref();
+                self.resolver.load_children(&message);
+                lane.process_catching_panics(&[message]);
             }
         }
-        lane.is_none_or(|mut lane| !lane.take_no_room())
+        lane.is_none_or(|mut lane| !lane.take_storage_full())
     }
 
     /// Randomness for the functions of expressions; it is not for secrets.
@@ -170,7 +173,7 @@ impl Shared {
 
 /// From messages of devices to the store.
 pub struct Pipeline {
-    shared: Arc<Shared>,
+    shared: Arc<PipelineShared>,
     mailboxes: Arc<[Mailbox]>,
     workers: Mutex<Vec<JoinHandle<()>>>,
     started: Instant,
@@ -178,30 +181,30 @@ pub struct Pipeline {
 
 impl Pipeline {
     /// Starts it. What is left in mailboxes from before is worked off before this returns: products must be known by then, see
-    /// `profiles`, and devices must be found by [`Family::speaker`].
+    /// `profiles`, and devices must be found by [`DeviceResolver::resolve_device`].
     ///
     /// # Errors
     /// If the mailboxes cannot be opened, or there can be no more threads.
     pub fn open(
-        config: &Config,
-        profiles: Vec<(ProductNo, Profile)>,
-        storage: Arc<dyn Storage>,
-        family: Arc<dyn Family>,
-        outside: Arc<dyn Outside>,
-    ) -> Result<Arc<Self>, StartError> {
-        let shared = Arc::new(Shared {
+        config: &PipelineConfig,
+        profiles: Vec<(ProductNo, ProductProfile)>,
+        storage: Arc<dyn TelemetryStorage>,
+        family: Arc<dyn DeviceResolver>,
+        outside: Arc<dyn PipelineOutputs>,
+    ) -> Result<Arc<Self>, PipelineStartError> {
+        let shared = Arc::new(PipelineShared {
             profiles: Arc::default(),
             storage,
-            family,
-            outside,
-            book: Book::default(),
+            resolver: family,
+            outputs: outside,
+            rejections: RejectionLog::default(),
             lanes: Mutex::default(),
             random: RandomState::new(),
             is_stopping: AtomicBool::new(false),
         });
         let mut mailboxes = Vec::new();
         let mut left = Vec::new();
-        let of_directory = |source| StartError::Mailbox {
+        let of_directory = |source| PipelineStartError::Mailbox {
             directory: config.directory.clone().unwrap_or_default(),
             source,
         };
@@ -209,8 +212,8 @@ impl Pipeline {
             std::fs::create_dir_all(directory).map_err(of_directory)?;
         }
         let guard = config.directory.as_deref().map(|directory| {
-            let (guard, problem) = Guard::open(directory, config.mailboxes.max(1))?;
-            problem.iter().for_each(mailbox::log);
+            let (guard, problem) = MarkFile::open(directory, config.mailboxes.max(1))?;
+            problem.iter().for_each(mailbox::log_damage);
             Ok((directory, guard))
         });
         let guard = guard.transpose().map_err(of_directory)?;
@@ -232,7 +235,7 @@ impl Pipeline {
         }
         let mut for_workers = Vec::new();
         for (mailbox, halves) in pipeline.mailboxes.iter().zip(left) {
-            match pipeline.shared.work_off(&halves) {
+            match pipeline.shared.replay(&halves) {
                 true => {
                     pipeline.wait_until_settled();
                     mailbox.begin(halves);
@@ -242,13 +245,13 @@ impl Pipeline {
                 false => for_workers.push(Some(halves)),
             }
         }
-        let worked_off = pipeline.work_off_surplus(config, files);
+        let worked_off = pipeline.replay_surplus(config, files);
         worked_off.map_err(of_directory)?;
         for (number, left) in for_workers.into_iter().enumerate() {
-            let worker = Worker {
-                lane: pipeline.lane().patient().waiting_for_room(),
+            let worker = MailboxWorker {
+                lane: pipeline.lane().wait_when_busy().wait_when_full(),
                 shared: pipeline.shared.clone(),
-                left,
+                backlog: left,
                 mailboxes: pipeline.mailboxes.clone(),
                 number,
                 max_batch: config.max_batch.max(1),
@@ -257,7 +260,7 @@ impl Pipeline {
             let builder = std::thread::Builder::new().name(format!("devices-{number}"));
             let handle = builder
                 .spawn(move || worker.run())
-                .map_err(StartError::Worker)?;
+                .map_err(PipelineStartError::Worker)?;
             pipeline.workers().push(handle);
         }
         Ok(pipeline)
@@ -268,10 +271,10 @@ impl Pipeline {
     }
 
     /// Mailboxes of a process that had more of them.
-    fn work_off_surplus(
+    fn replay_surplus(
         &self,
-        config: &Config,
-        guarded: Option<(&Path, &Guard)>,
+        config: &PipelineConfig,
+        guarded: Option<(&Path, &MarkFile)>,
     ) -> io::Result<()> {
         let Some((directory, guard)) = guarded else {
             return Ok(());
@@ -287,7 +290,7 @@ impl Pipeline {
                 }
             }
             let (_, halves) = Mailbox::open(guarded, number, config.mailbox_bytes)?;
-            if !self.shared.work_off(&halves) {
+            if !self.shared.replay(&halves) {
                 tracing::warn!(
                     mailbox = number,
                     "the telemetry store has no room for what devices sent before; it is tried again at the next start"
@@ -308,26 +311,26 @@ impl Pipeline {
         Lane::new(self.shared.clone())
     }
 
-    /// The way in for messages of [`Outside::later`].
-    pub fn last_lane(&self) -> Lane {
-        self.lane().last()
+    /// The way in for messages of [`PipelineOutputs::defer_message`].
+    pub fn retry_lane(&self) -> Lane {
+        self.lane().for_retries()
     }
 
     /// The way in for rows that others bring on behalf of devices: on Tidegate's own topics, whatever the product's devices speak.
-    pub fn reporting_lane(&self) -> Lane {
-        self.lane().last().patient().reporting()
+    pub fn report_lane(&self) -> Lane {
+        self.lane().for_retries().wait_when_busy().for_reports()
     }
 
     /// Works a message off here and now, whatever the mode of the product.
-    pub fn work(&self, lane: &mut Lane, message: &Message<'_>) {
-        lane.work_safely(std::slice::from_ref(message));
+    pub fn process(&self, lane: &mut Lane, message: &DeviceMessage<'_>) {
+        lane.process_catching_panics(std::slice::from_ref(message));
     }
 
     /// A product is new or has changed; `None`: it is no more.
-    pub fn set_profile(&self, product: ProductNo, profile: Option<Profile>) {
+    pub fn set_profile(&self, product: ProductNo, profile: Option<ProductProfile>) {
         let profile = profile.map(Arc::new);
         self.shared.profiles.rcu(|profiles| {
-            let mut profiles = Profiles::clone(profiles);
+            let mut profiles = ProfileTable::clone(profiles);
             let at = product.0 as usize;
             if at >= profiles.len() {
                 profiles.resize(at + 1, None);
@@ -339,55 +342,57 @@ impl Pipeline {
 
     /// Takes a message. What holds when it returns is said in the [module](super).
     #[inline]
-    pub fn take(&self, lane: &mut Lane, message: &Message<'_>) -> Admission {
-        match lane.mode_of(message.by) {
-            Some(Mode::Actor) => return self.queue(lane, message),
-            Some(Mode::Sync) => lane.work_one(message),
+    pub fn submit(&self, lane: &mut Lane, message: &DeviceMessage<'_>) -> SubmitOutcome {
+        match lane.mode_for(message.sender) {
+            Some(PipelineMode::Actor) => return self.enqueue(lane, message),
+            Some(PipelineMode::Sync) => lane.process_one(message),
             None => lane.counters().unknown.add(1),
         }
-        match lane.take_no_room() {
-            true => Admission::NoRoom,
-            false => Admission::Taken,
+        match lane.take_storage_full() {
+            true => SubmitOutcome::StorageFull,
+            false => SubmitOutcome::Accepted,
         }
     }
 
     /// Whether a message would be refused, because its rows are to be stored and the store has no room. May say `false` of one that
-    /// [`Pipeline::take`] refuses a moment later.
+    /// [`Pipeline::submit`] refuses a moment later.
     #[inline]
-    pub fn refuses(&self, lane: &mut Lane, by: Voice<'_>, topic: &str) -> bool {
-        self.shared.storage.is_full() && lane.stores(by) && dialect::has_rows(topic)
+    pub fn would_refuse(&self, lane: &mut Lane, by: DeviceRef<'_>, topic: &str) -> bool {
+        self.shared.storage.is_full()
+            && lane.stores_telemetry(by)
+            && protocol::carries_telemetry(topic)
     }
 
     #[inline]
-    fn queue(&self, lane: &mut Lane, message: &Message<'_>) -> Admission {
+    fn enqueue(&self, lane: &mut Lane, message: &DeviceMessage<'_>) -> SubmitOutcome {
         let is_full = || self.shared.storage.is_full();
-        if self.refuses(lane, message.by, message.topic) {
+        if self.would_refuse(lane, message.sender, message.topic) {
             lane.discard(message);
-            return Admission::NoRoom;
+            return SubmitOutcome::StorageFull;
         }
-        let mailbox = self.mailbox_of(message.by.no);
+        let mailbox = self.mailbox_of(message.sender.no);
         let handed_ns = match lane.is_timed() {
             true => self.started.elapsed().as_nanos() as u64,
             false => UNTIMED,
         };
         match mailbox.push(message, handed_ns, is_full) {
-            Pushed::Taken => return Admission::Taken,
+            PushOutcome::Accepted => return SubmitOutcome::Accepted,
             // Behind what the device has said before.
-            Pushed::TooLarge if mailbox.flush(is_full) => lane.work_one(message),
-            Pushed::TooLarge | Pushed::NoRoom => {
+            PushOutcome::TooLarge if mailbox.flush(is_full) => lane.process_one(message),
+            PushOutcome::TooLarge | PushOutcome::Full => {
                 lane.discard(message);
-                return Admission::NoRoom;
+                return SubmitOutcome::StorageFull;
             }
         }
-        match lane.take_no_room() {
-            true => Admission::NoRoom,
-            false => Admission::Taken,
+        match lane.take_storage_full() {
+            true => SubmitOutcome::StorageFull,
+            false => SubmitOutcome::Accepted,
         }
     }
 
     fn mailbox_of(&self, device: DeviceNo) -> &Mailbox {
         // A part of the store is written from one mailbox if there are no more mailboxes than parts.
-        let at = series::partition_of(device) + series::PARTS * device.spread() as usize;
+        let at = series::partition_of(device) + series::PARTITION_COUNT * device.spread() as usize;
         &self.mailboxes[at % self.mailboxes.len()]
     }
 
@@ -395,14 +400,14 @@ impl Pipeline {
     #[inline]
     pub fn is_saturated(&self) -> bool {
         // While the store has no room, messages are refused rather than waited for.
-        (self.mailboxes.iter().any(Mailbox::is_high) || self.shared.storage.is_behind())
+        (self.mailboxes.iter().any(Mailbox::is_half_full) || self.shared.storage.is_behind())
             && !self.shared.storage.is_full()
-            || self.shared.outside.is_full()
+            || self.shared.outputs.is_full()
     }
 
     /// Calls `done`, from any thread, when all that has come of what was worked off until now is safe: rows as far as the store's fsync
     /// policy goes, what else was said in the registry.
-    pub fn settle(&self, done: Settled) {
+    pub fn settle(&self, done: DurableCallback) {
         self.shared.settle(done);
     }
 
@@ -428,10 +433,10 @@ impl Pipeline {
         }
     }
 
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> PipelineSnapshot {
         let lanes = self.shared.lanes().clone();
         let sum = |pick: fn(&Mailbox) -> u64| self.mailboxes.iter().map(pick).sum();
-        Snapshot {
+        PipelineSnapshot {
             queued: sum(|mailbox| mailbox.queued.load(Ordering::Relaxed)),
             queued_bytes: sum(|mailbox| mailbox.queued_bytes.load(Ordering::Relaxed)),
             mailboxes: self.mailboxes.len() as u64,
@@ -440,13 +445,13 @@ impl Pipeline {
     }
 
     /// What of a device was not taken lately, and why.
-    pub fn trouble_of(&self, device: DeviceNo) -> DeviceTrouble {
-        self.shared.book.of(device)
+    pub fn rejections_of(&self, device: DeviceNo) -> DeviceRejections {
+        self.shared.rejections.rejections_of(device)
     }
 
     /// A device is no more.
-    pub fn forget(&self, device: DeviceNo) {
-        self.shared.book.forget(device);
+    pub fn forget_device(&self, device: DeviceNo) {
+        self.shared.rejections.forget(device);
     }
 }
 
@@ -457,36 +462,36 @@ impl Drop for Pipeline {
 }
 
 /// Empties one mailbox.
-struct Worker {
+struct MailboxWorker {
     lane: Lane,
-    shared: Arc<Shared>,
+    shared: Arc<PipelineShared>,
     /// What a process before has left there, for which there was no room at the start.
-    left: Option<Vec<Segment>>,
+    backlog: Option<Vec<MailboxSegment>>,
     mailboxes: Arc<[Mailbox]>,
     number: usize,
     max_batch: usize,
     started: Instant,
 }
 
-impl Worker {
+impl MailboxWorker {
     fn run(mut self) {
         let mailboxes = self.mailboxes.clone();
         let mailbox = &mailboxes[self.number];
-        if let Some(halves) = self.left.take() {
-            if !self.wait_and_work_off(&halves) {
+        if let Some(halves) = self.backlog.take() {
+            if !self.replay_when_possible(&halves) {
                 return mailbox.end();
             }
             mailbox.begin(halves);
         }
         let mut done = None;
         while let Some(full) = mailbox.exchange(done.take()) {
-            self.empty(&full);
-            if self.lane.take_no_room() {
+            self.drain(&full);
+            if self.lane.take_storage_full() {
                 // It stays in its file for the next start.
                 return mailbox.end();
             }
             // What is to survive is elsewhere before it goes from here.
-            if self.lane.take_left() {
+            if self.lane.take_unsettled() {
                 self.lane.wait_until_settled();
             }
             done = Some(full);
@@ -494,9 +499,9 @@ impl Worker {
     }
 
     /// `false`: the pipeline ends before there is room.
-    fn wait_and_work_off(&self, halves: &[Segment]) -> bool {
-        while self.lane.wait_for_room() {
-            if self.shared.work_off(halves) {
+    fn replay_when_possible(&self, halves: &[MailboxSegment]) -> bool {
+        while self.lane.wait_for_space() {
+            if self.shared.replay(halves) {
                 self.lane.wait_until_settled();
                 return true;
             }
@@ -508,14 +513,18 @@ impl Worker {
         self.started.elapsed().as_nanos() as u64
     }
 
-    fn empty(&mut self, full: &Segment) {
+    fn drain(&mut self, full: &MailboxSegment) {
         let mut waiting = full.messages();
         let (mut messages, mut handed) = (Vec::new(), Vec::new());
         loop {
             messages.clear();
             handed.clear();
             let batch = waiting.by_ref().take(self.max_batch);
-            for Waiting { message, handed_ns } in batch {
+            for QueuedMessage {
+                message,
+                enqueued_ns: handed_ns,
+            } in batch
+            {
                 messages.push(message);
                 if handed_ns != UNTIMED {
                     handed.push(handed_ns);
@@ -525,7 +534,7 @@ impl Worker {
                 return;
             }
             let begun_ns = self.now_ns();
-            self.lane.work_safely(&messages);
+            self.lane.process_catching_panics(&messages);
             let ended_ns = self.now_ns();
             let counters = self.lane.counters();
             counters.batches.add(1);

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bumpalo::Bump;
-use series::{DeviceNo, Value};
+use series::{DeviceNo, PointValue};
 
 use crate::chain::Chain;
-use crate::dialect::{Dialects, Raw};
+use crate::protocol::{DeviceProtocols, RawValue};
 use crate::{DeviceId, ProductId};
 
 /// A product's number: dense, for as long as the process runs.
@@ -15,7 +15,7 @@ pub struct ProductNo(pub u32);
 
 /// When a message of a product's devices is done with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
+pub enum PipelineMode {
     /// At once, on the thread that has it: least latency.
     #[default]
     Sync,
@@ -34,13 +34,13 @@ pub enum KeyRule {
     Ignored,
     /// Nobody has said that there is such a key, and that is not enough.
     Unknown,
-    /// Checked and converted by [`Model::convert`] with this number.
+    /// Checked and converted by `ThingModel::convert` with this number.
     Property(u32),
 }
 
 /// What a thing model says of values.
-pub trait Model: Send + Sync {
-    fn key(&self, name: &str) -> KeyRule;
+pub trait TelemetryModel: Send + Sync {
+    fn key_rule(&self, name: &str) -> KeyRule;
 
     /// The value as it is to be stored, or why it is not: said to whoever looks after the device.
     ///
@@ -49,26 +49,31 @@ pub trait Model: Send + Sync {
     fn convert<'a>(
         &self,
         property: u32,
-        value: Raw<'a>,
+        value: RawValue<'a>,
         arena: &'a Bump,
-    ) -> Result<Value<'a>, Box<str>>;
+    ) -> Result<PointValue<'a>, Box<str>>;
 }
 
 /// No thing model: whatever comes is right.
-pub struct OpenModel;
+pub struct PermissiveModel;
 
-impl Model for OpenModel {
-    fn key(&self, _: &str) -> KeyRule {
+impl TelemetryModel for PermissiveModel {
+    fn key_rule(&self, _: &str) -> KeyRule {
         KeyRule::Open
     }
 
-    fn convert<'a>(&self, _: u32, value: Raw<'a>, _: &'a Bump) -> Result<Value<'a>, Box<str>> {
-        as_it_is(value).ok_or_else(|| "null is no value".into())
+    fn convert<'a>(
+        &self,
+        _: u32,
+        value: RawValue<'a>,
+        _: &'a Bump,
+    ) -> Result<PointValue<'a>, Box<str>> {
+        untyped_value(value).ok_or_else(|| "null is no value".into())
     }
 }
 
 /// The number that a text is, written as JSON has numbers; codes such as `007` are none.
-pub(super) fn number_in(text: &str) -> Option<Raw<'_>> {
+pub(super) fn parse_number(text: &str) -> Option<RawValue<'_>> {
     const MAX_BYTES: usize = 40;
     let digits = text.strip_prefix('-').unwrap_or(text);
     let is_written_so = match digits.as_bytes() {
@@ -81,35 +86,37 @@ pub(super) fn number_in(text: &str) -> Option<Raw<'_>> {
         return None;
     }
     match text.parse::<i64>() {
-        Ok(number) => Some(Raw::Int(number)),
+        Ok(number) => Some(RawValue::Int(number)),
         Err(_) => {
             let number = text.parse::<f64>().ok();
-            number.filter(|number| number.is_finite()).map(Raw::Float)
+            number
+                .filter(|number| number.is_finite())
+                .map(RawValue::Float)
         }
     }
 }
 
 /// A value that no model says anything of. `None`: null.
 #[inline]
-pub(super) fn as_it_is(value: Raw<'_>) -> Option<Value<'_>> {
+pub(super) fn untyped_value(value: RawValue<'_>) -> Option<PointValue<'_>> {
     Some(match value {
-        Raw::Null => return None,
-        Raw::Bool(value) => Value::Bool(value),
-        Raw::Int(value) => Value::Int(value),
-        Raw::Float(value) => Value::Float(value),
-        Raw::Text(text) => Value::Text(text),
-        Raw::Json(json) => Value::Json(json),
+        RawValue::Null => return None,
+        RawValue::Bool(value) => PointValue::Bool(value),
+        RawValue::Int(value) => PointValue::Int(value),
+        RawValue::Float(value) => PointValue::Float(value),
+        RawValue::Text(text) => PointValue::Text(text),
+        RawValue::Json(json) => PointValue::Json(json),
     })
 }
 
 /// A product, as the pipeline sees it. Immutable; a changed product gets a new one.
 #[derive(Clone)]
-pub struct Profile {
+pub struct ProductProfile {
     pub product: ProductId,
     /// What its devices may speak.
-    pub dialects: Dialects,
-    pub mode: Mode,
-    pub model: Arc<dyn Model>,
+    pub dialects: DeviceProtocols,
+    pub mode: PipelineMode,
+    pub model: Arc<dyn TelemetryModel>,
     pub chain: Arc<Chain>,
     /// Whether telemetry is stored in the node.
     pub is_stored: bool,
@@ -124,14 +131,14 @@ pub struct Profile {
     pub log_payload_bytes: usize,
 }
 
-impl Profile {
+impl ProductProfile {
     /// Takes what comes, at once, and stores it.
-    pub fn open(product: ProductId) -> Self {
+    pub fn permissive(product: ProductId) -> Self {
         Self {
             product,
-            dialects: Dialects::ALL,
-            mode: Mode::Sync,
-            model: Arc::new(OpenModel),
+            dialects: DeviceProtocols::ALL,
+            mode: PipelineMode::Sync,
+            model: Arc::new(PermissiveModel),
             chain: Arc::new(Chain::root()),
             is_stored: true,
             is_logged: false,
@@ -145,16 +152,16 @@ impl Profile {
 
 /// Who says something: a registered device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Speaker {
+pub struct DeviceHandle {
     pub no: DeviceNo,
     pub product: ProductNo,
     pub id: DeviceId,
 }
 
-impl Speaker {
+impl DeviceHandle {
     #[inline]
-    pub fn voice(&self) -> Voice<'_> {
-        Voice {
+    pub fn as_device_ref(&self) -> DeviceRef<'_> {
+        DeviceRef {
             no: self.no,
             product: self.product,
             id: self.id.as_str(),
@@ -162,9 +169,9 @@ impl Speaker {
     }
 }
 
-/// A [`Speaker`], borrowed.
+/// A [`DeviceHandle`], borrowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Voice<'a> {
+pub struct DeviceRef<'a> {
     pub no: DeviceNo,
     pub product: ProductNo,
     pub id: &'a str,

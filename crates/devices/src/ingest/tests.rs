@@ -5,23 +5,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bumpalo::Bump;
-use series::{DeviceNo, KeyId, Point, Value};
+use series::{DeviceNo, KeyId, Point, PointValue};
 
 use super::*;
 use crate::chain::Chain;
-use crate::dialect::{Dialect, Dialects, Raw, Said};
+use crate::protocol::{ControlMessage, DeviceProtocol, DeviceProtocols, RawValue};
 use crate::{DeviceId, ProductId};
 
 /// Rows as text, in the order of their arrival.
 #[derive(Default)]
-struct Memory {
+struct MemoryStorage {
     keys: Mutex<Vec<String>>,
     rows: Mutex<BTreeMap<u32, Vec<String>>>,
     is_full: AtomicBool,
 }
 
-impl Storage for Memory {
-    fn key(&self, name: &str) -> Result<KeyId, StorageError> {
+impl TelemetryStorage for MemoryStorage {
+    fn register_key(&self, name: &str) -> Result<KeyId, StorageError> {
         let mut keys = self.keys.lock().unwrap();
         if name == "impossible" {
             return Err(StorageError {
@@ -64,7 +64,7 @@ impl Storage for Memory {
     }
 }
 
-impl Memory {
+impl MemoryStorage {
     fn set_full(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::Relaxed);
     }
@@ -77,47 +77,60 @@ impl Memory {
 
 /// Knows devices 0 to 99, `d0` and so on; those from 50 on are behind gateways.
 #[derive(Default)]
-struct World {
+struct RecordingOutputs {
     heard: Mutex<Vec<String>>,
 }
 
-fn speaker(no: u32) -> Speaker {
-    Speaker {
+fn speaker(no: u32) -> DeviceHandle {
+    DeviceHandle {
         no: DeviceNo(no),
         product: ProductNo(no % 2),
         id: DeviceId::new(&format!("d{no}")).unwrap(),
     }
 }
 
-impl Family for World {
-    fn child(&self, _: Voice<'_>, name: &str) -> Option<Arc<Speaker>> {
+impl DeviceResolver for RecordingOutputs {
+    fn resolve_child(&self, _: DeviceRef<'_>, name: &str) -> Option<Arc<DeviceHandle>> {
         let no = name.strip_prefix('d')?.parse().ok()?;
         (50..100).contains(&no).then(|| Arc::new(speaker(no)))
     }
 
-    fn speaker(&self, device: DeviceNo) -> Option<Arc<Speaker>> {
+    fn resolve_device(&self, device: DeviceNo) -> Option<Arc<DeviceHandle>> {
         (device.0 < 100).then(|| Arc::new(speaker(device.0)))
     }
 }
 
-impl Outside for World {
+impl PipelineOutputs for RecordingOutputs {
     fn wants_rows(&self) -> bool {
         true
     }
 
-    fn stored(&self, speaker: Voice<'_>, profile: &Profile, ts_ms: i64, points: &[Point<'_>]) {
+    fn publish_row(
+        &self,
+        speaker: DeviceRef<'_>,
+        profile: &ProductProfile,
+        ts_ms: i64,
+        points: &[Point<'_>],
+    ) {
         let (product, count) = (&profile.product, points.len());
         let heard = format!("{} of {product} stored {count} at {ts_ms}", speaker.id);
         self.heard.lock().unwrap().push(heard);
     }
 
-    fn said(&self, by: Voice<'_>, about: Voice<'_>, _: Dialect, said: &Said<'_>, _: i64) {
+    fn handle_control_message(
+        &self,
+        by: DeviceRef<'_>,
+        about: DeviceRef<'_>,
+        _: DeviceProtocol,
+        said: &ControlMessage<'_>,
+        _: i64,
+    ) {
         let heard = format!("{} of {}: {said:?}", by.id, about.id);
         self.heard.lock().unwrap().push(heard);
     }
 
-    fn later(&self, message: &Message<'_>) -> bool {
-        let heard = format!("{} is put off: {}", message.by.id, message.topic);
+    fn defer_message(&self, message: &DeviceMessage<'_>) -> bool {
+        let heard = format!("{} is put off: {}", message.sender.id, message.topic);
         self.heard.lock().unwrap().push(heard);
         true
     }
@@ -126,8 +139,8 @@ impl Outside for World {
 /// Knows two properties.
 struct Thermometer;
 
-impl Model for Thermometer {
-    fn key(&self, name: &str) -> KeyRule {
+impl TelemetryModel for Thermometer {
+    fn key_rule(&self, name: &str) -> KeyRule {
         match name {
             "temperature" => KeyRule::Property(0),
             "label" | "impossible" => KeyRule::Open,
@@ -135,30 +148,35 @@ impl Model for Thermometer {
         }
     }
 
-    fn convert<'a>(&self, _: u32, value: Raw<'a>, _: &'a Bump) -> Result<Value<'a>, Box<str>> {
+    fn convert<'a>(
+        &self,
+        _: u32,
+        value: RawValue<'a>,
+        _: &'a Bump,
+    ) -> Result<PointValue<'a>, Box<str>> {
         match value {
-            Raw::Int(666) => panic!("the model has a bug"),
-            Raw::Int(value) if value.abs() < 100 => Ok(Value::Float(value as f64)),
-            Raw::Float(value) => Ok(Value::Float(value)),
+            RawValue::Int(666) => panic!("the model has a bug"),
+            RawValue::Int(value) if value.abs() < 100 => Ok(PointValue::Float(value as f64)),
+            RawValue::Float(value) => Ok(PointValue::Float(value)),
             value => Err(format!("{value:?} is no temperature").into()),
         }
     }
 }
 
 struct Setup {
-    memory: Arc<Memory>,
-    world: Arc<World>,
+    memory: Arc<MemoryStorage>,
+    world: Arc<RecordingOutputs>,
     pipeline: Arc<Pipeline>,
 }
 
 /// Product 0 takes everything, product 1 has a thing model.
-fn setup_with(config: &Config, mode: Mode, memory: Arc<Memory>) -> Setup {
-    let world = Arc::new(World::default());
-    let open = Profile {
+fn setup_with(config: &PipelineConfig, mode: PipelineMode, memory: Arc<MemoryStorage>) -> Setup {
+    let world = Arc::new(RecordingOutputs::default());
+    let open = ProductProfile {
         mode,
-        ..Profile::open(ProductId::new("open").unwrap())
+        ..ProductProfile::permissive(ProductId::new("open").unwrap())
     };
-    let modelled = Profile {
+    let modelled = ProductProfile {
         product: ProductId::new("thermometer").unwrap(),
         model: Arc::new(Thermometer),
         ..open.clone()
@@ -179,12 +197,12 @@ fn setup_with(config: &Config, mode: Mode, memory: Arc<Memory>) -> Setup {
     }
 }
 
-fn setup(mode: Mode) -> Setup {
-    let config = Config {
+fn setup(mode: PipelineMode) -> Setup {
+    let config = PipelineConfig {
         mailboxes: 2,
         mailbox_bytes: 8 << 10,
         max_batch: 7,
-        ..Config::default()
+        ..PipelineConfig::default()
     };
     setup_with(&config, mode, Arc::default())
 }
@@ -196,22 +214,22 @@ fn send(
     topic: &str,
     payload: &str,
     received_ms: i64,
-) -> Admission {
+) -> SubmitOutcome {
     let speaker = speaker(no);
-    let message = Message {
-        by: speaker.voice(),
+    let message = DeviceMessage {
+        sender: speaker.as_device_ref(),
         topic,
         payload: payload.as_bytes(),
         received_ms,
     };
-    setup.pipeline.take(lane, &message)
+    setup.pipeline.submit(lane, &message)
 }
 
 const TELEMETRY: &str = "v1/devices/me/telemetry";
 
 #[test]
 fn rows_are_stored_and_told_in_both_modes() {
-    for mode in [Mode::Sync, Mode::Actor] {
+    for mode in [PipelineMode::Sync, PipelineMode::Actor] {
         let setup = setup(mode);
         let mut lane = setup.pipeline.lane();
         let _ = send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":1,"b":"x\n"}"#, 10);
@@ -249,7 +267,7 @@ fn rows_are_stored_and_told_in_both_modes() {
 
 #[test]
 fn what_does_not_fit_is_counted_and_kept_for_the_device() {
-    let setup = setup(Mode::Sync);
+    let setup = setup(PipelineMode::Sync);
     let mut lane = setup.pipeline.lane();
     let wrong = r#"{"temperature":"hot","other":1,"label":"x","impossible":2}"#;
     let _ = send(&setup, &mut lane, 1, TELEMETRY, wrong, 10);
@@ -271,7 +289,7 @@ fn what_does_not_fit_is_counted_and_kept_for_the_device() {
             "30: temperature=Float(20.0)"
         ]
     );
-    let trouble = setup.pipeline.trouble_of(DeviceNo(1));
+    let trouble = setup.pipeline.rejections_of(DeviceNo(1));
     assert_eq!(trouble.count, 7);
     let told: Vec<_> = trouble
         .last
@@ -293,14 +311,14 @@ fn what_does_not_fit_is_counted_and_kept_for_the_device() {
     let _ = send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":1}"#, 50);
     assert_eq!(setup.pipeline.snapshot().unstored, 1);
     assert_eq!(
-        &*setup.pipeline.trouble_of(DeviceNo(0)).last[0].reason,
+        &*setup.pipeline.rejections_of(DeviceNo(0)).last[0].reason,
         "the disk is full"
     );
 }
 
 #[test]
 fn a_gateway_speaks_for_the_devices_behind_it() {
-    let setup = setup(Mode::Sync);
+    let setup = setup(PipelineMode::Sync);
     let mut lane = setup.pipeline.lane();
     let telemetry =
         r#"{"d51":[{"ts":1,"values":{"temperature":5}}],"x":[{"a":1}],"d52":[{"a":1}]}"#;
@@ -319,17 +337,17 @@ fn a_gateway_speaks_for_the_devices_behind_it() {
     assert_eq!(setup.memory.rows(52), ["10: a=Int(1)", "30: b=Int(2)"]);
     assert!(setup.memory.rows(1).is_empty(), "it is not behind this one");
     let gateway = speaker(0);
-    let message = Message {
-        by: gateway.voice(),
+    let message = DeviceMessage {
+        sender: gateway.as_device_ref(),
         topic: "tg/d1/up/telemetry",
         payload: b"{\"b\":2}",
         received_ms: 40,
     };
     setup
         .pipeline
-        .work(&mut setup.pipeline.last_lane(), &message);
+        .process(&mut setup.pipeline.retry_lane(), &message);
     assert_eq!(setup.pipeline.snapshot().unknown, 1);
-    let trouble = setup.pipeline.trouble_of(DeviceNo(0));
+    let trouble = setup.pipeline.rejections_of(DeviceNo(0));
     assert_eq!(&*trouble.last[0].subject, "d1");
     let heard = setup.world.heard.lock().unwrap().join("\n");
     for expected in [
@@ -343,7 +361,7 @@ fn a_gateway_speaks_for_the_devices_behind_it() {
 
 #[test]
 fn a_product_changes_at_once_and_may_go() {
-    let setup = setup(Mode::Sync);
+    let setup = setup(PipelineMode::Sync);
     let mut lane = setup.pipeline.lane();
     let _ = send(
         &setup,
@@ -353,7 +371,7 @@ fn a_product_changes_at_once_and_may_go() {
         r#"{"temperature":"x"}"#,
         10,
     );
-    let mut profile = Profile::open(ProductId::new("open").unwrap());
+    let mut profile = ProductProfile::permissive(ProductId::new("open").unwrap());
     profile.model = Arc::new(Thermometer);
     setup
         .pipeline
@@ -366,7 +384,7 @@ fn a_product_changes_at_once_and_may_go() {
         r#"{"temperature":"x"}"#,
         20,
     );
-    profile.dialects = Dialects::NONE.with(Dialect::JetLinks);
+    profile.dialects = DeviceProtocols::NONE.with(DeviceProtocol::JetLinks);
     setup.pipeline.set_profile(ProductNo(0), Some(profile));
     let _ = send(&setup, &mut lane, 0, TELEMETRY, r#"{"temperature":1}"#, 30);
     setup.pipeline.set_profile(ProductNo(0), None);
@@ -381,7 +399,7 @@ fn a_product_changes_at_once_and_may_go() {
 
 #[test]
 fn a_chain_stands_between_devices_and_the_store() {
-    let setup = setup(Mode::Sync);
+    let setup = setup(PipelineMode::Sync);
     let definition = serde_json::json!({
         "nodes": [
             {"id": "f", "type": "filter", "condition": "a > 20"},
@@ -394,9 +412,9 @@ fn a_chain_stands_between_devices_and_the_store() {
         ],
     });
     let definition = serde_json::from_value(definition).unwrap();
-    let profile = Profile {
+    let profile = ProductProfile {
         chain: Arc::new(Chain::compile(&definition).unwrap()),
-        ..Profile::open(ProductId::new("open").unwrap())
+        ..ProductProfile::permissive(ProductId::new("open").unwrap())
     };
     setup.pipeline.set_profile(ProductNo(0), Some(profile));
     let mut lane = setup.pipeline.lane();
@@ -417,7 +435,7 @@ fn a_chain_stands_between_devices_and_the_store() {
 
 #[test]
 fn actors_keep_the_order_of_each_device_and_lose_nothing() {
-    let setup = setup(Mode::Actor);
+    let setup = setup(PipelineMode::Actor);
     let large = "x".repeat(6 << 10);
     std::thread::scope(|scope| {
         for sender in 0..4u32 {
@@ -459,44 +477,44 @@ fn what_waits_in_a_mailbox_outlives_the_process() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("mailbox-0a");
     let no = speaker(0);
-    let message = |received_ms, payload: &'static str| Message {
-        by: no.voice(),
+    let message = |received_ms, payload: &'static str| DeviceMessage {
+        sender: no.as_device_ref(),
         topic: TELEMETRY,
         payload: payload.as_bytes(),
         received_ms,
     };
-    let mut left = segment::Segment::open(&path, 4 << 10, None, None)
+    let mut left = mailbox_segment::MailboxSegment::open(&path, 4 << 10, None, None)
         .unwrap()
         .0;
     assert!(left.push(&message(1, r#"{"a":1}"#), 5));
     assert!(left.push(&message(2, r#"{"a":2}"#), 6));
     // As if the process had been killed.
     drop(left);
-    let config = Config {
+    let config = PipelineConfig {
         directory: Some(directory.path().to_owned()),
         mailboxes: 1,
         mailbox_bytes: 8 << 10,
-        ..Config::default()
+        ..PipelineConfig::default()
     };
-    let memory = Arc::<Memory>::default();
-    let setup = setup_with(&config, Mode::Actor, memory.clone());
+    let memory = Arc::<MemoryStorage>::default();
+    let setup = setup_with(&config, PipelineMode::Actor, memory.clone());
     assert_eq!(memory.rows(0), ["1: a=Int(1)", "2: a=Int(2)"]);
     let mut lane = setup.pipeline.lane();
     let _ = send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":3}"#, 3);
     setup.pipeline.stop();
     drop(setup);
     drop(lane);
-    let setup = setup_with(&config, Mode::Actor, memory.clone());
+    let setup = setup_with(&config, PipelineMode::Actor, memory.clone());
     assert_eq!(memory.rows(0).len(), 3, "nothing twice");
     drop(setup);
     // A file that is none of ours is begun anew.
     std::fs::write(&path, [7; 100]).unwrap();
-    setup_with(&config, Mode::Actor, memory);
+    setup_with(&config, PipelineMode::Actor, memory);
 }
 
 #[test]
 fn telemetry_without_room_is_refused_and_what_was_taken_before_waits() {
-    for mode in [Mode::Sync, Mode::Actor] {
+    for mode in [PipelineMode::Sync, PipelineMode::Actor] {
         let setup = setup(mode);
         let mut lane = setup.pipeline.lane();
         setup.memory.set_full(true);
@@ -504,15 +522,19 @@ fn telemetry_without_room_is_refused_and_what_was_taken_before_waits() {
         let large = format!(r#"{{"a":"{}"}}"#, "x".repeat(6 << 10));
         for (payload, at) in [(r#"{"a":1}"#, 1), (&*large, 2)] {
             let admission = send(&setup, &mut lane, 0, TELEMETRY, payload, at);
-            assert_eq!(admission, Admission::NoRoom, "{mode:?}");
+            assert_eq!(admission, SubmitOutcome::StorageFull, "{mode:?}");
         }
         let said = send(&setup, &mut lane, 0, "/p/d0/event/e", r#"{"data":1}"#, 3);
-        assert_eq!(said, Admission::Taken, "{mode:?}: it is not for the store");
+        assert_eq!(
+            said,
+            SubmitOutcome::Accepted,
+            "{mode:?}: it is not for the store"
+        );
         assert!(!setup.pipeline.is_saturated(), "nobody waits for room");
         assert_eq!(setup.pipeline.snapshot().unstored, 2, "{mode:?}");
         setup.memory.set_full(false);
         let admission = send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":4}"#, 4);
-        assert_eq!(admission, Admission::Taken);
+        assert_eq!(admission, SubmitOutcome::Accepted);
         setup.pipeline.flush();
         assert_eq!(setup.memory.rows(0), ["4: a=Int(4)"], "{mode:?}");
     }
@@ -522,36 +544,36 @@ fn telemetry_without_room_is_refused_and_what_was_taken_before_waits() {
 #[test]
 fn what_waits_in_a_mailbox_waits_for_room() {
     let directory = tempfile::tempdir().unwrap();
-    let config = Config {
+    let config = PipelineConfig {
         directory: Some(directory.path().to_owned()),
         mailboxes: 1,
         mailbox_bytes: 8 << 10,
-        ..Config::default()
+        ..PipelineConfig::default()
     };
-    let memory = Arc::<Memory>::default();
+    let memory = Arc::<MemoryStorage>::default();
     let no = speaker(0);
-    let left = Message {
-        by: no.voice(),
+    let left = DeviceMessage {
+        sender: no.as_device_ref(),
         topic: TELEMETRY,
         payload: br#"{"a":1}"#,
         received_ms: 1,
     };
     let path = directory.path().join("mailbox-0a");
-    let mut half = segment::Segment::open(&path, 4 << 10, None, None)
+    let mut half = mailbox_segment::MailboxSegment::open(&path, 4 << 10, None, None)
         .unwrap()
         .0;
     assert!(half.push(&left, 5));
     drop(half);
     memory.set_full(true);
     for _ in 0..2 {
-        let setup = setup_with(&config, Mode::Actor, memory.clone());
+        let setup = setup_with(&config, PipelineMode::Actor, memory.clone());
         let mut lane = setup.pipeline.lane();
         let refused = send(&setup, &mut lane, 0, TELEMETRY, r#"{"a":2}"#, 2);
-        assert_eq!(refused, Admission::NoRoom);
+        assert_eq!(refused, SubmitOutcome::StorageFull);
         setup.pipeline.stop();
         assert!(memory.rows(0).is_empty());
     }
-    let setup = setup_with(&config, Mode::Actor, memory.clone());
+    let setup = setup_with(&config, PipelineMode::Actor, memory.clone());
     memory.set_full(false);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while memory.rows(0).is_empty() {
@@ -560,23 +582,24 @@ fn what_waits_in_a_mailbox_waits_for_room() {
     }
     setup.pipeline.stop();
     drop(setup);
-    setup_with(&config, Mode::Actor, memory.clone());
+    setup_with(&config, PipelineMode::Actor, memory.clone());
     assert_eq!(memory.rows(0), ["1: a=Int(1)"], "once");
 }
 
 /// Fills the first half of a mailbox as a process that is killed leaves it.
 fn fill_mailbox(directory: &std::path::Path, messages: i64) {
     let no = speaker(0);
-    let (guard, _) = guard::Guard::open(directory, 1).unwrap();
+    let (guard, _) = marks::MarkFile::open(directory, 1).unwrap();
     for (half, name) in ["mailbox-0a", "mailbox-0b"].iter().enumerate() {
         let (path, mark) = (directory.join(name), Some(guard.mark(half)));
-        let (mut half, problem) = segment::Segment::open(&path, 64 << 10, None, mark).unwrap();
+        let (mut half, problem) =
+            mailbox_segment::MailboxSegment::open(&path, 64 << 10, None, mark).unwrap();
         assert_eq!(problem, None);
         half.clear(1);
         for received_ms in 0..messages {
             let payload = format!("{{\"a\":{received_ms}}}");
-            let message = Message {
-                by: no.voice(),
+            let message = DeviceMessage {
+                sender: no.as_device_ref(),
                 topic: TELEMETRY,
                 payload: payload.as_bytes(),
                 received_ms,
@@ -633,14 +656,14 @@ fn damage_of_a_mailbox_is_told_and_costs_only_what_was_damaged() {
                 (least..=2 * MESSAGES).contains(&(left as i64)),
                 "{what}: {left}"
             );
-            let config = Config {
+            let config = PipelineConfig {
                 directory: Some(directory.path().to_owned()),
                 mailboxes: 1,
                 mailbox_bytes: 128 << 10,
-                ..Config::default()
+                ..PipelineConfig::default()
             };
-            let memory = Arc::<Memory>::default();
-            let setup = setup_with(&config, Mode::Actor, memory.clone());
+            let memory = Arc::<MemoryStorage>::default();
+            let setup = setup_with(&config, PipelineMode::Actor, memory.clone());
             assert_eq!(memory.rows(0).len(), left as usize, "{what}");
             drop(setup);
             let checked = check_mailboxes(directory.path()).unwrap();
@@ -656,7 +679,7 @@ fn damage_of_a_mailbox_is_told_and_costs_only_what_was_damaged() {
 
 #[test]
 fn a_message_that_panics_is_left_out_in_both_modes() {
-    for mode in [Mode::Sync, Mode::Actor] {
+    for mode in [PipelineMode::Sync, PipelineMode::Actor] {
         let setup = setup(mode);
         let mut lane = setup.pipeline.lane();
         for (at, value) in [(1, 20), (2, 666), (3, 21)] {

@@ -3,10 +3,10 @@
 use jiff::fmt::strtime::BrokenDownTime;
 use jiff::tz::TimeZone;
 use rules::value::Value;
-use series::Value as Stored;
+use series::PointValue as Stored;
 
-use super::reason::Reason;
-use super::value_type::kind;
+use super::value_error::ValueError;
+use super::value_type::wrong_kind;
 
 /// How a device writes dates. Numbers are milliseconds since 1970 with any format.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,24 +42,24 @@ impl DateFormat {
         })
     }
 
-    pub(super) fn check<'a, 'm>(&'m self, value: Value<'a>) -> Result<Stored<'a>, Reason<'m>> {
+    pub(super) fn check<'a, 'm>(&'m self, value: Value<'a>) -> Result<Stored<'a>, ValueError<'m>> {
         match value {
             Value::Int(ms) => Ok(Stored::Int(ms)),
             Value::Float(_) => match value.as_i64() {
                 Some(ms) => Ok(Stored::Int(ms)),
-                None => Err(Reason::NotInteger),
+                None => Err(ValueError::NotInteger),
             },
-            Value::Str(text) => match self.read(text) {
+            Value::Str(text) => match self.parse(text) {
                 Some(ms) => Ok(Stored::Int(ms)),
-                None => Err(Reason::NotDate {
+                None => Err(ValueError::NotDate {
                     format: &self.pattern,
                 }),
             },
-            _ => Err(kind("a date", &value)),
+            _ => Err(wrong_kind("a date", &value)),
         }
     }
 
-    fn read(&self, text: &str) -> Option<i64> {
+    fn parse(&self, text: &str) -> Option<i64> {
         if let Some(strptime) = &self.strptime
             && let Ok(parts) = BrokenDownTime::parse(&**strptime, text)
         {
@@ -96,12 +96,12 @@ fn strptime_of(pattern: &str) -> Result<String, String> {
         if letter == '\'' {
             // Quoted text stands for itself.
             for quoted in letters.by_ref().take_while(|&letter| letter != '\'') {
-                literal(quoted, &mut out);
+                push_literal(quoted, &mut out);
             }
             continue;
         }
         if !letter.is_ascii_alphabetic() {
-            literal(letter, &mut out);
+            push_literal(letter, &mut out);
             continue;
         }
         let mut count = 1;
@@ -130,7 +130,7 @@ fn strptime_of(pattern: &str) -> Result<String, String> {
     Ok(out)
 }
 
-fn literal(letter: char, out: &mut String) {
+fn push_literal(letter: char, out: &mut String) {
     if letter == '%' {
         out.push('%');
     }
@@ -173,8 +173,8 @@ mod tests {
             ("yyyy", None, "1970-01-01T00:00:01Z", 1000),
         ] {
             let format = DateFormat::new(pattern, zone).unwrap();
-            assert_eq!(format.read(text), Some(ms), "{pattern} {text}");
-            assert_eq!(format.read("soon"), None);
+            assert_eq!(format.parse(text), Some(ms), "{pattern} {text}");
+            assert_eq!(format.parse("soon"), None);
         }
         assert!(
             DateFormat::new("yyyy-qq", None)

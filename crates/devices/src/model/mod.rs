@@ -1,23 +1,23 @@
 //! Thing models: what devices of a product have, do and tell. JetLinks' metadata, as it is written there.
 //!
-//! [`Model::read`] makes of the JSON document what messages are checked against: one look-up by key, one comparison or two.
+//! `ThingModel::from_json` makes of the JSON document what messages are checked against: one look-up by key, one comparison or two.
 
 mod date;
-mod read;
-mod reason;
+mod parser;
+mod value_error;
 mod value_type;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use rules::value::{Arena, Value};
-use series::Value as Stored;
+use series::PointValue as Stored;
 
 pub use date::DateFormat;
-pub use read::ModelError;
-pub use reason::{Inner, Reason};
+pub use parser::ThingModelError;
+pub use value_error::{NestedValueError, ValueError};
 pub use value_type::{
-    BodyType, Boolean, Enumeration, Field, Integer, MAX_VALUE_BYTES, Number, Text, ValueType,
-    untyped,
+    BooleanType, EnumerationType, FieldType, FileEncoding, IntegerType, MAX_VALUE_BYTES,
+    NumberType, TextType, ValueType, untyped,
 };
 
 /// Bounds of a model.
@@ -48,20 +48,20 @@ pub enum UnknownKeys {
 
 /// A compiled thing model.
 #[derive(Debug, Clone, Default)]
-pub struct Model {
-    properties: Box<[Property]>,
+pub struct ThingModel {
+    properties: Box<[PropertyModel]>,
     by_id: HashMap<Box<str>, u16, RandomState>,
-    pub functions: Box<[Function]>,
+    pub functions: Box<[FunctionModel]>,
     pub events: Box<[EventModel]>,
-    pub tags: Box<[Property]>,
+    pub tags: Box<[PropertyModel]>,
     pub unknown_keys: UnknownKeys,
 }
 
 /// Something a device measures or is set to.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Property {
+pub struct PropertyModel {
     /// Its place among the properties of the model.
-    pub at: u16,
+    pub index: u16,
     pub id: Box<str>,
     pub name: Box<str>,
     pub value_type: ValueType,
@@ -74,11 +74,11 @@ pub struct Property {
 
 /// Something a device can be told to do.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Function {
+pub struct FunctionModel {
     pub id: Box<str>,
     pub name: Box<str>,
     pub is_async: bool,
-    pub inputs: Box<[Field]>,
+    pub inputs: Box<[FieldType]>,
     pub output: Option<ValueType>,
 }
 
@@ -92,20 +92,20 @@ pub struct EventModel {
     pub value_type: ValueType,
 }
 
-impl Model {
+impl ThingModel {
     /// Reads a metadata document. Everything that is wrong with it comes back at once.
     pub fn read(
         metadata: &serde_json::Value,
         unknown_keys: UnknownKeys,
-    ) -> Result<Self, Vec<ModelError>> {
-        let mut model = read::read(metadata)?;
+    ) -> Result<Self, Vec<ThingModelError>> {
+        let mut model = parser::parse(metadata)?;
         model.unknown_keys = unknown_keys;
         Ok(model)
     }
 
-    fn new(properties: Vec<Property>) -> Self {
+    fn new(properties: Vec<PropertyModel>) -> Self {
         let names = properties.iter();
-        let by_id = names.map(|property| (property.id.clone(), property.at));
+        let by_id = names.map(|property| (property.id.clone(), property.index));
         Self {
             by_id: by_id.collect(),
             properties: properties.into(),
@@ -113,21 +113,21 @@ impl Model {
         }
     }
 
-    /// In their order; [`Property::at`] is the place.
+    /// In their order; [`PropertyModel::index`] is the place.
     #[must_use]
-    pub fn properties(&self) -> &[Property] {
+    pub fn properties(&self) -> &[PropertyModel] {
         &self.properties
     }
 
     #[inline]
     #[must_use]
-    pub fn property(&self, id: &str) -> Option<&Property> {
+    pub fn property(&self, id: &str) -> Option<&PropertyModel> {
         let at = self.by_id.get(id)?;
         self.properties.get(usize::from(*at))
     }
 
     #[must_use]
-    pub fn function(&self, id: &str) -> Option<&Function> {
+    pub fn function(&self, id: &str) -> Option<&FunctionModel> {
         self.functions.iter().find(|function| &*function.id == id)
     }
 
@@ -143,26 +143,26 @@ impl Model {
         key: &str,
         value: Value<'a>,
         arena: &'a Arena,
-    ) -> Result<Stored<'a>, Reason<'_>> {
+    ) -> Result<Stored<'a>, ValueError<'_>> {
         match self.property(key) {
             Some(property) => property.value_type.check(value, arena),
             None if self.unknown_keys == UnknownKeys::Keep => untyped(value, arena),
-            None => Err(Reason::Unknown),
+            None => Err(ValueError::Unknown),
         }
     }
 }
 
-impl Function {
+impl FunctionModel {
     /// What it is called with, against its inputs.
-    pub fn check<'m>(&'m self, inputs: Value<'_>, arena: &Arena) -> Result<(), Reason<'m>> {
+    pub fn check<'m>(&'m self, inputs: Value<'_>, arena: &Arena) -> Result<(), ValueError<'m>> {
         let inputs = match inputs {
-            Value::Json(text) => rules::json::open(text, arena),
+            Value::Json(text) => rules::json::parse_one_level(text, arena),
             other => other,
         };
         match inputs {
             Value::Map(found) => value_type::check_fields(&self.inputs, found, arena),
             Value::Null if !self.inputs.iter().any(|input| input.is_required) => Ok(()),
-            other => Err(value_type::kind("an object of inputs", &other)),
+            other => Err(value_type::wrong_kind("an object of inputs", &other)),
         }
     }
 }

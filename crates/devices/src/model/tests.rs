@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-fn model() -> Model {
+fn model() -> ThingModel {
     let metadata = json!({
         "properties": [
             {"id": "temperature", "name": "Temperature",
@@ -31,7 +31,7 @@ fn model() -> Model {
             "valueType": {"type": "object", "properties": [{"id": "a", "valueType": {"type": "int"}}]}}],
         "tags": [{"id": "floor", "name": "Floor", "valueType": {"type": "int"}}]
     });
-    Model::read(&metadata, UnknownKeys::Refuse).expect("a model")
+    ThingModel::read(&metadata, UnknownKeys::Refuse).expect("a model")
 }
 
 #[test]
@@ -117,11 +117,11 @@ fn what_is_wrong_with_metadata_is_told_all_at_once() {
         "events": [{"id": "", "valueType": {"type": "int"}}],
         "tags": null
     });
-    let errors = Model::read(&wrong, UnknownKeys::Keep).expect_err("it is wrong");
+    let errors = ThingModel::read(&wrong, UnknownKeys::Keep).expect_err("it is wrong");
     let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
     assert_snapshot!(errors.join("\n"));
-    assert!(Model::read(&json!([]), UnknownKeys::Keep).is_err());
-    assert!(Model::read(&json!(null), UnknownKeys::Keep).is_ok());
+    assert!(ThingModel::read(&json!([]), UnknownKeys::Keep).is_err());
+    assert!(ThingModel::read(&json!(null), UnknownKeys::Keep).is_ok());
 }
 
 #[test]

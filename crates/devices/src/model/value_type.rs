@@ -4,10 +4,10 @@
 //! words. Nothing is guessed beyond that.
 
 use rules::value::{Arena, Value};
-use series::Value as Stored;
+use series::PointValue as Stored;
 
 use super::date::DateFormat;
-use super::reason::Reason;
+use super::value_error::ValueError;
 
 /// Text and JSON that are longer are kept out, whatever the model says.
 pub const MAX_VALUE_BYTES: usize = 64 << 10;
@@ -15,30 +15,30 @@ pub const MAX_VALUE_BYTES: usize = 64 << 10;
 #[derive(Debug, Clone, PartialEq)]
 pub enum ValueType {
     /// `int` and `long`.
-    Integer(Integer),
+    Integer(IntegerType),
     /// `float` and `double`.
-    Number(Number),
-    Boolean(Box<Boolean>),
-    Text(Text),
-    Enumeration(Box<Enumeration>),
+    Number(NumberType),
+    Boolean(Box<BooleanType>),
+    Text(TextType),
+    Enumeration(Box<EnumerationType>),
     Date(Box<DateFormat>),
-    File(BodyType),
+    File(FileEncoding),
     Array(Option<Box<ValueType>>),
-    Object(Box<[Field]>),
+    Object(Box<[FieldType]>),
     Point,
     /// Anything; of the types that have no rules of their own.
     Any,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Integer {
+pub struct IntegerType {
     pub min: i64,
     pub max: i64,
     pub is_long: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Number {
+pub struct NumberType {
     pub min: f64,
     pub max: f64,
     /// Decimals that are kept.
@@ -47,34 +47,34 @@ pub struct Number {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Boolean {
-    pub yes: Box<str>,
-    pub no: Box<str>,
-    pub yes_text: Box<str>,
-    pub no_text: Box<str>,
+pub struct BooleanType {
+    pub true_value: Box<str>,
+    pub false_value: Box<str>,
+    pub true_label: Box<str>,
+    pub false_label: Box<str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Text {
+pub struct TextType {
     pub max_length: Option<u32>,
     pub is_secret: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Enumeration {
+pub struct EnumerationType {
     /// Values and what people read.
     pub elements: Box<[(Box<str>, Box<str>)]>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BodyType {
+pub enum FileEncoding {
     Url,
     Base64,
     Binary,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Field {
+pub struct FieldType {
     pub id: Box<str>,
     pub value_type: ValueType,
     pub is_required: bool,
@@ -108,7 +108,7 @@ impl ValueType {
         &'m self,
         value: Value<'a>,
         arena: &'a Arena,
-    ) -> Result<Stored<'a>, Reason<'m>> {
+    ) -> Result<Stored<'a>, ValueError<'m>> {
         match (self, value) {
             (ValueType::Number(number), Value::Float(found)) => number.check(found),
             (ValueType::Number(number), Value::Int(found)) => number.check(found as f64),
@@ -122,16 +122,16 @@ impl ValueType {
         &'m self,
         value: Value<'a>,
         arena: &'a Arena,
-    ) -> Result<Stored<'a>, Reason<'m>> {
+    ) -> Result<Stored<'a>, ValueError<'m>> {
         match self {
             ValueType::Integer(integer) => match (value, value.as_i64()) {
                 (Value::Float(_) | Value::Str(_), Some(found)) => integer.check(found),
-                (Value::Float(_), None) => Err(Reason::NotInteger),
-                _ => Err(kind("a whole number", &value)),
+                (Value::Float(_), None) => Err(ValueError::NotInteger),
+                _ => Err(wrong_kind("a whole number", &value)),
             },
             ValueType::Number(number) => match (value, value.as_f64()) {
                 (Value::Str(_) | Value::Big(_), Some(found)) => number.check(found),
-                _ => Err(kind("a number", &value)),
+                _ => Err(wrong_kind("a number", &value)),
             },
             ValueType::Boolean(boolean) => boolean.check(value),
             ValueType::Text(text) => text.check(value, arena),
@@ -139,27 +139,29 @@ impl ValueType {
             ValueType::Date(format) => format.check(value),
             ValueType::File(body) => body.check(value),
             ValueType::Array(element) => {
-                let Value::Array(items) = opened(value, arena) else {
-                    return Err(kind("an array", &value));
+                let Value::Array(items) = unwrap_json_text(value, arena) else {
+                    return Err(wrong_kind("an array", &value));
                 };
                 if let Some(element) = element {
                     for (at, item) in items.iter().enumerate() {
-                        element.check(*item, arena).map_err(|reason| Reason::Item {
-                            at,
-                            reason: reason.inner(),
-                        })?;
+                        element
+                            .check(*item, arena)
+                            .map_err(|reason| ValueError::Item {
+                                at,
+                                reason: reason.nested(),
+                            })?;
                     }
                 }
-                json(value, arena)
+                check_json(value, arena)
             }
             ValueType::Object(fields) => {
-                let Value::Map(found) = opened(value, arena) else {
-                    return Err(kind("an object", &value));
+                let Value::Map(found) = unwrap_json_text(value, arena) else {
+                    return Err(wrong_kind("an object", &value));
                 };
                 check_fields(fields, found, arena)?;
-                json(value, arena)
+                check_json(value, arena)
             }
-            ValueType::Point => point(value, arena),
+            ValueType::Point => check_point(value, arena),
             ValueType::Any => untyped(value, arena),
         }
     }
@@ -168,8 +170,8 @@ impl ValueType {
     #[must_use]
     pub fn label(&self, value: Stored<'_>) -> Option<&str> {
         match (self, value) {
-            (ValueType::Boolean(boolean), Stored::Bool(true)) => Some(&boolean.yes_text),
-            (ValueType::Boolean(boolean), Stored::Bool(false)) => Some(&boolean.no_text),
+            (ValueType::Boolean(boolean), Stored::Bool(true)) => Some(&boolean.true_label),
+            (ValueType::Boolean(boolean), Stored::Bool(false)) => Some(&boolean.false_label),
             (ValueType::Enumeration(elements), Stored::Text(text)) => elements
                 .elements
                 .iter()
@@ -180,41 +182,41 @@ impl ValueType {
     }
 }
 
-pub(super) fn kind<'m>(expected: &'static str, found: &Value<'_>) -> Reason<'m> {
-    Reason::Kind {
+pub(super) fn wrong_kind<'m>(expected: &'static str, found: &Value<'_>) -> ValueError<'m> {
+    ValueError::Kind {
         expected,
         found: found.type_name(),
     }
 }
 
-fn opened<'a>(value: Value<'a>, arena: &'a Arena) -> Value<'a> {
+fn unwrap_json_text<'a>(value: Value<'a>, arena: &'a Arena) -> Value<'a> {
     match value {
-        Value::Json(text) => rules::json::open(text, arena),
+        Value::Json(text) => rules::json::parse_one_level(text, arena),
         other => other,
     }
 }
 
 pub(super) fn check_fields<'m>(
-    fields: &'m [Field],
+    fields: &'m [FieldType],
     found: &[(&str, Value<'_>)],
     arena: &Arena,
-) -> Result<(), Reason<'m>> {
+) -> Result<(), ValueError<'m>> {
     for field in fields {
         let value = found.iter().rfind(|(name, _)| *name == &*field.id);
         match value {
             None if !field.is_required => {}
             Some((_, Value::Null)) if !field.is_required => {}
             None => {
-                return Err(Reason::Field {
+                return Err(ValueError::Field {
                     field: &field.id,
-                    reason: super::reason::Inner::Kind,
+                    reason: super::value_error::NestedValueError::Kind,
                 });
             }
             Some((_, value)) => {
                 let inner = field.value_type.check(*value, arena).map(drop);
-                inner.map_err(|reason| Reason::Field {
+                inner.map_err(|reason| ValueError::Field {
                     field: &field.id,
-                    reason: reason.inner(),
+                    reason: reason.nested(),
                 })?;
             }
         }
@@ -222,17 +224,17 @@ pub(super) fn check_fields<'m>(
     Ok(())
 }
 
-fn json<'a, 'm>(value: Value<'a>, arena: &'a Arena) -> Result<Stored<'a>, Reason<'m>> {
+fn check_json<'a, 'm>(value: Value<'a>, arena: &'a Arena) -> Result<Stored<'a>, ValueError<'m>> {
     let text = match value {
         Value::Json(text) => text,
         other => rules::json::text(&other, arena),
     };
-    bounded(text).map(Stored::Json)
+    check_size(text).map(Stored::Json)
 }
 
-fn bounded<'m>(text: &str) -> Result<&str, Reason<'m>> {
+fn check_size<'m>(text: &str) -> Result<&str, ValueError<'m>> {
     if text.len() > MAX_VALUE_BYTES {
-        return Err(Reason::TooLarge {
+        return Err(ValueError::TooLarge {
             max: MAX_VALUE_BYTES,
         });
     }
@@ -240,30 +242,30 @@ fn bounded<'m>(text: &str) -> Result<&str, Reason<'m>> {
 }
 
 /// What a key without a type takes.
-pub fn untyped<'a, 'm>(value: Value<'a>, arena: &'a Arena) -> Result<Stored<'a>, Reason<'m>> {
+pub fn untyped<'a, 'm>(value: Value<'a>, arena: &'a Arena) -> Result<Stored<'a>, ValueError<'m>> {
     match value {
         Value::Bool(found) => Ok(Stored::Bool(found)),
         Value::Int(found) => Ok(Stored::Int(found)),
         Value::Float(found) if found.is_finite() => Ok(Stored::Float(found)),
-        Value::Float(_) => Err(Reason::NotFinite),
-        Value::Str(text) => bounded(text).map(Stored::Text),
-        Value::Json(_) | Value::Array(_) | Value::Map(_) => json(value, arena),
+        Value::Float(_) => Err(ValueError::NotFinite),
+        Value::Str(text) => check_size(text).map(Stored::Text),
+        Value::Json(_) | Value::Array(_) | Value::Map(_) => check_json(value, arena),
         // Telemetry has integers of 64 bits and floats.
         Value::Big(_) => untyped(Value::Float(value.as_f64().unwrap_or(f64::NAN)), arena),
-        Value::Undefined | Value::Null | Value::Bytes(_) => Err(kind("a value", &value)),
+        Value::Undefined | Value::Null | Value::Bytes(_) => Err(wrong_kind("a value", &value)),
     }
 }
 
-impl Integer {
+impl IntegerType {
     #[inline]
-    fn check<'a, 'm>(&self, found: i64) -> Result<Stored<'a>, Reason<'m>> {
+    fn check<'a, 'm>(&self, found: i64) -> Result<Stored<'a>, ValueError<'m>> {
         if found < self.min {
-            return Err(Reason::Below {
+            return Err(ValueError::Below {
                 min: self.min as f64,
             });
         }
         if found > self.max {
-            return Err(Reason::Above {
+            return Err(ValueError::Above {
                 max: self.max as f64,
             });
         }
@@ -271,17 +273,17 @@ impl Integer {
     }
 }
 
-impl Number {
+impl NumberType {
     #[inline]
-    fn check<'a, 'm>(&self, found: f64) -> Result<Stored<'a>, Reason<'m>> {
+    fn check<'a, 'm>(&self, found: f64) -> Result<Stored<'a>, ValueError<'m>> {
         if !found.is_finite() {
-            return Err(Reason::NotFinite);
+            return Err(ValueError::NotFinite);
         }
         if found < self.min {
-            return Err(Reason::Below { min: self.min });
+            return Err(ValueError::Below { min: self.min });
         }
         if found > self.max {
-            return Err(Reason::Above { max: self.max });
+            return Err(ValueError::Above { max: self.max });
         }
         Ok(Stored::Float(match self.scale {
             None => found,
@@ -301,15 +303,15 @@ fn round(value: f64, scale: u8) -> f64 {
     }
 }
 
-impl Boolean {
-    fn check<'a, 'm>(&'m self, value: Value<'a>) -> Result<Stored<'a>, Reason<'m>> {
-        let no_boolean = || Reason::NotBoolean {
-            yes: &self.yes,
-            no: &self.no,
+impl BooleanType {
+    fn check<'a, 'm>(&'m self, value: Value<'a>) -> Result<Stored<'a>, ValueError<'m>> {
+        let no_boolean = || ValueError::NotBoolean {
+            yes: &self.true_value,
+            no: &self.false_value,
         };
         let is = |text: &str| match text {
-            _ if text == &*self.yes || text == &*self.yes_text => Ok(true),
-            _ if text == &*self.no || text == &*self.no_text => Ok(false),
+            _ if text == &*self.true_value || text == &*self.true_label => Ok(true),
+            _ if text == &*self.false_value || text == &*self.false_label => Ok(false),
             "true" | "1" => Ok(true),
             "false" | "0" => Ok(false),
             _ => Err(no_boolean()),
@@ -328,39 +330,39 @@ fn as_text<'a, 'm>(
     value: Value<'a>,
     expected: &'static str,
     arena: &'a Arena,
-) -> Result<&'a str, Reason<'m>> {
+) -> Result<&'a str, ValueError<'m>> {
     match value {
         Value::Str(text) => Ok(text),
         Value::Int(_) | Value::Float(_) | Value::Bool(_) => Ok(rules::json::text(&value, arena)),
-        _ => Err(kind(expected, &value)),
+        _ => Err(wrong_kind(expected, &value)),
     }
 }
 
-impl Text {
+impl TextType {
     fn check<'a, 'm>(
         &'m self,
         value: Value<'a>,
         arena: &'a Arena,
-    ) -> Result<Stored<'a>, Reason<'m>> {
+    ) -> Result<Stored<'a>, ValueError<'m>> {
         let text = as_text(value, "a string", arena)?;
         if let Some(max) = self.max_length
             && text.len() > max as usize
         {
             let found = text.chars().count();
             if found > max as usize {
-                return Err(Reason::TooLong { max, found });
+                return Err(ValueError::TooLong { max, found });
             }
         }
-        bounded(text).map(Stored::Text)
+        check_size(text).map(Stored::Text)
     }
 }
 
-impl Enumeration {
+impl EnumerationType {
     fn check<'a, 'm>(
         &'m self,
         value: Value<'a>,
         arena: &'a Arena,
-    ) -> Result<Stored<'a>, Reason<'m>> {
+    ) -> Result<Stored<'a>, ValueError<'m>> {
         let text = as_text(value, "one of the elements", arena)?;
         let has = |element: &&(Box<str>, Box<str>)| &*element.0 == text;
         if self.elements.iter().any(|element| has(&element)) {
@@ -369,31 +371,33 @@ impl Enumeration {
         // Some devices send what people read.
         match self.elements.iter().find(|(_, label)| &**label == text) {
             Some((value, _)) => Ok(Stored::Text(arena.alloc_str(value))),
-            None => Err(Reason::NotElement {
+            None => Err(ValueError::NotElement {
                 count: self.elements.len(),
             }),
         }
     }
 }
 
-impl BodyType {
-    fn check<'a, 'm>(self, value: Value<'a>) -> Result<Stored<'a>, Reason<'m>> {
+impl FileEncoding {
+    fn check<'a, 'm>(self, value: Value<'a>) -> Result<Stored<'a>, ValueError<'m>> {
         let Value::Str(text) = value else {
-            return Err(kind("text", &value));
+            return Err(wrong_kind("text", &value));
         };
         let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=-_\r\n".contains(&byte);
         match self {
-            BodyType::Url if !text.contains("://") => return Err(Reason::NotUrl),
-            BodyType::Base64 if !text.bytes().all(is_base64) => return Err(Reason::NotBase64),
+            FileEncoding::Url if !text.contains("://") => return Err(ValueError::NotUrl),
+            FileEncoding::Base64 if !text.bytes().all(is_base64) => {
+                return Err(ValueError::NotBase64);
+            }
             _ => {}
         }
-        bounded(text).map(Stored::Text)
+        check_size(text).map(Stored::Text)
     }
 }
 
 /// Places are stored as `{"lon":..,"lat":..}`, however they come.
-fn point<'a, 'm>(value: Value<'a>, arena: &'a Arena) -> Result<Stored<'a>, Reason<'m>> {
-    let found = match opened(value, arena) {
+fn check_point<'a, 'm>(value: Value<'a>, arena: &'a Arena) -> Result<Stored<'a>, ValueError<'m>> {
+    let found = match unwrap_json_text(value, arena) {
         Value::Map(fields) => {
             let field = |names: [&str; 2]| {
                 let field = fields.iter().rfind(|(name, _)| names.contains(name));
@@ -412,8 +416,8 @@ fn point<'a, 'm>(value: Value<'a>, arena: &'a Arena) -> Result<Stored<'a>, Reaso
         Some((lon, lat)) if lon.abs() <= 180.0 && lat.abs() <= 90.0 => {
             let fields = [("lon", Value::Float(lon)), ("lat", Value::Float(lat))];
             let fields = &*arena.alloc_slice_copy(&fields);
-            json(Value::Map(fields), arena)
+            check_json(Value::Map(fields), arena)
         }
-        _ => Err(Reason::NotPoint),
+        _ => Err(ValueError::NotPoint),
     }
 }

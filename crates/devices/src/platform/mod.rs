@@ -1,15 +1,15 @@
 //! The registry and the pipeline put together: products become profiles, clients become speakers, and what devices say besides telemetry
 //! goes to attributes, states, tags and claims.
 
-mod answers;
-mod attempts;
-mod connections;
-mod desk;
-mod entrance;
-mod errand;
+mod control_handler;
+mod control_request;
+mod device_connections;
+mod device_jobs;
+mod ingress;
 mod profiles;
 mod provisioning;
-mod report;
+mod provisioning_attempts;
+mod reporter;
 
 #[cfg(test)]
 mod tests;
@@ -17,59 +17,65 @@ mod tests;
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
-use broker::hooks::{Client, Peer, Settled};
+use broker::hooks::{Client, DurableCallback, PeerAddress};
 use series::{DeviceNo, Point};
 
 use crate::chain::Chains;
-use crate::command::Letter;
-use crate::dialect::{Dialect, Said};
-use crate::hooks::Clients;
+use crate::command::EncodedDownlink;
+use crate::hooks::DeviceClients;
 use crate::id::id_for_name;
-use crate::ingest::{Family, Message, Outside, Pipeline, Profile, Speaker, Voice};
-use crate::live::Live;
-use crate::{Admission, Device, DeviceChange, Directory, ProductId, Registry, States, now_ms};
+use crate::ingest::{
+    DeviceHandle, DeviceMessage, DeviceRef, DeviceResolver, Pipeline, PipelineOutputs,
+    ProductProfile,
+};
+use crate::live::LiveTelemetry;
+use crate::protocol::{ControlMessage, DeviceProtocol};
+use crate::{
+    Device, DeviceAdmission, DeviceAuthenticator, DeviceChange, DeviceStates, ProductId, Registry,
+    now_ms,
+};
 
-pub use entrance::{Entrance, NotTaken};
+pub use ingress::{DeviceIngress, IngressError};
 
-use attempts::ProvisioningAttempts;
-use connections::Connections;
-use desk::{Desk, Job};
-use errand::Errand;
-use profiles::Numbers;
+use control_request::ControlRequest;
+use device_connections::DeviceConnections;
+use device_jobs::{DeviceJob, DeviceJobQueue};
+use profiles::ProductNumbers;
+use provisioning_attempts::ProvisioningAttempts;
 
-pub use answers::answer_call;
+pub use control_handler::answer_rpc;
 pub use provisioning::{Registration, RegistrationLog};
-pub use report::Reporter;
+pub use reporter::Reporter;
 
 /// Sends a message to one client, or sends it away.
-pub trait Teller: Send + Sync {
+pub trait ClientMessenger: Send + Sync {
     /// Never waits.
-    fn tell(&self, client_id: &str, letter: Letter);
+    fn send(&self, client_id: &str, letter: EncodedDownlink);
 
     /// Ends the connections of clients. Never waits.
-    fn send_away(&self, client_ids: &[Box<str>]);
+    fn disconnect(&self, client_ids: &[Box<str>]);
 }
 
 /// Creates products. May wait.
-pub trait ProductMaker: Send + Sync {
+pub trait ProductFactory: Send + Sync {
     /// Whether it was created; it is known to the registry then.
     fn create(&self, id: &str, product: &serde_json::Value) -> bool;
 }
 
 /// What the platform is made of.
-pub struct Parts {
+pub struct PlatformParts {
     pub registry: Registry,
-    pub directory: Arc<Directory>,
-    pub states: States,
-    pub live: Arc<Live>,
+    pub directory: Arc<DeviceAuthenticator>,
+    pub states: DeviceStates,
+    pub live: Arc<LiveTelemetry>,
     pub chains: Chains,
     /// Everybody else: rules, sinks, alarms.
-    pub outside: Arc<dyn Outside>,
-    pub teller: Arc<dyn Teller>,
+    pub outputs: Arc<dyn PipelineOutputs>,
+    pub messenger: Arc<dyn ClientMessenger>,
     pub registration_log: Arc<dyn RegistrationLog>,
     /// Whether a gateway may register devices by speaking of them.
-    pub gateways_register: bool,
-    pub products: Arc<dyn ProductMaker>,
+    pub may_gateways_register: bool,
+    pub product_factory: Arc<dyn ProductFactory>,
     /// Products there may be that gateways have caused to be created; 0: they cause none.
     pub max_gateway_products: usize,
 }
@@ -77,56 +83,56 @@ pub struct Parts {
 /// Clones are the same platform.
 #[derive(Clone)]
 pub struct Platform {
-    inner: Arc<Inner>,
+    inner: Arc<PlatformInner>,
 }
 
-struct Inner {
-    parts: Parts,
-    numbers: Numbers,
+struct PlatformInner {
+    parts: PlatformParts,
+    product_numbers: ProductNumbers,
     pipeline: OnceLock<Arc<Pipeline>>,
-    connections: Connections,
-    desk: Desk,
+    connections: DeviceConnections,
+    jobs: DeviceJobQueue,
     provisioning_attempts: ProvisioningAttempts,
 }
 
 impl Platform {
-    /// Starts the desk's thread; [`Platform::begin`] is to follow.
+    /// Starts the desk's thread; [`Platform::attach_pipeline`] is to follow.
     ///
     /// # Errors
     /// If there can be no more threads.
-    pub fn start(parts: Parts) -> std::io::Result<Self> {
+    pub fn start(parts: PlatformParts) -> std::io::Result<Self> {
         let platform = Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(PlatformInner {
                 parts,
-                numbers: Numbers::default(),
+                product_numbers: ProductNumbers::default(),
                 pipeline: OnceLock::new(),
-                connections: Connections::default(),
-                desk: Desk::default(),
+                connections: DeviceConnections::default(),
+                jobs: DeviceJobQueue::default(),
                 provisioning_attempts: ProvisioningAttempts::default(),
             }),
         };
-        desk::start(&platform)?;
+        device_jobs::start_worker(&platform)?;
         Ok(platform)
     }
 
     /// From now on messages are worked off by this pipeline, which was opened with [`Platform::profiles`].
-    pub fn begin(&self, pipeline: Arc<Pipeline>) {
+    pub fn attach_pipeline(&self, pipeline: Arc<Pipeline>) {
         // The first one stays.
         let _ = self.inner.pipeline.set(pipeline);
     }
 
     /// Ends the desk's thread when it has done what waits for it.
     pub fn stop(&self) {
-        self.inner.desk.stop();
+        self.inner.jobs.stop();
     }
 
-    pub fn live(&self) -> &Arc<Live> {
+    pub fn live(&self) -> &Arc<LiveTelemetry> {
         &self.inner.parts.live
     }
 
     /// Waits until the desk has nothing to do.
-    pub fn settle(&self) {
-        self.inner.desk.settle();
+    pub fn wait_idle(&self) {
+        self.inner.jobs.wait_idle();
     }
 
     fn registry(&self) -> &Registry {
@@ -135,48 +141,47 @@ impl Platform {
 
     /// The client as which a device is connected; of several the youngest.
     pub fn client_of(&self, device: DeviceNo) -> Option<Box<str>> {
-        self.inner.connections.last(device)
+        self.inner.connections.youngest(device)
     }
 
     /// The clients whose connections end because their device was removed or disabled, belongs to another product now, or does not
     /// have the credential any more with which they connected.
-    pub fn ended_by(&self, change: &DeviceChange<'_>) -> Vec<Box<str>> {
+    pub fn connections_to_close(&self, change: &DeviceChange<'_>) -> Vec<Box<str>> {
         let connections = &self.inner.connections;
         match change {
             DeviceChange::Created(_) => Vec::new(),
-            DeviceChange::Removed(device) => connections.of_device(device.no, |_| true),
-            DeviceChange::Updated(device) => {
-                connections.of_device(device.no, |admission| !admission.still_holds(device))
-            }
+            DeviceChange::Removed(device) => connections.select_for_device(device.no, |_| true),
+            DeviceChange::Updated(device) => connections
+                .select_for_device(device.no, |admission| !admission.is_still_valid(device)),
         }
     }
 
     /// The same for all devices of a product that was changed or removed.
-    pub fn ended_by_product(&self, id: &ProductId) -> Vec<Box<str>> {
+    pub fn connections_to_close_for_product(&self, id: &ProductId) -> Vec<Box<str>> {
         let is_there = self.registry().product(id.as_str()).is_some();
         let connections = &self.inner.connections;
-        connections.of_product(id, |admission| {
-            !is_there || !admission.still_holds(&admission.device)
+        connections.select_for_product(id, |admission| {
+            !is_there || !admission.is_still_valid(&admission.device)
         })
     }
 
     /// Looks again whether a client may be the device it was let in as.
-    fn look_again(&self, admission: &Admission, client_id: &str) {
+    fn recheck_admission(&self, admission: &DeviceAdmission, client_id: &str) {
         let stays = match self.registry().by_no(admission.device.no) {
             Ok(None) => false,
-            Ok(Some(now)) => admission.still_holds(&now),
+            Ok(Some(now)) => admission.is_still_valid(&now),
             Err(error) => {
                 tracing::error!(%error, "a device that connects cannot be read; it is disconnected");
                 false
             }
         };
         if !stays {
-            self.inner.parts.teller.send_away(&[client_id.into()]);
+            self.inner.parts.messenger.disconnect(&[client_id.into()]);
         }
     }
 
-    pub fn speaker_of(&self, device: &Device) -> Speaker {
-        Speaker {
+    pub fn handle_of(&self, device: &Device) -> DeviceHandle {
+        DeviceHandle {
             no: device.no,
             product: self.number_of(device.product.id()),
             id: device.id.clone(),
@@ -184,37 +189,39 @@ impl Platform {
     }
 }
 
-impl Clients for Platform {
+impl DeviceClients for Platform {
     fn is_in_use(&self) -> bool {
         self.registry().has_products()
     }
 
-    fn device_of(&self, client: &Client<'_>) -> Option<Arc<Speaker>> {
+    fn device_for(&self, client: &Client<'_>) -> Option<Arc<DeviceHandle>> {
         if !self.is_in_use() {
             return None;
         }
         let peer = match client.peer {
-            Some(Peer::Tcp(address)) => Some(address),
-            Some(Peer::Unix) | None => None,
+            Some(PeerAddress::Tcp(address)) => Some(address),
+            Some(PeerAddress::Unix) | None => None,
         };
         let parts = &self.inner.parts;
         let is_named = client.username.is_some();
         let directory = &parts.directory;
-        let admission = directory.take_admitted(peer, client.client_id, is_named)?;
+        let admission = directory.take_admission(peer, client.client_id, is_named)?;
         let device = Arc::clone(&admission.device);
-        let speaker = Arc::new(self.speaker_of(&device));
+        let speaker = Arc::new(self.handle_of(&device));
         let connections = &self.inner.connections;
         // Whoever hears that it is here may want to tell it something.
         connections.add(admission.clone(), client.client_id);
         // Whoever changed it or its product before it stood there did not see it.
-        if !self.registry().is_current(&device) || !admission.still_holds(&device) {
+        if !self.registry().is_current(&device) || !admission.is_still_valid(&device) {
             let client_id = client.client_id.into();
-            let job = Job::LookAgain(Box::new(admission), client_id);
-            self.inner.desk.push(job);
+            let job = DeviceJob::RecheckAdmission(Box::new(admission), client_id);
+            self.inner.jobs.push(job);
         }
-        parts.states.connected(&device, now_ms());
+        parts.states.connect(&device, now_ms());
         // It may have subscribed in an earlier connection.
-        parts.outside.listens(speaker.voice(), None);
+        parts
+            .outputs
+            .notify_reachable(speaker.as_device_ref(), None);
         Some(speaker)
     }
 
@@ -222,145 +229,169 @@ impl Clients for Platform {
         self.registry().product(id).is_some()
     }
 
-    fn seen(&self, device: &Speaker, now_ms: u64) {
-        self.inner.parts.states.reported(device.no, now_ms);
+    fn record_activity(&self, device: &DeviceHandle, now_ms: u64) {
+        self.inner.parts.states.record_activity(device.no, now_ms);
     }
 
-    fn provision(&self, client: &Client<'_>, request: &[u8]) {
-        let desk = &self.inner.desk;
+    fn request_provisioning(&self, client: &Client<'_>, request: &[u8]) {
+        let desk = &self.inner.jobs;
         if self.registry().has_provisioning() && !desk.is_full() {
-            desk.push(Job::Provision {
+            desk.push(DeviceJob::Provision {
                 client_id: client.client_id.into(),
                 from: match client.peer {
-                    Some(Peer::Tcp(address)) => Some(address.ip().to_canonical()),
-                    Some(Peer::Unix) | None => None,
+                    Some(PeerAddress::Tcp(address)) => Some(address.ip().to_canonical()),
+                    Some(PeerAddress::Unix) | None => None,
                 },
                 request: request.into(),
             });
         }
     }
 
-    fn subscribed(&self, device: &Speaker, filter: &str) {
-        let outside = &self.inner.parts.outside;
-        outside.listens(device.voice(), Some(filter));
+    fn notify_subscribed(&self, device: &DeviceHandle, filter: &str) {
+        let outside = &self.inner.parts.outputs;
+        outside.notify_reachable(device.as_device_ref(), Some(filter));
     }
 
-    fn gone(&self, device: &Speaker, client: &Client<'_>, reason: &'static str) {
+    fn notify_disconnected(
+        &self,
+        device: &DeviceHandle,
+        client: &Client<'_>,
+        reason: &'static str,
+    ) {
         let connections = &self.inner.connections;
         if let Some(device) = connections.remove(device.no, client.client_id) {
             let states = &self.inner.parts.states;
-            states.disconnected(&device, reason, now_ms());
+            states.disconnect(&device, reason, now_ms());
         }
     }
 }
 
-impl Family for Platform {
-    fn child(&self, gateway: Voice<'_>, name: &str) -> Option<Arc<Speaker>> {
+impl DeviceResolver for Platform {
+    fn resolve_child(&self, gateway: DeviceRef<'_>, name: &str) -> Option<Arc<DeviceHandle>> {
         let registry = self.registry();
         // Most names are ids.
-        let device = registry.hot(name).or_else(|| match id_for_name(name) {
+        let device = registry.cached(name).or_else(|| match id_for_name(name) {
             Cow::Borrowed(_) => None,
-            Cow::Owned(id) => registry.hot(&id),
+            Cow::Owned(id) => registry.cached(&id),
         })?;
-        if device.parent != Some(gateway.no) || !device.is_let_in() {
+        if device.parent != Some(gateway.no) || !device.is_admitted() {
             return None;
         }
         let states = &self.inner.parts.states;
-        states.heard_behind(&device, gateway.no, now_ms());
-        Some(Arc::new(self.speaker_of(&device)))
+        states.mark_child_active(&device, gateway.no, now_ms());
+        Some(Arc::new(self.handle_of(&device)))
     }
 
-    fn bring(&self, message: &Message<'_>) {
-        self.find_children(message);
+    fn load_children(&self, message: &DeviceMessage<'_>) {
+        self.load_children(message);
     }
 
-    fn speaker(&self, device: DeviceNo) -> Option<Arc<Speaker>> {
+    fn resolve_device(&self, device: DeviceNo) -> Option<Arc<DeviceHandle>> {
         let device = self.registry().by_no(device);
         let device = device.unwrap_or_else(|error| {
             tracing::error!(%error, "a device that has messages in a mailbox cannot be read");
             None
         })?;
-        Some(Arc::new(self.speaker_of(&device)))
+        Some(Arc::new(self.handle_of(&device)))
     }
 }
 
-impl Outside for Platform {
+impl PipelineOutputs for Platform {
     fn wants_rows(&self) -> bool {
         let parts = &self.inner.parts;
-        parts.live.is_watched() || parts.outside.wants_rows()
+        parts.live.is_watched() || parts.outputs.wants_rows()
     }
 
-    fn stored(&self, speaker: Voice<'_>, profile: &Profile, ts_ms: i64, points: &[Point<'_>]) {
+    fn publish_row(
+        &self,
+        speaker: DeviceRef<'_>,
+        profile: &ProductProfile,
+        ts_ms: i64,
+        points: &[Point<'_>],
+    ) {
         let parts = &self.inner.parts;
         if parts.live.is_watched() {
-            parts.live.stored(speaker.no, ts_ms, points);
+            parts.live.publish_row(speaker.no, ts_ms, points);
         }
-        if parts.outside.wants_rows() {
-            parts.outside.stored(speaker, profile, ts_ms, points);
+        if parts.outputs.wants_rows() {
+            parts.outputs.publish_row(speaker, profile, ts_ms, points);
         }
     }
 
-    fn said(
+    fn handle_control_message(
         &self,
-        by: Voice<'_>,
-        about: Voice<'_>,
-        dialect: Dialect,
-        said: &Said<'_>,
+        by: DeviceRef<'_>,
+        about: DeviceRef<'_>,
+        dialect: DeviceProtocol,
+        said: &ControlMessage<'_>,
         now_ms: i64,
     ) {
-        let outside = &self.inner.parts.outside;
-        outside.said(by, about, dialect, said, now_ms);
-        if let Some(what) = Errand::of(said) {
-            let sent = desk::Sent {
-                by: by.no,
-                about: about.no,
+        let outside = &self.inner.parts.outputs;
+        outside.handle_control_message(by, about, dialect, said, now_ms);
+        if let Some(what) = ControlRequest::from_message(said) {
+            let sent = device_jobs::ControlJob {
+                sender: by.no,
+                subject: about.no,
                 dialect,
                 now_ms,
-                what,
+                request: what,
             };
-            match self.inner.desk.is_here() {
-                true => self.run_errand(&sent),
-                false => self.inner.desk.push(Job::Errand(sent)),
+            match self.inner.jobs.is_worker_thread() {
+                true => self.run_control_job(&sent),
+                false => self.inner.jobs.push(DeviceJob::Control(sent)),
             }
         }
     }
 
-    fn later(&self, message: &Message<'_>) -> bool {
-        self.inner.desk.push(Job::again(message));
+    fn defer_message(&self, message: &DeviceMessage<'_>) -> bool {
+        self.inner.jobs.push(DeviceJob::deferred(message));
         true
     }
 
-    fn logged(&self, by: Voice<'_>, profile: &Profile, topic: &str, payload: &[u8], now_ms: i64) {
-        let outside = &self.inner.parts.outside;
-        outside.logged(by, profile, topic, payload, now_ms);
+    fn log_message(
+        &self,
+        by: DeviceRef<'_>,
+        profile: &ProductProfile,
+        topic: &str,
+        payload: &[u8],
+        now_ms: i64,
+    ) {
+        let outside = &self.inner.parts.outputs;
+        outside.log_message(by, profile, topic, payload, now_ms);
     }
 
-    fn alarm(&self, speaker: Voice<'_>, profile: &Profile, ts_ms: i64, points: &[Point<'_>]) {
-        let outside = &self.inner.parts.outside;
-        outside.alarm(speaker, profile, ts_ms, points);
+    fn evaluate_alarms(
+        &self,
+        speaker: DeviceRef<'_>,
+        profile: &ProductProfile,
+        ts_ms: i64,
+        points: &[Point<'_>],
+    ) {
+        let outside = &self.inner.parts.outputs;
+        outside.evaluate_alarms(speaker, profile, ts_ms, points);
     }
 
     fn republish(&self, topic: &str, payload: &[u8], qos: u8, retain: bool) {
-        let outside = &self.inner.parts.outside;
+        let outside = &self.inner.parts.outputs;
         outside.republish(topic, payload, qos, retain);
     }
 
-    fn sink(&self, name: &str, row: rules::Value<'_>) {
-        self.inner.parts.outside.sink(name, row);
+    fn write_to_sink(&self, name: &str, row: rules::Value<'_>) {
+        self.inner.parts.outputs.write_to_sink(name, row);
     }
 
-    fn settle(&self, done: Settled) {
+    fn settle(&self, done: DurableCallback) {
         // What the desk does may leave something with the others.
-        let outside = Arc::clone(&self.inner.parts.outside);
+        let outside = Arc::clone(&self.inner.parts.outputs);
         let then = Box::new(move || outside.settle(done));
-        self.inner.desk.settle_later(then);
+        self.inner.jobs.settle(then);
     }
 
     fn is_unsettled(&self) -> bool {
-        self.inner.parts.outside.is_unsettled()
+        self.inner.parts.outputs.is_unsettled()
     }
 
     fn is_full(&self) -> bool {
-        self.inner.desk.is_full() || self.inner.parts.outside.is_full()
+        self.inner.jobs.is_full() || self.inner.parts.outputs.is_full()
     }
 }

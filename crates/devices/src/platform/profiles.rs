@@ -4,20 +4,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bumpalo::Bump;
 use hashbrown::HashMap;
-use series::Value;
+use series::PointValue;
 
 use super::Platform;
 use crate::chain::{Chain, ROOT};
-use crate::dialect::{Dialects, Raw};
-use crate::ingest::{KeyRule, Mode, Model, ProductNo, Profile};
+use crate::ingest::{KeyRule, PipelineMode, ProductNo, ProductProfile, TelemetryModel};
+use crate::protocol::{DeviceProtocols, RawValue};
 use crate::{Product, ProductId, UnknownKeys};
 
 /// Numbers of products, given as they are met.
 #[derive(Default)]
-pub(super) struct Numbers(Mutex<HashMap<ProductId, ProductNo>>);
+pub(super) struct ProductNumbers(Mutex<HashMap<ProductId, ProductNo>>);
 
-impl Numbers {
-    fn of(&self, product: &ProductId) -> ProductNo {
+impl ProductNumbers {
+    fn number_for(&self, product: &ProductId) -> ProductNo {
         let mut numbers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let next = ProductNo(numbers.len() as u32);
         *numbers.entry(product.clone()).or_insert(next)
@@ -26,11 +26,11 @@ impl Numbers {
 
 impl Platform {
     pub(super) fn number_of(&self, product: &ProductId) -> ProductNo {
-        self.inner.numbers.of(product)
+        self.inner.product_numbers.number_for(product)
     }
 
     /// All products as they are now, for the pipeline to begin with.
-    pub fn profiles(&self) -> Vec<(ProductNo, Profile)> {
+    pub fn profiles(&self) -> Vec<(ProductNo, ProductProfile)> {
         let products = self.registry().products();
         let products = products.iter();
         products
@@ -39,7 +39,7 @@ impl Platform {
     }
 
     /// A product was made, changed or removed.
-    pub fn take_product(&self, id: &str) {
+    pub fn refresh_product(&self, id: &str) {
         let Ok(id) = ProductId::new(id) else { return };
         let Some(pipeline) = self.inner.pipeline.get() else {
             return;
@@ -50,52 +50,55 @@ impl Platform {
     }
 
     /// A rule chain was made, changed or removed: products that have it get the new one.
-    pub fn take_chain(&self, name: &str) {
+    pub fn refresh_chain(&self, name: &str) {
         for slot in self.registry().products() {
             if slot.get().chain().unwrap_or(ROOT) == name {
-                self.take_product(slot.id().as_str());
+                self.refresh_product(slot.id().as_str());
             }
         }
     }
 
-    fn profile(&self, product: &Arc<Product>) -> Profile {
-        profile(product, self.inner.parts.chains.of(product.chain()))
+    fn profile(&self, product: &Arc<Product>) -> ProductProfile {
+        profile(
+            product,
+            self.inner.parts.chains.chain_or_root(product.chain()),
+        )
     }
 }
 
-fn profile(product: &Arc<Product>, chain: Arc<Chain>) -> Profile {
-    let dialects = crate::dialect::Dialect::ALL
+fn profile(product: &Arc<Product>, chain: Arc<Chain>) -> ProductProfile {
+    let dialects = crate::protocol::DeviceProtocol::ALL
         .into_iter()
-        .filter(|dialect| product.speaks((*dialect).into()))
-        .fold(Dialects::NONE, Dialects::with);
+        .filter(|dialect| product.allows_protocol((*dialect).into()))
+        .fold(DeviceProtocols::NONE, DeviceProtocols::with);
     let storage = product.storage();
-    Profile {
+    ProductProfile {
         product: product.id.clone(),
         dialects,
         mode: match product.mode() {
-            crate::Mode::Sync => Mode::Sync,
-            crate::Mode::Actor => Mode::Actor,
+            crate::ProductMode::Sync => PipelineMode::Sync,
+            crate::ProductMode::Actor => PipelineMode::Actor,
         },
-        model: Arc::new(Checked(Arc::clone(product))),
+        model: Arc::new(ProductTelemetryModel(Arc::clone(product))),
         chain,
         is_stored: storage.enabled,
         is_logged: storage.device_log,
         has_alarms: !product.definition.alarms.is_empty(),
-        sinks: names(&storage.sinks),
-        log_sinks: names(storage.sinks_of_log()),
+        sinks: boxed_names(&storage.sinks),
+        log_sinks: boxed_names(storage.log_sink_names()),
         log_payload_bytes: storage.log_payload_bytes as usize,
     }
 }
 
-fn names(names: &[String]) -> Arc<[Box<str>]> {
+fn boxed_names(names: &[String]) -> Arc<[Box<str>]> {
     names.iter().map(|name| name.as_str().into()).collect()
 }
 
 /// What a product's thing model says of values, and which of them are to be stored.
-struct Checked(Arc<Product>);
+struct ProductTelemetryModel(Arc<Product>);
 
-impl Model for Checked {
-    fn key(&self, name: &str) -> KeyRule {
+impl TelemetryModel for ProductTelemetryModel {
+    fn key_rule(&self, name: &str) -> KeyRule {
         let product = &self.0;
         let stored = &product.storage().keys;
         match product.model.property(name) {
@@ -103,23 +106,23 @@ impl Model for Checked {
             _ if !stored.is_empty() && !stored.contains(name) => KeyRule::Ignored,
             None if product.definition.text_numbers => KeyRule::OpenNumbers,
             None => KeyRule::Open,
-            Some(property) => KeyRule::Property(property.at.into()),
+            Some(property) => KeyRule::Property(property.index.into()),
         }
     }
 
     fn convert<'a>(
         &self,
         property: u32,
-        value: Raw<'a>,
+        value: RawValue<'a>,
         arena: &'a Bump,
-    ) -> Result<Value<'a>, Box<str>> {
+    ) -> Result<PointValue<'a>, Box<str>> {
         let value = match value {
-            Raw::Null => rules::Value::Null,
-            Raw::Bool(value) => rules::Value::Bool(value),
-            Raw::Int(value) => rules::Value::Int(value),
-            Raw::Float(value) => rules::Value::Float(value),
-            Raw::Text(text) => rules::Value::Str(text),
-            Raw::Json(json) => rules::Value::Json(json),
+            RawValue::Null => rules::Value::Null,
+            RawValue::Bool(value) => rules::Value::Bool(value),
+            RawValue::Int(value) => rules::Value::Int(value),
+            RawValue::Float(value) => rules::Value::Float(value),
+            RawValue::Text(text) => rules::Value::Str(text),
+            RawValue::Json(json) => rules::Value::Json(json),
         };
         let Some(property) = self.0.model.properties().get(property as usize) else {
             return Err("the thing model has no such property".into());

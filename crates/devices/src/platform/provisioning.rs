@@ -7,16 +7,16 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Platform;
-use crate::credential::{Issued, NewCredential};
-use crate::registry::{Provision, Registry, RegistryError};
-use crate::{Device, States};
+use crate::credential::{IssuedCredential, NewCredential};
+use crate::registry::{ProvisionRequest, Registry, RegistryError};
+use crate::{Device, DeviceStates};
 
 /// Larger requests are not looked at.
 const MAX_REQUEST_BYTES: usize = 16 << 10;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Wanted {
+struct ProvisioningPayload {
     provision_device_key: String,
     provision_device_secret: String,
     device_name: Option<String>,
@@ -48,12 +48,12 @@ pub struct Registration<'a> {
     /// `false`: it existed and has got new credentials.
     pub was_created: bool,
     /// The address the request came from, if it is known.
-    pub from: Option<IpAddr>,
+    pub peer_address: Option<IpAddr>,
 }
 
 /// Keeps a record of devices that register themselves. May wait.
 pub trait RegistrationLog: Send + Sync {
-    fn registered(&self, registration: &Registration<'_>);
+    fn record(&self, registration: &Registration<'_>);
 }
 
 impl Platform {
@@ -68,10 +68,10 @@ impl Platform {
             &parts.states,
             request,
             |device, was_created| {
-                parts.registration_log.registered(&Registration {
+                parts.registration_log.record(&Registration {
                     device,
                     was_created,
-                    from,
+                    peer_address: from,
                 });
             },
         )
@@ -80,7 +80,7 @@ impl Platform {
 
 fn provision(
     registry: &Registry,
-    states: &States,
+    states: &DeviceStates,
     request: &[u8],
     registered: impl FnOnce(&Device, bool),
 ) -> Result<Value, Value> {
@@ -88,7 +88,7 @@ fn provision(
     if request.len() > MAX_REQUEST_BYTES {
         return Err(failure("the request is too long"));
     }
-    let wanted: Wanted = serde_json::from_slice(request)
+    let wanted: ProvisioningPayload = serde_json::from_slice(request)
         .map_err(|error| failure(&format!("the request cannot be read: {error}")))?;
     let (credential, given) = match wanted.credentials_type.as_deref() {
         None | Some("ACCESS_TOKEN") => {
@@ -118,7 +118,7 @@ fn provision(
             ));
         }
     };
-    let provision = Provision {
+    let provision = ProvisionRequest {
         key: &wanted.provision_device_key,
         secret: &wanted.provision_device_secret,
         device: wanted.device_name.as_deref(),
@@ -135,8 +135,8 @@ fn provision(
     let device = provisioned.device.name();
     registered(&provisioned.device, provisioned.was_created);
     let (kind, value) = match (provisioned.issued, given) {
-        (Some(Issued::Token { token }), _) => ("ACCESS_TOKEN", Value::from(token)),
-        (Some(Issued::Password { username, password }), _) => {
+        (Some(IssuedCredential::Token { token }), _) => ("ACCESS_TOKEN", Value::from(token)),
+        (Some(IssuedCredential::Password { username, password }), _) => {
             let value = json!({"userName": username, "password": password});
             ("MQTT_BASIC", value)
         }
@@ -154,21 +154,21 @@ fn provision(
 
 #[cfg(test)]
 mod tests {
-    use store::{Config as StoreConfig, Expected, Store};
+    use store::{ExpectedVersion, Store, StoreConfig};
 
     use super::*;
-    use crate::{Config, PRODUCT_KIND};
+    use crate::{PRODUCT_KIND, RegistryConfig};
 
     #[test]
     fn whoever_has_key_and_secret_is_registered_once() {
         let directory = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(directory.path(), StoreConfig::default()).unwrap();
-        let registry = Registry::open(store.objects(), Config::default()).unwrap();
-        let states = States::new(registry.clone());
+        let registry = Registry::open(store.objects(), RegistryConfig::default()).unwrap();
+        let states = DeviceStates::new(registry.clone());
         let product = json!({"provisioning": {"mode": "allow_new", "key": "new-meters", "secret": "0123456789abcdef"}});
         let objects = store.objects();
         objects
-            .put(PRODUCT_KIND, "p", product, Expected::Any)
+            .put(PRODUCT_KIND, "p", product, ExpectedVersion::Any)
             .unwrap();
         let ask = |mut request: Value| {
             request["provisionDeviceKey"] = "new-meters".into();

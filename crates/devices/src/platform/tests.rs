@@ -2,52 +2,52 @@
 
 use std::sync::{Arc, Mutex};
 
-use broker::hooks::{Client, Peer};
+use broker::hooks::{Client, PeerAddress};
 use mqtt::Version;
 use serde_json::{Value, json};
 use series::{DeviceNo, Point, Series};
-use store::{Config as StoreConfig, Store};
+use store::{Store, StoreConfig};
 
 use super::*;
-use crate::ingest::{Config, Lane, NoOutside};
-use crate::{Config as RegistryConfig, Scope};
+use crate::ingest::{Lane, NoOutputs, PipelineConfig};
+use crate::{AttributeScope, RegistryConfig};
 
 /// What clients were told.
 #[derive(Default)]
-struct Told(Mutex<Vec<String>>);
+struct SentMessages(Mutex<Vec<String>>);
 
-impl Teller for Told {
-    fn tell(&self, client_id: &str, letter: Letter) {
+impl ClientMessenger for SentMessages {
+    fn send(&self, client_id: &str, letter: EncodedDownlink) {
         let told = format!("{client_id} < {} {}", letter.topic, letter.payload);
         self.0.lock().unwrap().push(told);
     }
 
-    fn send_away(&self, client_ids: &[Box<str>]) {
+    fn disconnect(&self, client_ids: &[Box<str>]) {
         let goes = client_ids.iter().map(|id| format!("{id} goes"));
         self.0.lock().unwrap().extend(goes);
     }
 }
 
-struct Products(store::Objects);
+struct StoreProductFactory(store::Objects);
 
-impl ProductMaker for Products {
+impl ProductFactory for StoreProductFactory {
     fn create(&self, id: &str, product: &Value) -> bool {
         let put = (self.0).put(
             crate::PRODUCT_KIND,
             id,
             product.clone(),
-            store::Expected::Absent,
+            store::ExpectedVersion::Absent,
         );
         put.is_ok()
     }
 }
 
-impl RegistrationLog for Told {
-    fn registered(&self, registration: &Registration<'_>) {
+impl RegistrationLog for SentMessages {
+    fn record(&self, registration: &Registration<'_>) {
         let Registration {
             device,
             was_created,
-            from,
+            peer_address: from,
         } = registration;
         let told = format!(
             "registered {} created={was_created} from={from:?}",
@@ -61,9 +61,9 @@ struct Setup {
     platform: Platform,
     pipeline: Arc<Pipeline>,
     registry: Registry,
-    states: States,
+    states: DeviceStates,
     series: Series,
-    told: Arc<Told>,
+    told: Arc<SentMessages>,
     lane: Lane,
     store: Store,
     _directory: tempfile::TempDir,
@@ -73,32 +73,38 @@ fn setup() -> Setup {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = Store::open(&directory.path().join("store"), StoreConfig::default()).unwrap();
     let registry = Registry::open(store.objects(), RegistryConfig::default()).unwrap();
-    let (series, _) =
-        Series::open(&directory.path().join("series"), series::Config::default()).unwrap();
-    let (told, states) = (Arc::<Told>::default(), States::new(registry.clone()));
-    let platform = Platform::start(Parts {
-        directory: Arc::new(Directory::new(registry.clone()).unwrap()),
+    let (series, _) = Series::open(
+        &directory.path().join("series"),
+        series::SeriesConfig::default(),
+    )
+    .unwrap();
+    let (told, states) = (
+        Arc::<SentMessages>::default(),
+        DeviceStates::new(registry.clone()),
+    );
+    let platform = Platform::start(PlatformParts {
+        directory: Arc::new(DeviceAuthenticator::new(registry.clone()).unwrap()),
         registry: registry.clone(),
         states: states.clone(),
         live: Arc::default(),
         chains: Chains::default(),
-        outside: Arc::new(NoOutside),
-        teller: told.clone(),
-        gateways_register: true,
-        products: Arc::new(Products(store.objects().clone())),
+        outputs: Arc::new(NoOutputs),
+        messenger: told.clone(),
+        may_gateways_register: true,
+        product_factory: Arc::new(StoreProductFactory(store.objects().clone())),
         max_gateway_products: 2,
         registration_log: told.clone(),
     })
     .unwrap();
     let pipeline = Pipeline::open(
-        &Config::default(),
+        &PipelineConfig::default(),
         platform.profiles(),
         Arc::new(series.clone()),
         Arc::new(platform.clone()),
         Arc::new(platform.clone()),
     )
     .unwrap();
-    platform.begin(pipeline.clone());
+    platform.attach_pipeline(pipeline.clone());
     Setup {
         lane: pipeline.lane(),
         platform,
@@ -116,17 +122,17 @@ impl Setup {
     fn product(&self, id: &str, value: Value) {
         let objects = self.store.objects();
         objects
-            .put(crate::PRODUCT_KIND, id, value, store::Expected::Any)
+            .put(crate::PRODUCT_KIND, id, value, store::ExpectedVersion::Any)
             .unwrap();
-        self.platform.take_product(id);
+        self.platform.refresh_product(id);
     }
 
     /// Registers a device and connects it; its client id has `client-` before its id.
-    fn device(&self, device: Value) -> Arc<Speaker> {
+    fn device(&self, device: Value) -> Arc<DeviceHandle> {
         let device = serde_json::from_value(device).unwrap();
         let device = self
             .registry
-            .put(device, crate::Expected::Any)
+            .put(device, crate::WritePrecondition::Any)
             .unwrap()
             .device;
         self.admit(&device);
@@ -135,7 +141,7 @@ impl Setup {
 
     /// Lets a device in, which is to connect.
     fn admit(&self, device: &Arc<Device>) {
-        let shown = crate::Shown {
+        let shown = crate::PresentedCredentials {
             client_id: &format!("client-{}", device.id),
             username: Some("token"),
             password: None,
@@ -143,40 +149,40 @@ impl Setup {
             now_ms: now_ms(),
         };
         let directory = &self.platform.inner.parts.directory;
-        directory.remember(
+        directory.add_admission(
             None,
             &shown,
-            Admission::new(Arc::clone(device), crate::CredentialKind::Token),
+            DeviceAdmission::new(Arc::clone(device), crate::CredentialKind::Token),
         );
     }
 
-    fn connect(&self, device: &Device) -> Option<Arc<Speaker>> {
+    fn connect(&self, device: &Device) -> Option<Arc<DeviceHandle>> {
         self.connect_as(device, Some("token"))
     }
 
-    fn connect_as(&self, device: &Device, username: Option<&str>) -> Option<Arc<Speaker>> {
-        self.platform.device_of(&Client {
+    fn connect_as(&self, device: &Device, username: Option<&str>) -> Option<Arc<DeviceHandle>> {
+        self.platform.device_for(&Client {
             client_id: &format!("client-{}", device.id),
             username,
-            peer: Some(Peer::Unix),
+            peer: Some(PeerAddress::Unix),
             last_address: None,
-            local: None,
+            local_address: None,
             version: Version::V311,
             connection: Default::default(),
         })
     }
 
-    fn send(&mut self, by: &Speaker, topic: &str, payload: Value) {
+    fn send(&mut self, by: &DeviceHandle, topic: &str, payload: Value) {
         let payload = payload.to_string();
-        let message = Message {
-            by: by.voice(),
+        let message = DeviceMessage {
+            sender: by.as_device_ref(),
             topic,
             payload: payload.as_bytes(),
             received_ms: now_ms() as i64,
         };
-        let _ = self.pipeline.take(&mut self.lane, &message);
+        let _ = self.pipeline.submit(&mut self.lane, &message);
         self.pipeline.flush();
-        self.platform.settle();
+        self.platform.wait_idle();
     }
 
     fn latest(&self, device: DeviceNo) -> Vec<String> {
@@ -210,7 +216,7 @@ fn a_product_says_what_is_stored_of_its_devices() {
     setup.send(&device, "v1/devices/me/telemetry", payload);
     assert_eq!(setup.latest(device.no), ["on=Bool(true)", "t=Float(21.0)"]);
     setup.send(&device, "v1/devices/me/telemetry", json!({"t": 101}));
-    let trouble = setup.pipeline.trouble_of(device.no);
+    let trouble = setup.pipeline.rejections_of(device.no);
     let subjects: Vec<_> = trouble.last.iter().map(|last| &*last.subject).collect();
     assert_eq!(subjects, ["other", "t"]);
     setup.product("meter", json!({"mode": "actor", "dialects": ["jetlinks"]}));
@@ -238,7 +244,7 @@ fn a_device_writes_and_reads_attributes_and_calls_the_platform() {
     let shared = vec![("rate".to_owned(), json!(5))];
     setup
         .registry
-        .set_attributes(&known, Scope::Shared, shared)
+        .set_attributes(&known, AttributeScope::Shared, shared)
         .unwrap();
     let asked = json!({"clientKeys": "model,missing", "sharedKeys": "rate"});
     setup.send(&device, "v1/devices/me/attributes/request/7", asked);
@@ -303,7 +309,10 @@ fn who_is_changed_or_removed_while_it_connects_does_not_stay() {
     setup.product("meter", json!({}));
     let put = |device: Value| {
         let device = serde_json::from_value(device).unwrap();
-        let written = setup.registry.put(device, crate::Expected::Any).unwrap();
+        let written = setup
+            .registry
+            .put(device, crate::WritePrecondition::Any)
+            .unwrap();
         written.device
     };
     let with_token = |id: &str, token: &str| {
@@ -325,13 +334,13 @@ fn who_is_changed_or_removed_while_it_connects_does_not_stay() {
     assert!(
         setup
             .registry
-            .remove("removed", crate::Expected::Any)
+            .remove("removed", crate::WritePrecondition::Any)
             .unwrap()
     );
     for device in [&same, &renamed, &changed, &disabled, &removed] {
         assert!(setup.connect(device).is_some(), "{}", device.id);
     }
-    setup.platform.settle();
+    setup.platform.wait_idle();
     assert_eq!(
         *setup.told.0.lock().unwrap(),
         [
@@ -348,7 +357,10 @@ fn an_admission_is_for_the_client_that_was_let_in() {
     let setup = setup();
     setup.product("meter", json!({}));
     let device = serde_json::from_value(json!({"id": "d", "product": "meter"})).unwrap();
-    let device = setup.registry.put(device, crate::Expected::Any).unwrap();
+    let device = setup
+        .registry
+        .put(device, crate::WritePrecondition::Any)
+        .unwrap();
     let device = device.device;
     let directory = &setup.platform.inner.parts.directory;
     setup.admit(&device);
@@ -358,7 +370,7 @@ fn an_admission_is_for_the_client_that_was_let_in() {
     );
     assert!(setup.connect(&device).is_none(), "it was taken");
     setup.admit(&device);
-    directory.forget(None, "client-d");
+    directory.remove_admission(None, "client-d");
     assert!(
         setup.connect(&device).is_none(),
         "another came in its place"
@@ -382,13 +394,16 @@ fn ended(change: impl FnOnce(&Setup)) -> Vec<String> {
     }
     let (platform, ended) = (setup.platform.clone(), Arc::<Mutex<Vec<String>>>::default());
     let told = ended.clone();
-    setup.registry.on_change(Box::new(move |change| {
-        let ids = platform.ended_by(change).into_iter().map(String::from);
+    setup.registry.add_device_observer(Box::new(move |change| {
+        let ids = platform
+            .connections_to_close(change)
+            .into_iter()
+            .map(String::from);
         told.lock().unwrap().extend(ids);
     }));
     change(&setup);
     let product = ProductId::new("meter").unwrap();
-    let ids = setup.platform.ended_by_product(&product);
+    let ids = setup.platform.connections_to_close_for_product(&product);
     let mut ended = ended.lock().unwrap().clone();
     ended.extend(ids.into_iter().map(String::from));
     ended.sort();
@@ -402,7 +417,10 @@ fn connections_end_when_what_they_rest_on_is_gone() {
         fields["id"] = "d".into();
         fields["product"] = "meter".into();
         let device = serde_json::from_value(fields).unwrap();
-        setup.registry.put(device, crate::Expected::Any).unwrap();
+        setup
+            .registry
+            .put(device, crate::WritePrecondition::Any)
+            .unwrap();
     };
     let token = json!({"type": "token", "token": "T1"});
     let none: [&str; 0] = [];
@@ -424,7 +442,10 @@ fn connections_end_when_what_they_rest_on_is_gone() {
         );
     }
     let remove = |setup: &Setup| {
-        setup.registry.remove("d", crate::Expected::Any).unwrap();
+        setup
+            .registry
+            .remove("d", crate::WritePrecondition::Any)
+            .unwrap();
     };
     assert_eq!(ended(remove), ["client-d"]);
     let both = ["client-d", "client-e"];
@@ -446,27 +467,33 @@ fn devices_are_seen_when_they_report() {
     let gateway = setup.device(json!({"id": "gw", "product": "meter"}));
     let child = json!({"id": "c", "product": "meter", "parent": "gw"});
     let child = serde_json::from_value(child).unwrap();
-    let child = setup.registry.put(child, crate::Expected::Any).unwrap();
+    let child = setup
+        .registry
+        .put(child, crate::WritePrecondition::Any)
+        .unwrap();
     let no = child.device.no;
     let state = |setup: &Setup, no| setup.states.presence(no).unwrap();
-    assert_eq!(state(&setup, no).state, crate::State::NotActive);
+    assert_eq!(state(&setup, no).state, crate::DeviceState::NotActive);
     let telemetry = json!({"c": [{"ts": now_ms(), "values": {"t": 1}}]});
     setup.send(&gateway, "v1/gateway/telemetry", telemetry);
-    assert_eq!(state(&setup, no).state, crate::State::Online);
+    assert_eq!(state(&setup, no).state, crate::DeviceState::Online);
     let before_ms = state(&setup, gateway.no).last_seen_ms.unwrap();
-    setup.platform.seen(&gateway, before_ms + 60_000);
+    setup.platform.record_activity(&gateway, before_ms + 60_000);
     let after_ms = state(&setup, gateway.no).last_seen_ms.unwrap();
     assert_eq!(after_ms, before_ms + 60_000);
     setup.states.flush().unwrap();
-    let after_a_start = States::new(setup.registry.clone());
+    let after_a_start = DeviceStates::new(setup.registry.clone());
     assert_eq!(
         after_a_start.presence(gateway.no).unwrap().last_seen_ms,
         Some(after_ms)
     );
     // A disabled device is not heard of any more.
-    let mut disabled = setup.registry.as_written(&child.device).unwrap();
+    let mut disabled = setup.registry.to_new_device(&child.device).unwrap();
     disabled.enabled = false;
-    setup.registry.put(disabled, crate::Expected::Any).unwrap();
+    setup
+        .registry
+        .put(disabled, crate::WritePrecondition::Any)
+        .unwrap();
     let telemetry = json!({"c": [{"ts": now_ms() + 1, "values": {"t": 2}}]});
     setup.send(&gateway, "v1/gateway/telemetry", telemetry);
     assert_eq!(setup.latest(no), ["t=Int(1)"]);
@@ -502,7 +529,7 @@ fn devices_behind_a_gateway_keep_their_names_and_kinds() {
     assert_eq!(["b", "c", "d"].map(product), ["valve", "hub", "hub"]);
     let no = device.no;
     // As the node does when it is told of the new product.
-    setup.platform.take_product(device.product.id().as_str());
+    setup.platform.refresh_product(device.product.id().as_str());
     setup.send(
         &gateway,
         "v1/gateway/telemetry",
@@ -535,7 +562,7 @@ fn a_device_of_jetlinks_asks_for_the_time_and_what_is_ignored_is_counted() {
     setup.send(&device, "/meter/d/properties/report", report);
     assert_eq!(setup.latest(device.no), ["t=Int(1)"]);
     assert_eq!(setup.pipeline.snapshot().ignored, 3);
-    let subjects = setup.pipeline.trouble_of(device.no).last;
+    let subjects = setup.pipeline.rejections_of(device.no).last;
     let subjects: Vec<_> = subjects.iter().map(|last| &*last.subject).collect();
     assert_eq!(subjects, ["log", "direct"]);
     setup.platform.stop();
@@ -576,8 +603,8 @@ fn the_last_events_of_a_device_are_kept() {
         setup.send(&device, &format!("/meter/d/event/{topic}"), fire);
     }
     setup.send(&other, "tg/e/up/event/hello", json!("text"));
-    let events = |no, query: crate::EventQuery| setup.registry.events(no, &query).unwrap();
-    let all = crate::EventQuery {
+    let events = |no, query: crate::DeviceEventFilter| setup.registry.events(no, &query).unwrap();
+    let all = crate::DeviceEventFilter {
         limit: 10_000,
         ..Default::default()
     };
@@ -587,7 +614,7 @@ fn the_last_events_of_a_device_are_kept() {
         (1000, 1005, 1005)
     );
     assert_eq!(kept[0].data, json!({"n": 1004}));
-    let floods = crate::EventQuery {
+    let floods = crate::DeviceEventFilter {
         event: Some("flood".to_owned()),
         to_ms: Some(1000),
         limit: 2,
@@ -598,13 +625,16 @@ fn the_last_events_of_a_device_are_kept() {
         .map(|e| e.ts_ms)
         .collect();
     assert_eq!(times, [998, 996]);
-    let next = crate::EventQuery {
+    let next = crate::DeviceEventFilter {
         before: Some(996),
         ..floods
     };
     assert_eq!(events(device.no, next)[0].ts_ms, 994);
     assert_eq!(events(other.no, all.clone())[0].data, json!("text"));
-    setup.registry.remove("d", crate::Expected::Any).unwrap();
+    setup
+        .registry
+        .remove("d", crate::WritePrecondition::Any)
+        .unwrap();
     assert!(events(device.no, all).is_empty());
     setup.platform.stop();
 }

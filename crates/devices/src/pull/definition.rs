@@ -20,7 +20,7 @@ const MAX_TEXT_CHARS: usize = 16_384;
 /// A system that is asked on a schedule for values of devices. It has one of `prometheus`, `http` and `ipmi`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Definition {
+pub struct PullSourceDefinition {
     #[schemars(length(max = 1000))]
     pub description: String,
     /// A disabled source is not asked.
@@ -34,12 +34,12 @@ pub struct Definition {
     /// Ids of devices by what the system calls them; what is not in here is an id itself.
     #[schemars(extend("maxProperties" = 10_000))]
     pub devices: BTreeMap<String, String>,
-    pub prometheus: Option<Prometheus>,
-    pub http: Option<Polling>,
-    pub ipmi: Option<Ipmi>,
+    pub prometheus: Option<PrometheusSettings>,
+    pub http: Option<HttpPollSettings>,
+    pub ipmi: Option<IpmiSettings>,
 }
 
-impl Default for Definition {
+impl Default for PullSourceDefinition {
     fn default() -> Self {
         Self {
             description: String::new(),
@@ -57,15 +57,15 @@ impl Default for Definition {
 /// A text that is never shown.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub struct Hidden(String);
+pub struct HiddenText(String);
 
-impl Hidden {
+impl HiddenText {
     pub(super) fn reveal(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Debug for Hidden {
+impl fmt::Debug for HiddenText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
@@ -74,37 +74,37 @@ impl fmt::Debug for Hidden {
 /// Where an HTTP server is and how it knows who asks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Server {
+pub struct PullHttpServer {
     /// `http://HOST:PORT/PATH` or `https://...`, without a user.
     #[schemars(length(min = 1, max = 2048))]
     pub url: String,
     /// Sent with each request. Not shown again.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
-    pub headers: BTreeMap<String, Hidden>,
+    pub headers: BTreeMap<String, HiddenText>,
     /// For basic authentication.
     #[serde(default)]
     pub username: Option<String>,
     /// Not shown again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub password: Option<Hidden>,
+    pub password: Option<HiddenText>,
     /// File that holds the password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
     /// Sent as `Authorization: Bearer TOKEN`. Not shown again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token: Option<Hidden>,
+    pub token: Option<HiddenText>,
     /// File that holds the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
     #[serde(default)]
-    pub tls: Option<Tls>,
+    pub tls: Option<PullTlsSettings>,
 }
 
 /// Whom to trust, and who we are.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Tls {
+pub struct PullTlsSettings {
     /// PEM file of the authorities to trust instead of those of the system.
     pub ca: Option<PathBuf>,
     /// PEM file of our certificate, and those above it.
@@ -116,15 +116,15 @@ pub struct Tls {
 /// Prometheus, or what speaks its API: instant queries, whose series are mapped to devices and keys by their labels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Prometheus {
-    pub server: Server,
+pub struct PrometheusSettings {
+    pub server: PullHttpServer,
     #[schemars(length(min = 1, max = 256))]
-    pub queries: Vec<Query>,
+    pub queries: Vec<PrometheusQuery>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Query {
+pub struct PrometheusQuery {
     /// PromQL.
     #[schemars(length(min = 1, max = 16384))]
     pub query: String,
@@ -144,10 +144,10 @@ fn instance() -> String {
 /// An HTTP server that answers with JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Polling {
-    pub server: Server,
+pub struct HttpPollSettings {
+    pub server: PullHttpServer,
     #[serde(default)]
-    pub method: Method,
+    pub method: HttpPollMethod,
     /// Sent with each request.
     #[serde(default)]
     #[schemars(length(max = 16384))]
@@ -171,7 +171,7 @@ pub struct Polling {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum Method {
+pub enum HttpPollMethod {
     #[default]
     Get,
     Post,
@@ -180,21 +180,21 @@ pub enum Method {
 /// Sensors of servers over IPMI, by the program `ipmitool` of the node's machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Ipmi {
+pub struct IpmiSettings {
     /// Each host is asked by itself.
     #[schemars(length(min = 1, max = 1000))]
-    pub hosts: Vec<Host>,
+    pub hosts: Vec<IpmiHost>,
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub username: Option<String>,
     /// Not shown again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub password: Option<Hidden>,
+    pub password: Option<HiddenText>,
     /// File that holds the password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
     #[serde(default)]
-    pub interface: Interface,
+    pub interface: IpmiInterface,
     /// Keys of sensors by their names; left out: all sensors, each with its name in small letters and `_` for what is no letter or
     /// digit.
     #[serde(default)]
@@ -204,7 +204,7 @@ pub struct Ipmi {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Host {
+pub struct IpmiHost {
     /// Name or address of the management controller.
     #[schemars(length(min = 1, max = 255))]
     pub address: String,
@@ -215,7 +215,7 @@ pub struct Host {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Interface {
+pub enum IpmiInterface {
     /// IPMI 2.0.
     #[default]
     Lanplus,
@@ -226,13 +226,13 @@ pub enum Interface {
 /// What of a written source is not as it has to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {detail}")]
-pub struct InvalidSource {
+pub struct PullSourceError {
     /// Its path, such as `prometheus.queries[0].key`; empty: the source as a whole.
     pub field: String,
     pub detail: String,
 }
 
-impl InvalidSource {
+impl PullSourceError {
     pub(super) fn new(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self {
             field: field.into(),
@@ -241,21 +241,21 @@ impl InvalidSource {
     }
 }
 
-impl Definition {
+impl PullSourceDefinition {
     /// Reads a source. What needs its files is looked at when it is made ready.
-    pub(super) fn read(value: &Value) -> Result<Self, InvalidSource> {
+    pub(super) fn read(value: &Value) -> Result<Self, PullSourceError> {
         let read: Result<Self, _> = serde_path_to_error::deserialize(value);
         let definition = read.map_err(|error| {
             let path = error.path().to_string();
             let field = if path == "." { String::new() } else { path };
-            InvalidSource::new(field, error.into_inner().to_string())
+            PullSourceError::new(field, error.into_inner().to_string())
         })?;
         definition.check_bounds()?;
         Ok(definition)
     }
 
-    fn check_bounds(&self) -> Result<(), InvalidSource> {
-        let wrong = |field: &str, detail: String| Err(InvalidSource::new(field, detail));
+    fn check_bounds(&self) -> Result<(), PullSourceError> {
+        let wrong = |field: &str, detail: String| Err(PullSourceError::new(field, detail));
         if !(1..=86_400).contains(&self.interval_s) {
             return wrong("interval_s", "expected 1 to 86400".to_owned());
         }
@@ -361,7 +361,7 @@ impl Definition {
     #[must_use]
     pub fn schemas(whole: Value) -> (Value, Value) {
         let mut shown = whole.clone();
-        secrets::hide(&mut shown);
+        secrets::hide_secrets(&mut shown);
         (whole, shown)
     }
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// What a source is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Condition {
+pub enum PullSourceState {
     /// It is asked when its time comes.
     Waiting,
     /// It is being asked.
@@ -17,7 +17,7 @@ pub enum Condition {
 
 /// Since the node started or the source was changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Health {
+pub struct PullSourceHealth {
     /// How often it was asked.
     pub runs: u64,
     pub failed_runs: u64,
@@ -40,30 +40,30 @@ pub struct Health {
 
 /// A source as it is shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Status {
+pub struct PullSourceStatus {
     pub name: String,
     /// `prometheus`, `http` or `ipmi`; empty: it is invalid.
     pub r#type: &'static str,
-    pub condition: Condition,
+    pub condition: PullSourceState,
     /// Whether it answered the last time it was asked; true before the first.
     pub is_ok: bool,
     #[serde(flatten)]
-    pub health: Health,
+    pub health: PullSourceHealth,
 }
 
 /// What one run did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct PullRun {
     pub(super) rows: u64,
     pub(super) values: u64,
     pub(super) skipped: u64,
     pub(super) unknown: u64,
     /// A part of it went wrong.
-    pub(super) problem: Option<String>,
+    pub(super) partial_error: Option<String>,
 }
 
-impl Health {
-    pub(super) fn note(&mut self, run: Result<Run, String>, now_ms: u64, took_ms: u64) {
+impl PullSourceHealth {
+    pub(super) fn record_run(&mut self, run: Result<PullRun, String>, now_ms: u64, took_ms: u64) {
         self.runs += 1;
         self.last_run_at_ms = Some(now_ms);
         self.last_took_ms = Some(took_ms);
@@ -75,7 +75,7 @@ impl Health {
                 self.skipped_values += run.skipped;
                 self.unknown_rows += run.unknown;
                 self.last_success_at_ms = Some(now_ms);
-                run.problem
+                run.partial_error
             }
             Err(problem) => {
                 self.failed_runs += 1;

@@ -4,7 +4,7 @@ use super::Reading;
 
 /// What became of readings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct IntakeOutcome {
     pub rows: u64,
     pub values: u64,
     /// Rows of devices that are not registered, and one of these.
@@ -13,9 +13,9 @@ pub struct Taken {
 }
 
 /// Takes rows on behalf of devices. Called on threads that may wait.
-pub trait Intake: Send + Sync + 'static {
+pub trait ReadingIntake: Send + Sync + 'static {
     /// Stores what fits; the thing model, the rule chain and the alarms of the device's product see it as if the device had said it.
-    fn take(&self, readings: &[Reading], now_ms: i64) -> Taken;
+    fn store_readings(&self, readings: &[Reading], now_ms: i64) -> IntakeOutcome;
 
     /// Whether there is no room at the moment.
     fn is_full(&self) -> bool {

@@ -11,9 +11,9 @@ use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::ask::secret;
-use super::definition::{self, Host, Interface, InvalidSource};
-use super::{Failure, Readings};
+use super::definition::{self, IpmiHost, IpmiInterface, PullSourceError};
+use super::source::secret;
+use super::{PullError, Readings};
 
 /// Hosts of one source that are asked at the same time.
 const MAX_AT_ONCE: usize = 8;
@@ -22,37 +22,37 @@ const MAX_OUTPUT_BYTES: usize = 1 << 20;
 const SHOWN_BYTES: usize = 400;
 
 #[derive(Clone)]
-pub(super) struct Ipmi {
-    hosts: Vec<Host>,
-    asking: Asking,
+pub(super) struct IpmiReader {
+    hosts: Vec<IpmiHost>,
+    asking: IpmitoolCommand,
     sensors: BTreeMap<String, String>,
 }
 
 /// What is said to the program about each host.
 #[derive(Clone)]
-struct Asking {
+struct IpmitoolCommand {
     program: OsString,
     interface: &'static str,
     username: Option<String>,
     password: Option<String>,
 }
 
-impl Ipmi {
-    pub(super) fn new(settings: &definition::Ipmi) -> Result<Self, InvalidSource> {
+impl IpmiReader {
+    pub(super) fn new(settings: &definition::IpmiSettings) -> Result<Self, PullSourceError> {
         Self::with_program(settings, "ipmitool".into())
     }
 
     pub(super) fn with_program(
-        settings: &definition::Ipmi,
+        settings: &definition::IpmiSettings,
         program: OsString,
-    ) -> Result<Self, InvalidSource> {
+    ) -> Result<Self, PullSourceError> {
         for (at, host) in settings.hosts.iter().enumerate() {
             let is_address =
                 |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '_');
             // What begins with a dash would be an option.
             if host.address.starts_with('-') || !host.address.chars().all(is_address) {
                 let field = format!("ipmi.hosts[{at}].address");
-                return Err(InvalidSource::new(
+                return Err(PullSourceError::new(
                     field,
                     "expected a host name or an address",
                 ));
@@ -64,16 +64,16 @@ impl Ipmi {
             .is_some_and(|name| name.starts_with('-'))
         {
             let detail = "a user name of IPMI does not begin with a dash";
-            return Err(InvalidSource::new("ipmi.username", detail));
+            return Err(PullSourceError::new("ipmi.username", detail));
         }
         let (given, file) = (settings.password.as_ref(), settings.password_file.as_ref());
         Ok(Self {
             hosts: settings.hosts.clone(),
-            asking: Asking {
+            asking: IpmitoolCommand {
                 program,
                 interface: match settings.interface {
-                    Interface::Lanplus => "lanplus",
-                    Interface::Lan => "lan",
+                    IpmiInterface::Lanplus => "lanplus",
+                    IpmiInterface::Lan => "lan",
                 },
                 username: settings.username.clone(),
                 password: secret("ipmi", "password", given, file)?,
@@ -83,7 +83,7 @@ impl Ipmi {
     }
 
     /// Asks all hosts, a few at a time. What the others tell counts where one fails.
-    pub(super) async fn ask(&self) -> Result<Readings, Failure> {
+    pub(super) async fn read_hosts(&self) -> Result<Readings, PullError> {
         let slots = Arc::new(Semaphore::new(MAX_AT_ONCE));
         let mut asked = JoinSet::new();
         for (at, host) in self.hosts.iter().enumerate() {
@@ -92,7 +92,7 @@ impl Ipmi {
             asked.spawn(async move {
                 // It is never closed.
                 let _slot = slots.acquire().await;
-                (at, asking.ask(&address).await)
+                (at, asking.run(&address).await)
             });
         }
         let (mut readings, mut failed) = (Readings::default(), 0);
@@ -100,22 +100,22 @@ impl Ipmi {
             let Ok((at, said)) = done else { continue };
             let host = &self.hosts[at];
             match said {
-                Ok(output) => self.take(&host.device, &output, &mut readings),
+                Ok(output) => self.parse_output(&host.device, &output, &mut readings),
                 Err(failure) => {
                     failed += 1;
                     let problem = format!("{}: {failure}", host.address);
-                    readings.problem.get_or_insert(problem);
+                    readings.partial_error.get_or_insert(problem);
                 }
             }
         }
-        match readings.problem {
-            Some(problem) if failed == self.hosts.len() => Err(Failure(problem)),
+        match readings.partial_error {
+            Some(problem) if failed == self.hosts.len() => Err(PullError(problem)),
             _ => Ok(readings),
         }
     }
 
     /// Lines such as `CPU Temp | 45.000 | degrees C | ok | 0.000 | ...`.
-    fn take(&self, device: &str, output: &str, readings: &mut Readings) {
+    fn parse_output(&self, device: &str, output: &str, readings: &mut Readings) {
         for line in output.lines() {
             let mut columns = line.split('|').map(str::trim);
             let (Some(name), Some(reading)) = (columns.next(), columns.next()) else {
@@ -136,18 +136,18 @@ impl Ipmi {
     }
 }
 
-impl Asking {
-    async fn ask(&self, address: &str) -> Result<String, Failure> {
+impl IpmitoolCommand {
+    async fn run(&self, address: &str) -> Result<String, PullError> {
         // The program gets an address that was checked, never a name: what it finds for a name may be another address.
-        let resolved = outbound::targets::resolve(address, IPMI_PORT).await;
+        let resolved = outbound::target_policy::resolve(address, IPMI_PORT).await;
         let resolved = resolved.map_err(|error| match error.kind() {
-            io::ErrorKind::PermissionDenied => Failure::new(error.to_string()),
-            _ => Failure::new(format!(
+            io::ErrorKind::PermissionDenied => PullError::new(error.to_string()),
+            _ => PullError::new(format!(
                 "the name {address} cannot be resolved: {error}; correct hosts[].address, or the name servers of the node's machine"
             )),
         })?;
         let checked = resolved.first().map(|address| address.ip().to_string());
-        let checked = checked.ok_or_else(|| Failure::new(format!("{address} has no address")))?;
+        let checked = checked.ok_or_else(|| PullError::new(format!("{address} has no address")))?;
         let mut command = Command::new(&self.program);
         command.args(["-I", self.interface, "-H", &checked]);
         if let Some(username) = &self.username {
@@ -160,15 +160,15 @@ impl Asking {
         command.arg("sensor");
         command.stdin(Stdio::null()).kill_on_drop(true);
         let output = command.output().await.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Failure::new(
+            io::ErrorKind::NotFound => PullError::new(
                 "ipmitool is not installed on the node's machine; install the package ipmitool",
             ),
-            _ => Failure::new(format!("ipmitool cannot be started: {error}")),
+            _ => PullError::new(format!("ipmitool cannot be started: {error}")),
         })?;
         if !output.status.success() {
             let said = &output.stderr[..output.stderr.len().min(SHOWN_BYTES)];
             let said = String::from_utf8_lossy(said);
-            return Err(Failure::new(format!(
+            return Err(PullError::new(format!(
                 "ipmitool: {}: {}",
                 output.status,
                 said.trim()
@@ -214,9 +214,9 @@ mod tests {
         (directory, path.into())
     }
 
-    fn ipmi(settings: Value, program: OsString) -> Ipmi {
+    fn ipmi(settings: Value, program: OsString) -> IpmiReader {
         let settings = serde_json::from_value(settings).unwrap();
-        Ipmi::with_program(&settings, program).unwrap()
+        IpmiReader::with_program(&settings, program).unwrap()
     }
 
     const SENSORS: &str = "cat <<END\n\
@@ -238,7 +238,10 @@ mod tests {
             "hosts": [host("10.0.0.1", "a"), host("10.0.0.2", "b"), host("10.0.0.3", "c")],
             "username": "root", "password": "s3cret",
         });
-        let mut readings = ipmi(settings.clone(), program.clone()).ask().await.unwrap();
+        let mut readings = ipmi(settings.clone(), program.clone())
+            .read_hosts()
+            .await
+            .unwrap();
         readings
             .rows
             .sort_by(|left, right| left.device.cmp(&right.device));
@@ -250,7 +253,7 @@ mod tests {
             json!({"cpu1_temp": 45.0, "fan_rear_2": 1200.0, "psu_status": 1})
         );
         assert_eq!(readings.skipped, 2);
-        let problem = readings.problem.unwrap();
+        let problem = readings.partial_error.unwrap();
         assert!(
             problem.starts_with("10.0.0.2: ") && problem.contains("no route"),
             "{problem}"
@@ -259,7 +262,7 @@ mod tests {
         let mut chosen = settings;
         chosen["sensors"] = json!({"CPU1 Temp": "cpu"});
         chosen["hosts"] = json!([host("10.0.0.1", "a")]);
-        let readings = ipmi(chosen, program).ask().await.unwrap();
+        let readings = ipmi(chosen, program).read_hosts().await.unwrap();
         assert_eq!(
             Value::Object(readings.rows[0].values.clone()),
             json!({"cpu": 45.0})
@@ -269,7 +272,7 @@ mod tests {
         // while another thread starts a program.
         let settings = json!({"hosts": [{"address": "10.0.0.1", "device": "d"}]});
         let failure = ipmi(settings, "no-such-ipmitool".into())
-            .ask()
+            .read_hosts()
             .await
             .unwrap_err();
         assert!(
@@ -285,10 +288,13 @@ mod tests {
             "case \"$4\" in 127.0.0.1|::1) ;; *) echo \"got $4\" >&2; exit 1;; esac\n{SENSORS}"
         ));
         let of = |address: &str| json!({"hosts": [{"address": address, "device": "d"}]});
-        let readings = ipmi(of("localhost"), program.clone()).ask().await.unwrap();
+        let readings = ipmi(of("localhost"), program.clone())
+            .read_hosts()
+            .await
+            .unwrap();
         assert_eq!(readings.rows.len(), 1);
         let failure = ipmi(of("no-such-host.invalid"), program)
-            .ask()
+            .read_hosts()
             .await
             .unwrap_err();
         assert!(failure.0.contains("cannot be resolved"), "{failure}");
@@ -299,7 +305,7 @@ mod tests {
         for address in ["-oProxy", "a b", "h;rm", "$(x)"] {
             let settings = json!({"hosts": [{"address": address, "device": "d"}]});
             let settings = serde_json::from_value(settings).unwrap();
-            let error = Ipmi::new(&settings).err().unwrap();
+            let error = IpmiReader::new(&settings).err().unwrap();
             assert_eq!(error.field, "ipmi.hosts[0].address");
         }
     }

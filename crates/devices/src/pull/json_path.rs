@@ -6,10 +6,10 @@ use serde_json::Value;
 const MAX_STEPS: usize = 32;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct JsonPath(Vec<Step>);
+pub(super) struct JsonPath(Vec<PathStep>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Step {
+enum PathStep {
     Key(String),
     Item(usize),
 }
@@ -27,11 +27,11 @@ impl JsonPath {
                     Some(quote @ ('"' | '\'')) => {
                         let (key, behind) = behind[1..].split_once(quote).ok_or_else(wrong)?;
                         let behind = behind.strip_prefix(']').ok_or_else(wrong)?;
-                        (Step::Key(key.to_owned()), behind)
+                        (PathStep::Key(key.to_owned()), behind)
                     }
                     _ => {
                         let (number, behind) = behind.split_once(']').ok_or_else(wrong)?;
-                        (Step::Item(number.parse().map_err(|_| wrong())?), behind)
+                        (PathStep::Item(number.parse().map_err(|_| wrong())?), behind)
                     }
                 };
                 steps.push(step);
@@ -47,7 +47,7 @@ impl JsonPath {
                 if key.is_empty() {
                     return Err(wrong());
                 }
-                steps.push(Step::Key(key.to_owned()));
+                steps.push(PathStep::Key(key.to_owned()));
                 rest = behind;
             }
             is_first = false;
@@ -60,8 +60,8 @@ impl JsonPath {
 
     pub(super) fn find<'v>(&self, document: &'v Value) -> Option<&'v Value> {
         self.0.iter().try_fold(document, |value, step| match step {
-            Step::Key(key) => value.get(key),
-            Step::Item(at) => value.get(at),
+            PathStep::Key(key) => value.get(key),
+            PathStep::Item(at) => value.get(at),
         })
     }
 }

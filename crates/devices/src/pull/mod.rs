@@ -8,17 +8,17 @@
 //! A source is never asked twice at once, and no more than so many of them are asked at the same time. One that fails is asked
 //! less and less often until it answers.
 
-mod ask;
 mod definition;
 mod health;
+mod http_poll;
 mod intake;
 mod ipmi;
 mod json_path;
-mod labels;
-mod polling;
+mod label_template;
 mod prometheus;
 mod schedule;
 mod secrets;
+mod source;
 
 #[cfg(test)]
 mod tests;
@@ -27,11 +27,11 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-pub use definition::{Definition, InvalidSource, MAX_SOURCES};
-pub use health::{Condition, Health, Status};
-pub use intake::{Intake, Taken};
-pub use schedule::{Options, Pulls};
-pub use secrets::{sealed, shown};
+pub use definition::{MAX_SOURCES, PullSourceDefinition, PullSourceError};
+pub use health::{PullSourceHealth, PullSourceState, PullSourceStatus};
+pub use intake::{IntakeOutcome, ReadingIntake};
+pub use schedule::{PullOptions, PullScheduler};
+pub use secrets::{redact, restore_secrets};
 
 /// The kind of configuration objects that are pull sources.
 pub const KIND: &str = "pull_source";
@@ -52,9 +52,9 @@ pub struct Readings {
     /// Values that are none: `null`, `NaN`, a sensor that is not read.
     pub skipped: u64,
     /// What went wrong with a part of it, while the rest is here.
-    pub problem: Option<String>,
+    pub partial_error: Option<String>,
     /// Which row is that of a device and time.
-    places: HashMap<(String, Option<i64>), usize>,
+    row_indexes: HashMap<(String, Option<i64>), usize>,
 }
 
 /// Values of one run.
@@ -64,7 +64,7 @@ impl Readings {
     /// Adds a value to the row of its device and time.
     fn add(&mut self, device: &str, ts_ms: Option<i64>, key: String, value: Value) {
         let next = self.rows.len();
-        let place = self.places.entry((device.to_owned(), ts_ms));
+        let place = self.row_indexes.entry((device.to_owned(), ts_ms));
         let at = *place.or_insert(next);
         if at == next {
             self.rows.push(Reading {
@@ -84,9 +84,9 @@ impl Readings {
 /// Why a system was not read; never with a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Failure(pub String);
+pub struct PullError(pub String);
 
-impl Failure {
+impl PullError {
     fn new(what: impl Into<String>) -> Self {
         Self(what.into())
     }

@@ -1,34 +1,34 @@
 //! Prometheus' HTTP API: instant queries, whose samples become values of devices by their labels.
 
-use outbound::http::{HttpMethod, url_encoded};
+use outbound::http::{HttpMethod, url_encode};
 use serde_json::{Map, Value};
 
-use super::ask::Web;
-use super::definition::{self, InvalidSource};
-use super::labels::Text;
-use super::{Failure, Readings};
+use super::definition::{self, PullSourceError};
+use super::label_template::LabelTemplate;
+use super::source::HttpEndpoint;
+use super::{PullError, Readings};
 
-pub(super) struct Prometheus {
-    web: Web,
+pub(super) struct PrometheusReader {
+    web: HttpEndpoint,
     url: String,
-    queries: Vec<Query>,
+    queries: Vec<CompiledQuery>,
 }
 
-struct Query {
+struct CompiledQuery {
     text: String,
-    key: Text,
-    device: Text,
+    key: LabelTemplate,
+    device: LabelTemplate,
 }
 
-impl Prometheus {
-    pub(super) fn new(settings: &definition::Prometheus) -> Result<Self, InvalidSource> {
-        let web = Web::new("prometheus.server", &settings.server)?;
+impl PrometheusReader {
+    pub(super) fn new(settings: &definition::PrometheusSettings) -> Result<Self, PullSourceError> {
+        let web = HttpEndpoint::new("prometheus.server", &settings.server)?;
         let queries = settings.queries.iter().enumerate().map(|(at, query)| {
             let text = |field: &str, text: &str| {
                 let field = format!("prometheus.queries[{at}].{field}");
-                Text::parse(text).map_err(|why| InvalidSource::new(field, why))
+                LabelTemplate::parse(text).map_err(|why| PullSourceError::new(field, why))
             };
-            Ok(Query {
+            Ok(CompiledQuery {
                 text: query.query.clone(),
                 key: text("key", &query.key)?,
                 device: text("device", &query.device)?,
@@ -42,37 +42,41 @@ impl Prometheus {
     }
 
     /// Asks one query after the other. What the others tell counts where one fails.
-    pub(super) async fn ask(&self) -> Result<Readings, Failure> {
+    pub(super) async fn run_queries(&self) -> Result<Readings, PullError> {
         let (mut readings, mut failed) = (Readings::default(), 0);
         for query in &self.queries {
-            if let Err(failure) = self.ask_one(query, &mut readings).await {
+            if let Err(failure) = self.run_query(query, &mut readings).await {
                 failed += 1;
                 let problem = format!("{:?}: {failure}", query.text);
-                readings.problem.get_or_insert(problem);
+                readings.partial_error.get_or_insert(problem);
             }
         }
-        match readings.problem {
-            Some(problem) if failed == self.queries.len() => Err(Failure(problem)),
+        match readings.partial_error {
+            Some(problem) if failed == self.queries.len() => Err(PullError(problem)),
             _ => Ok(readings),
         }
     }
 
-    async fn ask_one(&self, query: &Query, readings: &mut Readings) -> Result<(), Failure> {
-        let body = format!("query={}", url_encoded(&query.text));
+    async fn run_query(
+        &self,
+        query: &CompiledQuery,
+        readings: &mut Readings,
+    ) -> Result<(), PullError> {
+        let body = format!("query={}", url_encode(&query.text));
         let form = "application/x-www-form-urlencoded";
         let asking = self
             .web
-            .ask(HttpMethod::POST, &self.url, form, body.into_bytes());
+            .request(HttpMethod::POST, &self.url, form, body.into_bytes());
         let (answer, json) = asking.await?;
         let Some(json) = json.filter(|json| json["status"].is_string()) else {
-            return Err(Failure::new(format!(
+            return Err(PullError::new(format!(
                 "it does not answer as Prometheus does: {}",
-                answer.told()
+                answer.describe()
             )));
         };
         if json["status"] != "success" {
             let text = |name: &str| json[name].as_str().unwrap_or_default();
-            return Err(Failure::new(format!(
+            return Err(PullError::new(format!(
                 "{}: {}",
                 text("errorType"),
                 text("error")
@@ -82,12 +86,12 @@ impl Prometheus {
         match data["resultType"].as_str() {
             Some("vector") => {
                 for series in data["result"].as_array().into_iter().flatten() {
-                    take(query, &series["metric"], &series["value"], readings)?;
+                    add_sample(query, &series["metric"], &series["value"], readings)?;
                 }
                 Ok(())
             }
-            Some("scalar") => take(query, &Value::Null, &data["result"], readings),
-            other => Err(Failure::new(format!(
+            Some("scalar") => add_sample(query, &Value::Null, &data["result"], readings),
+            other => Err(PullError::new(format!(
                 "it is of the type {:?}; expected an instant vector or a scalar",
                 other.unwrap_or_default()
             ))),
@@ -95,18 +99,18 @@ impl Prometheus {
     }
 }
 
-fn take(
-    query: &Query,
+fn add_sample(
+    query: &CompiledQuery,
     metric: &Value,
     sample: &Value,
     readings: &mut Readings,
-) -> Result<(), Failure> {
+) -> Result<(), PullError> {
     let no_labels = Map::new();
     let labels = metric.as_object().unwrap_or(&no_labels);
     let label = |name: &str| Some(labels.get(name)?.as_str()?.to_owned());
     let (Some(device), Some(key)) = (query.device.fill(label), query.key.fill(label)) else {
         let there: Vec<&str> = labels.keys().map(String::as_str).collect();
-        return Err(Failure::new(format!(
+        return Err(PullError::new(format!(
             "a series has not all labels that key and device name; it has {}",
             there.join(", ")
         )));

@@ -12,10 +12,10 @@ use tokio::sync::{OwnedMutexGuard, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::ask::Source;
-use super::health::{Condition, Health, Run, Status};
-use super::intake::Intake;
-use super::{Failure, InvalidSource, KIND, Readings};
+use super::health::{PullRun, PullSourceHealth, PullSourceState, PullSourceStatus};
+use super::intake::ReadingIntake;
+use super::source::PullSource;
+use super::{KIND, PullError, PullSourceError, Readings};
 use crate::now_ms;
 
 /// The longest pause of a source that fails, unless its interval is longer.
@@ -30,12 +30,12 @@ const TEST_WITHIN: Duration = Duration::from_secs(8);
 const SHOWN_ROWS: usize = 100;
 
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct PullOptions {
     /// Sources that are asked at the same time.
     pub max_at_once: usize,
 }
 
-impl Default for Options {
+impl Default for PullOptions {
     fn default() -> Self {
         Self { max_at_once: 8 }
     }
@@ -43,43 +43,43 @@ impl Default for Options {
 
 /// The pull sources of a node. Clones are the same.
 #[derive(Clone)]
-pub struct Pulls {
-    inner: Arc<Inner>,
+pub struct PullScheduler {
+    inner: Arc<PullSchedulerInner>,
 }
 
-struct Inner {
+struct PullSchedulerInner {
     runtime: Handle,
-    intake: OnceLock<Arc<dyn Intake>>,
+    intake: OnceLock<Arc<dyn ReadingIntake>>,
     slots: Arc<Semaphore>,
-    entries: Mutex<BTreeMap<String, Entry>>,
+    entries: Mutex<BTreeMap<String, PullEntry>>,
     /// Of the configuration: what the store has under these names does not count.
     declared: OnceLock<HashSet<String>>,
     random: RandomState,
 }
 
-struct Entry {
-    state: Arc<State>,
+struct PullEntry {
+    state: Arc<PullEntryState>,
     task: Option<JoinHandle<()>>,
 }
 
 /// What a source's task and those who look at it share.
-struct State {
+struct PullEntryState {
     name: String,
     /// `Err`: why it cannot be used.
-    source: Result<Source, String>,
-    seen: Mutex<(Condition, Health)>,
+    source: Result<PullSource, String>,
+    health: Mutex<(PullSourceState, PullSourceHealth)>,
     /// Held while it is asked, also by the one that was there under this name before.
     busy: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl State {
-    fn seen(&self) -> MutexGuard<'_, (Condition, Health)> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+impl PullEntryState {
+    fn lock_health(&self) -> MutexGuard<'_, (PullSourceState, PullSourceHealth)> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn status(&self) -> Status {
-        let (condition, health) = self.seen().clone();
-        Status {
+    fn status(&self) -> PullSourceStatus {
+        let (condition, health) = self.lock_health().clone();
+        PullSourceStatus {
             name: self.name.clone(),
             r#type: (self.source.as_ref()).map_or("", |source| source.definition.type_name()),
             condition,
@@ -89,12 +89,12 @@ impl State {
     }
 }
 
-impl Pulls {
-    /// Everything happens on this runtime. Nobody is asked before [`Pulls::start`].
+impl PullScheduler {
+    /// Everything happens on this runtime. Nobody is asked before [`PullScheduler::start`].
     #[must_use]
-    pub fn new(runtime: Handle, options: &Options) -> Self {
+    pub fn new(runtime: Handle, options: &PullOptions) -> Self {
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(PullSchedulerInner {
                 runtime,
                 intake: OnceLock::new(),
                 slots: Arc::new(Semaphore::new(options.max_at_once.max(1))),
@@ -109,14 +109,17 @@ impl Pulls {
     ///
     /// # Errors
     /// What is wrong, with the path of the field.
-    pub fn accept(written: Value, current: Option<&Value>) -> Result<Value, InvalidSource> {
-        let sealed = super::sealed(written, current);
-        let source = Source::read(&sealed)?;
+    pub fn restore_secrets(
+        written: Value,
+        current: Option<&Value>,
+    ) -> Result<Value, PullSourceError> {
+        let sealed = super::restore_secrets(written, current);
+        let source = PullSource::from_definition(&sealed)?;
         serde_json::to_value(&source.definition)
-            .map_err(|error| InvalidSource::new("", error.to_string()))
+            .map_err(|error| PullSourceError::new("", error.to_string()))
     }
 
-    /// Sources that stand in the configuration: they are as they are there, whatever the store says. Once, before [`Pulls::follow`].
+    /// Sources that stand in the configuration: they are as they are there, whatever the store says. Once, before [`PullScheduler::watch_objects`].
     pub fn declare(&self, sources: &[(String, Value)]) {
         let names = sources.iter().map(|(name, _)| name.clone());
         if self.inner.declared.set(names.collect()).is_ok() {
@@ -135,10 +138,10 @@ impl Pulls {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn follow(&self, objects: &Objects) -> Result<(), store::Error> {
+    pub fn watch_objects(&self, objects: &Objects) -> Result<(), store::StoreError> {
         const PAGE: usize = 1000;
         let (this, stored) = (Arc::downgrade(&self.inner), objects.downgrade());
-        objects.on_change(Box::new(move |change| {
+        objects.observe_changes(Box::new(move |change| {
             if change.kind != KIND {
                 return;
             }
@@ -170,7 +173,7 @@ impl Pulls {
         }
     }
 
-    fn entries(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<String, PullEntry>> {
         let entries = self.inner.entries.lock();
         entries.unwrap_or_else(PoisonError::into_inner)
     }
@@ -179,15 +182,15 @@ impl Pulls {
     pub fn set(&self, name: &str, value: &Value) {
         // It may make a client that wants a runtime.
         let _runtime = self.inner.runtime.enter();
-        let source = Source::read(value).map_err(|error| error.to_string());
-        let mut health = Health::default();
+        let source = PullSource::from_definition(value).map_err(|error| error.to_string());
+        let mut health = PullSourceHealth::default();
         let condition = match &source {
-            Ok(source) if source.definition.enabled => Condition::Waiting,
-            Ok(_) => Condition::Disabled,
+            Ok(source) if source.definition.enabled => PullSourceState::Waiting,
+            Ok(_) => PullSourceState::Disabled,
             Err(error) => {
                 tracing::error!(name, error, "a pull source cannot be used");
                 health.last_error = Some(error.clone());
-                Condition::Invalid
+                PullSourceState::Invalid
             }
         };
         let mut entries = self.entries();
@@ -196,11 +199,11 @@ impl Pulls {
         if let Some(task) = before.and_then(|before| before.task) {
             task.abort();
         }
-        let mut entry = Entry {
-            state: Arc::new(State {
+        let mut entry = PullEntry {
+            state: Arc::new(PullEntryState {
                 name: name.to_owned(),
                 source,
-                seen: Mutex::new((condition, health)),
+                health: Mutex::new((condition, health)),
                 busy: busy.unwrap_or_default(),
             }),
             task: None,
@@ -217,7 +220,7 @@ impl Pulls {
     }
 
     /// Begins to ask, and gives what is said to `intake`.
-    pub fn start(&self, intake: Arc<dyn Intake>) {
+    pub fn start(&self, intake: Arc<dyn ReadingIntake>) {
         // The first one stays.
         let _ = self.inner.intake.set(intake);
         self.entries()
@@ -245,11 +248,11 @@ impl Pulls {
         }
     }
 
-    fn begin(&self, entry: &mut Entry) {
+    fn begin(&self, entry: &mut PullEntry) {
         let Some(intake) = self.inner.intake.get() else {
             return;
         };
-        let is_asked = entry.state.seen().0 == Condition::Waiting;
+        let is_asked = entry.state.lock_health().0 == PullSourceState::Waiting;
         if entry.task.is_none() && is_asked {
             let (state, intake) = (entry.state.clone(), intake.clone());
             let run = run(
@@ -264,13 +267,13 @@ impl Pulls {
 
     /// Sorted by name.
     #[must_use]
-    pub fn statuses(&self) -> Vec<Status> {
+    pub fn statuses(&self) -> Vec<PullSourceStatus> {
         let entries = self.entries();
         entries.values().map(|entry| entry.state.status()).collect()
     }
 
     #[must_use]
-    pub fn status(&self, name: &str) -> Option<Status> {
+    pub fn status(&self, name: &str) -> Option<PullSourceStatus> {
         Some(self.entries().get(name)?.state.status())
     }
 
@@ -286,7 +289,11 @@ impl Pulls {
             let _busy = state.busy.lock().await;
             // The semaphore is never closed.
             let _slot = self.inner.slots.acquire().await;
-            source.ask().await.map(shown).map_err(|failure| failure.0)
+            source
+                .read_all()
+                .await
+                .map(readings_json)
+                .map_err(|failure| failure.0)
         };
         let asked = tokio::time::timeout(TEST_WITHIN, asking).await;
         Some(asked.unwrap_or_else(|_| {
@@ -298,7 +305,7 @@ impl Pulls {
     }
 }
 
-fn shown(readings: Readings) -> Value {
+fn readings_json(readings: Readings) -> Value {
     let (rows, values) = (readings.rows.len(), readings.values());
     let shown = readings
         .rows
@@ -309,20 +316,20 @@ fn shown(readings: Readings) -> Value {
         "rows": rows,
         "values": values,
         "skipped_values": readings.skipped,
-        "problem": readings.problem,
+        "problem": readings.partial_error,
         "data": shown.collect::<Vec<_>>(),
     })
 }
 
 /// A number from 0 up to 1, not for secrets.
-fn chance(random: &RandomState, state: &State, turn: u64) -> f64 {
+fn random_fraction(random: &RandomState, state: &PullEntryState, turn: u64) -> f64 {
     let hash = random.hash_one((&state.name, turn, now_ms()));
     (hash >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 /// The pause behind a run: the interval, longer and longer while the source fails, and a tenth more or less so that sources do not
 /// march in step.
-fn pause(interval: Duration, failures: u32, chance: f64) -> Duration {
+fn pause_before_next_run(interval: Duration, failures: u32, chance: f64) -> Duration {
     let factor = 1_u32 << failures.saturating_sub(1).min(16);
     let longest = MAX_PAUSE.max(interval);
     let pause = interval.saturating_mul(factor).min(longest);
@@ -330,36 +337,39 @@ fn pause(interval: Duration, failures: u32, chance: f64) -> Duration {
 }
 
 async fn run(
-    state: Arc<State>,
-    intake: Arc<dyn Intake>,
+    state: Arc<PullEntryState>,
+    intake: Arc<dyn ReadingIntake>,
     slots: Arc<Semaphore>,
     random: RandomState,
 ) {
     let Ok(source) = &state.source else { return };
     let interval = source.interval();
     let first = interval.min(MAX_FIRST_PAUSE);
-    let mut next = Instant::now() + first.mul_f64(chance(&random, &state, 0));
+    let mut next = Instant::now() + first.mul_f64(random_fraction(&random, &state, 0));
     for turn in 1.. {
         let in_ms = next.saturating_duration_since(Instant::now()).as_millis() as u64;
-        state.seen().1.next_run_at_ms = Some(now_ms() + in_ms);
+        state.lock_health().1.next_run_at_ms = Some(now_ms() + in_ms);
         tokio::time::sleep_until(next).await;
         let busy = state.busy.clone().lock_owned().await;
         // It is never closed.
         let slot = slots.acquire().await;
-        state.seen().0 = Condition::Asking;
+        state.lock_health().0 = PullSourceState::Asking;
         let (started, started_ms) = (Instant::now(), now_ms());
         let asked = match intake.is_full() {
             true => Err("the node has no room for more telemetry at the moment".to_owned()),
-            false => source.ask().await.map_err(|failure: Failure| failure.0),
+            false => source
+                .read_all()
+                .await
+                .map_err(|failure: PullError| failure.0),
         };
         drop(slot);
         let outcome = match asked {
-            Ok(readings) => give(readings, intake.clone(), busy).await,
+            Ok(readings) => store_readings(readings, intake.clone(), busy).await,
             Err(problem) => Err(problem),
         };
         let took_ms = started.elapsed().as_millis() as u64;
         let failures = {
-            let mut seen = state.seen();
+            let mut seen = state.lock_health();
             let was_ok = seen.1.failures == 0;
             if let Err(problem) = &outcome
                 && was_ok
@@ -370,27 +380,28 @@ async fn run(
                     "a pull source does not answer; it is asked again, less and less often"
                 );
             }
-            seen.1.note(outcome, started_ms, took_ms);
-            seen.0 = Condition::Waiting;
+            seen.1.record_run(outcome, started_ms, took_ms);
+            seen.0 = PullSourceState::Waiting;
             if !was_ok && seen.1.failures == 0 {
                 tracing::info!(source = state.name, "a pull source answers again");
             }
             seen.1.failures
         };
         // From the beginning of this time, so that what an answer takes does not add up.
-        next = (started + pause(interval, failures, chance(&random, &state, turn)))
-            .max(Instant::now());
+        next = (started
+            + pause_before_next_run(interval, failures, random_fraction(&random, &state, turn)))
+        .max(Instant::now());
     }
 }
 
 /// Stores what was said, on a thread that may wait. The source counts as busy until that is done, even if its task ends before.
-async fn give(
+async fn store_readings(
     readings: Readings,
-    intake: Arc<dyn Intake>,
+    intake: Arc<dyn ReadingIntake>,
     busy: OwnedMutexGuard<()>,
-) -> Result<Run, String> {
+) -> Result<PullRun, String> {
     let given = tokio::task::spawn_blocking(move || {
-        let taken = intake.take(&readings.rows, now_ms() as i64);
+        let taken = intake.store_readings(&readings.rows, now_ms() as i64);
         drop(busy);
         (readings, taken)
     });
@@ -403,12 +414,12 @@ async fn give(
             taken.unknown
         )
     });
-    Ok(Run {
+    Ok(PullRun {
         rows: taken.rows,
         values: taken.values,
         skipped: readings.skipped,
         unknown: taken.unknown,
-        problem: readings.problem.or(unknown),
+        partial_error: readings.partial_error.or(unknown),
     })
 }
 
@@ -419,15 +430,15 @@ mod tests {
     #[test]
     fn who_fails_is_asked_less_and_less_often() {
         let s = Duration::from_secs;
-        let pause = |interval, failures| pause(s(interval), failures, 0.5);
+        let pause = |interval, failures| pause_before_next_run(s(interval), failures, 0.5);
         assert_eq!(
             [pause(60, 0), pause(60, 1), pause(60, 2)],
             [s(60), s(60), s(120)]
         );
         assert_eq!([pause(60, 10), pause(60, u32::MAX)], [s(600), s(600)]);
         assert_eq!([pause(3600, 0), pause(3600, 9)], [s(3600), s(3600)]);
-        let least = super::pause(s(100), 0, 0.0);
-        let most = super::pause(s(100), 0, 1.0);
+        let least = pause_before_next_run(s(100), 0, 0.0);
+        let most = pause_before_next_run(s(100), 0, 1.0);
         assert!(least >= s(89) && most <= s(111), "{least:?} {most:?}");
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// Objects that hold secrets, the fields that are secrets, and those that say whose they are.
-const PLACES: [(&str, &[&str], &[&str]); 3] = [
+const SECRET_FIELDS: [(&str, &[&str], &[&str]); 3] = [
     (
         "/prometheus/server",
         &["password", "token", "headers"],
@@ -15,9 +15,9 @@ const PLACES: [(&str, &[&str], &[&str]); 3] = [
 
 /// The source without its secrets.
 #[must_use]
-pub fn shown(stored: &Value) -> Value {
+pub fn redact(stored: &Value) -> Value {
     let mut shown = stored.clone();
-    for (place, secrets, _) in PLACES {
+    for (place, secrets, _) in SECRET_FIELDS {
         if let Some(fields) = shown.pointer_mut(place).and_then(Value::as_object_mut) {
             fields.retain(|name, _| !secrets.contains(&name.as_str()));
         }
@@ -27,8 +27,8 @@ pub fn shown(stored: &Value) -> Value {
 
 /// What was written, with the secrets it leaves out: they stay, unless they would be told to another system than before.
 #[must_use]
-pub fn sealed(mut written: Value, current: Option<&Value>) -> Value {
-    for (place, secrets, addresses) in PLACES {
+pub fn restore_secrets(mut written: Value, current: Option<&Value>) -> Value {
+    for (place, secrets, addresses) in SECRET_FIELDS {
         let Some(before) = current.and_then(|current| current.pointer(place)) else {
             continue;
         };
@@ -52,8 +52,8 @@ pub fn sealed(mut written: Value, current: Option<&Value>) -> Value {
 }
 
 /// Takes secrets out of the schema of what is shown.
-pub(super) fn hide(schema: &mut Value) {
-    for (place, secrets, _) in PLACES {
+pub(super) fn hide_secrets(schema: &mut Value) {
+    for (place, secrets, _) in SECRET_FIELDS {
         let mut object = Some(schema as &mut Value);
         for step in place.split('/').skip(1) {
             object = object.and_then(|object| {
@@ -88,16 +88,16 @@ mod tests {
         let stored = json!({"http": {"server": {
             "url": "http://a", "token": "t", "headers": {"x": "y"}, "username": "u",
         }}});
-        let shown = shown(&stored);
+        let shown = redact(&stored);
         assert_eq!(
             shown,
             json!({"http": {"server": {"url": "http://a", "username": "u"}}})
         );
-        assert_eq!(sealed(shown, Some(&stored)), stored);
+        assert_eq!(restore_secrets(shown, Some(&stored)), stored);
         let elsewhere = json!({"http": {"server": {"url": "http://b"}}});
-        assert_eq!(sealed(elsewhere.clone(), Some(&stored)), elsewhere);
+        assert_eq!(restore_secrets(elsewhere.clone(), Some(&stored)), elsewhere);
         let by_file =
             json!({"http": {"server": {"url": "http://a", "token_file": "f", "headers": {}}}});
-        assert_eq!(sealed(by_file.clone(), Some(&stored)), by_file);
+        assert_eq!(restore_secrets(by_file.clone(), Some(&stored)), by_file);
     }
 }

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testkit::{Kind, Server};
+use testkit::{ServerKind, TestServer};
 
 use super::*;
 
 /// Answers each request by what is next in its list, and the last for ever.
-struct Web {
+struct FakeHttpServer {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<String>>>,
     open: Arc<AtomicUsize>,
@@ -21,7 +21,7 @@ struct Web {
     is_ended: Arc<AtomicBool>,
 }
 
-impl Web {
+impl FakeHttpServer {
     fn start(answers: &[&str], takes: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let web = Self {
@@ -84,7 +84,7 @@ impl Web {
     }
 }
 
-impl Drop for Web {
+impl Drop for FakeHttpServer {
     fn drop(&mut self) {
         self.is_ended.store(true, Ordering::Relaxed);
         let _ = std::net::TcpStream::connect(self.address);
@@ -106,14 +106,14 @@ fn is_whole(request: &[u8]) -> bool {
 
 /// Keeps what it is given; knows all devices but `nobody`.
 #[derive(Default)]
-struct Kept {
+struct StoredReadings {
     rows: Mutex<Vec<Reading>>,
     is_full: AtomicBool,
 }
 
-impl Intake for Kept {
-    fn take(&self, readings: &[Reading], _: i64) -> Taken {
-        let mut taken = Taken::default();
+impl ReadingIntake for StoredReadings {
+    fn store_readings(&self, readings: &[Reading], _: i64) -> IntakeOutcome {
+        let mut taken = IntakeOutcome::default();
         for reading in readings {
             if reading.device == "nobody" {
                 taken.unknown += 1;
@@ -143,9 +143,9 @@ async fn until<T>(what: &str, mut is_so: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-fn pulls() -> (Pulls, Arc<Kept>) {
-    let pulls = Pulls::new(tokio::runtime::Handle::current(), &Options::default());
-    let kept = Arc::<Kept>::default();
+fn pulls() -> (PullScheduler, Arc<StoredReadings>) {
+    let pulls = PullScheduler::new(tokio::runtime::Handle::current(), &PullOptions::default());
+    let kept = Arc::<StoredReadings>::default();
     pulls.start(kept.clone());
     (pulls, kept)
 }
@@ -166,7 +166,7 @@ fn rooms(url: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_is_asked_on_its_schedule_and_never_twice_at_once() {
-    let web = Web::start(&[ROOMS], Duration::from_millis(1200));
+    let web = FakeHttpServer::start(&[ROOMS], Duration::from_millis(1200));
     let (pulls, kept) = pulls();
     pulls.set("rooms", &rooms(&web.url()));
     // Someone tries it meanwhile.
@@ -200,7 +200,7 @@ async fn a_server_is_asked_on_its_schedule_and_never_twice_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_fails_is_told_and_tried_again() {
-    let web = Web::start(&["503 too busy", "200 no json", ROOMS], Duration::ZERO);
+    let web = FakeHttpServer::start(&["503 too busy", "200 no json", ROOMS], Duration::ZERO);
     let (pulls, kept) = pulls();
     kept.is_full.store(true, Ordering::Relaxed);
     pulls.set("rooms", &rooms(&web.url()));
@@ -227,7 +227,7 @@ async fn what_fails_is_told_and_tried_again() {
     let mut gone = rooms("http://127.0.0.1:1");
     pulls.set("rooms", &gone);
     assert!(pulls.test("rooms").await.unwrap().is_err());
-    let slow = Web::start(&[ROOMS], Duration::from_secs(20));
+    let slow = FakeHttpServer::start(&[ROOMS], Duration::from_secs(20));
     gone["http"]["server"]["url"] = slow.url().into();
     gone["timeout_ms"] = 200.into();
     pulls.set("rooms", &gone);
@@ -239,43 +239,45 @@ async fn what_fails_is_told_and_tried_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sources_follow_the_store() {
-    let web = Web::start(&[ROOMS], Duration::ZERO);
+    let web = FakeHttpServer::start(&[ROOMS], Duration::ZERO);
     let directory = tempfile::tempdir().unwrap();
-    let (store, _) = store::Store::open(directory.path(), store::Config::default()).unwrap();
+    let (store, _) = store::Store::open(directory.path(), store::StoreConfig::default()).unwrap();
     let objects = store.objects();
-    let accepted = Pulls::accept(rooms(&web.url()), None).unwrap();
+    let accepted = PullScheduler::restore_secrets(rooms(&web.url()), None).unwrap();
     let put = |value: Value| {
         objects
-            .put(KIND, "rooms", value, store::Expected::Any)
+            .put(KIND, "rooms", value, store::ExpectedVersion::Any)
             .unwrap()
     };
     put(accepted.clone());
     let (pulls, kept) = pulls();
-    pulls.follow(objects).unwrap();
+    pulls.watch_objects(objects).unwrap();
     until("it is asked", || {
         (!kept.rows.lock().unwrap().is_empty()).then_some(())
     })
     .await;
-    let mut off = shown(&accepted);
+    let mut off = redact(&accepted);
     assert!(!off.to_string().contains("s3cret") && !off.to_string().contains("k3y"));
     off["enabled"] = false.into();
-    let off = Pulls::accept(off, Some(&accepted)).unwrap();
+    let off = PullScheduler::restore_secrets(off, Some(&accepted)).unwrap();
     assert!(off.to_string().contains("s3cret"));
     put(off);
     assert_eq!(
         pulls.status("rooms").unwrap().condition,
-        Condition::Disabled
+        PullSourceState::Disabled
     );
     put(json!({"interval_s": 1}));
     let status = pulls.status("rooms").unwrap();
-    assert!(status.condition == Condition::Invalid && status.health.last_error.is_some());
-    objects.delete(KIND, "rooms", store::Expected::Any).unwrap();
+    assert!(status.condition == PullSourceState::Invalid && status.health.last_error.is_some());
+    objects
+        .delete(KIND, "rooms", store::ExpectedVersion::Any)
+        .unwrap();
     assert!(pulls.statuses().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_prometheus_is_asked_with_promql() {
-    let Some(server) = Server::start_or_skip(Kind::Prometheus) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Prometheus) else {
         return;
     };
     let (pulls, kept) = pulls();
@@ -384,7 +386,11 @@ fn what_is_wrong_with_a_source_is_told_with_its_field() {
         .build()
         .unwrap();
     let _runtime = runtime.enter();
-    let field = |source: Value| Pulls::accept(source, None).unwrap_err().field;
+    let field = |source: Value| {
+        PullScheduler::restore_secrets(source, None)
+            .unwrap_err()
+            .field
+    };
     let server = json!({"url": "http://h"});
     assert_eq!(field(json!({})), "");
     assert_eq!(

@@ -21,7 +21,7 @@ const MAX_VALUE_BYTES: usize = 64 << 10;
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Scope {
+pub enum AttributeScope {
     /// Written by the device.
     Client,
     /// Seen by the device, which is told of changes.
@@ -30,20 +30,24 @@ pub enum Scope {
     Server,
 }
 
-impl Scope {
-    pub const ALL: [Scope; 3] = [Scope::Client, Scope::Shared, Scope::Server];
+impl AttributeScope {
+    pub const ALL: [AttributeScope; 3] = [
+        AttributeScope::Client,
+        AttributeScope::Shared,
+        AttributeScope::Server,
+    ];
 
     fn letter(self) -> u8 {
         match self {
-            Scope::Client => b'c',
-            Scope::Shared => b'h',
-            Scope::Server => b's',
+            AttributeScope::Client => b'c',
+            AttributeScope::Shared => b'h',
+            AttributeScope::Server => b's',
         }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct Attribute {
+pub struct DeviceAttribute {
     pub key: String,
     pub value: Value,
     pub updated_ms: u64,
@@ -53,15 +57,18 @@ pub struct Attribute {
 #[derive(Debug)]
 pub struct AttributeChange<'a> {
     pub device: &'a Device,
-    pub scope: Scope,
+    pub scope: AttributeScope,
     pub changed: &'a [(String, Value)],
     pub removed: &'a [String],
 }
 
 impl Registry {
     /// Calls `listener` after each change of attributes.
-    pub fn on_attributes(&self, listener: Box<dyn Fn(&AttributeChange<'_>) + Send + Sync>) {
-        let listeners = self.inner.attribute_listeners.write();
+    pub fn add_attribute_observer(
+        &self,
+        listener: Box<dyn Fn(&AttributeChange<'_>) + Send + Sync>,
+    ) {
+        let listeners = self.inner.attribute_observers.write();
         listeners
             .unwrap_or_else(PoisonError::into_inner)
             .push(listener);
@@ -71,9 +78,9 @@ impl Registry {
     pub fn attributes(
         &self,
         device: &Device,
-        scope: Scope,
-    ) -> Result<Vec<Attribute>, RegistryError> {
-        let prefix = row(device, scope, "");
+        scope: AttributeScope,
+    ) -> Result<Vec<DeviceAttribute>, RegistryError> {
+        let prefix = attribute_key(device, scope, "");
         let mut found = Vec::new();
         let table = &self.inner.attributes;
         table.scan(&prefix, Bound::Unbounded, &mut |key, value| {
@@ -87,10 +94,10 @@ impl Registry {
     pub fn attribute(
         &self,
         device: &Device,
-        scope: Scope,
+        scope: AttributeScope,
         key: &str,
-    ) -> Result<Option<Attribute>, RegistryError> {
-        let row = row(device, scope, key);
+    ) -> Result<Option<DeviceAttribute>, RegistryError> {
+        let row = attribute_key(device, scope, key);
         let found = self
             .inner
             .attributes
@@ -102,7 +109,7 @@ impl Registry {
     pub fn set_attributes(
         &self,
         device: &Device,
-        scope: Scope,
+        scope: AttributeScope,
         values: Vec<(String, Value)>,
     ) -> Result<(), RegistryError> {
         let invalid = |message: String| RegistryError::Invalid {
@@ -118,11 +125,11 @@ impl Registry {
         let now_ms = crate::now_ms();
         let inner = &self.inner;
         // One change at a time, so that the bound holds.
-        let writing = inner.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let writing = inner.next_no.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch = inner.tables.batch()?;
         let mut fresh = 0;
         for (key, value) in &values {
-            let row = row(device, scope, key);
+            let row = attribute_key(device, scope, key);
             if value.is_null() {
                 batch.remove(&inner.attributes, &row)?;
                 continue;
@@ -147,7 +154,7 @@ impl Registry {
         let (removed, changed): (Vec<_>, Vec<_>) =
             values.into_iter().partition(|(_, value)| value.is_null());
         let removed: Vec<_> = removed.into_iter().map(|(key, _)| key).collect();
-        let listeners = inner.attribute_listeners.read();
+        let listeners = inner.attribute_observers.read();
         for listener in &*listeners.unwrap_or_else(PoisonError::into_inner) {
             listener(&AttributeChange {
                 device,
@@ -160,7 +167,7 @@ impl Registry {
     }
 }
 
-fn row(device: &Device, scope: Scope, key: &str) -> Vec<u8> {
+fn attribute_key(device: &Device, scope: AttributeScope, key: &str) -> Vec<u8> {
     [
         &device.no.0.to_be_bytes()[..],
         &[scope.letter()],
@@ -169,9 +176,9 @@ fn row(device: &Device, scope: Scope, key: &str) -> Vec<u8> {
     .concat()
 }
 
-fn decode(key: String, bytes: &[u8]) -> Option<Attribute> {
+fn decode(key: String, bytes: &[u8]) -> Option<DeviceAttribute> {
     let (time, json) = bytes.split_first_chunk::<8>()?;
-    Some(Attribute {
+    Some(DeviceAttribute {
         key,
         value: serde_json::from_slice(json).ok()?,
         updated_ms: u64::from_be_bytes(*time),

@@ -11,16 +11,16 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use series::DeviceNo;
 
-use super::rows::Name;
+use super::keys::DeviceName;
 use crate::device::Device;
 
-const SHARDS: usize = 16;
+const STRIPES: usize = 16;
 
-pub(crate) struct Cache {
+pub(crate) struct DeviceCache {
     state: RandomState,
-    devices: [Mutex<Devices>; SHARDS],
-    keys: [Mutex<HashMap<u64, u32, RandomState>>; SHARDS],
-    max_per_shard: usize,
+    devices: [Mutex<CacheStripe>; STRIPES],
+    keys: [Mutex<HashMap<u64, u32, RandomState>>; STRIPES],
+    max_per_stripe: usize,
     /// Grows with each change of any device; what was read before a change is not put in after it.
     changes: AtomicU64,
     pub(crate) hits: AtomicU64,
@@ -28,13 +28,13 @@ pub(crate) struct Cache {
 }
 
 #[derive(Default)]
-struct Devices {
+struct CacheStripe {
     by_no: HashMap<u32, usize, RandomState>,
-    slots: Vec<Slot>,
-    hand: usize,
+    slots: Vec<CacheSlot>,
+    clock_hand: usize,
 }
 
-struct Slot {
+struct CacheSlot {
     device: Arc<Device>,
     was_used: bool,
 }
@@ -43,50 +43,51 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Cache {
+impl DeviceCache {
     pub(crate) fn new(max_devices: usize) -> Self {
         Self {
             state: RandomState::default(),
             devices: Default::default(),
             keys: Default::default(),
-            max_per_shard: max_devices.div_ceil(SHARDS).max(1),
+            max_per_stripe: max_devices.div_ceil(STRIPES).max(1),
             changes: AtomicU64::new(0),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
     }
 
-    /// To be given to [`Cache::put`] for what is read from now on.
+    /// To be given to [`DeviceCache::put`] for what is read from now on.
     pub(crate) fn generation(&self) -> u64 {
         self.changes.load(std::sync::atomic::Ordering::Acquire)
     }
 
-    fn shard_of(&self, no: DeviceNo) -> &Mutex<Devices> {
-        &self.devices[no.spread() as usize % SHARDS]
+    fn stripe_of(&self, no: DeviceNo) -> &Mutex<CacheStripe> {
+        &self.devices[no.spread() as usize % STRIPES]
     }
 
     pub(crate) fn get(&self, no: DeviceNo) -> Option<Arc<Device>> {
-        let mut devices = lock(self.shard_of(no));
+        let mut devices = lock(self.stripe_of(no));
         let at = *devices.by_no.get(&no.0)?;
         let slot = &mut devices.slots[at];
         slot.was_used = true;
         Some(Arc::clone(&slot.device))
     }
 
-    pub(crate) fn has(&self, no: DeviceNo) -> bool {
-        lock(self.shard_of(no)).by_no.contains_key(&no.0)
+    pub(crate) fn contains(&self, no: DeviceNo) -> bool {
+        lock(self.stripe_of(no)).by_no.contains_key(&no.0)
     }
 
     /// Who has this name; to be checked against what the device says.
-    pub(crate) fn find(&self, name: &Name<'_>) -> Option<Arc<Device>> {
+    pub(crate) fn find(&self, name: &DeviceName<'_>) -> Option<Arc<Device>> {
         let key = self.key(name);
-        let no = *lock(&self.keys[key as usize % SHARDS]).get(&key)?;
-        self.get(DeviceNo(no)).filter(|device| name.is_of(device))
+        let no = *lock(&self.keys[key as usize % STRIPES]).get(&key)?;
+        self.get(DeviceNo(no))
+            .filter(|device| name.belongs_to(device))
     }
 
     pub(crate) fn put(&self, device: &Arc<Device>, generation: u64) {
         let no = device.no.0;
-        let mut devices = lock(self.shard_of(device.no));
+        let mut devices = lock(self.stripe_of(device.no));
         if self.generation() != generation {
             return;
         }
@@ -95,17 +96,17 @@ impl Cache {
         match devices_here.by_no.get(&no) {
             Some(&at) => devices_here.slots[at].device = Arc::clone(device),
             None => {
-                let slot = Slot {
+                let slot = CacheSlot {
                     device: Arc::clone(device),
                     was_used: false,
                 };
-                let at = match devices_here.slots.len() < self.max_per_shard {
+                let at = match devices_here.slots.len() < self.max_per_stripe {
                     true => {
                         devices_here.slots.push(slot);
                         devices_here.slots.len() - 1
                     }
                     false => {
-                        let at = devices_here.next_to_go();
+                        let at = devices_here.next_victim();
                         let old = std::mem::replace(&mut devices_here.slots[at], slot);
                         devices_here.by_no.remove(&old.device.no.0);
                         evicted = Some(old.device);
@@ -119,15 +120,15 @@ impl Cache {
         if let Some(old) = &evicted {
             self.remove_keys(old);
         }
-        for name in Name::all_of(device) {
+        for name in DeviceName::names_of(device) {
             let key = self.key(&name);
-            lock(&self.keys[key as usize % SHARDS]).insert(key, no);
+            lock(&self.keys[key as usize % STRIPES]).insert(key, no);
         }
     }
 
     /// The device has changed or has gone.
     pub(crate) fn remove(&self, no: DeviceNo) {
-        let mut devices = lock(self.shard_of(no));
+        let mut devices = lock(self.stripe_of(no));
         self.changes
             .fetch_add(1, std::sync::atomic::Ordering::AcqRel);
         if let Some(at) = devices.by_no.remove(&no.0) {
@@ -144,7 +145,7 @@ impl Cache {
         self.changes
             .fetch_add(1, std::sync::atomic::Ordering::AcqRel);
         for shard in &self.devices {
-            *lock(shard) = Devices::default();
+            *lock(shard) = CacheStripe::default();
         }
         for shard in &self.keys {
             lock(shard).clear();
@@ -156,7 +157,7 @@ impl Cache {
         shards.map(|shard| lock(shard).slots.len()).sum()
     }
 
-    pub(crate) fn count(&self, was_hit: bool) {
+    pub(crate) fn count_lookup(&self, was_hit: bool) {
         match was_hit {
             true => self.hits.fetch_add(1, Relaxed),
             false => self.misses.fetch_add(1, Relaxed),
@@ -164,25 +165,25 @@ impl Cache {
     }
 
     fn remove_keys(&self, device: &Device) {
-        for name in Name::all_of(device) {
+        for name in DeviceName::names_of(device) {
             let key = self.key(&name);
-            let mut keys = lock(&self.keys[key as usize % SHARDS]);
+            let mut keys = lock(&self.keys[key as usize % STRIPES]);
             if keys.get(&key) == Some(&device.no.0) {
                 keys.remove(&key);
             }
         }
     }
 
-    fn key(&self, name: &Name<'_>) -> u64 {
+    fn key(&self, name: &DeviceName<'_>) -> u64 {
         self.state.hash_one(name)
     }
 }
 
-impl Devices {
-    fn next_to_go(&mut self) -> usize {
+impl CacheStripe {
+    fn next_victim(&mut self) -> usize {
         loop {
-            let at = self.hand % self.slots.len();
-            self.hand = at + 1;
+            let at = self.clock_hand % self.slots.len();
+            self.clock_hand = at + 1;
             if !std::mem::take(&mut self.slots[at].was_used) {
                 return at;
             }
@@ -196,12 +197,12 @@ mod tests {
 
     #[test]
     fn numbers_that_go_by_steps_use_all_shards() {
-        let cache = Cache::new(1);
+        let cache = DeviceCache::new(1);
         for step in [1, 2, 16, 20, 64, 1000, 4096] {
             let used: std::collections::HashSet<_> = (0..10_000)
-                .map(|at| std::ptr::from_ref(cache.shard_of(DeviceNo(at * step))))
+                .map(|at| std::ptr::from_ref(cache.stripe_of(DeviceNo(at * step))))
                 .collect();
-            assert_eq!(used.len(), SHARDS, "by {step}");
+            assert_eq!(used.len(), STRIPES, "by {step}");
         }
     }
 }

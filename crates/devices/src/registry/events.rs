@@ -10,7 +10,7 @@ use serde_json::Value;
 use series::DeviceNo;
 use store::Durability;
 
-use super::{Inner, Registry, RegistryError};
+use super::{Registry, RegistryError, RegistryInner};
 
 /// Of the data of one event; a larger one is not kept.
 const MAX_DATA_BYTES: usize = 64 << 10;
@@ -30,7 +30,7 @@ pub struct DeviceEvent {
 
 /// Which events of a device.
 #[derive(Debug, Clone, Default)]
-pub struct EventQuery {
+pub struct DeviceEventFilter {
     /// `None`: of any id.
     pub event: Option<String>,
     pub from_ms: Option<i64>,
@@ -41,7 +41,7 @@ pub struct EventQuery {
     pub limit: usize,
 }
 
-fn row(device: DeviceNo, number: u64) -> [u8; 12] {
+fn event_key(device: DeviceNo, number: u64) -> [u8; 12] {
     let mut key = [0; 12];
     key[..4].copy_from_slice(&device.0.to_be_bytes());
     key[4..].copy_from_slice(&(u64::MAX - number).to_be_bytes());
@@ -86,9 +86,9 @@ impl Registry {
         };
         let value = serde_json::to_vec(&event).expect("its keys are strings");
         let mut batch = inner.table_batch()?;
-        batch.put(&inner.events, &row(device, event.number), &value)?;
+        batch.put(&inner.events, &event_key(device, event.number), &value)?;
         if let Some(oldest) = event.number.checked_sub(max) {
-            batch.remove(&inner.events, &row(device, oldest))?;
+            batch.remove(&inner.events, &event_key(device, oldest))?;
         }
         Ok(batch.commit(Durability::Buffered)?)
     }
@@ -97,7 +97,7 @@ impl Registry {
     pub fn events(
         &self,
         device: DeviceNo,
-        query: &EventQuery,
+        query: &DeviceEventFilter,
     ) -> Result<Vec<DeviceEvent>, RegistryError> {
         let mut found = Vec::new();
         let is_wanted = |event: &DeviceEvent| {
@@ -116,7 +116,7 @@ impl Registry {
     }
 }
 
-impl Inner {
+impl RegistryInner {
     fn last_event(&self, device: DeviceNo) -> Result<Option<u64>, RegistryError> {
         let mut last = None;
         let prefix = device.0.to_be_bytes();

@@ -7,13 +7,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use store::Durability;
 
-use super::change::Sealed;
-use super::{Expected, NewDevice, Registry, RegistryError};
+use super::changes::PreparedDevice;
+use super::{NewDevice, Registry, RegistryError, WritePrecondition};
 use crate::credential::NewCredential;
 use crate::device::Device;
 
 /// Lines written together.
-const PORTION: usize = 2_000;
+const BATCH_LINES: usize = 2_000;
 /// Refused lines that are told; more are counted. All of a piece of some MiB, which takes a few MiB of memory.
 const MAX_REFUSED: usize = 50_000;
 /// Of the reason of one.
@@ -55,7 +55,7 @@ pub enum ImportMode {
 
 /// A line that was not taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Refused {
+pub struct ImportRejection {
     /// From 1 on, as the caller counts.
     pub line: u64,
     /// The field that is wrong, as far as it is one.
@@ -64,12 +64,12 @@ pub struct Refused {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Imported {
+pub struct ImportSummary {
     pub created: u64,
     pub updated: u64,
     /// How many lines were refused; the first 50,000 are told.
     pub refused: u64,
-    pub refusals: Vec<Refused>,
+    pub refusals: Vec<ImportRejection>,
     /// The line behind the last one, where another import goes on.
     pub next_line: u64,
 }
@@ -83,20 +83,20 @@ impl Registry {
         format: ImportFormat,
         mode: ImportMode,
         first_line: u64,
-    ) -> Result<Imported, RegistryError> {
+    ) -> Result<ImportSummary, RegistryError> {
         let expected = match mode {
-            ImportMode::Replace => Expected::Any,
-            ImportMode::Create => Expected::Absent,
+            ImportMode::Replace => WritePrecondition::Any,
+            ImportMode::Create => WritePrecondition::Absent,
         };
-        let mut imported = Imported::default();
-        let mut portion: Vec<(u64, Sealed)> = Vec::with_capacity(PORTION);
-        let mut records = Records { rest: text };
+        let mut imported = ImportSummary::default();
+        let mut portion: Vec<(u64, PreparedDevice)> = Vec::with_capacity(BATCH_LINES);
+        let mut records = ImportRecords { rest: text };
         let mut line = first_line;
         let head = match format {
             ImportFormat::Jsonl => Vec::new(),
             ImportFormat::Csv => {
-                let head = records.csv().unwrap_or_default().0;
-                check_head(&head)?;
+                let head = records.next_csv_record().unwrap_or_default().0;
+                check_header(&head)?;
                 // The head of the file itself is its first line.
                 line = line.max(2);
                 head
@@ -104,43 +104,43 @@ impl Registry {
         };
         loop {
             let (read, lines) = match format {
-                ImportFormat::Jsonl => match records.line() {
+                ImportFormat::Jsonl => match records.next_line() {
                     None => break,
                     Some(text) if text.trim().is_empty() => (None, 1),
                     Some(text) => (Some(from_json(text)), 1),
                 },
-                ImportFormat::Csv => match records.csv() {
+                ImportFormat::Csv => match records.next_csv_record() {
                     None => break,
                     Some((fields, lines)) if fields.iter().all(String::is_empty) => (None, lines),
                     Some((fields, lines)) => (Some(from_csv(&head, fields)), lines),
                 },
             };
             let sealed =
-                read.map(|device| device.and_then(|device| self.inner.seal(device, false)));
+                read.map(|device| device.and_then(|device| self.inner.prepare(device, false)));
             match sealed {
                 None => {}
                 Some(Ok(sealed)) => portion.push((line, sealed)),
-                Some(Err(error)) => imported.refuse(line, &error),
+                Some(Err(error)) => imported.add_rejection(line, &error),
             }
             line += lines;
-            if portion.len() == PORTION {
+            if portion.len() == BATCH_LINES {
                 let durability = Durability::Buffered;
-                self.import_portion(&mut portion, expected, durability, &mut imported)?;
+                self.import_batch(&mut portion, expected, durability, &mut imported)?;
             }
         }
         // With the last portion those before it are on disk.
-        self.import_portion(&mut portion, expected, Durability::Synced, &mut imported)?;
+        self.import_batch(&mut portion, expected, Durability::Synced, &mut imported)?;
         imported.refusals.sort_by_key(|refused| refused.line);
         imported.next_line = line;
         Ok(imported)
     }
 
-    fn import_portion(
+    fn import_batch(
         &self,
-        portion: &mut Vec<(u64, Sealed)>,
-        expected: Expected,
+        portion: &mut Vec<(u64, PreparedDevice)>,
+        expected: WritePrecondition,
         durability: Durability,
-        imported: &mut Imported,
+        imported: &mut ImportSummary,
     ) -> Result<(), RegistryError> {
         let (lines, devices): (Vec<_>, Vec<_>) = portion.drain(..).unzip();
         let results = self.inner.put_all(devices, expected, durability)?;
@@ -148,7 +148,7 @@ impl Registry {
             match written {
                 Ok(written) if written.was_created => imported.created += 1,
                 Ok(_) => imported.updated += 1,
-                Err(error) => imported.refuse(line, &error),
+                Err(error) => imported.add_rejection(line, &error),
             }
         }
         Ok(())
@@ -161,7 +161,7 @@ impl Registry {
         format: ImportFormat,
         out: &mut String,
     ) -> Result<(), RegistryError> {
-        let written = self.as_written(device)?;
+        let written = self.to_new_device(device)?;
         match format {
             ImportFormat::Jsonl => {
                 let mut fields = serde_json::Map::new();
@@ -217,21 +217,21 @@ pub fn export_header(format: ImportFormat) -> Option<String> {
     }
 }
 
-impl Imported {
-    fn refuse(&mut self, line: u64, error: &RegistryError) {
+impl ImportSummary {
+    fn add_rejection(&mut self, line: u64, error: &RegistryError) {
         self.refused += 1;
         if self.refusals.len() == MAX_REFUSED {
             return;
         }
         let (field, mut reason) = match error {
             RegistryError::Invalid { field, message } => (field.as_str(), message.clone()),
-            RegistryError::Taken { field, .. } => (*field, error.to_string()),
+            RegistryError::NameTaken { field, .. } => (*field, error.to_string()),
             RegistryError::Exists { .. } => ("id", error.to_string()),
             RegistryError::NotFound { what, .. } => (*what, error.to_string()),
             other => ("", other.to_string()),
         };
         reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
-        self.refusals.push(Refused {
+        self.refusals.push(ImportRejection {
             line,
             field: field.to_owned(),
             reason,
@@ -251,7 +251,7 @@ fn from_json(line: &str) -> Result<NewDevice, RegistryError> {
     serde_json::from_str(line).map_err(|error| invalid("", error.to_string()))
 }
 
-fn check_head(head: &[String]) -> Result<(), RegistryError> {
+fn check_header(head: &[String]) -> Result<(), RegistryError> {
     if let Some(other) = head.iter().find(|name| {
         let name = name.trim();
         !COLUMNS.contains(&name) && name != "common_name"
@@ -342,12 +342,12 @@ fn from_csv(head: &[String], fields: Vec<String>) -> Result<NewDevice, RegistryE
     })
 }
 
-struct Records<'a> {
+struct ImportRecords<'a> {
     rest: &'a str,
 }
 
-impl<'a> Records<'a> {
-    fn line(&mut self) -> Option<&'a str> {
+impl<'a> ImportRecords<'a> {
+    fn next_line(&mut self) -> Option<&'a str> {
         if self.rest.is_empty() {
             return None;
         }
@@ -357,7 +357,7 @@ impl<'a> Records<'a> {
     }
 
     /// A record after RFC 4180, and how many lines it has.
-    fn csv(&mut self) -> Option<(Vec<String>, u64)> {
+    fn next_csv_record(&mut self) -> Option<(Vec<String>, u64)> {
         if self.rest.is_empty() {
             return None;
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use series::DeviceNo;
 
-use super::rows::{Trait, no_at_end};
+use super::keys::{DeviceIndexKey, no_at_end};
 use super::{Registry, RegistryError};
 use crate::device::Device;
 
@@ -14,7 +14,7 @@ const MAX_SCANNED: usize = 20_000;
 
 /// Which devices. Everything that is given must hold.
 #[derive(Debug, Clone, Default)]
-pub struct Filter<'a> {
+pub struct DeviceFilter<'a> {
     pub product: Option<&'a str>,
     pub group: Option<&'a str>,
     pub tag: Option<(&'a str, &'a str)>,
@@ -26,23 +26,23 @@ pub struct Filter<'a> {
 
 /// Some devices.
 #[derive(Debug, Default)]
-pub struct Page {
+pub struct DeviceListPage {
     pub devices: Vec<Arc<Device>>,
     /// Where the next page begins, if there may be one; a page may be short, or empty, and still have a next one.
     pub next: Option<DeviceNo>,
 }
 
-impl<'a> Filter<'a> {
+impl<'a> DeviceFilter<'a> {
     /// The one of which there are likely the fewest.
-    fn narrowest(&self) -> Option<Trait<'a>> {
-        let parent = self.parent.map(Trait::Parent);
-        let tag = self.tag.map(|(key, value)| Trait::Tag(key, value));
-        let group = self.group.map(Trait::Group);
-        let product = self.product.map(Trait::Product);
+    fn most_selective_key(&self) -> Option<DeviceIndexKey<'a>> {
+        let parent = self.parent.map(DeviceIndexKey::Parent);
+        let tag = self.tag.map(|(key, value)| DeviceIndexKey::Tag(key, value));
+        let group = self.group.map(DeviceIndexKey::Group);
+        let product = self.product.map(DeviceIndexKey::Product);
         parent.or(group).or(tag).or(product)
     }
 
-    fn holds(&self, device: &Device) -> bool {
+    fn matches(&self, device: &Device) -> bool {
         let has = |wanted: Option<&str>, found: Option<&str>| wanted.is_none() || wanted == found;
         let text = |text: &str| {
             let is_in = |whole: &str| whole.to_lowercase().contains(&text.to_lowercase());
@@ -63,18 +63,18 @@ impl Registry {
     /// `also` says more of what is wanted.
     pub fn list(
         &self,
-        filter: &Filter<'_>,
+        filter: &DeviceFilter<'_>,
         from: DeviceNo,
         limit: usize,
         also: &mut dyn FnMut(&Device) -> bool,
-    ) -> Result<Page, RegistryError> {
+    ) -> Result<DeviceListPage, RegistryError> {
         let inner = &*self.inner;
-        let (table, prefix) = match filter.narrowest() {
+        let (table, prefix) = match filter.most_selective_key() {
             Some(narrowest) => (&inner.index, narrowest.prefix()),
             None => (&inner.devices, Vec::new()),
         };
         let start = [&prefix[..], &from.0.to_be_bytes()].concat();
-        let mut page = Page::default();
+        let mut page = DeviceListPage::default();
         let mut scanned = 0;
         let is_index = !prefix.is_empty();
         let mut failed = None;
@@ -89,7 +89,7 @@ impl Registry {
             scanned += 1;
             let device = match inner.cache.get(no) {
                 Some(device) => Some(device),
-                None if is_index => match inner.read_only(no) {
+                None if is_index => match inner.load_device_uncached(no) {
                     Ok(device) => device.map(Arc::new),
                     Err(error) => {
                         failed = Some(error);
@@ -99,7 +99,7 @@ impl Registry {
                 None => Device::decode(no, value, |id| inner.product(id)).map(Arc::new),
             };
             if let Some(device) = device
-                && filter.holds(&device)
+                && filter.matches(&device)
                 && also(&device)
             {
                 page.devices.push(device);
@@ -113,10 +113,14 @@ impl Registry {
     }
 
     /// The devices behind a gateway.
-    pub fn children(&self, parent: DeviceNo, limit: usize) -> Result<Page, RegistryError> {
-        let filter = Filter {
+    pub fn children(
+        &self,
+        parent: DeviceNo,
+        limit: usize,
+    ) -> Result<DeviceListPage, RegistryError> {
+        let filter = DeviceFilter {
             parent: Some(parent),
-            ..Filter::default()
+            ..DeviceFilter::default()
         };
         self.list(&filter, DeviceNo(0), limit, &mut |_| true)
     }

@@ -5,13 +5,13 @@
 
 mod attributes;
 mod cache;
-mod change;
+mod changes;
 mod events;
 mod import;
+mod keys;
 mod list;
-mod names;
+mod name_index;
 mod provision;
-mod rows;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -21,26 +21,26 @@ use foldhash::fast::RandomState;
 use series::DeviceNo;
 use store::{Durability, Objects, Table, Tables};
 
-pub use attributes::{Attribute, AttributeChange, MAX_ATTRIBUTES, Scope};
-pub use change::{DeviceChange, Expected, NewDevice, Written};
-pub use events::{DeviceEvent, EventQuery};
-pub use import::{ImportFormat, ImportMode, Imported, Refused, export_header};
-pub use list::{Filter, Page};
-pub use provision::{Provision, Provisioned};
-pub use rows::Trait;
+pub use attributes::{AttributeChange, AttributeScope, DeviceAttribute, MAX_ATTRIBUTES};
+pub use changes::{DeviceChange, DeviceWriteOutcome, NewDevice, WritePrecondition};
+pub use events::{DeviceEvent, DeviceEventFilter};
+pub use import::{ImportFormat, ImportMode, ImportRejection, ImportSummary, export_header};
+pub use keys::DeviceIndexKey;
+pub use list::{DeviceFilter, DeviceListPage};
+pub use provision::{ProvisionRequest, ProvisionedDevice};
 
-use crate::credential::{Digester, InvalidCredential, random_bytes};
+use crate::credential::{CredentialError, SecretDigester, random_bytes};
 use crate::device::Device;
 use crate::id::ProductId;
-use crate::product::{self, InvalidProduct, Product, ProductSlot};
-use cache::Cache;
-use names::{Candidates, Names};
-pub(crate) use rows::Name;
-use rows::no_at_end;
+use crate::product::{self, Product, ProductError, ProductSlot};
+use cache::DeviceCache;
+pub(crate) use keys::DeviceName;
+use keys::no_at_end;
+use name_index::{NameCandidates, NameIndex};
 
 /// Bounds of a registry.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct RegistryConfig {
     /// Devices kept in memory, each of some 400 bytes.
     pub cached_devices: usize,
     pub max_devices: u32,
@@ -51,7 +51,7 @@ pub struct Config {
     pub max_events_per_device: u32,
 }
 
-impl Default for Config {
+impl Default for RegistryConfig {
     fn default() -> Self {
         Self {
             cached_devices: 100_000,
@@ -72,7 +72,7 @@ pub enum RegistryError {
     #[error("{field}: {message}")]
     Invalid { field: String, message: String },
     #[error("{field}: {name:?} is taken by another device")]
-    Taken { field: &'static str, name: String },
+    NameTaken { field: &'static str, name: String },
     #[error("there is a device {id:?} already")]
     Exists { id: String },
     #[error("there are devices behind {id:?}; remove them or give them another parent first")]
@@ -82,11 +82,11 @@ pub enum RegistryError {
     #[error("{what} are the most; remove some, or raise devices.max_devices")]
     Full { what: String },
     #[error(transparent)]
-    Store(#[from] store::Error),
+    Store(#[from] store::StoreError),
 }
 
-impl From<InvalidCredential> for RegistryError {
-    fn from(error: InvalidCredential) -> Self {
+impl From<CredentialError> for RegistryError {
+    fn from(error: CredentialError) -> Self {
         Self::Invalid {
             field: format!("credentials.{}", error.field),
             message: error.message,
@@ -97,11 +97,11 @@ impl From<InvalidCredential> for RegistryError {
 /// The products and devices of a node. Clones are the same registry.
 #[derive(Clone)]
 pub struct Registry {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<RegistryInner>,
 }
 
-pub(crate) struct Inner {
-    pub(crate) config: Config,
+pub(crate) struct RegistryInner {
+    pub(crate) config: RegistryConfig,
     tables: Tables,
     devices: Table,
     index: Table,
@@ -109,30 +109,30 @@ pub(crate) struct Inner {
     attributes: Table,
     events: Table,
     meta: Table,
-    pub(crate) digester: RwLock<Arc<Digester>>,
+    pub(crate) digester: RwLock<Arc<SecretDigester>>,
     products: RwLock<HashMap<Box<str>, Arc<ProductSlot>, RandomState>>,
     /// Ids of products that stand in the configuration; what the store says of them does not count.
     declared: RwLock<HashSet<Box<str>>>,
     /// Whether there is any; asked for every client that connects.
     has_products: AtomicBool,
     has_provisioning: AtomicBool,
-    cache: Cache,
-    names: Names,
+    cache: DeviceCache,
+    name_index: NameIndex,
     /// The next number. One change at a time.
-    writing: Mutex<u32>,
+    next_no: Mutex<u32>,
     count: AtomicU32,
-    attribute_listeners: RwLock<Vec<AttributeListener>>,
-    device_listeners: RwLock<Vec<DeviceListener>>,
+    attribute_observers: RwLock<Vec<AttributeObserver>>,
+    device_observers: RwLock<Vec<DeviceObserver>>,
 }
 
-type DeviceListener = Box<dyn Fn(&DeviceChange<'_>) + Send + Sync>;
-type AttributeListener = Box<dyn Fn(&AttributeChange<'_>) + Send + Sync>;
+type DeviceObserver = Box<dyn Fn(&DeviceChange<'_>) + Send + Sync>;
+type AttributeObserver = Box<dyn Fn(&AttributeChange<'_>) + Send + Sync>;
 
 impl Registry {
     /// Opens the tables and takes over products, and each of their changes from now on.
-    pub fn open(objects: &Objects, config: Config) -> Result<Self, RegistryError> {
+    pub fn open(objects: &Objects, config: RegistryConfig) -> Result<Self, RegistryError> {
         let tables = objects.tables().clone();
-        let inner = Inner {
+        let inner = RegistryInner {
             devices: tables.table("device")?,
             index: tables.table("device_index")?,
             states: tables.table("device_state")?,
@@ -140,27 +140,27 @@ impl Registry {
             events: tables.table("device_event")?,
             meta: tables.table("device_meta")?,
             tables,
-            digester: RwLock::new(Arc::new(Digester::new(&[0; 32]))),
+            digester: RwLock::new(Arc::new(SecretDigester::new(&[0; 32]))),
             products: RwLock::default(),
             declared: RwLock::default(),
             has_products: AtomicBool::new(false),
             has_provisioning: AtomicBool::new(false),
-            cache: Cache::new(config.cached_devices),
-            names: Names::default(),
-            writing: Mutex::new(0),
+            cache: DeviceCache::new(config.cached_devices),
+            name_index: NameIndex::default(),
+            next_no: Mutex::new(0),
             count: AtomicU32::new(0),
-            attribute_listeners: RwLock::default(),
-            device_listeners: RwLock::default(),
+            attribute_observers: RwLock::default(),
+            device_observers: RwLock::default(),
             config,
         };
         let registry = Self {
             inner: Arc::new(inner),
         };
-        registry.inner.read_meta()?;
-        registry.inner.read_names();
-        registry.read_products(objects)?;
+        registry.inner.load_meta()?;
+        registry.inner.load_names();
+        registry.load_products(objects)?;
         let (weak, stored) = (Arc::downgrade(&registry.inner), objects.downgrade());
-        objects.on_change(Box::new(move |change| {
+        objects.observe_changes(Box::new(move |change| {
             if change.kind != product::KIND {
                 return;
             }
@@ -173,7 +173,7 @@ impl Registry {
             match stored.get(product::KIND, &change.id) {
                 Ok(object) => {
                     let object = object.as_ref();
-                    inner.take_product(&change.id, object.map(|o| (&o.value, o.version)));
+                    inner.apply_product(&change.id, object.map(|o| (&o.value, o.version)));
                 }
                 Err(error) => {
                     tracing::error!(id = change.id, %error, "a changed product cannot be read; the old one stays");
@@ -181,27 +181,27 @@ impl Registry {
             }
         }));
         let weak = Arc::downgrade(&registry.inner);
-        registry.inner.tables.on_restore(Box::new(move || {
+        registry.inner.tables.observe_restores(Box::new(move || {
             if let Some(inner) = weak.upgrade() {
                 inner.cache.clear();
-                inner.names.forget();
-                if let Err(error) = inner.read_meta() {
+                inner.name_index.clear();
+                if let Err(error) = inner.load_meta() {
                     tracing::error!(%error, "the restored devices cannot be read");
                 }
-                inner.read_names();
+                inner.load_names();
             }
         }));
         Ok(registry)
     }
 
-    fn read_products(&self, objects: &Objects) -> Result<(), RegistryError> {
+    fn load_products(&self, objects: &Objects) -> Result<(), RegistryError> {
         const PAGE: usize = 1000;
         let mut after: Option<String> = None;
         loop {
             let page = objects.list(product::KIND, after.as_deref(), PAGE)?;
             for object in &page {
                 let (inner, product) = (&self.inner, (&object.value, object.version));
-                inner.take_product(&object.id, Some(product));
+                inner.apply_product(&object.id, Some(product));
             }
             match page.last() {
                 Some(last) if page.len() == PAGE => after = Some(last.id.clone()),
@@ -214,15 +214,11 @@ impl Registry {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn declare(
-        &self,
-        id: &str,
-        product: &serde_json::Value,
-    ) -> Result<(), Vec<InvalidProduct>> {
+    pub fn declare(&self, id: &str, product: &serde_json::Value) -> Result<(), Vec<ProductError>> {
         let read = Product::read(id, product, 0)?;
         self.check_product(&read).map_err(|error| vec![error])?;
         if let Some(owner) = self.owner_of_key(&read) {
-            return Err(vec![InvalidProduct {
+            return Err(vec![ProductError {
                 field: "provisioning.key".to_owned(),
                 message: format!("the product {:?} has this key already", owner.as_str()),
             }]);
@@ -231,7 +227,7 @@ impl Registry {
         declared
             .unwrap_or_else(PoisonError::into_inner)
             .insert(id.into());
-        self.inner.take_product(id, Some((product, 0)));
+        self.inner.apply_product(id, Some((product, 0)));
         Ok(())
     }
 
@@ -270,8 +266,8 @@ impl Registry {
     }
 
     /// Whether a product may be written like this, besides what [`Product::read`] says.
-    pub fn check_product(&self, product: &Product) -> Result<(), InvalidProduct> {
-        let wrong = |field: &str, message: &str| InvalidProduct {
+    pub fn check_product(&self, product: &Product) -> Result<(), ProductError> {
+        let wrong = |field: &str, message: &str| ProductError {
             field: field.to_owned(),
             message: message.to_owned(),
         };
@@ -306,8 +302,8 @@ impl Registry {
 
     /// Whether all names of devices are in memory; until then, those that are not are looked up on the disk.
     #[must_use]
-    pub fn has_read_names(&self) -> bool {
-        self.inner.names.is_whole()
+    pub fn has_loaded_names(&self) -> bool {
+        self.inner.name_index.is_complete()
     }
 
     /// How many devices a product has.
@@ -323,38 +319,38 @@ impl Registry {
 
     /// The device if it is in memory.
     #[must_use]
-    pub fn hot(&self, id: &str) -> Option<Arc<Device>> {
-        self.inner.cache.find(&Name::Id(id))
+    pub fn cached(&self, id: &str) -> Option<Arc<Device>> {
+        self.inner.cache.find(&DeviceName::Id(id))
     }
 
     /// The device, from the disk if it has to be.
     pub fn device(&self, id: &str) -> Result<Option<Arc<Device>>, RegistryError> {
-        self.inner.find(&Name::Id(id))
+        self.inner.find(&DeviceName::Id(id))
     }
 
     #[must_use]
-    pub fn hot_by_no(&self, no: DeviceNo) -> Option<Arc<Device>> {
+    pub fn cached_by_no(&self, no: DeviceNo) -> Option<Arc<Device>> {
         self.inner.cache.get(no)
     }
 
     pub fn by_no(&self, no: DeviceNo) -> Result<Option<Arc<Device>>, RegistryError> {
         match self.inner.cache.get(no) {
             Some(device) => Ok(Some(device)),
-            None => self.inner.read(no),
+            None => self.inner.load_device(no),
         }
     }
 
     /// The device with this access token, from the disk if it has to be.
     pub fn by_token(&self, token: &str) -> Result<Option<Arc<Device>>, RegistryError> {
         let digest = self.inner.digest(token.as_bytes());
-        self.inner.find(&Name::Token(&digest))
+        self.inner.find(&DeviceName::Token(&digest))
     }
 
     /// The device with this access token if it is in memory.
     #[must_use]
-    pub fn hot_by_token(&self, token: &str) -> Option<Arc<Device>> {
+    pub fn cached_by_token(&self, token: &str) -> Option<Arc<Device>> {
         let digest = self.inner.digest(token.as_bytes());
-        self.inner.cache.find(&Name::Token(&digest))
+        self.inner.cache.find(&DeviceName::Token(&digest))
     }
 
     /// Devices in memory, and how often one was found there and not.
@@ -369,9 +365,9 @@ impl Registry {
     }
 }
 
-impl Inner {
-    fn read_meta(&self) -> Result<(), RegistryError> {
-        let mut next = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+impl RegistryInner {
+    fn load_meta(&self) -> Result<(), RegistryError> {
+        let mut next = self.next_no.lock().unwrap_or_else(PoisonError::into_inner);
         let key = match self.meta.get(b"key")? {
             Some(key) => key,
             None => {
@@ -388,7 +384,7 @@ impl Inner {
         *self
             .digester
             .write()
-            .unwrap_or_else(PoisonError::into_inner) = Arc::new(Digester::new(&key));
+            .unwrap_or_else(PoisonError::into_inner) = Arc::new(SecretDigester::new(&key));
         let number = |value: Option<Vec<u8>>| {
             let value = value.as_deref().and_then(no_at_end);
             value.map_or(0, |no| no.0)
@@ -398,11 +394,11 @@ impl Inner {
         Ok(())
     }
 
-    fn read_names(&self) {
-        self.names.read(&self.index, self.count.load(Relaxed));
+    fn load_names(&self) {
+        self.name_index.load(&self.index, self.count.load(Relaxed));
     }
 
-    pub(crate) fn digester(&self) -> Arc<Digester> {
+    pub(crate) fn digester(&self) -> Arc<SecretDigester> {
         let digester = self.digester.read();
         Arc::clone(&digester.unwrap_or_else(PoisonError::into_inner))
     }
@@ -434,7 +430,7 @@ impl Inner {
     }
 
     /// A product was written or, with `None`, removed.
-    fn take_product(&self, id: &str, written: Option<(&serde_json::Value, u64)>) {
+    fn apply_product(&self, id: &str, written: Option<(&serde_json::Value, u64)>) {
         let product = match written.map(|(value, version)| Product::read(id, value, version)) {
             None => None,
             Some(Ok(product)) => Some(product),
@@ -470,7 +466,7 @@ impl Inner {
     }
 
     pub(crate) fn count_hit(&self) {
-        self.cache.count(true);
+        self.cache.count_lookup(true);
     }
 
     pub(crate) fn table_batch(&self) -> Result<store::TableBatch, RegistryError> {
@@ -478,30 +474,33 @@ impl Inner {
     }
 
     pub(crate) fn has_record(&self, no: DeviceNo) -> Result<bool, RegistryError> {
-        Ok(self.cache.has(no) || self.devices.has(&no.0.to_be_bytes())?)
+        Ok(self.cache.contains(no) || self.devices.has(&no.0.to_be_bytes())?)
     }
 
-    pub(crate) fn hot(&self, name: &Name<'_>) -> Option<Arc<Device>> {
+    pub(crate) fn cached(&self, name: &DeviceName<'_>) -> Option<Arc<Device>> {
         self.cache.find(name)
     }
 
     /// By a name, from the disk if it has to be.
-    pub(crate) fn find(&self, name: &Name<'_>) -> Result<Option<Arc<Device>>, RegistryError> {
+    pub(crate) fn find(&self, name: &DeviceName<'_>) -> Result<Option<Arc<Device>>, RegistryError> {
         if let Some(device) = self.cache.find(name) {
-            self.cache.count(true);
+            self.cache.count_lookup(true);
             return Ok(Some(device));
         }
-        self.cache.count(false);
-        let row = name.row();
-        let candidates = match self.names.find(&row) {
-            Candidates::These(candidates) => candidates,
-            Candidates::NotRead => {
+        self.cache.count_lookup(false);
+        let row = name.encode();
+        let candidates = match self.name_index.find(&row) {
+            NameCandidates::Devices(candidates) => candidates,
+            NameCandidates::NotLoaded => {
                 let no = self.index.get_with(&row, no_at_end)?.flatten();
                 no.into_iter().collect()
             }
         };
         for no in candidates {
-            if let Some(device) = self.read(no)?.filter(|device| name.is_of(device)) {
+            if let Some(device) = self
+                .load_device(no)?
+                .filter(|device| name.belongs_to(device))
+            {
                 return Ok(Some(device));
             }
         }
@@ -510,16 +509,16 @@ impl Inner {
 
     /// Who has a name, as the table of names says.
     fn owner(&self, row: &[u8]) -> Result<Option<DeviceNo>, RegistryError> {
-        match self.names.find(row) {
-            Candidates::These(candidates) if candidates.is_empty() => Ok(None),
+        match self.name_index.find(row) {
+            NameCandidates::Devices(candidates) if candidates.is_empty() => Ok(None),
             _ => Ok(self.index.get_with(row, no_at_end)?.flatten()),
         }
     }
 
     /// The record, from the disk; it is in memory then.
-    fn read(&self, no: DeviceNo) -> Result<Option<Arc<Device>>, RegistryError> {
+    fn load_device(&self, no: DeviceNo) -> Result<Option<Arc<Device>>, RegistryError> {
         let generation = self.cache.generation();
-        let device = self.read_only(no)?.map(Arc::new);
+        let device = self.load_device_uncached(no)?.map(Arc::new);
         if let Some(device) = &device {
             self.cache.put(device, generation);
         }
@@ -527,7 +526,7 @@ impl Inner {
     }
 
     /// The same for those who look at many: the memory stays with what is used.
-    fn read_only(&self, no: DeviceNo) -> Result<Option<Device>, RegistryError> {
+    fn load_device_uncached(&self, no: DeviceNo) -> Result<Option<Device>, RegistryError> {
         let key = no.0.to_be_bytes();
         let read = self.devices.get_with(&key, |bytes| {
             Device::decode(no, bytes, |id| self.product(id))

@@ -2,10 +2,10 @@
 
 use series::DeviceNo;
 
-use super::rows::Name;
-use super::{Expected, NewDevice, Registry, RegistryError};
-use crate::credential::{Issued, NewCredential};
-use crate::device::{Claim, Device};
+use super::keys::DeviceName;
+use super::{NewDevice, Registry, RegistryError, WritePrecondition};
+use crate::credential::{IssuedCredential, NewCredential};
+use crate::device::{Device, DeviceClaim};
 use crate::id::id_for_name;
 use crate::product::{Product, ProvisionMode};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const MAX_CLAIM_MS: u64 = 30 * 24 * 3600 * 1000;
 
 /// What a device says that wants to be registered.
 #[derive(Clone)]
-pub struct Provision<'a> {
+pub struct ProvisionRequest<'a> {
     pub key: &'a str,
     pub secret: &'a str,
     /// Its name, which is its id if it can be one. `None`: the node gives one.
@@ -27,16 +27,16 @@ pub struct Provision<'a> {
 
 /// What a device is told that was registered.
 #[derive(Debug, Clone)]
-pub struct Provisioned {
+pub struct ProvisionedDevice {
     pub device: Arc<Device>,
     /// `false`: the device existed and has got new credentials.
     pub was_created: bool,
     /// `None`: it has the credential that it brought.
-    pub issued: Option<Issued>,
+    pub issued: Option<IssuedCredential>,
 }
 
 /// One answer to all that is wrong with key, secret and name, so that nobody learns which devices there are.
-fn refused() -> RegistryError {
+fn rejection() -> RegistryError {
     RegistryError::Invalid {
         field: "provisioning".to_owned(),
         message: "not for this key, secret and device".to_owned(),
@@ -82,7 +82,7 @@ impl Registry {
             let digester = inner.digester();
             // In the same time for each wrong secret.
             let is_right = provisioning.key == key
-                && digester.is(
+                && digester.matches(
                     secret.as_bytes(),
                     &digester.digest(provisioning.secret.as_bytes()),
                 );
@@ -97,12 +97,12 @@ impl Registry {
     /// If key, secret and device do not fit together, the chosen token or password may not be used, or the store fails.
     pub fn provision(
         &self,
-        wanted: Provision<'_>,
+        wanted: ProvisionRequest<'_>,
         was_seen: &dyn Fn(DeviceNo) -> Result<bool, RegistryError>,
-    ) -> Result<Provisioned, RegistryError> {
+    ) -> Result<ProvisionedDevice, RegistryError> {
         let product = self
             .provisioning_product(wanted.key, wanted.secret)
-            .ok_or_else(refused)?;
+            .ok_or_else(rejection)?;
         let mode = product.definition.provisioning.as_ref().map(|p| p.mode);
         let id = wanted.device.map(id_for_name);
         let known = match &id {
@@ -119,7 +119,7 @@ impl Registry {
                 let name = name.unwrap_or_default().to_owned();
                 let id = match id {
                     Some(id) => id.into_owned(),
-                    None => crate::credential::generate().map_err(|_| refused())?,
+                    None => crate::credential::generate_token().map_err(|_| rejection())?,
                 };
                 let device = NewDevice {
                     id,
@@ -132,27 +132,27 @@ impl Registry {
                     gateway: wanted.is_gateway,
                     credentials: Some(vec![credential]),
                 };
-                (device, Expected::Absent)
+                (device, WritePrecondition::Absent)
             }
             (Some(ProvisionMode::CheckExisting), Some(known)) => {
                 let is_of_product = *known.product.id() == product.id;
                 if !is_of_product || !known.is_enabled || was_seen(known.no)? {
-                    return Err(refused());
+                    return Err(rejection());
                 }
-                let mut device = self.as_written(&known)?;
+                let mut device = self.to_new_device(&known)?;
                 device.credentials = Some(vec![credential]);
-                (device, Expected::Revision(known.revision))
+                (device, WritePrecondition::Revision(known.revision))
             }
-            _ => return Err(refused()),
+            _ => return Err(rejection()),
         };
         // Whether a token or user name is in use must not be found out by trying.
         let mut written = self.put(device, expected).map_err(|error| match error {
-            RegistryError::Taken { .. }
+            RegistryError::NameTaken { .. }
             | RegistryError::Exists { .. }
-            | RegistryError::Conflict { .. } => refused(),
+            | RegistryError::Conflict { .. } => rejection(),
             other => other,
         })?;
-        Ok(Provisioned {
+        Ok(ProvisionedDevice {
             was_created: written.was_created,
             device: written.device,
             issued: written.issued.pop(),
@@ -160,7 +160,7 @@ impl Registry {
     }
 
     /// A device as it would be written, without its credentials.
-    pub fn as_written(&self, device: &Device) -> Result<NewDevice, RegistryError> {
+    pub fn to_new_device(&self, device: &Device) -> Result<NewDevice, RegistryError> {
         let parent = match device.parent {
             None => None,
             Some(no) => self.by_no(no)?.map(|parent| parent.id.to_string()),
@@ -189,8 +189,8 @@ impl Registry {
     ) -> Result<(), RegistryError> {
         let digest = self.inner.digest(secret.as_bytes());
         let until_ms = now_ms.saturating_add(duration_ms.min(MAX_CLAIM_MS));
-        self.inner.amend(no, |device| {
-            device.claim = Some(Claim { digest, until_ms });
+        self.inner.update_device(no, |device| {
+            device.claim = Some(DeviceClaim { digest, until_ms });
             Ok(())
         })?;
         Ok(())
@@ -212,11 +212,11 @@ impl Registry {
             field: "claim".to_owned(),
             message: "not for this device and secret, or too late".to_owned(),
         };
-        let device = self.inner.find(&Name::Id(id))?.ok_or_else(refused)?;
+        let device = self.inner.find(&DeviceName::Id(id))?.ok_or_else(refused)?;
         let digester = self.inner.digester();
-        self.inner.amend(device.no, |device| {
+        self.inner.update_device(device.no, |device| {
             let claim = device.claim.take().ok_or_else(refused)?;
-            if claim.until_ms < now_ms || !digester.is(secret.as_bytes(), &claim.digest) {
+            if claim.until_ms < now_ms || !digester.matches(secret.as_bytes(), &claim.digest) {
                 return Err(refused());
             }
             device.group = Some(group.as_str().into());

@@ -1,8 +1,11 @@
 use serde_json::{Value, json};
-use store::{Config as StoreConfig, Store};
+use store::{Store, StoreConfig};
 
 use super::*;
-use crate::{DeviceId, Directory, Found, Issued, NewCredential, Provision, Shown, State, States};
+use crate::{
+    DeviceAuthenticator, DeviceId, DeviceLookup, DeviceState, DeviceStates, IssuedCredential,
+    NewCredential, PresentedCredentials, ProvisionRequest,
+};
 
 struct Fixture {
     store: Store,
@@ -10,7 +13,7 @@ struct Fixture {
     dir: tempfile::TempDir,
 }
 
-fn open(dir: &tempfile::TempDir, config: Config) -> (Store, Registry) {
+fn open(dir: &tempfile::TempDir, config: RegistryConfig) -> (Store, Registry) {
     let (store, _) = Store::open(dir.path(), StoreConfig::default()).unwrap();
     let registry = Registry::open(store.objects(), config).unwrap();
     (store, registry)
@@ -18,7 +21,7 @@ fn open(dir: &tempfile::TempDir, config: Config) -> (Store, Registry) {
 
 fn fixture() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
-    let (store, registry) = open(&dir, Config::default());
+    let (store, registry) = open(&dir, RegistryConfig::default());
     let fixture = Fixture {
         store,
         registry,
@@ -32,17 +35,17 @@ impl Fixture {
     fn product(&self, id: &str, value: Value) {
         let objects = self.store.objects();
         objects
-            .put(crate::PRODUCT_KIND, id, value, store::Expected::Any)
+            .put(crate::PRODUCT_KIND, id, value, store::ExpectedVersion::Any)
             .unwrap();
     }
 
-    fn put(&self, device: Value) -> Result<Written, RegistryError> {
+    fn put(&self, device: Value) -> Result<DeviceWriteOutcome, RegistryError> {
         let device = serde_json::from_value(device).unwrap();
-        self.registry.put(device, Expected::Any)
+        self.registry.put(device, WritePrecondition::Any)
     }
 
     /// As after an end of the process.
-    fn reopened(self, config: Config) -> Fixture {
+    fn reopened(self, config: RegistryConfig) -> Fixture {
         let Self {
             store,
             registry,
@@ -59,15 +62,19 @@ impl Fixture {
     }
 }
 
-fn ids(page: &Page) -> Vec<&str> {
+fn ids(page: &DeviceListPage) -> Vec<&str> {
     page.devices
         .iter()
         .map(|device| device.id.as_str())
         .collect()
 }
 
-fn shown<'a>(client_id: &'a str, username: &'a str, password: Option<&'a str>) -> Shown<'a> {
-    Shown {
+fn shown<'a>(
+    client_id: &'a str,
+    username: &'a str,
+    password: Option<&'a str>,
+) -> PresentedCredentials<'a> {
+    PresentedCredentials {
         client_id,
         username: Some(username),
         password: password.map(str::as_bytes),
@@ -87,17 +94,20 @@ fn a_device_is_found_by_all_its_names_hot_and_cold() {
     assert!(written.was_created);
     assert!(matches!(
         &written.issued[..],
-        [Issued::Password { .. }, Issued::Secure { .. }]
+        [
+            IssuedCredential::Password { .. },
+            IssuedCredential::Secure { .. }
+        ]
     ));
-    let fixture = fixture.reopened(Config::default());
+    let fixture = fixture.reopened(RegistryConfig::default());
     let registry = &fixture.registry;
-    assert!(registry.hot("d1").is_none() && registry.hot_by_token("T1").is_none());
+    assert!(registry.cached("d1").is_none() && registry.cached_by_token("T1").is_none());
     let device = registry.device("d1").unwrap().unwrap();
     assert_eq!(
         (device.name(), device.tag("floor"), device.revision),
         ("Kitchen", Some("2"), 1)
     );
-    assert!(registry.hot("d1").is_some() && registry.hot_by_token("T1").is_some());
+    assert!(registry.cached("d1").is_some() && registry.cached_by_token("T1").is_some());
     assert_eq!(registry.by_token("T1").unwrap().unwrap().no, device.no);
     assert!(registry.by_token("T2").unwrap().is_none());
     assert!(registry.device("d2").unwrap().is_none());
@@ -116,7 +126,7 @@ fn names_are_taken_once_and_free_again_and_numbers_are_never_used_again() {
     let first = token("d1", "T").unwrap().device;
     assert!(matches!(
         token("d2", "T"),
-        Err(RegistryError::Taken { field: "token", .. })
+        Err(RegistryError::NameTaken { field: "token", .. })
     ));
     assert!(fixture.registry.device("d2").unwrap().is_none());
     let again = token("d1", "U").unwrap();
@@ -129,18 +139,23 @@ fn names_are_taken_once_and_free_again_and_numbers_are_never_used_again() {
     assert!(
         fixture
             .registry
-            .remove("d2", Expected::Revision(7))
+            .remove("d2", WritePrecondition::Revision(7))
             .is_err()
     );
     assert!(
         fixture
             .registry
-            .remove("d2", Expected::Revision(1))
+            .remove("d2", WritePrecondition::Revision(1))
             .unwrap()
     );
-    assert!(!fixture.registry.remove("d2", Expected::Any).unwrap());
-    assert!(fixture.registry.hot_by_no(second.no).is_none());
-    let fixture = fixture.reopened(Config::default());
+    assert!(
+        !fixture
+            .registry
+            .remove("d2", WritePrecondition::Any)
+            .unwrap()
+    );
+    assert!(fixture.registry.cached_by_no(second.no).is_none());
+    let fixture = fixture.reopened(RegistryConfig::default());
     let third = fixture
         .put(json!({"id": "d2", "product": "meter"}))
         .unwrap()
@@ -171,39 +186,39 @@ fn lists_go_by_what_devices_have_in_common() {
         fixture.put(device).unwrap();
     }
     let registry = &fixture.registry;
-    let list = |filter: Filter<'_>, from: u32, limit: usize| {
+    let list = |filter: DeviceFilter<'_>, from: u32, limit: usize| {
         registry
             .list(&filter, DeviceNo(from), limit, &mut |_| true)
             .unwrap()
     };
     let page = list(
-        Filter {
+        DeviceFilter {
             product: Some("meter"),
-            ..Filter::default()
+            ..DeviceFilter::default()
         },
         0,
         20,
     );
     assert_eq!((page.devices.len(), ids(&page)[0]), (20, "d00"));
     let rest = list(
-        Filter {
+        DeviceFilter {
             product: Some("meter"),
-            ..Filter::default()
+            ..DeviceFilter::default()
         },
         page.next.unwrap().0,
         20,
     );
     assert_eq!((rest.devices.len(), rest.next), (5, None));
-    assert_eq!(list(Filter::default(), 0, 100).devices.len(), 26);
-    let odd = Filter {
+    assert_eq!(list(DeviceFilter::default(), 0, 100).devices.len(), 26);
+    let odd = DeviceFilter {
         tag: Some(("odd", "1")),
         text: Some("D1"),
-        ..Filter::default()
+        ..DeviceFilter::default()
     };
     assert_eq!(ids(&list(odd, 0, 100)), ["d11", "d13", "d15", "d17", "d19"]);
-    let home = Filter {
+    let home = DeviceFilter {
         group: Some("home"),
-        ..Filter::default()
+        ..DeviceFilter::default()
     };
     assert_eq!(ids(&list(home, 0, 100)), ["d00", "d01", "d02"]);
     let gateway = registry.device("g").unwrap().unwrap();
@@ -213,7 +228,7 @@ fn lists_go_by_what_devices_have_in_common() {
     );
     assert!(
         registry
-            .remove("g", Expected::Any)
+            .remove("g", WritePrecondition::Any)
             .unwrap_err()
             .to_string()
             .contains("behind")
@@ -227,9 +242,9 @@ fn lists_go_by_what_devices_have_in_common() {
 
 #[test]
 fn a_small_cache_forgets_and_never_lies() {
-    let fixture = fixture().reopened(Config {
+    let fixture = fixture().reopened(RegistryConfig {
         cached_devices: 16,
-        ..Config::default()
+        ..RegistryConfig::default()
     });
     for number in 0..200 {
         let id = format!("d{number}");
@@ -242,7 +257,7 @@ fn a_small_cache_forgets_and_never_lies() {
             assert_eq!(device.id.as_str(), format!("d{number}"), "round {round}");
             let hot = fixture
                 .registry
-                .hot_by_token(&token)
+                .cached_by_token(&token)
                 .expect("it was just read");
             assert_eq!(hot.no, device.no);
         }
@@ -270,37 +285,37 @@ fn each_kind_of_credentials_lets_its_device_in() {
     let long = fixture
         .put(json!({"id": "d3", "product": "meter", "credentials": [{"type": "password"}]}))
         .unwrap();
-    let Issued::Password { password: made, .. } = &long.issued[0] else {
+    let IssuedCredential::Password { password: made, .. } = &long.issued[0] else {
         panic!("a password")
     };
-    let directory = Directory::new(fixture.registry.clone()).unwrap();
-    let cold = |shown: &Shown<'_>| match directory.find_cold(shown).unwrap() {
-        Found::Device(admission) => format!("{} by {}", admission.device.id, admission.kind),
+    let directory = DeviceAuthenticator::new(fixture.registry.clone()).unwrap();
+    let cold = |shown: &PresentedCredentials<'_>| match directory.find_blocking(shown).unwrap() {
+        DeviceLookup::Device(admission) => format!("{} by {}", admission.device.id, admission.kind),
         other => format!("{other:?}"),
     };
     assert!(matches!(
-        directory.find(&shown("x", "T1", None)),
-        Found::Cold
+        directory.find_in_memory(&shown("x", "T1", None)),
+        DeviceLookup::WouldBlock
     ));
     assert_eq!(cold(&shown("x", "T1", None)), "d1 by token");
     assert!(matches!(
-        directory.find(&shown("x", "T1", None)),
-        Found::Device(_)
+        directory.find_in_memory(&shown("x", "T1", None)),
+        DeviceLookup::Device(_)
     ));
-    assert_eq!(cold(&shown("x", "T2", None)), "Nobody");
+    assert_eq!(cold(&shown("x", "T2", None)), "NotADevice");
     assert_eq!(cold(&shown("x", "u1", Some("wrong"))), "Refused");
     assert!(matches!(
-        directory.find(&shown("x", "u1", Some("short"))),
-        Found::Cold
+        directory.find_in_memory(&shown("x", "u1", Some("short"))),
+        DeviceLookup::WouldBlock
     ));
     assert_eq!(cold(&shown("x", "u1", Some("short"))), "d1 by password");
     assert!(matches!(
-        directory.find(&shown("x", "u1", Some("short"))),
-        Found::Device(_)
+        directory.find_in_memory(&shown("x", "u1", Some("short"))),
+        DeviceLookup::Device(_)
     ));
     assert!(matches!(
-        directory.find(&shown("x", "u1", Some("wrong"))),
-        Found::Cold
+        directory.find_in_memory(&shown("x", "u1", Some("wrong"))),
+        DeviceLookup::WouldBlock
     ));
     assert_eq!(cold(&shown("x", "d3", Some(made))), "d3 by password");
     // md5 of "sid|1700000000000|skey" and of "shared|1700000000000|shared-key".
@@ -329,7 +344,7 @@ fn each_kind_of_credentials_lets_its_device_in() {
         cold(&shown("d2", "shared|1700000000000", Some(&md5("other")))),
         "Refused"
     );
-    let by_certificate = Shown {
+    let by_certificate = PresentedCredentials {
         username: None,
         common_name: Some("cn1"),
         ..shown("x", "", None)
@@ -462,10 +477,10 @@ fn states_are_right_after_takeover_gateways_silence_and_restart() {
         .put(json!({"id": "q", "product": "meter"}))
         .unwrap()
         .device;
-    let states = States::new(fixture.registry.clone());
+    let states = DeviceStates::new(fixture.registry.clone());
     let told = Arc::new(Mutex::new(Vec::new()));
     let telling = told.clone();
-    states.on_change(Box::new(move |change| {
+    states.add_observer(Box::new(move |change| {
         let word = if change.is_online {
             "online"
         } else {
@@ -477,52 +492,52 @@ fn states_are_right_after_takeover_gateways_silence_and_restart() {
             .push(format!("{} {word}", change.device.id));
     }));
     let take = || std::mem::take(&mut *told.lock().unwrap());
-    let state = |states: &States, device: &Device| states.presence(device.no).unwrap().state;
-    assert_eq!(state(&states, &gate), State::NotActive);
-    states.connected(&gate, 1_000);
-    states.child_connected(&child, gate.no, 1_000);
+    let state = |states: &DeviceStates, device: &Device| states.presence(device.no).unwrap().state;
+    assert_eq!(state(&states, &gate), DeviceState::NotActive);
+    states.connect(&gate, 1_000);
+    states.connect_child(&child, gate.no, 1_000);
     assert_eq!(
         (
             state(&states, &gate),
             state(&states, &child),
-            states.online()
+            states.online_count()
         ),
-        (State::Online, State::Online, 2)
+        (DeviceState::Online, DeviceState::Online, 2)
     );
     // Taken over, in either order.
-    states.connected(&gate, 2_000);
-    states.disconnected(&gate, "taken_over", 2_000);
-    states.disconnected(&gate, "taken_over", 3_000);
-    states.connected(&gate, 3_000);
-    states.sweep(60_000);
+    states.connect(&gate, 2_000);
+    states.disconnect(&gate, "taken_over", 2_000);
+    states.disconnect(&gate, "taken_over", 3_000);
+    states.connect(&gate, 3_000);
+    states.expire_inactive(60_000);
     assert_eq!(take(), ["g online", "c online"]);
-    states.disconnected(&gate, "keep_alive_timeout", 61_000);
+    states.disconnect(&gate, "keep_alive_timeout", 61_000);
     assert_eq!(take(), ["g keep_alive_timeout", "c gateway"]);
     // Heard of over HTTP.
-    states.heard(&gate, 70_000);
-    states.sweep(75_000);
+    states.mark_active(&gate, 70_000);
+    states.expire_inactive(75_000);
     assert!(states.is_online(gate.no));
-    states.sweep(80_000);
+    states.expire_inactive(80_000);
     assert_eq!(take(), ["g online", "g inactive"]);
     // A takeover that never came.
-    states.connected(&gate, 90_000);
-    states.disconnected(&gate, "taken_over", 91_000);
-    states.sweep(96_000);
+    states.connect(&gate, 90_000);
+    states.disconnect(&gate, "taken_over", 91_000);
+    states.expire_inactive(96_000);
     assert_eq!(take(), ["g online", "g inactive"]);
-    states.connected(&gate, 100_000);
+    states.connect(&gate, 100_000);
     assert_eq!(states.flush().unwrap(), 2);
     assert_eq!(states.flush().unwrap(), 0);
     drop(states);
-    let fixture = fixture.reopened(Config::default());
-    let states = States::new(fixture.registry.clone());
-    assert_eq!(state(&states, &gate), State::Offline);
+    let fixture = fixture.reopened(RegistryConfig::default());
+    let states = DeviceStates::new(fixture.registry.clone());
+    assert_eq!(state(&states, &gate), DeviceState::Offline);
     let presence = states.presence(gate.no).unwrap();
     assert_eq!(
         (presence.activated_ms, presence.last_seen_ms),
         (Some(100_000), Some(100_000))
     );
-    assert_eq!(state(&states, &quiet), State::NotActive);
-    assert_eq!(states.online(), 0);
+    assert_eq!(state(&states, &quiet), DeviceState::NotActive);
+    assert_eq!(states.online_count(), 0);
 }
 
 #[test]
@@ -534,12 +549,14 @@ fn attributes_are_told_and_go_with_their_device() {
         .device;
     let told = Arc::new(Mutex::new(Vec::new()));
     let telling = told.clone();
-    fixture.registry.on_attributes(Box::new(move |change| {
-        telling.lock().unwrap().push(format!(
-            "{:?} {:?} {:?}",
-            change.scope, change.changed, change.removed
-        ));
-    }));
+    fixture
+        .registry
+        .add_attribute_observer(Box::new(move |change| {
+            telling.lock().unwrap().push(format!(
+                "{:?} {:?} {:?}",
+                change.scope, change.changed, change.removed
+            ));
+        }));
     let registry = &fixture.registry;
     let set = |scope, values: Vec<(&str, Value)>| {
         let values = values
@@ -549,15 +566,15 @@ fn attributes_are_told_and_go_with_their_device() {
         registry.set_attributes(&device, scope, values)
     };
     set(
-        Scope::Shared,
+        AttributeScope::Shared,
         vec![("b", json!(1)), ("a", json!({"x": true}))],
     )
     .unwrap();
-    set(Scope::Server, vec![("a", json!("s"))]).unwrap();
-    set(Scope::Shared, vec![("b", Value::Null)]).unwrap();
-    assert!(set(Scope::Shared, vec![("", json!(1))]).is_err());
+    set(AttributeScope::Server, vec![("a", json!("s"))]).unwrap();
+    set(AttributeScope::Shared, vec![("b", Value::Null)]).unwrap();
+    assert!(set(AttributeScope::Shared, vec![("", json!(1))]).is_err());
     let keys: Vec<_> = registry
-        .attributes(&device, Scope::Shared)
+        .attributes(&device, AttributeScope::Shared)
         .unwrap()
         .into_iter()
         .map(|a| (a.key, a.value))
@@ -565,17 +582,17 @@ fn attributes_are_told_and_go_with_their_device() {
     assert_eq!(keys, [("a".to_owned(), json!({"x": true}))]);
     assert_eq!(
         registry
-            .attribute(&device, Scope::Server, "a")
+            .attribute(&device, AttributeScope::Server, "a")
             .unwrap()
             .unwrap()
             .value,
         json!("s")
     );
     assert_eq!(told.lock().unwrap().len(), 3);
-    registry.remove("d", Expected::Any).unwrap();
+    registry.remove("d", WritePrecondition::Any).unwrap();
     assert!(
         registry
-            .attributes(&device, Scope::Server)
+            .attributes(&device, AttributeScope::Server)
             .unwrap()
             .is_empty()
     );
@@ -593,9 +610,9 @@ fn devices_register_themselves_and_are_claimed() {
         .put(json!({"id": "known", "product": "old"}))
         .unwrap();
     let registry = &fixture.registry;
-    let states = States::new(registry.clone());
+    let states = DeviceStates::new(registry.clone());
     let provision = |key, secret, device| {
-        let wanted = Provision {
+        let wanted = ProvisionRequest {
             key,
             secret,
             device: Some(device),
@@ -605,7 +622,7 @@ fn devices_register_themselves_and_are_claimed() {
         registry.provision(wanted, &|no| states.was_seen(no))
     };
     let made = provision("key-new-1", "secret-1", "n1").unwrap();
-    let Some(Issued::Token { token }) = made.issued else {
+    let Some(IssuedCredential::Token { token }) = made.issued else {
         panic!("a token")
     };
     assert_eq!(
@@ -622,16 +639,18 @@ fn devices_register_themselves_and_are_claimed() {
     );
     // It has connected: what it has is not for others, whether that was written already or not.
     let known = registry.device("known").unwrap().unwrap();
-    states.connected(&known, 1_000_000);
+    states.connect(&known, 1_000_000);
     assert!(provision("key-old-1", "secret-2", "known").is_err());
     states.flush().unwrap();
-    let states_after_a_start = States::new(registry.clone());
+    let states_after_a_start = DeviceStates::new(registry.clone());
     assert!(states_after_a_start.was_seen(known.no).unwrap());
     assert!(registry.has_provisioning());
-    let directory = Directory::new(registry.clone()).unwrap();
+    let directory = DeviceAuthenticator::new(registry.clone()).unwrap();
     assert!(matches!(
-        directory.find_cold(&shown("x", "provision", None)).unwrap(),
-        Found::Provisioning
+        directory
+            .find_blocking(&shown("x", "provision", None))
+            .unwrap(),
+        DeviceLookup::Provisioning
     ));
 
     let device = registry.device("n1").unwrap().unwrap();
@@ -676,7 +695,7 @@ fn lines_that_cannot_be_taken_are_told_and_do_not_hold_up_the_others() {
     // Out as CSV, and in again elsewhere.
     let mut csv = export_header(ImportFormat::Csv).unwrap();
     for device in registry
-        .list(&Filter::default(), DeviceNo(0), 10, &mut |_| true)
+        .list(&DeviceFilter::default(), DeviceNo(0), 10, &mut |_| true)
         .unwrap()
         .devices
     {

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each user of this module needs a part of it")]
 
 use mqtt::{
-    Direction, FilterKind, Frame, Packet, Properties, PropertiesBuf, TopicLimits, Version,
+    Direction, Frame, Packet, Properties, PropertiesBuf, SubscriptionFilter, TopicLimits, Version,
     filter_matches, frame_len, has_wildcards, levels, parse_filter, split_frame,
     validate_topic_filter, validate_topic_name,
 };
@@ -152,8 +152,8 @@ fn check_filter(filter: &str, limits: &TopicLimits) -> bool {
         assert!(!error.to_string().is_empty());
     }
     match parse_filter(filter, limits) {
-        Ok(FilterKind::Plain(plain)) => assert_eq!(plain, filter),
-        Ok(FilterKind::Shared {
+        Ok(SubscriptionFilter::Plain(plain)) => assert_eq!(plain, filter),
+        Ok(SubscriptionFilter::Shared {
             group,
             filter: inner,
         }) => {
@@ -161,11 +161,11 @@ fn check_filter(filter: &str, limits: &TopicLimits) -> bool {
             assert!(!group.is_empty() && !group.contains(['/', '+', '#', '\0']));
             assert!(validate_topic_filter(inner, limits).is_ok());
         }
-        Ok(FilterKind::Queue { filter: inner }) => {
+        Ok(SubscriptionFilter::Queue { filter: inner }) => {
             assert_eq!(format!("$queue/{inner}"), filter);
             assert!(validate_topic_filter(inner, limits).is_ok());
         }
-        Ok(FilterKind::Exclusive { topic }) => {
+        Ok(SubscriptionFilter::Exclusive { topic }) => {
             assert_eq!(format!("$exclusive/{topic}"), filter);
             assert!(validate_topic_name(topic, limits).is_ok());
         }

@@ -190,13 +190,13 @@ fn add_connects(
     let least = Connect {
         version,
         clean_start: true,
-        keep_alive: 60,
+        keep_alive_s: 60,
         client_id: "client",
         username: None,
         password: None,
         will: None,
         properties: Properties::EMPTY,
-        bridge: false,
+        is_bridge: false,
     };
     add("connect", Packet::Connect(least));
     let properties = full(&[
@@ -233,7 +233,7 @@ fn add_connects(
                 properties: will.as_properties(),
             }),
             properties: properties.as_properties(),
-            bridge: true,
+            is_bridge: true,
             ..least
         }),
     );

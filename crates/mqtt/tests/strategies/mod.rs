@@ -104,7 +104,7 @@ impl Sample {
                 each(Packet::Connect(Connect {
                     version: self.version,
                     clean_start: *clean_start,
-                    keep_alive: *keep_alive,
+                    keep_alive_s: *keep_alive,
                     client_id,
                     username: username.as_deref(),
                     password: password.as_deref(),
@@ -116,7 +116,7 @@ impl Sample {
                         properties: will_buf.as_properties(),
                     }),
                     properties,
-                    bridge: *bridge,
+                    is_bridge: *bridge,
                 }));
             }
             &Model::ConnAck(session_present, code, _) => each(Packet::ConnAck(ConnAck {

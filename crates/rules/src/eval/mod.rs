@@ -4,21 +4,21 @@ mod operators;
 mod output;
 mod paths;
 
-use crate::context::{Context, Dialect, Limits};
-use crate::fault::Fault;
-use crate::field::Field;
+use crate::compile_options::EvaluationLimits;
+use crate::evaluation_error::EvaluationError;
+use crate::evaluation_resources::EvaluationResources;
+use crate::event_field::Field;
+use crate::event_view::EventView;
+use crate::function_context::{Dialect, FunctionContext, FunctionLimits};
 use crate::functions::Function;
-use crate::kv::Kv;
-use crate::options::EvaluationLimits;
-use crate::plan::{List, NodeId, Op, Plan, Text};
+use crate::kv_store::KvStore;
+use crate::plan::{ListRange, Op, OpId, Plan, TextRange};
 use crate::syntax::ast::BinaryOp;
-use crate::tools::Tools;
 use crate::value::Value;
-use crate::view::View;
-use crate::window::Closed;
+use crate::window::ClosedWindow;
 use crate::zone::Zone;
 
-pub(crate) use output::Columns;
+pub(crate) use output::OutputColumns;
 pub(crate) use paths::slice;
 
 /// So many bytes of text are a step of their own.
@@ -31,14 +31,14 @@ const MAX_RANGE: u64 = 100_000;
 /// `'a` is how long values live, `'e` how long the evaluation lasts.
 pub(crate) struct Evaluator<'a, 'e> {
     plan: &'a Plan,
-    view: &'e View<'a>,
-    context: Context<'a, 'e>,
+    view: &'e EventView<'a>,
+    context: FunctionContext<'a, 'e>,
     memos: &'a mut [Option<Value<'a>>],
     /// The item of FOREACH.
     pub(crate) item: Value<'a>,
     /// The columns a template is filled from.
     pub(crate) output: &'a [(&'a str, Value<'a>)],
-    pub(crate) closed: Option<Closed<'a>>,
+    pub(crate) closed: Option<ClosedWindow<'a>>,
     /// As in EMQX, an operator or function that gets no value where it needs one is a fault; else it gives null.
     pub(crate) needs_values: bool,
     steps_left: u32,
@@ -48,9 +48,9 @@ pub(crate) struct Evaluator<'a, 'e> {
 impl<'a, 'e> Evaluator<'a, 'e> {
     pub(crate) fn new(
         plan: &'a Plan,
-        view: &'e View<'a>,
-        tools: &'e mut Tools,
-        kv: &'e mut Kv,
+        view: &'e EventView<'a>,
+        tools: &'e mut EvaluationResources,
+        kv: &'e mut KvStore,
         zone: &'e Zone,
         dialect: Dialect,
     ) -> Self {
@@ -61,7 +61,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         Self {
             plan,
             view,
-            context: Context {
+            context: FunctionContext {
                 arena: view.arena,
                 tools,
                 kv,
@@ -69,7 +69,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
                 zone,
                 dialect,
                 now_ms: view.now_ms,
-                limits: Limits::default(),
+                limits: FunctionLimits::default(),
             },
             memos,
             item: Value::Undefined,
@@ -81,10 +81,10 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         }
     }
 
-    pub(crate) fn limit(&mut self, limits: EvaluationLimits) {
+    pub(crate) fn set_limits(&mut self, limits: EvaluationLimits) {
         self.steps_left = limits.max_steps;
         self.max_steps = limits.max_steps;
-        self.context.limits = Limits::new(limits.max_output_bytes, limits.max_jq_steps);
+        self.context.limits = FunctionLimits::new(limits.max_output_bytes, limits.max_jq_steps);
     }
 
     /// What is known now, to be forgotten later: memos worked out for one item of FOREACH.
@@ -97,7 +97,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
     }
 
     /// What FOREACH goes through; what is no list has no items.
-    pub(crate) fn items(&self, value: Value<'a>) -> &'a [Value<'a>] {
+    pub(crate) fn foreach_items(&self, value: Value<'a>) -> &'a [Value<'a>] {
         let list = match value {
             Value::Str(text) => {
                 crate::json::parse_lazy(text, self.view.arena).unwrap_or(Value::Undefined)
@@ -109,14 +109,14 @@ impl<'a, 'e> Evaluator<'a, 'e> {
             }
             value => value,
         };
-        match list.open(self.view.arena) {
+        match list.parse_one_level(self.view.arena) {
             Value::Array(items) => items,
             _ => &[],
         }
     }
 
     #[inline]
-    fn spend(&mut self, steps: usize) -> Result<(), Fault> {
+    fn charge_steps(&mut self, steps: usize) -> Result<(), EvaluationError> {
         match u32::try_from(steps)
             .ok()
             .and_then(|steps| self.steps_left.checked_sub(steps))
@@ -125,19 +125,19 @@ impl<'a, 'e> Evaluator<'a, 'e> {
                 self.steps_left = left;
                 Ok(())
             }
-            None => Err(Fault::Budget {
+            None => Err(EvaluationError::StepLimit {
                 steps: self.max_steps.into(),
             }),
         }
     }
 
     /// Whether a condition holds; null does not.
-    pub(crate) fn holds(&mut self, condition: NodeId) -> Result<bool, Fault> {
-        Ok(self.evaluate(condition)?.truth())
+    pub(crate) fn is_condition_true(&mut self, condition: OpId) -> Result<bool, EvaluationError> {
+        Ok(self.evaluate(condition)?.is_truthy())
     }
 
-    pub(crate) fn evaluate(&mut self, id: NodeId) -> Result<Value<'a>, Fault> {
-        self.spend(1)?;
+    pub(crate) fn evaluate(&mut self, id: OpId) -> Result<Value<'a>, EvaluationError> {
+        self.charge_steps(1)?;
         let plan = self.plan;
         Ok(match plan.op(id) {
             Op::Null => Value::Undefined,
@@ -145,15 +145,15 @@ impl<'a, 'e> Evaluator<'a, 'e> {
             Op::Int(value) => Value::Int(value),
             Op::Float(value) => Value::Float(value),
             Op::Text(text) => Value::Str(plan.text(text)),
-            Op::Owned(at) => plan.owned[at as usize].borrow(self.view.arena),
+            Op::Owned(at) => plan.owned[at as usize].to_value(self.view.arena),
             Op::Field(field) => self.view.field(field),
-            Op::Open(name, field) => self.open(name, field),
-            Op::Column(name, field) => self.column(name, field),
+            Op::Open(name, field) => self.evaluate_open_field(name, field),
+            Op::Column(name, field) => self.evaluate_column(name, field),
             Op::Output => Value::Map(self.output),
             Op::Item => self.item,
-            Op::Memo(inner, slot) => return self.memo(inner, slot),
-            Op::Path(base, steps) => return self.path(base, plan.steps(steps)),
-            Op::Call(function, list) => return self.call(function, list),
+            Op::Memo(inner, slot) => return self.evaluate_memo(inner, slot),
+            Op::Path(base, steps) => return self.evaluate_path(base, plan.steps(steps)),
+            Op::Call(function, list) => return self.evaluate_call(function, list),
             Op::Not(inner) => operators::not(self.evaluate(inner)?, self.context.dialect),
             Op::Negate(inner) => {
                 let value = self.evaluate(inner)?;
@@ -162,11 +162,15 @@ impl<'a, 'e> Evaluator<'a, 'e> {
                 }
                 operators::negate(value)?
             }
-            Op::Binary(op, left, right) => return self.binary(op, left, right),
+            Op::Binary(op, left, right) => return self.evaluate_binary(op, left, right),
             Op::IsNull(inner, negated) => Value::Bool(self.evaluate(inner)?.is_null() != negated),
-            Op::In(inner, list, negated) => return self.is_in(inner, list, negated),
-            Op::Between(inner, list, negated) => return self.between(inner, list, negated),
-            Op::Like(inner, pattern, negated) => return self.like(inner, pattern, negated),
+            Op::In(inner, list, negated) => return self.evaluate_in(inner, list, negated),
+            Op::Between(inner, list, negated) => {
+                return self.evaluate_between(inner, list, negated);
+            }
+            Op::Like(inner, pattern, negated) => {
+                return self.evaluate_like(inner, pattern, negated);
+            }
             Op::MatchFilter(inner, filter) => {
                 let topic = self.evaluate(inner)?;
                 Value::Bool(
@@ -175,8 +179,8 @@ impl<'a, 'e> Evaluator<'a, 'e> {
                         .is_some_and(|topic| mqtt::filter_matches(plan.text(filter), topic)),
                 )
             }
-            Op::Case(list) => return self.case(plan.list(list)),
-            Op::Switch(list) => return self.switch(plan.list(list)),
+            Op::Case(list) => return self.evaluate_case(plan.list(list)),
+            Op::Switch(list) => return self.evaluate_simple_case(plan.list(list)),
             Op::Array(list) => {
                 let ids = plan.list(list);
                 let items = self
@@ -188,8 +192,8 @@ impl<'a, 'e> Evaluator<'a, 'e> {
                 }
                 Value::Array(items)
             }
-            Op::Map(list) => return self.map(plan.list(list)),
-            Op::Range(from, to) => return self.range(from, to),
+            Op::Map(list) => return self.evaluate_map(plan.list(list)),
+            Op::Range(from, to) => return self.evaluate_range(from, to),
             Op::Key(at) => self
                 .closed
                 .and_then(|closed| closed.key.get(at as usize).copied())
@@ -210,7 +214,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
     }
 
     /// A field of `$rule/`, `$bridges/` or a device.
-    fn open(&mut self, name: Text, field: Option<Field>) -> Value<'a> {
+    fn evaluate_open_field(&mut self, name: TextRange, field: Option<Field>) -> Value<'a> {
         match self
             .view
             .event
@@ -223,7 +227,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
     }
 
     /// A column of the output, else a field of the event.
-    fn column(&mut self, name: Text, field: Option<Field>) -> Value<'a> {
+    fn evaluate_column(&mut self, name: TextRange, field: Option<Field>) -> Value<'a> {
         let name = self.plan.text(name);
         if let Some((_, value)) = self.output.iter().rev().find(|(column, _)| *column == name) {
             return *value;
@@ -234,7 +238,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         }
     }
 
-    fn memo(&mut self, inner: NodeId, slot: u16) -> Result<Value<'a>, Fault> {
+    fn evaluate_memo(&mut self, inner: OpId, slot: u16) -> Result<Value<'a>, EvaluationError> {
         if let Some(value) = self.memos[slot as usize] {
             return Ok(value);
         }
@@ -243,7 +247,11 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         Ok(value)
     }
 
-    fn call(&mut self, function: &'static Function, list: List) -> Result<Value<'a>, Fault> {
+    fn evaluate_call(
+        &mut self,
+        function: &'static Function,
+        list: ListRange,
+    ) -> Result<Value<'a>, EvaluationError> {
         let ids = self.plan.list(list);
         let mut on_stack = [Value::Undefined; ARGUMENTS_ON_STACK];
         let values = match on_stack.get_mut(..ids.len()) {
@@ -256,31 +264,36 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         let mut bytes = 0;
         for (value, &id) in values.iter_mut().zip(ids) {
             *value = self.evaluate(id)?;
-            bytes += length(*value);
+            bytes += input_bytes(*value);
         }
-        self.spend(bytes / BYTES_PER_STEP)?;
-        if self.needs_values && !function.takes_null && !function.passes_null {
+        self.charge_steps(bytes / BYTES_PER_STEP)?;
+        if self.needs_values && !function.accepts_null && !function.passes_null {
             check_present(function.name, values)?;
         }
         let result = function.call(&mut self.context, values)?;
         let extra_steps = std::mem::take(&mut self.context.limits.extra_steps) as usize;
-        self.spend(length(result) / BYTES_PER_STEP + extra_steps)?;
+        self.charge_steps(input_bytes(result) / BYTES_PER_STEP + extra_steps)?;
         Ok(result)
     }
 
-    fn binary(&mut self, op: BinaryOp, left: NodeId, right: NodeId) -> Result<Value<'a>, Fault> {
+    fn evaluate_binary(
+        &mut self,
+        op: BinaryOp,
+        left: OpId,
+        right: OpId,
+    ) -> Result<Value<'a>, EvaluationError> {
         if matches!(op, BinaryOp::And | BinaryOp::Or) {
-            return self.logic(op == BinaryOp::Or, left, right);
+            return self.evaluate_logic(op == BinaryOp::Or, left, right);
         }
-        let left = self.operand(left)?;
-        let right = self.operand(right)?;
+        let left = self.evaluate_operand(left)?;
+        let right = self.evaluate_operand(right)?;
         match op {
             BinaryOp::Match => Ok(operators::matches(left, right)),
             BinaryOp::Concat => self.concat(left, right),
             // As in EMQX: text and anything are joined, there also text and what is not there.
             BinaryOp::Add if operators::is_text(left) || operators::is_text(right) => {
                 if self.context.dialect == Dialect::Emqx {
-                    self.join(left, right)
+                    self.concat_text(left, right)
                 } else {
                     self.concat(left, right)
                 }
@@ -296,12 +309,14 @@ impl<'a, 'e> Evaluator<'a, 'e> {
                 }
                 operators::arithmetic(op, left, right)
             }
-            _ if self.needs_values && operators::is_unordered(left, right) => Err(Fault::Type {
-                function: op.text(),
-                argument: if operators::is_text(left) { 1 } else { 2 },
-                expected: "a number, as the other side is",
-                found: "text that spells none",
-            }),
+            _ if self.needs_values && operators::is_unordered(left, right) => {
+                Err(EvaluationError::WrongType {
+                    function: op.text(),
+                    argument: if operators::is_text(left) { 1 } else { 2 },
+                    expected: "a number, as the other side is",
+                    found: "text that spells none",
+                })
+            }
             _ => Ok(Value::Bool(operators::compare(
                 op,
                 left,
@@ -313,7 +328,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
 
     /// One side of an operator. Those that most are need not go the long way.
     #[inline]
-    fn operand(&mut self, id: NodeId) -> Result<Value<'a>, Fault> {
+    fn evaluate_operand(&mut self, id: OpId) -> Result<Value<'a>, EvaluationError> {
         let plan = self.plan;
         let value = match plan.op(id) {
             Op::Text(text) => Value::Str(plan.text(text)),
@@ -321,42 +336,53 @@ impl<'a, 'e> Evaluator<'a, 'e> {
             Op::Field(field) => self.view.field(field),
             _ => return self.evaluate(id),
         };
-        self.spend(1)?;
+        self.charge_steps(1)?;
         Ok(value)
     }
 
     /// The result is known as soon as one side decides; null decides nothing.
-    fn logic(&mut self, deciding: bool, left: NodeId, right: NodeId) -> Result<Value<'a>, Fault> {
+    fn evaluate_logic(
+        &mut self,
+        deciding: bool,
+        left: OpId,
+        right: OpId,
+    ) -> Result<Value<'a>, EvaluationError> {
         let left = self.evaluate(left)?;
-        if !left.is_null() && left.truth() == deciding {
+        if !left.is_null() && left.is_truthy() == deciding {
             return Ok(Value::Bool(deciding));
         }
         let right = self.evaluate(right)?;
         Ok(match (left, right) {
-            (_, right) if !right.is_null() && right.truth() == deciding => Value::Bool(deciding),
+            (_, right) if !right.is_null() && right.is_truthy() == deciding => {
+                Value::Bool(deciding)
+            }
             (left, right) if left.is_null() || right.is_null() => Value::Undefined,
             _ => Value::Bool(!deciding),
         })
     }
 
-    fn concat(&mut self, left: Value<'a>, right: Value<'a>) -> Result<Value<'a>, Fault> {
+    fn concat(&mut self, left: Value<'a>, right: Value<'a>) -> Result<Value<'a>, EvaluationError> {
         if left.is_null() || right.is_null() {
             return Ok(Value::Undefined);
         }
-        self.join(left, right)
+        self.concat_text(left, right)
     }
 
-    fn join(&mut self, left: Value<'a>, right: Value<'a>) -> Result<Value<'a>, Fault> {
+    fn concat_text(
+        &mut self,
+        left: Value<'a>,
+        right: Value<'a>,
+    ) -> Result<Value<'a>, EvaluationError> {
         let (left, right) = (self.context.text(left), self.context.text(right));
         let limit = self.context.limits.max_output_bytes;
         if left.len() + right.len() > limit {
-            return Err(Fault::TooLarge {
+            return Err(EvaluationError::TooLarge {
                 function: "||",
                 limit,
                 unit: "bytes",
             });
         }
-        self.spend((left.len() + right.len()) / BYTES_PER_STEP)?;
+        self.charge_steps((left.len() + right.len()) / BYTES_PER_STEP)?;
         let mut joined = bumpalo::collections::String::with_capacity_in(
             left.len() + right.len(),
             self.view.arena,
@@ -366,15 +392,20 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         Ok(Value::Str(joined.into_bump_str()))
     }
 
-    fn is_in(&mut self, inner: NodeId, list: List, negated: bool) -> Result<Value<'a>, Fault> {
-        let value = self.evaluate(inner)?.open(self.view.arena);
-        let equals = self.equality();
+    fn evaluate_in(
+        &mut self,
+        inner: OpId,
+        list: ListRange,
+        negated: bool,
+    ) -> Result<Value<'a>, EvaluationError> {
+        let value = self.evaluate(inner)?.parse_one_level(self.view.arena);
+        let equals = self.equality_function();
         for &id in self.plan.list(list) {
             let item = self.evaluate(id)?;
-            let found = match item.open(self.view.arena) {
+            let found = match item.parse_one_level(self.view.arena) {
                 // `x in (payload.list)`
                 Value::Array(items) => {
-                    self.spend(items.len())?;
+                    self.charge_steps(items.len())?;
                     items.iter().any(|item| equals(item, &value))
                 }
                 item => equals(&item, &value),
@@ -387,14 +418,19 @@ impl<'a, 'e> Evaluator<'a, 'e> {
     }
 
     /// What IN and CASE match values by.
-    fn equality(&self) -> fn(&Value<'_>, &Value<'_>) -> bool {
+    fn equality_function(&self) -> fn(&Value<'_>, &Value<'_>) -> bool {
         match self.context.dialect {
             Dialect::Fluxmq => |left, right| left.equals(right),
-            Dialect::Emqx => |left, right| left.is_identical(right),
+            Dialect::Emqx => |left, right| left.is_strictly_equal(right),
         }
     }
 
-    fn between(&mut self, inner: NodeId, list: List, negated: bool) -> Result<Value<'a>, Fault> {
+    fn evaluate_between(
+        &mut self,
+        inner: OpId,
+        list: ListRange,
+        negated: bool,
+    ) -> Result<Value<'a>, EvaluationError> {
         let value = self.evaluate(inner)?;
         let &[low, high] = self.plan.list(list) else {
             return Ok(Value::Undefined);
@@ -407,7 +443,12 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         Ok(Value::Bool(inside != negated))
     }
 
-    fn like(&mut self, inner: NodeId, pattern: NodeId, negated: bool) -> Result<Value<'a>, Fault> {
+    fn evaluate_like(
+        &mut self,
+        inner: OpId,
+        pattern: OpId,
+        negated: bool,
+    ) -> Result<Value<'a>, EvaluationError> {
         let value = self.evaluate(inner)?;
         let pattern = self.evaluate(pattern)?;
         if value.is_null() || pattern.is_null() {
@@ -415,14 +456,16 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         }
         let (text, pattern) = (value.text(self.view.arena), pattern.text(self.view.arena));
         // In the worst case the one is looked through for every character of the other.
-        self.spend(text.len() * pattern.len() / BYTES_PER_STEP / 16 + text.len() / BYTES_PER_STEP)?;
+        self.charge_steps(
+            text.len() * pattern.len() / BYTES_PER_STEP / 16 + text.len() / BYTES_PER_STEP,
+        )?;
         Ok(Value::Bool(operators::is_like(text, pattern) != negated))
     }
 
-    fn case(&mut self, list: &[NodeId]) -> Result<Value<'a>, Fault> {
+    fn evaluate_case(&mut self, list: &[OpId]) -> Result<Value<'a>, EvaluationError> {
         let mut arms = list.chunks_exact(2);
         for arm in &mut arms {
-            if self.holds(arm[0])? {
+            if self.is_condition_true(arm[0])? {
                 return self.evaluate(arm[1]);
             }
         }
@@ -431,12 +474,12 @@ impl<'a, 'e> Evaluator<'a, 'e> {
             .map_or(Ok(Value::Undefined), |&otherwise| self.evaluate(otherwise))
     }
 
-    fn switch(&mut self, list: &[NodeId]) -> Result<Value<'a>, Fault> {
+    fn evaluate_simple_case(&mut self, list: &[OpId]) -> Result<Value<'a>, EvaluationError> {
         let Some((&subject, arms)) = list.split_first() else {
             return Ok(Value::Undefined);
         };
         let subject = self.evaluate(subject)?;
-        let equals = self.equality();
+        let equals = self.equality_function();
         let mut arms = arms.chunks_exact(2);
         for arm in &mut arms {
             if equals(&self.evaluate(arm[0])?, &subject) {
@@ -448,7 +491,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
             .map_or(Ok(Value::Undefined), |&otherwise| self.evaluate(otherwise))
     }
 
-    fn map(&mut self, list: &[NodeId]) -> Result<Value<'a>, Fault> {
+    fn evaluate_map(&mut self, list: &[OpId]) -> Result<Value<'a>, EvaluationError> {
         let fields = self
             .view
             .arena
@@ -462,13 +505,13 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         Ok(Value::Map(fields))
     }
 
-    fn range(&mut self, from: NodeId, to: NodeId) -> Result<Value<'a>, Fault> {
+    fn evaluate_range(&mut self, from: OpId, to: OpId) -> Result<Value<'a>, EvaluationError> {
         let (from, to) = (self.evaluate(from)?, self.evaluate(to)?);
         if from.is_null() || to.is_null() {
             return Ok(Value::Undefined);
         }
         let end = |argument, value: Value<'_>| {
-            value.as_i64().ok_or(Fault::Type {
+            value.as_i64().ok_or(EvaluationError::WrongType {
                 function: "[..]",
                 argument,
                 expected: "an integer",
@@ -481,13 +524,13 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         }
         let count = from.abs_diff(to).saturating_add(1);
         if count > MAX_RANGE {
-            return Err(Fault::TooLarge {
+            return Err(EvaluationError::TooLarge {
                 function: "[..]",
                 limit: MAX_RANGE as usize,
                 unit: "items",
             });
         }
-        self.spend(count as usize)?;
+        self.charge_steps(count as usize)?;
         let numbers = (from..=to).map(Value::Int);
         let mut items =
             bumpalo::collections::Vec::with_capacity_in(count as usize, self.view.arena);
@@ -498,10 +541,10 @@ impl<'a, 'e> Evaluator<'a, 'e> {
 
 /// Whether there is a value for each argument.
 #[inline]
-fn check_present(function: &'static str, values: &[Value<'_>]) -> Result<(), Fault> {
+fn check_present(function: &'static str, values: &[Value<'_>]) -> Result<(), EvaluationError> {
     match values.iter().position(Value::is_null) {
         None => Ok(()),
-        Some(at) => Err(Fault::Type {
+        Some(at) => Err(EvaluationError::WrongType {
             function,
             argument: at + 1,
             expected: "a value",
@@ -514,7 +557,7 @@ fn check_present(function: &'static str, values: &[Value<'_>]) -> Result<(), Fau
 }
 
 /// Bytes that a function may have to look at.
-fn length(value: Value<'_>) -> usize {
+fn input_bytes(value: Value<'_>) -> usize {
     match value {
         Value::Str(text) | Value::Json(text) | Value::Big(text) => text.len(),
         Value::Bytes(bytes) => bytes.len(),

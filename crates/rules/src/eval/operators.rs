@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-use crate::context::Dialect;
-use crate::fault::Fault;
+use crate::evaluation_error::EvaluationError;
+use crate::function_context::Dialect;
 use crate::syntax::ast::BinaryOp;
 use crate::value::{Number, Value};
 
@@ -65,7 +65,7 @@ pub(super) fn not<'a>(value: Value<'a>, dialect: Dialect) -> Value<'a> {
         (Value::Bool(truth), _) => Value::Bool(!truth),
         (_, Dialect::Emqx) => Value::Bool(false),
         (value, _) if value.is_null() => Value::Undefined,
-        (value, _) => Value::Bool(!value.truth()),
+        (value, _) => Value::Bool(!value.is_truthy()),
     }
 }
 
@@ -77,14 +77,14 @@ pub(super) fn matches<'a>(topic: Value<'a>, filter: Value<'a>) -> Value<'a> {
     Value::Bool(matched)
 }
 
-pub(super) fn negate(value: Value<'_>) -> Result<Value<'_>, Fault> {
+pub(super) fn negate(value: Value<'_>) -> Result<Value<'_>, EvaluationError> {
     match value {
         value if value.is_null() => Ok(Value::Undefined),
         value => match number("-", 1, value)? {
             Number::Int(number) => number
                 .checked_neg()
                 .map(Value::Int)
-                .ok_or(Fault::Overflow { function: "-" }),
+                .ok_or(EvaluationError::Overflow { function: "-" }),
             Number::Float(number) => Ok(Value::Float(-number)),
         },
     }
@@ -94,7 +94,7 @@ pub(super) fn arithmetic<'a>(
     op: BinaryOp,
     left: Value<'a>,
     right: Value<'a>,
-) -> Result<Value<'a>, Fault> {
+) -> Result<Value<'a>, EvaluationError> {
     if left.is_null() || right.is_null() {
         return Ok(Value::Undefined);
     }
@@ -104,7 +104,7 @@ pub(super) fn arithmetic<'a>(
     if let (Number::Int(left), Number::Int(right)) = (left, right)
         && op != BinaryOp::Divide
     {
-        return integers(op, left, right);
+        return integer_arithmetic(op, left, right);
     }
     let (left, right) = (left.as_f64(), right.as_f64());
     let result = match op {
@@ -114,37 +114,49 @@ pub(super) fn arithmetic<'a>(
         BinaryOp::Divide => left / right,
         BinaryOp::Quotient => {
             let whole = crate::value::float_to_i64((left / right).trunc());
-            return whole.map(Value::Int).ok_or(Fault::NotANumber { function });
+            return whole
+                .map(Value::Int)
+                .ok_or(EvaluationError::NotANumber { function });
         }
         _ => left % right,
     };
     if result.is_finite() {
         Ok(Value::Float(result))
     } else {
-        Err(Fault::NotANumber { function })
+        Err(EvaluationError::NotANumber { function })
     }
 }
 
-fn integers<'a>(op: BinaryOp, left: i64, right: i64) -> Result<Value<'a>, Fault> {
+fn integer_arithmetic<'a>(
+    op: BinaryOp,
+    left: i64,
+    right: i64,
+) -> Result<Value<'a>, EvaluationError> {
     let function = op.text();
     let result = match op {
         BinaryOp::Add => left.checked_add(right),
         BinaryOp::Subtract => left.checked_sub(right),
         BinaryOp::Multiply => left.checked_mul(right),
         BinaryOp::Quotient | BinaryOp::Remainder if right == 0 => {
-            return Err(Fault::NotANumber { function });
+            return Err(EvaluationError::NotANumber { function });
         }
         BinaryOp::Quotient => left.checked_div(right),
         _ => left.checked_rem(right),
     };
-    result.map(Value::Int).ok_or(Fault::Overflow { function })
+    result
+        .map(Value::Int)
+        .ok_or(EvaluationError::Overflow { function })
 }
 
-fn number(function: &'static str, argument: usize, value: Value<'_>) -> Result<Number, Fault> {
+fn number(
+    function: &'static str,
+    argument: usize,
+    value: Value<'_>,
+) -> Result<Number, EvaluationError> {
     if matches!(value, Value::Big(_)) {
-        return Err(Fault::Overflow { function });
+        return Err(EvaluationError::Overflow { function });
     }
-    value.as_number().ok_or(Fault::Type {
+    value.as_number().ok_or(EvaluationError::WrongType {
         function,
         argument,
         expected: "a number",
@@ -217,11 +229,11 @@ mod tests {
         let max = Value::Int(i64::MAX);
         assert_eq!(
             arithmetic(BinaryOp::Add, max, Value::Int(1)).err(),
-            Some(Fault::Overflow { function: "+" })
+            Some(EvaluationError::Overflow { function: "+" })
         );
         assert_eq!(
             arithmetic(BinaryOp::Quotient, Value::Int(i64::MIN), Value::Int(-1)).err(),
-            Some(Fault::Overflow { function: "div" })
+            Some(EvaluationError::Overflow { function: "div" })
         );
         assert!(matches!(
             arithmetic(BinaryOp::Divide, Value::Int(7), Value::Int(2)),

@@ -3,42 +3,45 @@
 
 use bumpalo::collections::Vec;
 
-use super::paths::position;
-use super::{BYTES_PER_STEP, Evaluator, length};
-use crate::fault::Fault;
-use crate::field::{self, Field};
-use crate::plan::{Column, NodeId, Op, PutStep, Target};
-use crate::source::EventKind;
+use super::paths::list_position;
+use super::{BYTES_PER_STEP, Evaluator, input_bytes};
+use crate::evaluation_error::EvaluationError;
+use crate::event_field::{self, Field};
+use crate::plan::{ColumnTarget, Op, OpId, OutputColumn, PutStep};
+use crate::rule_source::EventKind;
 use crate::value::{Arena, Value};
 
-pub(crate) type Columns<'a> = &'a [(&'a str, Value<'a>)];
-type Fields<'a> = Vec<'a, (&'a str, Value<'a>)>;
+pub(crate) type OutputColumns<'a> = &'a [(&'a str, Value<'a>)];
+type OutputFields<'a> = Vec<'a, (&'a str, Value<'a>)>;
 
 impl<'a> Evaluator<'a, '_> {
-    pub(crate) fn columns(&mut self, columns: &[Column]) -> Result<Columns<'a>, Fault> {
+    pub(crate) fn columns(
+        &mut self,
+        columns: &[OutputColumn],
+    ) -> Result<OutputColumns<'a>, EvaluationError> {
         if let [only] = columns
-            && matches!(only.target, Target::All)
-            && let Some(fields) = self.view.record(self.context.dialect)
+            && matches!(only.target, ColumnTarget::All)
+            && let Some(fields) = self.view.publish_columns(self.context.dialect)
         {
-            self.bound(fields)?;
+            self.check_output_size(fields)?;
             return Ok(fields);
         }
         let all = columns
             .iter()
-            .any(|column| matches!(column.target, Target::All));
+            .any(|column| matches!(column.target, ColumnTarget::All));
         let capacity = columns.len() + if all { 20 } else { 0 };
         let mut fields = Vec::with_capacity_in(capacity, self.view.arena);
         for column in columns {
             match column.target {
-                Target::All => self.all(&mut fields),
-                Target::Key(name) => {
+                ColumnTarget::All => self.select_all(&mut fields),
+                ColumnTarget::Key(name) => {
                     let value = self.column_value(column.node)?;
                     put(&mut fields, self.plan.text(name), value);
                 }
-                Target::Nested(list) => {
+                ColumnTarget::Nested(list) => {
                     let value = self.column_value(column.node)?;
                     let puts = self.plan.puts(list);
-                    self.spend(puts.len())?;
+                    self.charge_steps(puts.len())?;
                     if let Some((PutStep::Key(first), rest)) = puts.split_first() {
                         let name = self.plan.text(*first);
                         let old = fields
@@ -51,11 +54,11 @@ impl<'a> Evaluator<'a, '_> {
                 }
             }
         }
-        self.bound(&fields)?;
+        self.check_output_size(&fields)?;
         Ok(fields.into_bump_slice())
     }
 
-    fn column_value(&mut self, node: NodeId) -> Result<Value<'a>, Fault> {
+    fn column_value(&mut self, node: OpId) -> Result<Value<'a>, EvaluationError> {
         match self.plan.op(node) {
             Op::Field(Field::Payload) => Ok(self.view.payload_column(self.context.dialect)),
             _ => self.evaluate(node),
@@ -63,13 +66,13 @@ impl<'a> Evaluator<'a, '_> {
     }
 
     /// `SELECT *`
-    fn all(&mut self, fields: &mut Fields<'a>) {
+    fn select_all(&mut self, fields: &mut OutputFields<'a>) {
         let event = self.view.event;
         let is_open = !event.extra.is_null();
         if !is_open || event.kind == EventKind::Device {
             // The first columns are all different, so that nobody need look.
             let is_first = fields.is_empty();
-            for &(name, field) in field::columns(event.kind, self.context.dialect) {
+            for &(name, field) in event_field::columns(event.kind, self.context.dialect) {
                 let old = match is_first {
                     true => None,
                     false => fields.iter().position(|(old, _)| *old == name),
@@ -84,31 +87,31 @@ impl<'a> Evaluator<'a, '_> {
                 }
             }
         }
-        if let Value::Map(extra) = event.extra.open(self.view.arena) {
+        if let Value::Map(extra) = event.extra.parse_one_level(self.view.arena) {
             for &(name, value) in extra {
                 put(fields, name, value);
             }
         }
     }
 
-    fn bound(&mut self, fields: &[(&str, Value<'_>)]) -> Result<(), Fault> {
+    fn check_output_size(&mut self, fields: &[(&str, Value<'_>)]) -> Result<(), EvaluationError> {
         let limit = self.context.limits.max_output_bytes;
         let mut bytes = 0_usize;
         for (name, value) in fields {
             bytes += name.len();
             bytes += match value {
-                Value::Array(_) | Value::Map(_) => total_length(*value, limit),
-                value => length(*value),
+                Value::Array(_) | Value::Map(_) => estimated_bytes(*value, limit),
+                value => input_bytes(*value),
             };
         }
         if bytes > limit {
-            return Err(Fault::TooLarge {
+            return Err(EvaluationError::TooLarge {
                 function: "SELECT",
                 limit,
                 unit: "bytes",
             });
         }
-        self.spend(bytes / BYTES_PER_STEP / 16)
+        self.charge_steps(bytes / BYTES_PER_STEP / 16)
     }
 
     /// The old value with the new one in its place inside.
@@ -117,24 +120,24 @@ impl<'a> Evaluator<'a, '_> {
         old: Value<'a>,
         steps: &[PutStep],
         value: Value<'a>,
-    ) -> Result<Value<'a>, Fault> {
+    ) -> Result<Value<'a>, EvaluationError> {
         let arena = self.view.arena;
         let Some((step, rest)) = steps.split_first() else {
             return Ok(value);
         };
-        let old = opened(old, arena);
+        let old = to_container(old, arena);
         let place = match *step {
-            PutStep::Key(name) => Place::Key(self.plan.text(name)),
-            PutStep::Index(index) => Place::Index(index.into()),
-            PutStep::Head => Place::Head,
-            PutStep::Tail => Place::Tail,
+            PutStep::Key(name) => PutPosition::Key(self.plan.text(name)),
+            PutStep::Index(index) => PutPosition::Index(index.into()),
+            PutStep::Head => PutPosition::Head,
+            PutStep::Tail => PutPosition::Tail,
             PutStep::Computed(index) => match self.evaluate(index)? {
-                Value::Str(name) => Place::Key(name),
-                index => Place::Index(index.as_i64().unwrap_or(0)),
+                Value::Str(name) => PutPosition::Key(name),
+                index => PutPosition::Index(index.as_i64().unwrap_or(0)),
             },
         };
         Ok(match place {
-            Place::Key(name) => {
+            PutPosition::Key(name) => {
                 let mut fields = Vec::new_in(arena);
                 if let Value::Map(old) = old {
                     fields.extend_from_slice_copy(old);
@@ -147,22 +150,22 @@ impl<'a> Evaluator<'a, '_> {
                 put(&mut fields, name, inner);
                 Value::Map(fields.into_bump_slice())
             }
-            Place::Index(_) | Place::Head | Place::Tail => {
+            PutPosition::Index(_) | PutPosition::Head | PutPosition::Tail => {
                 let mut items = Vec::new_in(arena);
                 if let Value::Array(old) = old {
                     items.extend_from_slice_copy(old);
                 }
                 let at = match place {
-                    Place::Index(index) => position(index, items.len()),
+                    PutPosition::Index(index) => list_position(index, items.len()),
                     _ => None,
                 };
                 let inner = at.map_or(Value::Undefined, |at| items[at]);
                 let new = self.put_nested(inner, rest, value)?;
                 match (place, at) {
-                    (Place::Head, _) => items.insert(0, new),
+                    (PutPosition::Head, _) => items.insert(0, new),
                     (_, Some(at)) => items[at] = new,
                     // Of a list that is not there, the first item is made whatever its number.
-                    (Place::Index(_), None) if !items.is_empty() => {}
+                    (PutPosition::Index(_), None) if !items.is_empty() => {}
                     _ => items.push(new),
                 }
                 Value::Array(items.into_bump_slice())
@@ -173,7 +176,7 @@ impl<'a> Evaluator<'a, '_> {
 
 /// Where in a value another is put.
 #[derive(Clone, Copy)]
-enum Place<'a> {
+enum PutPosition<'a> {
     Key(&'a str),
     Index(i64),
     Head,
@@ -181,17 +184,17 @@ enum Place<'a> {
 }
 
 /// Text that is JSON, and JSON that is text, as something to put into.
-fn opened<'a>(value: Value<'a>, arena: &'a Arena) -> Value<'a> {
+fn to_container<'a>(value: Value<'a>, arena: &'a Arena) -> Value<'a> {
     match value {
         Value::Str(text) => match crate::json::parse_lazy(text, arena) {
-            Ok(value) => value.open(arena),
+            Ok(value) => value.parse_one_level(arena),
             Err(_) => Value::Undefined,
         },
-        value => value.open(arena),
+        value => value.parse_one_level(arena),
     }
 }
 
-fn put<'a>(fields: &mut Fields<'a>, name: &'a str, value: Value<'a>) {
+fn put<'a>(fields: &mut OutputFields<'a>, name: &'a str, value: Value<'a>) {
     match fields.iter_mut().find(|(field, _)| *field == name) {
         Some((_, old)) => *old = value,
         None => fields.push((name, value)),
@@ -199,12 +202,12 @@ fn put<'a>(fields: &mut Fields<'a>, name: &'a str, value: Value<'a>) {
 }
 
 /// Bytes of text in it and about what numbers take; not much more than `enough` is counted.
-fn total_length(value: Value<'_>, enough: usize) -> usize {
+fn estimated_bytes(value: Value<'_>, enough: usize) -> usize {
     let mut total = 0;
     match value {
         Value::Array(items) => {
             for item in items {
-                total += 2 + total_length(*item, enough);
+                total += 2 + estimated_bytes(*item, enough);
                 if total > enough {
                     break;
                 }
@@ -212,14 +215,14 @@ fn total_length(value: Value<'_>, enough: usize) -> usize {
         }
         Value::Map(fields) => {
             for (name, value) in fields {
-                total += name.len() + 4 + total_length(*value, enough);
+                total += name.len() + 4 + estimated_bytes(*value, enough);
                 if total > enough {
                     break;
                 }
             }
         }
         Value::Int(_) | Value::Float(_) => total = 8,
-        value => total = length(value),
+        value => total = input_bytes(value),
     }
     total
 }

@@ -1,30 +1,34 @@
 //! Paths: into the payload as far as needed, into values, into text that is JSON.
 
 use super::Evaluator;
-use crate::context::Dialect;
-use crate::fault::Fault;
-use crate::field::Field;
-use crate::payload::Document;
-use crate::plan::{NodeId, Op, StepOp};
+use crate::evaluation_error::EvaluationError;
+use crate::event_field::Field;
+use crate::function_context::Dialect;
+use crate::lazy_document::LazyDocument;
+use crate::plan::{Op, OpId, StepOp};
 use crate::value::Value;
 
 /// A step with what had to be worked out.
-enum Step<'a> {
+enum ResolvedStep<'a> {
     Key(&'a str),
     Index(i64),
     Slice(i64, i64),
     /// A step with null leads nowhere.
-    Nowhere,
+    Missing,
 }
 
 impl<'a> Evaluator<'a, '_> {
-    pub(super) fn path(&mut self, base: NodeId, steps: &'a [StepOp]) -> Result<Value<'a>, Fault> {
+    pub(super) fn evaluate_path(
+        &mut self,
+        base: OpId,
+        steps: &'a [StepOp],
+    ) -> Result<Value<'a>, EvaluationError> {
         if self.is_payload(base) {
             let is_of_statement = matches!(self.plan.op(base), Op::Field(_));
             return self.payload_path(steps, is_of_statement);
         }
         let value = self.evaluate(base)?;
-        self.follow(value, steps)
+        self.walk_value(value, steps)
     }
 
     /// A path into the payload. To EMQX one that is no JSON is a fault, but not in templates. That a member was found says
@@ -33,10 +37,10 @@ impl<'a> Evaluator<'a, '_> {
         &mut self,
         steps: &'a [StepOp],
         is_of_statement: bool,
-    ) -> Result<Value<'a>, Fault> {
+    ) -> Result<Value<'a>, EvaluationError> {
         let document = self.view.document();
         let value = match document {
-            Some(document) => self.walk(document, steps)?,
+            Some(document) => self.walk_document(document, steps)?,
             None => Value::Undefined,
         };
         if is_of_statement
@@ -44,13 +48,13 @@ impl<'a> Evaluator<'a, '_> {
             && value.is_undefined()
             && !self.view.is_json()
         {
-            return Err(self.view.no_json());
+            return Err(self.view.not_json_error());
         }
         Ok(value)
     }
 
     /// The payload of the event, not a column of that name.
-    fn is_payload(&self, base: NodeId) -> bool {
+    fn is_payload(&self, base: OpId) -> bool {
         match self.plan.op(base) {
             Op::Field(Field::Payload) => true,
             Op::Column(name, Some(Field::Payload)) => {
@@ -62,29 +66,29 @@ impl<'a> Evaluator<'a, '_> {
     }
 
     /// Through arrays and objects of which only a part is read.
-    fn walk(
+    fn walk_document(
         &mut self,
-        document: &'a Document<'a>,
+        document: &'a LazyDocument<'a>,
         steps: &'a [StepOp],
-    ) -> Result<Value<'a>, Fault> {
+    ) -> Result<Value<'a>, EvaluationError> {
         let mut document = document;
         for (at, step) in steps.iter().enumerate() {
             let rest = &steps[at + 1..];
-            let member = match self.step(step)? {
-                Step::Key(key) => document.key(key),
-                Step::Index(index) => document.index(index),
-                Step::Slice(from, to) => {
+            let member = match self.resolve_step(step)? {
+                ResolvedStep::Key(key) => document.member_by_key(key),
+                ResolvedStep::Index(index) => document.member_by_index(index),
+                ResolvedStep::Slice(from, to) => {
                     let Some(items) = document.items(from, to) else {
-                        return self.no_list(Value::Map(&[]));
+                        return self.non_list_range(Value::Map(&[]));
                     };
-                    return self.follow(Value::Array(items), rest);
+                    return self.walk_value(Value::Array(items), rest);
                 }
-                Step::Nowhere => None,
+                ResolvedStep::Missing => None,
             };
             let Some(member) = member else {
                 return match rest.first() {
                     Some(StepOp::Slice(..)) if !document.is_broken() => {
-                        self.no_list(Value::Undefined)
+                        self.non_list_range(Value::Undefined)
                     }
                     _ => Ok(Value::Undefined),
                 };
@@ -92,10 +96,10 @@ impl<'a> Evaluator<'a, '_> {
             if rest.is_empty() {
                 return Ok(member.value());
             }
-            match member.document(self.view.arena) {
+            match member.nested_document(self.view.arena) {
                 Some(inner) => document = inner,
                 None if matches!(rest.first(), Some(StepOp::Slice(..))) => {
-                    return self.no_list(member.value());
+                    return self.non_list_range(member.value());
                 }
                 None => return Ok(Value::Undefined),
             }
@@ -103,42 +107,46 @@ impl<'a> Evaluator<'a, '_> {
         Ok(Value::Undefined)
     }
 
-    fn follow(&mut self, value: Value<'a>, steps: &'a [StepOp]) -> Result<Value<'a>, Fault> {
+    fn walk_value(
+        &mut self,
+        value: Value<'a>,
+        steps: &'a [StepOp],
+    ) -> Result<Value<'a>, EvaluationError> {
         let mut value = value;
         for (at, step) in steps.iter().enumerate() {
             if matches!(step, StepOp::Slice(..)) && value.type_name() != "array" && !is_text(value)
             {
-                return self.no_list(value);
+                return self.non_list_range(value);
             }
             value = match value {
                 Value::Str(text) | Value::Json(text) => {
-                    return match Document::new(text, self.view.arena) {
-                        Some(document) => self.walk(document, &steps[at..]),
+                    return match LazyDocument::new(text, self.view.arena) {
+                        Some(document) => self.walk_document(document, &steps[at..]),
                         None => Ok(Value::Undefined),
                     };
                 }
                 Value::Bytes(bytes) => {
                     let document = str::from_utf8(bytes)
                         .ok()
-                        .and_then(|text| Document::new(text, self.view.arena));
+                        .and_then(|text| LazyDocument::new(text, self.view.arena));
                     return match document {
-                        Some(document) => self.walk(document, &steps[at..]),
+                        Some(document) => self.walk_document(document, &steps[at..]),
                         None => Ok(Value::Undefined),
                     };
                 }
-                Value::Map(fields) => match self.step(step)? {
-                    Step::Key(key) => fields
+                Value::Map(fields) => match self.resolve_step(step)? {
+                    ResolvedStep::Key(key) => fields
                         .iter()
                         .rev()
                         .find(|(name, _)| *name == key)
                         .map_or(Value::Undefined, |(_, value)| *value),
                     _ => Value::Undefined,
                 },
-                Value::Array(items) => match self.step(step)? {
-                    Step::Index(index) => {
-                        position(index, items.len()).map_or(Value::Undefined, |at| items[at])
+                Value::Array(items) => match self.resolve_step(step)? {
+                    ResolvedStep::Index(index) => {
+                        list_position(index, items.len()).map_or(Value::Undefined, |at| items[at])
                     }
-                    Step::Slice(from, to) => Value::Array(slice(items, from, to)),
+                    ResolvedStep::Slice(from, to) => Value::Array(slice(items, from, to)),
                     _ => Value::Undefined,
                 },
                 _ => return Ok(Value::Undefined),
@@ -148,10 +156,10 @@ impl<'a> Evaluator<'a, '_> {
     }
 
     /// A range of what is no list: undefined, and to EMQX a fault.
-    fn no_list(&self, value: Value<'a>) -> Result<Value<'a>, Fault> {
+    fn non_list_range(&self, value: Value<'a>) -> Result<Value<'a>, EvaluationError> {
         match self.context.dialect {
             Dialect::Fluxmq => Ok(Value::Undefined),
-            Dialect::Emqx => Err(Fault::Type {
+            Dialect::Emqx => Err(EvaluationError::WrongType {
                 function: "[..]",
                 argument: 1,
                 expected: "an array",
@@ -160,28 +168,30 @@ impl<'a> Evaluator<'a, '_> {
         }
     }
 
-    fn step(&mut self, step: &StepOp) -> Result<Step<'a>, Fault> {
+    fn resolve_step(&mut self, step: &StepOp) -> Result<ResolvedStep<'a>, EvaluationError> {
         Ok(match *step {
-            StepOp::Key(key) => Step::Key(self.plan.text(key)),
-            StepOp::Index(index) => Step::Index(index.into()),
+            StepOp::Key(key) => ResolvedStep::Key(self.plan.text(key)),
+            StepOp::Index(index) => ResolvedStep::Index(index.into()),
             StepOp::Computed(id) => match self.evaluate(id)? {
-                Value::Str(key) => Step::Key(key),
-                value => value.as_i64().map_or(Step::Nowhere, Step::Index),
+                Value::Str(key) => ResolvedStep::Key(key),
+                value => value
+                    .as_i64()
+                    .map_or(ResolvedStep::Missing, ResolvedStep::Index),
             },
             StepOp::Get(id) => match self.evaluate(id)? {
-                Value::Str(key) => Step::Key(key),
+                Value::Str(key) => ResolvedStep::Key(key),
                 value => match value.as_i64() {
                     // From 0 here; what is negative counts from the end as ever.
-                    Some(index @ 0..) => Step::Index(index.saturating_add(1)),
-                    Some(index) => Step::Index(index),
-                    None => Step::Nowhere,
+                    Some(index @ 0..) => ResolvedStep::Index(index.saturating_add(1)),
+                    Some(index) => ResolvedStep::Index(index),
+                    None => ResolvedStep::Missing,
                 },
             },
             StepOp::Slice(from, to) => {
                 let (from, to) = (self.evaluate(from)?, self.evaluate(to)?);
                 match (from.as_i64(), to.as_i64()) {
-                    (Some(from), Some(to)) => Step::Slice(from, to),
-                    _ => Step::Nowhere,
+                    (Some(from), Some(to)) => ResolvedStep::Slice(from, to),
+                    _ => ResolvedStep::Missing,
                 }
             }
         })
@@ -194,7 +204,7 @@ fn is_text(value: Value<'_>) -> bool {
 }
 
 /// From 1, or from the end.
-pub(super) fn position(index: i64, length: usize) -> Option<usize> {
+pub(super) fn list_position(index: i64, length: usize) -> Option<usize> {
     let at = if index > 0 {
         index - 1
     } else {

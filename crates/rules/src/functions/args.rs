@@ -1,6 +1,6 @@
 //! The arguments of one call, with the conversions every function wants and the faults they end in.
 
-use crate::fault::Fault;
+use crate::evaluation_error::EvaluationError;
 use crate::value::{Arena, Number, Value};
 
 /// Counted from 0 here, from 1 in faults.
@@ -20,8 +20,12 @@ impl<'a> Args<'_, 'a> {
         self.values.get(at).copied().unwrap_or(Value::Undefined)
     }
 
-    pub(super) fn wrong_type<T>(&self, at: usize, expected: &'static str) -> Result<T, Fault> {
-        Err(Fault::Type {
+    pub(super) fn wrong_type<T>(
+        &self,
+        at: usize,
+        expected: &'static str,
+    ) -> Result<T, EvaluationError> {
+        Err(EvaluationError::WrongType {
             function: self.function,
             argument: at + 1,
             expected,
@@ -29,37 +33,41 @@ impl<'a> Args<'_, 'a> {
         })
     }
 
-    pub(super) fn out_of_range<T>(&self, at: usize, expected: &'static str) -> Result<T, Fault> {
-        Err(Fault::Range {
+    pub(super) fn out_of_range<T>(
+        &self,
+        at: usize,
+        expected: &'static str,
+    ) -> Result<T, EvaluationError> {
+        Err(EvaluationError::OutOfRange {
             function: self.function,
             argument: at + 1,
             expected,
         })
     }
 
-    pub(super) fn invalid<T>(&self, why: impl Into<Box<str>>) -> Result<T, Fault> {
-        Err(Fault::Invalid {
+    pub(super) fn invalid<T>(&self, why: impl Into<Box<str>>) -> Result<T, EvaluationError> {
+        Err(EvaluationError::InvalidArgument {
             function: self.function,
             why: why.into(),
         })
     }
 
     /// More work than one evaluation may do.
-    pub(super) fn beyond<T>(&self, why: impl Into<Box<str>>) -> Result<T, Fault> {
-        Err(Fault::Limit {
+    pub(super) fn limit_exceeded<T>(&self, why: impl Into<Box<str>>) -> Result<T, EvaluationError> {
+        Err(EvaluationError::LimitExceeded {
             function: self.function,
             why: why.into(),
         })
     }
 
-    pub(super) fn overflow(&self) -> Fault {
-        Fault::Overflow {
+    pub(super) fn overflow(&self) -> EvaluationError {
+        EvaluationError::Overflow {
             function: self.function,
         }
     }
 
     /// Text. Numbers, booleans, arrays and maps give theirs; bytes must be UTF-8.
-    pub(super) fn text(&self, at: usize, arena: &'a Arena) -> Result<&'a str, Fault> {
+    pub(super) fn text(&self, at: usize, arena: &'a Arena) -> Result<&'a str, EvaluationError> {
         match self.get(at) {
             Value::Str(text) => Ok(text),
             Value::Undefined | Value::Null => self.wrong_type(at, "text"),
@@ -72,26 +80,26 @@ impl<'a> Args<'_, 'a> {
     }
 
     /// Bytes, or the bytes of the text.
-    pub(super) fn bytes(&self, at: usize, arena: &'a Arena) -> Result<&'a [u8], Fault> {
+    pub(super) fn bytes(&self, at: usize, arena: &'a Arena) -> Result<&'a [u8], EvaluationError> {
         match self.get(at) {
             Value::Bytes(bytes) => Ok(bytes),
             _ => self.text(at, arena).map(str::as_bytes),
         }
     }
 
-    pub(super) fn number(&self, at: usize) -> Result<Number, Fault> {
+    pub(super) fn number(&self, at: usize) -> Result<Number, EvaluationError> {
         match self.get(at).as_number() {
             Some(number) => Ok(number),
             None => self.wrong_type(at, "a number"),
         }
     }
 
-    pub(super) fn float(&self, at: usize) -> Result<f64, Fault> {
+    pub(super) fn float(&self, at: usize) -> Result<f64, EvaluationError> {
         self.number(at).map(Number::as_f64)
     }
 
     /// An integer, or a float or text that is one.
-    pub(super) fn int(&self, at: usize) -> Result<i64, Fault> {
+    pub(super) fn int(&self, at: usize) -> Result<i64, EvaluationError> {
         match self.get(at).as_i64() {
             Some(number) => Ok(number),
             None => self.wrong_type(at, "an integer"),
@@ -99,7 +107,7 @@ impl<'a> Args<'_, 'a> {
     }
 
     /// An integer that is not negative.
-    pub(super) fn size(&self, at: usize) -> Result<usize, Fault> {
+    pub(super) fn size(&self, at: usize) -> Result<usize, EvaluationError> {
         match usize::try_from(self.int(at)?) {
             Ok(size) => Ok(size),
             Err(_) => self.out_of_range(at, "0 or more"),
@@ -107,8 +115,12 @@ impl<'a> Args<'_, 'a> {
     }
 
     /// An array, or text of one in JSON.
-    pub(super) fn array(&self, at: usize, arena: &'a Arena) -> Result<&'a [Value<'a>], Fault> {
-        match opened(self.get(at), arena) {
+    pub(super) fn array(
+        &self,
+        at: usize,
+        arena: &'a Arena,
+    ) -> Result<&'a [Value<'a>], EvaluationError> {
+        match to_container(self.get(at), arena) {
             Value::Array(items) => Ok(items),
             _ => self.wrong_type(at, "an array"),
         }
@@ -119,21 +131,21 @@ impl<'a> Args<'_, 'a> {
         &self,
         at: usize,
         arena: &'a Arena,
-    ) -> Result<&'a [(&'a str, Value<'a>)], Fault> {
-        match opened(self.get(at), arena) {
+    ) -> Result<&'a [(&'a str, Value<'a>)], EvaluationError> {
+        match to_container(self.get(at), arena) {
             Value::Map(fields) => Ok(fields),
             _ => self.wrong_type(at, "a map"),
         }
     }
 
     /// One of a few words.
-    pub(super) fn word<T: Copy>(
+    pub(super) fn keyword<T: Copy>(
         &self,
         at: usize,
         arena: &'a Arena,
         words: &[(&str, T)],
         expected: &'static str,
-    ) -> Result<T, Fault> {
+    ) -> Result<T, EvaluationError> {
         let text = self.text(at, arena)?;
         match words.iter().find(|(word, _)| *word == text) {
             Some((_, meaning)) => Ok(*meaning),
@@ -143,14 +155,14 @@ impl<'a> Args<'_, 'a> {
 }
 
 /// An array or map one level deep, also from JSON text; anything else as it is.
-pub(super) fn opened<'a>(value: Value<'a>, arena: &'a Arena) -> Value<'a> {
+pub(super) fn to_container<'a>(value: Value<'a>, arena: &'a Arena) -> Value<'a> {
     let text = match value {
-        Value::Json(_) => return value.open(arena),
+        Value::Json(_) => return value.parse_one_level(arena),
         Value::Str(_) | Value::Bytes(_) => value.as_str(),
         _ => None,
     };
     match text.map(|text| crate::json::parse_lazy(text, arena)) {
-        Some(Ok(read @ Value::Json(_))) => read.open(arena),
+        Some(Ok(read @ Value::Json(_))) => read.parse_one_level(arena),
         _ => value,
     }
 }

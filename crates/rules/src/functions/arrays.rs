@@ -2,19 +2,19 @@
 
 use bumpalo::collections::Vec;
 
-use super::{Args, Function, line, opened};
-use crate::context::{Context, Dialect};
-use crate::fault::Fault;
+use super::{Args, Function, line, to_container};
+use crate::evaluation_error::EvaluationError;
+use crate::function_context::{Dialect, FunctionContext};
 use crate::value::{Number, Value};
 
-type Result<'a> = std::result::Result<Value<'a>, Fault>;
+type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
     line("arrayLength", (1, 1), "items: array", "int", "How many items.", "arrayLength([1, 2, 3])", "3", |context, args| Ok(Value::Int(args.array(0, context.arena)?.len() as i64))),
-    line("first", (1, 1), "items: array", "any", "The first item.", "first(['John', 'David'])", r#""John""#, |context, args| { let items = args.array(0, context.arena)?; end(context, args, items.first()) }).differs("of an empty array: a fault in EMQX, null in FluxMQ"),
-    line("last", (1, 1), "items: array", "any", "The last item.", "last(['John', 'David'])", r#""David""#, |context, args| { let items = args.array(0, context.arena)?; end(context, args, items.last()) }).differs("of an empty array: a fault in EMQX, null in FluxMQ"),
-    line("nth", (2, 2), "number: int, items: array | items: array, index: int", "any", "The item of a number counted from 1, or of an index counted from 0 if the array comes first.", "nth(1, ['a', 'b'])", r#""a""#, nth).differs("EMQX writes nth(1, array) and counts from 1, a number that is not there is a fault; FluxMQ writes nth(array, 0) and counts from 0, an index that is not there gives null; the order of arguments decides"),
+    line("first", (1, 1), "items: array", "any", "The first item.", "first(['John', 'David'])", r#""John""#, |context, args| { let items = args.array(0, context.arena)?; array_end(context, args, items.first()) }).differing("of an empty array: a fault in EMQX, null in FluxMQ"),
+    line("last", (1, 1), "items: array", "any", "The last item.", "last(['John', 'David'])", r#""David""#, |context, args| { let items = args.array(0, context.arena)?; array_end(context, args, items.last()) }).differing("of an empty array: a fault in EMQX, null in FluxMQ"),
+    line("nth", (2, 2), "number: int, items: array | items: array, index: int", "any", "The item of a number counted from 1, or of an index counted from 0 if the array comes first.", "nth(1, ['a', 'b'])", r#""a""#, nth).differing("EMQX writes nth(1, array) and counts from 1, a number that is not there is a fault; FluxMQ writes nth(array, 0) and counts from 0, an index that is not there gives null; the order of arguments decides"),
     line("get", (2, 2), "x: array | map, index: int | string", "any", "The item at an index counted from 0 (from the end if negative) or the field of a name; null if there is none.", "get(split('a/b', '/'), 1)", r#""b""#, get).alias(&["elementAt"]),
     line("sublist", (2, 3), "[start: int, ]length: int, items: array", "array", "So many items from the start, or from a number counted from 1.", "sublist(2, 10, [1, 2, 3, 4])", "[2,3,4]", sublist),
     line("sum", (1, 1), "items: array", "number", "The sum of the items.", "sum([1, 2, 3])", "6", sum),
@@ -23,7 +23,11 @@ pub(super) const TABLE: &[Function] = &[
     line("sort", (1, 2), "items: array[, 'asc' | 'desc']", "array", "From the least to the greatest, or the other way.", "sort([3, 1, 2])", "[1,2,3]", sort),
 ];
 
-fn end<'a>(context: &Context<'a, '_>, args: Args<'_, 'a>, item: Option<&Value<'a>>) -> Result<'a> {
+fn array_end<'a>(
+    context: &FunctionContext<'a, '_>,
+    args: Args<'_, 'a>,
+    item: Option<&Value<'a>>,
+) -> Result<'a> {
     match (item, context.dialect) {
         (Some(item), _) => Ok(*item),
         (None, Dialect::Fluxmq) => Ok(Value::Undefined),
@@ -31,9 +35,9 @@ fn end<'a>(context: &Context<'a, '_>, args: Args<'_, 'a>, item: Option<&Value<'a
     }
 }
 
-fn nth<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn nth<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let arena = context.arena;
-    if let Value::Array(items) = opened(args.get(0), arena) {
+    if let Value::Array(items) = to_container(args.get(0), arena) {
         let index = args.int(1)?;
         return Ok(usize::try_from(index)
             .ok()
@@ -51,15 +55,15 @@ fn nth<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     }
 }
 
-fn get<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
-    match opened(args.get(0), context.arena) {
+fn get<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    match to_container(args.get(0), context.arena) {
         array @ Value::Array(_) => Ok(array.item(args.int(1)?, context.arena)),
         map @ Value::Map(_) => Ok(map.field(args.text(1, context.arena)?, context.arena)),
         _ => args.wrong_type(0, "an array or a map"),
     }
 }
 
-fn sublist<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn sublist<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let (start, length_at) = match args.len() {
         2 => (1, 0),
         _ => (args.size(0)?, 1),
@@ -74,10 +78,10 @@ fn sublist<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> 
 }
 
 /// The sum and the count of items that are not null.
-fn total<'a>(
-    context: &Context<'a, '_>,
+fn sum_and_count<'a>(
+    context: &FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
-) -> std::result::Result<(Number, usize), Fault> {
+) -> std::result::Result<(Number, usize), EvaluationError> {
     let mut sum = Number::Int(0);
     let mut count = 0;
     for item in args
@@ -99,12 +103,12 @@ fn total<'a>(
     Ok((sum, count))
 }
 
-fn sum<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
-    Ok(total(context, args)?.0.into())
+fn sum<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    Ok(sum_and_count(context, args)?.0.into())
 }
 
-fn avg<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
-    let (sum, count) = total(context, args)?;
+fn avg<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let (sum, count) = sum_and_count(context, args)?;
     Ok(if count == 0 {
         Value::Undefined
     } else {
@@ -115,12 +119,12 @@ fn avg<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
 /// Comparisons of items that no order tells apart (arrays, maps) before `distinct` gives up.
 const MAX_COMPARISONS: usize = 250_000;
 
-fn distinct<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn distinct<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let items = args.array(0, context.arena)?;
     let mut order = Vec::with_capacity_in(items.len(), context.arena);
     order.extend(0..items.len());
     // Equals stand side by side then, the first of them first.
-    order.sort_by(|left, right| items[*left].order(&items[*right]));
+    order.sort_by(|left, right| items[*left].total_order(&items[*right]));
     let mut comparisons = 0;
     let mut kept: Vec<'_, usize> = Vec::with_capacity_in(items.len(), context.arena);
     for index in order {
@@ -128,17 +132,17 @@ fn distinct<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a>
         let rivals = kept
             .iter()
             .rev()
-            .take_while(|other| items[**other].order(item).is_eq());
+            .take_while(|other| items[**other].total_order(item).is_eq());
         let mut known = false;
         for rival in rivals {
             comparisons += 1;
-            known = items[*rival].same(item);
+            known = items[*rival].is_not_distinct(item);
             if known {
                 break;
             }
         }
         if comparisons > MAX_COMPARISONS {
-            return Err(Fault::TooLarge {
+            return Err(EvaluationError::TooLarge {
                 function: args.function,
                 limit: MAX_COMPARISONS,
                 unit: "comparisons",
@@ -154,9 +158,9 @@ fn distinct<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a>
     )))
 }
 
-fn sort<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn sort<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let descending = args.len() == 2
-        && args.word(
+        && args.keyword(
             1,
             context.arena,
             &[("asc", false), ("desc", true)],
@@ -166,9 +170,9 @@ fn sort<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
         .arena
         .alloc_slice_copy(args.array(0, context.arena)?);
     if descending {
-        items.sort_by(|left, right| right.order(left));
+        items.sort_by(|left, right| right.total_order(left));
     } else {
-        items.sort_by(Value::order);
+        items.sort_by(Value::total_order);
     }
     Ok(Value::Array(items))
 }

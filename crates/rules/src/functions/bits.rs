@@ -3,11 +3,11 @@
 use bumpalo::collections::Vec;
 
 use super::{Args, Function, line};
-use crate::context::Context;
-use crate::fault::Fault;
+use crate::evaluation_error::EvaluationError;
+use crate::function_context::FunctionContext;
 use crate::value::Value;
 
-type Result<'a> = std::result::Result<Value<'a>, Fault>;
+type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
@@ -17,30 +17,30 @@ pub(super) const TABLE: &[Function] = &[
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Type {
+enum BitsType {
     Integer,
     Float,
     Bits,
 }
 
-fn subbits<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn subbits<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let arena = context.arena;
     let bytes = args.bytes(0, arena)?;
     let length_at = if args.len() == 2 { 1 } else { 2 };
     let start = if args.len() == 2 { 1 } else { args.size(1)? };
     let kinds = [
-        ("integer", Type::Integer),
-        ("float", Type::Float),
-        ("bits", Type::Bits),
+        ("integer", BitsType::Integer),
+        ("float", BitsType::Float),
+        ("bits", BitsType::Bits),
     ];
     let kind = match args.len() {
-        0..=3 => Type::Integer,
-        _ => args.word(3, arena, &kinds, "'integer', 'float' or 'bits'")?,
+        0..=3 => BitsType::Integer,
+        _ => args.keyword(3, arena, &kinds, "'integer', 'float' or 'bits'")?,
     };
     let signs = [("unsigned", false), ("signed", true)];
-    let signed = args.len() > 4 && args.word(4, arena, &signs, "'unsigned' or 'signed'")?;
+    let signed = args.len() > 4 && args.keyword(4, arena, &signs, "'unsigned' or 'signed'")?;
     let orders = [("big", false), ("little", true)];
-    let little = args.len() > 5 && args.word(5, arena, &orders, "'big' or 'little'")?;
+    let little = args.len() > 5 && args.keyword(5, arena, &orders, "'big' or 'little'")?;
 
     let Some(start) = start.checked_sub(1) else {
         return args.out_of_range(1, "1 or more");
@@ -54,20 +54,20 @@ fn subbits<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> 
     // What is there, if it is less than was asked for.
     let length = args.size(length_at)?.min(left);
     match kind {
-        Type::Bits => Ok(Value::Bytes(cut(context, bytes, start, length))),
+        BitsType::Bits => Ok(Value::Bytes(cut(context, bytes, start, length))),
         _ if length > 64 => args.out_of_range(length_at, "at most 64 bits"),
         _ if length == 0 => Ok(Value::Int(0)),
-        Type::Integer if signed => {
+        BitsType::Integer if signed => {
             let unused = 64 - length;
             Ok(Value::Int(
                 (number(bytes, start, length, little) << unused) as i64 >> unused,
             ))
         }
-        Type::Integer => match i64::try_from(number(bytes, start, length, little)) {
+        BitsType::Integer => match i64::try_from(number(bytes, start, length, little)) {
             Ok(number) => Ok(Value::Int(number)),
             Err(_) => Err(args.overflow()),
         },
-        Type::Float => {
+        BitsType::Float => {
             let bits = number(bytes, start, length, little);
             let float = match length {
                 64 => f64::from_bits(bits),
@@ -78,7 +78,7 @@ fn subbits<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> 
             if float.is_finite() {
                 Ok(Value::Float(float))
             } else {
-                Err(Fault::NotANumber {
+                Err(EvaluationError::NotANumber {
                     function: args.function,
                 })
             }
@@ -109,7 +109,12 @@ fn number(bytes: &[u8], start: usize, length: usize, little: bool) -> u64 {
 }
 
 /// Bits as bytes, filled up with zeros at the front.
-fn cut<'a>(context: &Context<'a, '_>, bytes: &'a [u8], start: usize, length: usize) -> &'a [u8] {
+fn cut<'a>(
+    context: &FunctionContext<'a, '_>,
+    bytes: &'a [u8],
+    start: usize,
+    length: usize,
+) -> &'a [u8] {
     if start.is_multiple_of(8) && length.is_multiple_of(8) {
         return &bytes[start / 8..(start + length) / 8];
     }

@@ -5,16 +5,16 @@ use std::fmt::Write as _;
 use bumpalo::collections::String as ArenaString;
 use bumpalo::collections::Vec;
 
-use super::{Args, Function, compact_decimals, line, opened};
-use crate::context::{Context, Dialect};
-use crate::fault::Fault;
+use super::{Args, Function, compact_decimals, line, to_container};
+use crate::evaluation_error::EvaluationError;
+use crate::function_context::{Dialect, FunctionContext};
 use crate::value::{Number, Value, float_to_i64};
 
-type Result<'a, T = Value<'a>> = std::result::Result<T, Fault>;
+type Result<'a, T = Value<'a>> = std::result::Result<T, EvaluationError>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
-    line("str", (1, 1), "x: any", "string", "Its text; arrays and maps as JSON.", "str(json_decode('{\"a\":1}'))", r#""{\"a\":1}""#, to_text).nulls().alias(&["toString"]).differs("EMQX rounds floats to 10 digits behind the point; the text of what is not there is `undefined`, that of null `null`, while FluxMQ gives null"),
+    line("str", (1, 1), "x: any", "string", "Its text; arrays and maps as JSON.", "str(json_decode('{\"a\":1}'))", r#""{\"a\":1}""#, to_text).accepts_null().alias(&["toString"]).differing("EMQX rounds floats to 10 digits behind the point; the text of what is not there is `undefined`, that of null `null`, while FluxMQ gives null"),
     line("int", (1, 1), "x: any", "int", "As an integer: a float rounded down, text of a number, true as 1.", "int('3.1415e2')", "314", |_, args| to_int(args, f64::floor, i64::MIN, i64::MAX)).alias(&["toInt", "toInteger"]),
     line("int8", (1, 1), "x: any", "int", "As an integer from -128 to 127.", "int8('127')", "127", |_, args| to_int(args, f64::trunc, i8::MIN.into(), i8::MAX.into())),
     line("int16", (1, 1), "x: any", "int", "As an integer of 16 bits.", "int16('32767')", "32767", |_, args| to_int(args, f64::trunc, i16::MIN.into(), i16::MAX.into())),
@@ -32,18 +32,18 @@ pub(super) const TABLE: &[Function] = &[
     line("sqlserver_bin2hexstr", (1, 1), "x: bytes", "string", "The bytes as SQL Server writes them.", "sqlserver_bin2hexstr('JK')", r#""0x4A4B""#, |context, args| hex(context, args, "0x", b"0123456789ABCDEF")),
     line("hexstr2bin", (1, 2), "digits: string[, prefix: string]", "bytes", "The bytes of hexadecimal digits.", "hexstr2bin('0x4a4B', '0x')", r#""JK""#, hexstr2bin),
     line("hexToInt", (1, 1), "digits: string", "int", "The number of hexadecimal digits.", "hexToInt('FF')", "255", |context, args| from_base(context, args, 16, "0x")),
-    line("intToHex", (1, 1), "x: int", "string", "In hexadecimal digits; negative numbers as 64 bits.", "intToHex(255)", r#""FF""#, |context, args| based(context, args, |out, number| write!(out, "{number:X}"))),
+    line("intToHex", (1, 1), "x: int", "string", "In hexadecimal digits; negative numbers as 64 bits.", "intToHex(255)", r#""FF""#, |context, args| to_base(context, args, |out, number| write!(out, "{number:X}"))),
     line("binToInt", (1, 1), "digits: string", "int", "The number of binary digits.", "binToInt('1010')", "10", |context, args| from_base(context, args, 2, "0b")),
-    line("intToBin", (1, 1), "x: int", "string", "In binary digits; negative numbers as 64 bits.", "intToBin(10)", r#""1010""#, |context, args| based(context, args, |out, number| write!(out, "{number:b}"))),
+    line("intToBin", (1, 1), "x: int", "string", "In binary digits; negative numbers as 64 bits.", "intToBin(10)", r#""1010""#, |context, args| to_base(context, args, |out, number| write!(out, "{number:b}"))),
     line("octToInt", (1, 1), "digits: string", "int", "The number of octal digits.", "octToInt('12')", "10", |context, args| from_base(context, args, 8, "0o")),
-    line("intToOct", (1, 1), "x: int", "string", "In octal digits; negative numbers as 64 bits.", "intToOct(10)", r#""12""#, |context, args| based(context, args, |out, number| write!(out, "{number:o}"))),
+    line("intToOct", (1, 1), "x: int", "string", "In octal digits; negative numbers as 64 bits.", "intToOct(10)", r#""12""#, |context, args| to_base(context, args, |out, number| write!(out, "{number:o}"))),
     line("bytes", (1, 1), "x: any", "bytes", "The bytes of its text.", "bytes('hello')", r#""hello""#, |context, args| Ok(Value::Bytes(args.bytes(0, context.arena)?))),
-    line("str_utf8", (1, 1), "x: any", "string", "Its text in UTF-8; bytes that are not become the replacement character.", "str_utf8('höher')", r#""höher""#, to_text).nulls(),
+    line("str_utf8", (1, 1), "x: any", "string", "Its text in UTF-8; bytes that are not become the replacement character.", "str_utf8('höher')", r#""höher""#, to_text).accepts_null(),
     line("str_utf16_le", (1, 1), "x: any", "bytes", "Its text in UTF-16, the lower byte first.", "bin2hexstr(str_utf16_le('hö'))", r#""6800F600""#, str_utf16_le),
     line("map", (1, 1), "x: string | array | map", "map", "A map from JSON, or from pairs of names and values.", "map([['a', 1]])", r#"{"a":1}"#, map),
 ];
 
-fn to_text<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn to_text<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     if args.get(0).is_null() && context.dialect == Dialect::Fluxmq {
         return Ok(Value::Undefined);
     }
@@ -65,7 +65,7 @@ fn to_int<'a>(args: Args<'_, 'a>, rounding: fn(f64) -> f64, min: i64, max: i64) 
     }
 }
 
-fn float<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn float<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let number = args.float(0)?;
     if args.len() == 1 {
         return Ok(Value::Float(number));
@@ -83,7 +83,7 @@ fn precision<'a>(args: Args<'_, 'a>) -> Result<'a, usize> {
 }
 
 /// The float that prints as one of single precision does: 3.14, not 3.140000104904175.
-fn to_float<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn to_float<'a>(_: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let single = args.float(0)? as f32;
     if !single.is_finite() {
         return Err(args.overflow());
@@ -92,7 +92,7 @@ fn to_float<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     Ok(Value::Float(text.unwrap_or(f64::from(single))))
 }
 
-fn to_decimal<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn to_decimal<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let number = args.number(0)?;
     let (Number::Float(float), Some(text)) = (number, args.get(0).as_str()) else {
         return Ok(number.into());
@@ -117,7 +117,7 @@ fn to_decimal<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'
     Ok(Value::Float(float))
 }
 
-fn to_bool<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn to_bool<'a>(_: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let truth = match args.get(0) {
         Value::Bool(truth) => Some(truth),
         Value::Int(number @ (0 | 1)) => Some(number == 1),
@@ -136,7 +136,7 @@ fn to_bool<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
 
 fn is_true(value: Value<'_>) -> bool {
     match value {
-        Value::Bool(_) | Value::Int(_) | Value::Float(_) => value.truth(),
+        Value::Bool(_) | Value::Int(_) | Value::Float(_) => value.is_truthy(),
         _ => value.as_str().is_some_and(|text| {
             ["true", "yes", "on", "y", "t", "1"]
                 .iter()
@@ -145,7 +145,7 @@ fn is_true(value: Value<'_>) -> bool {
     }
 }
 
-fn float2str<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn float2str<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     Ok(Value::Str(compact_decimals(
         args.float(0)?,
         precision(args)?,
@@ -154,19 +154,19 @@ fn float2str<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a
 }
 
 fn hex<'a>(
-    context: &mut Context<'a, '_>,
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
     prefix: &str,
     digits: &[u8; 16],
 ) -> Result<'a> {
     let bytes = args.bytes(0, context.arena)?;
-    context.room(args.function, bytes.len() * 2 + prefix.len())?;
+    context.check_output_size(args.function, bytes.len() * 2 + prefix.len())?;
     Ok(Value::Str(hex_text(context, prefix, bytes, digits)))
 }
 
 /// Bytes in hexadecimal digits.
 pub(super) fn hex_text<'a>(
-    context: &Context<'a, '_>,
+    context: &FunctionContext<'a, '_>,
     prefix: &str,
     bytes: &[u8],
     digits: &[u8; 16],
@@ -180,7 +180,7 @@ pub(super) fn hex_text<'a>(
     str::from_utf8(out.into_bump_slice()).expect("a text and digits")
 }
 
-fn bin2hexstr<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn bin2hexstr<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let prefix = if args.len() == 2 {
         args.text(1, context.arena)?
     } else {
@@ -189,7 +189,7 @@ fn bin2hexstr<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'
     hex(context, args, prefix, b"0123456789ABCDEF")
 }
 
-fn hexstr2bin<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn hexstr2bin<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let mut digits = args.text(0, context.arena)?;
     if args.len() == 2 {
         let prefix = args.text(1, context.arena)?;
@@ -216,7 +216,7 @@ fn hexstr2bin<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'
 }
 
 fn from_base<'a>(
-    context: &mut Context<'a, '_>,
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
     base: u32,
     prefix: &str,
@@ -230,8 +230,8 @@ fn from_base<'a>(
     }
 }
 
-fn based<'a>(
-    context: &mut Context<'a, '_>,
+fn to_base<'a>(
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
     write: fn(&mut ArenaString<'a>, i64) -> std::fmt::Result,
 ) -> Result<'a> {
@@ -240,24 +240,24 @@ fn based<'a>(
     Ok(Value::Str(out.into_bump_str()))
 }
 
-fn str_utf16_le<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn str_utf16_le<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = context.text(args.get(0));
-    context.room(args.function, text.len() * 2)?;
+    context.check_output_size(args.function, text.len() * 2)?;
     let mut out = Vec::with_capacity_in(text.len() * 2, context.arena);
     out.extend(text.encode_utf16().flat_map(u16::to_le_bytes));
     Ok(Value::Bytes(out.into_bump_slice()))
 }
 
-fn map<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn map<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let arena = context.arena;
-    let items = match opened(args.get(0), arena) {
+    let items = match to_container(args.get(0), arena) {
         map @ Value::Map(_) => return Ok(map),
         Value::Array(items) => items,
         _ => return args.wrong_type(0, "a map, JSON of one or an array of pairs"),
     };
     let mut fields = Vec::with_capacity_in(items.len(), arena);
     for item in items {
-        match item.open(arena) {
+        match item.parse_one_level(arena) {
             Value::Array([name, value]) => fields.push((name.text(arena), *value)),
             _ => return args.out_of_range(0, "an array of pairs"),
         }

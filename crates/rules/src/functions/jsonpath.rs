@@ -9,7 +9,7 @@ const MAX_STEPS: usize = 64;
 const MAX_SELECTED: usize = 100_000;
 
 #[derive(Clone, Copy)]
-enum Step<'p> {
+enum JsonPathStep<'p> {
     Name(&'p str),
     Index(i64),
     Slice(Option<i64>, Option<i64>),
@@ -45,7 +45,7 @@ pub(super) fn select<'a>(
         }
         let (step, deep, behind) = read_step(rest)?;
         rest = behind;
-        several |= deep || matches!(step, Step::All | Step::Slice(..));
+        several |= deep || matches!(step, JsonPathStep::All | JsonPathStep::Slice(..));
         let from = if deep {
             descendants(&selected, arena)?
         } else {
@@ -53,7 +53,7 @@ pub(super) fn select<'a>(
         };
         selected = Vec::new_in(arena);
         for value in from {
-            apply(value.open(arena), step, &mut selected);
+            apply(value.parse_one_level(arena), step, &mut selected);
             if selected.len() > MAX_SELECTED {
                 return Err(format!("the path selects more than {MAX_SELECTED} values"));
             }
@@ -63,7 +63,7 @@ pub(super) fn select<'a>(
 }
 
 /// A step, whether `..` came before it, and what follows.
-fn read_step(text: &str) -> Result<(Step<'_>, bool, &str), String> {
+fn read_step(text: &str) -> Result<(JsonPathStep<'_>, bool, &str), String> {
     let (deep, rest) = match text.strip_prefix("..") {
         Some(rest) => (true, rest),
         None => (false, text),
@@ -83,13 +83,13 @@ fn read_step(text: &str) -> Result<(Step<'_>, bool, &str), String> {
     let (name, behind) = name.split_at(end);
     match name {
         "" => Err(format!("expected a name at {text:?} of the path")),
-        "*" => Ok((Step::All, deep, behind)),
-        _ => Ok((Step::Name(name), deep, behind)),
+        "*" => Ok((JsonPathStep::All, deep, behind)),
+        _ => Ok((JsonPathStep::Name(name), deep, behind)),
     }
 }
 
 /// What is in brackets: a name in quotes, a number, a slice or a star.
-fn read_bracket(text: &str) -> Result<(Step<'_>, &str), String> {
+fn read_bracket(text: &str) -> Result<(JsonPathStep<'_>, &str), String> {
     let wrong = || {
         Err(format!(
             "expected a name in quotes, a number, a slice or * and ] at {text:?} of the path (there are no filters)"
@@ -101,7 +101,7 @@ fn read_bracket(text: &str) -> Result<(Step<'_>, &str), String> {
             return wrong();
         };
         return match rest.trim_start().strip_prefix(']') {
-            Some(rest) => Ok((Step::Name(name), rest)),
+            Some(rest) => Ok((JsonPathStep::Name(name), rest)),
             None => wrong(),
         };
     }
@@ -113,12 +113,12 @@ fn read_bracket(text: &str) -> Result<(Step<'_>, &str), String> {
         digits => digits.parse().ok().map(Some),
     };
     let step = match inner.trim() {
-        "*" => Some(Step::All),
+        "*" => Some(JsonPathStep::All),
         inner => match inner.split_once(':') {
             Some((start, end)) => number(start)
                 .zip(number(end))
-                .map(|(start, end)| Step::Slice(start, end)),
-            None => number(inner).flatten().map(Step::Index),
+                .map(|(start, end)| JsonPathStep::Slice(start, end)),
+            None => number(inner).flatten().map(JsonPathStep::Index),
         },
     };
     match step {
@@ -127,16 +127,18 @@ fn read_bracket(text: &str) -> Result<(Step<'_>, &str), String> {
     }
 }
 
-fn apply<'a>(value: Value<'a>, step: Step<'_>, selected: &mut Vec<'a, Value<'a>>) {
+fn apply<'a>(value: Value<'a>, step: JsonPathStep<'_>, selected: &mut Vec<'a, Value<'a>>) {
     match (value, step) {
-        (Value::Map(fields), Step::Name(name)) => {
+        (Value::Map(fields), JsonPathStep::Name(name)) => {
             let field = fields.iter().rev().find(|(field, _)| *field == name);
             selected.extend(field.map(|(_, value)| *value));
         }
-        (Value::Map(fields), Step::All) => selected.extend(fields.iter().map(|(_, value)| *value)),
-        (Value::Array(items), Step::All) => selected.extend_from_slice_copy(items),
-        (Value::Array(items), Step::Index(index)) => {
-            let at = counted(index, items.len());
+        (Value::Map(fields), JsonPathStep::All) => {
+            selected.extend(fields.iter().map(|(_, value)| *value))
+        }
+        (Value::Array(items), JsonPathStep::All) => selected.extend_from_slice_copy(items),
+        (Value::Array(items), JsonPathStep::Index(index)) => {
+            let at = start_index(index, items.len());
             selected.extend(
                 usize::try_from(at)
                     .ok()
@@ -144,9 +146,9 @@ fn apply<'a>(value: Value<'a>, step: Step<'_>, selected: &mut Vec<'a, Value<'a>>
                     .copied(),
             );
         }
-        (Value::Array(items), Step::Slice(start, end)) => {
+        (Value::Array(items), JsonPathStep::Slice(start, end)) => {
             let bound =
-                |index: i64| counted(index, items.len()).clamp(0, items.len() as i64) as usize;
+                |index: i64| start_index(index, items.len()).clamp(0, items.len() as i64) as usize;
             let (start, end) = (start.map_or(0, bound), end.map_or(items.len(), bound));
             selected.extend_from_slice_copy(items.get(start..end).unwrap_or_default());
         }
@@ -155,7 +157,7 @@ fn apply<'a>(value: Value<'a>, step: Step<'_>, selected: &mut Vec<'a, Value<'a>>
 }
 
 /// An index from the start; a negative one counts from the end.
-fn counted(index: i64, length: usize) -> i64 {
+fn start_index(index: i64, length: usize) -> i64 {
     if index < 0 {
         index.saturating_add_unsigned(length as u64)
     } else {
@@ -169,7 +171,7 @@ fn descendants<'a>(values: &[Value<'a>], arena: &'a Arena) -> Result<Vec<'a, Val
     let mut waiting = Vec::new_in(arena);
     waiting.extend(values.iter().rev().copied());
     while let Some(value) = waiting.pop() {
-        let value = value.open(arena);
+        let value = value.parse_one_level(arena);
         match value {
             Value::Map(fields) => waiting.extend(fields.iter().rev().map(|(_, value)| *value)),
             Value::Array(items) => waiting.extend(items.iter().rev().copied()),

@@ -2,12 +2,12 @@
 
 use bumpalo::collections::Vec;
 
-use super::{Args, Function, line, opened};
-use crate::context::Context;
-use crate::fault::Fault;
+use super::{Args, Function, line, to_container};
+use crate::evaluation_error::EvaluationError;
+use crate::function_context::FunctionContext;
 use crate::value::{Arena, Value};
 
-type Result<'a> = std::result::Result<Value<'a>, Fault>;
+type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 type Fields<'a> = &'a [(&'a str, Value<'a>)];
 
 /// How many names a path may have.
@@ -16,10 +16,10 @@ const MAX_PATH: usize = 128;
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
     line("map_new", (0, 0), "", "map", "An empty map.", "map_new()", "{}", |_, _| Ok(Value::Map(&[]))),
-    line("map_get", (2, 3), "path: string, x: map[, default: any]", "any", "The field at a path of names with points between them, or the default.", "map_get('a.b', '{\"a\":{\"b\":1}}')", "1", map_get).nulls(),
-    line("map_put", (3, 3), "path: string, value: any, x: map", "map", "With a field set at a path of names with points between them; maps on the way, and the map itself, are made if they are not there.", "map_put('a.b', 1, map_new())", r#"{"a":{"b":1}}"#, map_put).nulls(),
-    line("mget", (2, 3), "name: string | array, x: map[, default: any]", "any", "The field of a name, or at a path given as an array, or the default.", "mget(['a', 'b'], '{\"a\":{\"b\":1}}')", "1", mget).nulls(),
-    line("mput", (3, 3), "name: string | array, value: any, x: map", "map", "With a field set, or one at a path given as an array; a map that is not there is made.", "mput('a.b', 2, map_new())", r#"{"a.b":2}"#, mput).nulls(),
+    line("map_get", (2, 3), "path: string, x: map[, default: any]", "any", "The field at a path of names with points between them, or the default.", "map_get('a.b', '{\"a\":{\"b\":1}}')", "1", map_get).accepts_null(),
+    line("map_put", (3, 3), "path: string, value: any, x: map", "map", "With a field set at a path of names with points between them; maps on the way, and the map itself, are made if they are not there.", "map_put('a.b', 1, map_new())", r#"{"a":{"b":1}}"#, map_put).accepts_null(),
+    line("mget", (2, 3), "name: string | array, x: map[, default: any]", "any", "The field of a name, or at a path given as an array, or the default.", "mget(['a', 'b'], '{\"a\":{\"b\":1}}')", "1", mget).accepts_null(),
+    line("mput", (3, 3), "name: string | array, value: any, x: map", "map", "With a field set, or one at a path given as an array; a map that is not there is made.", "mput('a.b', 2, map_new())", r#"{"a.b":2}"#, mput).accepts_null(),
     line("map_keys", (1, 1), "x: map", "array", "The names of its fields.", "map_keys('{\"a\":1,\"b\":2}')", r#"["a","b"]"#, |context, args| keys(context, args)),
     line("map_values", (1, 1), "x: map", "array", "The values of its fields.", "map_values('{\"a\":1,\"b\":2}')", "[1,2]", |context, args| values(context, args)),
     line("map_to_entries", (1, 1), "x: map", "array", "Its fields as maps with `key` and `value`.", "map_to_entries('{\"a\":1}')", r#"[{"key":"a","value":1}]"#, to_entries),
@@ -28,16 +28,16 @@ pub(super) const TABLE: &[Function] = &[
     line("map_to_redis_hset_args", (1, 1), "x: map", "array", "Names and values in turn, as HSET of Redis wants them; fields that are no text, number or boolean are left out.", "map_to_redis_hset_args('{\"a\":1,\"b\":\"x\"}')", r#"["a","1","b","x"]"#, redis_args),
 ];
 
-fn map_get<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn map_get<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     if args.get(0).is_null() || args.get(1).is_null() {
         return Ok(args.get(2));
     }
     let path = args.text(0, context.arena)?;
     let map = Value::Map(args.map(1, context.arena)?);
-    Ok(follow(map, path.split('.'), context.arena).unwrap_or(args.get(2)))
+    Ok(find_by_path(map, path.split('.'), context.arena).unwrap_or(args.get(2)))
 }
 
-fn follow<'a, 'n>(
+fn find_by_path<'a, 'n>(
     map: Value<'a>,
     mut path: impl Iterator<Item = &'n str>,
     arena: &'a Arena,
@@ -45,7 +45,7 @@ fn follow<'a, 'n>(
     path.try_fold(map, |map, name| map.find_field(name, arena))
 }
 
-fn map_put<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn map_put<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     if args.get(0).is_null() {
         return Ok(Value::Undefined);
     }
@@ -54,7 +54,7 @@ fn map_put<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> 
 }
 
 fn put<'a>(
-    context: &Context<'a, '_>,
+    context: &FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
     path: impl Iterator<Item = &'a str>,
 ) -> Result<'a> {
@@ -67,20 +67,25 @@ fn put<'a>(
         map if map.is_null() => &[],
         _ => args.map(2, context.arena)?,
     };
-    Ok(with(fields, &names, args.get(1), context.arena))
+    Ok(with_field(fields, &names, args.get(1), context.arena))
 }
 
 /// A copy with one field set; a field that was there keeps its place.
-fn with<'a>(fields: Fields<'a>, path: &[&'a str], value: Value<'a>, arena: &'a Arena) -> Value<'a> {
+fn with_field<'a>(
+    fields: Fields<'a>,
+    path: &[&'a str],
+    value: Value<'a>,
+    arena: &'a Arena,
+) -> Value<'a> {
     let Some((name, deeper)) = path.split_first() else {
         return value;
     };
     let old = fields.iter().rposition(|(field, _)| field == name);
-    let below = match old.map(|at| fields[at].1.open(arena)) {
+    let below = match old.map(|at| fields[at].1.parse_one_level(arena)) {
         Some(Value::Map(fields)) => fields,
         _ => &[],
     };
-    let value = with(below, deeper, value, arena);
+    let value = with_field(below, deeper, value, arena);
     let mut copy = Vec::with_capacity_in(fields.len() + 1, arena);
     copy.extend_from_slice_copy(fields);
     match old {
@@ -90,44 +95,44 @@ fn with<'a>(fields: Fields<'a>, path: &[&'a str], value: Value<'a>, arena: &'a A
     Value::Map(copy.into_bump_slice())
 }
 
-fn mget<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn mget<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     if args.get(0).is_null() || args.get(1).is_null() {
         return Ok(args.get(2));
     }
     let arena = context.arena;
     let map = Value::Map(args.map(1, arena)?);
-    let found = match args.get(0).open(arena) {
-        Value::Array(names) => follow(map, names.iter().map(|name| name.text(arena)), arena),
+    let found = match args.get(0).parse_one_level(arena) {
+        Value::Array(names) => find_by_path(map, names.iter().map(|name| name.text(arena)), arena),
         _ => map.find_field(args.text(0, arena)?, arena),
     };
     Ok(found.unwrap_or(args.get(2)))
 }
 
-fn mput<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn mput<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     if args.get(0).is_null() {
         return Ok(Value::Undefined);
     }
     let arena = context.arena;
-    match args.get(0).open(arena) {
+    match args.get(0).parse_one_level(arena) {
         Value::Array(names) => put(context, args, names.iter().map(|name| name.text(arena))),
         _ => put(context, args, std::iter::once(args.text(0, arena)?)),
     }
 }
 
-pub(super) fn keys<'a>(context: &Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+pub(super) fn keys<'a>(context: &FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let fields = args.map(0, context.arena)?;
     let names = fields.iter().map(|(name, _)| Value::Str(name));
     Ok(Value::Array(context.arena.alloc_slice_fill_iter(names)))
 }
 
-pub(super) fn values<'a>(context: &Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+pub(super) fn values<'a>(context: &FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let fields = args.map(0, context.arena)?;
     Ok(Value::Array(context.arena.alloc_slice_fill_iter(
         fields.iter().map(|(_, value)| *value),
     )))
 }
 
-fn to_entries<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn to_entries<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let arena = context.arena;
     let entries = args.map(0, arena)?.iter().map(|(name, value)| {
         Value::Map(arena.alloc_slice_copy(&[("key", Value::Str(name)), ("value", *value)]))
@@ -138,21 +143,21 @@ fn to_entries<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'
 }
 
 /// A list of pairs has a size too, as in EMQX.
-fn map_size<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
-    match opened(args.get(0), context.arena) {
+fn map_size<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    match to_container(args.get(0), context.arena) {
         Value::Map(fields) => Ok(Value::Int(fields.len() as i64)),
         Value::Array(items) => Ok(Value::Int(items.len() as i64)),
         _ => args.wrong_type(0, "a map"),
     }
 }
 
-fn contains_key<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn contains_key<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let map = Value::Map(args.map(0, context.arena)?);
     let name = args.text(1, context.arena)?;
     Ok(Value::Bool(map.find_field(name, context.arena).is_some()))
 }
 
-fn redis_args<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn redis_args<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let fields = args.map(0, context.arena)?;
     let mut items = Vec::with_capacity_in(fields.len() * 2, context.arena);
     for (name, value) in fields {

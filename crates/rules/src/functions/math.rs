@@ -1,17 +1,17 @@
 //! Mathematics and bits of integers. Integers are checked; what is no number is a fault, not NaN.
 
-use super::{Args, Function, MANY, line};
-use crate::context::Context;
-use crate::fault::Fault;
+use super::{Args, Function, UNLIMITED_ARGS, line};
+use crate::evaluation_error::EvaluationError;
+use crate::function_context::FunctionContext;
 use crate::value::{Number, Value, float_to_i64};
 
-type Result<'a> = std::result::Result<Value<'a>, Fault>;
+type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
     line("abs", (1, 1), "x: number", "number", "The value without its sign.", "abs(-1.2)", "1.2", abs),
-    line("max", (1, MANY), "x: any, ...", "any", "The greatest of its arguments, or of the items of its only argument.", "max(1, 5, 3)", "5", greatest).alias(&["greatest", "maxArray"]),
-    line("min", (1, MANY), "x: any, ...", "any", "The least of its arguments, or of the items of its only argument.", "min(1, 5, 3)", "1", least).alias(&["least", "minArray"]),
+    line("max", (1, UNLIMITED_ARGS), "x: any, ...", "any", "The greatest of its arguments, or of the items of its only argument.", "max(1, 5, 3)", "5", greatest).alias(&["greatest", "maxArray"]),
+    line("min", (1, UNLIMITED_ARGS), "x: any, ...", "any", "The least of its arguments, or of the items of its only argument.", "min(1, 5, 3)", "1", least).alias(&["least", "minArray"]),
     line("round", (1, 2), "x: number[, digits: int]", "number", "The nearest integer, halves away from zero; or with so many digits behind the point.", "round(3.14159, 2)", "3.14", round),
     line("floor", (1, 1), "x: number", "int", "The greatest integer that is not greater.", "floor(-3.1)", "-4", floor),
     line("ceil", (1, 1), "x: number", "int", "The least integer that is not less.", "ceil(0.8)", "1", ceil).alias(&["ceiling"]),
@@ -38,9 +38,9 @@ pub(super) const TABLE: &[Function] = &[
     line("fmod", (2, 2), "x: number, y: number", "float", "What is left of x divided by y, as a float.", "fmod(6.5, 2.5)", "1.5", fmod),
     line("random", (0, 0), "", "float", "A random number from 0 up to, but not including, 1.", "is_float(random())", "true", |context, _| Ok(Value::Float(context.tools.rng.next_f64()))).impure(),
     line("randomInt", (2, 2), "min: int, max: int", "int", "A random integer from min to max, both included.", "randomInt(7, 7)", "7", random_int).impure(),
-    line("bitand", (2, 2), "x: int, y: int", "int", "The bits that are set in both.", "bitand(10, 8)", "8", |_, args| bits(args, |x, y| x & y)),
-    line("bitor", (2, 2), "x: int, y: int", "int", "The bits that are set in either.", "bitor(10, 5)", "15", |_, args| bits(args, |x, y| x | y)),
-    line("bitxor", (2, 2), "x: int, y: int", "int", "The bits that are set in one only.", "bitxor(10, 8)", "2", |_, args| bits(args, |x, y| x ^ y)),
+    line("bitand", (2, 2), "x: int, y: int", "int", "The bits that are set in both.", "bitand(10, 8)", "8", |_, args| bitwise(args, |x, y| x & y)),
+    line("bitor", (2, 2), "x: int, y: int", "int", "The bits that are set in either.", "bitor(10, 5)", "15", |_, args| bitwise(args, |x, y| x | y)),
+    line("bitxor", (2, 2), "x: int, y: int", "int", "The bits that are set in one only.", "bitxor(10, 8)", "2", |_, args| bitwise(args, |x, y| x ^ y)),
     line("bitnot", (1, 1), "x: int", "int", "All bits turned.", "bitnot(10)", "-11", |_, args| Ok(Value::Int(!args.int(0)?))),
     line("bitsl", (2, 2), "x: int, count: int", "int", "Bits shifted to the left; it is a fault to lose one.", "bitsl(8, 2)", "32", |_, args| shift(args, false)),
     line("bitsr", (2, 2), "x: int, count: int", "int", "Bits shifted to the right, the sign kept.", "bitsr(-8, 2)", "-2", |_, args| shift(args, true)),
@@ -55,20 +55,20 @@ fn finite<'a>(args: Args<'_, 'a>, number: f64) -> Result<'a> {
     if number.is_finite() {
         Ok(Value::Float(number))
     } else {
-        Err(Fault::NotANumber {
+        Err(EvaluationError::NotANumber {
             function: args.function,
         })
     }
 }
 
 /// A float without a fraction as an integer.
-fn whole<'a>(args: Args<'_, 'a>, number: f64) -> Result<'a> {
+fn integer_of<'a>(args: Args<'_, 'a>, number: f64) -> Result<'a> {
     float_to_i64(number)
         .map(Value::Int)
         .ok_or_else(|| args.overflow())
 }
 
-fn abs<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn abs<'a>(_: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     match args.number(0)? {
         Number::Int(number) => number
             .checked_abs()
@@ -78,21 +78,21 @@ fn abs<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     }
 }
 
-fn greatest<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
-    extreme(context, args, |left, right| right.order(left).is_gt())
+fn greatest<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    select_extreme(context, args, |left, right| right.total_order(left).is_gt())
 }
 
-fn least<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
-    extreme(context, args, |left, right| right.order(left).is_lt())
+fn least<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    select_extreme(context, args, |left, right| right.total_order(left).is_lt())
 }
 
 /// The value that beats all others; null in an array is passed over.
-fn extreme<'a>(
-    context: &mut Context<'a, '_>,
+fn select_extreme<'a>(
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
     beats: fn(&Value<'a>, &Value<'a>) -> bool,
 ) -> Result<'a> {
-    let opened = args.get(0).open(context.arena);
+    let opened = args.get(0).parse_one_level(context.arena);
     let candidates = match opened {
         Value::Array(items) if args.len() == 1 => items,
         _ => args.values,
@@ -113,24 +113,24 @@ fn extreme<'a>(
     Ok(best.unwrap_or(Value::Undefined))
 }
 
-fn round<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn round<'a>(_: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     match (args.number(0)?, args.len()) {
         (Number::Int(number), _) => Ok(Value::Int(number)),
-        (Number::Float(number), 1) => whole(args, number.round()),
-        (Number::Float(number), _) => scaled(args, number, f64::round),
+        (Number::Float(number), 1) => integer_of(args, number.round()),
+        (Number::Float(number), _) => round_to_digits(args, number, f64::round),
     }
 }
 
-fn truncate<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn truncate<'a>(_: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     match (args.number(0)?, args.len()) {
         (Number::Int(number), _) => Ok(Value::Int(number)),
-        (Number::Float(number), 1) => whole(args, number.trunc()),
-        (Number::Float(number), _) => scaled(args, number, f64::trunc),
+        (Number::Float(number), 1) => integer_of(args, number.trunc()),
+        (Number::Float(number), _) => round_to_digits(args, number, f64::trunc),
     }
 }
 
 /// Applies a rounding to so many digits behind the point.
-fn scaled<'a>(args: Args<'_, 'a>, number: f64, rounding: fn(f64) -> f64) -> Result<'a> {
+fn round_to_digits<'a>(args: Args<'_, 'a>, number: f64, rounding: fn(f64) -> f64) -> Result<'a> {
     let digits = args.size(1)?;
     if digits > 15 {
         return args.out_of_range(1, "0 to 15 digits");
@@ -146,25 +146,25 @@ fn scaled<'a>(args: Args<'_, 'a>, number: f64, rounding: fn(f64) -> f64) -> Resu
     finite(args, rounding(nudged) / scale)
 }
 
-fn floor<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn floor<'a>(_: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     match args.number(0)? {
         Number::Int(number) => Ok(Value::Int(number)),
-        Number::Float(number) => whole(args, number.floor()),
+        Number::Float(number) => integer_of(args, number.floor()),
     }
 }
 
-fn ceil<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn ceil<'a>(_: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     match args.number(0)? {
         Number::Int(number) => Ok(Value::Int(number)),
-        Number::Float(number) => whole(args, number.ceil()),
+        Number::Float(number) => integer_of(args, number.ceil()),
     }
 }
 
-fn power<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn power<'a>(_: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     finite(args, args.float(0)?.powf(args.float(1)?))
 }
 
-fn remainder<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn remainder<'a>(_: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     match (args.number(0)?, args.number(1)?) {
         (Number::Int(_), Number::Int(0)) => args.out_of_range(1, "a number other than 0"),
         (Number::Int(left), Number::Int(right)) => Ok(Value::Int(left.wrapping_rem(right))),
@@ -172,24 +172,24 @@ fn remainder<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     }
 }
 
-fn fmod<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn fmod<'a>(_: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     finite(args, args.float(0)? % args.float(1)?)
 }
 
-fn random_int<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn random_int<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let (min, max) = (args.int(0)?, args.int(1)?);
     if min > max {
         return args.out_of_range(1, "a maximum that is not less than the minimum");
     }
     let span = max.abs_diff(min);
     let offset = match span.checked_add(1) {
-        Some(count) => context.tools.rng.below(count),
+        Some(count) => context.tools.rng.next_below(count),
         None => context.tools.rng.next_u64(),
     };
     Ok(Value::Int(min.wrapping_add_unsigned(offset)))
 }
 
-fn bits<'a>(args: Args<'_, 'a>, function: fn(i64, i64) -> i64) -> Result<'a> {
+fn bitwise<'a>(args: Args<'_, 'a>, function: fn(i64, i64) -> i64) -> Result<'a> {
     Ok(Value::Int(function(args.int(0)?, args.int(1)?)))
 }
 

@@ -1,36 +1,36 @@
 //! The message under evaluation, and topics.
 
 use super::{Args, Function, line};
-use crate::context::{Context, Part};
-use crate::fault::Fault;
+use crate::evaluation_error::EvaluationError;
+use crate::function_context::{FunctionContext, MessagePart};
 use crate::json;
 use crate::value::Value;
 
-type Result<'a> = std::result::Result<Value<'a>, Fault>;
+type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
     line("topic", (0, 1), "[level: int]", "string", "The topic, or its level of a number counted from 1; null if it has not so many.", "topic(2)", r#""7""#, topic).impure(),
     line("payload", (0, 1), "[path: string]", "any", "The payload, or what is at a path of names with points between them in its JSON.", "payload('temperature')", "21.5", payload).impure(),
-    line("qos", (0, 0), "", "int", "The QoS.", "qos()", "1", |context, _| Ok(part(context, Part::Qos))).impure(),
-    line("flags", (0, 0), "", "map", "The flags.", "flags()", r#"{"retain":false,"dup":false}"#, |context, _| Ok(part(context, Part::Flags))).impure(),
+    line("qos", (0, 0), "", "int", "The QoS.", "qos()", "1", |context, _| Ok(part(context, MessagePart::Qos))).impure(),
+    line("flags", (0, 0), "", "map", "The flags.", "flags()", r#"{"retain":false,"dup":false}"#, |context, _| Ok(part(context, MessagePart::Flags))).impure(),
     line("flag", (1, 1), "name: string", "boolean", "The flag of a name.", "flag('retain')", "false", flag).impure(),
-    line("clientid", (0, 0), "", "string", "The client that sent it.", "clientid()", r#""c1""#, |context, _| Ok(part(context, Part::ClientId))).impure(),
-    line("username", (0, 0), "", "string", "The user who sent it.", "username()", r#""u1""#, |context, _| Ok(part(context, Part::Username))).impure(),
-    line("peerhost", (0, 0), "", "string", "The address it came from.", "peerhost()", r#""127.0.0.1""#, |context, _| Ok(part(context, Part::PeerHost))).impure().alias(&["clientip"]),
-    line("msgid", (0, 0), "", "string", "The id of the message.", "msgid()", r#""0005F0A9B3""#, |context, _| Ok(part(context, Part::MessageId))).impure(),
+    line("clientid", (0, 0), "", "string", "The client that sent it.", "clientid()", r#""c1""#, |context, _| Ok(part(context, MessagePart::ClientId))).impure(),
+    line("username", (0, 0), "", "string", "The user who sent it.", "username()", r#""u1""#, |context, _| Ok(part(context, MessagePart::Username))).impure(),
+    line("peerhost", (0, 0), "", "string", "The address it came from.", "peerhost()", r#""127.0.0.1""#, |context, _| Ok(part(context, MessagePart::PeerHost))).impure().alias(&["clientip"]),
+    line("msgid", (0, 0), "", "string", "The id of the message.", "msgid()", r#""0005F0A9B3""#, |context, _| Ok(part(context, MessagePart::MessageId))).impure(),
     line("contains_topic", (2, 3), "filters: array, topic: string[, qos: int]", "boolean", "Whether a list of filters (texts, or maps with `topic` and `qos`) has this one.", "contains_topic(['t/1', 't/2'], 't/2')", "true", |context, args| contains(context, args, |item, wanted| item == wanted)),
     line("contains_topic_match", (2, 3), "filters: array, topic: string[, qos: int]", "boolean", "Whether one of a list matches the filter, or is a filter that matches the topic.", "contains_topic_match(['t/1', 't/2'], 't/#')", "true", |context, args| contains(context, args, |item, wanted| mqtt::filter_matches(wanted, item) || mqtt::filter_matches(item, wanted))),
 ];
 
-fn part<'a>(context: &Context<'a, '_>, part: Part) -> Value<'a> {
+fn part<'a>(context: &FunctionContext<'a, '_>, part: MessagePart) -> Value<'a> {
     context.message.map_or(Value::Undefined, |message| {
-        message.part(part, context.arena)
+        message.message_part(part, context.arena)
     })
 }
 
-fn topic<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
-    let topic = part(context, Part::Topic);
+fn topic<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let topic = part(context, MessagePart::Topic);
     let Some(text) = topic.as_str().filter(|_| args.len() == 1) else {
         return Ok(topic);
     };
@@ -43,8 +43,8 @@ fn topic<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
 }
 
 /// A payload that is no JSON has nothing at any path.
-fn payload<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
-    let payload = part(context, Part::Payload);
+fn payload<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let payload = part(context, MessagePart::Payload);
     if args.len() == 0 {
         return Ok(payload);
     }
@@ -59,13 +59,13 @@ fn payload<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> 
         .fold(document, |value, name| value.field(name, arena)))
 }
 
-fn flag<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn flag<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let name = args.text(0, context.arena)?;
-    Ok(part(context, Part::Flags).field(name, context.arena))
+    Ok(part(context, MessagePart::Flags).field(name, context.arena))
 }
 
 fn contains<'a>(
-    context: &mut Context<'a, '_>,
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
     is_it: fn(&str, &str) -> bool,
 ) -> Result<'a> {
@@ -88,6 +88,6 @@ fn contains<'a>(
         is_it(topic, wanted).then_some(item_qos)
     });
     Ok(Value::Bool(found.is_some_and(|item_qos| {
-        qos.is_none_or(|qos| qos.same(&item_qos))
+        qos.is_none_or(|qos| qos.is_not_distinct(&item_qos))
     })))
 }

@@ -4,20 +4,20 @@
 mod args;
 mod arrays;
 mod bits;
-mod codec;
 mod compress;
 mod convert;
-mod documents;
-mod identity;
+mod encoding;
+mod ids;
 pub(crate) mod jq;
+mod json_documents;
 mod jsonpath;
 mod maps;
 mod math;
-mod memory;
 mod message;
 mod reference;
 mod search;
 mod sprintf;
+mod state_and_environment;
 mod strings;
 mod time;
 mod time_format;
@@ -26,24 +26,27 @@ mod types;
 use std::sync::LazyLock;
 
 pub use args::Args;
-use args::opened;
+use args::to_container;
 pub(crate) use jsonpath::check as check_json_path;
-pub use reference::reference;
+pub use reference::render_reference;
 pub(crate) use time::{check_constant as check_time_constant, time_ms};
 
-use crate::context::Context;
-use crate::fault::Fault;
+use crate::evaluation_error::EvaluationError;
+use crate::function_context::FunctionContext;
 use crate::value::{Arena, Value};
 
 /// What a function does with its arguments.
-pub type Eval = for<'a, 'e, 'v> fn(&mut Context<'a, 'e>, Args<'v, 'a>) -> Result<Value<'a>, Fault>;
+pub type FunctionBody = for<'a, 'e, 'v> fn(
+    &mut FunctionContext<'a, 'e>,
+    Args<'v, 'a>,
+) -> Result<Value<'a>, EvaluationError>;
 
 /// One function: a line of a table.
 pub struct Function {
     pub name: &'static str,
     pub aliases: &'static [&'static str],
     pub min_args: usize,
-    /// [`MANY`] if there is no end.
+    /// [`UNLIMITED_ARGS`] if there is no end.
     pub max_args: usize,
     /// Names and types for people; what is in brackets may be left out.
     pub parameters: &'static str,
@@ -54,16 +57,16 @@ pub struct Function {
     /// Same arguments, same result: a call with constant arguments may be done once, when the rule is compiled.
     pub pure: bool,
     /// Whether it wants to see null; all others give null if an argument is null, or fail in a rule of EMQX's dialect.
-    pub takes_null: bool,
+    pub accepts_null: bool,
     /// Whether it gives null for null in EMQX's dialect as well, where other functions that need a value fail.
     pub passes_null: bool,
     /// How the dialects differ, for people.
-    pub differs: Option<&'static str>,
-    pub eval: Eval,
+    pub differing: Option<&'static str>,
+    pub eval: FunctionBody,
 }
 
 /// No upper bound of arguments.
-pub const MANY: usize = usize::MAX;
+pub const UNLIMITED_ARGS: usize = usize::MAX;
 
 impl Function {
     /// Calls it.
@@ -72,16 +75,16 @@ impl Function {
     /// If an argument is of the wrong type or out of range, or the result would be.
     pub fn call<'a>(
         &'static self,
-        context: &mut Context<'a, '_>,
+        context: &mut FunctionContext<'a, '_>,
         values: &[Value<'a>],
-    ) -> Result<Value<'a>, Fault> {
+    ) -> Result<Value<'a>, EvaluationError> {
         if values.len() < self.min_args || values.len() > self.max_args {
-            return Err(Fault::Invalid {
+            return Err(EvaluationError::InvalidArgument {
                 function: self.name,
                 why: self.arity().into(),
             });
         }
-        if !self.takes_null && values.iter().any(Value::is_null) {
+        if !self.accepts_null && values.iter().any(Value::is_null) {
             return Ok(Value::Undefined);
         }
         (self.eval)(
@@ -100,7 +103,7 @@ impl Function {
         match (self.min_args, self.max_args) {
             (0, 0) => "expected no argument".to_owned(),
             (min, max) if min == max => format!("expected {min} argument{}", plural(min)),
-            (min, MANY) => format!("expected {min} or more arguments"),
+            (min, UNLIMITED_ARGS) => format!("expected {min} or more arguments"),
             (min, max) => format!("expected {min} to {max} arguments"),
         }
     }
@@ -115,8 +118,8 @@ impl Function {
         self
     }
 
-    const fn nulls(mut self) -> Self {
-        self.takes_null = true;
+    const fn accepts_null(mut self) -> Self {
+        self.accepts_null = true;
         self
     }
 
@@ -125,8 +128,8 @@ impl Function {
         self
     }
 
-    const fn differs(mut self, how: &'static str) -> Self {
-        self.differs = Some(how);
+    const fn differing(mut self, how: &'static str) -> Self {
+        self.differing = Some(how);
         self
     }
 }
@@ -144,7 +147,7 @@ const fn line(
     help: &'static str,
     example: &'static str,
     result: &'static str,
-    eval: Eval,
+    eval: FunctionBody,
 ) -> Function {
     Function {
         name,
@@ -156,37 +159,37 @@ const fn line(
         help,
         example: (example, result),
         pure: true,
-        takes_null: false,
+        accepts_null: false,
         passes_null: false,
-        differs: None,
+        differing: None,
         eval,
     }
 }
 
 /// Functions that belong together.
-pub struct Family {
+pub struct FunctionFamily {
     pub title: &'static str,
     pub functions: &'static [Function],
 }
 
 #[rustfmt::skip]
-pub const FAMILIES: &[Family] = &[
-    Family { title: "Conversion", functions: convert::TABLE },
-    Family { title: "Text", functions: strings::TABLE },
-    Family { title: "Searching text", functions: search::TABLE },
-    Family { title: "Dates and times", functions: time::TABLE },
-    Family { title: "Mathematics", functions: math::TABLE },
-    Family { title: "Bits and bytes", functions: bits::TABLE },
-    Family { title: "Hashes and codes", functions: codec::TABLE },
-    Family { title: "Compression", functions: compress::TABLE },
-    Family { title: "JSON", functions: documents::TABLE },
-    Family { title: "jq", functions: jq::TABLE },
-    Family { title: "Arrays", functions: arrays::TABLE },
-    Family { title: "Maps", functions: maps::TABLE },
-    Family { title: "Types and conditions", functions: types::TABLE },
-    Family { title: "Ids", functions: identity::TABLE },
-    Family { title: "The message", functions: message::TABLE },
-    Family { title: "Memory", functions: memory::TABLE },
+pub const FAMILIES: &[FunctionFamily] = &[
+    FunctionFamily { title: "Conversion", functions: convert::TABLE },
+    FunctionFamily { title: "Text", functions: strings::TABLE },
+    FunctionFamily { title: "Searching text", functions: search::TABLE },
+    FunctionFamily { title: "Dates and times", functions: time::TABLE },
+    FunctionFamily { title: "Mathematics", functions: math::TABLE },
+    FunctionFamily { title: "Bits and bytes", functions: bits::TABLE },
+    FunctionFamily { title: "Hashes and codes", functions: encoding::TABLE },
+    FunctionFamily { title: "Compression", functions: compress::TABLE },
+    FunctionFamily { title: "JSON", functions: json_documents::TABLE },
+    FunctionFamily { title: "jq", functions: jq::TABLE },
+    FunctionFamily { title: "Arrays", functions: arrays::TABLE },
+    FunctionFamily { title: "Maps", functions: maps::TABLE },
+    FunctionFamily { title: "Types and conditions", functions: types::TABLE },
+    FunctionFamily { title: "Ids", functions: ids::TABLE },
+    FunctionFamily { title: "The message", functions: message::TABLE },
+    FunctionFamily { title: "Memory", functions: state_and_environment::TABLE },
 ];
 
 pub fn all() -> impl Iterator<Item = &'static Function> {
@@ -200,20 +203,20 @@ pub fn find(name: &str) -> Option<&'static Function> {
         let mut names: Vec<_> = all()
             .flat_map(|function| {
                 let names = std::iter::once(&function.name).chain(function.aliases);
-                names.map(move |name| (normalised(name), function))
+                names.map(move |name| (normalize_name(name), function))
             })
             .collect();
         names.sort_by(|(left, _), (right, _)| left.cmp(right));
         names
     });
-    let wanted = normalised(name);
+    let wanted = normalize_name(name);
     let at = BY_NAME
         .binary_search_by(|(name, _)| name.as_str().cmp(&wanted))
         .ok()?;
     Some(BY_NAME[at].1)
 }
 
-fn normalised(name: &str) -> String {
+fn normalize_name(name: &str) -> String {
     name.chars()
         .filter(|letter| *letter != '_')
         .flat_map(char::to_lowercase)
@@ -224,7 +227,7 @@ fn normalised(name: &str) -> String {
 #[must_use]
 pub fn nearest(name: &str) -> Option<&'static str> {
     let names = all().flat_map(|function| std::iter::once(&function.name).chain(function.aliases));
-    crate::nearest::nearest(name, names.copied())
+    crate::suggestion::nearest_name(name, names.copied())
 }
 
 /// A float with at most so many digits behind the point, zeros at the end cut off but for one.
@@ -260,7 +263,7 @@ mod tests {
     fn no_two_functions_share_a_name() {
         let mut names: Vec<_> = all()
             .flat_map(|function| std::iter::once(&function.name).chain(function.aliases))
-            .map(|name| normalised(name))
+            .map(|name| normalize_name(name))
             .collect();
         names.sort();
         let count = names.len();

@@ -31,7 +31,7 @@ The examples run as tests, in UTC at 2023-07-29 03:06:27.495.
 
 /// The whole page, as Markdown.
 #[must_use]
-pub fn reference() -> String {
+pub fn render_reference() -> String {
     let mut page = HEAD.to_owned();
     for family in FAMILIES {
         write!(page, "\n## {}\n\n", family.title).expect("writing to memory");
@@ -44,7 +44,7 @@ pub fn reference() -> String {
     page.push_str("A rule says `dialect = \"fluxmq\"` or `\"emqx\"`; without that, `$EVENT.` in its FROM means fluxmq.\n\n");
     page.push_str("| function | difference |\n|---|---|\n");
     for function in all() {
-        if let Some(differs) = function.differs {
+        if let Some(differs) = function.differing {
             writeln!(page, "| `{}` | {} |", function.name, escaped(differs))
                 .expect("writing to memory");
         }

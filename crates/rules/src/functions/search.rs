@@ -5,44 +5,44 @@ use bumpalo::collections::Vec;
 
 use super::strings::{byte_at, character_set, characters};
 use super::{Args, Function, line};
-use crate::context::{Context, Dialect};
-use crate::fault::Fault;
-use crate::tools::Pattern;
+use crate::evaluation_error::EvaluationError;
+use crate::evaluation_resources::CompiledRegex;
+use crate::function_context::{Dialect, FunctionContext};
 use crate::value::Value;
 
-type Result<'a> = std::result::Result<Value<'a>, Fault>;
+type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
-    line("find", (2, 3), "text: string, part: string[, direction: 'leading' | 'trailing']", "string", "The text from the first (or last) place where the part is.", "find('Front, Middle, End', ', ', 'trailing')", r#"", End""#, find).differs("if it is not there EMQX gives an empty text, FluxMQ null"),
+    line("find", (2, 3), "text: string, part: string[, direction: 'leading' | 'trailing']", "string", "The text from the first (or last) place where the part is.", "find('Front, Middle, End', ', ', 'trailing')", r#"", End""#, find).differing("if it is not there EMQX gives an empty text, FluxMQ null"),
     line("indexOf", (2, 3), "x: string | array, part: any[, from: int]", "int", "Where the part first is (from a position on), counted from 0; -1 if it is not there.", "indexOf('hello', 'ell')", "1", |context, args| index_of(context, args, false)).alias(&["indexOfArray"]),
     line("lastIndexOf", (2, 3), "x: string | array, part: any[, from: int]", "int", "Where the part last is (at a position or before it), counted from 0; -1 if it is not there.", "lastIndexOf('hello hello', 'ello')", "7", |context, args| index_of(context, args, true)),
-    line("contains", (2, 2), "x: string | array, part: any", "boolean", "Whether a text has the part, or an array the item.", "contains('hello', 'ell')", "true", contains).differs("EMQX writes the item first, contains(2, [1,2,3]), FluxMQ the array; either order works in both unless both arguments are arrays; EMQX finds values of the same type only, FluxMQ what `=` means").passes_null(),
+    line("contains", (2, 2), "x: string | array, part: any", "boolean", "Whether a text has the part, or an array the item.", "contains('hello', 'ell')", "true", contains).differing("EMQX writes the item first, contains(2, [1,2,3]), FluxMQ the array; either order works in both unless both arguments are arrays; EMQX finds values of the same type only, FluxMQ what `=` means").passes_null(),
     line("startsWith", (2, 3), "text: string, prefix: string[, from: int]", "boolean", "Whether the text starts so, or goes on so at a position counted from 0.", "startsWith('hello', 'he')", "true", starts_with),
     line("endsWith", (2, 2), "text: string, suffix: string", "boolean", "Whether the text ends so.", "endsWith('hello', 'lo')", "true", |context, args| Ok(Value::Bool(args.text(0, context.arena)?.ends_with(args.text(1, context.arena)?)))),
-    line("replace", (3, 4), "text: string, part: string, by: string[, which: 'all' | 'leading' | 'trailing']", "string", "With places where the part is replaced.", "replace('ab..cd..ef', '..', '*', 'trailing')", r#""ab..cd*ef""#, replace).differs("without the fourth argument EMQX replaces all, FluxMQ only the first"),
-    line("replaceAll", (3, 3), "text: string, part: string, by: string", "string", "With every place where the part is replaced.", "replaceAll('hello', 'l', 'x')", r#""hexxo""#, |context, args| replaced(context, args, Which::All)),
-    line("replaceFirst", (3, 3), "text: string, expression: string, by: string", "string", "With the first match of the regular expression replaced.", "replaceFirst('a1b2', '[0-9]', '-')", r#""a-b2""#, |context, args| regex_replaced(context, args, 1)).differs("in the replacement EMQX writes & for the match, FluxMQ $0"),
-    line("split", (2, 3), "text: string, separator: string[, option: 'notrim' | 'leading' | 'trailing' | 'leading_notrim' | 'trailing_notrim']", "array", "The parts between separators; at the first or last one only with 'leading' or 'trailing'; empty parts kept with 'notrim'.", "split('a,b,c', ',', 'leading')", r#"["a","b,c"]"#, split).differs("without 'notrim' EMQX leaves out empty parts, FluxMQ keeps them: split('/a', '/') is ['a'] or ['', 'a']"),
+    line("replace", (3, 4), "text: string, part: string, by: string[, which: 'all' | 'leading' | 'trailing']", "string", "With places where the part is replaced.", "replace('ab..cd..ef', '..', '*', 'trailing')", r#""ab..cd*ef""#, replace).differing("without the fourth argument EMQX replaces all, FluxMQ only the first"),
+    line("replaceAll", (3, 3), "text: string, part: string, by: string", "string", "With every place where the part is replaced.", "replaceAll('hello', 'l', 'x')", r#""hexxo""#, |context, args| replace_scoped(context, args, ReplaceScope::All)),
+    line("replaceFirst", (3, 3), "text: string, expression: string, by: string", "string", "With the first match of the regular expression replaced.", "replaceFirst('a1b2', '[0-9]', '-')", r#""a-b2""#, |context, args| regex_replace(context, args, 1)).differing("in the replacement EMQX writes & for the match, FluxMQ $0"),
+    line("split", (2, 3), "text: string, separator: string[, option: 'notrim' | 'leading' | 'trailing' | 'leading_notrim' | 'trailing_notrim']", "array", "The parts between separators; at the first or last one only with 'leading' or 'trailing'; empty parts kept with 'notrim'.", "split('a,b,c', ',', 'leading')", r#"["a","b,c"]"#, split).differing("without 'notrim' EMQX leaves out empty parts, FluxMQ keeps them: split('/a', '/') is ['a'] or ['', 'a']"),
     line("tokens", (2, 3), "text: string, separators: string[, 'nocrlf']", "array", "The parts between any of the characters, none of them empty; with 'nocrlf' also between lines.", "tokens('a,b;;c', ',;')", r#"["a","b","c"]"#, tokens),
     line("regex_match", (2, 2), "text: string, expression: string", "boolean", "Whether the regular expression matches anywhere in the text.", "regex_match('a23', '[0-9]+')", "true", regex_match),
     line("matches", (2, 2), "text: string, expression: string", "boolean", "Whether the regular expression matches the whole text.", "matches('a23', '[0-9]+')", "false", matches),
-    line("regex_replace", (3, 3), "text: string, expression: string, by: string", "string", "With every match replaced.", r"regex_replace('a;b; c', ';\s*', ',')", r#""a,b,c""#, |context, args| regex_replaced(context, args, usize::MAX)).differs(r"in the replacement EMQX writes & for the match and \1 or \g{1} for a group, FluxMQ $0 and $1"),
+    line("regex_replace", (3, 3), "text: string, expression: string, by: string", "string", "With every match replaced.", r"regex_replace('a;b; c', ';\s*', ',')", r#""a,b,c""#, |context, args| regex_replace(context, args, usize::MAX)).differing(r"in the replacement EMQX writes & for the match and \1 or \g{1} for a group, FluxMQ $0 and $1"),
     line("regex_extract", (2, 2), "text: string, expression: string", "array", "What the groups of the first match caught.", "regex_extract('2021-05-20', '([0-9]+)-([0-9]+)')", r#"["2021","05"]"#, regex_extract),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Which {
+enum ReplaceScope {
     All,
     First,
     Last,
 }
 
-fn find<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn find<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let part = args.text(1, context.arena)?;
     let last = args.len() == 3
-        && args.word(
+        && args.keyword(
             2,
             context.arena,
             &[("leading", false), ("trailing", true)],
@@ -64,14 +64,18 @@ fn position(text: &str, part: &str, last: bool) -> Option<usize> {
     }
 }
 
-fn index_of<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>, last: bool) -> Result<'a> {
+fn index_of<'a>(
+    context: &mut FunctionContext<'a, '_>,
+    args: Args<'_, 'a>,
+    last: bool,
+) -> Result<'a> {
     let from = match args.len() {
         3 => Some(usize::try_from(args.int(2)?.max(-1)).ok()),
         _ => None,
     };
-    let index = if let Value::Array(items) = args.get(0).open(context.arena) {
-        let wanted = args.get(1).open(context.arena);
-        let is_it = |item: &Value<'a>| item.same(&wanted);
+    let index = if let Value::Array(items) = args.get(0).parse_one_level(context.arena) {
+        let wanted = args.get(1).parse_one_level(context.arena);
+        let is_it = |item: &Value<'a>| item.is_not_distinct(&wanted);
         match (last, from) {
             (true, None) => items.iter().rposition(is_it),
             (true, Some(None)) => None,
@@ -94,7 +98,7 @@ fn index_of<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>, last: bool) -
             (true, Some(None)) => None,
             (true, Some(Some(from))) => {
                 let end = byte_at(text, from).saturating_add(part.len());
-                position(floor(text, end), part, true)
+                position(char_boundary_prefix(text, end), part, true)
             }
             (false, from) => {
                 let start = byte_at(text, from.flatten().unwrap_or(0));
@@ -107,7 +111,7 @@ fn index_of<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>, last: bool) -
 }
 
 /// The start of a text, up to this byte or the last character that ends before it.
-fn floor(text: &str, end: usize) -> &str {
+fn char_boundary_prefix(text: &str, end: usize) -> &str {
     let mut end = end.min(text.len());
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -115,7 +119,7 @@ fn floor(text: &str, end: usize) -> &str {
     &text[..end]
 }
 
-fn starts_with<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn starts_with<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let prefix = args.text(1, context.arena)?;
     let rest = match args.len() {
@@ -131,15 +135,15 @@ fn starts_with<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<
     ))
 }
 
-fn contains<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn contains<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let (first, second) = (
-        args.get(0).open(context.arena),
-        args.get(1).open(context.arena),
+        args.get(0).parse_one_level(context.arena),
+        args.get(1).parse_one_level(context.arena),
     );
     let is_same = |item: &Value<'a>, wanted: &Value<'a>| match context.dialect {
-        Dialect::Fluxmq => item.same(wanted),
+        Dialect::Fluxmq => item.is_not_distinct(wanted),
         // As IN matches them there.
-        Dialect::Emqx => item.is_identical(wanted),
+        Dialect::Emqx => item.is_strictly_equal(wanted),
     };
     let found = match (first, second) {
         (Value::Array(items), Value::Array(others)) => match context.dialect {
@@ -159,29 +163,34 @@ fn contains<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a>
     Ok(Value::Bool(found))
 }
 
-fn replace<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn replace<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let which = match (args.len(), context.dialect) {
-        (3, Dialect::Emqx) => Which::All,
-        (3, Dialect::Fluxmq) => Which::First,
-        _ => args.word(
+        (3, Dialect::Emqx) => ReplaceScope::All,
+        (3, Dialect::Fluxmq) => ReplaceScope::First,
+        _ => args.keyword(
             3,
             context.arena,
             &[
-                ("all", Which::All),
-                ("leading", Which::First),
-                ("trailing", Which::Last),
+                ("all", ReplaceScope::All),
+                ("leading", ReplaceScope::First),
+                ("trailing", ReplaceScope::Last),
             ],
             "'all', 'leading' or 'trailing'",
         )?,
     };
-    replaced(context, args, which)
+    replace_scoped(context, args, which)
 }
 
-fn replaced<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>, which: Which) -> Result<'a> {
+fn replace_scoped<'a>(
+    context: &mut FunctionContext<'a, '_>,
+    args: Args<'_, 'a>,
+    which: ReplaceScope,
+) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let part = args.text(1, context.arena)?;
     let by = args.text(2, context.arena)?;
-    let Some(mut at) = position(text, part, which == Which::Last).filter(|_| !part.is_empty())
+    let Some(mut at) =
+        position(text, part, which == ReplaceScope::Last).filter(|_| !part.is_empty())
     else {
         return Ok(Value::Str(text));
     };
@@ -190,32 +199,32 @@ fn replaced<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>, which: Which)
     loop {
         out.push_str(&rest[..at]);
         out.push_str(by);
-        context.room(args.function, out.len())?;
+        context.check_output_size(args.function, out.len())?;
         rest = &rest[at + part.len()..];
         match position(rest, part, false) {
-            Some(next) if which == Which::All => at = next,
+            Some(next) if which == ReplaceScope::All => at = next,
             _ => break,
         }
     }
     out.push_str(rest);
-    context.room(args.function, out.len())?;
+    context.check_output_size(args.function, out.len())?;
     Ok(Value::Str(out.into_bump_str()))
 }
 
-fn split<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn split<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let separator = args.text(1, context.arena)?;
     let (which, keep_empty) = match args.len() {
-        2 => (Which::All, context.dialect == Dialect::Fluxmq),
-        _ => args.word(
+        2 => (ReplaceScope::All, context.dialect == Dialect::Fluxmq),
+        _ => args.keyword(
             2,
             context.arena,
             &[
-                ("notrim", (Which::All, true)),
-                ("leading", (Which::First, false)),
-                ("trailing", (Which::Last, false)),
-                ("leading_notrim", (Which::First, true)),
-                ("trailing_notrim", (Which::Last, true)),
+                ("notrim", (ReplaceScope::All, true)),
+                ("leading", (ReplaceScope::First, false)),
+                ("trailing", (ReplaceScope::Last, false)),
+                ("leading_notrim", (ReplaceScope::First, true)),
+                ("trailing_notrim", (ReplaceScope::Last, true)),
             ],
             "'notrim', 'leading', 'trailing', 'leading_notrim' or 'trailing_notrim'",
         )?,
@@ -223,16 +232,16 @@ fn split<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     if separator.is_empty() {
         return args.out_of_range(1, "a separator that is not empty");
     }
-    let mut parts = Parts {
+    let mut parts = SplitParts {
         items: Vec::new_in(context.arena),
         keep_empty,
         limit: context.limits.max_items,
     };
     let mut rest = text;
-    while let Some(at) = position(rest, separator, which == Which::Last) {
+    while let Some(at) = position(rest, separator, which == ReplaceScope::Last) {
         parts.push(args, &rest[..at])?;
         rest = &rest[at + separator.len()..];
-        if which != Which::All {
+        if which != ReplaceScope::All {
             break;
         }
     }
@@ -241,19 +250,23 @@ fn split<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
 }
 
 /// The parts of a text, not too many.
-struct Parts<'a> {
+struct SplitParts<'a> {
     items: Vec<'a, Value<'a>>,
     keep_empty: bool,
     limit: usize,
 }
 
-impl<'a> Parts<'a> {
-    fn push(&mut self, args: Args<'_, 'a>, part: &'a str) -> std::result::Result<(), Fault> {
+impl<'a> SplitParts<'a> {
+    fn push(
+        &mut self,
+        args: Args<'_, 'a>,
+        part: &'a str,
+    ) -> std::result::Result<(), EvaluationError> {
         if part.is_empty() && !self.keep_empty {
             return Ok(());
         }
         if self.items.len() == self.limit {
-            return Err(Fault::TooLarge {
+            return Err(EvaluationError::TooLarge {
                 function: args.function,
                 limit: self.limit,
                 unit: "items",
@@ -264,13 +277,14 @@ impl<'a> Parts<'a> {
     }
 }
 
-fn tokens<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn tokens<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let separators = character_set(context, args, 1)?;
-    let lines = args.len() == 3 && args.word(2, context.arena, &[("nocrlf", true)], "'nocrlf'")?;
+    let lines =
+        args.len() == 3 && args.keyword(2, context.arena, &[("nocrlf", true)], "'nocrlf'")?;
     let separates =
         |letter: char| separators.contains(letter) || (lines && matches!(letter, '\r' | '\n'));
-    let mut parts = Parts {
+    let mut parts = SplitParts {
         items: Vec::new_in(context.arena),
         keep_empty: false,
         limit: context.limits.max_items,
@@ -287,65 +301,70 @@ const MAX_REGEX_WORK: u64 = 1 << 34;
 /// As much of it as one step.
 const REGEX_WORK_PER_STEP: u64 = 1 << 19;
 
-fn regex<'a>(
-    context: &mut Context<'a, '_>,
+fn with_regex<'a>(
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
     pattern: &str,
     text: &str,
-) -> std::result::Result<std::sync::Arc<Pattern>, Fault> {
-    let pattern = context.tools.regex(pattern, &mut context.limits);
+) -> std::result::Result<std::sync::Arc<CompiledRegex>, EvaluationError> {
+    let pattern = context.tools.compiled_regex(pattern, &mut context.limits);
     let pattern = pattern.or_else(|why| args.invalid(why))?;
-    let work = pattern.work(text.len());
+    let work = pattern.matching_cost(text.len());
     if work > MAX_REGEX_WORK {
-        return args.beyond(format!(
+        return args.limit_exceeded(format!(
             "the text of {} bytes is too long for a regular expression of this size; expected at most {} bytes",
             text.len(),
-            MAX_REGEX_WORK / pattern.work(1).max(1)
+            MAX_REGEX_WORK / pattern.matching_cost(1).max(1)
         ));
     }
     context.limits.extra_steps += (work / REGEX_WORK_PER_STEP) as u32;
     Ok(pattern)
 }
 
-fn regex_match<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn regex_match<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let pattern = args.text(1, context.arena)?;
-    let pattern = regex(context, args, pattern, text)?;
+    let pattern = with_regex(context, args, pattern, text)?;
     Ok(Value::Bool(pattern.regex.is_match(text)))
 }
 
-fn matches<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn matches<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let whole = bumpalo::format!(in context.arena, "^(?:{})$", args.text(1, context.arena)?);
-    let pattern = regex(context, args, &whole, text)?;
+    let pattern = with_regex(context, args, &whole, text)?;
     Ok(Value::Bool(pattern.regex.is_match(text)))
 }
 
-fn regex_replaced<'a>(
-    context: &mut Context<'a, '_>,
+fn regex_replace<'a>(
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
     most: usize,
 ) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let pattern = args.text(1, context.arena)?;
     let by = args.text(2, context.arena)?;
-    let pattern = regex(context, args, pattern, text)?;
+    let pattern = with_regex(context, args, pattern, text)?;
     let mut out = ArenaString::with_capacity_in(text.len() + by.len(), context.arena);
     let mut end = 0;
     for caught in pattern.regex.captures_iter(text).take(most) {
         let Some(whole) = caught.get(0) else { continue };
         out.push_str(&text[end..whole.start()]);
-        expand(context.dialect, by, &caught, &mut out);
-        context.room(args.function, out.len())?;
+        expand_groups(context.dialect, by, &caught, &mut out);
+        context.check_output_size(args.function, out.len())?;
         end = whole.end();
     }
     out.push_str(&text[end..]);
-    context.room(args.function, out.len())?;
+    context.check_output_size(args.function, out.len())?;
     Ok(Value::Str(out.into_bump_str()))
 }
 
 /// The replacement with what groups caught in it.
-fn expand(dialect: Dialect, by: &str, caught: &regex::Captures<'_>, out: &mut ArenaString<'_>) {
+fn expand_groups(
+    dialect: Dialect,
+    by: &str,
+    caught: &regex::Captures<'_>,
+    out: &mut ArenaString<'_>,
+) {
     let group = |number: usize| caught.get(number).map_or("", |group| group.as_str());
     let mut rest = by;
     let special: &[char] = if dialect == Dialect::Emqx {
@@ -405,10 +424,10 @@ fn group_number(text: &str) -> (Option<usize>, &str) {
     }
 }
 
-fn regex_extract<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn regex_extract<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let pattern = args.text(1, context.arena)?;
-    let pattern = regex(context, args, pattern, text)?;
+    let pattern = with_regex(context, args, pattern, text)?;
     let Some(caught) = pattern.regex.captures(text) else {
         return Ok(Value::Array(&[]));
     };

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use bumpalo::collections::String as ArenaString;
 
 use super::strings::{byte_at, characters};
-use super::{Args, opened};
-use crate::context::Context;
-use crate::fault::Fault;
+use super::{Args, to_container};
+use crate::evaluation_error::EvaluationError;
+use crate::function_context::FunctionContext;
 use crate::value::{Number, Value};
 
 /// The widest field and the most digits.
@@ -16,7 +16,7 @@ const MAX_PRECISION: usize = 253;
 
 /// `~` and what follows it, up to the letter.
 #[derive(Clone, Copy)]
-struct Control {
+struct FormatControl {
     width: Option<usize>,
     /// A negative width: the text stands at the left.
     left: bool,
@@ -26,12 +26,12 @@ struct Control {
 }
 
 pub(super) fn sprintf<'a>(
-    context: &mut Context<'a, '_>,
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
-) -> Result<Value<'a>, Fault> {
+) -> Result<Value<'a>, EvaluationError> {
     let mut rest = args.text(0, context.arena)?;
     // `sprintf_s` takes its arguments as one array.
-    let mut given = match opened(args.get(1), context.arena) {
+    let mut given = match to_container(args.get(1), context.arena) {
         Value::Array(items) if args.len() == 2 => items,
         _ => &args.values[1..],
     };
@@ -53,7 +53,7 @@ pub(super) fn sprintf<'a>(
                 write_field(control, &text, &mut out);
             }
         }
-        context.room(args.function, out.len())?;
+        context.check_output_size(args.function, out.len())?;
     }
     out.push_str(rest);
     if given.is_empty() {
@@ -66,7 +66,7 @@ pub(super) fn sprintf<'a>(
     }
 }
 
-fn next<'a>(args: Args<'_, 'a>, given: &mut &[Value<'a>]) -> Result<Value<'a>, Fault> {
+fn next<'a>(args: Args<'_, 'a>, given: &mut &[Value<'a>]) -> Result<Value<'a>, EvaluationError> {
     match given.split_first() {
         Some((first, others)) => {
             *given = others;
@@ -80,8 +80,8 @@ fn read_control<'a>(
     args: Args<'_, 'a>,
     rest: &mut &str,
     given: &mut &[Value<'a>],
-) -> Result<Control, Fault> {
-    let mut control = Control {
+) -> Result<FormatControl, EvaluationError> {
+    let mut control = FormatControl {
         width: None,
         left: false,
         precision: None,
@@ -121,7 +121,7 @@ fn read_size<'a>(
     rest: &mut &str,
     given: &mut &[Value<'a>],
     max: usize,
-) -> Result<Option<usize>, Fault> {
+) -> Result<Option<usize>, EvaluationError> {
     let size = if let Some(behind) = rest.strip_prefix('*') {
         *rest = behind;
         next(args, given)?
@@ -143,13 +143,13 @@ fn read_size<'a>(
 }
 
 fn write_value<'a>(
-    context: &Context<'a, '_>,
+    context: &FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
-    control: Control,
+    control: FormatControl,
     value: Value<'a>,
     out: &mut ArenaString<'a>,
-) -> Result<(), Fault> {
-    let wrong = |expected: &str| -> Result<(), Fault> {
+) -> Result<(), EvaluationError> {
+    let wrong = |expected: &str| -> Result<(), EvaluationError> {
         args.invalid(format!(
             "~{} wants {expected}, not {}",
             control.letter,
@@ -187,7 +187,7 @@ fn write_value<'a>(
 }
 
 /// In the base that the precision names.
-fn write_int(number: i64, control: Control, out: &mut ArenaString<'_>) {
+fn write_int(number: i64, control: FormatControl, out: &mut ArenaString<'_>) {
     let base = control
         .precision
         .filter(|base| (2..=36).contains(base))
@@ -219,7 +219,7 @@ fn write_int(number: i64, control: Control, out: &mut ArenaString<'_>) {
         .for_each(|digit| out.push(char::from(*digit)));
 }
 
-fn write_float(number: f64, control: Control, out: &mut ArenaString<'_>) {
+fn write_float(number: f64, control: FormatControl, out: &mut ArenaString<'_>) {
     let digits = control.precision.unwrap_or(6).min(MAX_PRECISION);
     let plain = |out: &mut ArenaString<'_>| write!(out, "{number:.digits$}");
     let exponent = |out: &mut ArenaString<'_>| -> std::fmt::Result {
@@ -243,7 +243,7 @@ fn write_float(number: f64, control: Control, out: &mut ArenaString<'_>) {
 }
 
 /// Puts a text into its field; what is too long for it becomes stars.
-fn write_field(control: Control, text: &str, out: &mut ArenaString<'_>) {
+fn write_field(control: FormatControl, text: &str, out: &mut ArenaString<'_>) {
     let length = characters(text);
     let width = match control.width {
         Some(width) if control.letter != 'c' => width,

@@ -4,12 +4,12 @@ use bumpalo::collections::String as ArenaString;
 use bumpalo::collections::Vec;
 
 use super::sprintf::sprintf;
-use super::{Args, Function, MANY, line};
-use crate::context::{Context, Dialect};
-use crate::fault::Fault;
+use super::{Args, Function, UNLIMITED_ARGS, line};
+use crate::evaluation_error::EvaluationError;
+use crate::function_context::{Dialect, FunctionContext};
 use crate::value::Value;
 
-type Result<'a> = std::result::Result<Value<'a>, Fault>;
+type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
@@ -27,12 +27,12 @@ pub(super) const TABLE: &[Function] = &[
     line("left", (2, 2), "text: string, length: int", "string", "So many characters from the start.", "left('hello', 3)", r#""hel""#, left),
     line("right", (2, 2), "text: string, length: int", "string", "So many characters from the end.", "right('hello', 3)", r#""llo""#, right),
     line("charAt", (2, 2), "text: string, index: int", "string", "The character at a position counted from 0; null behind the end.", "charAt('hello', 1)", r#""e""#, char_at),
-    line("concat", (1, MANY), "x: any, ...", "string", "The texts of all arguments, or of the items of an only array, one behind the other.", "concat('Name:', 'John', 7)", r#""Name:John7""#, concat).nulls().differs("in EMQX what is not there adds `undefined` and null `null`, in FluxMQ they make the whole null"),
+    line("concat", (1, UNLIMITED_ARGS), "x: any, ...", "string", "The texts of all arguments, or of the items of an only array, one behind the other.", "concat('Name:', 'John', 7)", r#""Name:John7""#, concat).accepts_null().differing("in EMQX what is not there adds `undefined` and null `null`, in FluxMQ they make the whole null"),
     line("join_to_string", (1, 2), "[separator: string, ]items: array", "string", "The texts of the items with a separator (', ') between them.", "join_to_string('-', ['a', 1, true])", r#""a-1-true""#, join_to_string),
-    line("format", (1, MANY), "template: string, x: any, ...", "string", "The template with {0}, {1}, ... (or {} in their order) replaced by the other arguments.", "format('Hello {0}, {1}', 'world', 5)", r#""Hello world, 5""#, format).passes_null(),
-    line("sprintf", (1, MANY), "format: string, x: any, ...", "string", "Formatted after control sequences of Erlang: ~s ~p ~w ~b ~x ~f ~e ~g ~c ~n ~~, with width, precision and padding.", "sprintf('hello, ~s! ~3..0b', 'steve', 7)", r#""hello, steve! 007""#, sprintf).alias(&["sprintf_s"]).passes_null(),
-    line("padLeft", (2, 3), "text: string, length: int[, character: string]", "string", "Filled up at the start with blanks, or this text, to a length.", "padLeft('5', 3, '0')", r#""005""#, |context, args| pad_simple(context, args, Side::Leading)).alias(&["lpad"]),
-    line("padRight", (2, 3), "text: string, length: int[, character: string]", "string", "Filled up at the end with blanks, or this text, to a length.", "padRight('5', 3, '0')", r#""500""#, |context, args| pad_simple(context, args, Side::Trailing)).alias(&["rpad"]),
+    line("format", (1, UNLIMITED_ARGS), "template: string, x: any, ...", "string", "The template with {0}, {1}, ... (or {} in their order) replaced by the other arguments.", "format('Hello {0}, {1}', 'world', 5)", r#""Hello world, 5""#, format).passes_null(),
+    line("sprintf", (1, UNLIMITED_ARGS), "format: string, x: any, ...", "string", "Formatted after control sequences of Erlang: ~s ~p ~w ~b ~x ~f ~e ~g ~c ~n ~~, with width, precision and padding.", "sprintf('hello, ~s! ~3..0b', 'steve', 7)", r#""hello, steve! 007""#, sprintf).alias(&["sprintf_s"]).passes_null(),
+    line("padLeft", (2, 3), "text: string, length: int[, character: string]", "string", "Filled up at the start with blanks, or this text, to a length.", "padLeft('5', 3, '0')", r#""005""#, |context, args| pad_simple(context, args, TrimSide::Leading)).alias(&["lpad"]),
+    line("padRight", (2, 3), "text: string, length: int[, character: string]", "string", "Filled up at the end with blanks, or this text, to a length.", "padRight('5', 3, '0')", r#""500""#, |context, args| pad_simple(context, args, TrimSide::Trailing)).alias(&["rpad"]),
     line("pad", (2, 4), "text: string, length: int[, side: 'leading' | 'trailing' | 'both'[, character: string]]", "string", "Filled up to a length; what fills counts as one character.", "pad('hello', 8, 'both', '!')", r#""!hello!!""#, pad),
     line("ascii", (1, 1), "text: string", "int", "The number of its first byte.", "ascii('abc')", "97", ascii),
     line("rm_prefix", (2, 2), "text: string, prefix: string", "string", "Without what it starts with, if it does.", "rm_prefix('foo/bar', 'foo/')", r#""bar""#, rm_prefix).passes_null(),
@@ -63,13 +63,13 @@ pub(super) fn characters(text: &str) -> usize {
 }
 
 /// A position in a text: below 0 is 0.
-fn position(args: Args<'_, '_>, at: usize) -> std::result::Result<usize, Fault> {
+fn position(args: Args<'_, '_>, at: usize) -> std::result::Result<usize, EvaluationError> {
     let number = args.int(at)?;
     Ok(usize::try_from(number.max(0)).unwrap_or(usize::MAX))
 }
 
-fn length<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
-    let length = match args.get(0).open(context.arena) {
+fn length<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let length = match args.get(0).parse_one_level(context.arena) {
         Value::Array(items) => items.len(),
         Value::Map(fields) => fields.len(),
         Value::Bytes(bytes) => str::from_utf8(bytes).map_or(bytes.len(), characters),
@@ -78,11 +78,11 @@ fn length<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     Ok(Value::Int(length as i64))
 }
 
-fn strlen<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn strlen<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     Ok(Value::Int(characters(args.text(0, context.arena)?) as i64))
 }
 
-fn upper<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn upper<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     if !text.is_ascii() {
         let letters = text.chars().flat_map(char::to_uppercase);
@@ -98,7 +98,7 @@ fn upper<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     Ok(Value::Str(copy))
 }
 
-fn lower<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn lower<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     if !text.is_ascii() {
         let letters = text.chars().flat_map(char::to_lowercase);
@@ -115,23 +115,23 @@ fn lower<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
 }
 
 /// The most characters a set of them may have, for it is looked through at each character of the text.
-const MAX_SET_BYTES: usize = 256;
+const MAX_CHARACTER_SET_BYTES: usize = 256;
 
 /// Characters that a function looks for, each of them.
 pub(super) fn character_set<'a>(
-    context: &Context<'a, '_>,
+    context: &FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
     at: usize,
-) -> std::result::Result<&'a str, Fault> {
+) -> std::result::Result<&'a str, EvaluationError> {
     let characters = args.text(at, context.arena)?;
-    match characters.len() <= MAX_SET_BYTES {
+    match characters.len() <= MAX_CHARACTER_SET_BYTES {
         true => Ok(characters),
         false => args.out_of_range(at, "at most 256 bytes of characters"),
     }
 }
 
 fn trim<'a>(
-    context: &mut Context<'a, '_>,
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
     start: bool,
     end: bool,
@@ -154,9 +154,9 @@ fn trim<'a>(
     Ok(Value::Str(text))
 }
 
-fn reverse<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn reverse<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let arena = context.arena;
-    if let Value::Array(items) = args.get(0).open(arena) {
+    if let Value::Array(items) = args.get(0).parse_one_level(arena) {
         return Ok(Value::Array(
             arena.alloc_slice_fill_iter(items.iter().rev().copied()),
         ));
@@ -167,10 +167,10 @@ fn reverse<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> 
     ))
 }
 
-fn repeat<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn repeat<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let count = args.size(1)?;
-    context.room(args.function, text.len().saturating_mul(count))?;
+    context.check_output_size(args.function, text.len().saturating_mul(count))?;
     let mut out = ArenaString::with_capacity_in(text.len() * count, context.arena);
     if !text.is_empty() {
         (0..count).for_each(|_| out.push_str(text));
@@ -178,7 +178,7 @@ fn repeat<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     Ok(Value::Str(out.into_bump_str()))
 }
 
-fn substring<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn substring<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let start = position(args, 1)?;
     let rest = &text[byte_at(text, start)..];
@@ -189,7 +189,7 @@ fn substring<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a
     Ok(Value::Str(&rest[..byte_at(rest, length)]))
 }
 
-fn substr<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn substr<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let rest = &text[byte_at(text, args.size(1)?)..];
     if args.len() == 2 {
@@ -198,18 +198,18 @@ fn substr<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     Ok(Value::Str(&rest[..byte_at(rest, args.size(2)?)]))
 }
 
-fn left<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn left<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     Ok(Value::Str(&text[..byte_at(text, position(args, 1)?)]))
 }
 
-fn right<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn right<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let skipped = characters(text).saturating_sub(position(args, 1)?);
     Ok(Value::Str(&text[byte_at(text, skipped)..]))
 }
 
-fn char_at<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn char_at<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let rest = &text[byte_at(text, args.size(1)?)..];
     let character = &rest[..byte_at(rest, 1)];
@@ -220,8 +220,8 @@ fn char_at<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> 
     })
 }
 
-fn concat<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
-    let parts = match args.get(0).open(context.arena) {
+fn concat<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+    let parts = match args.get(0).parse_one_level(context.arena) {
         Value::Array(items) if args.len() == 1 => items,
         _ if args.values.iter().any(Value::is_null) && context.dialect == Dialect::Fluxmq => {
             return Ok(Value::Undefined);
@@ -231,7 +231,7 @@ fn concat<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     join(context, args, "", parts)
 }
 
-fn join_to_string<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn join_to_string<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     match args.len() {
         1 => join(context, args, ", ", args.array(0, context.arena)?),
         _ => {
@@ -242,7 +242,7 @@ fn join_to_string<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Resu
 }
 
 fn join<'a>(
-    context: &mut Context<'a, '_>,
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
     separator: &str,
     parts: &[Value<'a>],
@@ -251,7 +251,7 @@ fn join<'a>(
     let mut texts = Vec::with_capacity_in(parts.len(), arena);
     texts.extend(parts.iter().map(|part| context.text(*part)));
     let length = texts.iter().map(|text| text.len() + separator.len()).sum();
-    context.room(args.function, length)?;
+    context.check_output_size(args.function, length)?;
     let mut out = ArenaString::with_capacity_in(length, arena);
     for (at, text) in texts.iter().enumerate() {
         if at > 0 {
@@ -263,7 +263,7 @@ fn join<'a>(
 }
 
 /// What is no placeholder stays as it is.
-fn format<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn format<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let mut rest = args.text(0, context.arena)?;
     let mut out = ArenaString::with_capacity_in(rest.len() * 2, context.arena);
     let mut next = 0;
@@ -280,7 +280,7 @@ fn format<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
         match number {
             Some((number, close)) if number + 1 < args.len() => {
                 out.push_str(context.text(args.get(number + 1)));
-                context.room(args.function, out.len())?;
+                context.check_output_size(args.function, out.len())?;
                 next = number + 1;
                 rest = &rest[close + 1..];
             }
@@ -291,18 +291,22 @@ fn format<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
         }
     }
     out.push_str(rest);
-    context.room(args.function, out.len())?;
+    context.check_output_size(args.function, out.len())?;
     Ok(Value::Str(out.into_bump_str()))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+enum TrimSide {
     Leading,
     Trailing,
     Both,
 }
 
-fn pad_simple<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>, side: Side) -> Result<'a> {
+fn pad_simple<'a>(
+    context: &mut FunctionContext<'a, '_>,
+    args: Args<'_, 'a>,
+    side: TrimSide,
+) -> Result<'a> {
     let fill = if args.len() == 3 {
         args.text(2, context.arena)?
     } else {
@@ -311,16 +315,16 @@ fn pad_simple<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>, side: Side)
     padded(context, args, side, fill)
 }
 
-fn pad<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn pad<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let side = match args.len() {
-        2 => Side::Trailing,
-        _ => args.word(
+        2 => TrimSide::Trailing,
+        _ => args.keyword(
             2,
             context.arena,
             &[
-                ("leading", Side::Leading),
-                ("trailing", Side::Trailing),
-                ("both", Side::Both),
+                ("leading", TrimSide::Leading),
+                ("trailing", TrimSide::Trailing),
+                ("both", TrimSide::Both),
             ],
             "'leading', 'trailing' or 'both'",
         )?,
@@ -334,9 +338,9 @@ fn pad<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
 }
 
 fn padded<'a>(
-    context: &mut Context<'a, '_>,
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
-    side: Side,
+    side: TrimSide,
     fill: &str,
 ) -> Result<'a> {
     let text = args.text(0, context.arena)?;
@@ -348,15 +352,15 @@ fn padded<'a>(
         .len()
         .saturating_mul(missing)
         .saturating_add(text.len());
-    context.room(args.function, length)?;
+    context.check_output_size(args.function, length)?;
     // Counts, because an empty fill is allowed to be asked for more often than there are bytes.
     if fill.is_empty() {
         return Ok(Value::Str(text));
     }
     let before = match side {
-        Side::Leading => missing,
-        Side::Trailing => 0,
-        Side::Both => missing / 2,
+        TrimSide::Leading => missing,
+        TrimSide::Trailing => 0,
+        TrimSide::Both => missing / 2,
     };
     let mut out = ArenaString::with_capacity_in(length, context.arena);
     (0..before).for_each(|_| out.push_str(fill));
@@ -365,20 +369,20 @@ fn padded<'a>(
     Ok(Value::Str(out.into_bump_str()))
 }
 
-fn ascii<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn ascii<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     match args.bytes(0, context.arena)?.first() {
         Some(byte) => Ok(Value::Int(i64::from(*byte))),
         None => args.out_of_range(0, "a text that is not empty"),
     }
 }
 
-fn rm_prefix<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn rm_prefix<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let prefix = args.text(1, context.arena)?;
     Ok(Value::Str(text.strip_prefix(prefix).unwrap_or(text)))
 }
 
-fn unescape<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn unescape<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let mut rest = args.text(0, context.arena)?;
     let mut out = ArenaString::with_capacity_in(rest.len(), context.arena);
     while let Some(at) = memchr::memchr(b'\\', rest.as_bytes()) {
@@ -416,7 +420,7 @@ fn unescape<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a>
     Ok(Value::Str(out.into_bump_str()))
 }
 
-fn compare_to<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn compare_to<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let (left, right) = (args.text(0, context.arena)?, args.text(1, context.arena)?);
     let (mut left, mut right) = (left.encode_utf16(), right.encode_utf16());
     let difference = loop {
@@ -431,11 +435,11 @@ fn compare_to<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'
     Ok(Value::Int(difference))
 }
 
-fn to_char_array<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn to_char_array<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let limit = context.limits.max_items;
     if characters(text) > limit {
-        return Err(Fault::TooLarge {
+        return Err(EvaluationError::TooLarge {
             function: args.function,
             limit,
             unit: "items",
@@ -449,7 +453,7 @@ fn to_char_array<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Resul
     Ok(Value::Array(items.into_bump_slice()))
 }
 
-fn equals_ignore_case<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn equals_ignore_case<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let left = args
         .text(0, context.arena)?
         .chars()

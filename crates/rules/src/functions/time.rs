@@ -3,47 +3,47 @@
 
 use bumpalo::collections::String as ArenaString;
 
-use super::time_format::{self, Moment, Parsed, digits};
+use super::time_format::{self, ParsedTime, UnixTime, write_padded};
 use super::{Args, Function, line};
 use crate::calendar::{Civil, DAY_S, YEARS, days_in_month};
-use crate::context::{Context, Dialect};
-use crate::fault::Fault;
+use crate::evaluation_error::EvaluationError;
+use crate::function_context::{Dialect, FunctionContext};
 use crate::value::Value;
 use crate::zone::Zone;
 
-type Result<'a, T = Value<'a>> = std::result::Result<T, Fault>;
+type Result<'a, T = Value<'a>> = std::result::Result<T, EvaluationError>;
 
 const UNIT: &str = "'second', 'millisecond', 'microsecond' or 'nanosecond'";
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
     line("now", (0, 0), "", "int", "This moment as a timestamp.", "now()", "1690599987495", |context, _| Ok(Value::Int(now_ms(context)))).impure(),
-    line("currentDate", (0, 1), "[zone: string]", "string", "Today, as yyyy-MM-dd.", "currentDate()", r#""2023-07-29""#, |context, args| at_now(context, args, write_date)).impure(),
-    line("currentTime", (0, 1), "[zone: string]", "string", "What the clock shows, as HH:mm:ss.", "currentTime('Asia/Shanghai')", r#""11:06:27""#, |context, args| at_now(context, args, write_time)).impure(),
-    line("currentDateTime", (0, 1), "[zone: string]", "string", "Today and what the clock shows.", "currentDateTime()", r#""2023-07-29 03:06:27""#, |context, args| at_now(context, args, write_datetime)).impure(),
-    line("date", (1, 2), "timestamp: int[, zone: string]", "string", "The day of a timestamp, as yyyy-MM-dd.", "date(1690599987495)", r#""2023-07-29""#, |context, args| written(context, args, write_date)),
-    line("time", (1, 2), "timestamp: int[, zone: string]", "string", "The time of day of a timestamp, as HH:mm:ss.", "time(1690599987495)", r#""03:06:27""#, |context, args| written(context, args, write_time)),
-    line("datetime", (1, 2), "timestamp: int[, zone: string]", "string", "Day and time of a timestamp, as yyyy-MM-dd HH:mm:ss.", "datetime(1690599987495, '+08:00')", r#""2023-07-29 11:06:27""#, |context, args| written(context, args, write_datetime)),
-    line("formatDate", (2, 4), "timestamp: int, pattern: string[, zone: string] | unit: string, zone: string | int, format: string[, time: int]", "string", "A timestamp in a pattern of Java (yyyy-MM-dd HH:mm:ss.SSS XXX) or, called in the way of EMQX, in a format with %Y %m %d %H %M %S %N %3N %6N %z %:z %::z.", "format_date('millisecond', '+08:00', '%Y-%m-%d %H:%M:%S.%3N%:z', 1690599987495)", r#""2023-07-29 11:06:27.495+08:00""#, format_date).impure().differs("FluxMQ calls formatDate(timestamp, pattern), EMQX format_date(unit, offset, format[, time]); both work in both"),
+    line("currentDate", (0, 1), "[zone: string]", "string", "Today, as yyyy-MM-dd.", "currentDate()", r#""2023-07-29""#, |context, args| format_now(context, args, write_date)).impure(),
+    line("currentTime", (0, 1), "[zone: string]", "string", "What the clock shows, as HH:mm:ss.", "currentTime('Asia/Shanghai')", r#""11:06:27""#, |context, args| format_now(context, args, write_time)).impure(),
+    line("currentDateTime", (0, 1), "[zone: string]", "string", "Today and what the clock shows.", "currentDateTime()", r#""2023-07-29 03:06:27""#, |context, args| format_now(context, args, write_datetime)).impure(),
+    line("date", (1, 2), "timestamp: int[, zone: string]", "string", "The day of a timestamp, as yyyy-MM-dd.", "date(1690599987495)", r#""2023-07-29""#, |context, args| format_in_zone(context, args, write_date)),
+    line("time", (1, 2), "timestamp: int[, zone: string]", "string", "The time of day of a timestamp, as HH:mm:ss.", "time(1690599987495)", r#""03:06:27""#, |context, args| format_in_zone(context, args, write_time)),
+    line("datetime", (1, 2), "timestamp: int[, zone: string]", "string", "Day and time of a timestamp, as yyyy-MM-dd HH:mm:ss.", "datetime(1690599987495, '+08:00')", r#""2023-07-29 11:06:27""#, |context, args| format_in_zone(context, args, write_datetime)),
+    line("formatDate", (2, 4), "timestamp: int, pattern: string[, zone: string] | unit: string, zone: string | int, format: string[, time: int]", "string", "A timestamp in a pattern of Java (yyyy-MM-dd HH:mm:ss.SSS XXX) or, called in the way of EMQX, in a format with %Y %m %d %H %M %S %N %3N %6N %z %:z %::z.", "format_date('millisecond', '+08:00', '%Y-%m-%d %H:%M:%S.%3N%:z', 1690599987495)", r#""2023-07-29 11:06:27.495+08:00""#, format_date).impure().differing("FluxMQ calls formatDate(timestamp, pattern), EMQX format_date(unit, offset, format[, time]); both work in both"),
     line("date_to_unix_ts", (3, 4), "unit: string, [zone: string | int, ]format: string, text: string", "int", "The time a text tells in a format (see `formatDate`) that has all of %Y %m %d %H %M %S, in a unit. What separates the numbers does not matter; the zone counts if the text names none.", "date_to_unix_ts('second', '+08:00', '%Y-%m-%d %H:%M:%S', '2024-02-23 15:00:00')", "1708671600", date_to_unix_ts),
     line("dateToTimestamp", (1, 2), "date: string[, zone: string]", "int", "The timestamp of the first moment of a day (yyyy-MM-dd).", "dateToTimestamp('2023-07-29')", "1690588800000", |context, args| timestamp_of(context, args, time_format::read_date)),
     line("datetimeToTimestamp", (1, 2), "datetime: string[, zone: string]", "int", "The timestamp of a day and time (yyyy-MM-dd HH:mm:ss, with or without fraction and offset).", "datetimeToTimestamp('2023-07-29 03:06:27')", "1690599987000", |context, args| timestamp_of(context, args, time_format::read_datetime)),
     line("timeToTimestamp", (1, 1), "time: string", "int", "Milliseconds from midnight to a time of day (HH:mm:ss).", "timeToTimestamp('11:06:27')", "39987000", time_to_timestamp),
-    line("addYears", (2, 2), "timestamp: int, years: int", "int", "So many years later; the 29th of February becomes the 28th.", "addYears(1690599987495, 1)", "1722222387495", |context, args| add_months(context, args, 12)).differs("FluxMQ documents a year as 365 days, and so it is there; EMQX rules get the calendar's"),
-    line("addMonths", (2, 2), "timestamp: int, months: int", "int", "So many months later, on the last day if the month is too short.", "addMonths(1690599987495, 3)", "1698548787495", |context, args| add_months(context, args, 1)).differs("FluxMQ documents a month as 30 days, and so it is there; EMQX rules get the calendar's"),
+    line("addYears", (2, 2), "timestamp: int, years: int", "int", "So many years later; the 29th of February becomes the 28th.", "addYears(1690599987495, 1)", "1722222387495", |context, args| add_months(context, args, 12)).differing("FluxMQ documents a year as 365 days, and so it is there; EMQX rules get the calendar's"),
+    line("addMonths", (2, 2), "timestamp: int, months: int", "int", "So many months later, on the last day if the month is too short.", "addMonths(1690599987495, 3)", "1698548787495", |context, args| add_months(context, args, 1)).differing("FluxMQ documents a month as 30 days, and so it is there; EMQX rules get the calendar's"),
     line("addDays", (2, 2), "timestamp: int, days: int", "int", "So many days of 24 hours later.", "addDays(1690599987495, 7)", "1691204787495", |_, args| add(args, 86_400_000)),
     line("addHours", (2, 2), "timestamp: int, hours: int", "int", "So many hours later.", "addHours(1690599987495, 2)", "1690607187495", |_, args| add(args, 3_600_000)),
     line("addMinutes", (2, 2), "timestamp: int, minutes: int", "int", "So many minutes later.", "addMinutes(1690599987495, 30)", "1690601787495", |_, args| add(args, 60_000)),
     line("addSeconds", (2, 2), "timestamp: int, seconds: int", "int", "So many seconds later.", "addSeconds(1690599987495, 60)", "1690600047495", |_, args| add(args, 1_000)),
-    line("year", (1, 2), "timestamp: int[, zone: string]", "int", "The year.", "year(1690599987495)", "2023", |context, args| field(context, args, |civil| civil.year)),
-    line("month", (1, 2), "timestamp: int[, zone: string]", "int", "The month, 1 to 12.", "month(1690599987495)", "7", |context, args| field(context, args, |civil| civil.month)),
-    line("day", (1, 2), "timestamp: int[, zone: string]", "int", "The day of the month, 1 to 31.", "day(1690599987495)", "29", |context, args| field(context, args, |civil| civil.day)),
-    line("hour", (1, 2), "timestamp: int[, zone: string]", "int", "The hour, 0 to 23.", "hour(1690599987495, 'Asia/Shanghai')", "11", |context, args| field(context, args, |civil| civil.hour)),
-    line("minute", (1, 2), "timestamp: int[, zone: string]", "int", "The minute, 0 to 59.", "minute(1690599987495)", "6", |context, args| field(context, args, |civil| civil.minute)),
-    line("second", (1, 2), "timestamp: int[, zone: string]", "int", "The second, 0 to 59.", "second(1690599987495)", "27", |context, args| field(context, args, |civil| civil.second)),
-    line("weekday", (1, 2), "timestamp: int[, zone: string]", "int", "The day of the week, from 1 for Monday to 7 for Sunday.", "weekday(1690599987495)", "6", |context, args| field(context, args, Civil::weekday)),
-    line("weekOfYear", (1, 2), "timestamp: int[, zone: string]", "int", "The week of the year after ISO 8601, 1 to 53.", "weekOfYear(1690599987495)", "30", |context, args| field(context, args, Civil::week_of_year)),
-    line("dayOfYear", (1, 2), "timestamp: int[, zone: string]", "int", "The day of the year, 1 to 366.", "dayOfYear(1690599987495)", "210", |context, args| field(context, args, Civil::day_of_year)),
+    line("year", (1, 2), "timestamp: int[, zone: string]", "int", "The year.", "year(1690599987495)", "2023", |context, args| civil_field(context, args, |civil| civil.year)),
+    line("month", (1, 2), "timestamp: int[, zone: string]", "int", "The month, 1 to 12.", "month(1690599987495)", "7", |context, args| civil_field(context, args, |civil| civil.month)),
+    line("day", (1, 2), "timestamp: int[, zone: string]", "int", "The day of the month, 1 to 31.", "day(1690599987495)", "29", |context, args| civil_field(context, args, |civil| civil.day)),
+    line("hour", (1, 2), "timestamp: int[, zone: string]", "int", "The hour, 0 to 23.", "hour(1690599987495, 'Asia/Shanghai')", "11", |context, args| civil_field(context, args, |civil| civil.hour)),
+    line("minute", (1, 2), "timestamp: int[, zone: string]", "int", "The minute, 0 to 59.", "minute(1690599987495)", "6", |context, args| civil_field(context, args, |civil| civil.minute)),
+    line("second", (1, 2), "timestamp: int[, zone: string]", "int", "The second, 0 to 59.", "second(1690599987495)", "27", |context, args| civil_field(context, args, |civil| civil.second)),
+    line("weekday", (1, 2), "timestamp: int[, zone: string]", "int", "The day of the week, from 1 for Monday to 7 for Sunday.", "weekday(1690599987495)", "6", |context, args| civil_field(context, args, Civil::weekday)),
+    line("weekOfYear", (1, 2), "timestamp: int[, zone: string]", "int", "The week of the year after ISO 8601, 1 to 53.", "weekOfYear(1690599987495)", "30", |context, args| civil_field(context, args, Civil::week_of_year)),
+    line("dayOfYear", (1, 2), "timestamp: int[, zone: string]", "int", "The day of the year, 1 to 366.", "dayOfYear(1690599987495)", "210", |context, args| civil_field(context, args, Civil::day_of_year)),
     line("now_timestamp", (0, 1), "[unit: string]", "int", "This moment since 1970, in seconds or the unit.", "now_timestamp()", "1690599987", now_timestamp).impure(),
     line("now_rfc3339", (0, 1), "[unit: string]", "string", "This moment as RFC 3339 writes it, as fine as the unit.", "now_rfc3339('millisecond')", r#""2023-07-29T03:06:27.495+00:00""#, now_rfc3339).impure(),
     line("unix_ts_to_rfc3339", (1, 2), "time: int[, unit: string]", "string", "Seconds since 1970, or so many of the unit, as RFC 3339 writes them.", "unix_ts_to_rfc3339(1690599987)", r#""2023-07-29T03:06:27+00:00""#, unix_ts_to_rfc3339),
@@ -54,51 +54,51 @@ pub(super) const TABLE: &[Function] = &[
 
 /// How many of a unit make a second.
 #[derive(Clone, Copy)]
-struct Unit {
+struct TimeUnit {
     per_second: i64,
     /// Digits behind the point of a second.
     digits: usize,
 }
 
-const SECOND: Unit = Unit {
+const SECOND: TimeUnit = TimeUnit {
     per_second: 1,
     digits: 0,
 };
-const UNITS: &[(&str, Unit)] = &[
+const UNITS: &[(&str, TimeUnit)] = &[
     ("second", SECOND),
     (
         "millisecond",
-        Unit {
+        TimeUnit {
             per_second: 1_000,
             digits: 3,
         },
     ),
     (
         "microsecond",
-        Unit {
+        TimeUnit {
             per_second: 1_000_000,
             digits: 6,
         },
     ),
     (
         "nanosecond",
-        Unit {
+        TimeUnit {
             per_second: 1_000_000_000,
             digits: 9,
         },
     ),
 ];
 
-impl Unit {
-    fn moment(self, time: i64) -> Moment {
+impl TimeUnit {
+    fn moment(self, time: i64) -> UnixTime {
         let part = time.rem_euclid(self.per_second);
-        Moment {
+        UnixTime {
             unix_s: time.div_euclid(self.per_second),
             nanosecond: part * (1_000_000_000 / self.per_second),
         }
     }
 
-    fn of(self, moment: Moment) -> Option<i64> {
+    fn count_of(self, moment: UnixTime) -> Option<i64> {
         let part = moment.nanosecond / (1_000_000_000 / self.per_second);
         moment
             .unix_s
@@ -107,23 +107,31 @@ impl Unit {
     }
 }
 
-fn unit<'a>(context: &Context<'a, '_>, args: Args<'_, 'a>, at: usize) -> Result<'a, Unit> {
+fn unit<'a>(
+    context: &FunctionContext<'a, '_>,
+    args: Args<'_, 'a>,
+    at: usize,
+) -> Result<'a, TimeUnit> {
     if args.len() <= at {
         return Ok(SECOND);
     }
-    args.word(at, context.arena, UNITS, UNIT)
+    args.keyword(at, context.arena, UNITS, UNIT)
 }
 
-fn now_ms(context: &Context<'_, '_>) -> i64 {
+fn now_ms(context: &FunctionContext<'_, '_>) -> i64 {
     i64::try_from(context.now_ms).unwrap_or(i64::MAX)
 }
 
-fn now(context: &Context<'_, '_>) -> Moment {
+fn now(context: &FunctionContext<'_, '_>) -> UnixTime {
     UNITS[1].1.moment(now_ms(context))
 }
 
 /// The zone an argument names: text, or seconds ahead of UTC; the rule's without one and for 'local'.
-fn zone<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>, at: usize) -> Result<'a, Zone> {
+fn zone<'a>(
+    context: &mut FunctionContext<'a, '_>,
+    args: Args<'_, 'a>,
+    at: usize,
+) -> Result<'a, Zone> {
     match args.get(at) {
         Value::Undefined | Value::Null => Ok(context.zone.clone()),
         Value::Int(seconds) => match i32::try_from(seconds).ok().and_then(Zone::fixed) {
@@ -132,14 +140,17 @@ fn zone<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>, at: usize) -> Res
         },
         _ => match args.text(at, context.arena)? {
             "local" => Ok(context.zone.clone()),
-            name => context.tools.zone(name).or_else(|why| args.invalid(why)),
+            name => context
+                .tools
+                .time_zone(name)
+                .or_else(|why| args.invalid(why)),
         },
     }
 }
 
 /// What clocks in a zone show.
 fn civil<'a>(
-    context: &mut Context<'a, '_>,
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
     unix_s: i64,
     zone_at: usize,
@@ -157,8 +168,8 @@ fn civil<'a>(
     }
 }
 
-fn written<'a>(
-    context: &mut Context<'a, '_>,
+fn format_in_zone<'a>(
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
     write: fn(&mut ArenaString<'a>, Civil),
 ) -> Result<'a> {
@@ -169,8 +180,8 @@ fn written<'a>(
     Ok(Value::Str(out.into_bump_str()))
 }
 
-fn at_now<'a>(
-    context: &mut Context<'a, '_>,
+fn format_now<'a>(
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
     write: fn(&mut ArenaString<'a>, Civil),
 ) -> Result<'a> {
@@ -182,19 +193,19 @@ fn at_now<'a>(
 }
 
 fn write_date(out: &mut ArenaString<'_>, civil: Civil) {
-    digits(out, civil.year, 4);
+    write_padded(out, civil.year, 4);
     out.push('-');
-    digits(out, civil.month, 2);
+    write_padded(out, civil.month, 2);
     out.push('-');
-    digits(out, civil.day, 2);
+    write_padded(out, civil.day, 2);
 }
 
 fn write_time(out: &mut ArenaString<'_>, civil: Civil) {
-    digits(out, civil.hour, 2);
+    write_padded(out, civil.hour, 2);
     out.push(':');
-    digits(out, civil.minute, 2);
+    write_padded(out, civil.minute, 2);
     out.push(':');
-    digits(out, civil.second, 2);
+    write_padded(out, civil.second, 2);
 }
 
 fn write_datetime(out: &mut ArenaString<'_>, civil: Civil) {
@@ -203,8 +214,8 @@ fn write_datetime(out: &mut ArenaString<'_>, civil: Civil) {
     write_time(out, civil);
 }
 
-fn field<'a>(
-    context: &mut Context<'a, '_>,
+fn civil_field<'a>(
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
     field: fn(Civil) -> i64,
 ) -> Result<'a> {
@@ -213,7 +224,7 @@ fn field<'a>(
 }
 
 /// Two calls in one: FluxMQ's begins with a timestamp, EMQX's with the name of a unit.
-fn format_date<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn format_date<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let named = args
         .get(0)
         .as_str()
@@ -224,7 +235,7 @@ fn format_date<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<
         }
         Some((_, unit)) if args.len() == 4 => (unit.moment(args.int(3)?), 1, 2),
         Some((_, unit)) => (
-            unit.moment(unit.of(now(context)).ok_or_else(|| args.overflow())?),
+            unit.moment(unit.count_of(now(context)).ok_or_else(|| args.overflow())?),
             1,
             2,
         ),
@@ -238,9 +249,9 @@ fn format_date<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<
     if !YEARS.contains(&civil.year) {
         return args.out_of_range(0, "a time between the years 0 and 9999");
     }
-    context.room(args.function, format.len().saturating_mul(4))?;
+    context.check_output_size(args.function, format.len().saturating_mul(4))?;
     let mut out = ArenaString::with_capacity_in(format.len() + 16, context.arena);
-    let shown = time_format::Shown {
+    let shown = time_format::LocalTime {
         civil,
         nanosecond: moment.nanosecond,
         offset_s,
@@ -254,12 +265,12 @@ fn format_date<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<
 }
 
 /// The moment of what was read; the zone counts if the text had none.
-fn resolve<'a>(
-    context: &mut Context<'a, '_>,
+fn to_unix_time<'a>(
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
-    parsed: &Parsed,
+    parsed: &ParsedTime,
     zone_at: Option<usize>,
-) -> Result<'a, Moment> {
+) -> Result<'a, UnixTime> {
     let Some(local_s) = parsed.civil.to_local_s() else {
         return args.invalid("there is no such date or time");
     };
@@ -268,7 +279,7 @@ fn resolve<'a>(
         (None, Some(at)) => zone(context, args, at)?.to_unix_s(local_s),
         (None, None) => context.zone.to_unix_s(local_s),
     };
-    Ok(Moment {
+    Ok(UnixTime {
         unix_s,
         nanosecond: parsed.nanosecond,
     })
@@ -285,7 +296,7 @@ pub(crate) fn time_ms(text: &str, zone: &Zone) -> Option<i64> {
     (unix_s.checked_mul(1000)?).checked_add(parsed.nanosecond / 1_000_000)
 }
 
-fn date_to_unix_ts<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn date_to_unix_ts<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let unit = unit(context, args, 0)?;
     let (zone_at, format_at) = if args.len() == 4 {
         (Some(1), 2)
@@ -296,37 +307,37 @@ fn date_to_unix_ts<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Res
     let text = args.text(format_at + 1, context.arena)?;
     time_format::check_percent(format).or_else(|why| args.invalid(why))?;
     let parsed = time_format::read_percent(format, text).or_else(|why| args.invalid(why))?;
-    let moment = resolve(context, args, &parsed, zone_at)?;
-    unit.of(moment)
+    let moment = to_unix_time(context, args, &parsed, zone_at)?;
+    unit.count_of(moment)
         .map(Value::Int)
         .ok_or_else(|| args.overflow())
 }
 
 fn timestamp_of<'a>(
-    context: &mut Context<'a, '_>,
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
-    read: fn(&str) -> std::result::Result<Parsed, String>,
+    read: fn(&str) -> std::result::Result<ParsedTime, String>,
 ) -> Result<'a> {
     let parsed = read(args.text(0, context.arena)?).or_else(|why| args.invalid(why))?;
     let zone_at = (args.len() > 1).then_some(1);
-    let moment = resolve(context, args, &parsed, zone_at)?;
+    let moment = to_unix_time(context, args, &parsed, zone_at)?;
     UNITS[1]
         .1
-        .of(moment)
+        .count_of(moment)
         .map(Value::Int)
         .ok_or_else(|| args.overflow())
 }
 
-fn time_to_timestamp<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn time_to_timestamp<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let parsed =
         time_format::read_time(args.text(0, context.arena)?).or_else(|why| args.invalid(why))?;
-    let moment = Moment {
+    let moment = UnixTime {
         unix_s: parsed.civil.to_local_s().unwrap_or(0).rem_euclid(DAY_S),
         nanosecond: parsed.nanosecond,
     };
     UNITS[1]
         .1
-        .of(moment)
+        .count_of(moment)
         .map(Value::Int)
         .ok_or_else(|| args.overflow())
 }
@@ -341,7 +352,7 @@ fn add<'a>(args: Args<'_, 'a>, unit_ms: i64) -> Result<'a> {
 }
 
 fn add_months<'a>(
-    context: &mut Context<'a, '_>,
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
     months_each: i64,
 ) -> Result<'a> {
@@ -364,30 +375,30 @@ fn add_months<'a>(
     }
 }
 
-fn now_timestamp<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn now_timestamp<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let unit = unit(context, args, 0)?;
-    unit.of(now(context))
+    unit.count_of(now(context))
         .map(Value::Int)
         .ok_or_else(|| args.overflow())
 }
 
-fn now_rfc3339<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn now_rfc3339<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let unit = unit(context, args, 0)?;
     let moment = now(context);
     write_rfc3339(context, args, moment, unit)
 }
 
-fn unix_ts_to_rfc3339<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn unix_ts_to_rfc3339<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let unit = unit(context, args, 1)?;
     let moment = unit.moment(args.int(0)?);
     write_rfc3339(context, args, moment, unit)
 }
 
 fn write_rfc3339<'a>(
-    context: &mut Context<'a, '_>,
+    context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
-    moment: Moment,
-    unit: Unit,
+    moment: UnixTime,
+    unit: TimeUnit,
 ) -> Result<'a> {
     let civil = civil(context, args, moment.unix_s, 9)?;
     let mut out = ArenaString::with_capacity_in(35, context.arena);
@@ -396,7 +407,7 @@ fn write_rfc3339<'a>(
     write_time(&mut out, civil);
     if unit.digits > 0 {
         out.push('.');
-        digits(
+        write_padded(
             &mut out,
             moment.nanosecond / 10_i64.pow(9 - unit.digits as u32),
             unit.digits,
@@ -406,7 +417,7 @@ fn write_rfc3339<'a>(
     Ok(Value::Str(out.into_bump_str()))
 }
 
-fn mongo_date<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn mongo_date<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let moment = match args.len() {
         0 => now(context),
         1 => UNITS[1].1.moment(args.int(0)?),
@@ -422,7 +433,7 @@ fn mongo_date<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'
     out.push('T');
     write_time(&mut out, civil);
     out.push('.');
-    digits(&mut out, moment.nanosecond / 1_000_000, 3);
+    write_padded(&mut out, moment.nanosecond / 1_000_000, 3);
     out.push_str("Z\")");
     Ok(Value::Str(out.into_bump_str()))
 }
@@ -447,7 +458,7 @@ pub(crate) fn check_constant(
         // A zone would stand here in a call of EMQX's whose unit is not constant.
         "pattern" if !text.contains('%') && Zone::parse(text).is_none() => {
             let arena = crate::value::Arena::new();
-            let shown = time_format::Shown {
+            let shown = time_format::LocalTime {
                 civil: Civil::from_local_s(0),
                 nanosecond: 0,
                 offset_s: 0,
@@ -458,17 +469,20 @@ pub(crate) fn check_constant(
     }
 }
 
-fn rfc3339_to_unix_ts<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn rfc3339_to_unix_ts<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let unit = unit(context, args, 1)?;
     let parsed = time_format::read_datetime(args.text(0, context.arena)?)
         .or_else(|why| args.invalid(why))?;
-    let moment = resolve(context, args, &parsed, None)?;
-    unit.of(moment)
+    let moment = to_unix_time(context, args, &parsed, None)?;
+    unit.count_of(moment)
         .map(Value::Int)
         .ok_or_else(|| args.overflow())
 }
 
-fn timezone_to_offset_seconds<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn timezone_to_offset_seconds<'a>(
+    context: &mut FunctionContext<'a, '_>,
+    args: Args<'_, 'a>,
+) -> Result<'a> {
     let unix_s = now(context).unix_s;
     Ok(Value::Int(i64::from(
         zone(context, args, 0)?.offset_s(unix_s),

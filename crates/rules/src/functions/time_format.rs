@@ -6,29 +6,29 @@ use crate::calendar::Civil;
 
 /// A moment: seconds since 1970 and the part of the second.
 #[derive(Clone, Copy)]
-pub(super) struct Moment {
+pub(super) struct UnixTime {
     pub(super) unix_s: i64,
     pub(super) nanosecond: i64,
 }
 
 /// What a clock shows, and how far ahead of UTC it is.
 #[derive(Clone, Copy)]
-pub(super) struct Shown {
+pub(super) struct LocalTime {
     pub(super) civil: Civil,
     pub(super) nanosecond: i64,
     pub(super) offset_s: i32,
 }
 
 /// What a text said.
-pub(super) struct Parsed {
+pub(super) struct ParsedTime {
     pub(super) civil: Civil,
     pub(super) nanosecond: i64,
     /// If it named one.
     pub(super) offset_s: Option<i32>,
 }
 
-impl Parsed {
-    fn new() -> Parsed {
+impl ParsedTime {
+    fn new() -> ParsedTime {
         let civil = Civil {
             year: 1970,
             month: 1,
@@ -37,7 +37,7 @@ impl Parsed {
             minute: 0,
             second: 0,
         };
-        Parsed {
+        ParsedTime {
             civil,
             nanosecond: 0,
             offset_s: None,
@@ -45,10 +45,10 @@ impl Parsed {
     }
 }
 
-type Read<T> = Result<T, String>;
+type ParseResult<T> = Result<T, String>;
 
 /// A number that is not negative, filled up with zeros.
-pub(super) fn digits(out: &mut ArenaString<'_>, number: i64, count: usize) {
+pub(super) fn write_padded(out: &mut ArenaString<'_>, number: i64, count: usize) {
     if count == 2 && (0..100).contains(&number) {
         let pair = [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
         out.push_str(str::from_utf8(&pair).expect("digits"));
@@ -75,17 +75,17 @@ pub(super) fn write_offset(
 ) {
     out.push(if offset_s < 0 { '-' } else { '+' });
     let offset_s = i64::from(offset_s.unsigned_abs());
-    digits(out, offset_s / 3600, 2);
+    write_padded(out, offset_s / 3600, 2);
     out.push_str(separator);
-    digits(out, offset_s / 60 % 60, 2);
+    write_padded(out, offset_s / 60 % 60, 2);
     if seconds {
         out.push_str(separator);
-        digits(out, offset_s % 60, 2);
+        write_padded(out, offset_s % 60, 2);
     }
 }
 
 /// EMQX's directives; what is none stays as it is.
-pub(super) fn write_percent(out: &mut ArenaString<'_>, format: &str, shown: Shown) {
+pub(super) fn write_percent(out: &mut ArenaString<'_>, format: &str, shown: LocalTime) {
     let civil = shown.civil;
     let mut rest = format;
     while let Some(at) = memchr::memchr(b'%', rest.as_bytes()) {
@@ -98,14 +98,14 @@ pub(super) fn write_percent(out: &mut ArenaString<'_>, format: &str, shown: Show
         };
         rest = behind;
         match directive {
-            Directive::Year => digits(out, civil.year, 4),
-            Directive::Month => digits(out, civil.month, 2),
-            Directive::Day => digits(out, civil.day, 2),
-            Directive::Hour => digits(out, civil.hour, 2),
-            Directive::Minute => digits(out, civil.minute, 2),
-            Directive::Second => digits(out, civil.second, 2),
+            Directive::Year => write_padded(out, civil.year, 4),
+            Directive::Month => write_padded(out, civil.month, 2),
+            Directive::Day => write_padded(out, civil.day, 2),
+            Directive::Hour => write_padded(out, civil.hour, 2),
+            Directive::Minute => write_padded(out, civil.minute, 2),
+            Directive::Second => write_padded(out, civil.second, 2),
             Directive::Fraction(count) => {
-                digits(
+                write_padded(
                     out,
                     shown.nanosecond / 10_i64.pow(9 - count),
                     count as usize,
@@ -154,7 +154,7 @@ fn directive(text: &str) -> Option<(Directive, &str)> {
 }
 
 /// Whether a text read after this format tells a whole date and time.
-pub(super) fn check_percent(format: &str) -> Read<()> {
+pub(super) fn check_percent(format: &str) -> ParseResult<()> {
     for (name, part) in [
         ("%Y", "year"),
         ("%m", "month"),
@@ -174,9 +174,9 @@ pub(super) fn check_percent(format: &str) -> Read<()> {
 
 /// Reads a text after a format that [`check_percent`] accepts. What separates the numbers does not matter, as in EMQX. A text that
 /// ends before the offset names none.
-pub(super) fn read_percent(format: &str, text: &str) -> Read<Parsed> {
-    let mut parsed = Parsed::new();
-    let mut reader = Reader {
+pub(super) fn read_percent(format: &str, text: &str) -> ParseResult<ParsedTime> {
+    let mut parsed = ParsedTime::new();
+    let mut reader = TimeReader {
         rest: text,
         whole: text,
     };
@@ -209,24 +209,24 @@ pub(super) fn read_percent(format: &str, text: &str) -> Read<Parsed> {
 }
 
 /// `2023-07-29`; slashes will do.
-pub(super) fn read_date(text: &str) -> Read<Parsed> {
-    let mut reader = Reader {
+pub(super) fn read_date(text: &str) -> ParseResult<ParsedTime> {
+    let mut reader = TimeReader {
         rest: text.trim(),
         whole: text,
     };
-    let mut parsed = Parsed::new();
+    let mut parsed = ParsedTime::new();
     reader.date(&mut parsed.civil)?;
     reader.end()?;
     Ok(parsed)
 }
 
 /// `11:06:27`, `11:06`, `11:06:27.495`.
-pub(super) fn read_time(text: &str) -> Read<Parsed> {
-    let mut reader = Reader {
+pub(super) fn read_time(text: &str) -> ParseResult<ParsedTime> {
+    let mut reader = TimeReader {
         rest: text.trim(),
         whole: text,
     };
-    let mut parsed = Parsed::new();
+    let mut parsed = ParsedTime::new();
     reader.time(&mut parsed)?;
     reader.end()?;
     if parsed.civil.to_local_s().is_none() {
@@ -236,12 +236,12 @@ pub(super) fn read_time(text: &str) -> Read<Parsed> {
 }
 
 /// `2023-07-29 11:06:27`, with `T` for the blank, a fraction and an offset if it has them.
-pub(super) fn read_datetime(text: &str) -> Read<Parsed> {
-    let mut reader = Reader {
+pub(super) fn read_datetime(text: &str) -> ParseResult<ParsedTime> {
+    let mut reader = TimeReader {
         rest: text.trim(),
         whole: text,
     };
-    let mut parsed = Parsed::new();
+    let mut parsed = ParsedTime::new();
     reader.date(&mut parsed.civil)?;
     if reader.rest.is_empty() {
         return Ok(parsed);
@@ -255,13 +255,13 @@ pub(super) fn read_datetime(text: &str) -> Read<Parsed> {
     Ok(parsed)
 }
 
-struct Reader<'t> {
+struct TimeReader<'t> {
     rest: &'t str,
     whole: &'t str,
 }
 
-impl Reader<'_> {
-    fn wrong<T>(&self, expected: &str) -> Read<T> {
+impl TimeReader<'_> {
+    fn parse_error<T>(&self, expected: &str) -> ParseResult<T> {
         let mut shown: String = self.whole.chars().take(40).collect();
         if shown.len() < self.whole.len() {
             shown.push_str("...");
@@ -270,38 +270,38 @@ impl Reader<'_> {
         Err(format!("expected {expected} at byte {at} of {shown:?}"))
     }
 
-    fn literal(&mut self, letter: char) -> Read<()> {
+    fn literal(&mut self, letter: char) -> ParseResult<()> {
         match self.rest.strip_prefix(letter) {
             Some(rest) => {
                 self.rest = rest;
                 Ok(())
             }
-            None => self.wrong(&format!("{letter:?}")),
+            None => self.parse_error(&format!("{letter:?}")),
         }
     }
 
     /// Any character but a digit stands for this one.
-    fn separator(&mut self, letter: char) -> Read<()> {
+    fn separator(&mut self, letter: char) -> ParseResult<()> {
         match self.rest.chars().next() {
             Some(other) if other == letter || !other.is_ascii_digit() => {
                 self.rest = &self.rest[other.len_utf8()..];
                 Ok(())
             }
-            _ => self.wrong(&format!("{letter:?}")),
+            _ => self.parse_error(&format!("{letter:?}")),
         }
     }
 
-    fn one_of(&mut self, letters: &[char]) -> Read<()> {
+    fn one_of(&mut self, letters: &[char]) -> ParseResult<()> {
         match self.rest.strip_prefix(letters) {
             Some(rest) => {
                 self.rest = rest;
                 Ok(())
             }
-            None => self.wrong(&format!("one of {letters:?}")),
+            None => self.parse_error(&format!("one of {letters:?}")),
         }
     }
 
-    fn number(&mut self, count: usize, what: &str) -> Read<i64> {
+    fn number(&mut self, count: usize, what: &str) -> ParseResult<i64> {
         match self.rest.split_at_checked(count) {
             Some((digits, rest)) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
                 self.rest = rest;
@@ -309,11 +309,11 @@ impl Reader<'_> {
                     .bytes()
                     .fold(0, |number, digit| number * 10 + i64::from(digit - b'0')))
             }
-            _ => self.wrong(&format!("{count} digits of {what}")),
+            _ => self.parse_error(&format!("{count} digits of {what}")),
         }
     }
 
-    fn date(&mut self, civil: &mut Civil) -> Read<()> {
+    fn date(&mut self, civil: &mut Civil) -> ParseResult<()> {
         civil.year = self.number(4, "the year")?;
         self.one_of(&['-', '/'])?;
         civil.month = self.number(2, "the month")?;
@@ -322,7 +322,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn time(&mut self, parsed: &mut Parsed) -> Read<()> {
+    fn time(&mut self, parsed: &mut ParsedTime) -> ParseResult<()> {
         parsed.civil.hour = self.number(2, "the hour")?;
         self.literal(':')?;
         parsed.civil.minute = self.number(2, "the minute")?;
@@ -335,7 +335,7 @@ impl Reader<'_> {
             let count = rest.bytes().take_while(u8::is_ascii_digit).count();
             let (fraction, behind) = rest.split_at(count);
             if count == 0 {
-                return self.wrong("digits of the fraction");
+                return self.parse_error("digits of the fraction");
             }
             let nine = fraction.bytes().chain(std::iter::repeat(b'0')).take(9);
             parsed.nanosecond = nine.fold(0, |number, digit| number * 10 + i64::from(digit - b'0'));
@@ -345,7 +345,7 @@ impl Reader<'_> {
     }
 
     /// The rest of the text as an offset, or the part of it that looks like one.
-    fn offset(&mut self) -> Read<i32> {
+    fn offset(&mut self) -> ParseResult<i32> {
         let text = self.rest.trim_start();
         let end = text
             .char_indices()
@@ -357,15 +357,15 @@ impl Reader<'_> {
                 self.rest = behind;
                 Ok(offset_s)
             }
-            None => self.wrong("an offset such as Z or +08:00"),
+            None => self.parse_error("an offset such as Z or +08:00"),
         }
     }
 
-    fn end(&self) -> Read<()> {
+    fn end(&self) -> ParseResult<()> {
         if self.rest.is_empty() {
             Ok(())
         } else {
-            self.wrong("the end")
+            self.parse_error("the end")
         }
     }
 }
@@ -395,7 +395,11 @@ const DAYS: [&str; 7] = [
 ];
 
 /// A pattern of Java: runs of letters are fields, 'text' in quotes and everything else stands for itself.
-pub(super) fn write_java(out: &mut ArenaString<'_>, pattern: &str, shown: Shown) -> Read<()> {
+pub(super) fn write_java(
+    out: &mut ArenaString<'_>,
+    pattern: &str,
+    shown: LocalTime,
+) -> ParseResult<()> {
     let mut rest = pattern;
     while let Some(letter) = rest.chars().next() {
         if letter == '\'' {
@@ -441,36 +445,36 @@ fn write_java_field(
     out: &mut ArenaString<'_>,
     letter: char,
     count: usize,
-    shown: Shown,
-) -> Read<()> {
+    shown: LocalTime,
+) -> ParseResult<()> {
     let civil = shown.civil;
     match letter {
-        'y' | 'u' | 'Y' if count == 2 => digits(out, civil.year % 100, 2),
-        'y' | 'u' | 'Y' => digits(out, civil.year, count.clamp(4, 9)),
-        'M' | 'L' if count >= 3 => name(out, MONTHS[civil.month as usize - 1], count),
-        'M' | 'L' => digits(out, civil.month, count),
-        'd' => digits(out, civil.day, count),
-        'D' => digits(out, civil.day_of_year(), count),
-        'H' => digits(out, civil.hour, count),
-        'k' => digits(out, if civil.hour == 0 { 24 } else { civil.hour }, count),
-        'K' => digits(out, civil.hour % 12, count),
-        'h' => digits(out, (civil.hour + 11) % 12 + 1, count),
-        'm' => digits(out, civil.minute, count),
-        's' => digits(out, civil.second, count),
+        'y' | 'u' | 'Y' if count == 2 => write_padded(out, civil.year % 100, 2),
+        'y' | 'u' | 'Y' => write_padded(out, civil.year, count.clamp(4, 9)),
+        'M' | 'L' if count >= 3 => write_name(out, MONTHS[civil.month as usize - 1], count),
+        'M' | 'L' => write_padded(out, civil.month, count),
+        'd' => write_padded(out, civil.day, count),
+        'D' => write_padded(out, civil.day_of_year(), count),
+        'H' => write_padded(out, civil.hour, count),
+        'k' => write_padded(out, if civil.hour == 0 { 24 } else { civil.hour }, count),
+        'K' => write_padded(out, civil.hour % 12, count),
+        'h' => write_padded(out, (civil.hour + 11) % 12 + 1, count),
+        'm' => write_padded(out, civil.minute, count),
+        's' => write_padded(out, civil.second, count),
         'S' => {
             let count = count.min(9);
-            digits(out, shown.nanosecond / 10_i64.pow(9 - count as u32), count);
+            write_padded(out, shown.nanosecond / 10_i64.pow(9 - count as u32), count);
         }
-        'n' => digits(out, shown.nanosecond, count),
+        'n' => write_padded(out, shown.nanosecond, count),
         'a' => out.push_str(if civil.hour < 12 { "AM" } else { "PM" }),
-        'E' => name(out, DAYS[civil.weekday() as usize - 1], count.max(3)),
-        'e' => digits(out, civil.weekday(), count),
-        'w' => digits(out, civil.week_of_year(), count),
-        'Q' => digits(out, (civil.month + 2) / 3, count),
+        'E' => write_name(out, DAYS[civil.weekday() as usize - 1], count.max(3)),
+        'e' => write_padded(out, civil.weekday(), count),
+        'w' => write_padded(out, civil.week_of_year(), count),
+        'Q' => write_padded(out, (civil.month + 2) / 3, count),
         'X' if shown.offset_s == 0 => out.push('Z'),
         'X' | 'x' if count == 1 && shown.offset_s % 3600 == 0 => {
             out.push(if shown.offset_s < 0 { '-' } else { '+' });
-            digits(out, i64::from(shown.offset_s.abs() / 3600), 2);
+            write_padded(out, i64::from(shown.offset_s.abs() / 3600), 2);
         }
         'X' | 'x' => write_offset(
             out,
@@ -491,6 +495,6 @@ fn write_java_field(
 }
 
 /// A name, or its first three letters.
-fn name(out: &mut ArenaString<'_>, name: &str, count: usize) {
+fn write_name(out: &mut ArenaString<'_>, name: &str, count: usize) {
     out.push_str(if count == 3 { &name[..3] } else { name });
 }

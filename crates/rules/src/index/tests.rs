@@ -4,26 +4,28 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
 use super::*;
-use crate::keys::TopicKey;
+use crate::index_keys::TopicKey;
 
 #[derive(Debug, Clone)]
-struct Wanted {
-    sources: Vec<Source>,
-    keys: Keys,
+struct TestRule {
+    sources: Vec<RuleSource>,
+    keys: IndexKeys,
 }
 
-impl Wanted {
+impl TestRule {
     /// What the index may find it by.
-    fn can_match(&self, looked: &Looked<'_>) -> bool {
+    fn can_match(&self, looked: &IndexQuery<'_>) -> bool {
         let filter_matches = |filter: &str| {
             looked
                 .topic
                 .is_some_and(|topic| mqtt::filter_matches(filter, topic))
         };
-        let here = |source: &Source| match source {
-            Source::Event(kind) => *kind == looked.kind,
-            Source::Topic(filter) => looked.kind == EventKind::Publish && filter_matches(filter),
-            Source::Rule(_) | Source::Bridge(_) => false,
+        let here = |source: &RuleSource| match source {
+            RuleSource::Event(kind) => *kind == looked.kind,
+            RuleSource::Topic(filter) => {
+                looked.kind == EventKind::Publish && filter_matches(filter)
+            }
+            RuleSource::Rule(_) | RuleSource::Bridge(_) => false,
         };
         let is_topic = |key: &TopicKey| match key {
             TopicKey::Exact(topic) => looked.topic == Some(&**topic),
@@ -70,7 +72,7 @@ const TOPICS: [&str; 9] = [
 ];
 const CLIENTS: [&str; 3] = ["one", "two", "three"];
 
-fn keys() -> impl Strategy<Value = Keys> {
+fn keys() -> impl Strategy<Value = IndexKeys> {
     let topic = prop_oneof![
         select(&TOPICS[..]).prop_map(|topic| TopicKey::Exact(topic.into())),
         select(&FILTERS[..]).prop_map(|filter| TopicKey::Filter(filter.into())),
@@ -80,7 +82,7 @@ fn keys() -> impl Strategy<Value = Keys> {
     let client_ids = subsequence(&CLIENTS[..], 0..=2).prop_map(owned);
     let qos = prop::option::of(1..8_u8);
     (prop::option::of(topics), prop::option::of(client_ids), qos).prop_map(
-        |(topics, client_ids, qos)| Keys {
+        |(topics, client_ids, qos)| IndexKeys {
             topics,
             client_ids,
             qos,
@@ -88,23 +90,23 @@ fn keys() -> impl Strategy<Value = Keys> {
     )
 }
 
-fn wanted() -> impl Strategy<Value = Wanted> {
+fn wanted() -> impl Strategy<Value = TestRule> {
     let source = prop_oneof![
-        1 => Just(Source::Event(EventKind::Publish)),
-        1 => Just(Source::Event(EventKind::Dropped)),
-        6 => select(&FILTERS[..]).prop_map(|filter| Source::Topic(filter.into())),
+        1 => Just(RuleSource::Event(EventKind::Publish)),
+        1 => Just(RuleSource::Event(EventKind::Dropped)),
+        6 => select(&FILTERS[..]).prop_map(|filter| RuleSource::Topic(filter.into())),
     ];
     (prop::collection::vec(source, 1..4), keys())
-        .prop_map(|(sources, keys)| Wanted { sources, keys })
+        .prop_map(|(sources, keys)| TestRule { sources, keys })
 }
 
-fn looks() -> Vec<Looked<'static>> {
+fn looks() -> Vec<IndexQuery<'static>> {
     let mut looks = Vec::new();
     for kind in [EventKind::Publish, EventKind::Dropped] {
         for topic in TOPICS.into_iter().map(Some).chain([None]) {
             for client_id in CLIENTS.into_iter().map(Some).chain([None]) {
                 for qos in [Some(0), Some(1), Some(2), None] {
-                    looks.push(Looked {
+                    looks.push(IndexQuery {
                         kind,
                         topic,
                         client_id,
@@ -117,7 +119,7 @@ fn looks() -> Vec<Looked<'static>> {
     looks
 }
 
-fn check(index: &Index<usize>, rules: &[Wanted], gone: &[usize]) {
+fn check(index: &RuleIndex<usize>, rules: &[TestRule], gone: &[usize]) {
     for looked in looks() {
         let mut found = Vec::new();
         index.matches(&looked, |&rule| found.push(rule));
@@ -135,7 +137,7 @@ proptest! {
         rules in prop::collection::vec(wanted(), 0..24),
         removed in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
     ) {
-        let mut index = Index::default();
+        let mut index = RuleIndex::default();
         for (n, rule) in rules.iter().enumerate() {
             index.add(&rule.sources, &rule.keys, &n);
         }
@@ -160,40 +162,40 @@ proptest! {
                 index.remove(&rule.sources, &rule.keys, |&rule| rule == n);
             }
         }
-        prop_assert!(!index.wants(EventKind::Publish) && !index.wants(EventKind::Dropped));
+        prop_assert!(!index.has_rules_for(EventKind::Publish) && !index.has_rules_for(EventKind::Dropped));
     }
 }
 
 #[test]
 fn rules_take_from_rules_and_bridges_by_name() {
-    let mut index = Index::default();
-    let keys = Keys::default();
-    let (rule, bridge) = (Source::Rule("a".into()), Source::Bridge("a".into()));
+    let mut index = RuleIndex::default();
+    let keys = IndexKeys::default();
+    let (rule, bridge) = (RuleSource::Rule("a".into()), RuleSource::Bridge("a".into()));
     index.add(&[rule.clone(), bridge.clone()], &keys, &1);
     index.add(&[rule.clone(), rule.clone()], &keys, &2);
     assert_eq!(
-        (index.after_rule("a"), index.from_bridge("a")),
+        (index.rules_chained_to("a"), index.rules_for_bridge("a")),
         (&[1, 2][..], &[1][..])
     );
     index.remove(&[rule.clone(), bridge], &keys, |&value| value == 1);
     assert_eq!(
-        (index.after_rule("a"), index.from_bridge("a")),
+        (index.rules_chained_to("a"), index.rules_for_bridge("a")),
         (&[2][..], &[][..])
     );
     index.remove(&[rule], &keys, |&value| value == 2);
-    assert_eq!(index.after_rule("a"), &[] as &[i32]);
+    assert_eq!(index.rules_chained_to("a"), &[] as &[i32]);
 }
 
 #[test]
 fn a_subscription_to_a_filter_can_be_asked_for_by_name() {
-    let mut index = Index::default();
-    let keys = Keys {
+    let mut index = RuleIndex::default();
+    let keys = IndexKeys {
         topics: Some(Box::new([TopicKey::Exact("a/+".into())])),
-        ..Keys::default()
+        ..IndexKeys::default()
     };
-    index.add(&[Source::Event(EventKind::Subscribed)], &keys, &1);
+    index.add(&[RuleSource::Event(EventKind::Subscribed)], &keys, &1);
     let mut found = 0;
-    let looked = Looked {
+    let looked = IndexQuery {
         kind: EventKind::Subscribed,
         topic: Some("a/+"),
         client_id: None,

@@ -1,19 +1,19 @@
 //! Names that a statement gives to its own values, and how they are found again.
 
-use super::NodeId;
-use crate::syntax::ast::{AliasPart, Expr, Node, Step};
+use super::OpId;
+use crate::syntax::ast::{AliasPart, Expr, ExprNode, PathStep};
 
 /// A name given with AS.
 pub(crate) struct Alias {
     pub(crate) parts: Vec<AliasPart>,
-    pub(crate) node: NodeId,
+    pub(crate) node: OpId,
     /// Which column shows it.
     pub(crate) column: usize,
 }
 
 impl Alias {
     /// How many steps of a path this name is; 1 stands for the first name alone.
-    pub(crate) fn covers(&self, head: &str, steps: &[Step]) -> Option<usize> {
+    pub(crate) fn matched_steps(&self, head: &str, steps: &[PathStep]) -> Option<usize> {
         let (AliasPart::Key(first), rest) = self.parts.split_first()? else {
             return None;
         };
@@ -23,7 +23,7 @@ impl Alias {
                 .iter()
                 .zip(steps)
                 .all(|(part, step)| match (part, step) {
-                    (AliasPart::Key(own), Step::Key(key)) => own == key,
+                    (AliasPart::Key(own), PathStep::Key(key)) => own == key,
                     _ => false,
                 });
         covered.then_some(self.parts.len())
@@ -46,85 +46,82 @@ fn part_text(part: &AliasPart) -> &str {
 }
 
 /// Whether two expressions are written the same, wherever they stand.
-pub(crate) fn same(left: &Expr, right: &Expr) -> bool {
+pub(crate) fn is_same_expr(left: &Expr, right: &Expr) -> bool {
     let all = |left: &[Expr], right: &[Expr]| {
         left.len() == right.len()
             && left
                 .iter()
                 .zip(right)
-                .all(|(left, right)| same(left, right))
+                .all(|(left, right)| is_same_expr(left, right))
     };
     match (&left.node, &right.node) {
-        (Node::Null, Node::Null) => true,
-        (Node::Bool(left), Node::Bool(right)) => left == right,
-        (Node::Int(left), Node::Int(right)) => left == right,
-        (Node::Float(left), Node::Float(right)) => left == right,
-        (Node::Text(left), Node::Text(right)) | (Node::Name(left), Node::Name(right)) => {
-            left == right
-        }
-        (Node::Path(left, left_steps), Node::Path(right, right_steps)) => {
-            same(left, right)
+        (ExprNode::Null, ExprNode::Null) => true,
+        (ExprNode::Bool(left), ExprNode::Bool(right)) => left == right,
+        (ExprNode::Int(left), ExprNode::Int(right)) => left == right,
+        (ExprNode::Float(left), ExprNode::Float(right)) => left == right,
+        (ExprNode::Text(left), ExprNode::Text(right))
+        | (ExprNode::Name(left), ExprNode::Name(right)) => left == right,
+        (ExprNode::Path(left, left_steps), ExprNode::Path(right, right_steps)) => {
+            is_same_expr(left, right)
                 && left_steps.len() == right_steps.len()
                 && left_steps
                     .iter()
                     .zip(right_steps)
-                    .all(|(left, right)| same_step(left, right))
+                    .all(|(left, right)| is_same_step(left, right))
         }
         (
-            Node::Call {
+            ExprNode::Call {
                 name: left,
                 args: left_args,
                 ..
             },
-            Node::Call {
+            ExprNode::Call {
                 name: right,
                 args: right_args,
                 ..
             },
         ) => left.eq_ignore_ascii_case(right) && all(left_args, right_args),
-        (Node::Not(left), Node::Not(right)) | (Node::Negate(left), Node::Negate(right)) => {
-            same(left, right)
+        (ExprNode::Not(left), ExprNode::Not(right))
+        | (ExprNode::Negate(left), ExprNode::Negate(right)) => is_same_expr(left, right),
+        (ExprNode::Binary(left_op, a, b), ExprNode::Binary(right_op, c, d)) => {
+            left_op == right_op && is_same_expr(a, c) && is_same_expr(b, d)
         }
-        (Node::Binary(left_op, a, b), Node::Binary(right_op, c, d)) => {
-            left_op == right_op && same(a, c) && same(b, d)
-        }
-        (Node::IsNull(left, left_not), Node::IsNull(right, right_not)) => {
-            left_not == right_not && same(left, right)
+        (ExprNode::IsNull(left, left_not), ExprNode::IsNull(right, right_not)) => {
+            left_not == right_not && is_same_expr(left, right)
         }
         (
-            Node::Case {
+            ExprNode::Case {
                 subject: a,
                 arms: left,
                 otherwise: b,
             },
-            Node::Case {
+            ExprNode::Case {
                 subject: c,
                 arms: right,
                 otherwise: d,
             },
         ) => {
             let option = |left: &Option<Box<Expr>>, right: &Option<Box<Expr>>| match (left, right) {
-                (Some(left), Some(right)) => same(left, right),
+                (Some(left), Some(right)) => is_same_expr(left, right),
                 (None, None) => true,
                 _ => false,
             };
             let arms = left.len() == right.len()
-                && left
-                    .iter()
-                    .zip(right)
-                    .all(|(left, right)| same(&left.0, &right.0) && same(&left.1, &right.1));
+                && left.iter().zip(right).all(|(left, right)| {
+                    is_same_expr(&left.0, &right.0) && is_same_expr(&left.1, &right.1)
+                });
             option(a, c) && option(b, d) && arms
         }
-        (Node::Array(left), Node::Array(right)) => all(left, right),
+        (ExprNode::Array(left), ExprNode::Array(right)) => all(left, right),
         _ => false,
     }
 }
 
-fn same_step(left: &Step, right: &Step) -> bool {
+fn is_same_step(left: &PathStep, right: &PathStep) -> bool {
     match (left, right) {
-        (Step::Key(left), Step::Key(right)) => left == right,
-        (Step::Index(left), Step::Index(right)) => same(left, right),
-        (Step::Slice(a, b), Step::Slice(c, d)) => same(a, c) && same(b, d),
+        (PathStep::Key(left), PathStep::Key(right)) => left == right,
+        (PathStep::Index(left), PathStep::Index(right)) => is_same_expr(left, right),
+        (PathStep::Slice(a, b), PathStep::Slice(c, d)) => is_same_expr(a, c) && is_same_expr(b, d),
         _ => false,
     }
 }

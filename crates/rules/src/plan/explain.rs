@@ -2,9 +2,9 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{Column, List, NodeId, Op, Plan, PutStep, StepOp, Target};
-use crate::keys::{Keys, TopicKey};
-use crate::rule::{Body, Rule};
+use super::{ColumnTarget, ListRange, Op, OpId, OutputColumn, Plan, PutStep, StepOp};
+use crate::index_keys::{IndexKeys, TopicKey};
+use crate::rule::{Rule, RuleBody};
 use crate::value::Value;
 
 /// Deeper than any plan is; what is deeper is left out.
@@ -27,25 +27,25 @@ impl Rule {
         }
         write_keys(&self.keys, out)?;
         if let Some(filter) = self.filter {
-            writeln!(out, "where    {}", self.plan.shown(filter))?;
+            writeln!(out, "where    {}", self.plan.render(filter))?;
         }
         match &self.body {
-            Body::Select(columns) => self.write_columns("select", columns, out)?,
-            Body::Foreach {
+            RuleBody::Select(columns) => self.write_columns("select", columns, out)?,
+            RuleBody::Foreach {
                 list,
                 incase,
                 columns,
             } => {
-                writeln!(out, "foreach  {}", self.plan.shown(*list))?;
+                writeln!(out, "foreach  {}", self.plan.render(*list))?;
                 if let Some(incase) = incase {
-                    writeln!(out, "incase   {}", self.plan.shown(*incase))?;
+                    writeln!(out, "incase   {}", self.plan.render(*incase))?;
                 }
                 self.write_columns("do", columns, out)?;
             }
-            Body::Windowed(grouping) => {
+            RuleBody::Windowed(grouping) => {
                 writeln!(out, "window   {}", grouping.window.kind)?;
                 for &key in &grouping.keys {
-                    writeln!(out, "group by {}", self.plan.shown(key))?;
+                    writeln!(out, "group by {}", self.plan.render(key))?;
                 }
                 for (at, (aggregate, &argument)) in grouping
                     .window
@@ -59,31 +59,31 @@ impl Rule {
                         "counts   #{} = {}({})",
                         at + 1,
                         aggregate.kind.name(),
-                        self.plan.shown(argument)
+                        self.plan.render(argument)
                     )?;
                 }
                 self.write_columns("select", &grouping.columns, out)?;
                 if let Some(having) = grouping.having {
-                    writeln!(out, "having   {}", self.plan.shown(having))?;
+                    writeln!(out, "having   {}", self.plan.render(having))?;
                 }
             }
         }
         writeln!(out, "memory   {} bytes", self.size_bytes())
     }
 
-    fn write_columns(&self, word: &str, columns: &[Column], out: &mut String) -> fmt::Result {
+    fn write_columns(&self, word: &str, columns: &[OutputColumn], out: &mut String) -> fmt::Result {
         for column in columns {
             match column.target {
-                Target::All => writeln!(out, "{word:<8} *")?,
-                Target::Key(name) => writeln!(
+                ColumnTarget::All => writeln!(out, "{word:<8} *")?,
+                ColumnTarget::Key(name) => writeln!(
                     out,
                     "{word:<8} {} as {}",
-                    self.plan.shown(column.node),
+                    self.plan.render(column.node),
                     self.plan.text(name)
                 )?,
-                Target::Nested(list) => {
+                ColumnTarget::Nested(list) => {
                     let name = self.plan.put_name(list);
-                    writeln!(out, "{word:<8} {} as {name}", self.plan.shown(column.node))?;
+                    writeln!(out, "{word:<8} {} as {name}", self.plan.render(column.node))?;
                 }
             }
         }
@@ -91,7 +91,7 @@ impl Rule {
     }
 }
 
-fn write_keys(keys: &Keys, out: &mut String) -> fmt::Result {
+fn write_keys(keys: &IndexKeys, out: &mut String) -> fmt::Result {
     if let Some(topics) = &keys.topics {
         let topics: Vec<String> = (topics.iter())
             .map(|topic| match topic {
@@ -120,13 +120,13 @@ fn write_keys(keys: &Keys, out: &mut String) -> fmt::Result {
 }
 
 impl Plan {
-    pub(super) fn shown(&self, id: NodeId) -> String {
+    pub(super) fn render(&self, id: OpId) -> String {
         let mut out = String::new();
-        let _ = self.show(id, &mut out);
+        let _ = self.write_op(id, &mut out);
         out
     }
 
-    fn put_name(&self, list: List) -> String {
+    fn put_name(&self, list: ListRange) -> String {
         let mut name = String::new();
         for put in self.puts(list) {
             let _ = match *put {
@@ -135,13 +135,13 @@ impl Plan {
                 PutStep::Index(index) => write!(name, "[{index}]"),
                 PutStep::Head => write!(name, "[0]"),
                 PutStep::Tail => write!(name, "[-0]"),
-                PutStep::Computed(at) => write!(name, "[{}]", self.shown(at)),
+                PutStep::Computed(at) => write!(name, "[{}]", self.render(at)),
             };
         }
         name
     }
 
-    fn show(&self, id: NodeId, out: &mut String) -> fmt::Result {
+    fn write_op(&self, id: OpId, out: &mut String) -> fmt::Result {
         // An alias that stands in many places is written out in each.
         if out.len() > MAX_SHOWN_BYTES {
             return write!(out, "..");
@@ -153,88 +153,88 @@ impl Plan {
             Op::Float(value) => write_value(Value::Float(value), out),
             Op::Text(text) => write!(out, "'{}'", self.text(text).replace('\'', "''")),
             Op::Owned(at) => write_value(
-                self.owned[at as usize].borrow(&crate::value::Arena::new()),
+                self.owned[at as usize].to_value(&crate::value::Arena::new()),
                 out,
             ),
             Op::Field(field) => write!(out, "{}", field.name()),
             Op::Open(name, _) | Op::Column(name, _) => write!(out, "{}", self.text(name)),
             Op::Output => write!(out, "."),
             Op::Item => write!(out, "item"),
-            Op::Memo(inner, _) => self.show(inner, out),
-            Op::Path(base, steps) => self.show_path(base, steps, out),
+            Op::Memo(inner, _) => self.write_op(inner, out),
+            Op::Path(base, steps) => self.write_path(base, steps, out),
             Op::Call(function, list) => {
                 write!(out, "{}", function.name)?;
-                self.show_list('(', list, ')', out)
+                self.write_list('(', list, ')', out)
             }
             Op::Not(inner) => {
                 write!(out, "not ")?;
-                self.show_operand(inner, out)
+                self.write_operand(inner, out)
             }
             Op::Negate(inner) => {
                 write!(out, "-")?;
-                self.show_operand(inner, out)
+                self.write_operand(inner, out)
             }
             Op::Binary(op, left, right) => {
-                self.show_operand(left, out)?;
+                self.write_operand(left, out)?;
                 write!(out, " {} ", op.text())?;
-                self.show_operand(right, out)
+                self.write_operand(right, out)
             }
             Op::IsNull(inner, negated) => {
-                self.show_operand(inner, out)?;
+                self.write_operand(inner, out)?;
                 write!(out, " is {}null", if negated { "not " } else { "" })
             }
             Op::In(inner, list, negated) => {
-                self.show_operand(inner, out)?;
+                self.write_operand(inner, out)?;
                 write!(out, " {}in ", if negated { "not " } else { "" })?;
-                self.show_list('(', list, ')', out)
+                self.write_list('(', list, ')', out)
             }
             Op::Between(inner, list, negated) => {
-                self.show_operand(inner, out)?;
+                self.write_operand(inner, out)?;
                 write!(out, " {}between ", if negated { "not " } else { "" })?;
                 let &[low, high] = self.list(list) else {
                     return Ok(());
                 };
-                self.show_operand(low, out)?;
+                self.write_operand(low, out)?;
                 write!(out, " and ")?;
-                self.show_operand(high, out)
+                self.write_operand(high, out)
             }
             Op::Like(inner, pattern, negated) => {
-                self.show_operand(inner, out)?;
+                self.write_operand(inner, out)?;
                 write!(out, " {}like ", if negated { "not " } else { "" })?;
-                self.show_operand(pattern, out)
+                self.write_operand(pattern, out)
             }
             Op::MatchFilter(inner, filter) => {
-                self.show_operand(inner, out)?;
+                self.write_operand(inner, out)?;
                 write!(out, " =~ '{}'", self.text(filter))
             }
             Op::Case(list) => {
                 write!(out, "case")?;
-                self.show_arms(self.list(list), out)
+                self.write_case_arms(self.list(list), out)
             }
             Op::Switch(list) => {
                 let Some((&subject, arms)) = self.list(list).split_first() else {
                     return Ok(());
                 };
                 write!(out, "case ")?;
-                self.show(subject, out)?;
-                self.show_arms(arms, out)
+                self.write_op(subject, out)?;
+                self.write_case_arms(arms, out)
             }
-            Op::Array(list) => self.show_list('[', list, ']', out),
+            Op::Array(list) => self.write_list('[', list, ']', out),
             Op::Map(list) => {
                 write!(out, "{{")?;
                 for (at, pair) in self.list(list).chunks_exact(2).enumerate() {
                     write!(out, "{}", if at > 0 { ", " } else { "" })?;
-                    self.show(pair[0], out)?;
+                    self.write_op(pair[0], out)?;
                     write!(out, ": ")?;
-                    self.show(pair[1], out)?;
+                    self.write_op(pair[1], out)?;
                 }
                 write!(out, "}}")
             }
             Op::Range(from, to) => {
                 write!(out, "[")?;
-                self.show(from, out)?;
+                self.write_op(from, out)?;
                 write!(out, "..")?;
-                self.show(to, out)?;
+                self.write_op(to, out)?;
                 write!(out, "]")
             }
             Op::Key(at) => write!(out, "group key {}", at + 1),
@@ -244,7 +244,7 @@ impl Plan {
         }
     }
 
-    fn show_operand(&self, id: NodeId, out: &mut String) -> fmt::Result {
+    fn write_operand(&self, id: OpId, out: &mut String) -> fmt::Result {
         let mut seen = self.op(id);
         while let Op::Memo(inner, _) = seen {
             seen = self.op(inner);
@@ -260,39 +260,45 @@ impl Plan {
                 | Op::MatchFilter(..)
         );
         if simple {
-            return self.show(id, out);
+            return self.write_op(id, out);
         }
         write!(out, "(")?;
-        self.show(id, out)?;
+        self.write_op(id, out)?;
         write!(out, ")")
     }
 
-    fn show_list(&self, open: char, list: List, close: char, out: &mut String) -> fmt::Result {
+    fn write_list(
+        &self,
+        open: char,
+        list: ListRange,
+        close: char,
+        out: &mut String,
+    ) -> fmt::Result {
         write!(out, "{open}")?;
         for (at, &id) in self.list(list).iter().enumerate() {
             write!(out, "{}", if at > 0 { ", " } else { "" })?;
-            self.show(id, out)?;
+            self.write_op(id, out)?;
         }
         write!(out, "{close}")
     }
 
-    fn show_arms(&self, list: &[NodeId], out: &mut String) -> fmt::Result {
+    fn write_case_arms(&self, list: &[OpId], out: &mut String) -> fmt::Result {
         let mut arms = list.chunks_exact(2);
         for arm in &mut arms {
             write!(out, " when ")?;
-            self.show(arm[0], out)?;
+            self.write_op(arm[0], out)?;
             write!(out, " then ")?;
-            self.show(arm[1], out)?;
+            self.write_op(arm[1], out)?;
         }
         if let Some(&otherwise) = arms.remainder().first() {
             write!(out, " else ")?;
-            self.show(otherwise, out)?;
+            self.write_op(otherwise, out)?;
         }
         write!(out, " end")
     }
 
-    fn show_path(&self, base: NodeId, steps: List, out: &mut String) -> fmt::Result {
-        self.show_operand(base, out)?;
+    fn write_path(&self, base: OpId, steps: ListRange, out: &mut String) -> fmt::Result {
+        self.write_operand(base, out)?;
         for step in self.steps(steps) {
             match *step {
                 StepOp::Key(key) => {
@@ -307,19 +313,19 @@ impl Plan {
                 StepOp::Index(index) => write!(out, "[{index}]")?,
                 StepOp::Computed(id) => {
                     write!(out, "[")?;
-                    self.show(id, out)?;
+                    self.write_op(id, out)?;
                     write!(out, "]")?;
                 }
                 StepOp::Get(id) => {
                     write!(out, ".get(")?;
-                    self.show(id, out)?;
+                    self.write_op(id, out)?;
                     write!(out, ")")?;
                 }
                 StepOp::Slice(from, to) => {
                     write!(out, "[")?;
-                    self.show(from, out)?;
+                    self.write_op(from, out)?;
                     write!(out, "..")?;
-                    self.show(to, out)?;
+                    self.write_op(to, out)?;
                     write!(out, "]")?;
                 }
             }

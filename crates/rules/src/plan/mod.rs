@@ -2,34 +2,34 @@
 //! small, since there may be a hundred thousand.
 
 pub(crate) mod aliases;
-pub(crate) mod build;
-mod check;
+pub(crate) mod builder;
+mod constant_checks;
+mod constant_folding;
 mod explain;
-mod extract;
-mod fold;
-mod methods;
-pub(crate) mod resolve;
-pub(crate) mod why;
+mod index_key_extraction;
+mod method_names;
+pub(crate) mod no_result;
+pub(crate) mod resolver;
 
-use crate::field::Field;
+use crate::event_field::Field;
 use crate::functions::Function;
 use crate::syntax::ast::BinaryOp;
 use crate::value::OwnedValue;
 
 /// The number of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NodeId(pub(crate) u16);
+pub(crate) struct OpId(pub(crate) u16);
 
 /// A piece of the plan's text.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Text {
+pub(crate) struct TextRange {
     pub(crate) start: u32,
     pub(crate) length: u32,
 }
 
 /// A piece of one of the plan's lists.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct List {
+pub(crate) struct ListRange {
     pub(crate) start: u16,
     pub(crate) length: u16,
 }
@@ -40,39 +40,39 @@ pub(crate) enum Op {
     Bool(bool),
     Int(i64),
     Float(f64),
-    Text(Text),
+    Text(TextRange),
     /// A constant array or map.
     Owned(u16),
     Field(Field),
     /// A field that only the sender knows; a field of all events if the sender does not.
-    Open(Text, Option<Field>),
+    Open(TextRange, Option<Field>),
     /// A column of the output a template is filled from; else a field.
-    Column(Text, Option<Field>),
+    Column(TextRange, Option<Field>),
     /// The whole output.
     Output,
     /// The item of FOREACH.
     Item,
     /// Worked out once in an evaluation.
-    Memo(NodeId, u16),
-    Path(NodeId, List),
-    Call(&'static Function, List),
-    Not(NodeId),
-    Negate(NodeId),
-    Binary(BinaryOp, NodeId, NodeId),
-    IsNull(NodeId, bool),
-    In(NodeId, List, bool),
-    Between(NodeId, List, bool),
-    Like(NodeId, NodeId, bool),
+    Memo(OpId, u16),
+    Path(OpId, ListRange),
+    Call(&'static Function, ListRange),
+    Not(OpId),
+    Negate(OpId),
+    Binary(BinaryOp, OpId, OpId),
+    IsNull(OpId, bool),
+    In(OpId, ListRange, bool),
+    Between(OpId, ListRange, bool),
+    Like(OpId, OpId, bool),
     /// `=~` with a filter known to be valid.
-    MatchFilter(NodeId, Text),
+    MatchFilter(OpId, TextRange),
     /// Conditions and results in turn, then what else.
-    Case(List),
+    Case(ListRange),
     /// The subject, constants and results in turn, then what else.
-    Switch(List),
-    Array(List),
+    Switch(ListRange),
+    Array(ListRange),
     /// Names are constants, values follow, in turn.
-    Map(List),
-    Range(NodeId, NodeId),
+    Map(ListRange),
+    Range(OpId, OpId),
     /// An expression of GROUP BY.
     Key(u16),
     Aggregate(u16),
@@ -83,46 +83,46 @@ pub(crate) enum Op {
 /// One step of a path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum StepOp {
-    Key(Text),
+    Key(TextRange),
     /// From 1; negative from the end.
     Index(i32),
     /// The same, worked out; a name if it is text.
-    Computed(NodeId),
+    Computed(OpId),
     /// `.get(n)`: from 0.
-    Get(NodeId),
-    Slice(NodeId, NodeId),
+    Get(OpId),
+    Slice(OpId, OpId),
 }
 
 /// Where a column goes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Target {
+pub(crate) enum ColumnTarget {
     All,
-    Key(Text),
-    Nested(List),
+    Key(TextRange),
+    Nested(ListRange),
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum PutStep {
-    Key(Text),
+    Key(TextRange),
     Index(i32),
     Head,
     Tail,
     /// A position that is worked out; a name if it is text.
-    Computed(NodeId),
+    Computed(OpId),
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Column {
-    pub(crate) target: Target,
-    /// Without meaning for `Target::All`.
-    pub(crate) node: NodeId,
+pub(crate) struct OutputColumn {
+    pub(crate) target: ColumnTarget,
+    /// Without meaning for `ColumnTarget::AllConditions`.
+    pub(crate) node: OpId,
 }
 
 /// Operations and what they refer to.
 #[derive(Default)]
 pub(crate) struct Plan {
     pub(crate) ops: Vec<Op>,
-    pub(crate) lists: Vec<NodeId>,
+    pub(crate) lists: Vec<OpId>,
     pub(crate) steps: Vec<StepOp>,
     pub(crate) puts: Vec<PutStep>,
     pub(crate) owned: Vec<OwnedValue>,
@@ -134,23 +134,23 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn op(&self, id: NodeId) -> Op {
+    pub(crate) fn op(&self, id: OpId) -> Op {
         self.ops[id.0 as usize]
     }
 
-    pub(crate) fn text(&self, text: Text) -> &str {
+    pub(crate) fn text(&self, text: TextRange) -> &str {
         &self.text[text.start as usize..(text.start + text.length) as usize]
     }
 
-    pub(crate) fn list(&self, list: List) -> &[NodeId] {
+    pub(crate) fn list(&self, list: ListRange) -> &[OpId] {
         &self.lists[list.start as usize..][..list.length as usize]
     }
 
-    pub(crate) fn steps(&self, list: List) -> &[StepOp] {
+    pub(crate) fn steps(&self, list: ListRange) -> &[StepOp] {
         &self.steps[list.start as usize..][..list.length as usize]
     }
 
-    pub(crate) fn puts(&self, list: List) -> &[PutStep] {
+    pub(crate) fn puts(&self, list: ListRange) -> &[PutStep] {
         &self.puts[list.start as usize..][..list.length as usize]
     }
 

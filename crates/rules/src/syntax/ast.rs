@@ -1,32 +1,32 @@
 //! The syntax tree of a statement: what was written, not yet what it means.
 
-use crate::error::Span;
+use crate::statement_error::Span;
 
 pub(crate) struct Statement {
-    pub(crate) body: Body,
+    pub(crate) body: StatementBody,
     pub(crate) from: Vec<(Box<str>, Span)>,
     pub(crate) filter: Option<Expr>,
-    pub(crate) group: Option<Group>,
+    pub(crate) group: Option<GroupBy>,
     pub(crate) having: Option<Expr>,
     pub(crate) limit: Option<u64>,
 }
 
-pub(crate) enum Body {
-    Select(Vec<Item>),
+pub(crate) enum StatementBody {
+    Select(Vec<SelectItem>),
     Foreach {
         /// The last one is the list; those before it are names for its use.
-        lists: Vec<Item>,
-        each: Option<Vec<Item>>,
+        lists: Vec<SelectItem>,
+        each: Option<Vec<SelectItem>>,
         incase: Option<Expr>,
     },
 }
 
-pub(crate) struct Item {
+pub(crate) struct SelectItem {
     pub(crate) span: Span,
-    pub(crate) what: ItemKind,
+    pub(crate) kind: SelectItemKind,
 }
 
-pub(crate) enum ItemKind {
+pub(crate) enum SelectItemKind {
     All,
     Expr {
         expr: Expr,
@@ -59,7 +59,7 @@ impl PartialEq for AliasPart {
     }
 }
 
-pub(crate) struct Group {
+pub(crate) struct GroupBy {
     pub(crate) span: Span,
     pub(crate) keys: Vec<Expr>,
     pub(crate) window: Option<(crate::window::WindowKind, Span)>,
@@ -70,11 +70,11 @@ pub(crate) struct Expr {
     pub(crate) span: Span,
     /// Levels of expressions inside it, and itself.
     pub(crate) depth: u16,
-    pub(crate) node: Node,
+    pub(crate) node: ExprNode,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Node {
+pub(crate) enum ExprNode {
     Null,
     Bool(bool),
     Int(i64),
@@ -82,7 +82,7 @@ pub(crate) enum Node {
     Text(Box<str>),
     /// A field, an alias, or the item of FOREACH.
     Name(Box<str>),
-    Path(Box<Expr>, Vec<Step>),
+    Path(Box<Expr>, Vec<PathStep>),
     Call {
         name: Box<str>,
         name_span: Span,
@@ -118,7 +118,7 @@ pub(crate) enum CallForm {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Step {
+pub(crate) enum PathStep {
     Key(Box<str>),
     Index(Box<Expr>),
     Slice(Box<Expr>, Box<Expr>),
@@ -169,7 +169,7 @@ impl BinaryOp {
     }
 }
 
-impl Node {
+impl ExprNode {
     /// Levels of expressions inside.
     pub(crate) fn depth(&self) -> u16 {
         let deepest = |exprs: &[Expr]| exprs.iter().map(|expr| expr.depth).max().unwrap_or(0);
@@ -182,7 +182,7 @@ impl Node {
             | Self::Name(_) => 0,
             Self::Path(base, steps) => steps
                 .iter()
-                .map(Step::depth)
+                .map(PathStep::depth)
                 .max()
                 .unwrap_or(0)
                 .max(base.depth),
@@ -215,7 +215,7 @@ impl Node {
     }
 }
 
-impl Step {
+impl PathStep {
     fn depth(&self) -> u16 {
         match self {
             Self::Key(_) => 0,

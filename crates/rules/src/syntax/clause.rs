@@ -1,57 +1,64 @@
 //! Clauses: SELECT, FOREACH, FROM, WHERE, GROUP BY with its window, HAVING, LIMIT.
 
 use super::Parser;
-use super::ast::{AliasPart, Body, Expr, Group, Item, ItemKind, Node, Statement, Step};
-use super::token::{Kind, Symbol};
-use crate::error::{Error, Span};
-use crate::nearest::nearest;
+use super::ast::{
+    AliasPart, Expr, ExprNode, GroupBy, PathStep, SelectItem, SelectItemKind, Statement,
+    StatementBody,
+};
+use super::token::{Symbol, TokenKind};
+use crate::statement_error::{Span, StatementError};
+use crate::suggestion::nearest_name;
 use crate::window::{CalendarUnit, WindowKind};
 use crate::windows::MAX_OVERLAPPING;
 
 /// Words that end an expression, so that no field can have their names without backquotes.
 pub(crate) fn is_clause_word(word: &str) -> bool {
-    const WORDS: &[&str] = &[
+    const CLAUSE_KEYWORDS: &[&str] = &[
         "select", "foreach", "from", "where", "do", "incase", "group", "having", "limit", "as",
         "and", "or", "when", "then", "else", "end", "by",
     ];
-    WORDS.iter().any(|known| word.eq_ignore_ascii_case(known))
+    CLAUSE_KEYWORDS
+        .iter()
+        .any(|known| word.eq_ignore_ascii_case(known))
 }
 
 pub(crate) const WINDOWS: &str =
     "tumbling(10s), hopping(1m, 10s), sliding(1m), session(30s[, 1h]) or count(100[, 10])";
 
 impl Parser<'_> {
-    pub(super) fn statement(&mut self) -> Result<Statement, Error> {
+    pub(super) fn parse_statement(&mut self) -> Result<Statement, StatementError> {
         let body = if self.eat_word("select") {
-            Body::Select(self.items()?)
+            StatementBody::Select(self.parse_items()?)
         } else if self.eat_word("foreach") {
-            self.foreach()?
+            self.parse_foreach()?
         } else {
-            return Err(self.first_word());
+            return Err(self.first_word_error());
         };
-        let from = self.from(&body)?;
+        let from = self.parse_from(&body)?;
         let filter = if self.eat_word("where") {
-            Some(self.expression()?)
+            Some(self.parse_expr()?)
         } else {
             None
         };
         let group = if self.at_word("group") {
-            Some(self.group()?)
+            Some(self.parse_group_by()?)
         } else {
             None
         };
         let having = if self.eat_word("having") {
-            Some(self.expression()?)
+            Some(self.parse_expr()?)
         } else {
             None
         };
         let limit = if self.eat_word("limit") {
-            Some(self.limit()?)
+            Some(self.parse_limit()?)
         } else {
             None
         };
-        if self.peek().kind == Kind::Word || self.peek().kind == Kind::Symbol(Symbol::Comma) {
-            return Err(self.after_clauses(filter.is_some(), group.is_some()));
+        if self.peek().kind == TokenKind::Word
+            || self.peek().kind == TokenKind::Symbol(Symbol::Comma)
+        {
+            return Err(self.trailing_input_error(filter.is_some(), group.is_some()));
         }
         Ok(Statement {
             body,
@@ -63,13 +70,13 @@ impl Parser<'_> {
         })
     }
 
-    fn first_word(&self) -> Error {
+    fn first_word_error(&self) -> StatementError {
         let word = self.text(self.peek().span);
-        self.unexpected("`SELECT` or `FOREACH`")
-            .suggest(nearest(word, ["SELECT", "FOREACH"].into_iter()))
+        self.unexpected_error("`SELECT` or `FOREACH`")
+            .with_suggestion(nearest_name(word, ["SELECT", "FOREACH"].into_iter()))
     }
 
-    fn after_clauses(&self, has_where: bool, has_group: bool) -> Error {
+    fn trailing_input_error(&self, has_where: bool, has_group: bool) -> StatementError {
         let mut expected = vec!["an operator"];
         let mut names = vec!["HAVING", "LIMIT", "AND", "OR"];
         if !has_group {
@@ -88,16 +95,16 @@ impl Parser<'_> {
                     self.peek().span,
                     "a rule has no ORDER BY: it sees one event at a time",
                 )
-                .expected("the end of the statement");
+                .with_expected("the end of the statement");
         }
-        self.unexpected(&expected.join(", "))
-            .suggest(nearest(word, names.into_iter()))
+        self.unexpected_error(&expected.join(", "))
+            .with_suggestion(nearest_name(word, names.into_iter()))
     }
 
-    fn items(&mut self) -> Result<Vec<Item>, Error> {
+    fn parse_items(&mut self) -> Result<Vec<SelectItem>, StatementError> {
         let mut items = Vec::new();
         loop {
-            items.push(self.item()?);
+            items.push(self.parse_item()?);
             self.count_items(items.len(), self.last_span())?;
             if !self.eat_symbol(Symbol::Comma) {
                 return Ok(items);
@@ -105,52 +112,52 @@ impl Parser<'_> {
         }
     }
 
-    fn item(&mut self) -> Result<Item, Error> {
+    fn parse_item(&mut self) -> Result<SelectItem, StatementError> {
         let start = self.peek().span;
         if self.at_symbol(Symbol::Star) {
             self.advance();
-            return Ok(Item {
+            return Ok(SelectItem {
                 span: start,
-                what: ItemKind::All,
+                kind: SelectItemKind::All,
             });
         }
-        let expr = self.expression()?;
+        let expr = self.parse_expr()?;
         let alias = if self.eat_word("as") {
-            Some(self.alias()?)
+            Some(self.parse_alias()?)
         } else {
             let next = self.peek();
-            let is_alias = next.kind == Kind::Word
+            let is_alias = next.kind == TokenKind::Word
                 && (self.is_quoted(next) || !is_clause_word(self.text(next.span)));
             if is_alias && !self.is_misspelled_from() {
-                Some(self.alias()?)
+                Some(self.parse_alias()?)
             } else {
                 None
             }
         };
-        Ok(Item {
-            span: start.to(self.last_span()),
-            what: ItemKind::Expr { expr, alias },
+        Ok(SelectItem {
+            span: start.cover(self.last_span()),
+            kind: SelectItemKind::Expr { expr, alias },
         })
     }
 
     /// `SELECT a FORM "t"`: a word before a name in quotes can only be meant as FROM.
     fn is_misspelled_from(&self) -> bool {
-        matches!(self.peek_at(1).kind, Kind::Text(_))
+        matches!(self.peek_at(1).kind, TokenKind::Text(_))
     }
 
-    fn alias(&mut self) -> Result<Vec<AliasPart>, Error> {
-        let mut parts = vec![self.alias_key()?];
+    fn parse_alias(&mut self) -> Result<Vec<AliasPart>, StatementError> {
+        let mut parts = vec![self.parse_alias_key()?];
         loop {
             if self.eat_symbol(Symbol::Dot) {
-                parts.push(self.alias_key()?);
+                parts.push(self.parse_alias_key()?);
             } else if self.eat_symbol(Symbol::LeftBracket) {
-                parts.push(self.alias_position()?);
+                parts.push(self.parse_alias_position()?);
             } else {
                 return Ok(parts);
             }
             if parts.len() > self.bounds.max_depth {
                 let error = self.error(self.last_span(), "the name is too long");
-                return Err(error.expected(format!(
+                return Err(error.with_expected(format!(
                     "at most {} parts (max_depth)",
                     self.bounds.max_depth
                 )));
@@ -159,19 +166,19 @@ impl Parser<'_> {
     }
 
     /// After the bracket: 1 is the first, -1 the last, 0 before the first, -0 after the last; or an expression.
-    fn alias_position(&mut self) -> Result<AliasPart, Error> {
+    fn parse_alias_position(&mut self) -> Result<AliasPart, StatementError> {
         let is_negative = self.at_symbol(Symbol::Minus);
         let number = match self.peek_at(usize::from(is_negative)).kind {
-            Kind::Int(number)
+            TokenKind::Int(number)
                 if self.peek_at(usize::from(is_negative) + 1).kind
-                    == Kind::Symbol(Symbol::RightBracket) =>
+                    == TokenKind::Symbol(Symbol::RightBracket) =>
             {
                 Some(number)
             }
             _ => None,
         };
         let part = match (is_negative, number) {
-            (_, None) => AliasPart::Computed(Box::new(self.expression()?)),
+            (_, None) => AliasPart::Computed(Box::new(self.parse_expr()?)),
             (false, Some(0)) => AliasPart::Head,
             (true, Some(0)) => AliasPart::Tail,
             (false, Some(at)) => AliasPart::Index(at),
@@ -184,60 +191,66 @@ impl Parser<'_> {
         Ok(part)
     }
 
-    fn alias_key(&mut self) -> Result<AliasPart, Error> {
+    fn parse_alias_key(&mut self) -> Result<AliasPart, StatementError> {
         let token = self.peek().clone();
         let key = match token.kind {
-            Kind::Word => self.text(token.span).into(),
-            Kind::Text(text) => text,
-            Kind::Int(_) => self.text(token.span).into(),
-            _ => return Err(self.unexpected("a name")),
+            TokenKind::Word => self.text(token.span).into(),
+            TokenKind::Text(text) => text,
+            TokenKind::Int(_) => self.text(token.span).into(),
+            _ => return Err(self.unexpected_error("a name")),
         };
         self.advance();
         Ok(AliasPart::Key(key))
     }
 
-    fn foreach(&mut self) -> Result<Body, Error> {
-        let lists = self.items()?;
-        if let Some(all) = lists.iter().find(|item| matches!(item.what, ItemKind::All)) {
+    fn parse_foreach(&mut self) -> Result<StatementBody, StatementError> {
+        let lists = self.parse_items()?;
+        if let Some(all) = lists
+            .iter()
+            .find(|item| matches!(item.kind, SelectItemKind::All))
+        {
             return Err(self
                 .error(all.span, "FOREACH goes through a list")
-                .expected("a list, such as payload.sensors"));
+                .with_expected("a list, such as payload.sensors"));
         }
         let each = if self.eat_word("do") {
-            Some(self.items()?)
+            Some(self.parse_items()?)
         } else {
             None
         };
         let incase = if self.eat_word("incase") {
-            Some(self.expression()?)
+            Some(self.parse_expr()?)
         } else {
             None
         };
-        Ok(Body::Foreach {
+        Ok(StatementBody::Foreach {
             lists,
             each,
             incase,
         })
     }
 
-    fn from(&mut self, body: &Body) -> Result<Vec<(Box<str>, Span)>, Error> {
+    fn parse_from(
+        &mut self,
+        body: &StatementBody,
+    ) -> Result<Vec<(Box<str>, Span)>, StatementError> {
         if !self.eat_word("from") {
             let word = self.text(self.peek().span);
             let expected = match body {
-                Body::Select(_) => "`,`, `AS` or `FROM`",
-                Body::Foreach {
+                StatementBody::Select(_) => "`,`, `AS` or `FROM`",
+                StatementBody::Foreach {
                     incase: Some(_), ..
                 } => "an operator or `FROM`",
-                Body::Foreach { each: Some(_), .. } => "`,`, `AS`, `INCASE` or `FROM`",
-                Body::Foreach { .. } => "`AS`, `DO`, `INCASE` or `FROM`",
+                StatementBody::Foreach { each: Some(_), .. } => "`,`, `AS`, `INCASE` or `FROM`",
+                StatementBody::Foreach { .. } => "`AS`, `DO`, `INCASE` or `FROM`",
             };
             return Err(self
-                .unexpected(expected)
-                .suggest(nearest(word, ["FROM"].into_iter())));
+                .unexpected_error(expected)
+                .with_suggestion(nearest_name(word, ["FROM"].into_iter())));
         }
         let mut sources = Vec::new();
         loop {
-            let (name, span) = self.source()?;
+            let (name, span) = self.parse_source()?;
             sources.push((name, span));
             self.count_items(sources.len(), span)?;
             if !self.eat_symbol(Symbol::Comma) {
@@ -248,10 +261,10 @@ impl Parser<'_> {
 
     /// A source, most often in quotes. Without them it ends at a blank or a comma, and is read from the text itself: its
     /// characters are operators and comments to the lexer.
-    fn source(&mut self) -> Result<(Box<str>, Span), Error> {
+    fn parse_source(&mut self) -> Result<(Box<str>, Span), StatementError> {
         const EXPECTED: &str = "a source in quotes, such as \"t/#\" or \"$EVENT.PUBLISH\"";
         let token = self.peek().clone();
-        if let Kind::Text(name) = token.kind {
+        if let TokenKind::Text(name) = token.kind {
             self.advance();
             return Ok((name, token.span));
         }
@@ -268,34 +281,34 @@ impl Parser<'_> {
             || is_clause_word(name)
             || name.eq_ignore_ascii_case("where")
         {
-            return Err(self.unexpected(EXPECTED));
+            return Err(self.unexpected_error(EXPECTED));
         }
         let end = start + name.len();
         self.resume_at(end)?;
         Ok((name.into(), Span::new(start, end)))
     }
 
-    fn group(&mut self) -> Result<Group, Error> {
+    fn parse_group_by(&mut self) -> Result<GroupBy, StatementError> {
         let start = self.advance().span;
         if !self.eat_word("by") {
-            return Err(self.unexpected("`BY`"));
+            return Err(self.unexpected_error("`BY`"));
         }
         let mut keys = Vec::new();
         let mut window = None;
         loop {
-            if let Some(found) = self.window()? {
+            if let Some(found) = self.parse_window()? {
                 window = Some(found);
                 break;
             }
-            keys.push(self.expression()?);
+            keys.push(self.parse_expr()?);
             self.count_items(keys.len(), self.last_span())?;
             // The window stands after the last expression, with or without a comma.
             if !self.eat_symbol(Symbol::Comma) && !self.at_window() {
                 break;
             }
         }
-        Ok(Group {
-            span: start.to(self.last_span()),
+        Ok(GroupBy {
+            span: start.cover(self.last_span()),
             keys,
             window,
         })
@@ -303,11 +316,11 @@ impl Parser<'_> {
 
     fn at_window(&self) -> bool {
         let names = ["tumbling", "hopping", "sliding", "session", "count"];
-        self.peek_at(1).kind == Kind::Symbol(Symbol::LeftParen)
+        self.peek_at(1).kind == TokenKind::Symbol(Symbol::LeftParen)
             && names.iter().any(|name| self.at_word(name))
     }
 
-    fn window(&mut self) -> Result<Option<(WindowKind, Span)>, Error> {
+    fn parse_window(&mut self) -> Result<Option<(WindowKind, Span)>, StatementError> {
         if !self.at_window() {
             return Ok(None);
         }
@@ -316,53 +329,53 @@ impl Parser<'_> {
         let kind = match self.text(name).to_ascii_lowercase().as_str() {
             "tumbling" => self.tumbling()?,
             "sliding" => WindowKind::Sliding {
-                size_ms: self.duration()?,
+                size_ms: self.parse_duration()?,
             },
             "session" => {
-                let gap_ms = self.duration()?;
+                let gap_ms = self.parse_duration()?;
                 let mut max_ms = None;
                 if self.eat_symbol(Symbol::Comma) {
                     let span = self.peek().span;
-                    let most_ms = self.duration()?;
+                    let most_ms = self.parse_duration()?;
                     if most_ms < gap_ms {
                         let message = "no session is shorter than the gap that ends it";
                         let error = self.error(span, message);
-                        return Err(error.expected(format!("at least {gap_ms}ms")));
+                        return Err(error.with_expected(format!("at least {gap_ms}ms")));
                     }
                     max_ms = Some(most_ms);
                 }
                 WindowKind::Session { gap_ms, max_ms }
             }
             "hopping" => {
-                let size_ms = self.duration()?;
+                let size_ms = self.parse_duration()?;
                 self.expect_symbol(Symbol::Comma, "`,` and how often a window begins")?;
                 let every = self.peek().span;
-                let every_ms = self.duration()?;
+                let every_ms = self.parse_duration()?;
                 if every_ms > size_ms {
                     let message =
                         "windows that begin more seldom than they are long would miss events";
                     return Err(self
                         .error(every, message)
-                        .expected(format!("at most {size_ms}ms")));
+                        .with_expected(format!("at most {size_ms}ms")));
                 }
                 WindowKind::Hopping { size_ms, every_ms }
             }
             _ => {
-                let events = self.count_of_events(1, 1_000_000)?;
+                let events = self.parse_event_count(1, 1_000_000)?;
                 let step = match self.eat_symbol(Symbol::Comma) {
                     // Of more windows at a time nobody keeps count.
-                    true => self.count_of_events(events.div_ceil(MAX_OVERLAPPING), events)?,
+                    true => self.parse_event_count(events.div_ceil(MAX_OVERLAPPING), events)?,
                     false => events,
                 };
                 WindowKind::Count { events, step }
             }
         };
         let close = self.expect_symbol(Symbol::RightParen, "`)`")?;
-        Ok(Some((kind, name.to(close.span))))
+        Ok(Some((kind, name.cover(close.span))))
     }
 
     /// A time, or weeks or months of the calendar.
-    fn tumbling(&mut self) -> Result<WindowKind, Error> {
+    fn tumbling(&mut self) -> Result<WindowKind, StatementError> {
         let start = self.peek().span;
         let (span, number, unit) = self.number_and_unit(TUMBLING)?;
         let unit = match unit.as_str() {
@@ -378,45 +391,49 @@ impl Parser<'_> {
             let message =
                 "windows of the calendar are of whole weeks or months, and at most a year";
             let expected = format!("1 to {max} {}s", unit.name());
-            return Err(self.error(start.to(span), message).expected(expected));
+            return Err(self
+                .error(start.cover(span), message)
+                .with_expected(expected));
         }
         let size = number as u32;
         Ok(WindowKind::Calendar { size, unit })
     }
 
-    fn count_of_events(&mut self, least: u64, most: u64) -> Result<u64, Error> {
+    fn parse_event_count(&mut self, least: u64, most: u64) -> Result<u64, StatementError> {
         let span = self.peek().span;
         match self.advance().kind {
-            Kind::Int(count) if (least..=most).contains(&(count as u64)) && count > 0 => {
+            TokenKind::Int(count) if (least..=most).contains(&(count as u64)) && count > 0 => {
                 Ok(count as u64)
             }
             _ => Err(self
                 .error(span, "no count of events")
-                .expected(format!("a whole number from {least} to {most}"))),
+                .with_expected(format!("a whole number from {least} to {most}"))),
         }
     }
 
     /// `10s`, `500ms`, `1m`, `2h`, `1d`, also in quotes; from 1 ms to 31 days.
-    fn duration(&mut self) -> Result<u64, Error> {
+    fn parse_duration(&mut self) -> Result<u64, StatementError> {
         let (span, number, unit) = self.number_and_unit(DURATION)?;
         self.millis(span, number, &unit, DURATION)
     }
 
-    fn number_and_unit(&mut self, expected: &str) -> Result<(Span, f64, String), Error> {
+    fn number_and_unit(&mut self, expected: &str) -> Result<(Span, f64, String), StatementError> {
         let token = self.advance();
         let mut span = token.span;
         let (number, unit): (f64, String) = match &token.kind {
-            Kind::Int(_) | Kind::Float(_) => {
+            TokenKind::Int(_) | TokenKind::Float(_) => {
                 let number = self.text(token.span).parse().unwrap_or(0.0);
                 let unit = self.peek().clone();
-                if unit.kind != Kind::Word {
-                    return Err(self.error(span, "a time needs a unit").expected(expected));
+                if unit.kind != TokenKind::Word {
+                    return Err(self
+                        .error(span, "a time needs a unit")
+                        .with_expected(expected));
                 }
                 self.advance();
-                span = span.to(unit.span);
+                span = span.cover(unit.span);
                 (number, self.text(unit.span).to_ascii_lowercase())
             }
-            Kind::Text(text) => {
+            TokenKind::Text(text) => {
                 let at = text
                     .find(|c: char| c.is_ascii_alphabetic())
                     .unwrap_or(text.len());
@@ -425,12 +442,18 @@ impl Parser<'_> {
                     text[at..].trim().to_ascii_lowercase(),
                 )
             }
-            _ => return Err(self.error(span, "no time").expected(expected)),
+            _ => return Err(self.error(span, "no time").with_expected(expected)),
         };
         Ok((span, number, unit))
     }
 
-    fn millis(&self, span: Span, number: f64, unit: &str, expected: &str) -> Result<u64, Error> {
+    fn millis(
+        &self,
+        span: Span,
+        number: f64,
+        unit: &str,
+        expected: &str,
+    ) -> Result<u64, StatementError> {
         const MAX_MS: f64 = 31.0 * 86_400_000.0;
         let factor = match unit {
             "ms" => 1.0,
@@ -438,24 +461,28 @@ impl Parser<'_> {
             "m" | "mi" | "min" | "minute" | "minutes" => 60_000.0,
             "h" | "hh" | "hour" | "hours" => 3_600_000.0,
             "d" | "dd" | "day" | "days" => 86_400_000.0,
-            _ => return Err(self.error(span, "unknown unit of time").expected(expected)),
+            _ => {
+                return Err(self
+                    .error(span, "unknown unit of time")
+                    .with_expected(expected));
+            }
         };
         let ms = number * factor;
         if !(1.0..=MAX_MS).contains(&ms) {
             return Err(self
                 .error(span, "no window can be this long")
-                .expected(expected));
+                .with_expected(expected));
         }
         Ok(ms as u64)
     }
 
-    fn limit(&mut self) -> Result<u64, Error> {
+    fn parse_limit(&mut self) -> Result<u64, StatementError> {
         match self.peek().kind {
-            Kind::Int(count) => {
+            TokenKind::Int(count) => {
                 self.advance();
                 Ok(count as u64)
             }
-            _ => Err(self.unexpected("a whole number")),
+            _ => Err(self.unexpected_error("a whole number")),
         }
     }
 }
@@ -463,11 +490,11 @@ impl Parser<'_> {
 const DURATION: &str = "a time from 1ms to 31d, such as 500ms, 10s, 5m, 1h or 1d";
 const TUMBLING: &str = "a time from 1ms to 31d, such as 500ms, 10s, 5m, 1h or 1d, or weeks or months of the calendar, such as 1w or 1mo";
 
-fn natural_position(index: &Expr) -> AliasPart {
+fn default_alias_position(index: &Expr) -> AliasPart {
     match &index.node {
-        Node::Int(at) => AliasPart::Index(*at),
-        Node::Negate(inner) => match inner.node {
-            Node::Int(at) => AliasPart::Index(-at),
+        ExprNode::Int(at) => AliasPart::Index(*at),
+        ExprNode::Negate(inner) => match inner.node {
+            ExprNode::Int(at) => AliasPart::Index(-at),
             _ => AliasPart::Computed(Box::new(index.clone())),
         },
         _ => AliasPart::Computed(Box::new(index.clone())),
@@ -475,22 +502,22 @@ fn natural_position(index: &Expr) -> AliasPart {
 }
 
 /// The name an item gets that has no alias: the path itself, nested; anything else has none of its own.
-pub(crate) fn natural_alias(expr: &Expr) -> Option<Vec<AliasPart>> {
+pub(crate) fn default_alias(expr: &Expr) -> Option<Vec<AliasPart>> {
     match &expr.node {
-        Node::Name(name) => Some(vec![AliasPart::Key(name.clone())]),
-        Node::Path(base, steps) => {
-            let mut parts = natural_alias(base)?;
+        ExprNode::Name(name) => Some(vec![AliasPart::Key(name.clone())]),
+        ExprNode::Path(base, steps) => {
+            let mut parts = default_alias(base)?;
             for step in steps {
                 match step {
-                    Step::Key(key) => parts.push(AliasPart::Key(key.clone())),
-                    Step::Index(index) => parts.push(natural_position(index)),
+                    PathStep::Key(key) => parts.push(AliasPart::Key(key.clone())),
+                    PathStep::Index(index) => parts.push(default_alias_position(index)),
                     // The list's name stands for a part of it.
-                    Step::Slice(..) => {}
+                    PathStep::Slice(..) => {}
                 }
             }
             Some(parts)
         }
-        Node::Text(text) => Some(vec![AliasPart::Key(text.clone())]),
+        ExprNode::Text(text) => Some(vec![AliasPart::Key(text.clone())]),
         _ => None,
     }
 }

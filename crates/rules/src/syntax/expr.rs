@@ -1,10 +1,10 @@
 //! Expressions, by binding power: `or`, `and`, `not`, comparisons, `||`, `+ -`, `* / div mod`, a sign, paths and methods.
 
-use super::ast::{BinaryOp, CallForm, Expr, Node, Step};
+use super::ast::{BinaryOp, CallForm, Expr, ExprNode, PathStep};
 use super::clause::is_clause_word;
-use super::token::{Kind, Symbol};
-use super::{Parser, shown};
-use crate::error::{Error, Span};
+use super::token::{Symbol, TokenKind};
+use super::{Parser, truncate_text};
+use crate::statement_error::{Span, StatementError};
 
 const OR: u8 = 1;
 const AND: u8 = 2;
@@ -16,7 +16,7 @@ const PRODUCT: u8 = 7;
 const SIGN: u8 = 8;
 
 /// What stands between two operands.
-enum Infix {
+enum InfixOperator {
     Binary(BinaryOp),
     Is,
     In,
@@ -27,140 +27,142 @@ enum Infix {
 }
 
 impl Parser<'_> {
-    pub(super) fn expression(&mut self) -> Result<Expr, Error> {
-        self.binding(0)
+    pub(super) fn parse_expr(&mut self) -> Result<Expr, StatementError> {
+        self.parse_binding(0)
     }
 
     /// An expression of operators that bind more tightly than `weakest`.
-    fn binding(&mut self, weakest: u8) -> Result<Expr, Error> {
+    fn parse_binding(&mut self, weakest: u8) -> Result<Expr, StatementError> {
         self.depth += 1;
         if self.depth > self.bounds.max_depth {
             let span = self.peek().span;
             let error = self.error(span, "expressions are nested too deep");
-            return Err(error.expected(format!(
+            return Err(error.with_expected(format!(
                 "at most {} levels (max_depth)",
                 self.bounds.max_depth
             )));
         }
-        let mut left = self.prefix()?;
-        while let Some((infix, power)) = self.infix() {
+        let mut left = self.parse_prefix()?;
+        while let Some((infix, power)) = self.peek_infix() {
             if power <= weakest {
                 break;
             }
-            left = self.continue_with(left, &infix, power)?;
+            left = self.parse_infix(left, &infix, power)?;
         }
         self.depth -= 1;
         Ok(left)
     }
 
     /// What is not nested by brackets, such as a long sum, is bounded here: whoever walks the tree goes as deep.
-    fn make(&mut self, span: Span, node: Node) -> Result<Expr, Error> {
+    fn new_expr(&mut self, span: Span, node: ExprNode) -> Result<Expr, StatementError> {
         self.count_node(span)?;
         let depth = node.depth() + 1;
         let most = self.bounds.max_depth.saturating_mul(2).min(500);
         if usize::from(depth) > most {
             let error = self.error(span, "too many operators or methods after one another");
-            return Err(error.expected(format!("at most {most} (twice max_depth)")));
+            return Err(error.with_expected(format!("at most {most} (twice max_depth)")));
         }
         Ok(Expr { span, depth, node })
     }
 
-    fn prefix(&mut self) -> Result<Expr, Error> {
+    fn parse_prefix(&mut self) -> Result<Expr, StatementError> {
         let start = self.peek().span;
         if self.eat_symbol(Symbol::Minus) {
-            let operand = self.binding(SIGN)?;
-            let span = start.to(operand.span);
-            return self.make(span, Node::Negate(Box::new(operand)));
+            let operand = self.parse_binding(SIGN)?;
+            let span = start.cover(operand.span);
+            return self.new_expr(span, ExprNode::Negate(Box::new(operand)));
         }
         if self.eat_symbol(Symbol::Plus) {
-            return self.binding(SIGN);
+            return self.parse_binding(SIGN);
         }
         // `not(x)` is the operator too.
         if self.eat_word("not") {
-            let operand = self.binding(NOT)?;
-            let span = start.to(operand.span);
-            return self.make(span, Node::Not(Box::new(operand)));
+            let operand = self.parse_binding(NOT)?;
+            let span = start.cover(operand.span);
+            return self.new_expr(span, ExprNode::Not(Box::new(operand)));
         }
-        let primary = self.primary()?;
-        self.postfix(primary)
+        let primary = self.parse_primary()?;
+        self.parse_postfix(primary)
     }
 
-    fn primary(&mut self) -> Result<Expr, Error> {
+    fn parse_primary(&mut self) -> Result<Expr, StatementError> {
         const EXPECTED: &str = "a value, a field or a function";
         let token = self.peek().clone();
         let node = match token.kind {
-            Kind::Int(value) => Node::Int(value),
-            Kind::Float(value) => Node::Float(value),
-            Kind::Text(text) => Node::Text(text),
-            Kind::Symbol(Symbol::LeftParen) => return self.parenthesized(),
-            Kind::Symbol(Symbol::LeftBracket) => return self.bracketed(),
-            Kind::Symbol(Symbol::LeftBrace) => return self.map(),
-            Kind::Word => return self.word(),
-            Kind::Symbol(_) | Kind::End => return Err(self.unexpected(EXPECTED)),
+            TokenKind::Int(value) => ExprNode::Int(value),
+            TokenKind::Float(value) => ExprNode::Float(value),
+            TokenKind::Text(text) => ExprNode::Text(text),
+            TokenKind::Symbol(Symbol::LeftParen) => return self.parse_parenthesized(),
+            TokenKind::Symbol(Symbol::LeftBracket) => return self.parse_bracketed(),
+            TokenKind::Symbol(Symbol::LeftBrace) => return self.parse_map(),
+            TokenKind::Word => return self.parse_word(),
+            TokenKind::Symbol(_) | TokenKind::End => return Err(self.unexpected_error(EXPECTED)),
         };
         self.advance();
-        self.make(token.span, node)
+        self.new_expr(token.span, node)
     }
 
-    fn parenthesized(&mut self) -> Result<Expr, Error> {
+    fn parse_parenthesized(&mut self) -> Result<Expr, StatementError> {
         let open = self.advance();
         if self.at_word("select") {
-            return Err(self.unexpected("an expression; a rule has one SELECT"));
+            return Err(self.unexpected_error("an expression; a rule has one SELECT"));
         }
-        let mut inner = self.expression()?;
+        let mut inner = self.parse_expr()?;
         let close = self.expect_symbol(Symbol::RightParen, "`)` or an operator")?;
-        inner.span = open.span.to(close.span);
+        inner.span = open.span.cover(close.span);
         Ok(inner)
     }
 
-    fn word(&mut self) -> Result<Expr, Error> {
+    fn parse_word(&mut self) -> Result<Expr, StatementError> {
         let token = self.peek().clone();
         let name = self.text(token.span);
         if !self.is_quoted(&token) {
-            if self.peek_at(1).kind == Kind::Symbol(Symbol::LeftParen) && !is_clause_word(name) {
+            if self.peek_at(1).kind == TokenKind::Symbol(Symbol::LeftParen) && !is_clause_word(name)
+            {
                 self.advance();
-                return self.call(name, token.span);
+                return self.parse_call(name, token.span);
             }
             for (word, node) in [
-                ("null", Node::Null),
-                ("undefined", Node::Null),
-                ("true", Node::Bool(true)),
-                ("false", Node::Bool(false)),
+                ("null", ExprNode::Null),
+                ("undefined", ExprNode::Null),
+                ("true", ExprNode::Bool(true)),
+                ("false", ExprNode::Bool(false)),
             ] {
                 if name.eq_ignore_ascii_case(word) {
                     self.advance();
-                    return self.make(token.span, node);
+                    return self.new_expr(token.span, node);
                 }
             }
             if name.eq_ignore_ascii_case("case") {
-                return self.case();
+                return self.parse_case();
             }
             if is_clause_word(name) {
-                return Err(self.unexpected("a value, a field or a function"));
+                return Err(self.unexpected_error("a value, a field or a function"));
             }
         }
         self.advance();
-        self.make(token.span, Node::Name(name.into()))
+        self.new_expr(token.span, ExprNode::Name(name.into()))
     }
 
     /// After the name, at the parenthesis.
-    fn call(&mut self, name: &str, name_span: Span) -> Result<Expr, Error> {
+    fn parse_call(&mut self, name: &str, name_span: Span) -> Result<Expr, StatementError> {
         self.advance();
         let mut form = CallForm::Plain;
         let mut args = Vec::new();
-        if self.at_symbol(Symbol::Star) && self.peek_at(1).kind == Kind::Symbol(Symbol::RightParen)
+        if self.at_symbol(Symbol::Star)
+            && self.peek_at(1).kind == TokenKind::Symbol(Symbol::RightParen)
         {
             self.advance();
             form = CallForm::Star;
         } else if self.at_word("distinct")
-            && self.peek_at(1).kind != Kind::Symbol(Symbol::LeftParen)
+            && self.peek_at(1).kind != TokenKind::Symbol(Symbol::LeftParen)
         {
             self.advance();
             form = CallForm::Distinct;
         }
         if !self.at_symbol(Symbol::RightParen) {
             loop {
-                args.push(self.expression()?);
+                args.push(self.parse_expr()?);
                 self.count_items(args.len(), self.last_span())?;
                 if !self.eat_symbol(Symbol::Comma) {
                     break;
@@ -168,93 +170,93 @@ impl Parser<'_> {
             }
         }
         let close = self.expect_symbol(Symbol::RightParen, "`,` or `)`")?;
-        let node = Node::Call {
+        let node = ExprNode::Call {
             name: name.into(),
             name_span,
             args,
             form,
         };
-        self.make(name_span.to(close.span), node)
+        self.new_expr(name_span.cover(close.span), node)
     }
 
-    fn case(&mut self) -> Result<Expr, Error> {
+    fn parse_case(&mut self) -> Result<Expr, StatementError> {
         let start = self.advance().span;
         let subject = if self.at_word("when") {
             None
         } else {
-            Some(Box::new(self.expression()?))
+            Some(Box::new(self.parse_expr()?))
         };
         let mut arms = Vec::new();
         while self.eat_word("when") {
-            let condition = self.expression()?;
+            let condition = self.parse_expr()?;
             if !self.eat_word("then") {
-                return Err(self.unexpected("`then`"));
+                return Err(self.unexpected_error("`then`"));
             }
-            arms.push((condition, self.expression()?));
+            arms.push((condition, self.parse_expr()?));
             self.count_items(arms.len(), self.last_span())?;
         }
         if arms.is_empty() {
-            return Err(self.unexpected("`when`"));
+            return Err(self.unexpected_error("`when`"));
         }
         let otherwise = if self.eat_word("else") {
-            Some(Box::new(self.expression()?))
+            Some(Box::new(self.parse_expr()?))
         } else {
             None
         };
         if !self.eat_word("end") {
-            return Err(self.unexpected(if otherwise.is_some() {
+            return Err(self.unexpected_error(if otherwise.is_some() {
                 "`end`"
             } else {
                 "`when`, `else` or `end`"
             }));
         }
-        let node = Node::Case {
+        let node = ExprNode::Case {
             subject,
             arms,
             otherwise,
         };
-        self.make(start.to(self.last_span()), node)
+        self.new_expr(start.cover(self.last_span()), node)
     }
 
     /// A list `[1, 2]` or a range `[1..5]`.
-    fn bracketed(&mut self) -> Result<Expr, Error> {
+    fn parse_bracketed(&mut self) -> Result<Expr, StatementError> {
         let start = self.advance().span;
         let mut items = Vec::new();
         if !self.at_symbol(Symbol::RightBracket) {
-            items.push(self.expression()?);
+            items.push(self.parse_expr()?);
             if self.eat_symbol(Symbol::DotDot) {
-                let to = self.expression()?;
+                let to = self.parse_expr()?;
                 let close = self.expect_symbol(Symbol::RightBracket, "`]`")?;
                 let from = items.remove(0);
-                return self.make(
-                    start.to(close.span),
-                    Node::Range(Box::new(from), Box::new(to)),
+                return self.new_expr(
+                    start.cover(close.span),
+                    ExprNode::Range(Box::new(from), Box::new(to)),
                 );
             }
             while self.eat_symbol(Symbol::Comma) {
-                items.push(self.expression()?);
+                items.push(self.parse_expr()?);
                 self.count_items(items.len(), self.last_span())?;
             }
         }
         let close = self.expect_symbol(Symbol::RightBracket, "`,` or `]`")?;
-        self.make(start.to(close.span), Node::Array(items))
+        self.new_expr(start.cover(close.span), ExprNode::Array(items))
     }
 
     /// `{'a': 1, b: 2}`
-    fn map(&mut self) -> Result<Expr, Error> {
+    fn parse_map(&mut self) -> Result<Expr, StatementError> {
         let start = self.advance().span;
         let mut fields = Vec::new();
         if !self.at_symbol(Symbol::RightBrace) {
             loop {
                 let token = self.peek().clone();
                 let key: Box<str> = match token.kind {
-                    Kind::Text(text) => text,
-                    Kind::Word => self.text(token.span).into(),
-                    _ => return Err(self.unexpected("a key")),
+                    TokenKind::Text(text) => text,
+                    TokenKind::Word => self.text(token.span).into(),
+                    _ => return Err(self.unexpected_error("a key")),
                 };
                 self.advance();
                 self.expect_symbol(Symbol::Colon, "`:`")?;
-                fields.push((key, self.expression()?));
+                fields.push((key, self.parse_expr()?));
                 self.count_items(fields.len(), self.last_span())?;
                 if !self.eat_symbol(Symbol::Comma) {
                     break;
@@ -262,33 +264,33 @@ impl Parser<'_> {
             }
         }
         let close = self.expect_symbol(Symbol::RightBrace, "`,` or `}`")?;
-        self.make(start.to(close.span), Node::Map(fields))
+        self.new_expr(start.cover(close.span), ExprNode::Map(fields))
     }
 
     /// Keys, indexes and methods after a value.
-    fn postfix(&mut self, base: Expr) -> Result<Expr, Error> {
+    fn parse_postfix(&mut self, base: Expr) -> Result<Expr, StatementError> {
         let mut base = base;
         let mut steps = Vec::new();
         loop {
             if self.at_symbol(Symbol::Dot) {
                 self.advance();
-                let is_method = self.peek().kind == Kind::Word
-                    && self.peek_at(1).kind == Kind::Symbol(Symbol::LeftParen);
+                let is_method = self.peek().kind == TokenKind::Word
+                    && self.peek_at(1).kind == TokenKind::Symbol(Symbol::LeftParen);
                 if is_method {
-                    let receiver = self.path(base, std::mem::take(&mut steps))?;
-                    base = self.method(receiver)?;
+                    let receiver = self.new_path(base, std::mem::take(&mut steps))?;
+                    base = self.parse_method(receiver)?;
                 } else {
-                    self.keys(&mut steps)?;
+                    self.parse_keys(&mut steps)?;
                 }
             } else if self.at_symbol(Symbol::LeftBracket) {
-                steps.push(self.index()?);
+                steps.push(self.parse_index()?);
             } else {
-                return self.path(base, steps);
+                return self.new_path(base, steps);
             }
             if steps.len() > self.bounds.max_depth {
                 let span = self.last_span();
                 let error = self.error(span, "the path is too long");
-                return Err(error.expected(format!(
+                return Err(error.with_expected(format!(
                     "at most {} steps (max_depth)",
                     self.bounds.max_depth
                 )));
@@ -296,71 +298,71 @@ impl Parser<'_> {
         }
     }
 
-    fn path(&mut self, base: Expr, steps: Vec<Step>) -> Result<Expr, Error> {
+    fn new_path(&mut self, base: Expr, steps: Vec<PathStep>) -> Result<Expr, StatementError> {
         if steps.is_empty() {
             return Ok(base);
         }
-        let span = base.span.to(self.last_span());
-        self.make(span, Node::Path(Box::new(base), steps))
+        let span = base.span.cover(self.last_span());
+        self.new_expr(span, ExprNode::Path(Box::new(base), steps))
     }
 
-    fn method(&mut self, receiver: Expr) -> Result<Expr, Error> {
+    fn parse_method(&mut self, receiver: Expr) -> Result<Expr, StatementError> {
         let token = self.advance();
         let name = self.text(token.span);
-        let mut call = self.call(name, token.span)?;
-        call.span = receiver.span.to(call.span);
-        if let Node::Call { args, form, .. } = &mut call.node {
+        let mut call = self.parse_call(name, token.span)?;
+        call.span = receiver.span.cover(call.span);
+        if let ExprNode::Call { args, form, .. } = &mut call.node {
             args.insert(0, receiver);
             *form = CallForm::Method;
         }
-        self.make(call.span, call.node)
+        self.new_expr(call.span, call.node)
     }
 
     /// What stands after a dot: a word (keywords too), a number, or anything in quotes.
-    fn keys(&mut self, steps: &mut Vec<Step>) -> Result<(), Error> {
+    fn parse_keys(&mut self, steps: &mut Vec<PathStep>) -> Result<(), StatementError> {
         let token = self.peek().clone();
         match token.kind {
-            Kind::Text(text) => {
+            TokenKind::Text(text) => {
                 self.advance();
-                steps.push(Step::Key(text));
+                steps.push(PathStep::Key(text));
             }
-            Kind::Word => {
+            TokenKind::Word => {
                 self.advance();
-                steps.push(Step::Key(self.text(token.span).into()));
+                steps.push(PathStep::Key(self.text(token.span).into()));
             }
             // `a.1.2` and `a.2nd` came out of the lexer as a number, and what follows it.
-            Kind::Int(_) | Kind::Float(_) => {
+            TokenKind::Int(_) | TokenKind::Float(_) => {
                 self.advance();
                 let mut text = self.text(token.span).to_owned();
                 let next = self.peek().clone();
-                if next.kind == Kind::Word && next.span.start == token.span.end {
+                if next.kind == TokenKind::Word && next.span.start == token.span.end {
                     self.advance();
                     text.push_str(self.text(next.span));
                 }
-                steps.extend(text.split('.').map(|key| Step::Key(key.into())));
+                steps.extend(text.split('.').map(|key| PathStep::Key(key.into())));
             }
-            _ => return Err(self.unexpected("a key, such as `a` or 'odd key'")),
+            _ => return Err(self.unexpected_error("a key, such as `a` or 'odd key'")),
         }
         Ok(())
     }
 
-    fn index(&mut self) -> Result<Step, Error> {
+    fn parse_index(&mut self) -> Result<PathStep, StatementError> {
         self.advance();
-        let from = self.expression()?;
+        let from = self.parse_expr()?;
         let step = if self.eat_symbol(Symbol::DotDot) {
-            Step::Slice(Box::new(from), Box::new(self.expression()?))
+            PathStep::Slice(Box::new(from), Box::new(self.parse_expr()?))
         } else {
-            Step::Index(Box::new(from))
+            PathStep::Index(Box::new(from))
         };
         self.expect_symbol(Symbol::RightBracket, "`]`")?;
         Ok(step)
     }
 
-    fn infix(&self) -> Option<(Infix, u8)> {
+    fn peek_infix(&self) -> Option<(InfixOperator, u8)> {
         let token = self.peek();
-        let binary = |op, power| Some((Infix::Binary(op), power));
+        let binary = |op, power| Some((InfixOperator::Binary(op), power));
         match &token.kind {
-            Kind::Symbol(symbol) => match symbol {
+            TokenKind::Symbol(symbol) => match symbol {
                 Symbol::Equal => binary(BinaryOp::Equal, COMPARISON),
                 Symbol::NotEqual => binary(BinaryOp::NotEqual, COMPARISON),
                 Symbol::Less => binary(BinaryOp::Less, COMPARISON),
@@ -376,7 +378,7 @@ impl Parser<'_> {
                 Symbol::Percent => binary(BinaryOp::Remainder, PRODUCT),
                 _ => None,
             },
-            Kind::Word if !self.is_quoted(token) => {
+            TokenKind::Word if !self.is_quoted(token) => {
                 let word = self.text(token.span);
                 let is = |other: &str| word.eq_ignore_ascii_case(other);
                 match () {
@@ -384,11 +386,11 @@ impl Parser<'_> {
                     () if is("and") => binary(BinaryOp::And, AND),
                     () if is("div") => binary(BinaryOp::Quotient, PRODUCT),
                     () if is("mod") => binary(BinaryOp::Remainder, PRODUCT),
-                    () if is("is") => Some((Infix::Is, COMPARISON)),
-                    () if is("in") => Some((Infix::In, COMPARISON)),
-                    () if is("between") => Some((Infix::Between, COMPARISON)),
-                    () if is("like") => Some((Infix::Like, COMPARISON)),
-                    () if is("not") => Some((Infix::Not, COMPARISON)),
+                    () if is("is") => Some((InfixOperator::Is, COMPARISON)),
+                    () if is("in") => Some((InfixOperator::In, COMPARISON)),
+                    () if is("between") => Some((InfixOperator::Between, COMPARISON)),
+                    () if is("like") => Some((InfixOperator::Like, COMPARISON)),
+                    () if is("not") => Some((InfixOperator::Not, COMPARISON)),
                     () => None,
                 }
             }
@@ -396,80 +398,88 @@ impl Parser<'_> {
         }
     }
 
-    fn continue_with(&mut self, left: Expr, infix: &Infix, power: u8) -> Result<Expr, Error> {
+    fn parse_infix(
+        &mut self,
+        left: Expr,
+        infix: &InfixOperator,
+        power: u8,
+    ) -> Result<Expr, StatementError> {
         let operator = self.advance();
         match infix {
-            Infix::Binary(op) => {
-                let right = self.binding(power)?;
-                let span = left.span.to(right.span);
-                self.make(span, Node::Binary(*op, Box::new(left), Box::new(right)))
+            InfixOperator::Binary(op) => {
+                let right = self.parse_binding(power)?;
+                let span = left.span.cover(right.span);
+                self.new_expr(span, ExprNode::Binary(*op, Box::new(left), Box::new(right)))
             }
-            Infix::Is => {
+            InfixOperator::Is => {
                 let negated = self.eat_word("not");
                 if !self.eat_word("null") {
-                    return Err(self.unexpected(if negated {
+                    return Err(self.unexpected_error(if negated {
                         "`null`"
                     } else {
                         "`null` or `not null`"
                     }));
                 }
-                let span = left.span.to(self.last_span());
-                self.make(span, Node::IsNull(Box::new(left), negated))
+                let span = left.span.cover(self.last_span());
+                self.new_expr(span, ExprNode::IsNull(Box::new(left), negated))
             }
-            Infix::In => self.in_list(left, false),
-            Infix::Between => self.between(left, false),
-            Infix::Like => self.like(left, false),
-            Infix::Not => {
+            InfixOperator::In => self.parse_in_list(left, false),
+            InfixOperator::Between => self.parse_between(left, false),
+            InfixOperator::Like => self.parse_like(left, false),
+            InfixOperator::Not => {
                 if self.eat_word("in") {
-                    self.in_list(left, true)
+                    self.parse_in_list(left, true)
                 } else if self.eat_word("between") {
-                    self.between(left, true)
+                    self.parse_between(left, true)
                 } else if self.eat_word("like") {
-                    self.like(left, true)
+                    self.parse_like(left, true)
                 } else {
                     let message = format!(
                         "unexpected `{}` after a value",
-                        shown(self.text(operator.span))
+                        truncate_text(self.text(operator.span))
                     );
                     Err(self
                         .error(operator.span, message)
-                        .expected("`not in`, `not between` or `not like`"))
+                        .with_expected("`not in`, `not between` or `not like`"))
                 }
             }
         }
     }
 
-    fn in_list(&mut self, left: Expr, negated: bool) -> Result<Expr, Error> {
+    fn parse_in_list(&mut self, left: Expr, negated: bool) -> Result<Expr, StatementError> {
         self.expect_symbol(Symbol::LeftParen, "`(` and a list of values")?;
         let mut items = Vec::new();
         loop {
-            items.push(self.expression()?);
+            items.push(self.parse_expr()?);
             self.count_items(items.len(), self.last_span())?;
             if !self.eat_symbol(Symbol::Comma) {
                 break;
             }
         }
         let close = self.expect_symbol(Symbol::RightParen, "`,` or `)`")?;
-        let span = left.span.to(close.span);
-        self.make(span, Node::In(Box::new(left), items, negated))
+        let span = left.span.cover(close.span);
+        self.new_expr(span, ExprNode::In(Box::new(left), items, negated))
     }
 
-    fn between(&mut self, left: Expr, negated: bool) -> Result<Expr, Error> {
-        let low = self.binding(COMPARISON)?;
+    fn parse_between(&mut self, left: Expr, negated: bool) -> Result<Expr, StatementError> {
+        let low = self.parse_binding(COMPARISON)?;
         if !self.eat_word("and") {
-            return Err(self.unexpected("`and`"));
+            return Err(self.unexpected_error("`and`"));
         }
-        let high = self.binding(COMPARISON)?;
-        let span = left.span.to(high.span);
-        self.make(
+        let high = self.parse_binding(COMPARISON)?;
+        let span = left.span.cover(high.span);
+        self.new_expr(
             span,
-            Node::Between(Box::new(left), Box::new(low), Box::new(high), negated),
+            ExprNode::Between(Box::new(left), Box::new(low), Box::new(high), negated),
         )
     }
 
-    fn like(&mut self, left: Expr, negated: bool) -> Result<Expr, Error> {
-        let pattern = self.binding(COMPARISON)?;
-        let span = left.span.to(pattern.span);
-        self.make(span, Node::Like(Box::new(left), Box::new(pattern), negated))
+    fn parse_like(&mut self, left: Expr, negated: bool) -> Result<Expr, StatementError> {
+        let pattern = self.parse_binding(COMPARISON)?;
+        let span = left.span.cover(pattern.span);
+        self.new_expr(
+            span,
+            ExprNode::Like(Box::new(left), Box::new(pattern), negated),
+        )
     }
 }

@@ -1,15 +1,15 @@
 //! Text of a statement into tokens.
 
-use super::token::{Kind, Symbol, Token};
-use crate::error::{Error, Span};
+use super::token::{Symbol, Token, TokenKind};
+use crate::statement_error::{Span, StatementError};
 
 /// Reads all tokens from `start` on; the last one is `Kind::End`.
-pub(crate) fn tokens(sql: &str, start: usize) -> Result<Vec<Token>, Error> {
+pub(crate) fn tokenize(sql: &str, start: usize) -> Result<Vec<Token>, StatementError> {
     let mut lexer = Lexer { sql, at: start };
     let mut out = Vec::with_capacity(sql.len() / 5 + 4);
     loop {
         let token = lexer.next()?;
-        let ended = token.kind == Kind::End;
+        let ended = token.kind == TokenKind::End;
         out.push(token);
         if ended {
             return Ok(out);
@@ -35,11 +35,11 @@ impl<'s> Lexer<'s> {
         &self.sql[self.at..]
     }
 
-    fn next(&mut self) -> Result<Token, Error> {
+    fn next(&mut self) -> Result<Token, StatementError> {
         self.skip_blanks_and_comments()?;
         let start = self.at;
         let Some(first) = self.rest().chars().next() else {
-            return Ok(self.token(start, Kind::End));
+            return Ok(self.token(start, TokenKind::End));
         };
         match first {
             '\'' | '"' => self.text(first as u8),
@@ -50,20 +50,20 @@ impl<'s> Lexer<'s> {
                     .rest()
                     .find(|c| !is_word_part(c))
                     .unwrap_or(self.rest().len());
-                Ok(self.token(start, Kind::Word))
+                Ok(self.token(start, TokenKind::Word))
             }
             _ => self.symbol(),
         }
     }
 
-    fn token(&self, start: usize, kind: Kind) -> Token {
+    fn token(&self, start: usize, kind: TokenKind) -> Token {
         Token {
             kind,
             span: Span::new(start, self.at),
         }
     }
 
-    fn skip_blanks_and_comments(&mut self) -> Result<(), Error> {
+    fn skip_blanks_and_comments(&mut self) -> Result<(), StatementError> {
         loop {
             let trimmed = self
                 .rest()
@@ -77,9 +77,12 @@ impl<'s> Lexer<'s> {
                     Some(end) => self.at += end + 2,
                     None => {
                         let span = Span::new(self.at, self.at + 2);
-                        return Err(
-                            Error::at(self.sql, span, "this comment does not end").expected("`*/`")
-                        );
+                        return Err(StatementError::at(
+                            self.sql,
+                            span,
+                            "this comment does not end",
+                        )
+                        .with_expected("`*/`"));
                     }
                 }
             } else {
@@ -90,20 +93,20 @@ impl<'s> Lexer<'s> {
 
     /// A doubled quote stands for one; a backslash does as in JSON, and before anything else stands for itself, so that
     /// regular expressions can be written as they are.
-    fn text(&mut self, quote: u8) -> Result<Token, Error> {
+    fn text(&mut self, quote: u8) -> Result<Token, StatementError> {
         let start = self.at;
         self.at += 1;
         let mut out = String::new();
         loop {
             let Some(c) = self.rest().chars().next() else {
                 let span = Span::new(start, start + 1);
-                return Err(Error::at(self.sql, span, "this text does not end")
-                    .expected(format!("a closing {}", quote as char)));
+                return Err(StatementError::at(self.sql, span, "this text does not end")
+                    .with_expected(format!("a closing {}", quote as char)));
             };
             self.at += c.len_utf8();
             if c == quote as char {
                 if self.peek(0) != quote {
-                    return Ok(self.token(start, Kind::Text(out.into())));
+                    return Ok(self.token(start, TokenKind::Text(out.into())));
                 }
                 self.at += 1;
                 out.push(c);
@@ -146,20 +149,21 @@ impl<'s> Lexer<'s> {
     }
 
     /// `` `a name` ``, MySQL's way to quote one. The span leaves the quotes out.
-    fn quoted_word(&mut self) -> Result<Token, Error> {
+    fn quoted_word(&mut self) -> Result<Token, StatementError> {
         let start = self.at;
         let Some(length) = self.rest()[1..].find('`') else {
             let span = Span::new(start, start + 1);
-            return Err(Error::at(self.sql, span, "this name does not end").expected("a closing `"));
+            return Err(StatementError::at(self.sql, span, "this name does not end")
+                .with_expected("a closing `"));
         };
         self.at += length + 2;
         Ok(Token {
-            kind: Kind::Word,
+            kind: TokenKind::Word,
             span: Span::new(start + 1, self.at - 1),
         })
     }
 
-    fn number(&mut self) -> Result<Token, Error> {
+    fn number(&mut self) -> Result<Token, StatementError> {
         let start = self.at;
         self.digits();
         let mut is_float = false;
@@ -184,16 +188,18 @@ impl<'s> Lexer<'s> {
             text.parse()
                 .ok()
                 .filter(|value: &f64| value.is_finite())
-                .map(Kind::Float)
+                .map(TokenKind::Float)
         } else {
-            text.parse().ok().map(Kind::Int)
+            text.parse().ok().map(TokenKind::Int)
         };
         match kind {
             Some(kind) => Ok(self.token(start, kind)),
             None => {
                 let span = Span::new(start, self.at);
-                Err(Error::at(self.sql, span, "this number is too large")
-                    .expected("at most 9223372036854775807"))
+                Err(
+                    StatementError::at(self.sql, span, "this number is too large")
+                        .with_expected("at most 9223372036854775807"),
+                )
             }
         }
     }
@@ -204,7 +210,7 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    fn symbol(&mut self) -> Result<Token, Error> {
+    fn symbol(&mut self) -> Result<Token, StatementError> {
         let start = self.at;
         let (symbol, length) = match (self.peek(0), self.peek(1)) {
             (b'=', b'~') | (b'~', b'=') => (Symbol::Match, 2),
@@ -232,26 +238,26 @@ impl<'s> Lexer<'s> {
             (b'*', _) => (Symbol::Star, 1),
             (b'/', _) => (Symbol::Slash, 1),
             (b'%', _) => (Symbol::Percent, 1),
-            _ => return Err(self.stray(start)),
+            _ => return Err(self.unexpected_character_error(start)),
         };
         self.at += length;
-        Ok(self.token(start, Kind::Symbol(symbol)))
+        Ok(self.token(start, TokenKind::Symbol(symbol)))
     }
 
-    fn stray(&self, start: usize) -> Error {
+    fn unexpected_character_error(&self, start: usize) -> StatementError {
         let c = self.rest().chars().next().unwrap_or(' ');
-        let error = Error::at(
+        let error = StatementError::at(
             self.sql,
             Span::new(start, start + c.len_utf8()),
             format!("`{}` has no meaning here", c.escape_debug()),
         );
         match c {
-            '‘' | '’' | '“' | '”' => error.expected("straight quotes, ' or \""),
-            '，' => error.expected("`,`"),
-            '（' | '）' => error.expected("`(` or `)`"),
-            '!' => error.expected("`!=` or `not`"),
-            '&' => error.expected("`and`"),
-            '|' => error.expected("`||` to join text, `or` between conditions"),
+            '‘' | '’' | '“' | '”' => error.with_expected("straight quotes, ' or \""),
+            '，' => error.with_expected("`,`"),
+            '（' | '）' => error.with_expected("`(` or `)`"),
+            '!' => error.with_expected("`!=` or `not`"),
+            '&' => error.with_expected("`and`"),
+            '|' => error.with_expected("`||` to join text, `or` between conditions"),
             _ => error,
         }
     }

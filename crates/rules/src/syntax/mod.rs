@@ -6,17 +6,17 @@ mod expr;
 mod lexer;
 mod token;
 
-use crate::error::{Error, Span};
-use crate::options::Bounds;
-use token::{Kind, Symbol, Token};
+use crate::compile_options::StatementLimits;
+use crate::statement_error::{Span, StatementError};
+use token::{Symbol, Token, TokenKind};
 
-pub(crate) use clause::{WINDOWS, natural_alias};
+pub(crate) use clause::{WINDOWS, default_alias};
 
 /// Reads a whole statement.
-pub(crate) fn parse(sql: &str, bounds: &Bounds) -> Result<ast::Statement, Error> {
+pub(crate) fn parse(sql: &str, bounds: &StatementLimits) -> Result<ast::Statement, StatementError> {
     let mut parser = Parser::new(sql, 0, bounds)?;
-    let statement = parser.statement()?;
-    parser.end()?;
+    let statement = parser.parse_statement()?;
+    parser.expect_end()?;
     Ok(statement)
 }
 
@@ -24,11 +24,11 @@ pub(crate) fn parse(sql: &str, bounds: &Bounds) -> Result<ast::Statement, Error>
 pub(crate) fn parse_expression(
     text: &str,
     start: usize,
-    bounds: &Bounds,
-) -> Result<ast::Expr, Error> {
+    bounds: &StatementLimits,
+) -> Result<ast::Expr, StatementError> {
     let mut parser = Parser::new(text, start, bounds)?;
-    let expr = parser.expression()?;
-    parser.end()?;
+    let expr = parser.parse_expr()?;
+    parser.expect_end()?;
     Ok(expr)
 }
 
@@ -38,20 +38,24 @@ struct Parser<'s> {
     at: usize,
     depth: usize,
     nodes: usize,
-    bounds: &'s Bounds,
+    bounds: &'s StatementLimits,
 }
 
 impl<'s> Parser<'s> {
-    fn new(sql: &'s str, start: usize, bounds: &'s Bounds) -> Result<Self, Error> {
+    fn new(
+        sql: &'s str,
+        start: usize,
+        bounds: &'s StatementLimits,
+    ) -> Result<Self, StatementError> {
         if sql.len() > bounds.max_sql_bytes {
             let span = Span::new(bounds.max_sql_bytes, bounds.max_sql_bytes);
             let message = format!("the statement has {} bytes", sql.len());
-            return Err(Error::at(sql, span, message)
-                .expected(format!("at most {} (max_sql_bytes)", bounds.max_sql_bytes)));
+            return Err(StatementError::at(sql, span, message)
+                .with_expected(format!("at most {} (max_sql_bytes)", bounds.max_sql_bytes)));
         }
         Ok(Self {
             sql,
-            tokens: lexer::tokens(sql, start)?,
+            tokens: lexer::tokenize(sql, start)?,
             at: 0,
             depth: 0,
             nodes: 0,
@@ -60,15 +64,15 @@ impl<'s> Parser<'s> {
     }
 
     /// Goes on with what the lexer makes of the text from `start` on.
-    fn resume_at(&mut self, start: usize) -> Result<(), Error> {
+    fn resume_at(&mut self, start: usize) -> Result<(), StatementError> {
         // Its end is where the last token was read.
         self.tokens.truncate(self.at);
         self.tokens.push(Token {
-            kind: Kind::Word,
+            kind: TokenKind::Word,
             span: Span::new(start, start),
         });
         self.at += 1;
-        self.tokens.extend(lexer::tokens(self.sql, start)?);
+        self.tokens.extend(lexer::tokenize(self.sql, start)?);
         Ok(())
     }
 
@@ -83,7 +87,7 @@ impl<'s> Parser<'s> {
 
     fn advance(&mut self) -> Token {
         let token = self.peek().clone();
-        if token.kind != Kind::End {
+        if token.kind != TokenKind::End {
             self.at += 1;
         }
         token
@@ -99,7 +103,7 @@ impl<'s> Parser<'s> {
     }
 
     fn at_symbol(&self, symbol: Symbol) -> bool {
-        self.peek().kind == Kind::Symbol(symbol)
+        self.peek().kind == TokenKind::Symbol(symbol)
     }
 
     fn eat_symbol(&mut self, symbol: Symbol) -> bool {
@@ -110,11 +114,11 @@ impl<'s> Parser<'s> {
         found
     }
 
-    fn expect_symbol(&mut self, symbol: Symbol, expected: &str) -> Result<Token, Error> {
+    fn expect_symbol(&mut self, symbol: Symbol, expected: &str) -> Result<Token, StatementError> {
         if self.at_symbol(symbol) {
             return Ok(self.advance());
         }
-        Err(self.unexpected(expected))
+        Err(self.unexpected_error(expected))
     }
 
     /// Whether the next token is this word, in any case and not between backquotes.
@@ -123,7 +127,7 @@ impl<'s> Parser<'s> {
     }
 
     fn is_word(&self, token: &Token, word: &str) -> bool {
-        token.kind == Kind::Word
+        token.kind == TokenKind::Word
             && !self.is_quoted(token)
             && self.text(token.span).eq_ignore_ascii_case(word)
     }
@@ -140,50 +144,50 @@ impl<'s> Parser<'s> {
         found
     }
 
-    fn error(&self, span: Span, message: impl Into<Box<str>>) -> Error {
-        Error::at(self.sql, span, message)
+    fn error(&self, span: Span, message: impl Into<Box<str>>) -> StatementError {
+        StatementError::at(self.sql, span, message)
     }
 
-    fn unexpected(&self, expected: &str) -> Error {
+    fn unexpected_error(&self, expected: &str) -> StatementError {
         let token = self.peek();
         let message = match token.kind {
-            Kind::End => "the statement ends too early".to_owned(),
-            _ => format!("unexpected `{}`", shown(self.text(token.span))),
+            TokenKind::End => "the statement ends too early".to_owned(),
+            _ => format!("unexpected `{}`", truncate_text(self.text(token.span))),
         };
-        self.error(token.span, message).expected(expected)
+        self.error(token.span, message).with_expected(expected)
     }
 
-    fn end(&mut self) -> Result<(), Error> {
+    fn expect_end(&mut self) -> Result<(), StatementError> {
         while self.eat_symbol(Symbol::Semicolon) {}
         match self.peek().kind {
-            Kind::End => Ok(()),
-            _ => Err(self.unexpected("the end of the statement")),
+            TokenKind::End => Ok(()),
+            _ => Err(self.unexpected_error("the end of the statement")),
         }
     }
 
-    fn count_node(&mut self, span: Span) -> Result<(), Error> {
+    fn count_node(&mut self, span: Span) -> Result<(), StatementError> {
         self.nodes += 1;
         if self.nodes > self.bounds.max_nodes {
             let message = "the statement has too many parts";
             return Err(self
                 .error(span, message)
-                .expected(format!("at most {} (max_nodes)", self.bounds.max_nodes)));
+                .with_expected(format!("at most {} (max_nodes)", self.bounds.max_nodes)));
         }
         Ok(())
     }
 
-    fn count_items(&self, count: usize, span: Span) -> Result<(), Error> {
+    fn count_items(&self, count: usize, span: Span) -> Result<(), StatementError> {
         if count > self.bounds.max_items {
             let message = "the list is too long";
             return Err(self
                 .error(span, message)
-                .expected(format!("at most {} (max_items)", self.bounds.max_items)));
+                .with_expected(format!("at most {} (max_items)", self.bounds.max_items)));
         }
         Ok(())
     }
 }
 
-fn shown(text: &str) -> String {
+fn truncate_text(text: &str) -> String {
     const MAX_CHARS: usize = 40;
     if text.chars().count() <= MAX_CHARS {
         return text.to_owned();

@@ -1,9 +1,9 @@
 //! Tokens of a statement.
 
-use crate::error::Span;
+use crate::statement_error::Span;
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum TokenKind {
     /// A word as written; whether it is a keyword depends on where it stands.
     Word,
     /// Its text without quotes, escapes undone.
@@ -16,7 +16,7 @@ pub(crate) enum Kind {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Token {
-    pub(crate) kind: Kind,
+    pub(crate) kind: TokenKind,
     pub(crate) span: Span,
 }
 

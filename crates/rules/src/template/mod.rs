@@ -3,44 +3,44 @@
 //! A name is a column of the output; if the output has none of this name, a field of the event. `$${` stands for `${`.
 //!
 //! What a null becomes depends on the place: `null` where JSON expects a value, the dialect's word (`null`, in EMQX's `undefined`)
-//! within text. [`Rendered`] reports nulls, so that the caller can fail where neither makes sense, as in a topic.
+//! within text. [`RenderSummary`] reports nulls, so that the caller can fail where neither makes sense, as in a topic.
 
-mod form;
+mod format;
 mod sql;
 
-use crate::context::{Dialect, UNDEFINED};
-use crate::error::{Error, Span};
+use crate::compile_options::{CompileOptions, EvaluationLimits, StatementLimits};
 use crate::eval::Evaluator;
-use crate::fault::{Fault, contained};
-use crate::options::{Bounds, EvaluationLimits, Options};
-use crate::plan::build::Builder;
-use crate::plan::resolve::{Resolver, Scope};
-use crate::plan::{NodeId, Op, Plan};
-use crate::rule::{Output, Rule, RuleState};
+use crate::evaluation_error::{EvaluationError, catch_panic};
+use crate::event_view::EventView;
+use crate::function_context::{Dialect, UNDEFINED};
+use crate::plan::builder::PlanBuilder;
+use crate::plan::resolver::{NameScope, Resolver};
+use crate::plan::{Op, OpId, Plan};
+use crate::rule::{Rule, RuleOutput, RuleState};
+use crate::statement_error::{Span, StatementError};
 use crate::syntax::ast::Expr;
 use crate::syntax::parse_expression;
 use crate::value::Value;
-use crate::view::View;
 use crate::zone::Zone;
 
-pub use form::{Form, Position, ends_in_string};
-pub use sql::{Placeholders, SqlTemplate};
+pub use format::{PlaceholderPosition, TemplateFormat, ends_in_string};
+pub use sql::{PlaceholderStyle, SqlTemplate};
 
 /// A text with placeholders, ready.
 pub struct Template {
-    parts: Box<[Part]>,
-    program: Program,
+    parts: Box<[TemplatePart]>,
+    program: TemplateProgram,
 }
 
-enum Part {
+enum TemplatePart {
     Text(Box<str>),
     /// An operation, how its value is written, and the placeholder's text.
-    Value(NodeId, Position, Box<str>),
+    Value(OpId, PlaceholderPosition, Box<str>),
 }
 
 /// Facts about a rendered text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Rendered<'t> {
+pub struct RenderSummary<'t> {
     /// Number of placeholders that were null.
     pub nulls: u32,
     /// The first placeholder that was null, without `${` and `}`.
@@ -52,24 +52,28 @@ impl Template {
     ///
     /// # Errors
     /// If a placeholder does not end, or is no expression.
-    pub fn compile(text: &str, form: Form, options: &Options) -> Result<Self, Error> {
-        let pieces = pieces(text, &options.bounds)?;
+    pub fn compile(
+        text: &str,
+        form: TemplateFormat,
+        options: &CompileOptions,
+    ) -> Result<Self, StatementError> {
+        let pieces = split_template(text, &options.limits)?;
         let expressions = expressions(&pieces);
-        let mut compiler = Compiler::new(text, options);
+        let mut compiler = TemplateCompiler::new(text, options);
         let mut parts = Vec::with_capacity(pieces.len());
         let mut in_string = false;
         let mut expressions = expressions.iter();
         for piece in &pieces {
             match piece {
-                Piece::Text(text) => {
+                TemplatePiece::Text(text) => {
                     in_string = ends_in_string(text, in_string);
-                    parts.push(Part::Text(text.as_str().into()));
+                    parts.push(TemplatePart::Text(text.as_str().into()));
                 }
-                Piece::Value(_, source) => {
-                    let position = Position::of(form, in_string, source);
+                TemplatePiece::Value(_, source) => {
+                    let position = PlaceholderPosition::for_placeholder(form, in_string, source);
                     if let Some(expression) = expressions.next() {
                         let node = compiler.node(expression)?;
-                        parts.push(Part::Value(node, position, source.as_str().into()));
+                        parts.push(TemplatePart::Value(node, position, source.as_str().into()));
                     }
                 }
             }
@@ -85,7 +89,7 @@ impl Template {
     pub fn constant(&self) -> Option<&str> {
         match &*self.parts {
             [] => Some(""),
-            [Part::Text(text)] => Some(text),
+            [TemplatePart::Text(text)] => Some(text),
             _ => None,
         }
     }
@@ -112,18 +116,18 @@ impl Template {
     /// If an expression fails, or the text becomes too long; `out` may have a part of it then.
     pub fn render<'a>(
         &'a self,
-        output: &Output<'a>,
-        view: &View<'a>,
+        output: &RuleOutput<'a>,
+        view: &EventView<'a>,
         state: &mut RuleState,
         out: &mut Vec<u8>,
-    ) -> Result<Rendered<'a>, Fault> {
+    ) -> Result<RenderSummary<'a>, EvaluationError> {
         let start = out.len();
-        let mut rendered = Rendered::default();
+        let mut rendered = RenderSummary::default();
         self.program.evaluate(output, view, state, |evaluator| {
             for part in &self.parts {
                 match part {
-                    Part::Text(text) => out.extend_from_slice(text.as_bytes()),
-                    Part::Value(node, position, source) => {
+                    TemplatePart::Text(text) => out.extend_from_slice(text.as_bytes()),
+                    TemplatePart::Value(node, position, source) => {
                         let value = evaluator.evaluate(*node)?;
                         if value.is_null() {
                             rendered.nulls += 1;
@@ -132,7 +136,7 @@ impl Template {
                         write(value, *position, self.program.dialect, out);
                     }
                 }
-                self.program.bound(out.len() - start)?;
+                self.program.check_output_size(out.len() - start)?;
             }
             Ok(rendered)
         })
@@ -147,29 +151,29 @@ fn null_text(value: Value<'_>, dialect: Dialect) -> &'static str {
     }
 }
 
-fn write(value: Value<'_>, position: Position, dialect: Dialect, out: &mut Vec<u8>) {
+fn write(value: Value<'_>, position: PlaceholderPosition, dialect: Dialect, out: &mut Vec<u8>) {
     match (position, value) {
-        (Position::Text | Position::JsonString, value) if value.is_null() => {
+        (PlaceholderPosition::Text | PlaceholderPosition::JsonString, value) if value.is_null() => {
             out.extend_from_slice(null_text(value, dialect).as_bytes());
         }
-        (Position::JsonPayload, value) => match value.as_str() {
+        (PlaceholderPosition::JsonPayload, value) => match value.as_str() {
             Some(text) if crate::json::check(text.trim()).is_ok() => {
                 out.extend_from_slice(text.trim().as_bytes());
             }
             _ => value.write_json(out),
         },
-        (Position::JsonValue, value) => value.write_json(out),
-        (Position::Text, Value::Str(text)) => out.extend_from_slice(text.as_bytes()),
-        (Position::Text, Value::Bytes(bytes)) => out.extend_from_slice(bytes),
-        (Position::Text, value) => value.write_json(out),
-        (Position::JsonString, Value::Str(_) | Value::Bytes(_)) => {
+        (PlaceholderPosition::JsonValue, value) => value.write_json(out),
+        (PlaceholderPosition::Text, Value::Str(text)) => out.extend_from_slice(text.as_bytes()),
+        (PlaceholderPosition::Text, Value::Bytes(bytes)) => out.extend_from_slice(bytes),
+        (PlaceholderPosition::Text, value) => value.write_json(out),
+        (PlaceholderPosition::JsonString, Value::Str(_) | Value::Bytes(_)) => {
             let start = out.len();
             value.write_json(out);
             // Without its quotes; the template has them.
             out.remove(start);
             out.pop();
         }
-        (Position::JsonString, value) => {
+        (PlaceholderPosition::JsonString, value) => {
             let mut inner = Vec::new();
             value.write_json(&mut inner);
             write(Value::Bytes(&inner), position, dialect, out);
@@ -178,21 +182,21 @@ fn write(value: Value<'_>, position: Position, dialect: Dialect, out: &mut Vec<u
 }
 
 /// Operations of all placeholders, and what they need.
-struct Program {
+struct TemplateProgram {
     plan: Plan,
     dialect: Dialect,
     zone: Zone,
     limits: EvaluationLimits,
 }
 
-impl Program {
+impl TemplateProgram {
     fn evaluate<'a, T>(
         &'a self,
-        output: &Output<'a>,
-        view: &View<'a>,
+        output: &RuleOutput<'a>,
+        view: &EventView<'a>,
         state: &mut RuleState,
-        work: impl FnOnce(&mut Evaluator<'a, '_>) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
+        work: impl FnOnce(&mut Evaluator<'a, '_>) -> Result<T, EvaluationError>,
+    ) -> Result<T, EvaluationError> {
         let mut tools = view.tools.borrow_mut();
         let mut evaluator = Evaluator::new(
             &self.plan,
@@ -202,16 +206,16 @@ impl Program {
             &self.zone,
             self.dialect,
         );
-        evaluator.limit(self.limits);
+        evaluator.set_limits(self.limits);
         evaluator.output = output.columns;
-        contained(|| work(&mut evaluator))
+        catch_panic(|| work(&mut evaluator))
     }
 
-    fn bound(&self, bytes: usize) -> Result<(), Fault> {
+    fn check_output_size(&self, bytes: usize) -> Result<(), EvaluationError> {
         if bytes <= self.limits.max_output_bytes {
             return Ok(());
         }
-        Err(Fault::TooLarge {
+        Err(EvaluationError::TooLarge {
             function: "template",
             limit: self.limits.max_output_bytes,
             unit: "bytes",
@@ -219,57 +223,57 @@ impl Program {
     }
 }
 
-struct Compiler<'s> {
+struct TemplateCompiler<'s> {
     resolver: Resolver<'s>,
 }
 
 /// What a placeholder asks for.
-enum Expression {
-    Whole(Span),
+enum PlaceholderExpression {
+    WholeOutput(Span),
     Expr(Expr),
 }
 
-impl<'s> Compiler<'s> {
-    fn new(text: &'s str, options: &'s Options) -> Self {
+impl<'s> TemplateCompiler<'s> {
+    fn new(text: &'s str, options: &'s CompileOptions) -> Self {
         let dialect = options.dialect.unwrap_or(Dialect::Fluxmq);
-        let builder = Builder::new(dialect, options.timezone.clone(), options.bounds.max_depth);
+        let builder = PlanBuilder::new(dialect, options.timezone.clone(), options.limits.max_depth);
         Self {
-            resolver: Resolver::new(text, builder, &options.bounds, Scope::Template),
+            resolver: Resolver::new(text, builder, &options.limits, NameScope::Template),
         }
     }
 
-    fn node(&mut self, expression: &'s Expression) -> Result<NodeId, Error> {
+    fn node(&mut self, expression: &'s PlaceholderExpression) -> Result<OpId, StatementError> {
         match expression {
-            Expression::Whole(span) => {
+            PlaceholderExpression::WholeOutput(span) => {
                 let pushed = self.resolver.builder.push(Op::Output);
-                pushed.map_err(|too_much| self.resolver.too_much(too_much, *span))
+                pushed.map_err(|too_much| self.resolver.plan_size_error(too_much, *span))
             }
-            Expression::Expr(expr) => self.resolver.expr(expr),
+            PlaceholderExpression::Expr(expr) => self.resolver.resolve_expr(expr),
         }
     }
 
-    fn finish(self, options: &Options) -> Program {
+    fn finish(self, options: &CompileOptions) -> TemplateProgram {
         let dialect = self.resolver.builder.dialect;
-        Program {
+        TemplateProgram {
             plan: self.resolver.builder.finish(),
             dialect,
             zone: options.timezone.clone(),
-            limits: options.bounds.evaluation(),
+            limits: options.limits.evaluation_limits(),
         }
     }
 }
 
-enum Piece {
+enum TemplatePiece {
     Text(String),
     /// With what stands between the braces.
-    Value(Expression, String),
+    Value(PlaceholderExpression, String),
 }
 
-fn expressions(pieces: &[Piece]) -> Vec<&Expression> {
+fn expressions(pieces: &[TemplatePiece]) -> Vec<&PlaceholderExpression> {
     pieces
         .iter()
         .filter_map(|piece| {
-            if let Piece::Value(expression, _) = piece {
+            if let TemplatePiece::Value(expression, _) = piece {
                 Some(expression)
             } else {
                 None
@@ -279,11 +283,17 @@ fn expressions(pieces: &[Piece]) -> Vec<&Expression> {
 }
 
 /// Text and placeholders in turn.
-fn pieces(text: &str, bounds: &Bounds) -> Result<Vec<Piece>, Error> {
+fn split_template(
+    text: &str,
+    bounds: &StatementLimits,
+) -> Result<Vec<TemplatePiece>, StatementError> {
     if text.len() > bounds.max_sql_bytes {
         let span = Span::new(bounds.max_sql_bytes, bounds.max_sql_bytes);
-        let error = Error::at(text, span, format!("the template has {} bytes", text.len()));
-        return Err(error.expected(format!("at most {} (max_sql_bytes)", bounds.max_sql_bytes)));
+        let error =
+            StatementError::at(text, span, format!("the template has {} bytes", text.len()));
+        return Err(
+            error.with_expected(format!("at most {} (max_sql_bytes)", bounds.max_sql_bytes))
+        );
     }
     let mut pieces = Vec::new();
     let mut plain = String::new();
@@ -298,43 +308,49 @@ fn pieces(text: &str, bounds: &Bounds) -> Result<Vec<Piece>, Error> {
         }
         plain.push_str(&text[at..dollar]);
         if !plain.is_empty() {
-            pieces.push(Piece::Text(std::mem::take(&mut plain)));
+            pieces.push(TemplatePiece::Text(std::mem::take(&mut plain)));
         }
-        let (expression, end) = placeholder(text, dollar, bounds)?;
+        let (expression, end) = parse_placeholder(text, dollar, bounds)?;
         let source = text[dollar + 2..end - 1].trim().to_owned();
-        pieces.push(Piece::Value(expression, source));
+        pieces.push(TemplatePiece::Value(expression, source));
         at = end;
     }
     plain.push_str(&text[at..]);
     if !plain.is_empty() {
-        pieces.push(Piece::Text(plain));
+        pieces.push(TemplatePiece::Text(plain));
     }
     Ok(pieces)
 }
 
 /// The expression of the placeholder that begins at `dollar`, and where the text goes on.
-fn placeholder(text: &str, dollar: usize, bounds: &Bounds) -> Result<(Expression, usize), Error> {
+fn parse_placeholder(
+    text: &str,
+    dollar: usize,
+    bounds: &StatementLimits,
+) -> Result<(PlaceholderExpression, usize), StatementError> {
     let start = dollar + 2;
     let Some(length) = placeholder_length(&text[start..]) else {
-        let error = Error::at(
+        let error = StatementError::at(
             text,
             Span::new(dollar, dollar + 2),
             "this placeholder does not end",
         );
-        return Err(error.expected("`}`; write $${ for the characters ${"));
+        return Err(error.with_expected("`}`; write $${ for the characters ${"));
     };
     let end = start + length;
     let expression = match text[start..end].trim() {
         "" => {
-            let error = Error::at(
+            let error = StatementError::at(
                 text,
                 Span::new(dollar, end + 1),
                 "this placeholder is empty",
             );
-            return Err(error.expected("a column, a field or a function; `.` for the whole output"));
+            return Err(
+                error.with_expected("a column, a field or a function; `.` for the whole output")
+            );
         }
-        "." => Expression::Whole(Span::new(start, end)),
-        _ => Expression::Expr(parse_expression(&text[..end], start, bounds)?),
+        "." => PlaceholderExpression::WholeOutput(Span::new(start, end)),
+        _ => PlaceholderExpression::Expr(parse_expression(&text[..end], start, bounds)?),
     };
     Ok((expression, end + 1))
 }

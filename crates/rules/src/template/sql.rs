@@ -1,17 +1,17 @@
 //! SQL with placeholders: a statement to prepare, and the values to bind to it. A value never becomes part of the statement.
 
-use super::{Compiler, Expression, Program, placeholder};
-use crate::error::{Error, Span};
-use crate::fault::Fault;
-use crate::options::Options;
-use crate::plan::NodeId;
-use crate::rule::{Output, RuleState};
+use super::{PlaceholderExpression, TemplateCompiler, TemplateProgram, parse_placeholder};
+use crate::compile_options::CompileOptions;
+use crate::evaluation_error::EvaluationError;
+use crate::event_view::EventView;
+use crate::plan::OpId;
+use crate::rule::{RuleOutput, RuleState};
+use crate::statement_error::{Span, StatementError};
 use crate::value::Value;
-use crate::view::View;
 
 /// How the database marks the places of values, and reads quotes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Placeholders {
+pub enum PlaceholderStyle {
     /// `?`; text in single or double quotes, a backslash escapes in them (MySQL, MariaDB).
     Question,
     /// `$1`, `$2`, ..; text in single quotes only, a backslash is a character (PostgreSQL).
@@ -21,32 +21,32 @@ pub enum Placeholders {
 /// A statement with placeholders, ready.
 pub struct SqlTemplate {
     statement: Box<str>,
-    values: Box<[Bound]>,
-    program: Program,
+    values: Box<[BoundValue]>,
+    program: TemplateProgram,
 }
 
 /// What is bound to one place.
-enum Bound {
+enum BoundValue {
     /// `${x}` and `'${x}'`: the value with its type.
-    Value(NodeId),
+    Value(OpId),
     /// `'a-${x}'`: text put together.
-    Joined(Box<[JoinedPart]>),
+    Joined(Box<[JoinedTextPart]>),
 }
 
-enum JoinedPart {
+enum JoinedTextPart {
     Text(Box<str>),
-    Value(NodeId),
+    Value(OpId),
 }
 
 /// A place for a value, as it was read.
-enum Place {
-    Value(Expression),
-    Joined(Vec<Piece>),
+enum ValuePlace {
+    Value(PlaceholderExpression),
+    Joined(Vec<SqlPiece>),
 }
 
-enum Piece {
+enum SqlPiece {
     Text(String),
-    Value(Expression),
+    Value(PlaceholderExpression),
 }
 
 impl SqlTemplate {
@@ -56,10 +56,10 @@ impl SqlTemplate {
     /// If a placeholder does not end, is no expression, or stands for the name of a table or a column.
     pub fn compile(
         text: &str,
-        placeholders: Placeholders,
-        options: &Options,
-    ) -> Result<Self, Error> {
-        let mut scanner = Scanner {
+        placeholders: PlaceholderStyle,
+        options: &CompileOptions,
+    ) -> Result<Self, StatementError> {
+        let mut scanner = SqlScanner {
             text,
             at: 0,
             placeholders,
@@ -67,38 +67,38 @@ impl SqlTemplate {
             statement: String::with_capacity(text.len()),
             places: Vec::new(),
         };
-        if text.len() > options.bounds.max_sql_bytes {
-            let span = Span::new(options.bounds.max_sql_bytes, options.bounds.max_sql_bytes);
-            let error = Error::at(
+        if text.len() > options.limits.max_sql_bytes {
+            let span = Span::new(options.limits.max_sql_bytes, options.limits.max_sql_bytes);
+            let error = StatementError::at(
                 text,
                 span,
                 format!("the statement has {} bytes", text.len()),
             );
-            return Err(error.expected(format!(
+            return Err(error.with_expected(format!(
                 "at most {} (max_sql_bytes)",
-                options.bounds.max_sql_bytes
+                options.limits.max_sql_bytes
             )));
         }
         scanner.scan()?;
-        let Scanner {
+        let SqlScanner {
             statement, places, ..
         } = scanner;
-        let mut compiler = Compiler::new(text, options);
+        let mut compiler = TemplateCompiler::new(text, options);
         let mut values = Vec::with_capacity(places.len());
         for place in &places {
             values.push(match place {
-                Place::Value(expression) => Bound::Value(compiler.node(expression)?),
-                Place::Joined(pieces) => {
+                ValuePlace::Value(expression) => BoundValue::Value(compiler.node(expression)?),
+                ValuePlace::Joined(pieces) => {
                     let mut parts = Vec::with_capacity(pieces.len());
                     for piece in pieces {
                         parts.push(match piece {
-                            Piece::Text(text) => JoinedPart::Text(text.as_str().into()),
-                            Piece::Value(expression) => {
-                                JoinedPart::Value(compiler.node(expression)?)
+                            SqlPiece::Text(text) => JoinedTextPart::Text(text.as_str().into()),
+                            SqlPiece::Value(expression) => {
+                                JoinedTextPart::Value(compiler.node(expression)?)
                             }
                         });
                     }
-                    Bound::Joined(parts.into())
+                    BoundValue::Joined(parts.into())
                 }
             });
         }
@@ -128,10 +128,10 @@ impl SqlTemplate {
     /// If an expression fails, or the values become too long.
     pub fn bind<'a>(
         &'a self,
-        output: &Output<'a>,
-        view: &View<'a>,
+        output: &RuleOutput<'a>,
+        view: &EventView<'a>,
         state: &mut RuleState,
-    ) -> Result<&'a [Value<'a>], Fault> {
+    ) -> Result<&'a [Value<'a>], EvaluationError> {
         self.program.evaluate(output, view, state, |evaluator| {
             let values = view
                 .arena()
@@ -139,100 +139,101 @@ impl SqlTemplate {
             let mut bytes = 0;
             for (value, bound) in values.iter_mut().zip(&self.values) {
                 *value = match bound {
-                    Bound::Value(node) => evaluator.evaluate(*node)?,
-                    Bound::Joined(parts) => {
+                    BoundValue::Value(node) => evaluator.evaluate(*node)?,
+                    BoundValue::Joined(parts) => {
                         let mut text = bumpalo::collections::String::new_in(view.arena());
                         for part in parts {
                             match part {
-                                JoinedPart::Text(part) => text.push_str(part),
-                                JoinedPart::Value(node) => {
+                                JoinedTextPart::Text(part) => text.push_str(part),
+                                JoinedTextPart::Value(node) => {
                                     text.push_str(evaluator.evaluate(*node)?.text(view.arena()))
                                 }
                             }
-                            self.program.bound(text.len())?;
+                            self.program.check_output_size(text.len())?;
                         }
                         Value::Str(text.into_bump_str())
                     }
                 };
                 bytes += value.as_bytes().map_or(8, <[u8]>::len);
-                self.program.bound(bytes)?;
+                self.program.check_output_size(bytes)?;
             }
             Ok(&*values)
         })
     }
 }
 
-struct Scanner<'s> {
+struct SqlScanner<'s> {
     text: &'s str,
     at: usize,
-    placeholders: Placeholders,
-    options: &'s Options,
+    placeholders: PlaceholderStyle,
+    options: &'s CompileOptions,
     statement: String,
-    places: Vec<Place>,
+    places: Vec<ValuePlace>,
 }
 
-impl Scanner<'_> {
-    fn scan(&mut self) -> Result<(), Error> {
+impl SqlScanner<'_> {
+    fn scan(&mut self) -> Result<(), StatementError> {
         while self.at < self.text.len() {
             let rest = &self.text[self.at..];
             if rest.starts_with("$${") {
                 self.statement.push_str("${");
                 self.at += 3;
             } else if rest.starts_with("${") {
-                let (expression, end) = placeholder(self.text, self.at, &self.options.bounds)?;
-                self.place(Place::Value(expression));
+                let (expression, end) =
+                    parse_placeholder(self.text, self.at, &self.options.limits)?;
+                self.add_place(ValuePlace::Value(expression));
                 self.at = end;
             } else if rest.starts_with("--") {
-                self.copy(rest.find('\n').unwrap_or(rest.len()));
+                self.copy_bytes(rest.find('\n').unwrap_or(rest.len()));
             } else if rest.starts_with("/*") {
-                self.copy(rest.find("*/").map_or(rest.len(), |end| end + 2));
+                self.copy_bytes(rest.find("*/").map_or(rest.len(), |end| end + 2));
             } else {
-                self.one(rest)?;
+                self.scan_one(rest)?;
             }
         }
         Ok(())
     }
 
-    fn one(&mut self, rest: &str) -> Result<(), Error> {
-        let is_question = self.placeholders == Placeholders::Question;
+    fn scan_one(&mut self, rest: &str) -> Result<(), StatementError> {
+        let is_question = self.placeholders == PlaceholderStyle::Question;
         let Some(c) = rest.chars().next() else {
             return Ok(());
         };
         match c {
-            '\'' => self.quoted('\''),
-            '"' if is_question => self.quoted('"'),
-            '"' | '`' => self.name(c),
-            '?' if is_question => Err(self.own_placeholder(1)),
+            '\'' => self.scan_quoted('\''),
+            '"' if is_question => self.scan_quoted('"'),
+            '"' | '`' => self.scan_name(c),
+            '?' if is_question => Err(self.own_placeholder_error(1)),
             '$' if !is_question && rest[1..].starts_with(|c: char| c.is_ascii_digit()) => {
-                Err(self.own_placeholder(2))
+                Err(self.own_placeholder_error(2))
             }
             c => {
-                self.copy(c.len_utf8());
+                self.copy_bytes(c.len_utf8());
                 Ok(())
             }
         }
     }
 
-    fn own_placeholder(&self, length: usize) -> Error {
-        let error = Error::at(
+    fn own_placeholder_error(&self, length: usize) -> StatementError {
+        let error = StatementError::at(
             self.text,
             Span::new(self.at, self.at + length),
             "a place for a value without a value",
         );
-        error.expected("a placeholder with a name, such as ${payload.x}")
+        error.with_expected("a placeholder with a name, such as ${payload.x}")
     }
 
-    fn copy(&mut self, bytes: usize) {
+    fn copy_bytes(&mut self, bytes: usize) {
         self.statement
             .push_str(&self.text[self.at..self.at + bytes]);
         self.at += bytes;
     }
 
-    fn place(&mut self, place: Place) {
+    fn add_place(&mut self, place: ValuePlace) {
         self.places.push(place);
         match self.placeholders {
-            Placeholders::Question => self.statement.push('?'),
-            Placeholders::Numbered => {
+            PlaceholderStyle::Question => self.statement.push('?'),
+            PlaceholderStyle::Numbered => {
                 self.statement.push('$');
                 self.statement.push_str(&self.places.len().to_string());
             }
@@ -240,48 +241,49 @@ impl Scanner<'_> {
     }
 
     /// The name of a table or a column: as it is, and from nowhere else.
-    fn name(&mut self, quote: char) -> Result<(), Error> {
+    fn scan_name(&mut self, quote: char) -> Result<(), StatementError> {
         let rest = &self.text[self.at..];
         let length = rest[1..].find(quote).map_or(rest.len(), |end| end + 2);
         if let Some(at) = rest[..length].find("${") {
             let start = self.at + at;
-            let error = Error::at(
+            let error = StatementError::at(
                 self.text,
                 Span::new(start, start + 2),
                 "a name of a table or column cannot come from a message",
             );
-            return Err(error.expected("a name as it is; placeholders are for values"));
+            return Err(error.with_expected("a name as it is; placeholders are for values"));
         }
-        self.copy(length);
+        self.copy_bytes(length);
         Ok(())
     }
 
     /// Text in quotes. With placeholders in it, all of it is a value.
-    fn quoted(&mut self, quote: char) -> Result<(), Error> {
+    fn scan_quoted(&mut self, quote: char) -> Result<(), StatementError> {
         let start = self.at;
-        let escapes = self.placeholders == Placeholders::Question;
+        let escapes = self.placeholders == PlaceholderStyle::Question;
         self.at += 1;
         let mut pieces = Vec::new();
         let mut plain = String::new();
         loop {
             let rest = &self.text[self.at..];
             let Some(c) = rest.chars().next() else {
-                let error = Error::at(
+                let error = StatementError::at(
                     self.text,
                     Span::new(start, start + 1),
                     "this text does not end",
                 );
-                return Err(error.expected(format!("a closing {quote}")));
+                return Err(error.with_expected(format!("a closing {quote}")));
             };
             if rest.starts_with("$${") {
                 plain.push_str("${");
                 self.at += 3;
             } else if rest.starts_with("${") {
                 if !plain.is_empty() {
-                    pieces.push(Piece::Text(std::mem::take(&mut plain)));
+                    pieces.push(SqlPiece::Text(std::mem::take(&mut plain)));
                 }
-                let (expression, end) = placeholder(self.text, self.at, &self.options.bounds)?;
-                pieces.push(Piece::Value(expression));
+                let (expression, end) =
+                    parse_placeholder(self.text, self.at, &self.options.limits)?;
+                pieces.push(SqlPiece::Value(expression));
                 self.at = end;
             } else if c == quote && rest[1..].starts_with(quote) {
                 plain.push(quote);
@@ -312,15 +314,15 @@ impl Scanner<'_> {
             return Ok(());
         }
         if plain.is_empty() && pieces.len() == 1 {
-            if let Some(Piece::Value(expression)) = pieces.pop() {
-                self.place(Place::Value(expression));
+            if let Some(SqlPiece::Value(expression)) = pieces.pop() {
+                self.add_place(ValuePlace::Value(expression));
             }
             return Ok(());
         }
         if !plain.is_empty() {
-            pieces.push(Piece::Text(plain));
+            pieces.push(SqlPiece::Text(plain));
         }
-        self.place(Place::Joined(pieces));
+        self.add_place(ValuePlace::Joined(pieces));
         Ok(())
     }
 }

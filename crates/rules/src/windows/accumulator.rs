@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-use super::codec::{Damaged, Reader, key_of, put_bytes, put_owned, put_u64};
+use super::codec::{DecodeError, WindowReader, encode_key, put_bytes, put_owned, put_u64};
 use crate::value::{Arena, Number, OwnedValue, Value};
 use crate::window::{Aggregate, AggregateKind};
 
@@ -14,7 +14,7 @@ const PLACE_BYTES: usize = 32;
 pub(super) enum Accumulator {
     Count(u64),
     /// `None`: no number yet. Integers stay integers until they overflow.
-    Sum(Option<Sum>),
+    Sum(Option<NumericSum>),
     Avg {
         sum: f64,
         count: u64,
@@ -35,22 +35,22 @@ pub(super) enum Accumulator {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Sum {
+pub(super) enum NumericSum {
     Int(i64),
     Float(f64),
 }
 
-impl Sum {
+impl NumericSum {
     fn add(self, number: Number) -> Self {
         let float = match (self, number) {
-            (Sum::Int(sum), Number::Int(number)) => match sum.checked_add(number) {
-                Some(sum) => return Sum::Int(sum),
+            (NumericSum::Int(sum), Number::Int(number)) => match sum.checked_add(number) {
+                Some(sum) => return NumericSum::Int(sum),
                 None => sum as f64,
             },
-            (Sum::Int(sum), Number::Float(_)) => sum as f64,
-            (Sum::Float(sum), _) => sum,
+            (NumericSum::Int(sum), Number::Float(_)) => sum as f64,
+            (NumericSum::Float(sum), _) => sum,
         };
-        Sum::Float(float + number.as_f64())
+        NumericSum::Float(float + number.as_f64())
     }
 }
 
@@ -77,7 +77,11 @@ impl Accumulator {
 
     /// Takes one more value. Null is left out, and so is what is no number where one is needed. Returns the bytes it takes
     /// more than before; if that may be more than `room`, it takes none and says so.
-    pub(super) fn add(&mut self, value: &Value<'_>, room: usize) -> Result<isize, Full> {
+    pub(super) fn add(
+        &mut self,
+        value: &Value<'_>,
+        room: usize,
+    ) -> Result<isize, AccumulatorFullError> {
         if value.is_null() {
             return Ok(0);
         }
@@ -86,7 +90,7 @@ impl Accumulator {
             Self::Sum(sum) => {
                 let float = || value.as_f64().map(Number::Float);
                 if let Some(number) = value.as_number().or_else(float) {
-                    *sum = Some(sum.unwrap_or(Sum::Int(0)).add(number));
+                    *sum = Some(sum.unwrap_or(NumericSum::Int(0)).add(number));
                 }
             }
             Self::Avg { sum, count } => {
@@ -95,15 +99,15 @@ impl Accumulator {
                     *count += 1;
                 }
             }
-            Self::Min(kept) => return replace_if(kept, value, Ordering::Less, room),
-            Self::Max(kept) => return replace_if(kept, value, Ordering::Greater, room),
+            Self::Min(kept) => return replace_if_better(kept, value, Ordering::Less, room),
+            Self::Max(kept) => return replace_if_better(kept, value, Ordering::Greater, room),
             Self::First(kept) if kept.is_some() => {}
             Self::First(kept) | Self::Last(kept) => return replace(kept, value, room),
             Self::Collect(list) => {
                 let owned = value.into_owned();
                 let bytes = owned.size_bytes() + PLACE_BYTES;
                 if bytes > room {
-                    return Err(Full);
+                    return Err(AccumulatorFullError);
                 }
                 list.push(owned);
                 return Ok(bytes as isize);
@@ -123,20 +127,20 @@ impl Accumulator {
             Self::Percentile(numbers) => {
                 if let Some(number) = value.as_f64() {
                     if size_of::<f64>() > room {
-                        return Err(Full);
+                        return Err(AccumulatorFullError);
                     }
                     numbers.push(number);
                     return Ok(size_of::<f64>() as isize);
                 }
             }
             Self::Distinct(seen) => {
-                let key = key_of(&[*value]).into_boxed_slice();
+                let key = encode_key(&[*value]).into_boxed_slice();
                 let bytes = key.len() + PLACE_BYTES;
                 if seen.contains(&key) {
                     return Ok(0);
                 }
                 if bytes > room {
-                    return Err(Full);
+                    return Err(AccumulatorFullError);
                 }
                 seen.insert(key);
                 return Ok(bytes as isize);
@@ -151,10 +155,10 @@ impl Accumulator {
             (Self::Count(count), Self::Count(more)) => *count += more,
             (Self::Sum(sum), Self::Sum(Some(more))) => {
                 let number = match more {
-                    Sum::Int(more) => Number::Int(more),
-                    Sum::Float(more) => Number::Float(more),
+                    NumericSum::Int(more) => Number::Int(more),
+                    NumericSum::Float(more) => Number::Float(more),
                 };
-                *sum = Some(sum.unwrap_or(Sum::Int(0)).add(number));
+                *sum = Some(sum.unwrap_or(NumericSum::Int(0)).add(number));
             }
             (
                 Self::Avg { sum, count },
@@ -166,8 +170,12 @@ impl Accumulator {
                 *sum += more;
                 *count += others;
             }
-            (Self::Min(kept), Self::Min(Some(other))) => keep_if(kept, other, Ordering::Less),
-            (Self::Max(kept), Self::Max(Some(other))) => keep_if(kept, other, Ordering::Greater),
+            (Self::Min(kept), Self::Min(Some(other))) => {
+                keep_if_ordered(kept, other, Ordering::Less)
+            }
+            (Self::Max(kept), Self::Max(Some(other))) => {
+                keep_if_ordered(kept, other, Ordering::Greater)
+            }
             (Self::First(kept @ None), Self::First(other)) => *kept = other,
             (Self::Last(kept), Self::Last(other @ Some(_))) => *kept = other,
             (Self::Collect(list), Self::Collect(more)) => list.extend(more),
@@ -200,15 +208,15 @@ impl Accumulator {
         match self {
             Self::Count(count) => Value::Int(*count as i64),
             Self::Sum(None) => Value::Undefined,
-            Self::Sum(Some(Sum::Int(sum))) => Value::Int(*sum),
-            Self::Sum(Some(Sum::Float(sum))) => Value::Float(*sum),
+            Self::Sum(Some(NumericSum::Int(sum))) => Value::Int(*sum),
+            Self::Sum(Some(NumericSum::Float(sum))) => Value::Float(*sum),
             Self::Avg { count: 0, .. } | Self::Stddev { count: 0, .. } => Value::Undefined,
             Self::Avg { sum, count } => Value::Float(sum / *count as f64),
             Self::Min(kept) | Self::Max(kept) | Self::First(kept) | Self::Last(kept) => kept
                 .as_ref()
-                .map_or(Value::Undefined, |kept| kept.borrow(arena)),
+                .map_or(Value::Undefined, |kept| kept.to_value(arena)),
             Self::Collect(list) => Value::Array(
-                arena.alloc_slice_fill_iter(list.iter().map(|value| value.borrow(arena))),
+                arena.alloc_slice_fill_iter(list.iter().map(|value| value.to_value(arena))),
             ),
             Self::Stddev { count, squares, .. } => Value::Float((squares / *count as f64).sqrt()),
             Self::Percentile(numbers) => percentile(numbers, aggregate.percentile),
@@ -237,11 +245,11 @@ impl Accumulator {
             Self::Count(count) => put_u64(*count, out),
             Self::Sum(sum) => match sum {
                 None => out.push(0),
-                Some(Sum::Int(sum)) => {
+                Some(NumericSum::Int(sum)) => {
                     out.push(1);
                     out.extend_from_slice(&sum.to_le_bytes());
                 }
-                Some(Sum::Float(sum)) => {
+                Some(NumericSum::Float(sum)) => {
                     out.push(2);
                     out.extend_from_slice(&sum.to_le_bytes());
                 }
@@ -278,16 +286,19 @@ impl Accumulator {
         }
     }
 
-    pub(super) fn read(kind: AggregateKind, from: &mut Reader<'_>) -> Result<Self, Damaged> {
+    pub(super) fn read(
+        kind: AggregateKind,
+        from: &mut WindowReader<'_>,
+    ) -> Result<Self, DecodeError> {
         let mut read = Self::new(kind);
         match &mut read {
             Self::Count(count) => *count = from.u64()?,
             Self::Sum(sum) => {
                 *sum = match from.u8()? {
                     0 => None,
-                    1 => Some(Sum::Int(from.u64()? as i64)),
-                    2 => Some(Sum::Float(from.f64()?)),
-                    _ => return Err(Damaged),
+                    1 => Some(NumericSum::Int(from.u64()? as i64)),
+                    2 => Some(NumericSum::Float(from.f64()?)),
+                    _ => return Err(DecodeError),
                 }
             }
             Self::Avg { sum, count } => (*sum, *count) = (from.f64()?, from.u64()?),
@@ -324,21 +335,25 @@ impl Accumulator {
 
 /// There is no room for more state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Full;
+pub(super) struct AccumulatorFullError;
 
-fn replace_if(
+fn replace_if_better(
     kept: &mut Option<OwnedValue>,
     value: &Value<'_>,
     wanted: Ordering,
     room: usize,
-) -> Result<isize, Full> {
-    let order = |kept: &Value<'_>| value.compare(kept).unwrap_or_else(|| value.order(kept));
+) -> Result<isize, AccumulatorFullError> {
+    let order = |kept: &Value<'_>| {
+        value
+            .compare(kept)
+            .unwrap_or_else(|| value.total_order(kept))
+    };
     let is_better = match kept {
         None => true,
         Some(OwnedValue::Int(kept)) => order(&Value::Int(*kept)) == wanted,
         Some(OwnedValue::Float(kept)) => order(&Value::Float(*kept)) == wanted,
         Some(OwnedValue::Str(kept)) => order(&Value::Str(kept)) == wanted,
-        Some(kept) => order(&kept.borrow(&Arena::new())) == wanted,
+        Some(kept) => order(&kept.to_value(&Arena::new())) == wanted,
     };
     match is_better {
         true => replace(kept, value, room),
@@ -346,23 +361,30 @@ fn replace_if(
     }
 }
 
-fn keep_if(kept: &mut Option<OwnedValue>, other: OwnedValue, wanted: Ordering) {
+fn keep_if_ordered(kept: &mut Option<OwnedValue>, other: OwnedValue, wanted: Ordering) {
     let arena = Arena::new();
     let is_better = kept.as_ref().is_none_or(|kept| {
-        let (kept, other) = (kept.borrow(&arena), other.borrow(&arena));
-        other.compare(&kept).unwrap_or_else(|| other.order(&kept)) == wanted
+        let (kept, other) = (kept.to_value(&arena), other.to_value(&arena));
+        other
+            .compare(&kept)
+            .unwrap_or_else(|| other.total_order(&kept))
+            == wanted
     });
     if is_better {
         *kept = Some(other);
     }
 }
 
-fn replace(kept: &mut Option<OwnedValue>, value: &Value<'_>, room: usize) -> Result<isize, Full> {
+fn replace(
+    kept: &mut Option<OwnedValue>,
+    value: &Value<'_>,
+    room: usize,
+) -> Result<isize, AccumulatorFullError> {
     let owned = value.into_owned();
     let before = kept.as_ref().map_or(0, OwnedValue::size_bytes);
     let after = owned.size_bytes();
     if after > before + room {
-        return Err(Full);
+        return Err(AccumulatorFullError);
     }
     *kept = Some(owned);
     Ok(after as isize - before as isize)
@@ -400,7 +422,7 @@ mod tests {
         assert_eq!(bytes, sum.size_bytes() as isize, "{kind:?}");
         let mut stored = Vec::new();
         sum.put(&mut stored);
-        let mut reader = Reader::new(&stored);
+        let mut reader = WindowReader::new(&stored);
         let read = Accumulator::read(kind, &mut reader).expect("as it was put");
         assert!(reader.is_empty());
         let arena = Arena::new();
@@ -499,7 +521,11 @@ mod tests {
             AggregateKind::Last,
         ] {
             let mut sum = Accumulator::new(kind);
-            assert_eq!(sum.add(&Value::Int(1), 4), Err(Full), "{kind:?}");
+            assert_eq!(
+                sum.add(&Value::Int(1), 4),
+                Err(AccumulatorFullError),
+                "{kind:?}"
+            );
             assert_eq!(sum.size_bytes(), 0);
         }
     }

@@ -4,7 +4,7 @@
 //! so has text whether it came as a string or as bytes, so that keys are compared by their bytes.
 
 use crate::value::{Arena, OwnedValue, Value};
-use crate::window::Sample;
+use crate::window::WindowSample;
 
 const NULL: u8 = 0;
 const FALSE: u8 = 1;
@@ -23,7 +23,7 @@ const MAX_DEPTH: u32 = 256;
 /// The bytes are not what they should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the bytes of a window's state are damaged, or of another version")]
-pub struct Damaged;
+pub struct DecodeError;
 
 fn put_len(len: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&(len as u32).to_le_bytes());
@@ -43,7 +43,7 @@ pub(super) fn put_value(value: &Value<'_>, out: &mut Vec<u8>) {
         Value::Undefined | Value::Null => out.push(NULL),
         Value::Bool(truth) => out.push(if truth { TRUE } else { FALSE }),
         Value::Int(number) => put_int(number, out),
-        Value::Float(number) => match whole(number) {
+        Value::Float(number) => match float_as_integer(number) {
             Some(number) => put_int(number, out),
             None => {
                 out.push(FLOAT);
@@ -84,76 +84,76 @@ fn put_tagged(tag: u8, bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 /// A float that is an integer.
-fn whole(number: f64) -> Option<i64> {
+fn float_as_integer(number: f64) -> Option<i64> {
     // 2^63 as a float; the greatest integer is one less.
     let is_whole = number.trunc() == number && number.abs() < 9_223_372_036_854_775_808.0;
     is_whole.then_some(number as i64)
 }
 
 pub(crate) fn put_owned(value: &OwnedValue, out: &mut Vec<u8>) {
-    put_value(&value.borrow(&Arena::new()), out);
+    put_value(&value.to_value(&Arena::new()), out);
 }
 
 /// Reads what was put, and says so when it is not there.
-pub(crate) struct Reader<'b> {
-    left: &'b [u8],
+pub(crate) struct WindowReader<'b> {
+    remaining: &'b [u8],
 }
 
-impl<'b> Reader<'b> {
+impl<'b> WindowReader<'b> {
     pub(crate) fn new(bytes: &'b [u8]) -> Self {
-        Self { left: bytes }
+        Self { remaining: bytes }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.left.is_empty()
+        self.remaining.is_empty()
     }
 
-    fn chunk<const N: usize>(&mut self) -> Result<[u8; N], Damaged> {
-        let (chunk, left) = self.left.split_first_chunk::<N>().ok_or(Damaged)?;
-        self.left = left;
+    fn chunk<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let (chunk, left) = self.remaining.split_first_chunk::<N>().ok_or(DecodeError)?;
+        self.remaining = left;
         Ok(*chunk)
     }
 
-    pub(crate) fn u8(&mut self) -> Result<u8, Damaged> {
+    pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
         Ok(self.chunk::<1>()?[0])
     }
 
-    pub(crate) fn u64(&mut self) -> Result<u64, Damaged> {
+    pub(crate) fn u64(&mut self) -> Result<u64, DecodeError> {
         Ok(u64::from_le_bytes(self.chunk()?))
     }
 
-    pub(super) fn f64(&mut self) -> Result<f64, Damaged> {
+    pub(super) fn f64(&mut self) -> Result<f64, DecodeError> {
         Ok(f64::from_le_bytes(self.chunk()?))
     }
 
     /// A number of things of which each takes at least a byte.
-    pub(super) fn len(&mut self) -> Result<usize, Damaged> {
+    pub(super) fn len(&mut self) -> Result<usize, DecodeError> {
         let len = u32::from_le_bytes(self.chunk()?) as usize;
-        if len > self.left.len() {
-            return Err(Damaged);
+        if len > self.remaining.len() {
+            return Err(DecodeError);
         }
         Ok(len)
     }
 
-    pub(crate) fn bytes(&mut self) -> Result<&'b [u8], Damaged> {
+    pub(crate) fn bytes(&mut self) -> Result<&'b [u8], DecodeError> {
         let len = self.len()?;
-        let (bytes, left) = self.left.split_at(len);
-        self.left = left;
+        let (bytes, left) = self.remaining.split_at(len);
+        self.remaining = left;
         Ok(bytes)
     }
 
-    fn text<'a>(&mut self, arena: &'a Arena) -> Result<&'a str, Damaged> {
-        let text = std::str::from_utf8(self.bytes()?).map_err(|_| Damaged)?;
+    fn text<'a>(&mut self, arena: &'a Arena) -> Result<&'a str, DecodeError> {
+        let text = std::str::from_utf8(self.bytes()?).map_err(|_| DecodeError)?;
         Ok(arena.alloc_str(text))
     }
 
-    pub(super) fn value<'a>(&mut self, arena: &'a Arena) -> Result<Value<'a>, Damaged> {
+    pub(super) fn value<'a>(&mut self, arena: &'a Arena) -> Result<Value<'a>, DecodeError> {
         self.value_at(arena, 0)
     }
 
-    fn value_at<'a>(&mut self, arena: &'a Arena, depth: u32) -> Result<Value<'a>, Damaged> {
+    fn value_at<'a>(&mut self, arena: &'a Arena, depth: u32) -> Result<Value<'a>, DecodeError> {
         if depth > MAX_DEPTH {
-            return Err(Damaged);
+            return Err(DecodeError);
         }
         Ok(match self.u8()? {
             NULL => Value::Null,
@@ -180,16 +180,16 @@ impl<'b> Reader<'b> {
             }
             JSON => Value::Json(self.text(arena)?),
             BIG => Value::Big(self.text(arena)?),
-            _ => return Err(Damaged),
+            _ => return Err(DecodeError),
         })
     }
 
-    pub(crate) fn owned(&mut self) -> Result<OwnedValue, Damaged> {
+    pub(crate) fn owned(&mut self) -> Result<OwnedValue, DecodeError> {
         Ok(self.value(&Arena::new())?.into_owned())
     }
 
     /// All values that are left.
-    pub(super) fn values<'a>(&mut self, arena: &'a Arena) -> Result<&'a [Value<'a>], Damaged> {
+    pub(super) fn values<'a>(&mut self, arena: &'a Arena) -> Result<&'a [Value<'a>], DecodeError> {
         let mut values = Vec::new();
         while !self.is_empty() {
             values.push(self.value(arena)?);
@@ -199,14 +199,14 @@ impl<'b> Reader<'b> {
 }
 
 /// The key of a group.
-pub(super) fn key_of(values: &[Value<'_>]) -> Vec<u8> {
+pub(super) fn encode_key(values: &[Value<'_>]) -> Vec<u8> {
     let mut key = Vec::with_capacity(16 * values.len());
     values.iter().for_each(|value| put_value(value, &mut key));
     key
 }
 
 /// Appends a sample, for another thread to read with [`read_sample`].
-pub fn put_sample(sample: &Sample<'_>, out: &mut Vec<u8>) {
+pub fn put_sample(sample: &WindowSample<'_>, out: &mut Vec<u8>) {
     put_u64(sample.timestamp_ms, out);
     for values in [sample.key, sample.arguments] {
         let at = out.len();
@@ -218,13 +218,16 @@ pub fn put_sample(sample: &Sample<'_>, out: &mut Vec<u8>) {
 }
 
 /// Reads a sample from the front of `bytes`, which is left with what follows.
-pub fn read_sample<'a>(bytes: &mut &[u8], arena: &'a Arena) -> Result<Sample<'a>, Damaged> {
-    let mut reader = Reader::new(bytes);
+pub fn read_sample<'a>(
+    bytes: &mut &[u8],
+    arena: &'a Arena,
+) -> Result<WindowSample<'a>, DecodeError> {
+    let mut reader = WindowReader::new(bytes);
     let timestamp_ms = reader.u64()?;
-    let key = Reader::new(reader.bytes()?).values(arena)?;
-    let arguments = Reader::new(reader.bytes()?).values(arena)?;
-    *bytes = reader.left;
-    Ok(Sample {
+    let key = WindowReader::new(reader.bytes()?).values(arena)?;
+    let arguments = WindowReader::new(reader.bytes()?).values(arena)?;
+    *bytes = reader.remaining;
+    Ok(WindowSample {
         timestamp_ms,
         key,
         arguments,
@@ -248,7 +251,7 @@ mod tests {
             Value::Json("{\"x\":1}"),
             Value::Bool(true),
         ];
-        let sample = Sample {
+        let sample = WindowSample {
             timestamp_ms: 7,
             key: &key,
             arguments: &arguments,
@@ -260,12 +263,12 @@ mod tests {
         for _ in 0..2 {
             let read = read_sample(&mut left, &arena).expect("whole");
             assert_eq!(read.timestamp_ms, 7);
-            assert!(read.key.iter().zip(&key).all(|(a, b)| a.same(b)));
+            assert!(read.key.iter().zip(&key).all(|(a, b)| a.is_not_distinct(b)));
             assert!(
                 read.arguments
                     .iter()
                     .zip(&arguments)
-                    .all(|(a, b)| a.same(b))
+                    .all(|(a, b)| a.is_not_distinct(b))
             );
         }
         assert!(left.is_empty());
@@ -276,9 +279,15 @@ mod tests {
 
     #[test]
     fn equal_values_have_equal_keys() {
-        assert_eq!(key_of(&[Value::Int(2)]), key_of(&[Value::Float(2.0)]));
-        assert_eq!(key_of(&[Value::Str("x")]), key_of(&[Value::Bytes(b"x")]));
-        assert_ne!(key_of(&[Value::Str("2")]), key_of(&[Value::Int(2)]));
-        assert_ne!(key_of(&[Value::Null]), key_of(&[Value::Str("")]));
+        assert_eq!(
+            encode_key(&[Value::Int(2)]),
+            encode_key(&[Value::Float(2.0)])
+        );
+        assert_eq!(
+            encode_key(&[Value::Str("x")]),
+            encode_key(&[Value::Bytes(b"x")])
+        );
+        assert_ne!(encode_key(&[Value::Str("2")]), encode_key(&[Value::Int(2)]));
+        assert_ne!(encode_key(&[Value::Null]), encode_key(&[Value::Str("")]));
     }
 }

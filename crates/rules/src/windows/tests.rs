@@ -4,12 +4,12 @@ use super::*;
 use crate::value::Value;
 use crate::window::{Aggregate, AggregateKind, CalendarUnit};
 
-fn window(kind: WindowKind) -> Window {
+fn window(kind: WindowKind) -> WindowDefinition {
     let aggregate = |kind| Aggregate {
         kind,
         percentile: 0.0,
     };
-    Window {
+    WindowDefinition {
         kind,
         keys: 1,
         aggregates: Box::new([
@@ -20,15 +20,15 @@ fn window(kind: WindowKind) -> Window {
     }
 }
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> WindowOptions {
+    WindowOptions {
         lateness_ms: 5,
-        ..Settings::default()
+        ..WindowOptions::default()
     }
 }
 
 /// `key start..end: count sum`
-fn line(closed: &Closed<'_>) -> String {
+fn format_line(closed: &ClosedWindow<'_>) -> String {
     let mut line = Vec::new();
     for value in closed.key {
         value.write_json(&mut line);
@@ -42,17 +42,17 @@ fn line(closed: &Closed<'_>) -> String {
 }
 
 /// A window, its clock and what it has closed.
-struct Bench {
-    windows: Windows,
-    settings: Settings,
+struct WindowHarness {
+    windows: OpenWindows,
+    settings: WindowOptions,
     now_ms: u64,
     closed: Vec<String>,
 }
 
-impl Bench {
+impl WindowHarness {
     fn new(kind: WindowKind) -> Self {
         Self {
-            windows: Windows::new(&window(kind), settings()),
+            windows: OpenWindows::new(&window(kind), settings()),
             settings: settings(),
             now_ms: 0,
             closed: Vec::new(),
@@ -60,27 +60,29 @@ impl Bench {
     }
 
     /// An event, on time.
-    fn add(&mut self, at_ms: u64, key: &str, value: i64) -> Added {
+    fn add(&mut self, at_ms: u64, key: &str, value: i64) -> AddOutcome {
         if self.settings.event_time.is_none() {
             self.now_ms = self.now_ms.max(at_ms);
         }
-        let sample = Sample {
+        let sample = WindowSample {
             timestamp_ms: at_ms,
             key: &[Value::Str(key)],
             arguments: &[Value::Int(1), Value::Int(value)],
         };
         let (closed, arena) = (&mut self.closed, Arena::new());
-        (self.windows).add(&sample, self.now_ms, &arena, |row| closed.push(line(&row)))
+        (self.windows).add(&sample, self.now_ms, &arena, |row| {
+            closed.push(format_line(&row))
+        })
     }
 
-    fn look(&mut self) {
+    fn advance_to_now(&mut self) {
         self.advance(self.now_ms);
     }
 
     fn advance(&mut self, now_ms: u64) {
         self.now_ms = now_ms;
         let (closed, arena) = (&mut self.closed, Arena::new());
-        (self.windows).advance(now_ms, &arena, |row| closed.push(line(&row)));
+        (self.windows).advance(now_ms, &arena, |row| closed.push(format_line(&row)));
     }
 
     fn closed(&mut self) -> Vec<String> {
@@ -92,13 +94,14 @@ impl Bench {
         let (groups, bytes) = (self.windows.groups(), self.windows.size_bytes());
         let snapshot = self.windows.snapshot();
         let window = self.windows.window.clone();
-        self.windows = Windows::restore(&window, self.settings, &snapshot).expect("it is whole");
+        self.windows =
+            OpenWindows::restore(&window, self.settings, &snapshot).expect("it is whole");
         assert_eq!(
             (self.windows.groups(), self.windows.size_bytes()),
             (groups, bytes)
         );
         for end in 0..snapshot.len() {
-            assert!(Windows::restore(&window, self.settings, &snapshot[..end]).is_err());
+            assert!(OpenWindows::restore(&window, self.settings, &snapshot[..end]).is_err());
         }
     }
 
@@ -114,12 +117,12 @@ impl Bench {
 
 #[test]
 fn tumbling_windows_close_in_order_when_their_lateness_has_passed() {
-    let mut bench = Bench::new(WindowKind::Tumbling { size_ms: 10 });
-    assert_eq!(bench.add(101, "a", 1), Added::Counted);
+    let mut bench = WindowHarness::new(WindowKind::Tumbling { size_ms: 10 });
+    assert_eq!(bench.add(101, "a", 1), AddOutcome::Counted);
     bench.add(109, "b", 2);
     bench.add(112, "a", 4);
     // Late, and not too late.
-    assert_eq!(bench.add(103, "a", 8), Added::Counted);
+    assert_eq!(bench.add(103, "a", 8), AddOutcome::Counted);
     assert_eq!(bench.windows.due_ms(), Some(115));
     bench.advance(114);
     assert!(bench.closed().is_empty());
@@ -129,7 +132,7 @@ fn tumbling_windows_close_in_order_when_their_lateness_has_passed() {
         bench.closed(),
         ["\"a\" 100..110: 2 9", "\"b\" 100..110: 1 2"]
     );
-    assert_eq!(bench.add(109, "a", 1), Added::Late);
+    assert_eq!(bench.add(109, "a", 1), AddOutcome::Late);
     bench.advance(125);
     assert_eq!(bench.closed(), ["\"a\" 110..120: 1 4"]);
     assert!(bench.is_empty());
@@ -137,7 +140,7 @@ fn tumbling_windows_close_in_order_when_their_lateness_has_passed() {
 
 #[test]
 fn an_event_counts_in_every_hopping_window_it_is_in() {
-    let mut bench = Bench::new(WindowKind::Hopping {
+    let mut bench = WindowHarness::new(WindowKind::Hopping {
         size_ms: 20,
         every_ms: 10,
     });
@@ -158,7 +161,7 @@ fn an_event_counts_in_every_hopping_window_it_is_in() {
 
 #[test]
 fn a_session_ends_when_nothing_came_for_its_gap() {
-    let mut bench = Bench::new(WindowKind::Session {
+    let mut bench = WindowHarness::new(WindowKind::Session {
         gap_ms: 10,
         max_ms: None,
     });
@@ -172,7 +175,7 @@ fn a_session_ends_when_nothing_came_for_its_gap() {
     bench.restart();
     // The next session of the same key leaves the one before open for what comes late.
     bench.add(121, "a", 8);
-    assert_eq!(bench.add(118, "a", 16), Added::Counted);
+    assert_eq!(bench.add(118, "a", 16), AddOutcome::Counted);
     // In the middle between the two, it makes one of them.
     bench.restart();
     bench.advance(135);
@@ -184,7 +187,7 @@ fn a_session_ends_when_nothing_came_for_its_gap() {
 
 #[test]
 fn a_window_of_events_closes_with_the_last_of_them() {
-    let mut bench = Bench::new(WindowKind::Count { events: 3, step: 3 });
+    let mut bench = WindowHarness::new(WindowKind::Count { events: 3, step: 3 });
     for (at_ms, key) in [(100, "a"), (101, "b"), (102, "a")] {
         bench.add(at_ms, key, 1);
     }
@@ -200,7 +203,7 @@ fn a_window_of_events_closes_with_the_last_of_them() {
 
 #[test]
 fn windows_of_events_begin_with_each_step() {
-    let mut bench = Bench::new(WindowKind::Count { events: 4, step: 2 });
+    let mut bench = WindowHarness::new(WindowKind::Count { events: 4, step: 2 });
     for at_ms in 1..=9 {
         bench.add(at_ms, "a", at_ms as i64);
         bench.restart();
@@ -213,7 +216,7 @@ fn windows_of_events_begin_with_each_step() {
 
 #[test]
 fn a_session_is_no_longer_than_it_may_be() {
-    let mut bench = Bench::new(WindowKind::Session {
+    let mut bench = WindowHarness::new(WindowKind::Session {
         gap_ms: 10,
         max_ms: Some(25),
     });
@@ -242,25 +245,27 @@ fn days_begin_at_midnight_in_the_zone() {
     let zone = crate::zone::Zone::parse("Europe/Berlin").expect("a bundled zone");
     let day_ms = 24 * HOUR_MS;
     let closed = |kind: WindowKind, at_ms: &[u64]| {
-        let window = Window {
+        let window = WindowDefinition {
             zone: zone.clone(),
             ..window(kind)
         };
-        let mut windows = Windows::new(&window, settings());
+        let mut windows = OpenWindows::new(&window, settings());
         let arena = Arena::new();
         let mut lines = Vec::new();
         for &at_ms in at_ms {
-            let sample = Sample {
+            let sample = WindowSample {
                 timestamp_ms: at_ms,
                 key: &[Value::Str("a")],
                 arguments: &[Value::Bool(true), Value::Int(1)],
             };
             let added = windows.add(&sample, at_ms, &arena, |_| {});
-            assert_eq!(added, Added::Counted, "{at_ms}");
+            assert_eq!(added, AddOutcome::Counted, "{at_ms}");
             let snapshot = windows.snapshot();
-            windows = Windows::restore(&window, settings(), &snapshot).expect("its own");
+            windows = OpenWindows::restore(&window, settings(), &snapshot).expect("its own");
         }
-        windows.advance(u64::MAX / 2, &arena, |closed| lines.push(line(&closed)));
+        windows.advance(u64::MAX / 2, &arena, |closed| {
+            lines.push(format_line(&closed))
+        });
         lines
     };
     // 2024-03-31, when clocks in Berlin are put forward, has 23 hours; 2024-10-27 has 25.
@@ -307,25 +312,27 @@ fn weeks_and_months_are_those_of_the_calendar() {
     const HOUR_MS: u64 = 3_600_000;
     let zone = crate::zone::Zone::parse("Europe/Berlin").expect("a bundled zone");
     let rows = |size: u32, unit: CalendarUnit, at_ms: &[u64]| {
-        let window = Window {
+        let window = WindowDefinition {
             zone: zone.clone(),
             ..window(WindowKind::Calendar { size, unit })
         };
-        let mut windows = Windows::new(&window, settings());
+        let mut windows = OpenWindows::new(&window, settings());
         let arena = Arena::new();
         let mut lines = Vec::new();
         for &at_ms in at_ms {
-            let sample = Sample {
+            let sample = WindowSample {
                 timestamp_ms: at_ms,
                 key: &[Value::Str("a")],
                 arguments: &[Value::Bool(true), Value::Int(1)],
             };
             let added = windows.add(&sample, at_ms, &arena, |_| {});
-            assert_eq!(added, Added::Counted, "{at_ms}");
+            assert_eq!(added, AddOutcome::Counted, "{at_ms}");
             let snapshot = windows.snapshot();
-            windows = Windows::restore(&window, settings(), &snapshot).expect("its own");
+            windows = OpenWindows::restore(&window, settings(), &snapshot).expect("its own");
         }
-        windows.advance(u64::MAX / 2, &arena, |closed| lines.push(line(&closed)));
+        windows.advance(u64::MAX / 2, &arena, |closed| {
+            lines.push(format_line(&closed))
+        });
         lines
     };
     let at = |text: &str| {
@@ -386,7 +393,7 @@ fn weeks_and_months_are_those_of_the_calendar() {
 
 #[test]
 fn each_event_sees_the_time_before_it() {
-    let mut bench = Bench::new(WindowKind::Sliding { size_ms: 10 });
+    let mut bench = WindowHarness::new(WindowKind::Sliding { size_ms: 10 });
     for at_ms in [100, 105, 110, 130] {
         bench.add(at_ms, "a", 1);
     }
@@ -407,17 +414,17 @@ fn each_event_sees_the_time_before_it() {
     assert!(bench.is_empty());
 }
 
-/// As [`Bench`], by the time of the events.
-fn by_events(kind: WindowKind) -> Bench {
-    let settings = Settings {
-        event_time: Some(EventClock {
+/// As [`WindowHarness`], by the time of the events.
+fn by_events(kind: WindowKind) -> WindowHarness {
+    let settings = WindowOptions {
+        event_time: Some(EventClockLimits {
             max_ahead_ms: 1_000,
             idle_ms: 500,
         }),
         ..settings()
     };
-    Bench {
-        windows: Windows::new(&window(kind), settings),
+    WindowHarness {
+        windows: OpenWindows::new(&window(kind), settings),
         settings,
         now_ms: 1_000_000,
         closed: Vec::new(),
@@ -429,23 +436,23 @@ fn a_backlog_is_counted_as_if_it_had_come_at_once() {
     let mut bench = by_events(WindowKind::Tumbling { size_ms: 10 });
     // Of long ago, out of order, all at one moment of the node.
     for (at_ms, value) in [(101, 1), (112, 2), (108, 4), (125, 8)] {
-        assert_eq!(bench.add(at_ms, "a", value), Added::Counted);
+        assert_eq!(bench.add(at_ms, "a", value), AddOutcome::Counted);
     }
-    assert_eq!(bench.add(109, "a", 16), Added::Late);
-    bench.look();
+    assert_eq!(bench.add(109, "a", 16), AddOutcome::Late);
+    bench.advance_to_now();
     assert_eq!(
         bench.closed(),
         ["\"a\" 100..110: 2 5", "\"a\" 110..120: 1 2"]
     );
     // A clock that is wrong moves nothing.
-    assert_eq!(bench.add(9_999_999, "a", 1), Added::Ahead);
-    bench.look();
+    assert_eq!(bench.add(9_999_999, "a", 1), AddOutcome::Ahead);
+    bench.advance_to_now();
     assert!(bench.closed().is_empty());
     // However long the node is down, that is no silence.
     bench.now_ms += 3_600_000;
     bench.restart();
     assert_eq!(bench.windows.due_ms(), Some(0), "to be looked at");
-    bench.look();
+    bench.advance_to_now();
     assert!(bench.closed().is_empty());
     // The last window ends when nothing has come for a while.
     assert_eq!(bench.windows.due_ms(), Some(bench.now_ms + 500));
@@ -455,8 +462,8 @@ fn a_backlog_is_counted_as_if_it_had_come_at_once() {
     assert_eq!(bench.closed(), ["\"a\" 120..130: 1 8"]);
     assert!(bench.is_empty());
     // Their clock has gone on meanwhile, as fast as the node's.
-    assert_eq!(bench.add(130, "a", 1), Added::Late);
-    assert_eq!(bench.add(620, "a", 1), Added::Counted);
+    assert_eq!(bench.add(130, "a", 1), AddOutcome::Late);
+    assert_eq!(bench.add(620, "a", 1), AddOutcome::Counted);
 }
 
 #[test]
@@ -469,7 +476,7 @@ fn windows_of_every_kind_go_by_the_time_of_events() {
         bench.add(at_ms, "a", 1);
     }
     bench.add(200, "b", 1);
-    bench.look();
+    bench.advance_to_now();
     assert_eq!(
         bench.closed(),
         ["\"a\" 100..110: 1 1", "\"a\" 113..128: 2 2"]
@@ -478,7 +485,7 @@ fn windows_of_every_kind_go_by_the_time_of_events() {
     bench.add(100, "a", 1);
     bench.add(105, "a", 2);
     bench.add(103, "a", 4);
-    assert_eq!(bench.add(99, "a", 8), Added::Late);
+    assert_eq!(bench.add(99, "a", 8), AddOutcome::Late);
     let expected = [
         "\"a\" 91..101: 1 1",
         "\"a\" 96..106: 2 3",
@@ -487,7 +494,7 @@ fn windows_of_every_kind_go_by_the_time_of_events() {
     assert_eq!(bench.closed(), expected);
     let mut bench = by_events(WindowKind::Count { events: 2, step: 2 });
     bench.add(100, "a", 1);
-    assert_eq!(bench.add(5_000_000, "a", 1), Added::Ahead);
+    assert_eq!(bench.add(5_000_000, "a", 1), AddOutcome::Ahead);
     bench.add(90, "a", 2);
     assert_eq!(bench.closed(), ["\"a\" 90..100: 2 3"]);
     let mut bench = by_events(WindowKind::Hopping {
@@ -497,8 +504,8 @@ fn windows_of_every_kind_go_by_the_time_of_events() {
     bench.add(105, "a", 1);
     bench.add(126, "a", 2);
     // Late for one of its two windows.
-    assert_eq!(bench.add(115, "a", 4), Added::Counted);
-    bench.look();
+    assert_eq!(bench.add(115, "a", 4), AddOutcome::Counted);
+    bench.advance_to_now();
     assert_eq!(
         bench.closed(),
         ["\"a\" 90..110: 1 1", "\"a\" 100..120: 1 1"]
@@ -517,24 +524,29 @@ fn groups_and_bytes_are_bounded() {
         WindowKind::Count { events: 3, step: 3 },
     ];
     for kind in kinds {
-        let mut bench = Bench::new(kind);
-        let settings = Settings {
+        let mut bench = WindowHarness::new(kind);
+        let settings = WindowOptions {
             max_groups: 2,
             ..settings()
         };
-        bench.windows = Windows::new(&window(kind), settings);
+        bench.windows = OpenWindows::new(&window(kind), settings);
         let added = ["a", "b", "c", "a"].map(|key| bench.add(100, key, 1));
         assert_eq!(
             added,
-            [Added::Counted, Added::Counted, Added::Full, Added::Counted],
+            [
+                AddOutcome::Counted,
+                AddOutcome::Counted,
+                AddOutcome::Full,
+                AddOutcome::Counted
+            ],
             "{kind}"
         );
-        let settings = Settings {
+        let settings = WindowOptions {
             max_bytes: 100,
             ..settings
         };
-        bench.windows = Windows::new(&window(kind), settings);
-        assert_eq!(bench.add(100, "a", 1), Added::Full, "{kind}");
+        bench.windows = OpenWindows::new(&window(kind), settings);
+        assert_eq!(bench.add(100, "a", 1), AddOutcome::Full, "{kind}");
         assert!(bench.windows.size_bytes() <= 100, "{kind}");
     }
 }
@@ -542,10 +554,10 @@ fn groups_and_bytes_are_bounded() {
 #[test]
 fn a_snapshot_of_another_window_is_refused() {
     let kinds = [10, 20].map(|size_ms| window(WindowKind::Tumbling { size_ms }));
-    let snapshot = Windows::new(&kinds[0], settings()).snapshot();
-    assert!(Windows::restore(&kinds[0], settings(), &snapshot).is_ok());
+    let snapshot = OpenWindows::new(&kinds[0], settings()).snapshot();
+    assert!(OpenWindows::restore(&kinds[0], settings(), &snapshot).is_ok());
     assert_eq!(
-        Windows::restore(&kinds[1], settings(), &snapshot).err(),
-        Some(Damaged)
+        OpenWindows::restore(&kinds[1], settings(), &snapshot).err(),
+        Some(DecodeError)
     );
 }

@@ -1,7 +1,8 @@
 //! Every example of the tables gives what the table says, in both dialects or in one if they differ.
 
 use rules::{
-    Dialect, Event, EventKind, Options, RuleState, Scratch, Zone, compile, functions, json,
+    CompileOptions, Dialect, EvaluationScratch, EventKind, RuleEvent, RuleState, Zone, compile,
+    functions, json,
 };
 
 use crate::expression::{NOW_MS, evaluate, tools};
@@ -31,7 +32,7 @@ fn every_example_gives_what_it_says() {
         if emqx != expected {
             wrong.push(format!("{expression} gives {emqx}, not {expected}"));
         }
-        if fluxmq != expected && function.differs.is_none() {
+        if fluxmq != expected && function.differing.is_none() {
             wrong.push(format!(
                 "{expression} gives {fluxmq} in FluxMQ, not {expected}"
             ));
@@ -66,7 +67,7 @@ fn every_line_is_documented() {
 #[test]
 fn null_in_is_null_out_unless_a_function_asks_for_it() {
     for function in functions::all() {
-        if function.min_args == 0 || function.takes_null {
+        if function.min_args == 0 || function.accepts_null {
             continue;
         }
         let nulls = vec!["null"; function.min_args].join(", ");
@@ -82,26 +83,26 @@ fn null_in_is_null_out_unless_a_function_asks_for_it() {
 
 /// What a statement that selects the expression gives, or what was wrong with it.
 pub(crate) fn selected(expression: &str, dialect: Dialect, zone: &Zone) -> String {
-    let options = Options {
+    let options = CompileOptions {
         dialect: Some(dialect),
         timezone: zone.clone(),
-        ..Options::default()
+        ..CompileOptions::default()
     };
     let statement = format!("SELECT {expression} AS v FROM \"#\"");
     let rule = match compile(&statement, &options) {
         Ok(rule) => rule,
         Err(error) => return error.report(),
     };
-    let event = Event {
+    let event = RuleEvent {
         client_id: "c1",
         username: Some("u1"),
         peer: Some("127.0.0.1:21950".parse().expect("an address")),
         topic: Some("sensor/7/data"),
         qos: Some(1),
         payload: Some(br#"{"temperature": 21.5, "tags": ["a", "b"]}"#),
-        ..Event::new(EventKind::Publish, NOW_MS)
+        ..RuleEvent::new(EventKind::Publish, NOW_MS)
     };
-    let scratch = Scratch::new(tools(), 1 << 20);
+    let scratch = EvaluationScratch::new(tools(), 1 << 20);
     let view = scratch.view(&event, NOW_MS);
     let mut printed = String::new();
     let ran = rule.run(&view, &mut RuleState::default(), &mut |output| {
@@ -124,7 +125,7 @@ fn every_example_works_in_a_statement() {
             let printed = selected(expression, dialect, &Zone::UTC);
             // The id and the flags are the broker's affair.
             let fits = printed == format!("{{\"v\":{expected}}}")
-                || (dialect == Dialect::Fluxmq && function.differs.is_some())
+                || (dialect == Dialect::Fluxmq && function.differing.is_some())
                 || (matches!(function.name, "msgid" | "flags") && printed.starts_with("{\"v\":"));
             if !fits {
                 wrong.push(format!("{expression} gives {printed}, not {expected}"));

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use rules::{
-    Arena, Context, Dialect, Fault, Kv, Limits, Message, Tools, Value, Zone, functions, json,
+    Arena, Dialect, EvaluationError, EvaluationResources, FunctionContext, FunctionLimits, KvStore,
+    MessageSource, Value, Zone, functions, json,
 };
 
 /// 2023-07-29 03:06:27.495, the moment the documentation of FluxMQ likes.
 pub(crate) const NOW_MS: u64 = 1_690_599_987_495;
 
 /// With a variable for the example of `getenv`.
-pub(crate) fn tools() -> Tools {
+pub(crate) fn tools() -> EvaluationResources {
     let variables = [("SITE".into(), "north".into())];
-    Tools::new([7; 32], 1).with_environment(Arc::new(variables.into()))
+    EvaluationResources::new([7; 32], 1).with_environment(Arc::new(variables.into()))
 }
 
 /// Evaluates an expression and hands over its value, or what was wrong with it.
@@ -20,13 +21,13 @@ pub(crate) fn evaluate<T>(
     expression: &str,
     dialect: Dialect,
     zone: &Zone,
-    then: impl FnOnce(&Arena, Result<Value<'_>, Fault>) -> T,
+    then: impl FnOnce(&Arena, Result<Value<'_>, EvaluationError>) -> T,
 ) -> T {
     let arena = Arena::new();
     let mut tools = tools();
-    let mut kv = Kv::default();
+    let mut kv = KvStore::default();
     let message = Published;
-    let context = Context {
+    let context = FunctionContext {
         arena: &arena,
         tools: &mut tools,
         kv: &mut kv,
@@ -34,7 +35,7 @@ pub(crate) fn evaluate<T>(
         zone,
         dialect,
         now_ms: NOW_MS,
-        limits: Limits::default(),
+        limits: FunctionLimits::default(),
     };
     let mut reader = Reader {
         text: expression,
@@ -53,18 +54,20 @@ pub(crate) fn evaluate<T>(
 /// The message that functions of the family "message" look at.
 struct Published;
 
-impl<'a> Message<'a> for Published {
-    fn part(&self, part: rules::Part, arena: &'a Arena) -> Value<'a> {
-        use rules::Part;
+impl<'a> MessageSource<'a> for Published {
+    fn message_part(&self, part: rules::MessagePart, arena: &'a Arena) -> Value<'a> {
+        use rules::MessagePart;
         match part {
-            Part::Topic => Value::Str("sensor/7/data"),
-            Part::Payload => Value::Bytes(br#"{"temperature": 21.5, "tags": ["a", "b"]}"#),
-            Part::Qos => Value::Int(1),
-            Part::Flags => json::parse(r#"{"retain":false,"dup":false}"#, arena).expect("valid"),
-            Part::ClientId => Value::Str("c1"),
-            Part::Username => Value::Str("u1"),
-            Part::PeerHost => Value::Str("127.0.0.1"),
-            Part::MessageId => Value::Str("0005F0A9B3"),
+            MessagePart::Topic => Value::Str("sensor/7/data"),
+            MessagePart::Payload => Value::Bytes(br#"{"temperature": 21.5, "tags": ["a", "b"]}"#),
+            MessagePart::Qos => Value::Int(1),
+            MessagePart::Flags => {
+                json::parse(r#"{"retain":false,"dup":false}"#, arena).expect("valid")
+            }
+            MessagePart::ClientId => Value::Str("c1"),
+            MessagePart::Username => Value::Str("u1"),
+            MessagePart::PeerHost => Value::Str("127.0.0.1"),
+            MessagePart::MessageId => Value::Str("0005F0A9B3"),
         }
     }
 }
@@ -72,7 +75,7 @@ impl<'a> Message<'a> for Published {
 struct Reader<'t, 'a, 'e> {
     text: &'t str,
     at: usize,
-    context: Context<'a, 'e>,
+    context: FunctionContext<'a, 'e>,
 }
 
 impl<'a> Reader<'_, 'a, '_> {
@@ -92,7 +95,7 @@ impl<'a> Reader<'_, 'a, '_> {
         there
     }
 
-    fn value(&mut self) -> Result<Value<'a>, Fault> {
+    fn value(&mut self) -> Result<Value<'a>, EvaluationError> {
         let rest = self.rest().to_owned();
         match rest.chars().next().expect("a value") {
             quote @ ('\'' | '"') => {
@@ -126,7 +129,7 @@ impl<'a> Reader<'_, 'a, '_> {
         }
     }
 
-    fn call(&mut self, rest: &str) -> Result<Value<'a>, Fault> {
+    fn call(&mut self, rest: &str) -> Result<Value<'a>, EvaluationError> {
         let end = rest
             .find(|letter: char| !letter.is_alphanumeric() && letter != '_')
             .unwrap_or(rest.len());
@@ -144,7 +147,7 @@ impl<'a> Reader<'_, 'a, '_> {
         function.call(&mut self.context, &values)
     }
 
-    fn list(&mut self, close: char) -> Result<Vec<Value<'a>>, Fault> {
+    fn list(&mut self, close: char) -> Result<Vec<Value<'a>>, EvaluationError> {
         let mut values = Vec::new();
         while !self.take(close) {
             values.push(self.value()?);

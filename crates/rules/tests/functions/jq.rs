@@ -20,10 +20,12 @@ fn jq(program: &str, input: &str) -> Result<String, String> {
 
 fn jq_with_timeout(program: &str, timeout_ms: u32) -> Result<String, String> {
     let expression = format!("jq('{program}', 'null', {timeout_ms})");
-    let text = |arena: &rules::Arena, value: Result<rules::Value<'_>, rules::Fault>| match value {
-        Ok(value) => Ok(json::text(&value, arena).to_owned()),
-        Err(fault) => Err(fault.to_string()),
-    };
+    let text =
+        |arena: &rules::Arena, value: Result<rules::Value<'_>, rules::EvaluationError>| match value
+        {
+            Ok(value) => Ok(json::text(&value, arena).to_owned()),
+            Err(fault) => Err(fault.to_string()),
+        };
     evaluate(&expression, Dialect::Emqx, &Zone::UTC, text)
 }
 
@@ -150,8 +152,8 @@ fn no_program_makes_the_interpreter_panic() {
     ];
     let mut rng = rules::Rng::new([11; 32]);
     for _ in 0..4_000 {
-        let count = 1 + rng.below(7);
-        let pieces = (0..count).map(|_| PIECES[rng.below(PIECES.len() as u64) as usize]);
+        let count = 1 + rng.next_below(7);
+        let pieces = (0..count).map(|_| PIECES[rng.next_below(PIECES.len() as u64) as usize]);
         let program = pieces.collect::<Vec<_>>().join(" ");
         let call = functions_jq(&program);
         assert!(!call.contains("the interpreter"), "{program}: {call}");
@@ -161,13 +163,13 @@ fn no_program_makes_the_interpreter_panic() {
 /// What comes of a program, called without the quotes of a statement.
 fn functions_jq(program: &str) -> String {
     let arena = rules::Arena::new();
-    let mut tools = rules::Tools::new([7; 32], 1);
-    let mut kv = rules::Kv::default();
-    let limits = rules::Limits {
+    let mut tools = rules::EvaluationResources::new([7; 32], 1);
+    let mut kv = rules::KvStore::default();
+    let limits = rules::FunctionLimits {
         jq_steps: 2_000,
-        ..rules::Limits::default()
+        ..rules::FunctionLimits::default()
     };
-    let mut context = rules::Context {
+    let mut context = rules::FunctionContext {
         arena: &arena,
         tools: &mut tools,
         kv: &mut kv,

@@ -119,7 +119,7 @@ fn same<'a>(value: Value<'a>, wanted: Value<'a>, arena: &'a Arena) -> bool {
         (Value::Float(float), Value::Float(wanted)) => {
             (float - wanted).abs() <= wanted.abs() * 1e-15
         }
-        _ => printed.same(&wanted),
+        _ => printed.is_not_distinct(&wanted),
     }
 }
 
@@ -127,9 +127,9 @@ fn matches_expression(text: &str, expression: &str) -> bool {
     let arena = Arena::new();
     let (text, expression) = (arena.alloc_str(text), arena.alloc_str(expression));
     let call = [Value::Str(text), Value::Str(expression)];
-    let mut tools = rules::Tools::new([1; 32], 0);
-    let mut kv = rules::Kv::default();
-    let mut context = rules::Context {
+    let mut tools = rules::EvaluationResources::new([1; 32], 0);
+    let mut kv = rules::KvStore::default();
+    let mut context = rules::FunctionContext {
         arena: &arena,
         tools: &mut tools,
         kv: &mut kv,
@@ -137,10 +137,10 @@ fn matches_expression(text: &str, expression: &str) -> bool {
         zone: &Zone::UTC,
         dialect: Dialect::Emqx,
         now_ms: 0,
-        limits: rules::Limits::default(),
+        limits: rules::FunctionLimits::default(),
     };
     let function = functions::find("regex_match").expect("a function");
     function
         .call(&mut context, &call)
-        .is_ok_and(|value| value.truth())
+        .is_ok_and(|value| value.is_truthy())
 }

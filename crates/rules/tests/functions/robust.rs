@@ -1,6 +1,9 @@
 //! No function panics, whatever it is given, and every name of the language's description is there.
 
-use rules::{Arena, Context, Dialect, Kv, Limits, Rng, Tools, Value, Zone, functions, json};
+use rules::{
+    Arena, Dialect, EvaluationResources, FunctionContext, FunctionLimits, KvStore, Rng, Value,
+    Zone, functions, json,
+};
 
 /// What functions stumble over, if anything.
 fn nasty(arena: &Arena) -> Vec<Value<'_>> {
@@ -110,23 +113,23 @@ fn no_arguments_make_a_function_panic() {
     let pool = nasty(&arena);
     let mut rng = Rng::new([3; 32]);
     let zone = Zone::parse("America/St_Johns").expect("a bundled zone");
-    let mut tools = Tools::new([7; 32], 1);
-    let mut kv = Kv::default();
+    let mut tools = EvaluationResources::new([7; 32], 1);
+    let mut kv = KvStore::default();
     for function in functions::all() {
         for round in 0..1_500_u64 {
             let scratch = Arena::new();
             scratch.set_allocation_limit(Some(64 << 20));
             let most = function.max_args.min(function.min_args + 4);
             let count =
-                function.min_args + rng.below((most - function.min_args + 1) as u64) as usize;
+                function.min_args + rng.next_below((most - function.min_args + 1) as u64) as usize;
             let values: Vec<_> = (0..count)
-                .map(|_| pool[rng.below(pool.len() as u64) as usize])
+                .map(|_| pool[rng.next_below(pool.len() as u64) as usize])
                 .collect();
             let values: Vec<_> = values
                 .iter()
-                .map(|value| value.into_owned().borrow(&scratch))
+                .map(|value| value.into_owned().to_value(&scratch))
                 .collect();
-            let mut context = Context {
+            let mut context = FunctionContext {
                 arena: &scratch,
                 tools: &mut tools,
                 kv: &mut kv,
@@ -137,8 +140,8 @@ fn no_arguments_make_a_function_panic() {
                 } else {
                     Dialect::Fluxmq
                 },
-                now_ms: rng.next_u64() >> rng.below(64),
-                limits: Limits::default(),
+                now_ms: rng.next_u64() >> rng.next_below(64),
+                limits: FunctionLimits::default(),
             };
             if let Ok(value) = function.call(&mut context, &values) {
                 let text = json::text(&value, &scratch);
@@ -155,10 +158,10 @@ fn no_arguments_make_a_function_panic() {
 #[test]
 fn the_wrong_number_of_arguments_is_a_fault() {
     let arena = Arena::new();
-    let mut tools = Tools::new([7; 32], 1);
-    let mut kv = Kv::default();
+    let mut tools = EvaluationResources::new([7; 32], 1);
+    let mut kv = KvStore::default();
     for function in functions::all() {
-        let mut context = Context {
+        let mut context = FunctionContext {
             arena: &arena,
             tools: &mut tools,
             kv: &mut kv,
@@ -166,7 +169,7 @@ fn the_wrong_number_of_arguments_is_a_fault() {
             zone: &Zone::UTC,
             dialect: Dialect::Emqx,
             now_ms: 0,
-            limits: Limits::default(),
+            limits: FunctionLimits::default(),
         };
         let too_many = vec![Value::Int(1); function.max_args.min(9) + 1];
         if function.max_args < 9 {
@@ -189,8 +192,8 @@ fn the_wrong_number_of_arguments_is_a_fault() {
 #[test]
 fn a_small_compressed_payload_cannot_become_a_large_one() {
     let arena = Arena::new();
-    let mut tools = Tools::new([7; 32], 1);
-    let mut kv = Kv::default();
+    let mut tools = EvaluationResources::new([7; 32], 1);
+    let mut kv = KvStore::default();
     let zeros = vec![0; 1 << 20];
     for (compress, uncompress) in [
         ("gzip", "gunzip"),
@@ -198,7 +201,7 @@ fn a_small_compressed_payload_cannot_become_a_large_one() {
         ("zip_compress", "zip_uncompress"),
     ] {
         let mut call = |name, values: &[Value<'_>], max_output_bytes| {
-            let mut context = Context {
+            let mut context = FunctionContext {
                 arena: &arena,
                 tools: &mut tools,
                 kv: &mut kv,
@@ -206,14 +209,14 @@ fn a_small_compressed_payload_cannot_become_a_large_one() {
                 zone: &Zone::UTC,
                 dialect: Dialect::Emqx,
                 now_ms: 0,
-                limits: Limits {
+                limits: FunctionLimits {
                     max_output_bytes,
-                    ..Limits::default()
+                    ..FunctionLimits::default()
                 },
             };
             let values: Vec<_> = values
                 .iter()
-                .map(|value| value.into_owned().borrow(&arena))
+                .map(|value| value.into_owned().to_value(&arena))
                 .collect();
             functions::find(name)
                 .expect("a function")
@@ -260,10 +263,10 @@ fn every_name_of_the_description_is_a_function() {
 #[test]
 fn a_large_regular_expression_looks_through_a_bounded_text() {
     let arena = Arena::new();
-    let mut tools = Tools::new([7; 32], 1);
-    let mut kv = Kv::default();
+    let mut tools = EvaluationResources::new([7; 32], 1);
+    let mut kv = KvStore::default();
     let mut matches = |text: &str, pattern: &str| {
-        let mut context = Context {
+        let mut context = FunctionContext {
             arena: &arena,
             tools: &mut tools,
             kv: &mut kv,
@@ -271,7 +274,7 @@ fn a_large_regular_expression_looks_through_a_bounded_text() {
             zone: &Zone::UTC,
             dialect: Dialect::Emqx,
             now_ms: 0,
-            limits: Limits::default(),
+            limits: FunctionLimits::default(),
         };
         let values = [
             Value::Str(arena.alloc_str(text)),
@@ -280,7 +283,7 @@ fn a_large_regular_expression_looks_through_a_bounded_text() {
         functions::find("regex_match")
             .expect("a function")
             .call(&mut context, &values)
-            .map(|value| value.truth())
+            .map(|value| value.is_truthy())
     };
     let long = "x".repeat(1 << 20);
     assert_eq!(matches(&long, "[0-9]+"), Ok(false));
@@ -294,17 +297,17 @@ fn a_large_regular_expression_looks_through_a_bounded_text() {
 fn one_event_brings_few_expressions_along() {
     let sql = "FOREACH payload AS p DO regex_match('a', p) AS m FROM \"#\"";
     let run = |patterns: usize| {
-        let rule = rules::compile(sql, &rules::Options::default()).expect("a rule");
+        let rule = rules::compile(sql, &rules::CompileOptions::default()).expect("a rule");
         let patterns: Vec<_> = (0..patterns).map(|n| format!("\"a{{{n}}}\"")).collect();
         let payload = format!("[{}]", patterns.join(","));
-        let mut event = rules::Event::new(rules::EventKind::Publish, 0);
+        let mut event = rules::RuleEvent::new(rules::EventKind::Publish, 0);
         event.topic = Some("t");
         event.payload = Some(payload.as_bytes());
-        let scratch = rules::Scratch::new(Tools::new([7; 32], 1), 1 << 20);
+        let scratch = rules::EvaluationScratch::new(EvaluationResources::new([7; 32], 1), 1 << 20);
         let view = scratch.view(&event, 0);
         let ran = rule.run(&view, &mut rules::RuleState::default(), &mut |_| {});
         ran.map_err(|fault| fault.to_string())
     };
-    assert_eq!(run(32), Ok(rules::Ran::Passed(32)));
+    assert_eq!(run(32), Ok(rules::RunOutcome::Passed(32)));
     assert!(run(33).expect_err("too many").contains("at most 32"));
 }

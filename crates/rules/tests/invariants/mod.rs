@@ -1,21 +1,22 @@
 //! What holds of every statement and every message, for tests and for the fuzzer.
 
 use rules::{
-    Bounds, Event, EventKind, Form, Keys, Options, Output, Placeholders, Ran, Rule, RuleState,
-    Scratch, Source, SqlTemplate, Template, Tools, TopicKey, Value, compile, json,
+    CompileOptions, EvaluationResources, EvaluationScratch, EventKind, IndexKeys, PlaceholderStyle,
+    Rule, RuleEvent, RuleOutput, RuleSource, RuleState, RunOutcome, SqlTemplate, StatementLimits,
+    Template, TemplateFormat, TopicKey, Value, compile, json,
 };
 
 const NOW_MS: u64 = 1_690_599_987_495;
 
-fn options() -> Options {
-    Options {
-        bounds: Bounds {
+fn options() -> CompileOptions {
+    CompileOptions {
+        limits: StatementLimits {
             max_steps: 5_000,
             max_output_bytes: 64 << 10,
             max_outputs: 20,
-            ..Bounds::default()
+            ..StatementLimits::default()
         },
-        ..Options::default()
+        ..CompileOptions::default()
     }
 }
 
@@ -45,19 +46,19 @@ pub(crate) fn check_statement(data: &[u8]) {
     evaluate(&rule, &event);
 }
 
-fn event<'m>(topic: &'m str, payload: &'m [u8]) -> Event<'m> {
-    Event {
+fn event<'m>(topic: &'m str, payload: &'m [u8]) -> RuleEvent<'m> {
+    RuleEvent {
         client_id: "c",
         username: Some("u"),
         topic: Some(topic),
         qos: Some((payload.len() % 3) as u8),
         payload: Some(payload),
-        ..Event::new(EventKind::Publish, NOW_MS)
+        ..RuleEvent::new(EventKind::Publish, NOW_MS)
     }
 }
 
-fn evaluate(rule: &Rule, event: &Event<'_>) {
-    let scratch = Scratch::new(Tools::new([7; 32], 1), 1 << 20);
+fn evaluate(rule: &Rule, event: &RuleEvent<'_>) {
+    let scratch = EvaluationScratch::new(EvaluationResources::new([7; 32], 1), 1 << 20);
     let view = scratch.view(event, NOW_MS);
     let mut outputs = 0;
     let ran = rule.run(&view, &mut RuleState::default(), &mut |output| {
@@ -68,28 +69,28 @@ fn evaluate(rule: &Rule, event: &Event<'_>) {
         assert_eq!(json::check(text), Ok(()), "{text}");
     });
     let passed = match ran {
-        Ok(Ran::NoResult) => 0,
-        Ok(Ran::Passed(count)) => count,
+        Ok(RunOutcome::NoResult) => 0,
+        Ok(RunOutcome::Passed(count)) => count,
         Err(_) => 0,
     };
     assert_eq!(
         outputs, passed,
         "nothing is given out when something goes wrong"
     );
-    let sampled = rule.sample(&view, &mut RuleState::default());
+    let sampled = rule.sample_event(&view, &mut RuleState::default());
     let passed = passed > 0 || sampled.is_ok_and(|sample| sample.is_some());
     // An index may look at the keys instead of the rule.
     assert!(
-        !passed || may_pass(rule.conjuncts(), event),
+        !passed || may_pass(rule.index_keys(), event),
         "{}",
         rule.explain()
     );
-    if let [Source::Event(kind)] = rule.sources() {
-        assert_eq!(rule.listens_to(event), *kind == EventKind::Publish);
+    if let [RuleSource::Event(kind)] = rule.sources() {
+        assert_eq!(rule.accepts_event(event), *kind == EventKind::Publish);
     }
 }
 
-fn may_pass(keys: &Keys, event: &Event<'_>) -> bool {
+fn may_pass(keys: &IndexKeys, event: &RuleEvent<'_>) -> bool {
     let topic = event.topic.unwrap_or_default();
     let topics = keys.topics.as_ref().is_none_or(|keys| {
         keys.iter().any(|key| match key {
@@ -116,7 +117,7 @@ pub(crate) fn check_template(data: &[u8]) {
     };
     let payload = parts.next().unwrap_or_default();
     let event = event("t/a", payload);
-    let scratch = Scratch::new(Tools::new([7; 32], 1), 1 << 20);
+    let scratch = EvaluationScratch::new(EvaluationResources::new([7; 32], 1), 1 << 20);
     let payload_text = String::from_utf8_lossy(payload);
     let columns = [
         ("a", Value::Str(&payload_text)),
@@ -124,26 +125,26 @@ pub(crate) fn check_template(data: &[u8]) {
         ("c", Value::Null),
     ];
     let options = options();
-    for form in [Form::Text, Form::Json] {
+    for form in [TemplateFormat::Text, TemplateFormat::Json] {
         let Ok(template) = Template::compile(text, form, &options) else {
             continue;
         };
         let view = scratch.view(&event, NOW_MS);
-        let output = Output { columns: &columns };
+        let output = RuleOutput { columns: &columns };
         let mut out = Vec::new();
         if template
             .render(&output, &view, &mut RuleState::default(), &mut out)
             .is_ok()
         {
-            assert!(out.len() <= options.bounds.max_output_bytes);
+            assert!(out.len() <= options.limits.max_output_bytes);
         }
     }
-    for placeholders in [Placeholders::Question, Placeholders::Numbered] {
+    for placeholders in [PlaceholderStyle::Question, PlaceholderStyle::Numbered] {
         let Ok(template) = SqlTemplate::compile(text, placeholders, &options) else {
             continue;
         };
         let view = scratch.view(&event, NOW_MS);
-        let output = Output { columns: &columns };
+        let output = RuleOutput { columns: &columns };
         // The statement is there before any value is.
         assert!(template.statement().len() <= text.len() + 5 * template.value_count());
         if let Ok(values) = template.bind(&output, &view, &mut RuleState::default()) {

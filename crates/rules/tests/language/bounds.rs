@@ -1,11 +1,11 @@
 //! Nothing is without a bound.
 
-use rules::{Bounds, Options, compile};
+use rules::{CompileOptions, StatementLimits, compile};
 
 use super::{publish, rule, try_run};
 
 fn refused(sql: &str) -> String {
-    compile(sql, &Options::default())
+    compile(sql, &CompileOptions::default())
         .err()
         .map_or_else(|| panic!("accepted"), |error| error.to_string())
 }
@@ -53,10 +53,10 @@ fn aliases_do_not_add_up_to_a_deep_evaluation() {
 
 #[test]
 fn of_an_evaluation() {
-    let fault = |sql: &str, bounds: Bounds| {
-        let options = Options {
-            bounds,
-            ..Options::default()
+    let fault = |sql: &str, bounds: StatementLimits| {
+        let options = CompileOptions {
+            limits: bounds,
+            ..CompileOptions::default()
         };
         let rule = compile(sql, &options).unwrap_or_else(|error| panic!("{}", error.report()));
         let payload = format!("[{}]", vec!["1"; 2000].join(","));
@@ -65,9 +65,9 @@ fn of_an_evaluation() {
             .kind()
             .to_owned()
     };
-    let steps = Bounds {
+    let steps = StatementLimits {
         max_steps: 1000,
-        ..Bounds::default()
+        ..StatementLimits::default()
     };
     assert_eq!(
         fault(
@@ -77,12 +77,15 @@ fn of_an_evaluation() {
         "budget"
     );
     assert_eq!(
-        fault("FOREACH payload as p DO p FROM \"t\"", Bounds::default()),
+        fault(
+            "FOREACH payload as p DO p FROM \"t\"",
+            StatementLimits::default()
+        ),
         "too_large"
     );
-    let bytes = Bounds {
+    let bytes = StatementLimits {
         max_output_bytes: 1000,
-        ..Bounds::default()
+        ..StatementLimits::default()
     };
     assert_eq!(fault("SELECT payload FROM \"t\"", bytes), "too_large");
     assert_eq!(

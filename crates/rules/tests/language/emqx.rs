@@ -1,6 +1,6 @@
 //! Statements of EMQX 5, as its manual shows them.
 
-use rules::{Event, Value};
+use rules::{RuleEvent, Value};
 
 use super::{one, publish, run};
 
@@ -120,7 +120,7 @@ fn outputs_of_another_rule() {
         ("a", Value::Json(r#"{"b":1}"#)),
         ("timestamp", Value::Int(5)),
     ];
-    let event = Event {
+    let event = RuleEvent {
         extra: Value::Map(&columns),
         ..publish("t", "")
     };

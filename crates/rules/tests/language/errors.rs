@@ -1,6 +1,6 @@
 //! What people are told who made a mistake.
 
-use rules::{Options, compile};
+use rules::{CompileOptions, compile};
 
 #[test]
 fn reports() {
@@ -43,7 +43,7 @@ fn reports() {
     ];
     let mut reports = String::new();
     for sql in statements {
-        let error = compile(sql, &Options::default())
+        let error = compile(sql, &CompileOptions::default())
             .err()
             .unwrap_or_else(|| panic!("accepted: {sql}"));
         reports.push_str(&error.report());
@@ -56,7 +56,7 @@ fn reports() {
 fn the_manual_shows_what_is_really_said() {
     let manual = include_str!("../../../../docs/rules.md");
     let sql = "SELECT datatime(timestamp) FROM \"$EVENT.PUBLISH\"";
-    let report = compile(sql, &Options::default())
+    let report = compile(sql, &CompileOptions::default())
         .err()
         .expect("there is no such function")
         .report();

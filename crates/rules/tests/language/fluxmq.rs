@@ -1,6 +1,6 @@
 //! Statements of FluxMQ 2.1, as its manual shows them.
 
-use rules::{Connection, Event, EventKind, Will};
+use rules::{ConnectionDetails, EventKind, RuleEvent, WillDetails};
 
 use super::{NOW_MS, one, publish, run};
 
@@ -86,22 +86,22 @@ fn case_and_methods() {
 
 #[test]
 fn a_connection_shows_its_user_and_will_but_never_a_password() {
-    let connection = Connection {
+    let connection = ConnectionDetails {
         version: 4,
         keep_alive_s: 120,
-        will: Some(Will {
+        will: Some(WillDetails {
             topic: "willTest",
             payload: b"gone",
             qos: 1,
             retain: false,
         }),
-        ..Connection::default()
+        ..ConnectionDetails::default()
     };
-    let event = Event {
+    let event = RuleEvent {
         client_id: "c1",
         username: Some("fluxmq"),
         connection: Some(&connection),
-        ..Event::new(EventKind::Connected, NOW_MS)
+        ..RuleEvent::new(EventKind::Connected, NOW_MS)
     };
     assert_eq!(
         one(

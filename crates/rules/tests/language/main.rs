@@ -13,18 +13,19 @@ mod templates;
 mod windows;
 
 use rules::{
-    Dialect, Event, EventKind, Fault, Options, Ran, Rule, RuleState, Scratch, Tools, compile,
+    CompileOptions, Dialect, EvaluationError, EvaluationResources, EvaluationScratch, EventKind,
+    Rule, RuleEvent, RuleState, RunOutcome, compile,
 };
 
 /// 2023-07-29T03:06:27.495Z
 pub const NOW_MS: u64 = 1_690_599_987_495;
 
 pub fn rule(sql: &str) -> Rule {
-    compile(sql, &Options::default()).unwrap_or_else(|error| panic!("{}", error.report()))
+    compile(sql, &CompileOptions::default()).unwrap_or_else(|error| panic!("{}", error.report()))
 }
 
-pub fn publish<'m>(topic: &'m str, payload: &'m str) -> Event<'m> {
-    Event {
+pub fn publish<'m>(topic: &'m str, payload: &'m str) -> RuleEvent<'m> {
+    RuleEvent {
         node: "tidegate@10.0.0.1",
         node_ip: "10.0.0.1",
         id: Some(0x8ace_2bba_b65b_4fb1_a0af_c7c7_7419_e6b5),
@@ -36,12 +37,12 @@ pub fn publish<'m>(topic: &'m str, payload: &'m str) -> Event<'m> {
         payload: Some(payload.as_bytes()),
         message_id: Some(7),
         received_at_ms: Some(NOW_MS - 1),
-        ..Event::new(EventKind::Publish, NOW_MS)
+        ..RuleEvent::new(EventKind::Publish, NOW_MS)
     }
 }
 
-pub fn try_run(rule: &Rule, event: &Event<'_>) -> Result<Vec<String>, Fault> {
-    let scratch = Scratch::new(Tools::new([7; 32], 1), 1 << 20);
+pub fn try_run(rule: &Rule, event: &RuleEvent<'_>) -> Result<Vec<String>, EvaluationError> {
+    let scratch = EvaluationScratch::new(EvaluationResources::new([7; 32], 1), 1 << 20);
     let view = scratch.view(event, NOW_MS);
     let mut outputs = Vec::new();
     let ran = rule.run(&view, &mut RuleState::default(), &mut |output| {
@@ -50,20 +51,20 @@ pub fn try_run(rule: &Rule, event: &Event<'_>) -> Result<Vec<String>, Fault> {
         outputs.push(String::from_utf8(json).expect("UTF-8"));
     })?;
     let expected = if outputs.is_empty() {
-        Ran::NoResult
+        RunOutcome::NoResult
     } else {
-        Ran::Passed(outputs.len() as u32)
+        RunOutcome::Passed(outputs.len() as u32)
     };
     assert_eq!(ran, expected);
     Ok(outputs)
 }
 
-pub fn run(sql: &str, event: &Event<'_>) -> Vec<String> {
+pub fn run(sql: &str, event: &RuleEvent<'_>) -> Vec<String> {
     try_run(&rule(sql), event).unwrap_or_else(|fault| panic!("{sql}: {fault}"))
 }
 
 /// The only output.
-pub fn one(sql: &str, event: &Event<'_>) -> String {
+pub fn one(sql: &str, event: &RuleEvent<'_>) -> String {
     let mut outputs = run(sql, event);
     assert_eq!(outputs.len(), 1, "{sql}: {outputs:?}");
     outputs.remove(0)
@@ -90,9 +91,9 @@ pub fn passes(condition: &str, payload: &str) -> bool {
     .is_empty()
 }
 
-pub fn fluxmq() -> Options {
-    Options {
+pub fn fluxmq() -> CompileOptions {
+    CompileOptions {
         dialect: Some(Dialect::Fluxmq),
-        ..Options::default()
+        ..CompileOptions::default()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rules::{Options, compile};
+use rules::{CompileOptions, compile};
 
 /// Blocks of a page with this language behind their fence.
 fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
@@ -63,7 +63,7 @@ fn every_statement_of_the_manual_compiles() {
         }
         for sql in statements.iter().filter(|sql| is_of_a_rule(sql)) {
             count += 1;
-            let problem = match compile(sql, &Options::default()) {
+            let problem = match compile(sql, &CompileOptions::default()) {
                 Ok(rule) if rule.warnings().is_empty() => continue,
                 Ok(rule) => rule.warnings()[0].to_string(),
                 Err(error) => error.report(),

@@ -1,14 +1,14 @@
 //! What the index is told, and how a rule explains itself.
 
-use rules::{Keys, TopicKey};
+use rules::{IndexKeys, TopicKey};
 
 use super::rule;
 
-fn keys(condition: &str) -> Keys {
+fn keys(condition: &str) -> IndexKeys {
     rule(&format!(
         "SELECT topic as t FROM \"$EVENT.PUBLISH\" WHERE {condition}"
     ))
-    .conjuncts()
+    .index_keys()
     .clone()
 }
 

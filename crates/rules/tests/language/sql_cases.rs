@@ -1,7 +1,7 @@
 //! Statements of EMQX's dialect and what its test suite says of their kind: one line each, so that a divergence is one line to
 //! add. A case is a statement without its FROM, a payload, and the outputs, or the kind of the fault.
 
-use rules::{Dialect, Options, compile};
+use rules::{CompileOptions, Dialect, compile};
 
 use super::{fluxmq, publish, try_run};
 
@@ -560,7 +560,7 @@ const FLUXMQ: &[(&str, &str, Comes)] = &[
     ),
 ];
 
-fn check(cases: &[(&str, &str, Comes)], options: &Options, source: &str) {
+fn check(cases: &[(&str, &str, Comes)], options: &CompileOptions, source: &str) {
     let mut wrong = Vec::new();
     for (sql, payload, expected) in cases {
         // FROM stands before WHERE, which the cases leave out.
@@ -599,9 +599,9 @@ fn check(cases: &[(&str, &str, Comes)], options: &Options, source: &str) {
 
 #[test]
 fn emqx_has_it_so() {
-    let options = Options {
+    let options = CompileOptions {
         dialect: Some(Dialect::Emqx),
-        ..Options::default()
+        ..CompileOptions::default()
     };
     check(EMQX, &options, "\"t/#\"");
 }
@@ -631,12 +631,12 @@ fn sources_need_no_quotes() {
             "$EVENT.RULE_FAILED",
         ),
     ] {
-        let rule =
-            compile(sql, &Options::default()).unwrap_or_else(|error| panic!("{}", error.report()));
+        let rule = compile(sql, &CompileOptions::default())
+            .unwrap_or_else(|error| panic!("{}", error.report()));
         let sources: Vec<_> = rule.sources().iter().map(ToString::to_string).collect();
         assert_eq!(sources.join(" "), expected, "{sql}");
         assert_eq!(
-            rule.conjuncts().qos.is_some(),
+            rule.index_keys().qos.is_some(),
             sql.contains("qos = 1"),
             "{sql}"
         );
@@ -647,15 +647,15 @@ fn sources_need_no_quotes() {
         "SELECT 1 FROM -- t",
         "SELECT 1 FROM (",
     ] {
-        assert!(compile(sql, &Options::default()).is_err(), "{sql}");
+        assert!(compile(sql, &CompileOptions::default()).is_err(), "{sql}");
     }
 }
 
 #[test]
 fn what_is_hardly_meant_so_is_a_warning() {
     let warnings = |sql: &str| -> Vec<String> {
-        let rule =
-            compile(sql, &Options::default()).unwrap_or_else(|error| panic!("{}", error.report()));
+        let rule = compile(sql, &CompileOptions::default())
+            .unwrap_or_else(|error| panic!("{}", error.report()));
         rule.warnings().iter().map(ToString::to_string).collect()
     };
     for (sql, part) in [

@@ -1,15 +1,15 @@
 //! Texts and statements of actions.
 
 use rules::{
-    Event, Form, Options, Output, Placeholders, RuleState, Scratch, SqlTemplate, Template, Tools,
-    Value,
+    CompileOptions, EvaluationResources, EvaluationScratch, PlaceholderStyle, RuleEvent,
+    RuleOutput, RuleState, SqlTemplate, Template, TemplateFormat, Value,
 };
 
 use super::{NOW_MS, fluxmq, publish};
 
-fn with_output<T>(work: impl for<'a> FnOnce(&Output<'a>, &rules::View<'a>) -> T) -> T {
-    let scratch = Scratch::new(Tools::new([7; 32], 1), 1 << 20);
-    let event: Event<'_> = publish("t/a", r#"{"x": [1, {"y": "z"}], "name": "O'Neill"}"#);
+fn with_output<T>(work: impl for<'a> FnOnce(&RuleOutput<'a>, &rules::EventView<'a>) -> T) -> T {
+    let scratch = EvaluationScratch::new(EvaluationResources::new([7; 32], 1), 1 << 20);
+    let event: RuleEvent<'_> = publish("t/a", r#"{"x": [1, {"y": "z"}], "name": "O'Neill"}"#);
     let view = scratch.view(&event, NOW_MS);
     let columns = [
         ("id", Value::Int(5)),
@@ -18,13 +18,13 @@ fn with_output<T>(work: impl for<'a> FnOnce(&Output<'a>, &rules::View<'a>) -> T)
         ("list", Value::Json("[1,2]")),
         ("none", Value::Null),
     ];
-    let output = Output {
+    let output = RuleOutput {
         columns: scratch.arena().alloc_slice_copy(&columns),
     };
     work(&output, &view)
 }
 
-fn text(template: &str, form: Form) -> String {
+fn text(template: &str, form: TemplateFormat) -> String {
     let template = Template::compile(template, form, &fluxmq())
         .unwrap_or_else(|error| panic!("{}", error.report()));
     let template: &'static Template = Box::leak(Box::new(template));
@@ -56,13 +56,14 @@ fn placeholders_are_columns_then_fields_then_expressions() {
         ),
         ("${'a' || \"b\"}", "ab"),
     ] {
-        assert_eq!(text(template, Form::Text), expected, "{template}");
+        assert_eq!(text(template, TemplateFormat::Text), expected, "{template}");
     }
 }
 
 #[test]
 fn bytes_stay_what_they_are() {
-    let template = Template::compile("${raw}", Form::Text, &Options::default()).expect("valid");
+    let template = Template::compile("${raw}", TemplateFormat::Text, &CompileOptions::default())
+        .expect("valid");
     let template: &'static Template = Box::leak(Box::new(template));
     with_output(|output, view| {
         let mut out = Vec::new();
@@ -78,12 +79,12 @@ fn json_is_escaped_where_it_must_be() {
     assert_eq!(
         text(
             r#"{"n": "<${name}>", "v": ${name}, "id": ${id}, "l": "${list}", "o": ${list}, "q": "\"${id}"}"#,
-            Form::Json
+            TemplateFormat::Json
         ),
         r#"{"n": "<say \"hi\">", "v": "say \"hi\"", "id": 5, "l": "[1,2]", "o": [1,2], "q": "\"5"}"#
     );
     assert_eq!(
-        text(r#"{"m": "${.}"}"#, Form::Json)
+        text(r#"{"m": "${.}"}"#, TemplateFormat::Json)
             .matches("\\\"id\\\":5")
             .count(),
         1
@@ -95,7 +96,7 @@ fn a_payload_that_is_json_is_embedded() {
     assert_eq!(
         text(
             r#"{"p": ${payload}, "m": ${msg}, "s": "${payload}"}"#,
-            Form::Json
+            TemplateFormat::Json
         ),
         r#"{"p": {"x": [1, {"y": "z"}], "name": "O'Neill"}, "m": {"x": [1, {"y": "z"}], "name": "O'Neill"}, "s": "{\"x\": [1, {\"y\": \"z\"}], \"name\": \"O'Neill\"}"}"#
     );
@@ -103,10 +104,10 @@ fn a_payload_that_is_json_is_embedded() {
 
 #[test]
 fn a_null_is_written_as_its_place_demands() {
-    let rendered = |template: &str, form: Form, dialect: rules::Dialect| {
-        let options = Options {
+    let rendered = |template: &str, form: TemplateFormat, dialect: rules::Dialect| {
+        let options = CompileOptions {
             dialect: Some(dialect),
-            ..Options::default()
+            ..CompileOptions::default()
         };
         let template = Template::compile(template, form, &options).expect("valid");
         let template: &'static Template = Box::leak(Box::new(template));
@@ -128,18 +129,18 @@ fn a_null_is_written_as_its_place_demands() {
         ("absent", fluxmq, "null"),
         ("absent", emqx, "undefined"),
     ] {
-        let in_json = rendered(&json(name), Form::Json, dialect);
+        let in_json = rendered(&json(name), TemplateFormat::Json, dialect);
         assert_eq!(in_json.0, format!(r#"{{"a": null, "b": "<{word}>"}}"#));
-        let in_text = rendered(&format!("t/${{{name}}}"), Form::Text, dialect);
+        let in_text = rendered(&format!("t/${{{name}}}"), TemplateFormat::Text, dialect);
         assert_eq!(in_text.0, format!("t/{word}"));
         for first_null in [in_json.1, in_text.1] {
             assert_eq!(first_null.as_deref(), Some(name));
         }
     }
-    assert_eq!(rendered("${id}", Form::Text, emqx).1, None);
+    assert_eq!(rendered("${id}", TemplateFormat::Text, emqx).1, None);
 }
 
-fn bound(template: &str, placeholders: Placeholders) -> (String, String) {
+fn bound(template: &str, placeholders: PlaceholderStyle) -> (String, String) {
     let template = SqlTemplate::compile(template, placeholders, &fluxmq())
         .unwrap_or_else(|error| panic!("{}", error.report()));
     let template: &'static SqlTemplate = Box::leak(Box::new(template));
@@ -161,7 +162,7 @@ fn bound(template: &str, placeholders: Placeholders) -> (String, String) {
 fn a_value_is_bound_and_never_spliced() {
     let statement = "insert into t (a, b, c) values ('${id}', ${payload.name}, 'x-${id}-''y') -- ${id}\n/* '${id}' */ where d = 'it''s'";
     assert_eq!(
-        bound(statement, Placeholders::Question),
+        bound(statement, PlaceholderStyle::Question),
         (
             "insert into t (a, b, c) values (?, ?, ?) -- ${id}\n/* '${id}' */ where d = 'it''s'"
                 .to_owned(),
@@ -171,7 +172,7 @@ fn a_value_is_bound_and_never_spliced() {
     assert_eq!(
         bound(
             "insert into \"T\" values ('${id}', '${none}', ${list}) on conflict (\"a\") do nothing",
-            Placeholders::Numbered
+            PlaceholderStyle::Numbered
         ),
         (
             "insert into \"T\" values ($1, $2, $3) on conflict (\"a\") do nothing".to_owned(),
@@ -181,7 +182,7 @@ fn a_value_is_bound_and_never_spliced() {
     assert_eq!(
         bound(
             r#"insert into `t` values ("${name}", 'a\'b', 'c\'${id}', '?', '$${x}')"#,
-            Placeholders::Question
+            PlaceholderStyle::Question
         ),
         (
             r#"insert into `t` values (?, 'a\'b', ?, '?', '${x}')"#.to_owned(),
@@ -201,23 +202,26 @@ fn templates_that_are_wrong() {
         "${payload.x[0]}",
         "${'}",
     ] {
-        let error = Template::compile(template, Form::Text, &Options::default())
+        let error = Template::compile(template, TemplateFormat::Text, &CompileOptions::default())
             .err()
             .unwrap_or_else(|| panic!("accepted: {template}"));
         reports.push_str(&error.report());
         reports.push_str("\n\n");
     }
     for (template, placeholders) in [
-        ("insert into `${topic}` values (1)", Placeholders::Question),
+        (
+            "insert into `${topic}` values (1)",
+            PlaceholderStyle::Question,
+        ),
         (
             "insert into \"${topic}\" values (1)",
-            Placeholders::Numbered,
+            PlaceholderStyle::Numbered,
         ),
-        ("insert into t values (?)", Placeholders::Question),
-        ("insert into t values ($1)", Placeholders::Numbered),
-        ("insert into t values ('${id})", Placeholders::Numbered),
+        ("insert into t values (?)", PlaceholderStyle::Question),
+        ("insert into t values ($1)", PlaceholderStyle::Numbered),
+        ("insert into t values ('${id})", PlaceholderStyle::Numbered),
     ] {
-        let error = SqlTemplate::compile(template, placeholders, &Options::default())
+        let error = SqlTemplate::compile(template, placeholders, &CompileOptions::default())
             .err()
             .unwrap_or_else(|| panic!("accepted: {template}"));
         reports.push_str(&error.report());

@@ -1,6 +1,9 @@
 //! GROUP BY with windows: what the rule says of events and of windows that end.
 
-use rules::{CalendarUnit, Closed, RuleState, Scratch, Tools, Value, WindowKind};
+use rules::{
+    CalendarUnit, ClosedWindow, EvaluationResources, EvaluationScratch, RuleState, Value,
+    WindowKind,
+};
 
 use super::{NOW_MS, publish, rule};
 
@@ -21,12 +24,12 @@ fn a_window_counts_samples_and_is_selected_when_it_ends() {
     assert_eq!(names, ["count", "avg", "max", "min", "percentile"]);
     assert_eq!(window.aggregates[4].percentile, 95.0);
 
-    let scratch = Scratch::new(Tools::new([7; 32], 1), 1 << 20);
+    let scratch = EvaluationScratch::new(EvaluationResources::new([7; 32], 1), 1 << 20);
     let mut state = RuleState::default();
     let event = publish("t", r#"{"device": "d1", "t": 21}"#);
     let view = scratch.view(&event, NOW_MS);
     let sample = rule
-        .sample(&view, &mut state)
+        .sample_event(&view, &mut state)
         .expect("no fault")
         .expect("passes");
     assert_eq!(sample.timestamp_ms, NOW_MS);
@@ -37,7 +40,7 @@ fn a_window_counts_samples_and_is_selected_when_it_ends() {
     ));
     let cold = publish("t", r#"{"device": "d1", "t": 0}"#);
     assert!(
-        rule.sample(&scratch.view(&cold, NOW_MS), &mut state)
+        rule.sample_event(&scratch.view(&cold, NOW_MS), &mut state)
             .expect("no fault")
             .is_none()
     );
@@ -57,14 +60,14 @@ fn a_window_counts_samples_and_is_selected_when_it_ends() {
         (1, None),
     ] {
         aggregates[0] = Value::Int(count);
-        let closed = Closed {
+        let closed = ClosedWindow {
             start_ms: 1000,
             end_ms: 11_000,
             key: sample.key,
             aggregates: scratch.arena().alloc_slice_copy(&aggregates),
         };
         let mut out = Vec::new();
-        rule.close(&closed, &view, &mut state, &mut |output| {
+        rule.close_window(&closed, &view, &mut state, &mut |output| {
             output.write_json(&mut out)
         })
         .expect("no fault");
@@ -152,7 +155,7 @@ fn windows_of_the_calendar_are_whole_and_tumble() {
         ("tumbling(1y)", "weeks or months of the calendar"),
     ] {
         let sql = format!("SELECT count(*) FROM \"t\" GROUP BY {window}");
-        let error = rules::compile(&sql, &rules::Options::default())
+        let error = rules::compile(&sql, &rules::CompileOptions::default())
             .err()
             .expect(window);
         assert!(error.to_string().contains(part), "{window}: {error}");

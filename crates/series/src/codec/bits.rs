@@ -1,6 +1,6 @@
 //! Numbers of a few bits each, one behind the other, and streams of single bits.
 
-use disk::varint::Reader;
+use disk::varint::VarintReader;
 
 /// Numbers packed at once.
 pub(crate) const BLOCK: usize = 128;
@@ -39,7 +39,7 @@ pub(crate) fn pack(out: &mut Vec<u8>, numbers: impl ExactSizeIterator<Item = u64
 
 /// Reads up to [`BLOCK`] numbers of `width` bits.
 #[inline]
-pub(crate) fn unpack(reader: &mut Reader<'_>, out: &mut [u64], width: u32) -> Option<()> {
+pub(crate) fn unpack(reader: &mut VarintReader<'_>, out: &mut [u64], width: u32) -> Option<()> {
     if width == 0 {
         out.fill(0);
         return Some(());
@@ -137,7 +137,7 @@ mod tests {
             pack(&mut bytes, numbers.iter().copied(), width);
             prop_assert_eq!(bytes.len(), (numbers.len() * width as usize).div_ceil(8));
             let mut found = vec![0; numbers.len()];
-            prop_assert!(unpack(&mut Reader::new(&bytes), &mut found, width).is_some());
+            prop_assert!(unpack(&mut VarintReader::new(&bytes), &mut found, width).is_some());
             prop_assert_eq!(&found, &numbers);
         }
 

@@ -1,12 +1,12 @@
 //! Floats: decimals as integers of one scale, with exceptions; or their bits as integers; or each as what changed in its bits, where
 //! many are the one before; or as they are.
 
-use disk::varint::{Reader, put};
+use disk::varint::{VarintReader, put};
 
 use super::bits::{BitReader, BitWriter};
 use super::ints;
+use crate::column_values::FloatValues;
 use crate::decimal;
-use crate::values::Floats;
 
 const DECIMAL: u8 = 0;
 const EXCEPTIONS: u8 = 1;
@@ -18,19 +18,19 @@ const BITS: u8 = 4;
 const SAMPLE: usize = 64;
 const FIRST_SAMPLE: usize = 8;
 
-pub(crate) fn encode(out: &mut Vec<u8>, floats: &Floats) {
+pub(crate) fn encode(out: &mut Vec<u8>, floats: &FloatValues) {
     match floats {
-        Floats::Decimal { scale, numbers } => {
+        FloatValues::Decimal { scale, numbers } => {
             out.push(DECIMAL);
             out.push(*scale);
             ints::encode(out, numbers);
         }
-        Floats::Plain(floats) => encode_plain(out, floats),
+        FloatValues::Plain(floats) => encode_plain(out, floats),
     }
 }
 
 /// The scale of the sample's decimals, if most of it are some.
-fn scale_of(floats: &[f64], sample: usize) -> Option<u8> {
+fn find_common_scale(floats: &[f64], sample: usize) -> Option<u8> {
     let step = floats.len().div_ceil(sample).max(1);
     let (mut decimals, mut looked_at, mut most) = (0, 0, 0);
     for &float in floats.iter().step_by(step) {
@@ -49,7 +49,8 @@ fn scale_of(floats: &[f64], sample: usize) -> Option<u8> {
 
 fn encode_plain(out: &mut Vec<u8>, floats: &[f64]) {
     let start = out.len();
-    let scale = scale_of(floats, FIRST_SAMPLE).and_then(|_| scale_of(floats, SAMPLE));
+    let scale =
+        find_common_scale(floats, FIRST_SAMPLE).and_then(|_| find_common_scale(floats, SAMPLE));
     if let Some(scale) = scale {
         encode_exceptions(out, floats, scale);
         if out.len() - start <= floats.len() * 6 {
@@ -60,7 +61,7 @@ fn encode_plain(out: &mut Vec<u8>, floats: &[f64]) {
     let is_same = |two: &&[f64]| two[0].to_bits() == two[1].to_bits();
     let repeats = floats.windows(2).filter(is_same).count();
     if repeats * 4 >= floats.len() {
-        let changes = changes(floats);
+        let changes = encode_changes(floats);
         out.push(CHANGES);
         put(out, changes.len() as u64);
         out.extend_from_slice(&changes);
@@ -111,7 +112,7 @@ fn encode_exceptions(out: &mut Vec<u8>, floats: &[f64], scale: u8) {
 
 /// The first float, and then for each: a zero bit if it is the one before; 01 and the bits that changed, if these are among
 /// those that changed last; 11, how many leading zeros, how many bits less one, and these.
-fn changes(floats: &[f64]) -> Vec<u8> {
+fn encode_changes(floats: &[f64]) -> Vec<u8> {
     let mut writer = BitWriter::default();
     let mut before = 0_u64;
     let (mut leading, mut len) = (0, 0);
@@ -136,7 +137,7 @@ fn changes(floats: &[f64]) -> Vec<u8> {
     writer.finish()
 }
 
-fn read_changes(bytes: &[u8], count: usize) -> Option<Vec<f64>> {
+fn decode_changes(bytes: &[u8], count: usize) -> Option<Vec<f64>> {
     let mut reader = BitReader::new(bytes);
     let mut floats = Vec::with_capacity(count);
     let mut bits = 0_u64;
@@ -155,20 +156,20 @@ fn read_changes(bytes: &[u8], count: usize) -> Option<Vec<f64>> {
     Some(floats)
 }
 
-fn read_scale(reader: &mut Reader<'_>) -> Option<u8> {
+fn read_scale(reader: &mut VarintReader<'_>) -> Option<u8> {
     reader.byte().filter(|&scale| scale <= decimal::MAX_SCALE)
 }
 
-pub(crate) fn decode(reader: &mut Reader<'_>, len: usize) -> Option<Floats> {
+pub(crate) fn decode(reader: &mut VarintReader<'_>, len: usize) -> Option<FloatValues> {
     match reader.byte()? {
         DECIMAL => {
             let scale = read_scale(reader)?;
             let numbers = ints::decode(reader, len)?;
-            Some(Floats::Decimal { scale, numbers })
+            Some(FloatValues::Decimal { scale, numbers })
         }
         EXCEPTIONS => {
             let scale = read_scale(reader)?;
-            let exceptions = reader.bounded(len)?;
+            let exceptions = reader.number_up_to(len)?;
             let numbers = ints::decode(reader, len)?;
             let places = ints::decode(reader, exceptions)?;
             let mut floats: Vec<f64> = numbers
@@ -176,26 +177,29 @@ pub(crate) fn decode(reader: &mut Reader<'_>, len: usize) -> Option<Floats> {
                 .map(|&number| decimal::unscale(number, scale))
                 .collect();
             for place in places {
-                *floats.get_mut(usize::try_from(place).ok()?)? = f64::from_bits(reader.word()?);
+                *floats.get_mut(usize::try_from(place).ok()?)? =
+                    f64::from_bits(reader.fixed_u64()?);
             }
-            Some(Floats::Plain(floats))
+            Some(FloatValues::Plain(floats))
         }
         CHANGES => {
-            let bytes = reader.bounded(usize::MAX)?;
-            read_changes(reader.take(bytes)?, len).map(Floats::Plain)
+            let bytes = reader.number_up_to(usize::MAX)?;
+            decode_changes(reader.take(bytes)?, len).map(FloatValues::Plain)
         }
         BITS => {
             let shift = u32::from(reader.byte().filter(|&shift| shift < 64)?);
             let bits = ints::decode(reader, len)?;
             let float = |bits| f64::from_bits((bits as u64) << shift);
-            Some(Floats::Plain(bits.into_iter().map(float).collect()))
+            Some(FloatValues::Plain(bits.into_iter().map(float).collect()))
         }
         PLAIN => {
             let bytes = reader.take(len.checked_mul(8)?)?;
             let word = |bytes: &[u8]| {
                 f64::from_bits(u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
             };
-            Some(Floats::Plain(bytes.chunks_exact(8).map(word).collect()))
+            Some(FloatValues::Plain(
+                bytes.chunks_exact(8).map(word).collect(),
+            ))
         }
         _ => None,
     }
@@ -208,8 +212,8 @@ mod tests {
 
     fn round_trip(floats: Vec<f64>) -> usize {
         let mut bytes = Vec::new();
-        encode(&mut bytes, &Floats::Plain(floats.clone()));
-        let mut reader = Reader::new(&bytes);
+        encode(&mut bytes, &FloatValues::Plain(floats.clone()));
+        let mut reader = VarintReader::new(&bytes);
         let found = decode(&mut reader, floats.len()).unwrap();
         assert!(reader.is_empty());
         for (at, float) in floats.iter().enumerate() {
@@ -259,7 +263,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200), len in 0..2000_usize) {
-            let _ = decode(&mut Reader::new(&bytes), len);
+            let _ = decode(&mut VarintReader::new(&bytes), len);
         }
     }
 }

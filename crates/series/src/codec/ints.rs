@@ -4,7 +4,7 @@
 //! of what is packed, and the packed rest: the numbers themselves, the distances between them, or how these change. A
 //! sensor that reports every second thus has times of a few bytes per block, or of none.
 
-use disk::varint::{self, Reader, put, put_signed};
+use disk::varint::{self, VarintReader, put, put_signed};
 
 use super::bits::{BLOCK, pack, unpack, width};
 
@@ -48,7 +48,7 @@ pub(crate) fn encode(out: &mut Vec<u8>, numbers: &[i64]) {
 
 /// The way and width that take the least for a block, and the least of what is packed.
 #[inline]
-fn choose(block: &[i64]) -> (u8, u32, i64) {
+fn choose_packing(block: &[i64]) -> (u8, u32, i64) {
     let (mut least, mut most) = (block[0], block[0]);
     let (mut least_delta, mut most_delta) = (i64::MAX, i64::MIN);
     let (mut least_change, mut most_change) = (i64::MAX, i64::MIN);
@@ -87,7 +87,7 @@ fn choose(block: &[i64]) -> (u8, u32, i64) {
 fn encode_blocks(out: &mut Vec<u8>, numbers: &[i64]) {
     let mut last = 0_i64;
     for block in numbers.chunks(BLOCK) {
-        let (way, width, least) = choose(block);
+        let (way, width, least) = choose_packing(block);
         // 63 bits are packed as 64, so that six bits say it.
         let width = if width == 63 { 64 } else { width };
         out.push(way << 6 | width.min(63) as u8);
@@ -125,7 +125,7 @@ fn encode_blocks(out: &mut Vec<u8>, numbers: &[i64]) {
 }
 
 /// Reads `len` integers.
-pub(crate) fn decode(reader: &mut Reader<'_>, len: usize) -> Option<Vec<i64>> {
+pub(crate) fn decode(reader: &mut VarintReader<'_>, len: usize) -> Option<Vec<i64>> {
     if len == 0 {
         return Some(Vec::new());
     }
@@ -140,7 +140,7 @@ pub(crate) fn decode(reader: &mut Reader<'_>, len: usize) -> Option<Vec<i64>> {
             )
         }
         RUNS => {
-            let runs = reader.bounded(len)?;
+            let runs = reader.number_up_to(len)?;
             let values = decode_blocks(reader, runs)?;
             let lengths = decode_blocks(reader, runs)?;
             let mut numbers = Vec::with_capacity(len);
@@ -159,7 +159,7 @@ pub(crate) fn decode(reader: &mut Reader<'_>, len: usize) -> Option<Vec<i64>> {
     }
 }
 
-fn decode_blocks(reader: &mut Reader<'_>, len: usize) -> Option<Vec<i64>> {
+fn decode_blocks(reader: &mut VarintReader<'_>, len: usize) -> Option<Vec<i64>> {
     let mut numbers = vec![0_i64; len];
     let mut packed = [0_u64; BLOCK];
     let mut last = 0_i64;
@@ -217,7 +217,7 @@ mod tests {
     fn round_trip(numbers: &[i64]) -> usize {
         let mut bytes = Vec::new();
         encode(&mut bytes, numbers);
-        let mut reader = Reader::new(&bytes);
+        let mut reader = VarintReader::new(&bytes);
         assert_eq!(decode(&mut reader, numbers.len()).unwrap(), numbers);
         assert!(reader.is_empty());
         bytes.len()
@@ -264,7 +264,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200), len in 0..2000_usize) {
-            let _ = decode(&mut Reader::new(&bytes), len);
+            let _ = decode(&mut VarintReader::new(&bytes), len);
         }
     }
 }

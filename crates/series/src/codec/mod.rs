@@ -4,6 +4,6 @@
 
 pub(crate) mod bits;
 pub(crate) mod floats;
-pub(crate) mod group;
 pub(crate) mod ints;
+pub(crate) mod row_group;
 pub(crate) mod texts;

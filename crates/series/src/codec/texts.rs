@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use disk::varint::{Reader, put};
+use disk::varint::{VarintReader, put};
 
 use super::ints;
-use crate::values::{Texts, Words};
+use crate::column_values::{TextPool, TextValues};
 
 const ALL: u8 = 0;
 const DICTIONARY: u8 = 1;
@@ -16,7 +16,7 @@ const MAX_BYTES: usize = 1 << 26;
 /// Fewer bytes are not worth packing.
 const MIN_PACKED: usize = 128;
 
-pub(crate) fn encode(out: &mut Vec<u8>, texts: &Texts) {
+pub(crate) fn encode(out: &mut Vec<u8>, texts: &TextValues) {
     if texts.are_distinct() {
         out.push(DICTIONARY);
         put(out, texts.words.len() as u64);
@@ -69,7 +69,7 @@ fn encode_all<'a>(out: &mut Vec<u8>, texts: impl Iterator<Item = &'a str>) {
     }
 }
 
-fn decode_all(reader: &mut Reader<'_>, len: usize) -> Option<Words> {
+fn decode_all(reader: &mut VarintReader<'_>, len: usize) -> Option<TextPool> {
     let lengths = ints::decode(reader, len)?;
     let mut total = 0_usize;
     let mut ends = Vec::with_capacity(len);
@@ -79,7 +79,7 @@ fn decode_all(reader: &mut Reader<'_>, len: usize) -> Option<Words> {
             .filter(|&total| total <= MAX_BYTES)?;
         ends.push(total as u32);
     }
-    let bytes = match reader.bounded(MAX_BYTES)? {
+    let bytes = match reader.number_up_to(MAX_BYTES)? {
         0 => reader.take(total)?.to_vec(),
         packed => {
             let packed = reader.take(packed)?;
@@ -95,24 +95,24 @@ fn decode_all(reader: &mut Reader<'_>, len: usize) -> Option<Words> {
     let is_boundary = |&end: &u32| bytes.is_char_boundary(end as usize);
     ends.iter()
         .all(is_boundary)
-        .then_some(Words { ends, bytes })
+        .then_some(TextPool { ends, bytes })
 }
 
-pub(crate) fn decode(reader: &mut Reader<'_>, len: usize) -> Option<Texts> {
+pub(crate) fn decode(reader: &mut VarintReader<'_>, len: usize) -> Option<TextValues> {
     match reader.byte()? {
         ALL => {
             let words = decode_all(reader, len)?;
-            Some(Texts::new((0..len as i64).collect(), words))
+            Some(TextValues::new((0..len as i64).collect(), words))
         }
         DICTIONARY => {
-            let count = reader.bounded(len)?;
+            let count = reader.number_up_to(len)?;
             let words = decode_all(reader, count)?;
             let numbers = ints::decode(reader, len)?;
             let is_known = |&number: &i64| (0..count as i64).contains(&number);
             numbers
                 .iter()
                 .all(is_known)
-                .then(|| Texts::new(numbers, words))
+                .then(|| TextValues::new(numbers, words))
         }
         _ => None,
     }
@@ -124,11 +124,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn round_trip<'a>(list: impl Iterator<Item = &'a str>) -> usize {
-        let mut texts = Texts::default();
+        let mut texts = TextValues::default();
         list.for_each(|text| texts.push(text));
         let mut bytes = Vec::new();
         encode(&mut bytes, &texts);
-        let mut reader = Reader::new(&bytes);
+        let mut reader = VarintReader::new(&bytes);
         let found = decode(&mut reader, texts.len()).unwrap();
         assert!(reader.is_empty());
         assert!(
@@ -159,7 +159,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200), len in 0..2000_usize) {
-            let _ = decode(&mut Reader::new(&bytes), len);
+            let _ = decode(&mut VarintReader::new(&bytes), len);
         }
     }
 }

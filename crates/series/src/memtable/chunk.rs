@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use disk::varint::Reader;
+use disk::varint::VarintReader;
 
 use super::Memtable;
 use crate::point::KeyId;
@@ -15,7 +15,7 @@ const CACHE_LINE: usize = 64;
 
 /// A row of a chunk.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RowAt {
+pub(super) struct RowPosition {
     pub(super) ts_ms: i64,
     /// Where it begins in the chunk.
     pub(super) at: u32,
@@ -24,40 +24,40 @@ pub(super) struct RowAt {
 }
 
 #[derive(Clone, Default)]
-pub(crate) struct Chunk {
+pub(crate) struct RowChunk {
     pub(super) bytes: Vec<u8>,
-    pub(super) rows: Vec<RowAt>,
+    pub(super) rows: Vec<RowPosition>,
 }
 
 /// Memory of chunks that are done with.
-pub(crate) struct Spare {
-    pub(super) chunks: Mutex<Vec<Chunk>>,
+pub(crate) struct ChunkPool {
+    pub(super) chunks: Mutex<Vec<RowChunk>>,
     pub(super) chunk_bytes: usize,
-    most: usize,
+    max_chunks: usize,
 }
 
-impl Spare {
+impl ChunkPool {
     /// For so many bytes at most, in chunks of this size.
     pub(crate) fn new(bytes: usize, chunk_bytes: usize) -> Self {
         Self {
             chunks: Mutex::default(),
             chunk_bytes,
-            most: bytes / chunk_bytes,
+            max_chunks: bytes / chunk_bytes,
         }
     }
 
-    pub(super) fn take(&self) -> Option<Chunk> {
+    pub(super) fn take_chunk(&self) -> Option<RowChunk> {
         lock(&self.chunks).pop()
     }
 
     /// Keeps the memory of a memtable, if nobody reads it any more.
-    pub(crate) fn keep(&self, memtable: Arc<Memtable>) {
+    pub(crate) fn recycle(&self, memtable: Arc<Memtable>) {
         let Some(memtable) = Arc::into_inner(memtable) else {
             return;
         };
         let mut kept = lock(&self.chunks);
         for mut chunk in memtable.into_chunks() {
-            if kept.len() >= self.most {
+            if kept.len() >= self.max_chunks {
                 break;
             }
             if chunk.bytes.capacity() == self.chunk_bytes {
@@ -79,8 +79,8 @@ impl Spare {
 /// Rows of one device.
 #[derive(Clone, Copy)]
 pub(crate) struct DeviceRows<'a> {
-    pub(super) full: &'a [Arc<Chunk>],
-    pub(super) open: &'a Chunk,
+    pub(super) full: &'a [Arc<RowChunk>],
+    pub(super) open: &'a RowChunk,
     pub(super) keys: &'a [Arc<[KeyId]>],
     pub(super) words: &'a [Arc<str>],
     pub(super) last: u32,
@@ -88,7 +88,7 @@ pub(crate) struct DeviceRows<'a> {
 
 impl<'a> DeviceRows<'a> {
     #[inline]
-    pub(super) fn row_at(&self, number: u32) -> (&'a Chunk, RowAt) {
+    pub(super) fn row_at(&self, number: u32) -> (&'a RowChunk, RowPosition) {
         let chunk = self.full.get(number as usize >> 16);
         let chunk = chunk.map_or(self.open, |chunk| &**chunk);
         (chunk, chunk.rows[number as usize & 0xffff])
@@ -110,9 +110,9 @@ impl<'a> DeviceRows<'a> {
 
     /// A row: its time, its shape, and a reader that stands at its values.
     #[inline]
-    pub(crate) fn row(&self, number: u32) -> Option<(i64, u32, Reader<'a>)> {
+    pub(crate) fn row(&self, number: u32) -> Option<(i64, u32, VarintReader<'a>)> {
         let (chunk, row) = self.row_at(number);
-        let mut reader = Reader::new(&chunk.bytes);
+        let mut reader = VarintReader::new(&chunk.bytes);
         reader.at = row.at as usize;
         let shape = reader.number()? as u32;
         Some((row.ts_ms, shape, reader))
@@ -121,7 +121,7 @@ impl<'a> DeviceRows<'a> {
     /// Looks at rows that are read next. They lie far apart: the processor fetches all of them at once, instead of one when the one
     /// before has been read.
     #[inline]
-    pub(crate) fn touch(&self, numbers: &[u32]) {
+    pub(crate) fn prefetch(&self, numbers: &[u32]) {
         let mut seen = 0_u8;
         for &number in numbers {
             let (chunk, row) = self.row_at(number);

@@ -4,39 +4,39 @@
 //! each row when it was, where it begins, and which one of the same device came before. So taking a row in touches little memory
 //! however many devices there are, and a device's rows are found from its last one backwards. A shape is a list of keys;
 //! devices of a kind share theirs. Full chunks do not change any more: a reader copies only the last one, and their memory is
-//! used again by memtables to come ([`Spare`]).
+//! used again by memtables to come ([`ChunkPool`]).
 
 mod chunk;
-mod words;
+mod text_dictionary;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::cell::{self, Hint};
-use crate::latest::Owned;
+use crate::cell::{self, EncodingHint};
+use crate::latest::OwnedValue;
 use crate::point::{KeyId, RowPoints};
 
-pub(crate) use chunk::{Chunk, DeviceRows, Spare};
-use chunk::{NONE, RowAt};
+pub(crate) use chunk::{ChunkPool, DeviceRows, RowChunk};
+use chunk::{NONE, RowPosition};
 use disk::varint;
-pub(crate) use words::Words;
+pub(crate) use text_dictionary::TextDictionary;
 
 /// Rows of a chunk, and chunks of a memtable: a row's number has both.
 const MAX_CHUNK_ROWS: usize = 1 << 16;
 const MAX_CHUNKS: usize = (1 << 16) - 2;
 const PAGE: usize = 1024;
 /// What a device takes apart from its rows.
-const SLOT_BYTES: usize = size_of::<Slot>() + 8;
+const SLOT_BYTES: usize = size_of::<DeviceSlot>() + 8;
 
 /// A list of keys and what is known about their values.
-pub(crate) struct Shape {
+pub(crate) struct RowShape {
     pub(crate) keys: Arc<[KeyId]>,
-    pub(crate) hints: Box<[Hint]>,
+    pub(crate) hints: Box<[EncodingHint]>,
     /// The block of the write-ahead log that has said what this shape is.
     pub(crate) defined_in: u64,
 }
 
-struct Slot {
+struct DeviceSlot {
     device: u32,
     /// The number of its last row, or [`NONE`].
     last: u32,
@@ -48,10 +48,10 @@ struct Slot {
     /// Each row is later than the one before.
     is_sorted: bool,
     /// All rows have the keys of the last one.
-    is_alike: bool,
+    has_same_keys: bool,
 }
 
-impl Slot {
+impl DeviceSlot {
     fn new(device: u32) -> Self {
         Self {
             device,
@@ -61,28 +61,28 @@ impl Slot {
             min_ts: i64::MAX,
             max_ts: i64::MIN,
             is_sorted: true,
-            is_alike: true,
+            has_same_keys: true,
         }
     }
 }
 
 /// Rows of one device, to be read when the lock is gone.
-pub(crate) enum View {
+pub(crate) enum DeviceView {
     Frozen(Arc<Memtable>, u32),
     Active {
-        full: Arc<Vec<Arc<Chunk>>>,
-        open: Chunk,
+        full: Arc<Vec<Arc<RowChunk>>>,
+        open: RowChunk,
         keys: Arc<Vec<Arc<[KeyId]>>>,
         words: Arc<Vec<Arc<str>>>,
         last: u32,
     },
 }
 
-impl View {
+impl DeviceView {
     pub(crate) fn rows(&self) -> DeviceRows<'_> {
         match self {
-            View::Frozen(memtable, slot) => memtable.rows_of(memtable.at(*slot)),
-            View::Active {
+            DeviceView::Frozen(memtable, slot) => memtable.rows_of(memtable.at(*slot)),
+            DeviceView::Active {
                 full,
                 open,
                 keys,
@@ -100,25 +100,25 @@ impl View {
 }
 
 /// What is latest of a device.
-pub(crate) enum Newest {
+pub(crate) enum NewestRow {
     /// The values of its last row.
-    Row(i64, Vec<(KeyId, Owned)>),
+    Row(i64, Vec<(KeyId, OwnedValue)>),
     /// Any of its rows may have it.
-    Any(View),
+    Any(DeviceView),
 }
 
 /// Rows of one partition.
 pub(crate) struct Memtable {
-    shapes: Vec<Shape>,
+    shapes: Vec<RowShape>,
     /// The keys of each, for readers.
     keys: Arc<Vec<Arc<[KeyId]>>>,
-    words: Words,
+    words: TextDictionary,
     by_keys: HashMap<Arc<[KeyId]>, u32, foldhash::fast::RandomState>,
     /// By a device's place in its partition: pages of slot numbers.
     places: Vec<Option<Box<[u32; PAGE]>>>,
-    slots: Vec<Vec<Slot>>,
-    full: Arc<Vec<Arc<Chunk>>>,
-    open: Chunk,
+    slots: Vec<Vec<DeviceSlot>>,
+    full: Arc<Vec<Arc<RowChunk>>>,
+    open: RowChunk,
     bytes: usize,
     pub(crate) rows: u64,
     pub(crate) points: u64,
@@ -139,12 +139,12 @@ impl Memtable {
         Self {
             shapes: Vec::new(),
             keys: Arc::default(),
-            words: Words::default(),
+            words: TextDictionary::default(),
             by_keys: HashMap::default(),
             places: Vec::new(),
             slots: Vec::new(),
             full: Arc::default(),
-            open: Chunk::default(),
+            open: RowChunk::default(),
             bytes: 0,
             rows: 0,
             points: 0,
@@ -170,15 +170,15 @@ impl Memtable {
 
     /// The slot of the device at this place of the partition, made if it is not there.
     #[inline]
-    pub(crate) fn slot(&mut self, place: u32, device: u32) -> u32 {
+    pub(crate) fn slot_or_insert(&mut self, place: u32, device: u32) -> u32 {
         match self.find(place) {
             Some(slot) => slot,
-            None => self.make_slot(place, device),
+            None => self.insert_slot(place, device),
         }
     }
 
     #[cold]
-    fn make_slot(&mut self, place: u32, device: u32) -> u32 {
+    fn insert_slot(&mut self, place: u32, device: u32) -> u32 {
         let page = place as usize / PAGE;
         if page >= self.places.len() {
             self.places.resize_with(page + 1, || None);
@@ -198,20 +198,20 @@ impl Memtable {
             .last_mut()
             .expect("one was just pushed if there was none");
         let slot = (at + last.len()) as u32;
-        last.push(Slot::new(device));
+        last.push(DeviceSlot::new(device));
         page[place as usize % PAGE] = slot;
         self.bytes += SLOT_BYTES;
         slot
     }
 
     #[inline]
-    fn at(&self, slot: u32) -> &Slot {
+    fn at(&self, slot: u32) -> &DeviceSlot {
         &self.slots[slot as usize / PAGE][slot as usize % PAGE]
     }
 
     /// The shape of this row, if the device's row before had the same keys.
     #[inline]
-    pub(crate) fn shape_of(&self, slot: u32, points: impl RowPoints) -> Option<u32> {
+    pub(crate) fn last_shape_if_same(&self, slot: u32, points: impl RowPoints) -> Option<u32> {
         // That of a device without rows is any one.
         let shape = self.at(slot).shape;
         let keys = &self.shapes.get(shape as usize)?.keys;
@@ -225,13 +225,13 @@ impl Memtable {
     }
 
     /// Takes a new list of keys in, none of which is there twice.
-    pub(crate) fn make_shape(&mut self, keys: Arc<[KeyId]>) -> u32 {
+    pub(crate) fn insert_shape(&mut self, keys: Arc<[KeyId]>) -> u32 {
         let shape = self.shapes.len() as u32;
-        self.bytes += 128 + keys.len() * (size_of::<KeyId>() + size_of::<Hint>());
+        self.bytes += 128 + keys.len() * (size_of::<KeyId>() + size_of::<EncodingHint>());
         self.by_keys.insert(Arc::clone(&keys), shape);
         Arc::make_mut(&mut self.keys).push(Arc::clone(&keys));
-        self.shapes.push(Shape {
-            hints: vec![Hint::default(); keys.len()].into(),
+        self.shapes.push(RowShape {
+            hints: vec![EncodingHint::default(); keys.len()].into(),
             keys,
             defined_in: 0,
         });
@@ -240,7 +240,7 @@ impl Memtable {
 
     /// What rows of this shape are written with.
     #[inline]
-    pub(crate) fn shape(&mut self, shape: u32) -> (&mut Shape, &mut Words) {
+    pub(crate) fn shape_and_words(&mut self, shape: u32) -> (&mut RowShape, &mut TextDictionary) {
         (&mut self.shapes[shape as usize], &mut self.words)
     }
 
@@ -259,7 +259,7 @@ impl Memtable {
         shape: u32,
         points: usize,
         values: &[u8],
-        spare: &Spare,
+        spare: &ChunkPool,
     ) {
         let needed = values.len() + 5;
         let room = self.open.bytes.capacity() - self.open.bytes.len();
@@ -269,7 +269,7 @@ impl Memtable {
         let slot = &mut self.slots[slot as usize / PAGE][slot as usize % PAGE];
         let open = &mut self.open;
         let number = (self.full.len() << 16 | open.rows.len()) as u32;
-        open.rows.push(RowAt {
+        open.rows.push(RowPosition {
             ts_ms,
             at: open.bytes.len() as u32,
             before: slot.last,
@@ -281,22 +281,22 @@ impl Memtable {
         }
         open.bytes.extend_from_slice(values);
         slot.is_sorted &= ts_ms > slot.max_ts;
-        slot.is_alike &= slot.rows == 0 || slot.shape == shape;
+        slot.has_same_keys &= slot.rows == 0 || slot.shape == shape;
         slot.min_ts = slot.min_ts.min(ts_ms);
         slot.max_ts = slot.max_ts.max(ts_ms);
         (slot.last, slot.shape) = (number, shape);
         slot.rows += 1;
-        self.bytes += size_of::<RowAt>();
+        self.bytes += size_of::<RowPosition>();
         self.rows += 1;
         self.points += points as u64;
         self.next_lsn += 1;
     }
 
     #[cold]
-    fn next_chunk(&mut self, needed: usize, spare: &Spare) {
+    fn next_chunk(&mut self, needed: usize, spare: &ChunkPool) {
         let mut next = match needed <= spare.chunk_bytes {
-            true => spare.take().unwrap_or_default(),
-            false => Chunk::default(),
+            true => spare.take_chunk().unwrap_or_default(),
+            false => RowChunk::default(),
         };
         if next.bytes.capacity() < needed {
             next.bytes = Vec::with_capacity(needed.max(spare.chunk_bytes));
@@ -308,7 +308,7 @@ impl Memtable {
         }
     }
 
-    fn rows_of(&self, slot: &Slot) -> DeviceRows<'_> {
+    fn rows_of(&self, slot: &DeviceSlot) -> DeviceRows<'_> {
         DeviceRows {
             full: &self.full,
             open: &self.open,
@@ -318,7 +318,7 @@ impl Memtable {
         }
     }
 
-    fn into_chunks(self) -> impl Iterator<Item = Chunk> {
+    fn into_chunks(self) -> impl Iterator<Item = RowChunk> {
         let full = Arc::into_inner(self.full).unwrap_or_default();
         let chunks = full.into_iter().filter_map(Arc::into_inner);
         chunks.chain([self.open])
@@ -326,21 +326,22 @@ impl Memtable {
 
     /// The rows of a device.
     pub(crate) fn device_rows(&self, place: u32) -> Option<DeviceRows<'_>> {
-        self.filled(place).map(|slot| self.rows_of(self.at(slot)))
+        self.non_empty_slot(place)
+            .map(|slot| self.rows_of(self.at(slot)))
     }
 
-    fn filled(&self, place: u32) -> Option<u32> {
+    fn non_empty_slot(&self, place: u32) -> Option<u32> {
         self.find(place).filter(|&slot| self.at(slot).rows > 0)
     }
 
-    fn view_of(&self, slot: &Slot) -> View {
+    fn view_of(&self, slot: &DeviceSlot) -> DeviceView {
         let is_open = slot.last as usize >> 16 == self.full.len();
-        View::Active {
+        DeviceView::Active {
             full: Arc::clone(&self.full),
             open: if is_open {
                 self.open.clone()
             } else {
-                Chunk::default()
+                RowChunk::default()
             },
             keys: Arc::clone(&self.keys),
             words: Arc::clone(&self.words.texts),
@@ -349,8 +350,8 @@ impl Memtable {
     }
 
     /// A device's rows, if some may be of this time.
-    pub(crate) fn view(&self, place: u32, from_ms: i64, to_ms: i64) -> Option<View> {
-        let slot = self.at(self.filled(place)?);
+    pub(crate) fn view(&self, place: u32, from_ms: i64, to_ms: i64) -> Option<DeviceView> {
+        let slot = self.at(self.non_empty_slot(place)?);
         (slot.max_ts >= from_ms && slot.min_ts < to_ms).then(|| self.view_of(slot))
     }
 
@@ -360,18 +361,18 @@ impl Memtable {
         place: u32,
         from_ms: i64,
         to_ms: i64,
-    ) -> Option<View> {
-        let number = self.filled(place)?;
+    ) -> Option<DeviceView> {
+        let number = self.non_empty_slot(place)?;
         let slot = self.at(number);
         let is_wanted = slot.max_ts >= from_ms && slot.min_ts < to_ms;
-        is_wanted.then(|| View::Frozen(Arc::clone(self), number))
+        is_wanted.then(|| DeviceView::Frozen(Arc::clone(self), number))
     }
 
     /// What a device has last.
-    pub(crate) fn newest(&self, place: u32) -> Option<Newest> {
-        let slot = self.at(self.filled(place)?);
-        if !slot.is_sorted || !slot.is_alike {
-            return Some(Newest::Any(self.view_of(slot)));
+    pub(crate) fn newest(&self, place: u32) -> Option<NewestRow> {
+        let slot = self.at(self.non_empty_slot(place)?);
+        if !slot.is_sorted || !slot.has_same_keys {
+            return Some(NewestRow::Any(self.view_of(slot)));
         }
         let rows = self.rows_of(slot);
         let (ts_ms, shape, mut reader) = rows.row(slot.last)?;
@@ -379,14 +380,14 @@ impl Memtable {
         let mut values = Vec::with_capacity(keys.len());
         for key in keys.iter() {
             let cell = cell::read(&mut reader, |number| rows.word(number))?;
-            values.push((*key, Owned::new(cell.value())));
+            values.push((*key, OwnedValue::new(cell.value())));
         }
-        Some(Newest::Row(ts_ms, values))
+        Some(NewestRow::Row(ts_ms, values))
     }
 
     /// Whether the device at this place has rows.
-    pub(crate) fn has(&self, place: u32) -> bool {
-        self.filled(place).is_some()
+    pub(crate) fn has_device(&self, place: u32) -> bool {
+        self.non_empty_slot(place).is_some()
     }
 
     /// Devices in it, ascending.
@@ -401,34 +402,34 @@ impl Memtable {
     }
 
     /// Takes all rows of a device out; their bytes stay until the memtable goes.
-    pub(crate) fn take(&mut self, place: u32) {
+    pub(crate) fn remove_device(&mut self, place: u32) {
         let Some(at) = self.find(place) else { return };
         let slot = &mut self.slots[at as usize / PAGE][at as usize % PAGE];
         self.rows -= u64::from(slot.rows);
-        *slot = Slot::new(slot.device);
+        *slot = DeviceSlot::new(slot.device);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::point::{Point, Value};
+    use crate::point::{Point, PointValue};
     use crate::shared::lock;
 
     fn append(table: &mut Memtable, device: u32, ts_ms: i64, points: &[Point<'_>]) {
-        let slot = table.slot(device, device);
+        let slot = table.slot_or_insert(device, device);
         let keys: Arc<[KeyId]> = points.iter().map(|point| point.key).collect();
         let known = table
-            .shape_of(slot, points)
+            .last_shape_if_same(slot, points)
             .or_else(|| table.find_shape(&keys));
-        let shape = known.unwrap_or_else(|| table.make_shape(keys));
+        let shape = known.unwrap_or_else(|| table.insert_shape(keys));
         let mut values = vec![0; 1 << 17];
         let mut end = 0;
-        let (known, words) = table.shape(shape);
+        let (known, words) = table.shape_and_words(shape);
         for (point, hint) in points.iter().zip(known.hints.iter_mut()) {
             end = cell::write(&mut values, end, point.value, hint, words);
         }
-        let spare = Spare::new(0, 64 << 10);
+        let spare = ChunkPool::new(0, 64 << 10);
         table.push(slot, ts_ms, shape, points.len(), &values[..end], &spare);
     }
 
@@ -442,7 +443,7 @@ mod tests {
             let mut points = Vec::new();
             for key in rows.keys(shape).unwrap().iter() {
                 let cell = cell::read(&mut reader, |number| rows.word(number));
-                let Some(Value::Int(number)) = cell.map(cell::Cell::value) else {
+                let Some(PointValue::Int(number)) = cell.map(cell::Cell::value) else {
                     panic!("only integers were written");
                 };
                 points.push((key.0, number));
@@ -472,7 +473,7 @@ mod tests {
             let keys = [first, 1000, 1001];
             let points = keys.map(|key| Point {
                 key: KeyId(key),
-                value: Value::Int(number * i64::from(key)),
+                value: PointValue::Int(number * i64::from(key)),
             });
             append(&mut table, device, ts_ms, &points);
             let row = (
@@ -488,7 +489,7 @@ mod tests {
             let view = table.view(*device, i64::MIN, i64::MAX).unwrap();
             assert_eq!(&read(view.rows()), expected);
         }
-        table.take(1000);
+        table.remove_device(1000);
         assert!(table.device_rows(1000).is_none());
         assert_eq!(table.rows, 30_000 - expected[&1000].len() as u64);
         let table = Arc::new(table);
@@ -506,15 +507,15 @@ mod tests {
                 value,
             }]
         };
-        append(&mut table, 1, 1, &point(Value::Int(1)));
-        append(&mut table, 1, 2, &point(Value::Text(&text)));
-        append(&mut table, 1, 3, &point(Value::Int(1)));
+        append(&mut table, 1, 1, &point(PointValue::Int(1)));
+        append(&mut table, 1, 2, &point(PointValue::Text(&text)));
+        append(&mut table, 1, 3, &point(PointValue::Int(1)));
         let mut numbers = Vec::new();
         let rows = table.device_rows(1).unwrap();
         rows.numbers(2, 4, &mut numbers);
         assert_eq!(numbers.len(), 2);
         assert!(table.bytes() > 100_000);
-        let Some(Newest::Row(3, values)) = table.newest(1) else {
+        let Some(NewestRow::Row(3, values)) = table.newest(1) else {
             panic!("rows are sorted and have one shape");
         };
         assert_eq!(values.len(), 1);
@@ -522,16 +523,16 @@ mod tests {
 
     #[test]
     fn memory_is_used_again() {
-        let spare = Spare::new(4 << 13, 1 << 13);
+        let spare = ChunkPool::new(4 << 13, 1 << 13);
         for _ in 0..2 {
             let mut table = Memtable::new(1);
-            let slot = table.slot(0, 0);
-            let shape = table.make_shape(Arc::from([KeyId(1)]));
+            let slot = table.slot_or_insert(0, 0);
+            let shape = table.insert_shape(Arc::from([KeyId(1)]));
             for ts_ms in 0..20_000 {
                 table.push(slot, ts_ms, shape, 1, &[0; 20], &spare);
             }
             assert_eq!(table.full.len(), 20_000 / 389);
-            spare.keep(Arc::new(table));
+            spare.recycle(Arc::new(table));
             assert_eq!(lock(&spare.chunks).len(), 4);
         }
         spare.shrink();

@@ -17,13 +17,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{self, AtomicBool, AtomicU64};
 
-use disk::varint::Reader;
+use disk::varint::VarintReader;
 
-use crate::error::{Error, OpenError, io_error};
+use crate::error::{SeriesError, SeriesOpenError, io_error};
 use crate::shared::lock;
 
 pub(crate) use reader::SegmentReader;
-pub(crate) use writer::Writer;
+pub(crate) use writer::SegmentWriter;
 
 const MAGIC: &[u8; 8] = b"TGSSEG1\0";
 const TAIL: usize = 16;
@@ -31,7 +31,7 @@ const MAX_FOOTER: u64 = 256 << 20;
 
 /// What a file is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Meta {
+pub(crate) struct SegmentMeta {
     pub(crate) partition: usize,
     /// The number of its window: times divided by the window's length.
     pub(crate) window: i64,
@@ -46,14 +46,14 @@ pub(crate) struct Meta {
     /// Deletions up to this number were applied.
     pub(crate) deletions: u64,
     /// How long its window was over when policies were last applied, and which policies these were; 0 and 0 if never.
-    pub(crate) treated_age_ms: u64,
-    pub(crate) treated_by: u64,
+    pub(crate) policy_age_ms: u64,
+    pub(crate) policy_revision: u64,
     pub(crate) replaces: Vec<u64>,
 }
 
 /// Where a group is and what it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct GroupLocation {
     pub(crate) device: u32,
     pub(crate) offset: u64,
     pub(crate) len: u32,
@@ -70,45 +70,45 @@ struct IndexBlock {
 
 pub(crate) struct Segment {
     pub(crate) path: PathBuf,
-    pub(crate) meta: Meta,
+    pub(crate) meta: SegmentMeta,
     pub(crate) bytes: u64,
     index: Vec<IndexBlock>,
     last_device: u32,
     pub(crate) window_begin: i64,
     /// Up to which deletion it was found to hold nothing that is deleted.
-    pub(crate) cleared: AtomicU64,
-    /// As `treated_age_ms` and `treated_by`, when looking showed that nothing is to be done.
-    pub(crate) looked_at: Mutex<(u64, u64)>,
+    pub(crate) checked_deletions: AtomicU64,
+    /// As `policy_age_ms` and `policy_revision`, when looking showed that nothing is to be done.
+    pub(crate) checked_policies: Mutex<(u64, u64)>,
     /// Nobody needs it any more; removed when the last reader is done.
     pub(crate) is_gone: AtomicBool,
     /// The file as long as it is not known to be on disk: it has its unfinished name, and a start removes it.
-    unsettled: Mutex<Option<File>>,
+    uncommitted_file: Mutex<Option<File>>,
     /// Forcing it to disk has failed.
     pub(crate) has_failed: AtomicBool,
 }
 
-fn unfinished(path: &Path) -> PathBuf {
+fn unfinished_path(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
 impl Segment {
-    pub(crate) fn is_settled(&self) -> bool {
-        lock(&self.unsettled).is_none()
+    pub(crate) fn is_committed(&self) -> bool {
+        lock(&self.uncommitted_file).is_none()
     }
 
     /// Opens the file under the name that it has now.
-    fn open_file(&self) -> Result<File, Error> {
-        let unsettled = lock(&self.unsettled);
+    fn open_file(&self) -> Result<File, SeriesError> {
+        let unsettled = lock(&self.uncommitted_file);
         let path = match *unsettled {
-            Some(_) => unfinished(&self.path),
+            Some(_) => unfinished_path(&self.path),
             None => self.path.clone(),
         };
         File::open(&path).map_err(io_error("open", &path))
     }
 
     /// Forces it to disk.
-    pub(crate) fn sync(&self) -> Result<(), Error> {
-        let file = lock(&self.unsettled).as_ref().map(File::try_clone);
+    pub(crate) fn sync(&self) -> Result<(), SeriesError> {
+        let file = lock(&self.uncommitted_file).as_ref().map(File::try_clone);
         let Some(file) = file else { return Ok(()) };
         let result = file.and_then(|file| file.sync_all());
         if result.is_err() {
@@ -118,10 +118,10 @@ impl Segment {
     }
 
     /// Gives it its name: from then on a start finds it, as soon as the directory is on disk.
-    pub(crate) fn name(&self) -> Result<(), Error> {
-        let mut unsettled = lock(&self.unsettled);
+    pub(crate) fn assign_final_name(&self) -> Result<(), SeriesError> {
+        let mut unsettled = lock(&self.uncommitted_file);
         if unsettled.is_some() {
-            let from = unfinished(&self.path);
+            let from = unfinished_path(&self.path);
             fs::rename(&from, &self.path).map_err(io_error("rename", &from))?;
             *unsettled = None;
         }
@@ -134,9 +134,9 @@ impl Drop for Segment {
         if !self.is_gone.load(atomic::Ordering::Acquire) {
             return;
         }
-        let removed = match self.is_settled() {
+        let removed = match self.is_committed() {
             true => fs::remove_file(&self.path),
-            false => fs::remove_file(unfinished(&self.path)),
+            false => fs::remove_file(unfinished_path(&self.path)),
         };
         if let Err(error) = removed {
             tracing::warn!(%error, path = %self.path.display(), "a replaced telemetry segment stays until the next start");
@@ -144,19 +144,19 @@ impl Drop for Segment {
     }
 }
 
-impl Meta {
+impl SegmentMeta {
     /// The name of a file of the same partition and window.
-    pub(crate) fn name_of(&self, id: u64) -> String {
-        Self::name(self.partition, self.window, id)
+    pub(crate) fn file_name_for_id(&self, id: u64) -> String {
+        Self::file_name(self.partition, self.window, id)
     }
 
-    pub(crate) fn name(partition: usize, window: i64, id: u64) -> String {
+    pub(crate) fn file_name(partition: usize, window: i64, id: u64) -> String {
         format!("{partition}-{window}-{id}.seg")
     }
 }
 
-fn damaged(path: &Path, offset: u64, detail: &'static str) -> Error {
-    Error::Damaged {
+fn damaged_error(path: &Path, offset: u64, detail: &'static str) -> SeriesError {
+    SeriesError::Damaged {
         path: path.to_owned(),
         offset,
         detail,
@@ -165,10 +165,10 @@ fn damaged(path: &Path, offset: u64, detail: &'static str) -> Error {
 
 impl Segment {
     /// Reads what a file is.
-    pub(crate) fn open(path: PathBuf) -> Result<Self, OpenError> {
+    pub(crate) fn open(path: PathBuf) -> Result<Self, SeriesOpenError> {
         let file = File::open(&path).map_err(io_error("open", &path))?;
         let bytes = file.metadata().map_err(io_error("look at", &path))?.len();
-        let refuse = |offset, detail: &str| OpenError::Damaged {
+        let refuse = |offset, detail: &str| SeriesOpenError::Damaged {
             path: path.clone(),
             offset,
             detail: detail.to_owned(),
@@ -210,17 +210,17 @@ impl Segment {
 }
 
 fn read_footer(footer: &[u8], path: PathBuf, bytes: u64) -> Option<Segment> {
-    let mut reader = Reader::new(footer);
-    let partition = reader.bounded(crate::wal::PARTITIONS - 1)?;
+    let mut reader = VarintReader::new(footer);
+    let partition = reader.number_up_to(crate::wal::PARTITIONS - 1)?;
     let mut next = || reader.number();
     let (id, last_lsn, flushed_lsn, rows, points) = (next()?, next()?, next()?, next()?, next()?);
     let (deletions, treated_age_ms, treated_by) = (next()?, next()?, next()?);
     let window = reader.signed()?;
     let window_begin = reader.signed()?;
-    let count = reader.bounded(footer.len())?;
+    let count = reader.number_up_to(footer.len())?;
     let replaces = (0..count).map(|_| reader.number()).collect::<Option<_>>()?;
     let last_device = u32::try_from(reader.number()?).ok()?;
-    let count = reader.bounded(footer.len())?;
+    let count = reader.number_up_to(footer.len())?;
     let mut block = || {
         Some(IndexBlock {
             first_device: u32::try_from(reader.number()?).ok()?,
@@ -237,7 +237,7 @@ fn read_footer(footer: &[u8], path: PathBuf, bytes: u64) -> Option<Segment> {
     };
     index.iter().all(is_inside).then_some(Segment {
         path,
-        meta: Meta {
+        meta: SegmentMeta {
             partition,
             window,
             id,
@@ -246,18 +246,18 @@ fn read_footer(footer: &[u8], path: PathBuf, bytes: u64) -> Option<Segment> {
             rows,
             points,
             deletions,
-            treated_age_ms,
-            treated_by,
+            policy_age_ms: treated_age_ms,
+            policy_revision: treated_by,
             replaces,
         },
         bytes,
         index,
         last_device,
         window_begin,
-        cleared: AtomicU64::new(deletions),
-        looked_at: Mutex::new((treated_age_ms, treated_by)),
+        checked_deletions: AtomicU64::new(deletions),
+        checked_policies: Mutex::new((treated_age_ms, treated_by)),
         is_gone: AtomicBool::new(false),
-        unsettled: Mutex::new(None),
+        uncommitted_file: Mutex::new(None),
         has_failed: AtomicBool::new(false),
     })
 }

@@ -6,16 +6,16 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
-use disk::varint::Reader;
+use disk::varint::VarintReader;
 
-use super::{IndexBlock, Place, Segment, damaged};
-use crate::codec::group;
-use crate::error::{Error, io_error};
+use super::{GroupLocation, IndexBlock, Segment, damaged_error};
+use crate::codec::row_group;
+use crate::column_table::ColumnTable;
+use crate::error::{SeriesError, io_error};
 use crate::point::KeyId;
-use crate::table::Table;
 
 /// Bytes read at once where group follows group.
-const AHEAD: usize = 64 << 10;
+const READ_AHEAD_BYTES: usize = 64 << 10;
 
 /// Reads groups of one file; asking for devices in ascending order reads each block of the index once.
 pub(crate) struct SegmentReader {
@@ -23,14 +23,14 @@ pub(crate) struct SegmentReader {
     file: File,
     /// Which block of the index is in `places`.
     block: usize,
-    places: Vec<Place>,
+    places: Vec<GroupLocation>,
     /// Bytes from this place on, for who reads one group after the other.
     ahead: Vec<u8>,
     ahead_at: u64,
 }
 
 impl SegmentReader {
-    pub(crate) fn open(segment: &Arc<Segment>) -> Result<Self, Error> {
+    pub(crate) fn open(segment: &Arc<Segment>) -> Result<Self, SeriesError> {
         let file = segment.open_file()?;
         Ok(Self {
             segment: Arc::clone(segment),
@@ -43,29 +43,31 @@ impl SegmentReader {
     }
 
     /// Reads a group's rows, with these keys, and the interval they were downsampled to.
-    pub(crate) fn table(
+    pub(crate) fn read_table(
         &self,
-        place: &Place,
+        place: &GroupLocation,
         keys: Option<&[KeyId]>,
         bytes: &mut Vec<u8>,
-    ) -> Result<(Table, i64), Error> {
+    ) -> Result<(ColumnTable, i64), SeriesError> {
         self.read(place, bytes)?;
-        self.table_of(place, keys, bytes)
+        self.decode_table(place, keys, bytes)
     }
 
-    /// As [`table`](Self::table), of bytes that were read.
-    pub(crate) fn table_of(
+    /// As `table`, of bytes that were read.
+    pub(crate) fn decode_table(
         &self,
-        place: &Place,
+        place: &GroupLocation,
         keys: Option<&[KeyId]>,
         bytes: &[u8],
-    ) -> Result<(Table, i64), Error> {
-        let group = group::open(bytes).ok_or_else(|| self.not_a_group(place))?;
-        let table = group.table(keys).ok_or_else(|| self.not_a_group(place))?;
+    ) -> Result<(ColumnTable, i64), SeriesError> {
+        let group = row_group::parse_group(bytes).ok_or_else(|| self.group_error(place))?;
+        let table = group
+            .decode_table(keys)
+            .ok_or_else(|| self.group_error(place))?;
         Ok((table, group.interval_ms))
     }
 
-    fn load(&mut self, block: usize) -> Result<(), Error> {
+    fn load_index_block(&mut self, block: usize) -> Result<(), SeriesError> {
         if self.block == block {
             return Ok(());
         }
@@ -83,16 +85,16 @@ impl SegmentReader {
         self.block = usize::MAX;
         self.places.clear();
         let Some((rest, crc)) = bytes.split_last_chunk::<4>() else {
-            return Err(damaged(
+            return Err(damaged_error(
                 path,
                 offset,
                 "a block of its index is not what was written",
             ));
         };
         if crc32c::crc32c(rest) != u32::from_le_bytes(*crc)
-            || self.parse(rest, first_device).is_none()
+            || self.parse_index_block(rest, first_device).is_none()
         {
-            return Err(damaged(
+            return Err(damaged_error(
                 path,
                 offset,
                 "a block of its index is not what was written",
@@ -102,8 +104,8 @@ impl SegmentReader {
         Ok(())
     }
 
-    fn parse(&mut self, bytes: &[u8], first_device: u32) -> Option<()> {
-        let mut reader = Reader::new(bytes);
+    fn parse_index_block(&mut self, bytes: &[u8], first_device: u32) -> Option<()> {
+        let mut reader = VarintReader::new(bytes);
         let mut offset = reader.number()?;
         let mut device = first_device;
         while !reader.is_empty() {
@@ -112,7 +114,7 @@ impl SegmentReader {
             let first_ts = self.segment.window_begin.wrapping_add(reader.signed()?);
             let last_ts = first_ts.wrapping_add(reader.number()? as i64);
             let rows = u32::try_from(reader.number()?).ok()?;
-            self.places.push(Place {
+            self.places.push(GroupLocation {
                 device,
                 offset,
                 len,
@@ -128,7 +130,11 @@ impl SegmentReader {
     }
 
     /// Gives the places of a device's groups, in the order of their times.
-    pub(crate) fn find(&mut self, device: u32, each: &mut dyn FnMut(Place)) -> Result<(), Error> {
+    pub(crate) fn find_groups(
+        &mut self,
+        device: u32,
+        each: &mut dyn FnMut(GroupLocation),
+    ) -> Result<(), SeriesError> {
         let segment = Arc::clone(&self.segment);
         let index = &segment.index;
         if index.is_empty() || device > segment.last_device {
@@ -140,7 +146,7 @@ impl SegmentReader {
             .saturating_sub(1);
         let end = index.partition_point(|block| block.first_device <= device);
         for block in begin..end {
-            self.load(block)?;
+            self.load_index_block(block)?;
             let from = self
                 .places
                 .partition_point(|place| place.device.cmp(&device) == Ordering::Less);
@@ -153,12 +159,12 @@ impl SegmentReader {
     }
 
     /// Gives all places, in the order of devices and times.
-    pub(crate) fn each_place(
+    pub(crate) fn for_each_group(
         &mut self,
-        each: &mut dyn FnMut(Place) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+        each: &mut dyn FnMut(GroupLocation) -> Result<(), SeriesError>,
+    ) -> Result<(), SeriesError> {
         for block in 0..self.segment.index.len() {
-            self.load(block)?;
+            self.load_index_block(block)?;
             for at in 0..self.places.len() {
                 each(self.places[at])?;
             }
@@ -167,25 +173,36 @@ impl SegmentReader {
     }
 
     /// The block of the index by its number, `None` behind the last one.
-    pub(crate) fn places(&mut self, block: usize) -> Result<Option<&[Place]>, Error> {
+    pub(crate) fn index_block(
+        &mut self,
+        block: usize,
+    ) -> Result<Option<&[GroupLocation]>, SeriesError> {
         if block >= self.segment.index.len() {
             return Ok(None);
         }
-        self.load(block)?;
+        self.load_index_block(block)?;
         Ok(Some(&self.places))
     }
 
     /// Reads the bytes of a group and makes sure that they are what was written.
-    pub(crate) fn read(&self, place: &Place, into: &mut Vec<u8>) -> Result<(), Error> {
+    pub(crate) fn read(
+        &self,
+        place: &GroupLocation,
+        into: &mut Vec<u8>,
+    ) -> Result<(), SeriesError> {
         into.resize(place.len as usize, 0);
         self.read_bytes(place.offset, into)?;
         self.check(place, into)
     }
 
     /// As [`read`](Self::read), for who reads groups in their order: with few calls of the system.
-    pub(crate) fn read_next(&mut self, place: &Place, into: &mut Vec<u8>) -> Result<(), Error> {
+    pub(crate) fn read_next(
+        &mut self,
+        place: &GroupLocation,
+        into: &mut Vec<u8>,
+    ) -> Result<(), SeriesError> {
         let len = place.len as usize;
-        if len > AHEAD / 2 {
+        if len > READ_AHEAD_BYTES / 2 {
             return self.read(place, into);
         }
         let ahead = |reader: &Self| {
@@ -196,40 +213,44 @@ impl SegmentReader {
         if ahead(self).is_none() {
             let left = self.segment.bytes - place.offset.min(self.segment.bytes);
             let mut bytes = std::mem::take(&mut self.ahead);
-            bytes.resize(left.min(AHEAD as u64) as usize, 0);
+            bytes.resize(left.min(READ_AHEAD_BYTES as u64) as usize, 0);
             self.read_bytes(place.offset, &mut bytes)?;
             (self.ahead, self.ahead_at) = (bytes, place.offset);
         }
         let Some(range) = ahead(self) else {
-            return Err(damaged(&self.segment.path, place.offset, "it was cut"));
+            return Err(damaged_error(
+                &self.segment.path,
+                place.offset,
+                "it was cut",
+            ));
         };
         into.clear();
         into.extend_from_slice(&self.ahead[range]);
         self.check(place, into)
     }
 
-    fn read_bytes(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+    fn read_bytes(&self, offset: u64, into: &mut [u8]) -> Result<(), SeriesError> {
         let path = &self.segment.path;
         match self.file.read_exact_at(into, offset) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(damaged(path, offset, "it was cut"))
+                Err(damaged_error(path, offset, "it was cut"))
             }
             read => read.map_err(io_error("read", path)),
         }
     }
 
-    fn check(&self, place: &Place, bytes: &[u8]) -> Result<(), Error> {
-        match group::is_whole(bytes) {
+    fn check(&self, place: &GroupLocation, bytes: &[u8]) -> Result<(), SeriesError> {
+        match row_group::is_intact(bytes) {
             true => Ok(()),
             false => {
                 let detail = "a group is not what was written";
-                Err(damaged(&self.segment.path, place.offset, detail))
+                Err(damaged_error(&self.segment.path, place.offset, detail))
             }
         }
     }
 
-    pub(crate) fn not_a_group(&self, place: &Place) -> Error {
+    pub(crate) fn group_error(&self, place: &GroupLocation) -> SeriesError {
         let detail = "a group with a right checksum holds something that is none";
-        damaged(&self.segment.path, place.offset, detail)
+        damaged_error(&self.segment.path, place.offset, detail)
     }
 }

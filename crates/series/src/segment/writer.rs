@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use disk::varint::{put, put_signed};
 
-use super::{IndexBlock, MAGIC, Meta, Place, Segment, TAIL, unfinished};
-use crate::codec::group;
-use crate::error::{Error, io_error};
-use crate::table::Table;
+use super::{GroupLocation, IndexBlock, MAGIC, Segment, SegmentMeta, TAIL, unfinished_path};
+use crate::codec::row_group;
+use crate::column_table::ColumnTable;
+use crate::error::{SeriesError, io_error};
 
 /// Groups of one block of the index.
 const INDEX_GROUPS: usize = 128;
@@ -19,13 +19,13 @@ const INDEX_GROUPS: usize = 128;
 const MAX_TEXT_BYTES: usize = 4 << 20;
 
 /// Writes a file; groups come sorted by device and time.
-pub(crate) struct Writer {
+pub(crate) struct SegmentWriter {
     path: PathBuf,
     unfinished: PathBuf,
     file: BufWriter<File>,
     offset: u64,
     window_begin: i64,
-    pub(crate) meta: Meta,
+    pub(crate) meta: SegmentMeta,
     block: Vec<u8>,
     in_block: usize,
     block_first: u32,
@@ -36,10 +36,14 @@ pub(crate) struct Writer {
     columns: Vec<u8>,
 }
 
-impl Writer {
-    pub(crate) fn create(dir: &Path, meta: Meta, window_ms: i64) -> Result<Self, Error> {
-        let path = dir.join(meta.name_of(meta.id));
-        let unfinished = unfinished(&path);
+impl SegmentWriter {
+    pub(crate) fn create(
+        dir: &Path,
+        meta: SegmentMeta,
+        window_ms: i64,
+    ) -> Result<Self, SeriesError> {
+        let path = dir.join(meta.file_name_for_id(meta.id));
+        let unfinished = unfinished_path(&path);
         let file = File::create(&unfinished).map_err(io_error("make", &unfinished))?;
         let mut file = BufWriter::with_capacity(256 << 10, file);
         file.write_all(MAGIC)
@@ -70,9 +74,9 @@ impl Writer {
     pub(crate) fn put(
         &mut self,
         device: u32,
-        table: &Table,
+        table: &ColumnTable,
         interval_ms: i64,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SeriesError> {
         let rows = table.ts.len();
         let texts: usize = table
             .columns
@@ -80,8 +84,8 @@ impl Writer {
             .map(|column| column.values.text_bytes())
             .sum();
         let most = match texts / MAX_TEXT_BYTES {
-            0 => group::MAX_ROWS,
-            parts => (rows / (parts + 1)).clamp(1, group::MAX_ROWS),
+            0 => row_group::MAX_ROWS,
+            parts => (rows / (parts + 1)).clamp(1, row_group::MAX_ROWS),
         };
         // Groups of about the same size rather than a small last one.
         let size = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
@@ -92,14 +96,14 @@ impl Writer {
             buffer.clear();
             let (first_ts, last_ts) = (table.ts[start], table.ts[end - 1]);
             let points = if start == 0 && end == rows {
-                group::encode(&mut buffer, table, interval_ms, &mut self.columns);
+                row_group::encode(&mut buffer, table, interval_ms, &mut self.columns);
                 table.points()
             } else {
                 let part = table.slice(start..end);
-                group::encode(&mut buffer, &part, interval_ms, &mut self.columns);
+                row_group::encode(&mut buffer, &part, interval_ms, &mut self.columns);
                 part.points()
             };
-            let place = Place {
+            let place = GroupLocation {
                 device,
                 offset: 0,
                 len: buffer.len() as u32,
@@ -118,10 +122,10 @@ impl Writer {
     /// Appends a group as it is.
     pub(crate) fn put_group(
         &mut self,
-        place: &Place,
+        place: &GroupLocation,
         points: u64,
         bytes: &[u8],
-    ) -> Result<(), Error> {
+    ) -> Result<(), SeriesError> {
         debug_assert!(
             place.device >= self.last_device || self.meta.rows == 0,
             "devices ascend"
@@ -171,8 +175,8 @@ impl Writer {
         self.in_block = 0;
     }
 
-    /// Ends the file; it can be read, and is still to be [forced to disk](Segment::sync) and [named](Segment::name).
-    pub(crate) fn finish(mut self) -> Result<Segment, Error> {
+    /// Ends the file; it can be read, and is still to be forced to disk and named.
+    pub(crate) fn finish(mut self) -> Result<Segment, SeriesError> {
         self.end_block();
         for block in &mut self.index {
             block.offset += self.offset;
@@ -189,7 +193,7 @@ impl Writer {
         ] {
             put(&mut footer, number);
         }
-        for number in [meta.deletions, meta.treated_age_ms, meta.treated_by] {
+        for number in [meta.deletions, meta.policy_age_ms, meta.policy_revision] {
             put(&mut footer, number);
         }
         put_signed(&mut footer, meta.window);
@@ -224,7 +228,7 @@ impl Writer {
         };
         let (cleared, looked_at) = (
             self.meta.deletions,
-            (self.meta.treated_age_ms, self.meta.treated_by),
+            (self.meta.policy_age_ms, self.meta.policy_revision),
         );
         Ok(Segment {
             bytes: self.offset + (self.blocks.len() + footer.len() + TAIL) as u64,
@@ -233,10 +237,10 @@ impl Writer {
             index: self.index,
             last_device: self.last_device,
             window_begin: self.window_begin,
-            cleared: AtomicU64::new(cleared),
-            looked_at: Mutex::new(looked_at),
+            checked_deletions: AtomicU64::new(cleared),
+            checked_policies: Mutex::new(looked_at),
             is_gone: AtomicBool::new(false),
-            unsettled: Mutex::new(Some(file)),
+            uncommitted_file: Mutex::new(Some(file)),
             has_failed: AtomicBool::new(false),
         })
     }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use disk::varint::{self, Reader};
+use disk::varint::{self, VarintReader};
 use memmap2::MmapMut;
 
-use super::log::Segment;
+use super::files::WalFile;
 use crate::point::KeyId;
 
 pub(crate) const BLOCK_BYTES: usize = 256 << 10;
@@ -78,19 +78,19 @@ impl BlockHead {
 }
 
 /// The block a partition writes to.
-pub(crate) struct Lane {
-    pub(crate) segment: Arc<Segment>,
+pub(crate) struct BlockWriter {
+    pub(crate) segment: Arc<WalFile>,
     pub(crate) number: u64,
     map: MmapMut,
     at: usize,
     seed: u32,
     /// The time of the last row in this block.
     pub(crate) last_ts: i64,
-    pub(crate) told_synced_lsn: u64,
+    pub(crate) noted_synced_lsn: u64,
 }
 
-impl Lane {
-    pub(crate) fn new(segment: Arc<Segment>, mut map: MmapMut, head: &BlockHead) -> Self {
+impl BlockWriter {
+    pub(crate) fn new(segment: Arc<WalFile>, mut map: MmapMut, head: &BlockHead) -> Self {
         map[..BLOCK_HEAD].copy_from_slice(&head.encode());
         Self {
             segment,
@@ -99,7 +99,7 @@ impl Lane {
             at: BLOCK_HEAD,
             seed: head.seed(),
             last_ts: 0,
-            told_synced_lsn: head.synced_lsn,
+            noted_synced_lsn: head.synced_lsn,
         }
     }
 
@@ -110,7 +110,7 @@ impl Lane {
 
     /// Writes a record, whose head is filled in; the caller has made sure of the room.
     #[inline]
-    pub(crate) fn put(&mut self, kind: u8, record: &mut [u8]) {
+    pub(crate) fn put_record(&mut self, kind: u8, record: &mut [u8]) {
         let body = (record.len() - RECORD_HEAD) as u32;
         record[4..8].copy_from_slice(&(body | u32::from(kind) << 24).to_le_bytes());
         let crc = crc32c::crc32c_append(self.seed, &record[4..]);
@@ -129,7 +129,7 @@ impl Lane {
         varint::put(&mut record, keys.len() as u64);
         keys.iter()
             .for_each(|key| varint::put(&mut record, u64::from(key.0)));
-        self.put(SHAPE, &mut record);
+        self.put_record(SHAPE, &mut record);
     }
 
     #[cold]
@@ -137,60 +137,60 @@ impl Lane {
         let mut record = vec![0; RECORD_HEAD];
         varint::put(&mut record, u64::from(number));
         record.extend_from_slice(word.as_bytes());
-        self.put(WORD, &mut record);
+        self.put_record(WORD, &mut record);
     }
 
     pub(crate) fn put_synced(&mut self, lsn: u64) {
         let mut record = [0; RECORD_HEAD + 10];
         let end = varint::write(&mut record, RECORD_HEAD, lsn);
-        self.put(SYNCED, &mut record[..end]);
-        self.told_synced_lsn = lsn;
+        self.put_record(SYNCED, &mut record[..end]);
+        self.noted_synced_lsn = lsn;
     }
 }
 
 /// What a shape takes in a block at most.
-pub(crate) fn shape_bytes(keys: usize) -> usize {
+pub(crate) fn max_shape_bytes(keys: usize) -> usize {
     RECORD_HEAD + 15 + 5 * keys
 }
 
 /// A record, or why there is none.
-pub(crate) enum Next<'a> {
+pub(crate) enum NextRecord<'a> {
     Record {
         kind: u8,
         body: &'a [u8],
     },
     /// Nothing was written there.
     End,
-    Bad,
+    Damaged,
 }
 
 /// Reads the record at `at` of a block and moves behind it.
-pub(crate) fn next<'a>(block: &'a [u8], seed: u32, at: &mut usize) -> Next<'a> {
+pub(crate) fn next_record<'a>(block: &'a [u8], seed: u32, at: &mut usize) -> NextRecord<'a> {
     let Some(head) = block.get(*at..*at + RECORD_HEAD) else {
-        return Next::End;
+        return NextRecord::End;
     };
     if head == [0; RECORD_HEAD] {
-        return Next::End;
+        return NextRecord::End;
     }
     let crc = u32::from_le_bytes(head[..4].try_into().expect("4 bytes"));
     let len = u32::from_le_bytes(head[4..].try_into().expect("4 bytes"));
     let (kind, len) = ((len >> 24) as u8, (len & 0xff_ffff) as usize);
     let body = *at + RECORD_HEAD;
     let Some(rest) = block.get(*at + 4..body + len) else {
-        return Next::Bad;
+        return NextRecord::Damaged;
     };
     if len == 0 || crc32c::crc32c_append(seed, rest) != crc {
-        return Next::Bad;
+        return NextRecord::Damaged;
     }
     *at = body + len;
-    Next::Record {
+    NextRecord::Record {
         kind,
         body: &rest[4..],
     }
 }
 
 /// Up to which row later records of this block know the partition to have been on disk, 0 if none says.
-pub(crate) fn synced_behind(block: &[u8], seed: u32, from: usize) -> u64 {
+pub(crate) fn later_synced_lsn(block: &[u8], seed: u32, from: usize) -> u64 {
     let mut synced_lsn = 0;
     for at in from..block.len().saturating_sub(RECORD_HEAD) {
         let mut end = at;
@@ -198,9 +198,9 @@ pub(crate) fn synced_behind(block: &[u8], seed: u32, from: usize) -> u64 {
         if block[at + 7] == SYNCED
             && block[at + 4] <= 10
             && block[at + 5] == 0
-            && let Next::Record { body, .. } = next(block, seed, &mut end)
+            && let NextRecord::Record { body, .. } = next_record(block, seed, &mut end)
         {
-            synced_lsn = synced_lsn.max(Reader::new(body).number().unwrap_or(0));
+            synced_lsn = synced_lsn.max(VarintReader::new(body).number().unwrap_or(0));
         }
     }
     synced_lsn

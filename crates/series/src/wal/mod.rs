@@ -5,11 +5,11 @@
 //! before they are mapped: a full disk is an error when a block is claimed. See docs/telemetry-storage.md for the bytes.
 
 pub(crate) mod block;
-pub(crate) mod log;
-pub(crate) mod recover;
+pub(crate) mod files;
+pub(crate) mod recovery;
 
-pub(crate) use block::{BLOCK_BYTES, Lane};
-pub(crate) use log::Wal;
+pub(crate) use block::{BLOCK_BYTES, BlockWriter};
+pub(crate) use files::Wal;
 
 /// Parts of the store that are written apart from each other; see [`partition_of`](crate::partition_of).
 pub(crate) const PARTITIONS: usize = 8;

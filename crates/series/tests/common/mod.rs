@@ -2,27 +2,27 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
-use series::{Config, Policy, Value};
+use series::{PointValue, RetentionPolicy, SeriesConfig};
 
 /// Small bounds, so that everything happens often; nothing depends on the clock.
-pub(crate) fn config() -> Config {
-    Config {
+pub(crate) fn config() -> SeriesConfig {
+    SeriesConfig {
         memory_bytes: 1 << 20,
         wal_segment_bytes: 512 << 10,
         max_wal_bytes: 4 << 20,
         min_free_bytes: 0,
         window_ms: 3_600_000,
-        assignment: series::Assignment {
+        assignment: series::PolicyAssignment {
             policies: vec![(
                 0,
-                Policy {
+                RetentionPolicy {
                     retention_ms: None,
                     tiers: Vec::new(),
                 },
             )],
-            ..series::Assignment::default()
+            ..series::PolicyAssignment::default()
         },
-        ..Config::default()
+        ..SeriesConfig::default()
     }
 }
 
@@ -74,12 +74,12 @@ impl Kept {
     }
 }
 
-pub(crate) fn kept(value: Value<'_>) -> Kept {
+pub(crate) fn kept(value: PointValue<'_>) -> Kept {
     match value {
-        Value::Bool(value) => Kept::Bool(value),
-        Value::Int(value) => Kept::Int(value),
-        Value::Float(value) => Kept::Float(value.to_bits()),
-        Value::Text(text) => Kept::Text(text.to_owned()),
-        Value::Json(text) => Kept::Json(text.to_owned()),
+        PointValue::Bool(value) => Kept::Bool(value),
+        PointValue::Int(value) => Kept::Int(value),
+        PointValue::Float(value) => Kept::Float(value.to_bits()),
+        PointValue::Text(text) => Kept::Text(text.to_owned()),
+        PointValue::Json(text) => Kept::Json(text.to_owned()),
     }
 }

@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::files::Files;
-use super::frame::{FLAG_KEYED, FrameReader, Next, SEGMENT_HEAD};
-use super::keeper::Keeper;
-use super::recover;
-use super::shared::{Shared, Trouble, count, lock};
-use crate::batch::{Batch, FRAME_HEAD};
+use super::file_system::FileSystem;
+use super::frame::{FLAG_KEYED, FrameReader, NextFrame, SEGMENT_HEAD};
+use super::maintenance::LogMaintenance;
+use super::recovery;
+use super::shared::{HealthFlag, StoreShared, increment, lock};
+use crate::batch::{FRAME_HEAD, StoreBatch};
 use crate::config::Fsync;
-use crate::error::Error;
-use crate::keyed::{Db, Keyed};
+use crate::error::StoreError;
+use crate::keyed_state::{KeyedDatabase, KeyedState};
 
 /// Batches that wait for the library; the writer waits while there is more.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
@@ -31,41 +31,41 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
-struct State {
-    queue: VecDeque<(u64, Batch)>,
+struct ApplierState {
+    queue: VecDeque<(u64, StoreBatch)>,
     is_urgent: bool,
     is_stopping: bool,
 }
 
 pub(crate) struct Applier {
-    state: Mutex<State>,
-    called: Condvar,
+    state: Mutex<ApplierState>,
+    wakeup: Condvar,
     queued_bytes: AtomicUsize,
     on_disk_lsn: AtomicU64,
-    pub(super) shared: Arc<Shared>,
-    pub(super) keeper: Arc<Keeper>,
-    keyed: Arc<Keyed>,
-    files: Arc<dyn Files>,
+    pub(super) shared: Arc<StoreShared>,
+    pub(super) maintenance: Arc<LogMaintenance>,
+    keyed: Arc<KeyedState>,
+    files: Arc<dyn FileSystem>,
     dir: PathBuf,
     fsync: Fsync,
 }
 
 impl Applier {
     pub(crate) fn new(
-        keeper: Arc<Keeper>,
-        shared: Arc<Shared>,
-        keyed: Arc<Keyed>,
-        (files, dir): (Arc<dyn Files>, PathBuf),
+        keeper: Arc<LogMaintenance>,
+        shared: Arc<StoreShared>,
+        keyed: Arc<KeyedState>,
+        (files, dir): (Arc<dyn FileSystem>, PathBuf),
         fsync: Fsync,
         on_disk_lsn: u64,
     ) -> Self {
         Self {
             state: Mutex::default(),
-            called: Condvar::new(),
+            wakeup: Condvar::new(),
             queued_bytes: AtomicUsize::new(0),
             on_disk_lsn: AtomicU64::new(on_disk_lsn),
             shared,
-            keeper,
+            maintenance: keeper,
             keyed,
             files,
             dir,
@@ -78,13 +78,13 @@ impl Applier {
     }
 
     /// The log has this batch, in the frame `lsn`.
-    pub(crate) fn push(&self, lsn: u64, batch: Batch) {
+    pub(crate) fn push(&self, lsn: u64, batch: StoreBatch) {
         self.queued_bytes
             .fetch_add(batch.bytes.len(), Ordering::AcqRel);
         let mut state = lock(&self.state);
         state.queue.push_back((lsn, batch));
         if state.queue.len() == 1 {
-            self.called.notify_one();
+            self.wakeup.notify_one();
         }
     }
 
@@ -94,17 +94,17 @@ impl Applier {
     }
 
     /// Segments wait for what they say to be on disk.
-    pub(crate) fn hurry(&self) {
+    pub(crate) fn request_sync(&self) {
         let mut state = lock(&self.state);
         if !state.is_urgent {
             state.is_urgent = true;
-            self.called.notify_one();
+            self.wakeup.notify_one();
         }
     }
 
     pub(crate) fn stop(&self) {
         lock(&self.state).is_stopping = true;
-        self.called.notify_one();
+        self.wakeup.notify_one();
     }
 
     pub(crate) fn run(&self) {
@@ -115,7 +115,7 @@ impl Applier {
         let mut pause = FIRST_PAUSE;
         loop {
             let is_dirty = applied_lsn > self.on_disk_lsn();
-            let (mut batches, is_urgent, is_stopping) = self.wait(is_dirty);
+            let (mut batches, is_urgent, is_stopping) = self.wait_for_batches(is_dirty);
             let result = self.apply(&mut batches, &mut applied_lsn).and_then(|()| {
                 let is_due = is_urgent || is_stopping || last_sync.elapsed() >= SYNC_INTERVAL;
                 if is_due && applied_lsn > self.on_disk_lsn() {
@@ -124,13 +124,13 @@ impl Applier {
                 }
                 if last_mark.elapsed() >= SYNC_INTERVAL && applied_lsn <= self.on_disk_lsn() {
                     last_mark = Instant::now();
-                    self.mark(&mut is_unmarked);
+                    self.update_mark(&mut is_unmarked);
                 }
                 Ok(())
             });
             match result {
                 Ok(()) => {
-                    if self.shared.set(Trouble::Keyed, false) {
+                    if self.shared.set_flag(HealthFlag::Keyed, false) {
                         tracing::info!("the keyed state can be written again");
                     }
                     pause = FIRST_PAUSE;
@@ -139,15 +139,15 @@ impl Applier {
                     }
                 }
                 Err(error) => {
-                    count(&self.shared.counters.write_errors, 1);
-                    if self.shared.set(Trouble::Keyed, true) {
+                    increment(&self.shared.counters.write_errors, 1);
+                    if self.shared.set_flag(HealthFlag::Keyed, true) {
                         tracing::error!(%error, "the keyed state cannot be written; it is opened again");
                     }
                     if is_stopping {
                         // The log has it all.
                         return;
                     }
-                    self.put_back(batches);
+                    self.requeue(batches);
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(MAX_PAUSE);
                     match self.reopen() {
@@ -162,10 +162,10 @@ impl Applier {
     }
 
     /// The next batches to apply.
-    fn wait(&self, is_dirty: bool) -> (Vec<(u64, Batch)>, bool, bool) {
+    fn wait_for_batches(&self, is_dirty: bool) -> (Vec<(u64, StoreBatch)>, bool, bool) {
         let mut state = lock(&self.state);
         if state.queue.is_empty() && !state.is_stopping && !(state.is_urgent && is_dirty) {
-            let waited = self.called.wait_timeout(state, SYNC_INTERVAL);
+            let waited = self.wakeup.wait_timeout(state, SYNC_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         let mut bytes = 0;
@@ -183,15 +183,19 @@ impl Applier {
         )
     }
 
-    fn put_back(&self, batches: Vec<(u64, Batch)>) {
+    fn requeue(&self, batches: Vec<(u64, StoreBatch)>) {
         let mut state = lock(&self.state);
         for batch in batches.into_iter().rev() {
             state.queue.push_front(batch);
         }
     }
 
-    fn apply(&self, batches: &mut Vec<(u64, Batch)>, applied_lsn: &mut u64) -> Result<(), Error> {
-        let db = self.keyed.healthy()?;
+    fn apply(
+        &self,
+        batches: &mut Vec<(u64, StoreBatch)>,
+        applied_lsn: &mut u64,
+    ) -> Result<(), StoreError> {
+        let db = self.keyed.healthy_db()?;
         let Some(&(last_lsn, _)) = batches.last() else {
             return Ok(());
         };
@@ -214,9 +218,9 @@ impl Applier {
 
     /// Forces the library to disk, unless the log is not there yet: the library must not know more than the log after a
     /// power failure.
-    fn sync(&self, applied_lsn: u64) -> Result<(), Error> {
-        if self.fsync != Fsync::Never && self.keeper.synced_lsn() < applied_lsn {
-            self.keeper.hurry();
+    fn sync(&self, applied_lsn: u64) -> Result<(), StoreError> {
+        if self.fsync != Fsync::Never && self.maintenance.synced_lsn() < applied_lsn {
+            self.maintenance.request_sync();
             return Ok(());
         }
         self.keyed.db()?.sync()?;
@@ -226,19 +230,19 @@ impl Applier {
     }
 
     /// Says what is on disk. If that fails, there is less that a loss is noticed of.
-    fn mark(&self, is_unmarked: &mut bool) {
-        let marked = self.keyed.mark();
+    fn update_mark(&self, is_unmarked: &mut bool) {
+        let marked = self.keyed.update_mark();
         let was_unmarked = std::mem::replace(is_unmarked, marked.is_err());
         if let Err(error) = marked
             && !was_unmarked
         {
-            count(&self.shared.counters.write_errors, 1);
+            increment(&self.shared.counters.write_errors, 1);
             tracing::warn!(%error, "the mark of the keyed state was not written; it is tried again");
         }
     }
 
     /// Opens the library again and gives it what it lacks; returns up to which frame it has everything.
-    fn reopen(&self) -> Result<u64, Error> {
+    fn reopen(&self) -> Result<u64, StoreError> {
         let db = self.keyed.reopen()?;
         let applied_lsn = db.applied_lsn()?;
         // What waits in memory follows.
@@ -251,9 +255,9 @@ impl Applier {
         Ok(caught_up)
     }
 
-    fn catch_up(&self, db: &Db, after: u64, before: u64) -> Result<u64, Error> {
+    fn catch_up(&self, db: &KeyedDatabase, after: u64, before: u64) -> Result<u64, StoreError> {
         let mut last_lsn = after;
-        for segment in recover::find(&self.dir, &*self.files)? {
+        for segment in recovery::open_segment_files(&self.dir, &*self.files)? {
             let Ok(Some(head)) = segment.head else {
                 continue;
             };
@@ -261,8 +265,8 @@ impl Applier {
             let mut reader = FrameReader::new(&*segment.file, head.seed(), start, segment.len);
             loop {
                 let next = reader.next();
-                let next = next.map_err(recover::io_error("read", &segment.path))?;
-                let Next::Frame(frame) = next else { break };
+                let next = next.map_err(recovery::io_error("read", &segment.path))?;
+                let NextFrame::Frame(frame) = next else { break };
                 if frame.flags & FLAG_KEYED != 0 && frame.lsn > last_lsn && frame.lsn < before {
                     let mut write = db.write();
                     write.add(frame.records);

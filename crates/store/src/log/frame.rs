@@ -19,7 +19,7 @@
 
 use std::io;
 
-use super::files::LogFile;
+use super::file_system::LogFile;
 use crate::batch::FRAME_HEAD;
 
 pub(crate) const LAYOUT_VERSION: u32 = 1;
@@ -48,7 +48,7 @@ pub(crate) struct SegmentHead {
 
 /// A segment that does not begin with a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BadHead {
+pub(crate) enum SegmentHeadError {
     Torn(&'static str),
     /// Written by a program with another layout.
     Version(u32),
@@ -71,22 +71,24 @@ impl SegmentHead {
     }
 
     /// `Ok(None)`: nothing was ever written there.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, BadHead> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, SegmentHeadError> {
         if bytes.iter().all(|&byte| byte == 0) {
             return Ok(None);
         }
         if bytes.len() < SEGMENT_HEAD {
-            return Err(BadHead::Torn("it ends within its head"));
+            return Err(SegmentHeadError::Torn("it ends within its head"));
         }
         if bytes[..8] != *SEGMENT_MAGIC {
-            return Err(BadHead::Torn("it does not begin as a segment does"));
+            return Err(SegmentHeadError::Torn(
+                "it does not begin as a segment does",
+            ));
         }
         let version = u32_at(bytes, 8);
         if u32_at(bytes, 12) != head_checksum(bytes) {
-            return Err(BadHead::Torn("the checksum of its head is wrong"));
+            return Err(SegmentHeadError::Torn("the checksum of its head is wrong"));
         }
         if version != LAYOUT_VERSION {
-            return Err(BadHead::Version(version));
+            return Err(SegmentHeadError::Version(version));
         }
         Ok(Some(Self {
             salt: u64_at(bytes, 16),
@@ -208,12 +210,12 @@ impl<'a> Frame<'a> {
 
 /// What is at a place of a segment.
 #[derive(Debug)]
-pub(crate) enum Next<'a> {
+pub(crate) enum NextFrame<'a> {
     Frame(Frame<'a>),
     /// Zeros, or the end of the file.
     End,
     /// Neither.
-    Bad(&'static str),
+    Damaged(&'static str),
 }
 
 /// Reads frames one after the other.
@@ -241,32 +243,32 @@ impl<'f> FrameReader<'f> {
         }
     }
 
-    pub(crate) fn next(&mut self) -> io::Result<Next<'_>> {
-        let head = self.fill(FRAME_HEAD)?;
+    pub(crate) fn next(&mut self) -> io::Result<NextFrame<'_>> {
+        let head = self.read_ahead(FRAME_HEAD)?;
         if head.iter().all(|&byte| byte == 0) {
-            return Ok(Next::End);
+            return Ok(NextFrame::End);
         }
         if head.len() < FRAME_HEAD || head[..4] != FRAME_MAGIC {
-            return Ok(Next::Bad("no frame begins there"));
+            return Ok(NextFrame::Damaged("no frame begins there"));
         }
         let len = FRAME_HEAD + u32_at(head, 4) as usize;
         if self.offset + len as u64 > self.end {
-            return Ok(Next::Bad("the frame there is incomplete"));
+            return Ok(NextFrame::Damaged("the frame there is incomplete"));
         }
         let (offset, seed) = (self.offset, self.seed);
-        self.fill(len)?;
+        self.read_ahead(len)?;
         let start = (offset - self.buffer_at) as usize;
         match Frame::parse(&self.buffer[start..], offset, seed) {
             Ok(frame) => {
                 self.offset = frame.end();
-                Ok(Next::Frame(frame))
+                Ok(NextFrame::Frame(frame))
             }
-            Err(detail) => Ok(Next::Bad(detail)),
+            Err(detail) => Ok(NextFrame::Damaged(detail)),
         }
     }
 
     /// Up to `len` bytes from the offset on, fewer only at the end.
-    fn fill(&mut self, len: usize) -> io::Result<&[u8]> {
+    fn read_ahead(&mut self, len: usize) -> io::Result<&[u8]> {
         let start = (self.offset - self.buffer_at) as usize;
         let len = len.min(self.end.saturating_sub(self.offset) as usize);
         if self.buffer.len() < start + len {
@@ -287,7 +289,7 @@ impl<'f> FrameReader<'f> {
 }
 
 /// Looks for whole frames anywhere from `offset` on.
-pub(crate) fn look_behind(
+pub(crate) fn find_later_frames(
     file: &dyn LogFile,
     seed: u32,
     offset: u64,
@@ -299,7 +301,7 @@ pub(crate) fn look_behind(
         // From a whole frame on, the others follow.
         let mut reader = FrameReader::new(file, seed, start, len);
         at = start + 1;
-        while let Next::Frame(frame) = reader.next()? {
+        while let NextFrame::Frame(frame) = reader.next()? {
             at = frame.end();
             found(frame);
         }

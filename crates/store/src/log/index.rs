@@ -8,13 +8,13 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::queues::Queues;
-use super::record::{Record, Records};
+use super::record::{LogRecord, LogRecords};
+use super::session_queues::SessionQueues;
 use crate::queue::QueueSummary;
 
 /// The records of a frame make no sense although its checksum is right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub(crate) struct RecordsError;
 
 const RELEASED: u8 = 1;
 /// The body's bytes are counted with this entry, not with the others of the same message.
@@ -23,7 +23,7 @@ const DONE: u8 = 4;
 
 /// A message that waits for a session: 32 bytes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Entry {
+pub(crate) struct IndexEntry {
     pub(crate) seq: u64,
     pub(crate) segment: u32,
     pub(crate) body_at: u32,
@@ -35,9 +35,9 @@ pub(crate) struct Entry {
     flags: u8,
 }
 
-const _: () = assert!(size_of::<Entry>() <= 32);
+const _: () = assert!(size_of::<IndexEntry>() <= 32);
 
-impl Entry {
+impl IndexEntry {
     pub(crate) fn is_released(&self) -> bool {
         self.flags & RELEASED != 0
     }
@@ -48,7 +48,7 @@ impl Entry {
 
     /// Bytes it keeps alive in its segment.
     #[inline]
-    fn cost(&self, session: u64) -> u64 {
+    fn live_bytes(&self, session: u64) -> u64 {
         let body = if self.flags & CARRIES_BODY != 0 {
             2 + u64::from(self.body_len)
         } else {
@@ -68,26 +68,26 @@ fn number_len(number: u64) -> u64 {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
-    entries: VecDeque<Entry>,
+pub(crate) struct SessionQueue {
+    entries: VecDeque<IndexEntry>,
     /// Of them, tombstones.
-    done: u32,
-    /// There are further runs in `Index::late`.
-    has_late: bool,
+    tombstones: u32,
+    /// There are further runs in `QueueIndex::late`.
+    has_further_runs: bool,
     /// Bytes of bodies.
     bytes: u64,
     /// QoS 2 packet ids taken from the client, ascending, each with the segment that says so.
     received: Vec<(u16, u32)>,
 }
 
-impl Queue {
+impl SessionQueue {
     fn is_idle(&self) -> bool {
-        self.entries.is_empty() && self.received.is_empty() && !self.has_late
+        self.entries.is_empty() && self.received.is_empty() && !self.has_further_runs
     }
 
     /// Where the entry with this number is, or would be.
     #[inline]
-    fn position(entries: &VecDeque<Entry>, seq: u64) -> Result<usize, usize> {
+    fn position(entries: &VecDeque<IndexEntry>, seq: u64) -> Result<usize, usize> {
         let Some(front) = entries.front() else {
             return Err(0);
         };
@@ -103,7 +103,7 @@ impl Queue {
     }
 
     /// Entries that wait, from a number on.
-    pub(crate) fn from(&self, seq: u64) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn entries_from(&self, seq: u64) -> impl Iterator<Item = &IndexEntry> {
         let start = match Self::position(&self.entries, seq) {
             Ok(start) | Err(start) => start,
         };
@@ -112,33 +112,33 @@ impl Queue {
     }
 
     fn drop_tombstones(&mut self) {
-        while self.entries.front().is_some_and(Entry::is_done) {
+        while self.entries.front().is_some_and(IndexEntry::is_done) {
             self.entries.pop_front();
-            self.done -= 1;
+            self.tombstones -= 1;
         }
-        if self.done > 32 && self.done as usize > self.entries.len() / 2 {
+        if self.tombstones > 32 && self.tombstones as usize > self.entries.len() / 2 {
             self.entries.retain(|entry| !entry.is_done());
-            self.done = 0;
+            self.tombstones = 0;
         }
     }
 }
 
 /// What points into a segment.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Live {
+pub(crate) struct LiveTotals {
     pub(crate) count: u64,
     pub(crate) bytes: u64,
 }
 
 /// Counts of all segments, the first having number `first`.
 #[derive(Debug, Default)]
-struct Counts {
+struct SegmentLiveTotals {
     first: u32,
-    live: VecDeque<Live>,
-    total: Live,
+    live: VecDeque<LiveTotals>,
+    total: LiveTotals,
 }
 
-impl Counts {
+impl SegmentLiveTotals {
     #[inline]
     fn add(&mut self, segment: u32, bytes: u64) {
         let live = self.of(segment);
@@ -158,10 +158,10 @@ impl Counts {
     }
 
     #[inline]
-    fn of(&mut self, segment: u32) -> &mut Live {
+    fn of(&mut self, segment: u32) -> &mut LiveTotals {
         let at = segment.wrapping_sub(self.first) as usize;
         if at >= self.live.len() {
-            self.live.resize(at + 1, Live::default());
+            self.live.resize(at + 1, LiveTotals::default());
         }
         &mut self.live[at]
     }
@@ -169,26 +169,26 @@ impl Counts {
 
 /// Everything that waits.
 #[derive(Debug, Default)]
-pub(crate) struct Index {
-    queues: Queues,
+pub(crate) struct QueueIndex {
+    queues: SessionQueues,
     /// Queues nothing waits in, kept because something soon will.
-    idle: usize,
-    counts: Counts,
+    idle_queues: usize,
+    counts: SegmentLiveTotals,
     messages: u64,
     /// Further runs of queues, while a log is read.
-    late: HashMap<u64, Vec<VecDeque<Entry>>, foldhash::fast::RandomState>,
-    is_reading: bool,
+    further_runs: HashMap<u64, Vec<VecDeque<IndexEntry>>, foldhash::fast::RandomState>,
+    is_recovering: bool,
 }
 
 /// Idle queues that are always kept.
-const MAX_IDLE: usize = 65_536;
+const MAX_IDLE_QUEUES: usize = 65_536;
 
-impl Index {
+impl QueueIndex {
     /// An index to be filled from a log whose first segment has this number; [`finish`](Self::finish) ends the filling.
-    pub(crate) fn reading(first_segment: u32) -> Self {
-        let mut index = Index {
-            is_reading: true,
-            ..Index::default()
+    pub(crate) fn for_recovery(first_segment: u32) -> Self {
+        let mut index = QueueIndex {
+            is_recovering: true,
+            ..QueueIndex::default()
         };
         index.counts.first = first_segment;
         index
@@ -199,14 +199,14 @@ impl Index {
     }
 
     pub(crate) fn sessions(&self) -> usize {
-        self.queues.len() - self.idle
+        self.queues.len() - self.idle_queues
     }
 
-    pub(crate) fn live(&self) -> Live {
+    pub(crate) fn live(&self) -> LiveTotals {
         self.counts.total
     }
 
-    pub(crate) fn live_in(&self, segment: u32) -> Live {
+    pub(crate) fn live_in(&self, segment: u32) -> LiveTotals {
         let at = segment.wrapping_sub(self.counts.first) as usize;
         self.counts.live.get(at).copied().unwrap_or_default()
     }
@@ -221,7 +221,7 @@ impl Index {
         }
     }
 
-    pub(crate) fn queue(&self, session: u64) -> Option<&Queue> {
+    pub(crate) fn queue(&self, session: u64) -> Option<&SessionQueue> {
         self.queues.get(session)
     }
 
@@ -239,9 +239,9 @@ impl Index {
         if queue.is_idle() {
             return None;
         }
-        let waits = |entry: &&Entry| !entry.is_done();
+        let waits = |entry: &&IndexEntry| !entry.is_done();
         Some(QueueSummary {
-            messages: queue.entries.len() as u64 - u64::from(queue.done),
+            messages: queue.entries.len() as u64 - u64::from(queue.tombstones),
             bytes: queue.bytes,
             first_seq: queue.entries.front().map_or(0, |entry| entry.seq),
             last_seq: queue
@@ -261,16 +261,16 @@ impl Index {
         seq: u64,
         segment: u32,
         attributes_at: u32,
-    ) -> Option<&Entry> {
+    ) -> Option<&IndexEntry> {
         let queue = self.queues.get(session)?;
-        let at = Queue::position(&queue.entries, seq).ok()?;
+        let at = SessionQueue::position(&queue.entries, seq).ok()?;
         let entry = &queue.entries[at];
         let is_it = entry.segment == segment && entry.attributes_at == attributes_at;
         (is_it && !entry.is_done()).then_some(entry)
     }
 
     /// Whether this segment is the one that says the packet id was received.
-    pub(crate) fn received_in(&self, session: u64, packet_id: u16, segment: u32) -> bool {
+    pub(crate) fn is_received_in(&self, session: u64, packet_id: u16, segment: u32) -> bool {
         self.queues
             .get(session)
             .is_some_and(|queue| queue.received.binary_search(&(packet_id, segment)).is_ok())
@@ -282,16 +282,16 @@ impl Index {
         records: &[u8],
         segment: u32,
         base: u32,
-    ) -> Result<(), Malformed> {
+    ) -> Result<(), RecordsError> {
         let mut message = None;
         let mut is_first = false;
-        for record in Records::new(records) {
-            match record.ok_or(Malformed)? {
-                Record::Message { body_at, body } => {
+        for record in LogRecords::new(records) {
+            match record.ok_or(RecordsError)? {
+                LogRecord::Message { body_at, body } => {
                     message = Some((base + body_at, body.len() as u32));
                     is_first = true;
                 }
-                Record::Entry {
+                LogRecord::Entry {
                     session,
                     seq,
                     packet_id,
@@ -302,106 +302,109 @@ impl Index {
                     let (body_at, body_len) = match message {
                         _ if released => (0, 0),
                         Some(message) => message,
-                        None => return Err(Malformed),
+                        None => return Err(RecordsError),
                     };
                     let mut flags = if released { RELEASED } else { 0 };
                     if is_first && !released {
                         flags |= CARRIES_BODY;
                         is_first = false;
                     }
-                    let entry = Entry {
+                    let entry = IndexEntry {
                         seq,
                         segment,
                         body_at,
                         body_len,
                         attributes_at: base + attributes_at,
-                        attributes_len: u16::try_from(attributes.len()).map_err(|_| Malformed)?,
+                        attributes_len: u16::try_from(attributes.len())
+                            .map_err(|_| RecordsError)?,
                         packet_id,
                         flags,
                     };
                     self.insert(session, entry);
                 }
-                Record::Sent {
+                LogRecord::Sent {
                     session,
                     seq,
                     packet_id,
-                } => self.change(session, seq, |entry| entry.packet_id = packet_id),
-                Record::Released { session, seq } => self.change(session, seq, |entry| {
+                } => self.change_entry(session, seq, |entry| entry.packet_id = packet_id),
+                LogRecord::Released { session, seq } => self.change_entry(session, seq, |entry| {
                     entry.flags = (entry.flags | RELEASED) & !CARRIES_BODY;
                     entry.body_len = 0;
                 }),
-                Record::Done { session, seq } => self.done(session, seq),
-                Record::Received { session, packet_id } => {
-                    self.received(session, packet_id, segment);
+                LogRecord::Done { session, seq } => self.complete_entry(session, seq),
+                LogRecord::Received { session, packet_id } => {
+                    self.add_received_id(session, packet_id, segment);
                 }
-                Record::Forgotten { session, packet_id } => self.forgotten(session, packet_id),
-                Record::End { session } => self.end(session),
-                Record::Put { .. } | Record::Delete { .. } => {}
+                LogRecord::Forgotten { session, packet_id } => {
+                    self.remove_received_id(session, packet_id)
+                }
+                LogRecord::End { session } => self.end_session(session),
+                LogRecord::Put { .. } | LogRecord::Delete { .. } => {}
             }
         }
-        if self.idle > MAX_IDLE && self.idle > self.queues.len() / 2 {
+        if self.idle_queues > MAX_IDLE_QUEUES && self.idle_queues > self.queues.len() / 2 {
             self.queues.retain(|queue| !queue.is_idle());
-            self.idle = 0;
+            self.idle_queues = 0;
         }
         Ok(())
     }
 
     /// The queue of a session that is about to have something.
     #[inline]
-    fn queue_for(&mut self, session: u64) -> &mut Queue {
+    fn queue_for(&mut self, session: u64) -> &mut SessionQueue {
         let (queue, is_new) = self.queues.get_or_insert(session);
         if !is_new && queue.is_idle() {
-            self.idle -= 1;
+            self.idle_queues -= 1;
         }
         queue
     }
 
     #[inline]
-    fn insert(&mut self, session: u64, entry: Entry) {
+    fn insert(&mut self, session: u64, entry: IndexEntry) {
         let queue = self.queue_for(session);
-        if !queue.has_late && queue.entries.back().is_none_or(|last| last.seq < entry.seq) {
+        if !queue.has_further_runs && queue.entries.back().is_none_or(|last| last.seq < entry.seq) {
             queue.bytes += u64::from(entry.body_len);
             queue.entries.push_back(entry);
             self.messages += 1;
-            self.counts.add(entry.segment, entry.cost(session));
+            self.counts.add(entry.segment, entry.live_bytes(session));
         } else {
-            self.insert_late(session, entry);
+            self.insert_out_of_order(session, entry);
         }
     }
 
     /// An entry that is not behind all others of its session: it was copied, or written again after an error.
     #[cold]
-    fn insert_late(&mut self, session: u64, entry: Entry) {
+    fn insert_out_of_order(&mut self, session: u64, entry: IndexEntry) {
         if let Some(found) = self.find(session, entry.seq) {
             let old = *found;
             *found = entry;
-            self.counts.subtract(old.segment, old.cost(session));
-            self.counts.add(entry.segment, entry.cost(session));
+            self.counts.subtract(old.segment, old.live_bytes(session));
+            self.counts.add(entry.segment, entry.live_bytes(session));
             let queue = self.queues.get_mut(session).expect("it was found in it");
             queue.bytes = queue.bytes + u64::from(entry.body_len) - u64::from(old.body_len);
             return;
         }
         self.messages += 1;
-        self.counts.add(entry.segment, entry.cost(session));
-        let is_reading = self.is_reading;
+        self.counts.add(entry.segment, entry.live_bytes(session));
+        let is_reading = self.is_recovering;
         let queue = self.queue_for(session);
         queue.bytes += u64::from(entry.body_len);
         if !is_reading {
-            match Queue::position(&queue.entries, entry.seq) {
+            match SessionQueue::position(&queue.entries, entry.seq) {
                 // A tombstone, or `find` would have found it.
                 Ok(at) => {
                     queue.entries[at] = entry;
-                    queue.done -= 1;
+                    queue.tombstones -= 1;
                 }
                 Err(at) => queue.entries.insert(at, entry),
             }
             return;
         }
-        queue.has_late = true;
+        queue.has_further_runs = true;
         let queue = self.queues.get_mut(session).expect("it was just looked up");
-        let late = self.late.entry(session).or_default();
+        let late = self.further_runs.entry(session).or_default();
         // The run with the highest end below it, as in patience sorting: the fewest runs. The queue itself is one.
-        let ends_below = |run: &VecDeque<Entry>| {
+        let ends_below = |run: &VecDeque<IndexEntry>| {
             let end = run.back().map_or(0, |last| last.seq + 1);
             (end <= entry.seq).then_some(end)
         };
@@ -420,85 +423,87 @@ impl Index {
     }
 
     /// The entry of a session with this number, if it waits.
-    fn find(&mut self, session: u64, seq: u64) -> Option<&mut Entry> {
+    fn find(&mut self, session: u64, seq: u64) -> Option<&mut IndexEntry> {
         let queue = self.queues.get_mut(session)?;
-        if queue.has_late {
-            let runs = self.late.get_mut(&session)?;
+        if queue.has_further_runs {
+            let runs = self.further_runs.get_mut(&session)?;
             let found = runs.iter_mut().find_map(|run| {
-                let at = Queue::position(run, seq).ok()?;
+                let at = SessionQueue::position(run, seq).ok()?;
                 (!run[at].is_done()).then(|| &mut run[at])
             });
             if found.is_some() {
                 return found;
             }
         }
-        let at = Queue::position(&queue.entries, seq).ok()?;
+        let at = SessionQueue::position(&queue.entries, seq).ok()?;
         let entry = &mut queue.entries[at];
         (!entry.is_done()).then_some(entry)
     }
 
-    fn change(&mut self, session: u64, seq: u64, change: impl FnOnce(&mut Entry)) {
+    fn change_entry(&mut self, session: u64, seq: u64, change: impl FnOnce(&mut IndexEntry)) {
         let Some(entry) = self.find(session, seq) else {
             return;
         };
         let old = *entry;
         change(entry);
         let new = *entry;
-        self.counts.subtract(old.segment, old.cost(session));
-        self.counts.add(new.segment, new.cost(session));
+        self.counts.subtract(old.segment, old.live_bytes(session));
+        self.counts.add(new.segment, new.live_bytes(session));
         let queue = self.queues.get_mut(session).expect("it was found in it");
         queue.bytes = queue.bytes + u64::from(new.body_len) - u64::from(old.body_len);
     }
 
     #[inline]
-    fn done(&mut self, session: u64, seq: u64) {
+    fn complete_entry(&mut self, session: u64, seq: u64) {
         let Some(queue) = self.queues.get_mut(session) else {
             return;
         };
         let is_front = queue.entries.front().is_some_and(|entry| entry.seq == seq);
-        if !is_front || queue.has_late {
-            return self.done_behind_others(session, seq);
+        if !is_front || queue.has_further_runs {
+            return self.complete_later_entry(session, seq);
         }
         let entry = queue.entries.pop_front().expect("it was just looked at");
-        if queue.done > 0 {
+        if queue.tombstones > 0 {
             queue.drop_tombstones();
         }
         queue.bytes -= u64::from(entry.body_len);
         if queue.is_idle() {
-            self.idle += 1;
+            self.idle_queues += 1;
         }
         self.messages -= 1;
-        self.counts.subtract(entry.segment, entry.cost(session));
+        self.counts
+            .subtract(entry.segment, entry.live_bytes(session));
     }
 
-    fn done_behind_others(&mut self, session: u64, seq: u64) {
+    fn complete_later_entry(&mut self, session: u64, seq: u64) {
         let Some(entry) = self.find(session, seq) else {
             return;
         };
         let old = *entry;
         entry.flags |= DONE;
-        self.settle(session, &old);
+        self.subtract_entry(session, &old);
         let queue = self.queues.get_mut(session).expect("it was found in it");
         // Merging removes it otherwise.
-        if !queue.has_late {
-            queue.done += 1;
+        if !queue.has_further_runs {
+            queue.tombstones += 1;
             queue.drop_tombstones();
             if queue.is_idle() {
-                self.idle += 1;
+                self.idle_queues += 1;
             }
         }
     }
 
     /// Takes an entry out of the sums.
-    fn settle(&mut self, session: u64, entry: &Entry) {
+    fn subtract_entry(&mut self, session: u64, entry: &IndexEntry) {
         self.messages -= 1;
-        self.counts.subtract(entry.segment, entry.cost(session));
+        self.counts
+            .subtract(entry.segment, entry.live_bytes(session));
         if let Some(queue) = self.queues.get_mut(session) {
             queue.bytes -= u64::from(entry.body_len);
         }
     }
 
-    fn received(&mut self, session: u64, packet_id: u16, segment: u32) {
+    fn add_received_id(&mut self, session: u64, packet_id: u16, segment: u32) {
         let cost = 3 + number_len(session);
         let queue = self.queue_for(session);
         let known = queue
@@ -514,7 +519,7 @@ impl Index {
         self.counts.add(segment, cost);
     }
 
-    fn forgotten(&mut self, session: u64, packet_id: u16) {
+    fn remove_received_id(&mut self, session: u64, packet_id: u16) {
         let cost = 3 + number_len(session);
         let Some(queue) = self.queues.get_mut(session) else {
             return;
@@ -525,24 +530,25 @@ impl Index {
         if let Ok(at) = known {
             let (_, segment) = queue.received.remove(at);
             if queue.is_idle() {
-                self.idle += 1;
+                self.idle_queues += 1;
             }
             self.counts.subtract(segment, cost);
         }
     }
 
-    fn end(&mut self, session: u64) {
+    fn end_session(&mut self, session: u64) {
         let Some(queue) = self.queues.remove(session) else {
             return;
         };
         if queue.is_idle() {
-            self.idle -= 1;
+            self.idle_queues -= 1;
         }
-        let late = self.late.remove(&session).unwrap_or_default();
+        let late = self.further_runs.remove(&session).unwrap_or_default();
         let all = late.iter().flatten().chain(&queue.entries);
         for entry in all.filter(|entry| !entry.is_done()) {
             self.messages -= 1;
-            self.counts.subtract(entry.segment, entry.cost(session));
+            self.counts
+                .subtract(entry.segment, entry.live_bytes(session));
         }
         for (_, segment) in queue.received {
             self.counts.subtract(segment, 3 + number_len(session));
@@ -551,83 +557,83 @@ impl Index {
 
     /// The log has been read: merges runs and gives memory back that growing took too much of.
     pub(crate) fn finish(&mut self) {
-        self.is_reading = false;
-        for (session, runs) in std::mem::take(&mut self.late) {
+        self.is_recovering = false;
+        for (session, runs) in std::mem::take(&mut self.further_runs) {
             let Some(queue) = self.queues.get_mut(session) else {
                 continue;
             };
-            queue.has_late = false;
+            queue.has_further_runs = false;
             let main = std::mem::take(&mut queue.entries);
             let all = main.into_iter().chain(runs.into_iter().flatten());
-            let mut all: Vec<Entry> = all.filter(|entry| !entry.is_done()).collect();
+            let mut all: Vec<IndexEntry> = all.filter(|entry| !entry.is_done()).collect();
             all.sort_by_key(|entry| entry.seq);
             queue.entries = all.into();
-            queue.done = 0;
+            queue.tombstones = 0;
         }
         self.queues.retain(|queue| {
             queue.entries.shrink_to(queue.entries.len() + 4);
             !queue.is_idle()
         });
         self.queues.shrink_to_fit();
-        self.idle = 0;
+        self.idle_queues = 0;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::Batch;
+    use crate::batch::StoreBatch;
 
-    fn apply(index: &mut Index, segment: u32, write: impl FnOnce(&mut Batch)) {
-        let mut batch = Batch::default();
+    fn apply(index: &mut QueueIndex, segment: u32, write: impl FnOnce(&mut StoreBatch)) {
+        let mut batch = StoreBatch::default();
         write(&mut batch);
         let records = &batch.bytes[crate::batch::FRAME_HEAD..];
         index.apply(records, segment, 96).unwrap();
     }
 
-    fn waiting(index: &Index, session: u64) -> Vec<u64> {
+    fn waiting(index: &QueueIndex, session: u64) -> Vec<u64> {
         let queue = index.queue(session);
         queue.map_or(Vec::new(), |queue| {
-            queue.from(0).map(|entry| entry.seq).collect()
+            queue.entries_from(0).map(|entry| entry.seq).collect()
         })
     }
 
     #[test]
     fn counts_fall_to_zero_when_all_is_done() {
-        let mut index = Index::default();
+        let mut index = QueueIndex::default();
         apply(&mut index, 0, |batch| {
             for seq in 1..=100 {
-                batch.message(&[b"hello"]);
-                batch.entry(7, seq, 0, b"a");
-                batch.entry(8, seq * 10, 0, b"");
+                batch.begin_message(&[b"hello"]);
+                batch.add_entry(7, seq, 0, b"a");
+                batch.add_entry(8, seq * 10, 0, b"");
             }
-            batch.received(7, 4);
+            batch.add_received_id(7, 4);
         });
         assert_eq!(index.messages(), 200);
         assert_eq!(index.live_in(0).count, 201);
         apply(&mut index, 1, |batch| {
             for seq in (1..=100).rev() {
-                batch.sent(7, seq, 9);
-                batch.released(7, seq);
-                batch.done(7, seq);
-                batch.done(8, seq * 10);
+                batch.mark_sent(7, seq, 9);
+                batch.mark_released(7, seq);
+                batch.complete_entry(7, seq);
+                batch.complete_entry(8, seq * 10);
             }
-            batch.forgotten(7, 4);
+            batch.remove_received_id(7, 4);
         });
-        assert_eq!((index.messages(), index.live()), (0, Live::default()));
-        assert_eq!(index.live_in(0), Live::default());
+        assert_eq!((index.messages(), index.live()), (0, LiveTotals::default()));
+        assert_eq!(index.live_in(0), LiveTotals::default());
         assert_eq!((index.sessions(), index.summary(7)), (0, None));
     }
 
     #[test]
     fn tombstones_go_when_they_are_many() {
-        let mut index = Index::default();
+        let mut index = QueueIndex::default();
         apply(&mut index, 0, |batch| {
             for seq in 1..=1000 {
-                batch.message(&[b"hello"]);
-                batch.entry(7, seq, 0, b"");
+                batch.begin_message(&[b"hello"]);
+                batch.add_entry(7, seq, 0, b"");
             }
-            (2..=990).for_each(|seq| batch.done(7, seq));
+            (2..=990).for_each(|seq| batch.complete_entry(7, seq));
         });
         assert!(index.queue(7).unwrap().entries.len() < 80);
         let rest: Vec<u64> = [1].into_iter().chain(991..=1000).collect();
@@ -639,10 +645,10 @@ mod tests {
 
     #[test]
     fn copies_read_behind_younger_entries_are_put_in_order() {
-        let mut index = Index::reading(0);
-        let write = |batch: &mut Batch, seq| {
-            batch.message(&[b"hello"]);
-            batch.entry(7, seq, 0, b"");
+        let mut index = QueueIndex::for_recovery(0);
+        let write = |batch: &mut StoreBatch, seq| {
+            batch.begin_message(&[b"hello"]);
+            batch.add_entry(7, seq, 0, b"");
         };
         apply(&mut index, 0, |batch| {
             (1..=4).for_each(|seq| write(batch, seq))
@@ -658,17 +664,26 @@ mod tests {
                 write(batch, step * 2 + 2);
             });
         }
-        assert!(index.late[&7].len() < 4);
+        assert!(index.further_runs[&7].len() < 4);
         apply(&mut index, 3, |batch| {
-            batch.done(7, 3);
-            batch.done(7, 600);
-            batch.sent(7, 4, 5);
+            batch.complete_entry(7, 3);
+            batch.complete_entry(7, 600);
+            batch.mark_sent(7, 4, 5);
         });
         index.finish();
         let expected: Vec<u64> = (1..=1250).filter(|seq| ![3, 600].contains(seq)).collect();
         assert_eq!(waiting(&index, 7), expected);
         assert_eq!(index.messages(), 1248);
         assert_eq!(index.live_in(0).count, 0, "the copies count");
-        assert_eq!(index.queue(7).unwrap().from(4).next().unwrap().packet_id, 5);
+        assert_eq!(
+            index
+                .queue(7)
+                .unwrap()
+                .entries_from(4)
+                .next()
+                .unwrap()
+                .packet_id,
+            5
+        );
     }
 }

@@ -5,22 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 
-use super::files::LogFile;
-use super::frame::{FrameReader, Next};
-use super::index::Entry;
-use super::shared::{Shared, count};
-use super::spans::{Place, read_places};
+use super::file_system::LogFile;
+use super::frame::{FrameReader, NextFrame};
+use super::index::IndexEntry;
+use super::range_reads::{SegmentRange, read_ranges};
+use super::shared::{StoreShared, increment};
 use super::writer::MAX_PAGES;
-use crate::handle::Owner;
-use crate::queue::{Page, Stored};
+use crate::handle::StoreObserver;
+use crate::queue::{QueueEntry, QueuePage};
 
 /// Pages that wait are read together up to so many bytes of messages.
-const TOGETHER_BYTES: usize = 4 << 20;
+const MAX_COMBINED_READ_BYTES: usize = 4 << 20;
 /// What is read of a segment at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-pub(crate) enum Job {
-    Page(PageJob),
+pub(crate) enum ReadJob {
+    Page(PageReadJob),
     /// Whole frames of a segment, from a place on.
     Chunk {
         segment: u32,
@@ -32,14 +32,14 @@ pub(crate) enum Job {
 }
 
 /// A piece of a session's queue that its shard asked for.
-pub(crate) struct PageJob {
+pub(crate) struct PageReadJob {
     pub(crate) shard: u16,
     pub(crate) session: u64,
-    pub(crate) wanted: Vec<Wanted>,
+    pub(crate) wanted: Vec<EntryToRead>,
     pub(crate) is_last: bool,
 }
 
-impl PageJob {
+impl PageReadJob {
     fn bytes(&self) -> usize {
         let bodies = self.wanted.iter();
         bodies.map(|wanted| wanted.entry.body_len as usize).sum()
@@ -47,13 +47,13 @@ impl PageJob {
 }
 
 /// An entry and the file it is in.
-pub(crate) struct Wanted {
-    pub(crate) entry: Entry,
+pub(crate) struct EntryToRead {
+    pub(crate) entry: IndexEntry,
     pub(crate) file: Arc<dyn LogFile>,
 }
 
 /// Part of a segment.
-pub(crate) struct Chunk {
+pub(crate) struct SegmentChunk {
     pub(crate) segment: u32,
     pub(crate) seed: u32,
     /// Where the frames begin.
@@ -64,29 +64,29 @@ pub(crate) struct Chunk {
     pub(crate) error: Option<String>,
 }
 
-pub(crate) struct Reader {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) owner: Arc<dyn Owner>,
-    pub(crate) jobs: Receiver<Job>,
+pub(crate) struct LogReader {
+    pub(crate) shared: Arc<StoreShared>,
+    pub(crate) observer: Arc<dyn StoreObserver>,
+    pub(crate) jobs: Receiver<ReadJob>,
     /// Pages asked for and not answered.
     pub(crate) open_pages: Arc<AtomicUsize>,
 }
 
-impl Reader {
+impl LogReader {
     pub(crate) fn run(self) {
         let mut pages = Vec::new();
         while let Ok(job) = self.jobs.recv() {
             // Clients come back together, and their messages lie among each other's: what waits is read in one go.
             let mut next = Some(job);
             let mut bytes = 0;
-            while let Some(Job::Page(page)) = next {
+            while let Some(ReadJob::Page(page)) = next {
                 bytes += page.bytes();
                 pages.push(page);
-                let has_room = bytes < TOGETHER_BYTES && pages.len() < MAX_PAGES;
+                let has_room = bytes < MAX_COMBINED_READ_BYTES && pages.len() < MAX_PAGES;
                 next = has_room.then(|| self.jobs.try_recv().ok()).flatten();
             }
-            self.answer(&mut pages);
-            if let Some(Job::Chunk {
+            self.answer_pages(&mut pages);
+            if let Some(ReadJob::Chunk {
                 segment,
                 file,
                 seed,
@@ -100,15 +100,15 @@ impl Reader {
         }
     }
 
-    fn answer(&self, pages: &mut Vec<PageJob>) {
-        let mut read = self.read(pages).into_iter();
+    fn answer_pages(&self, pages: &mut Vec<PageReadJob>) {
+        let mut read = self.read_entries(pages).into_iter();
         for page in pages.drain(..) {
-            let answer = Page {
+            let answer = QueuePage {
                 session: page.session,
                 entries: read.by_ref().take(page.wanted.len()).collect(),
                 is_last: page.is_last,
             };
-            self.owner.fetched(page.shard, answer);
+            self.observer.on_fetched(page.shard, answer);
             // The writer holds requests back while many are open.
             if self.open_pages.fetch_sub(1, Ordering::AcqRel) == MAX_PAGES {
                 self.shared.wake();
@@ -117,14 +117,14 @@ impl Reader {
     }
 
     /// The entries of all pages, one after the other.
-    fn read(&self, pages: &[PageJob]) -> Vec<Stored> {
+    fn read_entries(&self, pages: &[PageReadJob]) -> Vec<QueueEntry> {
         let all = || pages.iter().flat_map(|page| &page.wanted);
         let mut places = Vec::new();
-        for Wanted { entry, file } in all() {
+        for EntryToRead { entry, file } in all() {
             let attributes = (entry.attributes_at, u32::from(entry.attributes_len));
             for (start, len) in [attributes, (entry.body_at, entry.body_len)] {
                 let segment = entry.segment;
-                places.push(Place {
+                places.push(SegmentRange {
                     file,
                     segment,
                     start,
@@ -132,12 +132,12 @@ impl Reader {
                 });
             }
         }
-        let read = read_places(&places, &mut |offset, bytes, error| {
-            count(&self.shared.counters.read_errors, 1);
+        let read = read_ranges(&places, &mut |offset, bytes, error| {
+            increment(&self.shared.counters.read_errors, 1);
             tracing::error!(offset, bytes, %error, "queued messages cannot be read");
         });
         let stored = all().zip(read.chunks_exact(2));
-        let stored = stored.map(|(Wanted { entry, .. }, parts)| Stored {
+        let stored = stored.map(|(EntryToRead { entry, .. }, parts)| QueueEntry {
             seq: entry.seq,
             packet_id: entry.packet_id,
             released: entry.is_released(),
@@ -148,8 +148,8 @@ impl Reader {
     }
 }
 
-fn read_chunk(segment: u32, file: &dyn LogFile, seed: u32, offset: u64, end: u64) -> Chunk {
-    let mut chunk = Chunk {
+fn read_chunk(segment: u32, file: &dyn LogFile, seed: u32, offset: u64, end: u64) -> SegmentChunk {
+    let mut chunk = SegmentChunk {
         segment,
         seed,
         offset,
@@ -159,12 +159,12 @@ fn read_chunk(segment: u32, file: &dyn LogFile, seed: u32, offset: u64, end: u64
     let mut reader = FrameReader::new(file, seed, offset, end);
     while chunk.bytes.len() < CHUNK_BYTES && reader.offset < end {
         match reader.next() {
-            Ok(Next::Frame(frame)) => {
+            Ok(NextFrame::Frame(frame)) => {
                 // The checksum was right: head and records are written back as they stood.
                 chunk.bytes.extend_from_slice(frame.whole);
             }
-            Ok(Next::End) => break,
-            Ok(Next::Bad(detail)) => {
+            Ok(NextFrame::End) => break,
+            Ok(NextFrame::Damaged(detail)) => {
                 chunk.error = Some(detail.to_owned());
                 break;
             }

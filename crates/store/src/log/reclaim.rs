@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::frame::{Frame, SEGMENT_HEAD};
-use super::keeper::Removal;
-use super::reader::{Chunk, Job};
-use super::record::{Record, Records};
-use super::shared::{Trouble, count};
-use super::writer::Writer;
-use crate::batch::Batch;
+use super::maintenance::SegmentRemoval;
+use super::reader::{ReadJob, SegmentChunk};
+use super::record::{LogRecord, LogRecords};
+use super::shared::{HealthFlag, increment};
+use super::writer::LogWriter;
+use crate::batch::StoreBatch;
 
 #[derive(Default)]
-pub(super) struct Reclaim {
+pub(super) struct ReclaimState {
     /// The segment being copied, and up to where.
     copying: Option<(u32, u64)>,
     /// A part of it is being read.
@@ -30,9 +30,9 @@ pub(super) struct Reclaim {
 /// Less garbage than this many segments is not worth copying.
 const MIN_GARBAGE_SEGMENTS: u64 = 4;
 
-impl Writer {
+impl LogWriter {
     /// One step; `true` if something was copied or given back, so that another step makes sense.
-    pub(super) fn reclaim_some(&mut self) -> bool {
+    pub(super) fn reclaim_step(&mut self) -> bool {
         self.begin_compaction();
         if let Some(chunk) = self.shared.take_chunk() {
             self.reclaim.is_reading = false;
@@ -40,20 +40,20 @@ impl Writer {
                 // A `done` may wait to be written that the copies must not overtake. It is read again later.
                 return false;
             }
-            self.copy(&chunk);
+            self.copy_chunk(&chunk);
             return true;
         }
         if self.reclaim.is_reading || self.reclaim.is_stuck || self.has_backlog() {
             return false;
         }
-        let may_go = self.oldest_may_go();
+        let may_go = self.advance_oldest_segment();
         self.end_compaction();
         may_go
     }
 
     /// Gives the oldest segment back, or has the next part of it read to be copied.
-    fn oldest_may_go(&mut self) -> bool {
-        let head_id = self.segments.head_id();
+    fn advance_oldest_segment(&mut self) -> bool {
+        let head_id = self.segments.writing_segment_id();
         let Some(oldest) = self.segments.all.front() else {
             return false;
         };
@@ -65,12 +65,12 @@ impl Writer {
         if !is_wanted {
             return false;
         }
-        if oldest.last_lsn > self.keeper.synced_lsn() {
-            self.keeper.hurry();
+        if oldest.last_lsn > self.maintenance.synced_lsn() {
+            self.maintenance.request_sync();
             return false;
         }
         if oldest.keyed_lsn > self.applier.on_disk_lsn() {
-            self.applier.hurry();
+            self.applier.request_sync();
             return false;
         }
         if self.index.live_in(id).count == 0 {
@@ -78,8 +78,10 @@ impl Writer {
             self.segments.all.pop_front();
             self.index.forget_segment(id);
             let next = self.segments.all.front().map(|segment| segment.id);
-            let new_oldest = self.segments.doubtful_oldest(self.keeper.synced_lsn());
-            self.keeper.remove(Removal {
+            let new_oldest = self
+                .segments
+                .unsynced_oldest_head(self.maintenance.synced_lsn());
+            self.maintenance.queue_removal(SegmentRemoval {
                 lsn: self.written_lsn,
                 segment: id,
                 new_oldest,
@@ -102,7 +104,7 @@ impl Writer {
             );
             return false;
         }
-        let job = Job::Chunk {
+        let job = ReadJob::Chunk {
             segment: id,
             file: Arc::clone(&oldest.file),
             seed: oldest.seed,
@@ -119,13 +121,14 @@ impl Writer {
         }
         let total: u64 = self.segments.all.iter().map(|segment| segment.used).sum();
         let garbage = total.saturating_sub(self.index.live().bytes);
-        let segment_bytes = self.segments.place.segment_bytes;
-        let is_full = self.shared.has(Trouble::LogFull) || self.shared.has(Trouble::DiskFull);
+        let segment_bytes = self.segments.directory.segment_bytes;
+        let is_full =
+            self.shared.has_flag(HealthFlag::LogFull) || self.shared.has_flag(HealthFlag::DiskFull);
         let min_segments = if is_full { 2 } else { MIN_GARBAGE_SEGMENTS };
         garbage > min_segments * segment_bytes && (is_full || garbage * 5 > total * 2)
     }
 
-    fn copy(&mut self, chunk: &Chunk) {
+    fn copy_chunk(&mut self, chunk: &SegmentChunk) {
         let Some((segment, offset)) = self.reclaim.copying else {
             return;
         };
@@ -142,7 +145,7 @@ impl Writer {
                 "the oldest segment of the message log cannot be read, so that none can be given back"
             );
         }
-        let mut copies = self.shared.spare();
+        let mut copies = self.shared.recycled_batch();
         let mut at = 0;
         while at < chunk.bytes.len() {
             let offset = chunk.offset + at as u64;
@@ -157,20 +160,20 @@ impl Writer {
         let end = if is_end { u64::MAX } else { end };
         self.reclaim.copying = Some((segment, end));
         if !copies.is_empty() {
-            count(&self.shared.counters.copied_bytes, copies.size() as u64);
-            self.shared.own_bytes(copies.bytes.len());
+            increment(&self.shared.counters.copied_bytes, copies.size() as u64);
+            self.shared.add_pending_bytes(copies.bytes.len());
             self.write_own(copies);
         }
     }
 
     /// Writes again what of a frame is still wanted, as it is now.
-    fn copy_live(&self, frame: &Frame<'_>, segment: u32, copies: &mut Batch) {
+    fn copy_live(&self, frame: &Frame<'_>, segment: u32, copies: &mut StoreBatch) {
         let base = frame.records_at();
         let mut body = None;
-        for record in Records::new(frame.records).flatten() {
+        for record in LogRecords::new(frame.records).flatten() {
             match record {
-                Record::Message { body: found, .. } => body = Some(found),
-                Record::Entry {
+                LogRecord::Message { body: found, .. } => body = Some(found),
+                LogRecord::Entry {
                     session,
                     seq,
                     attributes_at,
@@ -182,19 +185,19 @@ impl Writer {
                         continue;
                     };
                     if entry.is_released() {
-                        copies.entry_released(session, seq, entry.packet_id, attributes);
+                        copies.add_released_entry(session, seq, entry.packet_id, attributes);
                         continue;
                     }
                     // Once for all entries of the message.
                     if let Some(body) = body.take() {
-                        copies.message(&[body]);
+                        copies.begin_message(&[body]);
                     }
-                    copies.entry(session, seq, entry.packet_id, attributes);
+                    copies.add_entry(session, seq, entry.packet_id, attributes);
                 }
-                Record::Received { session, packet_id }
-                    if self.index.received_in(session, packet_id, segment) =>
+                LogRecord::Received { session, packet_id }
+                    if self.index.is_received_in(session, packet_id, segment) =>
                 {
-                    copies.received(session, packet_id);
+                    copies.add_received_id(session, packet_id);
                 }
                 _ => {}
             }
@@ -202,9 +205,13 @@ impl Writer {
     }
 
     fn begin_compaction(&mut self) {
-        if self.shared.compaction_wanted.swap(false, Ordering::AcqRel) {
+        if self
+            .shared
+            .is_compaction_requested
+            .swap(false, Ordering::AcqRel)
+        {
             self.segments.seal();
-            self.reclaim.compact_below = self.segments.head_id();
+            self.reclaim.compact_below = self.segments.writing_segment_id();
             self.reclaim.is_stuck = false;
             self.shared.is_compacting.store(true, Ordering::Release);
         }
@@ -216,7 +223,7 @@ impl Writer {
         }
         let oldest = self.segments.all.front().map(|oldest| oldest.id);
         let is_done = oldest.is_none_or(|oldest| oldest >= self.reclaim.compact_below);
-        if (is_done && !self.keeper.is_removing()) || self.reclaim.is_stuck {
+        if (is_done && !self.maintenance.is_removing()) || self.reclaim.is_stuck {
             self.shared.is_compacting.store(false, Ordering::Release);
         }
     }

@@ -2,11 +2,11 @@
 
 use disk::varint;
 
-use crate::batch::{Space, tag};
+use crate::batch::{StateKind, tag};
 
 /// One record. Places are relative to the first record of the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Record<'a> {
+pub(crate) enum LogRecord<'a> {
     Message {
         body_at: u32,
         body: &'a [u8],
@@ -44,24 +44,24 @@ pub(crate) enum Record<'a> {
         session: u64,
     },
     Put {
-        space: Space,
+        space: StateKind,
         key: &'a [u8],
         value: &'a [u8],
     },
     Delete {
-        space: Space,
+        space: StateKind,
         key: &'a [u8],
     },
 }
 
 /// The records of a frame in order. `None` in place of a record: what follows is none, which a right checksum excludes
 /// unless another program wrote it.
-pub(crate) struct Records<'a> {
+pub(crate) struct LogRecords<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Records<'a> {
+impl<'a> LogRecords<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
@@ -95,12 +95,12 @@ impl<'a> Records<'a> {
     }
 
     #[inline]
-    fn record(&mut self) -> Option<Record<'a>> {
+    fn record(&mut self) -> Option<LogRecord<'a>> {
         let kind = self.byte()?;
         Some(match kind {
             tag::MESSAGE => {
                 let len = self.number()? as usize;
-                Record::Message {
+                LogRecord::Message {
                     body_at: self.at as u32,
                     body: self.take(len)?,
                 }
@@ -108,7 +108,7 @@ impl<'a> Records<'a> {
             tag::ENTRY | tag::ENTRY_SENT | tag::ENTRY_RELEASED => {
                 let (session, seq) = (self.number()?, self.number()?);
                 let len = self.number()? as usize;
-                Record::Entry {
+                LogRecord::Entry {
                     session,
                     seq,
                     attributes_at: self.at as u32,
@@ -120,34 +120,34 @@ impl<'a> Records<'a> {
                     released: kind == tag::ENTRY_RELEASED,
                 }
             }
-            tag::SENT => Record::Sent {
+            tag::SENT => LogRecord::Sent {
                 session: self.number()?,
                 seq: self.number()?,
                 packet_id: self.packet_id()?,
             },
-            tag::RELEASED => Record::Released {
+            tag::RELEASED => LogRecord::Released {
                 session: self.number()?,
                 seq: self.number()?,
             },
-            tag::DONE => Record::Done {
+            tag::DONE => LogRecord::Done {
                 session: self.number()?,
                 seq: self.number()?,
             },
-            tag::RECEIVED => Record::Received {
+            tag::RECEIVED => LogRecord::Received {
                 session: self.number()?,
                 packet_id: self.packet_id()?,
             },
-            tag::FORGOTTEN => Record::Forgotten {
+            tag::FORGOTTEN => LogRecord::Forgotten {
                 session: self.number()?,
                 packet_id: self.packet_id()?,
             },
-            tag::END => Record::End {
+            tag::END => LogRecord::End {
                 session: self.number()?,
             },
             tag::PUT => {
                 let space = self.space()?;
                 let (key_len, value_len) = (self.number()? as usize, self.number()? as usize);
-                Record::Put {
+                LogRecord::Put {
                     space,
                     key: self.take(key_len)?,
                     value: self.take(value_len)?,
@@ -156,7 +156,7 @@ impl<'a> Records<'a> {
             tag::DELETE => {
                 let space = self.space()?;
                 let key_len = self.number()? as usize;
-                Record::Delete {
+                LogRecord::Delete {
                     space,
                     key: self.take(key_len)?,
                 }
@@ -165,14 +165,14 @@ impl<'a> Records<'a> {
         })
     }
 
-    fn space(&mut self) -> Option<Space> {
+    fn space(&mut self) -> Option<StateKind> {
         let number = self.byte()?;
-        Space::ALL.get(usize::from(number)).copied()
+        StateKind::ALL.get(usize::from(number)).copied()
     }
 }
 
-impl<'a> Iterator for Records<'a> {
-    type Item = Option<Record<'a>>;
+impl<'a> Iterator for LogRecords<'a> {
+    type Item = Option<LogRecord<'a>>;
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {

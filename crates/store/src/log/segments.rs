@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::files::{Files, LogFile};
+use super::file_system::{FileSystem, LogFile};
 use super::frame::{SEGMENT_HEAD, SegmentHead};
 use crate::objects::now_ms;
 
@@ -14,7 +14,7 @@ pub(crate) struct Segment {
     pub(crate) id: u32,
     pub(crate) seed: u32,
     pub(crate) head: SegmentHead,
-    /// The head is on disk once this frame is; `NOT_KNOWN` if that says nothing.
+    /// The head is on disk once this frame is; `UNKNOWN_LSN` if that says nothing.
     pub(crate) head_lsn: u64,
     pub(crate) file: Arc<dyn LogFile>,
     /// Bytes it may grow to; what it has once sealed.
@@ -27,36 +27,36 @@ pub(crate) struct Segment {
 }
 
 /// Of a segment whose head is on disk or not, whatever frames are: it was found there, or forcing it to disk failed.
-pub(crate) const NOT_KNOWN: u64 = u64::MAX;
+pub(crate) const UNKNOWN_LSN: u64 = u64::MAX;
 
 impl Segment {
     /// No frame tells any more whether the head is on disk, unless it is known to be there.
-    pub(crate) fn doubt_head(&mut self) {
+    pub(crate) fn forget_head_lsn(&mut self) {
         if self.head_lsn > 0 {
-            self.head_lsn = NOT_KNOWN;
+            self.head_lsn = UNKNOWN_LSN;
         }
     }
 }
 
 /// Where segments are and how large new ones are.
-pub(crate) struct Place {
+pub(crate) struct SegmentDirectory {
     pub(crate) dir: PathBuf,
-    pub(crate) files: Arc<dyn Files>,
+    pub(crate) files: Arc<dyn FileSystem>,
     pub(crate) segment_bytes: u64,
 }
 
-impl Place {
+impl SegmentDirectory {
     pub(crate) fn path(&self, id: u32) -> PathBuf {
-        path_of(&self.dir, id)
+        segment_path(&self.dir, id)
     }
 }
 
-pub(crate) fn path_of(dir: &Path, id: u32) -> PathBuf {
+pub(crate) fn segment_path(dir: &Path, id: u32) -> PathBuf {
     dir.join(format!("{id:010}.log"))
 }
 
 /// Numbers of the segments in a directory, ascending. Other files are left alone.
-pub(crate) fn list(dir: &Path) -> io::Result<Vec<u32>> {
+pub(crate) fn list_segment_ids(dir: &Path) -> io::Result<Vec<u32>> {
     let mut ids = Vec::new();
     for file in std::fs::read_dir(dir)? {
         let name = file?.file_name();
@@ -73,7 +73,7 @@ pub(crate) fn list(dir: &Path) -> io::Result<Vec<u32>> {
 
 /// All segments, oldest first.
 pub(crate) struct Segments {
-    pub(crate) place: Place,
+    pub(crate) directory: SegmentDirectory,
     pub(crate) all: VecDeque<Segment>,
     /// Whether the last one takes more frames.
     is_open: bool,
@@ -84,9 +84,9 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    pub(crate) fn new(place: Place, all: VecDeque<Segment>, next_id: u32) -> Self {
+    pub(crate) fn new(place: SegmentDirectory, all: VecDeque<Segment>, next_id: u32) -> Self {
         Self {
-            place,
+            directory: place,
             all,
             is_open: false,
             next: None,
@@ -95,12 +95,12 @@ impl Segments {
     }
 
     /// The segment being written.
-    pub(crate) fn open(&mut self) -> Option<&mut Segment> {
+    pub(crate) fn open_segment(&mut self) -> Option<&mut Segment> {
         self.all.back_mut().filter(|_| self.is_open)
     }
 
     /// The head of the oldest segment, if it is not sure that it is on disk; it is to be brought there.
-    pub(crate) fn doubtful_oldest(&mut self, synced_lsn: u64) -> Option<SegmentHead> {
+    pub(crate) fn unsynced_oldest_head(&mut self, synced_lsn: u64) -> Option<SegmentHead> {
         let oldest = self.all.front_mut()?;
         let is_doubtful = oldest.head_lsn > synced_lsn;
         oldest.head_lsn = 0;
@@ -112,7 +112,7 @@ impl Segments {
     }
 
     /// The number that the segment being written has, or the next one will have.
-    pub(crate) fn head_id(&self) -> u32 {
+    pub(crate) fn writing_segment_id(&self) -> u32 {
         match self.all.back() {
             Some(last) if self.is_open => last.id,
             _ => self.next.as_ref().map_or(self.next_id, |(id, _)| *id),
@@ -120,10 +120,10 @@ impl Segments {
     }
 
     /// Makes the segment that follows, if there is none: from then on it has room.
-    pub(crate) fn prepare(&mut self) -> io::Result<()> {
+    pub(crate) fn prepare_next(&mut self) -> io::Result<()> {
         if self.next.is_none() {
-            let path = self.place.path(self.next_id);
-            let place = &self.place;
+            let path = self.directory.path(self.next_id);
+            let place = &self.directory;
             let file = place.files.create(&path, place.segment_bytes)?;
             place.files.sync_dir(&place.dir)?;
             self.next = Some((self.next_id, file));
@@ -134,21 +134,21 @@ impl Segments {
 
     /// No more frames go into the last segment; what it has room for beyond them is given back.
     pub(crate) fn seal(&mut self) {
-        if let Some(last) = self.open() {
+        if let Some(last) = self.open_segment() {
             // It may fail where writing failed before; it is only room.
             if last.file.truncate(last.used).is_ok() {
                 last.capacity = last.used;
             }
             if last.used == SEGMENT_HEAD as u64 {
                 // Its first frame will be in another segment.
-                last.doubt_head();
+                last.forget_head_lsn();
             }
         }
         self.is_open = false;
     }
 
     /// Begins a segment with room for a frame of `frame_len` bytes.
-    pub(crate) fn begin(
+    pub(crate) fn begin_segment(
         &mut self,
         frame_len: u64,
         follows_lsn: u64,
@@ -157,7 +157,7 @@ impl Segments {
     ) -> io::Result<()> {
         self.seal();
         let wanted = SEGMENT_HEAD as u64 + frame_len;
-        let place = &self.place;
+        let place = &self.directory;
         if wanted > place.segment_bytes
             && let Some((id, _)) = self.next.take()
         {
@@ -175,7 +175,7 @@ impl Segments {
             }
         };
         let head = SegmentHead {
-            salt: random(),
+            salt: random_u64(),
             id,
             first_lsn,
             follows_lsn,
@@ -212,7 +212,7 @@ impl Segments {
     pub(crate) fn drop_next(&mut self) {
         if let Some((id, _)) = self.next.take() {
             // An empty one that stays is taken for what it is.
-            let _ = self.place.files.remove(&self.place.path(id));
+            let _ = self.directory.files.remove(&self.directory.path(id));
             self.next_id = id;
         }
     }
@@ -220,7 +220,7 @@ impl Segments {
     /// Bytes on disk, prepared ones included.
     pub(crate) fn bytes(&self) -> u64 {
         let next = if self.has_next() {
-            self.place.segment_bytes
+            self.directory.segment_bytes
         } else {
             0
         };
@@ -234,7 +234,7 @@ impl Segments {
 }
 
 /// A number nobody can guess: what hash maps take their keys from.
-pub(crate) fn random() -> u64 {
+pub(crate) fn random_u64() -> u64 {
     use std::hash::BuildHasher as _;
     std::hash::RandomState::new().hash_one(now_ms())
 }

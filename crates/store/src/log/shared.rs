@@ -6,25 +6,25 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 
-use super::reader::Chunk;
-use crate::batch::Batch;
-use crate::handle::Health;
-use crate::queue::Fetch;
+use super::reader::SegmentChunk;
+use crate::batch::StoreBatch;
+use crate::handle::StoreHealth;
+use crate::queue::QueueFetch;
 
 const SLOTS: usize = 63;
 /// The bit for everything that does not come from a shard.
-const EVENT: u64 = 1 << SLOTS;
-const MAX_SPARES: usize = 256;
+const EVENT_BIT: u64 = 1 << SLOTS;
+const MAX_RECYCLED_BATCHES: usize = 256;
 
-pub(crate) enum Request {
-    Batch(u16, Batch),
-    Fetch(u16, Fetch),
+pub(crate) enum StoreRequest {
+    Batch(u16, StoreBatch),
+    Fetch(u16, QueueFetch),
 }
 
 /// Reasons not to be well.
 #[derive(Debug, Clone, Copy)]
 #[repr(u8)]
-pub(crate) enum Trouble {
+pub(crate) enum HealthFlag {
     /// The log has reached its bound, or the segment to come has no room.
     LogFull = 1,
     /// The file system has too little room.
@@ -40,7 +40,7 @@ pub(crate) enum Trouble {
 }
 
 #[derive(Default)]
-pub(crate) struct Counters {
+pub(crate) struct StoreCounters {
     pub(crate) segments: AtomicU64,
     pub(crate) log_bytes: AtomicU64,
     pub(crate) live_bytes: AtomicU64,
@@ -57,40 +57,40 @@ pub(crate) struct Counters {
     pub(crate) free_bytes: AtomicU64,
 }
 
-struct Slots([Mutex<Vec<Request>>; SLOTS]);
+struct SubmissionSlots([Mutex<Vec<StoreRequest>>; SLOTS]);
 
-impl Default for Slots {
+impl Default for SubmissionSlots {
     fn default() -> Self {
         Self(std::array::from_fn(|_| Mutex::default()))
     }
 }
 
 /// Adds to a counter.
-pub(crate) fn count(counter: &AtomicU64, by: u64) {
+pub(crate) fn increment(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
 #[derive(Default)]
-pub(crate) struct Shared {
-    slots: Slots,
+pub(crate) struct StoreShared {
+    slots: SubmissionSlots,
     /// Which slots have something.
     dirty: AtomicU64,
     writer: OnceLock<Thread>,
     pending_bytes: AtomicUsize,
     health: AtomicU8,
-    troubles: AtomicU8,
-    spares: Mutex<Vec<Batch>>,
-    chunks: Mutex<Vec<Chunk>>,
+    health_flags: AtomicU8,
+    recycled_batches: Mutex<Vec<StoreBatch>>,
+    chunks: Mutex<Vec<SegmentChunk>>,
     pub(crate) is_stopping: AtomicBool,
     /// Segments that are there now are to be reclaimed, however much lives in them.
-    pub(crate) compaction_wanted: AtomicBool,
+    pub(crate) is_compaction_requested: AtomicBool,
     pub(crate) is_compacting: AtomicBool,
-    pub(crate) counters: Counters,
+    pub(crate) counters: StoreCounters,
 }
 
-impl Shared {
-    pub(crate) fn submit(&self, shard: u16, request: Request) {
-        if let Request::Batch(_, batch) = &request {
+impl StoreShared {
+    pub(crate) fn submit(&self, shard: u16, request: StoreRequest) {
+        if let StoreRequest::Batch(_, batch) = &request {
             self.pending_bytes
                 .fetch_add(batch.bytes.len(), Ordering::Relaxed);
         }
@@ -101,7 +101,7 @@ impl Shared {
 
     /// Something other than a shard's request needs the writer.
     pub(crate) fn wake(&self) {
-        self.wake_for(EVENT);
+        self.wake_for(EVENT_BIT);
     }
 
     fn wake_for(&self, bit: u64) {
@@ -113,17 +113,21 @@ impl Shared {
     }
 
     /// This thread is the writer; what was submitted before wakes it.
-    pub(crate) fn is_writer(&self) {
+    pub(crate) fn register_writer(&self) {
         let _ = self.writer.set(std::thread::current());
     }
 
     /// Gives everything submitted since to `each`, in the order of each shard; `false` if nobody called.
-    pub(crate) fn collect(&self, spare: &mut Vec<Request>, each: &mut dyn FnMut(Request)) -> bool {
+    pub(crate) fn collect_requests(
+        &self,
+        spare: &mut Vec<StoreRequest>,
+        each: &mut dyn FnMut(StoreRequest),
+    ) -> bool {
         let mut bits = self.dirty.swap(0, Ordering::AcqRel);
         if bits == 0 {
             return false;
         }
-        bits &= !EVENT;
+        bits &= !EVENT_BIT;
         while bits != 0 {
             let slot = bits.trailing_zeros() as usize;
             bits &= bits - 1;
@@ -137,14 +141,14 @@ impl Shared {
         self.pending_bytes.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn spare(&self) -> Batch {
-        lock(&self.spares).pop().unwrap_or_default()
+    pub(crate) fn recycled_batch(&self) -> StoreBatch {
+        lock(&self.recycled_batches).pop().unwrap_or_default()
     }
 
     /// A batch was logged, and nobody needs it any more.
-    pub(crate) fn recycle(&self, batches: &mut Vec<Batch>) {
-        let mut spares = lock(&self.spares);
-        let room = MAX_SPARES.saturating_sub(spares.len());
+    pub(crate) fn recycle(&self, batches: &mut Vec<StoreBatch>) {
+        let mut spares = lock(&self.recycled_batches);
+        let room = MAX_RECYCLED_BATCHES.saturating_sub(spares.len());
         for mut batch in batches.drain(..).take(room) {
             batch.clear();
             spares.push(batch);
@@ -152,57 +156,57 @@ impl Shared {
     }
 
     /// The store writes something of its own.
-    pub(crate) fn own_bytes(&self, bytes: usize) {
+    pub(crate) fn add_pending_bytes(&self, bytes: usize) {
         self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn logged_bytes(&self, bytes: usize) {
+    pub(crate) fn subtract_pending_bytes(&self, bytes: usize) {
         self.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn push_chunk(&self, chunk: Chunk) {
+    pub(crate) fn push_chunk(&self, chunk: SegmentChunk) {
         lock(&self.chunks).push(chunk);
         self.wake();
     }
 
-    pub(crate) fn take_chunk(&self) -> Option<Chunk> {
+    pub(crate) fn take_chunk(&self) -> Option<SegmentChunk> {
         lock(&self.chunks).pop()
     }
 
-    pub(crate) fn health(&self) -> Health {
+    pub(crate) fn health(&self) -> StoreHealth {
         match self.health.load(Ordering::Relaxed) {
-            0 => Health::Ok,
-            1 => Health::Full,
-            _ => Health::Failed,
+            0 => StoreHealth::Ok,
+            1 => StoreHealth::Full,
+            _ => StoreHealth::Failed,
         }
     }
 
-    pub(crate) fn has(&self, trouble: Trouble) -> bool {
-        self.troubles.load(Ordering::Acquire) & trouble as u8 != 0
+    pub(crate) fn has_flag(&self, trouble: HealthFlag) -> bool {
+        self.health_flags.load(Ordering::Acquire) & trouble as u8 != 0
     }
 
     /// Says whether a trouble is there; returns whether that is new.
-    pub(crate) fn set(&self, trouble: Trouble, is_there: bool) -> bool {
+    pub(crate) fn set_flag(&self, trouble: HealthFlag, is_there: bool) -> bool {
         let bit = trouble as u8;
         let before = if is_there {
-            self.troubles.fetch_or(bit, Ordering::AcqRel)
+            self.health_flags.fetch_or(bit, Ordering::AcqRel)
         } else {
-            self.troubles.fetch_and(!bit, Ordering::AcqRel)
+            self.health_flags.fetch_and(!bit, Ordering::AcqRel)
         };
         if (before & bit != 0) == is_there {
             return false;
         }
         // Computed anew until it fits, as another thread may change its trouble at the same time.
         loop {
-            let troubles = self.troubles.load(Ordering::Acquire);
-            let full = Trouble::LogFull as u8 | Trouble::DiskFull as u8;
+            let troubles = self.health_flags.load(Ordering::Acquire);
+            let full = HealthFlag::LogFull as u8 | HealthFlag::DiskFull as u8;
             let health = match troubles {
-                0 => Health::Ok,
-                troubles if troubles & !full == 0 => Health::Full,
-                _ => Health::Failed,
+                0 => StoreHealth::Ok,
+                troubles if troubles & !full == 0 => StoreHealth::Full,
+                _ => StoreHealth::Failed,
             };
             self.health.store(health as u8, Ordering::Release);
-            if self.troubles.load(Ordering::Acquire) == troubles {
+            if self.health_flags.load(Ordering::Acquire) == troubles {
                 return true;
             }
         }

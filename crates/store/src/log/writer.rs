@@ -12,18 +12,18 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use super::applier::Applier;
+use super::external_queues::ExternalQueues;
 use super::frame::{FLAG_COPY, FLAG_KEYED, seal};
-use super::index::Index;
-use super::keeper::{Keeper, Mark};
-use super::outside::Outside;
-use super::reader::{Job, PageJob, Wanted};
-use super::reclaim::Reclaim;
+use super::index::QueueIndex;
+use super::maintenance::{LogMaintenance, LogPosition};
+use super::reader::{EntryToRead, PageReadJob, ReadJob};
+use super::reclaim::ReclaimState;
 use super::segments::Segments;
-use super::shared::{Request, Shared, Trouble, count};
-use crate::batch::{Batch, FRAME_HEAD};
-use crate::config::{Config, Fsync};
-use crate::handle::Owner;
-use crate::queue::Fetch;
+use super::shared::{HealthFlag, StoreRequest, StoreShared, increment};
+use crate::batch::{FRAME_HEAD, StoreBatch};
+use crate::config::{Fsync, StoreConfig};
+use crate::handle::StoreObserver;
+use crate::queue::QueueFetch;
 
 /// Pages being read at a time; further requests wait.
 pub(crate) const MAX_PAGES: usize = 64;
@@ -36,23 +36,23 @@ const COPY_BYTES: usize = 64 << 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// How long it sleeps if nobody calls.
-const IDLE: Duration = Duration::from_secs(1);
+const MAX_SLEEP: Duration = Duration::from_secs(1);
 
 /// Writing failed; when to try again.
-struct Failure {
+struct WriteFailure {
     retry_at: Instant,
     pause: Duration,
 }
 
-pub(crate) struct Writer {
-    pub(super) shared: Arc<Shared>,
-    pub(super) config: Config,
-    pub(super) owner: Arc<dyn Owner>,
+pub(crate) struct LogWriter {
+    pub(super) shared: Arc<StoreShared>,
+    pub(super) config: StoreConfig,
+    pub(super) observer: Arc<dyn StoreObserver>,
     pub(super) segments: Segments,
-    pub(super) index: Index,
-    pub(super) keeper: Arc<Keeper>,
+    pub(super) index: QueueIndex,
+    pub(super) maintenance: Arc<LogMaintenance>,
     pub(super) applier: Arc<Applier>,
-    pub(super) jobs: Sender<Job>,
+    pub(super) jobs: Sender<ReadJob>,
     pub(super) open_pages: Arc<AtomicUsize>,
     /// The last frame in the log.
     pub(super) written_lsn: u64,
@@ -62,45 +62,45 @@ pub(crate) struct Writer {
     /// The number of the next frame.
     pub(super) next_lsn: u64,
     /// Submitted and not written, in order.
-    backlog: VecDeque<(u16, Batch)>,
-    fetches: VecDeque<(u16, Fetch)>,
+    backlog: VecDeque<(u16, StoreBatch)>,
+    fetches: VecDeque<(u16, QueueFetch)>,
     /// Where queues are, if not in this log.
-    outside: Option<Outside>,
-    pub(super) reclaim: Reclaim,
-    failure: Option<Failure>,
+    external_queues: Option<ExternalQueues>,
+    pub(super) reclaim: ReclaimState,
+    failure: Option<WriteFailure>,
     prepare_at: Option<Instant>,
     // Memory that is used again.
-    requests: Vec<Request>,
-    joined: Vec<u8>,
+    requests: Vec<StoreRequest>,
+    joined_frames: Vec<u8>,
     logged: Vec<(u16, u64)>,
-    spent: Vec<Batch>,
+    finished_batches: Vec<StoreBatch>,
 }
 
 /// What a writer begins with.
-pub(crate) struct Start {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) config: Config,
-    pub(crate) owner: Arc<dyn Owner>,
+pub(crate) struct LogWriterParts {
+    pub(crate) shared: Arc<StoreShared>,
+    pub(crate) config: StoreConfig,
+    pub(crate) observer: Arc<dyn StoreObserver>,
     pub(crate) segments: Segments,
-    pub(crate) index: Index,
-    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) index: QueueIndex,
+    pub(crate) maintenance: Arc<LogMaintenance>,
     pub(crate) applier: Arc<Applier>,
-    pub(crate) jobs: Sender<Job>,
+    pub(crate) jobs: Sender<ReadJob>,
     pub(crate) open_pages: Arc<AtomicUsize>,
     pub(crate) written_lsn: u64,
     pub(crate) recovered_lsn: u64,
-    pub(crate) outside: Option<Outside>,
+    pub(crate) external_queues: Option<ExternalQueues>,
 }
 
-impl Writer {
-    pub(crate) fn new(start: Start) -> Self {
+impl LogWriter {
+    pub(crate) fn new(start: LogWriterParts) -> Self {
         Self {
             shared: start.shared,
             config: start.config,
-            owner: start.owner,
+            observer: start.observer,
             segments: start.segments,
             index: start.index,
-            keeper: start.keeper,
+            maintenance: start.maintenance,
             applier: start.applier,
             jobs: start.jobs,
             open_pages: start.open_pages,
@@ -110,44 +110,52 @@ impl Writer {
             next_lsn: start.written_lsn + 1,
             backlog: VecDeque::new(),
             fetches: VecDeque::new(),
-            outside: start.outside,
-            reclaim: Reclaim::default(),
+            external_queues: start.external_queues,
+            reclaim: ReclaimState::default(),
             failure: None,
             prepare_at: None,
             requests: Vec::new(),
-            joined: Vec::new(),
+            joined_frames: Vec::new(),
             logged: Vec::new(),
-            spent: Vec::new(),
+            finished_batches: Vec::new(),
         }
     }
 
     pub(crate) fn run(mut self) {
-        self.shared.is_writer();
+        self.shared.register_writer();
         let mut stopping_since = None;
         loop {
             // Before collecting: what was submitted before stopping is collected.
             let is_stopping = self.shared.is_stopping.load(Ordering::Acquire);
             let was_called = self.collect();
             self.write_all();
-            let has_copied = self.reclaim_some();
+            let has_copied = self.reclaim_step();
             self.prepare_next();
             if was_called || has_copied {
-                self.tell_figures();
+                self.update_counters();
             }
             if is_stopping {
                 let since = *stopping_since.get_or_insert_with(Instant::now);
-                let is_outside = self.outside.as_ref().is_none_or(Outside::is_idle);
-                let is_done =
-                    is_outside && self.backlog.is_empty() && self.keeper.failure().is_none();
+                let is_outside = self
+                    .external_queues
+                    .as_ref()
+                    .is_none_or(ExternalQueues::is_idle);
+                let is_done = is_outside
+                    && self.backlog.is_empty()
+                    && self.maintenance.failed_sync_position().is_none();
                 if is_done || since.elapsed() > self.config.max_stopping {
                     break;
                 }
             }
             if !was_called && !has_copied {
-                std::thread::park_timeout(self.pause());
+                std::thread::park_timeout(self.wait_timeout());
             }
         }
-        let batches = self.backlog.len() + self.outside.as_ref().map_or(0, Outside::waiting);
+        let batches = self.backlog.len()
+            + self
+                .external_queues
+                .as_ref()
+                .map_or(0, ExternalQueues::pending_batches);
         if batches > 0 {
             tracing::error!(
                 batches,
@@ -160,47 +168,54 @@ impl Writer {
 
     fn collect(&mut self) -> bool {
         let (backlog, fetches) = (&mut self.backlog, &mut self.fetches);
-        let outside = &mut self.outside;
+        let outside = &mut self.external_queues;
         let each = &mut |request| match (request, &mut *outside) {
-            (Request::Batch(shard, batch), None) => backlog.push_back((shard, batch)),
-            (Request::Fetch(shard, fetch), None) => fetches.push_back((shard, fetch)),
-            (Request::Batch(shard, batch), Some(outside)) => outside.push(shard, batch),
-            (Request::Fetch(shard, fetch), Some(outside)) => outside.push_fetch(shard, fetch),
+            (StoreRequest::Batch(shard, batch), None) => backlog.push_back((shard, batch)),
+            (StoreRequest::Fetch(shard, fetch), None) => fetches.push_back((shard, fetch)),
+            (StoreRequest::Batch(shard, batch), Some(outside)) => outside.push(shard, batch),
+            (StoreRequest::Fetch(shard, fetch), Some(outside)) => outside.push_fetch(shard, fetch),
         };
-        self.shared.collect(&mut self.requests, each)
+        self.shared.collect_requests(&mut self.requests, each)
     }
 
     /// Writes what was submitted, and answers what was asked.
     fn write_all(&mut self) {
         self.write_backlog();
-        if self.outside.is_none() {
-            return self.answer_fetches();
+        if self.external_queues.is_none() {
+            return self.start_fetches();
         }
         while self.backlog.is_empty()
-            && let Some(outside) = &mut self.outside
+            && let Some(outside) = &mut self.external_queues
         {
-            outside.logged(&*self.owner);
-            if !outside.advance(&self.shared, &mut self.backlog) {
-                outside.answer_fetches(&self.shared, &*self.owner);
+            outside.notify_logged(&*self.observer);
+            if !outside.apply_next_group(&self.shared, &mut self.backlog) {
+                outside.answer_fetches(&self.shared, &*self.observer);
                 break;
             }
             self.write_backlog();
         }
-        if let Some(outside) = &self.outside {
-            outside.tell_health(&self.shared, self.config.max_pending_bytes);
+        if let Some(outside) = &self.external_queues {
+            outside.update_health(&self.shared, self.config.max_pending_bytes);
         }
     }
 
     /// How long to sleep if nobody calls.
-    fn pause(&self) -> Duration {
+    fn wait_timeout(&self) -> Duration {
         let now = Instant::now();
         let retry_at = self.failure.as_ref().map(|failure| failure.retry_at);
-        let outside = self.outside.as_ref().and_then(Outside::retry_at);
+        let outside = self
+            .external_queues
+            .as_ref()
+            .and_then(ExternalQueues::retry_at);
         let due = [retry_at, self.prepare_at, outside];
         let due = due.into_iter().flatten().min();
-        let pause = due.map_or(IDLE, |due| due.saturating_duration_since(now));
+        let pause = due.map_or(MAX_SLEEP, |due| due.saturating_duration_since(now));
         let waits_for_applier = !self.backlog.is_empty() && self.failure.is_none();
-        let limit = if waits_for_applier { FIRST_PAUSE } else { IDLE };
+        let limit = if waits_for_applier {
+            FIRST_PAUSE
+        } else {
+            MAX_SLEEP
+        };
         pause.clamp(Duration::from_micros(100), limit)
     }
 
@@ -209,59 +224,59 @@ impl Writer {
     }
 
     /// Writes a batch of the store itself, now; nothing else waits to be written.
-    pub(super) fn write_own(&mut self, batch: Batch) {
+    pub(super) fn write_own(&mut self, batch: StoreBatch) {
         debug_assert!(self.backlog.is_empty(), "it would be written out of order");
         self.backlog.push_back((NO_SHARD, batch));
         self.write_backlog();
     }
 
     fn write_backlog(&mut self) {
-        let is_due = |failure: &Failure| failure.retry_at <= Instant::now();
+        let is_due = |failure: &WriteFailure| failure.retry_at <= Instant::now();
         if !self.failure.as_ref().is_none_or(is_due) {
             return;
         }
-        if self.keeper.failure().is_some() {
-            match self.rescue() {
-                Ok(()) => self.healed(),
-                Err(error) => return self.fail(&error),
+        if self.maintenance.failed_sync_position().is_some() {
+            match self.rewrite_unsynced() {
+                Ok(()) => self.clear_failure(),
+                Err(error) => return self.record_failure(&error),
             }
         }
         while !self.backlog.is_empty() && self.applier.has_room() {
             match self.write_group() {
-                Ok(()) => self.healed(),
-                Err(error) => return self.fail(&error),
+                Ok(()) => self.clear_failure(),
+                Err(error) => return self.record_failure(&error),
             }
         }
     }
 
-    fn fail(&mut self, error: &io::Error) {
-        count(&self.shared.counters.write_errors, 1);
+    fn record_failure(&mut self, error: &io::Error) {
+        increment(&self.shared.counters.write_errors, 1);
         self.segments.seal();
         let is_full = error.kind() == io::ErrorKind::StorageFull;
         let trouble = if is_full {
-            Trouble::LogFull
+            HealthFlag::LogFull
         } else {
-            Trouble::Log
+            HealthFlag::Log
         };
-        if self.shared.set(trouble, true) {
+        if self.shared.set_flag(trouble, true) {
             tracing::error!(%error, "the message log cannot be written; batches wait and it is tried again");
         }
         let last_pause = self.failure.as_ref().map(|failure| failure.pause);
         let pause = last_pause.map_or(FIRST_PAUSE, |pause| (pause * 2).min(MAX_PAUSE));
-        self.failure = Some(Failure {
+        self.failure = Some(WriteFailure {
             retry_at: Instant::now() + pause,
             pause,
         });
     }
 
-    fn healed(&mut self) {
-        if self.failure.take().is_some() && self.shared.set(Trouble::Log, false) {
+    fn clear_failure(&mut self) {
+        if self.failure.take().is_some() && self.shared.set_flag(HealthFlag::Log, false) {
             tracing::info!("the message log can be written again");
         }
     }
 
     /// The frame that is before the one after `lsn`: itself, unless numbers were left out when the store was opened.
-    pub(super) fn follows(&self, lsn: u64) -> u64 {
+    pub(super) fn preceding_lsn(&self, lsn: u64) -> u64 {
         if lsn == self.started_at_lsn {
             self.recovered_lsn
         } else {
@@ -270,14 +285,14 @@ impl Writer {
     }
 
     /// The segment to write a frame of this length to.
-    pub(super) fn make_room(&mut self, frame_len: u64) -> io::Result<()> {
+    pub(super) fn ensure_segment_room(&mut self, frame_len: u64) -> io::Result<()> {
         let has_room =
             |segment: &&mut super::segments::Segment| segment.used + frame_len <= segment.capacity;
-        if self.segments.open().filter(has_room).is_none() {
-            let synced_lsn = self.keeper.synced_lsn();
-            let follows_lsn = self.follows(self.written_lsn);
+        if self.segments.open_segment().filter(has_room).is_none() {
+            let synced_lsn = self.maintenance.synced_lsn();
+            let follows_lsn = self.preceding_lsn(self.written_lsn);
             self.segments
-                .begin(frame_len, follows_lsn, self.next_lsn, synced_lsn)?;
+                .begin_segment(frame_len, follows_lsn, self.next_lsn, synced_lsn)?;
         }
         Ok(())
     }
@@ -288,16 +303,19 @@ impl Writer {
             .backlog
             .front()
             .map_or(0, |(_, batch)| batch.bytes.len());
-        self.make_room(first_len as u64)?;
-        let synced_lsn = self.keeper.synced_lsn();
-        let segment = self.segments.open().expect("room was just made in it");
+        self.ensure_segment_room(first_len as u64)?;
+        let synced_lsn = self.maintenance.synced_lsn();
+        let segment = self
+            .segments
+            .open_segment()
+            .expect("room was just made in it");
         let file = Arc::clone(&segment.file);
         let (id, start, capacity) = (segment.id, segment.used, segment.capacity);
         let mut joined_at = start;
         let mut offset = start;
         let mut lsn = self.next_lsn;
         let mut batches = 0;
-        self.joined.clear();
+        self.joined_frames.clear();
         self.logged.clear();
         for (shard, batch) in &mut self.backlog {
             let len = batch.bytes.len() as u64;
@@ -318,10 +336,10 @@ impl Writer {
                 flags,
             );
             if batch.bytes.len() <= COPY_BYTES {
-                self.joined.extend_from_slice(&batch.bytes);
+                self.joined_frames.extend_from_slice(&batch.bytes);
             } else {
-                file.write_at(&self.joined, joined_at)?;
-                self.joined.clear();
+                file.write_at(&self.joined_frames, joined_at)?;
+                self.joined_frames.clear();
                 file.write_at(&batch.bytes, offset)?;
                 joined_at = offset + len;
             }
@@ -333,50 +351,51 @@ impl Writer {
             lsn += 1;
             batches += 1;
         }
-        if !self.joined.is_empty() {
-            file.write_at(&self.joined, joined_at)?;
+        if !self.joined_frames.is_empty() {
+            file.write_at(&self.joined_frames, joined_at)?;
         }
-        let mark = Mark {
+        let mark = LogPosition {
             lsn: lsn - 1,
             segment: id,
             offset,
         };
         if self.config.fsync == Fsync::Always {
             self.sync_now(&*file)?;
-            self.keeper.written_and_synced(mark);
+            self.maintenance.record_synced_write(mark);
         } else {
-            self.keeper.written(&file, mark);
+            self.maintenance.record_write(&file, mark);
         }
-        self.shared.logged_bytes((offset - start) as usize);
-        self.acknowledge();
+        self.shared
+            .subtract_pending_bytes((offset - start) as usize);
+        self.notify_logged();
         self.apply_group(batches, start, mark);
         let counters = &self.shared.counters;
-        count(&counters.groups, 1);
-        count(&counters.batches, batches as u64);
-        count(&counters.written_bytes, offset - start);
+        increment(&counters.groups, 1);
+        increment(&counters.batches, batches as u64);
+        increment(&counters.written_bytes, offset - start);
         Ok(())
     }
 
-    pub(super) fn sync_now(&self, file: &dyn super::files::LogFile) -> io::Result<()> {
+    pub(super) fn sync_now(&self, file: &dyn super::file_system::LogFile) -> io::Result<()> {
         let started = Instant::now();
         let result = file.sync();
         let took_us = started.elapsed().as_micros() as u64;
         let counters = &self.shared.counters;
-        count(&counters.fsyncs, 1);
+        increment(&counters.fsyncs, 1);
         counters.last_fsync_us.store(took_us, Ordering::Relaxed);
         result
     }
 
-    fn acknowledge(&self) {
+    fn notify_logged(&self) {
         for &(shard, number) in &self.logged {
             if shard != NO_SHARD {
-                self.owner.logged(shard, number);
+                self.observer.on_logged(shard, number);
             }
         }
     }
 
     /// Brings index and keyed state up to what was written.
-    fn apply_group(&mut self, batches: usize, start: u64, end: Mark) {
+    fn apply_group(&mut self, batches: usize, start: u64, end: LogPosition) {
         let mut offset = start;
         let mut lsn = self.next_lsn;
         let mut keyed_lsn = None;
@@ -391,29 +410,32 @@ impl Writer {
                 keyed_lsn = Some(lsn);
                 self.applier.push(lsn, batch);
             } else {
-                self.spent.push(batch);
+                self.finished_batches.push(batch);
             }
             offset += len as u64;
             lsn += 1;
         }
-        self.shared.recycle(&mut self.spent);
+        self.shared.recycle(&mut self.finished_batches);
         self.written_lsn = end.lsn;
         self.next_lsn = lsn;
-        let segment = self.segments.open().expect("it was just written to");
+        let segment = self
+            .segments
+            .open_segment()
+            .expect("it was just written to");
         segment.used = end.offset;
         segment.last_lsn = end.lsn;
         segment.keyed_lsn = keyed_lsn.unwrap_or(segment.keyed_lsn);
     }
 
     /// Hands requests for messages to the reader, once everything submitted before them is written.
-    fn answer_fetches(&mut self) {
+    fn start_fetches(&mut self) {
         while self.backlog.is_empty()
             && self.open_pages.load(Ordering::Acquire) < MAX_PAGES
             && let Some((shard, fetch)) = self.fetches.pop_front()
         {
-            let (wanted, is_last) = self.choose(&fetch);
+            let (wanted, is_last) = self.select_page_entries(&fetch);
             self.open_pages.fetch_add(1, Ordering::AcqRel);
-            let job = Job::Page(PageJob {
+            let job = ReadJob::Page(PageReadJob {
                 shard,
                 session: fetch.session,
                 wanted,
@@ -426,13 +448,13 @@ impl Writer {
     }
 
     /// The entries for a page, and whether nothing is behind them.
-    fn choose(&self, fetch: &Fetch) -> (Vec<Wanted>, bool) {
-        let mut wanted: Vec<Wanted> = Vec::new();
+    fn select_page_entries(&self, fetch: &QueueFetch) -> (Vec<EntryToRead>, bool) {
+        let mut wanted: Vec<EntryToRead> = Vec::new();
         let Some(queue) = self.index.queue(fetch.session) else {
             return (wanted, true);
         };
         let mut bytes = 0;
-        for entry in queue.from(fetch.from_seq) {
+        for entry in queue.entries_from(fetch.from_seq) {
             bytes += u64::from(entry.body_len) + u64::from(entry.attributes_len);
             let is_over =
                 wanted.len() >= fetch.max_messages as usize || bytes > u64::from(fetch.max_bytes);
@@ -446,7 +468,7 @@ impl Writer {
                     None => continue,
                 },
             };
-            wanted.push(Wanted {
+            wanted.push(EntryToRead {
                 entry: *entry,
                 file,
             });
@@ -460,17 +482,17 @@ impl Writer {
         if self.failure.is_some() || self.prepare_at.is_some_and(|at| at > now) {
             return;
         }
-        let prepared = self.segments.prepare();
+        let prepared = self.segments.prepare_next();
         let bytes = self.segments.bytes();
         let max = self.config.max_log_bytes;
-        let is_over = if self.shared.has(Trouble::LogFull) {
+        let is_over = if self.shared.has_flag(HealthFlag::LogFull) {
             bytes > max - max / 16
         } else {
             bytes > max
         };
         let is_full = is_over || prepared.is_err();
         self.prepare_at = is_full.then(|| now + Duration::from_millis(250));
-        if self.shared.set(Trouble::LogFull, is_full) {
+        if self.shared.set_flag(HealthFlag::LogFull, is_full) {
             match prepared {
                 Err(error) => tracing::error!(
                     %error,
@@ -486,10 +508,10 @@ impl Writer {
         }
     }
 
-    fn tell_figures(&self) {
+    fn update_counters(&self) {
         let counters = &self.shared.counters;
         let live = self.index.live();
-        let (messages, sessions) = match &self.outside {
+        let (messages, sessions) = match &self.external_queues {
             None => (self.index.messages(), self.index.sessions()),
             Some(outside) => (outside.messages(), outside.sessions()),
         };

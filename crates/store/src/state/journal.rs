@@ -24,46 +24,46 @@ const MAX_BATCH_BYTES: usize = 2 << 30;
 
 /// What is at the beginning of some bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Parsed {
-    Batch(BatchHead),
+pub(super) enum ParsedBatch {
+    Batch(JournalBatch),
     /// More bytes may make it a batch.
     Incomplete,
-    Bad(&'static str),
+    Damaged(&'static str),
 }
 
 /// A whole batch.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct BatchHead {
+pub(super) struct JournalBatch {
     pub(super) len: usize,
     seqno: u64,
     keyspaces: BTreeSet<u64>,
     cleared: BTreeSet<u64>,
 }
 
-pub(super) fn parse(bytes: &[u8]) -> Parsed {
+pub(super) fn parse_batch(bytes: &[u8]) -> ParsedBatch {
     let Some(start) = bytes.get(..START) else {
         return match bytes.first() {
-            None | Some(1) => Parsed::Incomplete,
-            Some(_) => Parsed::Bad("no batch begins there"),
+            None | Some(1) => ParsedBatch::Incomplete,
+            Some(_) => ParsedBatch::Damaged("no batch begins there"),
         };
     };
     if start[0] != 1 {
-        return Parsed::Bad("no batch begins there");
+        return ParsedBatch::Damaged("no batch begins there");
     }
     let (count, seqno) = (u32_at(start, 1), u64_at(start, 5));
     let (mut keyspaces, mut cleared) = (BTreeSet::new(), BTreeSet::new());
     let mut at = START;
     for _ in 0..count {
         let Some(&tag) = bytes.get(at) else {
-            return Parsed::Incomplete;
+            return ParsedBatch::Incomplete;
         };
         match tag {
             2 => {
                 let Some(item) = bytes.get(at..at + ITEM) else {
-                    return Parsed::Incomplete;
+                    return ParsedBatch::Incomplete;
                 };
                 if item[1] > 2 || item[2] > 1 {
-                    return Parsed::Bad("the batch there has an item of unknown type");
+                    return ParsedBatch::Damaged("the batch there has an item of unknown type");
                 }
                 keyspaces.insert(u64_at(item, 3));
                 let key = usize::from(u16::from_le_bytes([item[11], item[12]]));
@@ -72,30 +72,30 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
             }
             4 => {
                 let Some(item) = bytes.get(at..at + CLEAR) else {
-                    return Parsed::Incomplete;
+                    return ParsedBatch::Incomplete;
                 };
                 cleared.insert(u64_at(item, 1));
                 at += CLEAR;
             }
-            _ => return Parsed::Bad("the batch there has an unknown item"),
+            _ => return ParsedBatch::Damaged("the batch there has an unknown item"),
         }
         if at > MAX_BATCH_BYTES {
-            return Parsed::Bad("the batch there is too large");
+            return ParsedBatch::Damaged("the batch there is too large");
         }
         if at > bytes.len() {
-            return Parsed::Incomplete;
+            return ParsedBatch::Incomplete;
         }
     }
     let Some(end) = bytes.get(at..at + END) else {
-        return Parsed::Incomplete;
+        return ParsedBatch::Incomplete;
     };
     if end[0] != 3 || end[9..] != *MAGIC {
-        return Parsed::Bad("the batch there has no end");
+        return ParsedBatch::Damaged("the batch there has no end");
     }
     if u64_at(end, 1) != xxh3_64(&bytes[START..at]) {
-        return Parsed::Bad("the checksum of the batch there is wrong");
+        return ParsedBatch::Damaged("the checksum of the batch there is wrong");
     }
-    Parsed::Batch(BatchHead {
+    ParsedBatch::Batch(JournalBatch {
         len: at + END,
         seqno,
         keyspaces,
@@ -129,7 +129,7 @@ impl JournalScan {
     }
 
     /// Reads on from where it ended, up to `limit`; tells why it stopped before, `None`: there is no more.
-    pub(crate) fn read_on(
+    pub(crate) fn read_further(
         &mut self,
         file: &File,
         limit: u64,
@@ -141,9 +141,11 @@ impl JournalScan {
         let mut at = self.end;
         loop {
             let start = (self.end - at) as usize;
-            match parse(&buffer[start..]) {
-                Parsed::Batch(batch) if self.end + batch.len as u64 > limit => return Ok(None),
-                Parsed::Batch(batch) => {
+            match parse_batch(&buffer[start..]) {
+                ParsedBatch::Batch(batch) if self.end + batch.len as u64 > limit => {
+                    return Ok(None);
+                }
+                ParsedBatch::Batch(batch) => {
                     let bytes = &buffer[start..start + batch.len];
                     self.crc = crc32c::crc32c_append(self.crc, bytes);
                     self.end += batch.len as u64;
@@ -153,8 +155,8 @@ impl JournalScan {
                     self.cleared.extend(&batch.cleared);
                     each(self);
                 }
-                Parsed::Bad(detail) => return Ok(Some(detail)),
-                Parsed::Incomplete => {
+                ParsedBatch::Damaged(detail) => return Ok(Some(detail)),
+                ParsedBatch::Incomplete => {
                     let rest = buffer.len() - start;
                     if rest * 2 > wanted {
                         wanted = rest * 2;
@@ -207,7 +209,7 @@ pub(super) fn last_written(file: &File, from: u64) -> io::Result<u64> {
 }
 
 /// The journals of a directory by their numbers, ascending.
-pub(crate) fn list(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+pub(crate) fn list_journals(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut journals = Vec::new();
     for file in std::fs::read_dir(dir)? {
         let file = file?;
@@ -221,7 +223,7 @@ pub(crate) fn list(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(journals)
 }
 
-pub(crate) fn path_of(dir: &Path, id: u64) -> PathBuf {
+pub(crate) fn journal_path(dir: &Path, id: u64) -> PathBuf {
     dir.join(format!("{id}.jnl"))
 }
 

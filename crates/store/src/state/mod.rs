@@ -8,13 +8,13 @@
 //! - `mark.rs` is the file `state.mark` outside the directory: what it must contain at least.
 //! - `examine.rs` compares the directory with the mark.
 
-pub(crate) mod examine;
+pub(crate) mod examination;
 pub(crate) mod journal;
-pub(crate) mod mark;
-mod salvage;
-pub(crate) mod tree;
+mod journal_salvage;
+pub(crate) mod keyspace_files;
+pub(crate) mod state_mark;
 
-pub(crate) use salvage::salvage;
+pub(crate) use journal_salvage::salvage_journal;
 
 #[cfg(test)]
 mod tests;

@@ -3,16 +3,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::mark::StateMark;
+use super::state_mark::StateMark;
 use crate::tables::Durability;
-use crate::{Config, Expected, OpenError, Store, tools};
+use crate::{ExpectedVersion, Store, StoreConfig, StoreOpenError, tools};
 
 const OBJECTS: usize = 200;
 
-fn config() -> Config {
-    Config {
+fn config() -> StoreConfig {
+    StoreConfig {
         min_free_bytes: 0,
-        ..Config::default()
+        ..StoreConfig::default()
     }
 }
 
@@ -24,7 +24,9 @@ fn make(dir: &Path) {
         let id = format!("user-{nth}");
         let value = serde_json::json!({ "number": nth });
         let objects = store.objects();
-        objects.put("user", &id, value, Expected::Any).unwrap();
+        objects
+            .put("user", &id, value, ExpectedVersion::Any)
+            .unwrap();
     }
     let table = store.tables().table("devices").unwrap();
     for part in 0..2_u32 {
@@ -100,7 +102,7 @@ fn damage_of_any_file_is_refused_and_found_by_a_check() {
     let dir = tempfile::tempdir().unwrap();
     make(dir.path());
     let state = dir.path().join("state");
-    for (_, journal) in super::journal::list(&state).unwrap() {
+    for (_, journal) in super::journal::list_journals(&state).unwrap() {
         trim(&journal);
     }
     let mut all = Vec::new();
@@ -120,7 +122,7 @@ fn damage_of_any_file_is_refused_and_found_by_a_check() {
             let what = format!("{}: {what}", path.display());
             match Store::open(dir.path(), config()) {
                 Ok(_) => panic!("{what}: it was opened"),
-                Err(error @ OpenError::StateDamaged { .. }) => {
+                Err(error @ StoreOpenError::StateDamaged { .. }) => {
                     let message = error.to_string();
                     assert!(message.contains(state.to_str().unwrap()), "{message}");
                 }
@@ -155,7 +157,10 @@ fn repair_keeps_the_batches_of_a_journal_that_can_be_read() {
     assert!(error.contains("tidegate store repair"), "{error}");
     let repaired = tools::repair(dir.path(), &mut |_| {}).unwrap();
     assert!(!repaired.lost.is_empty() && repaired.unrepaired.is_empty());
-    assert_eq!(repaired.kept, [journal.with_extension("jnl.damaged")]);
+    assert_eq!(
+        repaired.damaged_copies,
+        [journal.with_extension("jnl.damaged")]
+    );
     let (store, report) = Store::open(dir.path(), config()).unwrap();
     assert!(report.warnings.is_empty(), "{:?}", report.warnings);
     let objects = store.objects().list("user", None, OBJECTS).unwrap();
@@ -194,7 +199,7 @@ fn a_torn_end_behind_the_mark_is_cut_off_and_told() {
 fn a_damaged_mark_is_told_and_written_anew() {
     let dir = tempfile::tempdir().unwrap();
     make(dir.path());
-    for name in [super::mark::FILE, crate::log::mark::FILE] {
+    for name in [super::state_mark::FILE, crate::log::log_mark::FILE] {
         let path = dir.path().join(name);
         let bytes = fs::read(&path).unwrap();
         for (what, changed) in damages(&bytes) {
@@ -238,14 +243,14 @@ fn the_mark_follows_a_running_store() {
     assert!(before.keyspaces.len() > 7 && !before.journals.is_empty());
     let (store, _) = Store::open(dir.path(), config()).unwrap();
     struct Nobody;
-    impl crate::Owner for Nobody {
-        fn logged(&self, _: u16, _: u64) {}
-        fn fetched(&self, _: u16, _: crate::Page) {}
+    impl crate::StoreObserver for Nobody {
+        fn on_logged(&self, _: u16, _: u64) {}
+        fn on_fetched(&self, _: u16, _: crate::QueuePage) {}
     }
     store.start(std::sync::Arc::new(Nobody)).unwrap();
     let objects = store.objects();
     objects
-        .put("user", "late", 1.into(), Expected::Any)
+        .put("user", "late", 1.into(), ExpectedVersion::Any)
         .unwrap();
     let started = std::time::Instant::now();
     while read() == before {

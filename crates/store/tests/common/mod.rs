@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use store::{QueueEntry, QueueFetch, QueuePage, Store, StoreConfig, StoreObserver};
 #[allow(unused_imports, reason = "not every test uses both")]
-pub(crate) use store::{Batch, Space};
-use store::{Config, Fetch, Owner, Page, Store, Stored};
+pub(crate) use store::{StateKind, StoreBatch};
 
 pub(crate) mod script;
 
@@ -22,7 +22,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Default)]
 struct Heard {
     logged: HashMap<u16, u64>,
-    pages: Vec<Page>,
+    pages: Vec<QueuePage>,
 }
 
 #[derive(Default)]
@@ -31,15 +31,15 @@ pub(crate) struct Ear {
     called: Condvar,
 }
 
-impl Owner for Ear {
-    fn logged(&self, shard: u16, batch: u64) {
+impl StoreObserver for Ear {
+    fn on_logged(&self, shard: u16, batch: u64) {
         let mut heard = self.heard.lock().unwrap();
         let last = heard.logged.insert(shard, batch);
         assert!(last.is_none_or(|last| last < batch), "numbers grow");
         self.called.notify_all();
     }
 
-    fn fetched(&self, _shard: u16, page: Page) {
+    fn on_fetched(&self, _shard: u16, page: QueuePage) {
         self.heard.lock().unwrap().pages.push(page);
         self.called.notify_all();
     }
@@ -65,7 +65,7 @@ impl Ear {
         );
     }
 
-    fn wait_page(&self) -> Page {
+    fn wait_page(&self) -> QueuePage {
         let heard = self.heard.lock().unwrap();
         let (mut heard, timeout) = self
             .called
@@ -84,14 +84,16 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    pub(crate) fn open(dir: &Path, config: Config) -> Self {
+    pub(crate) fn open(dir: &Path, config: StoreConfig) -> Self {
         let (store, _) = Store::open(dir, config).unwrap();
         Self::start(store)
     }
 
     pub(crate) fn start(store: Store) -> Self {
         let ear = Arc::new(Ear::default());
-        store.start(Arc::clone(&ear) as Arc<dyn Owner>).unwrap();
+        store
+            .start(Arc::clone(&ear) as Arc<dyn StoreObserver>)
+            .unwrap();
         Self {
             store,
             ear,
@@ -100,8 +102,8 @@ impl Bench {
     }
 
     /// Submits a batch of shard 0.
-    pub(crate) fn submit(&mut self, write: impl FnOnce(&mut Batch)) -> u64 {
-        let mut batch = self.store.spare();
+    pub(crate) fn submit(&mut self, write: impl FnOnce(&mut StoreBatch)) -> u64 {
+        let mut batch = self.store.recycled_batch();
         assert!(batch.is_empty());
         self.number += 1;
         batch.number = self.number;
@@ -111,19 +113,19 @@ impl Bench {
     }
 
     /// Submits a batch and waits until it is logged.
-    pub(crate) fn write(&mut self, write: impl FnOnce(&mut Batch)) {
+    pub(crate) fn write(&mut self, write: impl FnOnce(&mut StoreBatch)) {
         let number = self.submit(write);
         self.ear.wait_logged(0, number);
     }
 
     /// Everything that waits for a session, fetched in pages of this size.
-    pub(crate) fn fetch_all(&self, session: u64, max_messages: u32) -> Vec<Stored> {
-        let mut all: Vec<Stored> = Vec::new();
+    pub(crate) fn fetch_all(&self, session: u64, max_messages: u32) -> Vec<QueueEntry> {
+        let mut all: Vec<QueueEntry> = Vec::new();
         loop {
             let from_seq = all.last().map_or(0, |last| last.seq + 1);
             self.store.fetch(
                 0,
-                Fetch {
+                QueueFetch {
                     session,
                     from_seq,
                     max_messages,
@@ -142,12 +144,12 @@ impl Bench {
     }
 }
 
-pub(crate) fn small() -> Config {
-    Config {
+pub(crate) fn small() -> StoreConfig {
+    StoreConfig {
         segment_bytes: 64 << 10,
         min_free_bytes: 0,
         max_log_bytes: 1 << 30,
-        ..Config::default()
+        ..StoreConfig::default()
     }
 }
 
@@ -179,7 +181,7 @@ pub(crate) fn check_opened(store: Store, model: &script::Model) -> Bench {
         let received: Vec<u16> = session.received.iter().copied().collect();
         assert_eq!(summary.received, received);
     }
-    for (nth, &space) in Space::ALL.iter().enumerate() {
+    for (nth, &space) in StateKind::ALL.iter().enumerate() {
         let mut found = Vec::new();
         let mut each = |key: &[u8], value: &[u8]| found.push((key.to_vec(), value.to_vec()));
         store.scan(space, &mut each).unwrap();

@@ -78,7 +78,7 @@ impl Model {
     }
 
     /// The next batch of this seed's script, written to `batch` and applied to the model.
-    pub(crate) fn step(&mut self, seed: u64, batch: &mut super::Batch) {
+    pub(crate) fn step(&mut self, seed: u64, batch: &mut super::StoreBatch) {
         self.number += 1;
         batch.number = self.number;
         let mut random = Random::new(seed.wrapping_mul(1_000_003) ^ self.number);
@@ -87,11 +87,11 @@ impl Model {
         }
         // In the keyed state and in the log: the two must agree.
         let number = self.number.to_le_bytes().to_vec();
-        batch.put(super::Space::Delayed, b"last", &number);
+        batch.put(super::StateKind::Delayed, b"last", &number);
         self.keyed.insert((3, b"last".to_vec()), number);
-        batch.message(&[&self.number.to_le_bytes()]);
-        batch.entry(0, self.number, 0, b"");
-        batch.done(0, self.number - 1);
+        batch.begin_message(&[&self.number.to_le_bytes()]);
+        batch.add_entry(0, self.number, 0, b"");
+        batch.complete_entry(0, self.number - 1);
         let item = Item {
             packet_id: 0,
             released: false,
@@ -101,12 +101,12 @@ impl Model {
         self.sessions.entry(0).or_default().entries = BTreeMap::from([(self.number, item)]);
     }
 
-    fn random_step(&mut self, random: &mut Random, batch: &mut super::Batch) {
+    fn random_step(&mut self, random: &mut Random, batch: &mut super::StoreBatch) {
         match random.below(20) {
             0..=6 => self.queue(random, batch),
             7..=11 => {
                 if let Some((session, seq)) = self.pick(random) {
-                    batch.done(session, seq);
+                    batch.complete_entry(session, seq);
                     self.session(session).entries.remove(&seq);
                 }
             }
@@ -115,14 +115,14 @@ impl Model {
                     let packet_id = random.below(5) as u16;
                     let item = self.session(session).entries.get_mut(&seq).unwrap();
                     if !item.released {
-                        batch.sent(session, seq, packet_id);
+                        batch.mark_sent(session, seq, packet_id);
                         item.packet_id = packet_id;
                     }
                 }
             }
             14 => {
                 if let Some((session, seq)) = self.pick(random) {
-                    batch.released(session, seq);
+                    batch.mark_released(session, seq);
                     let item = self.session(session).entries.get_mut(&seq).unwrap();
                     item.released = true;
                     item.body.clear();
@@ -130,18 +130,18 @@ impl Model {
             }
             15 => {
                 let (session, id) = (self.any_session(random), 1 + random.below(9) as u16);
-                batch.received(session, id);
+                batch.add_received_id(session, id);
                 self.session(session).received.insert(id);
             }
             16 => {
                 let (session, id) = (self.any_session(random), 1 + random.below(9) as u16);
-                batch.forgotten(session, id);
+                batch.remove_received_id(session, id);
                 self.session(session).received.remove(&id);
             }
             17 => {
                 if random.one_in(10) {
                     let session = self.any_session(random);
-                    batch.end(session);
+                    batch.end_session(session);
                     self.sessions.remove(&session);
                     self.generation += 1;
                 }
@@ -150,18 +150,18 @@ impl Model {
                 let space = random.below(4) as usize;
                 let key = vec![random.below(20) as u8];
                 if random.one_in(3) {
-                    batch.delete(super::Space::ALL[space], &key);
+                    batch.delete(super::StateKind::ALL[space], &key);
                     self.keyed.remove(&(space, key));
                 } else {
                     let value = bytes_of(random, 200);
-                    batch.put(super::Space::ALL[space], &key, &value);
+                    batch.put(super::StateKind::ALL[space], &key, &value);
                     self.keyed.insert((space, key), value);
                 }
             }
         }
     }
 
-    fn queue(&mut self, random: &mut Random, batch: &mut super::Batch) {
+    fn queue(&mut self, random: &mut Random, batch: &mut super::StoreBatch) {
         let max = match random.below(200) {
             0 => 70_000,
             1..=10 => 5000,
@@ -169,7 +169,7 @@ impl Model {
         };
         let body = bytes_of(random, max);
         let half = body.len() / 2;
-        batch.message(&[&body[..half], &body[half..]]);
+        batch.begin_message(&[&body[..half], &body[half..]]);
         let mut chosen = BTreeSet::new();
         for _ in 0..=random.below(3) {
             chosen.insert(self.any_session(random));
@@ -180,7 +180,7 @@ impl Model {
             let seq = *seq;
             let attributes = bytes_of(random, 9);
             let packet_id = random.below(3) as u16;
-            batch.entry(session, seq, packet_id, &attributes);
+            batch.add_entry(session, seq, packet_id, &attributes);
             let item = Item {
                 packet_id,
                 released: false,

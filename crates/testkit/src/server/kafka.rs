@@ -5,15 +5,15 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-use super::{PASSWORD, Server, USER, free_port, told};
-use crate::certificates::Identity;
-use crate::life;
+use super::{PASSWORD, TestServer, USER, error_text, free_port};
+use crate::certificates::TlsIdentity;
+use crate::processes;
 
 const CLUSTER: &str = "a2l0LWNsdXN0ZXItMDAwMQ";
 const API_VERSIONS: (u16, u16) = (18, 0);
 const CREATE_TOPICS: (u16, u16) = (19, 4);
 
-fn java(server: &Server) -> Command {
+fn java(server: &TestServer) -> Command {
     let mut command = Command::new("java");
     // Half the time to start and half the memory.
     command.args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
@@ -23,8 +23,8 @@ fn java(server: &Server) -> Command {
 }
 
 /// Writes its settings, and makes its folder with the passwords.
-pub(super) fn prepare(server: &Server, identity: Option<&Identity>) {
-    let (data, port, controller) = (server.data(), server.port, free_port());
+pub(super) fn prepare(server: &TestServer, identity: Option<&TlsIdentity>) {
+    let (data, port, controller) = (server.data_dir(), server.port, free_port());
     let tls = server
         .tls_port
         .map_or(String::new(), |port| format!(",TLS://127.0.0.1:{port}"));
@@ -71,28 +71,28 @@ pub(super) fn prepare(server: &Server, identity: Option<&Identity>) {
     }
     command.stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let ended = life::spawn(command).wait_with_output();
+    let ended = processes::spawn(command).wait_with_output();
     let ended = ended.expect("a child can be waited for");
     let wrote = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success(), "StorageTool: {wrote}");
 }
 
-pub(super) fn command(server: &Server) -> Command {
+pub(super) fn command(server: &TestServer) -> Command {
     let mut command = java(server);
     command.arg("kafka.Kafka");
     command.arg(server.dir.join("server.properties"));
     command
 }
 
-pub(super) fn answers(stream: TcpStream) -> Result<(), String> {
-    match &ask(stream, API_VERSIONS, &[])?[..] {
+pub(super) fn check_ready(stream: TcpStream) -> Result<(), String> {
+    match &request(stream, API_VERSIONS, &[])?[..] {
         [0, 0, ..] => Ok(()),
         _ => Err("it does not say what it can do".into()),
     }
 }
 
 /// Makes a topic with settings of its own.
-pub(super) fn make_topic(
+pub(super) fn create_topic(
     stream: TcpStream,
     name: &str,
     partitions: u32,
@@ -100,18 +100,18 @@ pub(super) fn make_topic(
 ) -> Result<(), String> {
     let mut body = Vec::new();
     body.extend(1_u32.to_be_bytes());
-    put_text(&mut body, name);
+    encode_text(&mut body, name);
     body.extend(partitions.to_be_bytes());
     body.extend(1_u16.to_be_bytes());
     body.extend(0_u32.to_be_bytes());
     body.extend((settings.len() as u32).to_be_bytes());
     for (name, value) in settings {
-        put_text(&mut body, name);
-        put_text(&mut body, value);
+        encode_text(&mut body, name);
+        encode_text(&mut body, value);
     }
     body.extend(30_000_u32.to_be_bytes());
     body.push(0);
-    let answer = ask(stream, CREATE_TOPICS, &body)?;
+    let answer = request(stream, CREATE_TOPICS, &body)?;
     // How long we are throttled, how many topics, the topic's name, what is wrong.
     match answer.get(10 + name.len()..12 + name.len()) {
         Some([0, 0]) => Ok(()),
@@ -119,25 +119,27 @@ pub(super) fn make_topic(
     }
 }
 
-fn put_text(out: &mut Vec<u8>, text: &str) {
+fn encode_text(out: &mut Vec<u8>, text: &str) {
     out.extend((text.len() as u16).to_be_bytes());
     out.extend(text.as_bytes());
 }
 
 /// One request and its answer.
-fn ask(mut stream: TcpStream, api: (u16, u16), body: &[u8]) -> Result<Vec<u8>, String> {
+fn request(mut stream: TcpStream, api: (u16, u16), body: &[u8]) -> Result<Vec<u8>, String> {
     let mut request = Vec::new();
     request.extend(api.0.to_be_bytes());
     request.extend(api.1.to_be_bytes());
     request.extend(7_u32.to_be_bytes());
-    put_text(&mut request, "kit");
+    encode_text(&mut request, "kit");
     request.extend(body);
     let length = request.len() as u32;
-    stream.write_all(&length.to_be_bytes()).map_err(told)?;
-    stream.write_all(&request).map_err(told)?;
+    stream
+        .write_all(&length.to_be_bytes())
+        .map_err(error_text)?;
+    stream.write_all(&request).map_err(error_text)?;
     let mut length = [0; 4];
-    stream.read_exact(&mut length).map_err(told)?;
+    stream.read_exact(&mut length).map_err(error_text)?;
     let mut answer = vec![0; u32::from_be_bytes(length) as usize];
-    stream.read_exact(&mut answer).map_err(told)?;
+    stream.read_exact(&mut answer).map_err(error_text)?;
     Ok(answer.split_off(4))
 }

@@ -7,8 +7,8 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use super::{DATABASE, PASSWORD, Rows, Server, USER, told};
-use crate::certificates::Identity;
+use super::{DATABASE, PASSWORD, Rows, TestServer, USER, error_text};
+use crate::certificates::TlsIdentity;
 
 /// The tables a server cannot start without. mariadb-install-db would make them as well, but needs programs from other
 /// packages and ten times as long, for help texts.
@@ -18,17 +18,17 @@ const SYSTEM_TABLES: [&str; 3] = [
     "mysql_system_tables_data.sql",
 ];
 
-pub(super) fn prepare(server: &Server) {
-    fs::create_dir_all(server.data()).expect("a folder can be made");
+pub(super) fn prepare(server: &TestServer) {
+    fs::create_dir_all(server.data_dir()).expect("a folder can be made");
     let mut script =
         String::from("CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\n");
     for name in SYSTEM_TABLES {
-        let path = base(server).join("share/mysql").join(name);
+        let path = install_prefix(server).join("share/mysql").join(name);
         let text =
             fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         script.push_str(&text);
     }
-    let mut command = common(server);
+    let mut command = client_command(server);
     command.args(["--bootstrap", "--skip-networking"]);
     command
         .stdin(Stdio::piped())
@@ -45,8 +45,8 @@ pub(super) fn prepare(server: &Server) {
     assert!(output.status.success(), "mariadbd --bootstrap: {output:?}");
 }
 
-pub(super) fn command(server: &Server) -> Command {
-    let mut command = common(server);
+pub(super) fn command(server: &TestServer) -> Command {
+    let mut command = client_command(server);
     command.args(["--bind-address=127.0.0.1", "--skip-name-resolve"]);
     command.arg(format!("--port={}", server.port));
     command.arg(format!("--socket={}", server.dir.join("socket").display()));
@@ -54,13 +54,13 @@ pub(super) fn command(server: &Server) -> Command {
 }
 
 /// Returns the port that speaks TLS: it may speak either.
-pub(super) fn add_tls(arguments: &mut Vec<String>, identity: &Identity, port: u16) -> u16 {
+pub(super) fn add_tls(arguments: &mut Vec<String>, identity: &TlsIdentity, port: u16) -> u16 {
     arguments.push(format!("--ssl-cert={}", identity.certificate.display()));
     arguments.push(format!("--ssl-key={}", identity.key.display()));
     port
 }
 
-pub(super) fn make_user(server: &Server) {
+pub(super) fn create_user(server: &TestServer) {
     let require = server.tls_port.map_or("", |_| "REQUIRE SSL");
     let statements = format!(
         "CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4; \
@@ -73,12 +73,12 @@ pub(super) fn make_user(server: &Server) {
     done.unwrap_or_else(|why| panic!("{statements}: {why}"));
 }
 
-fn common(server: &Server) -> Command {
+fn client_command(server: &TestServer) -> Command {
     let mut command = server.command_for(&server.program);
     // First, as it asks: nothing of the machine's own configuration.
     command.arg("--no-defaults");
-    command.arg(format!("--basedir={}", base(server).display()));
-    command.arg(format!("--datadir={}", server.data().display()));
+    command.arg(format!("--basedir={}", install_prefix(server).display()));
+    command.arg(format!("--datadir={}", server.data_dir().display()));
     // Another server that starts removes what it finds in a folder for temporary tables.
     command.arg(format!("--tmpdir={}", server.dir.display()));
     command.args(["--user=root", "--loose-innodb-log-file-size=8M"]);
@@ -88,7 +88,7 @@ fn common(server: &Server) -> Command {
 }
 
 /// The `usr` above `usr/sbin/mariadbd`.
-fn base(server: &Server) -> PathBuf {
+fn install_prefix(server: &TestServer) -> PathBuf {
     let base = server.program.ancestors().nth(2);
     base.expect("the program lies two folders below its base")
         .to_path_buf()
@@ -105,7 +105,7 @@ pub(super) fn run(
     statements: &str,
 ) -> Result<Rows, String> {
     let (sequence, greeting) = receive(&mut stream)?;
-    refused(&greeting)?;
+    check_error_packet(&greeting)?;
     let capabilities = CAPABILITIES | database.map_or(0, |_| CONNECT_WITH_DATABASE);
     let mut body = capabilities.to_le_bytes().to_vec();
     body.extend(0x100_0000_u32.to_le_bytes());
@@ -122,7 +122,7 @@ pub(super) fn run(
         send(&mut stream, sequence + 1, &[])?;
         answer = receive(&mut stream)?.1;
     }
-    refused(&answer)?;
+    check_error_packet(&answer)?;
 
     let mut query = vec![3];
     query.extend_from_slice(statements.as_bytes());
@@ -142,8 +142,8 @@ pub(super) fn run(
 /// The result of one statement, and the server's status after it.
 fn read_result(stream: &mut TcpStream) -> Result<(Option<Rows>, u16), String> {
     let head = receive(stream)?.1;
-    refused(&head)?;
-    let mut fields = Fields(&head);
+    check_error_packet(&head)?;
+    let mut fields = FieldReader(&head);
     let columns = fields.integer()?.unwrap_or(0);
     if columns == 0 {
         // OK: affected rows, the last inserted id, the status.
@@ -152,26 +152,26 @@ fn read_result(stream: &mut TcpStream) -> Result<(Option<Rows>, u16), String> {
         return Ok((None, fields.status()?));
     }
     // The columns' definitions and the end of them.
-    while !is_end(&receive(stream)?.1) {}
+    while !is_end_of_rows(&receive(stream)?.1) {}
     let mut rows = Rows::new();
     loop {
         let body = receive(stream)?.1;
-        refused(&body)?;
-        if is_end(&body) {
-            return Ok((Some(rows), Fields(&body[3..]).status()?));
+        check_error_packet(&body)?;
+        if is_end_of_rows(&body) {
+            return Ok((Some(rows), FieldReader(&body[3..]).status()?));
         }
-        let mut fields = Fields(&body);
+        let mut fields = FieldReader(&body);
         let row: Result<_, String> = (0..columns).map(|_| fields.text()).collect();
         rows.push(row?);
     }
 }
 
-fn is_end(body: &[u8]) -> bool {
+fn is_end_of_rows(body: &[u8]) -> bool {
     body.first() == Some(&0xfe) && body.len() < 9
 }
 
 /// An ERR packet: 0xff, a number, `#` and five letters, the text.
-fn refused(body: &[u8]) -> Result<(), String> {
+fn check_error_packet(body: &[u8]) -> Result<(), String> {
     match body.split_first() {
         Some((0xff, rest)) => {
             Err(String::from_utf8_lossy(rest.get(2..).unwrap_or(rest)).into_owned())
@@ -181,9 +181,9 @@ fn refused(body: &[u8]) -> Result<(), String> {
     }
 }
 
-struct Fields<'a>(&'a [u8]);
+struct FieldReader<'a>(&'a [u8]);
 
-impl Fields<'_> {
+impl FieldReader<'_> {
     /// A length-encoded integer; `None` is NULL.
     fn integer(&mut self) -> Result<Option<u64>, String> {
         let (&first, rest) = self.0.split_first().ok_or("a short packet")?;
@@ -231,15 +231,15 @@ fn send(stream: &mut TcpStream, sequence: u8, body: &[u8]) -> Result<(), String>
     let length = (body.len() as u32).to_le_bytes();
     let mut packet = vec![length[0], length[1], length[2], sequence];
     packet.extend_from_slice(body);
-    stream.write_all(&packet).map_err(told)
+    stream.write_all(&packet).map_err(error_text)
 }
 
 /// One packet: its sequence number and body.
 fn receive(stream: &mut TcpStream) -> Result<(u8, Vec<u8>), String> {
     let mut head = [0; 4];
-    stream.read_exact(&mut head).map_err(told)?;
+    stream.read_exact(&mut head).map_err(error_text)?;
     let length = u32::from_le_bytes([head[0], head[1], head[2], 0]);
     let mut body = vec![0; length as usize];
-    stream.read_exact(&mut body).map_err(told)?;
+    stream.read_exact(&mut body).map_err(error_text)?;
     Ok((head[3], body))
 }

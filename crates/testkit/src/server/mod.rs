@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::certificates::Identity;
-use crate::life;
+use crate::certificates::TlsIdentity;
+use crate::processes;
 pub use nats::NatsClient;
 
 /// Whom the program under test logs in as: this user, with this password, may do everything in this database.
@@ -36,7 +36,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 pub type Rows = Vec<Vec<Option<String>>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ServerKind {
     MariaDb,
     Postgres,
     Redis,
@@ -50,9 +50,9 @@ pub enum Kind {
     Kafka,
 }
 
-impl Kind {
+impl ServerKind {
     /// Names the server's program; set by `cargo xtask test`.
-    pub const fn variable(self) -> &'static str {
+    pub const fn env_variable(self) -> &'static str {
         match self {
             Self::MariaDb => "TIDEGATE_TEST_MARIADBD",
             Self::Postgres => "TIDEGATE_TEST_POSTGRES",
@@ -67,7 +67,7 @@ impl Kind {
 
     /// The program: by the variable, where `cargo xtask test` unpacked it before, or as installed.
     fn program(self) -> Option<PathBuf> {
-        if let Some(path) = std::env::var_os(self.variable()) {
+        if let Some(path) = std::env::var_os(self.env_variable()) {
             return Some(PathBuf::from(path));
         }
         // Test programs lie in target/PROFILE/deps.
@@ -111,7 +111,7 @@ impl Kind {
     }
 
     /// Ends it at once without leaving anything of it on the machine.
-    const fn quick_end(self) -> i32 {
+    const fn kill_signal(self) -> i32 {
         match self {
             // Killed, it would leave its children a moment longer and a shared memory segment for ever.
             Self::Postgres => libc::SIGQUIT,
@@ -120,7 +120,7 @@ impl Kind {
     }
 
     /// Ends it in order, everything written.
-    const fn orderly_end(self) -> i32 {
+    const fn stop_signal(self) -> i32 {
         match self {
             // Does not wait for its clients, which SIGTERM would.
             Self::Postgres => libc::SIGINT,
@@ -130,8 +130,8 @@ impl Kind {
 }
 
 /// A server that runs, or ran. Dropping it ends it and removes its data.
-pub struct Server {
-    kind: Kind,
+pub struct TestServer {
+    kind: ServerKind,
     program: PathBuf,
     dir: PathBuf,
     port: u16,
@@ -141,72 +141,75 @@ pub struct Server {
     child: Mutex<Option<Child>>,
 }
 
-impl Server {
+impl TestServer {
     /// Starts a server, or says that the test is skipped because the program is not here.
-    pub fn start_or_skip(kind: Kind) -> Option<Server> {
+    pub fn start_or_skip(kind: ServerKind) -> Option<TestServer> {
         Self::start_with_or_skip(kind, &[])
     }
 
-    /// As [`Server::start_or_skip`], with TLS: [`USER`] comes in by [`Server::tls_address`] only, and without a
+    /// As [`TestServer::start_or_skip`], with TLS: [`USER`] comes in by [`TestServer::tls_address`] only, and without a
     /// certificate of its own.
-    pub fn start_with_tls_or_skip(kind: Kind, identity: &Identity) -> Option<Server> {
+    pub fn start_with_tls_or_skip(kind: ServerKind, identity: &TlsIdentity) -> Option<TestServer> {
         Self::start_tls_or_skip(kind, &[], Some(identity))
     }
 
-    /// As [`Server::start_or_skip`], with further arguments on its command line.
-    pub fn start_with_or_skip(kind: Kind, arguments: &[&str]) -> Option<Server> {
+    /// As [`TestServer::start_or_skip`], with further arguments on its command line.
+    pub fn start_with_or_skip(kind: ServerKind, arguments: &[&str]) -> Option<TestServer> {
         Self::start_tls_or_skip(kind, arguments, None)
     }
 
     fn start_tls_or_skip(
-        kind: Kind,
+        kind: ServerKind,
         arguments: &[&str],
-        identity: Option<&Identity>,
-    ) -> Option<Server> {
+        identity: Option<&TlsIdentity>,
+    ) -> Option<TestServer> {
         let Some(program) = kind.program() else {
-            let variable = kind.variable();
-            crate::skipped(&format!("{variable} is not set; run `cargo xtask test`"));
+            let variable = kind.env_variable();
+            crate::report_skipped(&format!("{variable} is not set; run `cargo xtask test`"));
             return None;
         };
         let port = free_port();
         let mut arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
         let tls_port = identity.map(|identity| match kind {
-            Kind::MariaDb => mariadb::add_tls(&mut arguments, identity, port),
-            Kind::Postgres => postgres::add_tls(&mut arguments, identity, port),
-            Kind::Redis => redis::add_tls(&mut arguments, identity, free_port()),
-            Kind::Kafka => free_port(),
-            Kind::Nats | Kind::Mosquitto | Kind::Prometheus | Kind::OpenSearch => {
+            ServerKind::MariaDb => mariadb::add_tls(&mut arguments, identity, port),
+            ServerKind::Postgres => postgres::add_tls(&mut arguments, identity, port),
+            ServerKind::Redis => redis::add_tls(&mut arguments, identity, free_port()),
+            ServerKind::Kafka => free_port(),
+            ServerKind::Nats
+            | ServerKind::Mosquitto
+            | ServerKind::Prometheus
+            | ServerKind::OpenSearch => {
                 panic!("{kind:?} is started without TLS only")
             }
         });
-        let server = Server {
+        let server = TestServer {
             kind,
             program,
-            dir: life::temporary_directory(),
+            dir: processes::temporary_directory(),
             port,
             tls_port,
             arguments,
             child: Mutex::new(None),
         };
         match kind {
-            Kind::MariaDb => mariadb::prepare(&server),
-            Kind::Postgres => postgres::prepare(&server),
-            Kind::Mosquitto => mosquitto::prepare(&server),
-            Kind::Prometheus => prometheus::prepare(&server),
-            Kind::OpenSearch => opensearch::prepare(&server),
-            Kind::Kafka => kafka::prepare(&server, identity),
-            Kind::Redis | Kind::Nats => {}
+            ServerKind::MariaDb => mariadb::prepare(&server),
+            ServerKind::Postgres => postgres::prepare(&server),
+            ServerKind::Mosquitto => mosquitto::prepare(&server),
+            ServerKind::Prometheus => prometheus::prepare(&server),
+            ServerKind::OpenSearch => opensearch::prepare(&server),
+            ServerKind::Kafka => kafka::prepare(&server, identity),
+            ServerKind::Redis | ServerKind::Nats => {}
         }
         server.start();
         match kind {
-            Kind::MariaDb => mariadb::make_user(&server),
-            Kind::Postgres => postgres::make_user(&server),
+            ServerKind::MariaDb => mariadb::create_user(&server),
+            ServerKind::Postgres => postgres::create_user(&server),
             _ => {}
         }
         Some(server)
     }
 
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ServerKind {
         self.kind
     }
 
@@ -226,19 +229,19 @@ impl Server {
 
     /// How clients name it, with [`USER`] and [`PASSWORD`].
     pub fn url(&self) -> String {
-        self.url_by(self.address())
+        self.url_through(self.address())
     }
 
-    /// As [`Server::url`], by way of another address such as that of a [`crate::Proxy`].
-    pub fn url_by(&self, address: SocketAddr) -> String {
+    /// As [`TestServer::url`], by way of another address such as that of a [`crate::Proxy`].
+    pub fn url_through(&self, address: SocketAddr) -> String {
         let (scheme, path) = match self.kind {
-            Kind::MariaDb => ("mysql", DATABASE),
-            Kind::Postgres => ("postgres", DATABASE),
-            Kind::Redis => ("redis", "0"),
-            Kind::Nats => ("nats", ""),
-            Kind::Mosquitto => ("mqtt", ""),
-            Kind::Prometheus | Kind::OpenSearch => ("http", ""),
-            Kind::Kafka => ("kafka", ""),
+            ServerKind::MariaDb => ("mysql", DATABASE),
+            ServerKind::Postgres => ("postgres", DATABASE),
+            ServerKind::Redis => ("redis", "0"),
+            ServerKind::Nats => ("nats", ""),
+            ServerKind::Mosquitto => ("mqtt", ""),
+            ServerKind::Prometheus | ServerKind::OpenSearch => ("http", ""),
+            ServerKind::Kafka => ("kafka", ""),
         };
         format!("{scheme}://{USER}:{PASSWORD}@{address}/{path}")
     }
@@ -253,27 +256,27 @@ impl Server {
             .open(self.log_path())
             .expect("its log can be written");
         let mut command = match self.kind {
-            Kind::MariaDb => mariadb::command(self),
-            Kind::Postgres => postgres::command(self),
-            Kind::Redis => redis::command(self),
-            Kind::Nats => nats::command(self),
-            Kind::Mosquitto => mosquitto::command(self),
-            Kind::Prometheus => prometheus::command(self),
-            Kind::OpenSearch => opensearch::command(self),
-            Kind::Kafka => kafka::command(self),
+            ServerKind::MariaDb => mariadb::command(self),
+            ServerKind::Postgres => postgres::command(self),
+            ServerKind::Redis => redis::command(self),
+            ServerKind::Nats => nats::command(self),
+            ServerKind::Mosquitto => mosquitto::command(self),
+            ServerKind::Prometheus => prometheus::command(self),
+            ServerKind::OpenSearch => opensearch::command(self),
+            ServerKind::Kafka => kafka::command(self),
         };
         command.args(&self.arguments).stdin(Stdio::null());
         command.stdout(log.try_clone().expect("a file can be shared"));
         command.stderr(log);
-        let child = life::spawn(command);
-        life::register(life::Ward {
+        let child = processes::spawn(command);
+        processes::register(processes::SupervisedChild {
             pid: child.id(),
             log: self.log_path(),
-            signal: self.kind.quick_end(),
+            signal: self.kind.kill_signal(),
         });
         let child = slot.insert(child);
         let deadline = Instant::now() + START_LIMIT;
-        while let Err(why) = self.answers() {
+        while let Err(why) = self.check_ready() {
             let ended = child.try_wait().expect("a child can be asked");
             if ended.is_some() || Instant::now() > deadline {
                 panic!(
@@ -288,21 +291,27 @@ impl Server {
 
     /// Ends it in order and waits for that; its clients lose their connections.
     pub fn stop(&self) {
-        self.end(self.kind.orderly_end());
+        self.terminate(self.kind.stop_signal());
     }
 
     /// Ends it in the middle of whatever it does (SIGKILL) and waits for that.
     pub fn kill(&self) {
-        self.end(libc::SIGKILL);
+        self.terminate(libc::SIGKILL);
     }
 
-    /// Stops it in its tracks (SIGSTOP): connections stay, nothing answers. [`Server::resume`] undoes it.
+    /// Stops it in its tracks (SIGSTOP): connections stay, nothing answers. [`TestServer::resume`] undoes it.
     pub fn freeze(&self) {
-        assert!(life::signal(self.pid(), libc::SIGSTOP), "it does not run");
+        assert!(
+            processes::signal(self.pid(), libc::SIGSTOP),
+            "it does not run"
+        );
     }
 
     pub fn resume(&self) {
-        assert!(life::signal(self.pid(), libc::SIGCONT), "it does not run");
+        assert!(
+            processes::signal(self.pid(), libc::SIGCONT),
+            "it does not run"
+        );
     }
 
     pub fn pid(&self) -> u32 {
@@ -326,11 +335,15 @@ impl Server {
 
     pub fn try_sql(&self, statements: &str) -> Result<Rows, String> {
         match self.kind {
-            Kind::MariaDb => mariadb::run(self.connect()?, Some(DATABASE), statements),
-            Kind::Postgres => postgres::run(self.connect()?, DATABASE, statements),
-            Kind::Redis => Err("Redis has no SQL: see `redis`".into()),
-            Kind::Nats | Kind::Mosquitto | Kind::Kafka => Err("a broker has no SQL".into()),
-            Kind::Prometheus | Kind::OpenSearch => Err("it has no SQL: see `http`".into()),
+            ServerKind::MariaDb => mariadb::run(self.connect()?, Some(DATABASE), statements),
+            ServerKind::Postgres => postgres::run(self.connect()?, DATABASE, statements),
+            ServerKind::Redis => Err("Redis has no SQL: see `redis`".into()),
+            ServerKind::Nats | ServerKind::Mosquitto | ServerKind::Kafka => {
+                Err("a broker has no SQL".into())
+            }
+            ServerKind::Prometheus | ServerKind::OpenSearch => {
+                Err("it has no SQL: see `http`".into())
+            }
         }
     }
 
@@ -343,60 +356,70 @@ impl Server {
     }
 
     pub fn try_redis(&self, words: &[&str]) -> Result<Vec<Option<String>>, String> {
-        assert_eq!(self.kind, Kind::Redis);
+        assert_eq!(self.kind, ServerKind::Redis);
         redis::run(self.connect()?, words)
     }
 
     /// Asks OpenSearch or Prometheus; gives the body of the answer.
     pub fn http(&self, method: &str, path: &str, body: &str) -> String {
-        assert!(matches!(self.kind, Kind::OpenSearch | Kind::Prometheus));
+        assert!(matches!(
+            self.kind,
+            ServerKind::OpenSearch | ServerKind::Prometheus
+        ));
         let answer = self
             .connect()
-            .and_then(|stream| opensearch::ask(stream, method, path, body));
+            .and_then(|stream| opensearch::request(stream, method, path, body));
         answer.unwrap_or_else(|why| panic!("{method} {path}: {why}"))
     }
 
     /// Makes a topic of Kafka with settings of its own.
-    pub fn make_topic(&self, name: &str, partitions: u32, settings: &[(&str, &str)]) {
-        assert_eq!(self.kind, Kind::Kafka);
+    pub fn create_topic(&self, name: &str, partitions: u32, settings: &[(&str, &str)]) {
+        assert_eq!(self.kind, ServerKind::Kafka);
         let made = self
             .connect()
-            .and_then(|stream| kafka::make_topic(stream, name, partitions, settings));
+            .and_then(|stream| kafka::create_topic(stream, name, partitions, settings));
         made.unwrap_or_else(|why| panic!("{why}"));
     }
 
     /// A client of NATS, to look into it.
     pub fn nats(&self) -> NatsClient {
-        assert_eq!(self.kind, Kind::Nats);
-        let client = self.connect().and_then(NatsClient::over);
+        assert_eq!(self.kind, ServerKind::Nats);
+        let client = self.connect().and_then(NatsClient::connect);
         client.unwrap_or_else(|why| panic!("{why}"))
     }
 
-    fn answers(&self) -> Result<(), String> {
+    fn check_ready(&self) -> Result<(), String> {
         let stream = self.connect()?;
         match self.kind {
-            Kind::MariaDb => mariadb::run(stream, None, "SELECT 1").map(drop),
-            Kind::Postgres => postgres::run(stream, "postgres", "SELECT 1").map(drop),
-            Kind::Redis => redis::run(stream, &["PING"]).map(drop),
-            Kind::Nats => NatsClient::over(stream).map(drop),
-            Kind::Mosquitto => Ok(()),
-            Kind::Prometheus => opensearch::ask(stream, "GET", "/-/ready", "").map(drop),
-            Kind::OpenSearch => opensearch::ask(stream, "GET", "/_cluster/health", "").map(drop),
-            Kind::Kafka => kafka::answers(stream),
+            ServerKind::MariaDb => mariadb::run(stream, None, "SELECT 1").map(drop),
+            ServerKind::Postgres => postgres::run(stream, "postgres", "SELECT 1").map(drop),
+            ServerKind::Redis => redis::run(stream, &["PING"]).map(drop),
+            ServerKind::Nats => NatsClient::connect(stream).map(drop),
+            ServerKind::Mosquitto => Ok(()),
+            ServerKind::Prometheus => opensearch::request(stream, "GET", "/-/ready", "").map(drop),
+            ServerKind::OpenSearch => {
+                opensearch::request(stream, "GET", "/_cluster/health", "").map(drop)
+            }
+            ServerKind::Kafka => kafka::check_ready(stream),
         }
     }
 
     fn connect(&self) -> Result<TcpStream, String> {
-        let stream = TcpStream::connect_timeout(&self.address(), ANSWER_LIMIT).map_err(told)?;
-        stream.set_read_timeout(Some(ANSWER_LIMIT)).map_err(told)?;
-        stream.set_write_timeout(Some(ANSWER_LIMIT)).map_err(told)?;
+        let stream =
+            TcpStream::connect_timeout(&self.address(), ANSWER_LIMIT).map_err(error_text)?;
+        stream
+            .set_read_timeout(Some(ANSWER_LIMIT))
+            .map_err(error_text)?;
+        stream
+            .set_write_timeout(Some(ANSWER_LIMIT))
+            .map_err(error_text)?;
         Ok(stream)
     }
 
-    fn end(&self, signal: i32) {
+    fn terminate(&self, signal: i32) {
         let mut slot = self.child();
         let mut child = slot.take().expect("it does not run");
-        life::signal(child.id(), signal);
+        processes::signal(child.id(), signal);
         let deadline = Instant::now() + STOP_LIMIT;
         while child.try_wait().expect("a child can be asked").is_none() {
             if Instant::now() > deadline {
@@ -404,7 +427,7 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        life::forget(child.id());
+        processes::unregister(child.id());
     }
 
     fn child(&self) -> MutexGuard<'_, Option<Child>> {
@@ -413,7 +436,7 @@ impl Server {
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn data(&self) -> PathBuf {
+    fn data_dir(&self) -> PathBuf {
         self.dir.join("data")
     }
 
@@ -424,24 +447,24 @@ impl Server {
     /// A command for one of the server's programs, which may have been unpacked outside the system's folders.
     fn command_for(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
-        if let Some(libraries) = libraries_beside(&self.program) {
+        if let Some(libraries) = library_path(&self.program) {
             command.env("LD_LIBRARY_PATH", libraries);
         }
         command
     }
 }
 
-impl Drop for Server {
+impl Drop for TestServer {
     fn drop(&mut self) {
         if self.child().is_some() {
-            self.end(self.kind.quick_end());
+            self.terminate(self.kind.kill_signal());
         }
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
 /// Where the libraries of a server lie that was unpacked rather than installed: `cargo xtask test` wrote it down.
-fn libraries_beside(program: &Path) -> Option<OsString> {
+fn library_path(program: &Path) -> Option<OsString> {
     let (root, list) = program.ancestors().find_map(|root| {
         let list = fs::read_to_string(root.join(".libraries")).ok()?;
         Some((root, list))
@@ -464,6 +487,6 @@ fn free_port() -> u16 {
     panic!("no free port between 20000 and 30000");
 }
 
-fn told(error: std::io::Error) -> String {
+fn error_text(error: std::io::Error) -> String {
     error.to_string()
 }

@@ -3,10 +3,10 @@
 use std::fs;
 use std::process::Command;
 
-use super::{PASSWORD, Server, USER};
+use super::{PASSWORD, TestServer, USER};
 
-pub(super) fn prepare(server: &Server) {
-    fs::create_dir_all(server.data()).expect("a folder can be made");
+pub(super) fn prepare(server: &TestServer) {
+    fs::create_dir_all(server.data_dir()).expect("a folder can be made");
     let passwords = server.dir.join("passwords");
     // `-U` turns plain text into mosquitto's own form. The tool lies beside the broker, in `bin`.
     fs::write(&passwords, format!("{USER}:{PASSWORD}\n")).expect("a file can be written");
@@ -30,12 +30,12 @@ pub(super) fn prepare(server: &Server) {
         "listener {} 127.0.0.1\n{login}persistence true\npersistence_location {}/\n\
          max_queued_messages 0\nuser root\n",
         server.port,
-        server.data().display()
+        server.data_dir().display()
     );
     fs::write(server.dir.join("settings"), settings).expect("a file can be written");
 }
 
-pub(super) fn command(server: &Server) -> Command {
+pub(super) fn command(server: &TestServer) -> Command {
     let mut command = server.command_for(&server.program);
     command.arg("-c").arg(server.dir.join("settings"));
     command

@@ -7,16 +7,16 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
 
-use super::{PASSWORD, Server, USER, told};
+use super::{PASSWORD, TestServer, USER, error_text};
 
-pub(super) fn command(server: &Server) -> Command {
-    fs::create_dir_all(server.data()).expect("a folder can be made");
+pub(super) fn command(server: &TestServer) -> Command {
+    fs::create_dir_all(server.data_dir()).expect("a folder can be made");
     let mut command = server.command_for(&server.program);
     command.args(["--addr", "127.0.0.1", "--port", &server.port.to_string()]);
     command
         .arg("--jetstream")
         .arg("--store_dir")
-        .arg(server.data());
+        .arg(server.data_dir());
     command.args(["--user", USER, "--pass", PASSWORD]);
     command
 }
@@ -26,17 +26,17 @@ pub struct NatsClient {
     reader: BufReader<TcpStream>,
     subscriptions: u32,
     /// Came while an answer was waited for.
-    waiting: VecDeque<(String, String)>,
+    pending: VecDeque<(String, String)>,
 }
 
 impl NatsClient {
-    pub(super) fn over(stream: TcpStream) -> Result<Self, String> {
+    pub(super) fn connect(stream: TcpStream) -> Result<Self, String> {
         let mut client = Self {
             reader: BufReader::new(stream),
             subscriptions: 0,
-            waiting: VecDeque::new(),
+            pending: VecDeque::new(),
         };
-        client.line()?;
+        client.read_line()?;
         let hello = format!(
             "CONNECT {{\"verbose\":false,\"user\":\"{USER}\",\"pass\":\"{PASSWORD}\",\"headers\":true}}\r\n"
         );
@@ -46,12 +46,12 @@ impl NatsClient {
     }
 
     fn write(&self, bytes: &[u8]) -> Result<(), String> {
-        self.reader.get_ref().write_all(bytes).map_err(told)
+        self.reader.get_ref().write_all(bytes).map_err(error_text)
     }
 
-    fn line(&mut self) -> Result<String, String> {
+    fn read_line(&mut self) -> Result<String, String> {
         let mut line = String::new();
-        match self.reader.read_line(&mut line).map_err(told)? {
+        match self.reader.read_line(&mut line).map_err(error_text)? {
             0 => Err("the server closed the connection".into()),
             _ => Ok(line.trim_end().to_owned()),
         }
@@ -61,7 +61,7 @@ impl NatsClient {
     fn flush(&mut self) -> Result<(), String> {
         self.write(b"PING\r\n")?;
         loop {
-            let line = self.line()?;
+            let line = self.read_line()?;
             match line.as_str() {
                 "PONG" => return Ok(()),
                 line if line.starts_with("-ERR") => return Err(line.to_owned()),
@@ -85,7 +85,7 @@ impl NatsClient {
 
     /// The next message of a subscription: subject and body, headers before the body. `None` if there is none in time.
     pub fn next(&mut self, within: Duration) -> Option<(String, String)> {
-        let waiting = self.waiting.pop_front();
+        let waiting = self.pending.pop_front();
         waiting.or_else(|| self.receive(within))
     }
 
@@ -95,7 +95,7 @@ impl NatsClient {
             .set_read_timeout(Some(within))
             .expect("a socket takes a timeout");
         loop {
-            let line = self.line().ok()?;
+            let line = self.read_line().ok()?;
             let words: Vec<&str> = line.split(' ').collect();
             if !matches!(words[0], "MSG" | "HMSG") {
                 continue;
@@ -120,7 +120,7 @@ impl NatsClient {
             if to == inbox {
                 return body;
             }
-            self.waiting.push_back((to, body));
+            self.pending.push_back((to, body));
         }
         panic!("nobody answers to {subject}");
     }

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
-use super::{Server, told};
+use super::{TestServer, error_text};
 
 /// Java runs it from its source.
 const START: &str = r#"
@@ -26,21 +26,21 @@ public class Start {
 }
 "#;
 
-pub(super) fn prepare(server: &Server) {
+pub(super) fn prepare(server: &TestServer) {
     fs::write(server.dir.join("Start.java"), START).expect("a file can be written");
 }
 
-pub(super) fn command(server: &Server) -> Command {
+pub(super) fn command(server: &TestServer) -> Command {
     let mut command = Command::new("java");
     command.args(["-Xms256m", "-Xmx512m", "-cp"]);
     command.arg(format!("{}/*", server.program.display()));
     command.arg(server.dir.join("Start.java"));
-    command.arg(server.data()).arg(server.port.to_string());
+    command.arg(server.data_dir()).arg(server.port.to_string());
     command
 }
 
 /// The body of the answer, which is an error if it is not good.
-pub(super) fn ask(
+pub(super) fn request(
     mut stream: TcpStream,
     method: &str,
     path: &str,
@@ -50,9 +50,9 @@ pub(super) fn ask(
         "{method} {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
-    stream.write_all(request.as_bytes()).map_err(told)?;
+    stream.write_all(request.as_bytes()).map_err(error_text)?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).map_err(told)?;
+    stream.read_to_string(&mut answer).map_err(error_text)?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or("no answer of HTTP")?;
     let is_good = head
         .split(' ')

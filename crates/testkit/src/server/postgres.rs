@@ -7,17 +7,17 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{DATABASE, PASSWORD, Rows, Server, USER, told};
-use crate::certificates::Identity;
+use super::{DATABASE, PASSWORD, Rows, TestServer, USER, error_text};
+use crate::certificates::TlsIdentity;
 
 /// The administrator comes in without a password, everybody else with one; if there is TLS, only by that.
-fn who_may_come_in(server: &Server) -> String {
+fn host_based_access(server: &TestServer) -> String {
     let others = server.tls_port.map_or("host", |_| "hostssl");
     format!("host all postgres 127.0.0.1/32 trust\n{others} all all 127.0.0.1/32 scram-sha-256\n")
 }
 
 /// Returns the port that speaks TLS: it may speak either.
-pub(super) fn add_tls(arguments: &mut Vec<String>, identity: &Identity, port: u16) -> u16 {
+pub(super) fn add_tls(arguments: &mut Vec<String>, identity: &TlsIdentity, port: u16) -> u16 {
     let (certificate, key) = (identity.certificate.display(), identity.key.display());
     let settings = [
         "ssl=on".to_owned(),
@@ -32,14 +32,14 @@ pub(super) fn add_tls(arguments: &mut Vec<String>, identity: &Identity, port: u1
     port
 }
 
-pub(super) fn prepare(server: &Server) {
-    fs::create_dir_all(server.data()).expect("a folder can be made");
+pub(super) fn prepare(server: &TestServer) {
+    fs::create_dir_all(server.data_dir()).expect("a folder can be made");
     if is_root() {
-        std::os::unix::fs::chown(server.data(), Some(NOBODY), Some(NOBODY))
+        std::os::unix::fs::chown(server.data_dir(), Some(NOBODY_UID), Some(NOBODY_UID))
             .expect("root may give files away");
     }
     let mut command = unprivileged(server, &server.program.with_file_name("initdb"));
-    command.arg("-D").arg(server.data());
+    command.arg("-D").arg(server.data_dir());
     command.args([
         "-U",
         "postgres",
@@ -53,20 +53,20 @@ pub(super) fn prepare(server: &Server) {
         .output()
         .unwrap_or_else(|error| panic!("initdb: {error}"));
     assert!(output.status.success(), "initdb: {output:?}");
-    let file = server.data().join("pg_hba.conf");
-    fs::write(file, who_may_come_in(server)).expect("its file can be written");
+    let file = server.data_dir().join("pg_hba.conf");
+    fs::write(file, host_based_access(server)).expect("its file can be written");
 }
 
-pub(super) fn command(server: &Server) -> Command {
+pub(super) fn command(server: &TestServer) -> Command {
     let mut command = unprivileged(server, &server.program);
-    command.arg("-D").arg(server.data());
+    command.arg("-D").arg(server.data_dir());
     command.args(["-h", "127.0.0.1", "-p", &server.port.to_string(), "-k", ""]);
     // Nobody pulls the plug of this machine during a test; a killed server loses nothing without fsync.
     command.args(["-c", "fsync=off", "-c", "dynamic_shared_memory_type=mmap"]);
     command
 }
 
-pub(super) fn make_user(server: &Server) {
+pub(super) fn create_user(server: &TestServer) {
     let run = |statement: &str| {
         let done = server
             .connect()
@@ -81,7 +81,7 @@ pub(super) fn make_user(server: &Server) {
     ));
 }
 
-const NOBODY: u32 = 65534;
+const NOBODY_UID: u32 = 65534;
 
 fn is_root() -> bool {
     // SAFETY: geteuid cannot fail and has no memory effects.
@@ -90,14 +90,14 @@ fn is_root() -> bool {
 
 /// PostgreSQL refuses to run as root. As nobody it could not reach a program below a home directory, so it may keep
 /// that one power of root.
-fn unprivileged(server: &Server, program: &Path) -> Command {
+fn unprivileged(server: &TestServer, program: &Path) -> Command {
     if !is_root() {
         return server.command_for(program);
     }
     let mut command = server.command_for(Path::new("setpriv"));
     command.args([
-        &format!("--reuid={NOBODY}"),
-        &format!("--regid={NOBODY}"),
+        &format!("--reuid={NOBODY_UID}"),
+        &format!("--regid={NOBODY_UID}"),
         "--clear-groups",
         "--inh-caps=-all,+dac_override",
         "--ambient-caps=-all,+dac_override",
@@ -114,38 +114,38 @@ pub(super) fn run(mut stream: TcpStream, database: &str, statements: &str) -> Re
     let mut startup = 196_608_u32.to_be_bytes().to_vec();
     startup.extend(format!("user\0postgres\0database\0{database}\0\0").bytes());
     send(&mut stream, None, &startup)?;
-    until_ready(&mut stream)?;
+    read_until_ready(&mut stream)?;
     send(
         &mut stream,
         Some(b'Q'),
         format!("{statements}\0").as_bytes(),
     )?;
-    until_ready(&mut stream)
+    read_until_ready(&mut stream)
 }
 
 fn send(stream: &mut TcpStream, kind: Option<u8>, body: &[u8]) -> Result<(), String> {
     let mut message = Vec::from_iter(kind);
     message.extend((body.len() as u32 + 4).to_be_bytes());
     message.extend_from_slice(body);
-    stream.write_all(&message).map_err(told)
+    stream.write_all(&message).map_err(error_text)
 }
 
 /// Reads messages up to ReadyForQuery; the rows of the last result among them.
-fn until_ready(stream: &mut TcpStream) -> Result<Rows, String> {
+fn read_until_ready(stream: &mut TcpStream) -> Result<Rows, String> {
     let mut rows = Rows::new();
     let mut failure = None;
     loop {
         let mut head = [0; 5];
         if let Err(error) = stream.read_exact(&mut head) {
-            return Err(failure.unwrap_or_else(|| told(error)));
+            return Err(failure.unwrap_or_else(|| error_text(error)));
         }
         let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
         let mut body = vec![0; (length as usize).saturating_sub(4)];
-        stream.read_exact(&mut body).map_err(told)?;
+        stream.read_exact(&mut body).map_err(error_text)?;
         match head[0] {
             b'T' => rows.clear(),
-            b'D' => rows.push(row(&body)?),
-            b'E' => failure = Some(error_text(&body)),
+            b'D' => rows.push(parse_row(&body)?),
+            b'E' => failure = Some(statement_error(&body)),
             b'R' if body != [0; 4] => return Err("it asks the administrator for a password".into()),
             b'Z' => return failure.map_or(Ok(rows), Err),
             _ => {}
@@ -154,7 +154,7 @@ fn until_ready(stream: &mut TcpStream) -> Result<Rows, String> {
 }
 
 /// DataRow: a count, then for each column a length (-1: NULL) and the text.
-fn row(body: &[u8]) -> Result<Vec<Option<String>>, String> {
+fn parse_row(body: &[u8]) -> Result<Vec<Option<String>>, String> {
     let mut rest = body.get(2..).ok_or("a row without columns")?;
     let mut columns = Vec::new();
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
@@ -172,7 +172,7 @@ fn row(body: &[u8]) -> Result<Vec<Option<String>>, String> {
 }
 
 /// ErrorResponse: fields of a letter and text; M is the message.
-fn error_text(body: &[u8]) -> String {
+fn statement_error(body: &[u8]) -> String {
     body.split(|byte| *byte == 0)
         .find(|field| field.first() == Some(&b'M'))
         .map_or_else(

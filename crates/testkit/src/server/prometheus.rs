@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use super::Server;
+use super::TestServer;
 
 /// `kit_temperature` of the rooms `kitchen` (21.5) and `hall` (18), and `kit_nan`.
 const RULES: &str = r#"
@@ -22,7 +22,7 @@ groups:
         labels: {room: hall}
 "#;
 
-pub(super) fn prepare(server: &Server) {
+pub(super) fn prepare(server: &TestServer) {
     let settings = format!(
         "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
          rule_files: [rules.yml]\n\
@@ -33,7 +33,7 @@ pub(super) fn prepare(server: &Server) {
     fs::write(server.dir.join("rules.yml"), RULES).expect("a file can be written");
 }
 
-pub(super) fn command(server: &Server) -> Command {
+pub(super) fn command(server: &TestServer) -> Command {
     let mut command = server.command_for(&server.program);
     let option = |name: &str, value: &str| format!("--{name}={value}");
     command.arg(option(
@@ -42,7 +42,7 @@ pub(super) fn command(server: &Server) -> Command {
     ));
     command.arg(option(
         "storage.tsdb.path",
-        &server.data().display().to_string(),
+        &server.data_dir().display().to_string(),
     ));
     command.arg(option("web.listen-address", &server.address().to_string()));
     command

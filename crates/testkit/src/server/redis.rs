@@ -5,13 +5,13 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
-use super::{PASSWORD, Server, USER, told};
-use crate::certificates::Identity;
+use super::{PASSWORD, TestServer, USER, error_text};
+use crate::certificates::TlsIdentity;
 
-pub(super) fn command(server: &Server) -> Command {
-    fs::create_dir_all(server.data()).expect("a folder can be made");
+pub(super) fn command(server: &TestServer) -> Command {
+    fs::create_dir_all(server.data_dir()).expect("a folder can be made");
     let mut command = server.command_for(&server.program);
-    command.arg("--dir").arg(server.data());
+    command.arg("--dir").arg(server.data_dir());
     command.args(["--bind", "127.0.0.1", "--port", &server.port.to_string()]);
     // What was answered is there after a kill.
     command.args([
@@ -28,7 +28,7 @@ pub(super) fn command(server: &Server) -> Command {
 }
 
 /// Returns the port that speaks TLS: the other one does not.
-pub(super) fn add_tls(arguments: &mut Vec<String>, identity: &Identity, port: u16) -> u16 {
+pub(super) fn add_tls(arguments: &mut Vec<String>, identity: &TlsIdentity, port: u16) -> u16 {
     let (certificate, key) = (identity.certificate.display(), identity.key.display());
     arguments.extend([
         "--tls-port".to_owned(),
@@ -49,7 +49,9 @@ pub(super) fn run(stream: TcpStream, words: &[&str]) -> Result<Vec<Option<String
     for word in words {
         request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
     }
-    (&stream).write_all(request.as_bytes()).map_err(told)?;
+    (&stream)
+        .write_all(request.as_bytes())
+        .map_err(error_text)?;
     let mut values = Vec::new();
     read_value(&mut BufReader::new(stream), &mut values)?;
     Ok(values)
@@ -57,7 +59,7 @@ pub(super) fn run(stream: TcpStream, words: &[&str]) -> Result<Vec<Option<String
 
 fn read_value(reader: &mut impl BufRead, values: &mut Vec<Option<String>>) -> Result<(), String> {
     let mut line = String::new();
-    reader.read_line(&mut line).map_err(told)?;
+    reader.read_line(&mut line).map_err(error_text)?;
     let line = line.trim_end();
     let Some((kind, text)) = line.split_at_checked(1) else {
         return Err("the server closed the connection".into());
@@ -73,7 +75,7 @@ fn read_value(reader: &mut impl BufRead, values: &mut Vec<Option<String>>) -> Re
             Err(_) => values.push(None),
             Ok(length) => {
                 let mut bytes = vec![0; length + 2];
-                reader.read_exact(&mut bytes).map_err(told)?;
+                reader.read_exact(&mut bytes).map_err(error_text)?;
                 bytes.truncate(length);
                 values.push(Some(String::from_utf8_lossy(&bytes).into_owned()));
             }

@@ -9,32 +9,32 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::error::ClientError;
 use super::options::ConnectOptions;
-use super::session::{Connected, Event, Session};
+use super::session::{ClientSession, ConnackInfo, SessionEvent};
 use super::tls;
-use super::transport::{Transport, Turn};
+use super::transport::{Transport, TransportProgress};
 
 /// How long a PINGRESP may take.
 const PONG_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long our last packets may take to leave.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(crate) struct Connection<'a> {
+pub(crate) struct ClientConnection<'a> {
     transport: Transport,
-    pub(crate) session: &'a mut Session,
+    pub(crate) session: &'a mut ClientSession,
     /// Zero: never.
     keep_alive: Duration,
     last_sent: Instant,
     pinged: Option<Instant>,
 }
 
-impl<'a> Connection<'a> {
+impl<'a> ClientConnection<'a> {
     /// Connects and logs in, within the options' time limit.
     pub(crate) async fn open(
         options: &ConnectOptions,
-        session: &'a mut Session,
-    ) -> Result<(Self, Connected), ClientError> {
+        session: &'a mut ClientSession,
+    ) -> Result<(Self, ConnackInfo), ClientError> {
         let limit = options.connect_timeout;
-        timeout(limit, Self::open_slowly(options, session))
+        timeout(limit, Self::connect_and_authenticate(options, session))
             .await
             .unwrap_or_else(|_| {
                 Err(ClientError::Unreachable {
@@ -45,10 +45,10 @@ impl<'a> Connection<'a> {
             })
     }
 
-    async fn open_slowly(
+    async fn connect_and_authenticate(
         options: &ConnectOptions,
-        session: &'a mut Session,
-    ) -> Result<(Self, Connected), ClientError> {
+        session: &'a mut ClientSession,
+    ) -> Result<(Self, ConnackInfo), ClientError> {
         session.start_connection();
         let transport = Transport::connect(&options.route).await?;
         let mut scram = match (&options.username, &options.password) {
@@ -67,7 +67,7 @@ impl<'a> Connection<'a> {
             pinged: None,
         };
         loop {
-            let event = connection.next().await.map_err(|error| match error {
+            let event = connection.next_event().await.map_err(|error| match error {
                 // Whatever answers here may not be a broker at all.
                 ClientError::Protocol(reason) => ClientError::Unreachable {
                     endpoint: options.route.endpoint.to_string(),
@@ -80,13 +80,15 @@ impl<'a> Connection<'a> {
                 error => error,
             })?;
             match event {
-                Event::Auth { reason, data } if reason == ReasonCode::CONTINUE_AUTHENTICATION => {
+                SessionEvent::Auth { reason, data }
+                    if reason == ReasonCode::CONTINUE_AUTHENTICATION =>
+                {
                     let exchange = scram.as_mut().ok_or_else(|| {
                         ClientError::Protocol("AUTH although no exchange was asked for".into())
                     })?;
                     connection.answer_challenge(exchange, &data)?;
                 }
-                Event::Connected(connected) if !connected.answer.reason.is_error() => {
+                SessionEvent::Connected(connected) if !connected.answer.reason.is_error() => {
                     if let Some(exchange) = &mut scram {
                         let proof = exchange.finish(&connected.authentication_data);
                         proof.map_err(|error| ClientError::Protocol(error.to_string()))?;
@@ -95,25 +97,25 @@ impl<'a> Connection<'a> {
                         connection.keep_alive = Duration::from_secs(seconds.into());
                     }
                     if options.debug {
-                        tell(options, &connected);
+                        print_connack(options, &connected);
                     }
                     return Ok((connection, connected));
                 }
-                Event::Connected(connected) => {
+                SessionEvent::Connected(connected) => {
                     let elsewhere = connected.server_reference;
                     let elsewhere = elsewhere
                         .map_or_else(String::new, |other| format!("; it names {other} instead"));
                     return Err(ClientError::Refused {
                         what: "the connection".into(),
                         reason: format!("{}{elsewhere}", connected.answer),
-                        is_passing: is_passing(connected.answer.reason),
+                        is_passing: is_transient(connected.answer.reason),
                     });
                 }
-                Event::Disconnected { answer, .. } => {
+                SessionEvent::Disconnected { answer, .. } => {
                     return Err(ClientError::Refused {
                         what: "the connection".into(),
                         reason: answer.to_string(),
-                        is_passing: is_passing(answer.reason),
+                        is_passing: is_transient(answer.reason),
                     });
                 }
                 other => {
@@ -142,27 +144,27 @@ impl<'a> Connection<'a> {
     }
 
     /// The next event. Sends what is to be sent and pings meanwhile; may be dropped at any time.
-    pub(crate) async fn next(&mut self) -> Result<Event, ClientError> {
+    pub(crate) async fn next_event(&mut self) -> Result<SessionEvent, ClientError> {
         loop {
-            if let Some(event) = self.progress().await? {
+            if let Some(event) = self.poll_progress().await? {
                 return Ok(event);
             }
         }
     }
 
     /// An event if one is at hand, else `None` after some bytes went out or came in.
-    pub(crate) async fn progress(&mut self) -> Result<Option<Event>, ClientError> {
-        match self.next_at_hand()? {
+    pub(crate) async fn poll_progress(&mut self) -> Result<Option<SessionEvent>, ClientError> {
+        match self.next_buffered_event()? {
             Some(event) => Ok(Some(event)),
-            None => self.turn().await.map(|()| None),
+            None => self.transfer().await.map(|()| None),
         }
     }
 
     /// An event that is here already, without waiting for the broker.
-    pub(crate) fn next_at_hand(&mut self) -> Result<Option<Event>, ClientError> {
+    pub(crate) fn next_buffered_event(&mut self) -> Result<Option<SessionEvent>, ClientError> {
         loop {
             match self.session.next_event() {
-                Ok(Some(Event::Pong)) => self.pinged = None,
+                Ok(Some(SessionEvent::Pong)) => self.pinged = None,
                 outcome => return outcome.map_err(ClientError::Protocol),
             }
         }
@@ -174,13 +176,13 @@ impl<'a> Connection<'a> {
     }
 
     /// Moves bytes once, or pings if it is time.
-    async fn turn(&mut self) -> Result<(), ClientError> {
+    async fn transfer(&mut self) -> Result<(), ClientError> {
         let wake_at = match self.pinged {
             Some(pinged) => Some(pinged + PONG_TIMEOUT),
             None if self.keep_alive.is_zero() => None,
             None => Some(self.last_sent + self.keep_alive),
         };
-        let (outgoing, incoming) = self.session.buffers();
+        let (outgoing, incoming) = self.session.output_and_input();
         if !outgoing.is_empty() {
             self.last_sent = Instant::now();
         }
@@ -191,18 +193,18 @@ impl<'a> Connection<'a> {
             }
         };
         tokio::select! {
-            turn = self.transport.turn(outgoing, incoming) => match turn {
-                Ok(Turn::Read) => {
+            turn = self.transport.transfer(outgoing, incoming) => match turn {
+                Ok(TransportProgress::Read) => {
                     // Whatever arrives is a sign of life; the PINGRESP may stand behind much of it.
                     self.pinged = self.pinged.map(|_| Instant::now());
                     Ok(())
                 }
-                Ok(Turn::Written) => Ok(()),
-                Ok(Turn::Closed) => Err(ClientError::Lost("the broker closed it".into())),
+                Ok(TransportProgress::Written) => Ok(()),
+                Ok(TransportProgress::Closed) => Err(ClientError::Lost("the broker closed it".into())),
                 Err(error) => Err(ClientError::Lost(format!(
                     "{}{}",
                     tls::describe(&error),
-                    tls::hint(&error),
+                    tls::handshake_hint(&error),
                 ))),
             },
             () = clock => {
@@ -232,7 +234,11 @@ impl<'a> Connection<'a> {
     }
 }
 
-fn send_connect(options: &ConnectOptions, scram: Option<&ClientScram>, session: &mut Session) {
+fn send_connect(
+    options: &ConnectOptions,
+    scram: Option<&ClientScram>,
+    session: &mut ClientSession,
+) {
     let mut properties = options.properties.clone();
     let first = scram.map(ClientScram::first);
     if let Some(first) = &first {
@@ -251,18 +257,18 @@ fn send_connect(options: &ConnectOptions, scram: Option<&ClientScram>, session: 
     session.send(&Packet::Connect(Connect {
         version: options.version,
         clean_start: options.clean_start,
-        keep_alive: options.keep_alive_s,
+        keep_alive_s: options.keep_alive_s,
         client_id: &options.client_id,
         username: options.username.as_deref().filter(|_| plain),
         password: options.password.as_deref().filter(|_| plain),
         will,
         properties: properties.as_properties(),
-        bridge: false,
+        is_bridge: false,
     }));
 }
 
 /// `--debug`: what CONNACK said.
-fn tell(options: &ConnectOptions, connected: &Connected) {
+fn print_connack(options: &ConnectOptions, connected: &ConnackInfo) {
     let mut text = format!(
         "connected to {} with MQTT {} as {:?}",
         options.route.endpoint,
@@ -282,7 +288,7 @@ fn tell(options: &ConnectOptions, connected: &Connected) {
 }
 
 /// Whether a broker that gives this reason may think otherwise in a while.
-pub(super) fn is_passing(reason: ReasonCode) -> bool {
+pub(super) fn is_transient(reason: ReasonCode) -> bool {
     [
         ReasonCode::UNSPECIFIED_ERROR,
         ReasonCode::SERVER_UNAVAILABLE,

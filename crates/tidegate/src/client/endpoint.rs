@@ -5,15 +5,15 @@ use std::path::PathBuf;
 
 /// Where to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Endpoint {
-    pub(crate) address: Address,
+pub(crate) struct BrokerEndpoint {
+    pub(crate) address: BrokerAddress,
     pub(crate) tls: bool,
     /// The path, if MQTT goes through a WebSocket.
     pub(crate) websocket_path: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Address {
+pub(crate) enum BrokerAddress {
     /// A name or an IP address (IPv6 without brackets), and a port.
     Tcp {
         host: String,
@@ -24,7 +24,7 @@ pub(crate) enum Address {
 
 /// What a URL such as `mqtts://ann:secret@broker.example:8883` says.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Url {
+pub(super) struct BrokerUrl {
     pub(super) host: String,
     pub(super) port: Option<u16>,
     pub(super) unix: Option<PathBuf>,
@@ -36,7 +36,7 @@ pub(super) struct Url {
     pub(super) password: Option<String>,
 }
 
-impl Url {
+impl BrokerUrl {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (scheme, rest) = text
             .split_once("://")
@@ -125,7 +125,7 @@ fn decode(text: &str) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| bad())
 }
 
-impl Endpoint {
+impl BrokerEndpoint {
     /// The port where a broker is expected if none is given.
     pub(super) fn default_port(tls: bool, websocket: bool) -> u16 {
         match (tls, websocket) {
@@ -137,10 +137,10 @@ impl Endpoint {
     }
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for BrokerEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match (&self.address, self.tls, &self.websocket_path) {
-            (Address::Unix(_), ..) => "unix",
+            (BrokerAddress::Unix(_), ..) => "unix",
             (_, false, None) => "mqtt",
             (_, true, None) => "mqtts",
             (_, false, Some(_)) => "ws",
@@ -148,11 +148,11 @@ impl fmt::Display for Endpoint {
         };
         let path = self.websocket_path.as_deref().unwrap_or_default();
         match &self.address {
-            Address::Tcp { host, port } if host.contains(':') => {
+            BrokerAddress::Tcp { host, port } if host.contains(':') => {
                 write!(f, "{scheme}://[{host}]:{port}{path}")
             }
-            Address::Tcp { host, port } => write!(f, "{scheme}://{host}:{port}{path}"),
-            Address::Unix(socket) => write!(f, "{scheme}://{}", socket.display()),
+            BrokerAddress::Tcp { host, port } => write!(f, "{scheme}://{host}:{port}{path}"),
+            BrokerAddress::Unix(socket) => write!(f, "{scheme}://{}", socket.display()),
         }
     }
 }
@@ -163,10 +163,10 @@ mod tests {
 
     #[test]
     fn urls_say_scheme_user_host_port_and_path() {
-        let url = Url::parse("wss://ann%40home:a%2Fb@[::1]:9/x/y").unwrap();
+        let url = BrokerUrl::parse("wss://ann%40home:a%2Fb@[::1]:9/x/y").unwrap();
         assert_eq!(
             url,
-            Url {
+            BrokerUrl {
                 host: "::1".into(),
                 port: Some(9),
                 unix: None,
@@ -177,18 +177,18 @@ mod tests {
                 password: Some("a/b".into()),
             }
         );
-        let url = Url::parse("mqtt://broker").unwrap();
+        let url = BrokerUrl::parse("mqtt://broker").unwrap();
         assert_eq!(
             (url.host.as_str(), url.port, url.tls),
             ("broker", None, false)
         );
-        let url = Url::parse("unix:///run/tidegate.sock").unwrap();
+        let url = BrokerUrl::parse("unix:///run/tidegate.sock").unwrap();
         assert_eq!(url.unix, Some("/run/tidegate.sock".into()));
     }
 
     #[test]
     fn what_is_wrong_with_a_url_is_said() {
-        let error = |text| Url::parse(text).unwrap_err();
+        let error = |text| BrokerUrl::parse(text).unwrap_err();
         assert!(error("localhost:1883").starts_with("expected a URL such as"));
         assert!(error("http://x").starts_with("expected mqtt://"));
         assert_eq!(error("mqtt://:1883"), "the URL has no host");
@@ -201,8 +201,8 @@ mod tests {
 
     #[test]
     fn an_endpoint_shows_as_a_url() {
-        let endpoint = Endpoint {
-            address: Address::Tcp {
+        let endpoint = BrokerEndpoint {
+            address: BrokerAddress::Tcp {
                 host: "::1".into(),
                 port: 8083,
             },

@@ -1,6 +1,6 @@
 //! Why talking to a broker failed; scripts tell the kinds apart by the exit status.
 
-use crate::cli::Exit;
+use crate::cli::ExitStatus;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
@@ -34,18 +34,18 @@ pub(crate) enum ClientError {
 }
 
 impl ClientError {
-    pub(crate) fn exit(&self) -> Exit {
+    pub(crate) fn exit_status(&self) -> ExitStatus {
         match self {
-            Self::Usage(_) => Exit::Usage,
-            Self::Unreachable { .. } | Self::Lost(_) | Self::Protocol(_) => Exit::Connection,
-            Self::Refused { .. } => Exit::Refused,
-            Self::TimedOut(_) => Exit::TimedOut,
-            Self::Local { .. } => Exit::Failure,
+            Self::Usage(_) => ExitStatus::Usage,
+            Self::Unreachable { .. } | Self::Lost(_) | Self::Protocol(_) => ExitStatus::Connection,
+            Self::Refused { .. } => ExitStatus::Refused,
+            Self::TimedOut(_) => ExitStatus::TimedOut,
+            Self::Local { .. } => ExitStatus::Failure,
         }
     }
 
     /// Whether trying again later may help.
-    pub(crate) fn is_passing(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Lost(_) => true,
             Self::Refused { is_passing, .. } => *is_passing,

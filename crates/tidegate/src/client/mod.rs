@@ -4,8 +4,8 @@
 mod connection;
 mod endpoint;
 mod error;
+mod message_output;
 mod options;
-mod output;
 mod publish;
 mod session;
 mod subscribe;

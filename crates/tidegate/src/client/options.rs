@@ -8,12 +8,12 @@ use broker::scram;
 use clap::{ArgAction, Args};
 use mqtt::{PropertiesBuf, Property, QoS, Version};
 
-use super::endpoint::{Address, Endpoint, Url};
+use super::endpoint::{BrokerAddress, BrokerEndpoint, BrokerUrl};
 use super::error::ClientError;
-use super::session::Session;
+use super::session::ClientSession;
 use super::tls;
-use super::transport::Route;
-use crate::password;
+use super::transport::ConnectRoute;
+use crate::password_command;
 
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Connection")]
@@ -130,7 +130,7 @@ pub(crate) struct TlsArgs {
 }
 
 impl TlsArgs {
-    fn wanted(&self) -> bool {
+    fn is_requested(&self) -> bool {
         self.tls || self.cafile.is_some() || self.cert.is_some() || self.insecure
     }
 }
@@ -175,7 +175,7 @@ struct WillArgs {
 /// Everything a connection needs, files read and addresses put together.
 #[derive(Clone)]
 pub(crate) struct ConnectOptions {
-    pub(super) route: Route,
+    pub(super) route: ConnectRoute,
     pub(super) connect_timeout: Duration,
     pub(super) version: Version,
     pub(super) client_id: String,
@@ -204,8 +204,8 @@ pub(super) struct WillMessage {
 
 impl ConnectOptions {
     /// A session that has not begun.
-    pub(super) fn session(&self) -> Session {
-        Session::new(self.version, self.max_packet_size, self.topic_alias_maximum)
+    pub(super) fn new_session(&self) -> ClientSession {
+        ClientSession::new(self.version, self.max_packet_size, self.topic_alias_maximum)
     }
 }
 
@@ -218,7 +218,9 @@ impl ConnectArgs {
     pub(super) fn resolve(self, purpose: &str) -> Result<ConnectOptions, ClientError> {
         let version = self.mqtt_version;
         let url = match &self.url {
-            Some(url) => Some(Url::parse(url).map_err(|error| usage(format!("--url: {error}")))?),
+            Some(url) => Some(
+                BrokerUrl::parse(url).map_err(|error| usage_error(format!("--url: {error}")))?,
+            ),
             None => None,
         };
         let uses_scram = self
@@ -226,7 +228,7 @@ impl ConnectArgs {
             .as_ref()
             .is_some_and(|method| method.eq_ignore_ascii_case(scram::METHOD));
         let properties = self.properties(uses_scram);
-        let will = self.will.message();
+        let will = self.will.will_message();
         require_version_5(version, "connection", &properties)?;
         if let Some(will) = &will {
             require_version_5(version, "will", &will.properties)?;
@@ -236,30 +238,30 @@ impl ConnectArgs {
             .clone()
             .or_else(|| url.as_ref()?.username.clone());
         let password = match (&self.password_file, self.ask_password) {
-            (Some(file), _) => Some(password::from_file(file)),
-            (None, true) => Some(password::ask("Password: ")),
+            (Some(file), _) => Some(password_command::from_file(file)),
+            (None, true) => Some(password_command::prompt("Password: ")),
             (None, false) => None,
         };
         let password = password
             .transpose()
-            .map_err(|error| usage(format!("{error:#}")))?
+            .map_err(|error| usage_error(format!("{error:#}")))?
             .or_else(|| self.password.clone().map(String::into_bytes))
             .or_else(|| Some(url.as_ref()?.password.clone()?.into_bytes()))
-            .or_else(from_environment);
+            .or_else(password_from_environment);
         if uses_scram && (username.is_none() || password.is_none()) {
-            return Err(usage(
+            return Err(usage_error(
                 "scram-sha-256 needs a user name and a password".into(),
             ));
         }
         if version != Version::V5 && password.is_some() && username.is_none() {
-            return Err(usage(
+            return Err(usage_error(
                 "before MQTT 5 a password needs a user name (-u)".into(),
             ));
         }
         let client_id = match self.client_id.clone() {
             Some(client_id) => client_id,
             None if self.no_clean_start => {
-                return Err(usage(
+                return Err(usage_error(
                     "to go on with a session, name its client id with -i".into(),
                 ));
             }
@@ -271,7 +273,7 @@ impl ConnectArgs {
             false => None,
         };
         Ok(ConnectOptions {
-            route: Route {
+            route: ConnectRoute {
                 endpoint,
                 tls,
                 tls_server_name: self.tls.tls_server_name.clone(),
@@ -292,8 +294,8 @@ impl ConnectArgs {
         })
     }
 
-    fn endpoint(&self, url: Option<&Url>) -> Endpoint {
-        let tls = self.tls.wanted() || url.is_some_and(|url| url.tls);
+    fn endpoint(&self, url: Option<&BrokerUrl>) -> BrokerEndpoint {
+        let tls = self.tls.is_requested() || url.is_some_and(|url| url.tls);
         let websocket = self.ws || self.ws_path.is_some() || url.is_some_and(|url| url.websocket);
         let path = || {
             let from_url = url
@@ -303,10 +305,10 @@ impl ConnectArgs {
             path.unwrap_or_else(|| "/mqtt".to_owned())
         };
         let unix = self.unix.clone().or_else(|| url?.unix.clone());
-        Endpoint {
+        BrokerEndpoint {
             address: match unix {
-                Some(path) => Address::Unix(path),
-                None => Address::Tcp {
+                Some(path) => BrokerAddress::Unix(path),
+                None => BrokerAddress::Tcp {
                     host: url
                         .map(|url| url.host.clone())
                         .or_else(|| self.host.clone())
@@ -314,7 +316,7 @@ impl ConnectArgs {
                     port: url
                         .and_then(|url| url.port)
                         .or(self.port)
-                        .unwrap_or_else(|| Endpoint::default_port(tls, websocket)),
+                        .unwrap_or_else(|| BrokerEndpoint::default_port(tls, websocket)),
                 },
             },
             tls,
@@ -356,7 +358,7 @@ impl ConnectArgs {
     }
 }
 
-fn from_environment() -> Option<Vec<u8>> {
+fn password_from_environment() -> Option<Vec<u8>> {
     let password = std::env::var_os("TIDEGATE_PASSWORD")?.into_encoded_bytes();
     (!password.is_empty()).then_some(password)
 }
@@ -365,7 +367,7 @@ fn from_environment() -> Option<Vec<u8>> {
 const MAX_PACKET_BYTES: u32 = 268_435_460;
 
 impl WillArgs {
-    fn message(&self) -> Option<WillMessage> {
+    fn will_message(&self) -> Option<WillMessage> {
         let mut properties = PropertiesBuf::new();
         if let Some(seconds) = self.will_delay {
             properties.push(Property::WillDelayInterval(seconds));
@@ -398,7 +400,7 @@ impl WillArgs {
     }
 }
 
-pub(super) fn usage(message: String) -> ClientError {
+pub(super) fn usage_error(message: String) -> ClientError {
     ClientError::Usage(message)
 }
 
@@ -411,7 +413,7 @@ pub(super) fn require_version_5(
     if version == Version::V5 || properties.is_empty() {
         return Ok(());
     }
-    Err(usage(format!(
+    Err(usage_error(format!(
         "the {of_what} has properties, which only MQTT 5 has; leave them out or -V {} away",
         version.as_str()
     )))

@@ -12,12 +12,12 @@ use mqtt::{PropertiesBuf, Property, QoS, ReasonCode, TopicLimits, Version, valid
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::connection::{Connection, is_passing};
+use super::connection::{ClientConnection, is_transient};
 use super::error::ClientError;
 use super::options::{
-    ConnectArgs, ConnectOptions, parse_qos, parse_user_property, require_version_5, usage,
+    ConnectArgs, ConnectOptions, parse_qos, parse_user_property, require_version_5, usage_error,
 };
-use super::session::{Answer, Event, Outgoing};
+use super::session::{AckResult, OutgoingMessage, SessionEvent};
 
 /// Lines that are read ahead.
 const LINES_AHEAD: usize = 64;
@@ -129,16 +129,16 @@ impl MessageArgs {
 impl PubArgs {
     pub(crate) fn run(self) -> Result<(), ClientError> {
         validate_topic_name(&self.topic, &TopicLimits::NONE)
-            .map_err(|error| usage(format!("--topic {:?}: {error}", self.topic)))?;
+            .map_err(|error| usage_error(format!("--topic {:?}: {error}", self.topic)))?;
         let properties = self.properties.properties();
         let version = self.connect.version();
         require_version_5(version, "message", &properties)?;
         if version != Version::V5 && self.properties.topic_alias.is_some() {
-            return Err(usage("topic aliases need MQTT 5".into()));
+            return Err(usage_error("topic aliases need MQTT 5".into()));
         }
-        let source = self.source()?;
+        let source = self.payload_source()?;
         let limit = self.timeout;
-        let job = Job {
+        let job = PublishJob {
             goodbye: match self.disconnect_with_will {
                 true => ReasonCode::DISCONNECT_WITH_WILL,
                 false => ReasonCode::SUCCESS,
@@ -165,23 +165,23 @@ impl PubArgs {
         })
     }
 
-    fn source(&self) -> Result<Source, ClientError> {
+    fn payload_source(&self) -> Result<PayloadSource, ClientError> {
         let whole = if let Some(text) = &self.message {
             text.clone().into_bytes()
         } else if let Some(path) = &self.file {
             std::fs::read(path)
-                .map_err(|error| local(format!("cannot read {}", path.display()), error))?
+                .map_err(|error| local_error(format!("cannot read {}", path.display()), error))?
         } else if self.stdin {
             let mut input = Vec::new();
             let read = io::stdin().take(MAX_LINE_BYTES + 1).read_to_end(&mut input);
-            read.map_err(|error| local("cannot read standard input".into(), error))?;
+            read.map_err(|error| local_error("cannot read standard input".into(), error))?;
             input
         } else if self.lines {
-            return Ok(Source::Lines(read_lines()));
+            return Ok(PayloadSource::Lines(read_lines()));
         } else {
             Vec::new()
         };
-        Ok(Source::Repeated {
+        Ok(PayloadSource::Repeated {
             payload: whole.into(),
             left: self.repeat,
             delay: self.repeat_delay,
@@ -190,7 +190,7 @@ impl PubArgs {
     }
 }
 
-fn local(what: String, error: io::Error) -> ClientError {
+fn local_error(what: String, error: io::Error) -> ClientError {
     ClientError::Local { what, error }
 }
 
@@ -201,7 +201,7 @@ fn parse_delay(text: &str) -> Result<Duration, String> {
 }
 
 /// Where payloads come from.
-enum Source {
+enum PayloadSource {
     Repeated {
         payload: Arc<[u8]>,
         left: u64,
@@ -211,9 +211,9 @@ enum Source {
     Lines(mpsc::Receiver<io::Result<Vec<u8>>>),
 }
 
-impl Source {
+impl PayloadSource {
     /// `None`: there are no more. May be dropped without losing one.
-    async fn next(&mut self) -> Option<io::Result<Arc<[u8]>>> {
+    async fn next_payload(&mut self) -> Option<io::Result<Arc<[u8]>>> {
         match self {
             Self::Repeated { left: 0, .. } => None,
             Self::Repeated {
@@ -264,7 +264,7 @@ fn read_lines() -> mpsc::Receiver<io::Result<Vec<u8>>> {
     receiver
 }
 
-struct Job {
+struct PublishJob {
     topic: String,
     qos: QoS,
     retain: bool,
@@ -273,16 +273,16 @@ struct Job {
     goodbye: ReasonCode,
 }
 
-impl Job {
+impl PublishJob {
     async fn publish_all(
         self,
         options: &ConnectOptions,
-        mut source: Source,
+        mut source: PayloadSource,
     ) -> Result<(), ClientError> {
-        let mut session = options.session();
-        let (mut connection, connected) = Connection::open(options, &mut session).await?;
+        let mut session = options.new_session();
+        let (mut connection, connected) = ClientConnection::open(options, &mut session).await?;
         if self.qos as u8 > connected.max_qos {
-            return Err(usage(format!(
+            return Err(usage_error(format!(
                 "the broker takes QoS {} at most; choose it with -q",
                 connected.max_qos
             )));
@@ -296,16 +296,16 @@ impl Job {
                 && (self.qos == QoS::AtMostOnce || connection.session.has_quota())
                 && connection.unsent_bytes() < MAX_UNSENT_BYTES;
             tokio::select! {
-                event = connection.progress() => {
+                event = connection.poll_progress() => {
                     if let Some(event) = event? {
-                        self.handle(event, &mut numbers, &mut answers, options.debug)?;
+                        self.handle_event(event, &mut numbers, &mut answers, options.debug)?;
                     }
                 }
-                payload = source.next(), if takes_more => match payload {
+                payload = source.next_payload(), if takes_more => match payload {
                     None => is_done = true,
                     Some(payload) => {
                         let payload = payload
-                            .map_err(|error| local("cannot read standard input".into(), error))?;
+                            .map_err(|error| local_error("cannot read standard input".into(), error))?;
                         published += 1;
                         let packet_id = self.publish(&mut connection, &payload)?;
                         numbers.insert(packet_id, published);
@@ -319,8 +319,12 @@ impl Job {
         answers.finish(&self.topic)
     }
 
-    fn publish(&self, connection: &mut Connection<'_>, payload: &[u8]) -> Result<u16, ClientError> {
-        let message = Outgoing {
+    fn publish(
+        &self,
+        connection: &mut ClientConnection<'_>,
+        payload: &[u8],
+    ) -> Result<u16, ClientError> {
+        let message = OutgoingMessage {
             topic: &self.topic,
             payload,
             qos: self.qos,
@@ -328,19 +332,19 @@ impl Job {
             properties: &self.properties,
             topic_alias: self.topic_alias,
         };
-        connection.session.publish(&message).map_err(usage)
+        connection.session.publish(&message).map_err(usage_error)
     }
 
     /// Counts the answer to a message; with `debug` prints each.
-    fn handle(
+    fn handle_event(
         &self,
-        event: Event,
+        event: SessionEvent,
         numbers: &mut HashMap<u16, u64>,
         answers: &mut AnswerCounts,
         debug: bool,
     ) -> Result<(), ClientError> {
         match event {
-            Event::Published { packet_id, answer } => {
+            SessionEvent::Published { packet_id, answer } => {
                 let number = numbers.remove(&packet_id).unwrap_or_default();
                 if debug {
                     eprintln!("message {number}: {answer}");
@@ -348,10 +352,10 @@ impl Job {
                 answers.add(number, answer);
                 Ok(())
             }
-            Event::Disconnected { answer, .. } => Err(ClientError::Refused {
+            SessionEvent::Disconnected { answer, .. } => Err(ClientError::Refused {
                 what: "to go on".into(),
                 reason: answer.to_string(),
-                is_passing: is_passing(answer.reason),
+                is_passing: is_transient(answer.reason),
             }),
             // Messages of an older session, for example.
             _ => Ok(()),
@@ -369,11 +373,11 @@ struct AnswerCounts {
 struct AnswerCount {
     messages: u64,
     first_number: u64,
-    first: Answer,
+    first: AckResult,
 }
 
 impl AnswerCounts {
-    fn add(&mut self, number: u64, answer: Answer) {
+    fn add(&mut self, number: u64, answer: AckResult) {
         self.acknowledged += 1;
         if answer.reason == ReasonCode::SUCCESS {
             return;

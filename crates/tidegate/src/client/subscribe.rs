@@ -11,13 +11,13 @@ use mqtt::{
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::connection::{Connection, is_passing};
+use super::connection::{ClientConnection, is_transient};
 use super::error::ClientError;
+use super::message_output::MessageFormat;
 use super::options::{
-    ConnectArgs, ConnectOptions, parse_qos, parse_user_property, require_version_5, usage,
+    ConnectArgs, ConnectOptions, parse_qos, parse_user_property, require_version_5, usage_error,
 };
-use super::output::Format;
-use super::session::{Answer, Event, Message, Session};
+use super::session::{AckResult, ClientSession, ReceivedMessage, SessionEvent};
 
 const FIRST_RETRY: Duration = Duration::from_millis(250);
 const LAST_RETRY: Duration = Duration::from_secs(30);
@@ -79,7 +79,7 @@ struct OutputArgs {
     #[arg(long, conflicts_with = "format")]
     json: bool,
     /// Write by a template, such as '{time} {topic} {payload_hex}'
-    #[arg(short = 'F', long, value_name = "TEMPLATE", value_parser = |text: &str| Format::template(text).map(|_| text.to_owned()))]
+    #[arg(short = 'F', long, value_name = "TEMPLATE", value_parser = |text: &str| MessageFormat::parse_template(text).map(|_| text.to_owned()))]
     format: Option<String>,
     /// Write no line break behind a message
     #[arg(short = 'N', long)]
@@ -117,7 +117,7 @@ impl SubArgs {
         for (flag, filters) in filters {
             for filter in filters {
                 validate_topic_filter(filter, &TopicLimits::NONE)
-                    .map_err(|error| usage(format!("{flag} {filter:?}: {error}")))?;
+                    .map_err(|error| usage_error(format!("{flag} {filter:?}: {error}")))?;
             }
         }
         let arguments = &self.subscription;
@@ -138,13 +138,13 @@ impl SubArgs {
         let is_plain =
             !options.no_local && !options.retain_as_published && options.retain_handling == 0;
         if version != Version::V5 && !is_plain {
-            return Err(usage("subscription options need MQTT 5".into()));
+            return Err(usage_error("subscription options need MQTT 5".into()));
         }
         let format = match (&self.output.format, self.output.json, self.output.verbose) {
-            (Some(template), ..) => Format::template(template).map_err(usage)?,
-            (None, true, _) => Format::Json,
-            (None, false, true) => Format::TopicAndPayload,
-            (None, false, false) => Format::Payload,
+            (Some(template), ..) => MessageFormat::parse_template(template).map_err(usage_error)?,
+            (None, true, _) => MessageFormat::Json,
+            (None, false, true) => MessageFormat::TopicAndPayload,
+            (None, false, false) => MessageFormat::Payload,
         };
         let subscriber = Subscriber {
             filters: self
@@ -157,7 +157,7 @@ impl SubArgs {
             filter_out: self.filter_out,
             no_retained: self.no_retained,
             retained_only: self.retained_only,
-            left: self.count,
+            remaining: self.count,
             exit_after_subscribe: self.exit_after_subscribe,
             reconnect: !self.no_reconnect,
             goodbye: match self.disconnect_with_will {
@@ -186,11 +186,11 @@ struct Subscriber {
     no_retained: bool,
     retained_only: bool,
     /// Messages still wanted; `None`: no end.
-    left: Option<u64>,
+    remaining: Option<u64>,
     exit_after_subscribe: bool,
     reconnect: bool,
     goodbye: ReasonCode,
-    format: Format,
+    format: MessageFormat,
     /// No line break behind a message.
     bare: bool,
     out: BufWriter<Stdout>,
@@ -202,22 +202,22 @@ struct Subscriber {
 
 /// Why the program stops.
 #[derive(Clone, Copy)]
-enum End {
+enum StopReason {
     /// Everything wanted has come, or nobody reads what we write any more.
     Done,
     Interrupted,
-    TimeOver,
+    TimeLimit,
 }
 
 /// What stops the program from outside: SIGINT, SIGTERM, the time limit.
-struct Stop {
+struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
     deadline: Option<Instant>,
 }
 
-impl Stop {
-    fn listen(deadline: Option<Instant>) -> Result<Self, ClientError> {
+impl StopSignals {
+    fn install(deadline: Option<Instant>) -> Result<Self, ClientError> {
         let listen = |kind| {
             signal(kind).map_err(|error| ClientError::Local {
                 what: "cannot listen for signals".into(),
@@ -231,7 +231,7 @@ impl Stop {
         })
     }
 
-    async fn next(&mut self) -> End {
+    async fn wait(&mut self) -> StopReason {
         let deadline = self.deadline;
         let clock = async {
             match deadline {
@@ -240,9 +240,9 @@ impl Stop {
             }
         };
         tokio::select! {
-            _ = self.interrupt.recv() => End::Interrupted,
-            _ = self.terminate.recv() => End::Interrupted,
-            () = clock => End::TimeOver,
+            _ = self.interrupt.recv() => StopReason::Interrupted,
+            _ = self.terminate.recv() => StopReason::Interrupted,
+            () = clock => StopReason::TimeLimit,
         }
     }
 }
@@ -253,21 +253,21 @@ impl Subscriber {
         mut options: ConnectOptions,
         limit: Option<Duration>,
     ) -> Result<(), ClientError> {
-        let mut stop = Stop::listen(limit.map(|limit| Instant::now() + limit))?;
-        let mut session = options.session();
+        let mut stop = StopSignals::install(limit.map(|limit| Instant::now() + limit))?;
+        let mut session = options.new_session();
         let mut was_connected = false;
         let mut retry = FIRST_RETRY;
         let end = loop {
             let mut is_connected = false;
             let outcome = self
-                .one_connection(&options, &mut session, &mut stop, &mut is_connected)
+                .run_connection(&options, &mut session, &mut stop, &mut is_connected)
                 .await;
             let error = match outcome {
                 Ok(end) => break end,
                 Err(error) => error,
             };
             was_connected |= is_connected;
-            if !(self.reconnect && was_connected && error.is_passing()) {
+            if !(self.reconnect && was_connected && error.is_transient()) {
                 return Err(error);
             }
             if is_connected {
@@ -276,15 +276,15 @@ impl Subscriber {
             eprintln!("{error}; trying again in {} s", retry.as_secs_f32());
             tokio::select! {
                 () = sleep(retry) => {}
-                end = stop.next() => break end,
+                end = stop.wait() => break end,
             }
             retry = (retry * 2).min(LAST_RETRY);
             // A session that outlives the connection has kept messages for us.
             let expiry = options.properties.as_properties().session_expiry_interval();
             options.clean_start &= expiry.unwrap_or_default() == 0;
         };
-        match (end, self.left) {
-            (End::TimeOver, Some(left)) if left > 0 => {
+        match (end, self.remaining) {
+            (StopReason::TimeLimit, Some(left)) if left > 0 => {
                 let seconds = limit.unwrap_or_default().as_secs();
                 let text = format!("{left} messages (-C) are missing after {seconds} s (-W)");
                 Err(ClientError::TimedOut(text))
@@ -293,36 +293,36 @@ impl Subscriber {
         }
     }
 
-    async fn one_connection(
+    async fn run_connection(
         &mut self,
         options: &ConnectOptions,
-        session: &mut Session,
-        stop: &mut Stop,
+        session: &mut ClientSession,
+        stop: &mut StopSignals,
         is_connected: &mut bool,
-    ) -> Result<End, ClientError> {
+    ) -> Result<StopReason, ClientError> {
         let (mut connection, connected) = tokio::select! {
-            opened = Connection::open(options, session) => opened?,
-            end = stop.next() => return Ok(end),
+            opened = ClientConnection::open(options, session) => opened?,
+            end = stop.wait() => return Ok(end),
         };
         *is_connected = true;
         if !(connected.session_present && self.is_subscribed) {
             self.subscribe(&mut connection)?;
         }
         let end = loop {
-            let event = match connection.next_at_hand()? {
+            let event = match connection.next_buffered_event()? {
                 Some(event) => event,
                 None => {
                     // What has come is shown before we wait for more.
                     if let Err(error) = self.out.flush() {
-                        break written(error)?;
+                        break write_outcome(error)?;
                     }
                     tokio::select! {
-                        event = connection.next() => event?,
-                        end = stop.next() => break end,
+                        event = connection.next_event() => event?,
+                        end = stop.wait() => break end,
                     }
                 }
             };
-            if let Some(end) = self.handle(event, options.debug)? {
+            if let Some(end) = self.handle_event(event, options.debug)? {
                 break end;
             }
         };
@@ -330,50 +330,54 @@ impl Subscriber {
         connection
             .close(self.goodbye, &PropertiesBuf::new())
             .await?;
-        flushed.map_or_else(written, |()| Ok(end))
+        flushed.map_or_else(write_outcome, |()| Ok(end))
     }
 
-    fn subscribe(&mut self, connection: &mut Connection<'_>) -> Result<(), ClientError> {
+    fn subscribe(&mut self, connection: &mut ClientConnection<'_>) -> Result<(), ClientError> {
         let session = &mut connection.session;
         session
             .subscribe(&self.filters, &self.properties)
-            .map_err(usage)?;
+            .map_err(usage_error)?;
         self.answers_missing = 1;
         if !self.unsubscribe.is_empty() {
             session
                 .unsubscribe(&self.unsubscribe, &PropertiesBuf::new())
-                .map_err(usage)?;
+                .map_err(usage_error)?;
             self.answers_missing = 2;
         }
         Ok(())
     }
 
     /// Does what an event asks for; an end if it is the last that is wanted.
-    fn handle(&mut self, event: Event, debug: bool) -> Result<Option<End>, ClientError> {
+    fn handle_event(
+        &mut self,
+        event: SessionEvent,
+        debug: bool,
+    ) -> Result<Option<StopReason>, ClientError> {
         match event {
-            Event::Message(message) => self.show(&message),
-            Event::Subscribed {
+            SessionEvent::Message(message) => self.write_message(&message),
+            SessionEvent::Subscribed {
                 codes,
                 reason_string,
             } => {
                 self.check_subscribed(&codes, reason_string, debug)?;
-                Ok(self.answered())
+                Ok(self.subscribe_answered())
             }
-            Event::Unsubscribed {
+            SessionEvent::Unsubscribed {
                 codes,
                 reason_string,
             } => {
                 let failed = |code: &&ReasonCode| code.is_error();
                 if let Some(reason) = codes.iter().find(failed).copied() {
-                    let answer = Answer {
+                    let answer = AckResult {
                         reason,
                         reason_string,
                     };
                     eprintln!("the broker refused to unsubscribe: {answer}");
                 }
-                Ok(self.answered())
+                Ok(self.subscribe_answered())
             }
-            Event::Disconnected {
+            SessionEvent::Disconnected {
                 answer,
                 server_reference,
             } => {
@@ -382,17 +386,17 @@ impl Subscriber {
                 Err(ClientError::Refused {
                     what: "to go on".into(),
                     reason: format!("{answer}{elsewhere}"),
-                    is_passing: is_passing(answer.reason),
+                    is_passing: is_transient(answer.reason),
                 })
             }
             _ => Ok(None),
         }
     }
 
-    fn answered(&mut self) -> Option<End> {
+    fn subscribe_answered(&mut self) -> Option<StopReason> {
         self.answers_missing -= 1;
         self.is_subscribed = true;
-        (self.exit_after_subscribe && self.answers_missing == 0).then_some(End::Done)
+        (self.exit_after_subscribe && self.answers_missing == 0).then_some(StopReason::Done)
     }
 
     /// Tells which filters were refused; an error if all were.
@@ -405,7 +409,7 @@ impl Subscriber {
         let mut last_refusal = None;
         for ((filter, _), reason) in self.filters.iter().zip(codes) {
             if reason.is_error() {
-                let answer = Answer {
+                let answer = AckResult {
                     reason: *reason,
                     reason_string: reason_string.clone(),
                 };
@@ -429,9 +433,12 @@ impl Subscriber {
         }
     }
 
-    fn show(&mut self, message: &Message) -> Result<Option<End>, ClientError> {
+    fn write_message(
+        &mut self,
+        message: &ReceivedMessage,
+    ) -> Result<Option<StopReason>, ClientError> {
         if self.retained_only && !message.retain {
-            return Ok(Some(End::Done));
+            return Ok(Some(StopReason::Done));
         }
         let is_unwanted = (self.no_retained && message.retain)
             || self
@@ -445,20 +452,20 @@ impl Subscriber {
             .format
             .write(message, SystemTime::now(), self.bare, &mut self.out);
         if let Err(error) = shown {
-            return written(error).map(Some);
+            return write_outcome(error).map(Some);
         }
-        if let Some(left) = &mut self.left {
+        if let Some(left) = &mut self.remaining {
             *left -= 1;
-            return Ok((*left == 0).then_some(End::Done));
+            return Ok((*left == 0).then_some(StopReason::Done));
         }
         Ok(None)
     }
 }
 
 /// Standard output that is closed (`| head`) is an end like any other.
-fn written(error: io::Error) -> Result<End, ClientError> {
+fn write_outcome(error: io::Error) -> Result<StopReason, ClientError> {
     match error.kind() {
-        io::ErrorKind::BrokenPipe => Ok(End::Done),
+        io::ErrorKind::BrokenPipe => Ok(StopReason::Done),
         _ => Err(ClientError::Local {
             what: "cannot write to standard output".into(),
             error,

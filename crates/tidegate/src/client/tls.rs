@@ -26,7 +26,7 @@ pub(super) fn client_config(arguments: &TlsArgs) -> Result<Arc<ClientConfig>, Cl
         .with_safe_default_protocol_versions()
         .expect("the provider has ciphers for the default versions");
     let builder = if arguments.insecure {
-        let trusting = Arc::new(TrustAnybody(provider));
+        let trusting = Arc::new(NoCertificateVerification(provider));
         builder
             .dangerous()
             .with_custom_certificate_verifier(trusting)
@@ -37,7 +37,7 @@ pub(super) fn client_config(arguments: &TlsArgs) -> Result<Arc<ClientConfig>, Cl
         (Some(cert), Some(key)) => {
             let chain = certificates(cert)?;
             let key_der = PrivateKeyDer::from_pem_file(key)
-                .map_err(|error| unusable(key, &error, "a private key"))?;
+                .map_err(|error| file_error(key, &error, "a private key"))?;
             builder
                 .with_client_auth_cert(chain, key_der)
                 .map_err(|error| {
@@ -94,14 +94,14 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ClientError
     let what = "a certificate";
     let certificates = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| unusable(path, &error, what))?;
+        .map_err(|error| file_error(path, &error, what))?;
     match certificates.is_empty() {
-        true => Err(unusable(path, &PemError::NoItemsFound, what)),
+        true => Err(file_error(path, &PemError::NoItemsFound, what)),
         false => Ok(certificates),
     }
 }
 
-fn unusable(path: &Path, error: &PemError, what: &str) -> ClientError {
+fn file_error(path: &Path, error: &PemError, what: &str) -> ClientError {
     let path = path.display();
     ClientError::Usage(match error {
         PemError::Io(error) => format!("{path} cannot be read: {error}"),
@@ -110,7 +110,7 @@ fn unusable(path: &Path, error: &PemError, what: &str) -> ClientError {
     })
 }
 
-/// The error of a connection in plain words; [`hint`] says what to do about it.
+/// The error of a connection in plain words; [`handshake_hint`] says what to do about it.
 pub(crate) fn describe(error: &std::io::Error) -> String {
     match tls_error(error) {
         Some(rustls::Error::InvalidCertificate(problem)) => {
@@ -204,7 +204,7 @@ fn tls_error(error: &std::io::Error) -> Option<&rustls::Error> {
 }
 
 /// What to do about a failed handshake, if there is something.
-pub(super) fn hint(error: &std::io::Error) -> &'static str {
+pub(super) fn handshake_hint(error: &std::io::Error) -> &'static str {
     use CertificateError::{NotValidForName, NotValidForNameContext, UnknownIssuer};
     match tls_error(error) {
         Some(rustls::Error::InvalidCertificate(UnknownIssuer)) => {
@@ -223,9 +223,9 @@ pub(super) fn hint(error: &std::io::Error) -> &'static str {
 
 /// `--insecure`: any certificate will do. Signatures are still checked, so that a broken handshake shows.
 #[derive(Debug)]
-struct TrustAnybody(Arc<CryptoProvider>);
+struct NoCertificateVerification(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for TrustAnybody {
+impl ServerCertVerifier for NoCertificateVerification {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,

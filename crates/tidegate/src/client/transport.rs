@@ -11,21 +11,23 @@ use tokio::io::{
 };
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
-use ws::{ClientHandshake, ClientRequest, Decoder, DecoderOptions, Event, MaskKeys, Opcode, Role};
+use ws::{
+    ClientHandshake, ClientRequest, Decoder, DecoderEvent, DecoderOptions, MaskKeys, Opcode, Role,
+};
 
-use super::endpoint::{Address, Endpoint};
+use super::endpoint::{BrokerAddress, BrokerEndpoint};
 use super::error::ClientError;
 use super::tls;
 
 const READ_BYTES: usize = 64 * 1024;
 
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for T {}
 
 /// How to make a connection.
 #[derive(Clone)]
-pub(crate) struct Route {
-    pub(crate) endpoint: Endpoint,
+pub(crate) struct ConnectRoute {
+    pub(crate) endpoint: BrokerEndpoint,
     /// There if the endpoint wants TLS.
     pub(crate) tls: Option<Arc<ClientConfig>>,
     /// The name the certificate has to be for, if not the host.
@@ -33,25 +35,25 @@ pub(crate) struct Route {
 }
 
 pub(crate) struct Transport {
-    reader: ReadHalf<Box<dyn Stream>>,
-    writer: WriteHalf<Box<dyn Stream>>,
-    websocket: Option<WebSocket>,
+    reader: ReadHalf<Box<dyn ByteStream>>,
+    writer: WriteHalf<Box<dyn ByteStream>>,
+    websocket: Option<WebSocketFraming>,
     /// As it came from the stream; MQTT bytes leave it at once, WebSocket frames when they are whole.
-    arrived: Vec<u8>,
+    incoming: Vec<u8>,
     /// As it goes to the stream, from `written` on.
-    leaving: Vec<u8>,
+    outgoing: Vec<u8>,
     written: usize,
     unflushed: bool,
 }
 
-struct WebSocket {
+struct WebSocketFraming {
     decoder: Decoder,
     masks: MaskKeys,
 }
 
-/// What [`Transport::turn`] came back with.
+/// What [`Transport::transfer`] came back with.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum TransportProgress {
     /// Bytes arrived.
     Read,
     /// Everything that was to be sent has been handed to the system.
@@ -62,7 +64,7 @@ pub(crate) enum Turn {
 
 impl Transport {
     /// Connects, TLS and WebSocket handshakes included. The caller sets the time limit.
-    pub(crate) async fn connect(route: &Route) -> Result<Self, ClientError> {
+    pub(crate) async fn connect(route: &ConnectRoute) -> Result<Self, ClientError> {
         let endpoint = &route.endpoint;
         let unreachable = |reason: String, hint| ClientError::Unreachable {
             endpoint: endpoint.to_string(),
@@ -74,13 +76,13 @@ impl Transport {
                 io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
                     "; does a broker run there? `tidegate serve` starts one"
                 }
-                _ => tls::hint(&error),
+                _ => tls::handshake_hint(&error),
             };
             unreachable(tls::describe(&error), hint)
         };
-        let stream: Box<dyn Stream> = match &endpoint.address {
-            Address::Unix(path) => Box::new(UnixStream::connect(path).await.map_err(failed)?),
-            Address::Tcp { host, port } => {
+        let stream: Box<dyn ByteStream> = match &endpoint.address {
+            BrokerAddress::Unix(path) => Box::new(UnixStream::connect(path).await.map_err(failed)?),
+            BrokerAddress::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port))
                     .await
                     .map_err(failed)?;
@@ -105,24 +107,28 @@ impl Transport {
             reader,
             writer,
             websocket: None,
-            arrived: Vec::new(),
-            leaving: Vec::new(),
+            incoming: Vec::new(),
+            outgoing: Vec::new(),
             written: 0,
             unflushed: false,
         };
         if let Some(path) = &endpoint.websocket_path {
-            let upgraded = transport.upgrade(endpoint, path).await;
+            let upgraded = transport.upgrade_to_websocket(endpoint, path).await;
             upgraded.map_err(|reason| unreachable(reason, ""))?;
         }
         Ok(transport)
     }
 
     /// The WebSocket handshake.
-    async fn upgrade(&mut self, endpoint: &Endpoint, path: &str) -> Result<(), String> {
+    async fn upgrade_to_websocket(
+        &mut self,
+        endpoint: &BrokerEndpoint,
+        path: &str,
+    ) -> Result<(), String> {
         let host = match &endpoint.address {
-            Address::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
-            Address::Tcp { host, port } => format!("{host}:{port}"),
-            Address::Unix(_) => "localhost".to_owned(),
+            BrokerAddress::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
+            BrokerAddress::Tcp { host, port } => format!("{host}:{port}"),
+            BrokerAddress::Unix(_) => "localhost".to_owned(),
         };
         let request = ClientRequest {
             host: &host,
@@ -134,13 +140,13 @@ impl Transport {
             ClientHandshake::start(&request).map_err(|error| error.to_string())?;
         let mut answer = Vec::new();
         let accepted = loop {
-            let turn = self.turn(&mut request, &mut answer).await;
+            let turn = self.transfer(&mut request, &mut answer).await;
             match turn.map_err(|error| error.to_string())? {
-                Turn::Closed => {
+                TransportProgress::Closed => {
                     return Err("the broker closed during the WebSocket handshake".into());
                 }
-                Turn::Written => {}
-                Turn::Read => {
+                TransportProgress::Written => {}
+                TransportProgress::Read => {
                     let step = handshake.feed(&answer).map_err(|error| error.to_string())?;
                     if let Some(accepted) = step {
                         break accepted;
@@ -152,8 +158,8 @@ impl Transport {
             return Err("the server speaks WebSocket, but not the sub-protocol mqtt".into());
         }
         // Frames may have come with the answer.
-        self.arrived = answer.split_off(accepted.consumed);
-        self.websocket = Some(WebSocket {
+        self.incoming = answer.split_off(accepted.consumed);
+        self.websocket = Some(WebSocketFraming {
             decoder: Decoder::new(DecoderOptions::byte_stream(Role::Client)),
             masks: MaskKeys::new(),
         });
@@ -162,53 +168,53 @@ impl Transport {
 
     /// Sends what is in `outgoing` (taking it out) while waiting for bytes to append to `incoming`; returns at
     /// the first that is done. May be dropped at any time without losing bytes.
-    pub(crate) async fn turn(
+    pub(crate) async fn transfer(
         &mut self,
         outgoing: &mut Vec<u8>,
         incoming: &mut Vec<u8>,
-    ) -> io::Result<Turn> {
-        self.take_outgoing(outgoing);
-        if !self.arrived.is_empty() && self.take_arrived(incoming)? {
-            return Ok(Turn::Read);
+    ) -> io::Result<TransportProgress> {
+        self.queue_outgoing(outgoing);
+        if !self.incoming.is_empty() && self.decode_arrived(incoming)? {
+            return Ok(TransportProgress::Read);
         }
         loop {
-            let has_leaving = self.has_leaving();
+            let has_leaving = self.has_unsent();
             let closed = self
                 .websocket
                 .as_ref()
                 .is_some_and(|ws| ws.decoder.is_closed());
             if closed && !has_leaving && !self.unflushed {
-                return Ok(Turn::Closed);
+                return Ok(TransportProgress::Closed);
             }
             let has_to_send = has_leaving || self.unflushed;
-            let (writer, leaving) = (&mut self.writer, &self.leaving[self.written..]);
+            let (writer, leaving) = (&mut self.writer, &self.outgoing[self.written..]);
             let send = async move {
                 match has_leaving {
                     true => writer.write(leaving).await,
                     false => writer.flush().await.map(|()| 0),
                 }
             };
-            self.arrived.reserve(READ_BYTES);
+            self.incoming.reserve(READ_BYTES);
             tokio::select! {
-                read = self.reader.read_buf(&mut self.arrived) => {
+                read = self.reader.read_buf(&mut self.incoming) => {
                     if read? == 0 {
-                        return Ok(Turn::Closed);
+                        return Ok(TransportProgress::Closed);
                     }
-                    if self.take_arrived(incoming)? {
-                        return Ok(Turn::Read);
+                    if self.decode_arrived(incoming)? {
+                        return Ok(TransportProgress::Read);
                     }
                 }
                 sent = send, if has_to_send => match sent? {
                     0 if has_leaving => return Err(io::ErrorKind::WriteZero.into()),
                     0 => {
                         self.unflushed = false;
-                        return Ok(Turn::Written);
+                        return Ok(TransportProgress::Written);
                     }
                     written => {
                         self.written += written;
                         self.unflushed = true;
-                        if !self.has_leaving() {
-                            self.leaving.clear();
+                        if !self.has_unsent() {
+                            self.outgoing.clear();
                             self.written = 0;
                         }
                     }
@@ -219,66 +225,68 @@ impl Transport {
 
     /// Sends everything and says that nothing more will come. The broker's last words are not waited for.
     pub(crate) async fn close(mut self, mut outgoing: Vec<u8>) -> io::Result<()> {
-        self.take_outgoing(&mut outgoing);
+        self.queue_outgoing(&mut outgoing);
         if let Some(websocket) = &mut self.websocket {
             let mask = Some(websocket.masks.next_key());
-            ws::encode_close(Some(ws::close::NORMAL), "", mask, &mut self.leaving);
+            ws::encode_close(Some(ws::close_codes::NORMAL), "", mask, &mut self.outgoing);
         }
-        self.writer.write_all(&self.leaving[self.written..]).await?;
+        self.writer
+            .write_all(&self.outgoing[self.written..])
+            .await?;
         self.writer.shutdown().await
     }
 
     /// Bytes taken from `outgoing` that the system has not taken yet.
     pub(crate) fn unsent_bytes(&self) -> usize {
-        self.leaving.len() - self.written
+        self.outgoing.len() - self.written
     }
 
-    fn has_leaving(&self) -> bool {
+    fn has_unsent(&self) -> bool {
         self.unsent_bytes() > 0
     }
 
-    fn take_outgoing(&mut self, outgoing: &mut Vec<u8>) {
+    fn queue_outgoing(&mut self, outgoing: &mut Vec<u8>) {
         if outgoing.is_empty() {
             return;
         }
         match &mut self.websocket {
-            None => self.leaving.append(outgoing),
+            None => self.outgoing.append(outgoing),
             Some(websocket) => {
                 let mask = Some(websocket.masks.next_key());
-                ws::encode_frame(Opcode::Binary, outgoing, mask, &mut self.leaving);
+                ws::encode_frame(Opcode::Binary, outgoing, mask, &mut self.outgoing);
                 outgoing.clear();
             }
         }
     }
 
     /// Moves MQTT bytes from `arrived` to `incoming`; whether there were any.
-    fn take_arrived(&mut self, incoming: &mut Vec<u8>) -> io::Result<bool> {
+    fn decode_arrived(&mut self, incoming: &mut Vec<u8>) -> io::Result<bool> {
         let Some(websocket) = &mut self.websocket else {
-            incoming.append(&mut self.arrived);
+            incoming.append(&mut self.incoming);
             return Ok(true);
         };
         let before = incoming.len();
         let mut at = 0;
         loop {
-            let step = websocket.decoder.decode(&mut self.arrived[at..]);
+            let step = websocket.decoder.decode(&mut self.incoming[at..]);
             let step = step.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             at += step.consumed;
             match step.event {
                 None => break,
-                Some(Event::Data { chunk, .. }) => incoming.extend_from_slice(chunk),
-                Some(Event::Ping(payload)) => {
+                Some(DecoderEvent::Data { chunk, .. }) => incoming.extend_from_slice(chunk),
+                Some(DecoderEvent::Ping(payload)) => {
                     let mask = Some(websocket.masks.next_key());
-                    ws::encode_frame(Opcode::Pong, payload, mask, &mut self.leaving);
+                    ws::encode_frame(Opcode::Pong, payload, mask, &mut self.outgoing);
                 }
-                Some(Event::Pong(_)) => {}
-                Some(Event::Close { code, .. }) => {
-                    let code = code.filter(|code| ws::close::is_valid_on_wire(*code));
+                Some(DecoderEvent::Pong(_)) => {}
+                Some(DecoderEvent::Close { code, .. }) => {
+                    let code = code.filter(|code| ws::close_codes::is_valid_on_wire(*code));
                     let mask = Some(websocket.masks.next_key());
-                    ws::encode_close(code, "", mask, &mut self.leaving);
+                    ws::encode_close(code, "", mask, &mut self.outgoing);
                 }
             }
         }
-        self.arrived.drain(..at);
+        self.incoming.drain(..at);
         Ok(incoming.len() > before)
     }
 }

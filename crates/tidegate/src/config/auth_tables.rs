@@ -6,26 +6,26 @@ use std::path::Path;
 use serde_json::{Map, Value};
 use toml::de::{DeTable, DeValue};
 
-use super::draft::Draft;
-use super::problem::Origin;
+use super::config_draft::ConfigDraft;
+use super::config_error::ValueOrigin;
 
 /// A table and where it stands.
-pub(super) struct AuthTable {
+pub(super) struct ConfigTable {
     pub(super) value: Value,
-    pub(super) origin: Origin,
+    pub(super) origin: ValueOrigin,
 }
 
 /// All of them, each kind in the order of the file.
 #[derive(Default)]
 pub(super) struct AuthTables {
-    pub(super) authenticators: Vec<AuthTable>,
-    pub(super) rule_sources: Vec<AuthTable>,
-    pub(super) rules: Vec<AuthTable>,
+    pub(super) authenticators: Vec<ConfigTable>,
+    pub(super) rule_sources: Vec<ConfigTable>,
+    pub(super) rules: Vec<ConfigTable>,
 }
 
 impl AuthTables {
     /// The list a key of `[auth]` stands for, if it is one.
-    pub(super) fn list(&mut self, key: &str) -> Option<&mut Vec<AuthTable>> {
+    pub(super) fn tables_for_key(&mut self, key: &str) -> Option<&mut Vec<ConfigTable>> {
         match key {
             "authenticator" => Some(&mut self.authenticators),
             "rule_source" => Some(&mut self.rule_sources),
@@ -74,10 +74,13 @@ fn json_of_value(value: &DeValue<'_>, folder: Option<&Path>) -> Value {
 }
 
 /// Everything about who may come in, checked as the node will read it.
-pub(super) fn finish(draft: &mut Draft, users: Vec<broker::config::UserConfig>) -> auth::Settings {
-    let values = |tables: &[AuthTable]| tables.iter().map(|table| table.value.clone()).collect();
+pub(super) fn finish_auth(
+    draft: &mut ConfigDraft,
+    users: Vec<broker::config::UserConfig>,
+) -> auth::AuthSettings {
+    let values = |tables: &[ConfigTable]| tables.iter().map(|table| table.value.clone()).collect();
     let tables = &draft.auth_tables;
-    let settings = auth::Settings {
+    let settings = auth::AuthSettings {
         limits: draft.node.auth.clone(),
         users,
         authenticators: values(&tables.authenticators),
@@ -104,19 +107,19 @@ pub(super) fn finish(draft: &mut Draft, users: Vec<broker::config::UserConfig>) 
         Ok(runtime) => runtime,
         Err(error) => {
             let message = format!("cannot be checked: {error}");
-            draft.problem(Origin::Default, "auth", message);
+            draft.add_error(ValueOrigin::Default, "auth", message);
             return settings;
         }
     };
-    let problems = auth::Auth::new(&settings, runtime.handle().clone()).err();
+    let problems = auth::AuthService::new(&settings, runtime.handle().clone()).err();
     for problem in problems.into_iter().flatten() {
         let tables = &mut draft.auth_tables;
         let list = problem.section.strip_prefix("auth.");
-        let list = list.and_then(|list| tables.list(list));
-        let origin = list.and_then(|tables| Some(tables.get(problem.at)?.origin.clone()));
+        let list = list.and_then(|list| tables.tables_for_key(list));
+        let origin = list.and_then(|tables| Some(tables.get(problem.index)?.origin.clone()));
         // Credentials of users have been checked as settings before.
         if let Some(origin) = origin {
-            draft.problem(origin, problem.section, problem.message);
+            draft.add_error(origin, problem.section, problem.message);
         }
     }
     settings

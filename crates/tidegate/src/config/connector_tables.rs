@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use connect::objects::{CONNECTOR, SINK, SOURCE};
-use connect::{Options, Service};
+use connect::{ConnectorService, ConnectorServiceOptions};
 use serde_json::Value;
 
-use super::auth_tables::AuthTable;
-use super::draft::Draft;
+use super::auth_tables::ConfigTable;
+use super::config_draft::ConfigDraft;
 
 /// Kind, name and settings of an object.
-pub(crate) type Declared = (&'static str, String, Value);
+pub(crate) type DeclaredObject = (&'static str, String, Value);
 
 /// Files that settings name lie where the configuration does, unless they say otherwise.
 pub(super) fn resolve_files(table: &mut Value, folder: &Path) {
@@ -32,7 +32,7 @@ pub(super) fn resolve_files(table: &mut Value, folder: &Path) {
 }
 
 /// The connectors and sinks of the file, checked as the node will read them.
-pub(super) fn finish(draft: &mut Draft) -> Vec<Declared> {
+pub(super) fn finish_connectors(draft: &mut ConfigDraft) -> Vec<DeclaredObject> {
     let tables = [
         (CONNECTOR, std::mem::take(&mut draft.connectors)),
         (SINK, std::mem::take(&mut draft.sinks)),
@@ -49,34 +49,34 @@ pub(super) fn finish(draft: &mut Draft) -> Vec<Declared> {
         Ok(runtime) => runtime,
         Err(error) => {
             let origin = draft.origin(CONNECTOR);
-            draft.problem(origin, CONNECTOR, format!("cannot be checked: {error}"));
+            draft.add_error(origin, CONNECTOR, format!("cannot be checked: {error}"));
             return Vec::new();
         }
     };
-    let options = Options {
+    let options = ConnectorServiceOptions {
         // Nothing is written there.
         directory: Some(PathBuf::new()),
         shards: 1,
     };
-    let service = Service::new(runtime.handle().clone(), options);
-    let mut declared: Vec<Declared> = Vec::new();
+    let service = ConnectorService::new(runtime.handle().clone(), options);
+    let mut declared: Vec<DeclaredObject> = Vec::new();
     // Connectors with problems of their own; what uses one of them has none besides.
     let mut broken = Vec::new();
     for (kind, tables) in tables {
         for table in tables {
-            read(kind, table, &service, &mut declared, &mut broken, draft);
+            read_table(kind, table, &service, &mut declared, &mut broken, draft);
         }
     }
     declared
 }
 
-fn read(
+fn read_table(
     kind: &'static str,
-    mut table: AuthTable,
-    service: &Service,
-    declared: &mut Vec<Declared>,
+    mut table: ConfigTable,
+    service: &ConnectorService,
+    declared: &mut Vec<DeclaredObject>,
     broken: &mut Vec<String>,
-    draft: &mut Draft,
+    draft: &mut ConfigDraft,
 ) {
     let name = table
         .value
@@ -85,7 +85,7 @@ fn read(
     let key = format!("{kind}.name");
     let Some(Value::String(name)) = name.filter(|name| name != "") else {
         let message = format!("expected a text: a {kind} is known by its name");
-        draft.problem(table.origin, key, message);
+        draft.add_error(table.origin, key, message);
         return;
     };
     if declared
@@ -93,7 +93,7 @@ fn read(
         .any(|(of, known, _)| *of == kind && *known == name)
     {
         let message = format!("there is a {kind} {name:?} already; names are unique");
-        draft.problem(table.origin, key, message);
+        draft.add_error(table.origin, key, message);
         return;
     }
     let checked = match kind {
@@ -114,14 +114,14 @@ fn read(
                     .any(|name| table.value["connector"] == name.as_str()) => {}
         Err(error) if kind != CONNECTOR && error.field == "connector" => {
             let detail = format!("{name}: {}; declare it as [[connector]], too", error.detail);
-            draft.problem(table.origin, format!("{kind}.connector"), detail);
+            draft.add_error(table.origin, format!("{kind}.connector"), detail);
         }
         Err(error) => {
             let key = match error.field.as_str() {
                 "" => kind.to_owned(),
                 field => format!("{kind}.{field}"),
             };
-            draft.problem(table.origin, key, format!("{name}: {}", error.detail));
+            draft.add_error(table.origin, key, format!("{name}: {}", error.detail));
             if kind == CONNECTOR {
                 broken.push(name);
             }

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use super::draft::Draft;
-use super::nearest::nearest;
-use super::problem::Origin;
-use super::setting::Raw;
-use super::table::NODE;
+use super::config_draft::ConfigDraft;
+use super::config_error::ValueOrigin;
+use super::setting_kind::RawValue;
+use super::settings_table::NODE;
+use super::suggestion::nearest;
 
 const PREFIX: &str = "TIDEGATE_";
 /// Variables that are no settings: the configuration file, the password of `pub` and `sub`, what `ctl` is told.
@@ -23,7 +23,7 @@ const DATA_DIR: &str = "TIDEGATE_DATA_DIR";
 /// container platforms set some (`TIDEGATE_PORT_1883_TCP`) for a service of that name.
 pub(super) fn read_variables<'a>(
     variables: impl IntoIterator<Item = (&'a str, &'a str)>,
-    draft: &mut Draft,
+    draft: &mut ConfigDraft,
 ) {
     let mut variables: Vec<_> = variables.into_iter().collect();
     variables.sort_unstable();
@@ -31,33 +31,33 @@ pub(super) fn read_variables<'a>(
         let Some(rest) = name.strip_prefix(PREFIX) else {
             continue;
         };
-        let origin = Origin::Environment(name.to_owned());
-        let raw = Raw::untyped(value);
+        let origin = ValueOrigin::Environment(name.to_owned());
+        let raw = RawValue::from_text(value);
         if name == DATA_DIR {
             draft.assign("node.data_dir", &raw, &origin, Path::new(""));
         } else if rest.contains("__") {
             draft.assign(&key_of(rest), &raw, &origin, Path::new(""));
         } else if !OTHER_VARIABLES.contains(&name)
-            && let Some(meant) = near_variable(name)
+            && let Some(meant) = suggest_variable(name)
         {
             let message = format!("unknown variable; did you mean {meant}?");
-            draft.problem(origin, "", message);
+            draft.add_error(origin, "", message);
         }
     }
 }
 
 /// Applies `--set KEY=VALUE`.
-pub(super) fn read_sets(sets: &[String], draft: &mut Draft) {
+pub(super) fn read_sets(sets: &[String], draft: &mut ConfigDraft) {
     for set in sets {
         match set.split_once('=') {
             Some((key, value)) => {
                 let key = key.trim();
-                let origin = Origin::Set(key.to_owned());
-                draft.assign(key, &Raw::untyped(value), &origin, Path::new(""));
+                let origin = ValueOrigin::Set(key.to_owned());
+                draft.assign(key, &RawValue::from_text(value), &origin, Path::new(""));
             }
             None => {
                 let message = "expected KEY=VALUE, such as --set limits.max_qos=1";
-                draft.problem(Origin::Set(set.clone()), "", message);
+                draft.add_error(ValueOrigin::Set(set.clone()), "", message);
             }
         }
     }
@@ -80,7 +80,7 @@ pub(super) fn variable_of(key: &str) -> String {
 }
 
 /// What was meant by a variable that is none: one underscore where two belong, or a slip of one character.
-fn near_variable(name: &str) -> Option<String> {
+fn suggest_variable(name: &str) -> Option<String> {
     let mut settings = NODE.iter().map(|setting| variable_of(setting.key));
     if let Some(meant) = settings.find(|known| known.replace("__", "_") == name) {
         return Some(meant);

@@ -5,19 +5,19 @@ use std::fmt::Write as _;
 use api::SettingInfo;
 
 use super::Config;
-use super::nearest::nearest_key;
+use super::suggestion::nearest_key;
 
 /// No setting has this key, and none begins with it.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no setting {key:?}; {suggestion}`tidegate config reference` lists all of them")]
-pub(crate) struct UnknownSetting {
+pub(crate) struct UnknownSettingError {
     key: String,
     /// Empty, or a question that ends with a blank.
     suggestion: String,
 }
 
 /// The setting `key`, or all settings whose keys begin with it (`limits`, `listener.mqtt`).
-pub(crate) fn explain(config: &Config, key: &str) -> Result<String, UnknownSetting> {
+pub(crate) fn explain(config: &Config, key: &str) -> Result<String, UnknownSettingError> {
     let section = format!("{key}.");
     let mut text = String::new();
     let matching = config
@@ -38,7 +38,7 @@ pub(crate) fn explain(config: &Config, key: &str) -> Result<String, UnknownSetti
         Some(near) => format!("did you mean `{near}`? "),
         None => String::new(),
     };
-    Err(UnknownSetting {
+    Err(UnknownSettingError {
         key: key.to_owned(),
         suggestion,
     })

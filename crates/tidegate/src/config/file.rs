@@ -7,39 +7,39 @@ use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::auth_tables::{self, AuthTable};
+use super::auth_tables::{self, ConfigTable};
+use super::config_draft::ConfigDraft;
+use super::config_error::ValueOrigin;
 use super::connector_tables;
-use super::draft::Draft;
-use super::nearest::nearest;
 use super::object_tables;
-use super::problem::Origin;
 use super::product_tables;
-use super::setting::Raw;
-use super::table::SECTIONS;
+use super::setting_kind::RawValue;
+use super::settings_table::SECTIONS;
+use super::suggestion::nearest;
 
 /// Sections written as `[[name]]`, with the key that tells one entry from another.
 const REPEATED: [&str; 2] = ["listener", "user"];
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// Reads a file into the draft; what is wrong becomes the draft's problems.
-pub(super) fn read(path: &Path, draft: &mut Draft) {
-    let whole = Origin::WholeFile(Arc::new(path.to_owned()));
+pub(super) fn read(path: &Path, draft: &mut ConfigDraft) {
+    let whole = ValueOrigin::WholeFile(Arc::new(path.to_owned()));
     let too_large = std::fs::metadata(path).is_ok_and(|found| found.len() > MAX_FILE_BYTES);
     if too_large {
-        return draft.problem(whole, "", "larger than 16 MiB; is it a configuration file?");
+        return draft.add_error(whole, "", "larger than 16 MiB; is it a configuration file?");
     }
     match std::fs::read_to_string(path) {
         Ok(text) => read_text(path, &text, draft),
         Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-            draft.problem(whole, "", "not UTF-8 text; is it a configuration file?");
+            draft.add_error(whole, "", "not UTF-8 text; is it a configuration file?");
         }
-        Err(error) => draft.problem(whole, "", format!("cannot be read: {error}")),
+        Err(error) => draft.add_error(whole, "", format!("cannot be read: {error}")),
     }
 }
 
-pub(super) fn read_text(path: &Path, text: &str, draft: &mut Draft) {
+pub(super) fn read_text(path: &Path, text: &str, draft: &mut ConfigDraft) {
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-    let places = Places {
+    let places = SourcePositions {
         path: Arc::new(path.to_owned()),
         text,
         folder,
@@ -47,14 +47,14 @@ pub(super) fn read_text(path: &Path, text: &str, draft: &mut Draft) {
     let (document, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         for error in errors {
-            let origin = places.at(error.span().map_or(0, |span| span.start));
-            draft.problem(origin, "", format!("not TOML: {}", error.message()));
+            let origin = places.origin_at(error.span().map_or(0, |span| span.start));
+            draft.add_error(origin, "", format!("not TOML: {}", error.message()));
         }
         return;
     }
     for (section, value) in document.get_ref() {
         let name = section.get_ref().as_ref();
-        let here = places.at(section.span().start);
+        let here = places.origin_at(section.span().start);
         let repeated = REPEATED.contains(&name);
         match value.get_ref() {
             DeValue::Array(entries) if repeated => {
@@ -62,49 +62,49 @@ pub(super) fn read_text(path: &Path, text: &str, draft: &mut Draft) {
                     draft.listeners.clear();
                 }
                 for entry in entries {
-                    let here = places.at(entry.span().start);
+                    let here = places.origin_at(entry.span().start);
                     match entry.get_ref() {
                         DeValue::Table(entry) => read_entry(name, entry, &here, &places, draft),
                         other => {
                             let found = other.type_str();
                             let message = format!("expected a table, found {found}");
-                            draft.problem(here, name, message);
+                            draft.add_error(here, name, message);
                         }
                     }
                 }
             }
-            _ if repeated => draft.problem(here, name, format!("write it as [[{name}]]")),
+            _ if repeated => draft.add_error(here, name, format!("write it as [[{name}]]")),
             DeValue::Array(entries) if name == "product" => {
                 read_products(entries, &places, draft);
             }
-            _ if name == "product" => draft.problem(here, name, "write it as [[product]]"),
+            _ if name == "product" => draft.add_error(here, name, "write it as [[product]]"),
             DeValue::Array(entries) if name == "rule" => read_rules(entries, &places, draft),
-            _ if name == "rule" => draft.problem(here, name, "write it as [[rule]]"),
+            _ if name == "rule" => draft.add_error(here, name, "write it as [[rule]]"),
             DeValue::Array(entries) if matches!(name, "connector" | "sink" | "source") => {
                 read_connectors(name, entries, &places, draft);
             }
             _ if matches!(name, "connector" | "sink" | "source") => {
-                draft.problem(here, name, format!("write it as [[{name}]]"));
+                draft.add_error(here, name, format!("write it as [[{name}]]"));
             }
             DeValue::Array(entries) if object_tables::section(name).is_some() => {
                 let section = object_tables::section(name).unwrap_or_default();
                 read_objects(section, entries, &places, draft);
             }
             _ if object_tables::section(name).is_some() => {
-                draft.problem(here, name, format!("write it as [[{name}]]"));
+                draft.add_error(here, name, format!("write it as [[{name}]]"));
             }
             DeValue::Table(table) if name == "auth" => read_auth(table, &places, draft),
             DeValue::Table(table) if is_section(name) => read_table(name, table, &places, draft),
-            _ if is_section(name) => draft.problem(here, name, format!("write it as [{name}]")),
+            _ if is_section(name) => draft.add_error(here, name, format!("write it as [{name}]")),
             DeValue::Table(_) | DeValue::Array(_) => {
                 let guess = nearest(name, SECTIONS.iter().map(|(name, _)| *name));
                 let message = match guess {
                     Some(guess) => format!("unknown section; did you mean `{guess}`?"),
                     None => format!("unknown section; there are {}", section_names()),
                 };
-                draft.problem(here, name, message);
+                draft.add_error(here, name, message);
             }
-            _ => draft.assign(name, &raw(value.get_ref()), &here, &places.folder),
+            _ => draft.assign(name, &raw_value(value.get_ref()), &here, &places.folder),
         }
     }
 }
@@ -113,9 +113,9 @@ pub(super) fn read_text(path: &Path, text: &str, draft: &mut Draft) {
 fn read_entry(
     section: &str,
     entry: &DeTable<'_>,
-    here: &Origin,
-    places: &Places<'_>,
-    draft: &mut Draft,
+    here: &ValueOrigin,
+    places: &SourcePositions<'_>,
+    draft: &mut ConfigDraft,
 ) {
     let text = |key: &str| entry.get(key).and_then(|value| value.get_ref().as_str());
     let name_key = if section == "listener" {
@@ -127,9 +127,9 @@ fn read_entry(
         && !value.get_ref().is_str()
     {
         let found = value.get_ref().type_str();
-        let origin = places.at(value.span().start);
+        let origin = places.origin_at(value.span().start);
         let message = format!("expected a text, found {found}");
-        return draft.problem(origin, format!("{section}.{name_key}"), message);
+        return draft.add_error(origin, format!("{section}.{name_key}"), message);
     }
     let (name, declared) = if section == "listener" {
         let name = text("name").or_else(|| text("protocol")).unwrap_or("mqtt");
@@ -149,57 +149,62 @@ fn read_entry(
     }
 }
 
-fn read_table(prefix: &str, table: &DeTable<'_>, places: &Places<'_>, draft: &mut Draft) {
+fn read_table(
+    prefix: &str,
+    table: &DeTable<'_>,
+    places: &SourcePositions<'_>,
+    draft: &mut ConfigDraft,
+) {
     for (key, value) in table {
         read_pair(prefix, key, value, places, draft);
     }
 }
 
 /// `[auth]`, and the lists of tables in it.
-fn read_auth(table: &DeTable<'_>, places: &Places<'_>, draft: &mut Draft) {
+fn read_auth(table: &DeTable<'_>, places: &SourcePositions<'_>, draft: &mut ConfigDraft) {
     for (key, value) in table {
         let name = key.get_ref().as_ref();
-        if draft.auth_tables.list(name).is_none() {
+        if draft.auth_tables.tables_for_key(name).is_none() {
             read_pair("auth", key, value, places, draft);
             continue;
         }
         let entries = match value.get_ref() {
             DeValue::Array(entries) => entries,
             _ => {
-                let origin = places.at(key.span().start);
+                let origin = places.origin_at(key.span().start);
                 let message = format!("write it as [[auth.{name}]]");
-                draft.problem(origin, format!("auth.{name}"), message);
+                draft.add_error(origin, format!("auth.{name}"), message);
                 continue;
             }
         };
-        let tables = tables(&format!("auth.{name}"), entries, places, draft, |table| {
+        let tables = read_tables(&format!("auth.{name}"), entries, places, draft, |table| {
             auth_tables::json_of(table, Some(&places.folder))
         });
-        if let Some(list) = draft.auth_tables.list(name) {
+        if let Some(list) = draft.auth_tables.tables_for_key(name) {
             list.extend(tables);
         }
     }
 }
 
 /// The tables of a list, by the function that makes JSON of one; what is none is told.
-fn tables(
+fn read_tables(
     name: &str,
     entries: &[Spanned<DeValue<'_>>],
-    places: &Places<'_>,
-    draft: &mut Draft,
+    places: &SourcePositions<'_>,
+    draft: &mut ConfigDraft,
     json: impl Fn(&DeTable<'_>) -> Value,
-) -> Vec<AuthTable> {
+) -> Vec<ConfigTable> {
     let mut tables = Vec::new();
     for entry in entries {
-        let origin = places.at(entry.span().start);
+        let origin = places.origin_at(entry.span().start);
         match entry.get_ref() {
-            DeValue::Table(entry) => tables.push(AuthTable {
+            DeValue::Table(entry) => tables.push(ConfigTable {
                 value: json(entry),
                 origin,
             }),
             other => {
                 let found = other.type_str();
-                draft.problem(origin, name, format!("expected a table, found {found}"));
+                draft.add_error(origin, name, format!("expected a table, found {found}"));
             }
         }
     }
@@ -207,16 +212,24 @@ fn tables(
 }
 
 /// `[[rule]]`: read as the API reads rules, once all settings are known.
-fn read_rules(entries: &[Spanned<DeValue<'_>>], places: &Places<'_>, draft: &mut Draft) {
-    let rules = tables("rule", entries, places, draft, |table| {
+fn read_rules(
+    entries: &[Spanned<DeValue<'_>>],
+    places: &SourcePositions<'_>,
+    draft: &mut ConfigDraft,
+) {
+    let rules = read_tables("rule", entries, places, draft, |table| {
         auth_tables::json_of(table, Some(&places.folder))
     });
     draft.rules.extend(rules);
 }
 
 /// `[[product]]`, likewise.
-fn read_products(entries: &[Spanned<DeValue<'_>>], places: &Places<'_>, draft: &mut Draft) {
-    let products = tables("product", entries, places, draft, |table| {
+fn read_products(
+    entries: &[Spanned<DeValue<'_>>],
+    places: &SourcePositions<'_>,
+    draft: &mut ConfigDraft,
+) {
+    let products = read_tables("product", entries, places, draft, |table| {
         let mut value = auth_tables::json_of(table, None);
         product_tables::resolve_files(&mut value, &places.folder);
         value
@@ -228,10 +241,10 @@ fn read_products(entries: &[Spanned<DeValue<'_>>], places: &Places<'_>, draft: &
 fn read_connectors(
     name: &str,
     entries: &[Spanned<DeValue<'_>>],
-    places: &Places<'_>,
-    draft: &mut Draft,
+    places: &SourcePositions<'_>,
+    draft: &mut ConfigDraft,
 ) {
-    let tables = tables(name, entries, places, draft, |table| {
+    let tables = read_tables(name, entries, places, draft, |table| {
         let mut value = auth_tables::json_of(table, None);
         connector_tables::resolve_files(&mut value, &places.folder);
         value
@@ -248,10 +261,10 @@ fn read_connectors(
 fn read_objects(
     section: &'static str,
     entries: &[Spanned<DeValue<'_>>],
-    places: &Places<'_>,
-    draft: &mut Draft,
+    places: &SourcePositions<'_>,
+    draft: &mut ConfigDraft,
 ) {
-    let tables = tables(section, entries, places, draft, |table| {
+    let tables = read_tables(section, entries, places, draft, |table| {
         let mut value = auth_tables::json_of(table, None);
         object_tables::resolve_files(&mut value, &places.folder);
         value
@@ -264,32 +277,32 @@ fn read_pair(
     prefix: &str,
     key: &Spanned<std::borrow::Cow<'_, str>>,
     value: &Spanned<DeValue<'_>>,
-    places: &Places<'_>,
-    draft: &mut Draft,
+    places: &SourcePositions<'_>,
+    draft: &mut ConfigDraft,
 ) {
     let whole_key = format!("{prefix}.{}", key.get_ref());
     match value.get_ref() {
         DeValue::Table(table) => read_table(&whole_key, table, places, draft),
         plain => {
-            let origin = places.at(key.span().start);
-            draft.assign(&whole_key, &raw(plain), &origin, &places.folder);
+            let origin = places.origin_at(key.span().start);
+            draft.assign(&whole_key, &raw_value(plain), &origin, &places.folder);
         }
     }
 }
 
-fn raw(value: &DeValue<'_>) -> Raw {
+fn raw_value(value: &DeValue<'_>) -> RawValue {
     match value {
-        DeValue::String(text) => Raw::String(text.as_ref().to_owned()),
-        DeValue::Boolean(flag) => Raw::Boolean(*flag),
+        DeValue::String(text) => RawValue::String(text.as_ref().to_owned()),
+        DeValue::Boolean(flag) => RawValue::Boolean(*flag),
         DeValue::Integer(number) => {
             let digits = number.as_str().replace('_', "");
             let decimal = i128::from_str_radix(&digits, number.radix());
-            Raw::Integer(decimal.map_or(digits, |number| number.to_string()))
+            RawValue::Integer(decimal.map_or(digits, |number| number.to_string()))
         }
-        DeValue::Float(_) => Raw::Other("a number with a fraction"),
-        DeValue::Datetime(_) => Raw::Other("a date"),
-        DeValue::Array(_) => Raw::Other("a list"),
-        DeValue::Table(_) => Raw::Other("a table"),
+        DeValue::Float(_) => RawValue::Other("a number with a fraction"),
+        DeValue::Datetime(_) => RawValue::Other("a date"),
+        DeValue::Array(_) => RawValue::Other("a list"),
+        DeValue::Table(_) => RawValue::Other("a table"),
     }
 }
 
@@ -309,18 +322,18 @@ fn section_names() -> String {
 }
 
 /// Turns byte offsets into lines and columns.
-struct Places<'a> {
+struct SourcePositions<'a> {
     path: Arc<PathBuf>,
     text: &'a str,
     /// Where relative paths start.
     folder: PathBuf,
 }
 
-impl Places<'_> {
-    fn at(&self, offset: usize) -> Origin {
+impl SourcePositions<'_> {
+    fn origin_at(&self, offset: usize) -> ValueOrigin {
         let before = self.text.get(..offset).unwrap_or(self.text);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        Origin::File {
+        ValueOrigin::File {
             path: self.path.clone(),
             line: before.matches('\n').count() + 1,
             column: before[line_start..].chars().count() + 1,

@@ -1,27 +1,27 @@
-//! The configuration: one [table] of settings, read from a file, the environment and flags, checked as a
+//! The configuration: one table of settings, read from a file, the environment and flags, checked as a
 //! whole, explained by a reference that comes from the same table.
 
 mod auth_tables;
+mod byte_size;
+mod config_draft;
+mod config_error;
 mod connector_tables;
-mod draft;
 mod environment;
 mod explain;
 mod file;
-mod finish;
-mod nearest;
 mod object_tables;
-mod problem;
 mod product_tables;
 mod reference;
 mod rule_tables;
-mod running;
-mod setting;
-mod shown;
-mod size;
-mod table;
+mod runtime_settings;
+mod setting_kind;
+mod settings_table;
+mod settings_view;
+mod suggestion;
 #[cfg(test)]
 mod tests;
 mod tls_files;
+mod validation;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -31,38 +31,38 @@ use broker::config::{BrokerConfig, TlsConfig};
 use serde_json::{Value, json};
 
 use crate::logging::LogFormat;
-pub(crate) use explain::{UnknownSetting, explain};
-pub(crate) use nearest::nearest;
+pub(crate) use config_error::{ConfigErrors, ValueOrigin};
+pub(crate) use explain::{UnknownSettingError, explain};
 pub(crate) use object_tables::DeclaredObjects;
-pub(crate) use problem::{Origin, Problems};
 pub(crate) use reference::{markdown, toml_template};
-pub(crate) use running::Running;
+pub(crate) use runtime_settings::RuntimeSettings;
+pub(crate) use suggestion::nearest;
 
 /// Everything a node needs to know to start.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) broker: BrokerConfig,
-    pub(crate) auth: auth::Settings,
-    pub(crate) rules: engine::Settings,
-    pub(crate) devices: devices::Config,
-    pub(crate) telemetry: crate::serve::ingest::Settings,
-    pub(crate) alarms: crate::serve::alarms::Settings,
+    pub(crate) auth: auth::AuthSettings,
+    pub(crate) rules: engine::RuleEngineSettings,
+    pub(crate) devices: devices::RegistryConfig,
+    pub(crate) telemetry: crate::serve::node_ingest::IngestSettings,
+    pub(crate) alarms: crate::serve::alarms::AlarmSettings,
     pub(crate) commands: devices::command::CommandConfig,
     /// `[[rule]]`: names and what the API would take.
     pub(crate) declared_rules: Vec<(String, Value)>,
     /// `[[connector]]`, `[[sink]]` and `[[source]]`, connectors first.
     pub(crate) declared_connectors: DeclaredObjects,
     /// `[[product]]`: ids and what the API would take.
-    pub(crate) declared_products: product_tables::Declared,
-    /// `[[chain]]`, `[[group]]`, `[[pull_source]]` and `[[notification]]`.
+    pub(crate) declared_products: product_tables::DeclaredProducts,
+    /// `[[chain]]`, `[[group]]`, `[[pull_source_status]]` and `[[notification]]`.
     pub(crate) declared_others: DeclaredObjects,
     /// Which addresses objects may lead the node to.
-    pub(crate) targets: outbound::targets::TargetPolicy,
+    pub(crate) targets: outbound::target_policy::TargetPolicy,
     pub(crate) data_dir: PathBuf,
     /// `None`: everything is in memory only.
-    pub(crate) store: Option<store::Config>,
+    pub(crate) store: Option<store::StoreConfig>,
     /// A server that keeps queued messages in place of the store's log.
-    pub(crate) queue: Option<(offline::Kind, offline::Options)>,
+    pub(crate) queue: Option<(offline::QueueBackendKind, offline::QueueBackendOptions)>,
     /// `None`: HTTP is off.
     pub(crate) http: Option<HttpConfig>,
     /// `None`: HTTP is not encrypted.
@@ -76,9 +76,9 @@ pub(crate) struct Config {
     /// Every setting with its value and where that comes from, as the API shows it.
     pub(crate) settings: Vec<api::SettingInfo>,
     /// For changing them while the node runs.
-    pub(crate) running: Running,
-    origins: HashMap<String, Origin>,
-    declared_at: HashMap<(&'static str, String), Origin>,
+    pub(crate) running: RuntimeSettings,
+    origins: HashMap<String, ValueOrigin>,
+    declared_at: HashMap<(&'static str, String), ValueOrigin>,
 }
 
 /// An object that the configuration declares. Its value may contain secrets.
@@ -87,7 +87,7 @@ pub(crate) struct Declaration {
     pub(crate) kind: &'static str,
     pub(crate) id: String,
     pub(crate) value: Value,
-    pub(crate) origin: Origin,
+    pub(crate) origin: ValueOrigin,
 }
 
 impl Config {
@@ -105,7 +105,12 @@ impl Config {
         let objects = users
             .chain(authenticators.map(of(auth::objects::AUTHENTICATOR)))
             .chain(acl_rules.map(of(auth::objects::ACL_RULE)))
-            .chain(self.declared_rules.iter().cloned().map(of(engine::KIND)))
+            .chain(
+                self.declared_rules
+                    .iter()
+                    .cloned()
+                    .map(of(engine::RULE_KIND)),
+            )
             .chain((self.declared_products.0.iter().cloned()).map(of(devices::PRODUCT_KIND)))
             .chain(self.declared_connectors.iter().cloned())
             .chain(self.declared_others.iter().cloned());
@@ -116,7 +121,7 @@ impl Config {
                 _ => self.declared_at.get(&(kind, id.clone())),
             };
             Declaration {
-                origin: origin.unwrap_or(&Origin::Default).clone(),
+                origin: origin.unwrap_or(&ValueOrigin::Default).clone(),
                 kind,
                 id,
                 value,
@@ -126,13 +131,13 @@ impl Config {
     }
 
     /// Who said what a key (`listener.mqtt.bind`) is.
-    pub(crate) fn origin(&self, key: &str) -> &Origin {
-        self.origins.get(key).unwrap_or(&Origin::Default)
+    pub(crate) fn origin(&self, key: &str) -> &ValueOrigin {
+        self.origins.get(key).unwrap_or(&ValueOrigin::Default)
     }
 }
 
 /// A value a flag of its own gives to a setting.
-pub(crate) struct Flag {
+pub(crate) struct FlagValue {
     pub(crate) flag: &'static str,
     pub(crate) key: &'static str,
     pub(crate) value: String,
@@ -140,25 +145,25 @@ pub(crate) struct Flag {
 
 /// What was said and where, weakest first.
 #[derive(Default)]
-pub(crate) struct Sources {
+pub(crate) struct ConfigSources {
     /// A file that must be there.
     pub(crate) file: Option<PathBuf>,
     pub(crate) environment: Vec<(String, String)>,
     /// `KEY=VALUE`
     pub(crate) sets: Vec<String>,
-    pub(crate) flags: Vec<Flag>,
+    pub(crate) flags: Vec<FlagValue>,
 }
 
 /// Files that are read if they are there and no other is named.
-const USUAL_FILES: [&str; 2] = ["tidegate.toml", "/etc/tidegate/tidegate.toml"];
+const DEFAULT_FILES: [&str; 2] = ["tidegate.toml", "/etc/tidegate/tidegate.toml"];
 
-impl Sources {
+impl ConfigSources {
     /// The environment of this process and the file it names or that lies in a usual place.
-    pub(crate) fn of_process(file: Option<PathBuf>) -> Self {
+    pub(crate) fn from_process(file: Option<PathBuf>) -> Self {
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         let named = std::env::var_os("TIDEGATE_CONFIG").filter(|path| !path.is_empty());
         let usual = || {
-            let mut usual = USUAL_FILES.into_iter().map(PathBuf::from);
+            let mut usual = DEFAULT_FILES.into_iter().map(PathBuf::from);
             usual.find(|path| path.is_file())
         };
         Self {
@@ -174,42 +179,45 @@ impl Sources {
 
 /// Reads and checks a configuration. Flags win over `--set`, that over the environment, that over the file,
 /// that over the defaults. Every problem there is comes back at once.
-pub(crate) fn load(sources: &Sources) -> Result<Config, Problems> {
-    let mut draft = draft::Draft::defaults();
+pub(crate) fn load(sources: &ConfigSources) -> Result<Config, ConfigErrors> {
+    let mut draft = config_draft::ConfigDraft::defaults();
     if let Some(path) = &sources.file {
         file::read(path, &mut draft);
     }
     finish_with(draft, sources)
 }
 
-fn finish_with(mut draft: draft::Draft, sources: &Sources) -> Result<Config, Problems> {
+fn finish_with(
+    mut draft: config_draft::ConfigDraft,
+    sources: &ConfigSources,
+) -> Result<Config, ConfigErrors> {
     let pairs = sources.environment.iter();
     environment::read_variables(pairs.map(|(name, value)| (&**name, &**value)), &mut draft);
     environment::read_sets(&sources.sets, &mut draft);
     for flag in &sources.flags {
-        let raw = setting::Raw::Untyped(flag.value.clone());
-        draft.assign(flag.key, &raw, &Origin::Flag(flag.flag), Path::new(""));
+        let raw = setting_kind::RawValue::Untyped(flag.value.clone());
+        draft.assign(flag.key, &raw, &ValueOrigin::Flag(flag.flag), Path::new(""));
     }
     let variable = |name: &str| {
         let mut pairs = sources.environment.iter();
         let found = pairs.find(|(known, value)| known == name && !value.is_empty());
         found.map(|(_, value)| PathBuf::from(value))
     };
-    let home = finish::DataHome {
+    let home = validation::DefaultDataDirs {
         is_root: rustix::process::geteuid().is_root(),
         xdg_data_home: variable("XDG_DATA_HOME"),
         home: variable("HOME"),
     };
-    let (config, draft) = finish::finish(draft, sources.file.clone(), &home);
-    let mut problems = draft.problems;
+    let (config, draft) = validation::finish(draft, sources.file.clone(), &home);
+    let mut problems = draft.errors;
     if problems.is_empty() {
         return Ok(config);
     }
     // In the order of the file; what other sources say stays behind it, in the order it was said.
     problems.sort_by_key(|problem| match problem.origin {
-        Origin::File { line, column, .. } => (line, column),
-        Origin::WholeFile(_) => (0, 0),
+        ValueOrigin::File { line, column, .. } => (line, column),
+        ValueOrigin::WholeFile(_) => (0, 0),
         _ => (usize::MAX, 0),
     });
-    Err(Problems(problems))
+    Err(ConfigErrors(problems))
 }

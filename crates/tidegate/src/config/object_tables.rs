@@ -1,4 +1,4 @@
-//! `[[chain]]`, `[[group]]`, `[[pull_source]]` and `[[notification]]`: tables the crate `devices` understands, as the JSON it reads
+//! `[[chain]]`, `[[group]]`, `[[pull_source_status]]` and `[[notification]]`: tables the crate `devices` understands, as the JSON it reads
 //! from the store, too. What they name may be in the store, which is not open yet: whether it is there is seen at start.
 
 use std::fmt;
@@ -6,13 +6,13 @@ use std::ops::Deref;
 use std::path::Path;
 
 use devices::alarm::{MAX_NOTIFICATIONS, NOTIFICATION_KIND, check_notification};
-use devices::pull::{self, Pulls};
+use devices::pull::{self, PullScheduler};
 use devices::{chain, group};
 use serde_json::{Value, json};
 
-use super::auth_tables::AuthTable;
+use super::auth_tables::ConfigTable;
+use super::config_draft::ConfigDraft;
 use super::connector_tables;
-use super::draft::Draft;
 
 const MAX_NAME_BYTES: usize = 256;
 
@@ -37,7 +37,7 @@ impl fmt::Debug for DeclaredObjects {
 }
 
 /// A kind of tables.
-struct Table {
+struct ObjectTableSpec {
     /// As it is written in the file.
     section: &'static str,
     kind: &'static str,
@@ -48,8 +48,8 @@ struct Table {
 }
 
 /// In the order in which one may name the other.
-const TABLES: [Table; 4] = [
-    Table {
+const TABLES: [ObjectTableSpec; 4] = [
+    ObjectTableSpec {
         section: "notification",
         kind: NOTIFICATION_KIND,
         name_field: "name",
@@ -59,33 +59,35 @@ const TABLES: [Table; 4] = [
             Ok(json!(read))
         },
     },
-    Table {
+    ObjectTableSpec {
         section: "chain",
         kind: chain::KIND,
         name_field: "id",
         most: chain::MAX_CHAINS,
         read: |value| {
-            let read = chain::Definition::read(&value);
+            let read = chain::ChainDefinition::read(&value);
             let (read, _) = read.map_err(|error| (error.field, error.detail))?;
             Ok(json!(read))
         },
     },
-    Table {
+    ObjectTableSpec {
         section: "group",
         kind: group::KIND,
         name_field: "id",
         most: group::MAX_GROUPS,
         read: |value| {
-            let read = group::Definition::read(&value);
+            let read = group::GroupDefinition::read(&value);
             Ok(json!(read.map_err(|error| (error.field, error.detail))?))
         },
     },
-    Table {
+    ObjectTableSpec {
         section: "pull_source",
         kind: pull::KIND,
         name_field: "name",
         most: pull::MAX_SOURCES,
-        read: |value| Pulls::accept(value, None).map_err(|error| (error.field, error.detail)),
+        read: |value| {
+            PullScheduler::restore_secrets(value, None).map_err(|error| (error.field, error.detail))
+        },
     },
 ];
 
@@ -105,7 +107,7 @@ pub(super) fn resolve_files(table: &mut Value, folder: &Path) {
 }
 
 /// The objects of the file, checked as the node will read them.
-pub(super) fn finish(draft: &mut Draft) -> DeclaredObjects {
+pub(super) fn finish_objects(draft: &mut ConfigDraft) -> DeclaredObjects {
     let tables = std::mem::take(&mut draft.objects);
     let mut declared = DeclaredObjects::default();
     if tables.is_empty() {
@@ -120,7 +122,7 @@ pub(super) fn finish(draft: &mut Draft) -> DeclaredObjects {
         Err(error) => {
             let origin = draft.origin(TABLES[0].section);
             let message = format!("cannot be checked: {error}");
-            draft.problem(origin, TABLES[0].section, message);
+            draft.add_error(origin, TABLES[0].section, message);
             return declared;
         }
     };
@@ -131,17 +133,22 @@ pub(super) fn finish(draft: &mut Draft) -> DeclaredObjects {
             count += 1;
             if count == table.most + 1 {
                 let message = format!("there are {} already, which are the most", table.most);
-                draft.problem(entry.origin.clone(), table.section, message);
+                draft.add_error(entry.origin.clone(), table.section, message);
                 break;
             }
-            read(table, entry, &mut declared, draft);
+            read_table(table, entry, &mut declared, draft);
         }
     }
     declared
 }
 
-fn read(table: &Table, entry: &AuthTable, declared: &mut DeclaredObjects, draft: &mut Draft) {
-    let Table {
+fn read_table(
+    table: &ObjectTableSpec,
+    entry: &ConfigTable,
+    declared: &mut DeclaredObjects,
+    draft: &mut ConfigDraft,
+) {
+    let ObjectTableSpec {
         section,
         name_field,
         ..
@@ -157,12 +164,12 @@ fn read(table: &Table, entry: &AuthTable, declared: &mut DeclaredObjects, draft:
         let message = format!(
             "expected a text of 1 to {MAX_NAME_BYTES} bytes without control characters: a {section} is known by it"
         );
-        return draft.problem(origin, key, message);
+        return draft.add_error(origin, key, message);
     };
     let mut known = declared.iter();
     if known.any(|(kind, known, _)| *kind == table.kind && known == name) {
         let message = format!("there is a {section} {name:?} already; each {name_field} is unique");
-        return draft.problem(origin, key, message);
+        return draft.add_error(origin, key, message);
     }
     match (table.read)(value) {
         Ok(value) => {
@@ -175,7 +182,7 @@ fn read(table: &Table, entry: &AuthTable, declared: &mut DeclaredObjects, draft:
                 "" => (*section).to_owned(),
                 field => format!("{section}.{field}"),
             };
-            draft.problem(origin, key, format!("{name}: {detail}"));
+            draft.add_error(origin, key, format!("{name}: {detail}"));
         }
     }
 }

@@ -6,16 +6,16 @@ use std::path::Path;
 use devices::Product;
 use serde_json::Value;
 
-use super::draft::Draft;
+use super::config_draft::ConfigDraft;
 
 /// The file of a thing model.
 const MODEL_FILE: &str = "model_file";
 
 /// Ids and definitions of products.
 #[derive(Clone, Default)]
-pub(crate) struct Declared(pub(crate) Vec<(String, Value)>);
+pub(crate) struct DeclaredProducts(pub(crate) Vec<(String, Value)>);
 
-impl fmt::Debug for Declared {
+impl fmt::Debug for DeclaredProducts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // There are secrets in the rest.
         f.debug_list()
@@ -34,19 +34,19 @@ pub(super) fn resolve_files(table: &mut Value, folder: &Path) {
 }
 
 /// The products of the file, checked as the node will read them.
-pub(super) fn finish(draft: &mut Draft) -> Declared {
+pub(super) fn finish_products(draft: &mut ConfigDraft) -> DeclaredProducts {
     let mut products: Vec<(String, Value)> = Vec::new();
     for mut table in std::mem::take(&mut draft.products) {
         let mut take = |field: &str| table.value.as_object_mut()?.remove(field);
         let (id, model_file) = (take("id"), take(MODEL_FILE));
         let Some(Value::String(id)) = id else {
             let message = "expected a text: products are known by their ids";
-            draft.problem(table.origin, "product.id", message);
+            draft.add_error(table.origin, "product.id", message);
             continue;
         };
         if products.iter().any(|(known, _)| *known == id) {
             let message = format!("there is a product {id:?} already; ids are unique");
-            draft.problem(table.origin, "product.id", message);
+            draft.add_error(table.origin, "product.id", message);
             continue;
         }
         if let Some(file) = model_file {
@@ -62,7 +62,7 @@ pub(super) fn finish(draft: &mut Draft) -> Declared {
             match read {
                 Ok(model) => table.value["model"] = model.into(),
                 Err(message) => {
-                    draft.problem(table.origin, key, format!("{id}: {message}"));
+                    draft.add_error(table.origin, key, format!("{id}: {message}"));
                     continue;
                 }
             }
@@ -80,10 +80,10 @@ pub(super) fn finish(draft: &mut Draft) -> Declared {
                         field => format!("product.{field}"),
                     };
                     let message = format!("{id}: {}", error.message);
-                    draft.problem(table.origin.clone(), key, message);
+                    draft.add_error(table.origin.clone(), key, message);
                 }
             }
         }
     }
-    Declared(products)
+    DeclaredProducts(products)
 }

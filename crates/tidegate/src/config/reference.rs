@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::setting::{Kind, Setting, Value};
-use super::size;
-use super::table::{LISTENER, Listener, NODE, Node, SECTIONS, USER, User};
+use super::byte_size;
+use super::setting_kind::{Setting, SettingKind, SettingValue};
+use super::settings_table::{
+    LISTENER, ListenerDraft, NODE, NodeSettings, SECTIONS, USER, UserDraft,
+};
 
 const INTRODUCTION: &str = "\
 # Configuration
@@ -43,19 +45,23 @@ starting a node. `tidegate config explain KEY` prints the value of a setting and
 ";
 
 /// A line of the reference, whatever section type it came from.
-struct Row {
+struct ReferenceRow {
     /// Within its section.
     key: &'static str,
-    kind: Kind,
+    kind: SettingKind,
     help: &'static str,
     at_run_time: bool,
-    default: Option<Value>,
+    default: Option<SettingValue>,
 }
 
-fn rows(section: &str) -> Vec<Row> {
-    fn of<T>(table: &'static [Setting<T>], prefix: &str, defaults: &T) -> Vec<Row> {
+fn reference_rows(section: &str) -> Vec<ReferenceRow> {
+    fn section_rows<T>(
+        table: &'static [Setting<T>],
+        prefix: &str,
+        defaults: &T,
+    ) -> Vec<ReferenceRow> {
         let mine = table.iter().filter_map(|setting| {
-            Some(Row {
+            Some(ReferenceRow {
                 key: setting.key.strip_prefix(prefix)?,
                 kind: setting.kind,
                 help: setting.help,
@@ -66,20 +72,20 @@ fn rows(section: &str) -> Vec<Row> {
         mine.collect()
     }
     match section {
-        "listener" => of(LISTENER, "", &Listener::new("")),
+        "listener" => section_rows(LISTENER, "", &ListenerDraft::new("")),
         "user" => {
-            let nobody = User {
+            let nobody = UserDraft {
                 username: String::new(),
                 credential: String::new(),
             };
-            of(USER, "", &nobody)
+            section_rows(USER, "", &nobody)
         }
-        section => of(NODE, &format!("{section}."), &Node::default()),
+        section => section_rows(NODE, &format!("{section}."), &NodeSettings::default()),
     }
 }
 
 /// Defaults that are not a fixed value.
-fn default_in_words(section: &str, key: &str) -> Option<&'static str> {
+fn default_text(section: &str, key: &str) -> Option<&'static str> {
     match (section, key) {
         ("node", "data_dir") => Some(
             "`/var/lib/tidegate` for root, else `$XDG_DATA_HOME/tidegate`, else `~/.local/share/tidegate`",
@@ -97,18 +103,18 @@ fn default_in_words(section: &str, key: &str) -> Option<&'static str> {
 pub(crate) fn markdown() -> String {
     let mut text = INTRODUCTION.to_owned();
     for (section, about) in SECTIONS {
-        let heading = heading(section);
+        let heading = section_heading(section);
         let _ = write!(
             text,
             "\n## {heading}\n\n{about}\n\n| key | values | default | meaning |\n|---|---|---|---|\n"
         );
-        for row in rows(section) {
-            let default = match (default_in_words(section, row.key), &row.default) {
+        for row in reference_rows(section) {
+            let default = match (default_text(section, row.key), &row.default) {
                 (Some(words), _) => words.to_owned(),
                 (None, Some(value)) => format!("`{}`", row.kind.to_toml(value)),
                 (None, None) => "none".to_owned(),
             };
-            let Row {
+            let ReferenceRow {
                 key, kind, help, ..
             } = row;
             let change = if row.at_run_time {
@@ -116,7 +122,7 @@ pub(crate) fn markdown() -> String {
             } else {
                 ""
             };
-            let values = values(kind);
+            let values = value_range_text(kind);
             let _ = writeln!(text, "| `{key}` | {values} | {default} | {help}{change} |");
         }
     }
@@ -131,21 +137,21 @@ pub(crate) fn toml_template() -> String {
     );
     for (section, about) in SECTIONS {
         text.push('\n');
-        comment(&mut text, about);
-        let _ = writeln!(text, "# {}", heading(section));
-        for row in rows(section) {
+        write_comment(&mut text, about);
+        let _ = writeln!(text, "# {}", section_heading(section));
+        for row in reference_rows(section) {
             text.push('\n');
-            comment(&mut text, row.help);
-            comment(&mut text, &format!("Values: {}.", row.kind.expected()));
+            write_comment(&mut text, row.help);
+            write_comment(&mut text, &format!("Values: {}.", row.kind.expected_text()));
             if row.at_run_time {
-                comment(&mut text, "Can be changed at run time.");
+                write_comment(&mut text, "Can be changed at run time.");
             }
-            if let Some(words) = default_in_words(section, row.key) {
-                comment(&mut text, &format!("Default: {words}."));
+            if let Some(words) = default_text(section, row.key) {
+                write_comment(&mut text, &format!("Default: {words}."));
             }
             let value = match &row.default {
                 Some(value) => row.kind.to_toml(value),
-                None => example(section, row.key, row.kind),
+                None => example_value(section, row.key, row.kind),
             };
             let _ = writeln!(text, "# {} = {value}", row.key);
         }
@@ -153,7 +159,7 @@ pub(crate) fn toml_template() -> String {
     text
 }
 
-fn heading(section: &str) -> String {
+fn section_heading(section: &str) -> String {
     match section {
         "listener" | "user" => format!("[[{section}]]"),
         _ => format!("[{section}]"),
@@ -161,7 +167,7 @@ fn heading(section: &str) -> String {
 }
 
 /// Something fitting where there is no default to show.
-fn example(section: &str, key: &str, kind: Kind) -> String {
+fn example_value(section: &str, key: &str, kind: SettingKind) -> String {
     let text = match (section, key) {
         ("node", "data_dir") => "/var/lib/tidegate",
         ("node", "server_reference") => "other.example.com:1883",
@@ -176,42 +182,42 @@ fn example(section: &str, key: &str, kind: Kind) -> String {
         ("user", "username") => "ann",
         ("user", "credential") => "scram-sha-256$...",
         _ => match kind {
-            Kind::Flag => return "false".into(),
+            SettingKind::Flag => return "false".into(),
             _ => "",
         },
     };
     format!("{text:?}")
 }
 
-/// As [`Kind::expected`], short enough for a table.
-fn values(kind: Kind) -> String {
+/// As `SettingKind::expected`, short enough for a table.
+fn value_range_text(kind: SettingKind) -> String {
     match kind {
-        Kind::Flag => "`true`, `false`".into(),
-        Kind::Count(min, max) => format!("{min} to {max}"),
-        Kind::Seconds(min, max) => format!("{min} to {max} s"),
-        Kind::Bytes(min, max) => format!("{} to {}", size::format(min), size::format(max)),
-        Kind::Text => "text".into(),
-        Kind::Path => "path".into(),
-        Kind::Choice(names) => {
+        SettingKind::Flag => "`true`, `false`".into(),
+        SettingKind::Count(min, max) => format!("{min} to {max}"),
+        SettingKind::Seconds(min, max) => format!("{min} to {max} s"),
+        SettingKind::Bytes(min, max) => format!("{} to {}", byte_size::format_size(min), byte_size::format_size(max)),
+        SettingKind::Text => "text".into(),
+        SettingKind::Path => "path".into(),
+        SettingKind::Choice(names) => {
             let names: Vec<_> = names().iter().map(|name| format!("`\"{name}\"`")).collect();
             names.join(", ")
         }
-        Kind::Bind => "`IP:PORT`, path of a Unix socket, `\"off\"`".into(),
-        Kind::Levels => {
+        SettingKind::Bind => "`IP:PORT`, path of a Unix socket, `\"off\"`".into(),
+        SettingKind::Levels => {
             "`error`, `warn`, `info`, `debug`, `trace`, `off`, also per target: `\"info,broker=debug\"`"
                 .into()
         }
-        Kind::Targets => {
+        SettingKind::Targets => {
             "`link-local`, `loopback`, `private`, addresses, networks such as `10.0.0.0/8`; with commas between".into()
         }
-        Kind::Proxies => "addresses and networks separated by commas, `unix`".into(),
-        Kind::Fsync => "`\"always\"`, `\"never\"`, `\"1ms\"` to `\"60s\"`".into(),
-        Kind::Credential => "from `tidegate password`".into(),
-        Kind::Secret => "text, never shown".into(),
+        SettingKind::Proxies => "addresses and networks separated by commas, `unix`".into(),
+        SettingKind::Fsync => "`\"always\"`, `\"never\"`, `\"1ms\"` to `\"60s\"`".into(),
+        SettingKind::Credential => "from `tidegate password`".into(),
+        SettingKind::Secret => "text, never shown".into(),
     }
 }
 
-fn comment(text: &mut String, words: &str) {
+fn write_comment(text: &mut String, words: &str) {
     const WIDTH: usize = 100;
     let mut line = String::from("#");
     for word in words.split_whitespace() {

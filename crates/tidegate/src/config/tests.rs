@@ -1,35 +1,37 @@
 //! The configuration as a user meets it: files, variables and flags in, values or messages out.
 
-use broker::config::{BindAddress, Limits, QueuePolicy};
-use broker::scram::{Credential, MIN_ITERATIONS};
+use broker::config::{BindAddress, BrokerLimits, QueuePolicy};
+use broker::scram::{MIN_ITERATIONS, ScramCredential};
 
-use super::setting::{Kind, Raw, Setting, Value};
-use super::table::{LISTENER, Listener, NODE, Node, SECTIONS, USER, User};
+use super::setting_kind::{RawValue, Setting, SettingKind, SettingValue};
+use super::settings_table::{
+    LISTENER, ListenerDraft, NODE, NodeSettings, SECTIONS, USER, UserDraft,
+};
 use super::*;
 
 #[derive(Default)]
-struct Said<'a> {
+struct TestInput<'a> {
     file: &'a str,
     environment: &'a [(&'a str, &'a str)],
     sets: &'a [&'a str],
     flags: &'a [(&'static str, &'static str, &'a str)],
 }
 
-impl Said<'_> {
-    fn load(&self) -> Result<Config, Problems> {
-        let mut draft = draft::Draft::defaults();
+impl TestInput<'_> {
+    fn load(&self) -> Result<Config, ConfigErrors> {
+        let mut draft = config_draft::ConfigDraft::defaults();
         if !self.file.is_empty() {
             file::read_text(Path::new("conf/tidegate.toml"), self.file, &mut draft);
         }
         let pairs = self.environment.iter();
-        let sources = Sources {
+        let sources = ConfigSources {
             file: None,
             environment: pairs.map(|(k, v)| (k.to_string(), v.to_string())).collect(),
             sets: self.sets.iter().map(|set| set.to_string()).collect(),
             flags: self
                 .flags
                 .iter()
-                .map(|(flag, key, value)| Flag {
+                .map(|(flag, key, value)| FlagValue {
                     flag,
                     key,
                     value: value.to_string(),
@@ -51,10 +53,10 @@ impl Said<'_> {
     }
 }
 
-fn file(text: &str) -> Said<'_> {
-    Said {
+fn test_file(text: &str) -> TestInput<'_> {
+    TestInput {
         file: text,
-        ..Said::default()
+        ..TestInput::default()
     }
 }
 
@@ -68,15 +70,15 @@ fn tcp(address: &str) -> BindAddress {
 }
 
 fn credential() -> String {
-    Credential::generate(b"secret", MIN_ITERATIONS)
+    ScramCredential::generate(b"secret", MIN_ITERATIONS)
         .unwrap()
         .to_string()
 }
 
 #[test]
 fn without_anything_said_the_defaults_hold() {
-    let config = Said::default().config();
-    assert_eq!(config.broker.limits, Limits::default());
+    let config = TestInput::default().config();
+    assert_eq!(config.broker.limits, BrokerLimits::default());
     assert_eq!(config.broker.listeners.len(), 2);
     assert_eq!(listener(&config, "mqtt").bind, tcp("127.0.0.1:1883"));
     let ws = listener(&config, "ws");
@@ -119,7 +121,7 @@ fn a_file_sets_every_kind_of_value() {
         credential = "{credential}"
         "#
     );
-    let config = file(&text).config();
+    let config = test_file(&text).config();
     assert_eq!(config.broker.shards, 2);
     assert_eq!(
         config.broker.server_reference.as_deref(),
@@ -200,7 +202,7 @@ conf/tidegate.toml:26:1: listener.My Listener: a listener's name must be 1 to 32
 conf/tidegate.toml:28:2: user: write it as [[user]]
 conf/tidegate.toml:30:1: http.bind: expected an address such as "127.0.0.1:1883" or "[::1]:1883", the absolute path of a Unix socket, or "off", found a list
 conf/tidegate.toml:32:1: log.level: expected one of "error", "warn", "info", "debug", "trace", "off", with others for single targets behind it if wanted, as in "info,broker=debug", found "loud""#;
-    pretty_eq(&file(text).problems(), expected);
+    pretty_eq(&test_file(text).problems(), expected);
 }
 
 /// As `assert_eq`, showing the first line that differs.
@@ -213,7 +215,7 @@ fn pretty_eq(found: &str, expected: &str) {
 
 #[test]
 fn the_report_counts_the_problems_and_says_where_help_is() {
-    let problems = file("[limits]\nmax_qos = 3").load().unwrap_err();
+    let problems = test_file("[limits]\nmax_qos = 3").load().unwrap_err();
     assert_eq!(
         problems.to_string(),
         "the configuration has a problem\n  conf/tidegate.toml:2:1: limits.max_qos: expected a whole number \
@@ -223,12 +225,12 @@ fn the_report_counts_the_problems_and_says_where_help_is() {
 
 #[test]
 fn text_that_is_not_toml_is_an_error_with_its_line() {
-    let problems = file("[limits]\nmax_qos = \n").problems();
+    let problems = test_file("[limits]\nmax_qos = \n").problems();
     assert!(
         problems.starts_with("conf/tidegate.toml:2:11: not TOML: "),
         "{problems}"
     );
-    let problems = file("[log]\nlevel = 'info'\nlevel = 'warn'\n").problems();
+    let problems = test_file("[log]\nlevel = 'info'\nlevel = 'warn'\n").problems();
     assert!(
         problems.starts_with("conf/tidegate.toml:3:1: not TOML: duplicate key"),
         "{problems}"
@@ -238,9 +240,9 @@ fn text_that_is_not_toml_is_an_error_with_its_line() {
 #[test]
 fn a_file_that_cannot_be_read_is_a_problem() {
     let load = |path: &Path| {
-        let sources = Sources {
+        let sources = ConfigSources {
             file: Some(path.to_owned()),
-            ..Sources::default()
+            ..ConfigSources::default()
         };
         load(&sources).unwrap_err().0[0].to_string()
     };
@@ -267,7 +269,7 @@ fn a_file_that_cannot_be_read_is_a_problem() {
 fn flags_win_over_sets_over_the_environment_over_the_file_over_the_defaults() {
     let text =
         "[limits]\nmax_inflight = 1\nmax_sessions = 1\nmax_connections = 1\n[node]\nshards = 1";
-    let mut said = file(text);
+    let mut said = test_file(text);
     said.environment = &[
         ("TIDEGATE_LIMITS__MAX_SESSIONS", "2"),
         ("TIDEGATE_LIMITS__MAX_CONNECTIONS", "2"),
@@ -286,22 +288,22 @@ fn flags_win_over_sets_over_the_environment_over_the_file_over_the_defaults() {
     assert_eq!(limits.max_sessions, 2);
     assert_eq!(limits.max_connections, 3);
     assert_eq!(config.broker.shards, 4);
-    assert_eq!(*config.origin("node.shards"), Origin::Flag("--shards"));
-    assert_eq!(*config.origin("limits.max_qos"), Origin::Default);
+    assert_eq!(*config.origin("node.shards"), ValueOrigin::Flag("--shards"));
+    assert_eq!(*config.origin("limits.max_qos"), ValueOrigin::Default);
 }
 
 #[test]
 fn listeners_and_users_are_reached_by_name_from_the_environment_and_sets() {
     let credential = credential();
     let set = format!("user.ann.b.credential={credential}");
-    let config = Said {
+    let config = TestInput {
         environment: &[
             ("TIDEGATE_LISTENER__MQTT__MAX_CONNECTIONS", "5"),
             ("TIDEGATE_USER__Bob__CREDENTIAL", &credential),
         ],
         sets: &["listener.second.bind=[::1]:5", "listener.ws.bind=off", &set],
         flags: &[("--mqtt", "listener.mqtt.bind", "0.0.0.0:0")],
-        ..Said::default()
+        ..TestInput::default()
     }
     .config();
     assert_eq!(config.broker.listeners.len(), 2);
@@ -319,10 +321,10 @@ fn listeners_and_users_are_reached_by_name_from_the_environment_and_sets() {
 
 #[test]
 fn values_may_be_quoted_as_in_the_file() {
-    let config = Said {
+    let config = TestInput {
         environment: &[("TIDEGATE_LIMITS__MAX_PACKET_SIZE", "'2MiB'")],
         sets: &["limits.queue_policy=\"drop_newest\""],
-        ..Said::default()
+        ..TestInput::default()
     }
     .config();
     assert_eq!(config.broker.limits.max_packet_size, 2 << 20);
@@ -331,7 +333,7 @@ fn values_may_be_quoted_as_in_the_file() {
 
 #[test]
 fn problems_of_the_environment_and_of_flags_name_them() {
-    let said = Said {
+    let said = TestInput {
         environment: &[
             ("TIDEGATE_LIMITS__MAX_QOSS", "1"),
             ("TIDEGATE_LIMITS__MAX_QOS", "many"),
@@ -350,7 +352,7 @@ fn problems_of_the_environment_and_of_flags_name_them() {
             "listener.mqtt.name=x",
         ],
         flags: &[("--shards", "node.shards", "all")],
-        ..Said::default()
+        ..TestInput::default()
     };
     pretty_eq(
         &said.problems(),
@@ -397,7 +399,7 @@ username = "ann"
 [[user]]
 "#;
     pretty_eq(
-        &file(text).problems(),
+        &test_file(text).problems(),
         r#"conf/tidegate.toml:4:1: http.bind: 127.0.0.1:7 is the address of `listener.mqtt.bind` too; choose another port
 conf/tidegate.toml:7:1: listener.mqtt.max_packet_size: more than limits.max_packet_size, which is 65536
 conf/tidegate.toml:8:1: listener.mqtt.min_keep_alive_s: more than max_keep_alive_s, which is 30
@@ -413,18 +415,18 @@ conf/tidegate.toml:23:1: listener.mqqt.bind: missing; a listener needs an addres
 conf/tidegate.toml:25:1: user.ann.credential: missing; `tidegate password` prints one
 conf/tidegate.toml:27:1: user.username: a user needs a username that is not empty"#,
     );
-    let exposed = Said {
+    let exposed = TestInput {
         sets: &["http.bind=0.0.0.0:80", "http.anonymous=viewer"],
-        ..Said::default()
+        ..TestInput::default()
     };
     assert_eq!(
         exposed.problems(),
         "--set http.anonymous: only with http.bind on a loopback address such as 127.0.0.1, and other machines can \
          reach 0.0.0.0:80"
     );
-    let none_left = Said {
+    let none_left = TestInput {
         sets: &["listener.mqtt.bind=off", "listener.ws.bind=off"],
-        ..Said::default()
+        ..TestInput::default()
     };
     assert_eq!(
         none_left.problems(),
@@ -435,7 +437,7 @@ conf/tidegate.toml:27:1: user.username: a user needs a username that is not empt
 #[test]
 fn a_secret_is_never_shown() {
     let text = "[[user]]\nusername = 'ann'\ncredential = 'hunter2'\n[[user]]\nusername = 'bob'\ncredential = 12345";
-    let mut said = file(text);
+    let mut said = test_file(text);
     let bad = credential().replace("$4096$", "$40$");
     let set = format!("user.eve.credential={bad}");
     let sets = [set.as_str()];
@@ -451,7 +453,7 @@ conf/tidegate.toml:6:1: user.bob.credential: expected a credential as `tidegate 
         "[[user]]\nusername = 'ann'\ncredential = '{}'",
         credential()
     );
-    let config = format!("{:?}", file(&text).config());
+    let config = format!("{:?}", test_file(&text).config());
     assert!(!config.contains(&credential()), "{config}");
     assert!(!config.contains("scram-sha-256$4"), "{config}");
 }
@@ -468,14 +470,14 @@ fn tls_files_are_tried() {
     write("text.pem", "hello");
 
     let load = |certificate: &str, key: &str, authority: &str| {
-        let mut draft = draft::Draft::defaults();
+        let mut draft = config_draft::ConfigDraft::defaults();
         let text = format!(
             "[[listener]]\nprotocol='mqtts'\nbind='127.0.0.1:0'\n[listener.tls]\n\
              certificate='{certificate}'\nprivate_key='{key}'\nclient_ca='{authority}'"
         );
         // Relative paths start at the file's folder.
         file::read_text(&folder.path().join("tidegate.toml"), &text, &mut draft);
-        finish_with(draft, &Sources::default()).map_err(|problems| {
+        finish_with(draft, &ConfigSources::default()).map_err(|problems| {
             let lines = problems.0.iter().map(ToString::to_string);
             let text = lines.collect::<Vec<_>>().join("\n");
             text.replace(&format!("{}/", folder.path().display()), "")
@@ -490,10 +492,10 @@ fn tls_files_are_tried() {
 tidegate.toml:7:1: listener.mqtts.tls.client_ca: text.pem holds no PEM section with a certificate",
     );
     let http = |lines: &str| {
-        let mut draft = draft::Draft::defaults();
+        let mut draft = config_draft::ConfigDraft::defaults();
         let text = format!("[http]\nbind='0.0.0.0:80'\n[http.tls]\n{lines}");
         file::read_text(&folder.path().join("tidegate.toml"), &text, &mut draft);
-        finish_with(draft, &Sources::default()).map_err(|problems| {
+        finish_with(draft, &ConfigSources::default()).map_err(|problems| {
             let text = problems.0[0].to_string();
             text.replace(&format!("{}/", folder.path().display()), "")
         })
@@ -517,14 +519,14 @@ tidegate.toml:6:1: listener.mqtts.tls.private_key: text.pem holds no PEM section
 
 #[test]
 fn what_is_probably_not_meant_is_a_warning() {
-    let config = Said {
+    let config = TestInput {
         sets: &[
             "listener.mqtt.bind=0.0.0.0:1883",
             "listener.ws.bind=0.0.0.0:8083",
             "listener.ws.allow_anonymous=true",
             "http.bind=0.0.0.0:8080",
         ],
-        ..Said::default()
+        ..TestInput::default()
     }
     .config();
     let starts: Vec<_> = config
@@ -545,12 +547,12 @@ fn what_is_probably_not_meant_is_a_warning() {
 #[test]
 fn the_data_folder_is_where_users_expect_it() {
     let home = |is_root, xdg: Option<&str>, home: Option<&str>| {
-        let home = finish::DataHome {
+        let home = validation::DefaultDataDirs {
             is_root,
             xdg_data_home: xdg.map(PathBuf::from),
             home: home.map(PathBuf::from),
         };
-        let (config, _) = finish::finish(draft::Draft::defaults(), None, &home);
+        let (config, _) = validation::finish(config_draft::ConfigDraft::defaults(), None, &home);
         config.data_dir.display().to_string()
     };
     assert_eq!(home(true, Some("/x"), Some("/root")), "/var/lib/tidegate");
@@ -559,9 +561,9 @@ fn the_data_folder_is_where_users_expect_it() {
         home(false, Some("relative"), Some("/home/ann")),
         "/home/ann/.local/share/tidegate"
     );
-    let config = Said {
+    let config = TestInput {
         environment: &[("TIDEGATE_DATA_DIR", "/srv/tidegate")],
-        ..Said::default()
+        ..TestInput::default()
     }
     .config();
     assert_eq!(config.data_dir, Path::new("/srv/tidegate"));
@@ -569,23 +571,24 @@ fn the_data_folder_is_where_users_expect_it() {
 
 #[test]
 fn queues_in_another_server_need_its_address_which_is_never_shown() {
-    fn said<'a>(sets: &'a [&'a str]) -> Said<'a> {
-        Said {
+    fn test_input<'a>(sets: &'a [&'a str]) -> TestInput<'a> {
+        TestInput {
             sets,
-            ..Said::default()
+            ..TestInput::default()
         }
     }
-    let problems = said(&["store.queue=redis"]).problems();
+    let problems = test_input(&["store.queue=redis"]).problems();
     assert!(problems.contains("store.queue_url"), "{problems}");
-    let problems = said(&["store.queue=mysql", "store.queue_url=mysql://u:geheim@h"]).problems();
+    let problems =
+        test_input(&["store.queue=mysql", "store.queue_url=mysql://u:geheim@h"]).problems();
     assert!(problems.contains("names no database"), "{problems}");
     assert!(!problems.contains("geheim"), "{problems}");
     let url = "store.queue_url=redis://u:geheim@127.0.0.1:6379/1";
-    let config = said(&["store.queue=redis", url]).config();
+    let config = test_input(&["store.queue=redis", url]).config();
     assert!(config.queue.is_some());
     let shown = serde_json::to_string(&config.settings).unwrap();
     assert!(!shown.contains("geheim") && !format!("{config:?}").contains("geheim"));
-    let problems = said(&["store.queue=redis", url, "store.queue_prefix=a:b"]).problems();
+    let problems = test_input(&["store.queue=redis", url, "store.queue_prefix=a:b"]).problems();
     assert!(problems.contains("store.queue_prefix"), "{problems}");
 }
 
@@ -595,32 +598,34 @@ fn each_kind_fits_its_field() {
     fn try_all<T>(table: &[Setting<T>], mut section: T) {
         for setting in table {
             let texts: Vec<String> = match setting.kind {
-                Kind::Flag => vec!["true".into(), "false".into()],
-                Kind::Count(min, max) | Kind::Seconds(min, max) | Kind::Bytes(min, max) => {
+                SettingKind::Flag => vec!["true".into(), "false".into()],
+                SettingKind::Count(min, max)
+                | SettingKind::Seconds(min, max)
+                | SettingKind::Bytes(min, max) => {
                     vec![min.to_string(), max.to_string()]
                 }
-                Kind::Text | Kind::Path | Kind::Secret => vec!["text".into()],
-                Kind::Choice(names) => names().iter().map(|name| name.to_string()).collect(),
-                Kind::Bind => vec!["127.0.0.1:1".into(), "off".into(), "/x".into()],
-                Kind::Levels => vec!["info".into()],
-                Kind::Proxies => vec!["unix,10.0.0.0/8".into()],
-                Kind::Targets => vec!["link-local, 10.0.0.0/8".into()],
-                Kind::Fsync => vec!["always".into(), "5ms".into()],
-                Kind::Credential => vec![credential()],
+                SettingKind::Text | SettingKind::Path | SettingKind::Secret => vec!["text".into()],
+                SettingKind::Choice(names) => names().iter().map(|name| name.to_string()).collect(),
+                SettingKind::Bind => vec!["127.0.0.1:1".into(), "off".into(), "/x".into()],
+                SettingKind::Levels => vec!["info".into()],
+                SettingKind::Proxies => vec!["unix,10.0.0.0/8".into()],
+                SettingKind::Targets => vec!["link-local, 10.0.0.0/8".into()],
+                SettingKind::Fsync => vec!["always".into(), "5ms".into()],
+                SettingKind::Credential => vec![credential()],
             };
             for text in texts {
                 let value = setting
                     .kind
-                    .read(&Raw::Untyped(text), Path::new(""))
+                    .parse_value(&RawValue::Untyped(text), Path::new(""))
                     .unwrap();
                 (setting.set)(&mut section, value.clone());
                 assert_eq!((setting.get)(&section), Some(value), "{}", setting.key);
             }
         }
     }
-    try_all(NODE, Node::default());
-    try_all(LISTENER, Listener::new(""));
-    let nobody = User {
+    try_all(NODE, NodeSettings::default());
+    try_all(LISTENER, ListenerDraft::new(""));
+    let nobody = UserDraft {
         username: String::new(),
         credential: String::new(),
     };
@@ -631,13 +636,15 @@ fn each_kind_fits_its_field() {
 #[test]
 fn each_default_is_a_valid_value() {
     for setting in NODE {
-        if let Some(value) = (setting.get)(&Node::default()) {
+        if let Some(value) = (setting.get)(&NodeSettings::default()) {
             let raw = match &value {
-                Value::Number(number) => Raw::Integer(number.to_string()),
-                value => Raw::Untyped(setting.kind.to_toml(value).trim_matches('"').to_owned()),
+                SettingValue::Number(number) => RawValue::Integer(number.to_string()),
+                value => {
+                    RawValue::Untyped(setting.kind.to_toml(value).trim_matches('"').to_owned())
+                }
             };
             assert_eq!(
-                setting.kind.read(&raw, Path::new("")),
+                setting.kind.parse_value(&raw, Path::new("")),
                 Ok(value),
                 "{}",
                 setting.key
@@ -657,7 +664,7 @@ fn every_field_of_the_broker_has_a_setting() {
         });
         lines.collect()
     };
-    let limits = fields(format!("{:#?}", Limits::default()));
+    let limits = fields(format!("{:#?}", BrokerLimits::default()));
     assert!(limits.len() > 30, "{limits:?}");
     for field in limits {
         let key = format!("limits.{field}");
@@ -673,7 +680,8 @@ fn every_field_of_the_broker_has_a_setting() {
     }
     let listener = broker::config::ListenerConfig::new("x", tcp("127.0.0.1:1"));
     for field in fields(format!("{listener:#?}")) {
-        let known = |setting: &Setting<Listener>| setting.key.split('.').next() == Some(&field);
+        let known =
+            |setting: &Setting<ListenerDraft>| setting.key.split('.').next() == Some(&field);
         assert!(LISTENER.iter().any(known), "{field}");
     }
 }
@@ -726,20 +734,20 @@ fn the_template_is_a_configuration() {
         }
     }
     assert!(text.lines().count() > 60, "{text}");
-    let config = file(&text).config();
-    assert_eq!(config.broker.limits, Limits::default());
+    let config = test_file(&text).config();
+    assert_eq!(config.broker.limits, BrokerLimits::default());
     assert_eq!(config.broker.users[0].username, "ann");
 }
 
 #[test]
 fn the_api_shows_every_setting_without_secrets() {
     let credential = credential();
-    let config = Said {
+    let config = TestInput {
         sets: &[
             "limits.max_qos=1",
             &format!("user.ann.credential={credential}"),
         ],
-        ..Said::default()
+        ..TestInput::default()
     }
     .config();
     let find = |key: &str| {
@@ -763,16 +771,21 @@ fn the_api_shows_every_setting_without_secrets() {
 #[test]
 fn settings_of_a_running_node_are_checked_as_those_of_the_start_are() {
     use serde_json::json;
-    let mut running = Said::default().config().running;
-    let size = running.change("limits.max_queued_bytes", &json!("1MiB"));
+    let mut running = TestInput::default().config().running;
+    let size = running.change_setting("limits.max_queued_bytes", &json!("1MiB"));
     assert_eq!(size, Ok(json!(1 << 20)));
     assert_eq!(running.limits().max_queued_bytes, 1 << 20);
-    let policy = running.change("limits.queue_policy", &json!("drop_newest"));
+    let policy = running.change_setting("limits.queue_policy", &json!("drop_newest"));
     assert_eq!(policy, Ok(json!("drop_newest")));
-    assert!(running.change("auth.timeout_ms", &json!(200)).is_ok());
+    assert!(
+        running
+            .change_setting("auth.timeout_ms", &json!(200))
+            .is_ok()
+    );
     assert_eq!(running.auth().timeout_ms, 200);
-    let told = |running: &mut Running, key, value| match running.change(key, &value) {
-        Err(api::SettingError::Invalid(why)) => why,
+    let told = |running: &mut RuntimeSettings, key, value| match running.change_setting(key, &value)
+    {
+        Err(api::SettingChangeError::Invalid(why)) => why,
         other => panic!("{other:?}"),
     };
     assert_eq!(
@@ -789,14 +802,14 @@ fn settings_of_a_running_node_are_checked_as_those_of_the_start_are() {
         "listener.mqtt.max_connections",
         "nonsense",
     ] {
-        let changed = running.change(fixed, &json!(1));
-        assert_eq!(changed, Err(api::SettingError::Fixed), "{fixed}");
+        let changed = running.change_setting(fixed, &json!(1));
+        assert_eq!(changed, Err(api::SettingChangeError::Fixed), "{fixed}");
     }
 }
 
 #[test]
 fn objects_of_devices_stand_in_the_file_in_any_order() {
-    let config = file(
+    let config = test_file(
         r#"
         [[group]]
         id = "second"
@@ -852,7 +865,7 @@ fn objects_of_devices_stand_in_the_file_in_any_order() {
 
 #[test]
 fn what_is_wrong_with_objects_of_devices_is_told_with_line_and_field() {
-    let problems = file(
+    let problems = test_file(
         r#"
 [chain]
 id = "c"
@@ -897,7 +910,7 @@ device = "d"
 
 #[test]
 fn what_is_wrong_with_a_chain_of_the_file_is_told_with_its_field() {
-    let problems = file(
+    let problems = test_file(
         "[[chain]]\nid = \"c\"\nnodes = [{ id = \"f\", type = \"filter\", condition = \"t >\" }]\n",
     )
     .problems();

@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
 /// What is wrong, each with the setting it is about.
-pub(super) fn check(tls: &TlsConfig) -> Vec<(&'static str, String)> {
+pub(super) fn check_tls_files(tls: &TlsConfig) -> Vec<(&'static str, String)> {
     let mut problems = Vec::new();
     let chain = read_certificates(&tls.certificate);
     let key = PrivateKeyDer::from_pem_file(&tls.private_key)

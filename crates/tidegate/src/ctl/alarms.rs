@@ -6,11 +6,11 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::commands::Limit;
+use super::broker_commands::LimitArgs;
 use super::events;
-use super::http::{Client, encoded, with_query};
-use super::objects::{Kind, Objects};
-use super::show::{Column, Output, date};
+use super::http::{ApiClient, percent_encode, with_query};
+use super::objects::{ObjectKindArg, ObjectsCommand};
+use super::output::{Column, CtlOutput, format_date};
 
 const COLUMNS: &[Column] = &[
     ("ALARM", "id"),
@@ -23,9 +23,9 @@ const COLUMNS: &[Column] = &[
 ];
 
 #[derive(Subcommand)]
-pub(super) enum Alarms {
+pub(super) enum AlarmsCommand {
     /// List alarms, the newest first
-    List(ListArgs),
+    List(AlarmListArgs),
     /// Show one
     Show { id: u64 },
     /// Say that somebody has seen one or several
@@ -48,7 +48,7 @@ pub(super) enum Alarms {
     /// Print what becomes of alarms, as it happens
     Watch {
         #[command(flatten)]
-        wanted: Wanted,
+        wanted: AlarmFilterArgs,
         /// End after this many
         #[arg(short = 'n', long, value_name = "N")]
         count: Option<u64>,
@@ -56,7 +56,7 @@ pub(super) enum Alarms {
 }
 
 #[derive(Args)]
-pub(super) struct Wanted {
+pub(super) struct AlarmFilterArgs {
     /// Only those of this device, and those propagated to it
     #[arg(long, value_name = "ID")]
     device: Option<String>,
@@ -72,9 +72,9 @@ pub(super) struct Wanted {
 }
 
 #[derive(Args)]
-pub(super) struct ListArgs {
+pub(super) struct AlarmListArgs {
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: AlarmFilterArgs,
     /// Only those in these states, such as ACTIVE_UNACK,ACTIVE_ACK
     #[arg(long, value_name = "STATES")]
     state: Option<String>,
@@ -82,11 +82,11 @@ pub(super) struct ListArgs {
     #[arg(long, conflicts_with = "state")]
     active: bool,
     #[command(flatten)]
-    limit: Limit,
+    limit: LimitArgs,
 }
 
-impl Wanted {
-    fn parameters(self) -> Vec<(&'static str, Option<String>)> {
+impl AlarmFilterArgs {
+    fn query_parameters(self) -> Vec<(&'static str, Option<String>)> {
         vec![
             ("device", self.device),
             ("product", self.product),
@@ -96,54 +96,54 @@ impl Wanted {
     }
 }
 
-impl Alarms {
-    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+impl AlarmsCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         let one = |id: u64| format!("/api/v1/alarms/{id}");
         match self {
             Self::List(arguments) => arguments.run(client, output).await,
-            Self::Show { id } => output.one(&client.get(&one(id)).await?),
+            Self::Show { id } => output.print_fields(&client.get(&one(id)).await?),
             Self::Ack { ids } => {
                 for id in ids {
                     let path = format!("{}/acknowledge", one(id));
-                    let alarm = client.ask(&path).await?;
-                    output.done(&format!("alarm {id} is acknowledged"), &alarm)?;
+                    let alarm = client.post_empty(&path).await?;
+                    output.print_done(&format!("alarm {id} is acknowledged"), &alarm)?;
                 }
                 Ok(())
             }
             Self::Clear { ids } => {
                 for id in ids {
-                    let alarm = client.ask(&format!("{}/clear", one(id))).await?;
-                    output.done(&format!("alarm {id} is cleared"), &alarm)?;
+                    let alarm = client.post_empty(&format!("{}/clear", one(id))).await?;
+                    output.print_done(&format!("alarm {id} is cleared"), &alarm)?;
                 }
                 Ok(())
             }
             Self::Delete { ids } => {
                 for id in ids {
                     let answer = client.delete(&one(id)).await?;
-                    output.done(&format!("alarm {id} is deleted"), &answer)?;
+                    output.print_done(&format!("alarm {id} is deleted"), &answer)?;
                 }
                 Ok(())
             }
-            Self::Count => output.one(&client.get("/api/v1/alarm-counts").await?),
+            Self::Count => output.print_fields(&client.get("/api/v1/alarm-counts").await?),
             Self::Watch { wanted, count } => {
-                let path = with_query("/api/v1/alarm-events", &wanted.parameters());
-                events::follow(client, &path, count, told).await
+                let path = with_query("/api/v1/alarm-events", &wanted.query_parameters());
+                events::print_stream(client, &path, count, alarm_line).await
             }
         }
     }
 }
 
-impl ListArgs {
-    async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
-        let mut parameters = self.wanted.parameters();
+impl AlarmListArgs {
+    async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        let mut parameters = self.wanted.query_parameters();
         let active = self.active.then(|| "ACTIVE_UNACK,ACTIVE_ACK".to_owned());
         parameters.push(("state", self.state.or(active)));
         let path = with_query("/api/v1/alarms", &parameters);
-        output.rows(client.rows(&path, self.limit.limit).await?, COLUMNS)
+        output.print_rows(client.rows(&path, self.limit.limit).await?, COLUMNS)
     }
 }
 
-fn told(json: &str) -> String {
+fn alarm_line(json: &str) -> String {
     let Ok(event) = serde_json::from_str::<Value>(json) else {
         return format!("{json}\n");
     };
@@ -151,11 +151,11 @@ fn told(json: &str) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let alarm = &event["alarm"];
     if alarm.is_null() {
-        return format!("{}  {event}\n", date(at_ms));
+        return format!("{}  {event}\n", format_date(at_ms));
     }
     format!(
         "{}  {:16} {:13} {} {} {}: {}\n",
-        date(at_ms),
+        format_date(at_ms),
         text(&event["event"]),
         text(&alarm["severity"]),
         alarm["id"],
@@ -166,19 +166,23 @@ fn told(json: &str) -> String {
 }
 
 #[derive(Subcommand)]
-pub(super) enum Notifications {
+pub(super) enum NotificationsCommand {
     #[command(flatten)]
-    Objects(Objects),
+    Objects(ObjectsCommand),
     /// How often they were sent
     Status,
     /// Send one to try it, about an alarm that is none
     Test { name: String },
 }
 
-impl Notifications {
-    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+impl NotificationsCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         match self {
-            Self::Objects(objects) => objects.run(Kind::Notifications, client, output).await,
+            Self::Objects(objects) => {
+                objects
+                    .run(ObjectKindArg::Notifications, client, output)
+                    .await
+            }
             Self::Status => {
                 let columns = [
                     ("NOTIFICATION", "name"),
@@ -191,19 +195,19 @@ impl Notifications {
                     Value::Array(rows) => rows,
                     _ => Vec::new(),
                 };
-                output.rows((rows, false), &columns)
+                output.print_rows((rows, false), &columns)
             }
             Self::Test { name } => {
-                let path = format!("/api/v1/notifications/{}/test", encoded(&name));
-                let answer = client.ask(&path).await?;
-                output.done(&format!("{name} is on its way"), &answer)
+                let path = format!("/api/v1/notifications/{}/test", percent_encode(&name));
+                let answer = client.post_empty(&path).await?;
+                output.print_done(&format!("{name} is on its way"), &answer)
             }
         }
     }
 }
 
 #[derive(Subcommand)]
-pub(super) enum PlatformAlarms {
+pub(super) enum PlatformAlarmsCommand {
     /// Print them, as `set` takes them
     Show,
     /// Replace them by those of a file: a JSON array, or an object with it in `rules`
@@ -212,11 +216,11 @@ pub(super) enum PlatformAlarms {
     Reset,
 }
 
-impl PlatformAlarms {
-    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+impl PlatformAlarmsCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         const PATH: &str = "/api/v1/platform-alarms";
         match self {
-            Self::Show => super::show::print(&format!("{:#}\n", client.get(PATH).await?)),
+            Self::Show => super::output::print_text(&format!("{:#}\n", client.get(PATH).await?)),
             Self::Set { file } => {
                 let shown = file.display();
                 let text = std::fs::read_to_string(&file);
@@ -228,11 +232,11 @@ impl PlatformAlarms {
                     other => other,
                 };
                 let answer = client.put(PATH, &body, None).await?;
-                output.done("the rules of the node's own alarms are changed", &answer)
+                output.print_done("the rules of the node's own alarms are changed", &answer)
             }
             Self::Reset => {
                 let answer = client.delete(PATH).await?;
-                output.done("the rules of the program hold again", &answer)
+                output.print_done("the rules of the program hold again", &answer)
             }
         }
     }

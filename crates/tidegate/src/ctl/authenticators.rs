@@ -2,26 +2,30 @@
 
 use clap::Subcommand;
 
-use super::commands::Limit;
-use super::http::Client;
-use super::objects::{Kind, Objects};
-use super::show::Output;
+use super::broker_commands::LimitArgs;
+use super::http::ApiClient;
+use super::objects::{ObjectKindArg, ObjectsCommand};
+use super::output::CtlOutput;
 
 #[derive(Subcommand)]
 pub(super) enum Authenticators {
     #[command(flatten)]
-    Objects(Objects),
+    Objects(ObjectsCommand),
     /// How they do, in the order in which they are asked
     Status {
         #[command(flatten)]
-        limit: Limit,
+        limit: LimitArgs,
     },
 }
 
 impl Authenticators {
-    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         match self {
-            Self::Objects(objects) => objects.run(Kind::Authenticators, client, output).await,
+            Self::Objects(objects) => {
+                objects
+                    .run(ObjectKindArg::Authenticators, client, output)
+                    .await
+            }
             Self::Status { limit } => {
                 let columns = [
                     ("ID", "id"),
@@ -35,7 +39,7 @@ impl Authenticators {
                     ("LAST ERROR", "last_error"),
                 ];
                 let path = "/api/v1/authenticator-status";
-                output.rows(client.rows(path, limit.limit).await?, &columns)
+                output.print_rows(client.rows(path, limit.limit).await?, &columns)
             }
         }
     }

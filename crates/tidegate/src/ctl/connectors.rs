@@ -4,38 +4,38 @@
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::commands::Limit;
-use super::http::{Client, encoded};
-use super::objects::{Kind, Objects};
-use super::show::{Column, Output};
+use super::broker_commands::LimitArgs;
+use super::http::{ApiClient, percent_encode};
+use super::objects::{ObjectKindArg, ObjectsCommand};
+use super::output::{Column, CtlOutput};
 
 #[derive(Subcommand)]
-pub(super) enum Connectors {
+pub(super) enum ConnectorsCommand {
     #[command(flatten)]
-    Objects(Objects),
+    Objects(ObjectsCommand),
     /// Reach the system behind one with its credentials
     Test { name: String },
     /// How they do
     Status {
         #[command(flatten)]
-        limit: Limit,
+        limit: LimitArgs,
     },
     /// The types of connectors there are
     Types,
 }
 
-impl Connectors {
-    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+impl ConnectorsCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         match self {
-            Self::Objects(objects) => objects.run(Kind::Connectors, client, output).await,
+            Self::Objects(objects) => objects.run(ObjectKindArg::Connectors, client, output).await,
             Self::Test { name } => {
-                let path = format!("/api/v1/connectors/{}/test", encoded(&name));
-                let outcome = client.ask(&path).await?;
+                let path = format!("/api/v1/connectors/{}/test", percent_encode(&name));
+                let outcome = client.post_empty(&path).await?;
                 let detail = outcome["detail"].as_str().unwrap_or_default();
                 if outcome["is_reached"] == false {
                     anyhow::bail!("{name} cannot be reached: {detail}");
                 }
-                output.done(&format!("{name} answers: {detail}"), &outcome)
+                output.print_done(&format!("{name} answers: {detail}"), &outcome)
             }
             Self::Status { limit } => {
                 let columns = [
@@ -44,74 +44,74 @@ impl Connectors {
                     ("SINKS", "sinks"),
                     ("FAILING", "is_failing"),
                 ];
-                list("connector-status", &columns, limit.limit, client, output).await
+                list_statuses("connector-status", &columns, limit.limit, client, output).await
             }
             Self::Types => {
                 let answer = client.get("/api/v1/connector-types").await?;
                 let types = answer["data"].as_array().cloned().unwrap_or_default();
-                output.rows((types, false), &[("TYPE", "type"), ("FOR", "title")])
+                output.print_rows((types, false), &[("TYPE", "type"), ("FOR", "title")])
             }
         }
     }
 }
 
 #[derive(Subcommand)]
-pub(super) enum Sinks {
+pub(super) enum SinksCommand {
     #[command(flatten)]
-    Objects(Objects),
+    Objects(ObjectsCommand),
     /// Reach the system behind one and check its statement, without writing a row
     Test { name: String },
     /// How they do, or one does
     Status {
         name: Option<String>,
         #[command(flatten)]
-        limit: Limit,
+        limit: LimitArgs,
     },
     /// Rows that could not be written
     #[command(subcommand)]
-    DeadLetters(DeadLetters),
+    DeadLetters(DeadLettersCommand),
 }
 
 #[derive(Subcommand)]
-pub(super) enum DeadLetters {
+pub(super) enum DeadLettersCommand {
     /// List them, the oldest first
     List {
         sink: String,
         #[command(flatten)]
-        limit: Limit,
+        limit: LimitArgs,
     },
     /// Queue them again
-    Replay(Chosen),
+    Replay(DeadLetterSelectionArgs),
     /// Throw them away
-    Discard(Chosen),
+    Discard(DeadLetterSelectionArgs),
 }
 
 #[derive(Args)]
-pub(super) struct Chosen {
+pub(super) struct DeadLetterSelectionArgs {
     sink: String,
     /// Only these; all if none is named
     #[arg(value_name = "ID")]
     ids: Vec<u64>,
 }
 
-impl Sinks {
-    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+impl SinksCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         match self {
-            Self::Objects(objects) => objects.run(Kind::Sinks, client, output).await,
+            Self::Objects(objects) => objects.run(ObjectKindArg::Sinks, client, output).await,
             Self::Test { name } => {
-                let path = format!("/api/v1/sinks/{}/test", encoded(&name));
-                let outcome = client.ask(&path).await?;
+                let path = format!("/api/v1/sinks/{}/test", percent_encode(&name));
+                let outcome = client.post_empty(&path).await?;
                 let detail = outcome["detail"].as_str().unwrap_or_default();
                 if outcome["is_reached"] == false {
                     anyhow::bail!("{name} cannot be written: {detail}");
                 }
-                output.done(&format!("{name} can be written: {detail}"), &outcome)
+                output.print_done(&format!("{name} can be written: {detail}"), &outcome)
             }
             Self::Status {
                 name: Some(name), ..
             } => {
-                let path = format!("/api/v1/sinks/{}/status", encoded(&name));
-                output.one(&flat(client.get(&path).await?))
+                let path = format!("/api/v1/sinks/{}/status", percent_encode(&name));
+                output.print_fields(&flatten_metrics(client.get(&path).await?))
             }
             Self::Status { name: None, limit } => {
                 let columns = [
@@ -126,16 +126,16 @@ impl Sinks {
                     ("FAILING SINCE", "failing_since_ms"),
                     ("LAST ERROR", "last_error"),
                 ];
-                list("sink-status", &columns, limit.limit, client, output).await
+                list_statuses("sink-status", &columns, limit.limit, client, output).await
             }
             Self::DeadLetters(letters) => letters.run(client, output).await,
         }
     }
 }
 
-impl DeadLetters {
-    async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
-        let path = |sink: &str| format!("/api/v1/sinks/{}/dead-letters", encoded(sink));
+impl DeadLettersCommand {
+    async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        let path = |sink: &str| format!("/api/v1/sinks/{}/dead-letters", percent_encode(sink));
         let (chosen, doing, done) = match self {
             Self::List { sink, limit } => {
                 let columns = [
@@ -145,35 +145,35 @@ impl DeadLetters {
                     ("ERROR", "error"),
                     ("ROW", "row"),
                 ];
-                return output.rows(client.rows(&path(&sink), limit.limit).await?, &columns);
+                return output.print_rows(client.rows(&path(&sink), limit.limit).await?, &columns);
             }
             Self::Replay(chosen) => (chosen, "replay", "queued again"),
             Self::Discard(chosen) => (chosen, "discard", "thrown away"),
         };
         let path = format!("{}/{doing}", path(&chosen.sink));
         let answer = match chosen.ids.is_empty() {
-            true => client.ask(&path).await?,
+            true => client.post_empty(&path).await?,
             false => client.post(&path, &json!({"ids": chosen.ids})).await?,
         };
-        output.done(&format!("{} {done}", answer["count"]), &answer)
+        output.print_done(&format!("{} {done}", answer["count"]), &answer)
     }
 }
 
 #[derive(Subcommand)]
-pub(super) enum Sources {
+pub(super) enum SourcesCommand {
     #[command(flatten)]
-    Objects(Objects),
+    Objects(ObjectsCommand),
     /// How they do
     Status {
         #[command(flatten)]
-        limit: Limit,
+        limit: LimitArgs,
     },
 }
 
-impl Sources {
-    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+impl SourcesCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         match self {
-            Self::Objects(objects) => objects.run(Kind::Sources, client, output).await,
+            Self::Objects(objects) => objects.run(ObjectKindArg::Sources, client, output).await,
             Self::Status { limit } => {
                 let columns = [
                     ("SOURCE", "name"),
@@ -183,26 +183,26 @@ impl Sources {
                     ("FAILURES", "failures"),
                     ("LAST ERROR", "last_error"),
                 ];
-                list("source-status", &columns, limit.limit, client, output).await
+                list_statuses("source-status", &columns, limit.limit, client, output).await
             }
         }
     }
 }
 
-pub(super) async fn list(
+pub(super) async fn list_statuses(
     what: &str,
     columns: &[Column],
     limit: usize,
-    client: &Client,
-    output: &Output,
+    client: &ApiClient,
+    output: &CtlOutput,
 ) -> anyhow::Result<()> {
     let (rows, has_more) = client.rows(&format!("/api/v1/{what}"), limit).await?;
-    let rows = rows.into_iter().map(flat).collect();
-    output.rows((rows, has_more), columns)
+    let rows = rows.into_iter().map(flatten_metrics).collect();
+    output.print_rows((rows, has_more), columns)
 }
 
 /// Metrics beside the fields around them.
-fn flat(mut row: Value) -> Value {
+fn flatten_metrics(mut row: Value) -> Value {
     if let (Value::Object(metrics), Some(fields)) = (row["metrics"].take(), row.as_object_mut()) {
         fields.extend(metrics);
     }

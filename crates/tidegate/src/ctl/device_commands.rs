@@ -4,10 +4,10 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use super::CtlError;
-use super::commands::Limit;
-use super::http::{Client, encoded, with_query};
-use super::objects::{assigned, value_of};
-use super::show::{Column, Output};
+use super::broker_commands::LimitArgs;
+use super::http::{ApiClient, percent_encode, with_query};
+use super::objects::{parse_assignment, parse_value};
+use super::output::{Column, CtlOutput};
 
 const COLUMNS: &[Column] = &[
     ("COMMAND", "id"),
@@ -20,7 +20,7 @@ const COLUMNS: &[Column] = &[
 ];
 
 #[derive(Subcommand)]
-pub(super) enum Commands {
+pub(super) enum DeviceCommandsCommand {
     /// Call a method of a device, and wait for its answer
     Send {
         device: String,
@@ -28,7 +28,7 @@ pub(super) enum Commands {
         /// What goes with it, as JSON or text
         params: Option<String>,
         #[command(flatten)]
-        manner: Manner,
+        manner: CommandOptionsArgs,
     },
     /// Call a function of a device's thing model
     Invoke {
@@ -38,7 +38,7 @@ pub(super) enum Commands {
         #[arg(value_name = "INPUT=VALUE")]
         inputs: Vec<String>,
         #[command(flatten)]
-        manner: Manner,
+        manner: CommandOptionsArgs,
     },
     /// Ask a device for properties
     Read {
@@ -46,7 +46,7 @@ pub(super) enum Commands {
         #[arg(required = true)]
         keys: Vec<String>,
         #[command(flatten)]
-        manner: Manner,
+        manner: CommandOptionsArgs,
     },
     /// Set properties of a device
     Write {
@@ -55,7 +55,7 @@ pub(super) enum Commands {
         #[arg(value_name = "KEY=VALUE", required = true)]
         values: Vec<String>,
         #[command(flatten)]
-        manner: Manner,
+        manner: CommandOptionsArgs,
     },
     /// List commands, the newest first
     List {
@@ -66,7 +66,7 @@ pub(super) enum Commands {
         #[arg(long)]
         state: Option<String>,
         #[command(flatten)]
-        limit: Limit,
+        limit: LimitArgs,
     },
     /// Show one
     Show { id: u64 },
@@ -75,7 +75,7 @@ pub(super) enum Commands {
 }
 
 #[derive(Args)]
-pub(super) struct Manner {
+pub(super) struct CommandOptionsArgs {
     /// No answer is expected
     #[arg(long)]
     one_way: bool,
@@ -93,8 +93,8 @@ pub(super) struct Manner {
     no_wait: bool,
 }
 
-impl Manner {
-    fn with(&self, field: &str, value: Value) -> Value {
+impl CommandOptionsArgs {
+    fn with_field(&self, field: &str, value: Value) -> Value {
         let mut body = json!({
             "one_way": self.one_way,
             "timeout_ms": self.timeout_ms,
@@ -107,14 +107,16 @@ impl Manner {
     }
 }
 
-fn all_assigned(assignments: &[String]) -> Result<Map<String, Value>, CtlError> {
-    let pairs = assignments.iter().map(|assignment| assigned(assignment));
+fn parse_assignments(assignments: &[String]) -> Result<Map<String, Value>, CtlError> {
+    let pairs = assignments
+        .iter()
+        .map(|assignment| parse_assignment(assignment));
     pairs.collect()
 }
 
-impl Commands {
-    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
-        let of = |device: &str| format!("/api/v1/devices/{}", encoded(device));
+impl DeviceCommandsCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        let of = |device: &str| format!("/api/v1/devices/{}", percent_encode(device));
         let (path, body) = match self {
             Self::Send {
                 device,
@@ -123,8 +125,8 @@ impl Commands {
                 manner,
             } => {
                 let params = params.as_deref();
-                let params = params.map_or(Ok(Value::Null), |text| value_of("params", text))?;
-                let mut body = manner.with("params", params);
+                let params = params.map_or(Ok(Value::Null), |text| parse_value("params", text))?;
+                let mut body = manner.with_field("params", params);
                 body["method"] = method.into();
                 (format!("{}/commands", of(&device)), body)
             }
@@ -134,8 +136,11 @@ impl Commands {
                 inputs,
                 manner,
             } => {
-                let path = format!("{}/functions/{}", of(&device), encoded(&function));
-                (path, manner.with("params", all_assigned(&inputs)?.into()))
+                let path = format!("{}/functions/{}", of(&device), percent_encode(&function));
+                (
+                    path,
+                    manner.with_field("params", parse_assignments(&inputs)?.into()),
+                )
             }
             Self::Read {
                 device,
@@ -143,7 +148,7 @@ impl Commands {
                 manner,
             } => {
                 let path = format!("{}/properties/read", of(&device));
-                (path, manner.with("keys", keys.into()))
+                (path, manner.with_field("keys", keys.into()))
             }
             Self::Write {
                 device,
@@ -151,7 +156,10 @@ impl Commands {
                 manner,
             } => {
                 let path = format!("{}/properties/write", of(&device));
-                (path, manner.with("values", all_assigned(&values)?.into()))
+                (
+                    path,
+                    manner.with_field("values", parse_assignments(&values)?.into()),
+                )
             }
             Self::List {
                 device,
@@ -163,26 +171,26 @@ impl Commands {
                     None => "/api/v1/commands".to_owned(),
                 };
                 let path = with_query(&path, &[("state", state)]);
-                return output.rows(client.rows(&path, limit.limit).await?, COLUMNS);
+                return output.print_rows(client.rows(&path, limit.limit).await?, COLUMNS);
             }
             Self::Show { id } => {
-                return output.one(&client.get(&format!("/api/v1/commands/{id}")).await?);
+                return output.print_fields(&client.get(&format!("/api/v1/commands/{id}")).await?);
             }
             Self::Cancel { id } => {
                 let path = format!("/api/v1/commands/{id}/cancel");
                 let answer = client.post(&path, &json!({})).await?;
-                return output.done(&format!("command {id} is cancelled"), &answer);
+                return output.print_done(&format!("command {id} is cancelled"), &answer);
             }
         };
         let command = client.post(&path, &body).await?;
-        output.one(&command)?;
-        Ok(ended_well(&command)?)
+        output.print_fields(&command)?;
+        Ok(check_success(&command)?)
     }
 }
 
 /// A command that has ended in another way than with success ends `ctl` with a status of its own. One that has not ended
 /// (`--no-wait`, `--one-way`, a device that is away) is no failure.
-fn ended_well(command: &Value) -> Result<(), CtlError> {
+fn check_success(command: &Value) -> Result<(), CtlError> {
     let state = command["state"].as_str().unwrap_or_default();
     let text = |field: &str| command[field].as_str().unwrap_or_default();
     let id = &command["id"];

@@ -10,18 +10,18 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 use super::CtlError;
-use super::commands::Limit;
-use super::files;
-use super::http::{Client, encoded, with_query};
-use super::import_files::{Checkpoint, Rejects, shown_refusal};
-use super::objects::{FieldsArgs, assigned, change, put};
-use super::show::{Column, Output};
+use super::backup_files;
+use super::broker_commands::LimitArgs;
+use super::http::{ApiClient, percent_encode, with_query};
+use super::import_files::{ImportCheckpoint, RejectsFile, rejection_line};
+use super::objects::{FieldsArgs, parse_assignment, put_object, update_object};
+use super::output::{Column, CtlOutput};
 
 /// A piece of a file that is sent in one request.
-const PIECE_BYTES: usize = 2 << 20;
+const BATCH_BYTES: usize = 2 << 20;
 /// Refused lines that are printed; all are in the file of rejects.
-pub(super) const MAX_SHOWN_REFUSALS: usize = 20;
-const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+pub(super) const MAX_PRINTED_REJECTIONS: usize = 20;
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) const COLUMNS: &[Column] = &[
     ("DEVICE", "id"),
     ("PRODUCT", "product"),
@@ -32,13 +32,13 @@ pub(super) const COLUMNS: &[Column] = &[
 ];
 
 #[derive(Subcommand)]
-pub(super) enum Devices {
+pub(super) enum DevicesCommand {
     /// List devices
-    List(ListArgs),
+    List(DeviceListArgs),
     /// Show one
     Show { id: String },
     /// Make one; its token is printed once
-    Add(AddArgs),
+    Add(DeviceAddArgs),
     /// Change fields of one, such as `name="Boiler 3" group=east enabled=false`; the others stay what they are
     Set {
         id: String,
@@ -62,7 +62,7 @@ pub(super) enum Devices {
     Attributes {
         id: String,
         #[arg(value_enum, default_value = "server")]
-        scope: Scope,
+        scope: AttributeScopeArg,
         /// What is to be set, as JSON or text; `KEY=null` removes one
         #[arg(value_name = "KEY=VALUE")]
         assignments: Vec<String>,
@@ -78,20 +78,20 @@ pub(super) enum Devices {
         count: u32,
     },
     /// Make or replace the devices of a file: CSV with a head line, or a JSON object per line
-    Import(ImportArgs),
+    Import(DeviceImportArgs),
     /// Write all devices into a file, without secrets
-    Export(ExportArgs),
+    Export(DeviceExportArgs),
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum Scope {
+pub(super) enum AttributeScopeArg {
     Client,
     Shared,
     Server,
 }
 
 #[derive(Args)]
-pub(super) struct ListArgs {
+pub(super) struct DeviceListArgs {
     #[arg(long)]
     product: Option<String>,
     #[arg(long)]
@@ -109,11 +109,11 @@ pub(super) struct ListArgs {
     #[arg(long, value_name = "PART")]
     contains: Option<String>,
     #[command(flatten)]
-    limit: Limit,
+    limit: LimitArgs,
 }
 
 #[derive(Args)]
-pub(super) struct AddArgs {
+pub(super) struct DeviceAddArgs {
     id: String,
     /// The id of its product
     #[arg(long)]
@@ -132,7 +132,7 @@ pub(super) struct AddArgs {
 }
 
 #[derive(Args)]
-pub(super) struct ImportArgs {
+pub(super) struct DeviceImportArgs {
     file: PathBuf,
     /// Continue an interrupted import of this file after its last line that the node has on disk
     #[arg(long, conflicts_with = "from_line")]
@@ -149,17 +149,17 @@ pub(super) struct ImportArgs {
 }
 
 #[derive(Args)]
-pub(super) struct ExportArgs {
+pub(super) struct DeviceExportArgs {
     /// Ends in .csv for CSV, or in .jsonl or .ndjson for JSON lines
     file: PathBuf,
 }
 
-impl Devices {
-    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
-        let path_of = |id: &str| format!("/api/v1/devices/{}", encoded(id));
+impl DevicesCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        let path_of = |id: &str| format!("/api/v1/devices/{}", percent_encode(id));
         match self {
             Self::List(arguments) => arguments.run(client, output).await,
-            Self::Show { id } => output.one(&client.get(&path_of(&id)).await?),
+            Self::Show { id } => output.print_fields(&client.get(&path_of(&id)).await?),
             Self::Add(arguments) => arguments.run(client, output).await,
             Self::Set {
                 id,
@@ -167,16 +167,16 @@ impl Devices {
                 fields,
             } => {
                 let changes = fields.fields(&assignments)?;
-                let changed = change(client, &path_of(&id), changes).await?;
+                let changed = update_object(client, &path_of(&id), changes).await?;
                 match changed["issued"].is_null() {
-                    true => output.done(&format!("device {id} is changed"), &changed),
-                    false => output.one(&changed),
+                    true => output.print_done(&format!("device {id} is changed"), &changed),
+                    false => output.print_fields(&changed),
                 }
             }
             Self::NewToken { id, replace_all } => {
                 let path = path_of(&id);
                 let current = client.get_versioned(&path).await?;
-                let others = other_credentials(&current.value);
+                let others = other_credential_types(&current.value);
                 if !others.is_empty() && !replace_all {
                     let others = others.join(", ");
                     let text = format!(
@@ -186,27 +186,28 @@ impl Devices {
                     return Err(CtlError::Usage(text).into());
                 }
                 let changes = [("credentials".to_owned(), json!([{"type": "token"}]))];
-                let changed = put(client, &path, current, changes.into_iter().collect()).await?;
+                let changed =
+                    put_object(client, &path, current, changes.into_iter().collect()).await?;
                 let token = changed["issued"][0]["token"].as_str().unwrap_or_default();
-                output.done(
+                output.print_done(
                     &format!("{id} has a new token. It is not shown again:\n{token}"),
                     &changed,
                 )
             }
             Self::Delete { id } => {
                 let answer = client.delete(&path_of(&id)).await?;
-                output.done(&format!("device {id} is deleted"), &answer)
+                output.print_done(&format!("device {id} is deleted"), &answer)
             }
-            Self::Count => output.one(&client.get("/api/v1/device-counts").await?),
+            Self::Count => output.print_fields(&client.get("/api/v1/device-counts").await?),
             Self::Attributes {
                 id,
                 scope,
                 assignments,
             } => {
                 let scope = match scope {
-                    Scope::Client => "client",
-                    Scope::Shared => "shared",
-                    Scope::Server => "server",
+                    AttributeScopeArg::Client => "client",
+                    AttributeScopeArg::Shared => "shared",
+                    AttributeScopeArg::Server => "server",
                 };
                 let path = format!("{}/attributes/{scope}", path_of(&id));
                 if assignments.is_empty() {
@@ -220,15 +221,15 @@ impl Devices {
                         ("VALUE", "value"),
                         ("CHANGED", "updated_ms"),
                     ];
-                    return output.rows((rows, false), columns);
+                    return output.print_rows((rows, false), columns);
                 }
                 let mut values = serde_json::Map::new();
                 for assignment in &assignments {
-                    let (key, value) = assigned(assignment)?;
+                    let (key, value) = parse_assignment(assignment)?;
                     values.insert(key, value);
                 }
                 let answer = client.put(&path, &Value::Object(values), None).await?;
-                output.done(&format!("attributes of {id} are set"), &answer)
+                output.print_done(&format!("attributes of {id} are set"), &answer)
             }
             Self::Events { id, event, count } => {
                 let parameters = [("event", event), ("count", Some(count.to_string()))];
@@ -244,7 +245,7 @@ impl Devices {
                     ("EVENT", "event"),
                     ("DATA", "data"),
                 ];
-                output.rows((rows, false), columns)
+                output.print_rows((rows, false), columns)
             }
             Self::Import(arguments) => arguments.run(client, output).await,
             Self::Export(arguments) => arguments.run(client).await,
@@ -253,7 +254,7 @@ impl Devices {
 }
 
 /// The types of a device's credentials that are no tokens.
-fn other_credentials(device: &Value) -> Vec<&str> {
+fn other_credential_types(device: &Value) -> Vec<&str> {
     let credentials = device["credentials"].as_array();
     let types = credentials.into_iter().flatten();
     types
@@ -262,8 +263,8 @@ fn other_credentials(device: &Value) -> Vec<&str> {
         .collect()
 }
 
-impl ListArgs {
-    async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+impl DeviceListArgs {
+    async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         let parameters = [
             ("product", self.product),
             ("group", self.group),
@@ -273,12 +274,12 @@ impl ListArgs {
             ("text", self.contains),
         ];
         let path = with_query("/api/v1/devices", &parameters);
-        output.rows(client.rows(&path, self.limit.limit).await?, COLUMNS)
+        output.print_rows(client.rows(&path, self.limit.limit).await?, COLUMNS)
     }
 }
 
-impl AddArgs {
-    async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+impl DeviceAddArgs {
+    async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         let mut tags = serde_json::Map::new();
         for tag in &self.tags {
             let (key, value) = tag
@@ -300,25 +301,27 @@ impl AddArgs {
             device["credentials"] =
                 serde_json::from_str(credentials).context("--credentials is not JSON")?;
         }
-        output.one(&client.post("/api/v1/devices", &device).await?)
+        output.print_fields(&client.post("/api/v1/devices", &device).await?)
     }
 }
 
 /// How an import does, for people.
-struct Progress {
+struct ImportProgress {
     started: Instant,
-    told: Instant,
+    last_printed: Instant,
     bytes: u64,
     all_bytes: u64,
     lines: u64,
 }
 
-impl Progress {
-    fn tell(&mut self, is_last: bool) {
-        if !std::io::stderr().is_terminal() || (!is_last && self.told.elapsed() < PROGRESS_EVERY) {
+impl ImportProgress {
+    fn print_progress(&mut self, is_last: bool) {
+        if !std::io::stderr().is_terminal()
+            || (!is_last && self.last_printed.elapsed() < PROGRESS_INTERVAL)
+        {
             return;
         }
-        self.told = Instant::now();
+        self.last_printed = Instant::now();
         let seconds = self.started.elapsed().as_secs_f64().max(0.001);
         let share = self.bytes as f64 / self.all_bytes.max(1) as f64;
         let left_s = seconds * (1.0 - share) / share.max(0.001);
@@ -336,20 +339,20 @@ impl Progress {
     }
 }
 
-impl ImportArgs {
-    async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+impl DeviceImportArgs {
+    async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         let shown = self.file.display().to_string();
         let file = File::open(&self.file).with_context(|| format!("cannot open {shown}"))?;
         let all_bytes = file.metadata().map_or(0, |metadata| metadata.len());
         let mut reader = BufReader::with_capacity(1 << 20, file);
-        let is_csv = files::is_csv(&self.file)?;
+        let is_csv = backup_files::is_csv(&self.file)?;
         let media_type = match is_csv {
             true => "text/csv",
             false => "application/x-ndjson",
         };
-        let mut progress = Progress {
+        let mut progress = ImportProgress {
             started: Instant::now(),
-            told: Instant::now(),
+            last_printed: Instant::now(),
             bytes: 0,
             all_bytes,
             lines: 0,
@@ -361,16 +364,16 @@ impl ImportArgs {
             progress.bytes += head.len() as u64;
             line = 2;
         }
-        let mut checkpoint = Checkpoint::of(&self.file, all_bytes);
+        let mut checkpoint = ImportCheckpoint::for_file(&self.file, all_bytes);
         let from_line = match self.resume {
             false => self.from_line,
             true => checkpoint.read()?,
         };
-        let mut rejects = Rejects::new(&self.file, self.rejects.as_deref(), self.resume);
+        let mut rejects = RejectsFile::new(&self.file, self.rejects.as_deref(), self.resume);
         let mut sums = [0_u64; 3];
         loop {
             let (piece, lines) =
-                next_piece(&mut reader, is_csv).with_context(|| format!("cannot read {shown}"))?;
+                read_batch(&mut reader, is_csv).with_context(|| format!("cannot read {shown}"))?;
             if piece.is_empty() {
                 break;
             }
@@ -400,17 +403,17 @@ impl ImportArgs {
             line += lines;
             checkpoint.write(line)?;
             progress.lines += lines;
-            progress.tell(false);
+            progress.print_progress(false);
         }
-        progress.tell(true);
+        progress.print_progress(true);
         checkpoint.remove();
         let (first_refusals, rejects) = rejects.finish()?;
         for refusal in &first_refusals {
-            eprintln!("{}", shown_refusal(refusal));
+            eprintln!("{}", rejection_line(refusal));
         }
         let [created, updated, refused] = sums;
         let seconds = progress.started.elapsed().as_secs_f64();
-        output.done(
+        output.print_done(
             &format!(
                 "{created} devices are made, {updated} are replaced, {refused} lines are refused; {seconds:.1} s"
             ),
@@ -428,15 +431,15 @@ impl ImportArgs {
 }
 
 /// Whole lines, or whole records of CSV, whose fields may hold ends of lines.
-fn next_piece(reader: &mut BufReader<File>, is_csv: bool) -> std::io::Result<(Vec<u8>, u64)> {
-    let mut piece = Vec::with_capacity(PIECE_BYTES + 4096);
+fn read_batch(reader: &mut BufReader<File>, is_csv: bool) -> std::io::Result<(Vec<u8>, u64)> {
+    let mut piece = Vec::with_capacity(BATCH_BYTES + 4096);
     let (mut lines, mut quotes) = (0, 0);
     loop {
         let before = piece.len();
         // A line without an end is no line; the node refuses it.
         let read = reader
             .by_ref()
-            .take(8 * PIECE_BYTES as u64)
+            .take(8 * BATCH_BYTES as u64)
             .read_until(b'\n', &mut piece)?;
         if read == 0 {
             return Ok((piece, lines));
@@ -444,16 +447,16 @@ fn next_piece(reader: &mut BufReader<File>, is_csv: bool) -> std::io::Result<(Ve
         lines += 1;
         quotes += piece[before..].iter().filter(|byte| **byte == b'"').count();
         let is_whole = !is_csv || quotes % 2 == 0;
-        if is_whole && piece.len() >= PIECE_BYTES {
+        if is_whole && piece.len() >= BATCH_BYTES {
             return Ok((piece, lines));
         }
     }
 }
 
-impl ExportArgs {
-    async fn run(self, client: &Client) -> anyhow::Result<()> {
+impl DeviceExportArgs {
+    async fn run(self, client: &ApiClient) -> anyhow::Result<()> {
         let shown = self.file.display().to_string();
-        let is_csv = files::is_csv(&self.file)?;
+        let is_csv = backup_files::is_csv(&self.file)?;
         let accept = match is_csv {
             true => "text/csv",
             false => "application/x-ndjson",
@@ -462,7 +465,7 @@ impl ExportArgs {
         let (mut from, mut lines) = (0_u64, 0);
         loop {
             let path = format!("/api/v1/device-export?from={from}&count=20000");
-            let (piece, next) = client.get_piece(&path, accept).await?;
+            let (piece, next) = client.get_export_page(&path, accept).await?;
             // Each piece of CSV has the head line.
             let skipped = match is_csv && from > 0 {
                 true => piece

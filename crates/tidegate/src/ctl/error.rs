@@ -1,6 +1,6 @@
 //! Why `tidegate ctl` did not do what it was asked; scripts tell the kinds apart by the exit status.
 
-use crate::cli::Exit;
+use crate::cli::ExitStatus;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CtlError {
@@ -23,13 +23,13 @@ pub(crate) enum CtlError {
 }
 
 impl CtlError {
-    pub(crate) fn exit(&self) -> Exit {
+    pub(crate) fn exit(&self) -> ExitStatus {
         match self {
-            Self::Usage(_) => Exit::Usage,
-            Self::Unreachable { .. } | Self::Strange { .. } => Exit::Connection,
-            Self::Refused { .. } => Exit::Refused,
-            Self::CommandTimedOut(_) => Exit::TimedOut,
-            Self::CommandFailed(_) => Exit::Failure,
+            Self::Usage(_) => ExitStatus::Usage,
+            Self::Unreachable { .. } | Self::Strange { .. } => ExitStatus::Connection,
+            Self::Refused { .. } => ExitStatus::Refused,
+            Self::CommandTimedOut(_) => ExitStatus::TimedOut,
+            Self::CommandFailed(_) => ExitStatus::Failure,
         }
     }
 }

@@ -4,8 +4,8 @@ use clap::Args;
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 
-use super::http::{Client, with_query};
-use super::show::{date, print};
+use super::http::{ApiClient, with_query};
+use super::output::{format_date, print_text};
 
 /// A line of a stream is never longer.
 const MAX_LINE_BYTES: usize = 1 << 20;
@@ -25,16 +25,16 @@ pub(super) struct EventsArgs {
 
 impl EventsArgs {
     /// One line each: JSON with --json and without, since events differ in their fields; the time first for people.
-    pub(super) async fn run(self, client: &Client) -> anyhow::Result<()> {
+    pub(super) async fn run(self, client: &ApiClient) -> anyhow::Result<()> {
         let parameters = [("types", self.types), ("client_id", self.client_id)];
         let path = with_query("/api/v1/events", &parameters);
-        follow(client, &path, self.count, told).await
+        print_stream(client, &path, self.count, event_line).await
     }
 }
 
 /// Prints what comes over a stream of events, as `told` shows it, until it has been so much.
-pub(super) async fn follow(
-    client: &Client,
+pub(super) async fn print_stream(
+    client: &ApiClient,
     path: &str,
     count: Option<u64>,
     told: impl Fn(&str) -> String,
@@ -46,7 +46,7 @@ pub(super) async fn follow(
         let Some(frame) = body.frame().await else {
             anyhow::bail!("the node ended the stream");
         };
-        let frame = frame.map_err(|error| client.unreachable(error))?;
+        let frame = frame.map_err(|error| client.unreachable_error(error))?;
         let Ok(data) = frame.into_data() else {
             continue;
         };
@@ -57,7 +57,7 @@ pub(super) async fn follow(
             if let Some(json) = line.trim_end().strip_prefix("data: ")
                 && left != Some(0)
             {
-                print(&told(json))?;
+                print_text(&told(json))?;
                 left = left.map(|left| left - 1);
             }
         }
@@ -69,7 +69,7 @@ pub(super) async fn follow(
     Ok(())
 }
 
-fn told(json: &str) -> String {
+fn event_line(json: &str) -> String {
     let Ok(Value::Object(mut event)) = serde_json::from_str(json) else {
         return format!("{json}\n");
     };
@@ -79,5 +79,9 @@ fn told(json: &str) -> String {
         .unwrap_or(0);
     let name = event.remove("event").unwrap_or_default();
     let name = name.as_str().unwrap_or_default();
-    format!("{}  {name:13} {}\n", date(at_ms), Value::Object(event))
+    format!(
+        "{}  {name:13} {}\n",
+        format_date(at_ms),
+        Value::Object(event)
+    )
 }

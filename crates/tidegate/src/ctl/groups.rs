@@ -2,36 +2,41 @@
 
 use clap::Subcommand;
 
-use super::commands::Limit;
+use super::broker_commands::LimitArgs;
 use super::devices;
-use super::http::{Client, encoded};
-use super::objects::{Kind, Objects};
-use super::show::Output;
+use super::http::{ApiClient, percent_encode};
+use super::objects::{ObjectKindArg, ObjectsCommand};
+use super::output::CtlOutput;
 
 #[derive(Subcommand)]
-pub(super) enum Groups {
+pub(super) enum GroupsCommand {
     #[command(flatten)]
-    Objects(Objects),
+    Objects(ObjectsCommand),
     /// List the devices of one
     Devices {
         id: String,
         #[command(flatten)]
-        limit: Limit,
+        limit: LimitArgs,
     },
     /// How many devices one has
     Count { id: String },
 }
 
-impl Groups {
-    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
-        let of = |id: &str, what: &str| format!("/api/v1/device-groups/{}/{what}", encoded(id));
+impl GroupsCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        let of =
+            |id: &str, what: &str| format!("/api/v1/device-groups/{}/{what}", percent_encode(id));
         match self {
-            Self::Objects(objects) => objects.run(Kind::DeviceGroups, client, output).await,
+            Self::Objects(objects) => {
+                objects
+                    .run(ObjectKindArg::DeviceGroups, client, output)
+                    .await
+            }
             Self::Devices { id, limit } => {
                 let rows = client.rows(&of(&id, "devices"), limit.limit).await?;
-                output.rows(rows, devices::COLUMNS)
+                output.print_rows(rows, devices::COLUMNS)
             }
-            Self::Count { id } => output.one(&client.get(&of(&id, "counts")).await?),
+            Self::Count { id } => output.print_fields(&client.get(&of(&id, "counts")).await?),
         }
     }
 }

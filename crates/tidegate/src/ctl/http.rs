@@ -17,31 +17,31 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::CtlError;
-use super::target::{Proof, Target};
+use super::target::{ApiCredentials, NodeTarget};
 use crate::client;
 
 /// For connecting, and for an answer to begin.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Of an answer that is read as a whole.
-const MAX_ANSWER_BYTES: usize = 1 << 30;
+const MAX_RESPONSE_BYTES: usize = 1 << 30;
 
-pub(super) struct Client {
-    target: Target,
+pub(super) struct ApiClient {
+    target: NodeTarget,
     authorization: Option<String>,
 }
 
 /// An object with its version.
-pub(super) struct Versioned {
+pub(super) struct VersionedObject {
     pub(super) value: Value,
     pub(super) etag: Option<String>,
 }
 
-impl Client {
-    pub(super) fn new(target: Target) -> Self {
+impl ApiClient {
+    pub(super) fn new(target: NodeTarget) -> Self {
         let authorization = match &target.proof {
-            Proof::Token(token) => Some(format!("Bearer {token}")),
-            Proof::ApiKey(pair) => Some(format!("Basic {}", STANDARD.encode(pair))),
-            Proof::Nothing | Proof::Login { .. } => None,
+            ApiCredentials::Token(token) => Some(format!("Bearer {token}")),
+            ApiCredentials::ApiKey(pair) => Some(format!("Basic {}", STANDARD.encode(pair))),
+            ApiCredentials::Nothing | ApiCredentials::Login { .. } => None,
         };
         Self {
             target,
@@ -51,7 +51,7 @@ impl Client {
 
     /// Gets a token if we have a name and a password.
     pub(super) async fn log_in(&mut self) -> Result<(), CtlError> {
-        if let Proof::Login { username, password } = &self.target.proof {
+        if let ApiCredentials::Login { username, password } = &self.target.proof {
             let body = json!({"username": username, "password": password});
             let login = self.post("/api/v1/login", &body).await?;
             let token = login["token"].as_str().unwrap_or_default();
@@ -64,12 +64,12 @@ impl Client {
         Ok(self.get_versioned(path).await?.value)
     }
 
-    pub(super) async fn get_versioned(&self, path: &str) -> Result<Versioned, CtlError> {
+    pub(super) async fn get_versioned(&self, path: &str) -> Result<VersionedObject, CtlError> {
         let response = self.send(Method::GET, path, None, &[]).await?;
         let etag = response.headers().get(header::ETAG);
         let etag = etag.and_then(|etag| etag.to_str().ok()).map(str::to_owned);
-        Ok(Versioned {
-            value: self.json(response).await?,
+        Ok(VersionedObject {
+            value: self.read_json(response).await?,
             etag,
         })
     }
@@ -77,13 +77,13 @@ impl Client {
     pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, CtlError> {
         let body = ("application/json", Bytes::from(body.to_string()));
         let response = self.send(Method::POST, path, Some(body), &[]).await?;
-        self.json(response).await
+        self.read_json(response).await
     }
 
     /// A POST without a body.
-    pub(super) async fn ask(&self, path: &str) -> Result<Value, CtlError> {
+    pub(super) async fn post_empty(&self, path: &str) -> Result<Value, CtlError> {
         let response = self.send(Method::POST, path, None, &[]).await?;
-        self.json(response).await
+        self.read_json(response).await
     }
 
     pub(super) async fn post_file(
@@ -94,11 +94,11 @@ impl Client {
     ) -> Result<Value, CtlError> {
         let body = (media_type, Bytes::from(file));
         let response = self.send(Method::POST, path, Some(body), &[]).await?;
-        self.json(response).await
+        self.read_json(response).await
     }
 
     /// A piece of an export, and where the next one begins.
-    pub(super) async fn get_piece(
+    pub(super) async fn get_export_page(
         &self,
         path: &str,
         accept: &str,
@@ -107,7 +107,7 @@ impl Client {
         let response = self.send(Method::GET, path, None, &fields).await?;
         let next = response.headers().get("tidegate-next");
         let next = next.and_then(|next| next.to_str().ok()?.parse().ok());
-        Ok((self.whole(response.into_body()).await?, next))
+        Ok((self.read_body(response.into_body()).await?, next))
     }
 
     /// A PUT, with `etag` only if the object is still in that version.
@@ -123,12 +123,12 @@ impl Client {
             .collect();
         let body = ("application/json", Bytes::from(body.to_string()));
         let response = self.send(Method::PUT, path, Some(body), &fields).await?;
-        self.json(response).await
+        self.read_json(response).await
     }
 
     pub(super) async fn delete(&self, path: &str) -> Result<Value, CtlError> {
         let response = self.send(Method::DELETE, path, None, &[]).await?;
-        self.json(response).await
+        self.read_json(response).await
     }
 
     /// The rows of a list, up to `limit` of them (0: all), and whether there are more.
@@ -166,33 +166,33 @@ impl Client {
         Ok(response.into_body())
     }
 
-    pub(super) fn unreachable(&self, reason: impl ToString) -> CtlError {
+    pub(super) fn unreachable_error(&self, reason: impl ToString) -> CtlError {
         CtlError::Unreachable {
             url: self.target.to_string(),
             reason: reason.to_string(),
         }
     }
 
-    fn strange(&self, reason: impl ToString) -> CtlError {
+    fn protocol_error(&self, reason: impl ToString) -> CtlError {
         CtlError::Strange {
             url: self.target.to_string(),
             reason: reason.to_string(),
         }
     }
 
-    async fn json(&self, response: Response<Incoming>) -> Result<Value, CtlError> {
-        let body = self.whole(response.into_body()).await?;
+    async fn read_json(&self, response: Response<Incoming>) -> Result<Value, CtlError> {
+        let body = self.read_body(response.into_body()).await?;
         if body.is_empty() {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(&body).map_err(|_| self.strange("its answer is not JSON"))
+        serde_json::from_slice(&body).map_err(|_| self.protocol_error("its answer is not JSON"))
     }
 
-    pub(super) async fn whole(&self, body: Incoming) -> Result<Bytes, CtlError> {
-        let limited = http_body_util::Limited::new(body, MAX_ANSWER_BYTES);
+    pub(super) async fn read_body(&self, body: Incoming) -> Result<Bytes, CtlError> {
+        let limited = http_body_util::Limited::new(body, MAX_RESPONSE_BYTES);
         let collected = limited.collect().await;
         Ok(collected
-            .map_err(|error| self.unreachable(error))?
+            .map_err(|error| self.unreachable_error(error))?
             .to_bytes())
     }
 
@@ -203,7 +203,7 @@ impl Client {
         body: Option<(&'static str, Bytes)>,
         fields: &[(header::HeaderName, &str)],
     ) -> Result<Response<Incoming>, CtlError> {
-        let Target {
+        let NodeTarget {
             host, port, prefix, ..
         } = &self.target;
         let mut request = Request::builder()
@@ -230,23 +230,26 @@ impl Client {
         let request = request
             .body(body)
             .map_err(|error| CtlError::Usage(format!("this cannot be asked over HTTP: {error}")))?;
-        let answer = timeout(PATIENCE, self.exchange(request)).await;
-        let response = answer.map_err(|_| self.unreachable("no answer in 30 s"))??;
+        let answer = timeout(TIMEOUT, self.exchange(request)).await;
+        let response = answer.map_err(|_| self.unreachable_error("no answer in 30 s"))??;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
         }
-        Err(self.refusal(status, response).await)
+        Err(self.refused_error(status, response).await)
     }
 
-    async fn refusal(&self, status: StatusCode, response: Response<Incoming>) -> CtlError {
-        let body = self.whole(response.into_body()).await.unwrap_or_default();
+    async fn refused_error(&self, status: StatusCode, response: Response<Incoming>) -> CtlError {
+        let body = self
+            .read_body(response.into_body())
+            .await
+            .unwrap_or_default();
         let problem: Value = serde_json::from_slice(&body).unwrap_or_default();
         let Some(detail) = problem["detail"].as_str() else {
-            return self.strange(format!("status {status}"));
+            return self.protocol_error(format!("status {status}"));
         };
         let hint = match (status, &self.target.proof) {
-            (StatusCode::UNAUTHORIZED, Proof::Nothing) => {
+            (StatusCode::UNAUTHORIZED, ApiCredentials::Nothing) => {
                 "\nGive --login NAME, --key-file FILE or --token-file FILE; or --data-dir DIR for a node of this machine."
             }
             _ => "",
@@ -263,8 +266,8 @@ impl Client {
     ) -> Result<Response<Incoming>, CtlError> {
         if let Some(socket) = &self.target.socket {
             let stream = UnixStream::connect(socket).await;
-            let stream = stream.map_err(|error| self.unreachable(error))?;
-            return self.over(stream, request).await;
+            let stream = stream.map_err(|error| self.unreachable_error(error))?;
+            return self.send_over(stream, request).await;
         }
         let host = self
             .target
@@ -273,9 +276,9 @@ impl Client {
             .trim_end_matches(']');
         let stream = TcpStream::connect((host, self.target.port))
             .await
-            .map_err(|error| self.unreachable(error))?;
+            .map_err(|error| self.unreachable_error(error))?;
         if !self.target.is_tls {
-            return self.over(stream, request).await;
+            return self.send_over(stream, request).await;
         }
         let config = client::tls_for_https(self.target.cafile.as_deref())
             .map_err(|error| CtlError::Usage(error.to_string()))?;
@@ -284,12 +287,12 @@ impl Client {
         let stream = TlsConnector::from(Arc::clone(&config))
             .connect(name, stream)
             .await;
-        let stream =
-            stream.map_err(|error| self.unreachable(client::describe_connection_error(&error)))?;
-        self.over(stream, request).await
+        let stream = stream
+            .map_err(|error| self.unreachable_error(client::describe_connection_error(&error)))?;
+        self.send_over(stream, request).await
     }
 
-    async fn over<S>(
+    async fn send_over<S>(
         &self,
         stream: S,
         request: Request<Full<Bytes>>,
@@ -298,16 +301,16 @@ impl Client {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(|error| self.unreachable(error))?;
+        let (mut sender, connection) = handshake.map_err(|error| self.unreachable_error(error))?;
         // Its errors are those of the request or of the body.
         tokio::spawn(connection);
         let response = sender.send_request(request).await;
-        response.map_err(|error| self.unreachable(error))
+        response.map_err(|error| self.unreachable_error(error))
     }
 }
 
 /// As a part of a path or a value in a query.
-pub(super) fn encoded(text: &str) -> String {
+pub(super) fn percent_encode(text: &str) -> String {
     use std::fmt::Write as _;
     text.bytes().fold(String::new(), |mut encoded, byte| {
         match byte {
@@ -325,7 +328,7 @@ pub(super) fn encoded(text: &str) -> String {
 pub(super) fn with_query(path: &str, parameters: &[(&str, Option<String>)]) -> String {
     let given = parameters.iter().filter_map(|(name, value)| {
         let value = value.as_deref()?;
-        Some(format!("{name}={}", encoded(value)))
+        Some(format!("{name}={}", percent_encode(value)))
     });
     let given: Vec<_> = given.collect();
     match given.is_empty() {

@@ -8,25 +8,25 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
-use super::devices::MAX_SHOWN_REFUSALS;
+use super::devices::MAX_PRINTED_REJECTIONS;
 
-fn beside(file: &Path, suffix: &str) -> PathBuf {
+fn sibling_path(file: &Path, suffix: &str) -> PathBuf {
     let mut path: OsString = file.as_os_str().to_owned();
     path.push(suffix);
     path.into()
 }
 
 /// How far an import came, in `FILE.progress`.
-pub(super) struct Checkpoint {
+pub(super) struct ImportCheckpoint {
     path: PathBuf,
     /// Of the imported file: another size means another file.
     bytes: u64,
 }
 
-impl Checkpoint {
-    pub(super) fn of(file: &Path, bytes: u64) -> Self {
+impl ImportCheckpoint {
+    pub(super) fn for_file(file: &Path, bytes: u64) -> Self {
         Self {
-            path: beside(file, ".progress"),
+            path: sibling_path(file, ".progress"),
             bytes,
         }
     }
@@ -53,7 +53,7 @@ impl Checkpoint {
 
     /// Everything before this line is on the node's disk.
     pub(super) fn write(&mut self, next_line: u64) -> anyhow::Result<()> {
-        let unfinished = beside(&self.path, ".new");
+        let unfinished = sibling_path(&self.path, ".new");
         let text = json!({"next_line": next_line, "file_bytes": self.bytes}).to_string();
         let written = std::fs::write(&unfinished, text);
         let renamed = written.and_then(|()| std::fs::rename(&unfinished, &self.path));
@@ -68,7 +68,7 @@ impl Checkpoint {
 }
 
 /// The refused lines: all in a file, the first ones in memory.
-pub(super) struct Rejects {
+pub(super) struct RejectsFile {
     path: PathBuf,
     /// Made with the first line.
     file: Option<BufWriter<File>>,
@@ -76,10 +76,10 @@ pub(super) struct Rejects {
     first: Vec<Value>,
 }
 
-impl Rejects {
+impl RejectsFile {
     pub(super) fn new(imported: &Path, path: Option<&Path>, appends: bool) -> Self {
         Self {
-            path: path.map_or_else(|| beside(imported, ".rejects"), Path::to_owned),
+            path: path.map_or_else(|| sibling_path(imported, ".rejects"), Path::to_owned),
             file: None,
             appends,
             first: Vec::new(),
@@ -90,7 +90,7 @@ impl Rejects {
         for refusal in refusals {
             self.write(refusal)
                 .with_context(|| format!("cannot write {}", self.path.display()))?;
-            if self.first.len() < MAX_SHOWN_REFUSALS {
+            if self.first.len() < MAX_PRINTED_REJECTIONS {
                 self.first.push(refusal.clone());
             }
         }
@@ -126,7 +126,7 @@ impl Rejects {
 }
 
 /// A refusal as people read it: `line 7: id: ...`.
-pub(super) fn shown_refusal(refusal: &Value) -> String {
+pub(super) fn rejection_line(refusal: &Value) -> String {
     let text = |field: &str| refusal[field].as_str().filter(|text| !text.is_empty());
     let reason = text("reason").unwrap_or("refused without a reason");
     let line = &refusal["line"];
@@ -144,13 +144,16 @@ mod tests {
     fn an_import_resumes_at_its_last_durable_line_of_the_same_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("meters.csv");
-        let mut checkpoint = Checkpoint::of(&file, 100);
+        let mut checkpoint = ImportCheckpoint::for_file(&file, 100);
         let error = checkpoint.read().unwrap_err().to_string();
         assert!(error.contains("without --resume"), "{error}");
         checkpoint.write(2).unwrap();
         checkpoint.write(7001).unwrap();
         assert_eq!(checkpoint.read().unwrap(), 7001);
-        let error = Checkpoint::of(&file, 101).read().unwrap_err().to_string();
+        let error = ImportCheckpoint::for_file(&file, 101)
+            .read()
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("101 bytes now and had 100"), "{error}");
         checkpoint.remove();
         assert!(checkpoint.read().is_err());
@@ -163,17 +166,17 @@ mod tests {
         let refusals: Vec<_> = (1..=252)
             .map(|line| json!({"line": line, "field": "", "reason": "no"}))
             .collect();
-        let mut rejects = Rejects::new(&file, None, false);
+        let mut rejects = RejectsFile::new(&file, None, false);
         rejects.add(&refusals[..200]).unwrap();
         rejects.add(&refusals[200..]).unwrap();
         let (first, path) = rejects.finish().unwrap();
-        assert_eq!(first.len(), MAX_SHOWN_REFUSALS);
+        assert_eq!(first.len(), MAX_PRINTED_REJECTIONS);
         let written = std::fs::read_to_string(path.unwrap()).unwrap();
         assert_eq!(written.lines().count(), 252);
-        assert_eq!(shown_refusal(&first[0]), "line 1: no");
+        assert_eq!(rejection_line(&first[0]), "line 1: no");
         let with_field = json!({"line": 2, "field": "id", "reason": ""});
         assert_eq!(
-            shown_refusal(&with_field),
+            rejection_line(&with_field),
             "line 2: id: refused without a reason"
         );
     }

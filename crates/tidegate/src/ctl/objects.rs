@@ -8,13 +8,13 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use super::CtlError;
-use super::commands::Limit;
-use super::http::{Client, Versioned, encoded, with_query};
-use super::show::{Column, Output};
-use crate::password;
+use super::broker_commands::LimitArgs;
+use super::http::{ApiClient, VersionedObject, percent_encode, with_query};
+use super::output::{Column, CtlOutput};
+use crate::password_command;
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum ObjectKindArg {
     Users,
     Authenticators,
     AclRules,
@@ -32,7 +32,7 @@ pub(super) enum Kind {
     ApiKeys,
 }
 
-impl Kind {
+impl ObjectKindArg {
     fn path(self) -> &'static str {
         match self {
             Self::Users => "/api/v1/users",
@@ -184,14 +184,14 @@ impl Kind {
 }
 
 #[derive(Subcommand)]
-pub(super) enum Objects {
+pub(super) enum ObjectsCommand {
     /// List them
     List {
         /// Only those with this in their name or id
         #[arg(long, value_name = "PART")]
         contains: Option<String>,
         #[command(flatten)]
-        limit: Limit,
+        limit: LimitArgs,
     },
     /// Show one
     Show { id: String },
@@ -250,10 +250,10 @@ impl FieldsArgs {
             }
         };
         let password = match &self.password_file {
-            Some(file) => Some(password::from_file(file)?),
+            Some(file) => Some(password_command::from_file(file)?),
             None if self.ask_password => {
-                let password = password::ask("New password: ")?;
-                if password::ask("Once more: ")? != password {
+                let password = password_command::prompt("New password: ")?;
+                if password_command::prompt("Once more: ")? != password {
                     anyhow::bail!("the two passwords differ; nothing was changed");
                 }
                 Some(password)
@@ -265,7 +265,7 @@ impl FieldsArgs {
             fields.insert("password".to_owned(), json!(password));
         }
         for assignment in assignments {
-            let (name, value) = assigned(assignment)?;
+            let (name, value) = parse_assignment(assignment)?;
             fields.insert(name, value);
         }
         Ok(fields)
@@ -273,18 +273,18 @@ impl FieldsArgs {
 }
 
 /// A `NAME=VALUE` of the command line.
-pub(super) fn assigned(assignment: &str) -> Result<(String, Value), CtlError> {
+pub(super) fn parse_assignment(assignment: &str) -> Result<(String, Value), CtlError> {
     let (name, value) = assignment.split_once('=').ok_or_else(|| {
         CtlError::Usage(format!(
             "{assignment:?}: expected NAME=VALUE, such as role=viewer"
         ))
     })?;
-    Ok((name.to_owned(), value_of(name, value)?))
+    Ok((name.to_owned(), parse_value(name, value)?))
 }
 
 /// A value of the command line: JSON if it is valid JSON, text otherwise. A text that begins as a JSON object, array or
 /// string does is more likely a mistake in JSON than a text, and would reach its target as something else than was meant.
-pub(super) fn value_of(name: &str, text: &str) -> Result<Value, CtlError> {
+pub(super) fn parse_value(name: &str, text: &str) -> Result<Value, CtlError> {
     match serde_json::from_str(text) {
         Ok(value) => Ok(value),
         Err(error) if text.trim_start().starts_with(['{', '[', '"']) => {
@@ -299,20 +299,20 @@ pub(super) fn value_of(name: &str, text: &str) -> Result<Value, CtlError> {
 }
 
 /// Reads the object at `path` and writes it back with changed fields, unless somebody else has changed it meanwhile.
-pub(super) async fn change(
-    client: &Client,
+pub(super) async fn update_object(
+    client: &ApiClient,
     path: &str,
     changes: Map<String, Value>,
 ) -> Result<Value, CtlError> {
     let current = client.get_versioned(path).await?;
-    put(client, path, current, changes).await
+    put_object(client, path, current, changes).await
 }
 
 /// Writes an object that was read back with changed fields. `null` removes a field.
-pub(super) async fn put(
-    client: &Client,
+pub(super) async fn put_object(
+    client: &ApiClient,
     path: &str,
-    current: Versioned,
+    current: VersionedObject,
     changes: Map<String, Value>,
 ) -> Result<Value, CtlError> {
     let mut body = current.value;
@@ -323,20 +323,20 @@ pub(super) async fn put(
     client.put(path, &body, current.etag.as_deref()).await
 }
 
-impl Objects {
+impl ObjectsCommand {
     pub(super) async fn run(
         self,
-        kind: Kind,
-        client: &Client,
-        output: &Output,
+        kind: ObjectKindArg,
+        client: &ApiClient,
+        output: &CtlOutput,
     ) -> anyhow::Result<()> {
-        let one = |id: &str| format!("{}/{}", kind.path(), encoded(id));
+        let one = |id: &str| format!("{}/{}", kind.path(), percent_encode(id));
         match self {
             Self::List { contains, limit } => {
                 let path = with_query(kind.path(), &[("id_contains", contains)]);
-                output.rows(client.rows(&path, limit.limit).await?, kind.columns())
+                output.print_rows(client.rows(&path, limit.limit).await?, kind.columns())
             }
-            Self::Show { id } => output.one(&client.get(&one(&id)).await?),
+            Self::Show { id } => output.print_fields(&client.get(&one(&id)).await?),
             Self::Add { words, fields } => {
                 let (id, assignments) = match words.split_first() {
                     Some((id, rest)) if !id.contains('=') => (Some(id), rest),
@@ -349,11 +349,11 @@ impl Objects {
                 let made = client.post(kind.path(), &Value::Object(body)).await?;
                 let id = made[kind.id_field()].as_str().unwrap_or_default();
                 match made["secret"].as_str() {
-                    Some(secret) => output.done(
+                    Some(secret) => output.print_done(
                         &format!("{id} is made. Its secret is not shown again; for --key-file:\n{id}:{secret}"),
                         &made,
                     ),
-                    None => output.done(&format!("{id} is made"), &made),
+                    None => output.print_done(&format!("{id} is made"), &made),
                 }
             }
             Self::Set {
@@ -362,12 +362,12 @@ impl Objects {
                 fields,
             } => {
                 let changes = fields.fields(&assignments)?;
-                let changed = change(client, &one(&id), changes).await?;
-                output.done(&format!("{id} is changed"), &changed)
+                let changed = update_object(client, &one(&id), changes).await?;
+                output.print_done(&format!("{id} is changed"), &changed)
             }
             Self::Delete { id } => {
                 let answer = client.delete(&one(&id)).await?;
-                output.done(&format!("{id} is deleted"), &answer)
+                output.print_done(&format!("{id} is deleted"), &answer)
             }
         }
     }

@@ -5,21 +5,21 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use engine::{Engine, Trial};
+use engine::{Engine, TestEvent};
 use serde_json::{Map, Value, json};
 
-use super::commands::Limit;
-use super::http::{Client, encoded};
-use super::objects::{Kind, Objects};
-use super::show::{Format, Output, print};
+use super::broker_commands::LimitArgs;
+use super::http::{ApiClient, percent_encode};
+use super::objects::{ObjectKindArg, ObjectsCommand};
+use super::output::{CtlOutput, OutputFormat, print_text};
 use super::target::TargetArgs;
 use super::{CtlError, events};
-use crate::serve::NoDevices;
+use crate::serve::NoopDevicePort;
 
 #[derive(Subcommand)]
-pub(super) enum Rules {
+pub(super) enum RulesCommand {
     #[command(flatten)]
-    Objects(Objects),
+    Objects(ObjectsCommand),
     /// Let one run
     Enable { name: String },
     /// Let one rest
@@ -28,25 +28,25 @@ pub(super) enum Rules {
     Status {
         name: Option<String>,
         #[command(flatten)]
-        limit: Limit,
+        limit: LimitArgs,
     },
 }
 
-impl Rules {
-    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+impl RulesCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         match self {
-            Self::Objects(objects) => objects.run(Kind::Rules, client, output).await,
-            Self::Enable { name } => switch(&name, true, client, output).await,
-            Self::Disable { name } => switch(&name, false, client, output).await,
+            Self::Objects(objects) => objects.run(ObjectKindArg::Rules, client, output).await,
+            Self::Enable { name } => set_enabled(&name, true, client, output).await,
+            Self::Disable { name } => set_enabled(&name, false, client, output).await,
             Self::Status {
                 name: Some(name), ..
             } => {
-                let path = format!("/api/v1/rules/{}/status", encoded(&name));
-                output.one(&flat(client.get(&path).await?))
+                let path = format!("/api/v1/rules/{}/status", percent_encode(&name));
+                output.print_fields(&flatten_counters(client.get(&path).await?))
             }
             Self::Status { name: None, limit } => {
                 let (rows, has_more) = client.rows("/api/v1/rule-status", limit.limit).await?;
-                let rows = rows.into_iter().map(flat_with_text).collect();
+                let rows = rows.into_iter().map(flatten_for_table).collect();
                 let columns = [
                     ("RULE", "name"),
                     ("CONDITION", "condition"),
@@ -58,14 +58,14 @@ impl Rules {
                     ("P99 NS", "p99_ns"),
                     ("LAST ERROR", "last_error"),
                 ];
-                output.rows((rows, has_more), &columns)
+                output.print_rows((rows, has_more), &columns)
             }
         }
     }
 }
 
 /// The counters beside the fields around them.
-fn flat(mut row: Value) -> Value {
+fn flatten_counters(mut row: Value) -> Value {
     if let (Value::Object(counters), Some(fields)) = (row["counters"].take(), row.as_object_mut()) {
         fields.remove("counters");
         fields.extend(counters);
@@ -74,20 +74,25 @@ fn flat(mut row: Value) -> Value {
 }
 
 /// The same for a table, with the text of the last error alone.
-fn flat_with_text(row: Value) -> Value {
-    let mut row = flat(row);
+fn flatten_for_table(row: Value) -> Value {
+    let mut row = flatten_counters(row);
     row["last_error"] = row["last_error"]["text"].take();
     row
 }
 
-async fn switch(name: &str, enabled: bool, client: &Client, output: &Output) -> anyhow::Result<()> {
-    let path = format!("/api/v1/rules/{}", encoded(name));
+async fn set_enabled(
+    name: &str,
+    enabled: bool,
+    client: &ApiClient,
+    output: &CtlOutput,
+) -> anyhow::Result<()> {
+    let path = format!("/api/v1/rules/{}", percent_encode(name));
     let current = client.get_versioned(&path).await?;
     let mut rule = current.value;
     rule["enabled"] = enabled.into();
     let changed = client.put(&path, &rule, current.etag.as_deref()).await?;
     let word = if enabled { "runs" } else { "rests" };
-    output.done(&format!("{name} {word}"), &changed)
+    output.print_done(&format!("{name} {word}"), &changed)
 }
 
 #[derive(Args)]
@@ -98,11 +103,11 @@ pub(crate) struct RuleArgs {
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
-    command: RuleCommand,
+    command: RuleTestCommand,
 }
 
 #[derive(Subcommand)]
-enum RuleCommand {
+enum RuleTestCommand {
     /// Try a rule on an event, without a node unless it is one of a node's
     Test(TestArgs),
     /// Watch what meets a rule of a node, and what comes of it
@@ -150,55 +155,56 @@ struct TestArgs {
 
 impl RuleArgs {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let output = Output {
+        let output = CtlOutput {
             format: match self.json {
-                true => Format::Json,
-                false => Format::Table,
+                true => OutputFormat::Json,
+                false => OutputFormat::Table,
             },
         };
         let needs_node = match &self.command {
-            RuleCommand::Trace { .. } => true,
-            RuleCommand::Test(arguments) => arguments.name.is_some(),
+            RuleTestCommand::Trace { .. } => true,
+            RuleTestCommand::Test(arguments) => arguments.name.is_some(),
         };
         // Reading the configuration starts runtimes of its own, which must not end within another.
-        let target = needs_node.then(|| self.target.find()).transpose()?;
+        let target = needs_node.then(|| self.target.resolve()).transpose()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         runtime.block_on(async {
             let client = async || {
                 let target = target.ok_or_else(|| anyhow::anyhow!("no node is needed for this"))?;
-                let mut client = Client::new(target);
+                let mut client = ApiClient::new(target);
                 client.log_in().await?;
                 anyhow::Ok(client)
             };
             match self.command {
-                RuleCommand::Trace { name, count } => {
-                    let path = format!("/api/v1/rules/{}/trace", encoded(&name));
-                    events::follow(&client().await?, &path, count, |json| format!("{json}\n")).await
+                RuleTestCommand::Trace { name, count } => {
+                    let path = format!("/api/v1/rules/{}/trace", percent_encode(&name));
+                    events::print_stream(&client().await?, &path, count, |json| format!("{json}\n"))
+                        .await
                 }
-                RuleCommand::Test(arguments) => match &arguments.name {
+                RuleTestCommand::Test(arguments) => match &arguments.name {
                     Some(name) => {
                         let client = client().await?;
-                        let path = format!("/api/v1/rules/{}", encoded(name));
+                        let path = format!("/api/v1/rules/{}", percent_encode(name));
                         let mut rule = client.get(&path).await?;
                         for field in ["name", "version", "created_at_ms", "updated_at_ms"] {
                             rule.as_object_mut().and_then(|rule| rule.remove(field));
                         }
                         let body = json!({"rule": rule, "event": arguments.event()?});
                         let outcome = client.post("/api/v1/rules/test", &body).await?;
-                        tell(&outcome, &output)
+                        print_outcome(&outcome, &output)
                     }
                     None => {
-                        let engine = Engine::new(engine::Settings::default(), 1);
-                        engine.set_devices(Arc::new(NoDevices));
-                        let trial = Trial::from_json(&arguments.event()?);
+                        let engine = Engine::new(engine::RuleEngineSettings::default(), 1);
+                        engine.set_device_port(Arc::new(NoopDevicePort));
+                        let trial = TestEvent::from_json(&arguments.event()?);
                         let trial =
                             trial.map_err(|problem| CtlError::Usage(problem.to_string()))?;
-                        let outcome = engine.test(&arguments.rule()?, &trial);
+                        let outcome = engine.test_rule(&arguments.rule()?, &trial);
                         let outcome =
                             outcome.map_err(|problem| CtlError::Usage(problem.to_string()))?;
-                        tell(&outcome, &output)
+                        print_outcome(&outcome, &output)
                     }
                 },
             }
@@ -231,7 +237,7 @@ impl TestArgs {
     fn event(&self) -> anyhow::Result<Value> {
         let mut fields = Map::new();
         for field in &self.fields {
-            let (name, value) = super::objects::assigned(field)?;
+            let (name, value) = super::objects::parse_assignment(field)?;
             fields.insert(name, value);
         }
         let mut event = json!({"qos": self.qos, "retain": self.retain, "fields": fields});
@@ -249,9 +255,9 @@ impl TestArgs {
     }
 }
 
-fn tell(outcome: &Value, output: &Output) -> anyhow::Result<()> {
-    if output.format == Format::Json {
-        return output.one(outcome);
+fn print_outcome(outcome: &Value, output: &CtlOutput) -> anyhow::Result<()> {
+    if output.format == OutputFormat::Json {
+        return output.print_fields(outcome);
     }
     let text = |name: &str| outcome[name].as_str().unwrap_or_default();
     let mut told = format!("dialect: {}\n{}", text("dialect"), text("plan"));
@@ -311,5 +317,5 @@ fn tell(outcome: &Value, output: &Output) -> anyhow::Result<()> {
     told.push_str(&format!(
         "compiled in {compiled_us} us, evaluated in {took_ns} ns\n"
     ));
-    print(&told)
+    print_text(&told)
 }

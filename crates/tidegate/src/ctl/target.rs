@@ -9,14 +9,14 @@ use clap::Args;
 use serde_json::Value;
 
 use super::CtlError;
-use crate::config::{self, Sources};
-use crate::password;
+use crate::config::{self, ConfigSources};
+use crate::password_command;
 use crate::serve::data_dir::TOKEN_FILE;
 
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Which node, and as whom")]
 pub(super) struct TargetArgs {
-    /// The node's HTTP address, such as https://node.example or unix:/run/tidegate/http.sock (or in the environment variable TIDEGATE_API_URL) [default:
+    /// The node's HTTP address, such as `https://node.example` or unix:/run/tidegate/http.sock (or in the environment variable TIDEGATE_API_URL) [default:
     /// the node of the data directory]
     #[arg(long, value_name = "URL", global = true)]
     url: Option<String>,
@@ -47,7 +47,7 @@ pub(super) struct TargetArgs {
 }
 
 /// A node and what proves who we are.
-pub(super) struct Target {
+pub(super) struct NodeTarget {
     pub(super) is_tls: bool,
     /// Of `unix:/path`: the socket instead of host and port.
     pub(super) socket: Option<PathBuf>,
@@ -56,13 +56,13 @@ pub(super) struct Target {
     /// Before `/api`; empty or beginning with a slash.
     pub(super) prefix: String,
     pub(super) cafile: Option<PathBuf>,
-    pub(super) proof: Proof,
+    pub(super) proof: ApiCredentials,
 }
 
-pub(super) enum Proof {
+pub(super) enum ApiCredentials {
     Nothing,
     Token(String),
-    /// `ID:SECRET`
+    /// `MESSAGE_ID_BYTES:SECRET`
     ApiKey(String),
     Login {
         username: String,
@@ -70,7 +70,7 @@ pub(super) enum Proof {
     },
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for NodeTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(socket) = &self.socket {
             return write!(f, "unix:{}", socket.display());
@@ -81,20 +81,24 @@ impl fmt::Display for Target {
 }
 
 impl TargetArgs {
-    pub(super) fn find(&self) -> anyhow::Result<Target> {
-        let mut proof = self.proof()?;
-        let (url, is_given) = match self.url.clone().or_else(|| variable("TIDEGATE_API_URL")) {
+    pub(super) fn resolve(&self) -> anyhow::Result<NodeTarget> {
+        let mut proof = self.credentials()?;
+        let (url, is_given) = match self
+            .url
+            .clone()
+            .or_else(|| environment_variable("TIDEGATE_API_URL"))
+        {
             Some(url) => (url, true),
             None => {
                 let data_dir = self.data_dir()?;
-                if matches!(proof, Proof::Nothing) {
+                if matches!(proof, ApiCredentials::Nothing) {
                     proof = local_token(&data_dir)?;
                 }
                 (address_of(&data_dir)?, false)
             }
         };
         // A node on a loopback address may be told apart from others by its data directory only.
-        if is_given && matches!(proof, Proof::Nothing) && self.data_dir.is_some() {
+        if is_given && matches!(proof, ApiCredentials::Nothing) && self.data_dir.is_some() {
             proof = local_token(&self.data_dir()?)?;
         }
         let socket = url.strip_prefix("unix:").map(PathBuf::from);
@@ -108,7 +112,7 @@ impl TargetArgs {
             }
             None => parse(&url)?,
         };
-        Ok(Target {
+        Ok(NodeTarget {
             is_tls,
             socket,
             host,
@@ -119,26 +123,29 @@ impl TargetArgs {
         })
     }
 
-    fn proof(&self) -> anyhow::Result<Proof> {
+    fn credentials(&self) -> anyhow::Result<ApiCredentials> {
         if let Some(username) = self.login.clone() {
             let password = match &self.login_password_file {
-                Some(file) => password::from_file(file)?,
-                None => password::ask(&format!("Password of {username}: "))?,
+                Some(file) => password_command::from_file(file)?,
+                None => password_command::prompt(&format!("Password of {username}: "))?,
             };
             let password = String::from_utf8(password).context("the password is not UTF-8")?;
-            return Ok(Proof::Login { username, password });
+            return Ok(ApiCredentials::Login { username, password });
         }
         if let Some(file) = &self.key_file {
-            return Ok(Proof::ApiKey(one_line(file)?));
+            return Ok(ApiCredentials::ApiKey(read_one_line(file)?));
         }
         if let Some(file) = &self.token_file {
-            return Ok(Proof::Token(one_line(file)?));
+            return Ok(ApiCredentials::Token(read_one_line(file)?));
         }
         Ok(
-            match (variable("TIDEGATE_API_KEY"), variable("TIDEGATE_API_TOKEN")) {
-                (Some(key), _) => Proof::ApiKey(key),
-                (None, Some(token)) => Proof::Token(token),
-                (None, None) => Proof::Nothing,
+            match (
+                environment_variable("TIDEGATE_API_KEY"),
+                environment_variable("TIDEGATE_API_TOKEN"),
+            ) {
+                (Some(key), _) => ApiCredentials::ApiKey(key),
+                (None, Some(token)) => ApiCredentials::Token(token),
+                (None, None) => ApiCredentials::Nothing,
             },
         )
     }
@@ -146,26 +153,26 @@ impl TargetArgs {
     fn data_dir(&self) -> anyhow::Result<PathBuf> {
         match &self.data_dir {
             Some(data_dir) => Ok(data_dir.clone()),
-            None => Ok(config::load(&Sources::of_process(None))?.data_dir),
+            None => Ok(config::load(&ConfigSources::from_process(None))?.data_dir),
         }
     }
 }
 
-fn variable(name: &str) -> Option<String> {
+fn environment_variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn one_line(path: &Path) -> anyhow::Result<String> {
+fn read_one_line(path: &Path) -> anyhow::Result<String> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(text.trim().to_owned())
 }
 
 /// The token of a running node of ours; without one the node may still let us look.
-fn local_token(data_dir: &Path) -> anyhow::Result<Proof> {
+fn local_token(data_dir: &Path) -> anyhow::Result<ApiCredentials> {
     let path = data_dir.join(TOKEN_FILE);
     match std::fs::read_to_string(&path) {
-        Ok(token) => Ok(Proof::Token(token.trim().to_owned())),
+        Ok(token) => Ok(ApiCredentials::Token(token.trim().to_owned())),
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             let path = path.display();
             Err(CtlError::Usage(format!(
@@ -173,7 +180,7 @@ fn local_token(data_dir: &Path) -> anyhow::Result<Proof> {
             ))
             .into())
         }
-        Err(_) => Ok(Proof::Nothing),
+        Err(_) => Ok(ApiCredentials::Nothing),
     }
 }
 

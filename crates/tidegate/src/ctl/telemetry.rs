@@ -11,25 +11,25 @@ use clap::{Args, Subcommand, ValueEnum};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
-use super::http::{Client, encoded, with_query};
-use super::show::{Output, date};
-use super::{CtlError, events, files};
+use super::http::{ApiClient, percent_encode, with_query};
+use super::output::{CtlOutput, format_date};
+use super::{CtlError, backup_files, events};
 
 #[derive(Subcommand)]
-pub(super) enum Telemetry {
+pub(super) enum TelemetryCommand {
     /// The latest value of each key of a device
     Latest {
         device: String,
         #[command(flatten)]
-        keys: Keys,
+        keys: KeysArgs,
     },
     /// Rows of a device, the newest first
     List {
         device: String,
         #[command(flatten)]
-        keys: Keys,
+        keys: KeysArgs,
         #[command(flatten)]
-        times: Times,
+        times: TimeRangeArgs,
         /// Rows at most
         #[arg(long, default_value_t = 100)]
         rows: u32,
@@ -44,10 +44,10 @@ pub(super) enum Telemetry {
         #[arg(long)]
         keys: String,
         #[command(flatten)]
-        times: Times,
+        times: TimeRangeArgs,
         /// Length of an interval, such as 10m or 1h, or day, week, month, quarter or year; without it, one interval
-        #[arg(long, value_name = "TIME", value_parser = every)]
-        every: Option<Every>,
+        #[arg(long, value_name = "TIME", value_parser = parse_interval)]
+        every: Option<IntervalArg>,
         /// Days, weeks, months, quarters and years are those of this IANA zone, such as Europe/Berlin [default: UTC]
         #[arg(long, value_name = "ZONE")]
         time_zone: Option<String>,
@@ -60,7 +60,7 @@ pub(super) enum Telemetry {
         #[arg(required = true)]
         devices: Vec<String>,
         #[command(flatten)]
-        keys: Keys,
+        keys: KeysArgs,
         /// End after this many
         #[arg(short = 'n', long, value_name = "N")]
         count: Option<u64>,
@@ -71,19 +71,19 @@ pub(super) enum Telemetry {
         file: PathBuf,
         /// If left out, the end of the file's name says it: .csv, .parquet, .jsonl or .ndjson. CSV needs --keys
         #[arg(long)]
-        format: Option<Format>,
+        format: Option<ExportFormatArg>,
         #[command(flatten)]
-        keys: Keys,
+        keys: KeysArgs,
         #[command(flatten)]
-        times: Times,
+        times: TimeRangeArgs,
     },
     /// Delete rows of a device, or values of some keys
     Delete {
         device: String,
         #[command(flatten)]
-        keys: Keys,
+        keys: KeysArgs,
         #[command(flatten)]
-        times: Times,
+        times: TimeRangeArgs,
         /// Needed to delete all there is
         #[arg(long)]
         all: bool,
@@ -93,21 +93,21 @@ pub(super) enum Telemetry {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
+pub(super) enum ExportFormatArg {
     Jsonl,
     Csv,
     Parquet,
 }
 
 #[derive(Args)]
-pub(super) struct Keys {
+pub(super) struct KeysArgs {
     /// Only these, separated by commas
     #[arg(long)]
     keys: Option<String>,
 }
 
 #[derive(Args)]
-pub(super) struct Times {
+pub(super) struct TimeRangeArgs {
     /// Not older than this, such as 15m, 24h or 7d
     #[arg(long, value_name = "TIME", value_parser = period_ms, conflicts_with = "from_ms")]
     last: Option<u64>,
@@ -136,24 +136,24 @@ fn period_ms(text: &str) -> Result<u64, String> {
 
 /// How long an interval is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Every {
+pub(super) enum IntervalArg {
     Ms(u64),
     /// A unit of the calendar.
     Unit(&'static str),
 }
 
-fn every(text: &str) -> Result<Every, String> {
+fn parse_interval(text: &str) -> Result<IntervalArg, String> {
     let units = ["day", "week", "month", "quarter", "year"];
     if let Some(unit) = units.into_iter().find(|unit| *unit == text) {
-        return Ok(Every::Unit(unit));
+        return Ok(IntervalArg::Unit(unit));
     }
-    period_ms(text).map(Every::Ms).map_err(|_| {
+    period_ms(text).map(IntervalArg::Ms).map_err(|_| {
         let units = units.join(", ");
         format!("expected a number and s, m, h or d, such as 15m, or one of {units}")
     })
 }
 
-impl Times {
+impl TimeRangeArgs {
     fn is_given(&self) -> bool {
         self.last.is_some() || self.from_ms.is_some() || self.to_ms.is_some()
     }
@@ -171,11 +171,11 @@ impl Times {
 }
 
 fn path_of(device: &str, rest: &str) -> String {
-    format!("/api/v1/devices/{}/telemetry{rest}", encoded(device))
+    format!("/api/v1/devices/{}/telemetry{rest}", percent_encode(device))
 }
 
-impl Telemetry {
-    pub(super) async fn run(self, client: &Client, output: &Output) -> anyhow::Result<()> {
+impl TelemetryCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
         match self {
             Self::Latest { device, keys } => {
                 let path = with_query(&path_of(&device, "/latest"), &[("keys", keys.keys)]);
@@ -185,7 +185,7 @@ impl Telemetry {
                     json!({"key": key, "value": sample["value"], "at_ms": sample["ts_ms"]})
                 });
                 let columns = &[("KEY", "key"), ("VALUE", "value"), ("AT", "at_ms")];
-                output.rows((rows.collect(), false), columns)
+                output.print_rows((rows.collect(), false), columns)
             }
             Self::List {
                 device,
@@ -208,7 +208,7 @@ impl Telemetry {
                 let rows = answer["rows"].as_array().into_iter().flatten();
                 let rows = rows.map(|row| json!({"at_ms": row["ts_ms"], "values": row["values"]}));
                 let columns = &[("AT", "at_ms"), ("VALUES", "values")];
-                output.rows((rows.collect(), false), columns)
+                output.print_rows((rows.collect(), false), columns)
             }
             Self::Intervals {
                 device,
@@ -220,8 +220,8 @@ impl Telemetry {
             } => {
                 let [from_ms, to_ms] = times.parameters();
                 let (interval_ms, interval) = match every {
-                    Some(Every::Ms(ms)) => (Some(ms.to_string()), None),
-                    Some(Every::Unit(unit)) => (None, Some(unit.to_owned())),
+                    Some(IntervalArg::Ms(ms)) => (Some(ms.to_string()), None),
+                    Some(IntervalArg::Unit(unit)) => (None, Some(unit.to_owned())),
                     None => (None, None),
                 };
                 let parameters = [
@@ -240,7 +240,7 @@ impl Telemetry {
                     json!({"at_ms": row["ts_ms"], "key": row["key"], "values": row["values"]})
                 });
                 let columns = &[("FROM", "at_ms"), ("KEY", "key"), ("VALUES", "values")];
-                output.rows((rows.collect(), false), columns)
+                output.print_rows((rows.collect(), false), columns)
             }
             Self::Watch {
                 devices,
@@ -249,7 +249,7 @@ impl Telemetry {
             } => {
                 let parameters = [("devices", Some(devices.join(","))), ("keys", keys.keys)];
                 let path = with_query("/api/v1/telemetry/live", &parameters);
-                events::follow(client, &path, count, told).await
+                events::print_stream(client, &path, count, row_line).await
             }
             Self::Export {
                 device,
@@ -258,7 +258,7 @@ impl Telemetry {
                 keys,
                 times,
             } => {
-                let format = format.map_or_else(|| Format::of(&file), Ok)?;
+                let format = format.map_or_else(|| ExportFormatArg::from_extension(&file), Ok)?;
                 export(client, &device, (file, format), keys, &times).await
             }
             Self::Delete {
@@ -276,7 +276,7 @@ impl Telemetry {
                 let parameters = [("keys", keys.keys), from_ms, to_ms];
                 let path = with_query(&path_of(&device, ""), &parameters);
                 let answer = client.delete(&path).await?;
-                output.done(&format!("telemetry of {device} is deleted"), &answer)
+                output.print_done(&format!("telemetry of {device} is deleted"), &answer)
             }
             Self::Refusals { device } => {
                 let answer = client.get(&path_of(&device, "/refusals")).await?;
@@ -290,20 +290,20 @@ impl Telemetry {
                     ("SUBJECT", "subject"),
                     ("REASON", "reason"),
                 ];
-                output.rows((rows, false), columns)
+                output.print_rows((rows, false), columns)
             }
         }
     }
 }
 
-impl Format {
-    fn of(file: &Path) -> Result<Self, CtlError> {
+impl ExportFormatArg {
+    fn from_extension(file: &Path) -> Result<Self, CtlError> {
         let ending = file.extension().and_then(OsStr::to_str).unwrap_or_default();
         match ending.to_ascii_lowercase().as_str() {
             "csv" => Ok(Self::Csv),
             "parquet" => Ok(Self::Parquet),
             "" | "jsonl" | "ndjson" | "json" => Ok(Self::Jsonl),
-            _ => Err(files::unknown_ending(
+            _ => Err(backup_files::unknown_ending(
                 file,
                 ".jsonl, .ndjson, .csv or .parquet",
             )),
@@ -320,22 +320,24 @@ impl Format {
 }
 
 /// A line for people.
-fn told(json: &str) -> String {
+fn row_line(json: &str) -> String {
     let row: Value = serde_json::from_str(json).unwrap_or_default();
     match (row["ts_ms"].as_u64(), row["device"].as_str()) {
-        (Some(ts_ms), Some(device)) => format!("{}  {device}  {}\n", date(ts_ms), row["values"]),
+        (Some(ts_ms), Some(device)) => {
+            format!("{}  {device}  {}\n", format_date(ts_ms), row["values"])
+        }
         _ => format!("{json}\n"),
     }
 }
 
 async fn export(
-    client: &Client,
+    client: &ApiClient,
     device: &str,
-    (file, format): (PathBuf, Format),
-    keys: Keys,
-    times: &Times,
+    (file, format): (PathBuf, ExportFormatArg),
+    keys: KeysArgs,
+    times: &TimeRangeArgs,
 ) -> anyhow::Result<()> {
-    if format == Format::Csv && keys.keys.is_none() {
+    if format == ExportFormatArg::Csv && keys.keys.is_none() {
         bail!("CSV needs --keys: they are its columns");
     }
     let [from_ms, to_ms] = times.parameters();
@@ -351,7 +353,7 @@ async fn export(
     let mut out = File::create(&file).with_context(|| format!("cannot make {shown}"))?;
     let mut bytes = 0;
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| client.unreachable(error))?;
+        let frame = frame.map_err(|error| client.unreachable_error(error))?;
         if let Ok(data) = frame.into_data() {
             bytes += data.len();
             let written = out.write_all(&data);
@@ -379,8 +381,8 @@ mod tests {
 
     #[test]
     fn intervals_are_periods_or_units_of_the_calendar() {
-        assert_eq!(every("10m"), Ok(Every::Ms(600_000)));
-        assert_eq!(every("month"), Ok(Every::Unit("month")));
-        assert!(every("fortnight").unwrap_err().contains("quarter"));
+        assert_eq!(parse_interval("10m"), Ok(IntervalArg::Ms(600_000)));
+        assert_eq!(parse_interval("month"), Ok(IntervalArg::Unit("month")));
+        assert!(parse_interval("fortnight").unwrap_err().contains("quarter"));
     }
 }

@@ -3,10 +3,10 @@
 use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use devices::alarm::NotificationCounts;
 
-use super::alarms::Alarming;
-use super::device_outlet::RuleDevices;
+use super::alarms::AlarmService;
+use super::device_port::RuleDevicePort;
 
-type Get = fn(&NotificationCounts) -> u64;
+type CounterFn = fn(&NotificationCounts) -> u64;
 
 fn family(
     name: &'static str,
@@ -29,7 +29,7 @@ fn sample(labels: Vec<(&'static str, String)>, value: f64) -> MetricSample {
     }
 }
 
-pub(super) fn metrics(alarming: &Alarming, of_rules: &RuleDevices) -> Vec<MetricFamily> {
+pub(super) fn metrics(alarming: &AlarmService, of_rules: &RuleDevicePort) -> Vec<MetricFamily> {
     let stats = alarming.alarms.stats();
     let one = |name, kind, help, value: u64| {
         family(name, kind, help, vec![sample(Vec::new(), value as f64)])
@@ -96,18 +96,18 @@ pub(super) fn metrics(alarming: &Alarming, of_rules: &RuleDevices) -> Vec<Metric
             "device_events_lost_total",
             counter,
             "Events of devices that no rule has seen, because too many waited.",
-            alarming.events.lost(),
+            alarming.events.lost_events(),
         ),
         one(
             "rule_device_unknown_total",
             counter,
             "Telemetry and alarms that rules made of devices that nobody knows.",
-            of_rules.unknown(),
+            of_rules.unknown_devices(),
         ),
     ];
     let counts = alarming.notifications().counts();
     if !counts.is_empty() {
-        let outcomes: [(&str, Get); 3] = [
+        let outcomes: [(&str, CounterFn); 3] = [
             ("sent", |counts| counts.sent),
             ("suppressed", |counts| counts.suppressed),
             ("failed", |counts| counts.failed),

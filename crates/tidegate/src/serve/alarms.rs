@@ -3,40 +3,40 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::{AlarmNews, AlarmPage, AlarmProblem, AlarmQuery, AlarmTools};
+use api::{AlarmBackend, AlarmBackendError, AlarmPage, AlarmQuery, AlarmUpdate};
 use devices::alarm::{
     Alarm, AlarmConfig, AlarmError, AlarmEvent, AlarmFilter, AlarmId, AlarmState, Alarms,
     NOTIFICATION_KIND, Notifications, PlatformAlarms, PlatformSample, Severity, platform_rules,
 };
-use devices::ingest::Voice;
-use devices::{DeviceChange, DeviceNo, PRODUCT_KIND, Scope};
+use devices::ingest::DeviceRef;
+use devices::{AttributeScope, DeviceChange, DeviceNo, PRODUCT_KIND};
 use engine::DeviceEventKind;
 use serde_json::{Map, Value, json};
 use series::{Point, Series};
-use store::{Expected, Objects, Store};
+use store::{ExpectedVersion, Objects, Store};
 use tokio::sync::broadcast;
 
-use super::courier::Post;
-use super::device_events::{DeviceEvents, Happened, What};
-use super::devices::{Devices, now_ms};
-use super::uses::Uses;
+use super::device_events::{DeviceEventPayload, DeviceEventQueue, QueuedDeviceEvent};
+use super::node_devices::{NodeDevices, now_ms};
+use super::notification_transport::NodeNotificationTransport;
+use super::object_references::ObjectReferences;
 
 /// The object that holds other rules than those of the program.
 pub(super) const PLATFORM_KIND: &str = "platform_alarms";
 const PLATFORM_ID: &str = "rules";
 /// What a listener of the API may be behind.
-const NEWS: usize = 1024;
+const UPDATE_BUFFER: usize = 1024;
 
 /// What the configuration says of it.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct AlarmSettings {
     pub(crate) alarms: AlarmConfig,
     /// Whether the node raises alarms about itself.
     pub(crate) platform: bool,
     pub(crate) platform_interval_s: u32,
 }
 
-impl Default for Settings {
+impl Default for AlarmSettings {
     fn default() -> Self {
         Self {
             alarms: AlarmConfig::default(),
@@ -48,32 +48,32 @@ impl Default for Settings {
 
 /// Clones are the same.
 #[derive(Clone)]
-pub(super) struct Alarming {
+pub(super) struct AlarmService {
     pub(super) alarms: Alarms,
-    pub(super) events: DeviceEvents,
+    pub(super) events: DeviceEventQueue,
     notifications: Arc<Notifications>,
-    devices: Devices,
-    news: broadcast::Sender<Arc<AlarmNews>>,
-    platform: Arc<Platform>,
+    devices: NodeDevices,
+    updates: broadcast::Sender<Arc<AlarmUpdate>>,
+    platform: Arc<PlatformAlarmState>,
     is_stopping: Arc<AtomicBool>,
 }
 
-struct Platform {
+struct PlatformAlarmState {
     is_enabled: bool,
     objects: Objects,
-    uses: Uses,
-    judge: Mutex<Option<PlatformAlarms>>,
+    uses: ObjectReferences,
+    platform_alarms: Mutex<Option<PlatformAlarms>>,
 }
 
-impl Alarming {
+impl AlarmService {
     /// Reads what is stored, and listens to all that raises alarms but telemetry. May wait.
     pub(super) fn open(
-        settings: &Settings,
+        settings: &AlarmSettings,
         store: &Store,
-        devices: &Devices,
+        devices: &NodeDevices,
         series: &Series,
-        events: DeviceEvents,
-        (post, uses): (Arc<Post>, Uses),
+        events: DeviceEventQueue,
+        (post, uses): (Arc<NodeNotificationTransport>, ObjectReferences),
     ) -> anyhow::Result<Self> {
         let objects = store.objects();
         let alarms = Alarms::open(
@@ -83,59 +83,59 @@ impl Alarming {
             settings.alarms.clone(),
         )?;
         let notifications = Arc::<Notifications>::default();
-        notifications.set_courier(post);
+        notifications.set_transport(post);
         notifications.declare(uses.all_declared(NOTIFICATION_KIND));
-        notifications.follow(objects)?;
-        let platform = Platform {
+        notifications.watch_objects(objects)?;
+        let platform = PlatformAlarmState {
             is_enabled: settings.platform,
             objects: objects.clone(),
             uses,
-            judge: Mutex::default(),
+            platform_alarms: Mutex::default(),
         };
         let this = Self {
             alarms,
             events,
             notifications,
             devices: devices.clone(),
-            news: broadcast::channel(NEWS).0,
+            updates: broadcast::channel(UPDATE_BUFFER).0,
             platform: Arc::new(platform),
             is_stopping: Arc::default(),
         };
-        this.tell_others();
-        this.follow(objects);
-        this.alarms.hand_over(this.notifications.clone())?;
-        this.begin_platform()?;
+        this.register_observers();
+        this.watch_changes(objects);
+        this.alarms.set_notifier(this.notifications.clone())?;
+        this.start_platform_alarms()?;
         Ok(this)
     }
 
     /// Has everybody know what becomes of alarms.
-    fn tell_others(&self) {
-        let news = self.news.clone();
+    fn register_observers(&self) {
+        let news = self.updates.clone();
         let events = self.events.clone();
-        self.alarms.on_change(Box::new(move |event| {
+        self.alarms.add_observer(Box::new(move |event| {
             if news.receiver_count() > 0 {
                 // The last listener may have gone meanwhile.
-                let _ = news.send(Arc::new(news_of(event)));
+                let _ = news.send(Arc::new(to_alarm_update(event)));
             }
-            if events.are_wanted() {
-                events.push(happened_of(event));
+            if events.has_rules() {
+                events.push(to_device_event(event));
             }
         }));
     }
 
     /// Listens to products, devices, their states and attributes.
-    fn follow(&self, objects: &Objects) {
+    fn watch_changes(&self, objects: &Objects) {
         let alarms = self.alarms.clone();
         // Behind the registry, which was there first: the product is as it is now when this is told.
-        objects.on_change(Box::new(move |change| {
+        objects.observe_changes(Box::new(move |change| {
             if change.kind == PRODUCT_KIND {
-                alarms.products_changed();
+                alarms.refresh_products();
             }
         }));
         let this = self.clone();
-        objects.on_change(Box::new(move |change| {
+        objects.observe_changes(Box::new(move |change| {
             if change.kind == PLATFORM_KIND
-                && let Err(error) = this.begin_platform()
+                && let Err(error) = this.start_platform_alarms()
             {
                 tracing::error!(%error, "the rules of the node's own alarms cannot be used; those of before stay");
             }
@@ -143,50 +143,52 @@ impl Alarming {
         let alarms = self.alarms.clone();
         self.devices
             .registry
-            .on_change(Box::new(move |change| match change {
+            .add_device_observer(Box::new(move |change| match change {
                 DeviceChange::Created(_) => {}
-                DeviceChange::Updated(device) => alarms.device_changed(device),
-                DeviceChange::Removed(device) => alarms.device_removed(device.no),
+                DeviceChange::Updated(device) => alarms.update_device(device),
+                DeviceChange::Removed(device) => alarms.remove_device(device.no),
             }));
         let (alarms, events) = (self.alarms.clone(), self.events.clone());
-        self.devices.registry.on_attributes(Box::new(move |change| {
-            if change.scope == Scope::Server {
-                alarms.attributes_changed(change.device.no);
-            }
-            if events.are_wanted() {
-                let mut values: Map<_, _> = change.changed.iter().cloned().collect();
-                values.extend(change.removed.iter().map(|key| (key.clone(), Value::Null)));
-                events.push(Happened {
-                    kind: DeviceEventKind::Attributes,
-                    device: change.device.id.as_str().into(),
-                    product: change.device.product.id().as_str().into(),
-                    at_ms: now_ms(),
-                    key: Some(scope_name(change.scope).into()),
-                    what: What::Properties(Value::Object(values).to_string()),
-                    tag: 0,
-                });
-            }
-        }));
+        self.devices
+            .registry
+            .add_attribute_observer(Box::new(move |change| {
+                if change.scope == AttributeScope::Server {
+                    alarms.invalidate_attributes(change.device.no);
+                }
+                if events.has_rules() {
+                    let mut values: Map<_, _> = change.changed.iter().cloned().collect();
+                    values.extend(change.removed.iter().map(|key| (key.clone(), Value::Null)));
+                    events.push(QueuedDeviceEvent {
+                        kind: DeviceEventKind::Attributes,
+                        device: change.device.id.as_str().into(),
+                        product: change.device.product.id().as_str().into(),
+                        at_ms: now_ms(),
+                        key: Some(scope_name(change.scope).into()),
+                        payload: DeviceEventPayload::Properties(Value::Object(values).to_string()),
+                        tag: 0,
+                    });
+                }
+            }));
         let (alarms, events) = (self.alarms.clone(), self.events.clone());
         let is_stopping = Arc::clone(&self.is_stopping);
-        self.devices.states.on_change(Box::new(move |change| {
+        self.devices.states.add_observer(Box::new(move |change| {
             // That all go with the node is no news of any of them.
             if is_stopping.load(Relaxed) {
                 return;
             }
-            alarms.observe_state(change.device, change.now_ms, change.is_online);
-            if events.are_wanted() {
+            alarms.observe_presence(change.device, change.now_ms, change.is_online);
+            if events.has_rules() {
                 let kind = match change.is_online {
                     true => DeviceEventKind::Online,
                     false => DeviceEventKind::Offline,
                 };
-                events.push(Happened {
+                events.push(QueuedDeviceEvent {
                     kind,
                     device: change.device.id.as_str().into(),
                     product: change.device.product.id().as_str().into(),
                     at_ms: change.now_ms,
                     key: None,
-                    what: What::Value(json!(change.reason).to_string()),
+                    payload: DeviceEventPayload::Value(json!(change.reason).to_string()),
                     tag: 0,
                 });
             }
@@ -194,27 +196,33 @@ impl Alarming {
     }
 
     /// A device has reported something. Never waits for more than the device to be read.
-    pub(super) fn observe(&self, device: DeviceNo, ts_ms: i64, points: &[Point<'_>]) {
+    pub(super) fn observe_telemetry(&self, device: DeviceNo, ts_ms: i64, points: &[Point<'_>]) {
         self.alarms.observe_row(device, now_ms(), ts_ms, points);
     }
 
     /// A device tells of an event of its model.
-    pub(super) fn said_event(&self, device: Voice<'_>, id: &str, ts_ms: i64, data_json: &str) {
-        let product = self.devices.registry.hot_by_no(device.no);
+    pub(super) fn handle_device_event(
+        &self,
+        device: DeviceRef<'_>,
+        id: &str,
+        ts_ms: i64,
+        data_json: &str,
+    ) {
+        let product = self.devices.registry.cached_by_no(device.no);
         let product = product.map(|device| device.product.id().as_str().into());
-        self.events.push(Happened {
+        self.events.push(QueuedDeviceEvent {
             kind: DeviceEventKind::Event,
             device: device.id.into(),
             product: product.unwrap_or_default(),
             at_ms: ts_ms.max(0).cast_unsigned(),
             key: Some(id.into()),
-            what: What::Value(data_json.to_owned()),
+            payload: DeviceEventPayload::Value(data_json.to_owned()),
             tag: 0,
         });
     }
 
     /// The node stops: that its devices go says nothing of them.
-    pub(super) fn expect_stop(&self) {
+    pub(super) fn begin_shutdown(&self) {
         self.is_stopping.store(true, Relaxed);
     }
 
@@ -224,7 +232,7 @@ impl Alarming {
     }
 
     /// Has the rules of the node's own alarms hold that are stored, or those of the program.
-    fn begin_platform(&self) -> anyhow::Result<()> {
+    fn start_platform_alarms(&self) -> anyhow::Result<()> {
         let (rules, _) = self.stored_rules()?;
         let rules = match self.platform.is_enabled {
             true => rules,
@@ -233,12 +241,12 @@ impl Alarming {
         };
         let judge = PlatformAlarms::new(self.alarms.clone(), &rules)
             .map_err(|problem| anyhow::anyhow!("{problem}"))?;
-        *self.platform.judge() = Some(judge);
+        *self.platform.lock_platform_alarms() = Some(judge);
         Ok(())
     }
 
     /// The rules that hold, and whether somebody has changed them.
-    fn stored_rules(&self) -> Result<(Value, bool), store::Error> {
+    fn stored_rules(&self) -> Result<(Value, bool), store::StoreError> {
         let stored = self.platform.objects.get(PLATFORM_KIND, PLATFORM_ID)?;
         Ok(match stored {
             Some(mut object) => (object.value["rules"].take(), true),
@@ -246,13 +254,13 @@ impl Alarming {
         })
     }
 
-    pub(super) fn is_platform_judged(&self) -> bool {
+    pub(super) fn is_platform_enabled(&self) -> bool {
         self.platform.is_enabled
     }
 
     /// Judges the figures of the node.
-    pub(super) fn judge(&self, sample: &PlatformSample) {
-        if let Some(judge) = self.platform.judge().as_mut() {
+    pub(super) fn evaluate_platform(&self, sample: &PlatformSample) {
+        if let Some(judge) = self.platform.lock_platform_alarms().as_mut() {
             judge.observe(now_ms(), sample);
         }
     }
@@ -261,8 +269,8 @@ impl Alarming {
         &self.notifications
     }
 
-    fn shown_rules(&self) -> Result<Value, AlarmProblem> {
-        let (rules, is_changed) = self.stored_rules().map_err(unavailable)?;
+    fn rules_view(&self) -> Result<Value, AlarmBackendError> {
+        let (rules, is_changed) = self.stored_rules().map_err(unavailable_error)?;
         Ok(json!({
             "rules": rules,
             "enabled": self.platform.is_enabled,
@@ -271,59 +279,63 @@ impl Alarming {
     }
 }
 
-impl Platform {
-    fn judge(&self) -> MutexGuard<'_, Option<PlatformAlarms>> {
-        self.judge.lock().unwrap_or_else(PoisonError::into_inner)
+impl PlatformAlarmState {
+    fn lock_platform_alarms(&self) -> MutexGuard<'_, Option<PlatformAlarms>> {
+        self.platform_alarms
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn scope_name(scope: Scope) -> &'static str {
+fn scope_name(scope: AttributeScope) -> &'static str {
     match scope {
-        Scope::Client => "client",
-        Scope::Shared => "shared",
-        Scope::Server => "server",
+        AttributeScope::Client => "client",
+        AttributeScope::Shared => "shared",
+        AttributeScope::Server => "server",
     }
 }
 
-fn news_of(event: &AlarmEvent) -> AlarmNews {
-    AlarmNews {
+fn to_alarm_update(event: &AlarmEvent) -> AlarmUpdate {
+    AlarmUpdate {
         change: event.change.as_str(),
         alarm: json!(*event.alarm),
         devices: event.alarm.devices().iter().map(|no| no.0).collect(),
     }
 }
 
-fn happened_of(event: &AlarmEvent) -> Happened {
+fn to_device_event(event: &AlarmEvent) -> QueuedDeviceEvent {
     let alarm = &*event.alarm;
     let mut value = json!(alarm);
     value["change"] = event.change.as_str().into();
-    Happened {
+    QueuedDeviceEvent {
         kind: DeviceEventKind::Alarm,
         device: alarm.device.as_str().into(),
         product: alarm.product.as_str().into(),
         at_ms: now_ms(),
         key: Some(alarm.kind.as_str().into()),
-        what: What::Value(value.to_string()),
+        payload: DeviceEventPayload::Value(value.to_string()),
         tag: event.tag,
     }
 }
 
-fn unavailable(error: impl std::fmt::Display) -> AlarmProblem {
-    AlarmProblem::Unavailable(format!("{error}."))
+fn unavailable_error(error: impl std::fmt::Display) -> AlarmBackendError {
+    AlarmBackendError::Unavailable(format!("{error}."))
 }
 
-fn problem(error: AlarmError) -> AlarmProblem {
+fn to_backend_error(error: AlarmError) -> AlarmBackendError {
     match error {
-        AlarmError::NotFound(id) => AlarmProblem::NotFound(format!("There is no alarm {}.", id.0)),
-        AlarmError::Already(what) => {
-            AlarmProblem::Conflict(format!("The alarm is {what} already."))
+        AlarmError::NotFound(id) => {
+            AlarmBackendError::NotFound(format!("There is no alarm {}.", id.0))
         }
-        AlarmError::Store(error) => unavailable(error),
+        AlarmError::AlreadyInState(what) => {
+            AlarmBackendError::Conflict(format!("The alarm is {what} already."))
+        }
+        AlarmError::Store(error) => unavailable_error(error),
     }
 }
 
-impl AlarmTools for Alarming {
-    fn list(&self, query: &AlarmQuery) -> Result<AlarmPage, AlarmProblem> {
+impl AlarmBackend for AlarmService {
+    fn list(&self, query: &AlarmQuery) -> Result<AlarmPage, AlarmBackendError> {
         let device = match &query.device {
             None => None,
             Some(id) => match self.device_number(id)? {
@@ -347,30 +359,36 @@ impl AlarmTools for Alarming {
         let page = self
             .alarms
             .list(&filter, query.before.map(AlarmId), query.limit);
-        let page = page.map_err(unavailable)?;
+        let page = page.map_err(unavailable_error)?;
         Ok(AlarmPage {
             rows: page.alarms.iter().map(|alarm| json!(alarm)).collect(),
             next: page.next.map(|id| id.0),
         })
     }
 
-    fn get(&self, id: u64) -> Result<Option<Value>, AlarmProblem> {
-        let alarm = self.alarms.get(AlarmId(id)).map_err(unavailable)?;
+    fn get(&self, id: u64) -> Result<Option<Value>, AlarmBackendError> {
+        let alarm = self.alarms.get(AlarmId(id)).map_err(unavailable_error)?;
         Ok(alarm.map(|alarm| json!(alarm)))
     }
 
-    fn acknowledge(&self, id: u64, who: &str) -> Result<Value, AlarmProblem> {
-        let alarm: Alarm = self.alarms.acknowledge(AlarmId(id), who).map_err(problem)?;
+    fn acknowledge(&self, id: u64, who: &str) -> Result<Value, AlarmBackendError> {
+        let alarm: Alarm = self
+            .alarms
+            .acknowledge(AlarmId(id), who)
+            .map_err(to_backend_error)?;
         Ok(json!(alarm))
     }
 
-    fn clear(&self, id: u64, who: &str) -> Result<Value, AlarmProblem> {
-        let alarm: Alarm = self.alarms.clear(AlarmId(id), who).map_err(problem)?;
+    fn clear(&self, id: u64, who: &str) -> Result<Value, AlarmBackendError> {
+        let alarm: Alarm = self
+            .alarms
+            .clear(AlarmId(id), who)
+            .map_err(to_backend_error)?;
         Ok(json!(alarm))
     }
 
-    fn remove(&self, id: u64) -> Result<(), AlarmProblem> {
-        self.alarms.remove(AlarmId(id)).map_err(problem)
+    fn remove(&self, id: u64) -> Result<(), AlarmBackendError> {
+        self.alarms.remove(AlarmId(id)).map_err(to_backend_error)
     }
 
     fn counts(&self) -> Value {
@@ -399,15 +417,19 @@ impl AlarmTools for Alarming {
         })
     }
 
-    fn watch(&self) -> broadcast::Receiver<Arc<AlarmNews>> {
-        self.news.subscribe()
+    fn subscribe(&self) -> broadcast::Receiver<Arc<AlarmUpdate>> {
+        self.updates.subscribe()
     }
 
-    fn device_number(&self, id: &str) -> Result<Option<u32>, AlarmProblem> {
+    fn device_number(&self, id: &str) -> Result<Option<u32>, AlarmBackendError> {
         if id == "$node" {
             return Ok(Some(devices::alarm::NODE_NO.0));
         }
-        let device = self.devices.registry.device(id).map_err(unavailable)?;
+        let device = self
+            .devices
+            .registry
+            .device(id)
+            .map_err(unavailable_error)?;
         Ok(device.map(|device| device.no.0))
     }
 
@@ -421,46 +443,51 @@ impl AlarmTools for Alarming {
         shown.collect()
     }
 
-    fn test_notification(&self, name: &str) -> Result<(), AlarmProblem> {
-        match self.notifications.test(name, now_ms()) {
+    fn test_notification(&self, name: &str) -> Result<(), AlarmBackendError> {
+        match self.notifications.send_test(name, now_ms()) {
             None => {
                 let detail = format!("There is no notification {name:?}.");
-                Err(AlarmProblem::NotFound(detail))
+                Err(AlarmBackendError::NotFound(detail))
             }
-            Some(Err(why)) => Err(AlarmProblem::Conflict(format!("It cannot be sent: {why}."))),
+            Some(Err(why)) => Err(AlarmBackendError::Conflict(format!(
+                "It cannot be sent: {why}."
+            ))),
             Some(Ok(())) => Ok(()),
         }
     }
 
-    fn platform_rules(&self) -> Result<Value, AlarmProblem> {
-        self.shown_rules()
+    fn platform_rules(&self) -> Result<Value, AlarmBackendError> {
+        self.rules_view()
     }
 
-    fn set_platform_rules(&self, rules: Option<Vec<Value>>) -> Result<Value, AlarmProblem> {
+    fn set_platform_rules(&self, rules: Option<Vec<Value>>) -> Result<Value, AlarmBackendError> {
         let objects = &self.platform.objects;
         match rules {
             Some(rules) => {
                 let rules = Value::Array(rules);
                 devices::alarm::check_platform_rules(&rules).map_err(|problem| {
-                    AlarmProblem::Field {
+                    AlarmBackendError::Field {
                         field: problem.field.replacen("alarms", "rules", 1),
                         detail: problem.detail,
                     }
                 })?;
                 let object = json!({"rules": rules});
-                let checked = self.platform.uses.check_named(PLATFORM_KIND, &object);
-                checked.map_err(|invalid| AlarmProblem::Field {
+                let checked = self
+                    .platform
+                    .uses
+                    .check_references_exist(PLATFORM_KIND, &object);
+                checked.map_err(|invalid| AlarmBackendError::Field {
                     field: invalid.field,
                     detail: invalid.detail.trim_end_matches('.').to_owned(),
                 })?;
-                let put = objects.put(PLATFORM_KIND, PLATFORM_ID, object, Expected::Any);
-                put.map_err(unavailable)?;
+                let put = objects.put(PLATFORM_KIND, PLATFORM_ID, object, ExpectedVersion::Any);
+                put.map_err(unavailable_error)?;
             }
             None => {
-                let deleted = objects.delete(PLATFORM_KIND, PLATFORM_ID, Expected::Any);
-                deleted.map_err(unavailable)?;
+                let deleted = objects.delete(PLATFORM_KIND, PLATFORM_ID, ExpectedVersion::Any);
+                deleted.map_err(unavailable_error)?;
             }
         }
-        self.shown_rules()
+        self.rules_view()
     }
 }

@@ -6,15 +6,15 @@ use mimalloc::MiMalloc;
 
 /// Gives memory back to the system that shards have freed. The allocator does so by itself only when it looks for room: a node that has
 /// become quiet never does, and what a flood has left stays. Each thread has pages of its own, which nobody else may look at.
-pub(super) struct GiveBack;
+pub(super) struct MemoryReleaseHooks;
 
-impl HooksFactory for GiveBack {
+impl HooksFactory for MemoryReleaseHooks {
     fn hooks_for(&self, _shard: u16) -> Box<dyn Hooks> {
         Box::new(Self)
     }
 }
 
-impl Hooks for GiveBack {
+impl Hooks for MemoryReleaseHooks {
     fn interest(&self) -> Interest {
         Interest::default()
     }

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use devices::command::{Letter, Recipient};
-use devices::{AttributeChange, DeviceNo, Registry, Scope};
+use devices::command::{EncodedDownlink, Recipient};
+use devices::{AttributeChange, AttributeScope, DeviceNo, Registry};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
-use super::outside::Others;
+use super::pipeline_outputs::NodePipelineOutputs;
 
 const TOPIC: &str = "v1/devices/me/attributes";
 
@@ -44,10 +44,10 @@ impl Drop for AttributePoll {
 }
 
 impl AttributePolls {
-    pub(super) fn follow(registry: &Registry, others: Arc<Others>) -> Arc<Self> {
+    pub(super) fn follow(registry: &Registry, others: Arc<NodePipelineOutputs>) -> Arc<Self> {
         let polls = Arc::new(Self::default());
         let told = polls.clone();
-        registry.on_attributes(Box::new(move |change| told.tell(change, &others)));
+        registry.add_attribute_observer(Box::new(move |change| told.tell(change, &others)));
         polls
     }
 
@@ -61,9 +61,9 @@ impl AttributePolls {
         }
     }
 
-    fn tell(&self, change: &AttributeChange<'_>, others: &Arc<Others>) {
+    fn tell(&self, change: &AttributeChange<'_>, others: &Arc<NodePipelineOutputs>) {
         let is_empty = change.changed.is_empty() && change.removed.is_empty();
-        if change.scope != Scope::Shared || is_empty {
+        if change.scope != AttributeScope::Shared || is_empty {
             return;
         }
         let Some(waiting) = self.lock().remove(&change.device.no) else {
@@ -79,13 +79,13 @@ impl AttributePolls {
             .filter_map(|sender| sender.send(values.clone()).ok());
         if told.count() > 0 {
             // On the topic where it would have come by MQTT.
-            let letter = Letter {
+            let letter = EncodedDownlink {
                 topic: TOPIC.to_owned(),
                 payload: values.to_string(),
-                subscribes: false,
-                logged: Recipient::if_logged(change.device),
+                needs_subscription: false,
+                log_recipient: Recipient::if_logged(change.device),
             };
-            others.log_of(&letter).write();
+            others.pending_log_entry(&letter).write();
         }
     }
 

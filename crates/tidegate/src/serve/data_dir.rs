@@ -80,7 +80,7 @@ impl DataDir {
         lock.set_len(0)?;
         lock.rewind()?;
         writeln!(lock, "{}", std::process::id())?;
-        warn_of_access(&path);
+        restrict_access(&path);
         let data_dir = Self { path, _lock: lock };
         // Left by a node that did not stop cleanly.
         data_dir.remove_node_file()?;
@@ -159,13 +159,13 @@ impl DataDir {
 }
 
 /// Closes directories with messages and credentials to other users, and says what others can use.
-fn warn_of_access(path: &Path) {
+fn restrict_access(path: &Path) {
     for name in PRIVATE_DIRS {
         let dir = path.join(name);
-        let Some(mode) = disk::mode_for_others(&dir) else {
+        let Some(mode) = disk::others_mode(&dir) else {
             continue;
         };
-        let made_private = disk::make_private(&dir);
+        let made_private = disk::revoke_others_access(&dir);
         let dir = dir.display();
         match made_private {
             Ok(_) => tracing::warn!(
@@ -182,7 +182,7 @@ fn warn_of_access(path: &Path) {
             ),
         }
     }
-    if let Some(mode) = disk::mode_for_others(path) {
+    if let Some(mode) = disk::others_mode(path) {
         tracing::warn!(
             data_dir = %path.display(),
             mode = format!("{mode:o}"),

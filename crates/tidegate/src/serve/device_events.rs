@@ -12,27 +12,27 @@ use rules::Value;
 use series::{KeyId, Point, Series};
 use tokio::sync::Notify;
 
-use super::device_outlet::current_tag;
+use super::device_port::current_tag;
 
 /// What may wait before devices do.
-const MANY_WAITING: usize = 10_000;
+const SOFT_MAX_EVENTS: usize = 10_000;
 /// What may wait at all: devices may have been read further.
-const MAX_WAITING: usize = 200_000;
+const MAX_EVENTS: usize = 200_000;
 /// How often the end looks whether everything is shown.
-const POLL: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// An event that outlives what it came of.
-pub(super) struct Happened {
+pub(super) struct QueuedDeviceEvent {
     pub(super) kind: DeviceEventKind,
     pub(super) device: Box<str>,
     pub(super) product: Box<str>,
     pub(super) at_ms: u64,
     pub(super) key: Option<Box<str>>,
-    pub(super) what: What,
+    pub(super) payload: DeviceEventPayload,
     pub(super) tag: u64,
 }
 
-pub(super) enum What {
+pub(super) enum DeviceEventPayload {
     /// JSON.
     Value(String),
     /// The JSON of an object.
@@ -42,24 +42,24 @@ pub(super) enum What {
 
 /// Events that wait. Clones are the same.
 #[derive(Clone)]
-pub(super) struct DeviceEvents {
-    inner: Arc<Inner>,
+pub(super) struct DeviceEventQueue {
+    inner: Arc<DeviceEventQueueInner>,
 }
 
-struct Inner {
+struct DeviceEventQueueInner {
     engine: Engine,
     series: Series,
-    queue: Mutex<VecDeque<Happened>>,
+    queue: Mutex<VecDeque<QueuedDeviceEvent>>,
     /// In the queue, and what is being shown.
     waiting: AtomicUsize,
     has_work: Notify,
     lost: AtomicU64,
 }
 
-impl DeviceEvents {
+impl DeviceEventQueue {
     pub(super) fn new(engine: Engine, series: Series) -> Self {
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(DeviceEventQueueInner {
                 engine,
                 series,
                 queue: Mutex::default(),
@@ -72,14 +72,14 @@ impl DeviceEvents {
 
     /// Whether any rule wants them: asked before one is made.
     #[inline]
-    pub(super) fn are_wanted(&self) -> bool {
+    pub(super) fn has_rules(&self) -> bool {
         self.inner.engine.wants_device_events()
     }
 
     /// Whether devices are to wait.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.inner.waiting.load(Relaxed) >= MANY_WAITING
+        self.inner.waiting.load(Relaxed) >= SOFT_MAX_EVENTS
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -87,17 +87,17 @@ impl DeviceEvents {
     }
 
     /// Events that no rule has seen, because too many waited.
-    pub(super) fn lost(&self) -> u64 {
+    pub(super) fn lost_events(&self) -> u64 {
         self.inner.lost.load(Relaxed)
     }
 
     /// Tells of something. Never waits.
-    pub(super) fn push(&self, happened: Happened) {
-        if !self.are_wanted() {
+    pub(super) fn push(&self, happened: QueuedDeviceEvent) {
+        if !self.has_rules() {
             return;
         }
         let mut queue = self.inner.lock();
-        if queue.len() >= MAX_WAITING {
+        if queue.len() >= MAX_EVENTS {
             drop(queue);
             self.inner.lost.fetch_add(1, Relaxed);
             return;
@@ -109,21 +109,27 @@ impl DeviceEvents {
     }
 
     /// Tells of a row that is stored.
-    pub(super) fn stored(&self, device: &str, product: &str, ts_ms: i64, points: &[Point<'_>]) {
+    pub(super) fn push_stored_row(
+        &self,
+        device: &str,
+        product: &str,
+        ts_ms: i64,
+        points: &[Point<'_>],
+    ) {
         let values = points.iter().map(|point| (point.key, point.value.into()));
-        self.push(Happened {
+        self.push(QueuedDeviceEvent {
             kind: DeviceEventKind::Property,
             device: device.into(),
             product: product.into(),
             at_ms: ts_ms.max(0).cast_unsigned(),
             key: None,
-            what: What::Row(values.collect()),
+            payload: DeviceEventPayload::Row(values.collect()),
             tag: current_tag(),
         });
     }
 
     /// Shows what comes to the rules, as long as the runtime runs.
-    pub(super) async fn show(self) {
+    pub(super) async fn run(self) {
         loop {
             let all = std::mem::take(&mut *self.inner.lock());
             if all.is_empty() {
@@ -131,7 +137,7 @@ impl DeviceEvents {
                 continue;
             }
             for happened in all {
-                self.inner.show(&happened).await;
+                self.inner.show_to_rules(&happened).await;
                 self.inner.waiting.fetch_sub(1, Relaxed);
             }
         }
@@ -141,7 +147,7 @@ impl DeviceEvents {
     pub(super) async fn finish(&self, within: Duration) {
         let finishing = async {
             while self.waiting() > 0 {
-                tokio::time::sleep(POLL).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         };
         if tokio::time::timeout(within, finishing).await.is_err() {
@@ -151,12 +157,12 @@ impl DeviceEvents {
     }
 }
 
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Happened>> {
+impl DeviceEventQueueInner {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<QueuedDeviceEvent>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn show(&self, happened: &Happened) {
+    async fn show_to_rules(&self, happened: &QueuedDeviceEvent) {
         let mut event = DeviceEvent {
             product_id: &happened.product,
             key: happened.key.as_deref(),
@@ -164,23 +170,23 @@ impl Inner {
             ..DeviceEvent::new(happened.kind, &happened.device, happened.at_ms)
         };
         let properties;
-        match &happened.what {
-            What::Value(json) => event.value = Value::Json(json),
-            What::Properties(json) => event.properties = Value::Json(json),
-            What::Row(values) => {
-                properties = self.object_of(values);
+        match &happened.payload {
+            DeviceEventPayload::Value(json) => event.value = Value::Json(json),
+            DeviceEventPayload::Properties(json) => event.properties = Value::Json(json),
+            DeviceEventPayload::Row(values) => {
+                properties = self.values_to_json(values);
                 event.properties = Value::Json(&properties);
                 // A report of one property is about that one.
                 if let [(key, value)] = &values[..] {
                     event.key = self.series.key_name(*key);
-                    event.value = value_of(value);
+                    event.value = to_value(value);
                 }
             }
         }
-        self.engine.take_device(event).await;
+        self.engine.handle_device_event(event).await;
     }
 
-    fn object_of(&self, values: &[(KeyId, LiveValue)]) -> String {
+    fn values_to_json(&self, values: &[(KeyId, LiveValue)]) -> String {
         let mut out = Vec::with_capacity(32 * values.len());
         out.push(b'{');
         for (key, value) in values {
@@ -192,14 +198,14 @@ impl Inner {
             }
             rules::json::write_string(name, &mut out);
             out.push(b':');
-            rules::json::write(&value_of(value), &mut out);
+            rules::json::write(&to_value(value), &mut out);
         }
         out.push(b'}');
         String::from_utf8(out).unwrap_or_default()
     }
 }
 
-fn value_of(value: &LiveValue) -> Value<'_> {
+fn to_value(value: &LiveValue) -> Value<'_> {
     match value {
         LiveValue::Bool(value) => Value::Bool(*value),
         LiveValue::Int(value) => Value::Int(*value),

@@ -5,20 +5,20 @@ use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
-use broker::hooks::Settled;
-use connect::Service;
-use connect::row::RowWriter;
+use broker::hooks::DurableCallback;
+use connect::ConnectorService;
+use connect::row::SinkRowWriter;
 use devices::Registry;
 use devices::chain::Chains;
 use devices::command::Recipient;
-use devices::dialect;
-use devices::ingest::{Profile, Voice};
+use devices::ingest::{DeviceRef, ProductProfile};
+use devices::protocol;
 use series::{Point, Series};
 
-use super::sinks::put_columns;
+use super::sink_port::write_columns;
 
 /// Numbers of threads that push.
-static THREADS: AtomicU16 = AtomicU16::new(0);
+static NEXT_THREAD_NUMBER: AtomicU16 = AtomicU16::new(0);
 
 thread_local! {
     /// Which part of a sink's queue this thread has: the rows of a device come from one thread, and stay in their order.
@@ -26,20 +26,20 @@ thread_local! {
 }
 
 pub(super) struct DeviceSinks {
-    service: Service,
+    service: ConnectorService,
     registry: Registry,
     chains: Chains,
     /// The first lane of a sink's queue that no shard has, and how many there are.
     lanes: (u16, u16),
     /// Names keys.
     series: OnceLock<Series>,
-    named: ArcSwap<Named>,
+    referenced: ArcSwap<ReferencedSinks>,
 }
 
 /// Called when the last who holds it lets it go.
-struct WhenAll(Option<Settled>);
+struct CallbackOnLastDrop(Option<DurableCallback>);
 
-impl Drop for WhenAll {
+impl Drop for CallbackOnLastDrop {
     fn drop(&mut self) {
         if let Some(done) = self.0.take() {
             done();
@@ -49,7 +49,7 @@ impl Drop for WhenAll {
 
 /// Sinks that are named somewhere.
 #[derive(Default)]
-struct Named {
+struct ReferencedSinks {
     all: Vec<Box<str>>,
     /// Products name some for rows.
     wants_rows: bool,
@@ -57,7 +57,7 @@ struct Named {
 
 impl DeviceSinks {
     pub(super) fn new(
-        service: Service,
+        service: ConnectorService,
         registry: Registry,
         chains: Chains,
         lanes: (u16, u16),
@@ -68,9 +68,9 @@ impl DeviceSinks {
             chains,
             lanes,
             series: OnceLock::new(),
-            named: ArcSwap::default(),
+            referenced: ArcSwap::default(),
         };
-        sinks.refresh();
+        sinks.refresh_references();
         sinks
     }
 
@@ -80,8 +80,8 @@ impl DeviceSinks {
     }
 
     /// Products or chains have changed.
-    pub(super) fn refresh(&self) {
-        let mut named = Named::default();
+    pub(super) fn refresh_references(&self) {
+        let mut named = ReferencedSinks::default();
         for slot in self.registry.products() {
             let product = slot.get();
             let storage = product.storage();
@@ -92,37 +92,38 @@ impl DeviceSinks {
         named.all.extend(self.chains.sinks());
         named.all.sort_unstable();
         named.all.dedup();
-        self.named.store(Arc::new(named));
+        self.referenced.store(Arc::new(named));
     }
 
     #[inline]
     pub(super) fn wants_rows(&self) -> bool {
-        self.named.load().wants_rows
+        self.referenced.load().wants_rows
     }
 
     /// Whether one of them has no room and is not to lose anything.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        let named = self.named.load();
+        let named = self.referenced.load();
         let mut sinks = named.all.iter().filter_map(|name| self.service.sink(name));
         sinks.any(|sink| self.service.is_full(sink))
     }
 
-    fn all_lanes(&self) -> impl Iterator<Item = u16> + use<> {
+    fn lane_range(&self) -> impl Iterator<Item = u16> + use<> {
         let (first, count) = self.lanes;
         first..first + count.max(1)
     }
 
     /// Whether rows are on their way to the files of their sinks.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.all_lanes().any(|lane| self.service.is_unsettled(lane))
+        self.lane_range()
+            .any(|lane| self.service.is_unsettled(lane))
     }
 
     /// Calls what it is given when the rows pushed until then are in the files of their sinks.
-    pub(super) fn settler(&self) -> impl FnOnce(Settled) + Send + Sync + 'static {
-        let (service, lanes) = (self.service.clone(), self.all_lanes());
+    pub(super) fn settle_later(&self) -> impl FnOnce(DurableCallback) + Send + Sync + 'static {
+        let (service, lanes) = (self.service.clone(), self.lane_range());
         move |done| {
-            let all = Arc::new(WhenAll(Some(done)));
+            let all = Arc::new(CallbackOnLastDrop(Some(done)));
             for lane in lanes.filter(|lane| service.is_unsettled(*lane)) {
                 let one = Arc::clone(&all);
                 service.settle(lane, Box::new(move || drop(one)));
@@ -130,14 +131,14 @@ impl DeviceSinks {
         }
     }
 
-    fn push(&self, name: &str, fill: impl FnOnce(&mut RowWriter<'_>)) {
+    fn push_to_sink(&self, name: &str, fill: impl FnOnce(&mut SinkRowWriter<'_>)) {
         let Some(sink) = self.service.sink(name) else {
             return;
         };
         let (first, count) = self.lanes;
         let lane = LANE.with(|lane| {
             lane.get().unwrap_or_else(|| {
-                let number = THREADS.fetch_add(1, Relaxed);
+                let number = NEXT_THREAD_NUMBER.fetch_add(1, Relaxed);
                 lane.set(Some(number));
                 number
             })
@@ -147,10 +148,10 @@ impl DeviceSinks {
     }
 
     /// A row of a device, for the sinks of its product.
-    pub(super) fn row(
+    pub(super) fn push_row(
         &self,
-        speaker: Voice<'_>,
-        profile: &Profile,
+        speaker: DeviceRef<'_>,
+        profile: &ProductProfile,
         ts_ms: i64,
         points: &[Point<'_>],
     ) {
@@ -158,13 +159,13 @@ impl DeviceSinks {
             return;
         };
         for name in &*profile.sinks {
-            self.push(name, |row| {
+            self.push_to_sink(name, |row| {
                 let product = profile.product.as_str();
-                begin(row, "telemetry", speaker.id, product, ts_ms);
+                write_common_fields(row, "telemetry", speaker.id, product, ts_ms);
                 row.map("values", |row| {
                     for point in points {
                         let key = series.key_name(point.key).unwrap_or_default();
-                        put(row, key, point.value);
+                        write_field(row, key, point.value);
                     }
                 });
             });
@@ -172,15 +173,16 @@ impl DeviceSinks {
     }
 
     /// A message of a device, for the sinks of its product's log.
-    pub(super) fn log(
+    pub(super) fn push_message_log(
         &self,
-        by: Voice<'_>,
-        profile: &Profile,
+        by: DeviceRef<'_>,
+        profile: &ProductProfile,
         (topic, payload): (&str, &[u8]),
         now_ms: i64,
     ) {
-        let is_secret = dialect::route(topic).is_some_and(|route| route.kind.is_secret());
-        let entry = Entry {
+        let is_secret =
+            protocol::parse_device_topic(topic).is_some_and(|route| route.kind.is_secret());
+        let entry = DeviceLogEntry {
             device: by.id,
             product: profile.product.as_str(),
             direction: "up",
@@ -190,12 +192,18 @@ impl DeviceSinks {
             now_ms,
         };
         for name in &*profile.log_sinks {
-            self.push(name, |row| entry.put(row));
+            self.push_to_sink(name, |row| entry.write_fields(row));
         }
     }
 
     /// A message to a device, for the same.
-    pub(super) fn told(&self, to: &Recipient, topic: &str, payload: &[u8], now_ms: i64) {
+    pub(super) fn push_downlink_log(
+        &self,
+        to: &Recipient,
+        topic: &str,
+        payload: &[u8],
+        now_ms: i64,
+    ) {
         let (device, product) = (to.device.as_str(), to.product.as_str());
         let Some(now) = self.registry.product(product) else {
             return;
@@ -205,7 +213,7 @@ impl DeviceSinks {
         if !storage.device_log {
             return;
         }
-        let entry = Entry {
+        let entry = DeviceLogEntry {
             device,
             product,
             direction: "down",
@@ -214,18 +222,18 @@ impl DeviceSinks {
             most: storage.log_payload_bytes as usize,
             now_ms,
         };
-        for name in storage.sinks_of_log() {
-            self.push(name, |row| entry.put(row));
+        for name in storage.log_sink_names() {
+            self.push_to_sink(name, |row| entry.write_fields(row));
         }
     }
 
     /// A row that a node of a chain hands to a sink.
-    pub(super) fn of_chain(&self, name: &str, row: rules::Value<'_>) {
-        self.push(name, |out| {
-            put_columns(out, row);
+    pub(super) fn push_chain_row(&self, name: &str, row: rules::Value<'_>) {
+        self.push_to_sink(name, |out| {
+            write_columns(out, row);
             // It dates indexes and points; rows of chains call it `ts`.
             if let rules::Value::Map(columns) = row
-                && let Some(ts_ms) = time_of(columns)
+                && let Some(ts_ms) = row_timestamp(columns)
             {
                 out.int("timestamp", ts_ms);
             }
@@ -234,7 +242,7 @@ impl DeviceSinks {
 }
 
 /// A message in the log of a product.
-struct Entry<'e> {
+struct DeviceLogEntry<'e> {
     device: &'e str,
     product: &'e str,
     direction: &'e str,
@@ -245,12 +253,12 @@ struct Entry<'e> {
     now_ms: i64,
 }
 
-impl Entry<'_> {
-    fn put(&self, row: &mut RowWriter<'_>) {
-        begin(row, "log", self.device, self.product, self.now_ms);
+impl DeviceLogEntry<'_> {
+    fn write_fields(&self, row: &mut SinkRowWriter<'_>) {
+        write_common_fields(row, "log", self.device, self.product, self.now_ms);
         row.text("direction", self.direction);
         row.text("topic", self.topic);
-        let kept = beginning(self.payload, self.most);
+        let kept = truncate_payload(self.payload, self.most);
         row.bytes("payload", kept);
         if kept.len() < self.payload.len() {
             let bytes = i64::try_from(self.payload.len());
@@ -260,7 +268,7 @@ impl Entry<'_> {
 }
 
 /// At most so many bytes, without a part of a character at their end.
-fn beginning(payload: &[u8], most: usize) -> &[u8] {
+fn truncate_payload(payload: &[u8], most: usize) -> &[u8] {
     let Some(kept) = payload.get(..most) else {
         return payload;
     };
@@ -272,7 +280,7 @@ fn beginning(payload: &[u8], most: usize) -> &[u8] {
 }
 
 /// The time of a row that has no `timestamp`.
-fn time_of(columns: &[(&str, rules::Value<'_>)]) -> Option<i64> {
+fn row_timestamp(columns: &[(&str, rules::Value<'_>)]) -> Option<i64> {
     let has_one = columns.iter().any(|(name, _)| *name == "timestamp");
     columns.iter().find_map(|column| match column {
         ("ts", rules::Value::Int(ts_ms)) if !has_one => Some(*ts_ms),
@@ -281,7 +289,13 @@ fn time_of(columns: &[(&str, rules::Value<'_>)]) -> Option<i64> {
 }
 
 /// What all rows begin with.
-fn begin(row: &mut RowWriter<'_>, kind: &str, device: &str, product: &str, ts_ms: i64) {
+fn write_common_fields(
+    row: &mut SinkRowWriter<'_>,
+    kind: &str,
+    device: &str,
+    product: &str,
+    ts_ms: i64,
+) {
     row.text("kind", kind);
     row.text("deviceId", device);
     row.text("productId", product);
@@ -289,13 +303,13 @@ fn begin(row: &mut RowWriter<'_>, kind: &str, device: &str, product: &str, ts_ms
     row.int("timestamp", ts_ms);
 }
 
-fn put(row: &mut RowWriter<'_>, key: &str, value: series::Value<'_>) {
+fn write_field(row: &mut SinkRowWriter<'_>, key: &str, value: series::PointValue<'_>) {
     match value {
-        series::Value::Bool(value) => row.bool(key, value),
-        series::Value::Int(value) => row.int(key, value),
-        series::Value::Float(value) => row.float(key, value),
-        series::Value::Text(value) => row.text(key, value),
-        series::Value::Json(value) => row.json(key, value),
+        series::PointValue::Bool(value) => row.bool(key, value),
+        series::PointValue::Int(value) => row.int(key, value),
+        series::PointValue::Float(value) => row.float(key, value),
+        series::PointValue::Text(value) => row.text(key, value),
+        series::PointValue::Json(value) => row.json(key, value),
     }
 }
 
@@ -305,10 +319,10 @@ mod tests {
 
     #[test]
     fn payloads_are_cut_between_characters() {
-        assert_eq!(beginning(b"abc", 3), b"abc");
-        assert_eq!(beginning(b"abcd", 3), b"abc");
-        assert_eq!(beginning("aé€".as_bytes(), 4), "aé".as_bytes());
-        assert_eq!(beginning(b"a\xff\xffb", 2), b"a\xff");
-        assert_eq!(beginning(b"abc", 0), b"");
+        assert_eq!(truncate_payload(b"abc", 3), b"abc");
+        assert_eq!(truncate_payload(b"abcd", 3), b"abc");
+        assert_eq!(truncate_payload("aé€".as_bytes(), 4), "aé".as_bytes());
+        assert_eq!(truncate_payload(b"a\xff\xffb", 2), b"a\xff");
+        assert_eq!(truncate_payload(b"abc", 0), b"");
     }
 }

@@ -2,16 +2,16 @@
 
 use MetricKind::{Counter, Gauge};
 use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
-use devices::ingest::{Snapshot, Times};
-use series::Stats;
+use devices::ingest::{HistogramSnapshot, PipelineSnapshot};
+use series::SeriesStats;
 
-use super::ingest::Ingest;
+use super::node_ingest::NodeIngest;
 
 /// Name, kind, help and value of a number.
-type Line<T> = (&'static str, MetricKind, &'static str, fn(&T) -> u64);
+type MetricSpec<T> = (&'static str, MetricKind, &'static str, fn(&T) -> u64);
 
 #[rustfmt::skip]
-const OF_PIPELINE: [Line<Snapshot>; 13] = [
+const PIPELINE_METRICS: [MetricSpec<PipelineSnapshot>; 13] = [
     ("ingest_messages_total", Counter, "Messages of devices.", |s| s.messages),
     ("ingest_rows_total", Counter, "Rows of telemetry stored.", |s| s.rows),
     ("ingest_points_total", Counter, "Values of telemetry stored.", |s| s.points),
@@ -28,7 +28,7 @@ const OF_PIPELINE: [Line<Snapshot>; 13] = [
 ];
 
 #[rustfmt::skip]
-const OF_SERIES: [Line<Stats>; 13] = [
+const SERIES_METRICS: [MetricSpec<SeriesStats>; 13] = [
     ("telemetry_keys", Gauge, "Names of keys.", |s| s.keys),
     ("telemetry_wal_bytes", Gauge, "Size of the write-ahead log of telemetry.", |s| s.wal_bytes),
     ("telemetry_memory_bytes", Gauge, "Rows that are in no file of columns yet.", |s| s.memory_bytes),
@@ -60,19 +60,23 @@ const BOUNDS_NS: [u64; 12] = [
     1_000_000_000,
 ];
 
-pub(super) fn metrics(ingest: &Ingest) -> Vec<MetricFamily> {
+pub(super) fn metrics(ingest: &NodeIngest) -> Vec<MetricFamily> {
     let (snapshot, stats) = (ingest.pipeline.snapshot(), ingest.series.stats());
-    let mut families: Vec<_> = OF_PIPELINE
+    let mut families: Vec<_> = PIPELINE_METRICS
         .iter()
-        .map(|line| number(line, &snapshot))
+        .map(|line| number_family(line, &snapshot))
         .collect();
-    families.extend(OF_SERIES.iter().map(|line| number(line, &stats)));
-    families.push(times(
+    families.extend(
+        SERIES_METRICS
+            .iter()
+            .map(|line| number_family(line, &stats)),
+    );
+    families.push(histogram_family(
         "ingest_latency_seconds",
         "From hand-over of a message to its end; one of sixteen messages is timed.",
         &snapshot.latency,
     ));
-    families.push(times(
+    families.push(histogram_family(
         "ingest_waiting_seconds",
         "What messages wait in mailboxes.",
         &snapshot.waiting,
@@ -80,7 +84,7 @@ pub(super) fn metrics(ingest: &Ingest) -> Vec<MetricFamily> {
     families
 }
 
-fn number<T>((name, kind, help, get): &Line<T>, from: &T) -> MetricFamily {
+fn number_family<T>((name, kind, help, get): &MetricSpec<T>, from: &T) -> MetricFamily {
     MetricFamily {
         name,
         help,
@@ -92,7 +96,11 @@ fn number<T>((name, kind, help, get): &Line<T>, from: &T) -> MetricFamily {
     }
 }
 
-fn times(name: &'static str, help: &'static str, times: &Times) -> MetricFamily {
+fn histogram_family(
+    name: &'static str,
+    help: &'static str,
+    times: &HistogramSnapshot,
+) -> MetricFamily {
     let buckets = BOUNDS_NS
         .iter()
         .map(|ns| (*ns as f64 / 1e9, times.within_ns(*ns)));

@@ -4,41 +4,41 @@ mod alarm_metrics;
 pub(crate) mod alarms;
 mod allocator;
 mod attribute_polls;
-mod banned;
-mod commands;
-mod connectors;
-mod courier;
+mod ban_enforcement;
 pub(crate) mod data_dir;
-mod device_door;
 mod device_events;
-mod device_outlet;
+mod device_http;
+mod device_port;
 mod device_sinks;
-mod devices;
-mod fallbacks;
-mod fleet;
-mod greeting;
-pub(crate) mod ingest;
+mod fallback_actions;
+mod fleet_service;
 mod ingest_metrics;
 mod node;
+mod node_commands;
+mod node_connectors;
+mod node_devices;
+pub(crate) mod node_ingest;
+mod notification_transport;
 mod notifications;
-mod open_files;
-mod outside;
+mod object_references;
+mod object_service;
+mod open_file_limit;
+mod pipeline_outputs;
 mod platform_sampler;
-mod program;
+mod program_service;
 mod pull_metrics;
 mod registration_audit;
-mod rules;
 mod signals;
 mod sink_metrics;
-mod sinks;
+mod sink_port;
 mod start_error;
-mod store_watch;
+mod startup_message;
+mod store_health;
 mod telemetry;
 mod telemetry_intervals;
 mod telemetry_rows;
 #[cfg(feature = "parquet")]
 mod telemetry_table;
-mod uses;
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -48,9 +48,9 @@ use api::FirstOperator;
 use crate::config::Config;
 use crate::logging::{self, LogFormat};
 use data_dir::DataDir;
-pub(crate) use device_outlet::NoDevices;
+pub(crate) use device_port::NoopDevicePort;
 use node::Node;
-use signals::{Request, Signals};
+use signals::{SignalListener, SignalRequest};
 
 /// Holds the password of the first operator if the first start had no terminal to show it on.
 const FIRST_PASSWORD_FILE: &str = "first-password";
@@ -61,7 +61,7 @@ const CONTROL_THREADS: usize = 2;
 pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     let log_levels =
         logging::start(&config.log_level, config.log_format).map_err(anyhow::Error::msg)?;
-    let open_files_warning = open_files::raise_limit();
+    let open_files_warning = open_file_limit::raise_limit();
     for warning in config.warnings.iter().chain(&open_files_warning) {
         tracing::warn!("{warning}");
     }
@@ -73,18 +73,18 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
         .build()
         .context("cannot start the control plane")?;
     runtime.block_on(async {
-        let mut signals = Signals::listen().context("cannot listen for signals")?;
+        let mut signals = SignalListener::listen().context("cannot listen for signals")?;
         let node = Node::start(&config, &data_dir, log_levels).await?;
         // Before anybody finds the node: who waits for it finds the password, too.
         if let Some(first) = node.first_operator() {
-            tell_first_operator(first, &data_dir)?;
+            print_first_operator(first, &data_dir)?;
         }
         data_dir.write_node_file(node.listeners())?;
-        announce(&config, &node, &data_dir);
+        print_startup_message(&config, &node, &data_dir);
         let signal = loop {
             match signals.next().await {
-                Request::Stop(signal) => break signal,
-                Request::ReloadCertificates => node.reload_certificates(),
+                SignalRequest::Stop(signal) => break signal,
+                SignalRequest::ReloadCertificates => node.reload_certificates(),
             }
         };
         tracing::info!("{signal}: stopping");
@@ -101,7 +101,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
 
 /// Tells the password of the first operator: to a terminal, or, since what is no terminal is a log that many read, in a
 /// file for the owner of the node.
-fn tell_first_operator(first: &FirstOperator, data_dir: &DataDir) -> anyhow::Result<()> {
+fn print_first_operator(first: &FirstOperator, data_dir: &DataDir) -> anyhow::Result<()> {
     let FirstOperator { username, password } = first;
     let mut terminal = io::stdout();
     if terminal.is_terminal() {
@@ -120,13 +120,14 @@ fn tell_first_operator(first: &FirstOperator, data_dir: &DataDir) -> anyhow::Res
     Ok(())
 }
 
-fn announce(config: &Config, node: &Node, data_dir: &DataDir) {
+fn print_startup_message(config: &Config, node: &Node, data_dir: &DataDir) {
     match config.log_format {
         LogFormat::Text => {
             let (listeners, data_dir) = (node.listeners(), data_dir.path());
             let (broker, file) = (&config.broker, config.file.as_deref());
-            let program = greeting::program();
-            let text = greeting::greeting(listeners, broker, data_dir, file, &program);
+            let program = startup_message::program_name();
+            let text =
+                startup_message::startup_message(listeners, broker, data_dir, file, &program);
             // Nobody has to be there to read it.
             let _ = io::stdout().write_all(text.as_bytes());
         }

@@ -5,68 +5,68 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use api::{FirstOperator, LiveConfig};
-use auth::Auth;
-use broker::hooks::Chain;
+use api::{FirstOperator, SharedHttpConfig};
+use auth::AuthService;
+use broker::hooks::HookChain;
 use broker::info::ListenerInfo;
-use broker::{Broker, Handle, ListenerTls};
+use broker::{Broker, BrokerHandle, ListenerTls};
 use devices::chain::{self, Chains};
-use devices::pull::{self, Pulls};
+use devices::pull::{self, PullScheduler};
 use devices::retention::Retention;
 use engine::Engine;
 use store::Store;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::alarms::Alarming;
-use super::commands::NodeCommands;
-use super::connectors::{Bridges, Connectors};
-use super::courier::Post;
+use super::alarms::AlarmService;
 use super::data_dir::{DataDir, OpenListener};
-use super::device_door::Door;
-use super::device_events::DeviceEvents;
-use super::device_outlet::RuleDevices;
+use super::device_events::DeviceEventQueue;
+use super::device_http::DeviceHttpService;
+use super::device_port::RuleDevicePort;
 use super::device_sinks::DeviceSinks;
-use super::devices::Devices;
-use super::fleet::Fleet;
-use super::ingest::Ingest;
-use super::outside::Others;
-use super::platform_sampler::Sampler;
-use super::program::{self, Program};
+use super::fleet_service::FleetService;
+use super::node_commands::NodeCommands;
+use super::node_connectors::{BridgeMessageHandler, NodeConnectors};
+use super::node_devices::NodeDevices;
+use super::node_ingest::NodeIngest;
+use super::notification_transport::NodeNotificationTransport;
+use super::object_references::ObjectReferences;
+use super::object_service::{EngineRuleBackend, ObjectService};
+use super::pipeline_outputs::NodePipelineOutputs;
+use super::platform_sampler::PlatformSampler;
+use super::program_service::{self, ProgramService};
 use super::registration_audit::RegistrationAudit;
-use super::rules::{Rules, Tools};
-use super::sinks::Sinks;
-use super::uses::Uses;
-use super::{allocator, banned, device_outlet, fallbacks, start_error, store_watch};
+use super::sink_port::NodeSinkPort;
+use super::{allocator, ban_enforcement, device_port, fallback_actions, start_error, store_health};
 use crate::area_record::AreaRecord;
 use crate::config::Config;
 use crate::logging::LogLevels;
 
 /// How long sinks may go on writing what they have when the node stops.
-const SINKS_STOP_WITHIN: Duration = Duration::from_secs(5);
+const SINKS_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long rules may go on hearing of devices.
-const EVENTS_STOP_WITHIN: Duration = Duration::from_secs(2);
+const EVENTS_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct Node {
     broker: Broker,
-    handle: Handle,
+    handle: BrokerHandle,
     engine: Engine,
-    connectors: Connectors,
-    devices: Devices,
-    ingest: Ingest,
-    alarming: Alarming,
-    of_rules: RuleDevices,
-    pulls: Pulls,
+    connectors: NodeConnectors,
+    devices: NodeDevices,
+    ingest: NodeIngest,
+    alarms: AlarmService,
+    rule_device_port: RuleDevicePort,
+    pulls: PullScheduler,
     commands: NodeCommands,
     store: Store,
-    http: Option<Http>,
+    http: Option<HttpTask>,
     listeners: Vec<OpenListener>,
     first_operator: Option<FirstOperator>,
 }
 
-struct Http {
+struct HttpTask {
     stop: oneshot::Sender<()>,
-    task: JoinHandle<Result<(), api::Error>>,
+    task: JoinHandle<Result<(), api::HttpServerError>>,
 }
 
 impl Node {
@@ -77,14 +77,14 @@ impl Node {
         log_levels: LogLevels,
     ) -> anyhow::Result<Self> {
         // Before anything that may connect somewhere.
-        outbound::targets::set_policy(config.targets.clone());
+        outbound::target_policy::set_policy(config.targets.clone());
         // First, because a port of HTTP that is taken shall not cost clients a connection.
         let http_listener = match &config.http {
             Some(http) => {
                 let bound = api::bind(http).await;
                 Some((
                     http.clone(),
-                    bound.map_err(|error| start_error::of_http(&error, config))?,
+                    bound.map_err(|error| start_error::http_error(&error, config))?,
                 ))
             }
             None => None,
@@ -93,7 +93,7 @@ impl Node {
             Some(files) => {
                 let loaded = ListenerTls::load(files);
                 Some(Arc::new(
-                    loaded.map_err(|error| start_error::of_http_tls(&error))?,
+                    loaded.map_err(|error| start_error::http_tls_error(&error))?,
                 ))
             }
             None => None,
@@ -111,19 +111,19 @@ impl Node {
             .await
             .context("opening the store ended by a panic")??;
         // Ends with the runtime.
-        tokio::spawn(store_watch::watch(store.clone()));
+        tokio::spawn(store_health::log_health_changes(store.clone()));
         let for_sessions = config.store.is_some().then(|| store.clone());
-        let auth = Auth::new(&config.auth, tokio::runtime::Handle::current())
-            .map_err(|errors| start_error::of_auth(&errors))?;
-        auth.follow(store.objects())
+        let auth = AuthService::new(&config.auth, tokio::runtime::Handle::current())
+            .map_err(|errors| start_error::auth_error(&errors))?;
+        auth.watch_objects(store.objects())
             .context("cannot read who may come in from the store")?;
         let engine = Engine::new(config.rules.clone(), config.broker.shard_count());
         // Before rules are compiled, which are told whether there are devices.
-        let of_rules = RuleDevices::default();
-        engine.set_devices(Arc::new(of_rules.clone()));
+        let of_rules = RuleDevicePort::default();
+        engine.set_device_port(Arc::new(of_rules.clone()));
         engine
             .declare(&config.declared_rules)
-            .map_err(|problems| start_error::of_rules(&problems))?;
+            .map_err(|problems| start_error::rules_error(&problems))?;
         // Before the registry, so that a chain is there when it is told that it has changed.
         let chains = Chains::open(store.objects());
         let chains = chains.context("cannot read the rule chains of the store")?;
@@ -135,8 +135,9 @@ impl Node {
         }
         let opening = (store.clone(), config.devices.clone());
         let declared = config.declared_products.clone();
-        let opened =
-            tokio::task::spawn_blocking(move || Devices::open(&opening.0, opening.1, &declared.0));
+        let opened = tokio::task::spawn_blocking(move || {
+            NodeDevices::open(&opening.0, opening.1, &declared.0)
+        });
         let devices = opened
             .await
             .context("opening the devices ended by a panic")?
@@ -152,33 +153,33 @@ impl Node {
             .context("opening the commands ended by a panic")?
             .context("cannot open the commands of the store")?;
         // Ends with the runtime.
-        tokio::spawn(devices.clone().keep());
-        let connectors = connect::Service::new(
+        tokio::spawn(devices.clone().run_maintenance());
+        let connectors = connect::ConnectorService::new(
             tokio::runtime::Handle::current(),
-            connect::Options {
+            connect::ConnectorServiceOptions {
                 directory: Some(data_dir.path().join("sinks")),
                 // Behind the shards three push what comes of windows, of bridges and of alarms, and then those who work for devices.
                 shards: config.broker.shard_count() * 2 + 3,
             },
         );
-        engine.set_outlet(Arc::new(Sinks(connectors.clone())));
-        connectors.set_mourner(fallbacks::start(engine.clone()));
-        let connectors = Connectors::new(connectors, &config.declared_connectors);
+        engine.set_sink_port(Arc::new(NodeSinkPort(connectors.clone())));
+        connectors.set_dead_letter_observer(fallback_actions::start(engine.clone()));
+        let connectors = NodeConnectors::new(connectors, &config.declared_connectors);
         let following = (connectors.clone(), store.objects().clone());
         // It reads files of dead letters.
-        let followed = tokio::task::spawn_blocking(move || following.0.follow(&following.1));
+        let followed = tokio::task::spawn_blocking(move || following.0.watch_objects(&following.1));
         followed
             .await
             .context("reading the connectors ended by a panic")?
             .context("cannot read the connectors from the store")?;
         let following = (engine.clone(), store.objects().clone());
         // Very many rules take seconds to compile.
-        let followed = tokio::task::spawn_blocking(move || following.0.follow(&following.1));
+        let followed = tokio::task::spawn_blocking(move || following.0.watch_objects(&following.1));
         followed
             .await
             .context("reading the rules ended by a panic")?
             .context("cannot read the rules from the store")?;
-        let uses = Uses::new(
+        let uses = ObjectReferences::new(
             store.objects().clone(),
             devices.registry.clone(),
             config.declared_objects(),
@@ -186,7 +187,10 @@ impl Node {
         // Behind all that it hands on to.
         let hearing = commands.commands.clone();
         let shards = config.broker.shard_count() as u16;
-        let post = Arc::new(Post::new(connectors.service().clone(), shards + 2));
+        let post = Arc::new(NodeNotificationTransport::new(
+            connectors.service().clone(),
+            shards + 2,
+        ));
         let device_sinks = DeviceSinks::new(
             connectors.service().clone(),
             devices.registry.clone(),
@@ -204,17 +208,18 @@ impl Node {
         let audit_of_start = registration_audit.clone();
         let opened = tokio::task::spawn_blocking(move || {
             let (devices, store, engine) = opening;
-            uses_of_start.warn_of_missing()?;
+            uses_of_start.warn_of_missing_references()?;
             uses_of_start.warn_of_collisions()?;
             let (telemetry, alarms) = settings;
             let (chains, retention) = of_products;
-            let series = Ingest::open_series(&data_path, &telemetry, &retention)?;
-            let events = DeviceEvents::new(engine, series.clone());
-            let alarming = Alarming::open(&alarms, &store, &devices, &series, events, of_alarms)
-                .context("cannot open the alarms of the store")?;
-            let others = Others::new(alarming.clone(), device_sinks, hearing);
+            let series = NodeIngest::open_series(&data_path, &telemetry, &retention)?;
+            let events = DeviceEventQueue::new(engine, series.clone());
+            let alarming =
+                AlarmService::open(&alarms, &store, &devices, &series, events, of_alarms)
+                    .context("cannot open the alarms of the store")?;
+            let others = NodePipelineOutputs::new(alarming.clone(), device_sinks, hearing);
             let others = (chains, retention, others);
-            let ingest = Ingest::open(
+            let ingest = NodeIngest::open(
                 &data_path,
                 &telemetry,
                 series,
@@ -229,52 +234,54 @@ impl Node {
             .await
             .context("opening the telemetry ended by a panic")??;
         let sinks = data_dir.path().join("sinks");
-        disk::make_private_dir(&sinks)
+        disk::create_private_dir(&sinks)
             .with_context(|| format!("cannot create {}", sinks.display()))?;
         areas.update()?;
         let reporter = ingest.platform.reporter();
         of_rules
-            .start(device_outlet::Parts {
+            .start(device_port::RuleDevicePortParts {
                 registry: devices.registry.clone(),
                 reporter: reporter.context("there is no pipeline for devices")?,
                 alarms: alarming.alarms.clone(),
             })
             .context("cannot start the thread for what rules make of devices")?;
         // Last, since the hooks of devices take note of who was let in.
-        let hooks = Chain::default()
+        let hooks = HookChain::default()
             .with(Arc::new(auth.clone()))
-            .with(engine.hooks())
+            .with(engine.hooks_factory())
             .with(ingest.hooks())
-            .with(Arc::new(allocator::GiveBack));
+            .with(Arc::new(allocator::MemoryReleaseHooks));
         let broker = Broker::start(config.broker.clone(), Arc::new(hooks), for_sessions)
-            .map_err(|error| start_error::of_broker(&error, config))?;
+            .map_err(|error| start_error::broker_error(&error, config))?;
         let handle = broker.handle();
         engine.start(handle.clone());
         // Only now: what sources receive may be published.
-        connectors.service().set_listener(Arc::new(Bridges {
-            engine: engine.clone(),
-            handle: handle.clone(),
-        }));
-        banned::send_away(&auth, &handle);
+        connectors
+            .service()
+            .set_source_handler(Arc::new(BridgeMessageHandler {
+                engine: engine.clone(),
+                handle: handle.clone(),
+            }));
+        ban_enforcement::disconnect_banned(&auth, &handle);
         ingest.start(&devices, &handle);
         post.start(handle.clone());
         // Both end with the runtime.
-        tokio::spawn(alarming.events.clone().show());
-        let sampler = Sampler {
-            alarming: alarming.clone(),
+        tokio::spawn(alarming.events.clone().run());
+        let sampler = PlatformSampler {
+            alarms: alarming.clone(),
             pipeline: ingest.pipeline.clone(),
             engine: engine.clone(),
             sinks: connectors.service().clone(),
         };
         let every = Duration::from_secs(config.alarms.platform_interval_s.into());
         tokio::spawn(sampler.run(every));
-        let pulls = Pulls::new(tokio::runtime::Handle::current(), &Default::default());
+        let pulls = PullScheduler::new(tokio::runtime::Handle::current(), &Default::default());
         let following = (pulls.clone(), store.objects().clone());
         let declared = uses.all_declared(pull::KIND);
         // It reads files of secrets and certificates.
         let followed = tokio::task::spawn_blocking(move || {
             following.0.declare(&declared);
-            following.0.follow(&following.1)
+            following.0.watch_objects(&following.1)
         });
         followed
             .await
@@ -283,10 +290,14 @@ impl Node {
         if let Some(reporter) = ingest.platform.reporter() {
             pulls.start(Arc::new(reporter));
         }
-        let (platform, others) = (ingest.platform.clone(), ingest.others.clone());
+        let (platform, others) = (ingest.platform.clone(), ingest.outputs.clone());
         commands.start(handle.clone(), platform, others);
-        commands.tell_rules(engine.clone());
-        let mut listeners: Vec<_> = handle.listeners().into_iter().map(open_listener).collect();
+        commands.forward_to_rules(engine.clone());
+        let mut listeners: Vec<_> = handle
+            .listeners()
+            .into_iter()
+            .map(to_open_listener)
+            .collect();
         let mut first_operator = None;
         let http = match http_listener {
             Some((http, listener)) => {
@@ -296,22 +307,22 @@ impl Node {
                     address: listener.local_address()?.to_string(),
                 });
                 if let Some(tls) = &http_tls {
-                    let watched = handle.look_after(tls.clone());
+                    let watched = handle.watch_certificates(tls.clone());
                     watched.context("cannot look after the certificate of HTTP")?;
                 }
-                let fleet = Fleet {
+                let fleet = FleetService {
                     objects: store.objects().clone(),
                     devices: devices.clone(),
                     retention: ingest.retention.clone(),
                     pulls: pulls.clone(),
                     uses: uses.clone(),
                 };
-                let live = LiveConfig::new(http);
+                let live = SharedHttpConfig::new(http);
                 registration_audit.set_http(live.clone());
-                let parts = api::Parts {
+                let parts = api::ApiParts {
                     node: Arc::new(handle.clone()),
-                    program: Arc::new(Program::new(
-                        program::Parts {
+                    program: Arc::new(ProgramService::new(
+                        program_service::ProgramParts {
                             log_levels,
                             handle: handle.clone(),
                             store: store.clone(),
@@ -319,8 +330,8 @@ impl Node {
                             engine: engine.clone(),
                             connectors: connectors.clone(),
                             ingest: ingest.clone(),
-                            alarming: alarming.clone(),
-                            of_rules: of_rules.clone(),
+                            alarms: alarming.clone(),
+                            rule_device_port: of_rules.clone(),
                             pulls: pulls.clone(),
                             commands: commands.clone(),
                             http: live.clone(),
@@ -328,7 +339,7 @@ impl Node {
                         config,
                     )),
                     objects: store.objects().clone(),
-                    rules: Arc::new(Rules {
+                    rules: Arc::new(ObjectService {
                         auth: auth.clone(),
                         engine: engine.clone(),
                         connectors: connectors.clone(),
@@ -337,19 +348,19 @@ impl Node {
                         uses,
                     }),
                     tls: http_tls,
-                    rule_tools: Arc::new(Tools(engine.clone())),
-                    connector_tools: Arc::new(connectors.clone()),
-                    device_tools: Arc::new(devices.clone()),
-                    telemetry_tools: Arc::new(ingest.telemetry(&devices)),
-                    alarm_tools: Arc::new(alarming.clone()),
-                    device_door: Arc::new(Door::new(
+                    rule_backend: Arc::new(EngineRuleBackend(engine.clone())),
+                    connector_backend: Arc::new(connectors.clone()),
+                    device_backend: Arc::new(devices.clone()),
+                    telemetry_backend: Arc::new(ingest.telemetry(&devices)),
+                    alarm_backend: Arc::new(alarming.clone()),
+                    device_http_backend: Arc::new(DeviceHttpService::new(
                         ingest.platform.clone(),
                         devices.directory.clone(),
                         commands.commands.clone(),
-                        ingest.others.clone(),
+                        ingest.outputs.clone(),
                     )),
-                    fleet_tools: Arc::new(fleet),
-                    command_tools: Arc::new(commands.clone()),
+                    fleet_backend: Arc::new(fleet),
+                    command_backend: Arc::new(commands.clone()),
                     local_token: Some(data_dir.write_token_file()?),
                 };
                 first_operator = make_first_operator(&store).await?;
@@ -361,7 +372,7 @@ impl Node {
                     };
                     api::serve(listener, &live, parts, shutdown).await
                 });
-                Some(Http { stop, task })
+                Some(HttpTask { stop, task })
             }
             None => None,
         };
@@ -372,8 +383,8 @@ impl Node {
             connectors,
             devices,
             ingest,
-            alarming,
-            of_rules,
+            alarms: alarming,
+            rule_device_port: of_rules,
             pulls,
             commands,
             store,
@@ -398,7 +409,7 @@ impl Node {
 
     /// Sends the clients away, then ends HTTP, which until then tells that the node is stopping.
     pub(super) async fn stop(self) {
-        self.alarming.expect_stop();
+        self.alarms.begin_shutdown();
         let broker = self.broker;
         if tokio::task::spawn_blocking(|| broker.stop()).await.is_err() {
             tracing::error!("stopping the shards ended by a panic; this is a bug");
@@ -421,8 +432,8 @@ impl Node {
         {
             tracing::error!("working off what devices have said ended by a panic; this is a bug");
         }
-        let (alarming, of_rules) = (self.alarming.clone(), self.of_rules.clone());
-        alarming.events.finish(EVENTS_STOP_WITHIN).await;
+        let (alarming, of_rules) = (self.alarms.clone(), self.rule_device_port.clone());
+        alarming.events.finish(EVENTS_STOP_TIMEOUT).await;
         let stopping = move || {
             of_rules.stop();
             alarming.stop();
@@ -430,7 +441,7 @@ impl Node {
         if tokio::task::spawn_blocking(stopping).await.is_err() {
             tracing::error!("stopping the alarms ended by a panic; this is a bug");
         }
-        self.alarming.events.finish(EVENTS_STOP_WITHIN).await;
+        self.alarms.events.finish(EVENTS_STOP_TIMEOUT).await;
         let engine = self.engine;
         if tokio::task::spawn_blocking(move || engine.stop())
             .await
@@ -438,7 +449,7 @@ impl Node {
         {
             tracing::error!("stopping the rules ended by a panic; this is a bug");
         }
-        self.connectors.stop(SINKS_STOP_WITHIN).await;
+        self.connectors.stop(SINKS_STOP_TIMEOUT).await;
         let store = self.store;
         let (states, series) = (self.devices.states, self.ingest.series);
         let commands = self.commands.commands;
@@ -469,19 +480,19 @@ async fn make_first_operator(store: &Store) -> anyhow::Result<Option<FirstOperat
 /// Opens what outlives the node, and tells what was not as it should be.
 fn open_store(
     path: &Path,
-    config: &store::Config,
-    queue: Option<(offline::Kind, offline::Options)>,
+    config: &store::StoreConfig,
+    queue: Option<(offline::QueueBackendKind, offline::QueueBackendOptions)>,
 ) -> anyhow::Result<Store> {
     let opened = match queue {
         None => Store::open(path, config.clone()),
         Some((kind, options)) => {
-            let queues = offline::backend(kind, &options)
+            let queues = offline::create_backend(kind, &options)
                 .map_err(|error| anyhow::anyhow!("store.queue_url: {error}"))?;
             Store::open_with_queues(path, config.clone(), queues)
         }
     };
     let (store, report) = opened.map_err(|error| match error {
-        store::OpenError::Queues { .. } => anyhow::anyhow!(
+        store::StoreOpenError::Queues { .. } => anyhow::anyhow!(
             "{error}; start that server or correct store.queue_url, or set store.queue to \"embedded\""
         ),
         error => anyhow::Error::new(error)
@@ -490,7 +501,7 @@ fn open_store(
     for problem in &report.warnings {
         tracing::error!(problem, "the store is not as it was left");
     }
-    if let Some(cut) = &report.cut {
+    if let Some(cut) = &report.truncation {
         tracing::warn!(
             cut,
             "the end of the message log was not whole and was cut off, as after a crash; a power failure may take what \
@@ -500,7 +511,7 @@ fn open_store(
     Ok(store)
 }
 
-fn open_listener(listener: ListenerInfo) -> OpenListener {
+fn to_open_listener(listener: ListenerInfo) -> OpenListener {
     OpenListener {
         name: listener.name,
         protocol: listener.protocol.to_owned(),

@@ -1,12 +1,12 @@
 //! Notifications as objects of the API: what they may be, and what is shown of them. They hold no secrets: those stand in their sinks.
 
-use api::Invalid;
+use api::ObjectValidationError;
 use devices::alarm::{Notification, check_notification};
 use serde_json::{Value, json};
 
 /// Whether a notification may be written like this, and as what it is stored.
-pub(super) fn accept(input: &Value) -> Result<Value, Invalid> {
-    let notification = check_notification(input).map_err(|problem| Invalid {
+pub(super) fn prepare(input: &Value) -> Result<Value, ObjectValidationError> {
+    let notification = check_notification(input).map_err(|problem| ObjectValidationError {
         field: problem.field,
         detail: format!("{}.", problem.detail),
     })?;

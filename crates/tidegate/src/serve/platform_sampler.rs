@@ -3,42 +3,44 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use connect::Service;
+use connect::ConnectorService;
 use devices::alarm::PlatformSample;
-use devices::ingest::{Pipeline, Snapshot};
-use engine::{Count, Engine, Totals};
+use devices::ingest::{Pipeline, PipelineSnapshot};
+use engine::{Engine, RuleCounter, RuleTotals};
 
-use super::alarms::Alarming;
+use super::alarms::AlarmService;
 
 /// Where the figures come from.
-pub(super) struct Sampler {
-    pub(super) alarming: Alarming,
+pub(super) struct PlatformSampler {
+    pub(super) alarms: AlarmService,
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) engine: Engine,
-    pub(super) sinks: Service,
+    pub(super) sinks: ConnectorService,
 }
 
-struct Before {
+struct SampleBaseline {
     at: Instant,
-    ingest: Snapshot,
-    rules: Totals,
+    ingest: PipelineSnapshot,
+    rules: RuleTotals,
 }
 
-impl Sampler {
+impl PlatformSampler {
     /// Ends with the runtime.
     pub(super) async fn run(self, every: Duration) {
-        if !self.alarming.is_platform_judged() {
+        if !self.alarms.is_platform_enabled() {
             return;
         }
         let this = Arc::new(self);
-        let mut before = this.now();
+        let mut before = this.take_baseline();
         loop {
             tokio::time::sleep(every).await;
             let sampler = Arc::clone(&this);
             // It reads a file of the system.
             let sampled = tokio::task::spawn_blocking(move || {
-                let now = sampler.now();
-                sampler.alarming.judge(&sampler.sample(&before, &now));
+                let now = sampler.take_baseline();
+                sampler
+                    .alarms
+                    .evaluate_platform(&sampler.sample(&before, &now));
                 now
             });
             match sampled.await {
@@ -51,35 +53,42 @@ impl Sampler {
         }
     }
 
-    fn now(&self) -> Before {
-        Before {
+    fn take_baseline(&self) -> SampleBaseline {
+        SampleBaseline {
             at: Instant::now(),
             ingest: self.pipeline.snapshot(),
             rules: self.engine.totals(),
         }
     }
 
-    fn sample(&self, before: &Before, now: &Before) -> PlatformSample {
-        let rules = now.rules.since(&before.rules);
-        let (matched, failed) = (rules.get(Count::Matched), rules.get(Count::Failed));
+    fn sample(&self, before: &SampleBaseline, now: &SampleBaseline) -> PlatformSample {
+        let rules = now.rules.difference(&before.rules);
+        let (matched, failed) = (
+            rules.get(RuleCounter::Matched),
+            rules.get(RuleCounter::Failed),
+        );
         let sinks = self.sinks.sinks();
         let queued: u64 = sinks.iter().map(|sink| sink.metrics.queued).sum();
         PlatformSample {
             memory_mb: resident_mb(),
             rule_success_percent: percent(matched.saturating_sub(failed), matched),
-            rule_latency_ms: mean_ms(rules.sum_ns(), rules.timed()),
+            rule_latency_ms: mean_ms(rules.sum_ns(), rules.timed_count()),
             rule_queue: Some(queued as f64),
-            ..of_ingest(&before.ingest, &now.ingest, now.at - before.at)
+            ..ingest_sample(&before.ingest, &now.ingest, now.at - before.at)
         }
     }
 }
 
 /// What the pipeline says of itself.
-fn of_ingest(before: &Snapshot, now: &Snapshot, passed: Duration) -> PlatformSample {
+fn ingest_sample(
+    before: &PipelineSnapshot,
+    now: &PipelineSnapshot,
+    passed: Duration,
+) -> PlatformSample {
     let messages = now.messages.saturating_sub(before.messages);
-    let bad = |s: &Snapshot| s.malformed + s.unknown + s.unstored;
+    let bad = |s: &PipelineSnapshot| s.malformed + s.unknown + s.unstored;
     let bad = bad(now).saturating_sub(bad(before)).min(messages);
-    let latency = now.latency.since(&before.latency);
+    let latency = now.latency.difference(&before.latency);
     let p95_ns = (latency.count > 0).then(|| latency.quantile_ns(950));
     PlatformSample {
         messages_per_s: messages as f64 / passed.as_secs_f64().max(0.001),
@@ -116,25 +125,25 @@ mod tests {
 
     #[test]
     fn figures_are_those_of_the_time_between_two_looks() {
-        let before = Snapshot {
+        let before = PipelineSnapshot {
             messages: 1000,
             malformed: 100,
-            ..Snapshot::default()
+            ..PipelineSnapshot::default()
         };
-        let now = Snapshot {
+        let now = PipelineSnapshot {
             messages: 3000,
             malformed: 150,
             unstored: 50,
             queued: 7,
-            ..Snapshot::default()
+            ..PipelineSnapshot::default()
         };
-        let sample = of_ingest(&before, &now, Duration::from_secs(10));
+        let sample = ingest_sample(&before, &now, Duration::from_secs(10));
         assert_eq!(sample.messages_per_s, 200.0);
         assert_eq!(sample.success_percent, Some(95.0));
         assert_eq!(sample.mailbox_backlog, Some(7.0));
         // Without a message there is no latency and no success.
         assert_eq!(sample.latency_mean_ms, None);
-        let quiet = of_ingest(&now, &now, Duration::from_secs(10));
+        let quiet = ingest_sample(&now, &now, Duration::from_secs(10));
         assert_eq!(quiet.success_percent, None);
         assert!(resident_mb().is_none_or(|mb| mb > 1.0));
     }

@@ -1,12 +1,12 @@
 //! What pull sources count, as metrics.
 
 use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
-use devices::pull::{Pulls, Status};
+use devices::pull::{PullScheduler, PullSourceStatus};
 
-type Get = fn(&Status) -> f64;
+type StatusFn = fn(&PullSourceStatus) -> f64;
 
 /// One line for each counter and gauge.
-const FAMILIES: [(&str, MetricKind, &str, Get); 8] = [
+const FAMILIES: [(&str, MetricKind, &str, StatusFn); 8] = [
     (
         "pull_runs_total",
         MetricKind::Counter,
@@ -57,7 +57,7 @@ const FAMILIES: [(&str, MetricKind, &str, Get); 8] = [
     ),
 ];
 
-pub(super) fn metrics(pulls: &Pulls) -> Vec<MetricFamily> {
+pub(super) fn metrics(pulls: &PullScheduler) -> Vec<MetricFamily> {
     let sources = pulls.statuses();
     if sources.is_empty() {
         return Vec::new();

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use api::{HttpConfig, LiveConfig, NodeAction};
+use api::{HttpConfig, NodeAction, SharedHttpConfig};
 use devices::platform::{Registration, RegistrationLog};
 use serde_json::json;
 use store::Objects;
@@ -11,7 +11,7 @@ use store::Objects;
 pub(super) struct RegistrationAudit {
     objects: Objects,
     /// Says how long the log may be; until the API runs, the defaults do.
-    http: OnceLock<LiveConfig>,
+    http: OnceLock<SharedHttpConfig>,
 }
 
 impl RegistrationAudit {
@@ -23,14 +23,14 @@ impl RegistrationAudit {
     }
 
     /// The API runs with these settings.
-    pub(super) fn set_http(&self, http: LiveConfig) {
+    pub(super) fn set_http(&self, http: SharedHttpConfig) {
         // There is one API.
         let _ = self.http.set(http);
     }
 }
 
 impl RegistrationLog for RegistrationAudit {
-    fn registered(&self, registration: &Registration<'_>) {
+    fn record(&self, registration: &Registration<'_>) {
         let default = || HttpConfig::new(([127, 0, 0, 1], 0).into()).max_audit_entries;
         let http = self.http.get();
         let max_entries = http.map_or_else(default, |http| http.get().max_audit_entries);
@@ -41,12 +41,12 @@ impl RegistrationLog for RegistrationAudit {
             false => "replace_credentials",
         };
         let action = NodeAction {
-            who: &format!("provisioning:{product}"),
-            from: registration.from,
+            actor: &format!("provisioning:{product}"),
+            address: registration.peer_address,
             action: "device.provision",
             subject: device.id.as_str(),
             after: json!({"product": product, "result": what}),
         };
-        api::append_to_audit(&self.objects, max_entries, action);
+        api::append_node_action(&self.objects, max_entries, action);
     }
 }

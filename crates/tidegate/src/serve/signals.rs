@@ -4,19 +4,19 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-pub(super) enum Request {
+pub(super) enum SignalRequest {
     /// The name of the signal.
     Stop(&'static str),
     ReloadCertificates,
 }
 
-pub(super) struct Signals {
+pub(super) struct SignalListener {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
 }
 
-impl Signals {
+impl SignalListener {
     /// From here on the signals no longer end the process by themselves. Needs a tokio runtime.
     pub(super) fn listen() -> io::Result<Self> {
         Ok(Self {
@@ -26,11 +26,11 @@ impl Signals {
         })
     }
 
-    pub(super) async fn next(&mut self) -> Request {
+    pub(super) async fn next(&mut self) -> SignalRequest {
         tokio::select! {
-            _ = self.terminate.recv() => Request::Stop("SIGTERM"),
-            _ = self.interrupt.recv() => Request::Stop("SIGINT"),
-            _ = self.hangup.recv() => Request::ReloadCertificates,
+            _ = self.terminate.recv() => SignalRequest::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => SignalRequest::Stop("SIGINT"),
+            _ = self.hangup.recv() => SignalRequest::ReloadCertificates,
         }
     }
 

@@ -1,12 +1,12 @@
 //! What sinks count, as metrics.
 
 use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
-use connect::{CircuitState, LATENCY_BOUNDS_MS, Service, SinkStatus};
+use connect::{CircuitState, ConnectorService, LATENCY_BOUNDS_MS, SinkStatus};
 
-type Get = fn(&SinkStatus) -> f64;
+type StatusFn = fn(&SinkStatus) -> f64;
 
 /// One line for each counter and gauge.
-const FAMILIES: [(&str, MetricKind, &str, Get); 12] = [
+const FAMILIES: [(&str, MetricKind, &str, StatusFn); 12] = [
     (
         "sink_queue_rows",
         MetricKind::Gauge,
@@ -88,7 +88,7 @@ fn labels(status: &SinkStatus) -> Vec<(&'static str, String)> {
     ]
 }
 
-pub(super) fn metrics(service: &Service) -> Vec<MetricFamily> {
+pub(super) fn metrics(service: &ConnectorService) -> Vec<MetricFamily> {
     let sinks = service.sinks();
     if sinks.is_empty() {
         return Vec::new();

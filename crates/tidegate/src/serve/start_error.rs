@@ -4,11 +4,11 @@ use std::io::{Error, ErrorKind};
 
 use broker::{StartError, TlsError};
 
-use crate::config::{Config, Origin};
+use crate::config::{Config, ValueOrigin};
 
-pub(super) fn of_http(error: &api::Error, config: &Config) -> anyhow::Error {
+pub(super) fn http_error(error: &api::HttpServerError, config: &Config) -> anyhow::Error {
     match error {
-        api::Error::Bind { address, source } => {
+        api::HttpServerError::Bind { address, source } => {
             let cause = listen_error("http", &address.to_string(), "http.bind", source, config);
             anyhow::Error::msg(cause)
         }
@@ -16,11 +16,11 @@ pub(super) fn of_http(error: &api::Error, config: &Config) -> anyhow::Error {
     }
 }
 
-pub(super) fn of_http_tls(error: &TlsError) -> anyhow::Error {
+pub(super) fn http_tls_error(error: &TlsError) -> anyhow::Error {
     anyhow::anyhow!("http.tls: {error}; `tidegate config check` tries the files")
 }
 
-pub(super) fn of_broker(error: &StartError, config: &Config) -> anyhow::Error {
+pub(super) fn broker_error(error: &StartError, config: &Config) -> anyhow::Error {
     match error {
         StartError::Listen {
             listener,
@@ -39,7 +39,7 @@ pub(super) fn of_broker(error: &StartError, config: &Config) -> anyhow::Error {
 }
 
 /// What was fine when the configuration was read and is no more, such as a file that has gone.
-pub(super) fn of_auth(errors: &[auth::SettingsError]) -> anyhow::Error {
+pub(super) fn auth_error(errors: &[auth::AuthSettingsError]) -> anyhow::Error {
     let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
     anyhow::Error::msg(errors.join("\n"))
 }
@@ -77,14 +77,14 @@ fn listen_error(
         _ => (error.to_string(), format!("choose another with {flag}")),
     };
     let said = match config.origin(key) {
-        Origin::Default => "the default".to_owned(),
+        ValueOrigin::Default => "the default".to_owned(),
         origin => format!("from {origin}"),
     };
     format!("listener `{listener}` cannot listen on {address}: {what}; {to_do} ({key}, {said})")
 }
 
 /// Rules of the configuration that do not fit; the configuration has been checked before.
-pub(super) fn of_rules(problems: &[(usize, engine::Invalid)]) -> anyhow::Error {
+pub(super) fn rules_error(problems: &[(usize, engine::RuleDefinitionError)]) -> anyhow::Error {
     let lines = problems
         .iter()
         .map(|(n, problem)| format!("[[rule]] {}: {problem}", n + 1));

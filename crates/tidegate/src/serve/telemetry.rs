@@ -8,64 +8,64 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use api::{
-    IntervalQuery, IntervalRow, LiveItem, LiveRows, Refusal, Refusals, RowQuery, Sample,
-    TelemetryProblem, TelemetryTools,
+    DeviceRejectionList, IntervalQuery, IntervalRow, LiveTelemetryItem, LiveTelemetryStream,
+    RejectionInfo, RowQuery, TelemetryBackend, TelemetryBackendError, TelemetrySample,
 };
 use devices::Registry;
 use devices::ingest::Pipeline;
-use devices::live::{Live, LiveValue, Watching};
+use devices::live::{LiveTelemetry, LiveValue, TelemetryWatcher};
 use serde_json::Value;
-use series::{DeviceNo, Error, KeyId, Order, Range, Row, Series};
+use series::{DeviceNo, KeyId, RangeQuery, RowOrder, Series, SeriesError, SeriesRow};
 
 use super::telemetry_intervals;
-use super::telemetry_rows::RowWriter;
+use super::telemetry_rows::JsonRowWriter;
 #[cfg(feature = "parquet")]
-use super::telemetry_table::Table;
+use super::telemetry_table::ParquetTable;
 
 #[derive(Clone)]
-pub(super) struct Telemetry {
+pub(super) struct TelemetryService {
     pub(super) registry: Registry,
     pub(super) series: Series,
     pub(super) pipeline: Arc<Pipeline>,
-    pub(super) live: Arc<Live>,
+    pub(super) live: Arc<LiveTelemetry>,
 }
 
-pub(super) fn problem(error: Error) -> TelemetryProblem {
+pub(super) fn to_backend_error(error: SeriesError) -> TelemetryBackendError {
     match error {
-        Error::Query {
+        SeriesError::Query {
             field,
             found,
             expected,
-        } => TelemetryProblem::Parameter {
+        } => TelemetryBackendError::Parameter {
             name: field,
             detail: format!("{found}; expected {expected}"),
         },
-        other => TelemetryProblem::Unavailable(other.to_string()),
+        other => TelemetryBackendError::Unavailable(other.to_string()),
     }
 }
 
-pub(super) fn json_of(value: series::Value<'_>) -> Value {
+pub(super) fn value_to_json(value: series::PointValue<'_>) -> Value {
     match value {
-        series::Value::Bool(value) => value.into(),
-        series::Value::Int(value) => value.into(),
-        series::Value::Float(value) => value.into(),
-        series::Value::Text(text) => text.into(),
+        series::PointValue::Bool(value) => value.into(),
+        series::PointValue::Int(value) => value.into(),
+        series::PointValue::Float(value) => value.into(),
+        series::PointValue::Text(text) => text.into(),
         // It was checked when it came.
-        series::Value::Json(json) => serde_json::from_str(json).unwrap_or_default(),
+        series::PointValue::Json(json) => serde_json::from_str(json).unwrap_or_default(),
     }
 }
 
-impl Telemetry {
-    fn number(&self, device: &str) -> Result<DeviceNo, TelemetryProblem> {
+impl TelemetryService {
+    fn device_no(&self, device: &str) -> Result<DeviceNo, TelemetryBackendError> {
         match self.registry.device(device) {
             Ok(Some(device)) => Ok(device.no),
-            Ok(None) => Err(TelemetryProblem::NoDevice(device.to_owned())),
-            Err(error) => Err(TelemetryProblem::Unavailable(error.to_string())),
+            Ok(None) => Err(TelemetryBackendError::NoDevice(device.to_owned())),
+            Err(error) => Err(TelemetryBackendError::Unavailable(error.to_string())),
         }
     }
 
     /// The numbers of keys that there are. `None`: all keys are wanted.
-    fn keys(&self, names: Option<&[String]>) -> Option<Vec<KeyId>> {
+    fn key_ids(&self, names: Option<&[String]>) -> Option<Vec<KeyId>> {
         let names = names?.iter();
         Some(
             names
@@ -74,7 +74,7 @@ impl Telemetry {
         )
     }
 
-    fn name(&self, key: KeyId) -> String {
+    fn key_name(&self, key: KeyId) -> String {
         self.series.key_name(key).unwrap_or_default().to_owned()
     }
 
@@ -82,45 +82,45 @@ impl Telemetry {
         &self,
         device: DeviceNo,
         query: &RowQuery,
-        each: &mut dyn FnMut(Row<'_>) -> ControlFlow<()>,
-    ) -> Result<(), TelemetryProblem> {
-        let keys = self.keys(query.keys.as_deref());
+        each: &mut dyn FnMut(SeriesRow<'_>) -> ControlFlow<()>,
+    ) -> Result<(), TelemetryBackendError> {
+        let keys = self.key_ids(query.keys.as_deref());
         if keys.as_ref().is_some_and(Vec::is_empty) {
             return Ok(());
         }
-        let range = Range {
+        let range = RangeQuery {
             from_ms: query.from_ms,
             to_ms: query.to_ms,
             limit: query.limit,
             order: match query.newest_first {
-                true => Order::NewestFirst,
-                false => Order::OldestFirst,
+                true => RowOrder::NewestFirst,
+                false => RowOrder::OldestFirst,
             },
         };
         let read = (self.series).range(device, keys.as_deref(), &range, each);
-        read.map_err(problem)
+        read.map_err(to_backend_error)
     }
 }
 
-impl TelemetryTools for Telemetry {
+impl TelemetryBackend for TelemetryService {
     fn latest(
         &self,
         device: &str,
         keys: Option<&[String]>,
-    ) -> Result<Vec<Sample>, TelemetryProblem> {
-        let device = self.number(device)?;
-        let keys = self.keys(keys);
+    ) -> Result<Vec<TelemetrySample>, TelemetryBackendError> {
+        let device = self.device_no(device)?;
+        let keys = self.key_ids(keys);
         let mut samples = Vec::new();
         let latest = self
             .series
             .latest(device, keys.as_deref(), &mut |ts_ms, point| {
-                samples.push(Sample {
-                    key: self.name(point.key),
+                samples.push(TelemetrySample {
+                    key: self.key_name(point.key),
                     ts_ms,
-                    value: json_of(point.value),
+                    value: value_to_json(point.value),
                 });
             });
-        latest.map_err(problem)?;
+        latest.map_err(to_backend_error)?;
         samples.sort_by(|one, other| one.key.cmp(&other.key));
         Ok(samples)
     }
@@ -129,11 +129,11 @@ impl TelemetryTools for Telemetry {
         &self,
         query: &RowQuery,
         each: &mut dyn FnMut(i64, Vec<(String, Value)>) -> bool,
-    ) -> Result<(), TelemetryProblem> {
-        let device = self.number(&query.device)?;
+    ) -> Result<(), TelemetryBackendError> {
+        let device = self.device_no(&query.device)?;
         self.read(device, query, &mut |row| {
             let points = row.points.iter();
-            let values = points.map(|point| (self.name(point.key), json_of(point.value)));
+            let values = points.map(|point| (self.key_name(point.key), value_to_json(point.value)));
             match each(row.ts_ms, values.collect()) {
                 true => ControlFlow::Continue(()),
                 false => ControlFlow::Break(()),
@@ -147,9 +147,9 @@ impl TelemetryTools for Telemetry {
         separator: u8,
         out: &mut Vec<u8>,
         full: &mut dyn FnMut(&mut Vec<u8>) -> bool,
-    ) -> Result<usize, TelemetryProblem> {
-        let device = self.number(&query.device)?;
-        let mut writer = RowWriter::new(&self.series, separator);
+    ) -> Result<usize, TelemetryBackendError> {
+        let device = self.device_no(&query.device)?;
+        let mut writer = JsonRowWriter::new(&self.series, separator);
         self.read(device, query, &mut |row| writer.write(&row, out, full))?;
         Ok(writer.rows)
     }
@@ -159,9 +159,9 @@ impl TelemetryTools for Telemetry {
         &self,
         query: &RowQuery,
         out: &mut (dyn io::Write + Send),
-    ) -> Result<(), TelemetryProblem> {
-        let device = self.number(&query.device)?;
-        let mut table = Table::new(&query.device, &self.series, out)?;
+    ) -> Result<(), TelemetryBackendError> {
+        let device = self.device_no(&query.device)?;
+        let mut table = ParquetTable::new(&query.device, &self.series, out)?;
         self.read(device, query, &mut |row| table.add(&row))?;
         table.finish()
     }
@@ -171,20 +171,20 @@ impl TelemetryTools for Telemetry {
         &self,
         query: &RowQuery,
         _: &mut (dyn io::Write + Send),
-    ) -> Result<(), TelemetryProblem> {
+    ) -> Result<(), TelemetryBackendError> {
         self.number(&query.device)?;
-        Err(TelemetryProblem::Parameter {
+        Err(TelemetryBackendError::Parameter {
             name: "format",
             detail: "expected jsonl or csv; this program was built without the feature `parquet`"
                 .to_owned(),
         })
     }
 
-    fn intervals(&self, query: &IntervalQuery) -> Result<Vec<IntervalRow>, TelemetryProblem> {
-        let numbers = query.devices.iter().map(|device| self.number(device));
+    fn intervals(&self, query: &IntervalQuery) -> Result<Vec<IntervalRow>, TelemetryBackendError> {
+        let numbers = query.devices.iter().map(|device| self.device_no(device));
         let numbers: Vec<DeviceNo> = numbers.collect::<Result<_, _>>()?;
-        let keys = self.keys(Some(&query.keys)).unwrap_or_default();
-        telemetry_intervals::intervals(&self.series, query, (&numbers, &keys))
+        let keys = self.key_ids(Some(&query.keys)).unwrap_or_default();
+        telemetry_intervals::query_intervals(&self.series, query, (&numbers, &keys))
     }
 
     fn delete(
@@ -193,40 +193,40 @@ impl TelemetryTools for Telemetry {
         keys: Option<&[String]>,
         from_ms: i64,
         to_ms: i64,
-    ) -> Result<(), TelemetryProblem> {
-        let device = self.number(device)?;
-        let keys = self.keys(keys);
+    ) -> Result<(), TelemetryBackendError> {
+        let device = self.device_no(device)?;
+        let keys = self.key_ids(keys);
         if keys.as_ref().is_some_and(Vec::is_empty) {
             return Ok(());
         }
         let deleted = (self.series).delete_range(device, keys.as_deref(), from_ms, to_ms);
-        deleted.map_err(problem)
+        deleted.map_err(to_backend_error)
     }
 
-    fn refusals(&self, device: &str) -> Result<Refusals, TelemetryProblem> {
-        let trouble = self.pipeline.trouble_of(self.number(device)?);
-        let refusals = trouble.last.into_iter().map(|trouble| Refusal {
+    fn rejections(&self, device: &str) -> Result<DeviceRejectionList, TelemetryBackendError> {
+        let trouble = self.pipeline.rejections_of(self.device_no(device)?);
+        let refusals = trouble.last.into_iter().map(|trouble| RejectionInfo {
             subject: trouble.subject.into(),
             reason: trouble.reason.into(),
             count: trouble.count,
             last_at_ms: trouble.at_ms,
         });
-        Ok(Refusals {
+        Ok(DeviceRejectionList {
             device: device.to_owned(),
             count: trouble.count,
             refusals: refusals.collect(),
         })
     }
 
-    fn watch(
+    fn subscribe(
         &self,
         devices: &[String],
         keys: Option<&[String]>,
-    ) -> Result<Box<dyn LiveRows>, TelemetryProblem> {
-        let numbers = devices.iter().map(|device| self.number(device));
+    ) -> Result<Box<dyn LiveTelemetryStream>, TelemetryBackendError> {
+        let numbers = devices.iter().map(|device| self.device_no(device));
         let numbers: Vec<DeviceNo> = numbers.collect::<Result<_, _>>()?;
         // A key may come that nobody has sent yet: it has no number, and names are looked at then.
-        let known = self.keys(keys).filter(|known| {
+        let known = self.key_ids(keys).filter(|known| {
             let wanted = keys.map_or(0, <[String]>::len);
             known.len() == wanted
         });
@@ -236,12 +236,12 @@ impl TelemetryTools for Telemetry {
         };
         let keys = known;
         let watching = self.live.watch(&numbers, keys.as_deref());
-        let watching = watching.map_err(|error| TelemetryProblem::Parameter {
+        let watching = watching.map_err(|error| TelemetryBackendError::Parameter {
             name: "devices",
             detail: error.to_string(),
         })?;
         let devices = numbers.into_iter().zip(devices.iter().cloned());
-        Ok(Box::new(Rows {
+        Ok(Box::new(WatchedTelemetry {
             series: self.series.clone(),
             devices: devices.collect(),
             keys: names,
@@ -250,20 +250,20 @@ impl TelemetryTools for Telemetry {
     }
 }
 
-struct Rows {
+struct WatchedTelemetry {
     series: Series,
     devices: HashMap<DeviceNo, String>,
     /// Only these; `None`: all that come.
     keys: Option<Vec<String>>,
-    watching: Watching,
+    watching: TelemetryWatcher,
 }
 
-impl Rows {
-    async fn next_item(&mut self) -> Option<LiveItem> {
+impl WatchedTelemetry {
+    async fn next_item(&mut self) -> Option<LiveTelemetryItem> {
         loop {
             let lost = self.watching.take_lost();
             if lost > 0 {
-                return Some(LiveItem::Lost(lost));
+                return Some(LiveTelemetryItem::Lost(lost));
             }
             let update = self.watching.next().await?;
             let values = update.values.into_iter().filter_map(|(key, value)| {
@@ -284,7 +284,7 @@ impl Rows {
             let values: Vec<_> = values.collect();
             if !values.is_empty() {
                 let device = self.devices.get(&update.device);
-                return Some(LiveItem::Row {
+                return Some(LiveTelemetryItem::Row {
                     device: device.cloned().unwrap_or_default(),
                     ts_ms: update.ts_ms,
                     values,
@@ -294,8 +294,8 @@ impl Rows {
     }
 }
 
-impl LiveRows for Rows {
-    fn next(&mut self) -> Pin<Box<dyn Future<Output = Option<LiveItem>> + Send + '_>> {
+impl LiveTelemetryStream for WatchedTelemetry {
+    fn next(&mut self) -> Pin<Box<dyn Future<Output = Option<LiveTelemetryItem>> + Send + '_>> {
         Box::pin(self.next_item())
     }
 }

@@ -2,53 +2,58 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use api::{CalendarUnit, Function, IntervalLength, IntervalQuery, IntervalRow, TelemetryProblem};
+use api::{
+    CalendarUnit, IntervalFunction, IntervalLength, IntervalQuery, IntervalRow,
+    TelemetryBackendError,
+};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan as _};
 use serde_json::Value;
-use series::{Aggregate, DeviceNo, Intervals, KeyId, Series, Summary};
+use series::{Aggregate, DeviceNo, IntervalSummary, Intervals, KeyId, Series};
 
-use super::telemetry::{json_of, problem};
+use super::telemetry::{to_backend_error, value_to_json};
 
 /// Intervals of one answer.
 const MAX_INTERVALS: usize = 1_000_000;
 
-fn parameter(name: &'static str, detail: impl Into<String>) -> TelemetryProblem {
-    TelemetryProblem::Parameter {
+fn parameter_error(name: &'static str, detail: impl Into<String>) -> TelemetryBackendError {
+    TelemetryBackendError::Parameter {
         name,
         detail: detail.into(),
     }
 }
 
 /// The zone of this IANA name; UTC without one.
-fn zone(name: Option<&str>) -> Result<TimeZone, TelemetryProblem> {
+fn parse_time_zone(name: Option<&str>) -> Result<TimeZone, TelemetryBackendError> {
     let Some(name) = name else {
         return Ok(TimeZone::UTC);
     };
     TimeZone::get(name).map_err(|_| {
         let detail = format!("{name:?} is unknown; expected an IANA name such as Europe/Berlin");
-        parameter("time_zone", detail)
+        parameter_error("time_zone", detail)
     })
 }
 
-fn out_of_bounds() -> TelemetryProblem {
-    parameter("from_ms", "expected a time of the years 1 to 9999")
+fn out_of_bounds_error() -> TelemetryBackendError {
+    parameter_error("from_ms", "expected a time of the years 1 to 9999")
 }
 
 /// When a local day begins: at midnight, or where the clocks skip it, as soon as there is a time.
-fn start_of(date: Date, zone: &TimeZone) -> Result<i64, TelemetryProblem> {
-    let start = date.to_zoned(zone.clone()).map_err(|_| out_of_bounds())?;
+fn day_start(date: Date, zone: &TimeZone) -> Result<i64, TelemetryBackendError> {
+    let start = date
+        .to_zoned(zone.clone())
+        .map_err(|_| out_of_bounds_error())?;
     Ok(start.timestamp().as_millisecond())
 }
 
-fn date_of(ts_ms: i64, zone: &TimeZone) -> Result<Date, TelemetryProblem> {
-    let time = Timestamp::from_millisecond(ts_ms).map_err(|_| out_of_bounds())?;
+fn date_of(ts_ms: i64, zone: &TimeZone) -> Result<Date, TelemetryBackendError> {
+    let time = Timestamp::from_millisecond(ts_ms).map_err(|_| out_of_bounds_error())?;
     Ok(time.to_zoned(zone.clone()).date())
 }
 
 /// Where the unit that has this day begins.
-fn first_of(unit: CalendarUnit, date: Date) -> Result<Date, TelemetryProblem> {
+fn unit_start(unit: CalendarUnit, date: Date) -> Result<Date, TelemetryBackendError> {
     let month = |month| Date::new(date.year(), month, 1);
     let first = match unit {
         CalendarUnit::Day => Ok(date),
@@ -65,10 +70,10 @@ fn first_of(unit: CalendarUnit, date: Date) -> Result<Date, TelemetryProblem> {
         CalendarUnit::Quarter => month((date.month() - 1) / 3 * 3 + 1),
         CalendarUnit::Year => month(1),
     };
-    first.map_err(|_| out_of_bounds())
+    first.map_err(|_| out_of_bounds_error())
 }
 
-fn next_of(unit: CalendarUnit, date: Date) -> Option<Date> {
+fn next_unit_start(unit: CalendarUnit, date: Date) -> Option<Date> {
     let span = match unit {
         CalendarUnit::Day => 1.day(),
         CalendarUnit::Week | CalendarUnit::WeekFromSunday => 1.week(),
@@ -80,18 +85,18 @@ fn next_of(unit: CalendarUnit, date: Date) -> Option<Date> {
 }
 
 /// Where units of a calendar begin, from the one that has `from_ms` to the last one before `to_ms`.
-fn starts(
+fn interval_starts(
     unit: CalendarUnit,
     zone: &TimeZone,
     (from_ms, to_ms): (i64, i64),
-) -> Result<Vec<i64>, TelemetryProblem> {
-    let mut date = first_of(unit, date_of(from_ms, zone)?)?;
-    let mut starts = vec![start_of(date, zone)?];
+) -> Result<Vec<i64>, TelemetryBackendError> {
+    let mut date = unit_start(unit, date_of(from_ms, zone)?)?;
+    let mut starts = vec![day_start(date, zone)?];
     while starts.len() <= MAX_INTERVALS {
-        let Some(next) = next_of(unit, date) else {
+        let Some(next) = next_unit_start(unit, date) else {
             break;
         };
-        let start = start_of(next, zone)?;
+        let start = day_start(next, zone)?;
         if start >= to_ms {
             break;
         }
@@ -104,8 +109,8 @@ fn starts(
     Ok(starts)
 }
 
-fn intervals_of(query: &IntervalQuery) -> Result<Intervals, TelemetryProblem> {
-    let zone = zone(query.time_zone.as_deref())?;
+fn interval_list(query: &IntervalQuery) -> Result<Intervals, TelemetryBackendError> {
+    let zone = parse_time_zone(query.time_zone.as_deref())?;
     let times = (query.from_ms, query.to_ms);
     let mut intervals = Intervals {
         from_ms: query.from_ms,
@@ -122,48 +127,48 @@ fn intervals_of(query: &IntervalQuery) -> Result<Intervals, TelemetryProblem> {
             intervals.origin_ms = match query.origin_ms {
                 Some(origin_ms) => origin_ms,
                 None if query.time_zone.is_some() => {
-                    start_of(date_of(query.from_ms, &zone)?, &zone)?
+                    day_start(date_of(query.from_ms, &zone)?, &zone)?
                 }
                 None => 0,
             };
         }
-        IntervalLength::Calendar(unit) => intervals.starts = starts(unit, &zone, times)?,
+        IntervalLength::Calendar(unit) => intervals.starts = interval_starts(unit, &zone, times)?,
     }
     Ok(intervals)
 }
 
-fn aggregate_of(function: Function) -> Aggregate {
+fn to_aggregate(function: IntervalFunction) -> Aggregate {
     match function {
-        Function::Avg => Aggregate::Avg,
-        Function::Min => Aggregate::Min,
-        Function::Max => Aggregate::Max,
-        Function::Sum => Aggregate::Sum,
-        Function::Count => Aggregate::Count,
-        Function::First => Aggregate::First,
-        Function::Last => Aggregate::Last,
+        IntervalFunction::Avg => Aggregate::Avg,
+        IntervalFunction::Min => Aggregate::Min,
+        IntervalFunction::Max => Aggregate::Max,
+        IntervalFunction::Sum => Aggregate::Sum,
+        IntervalFunction::Count => Aggregate::Count,
+        IntervalFunction::First => Aggregate::First,
+        IntervalFunction::Last => Aggregate::Last,
     }
 }
 
-fn values_of(summary: &Summary, functions: &[Function]) -> Vec<Value> {
-    let value = |function: &Function| summary.get(aggregate_of(*function));
+fn function_values(summary: &IntervalSummary, functions: &[IntervalFunction]) -> Vec<Value> {
+    let value = |function: &IntervalFunction| summary.get(to_aggregate(*function));
     let values = functions.iter().map(value);
     values
-        .map(|value| value.map_or(Value::Null, json_of))
+        .map(|value| value.map_or(Value::Null, value_to_json))
         .collect()
 }
 
 /// Of each device and key its intervals, ascending; or of each key, all devices together.
-pub(super) fn intervals(
+pub(super) fn query_intervals(
     series: &Series,
     query: &IntervalQuery,
     (devices, keys): (&[DeviceNo], &[KeyId]),
-) -> Result<Vec<IntervalRow>, TelemetryProblem> {
-    let intervals = intervals_of(query)?;
+) -> Result<Vec<IntervalRow>, TelemetryBackendError> {
+    let intervals = interval_list(query)?;
     let name = |key| series.key_name(key).unwrap_or_default().to_owned();
     let names: HashMap<_, _> = devices.iter().copied().zip(&query.devices).collect();
     let (mut rows, mut is_too_much) = (Vec::new(), false);
-    let mut merged = BTreeMap::<(String, i64), Summary>::new();
-    let each = &mut |device, key, ts_ms, summary: &Summary| {
+    let mut merged = BTreeMap::<(String, i64), IntervalSummary>::new();
+    let each = &mut |device, key, ts_ms, summary: &IntervalSummary| {
         if rows.len().max(merged.len()) >= MAX_INTERVALS {
             is_too_much = true;
         } else if query.merged {
@@ -173,15 +178,15 @@ pub(super) fn intervals(
                 device: names.get(&device).map(|name| (*name).clone()),
                 key: name(key),
                 ts_ms,
-                values: values_of(summary, &query.functions),
+                values: function_values(summary, &query.functions),
             });
         }
     };
     let read = series.aggregate(devices, keys, &intervals, each);
-    read.map_err(problem)?;
+    read.map_err(to_backend_error)?;
     if is_too_much {
         let detail = format!("expected so long ones that there are {MAX_INTERVALS} or fewer");
-        return Err(parameter("interval_ms", detail));
+        return Err(parameter_error("interval_ms", detail));
     }
     rows.extend(
         merged
@@ -190,7 +195,7 @@ pub(super) fn intervals(
                 device: None,
                 key,
                 ts_ms,
-                values: values_of(&summary, &query.functions),
+                values: function_values(&summary, &query.functions),
             }),
     );
     Ok(rows)
@@ -205,8 +210,8 @@ mod tests {
     }
 
     fn starts_of(unit: CalendarUnit, name: &str, from: &str, to: &str) -> Vec<String> {
-        let zone = zone(Some(name)).unwrap();
-        let found = starts(unit, &zone, (ms(from), ms(to))).unwrap();
+        let zone = parse_time_zone(Some(name)).unwrap();
+        let found = interval_starts(unit, &zone, (ms(from), ms(to))).unwrap();
         let text = |ts_ms| Timestamp::from_millisecond(ts_ms).unwrap().to_string();
         found.into_iter().map(text).collect()
     }
@@ -261,8 +266,8 @@ mod tests {
 
     #[test]
     fn unknown_zones_are_refused_with_an_example() {
-        let refused = zone(Some("Berlin")).unwrap_err();
-        let TelemetryProblem::Parameter { name, detail } = refused else {
+        let refused = parse_time_zone(Some("Berlin")).unwrap_err();
+        let TelemetryBackendError::Parameter { name, detail } = refused else {
             panic!("{refused:?}");
         };
         assert_eq!(name, "time_zone");

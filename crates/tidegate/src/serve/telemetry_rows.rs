@@ -3,13 +3,13 @@
 use std::io::Write as _;
 use std::ops::ControlFlow;
 
-use series::{KeyId, Row, Series, Value};
+use series::{KeyId, PointValue, Series, SeriesRow};
 
 /// Bytes after which what was written is handed on.
-const PIECE_BYTES: usize = 64 << 10;
+const BATCH_BYTES: usize = 64 << 10;
 
 /// Writes `{"ts_ms", "values"}` for each row, with a byte behind it.
-pub(super) struct RowWriter<'a> {
+pub(super) struct JsonRowWriter<'a> {
     series: &'a Series,
     separator: u8,
     pub(super) rows: usize,
@@ -20,7 +20,7 @@ pub(super) struct RowWriter<'a> {
     order: Vec<(usize, usize)>,
 }
 
-impl<'a> RowWriter<'a> {
+impl<'a> JsonRowWriter<'a> {
     pub(super) fn new(series: &'a Series, separator: u8) -> Self {
         Self {
             series,
@@ -35,16 +35,16 @@ impl<'a> RowWriter<'a> {
     /// Writes a row; ends when `full`, which is told of a full piece, says so.
     pub(super) fn write(
         &mut self,
-        row: &Row<'_>,
+        row: &SeriesRow<'_>,
         out: &mut Vec<u8>,
         full: &mut dyn FnMut(&mut Vec<u8>) -> bool,
     ) -> ControlFlow<()> {
         let keys = row.points.iter().map(|point| point.key);
         if !keys.eq(self.shape.iter().copied()) {
-            self.take_shape(row);
+            self.update_row_shape(row);
         }
         out.extend_from_slice(b"{\"ts_ms\":");
-        put(out, &row.ts_ms);
+        write_json(out, &row.ts_ms);
         out.extend_from_slice(b",\"values\":{");
         for (at, &(place, name)) in self.order.iter().enumerate() {
             if at > 0 {
@@ -56,55 +56,55 @@ impl<'a> RowWriter<'a> {
         out.extend_from_slice(b"}}");
         out.push(self.separator);
         self.rows += 1;
-        match out.len() < PIECE_BYTES || full(out) {
+        match out.len() < BATCH_BYTES || full(out) {
             true => ControlFlow::Continue(()),
             false => ControlFlow::Break(()),
         }
     }
 
-    fn take_shape(&mut self, row: &Row<'_>) {
+    fn update_row_shape(&mut self, row: &SeriesRow<'_>) {
         self.shape.clear();
         self.order.clear();
         for (place, point) in row.points.iter().enumerate() {
             self.shape.push(point.key);
-            let name = self.name(point.key);
+            let name = self.key_name_index(point.key);
             self.order.push((place, name));
         }
         let names = &self.names;
         (self.order).sort_unstable_by(|one, other| names[one.1].1.cmp(&names[other.1].1));
     }
 
-    fn name(&mut self, key: KeyId) -> usize {
+    fn key_name_index(&mut self, key: KeyId) -> usize {
         if let Some(known) = self.names.iter().position(|(known, _)| *known == key) {
             return known;
         }
         let mut name = Vec::new();
-        put(&mut name, self.series.key_name(key).unwrap_or_default());
+        write_json(&mut name, self.series.key_name(key).unwrap_or_default());
         name.push(b':');
         self.names.push((key, name.into()));
         self.names.len() - 1
     }
 }
 
-fn put<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
+fn write_json<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
     serde_json::to_writer(out, value).expect("numbers and texts can be written to memory");
 }
 
-fn put_value(out: &mut Vec<u8>, value: Value<'_>) {
+fn put_value(out: &mut Vec<u8>, value: PointValue<'_>) {
     match value {
-        Value::Bool(value) => put(out, &value),
-        Value::Int(value) => put(out, &value),
+        PointValue::Bool(value) => write_json(out, &value),
+        PointValue::Int(value) => write_json(out, &value),
         // What is no number in JSON is null.
-        Value::Float(value) => put(out, &value),
-        Value::Text(text) => put(out, text),
+        PointValue::Float(value) => write_json(out, &value),
+        PointValue::Text(text) => write_json(out, text),
         // It was checked when it came; a line must not end in it.
-        Value::Json(json) if !json.contains(['\n', '\r']) => {
+        PointValue::Json(json) if !json.contains(['\n', '\r']) => {
             out.write_all(json.as_bytes())
                 .expect("memory can be written");
         }
-        Value::Json(json) => {
+        PointValue::Json(json) => {
             let value: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
-            put(out, &value);
+            write_json(out, &value);
         }
     }
 }

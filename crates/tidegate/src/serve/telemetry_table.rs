@@ -3,55 +3,55 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use api::TelemetryProblem;
-use connect::columns::{Layout, Shape, Type, Writer};
-use series::{Row, Series};
+use api::TelemetryBackendError;
+use connect::columns::{ColumnSchema, ColumnType, ParquetLayout, ParquetWriter};
+use series::{Series, SeriesRow};
 
-const COLUMNS: [(&str, Type); 8] = [
-    ("time", Type::TimestampMs),
-    ("device", Type::Text),
-    ("key", Type::Text),
+const COLUMNS: [(&str, ColumnType); 8] = [
+    ("time", ColumnType::TimestampMs),
+    ("device", ColumnType::Text),
+    ("key", ColumnType::Text),
     // Every number, so that an average takes in the whole ones of a key, too.
-    ("number", Type::Float),
+    ("number", ColumnType::Float),
     // Whole numbers again, with all their digits.
-    ("integer", Type::Int),
-    ("boolean", Type::Bool),
-    ("text", Type::Text),
-    ("json", Type::Json),
+    ("integer", ColumnType::Int),
+    ("boolean", ColumnType::Bool),
+    ("text", ColumnType::Text),
+    ("json", ColumnType::Json),
 ];
 
 /// What an export has in memory before it is written.
 const GROUP_ROWS: usize = 50_000;
 const GROUP_BYTES: usize = 8 << 20;
 
-pub(super) struct Table<'a> {
+pub(super) struct ParquetTable<'a> {
     device: &'a str,
     series: &'a Series,
-    file: Writer<&'a mut (dyn io::Write + Send)>,
+    file: ParquetWriter<&'a mut (dyn io::Write + Send)>,
     failure: Option<io::Error>,
 }
 
-impl<'a> Table<'a> {
+impl<'a> ParquetTable<'a> {
     pub(super) fn new(
         device: &'a str,
         series: &'a Series,
         out: &'a mut (dyn io::Write + Send),
-    ) -> Result<Self, TelemetryProblem> {
-        let layout = Layout::new(GROUP_ROWS, GROUP_BYTES);
-        let file = Writer::new(out, &Shape::new(&COLUMNS), layout);
+    ) -> Result<Self, TelemetryBackendError> {
+        let layout = ParquetLayout::new(GROUP_ROWS, GROUP_BYTES);
+        let file = ParquetWriter::new(out, &ColumnSchema::new(&COLUMNS), layout);
         Ok(Self {
             device,
             series,
-            file: file.map_err(problem)?,
+            file: file.map_err(to_backend_error)?,
             failure: None,
         })
     }
 
-    pub(super) fn add(&mut self, row: &Row<'_>) -> ControlFlow<()> {
+    pub(super) fn add(&mut self, row: &SeriesRow<'_>) -> ControlFlow<()> {
         for point in row.points {
             let key = self.series.key_name(point.key).unwrap_or_default();
-            let line = line(row.ts_ms, self.device, key, point.value);
-            if let Err(error) = self.file.put(&line) {
+            let line = row_columns(row.ts_ms, self.device, key, point.value);
+            if let Err(error) = self.file.put_row(&line) {
                 self.failure = Some(error);
                 return ControlFlow::Break(());
             }
@@ -59,38 +59,38 @@ impl<'a> Table<'a> {
         ControlFlow::Continue(())
     }
 
-    pub(super) fn finish(self) -> Result<(), TelemetryProblem> {
+    pub(super) fn finish(self) -> Result<(), TelemetryBackendError> {
         match self.failure {
-            Some(error) => Err(problem(error)),
-            None => self.file.finish().map(drop).map_err(problem),
+            Some(error) => Err(to_backend_error(error)),
+            None => self.file.finish().map(drop).map_err(to_backend_error),
         }
     }
 }
 
-fn problem(error: io::Error) -> TelemetryProblem {
-    TelemetryProblem::Unavailable(format!("the Parquet file cannot be written: {error}"))
+fn to_backend_error(error: io::Error) -> TelemetryBackendError {
+    TelemetryBackendError::Unavailable(format!("the Parquet file cannot be written: {error}"))
 }
 
-fn line<'v>(
+fn row_columns<'v>(
     ts_ms: i64,
     device: &'v str,
     key: &'v str,
-    value: series::Value<'v>,
-) -> [connect::Value<'v>; 8] {
-    use connect::Value as Cell;
+    value: series::PointValue<'v>,
+) -> [connect::SinkValue<'v>; 8] {
+    use connect::SinkValue as Cell;
     let mut line = [Cell::Null; 8];
     line[0] = Cell::Int(ts_ms);
     line[1] = Cell::Text(device);
     line[2] = Cell::Text(key);
     match value {
-        series::Value::Int(value) => {
+        series::PointValue::Int(value) => {
             line[3] = Cell::Int(value);
             line[4] = Cell::Int(value);
         }
-        series::Value::Float(value) => line[3] = Cell::Float(value),
-        series::Value::Bool(value) => line[5] = Cell::Bool(value),
-        series::Value::Text(text) => line[6] = Cell::Text(text),
-        series::Value::Json(json) => line[7] = Cell::Json(json),
+        series::PointValue::Float(value) => line[3] = Cell::Float(value),
+        series::PointValue::Bool(value) => line[5] = Cell::Bool(value),
+        series::PointValue::Text(text) => line[6] = Cell::Text(text),
+        series::PointValue::Json(json) => line[7] = Cell::Json(json),
     }
     line
 }

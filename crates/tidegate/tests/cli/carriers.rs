@@ -93,8 +93,8 @@ fn a_wrong_way_is_told_with_what_to_do() {
             && unknown.contains("--cafile FILE"),
         "{unknown}"
     );
-    let authority = testkit::Authority::new(folder.path().join("authority"));
-    let authority = authority.file();
+    let authority = testkit::CertificateAuthority::new(folder.path().join("authority"));
+    let authority = authority.certificate_path();
     let self_signed = ["--cafile", authority.to_str().unwrap()];
     assert_plain(&error(&[&["-p", &mqtts], &self_signed[..]].concat()));
     assert_plain(&unknown);

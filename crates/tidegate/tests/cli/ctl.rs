@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::program::{Ended, Node, run};
+use super::program::{Node, ProgramResult, run};
 
-fn ctl(node: &Node, arguments: &[&str]) -> Ended {
+fn ctl(node: &Node, arguments: &[&str]) -> ProgramResult {
     let data_dir = node.data_dir();
     let data_dir = data_dir.to_str().unwrap();
     run(&[&["ctl", "--data-dir", data_dir], arguments].concat())
@@ -205,13 +205,13 @@ fn alarms_are_listed_seen_and_told() {
 #[test]
 fn a_node_with_tls_is_reached_by_its_data_directory_and_by_its_name() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = testkit::Authority::new(folder.path().join("ours"));
-    let strangers = testkit::Authority::new(folder.path().join("theirs"));
-    let identity = authority.server("server");
+    let authority = testkit::CertificateAuthority::new(folder.path().join("ours"));
+    let strangers = testkit::CertificateAuthority::new(folder.path().join("theirs"));
+    let identity = authority.issue_server("server");
     let certificate = format!("http.tls.certificate={}", identity.certificate.display());
     let key = format!("http.tls.private_key={}", identity.key.display());
     let node = Node::start(&["--set", &certificate, "--set", &key]);
-    let (right, wrong) = (authority.file(), strangers.file());
+    let (right, wrong) = (authority.certificate_path(), strangers.certificate_path());
     let (right, wrong) = (right.to_str().unwrap(), wrong.to_str().unwrap());
     let who = ctl(&node, &["--cafile", right, "whoami"]).succeeded();
     assert!(who.contains("admin"), "{who}");

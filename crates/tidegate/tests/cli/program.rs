@@ -30,12 +30,12 @@ pub(crate) fn tidegate(arguments: &[&str]) -> Command {
 }
 
 /// Runs a command that ends by itself.
-pub(crate) fn run(arguments: &[&str]) -> Ended {
-    Ended::of(tidegate(arguments).stdin(Stdio::null()).output().unwrap())
+pub(crate) fn run(arguments: &[&str]) -> ProgramResult {
+    ProgramResult::of(tidegate(arguments).stdin(Stdio::null()).output().unwrap())
 }
 
 /// Runs a command with this text on its standard input.
-pub(crate) fn run_with_input(arguments: &[&str], input: &str) -> Ended {
+pub(crate) fn run_with_input(arguments: &[&str], input: &str) -> ProgramResult {
     let mut command = tidegate(arguments);
     command
         .stdin(Stdio::piped())
@@ -48,18 +48,18 @@ pub(crate) fn run_with_input(arguments: &[&str], input: &str) -> Ended {
         .unwrap()
         .write_all(input.as_bytes())
         .unwrap();
-    Ended::of(child.wait_with_output().unwrap())
+    ProgramResult::of(child.wait_with_output().unwrap())
 }
 
 /// How a command ended.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct ProgramResult {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-impl Ended {
+impl ProgramResult {
     fn of(output: Output) -> Self {
         Self {
             code: output.status.code(),
@@ -82,13 +82,13 @@ impl Ended {
 }
 
 /// A process that runs beside the test; killed when dropped.
-pub(crate) struct Running {
+pub(crate) struct RunningProgram {
     child: Child,
     /// Lines of its standard error as they come.
     stderr: mpsc::Receiver<String>,
 }
 
-impl Running {
+impl RunningProgram {
     pub(crate) fn start(mut command: Command) -> Self {
         command
             .stdin(Stdio::null())
@@ -108,7 +108,7 @@ impl Running {
     }
 
     /// Waits for a line of standard error that contains this.
-    pub(crate) fn says(&mut self, part: &str) {
+    pub(crate) fn expect_output(&mut self, part: &str) {
         let deadline = Instant::now() + DEADLINE;
         let mut said = Vec::new();
         while !said.last().is_some_and(|line: &String| line.contains(part)) {
@@ -126,7 +126,7 @@ impl Running {
     }
 
     /// Waits for the end.
-    pub(crate) fn end(mut self) -> Ended {
+    pub(crate) fn end(mut self) -> ProgramResult {
         let mut stdout = String::new();
         self.child
             .stdout
@@ -142,7 +142,7 @@ impl Running {
             assert!(Instant::now() < deadline, "the program does not end");
             std::thread::sleep(Duration::from_millis(5));
         };
-        Ended {
+        ProgramResult {
             code: status.code(),
             stdout,
             stderr: self.stderr.iter().collect::<Vec<_>>().join("\n"),
@@ -150,7 +150,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();
@@ -160,7 +160,7 @@ impl Drop for Running {
 
 /// A node with a data directory of its own.
 pub(crate) struct Node {
-    pub(crate) process: Running,
+    pub(crate) process: RunningProgram,
     pub(crate) folder: tempfile::TempDir,
     listeners: Value,
 }
@@ -179,7 +179,7 @@ impl Node {
             command.args([flag, "127.0.0.1:0"]);
         }
         command.args(arguments);
-        let mut process = Running::start(command);
+        let mut process = RunningProgram::start(command);
         let path = data_dir.join("node.json");
         let deadline = Instant::now() + DEADLINE;
         loop {
@@ -214,19 +214,19 @@ impl Node {
     }
 
     /// Runs `tidegate pub` on the plain listener.
-    pub(crate) fn publish(&self, arguments: &[&str]) -> Ended {
+    pub(crate) fn publish(&self, arguments: &[&str]) -> ProgramResult {
         let port = self.port("mqtt");
         run(&[&["pub", "-h", "127.0.0.1", "-p", &port], arguments].concat())
     }
 
     /// Runs `tidegate sub` on the plain listener to its end.
-    pub(crate) fn subscribe(&self, arguments: &[&str]) -> Ended {
+    pub(crate) fn subscribe(&self, arguments: &[&str]) -> ProgramResult {
         let port = self.port("mqtt");
         run(&[&["sub", "-h", "127.0.0.1", "-p", &port], arguments].concat())
     }
 
     /// Starts `tidegate sub` on the plain listener and waits until it is subscribed.
-    pub(crate) fn subscriber(&self, arguments: &[&str]) -> Running {
+    pub(crate) fn subscriber(&self, arguments: &[&str]) -> RunningProgram {
         let port = self.port("mqtt");
         subscriber(&[&["-h", "127.0.0.1", "-p", &port], arguments].concat())
     }
@@ -236,16 +236,16 @@ impl Node {
     }
 
     /// SIGTERM; how the node ended, and its folder.
-    pub(crate) fn stop(self) -> (Ended, tempfile::TempDir) {
+    pub(crate) fn stop(self) -> (ProgramResult, tempfile::TempDir) {
         self.process.signal(Signal::TERM);
         (self.process.end(), self.folder)
     }
 }
 
 /// Starts `tidegate sub` and waits until it is subscribed.
-pub(crate) fn subscriber(arguments: &[&str]) -> Running {
-    let mut running = Running::start(tidegate(&[&["sub", "-d"], arguments].concat()));
-    running.says("subscribed to");
+pub(crate) fn subscriber(arguments: &[&str]) -> RunningProgram {
+    let mut running = RunningProgram::start(tidegate(&[&["sub", "-d"], arguments].concat()));
+    running.expect_output("subscribed to");
     running
 }
 

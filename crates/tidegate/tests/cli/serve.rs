@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use rustix::process::Signal;
 
-use super::program::{Node, Running, run, tidegate};
+use super::program::{Node, RunningProgram, run, tidegate};
 
 #[test]
 fn a_node_says_where_it_listens_and_ends_well() {
@@ -39,8 +39,8 @@ fn serve_is_the_default_and_the_environment_counts() {
     command.env("TIDEGATE_DATA_DIR", folder.path());
     command.env("TIDEGATE_LISTENER__MQTT__BIND", "127.0.0.1:0");
     command.env("TIDEGATE_LOG__FORMAT", "json");
-    let mut node = Running::start(command);
-    node.says("\"message\":\"ready\"");
+    let mut node = RunningProgram::start(command);
+    node.expect_output("\"message\":\"ready\"");
     assert!(folder.path().join("node.json").exists());
     node.signal(Signal::INT);
     assert_eq!(node.end().succeeded(), "");
@@ -128,6 +128,6 @@ fn log_levels_change_at_run_time() {
     assert!(put("info").starts_with("HTTP/1.1 200 "));
     node.process.signal(Signal::TERM);
     // Said at level info.
-    node.process.says("SIGTERM: stopping");
+    node.process.expect_output("SIGTERM: stopping");
     assert_eq!(node.process.end().code, Some(0));
 }

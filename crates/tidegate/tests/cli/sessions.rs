@@ -75,10 +75,10 @@ fn a_subscriber_comes_back_when_its_broker_does() {
     let left = leaving.end();
     assert_eq!(left.code, Some(4), "{left:?}");
     assert_eq!(left.stdout, "before\n");
-    staying.says("server shutting down (0x8b); trying again in 0.25 s");
+    staying.expect_output("server shutting down (0x8b); trying again in 0.25 s");
 
     let node = Node::start_in(folder, &local);
-    staying.says("subscribed to");
+    staying.expect_output("subscribed to");
     node.publish(&["-t", "back", "-q", "1", "-m", "after"])
         .succeeded();
     assert_eq!(staying.end().succeeded(), "before\nafter\n");

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::line::{Gone, Line};
+use crate::line::{ClientLine, ConnectionLost};
 use crate::support::{Connect, Node, Publish, Random, external, kind, temporary_directory};
 
 /// One product for each way in which messages are worked off.
@@ -26,7 +26,7 @@ struct Reported {
 #[test]
 fn what_devices_were_told_is_stored_survives_kills() {
     if external().is_some() {
-        return testkit::skipped("needs a node of its own");
+        return testkit::report_skipped("needs a node of its own");
     }
     let kills = crate::kills(12);
     let seed = Random::seed();
@@ -90,9 +90,9 @@ fn report(
     first_ms: u64,
     is_over: &AtomicBool,
     reported: &mut Reported,
-) -> Result<(), Gone> {
+) -> Result<(), ConnectionLost> {
     let connect = Connect::new(4, format!("client-{mode}")).username(format!("token-{mode}"));
-    let (mut line, _) = Line::open(address, &connect)?;
+    let (mut line, _) = ClientLine::open(address, &connect)?;
     while !is_over.load(Relaxed) {
         let number = reported.acknowledged + 1;
         reported.number = number;

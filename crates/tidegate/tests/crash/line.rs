@@ -11,9 +11,9 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 /// The node was killed.
 #[derive(Debug)]
-pub(crate) struct Gone;
+pub(crate) struct ConnectionLost;
 
-pub(crate) struct Line {
+pub(crate) struct ClientLine {
     stream: TcpStream,
     buffer: Vec<u8>,
     version: u8,
@@ -28,12 +28,15 @@ pub(crate) fn lasting(version: u8, name: &str) -> Connect {
     }
 }
 
-impl Line {
+impl ClientLine {
     /// Connects; whether there was a session. The node may refuse nobody.
-    pub(crate) fn open(address: &str, connect: &Connect) -> Result<(Line, bool), Gone> {
-        let stream = TcpStream::connect(address).map_err(|_| Gone)?;
-        stream.set_nodelay(true).map_err(|_| Gone)?;
-        let mut line = Line {
+    pub(crate) fn open(
+        address: &str,
+        connect: &Connect,
+    ) -> Result<(ClientLine, bool), ConnectionLost> {
+        let stream = TcpStream::connect(address).map_err(|_| ConnectionLost)?;
+        stream.set_nodelay(true).map_err(|_| ConnectionLost)?;
+        let mut line = ClientLine {
             stream,
             buffer: Vec::new(),
             version: connect.version,
@@ -44,12 +47,12 @@ impl Line {
         Ok((line, connack.session_present))
     }
 
-    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), Gone> {
-        self.stream.write_all(bytes).map_err(|_| Gone)
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), ConnectionLost> {
+        self.stream.write_all(bytes).map_err(|_| ConnectionLost)
     }
 
     /// The next packet, if one comes within `limit`.
-    pub(crate) fn poll(&mut self, limit: Duration) -> Result<Option<Packet>, Gone> {
+    pub(crate) fn poll(&mut self, limit: Duration) -> Result<Option<Packet>, ConnectionLost> {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(length) = whole_packet(&self.buffer) {
@@ -60,10 +63,12 @@ impl Line {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             let left = left.max(Duration::from_millis(1));
-            self.stream.set_read_timeout(Some(left)).map_err(|_| Gone)?;
+            self.stream
+                .set_read_timeout(Some(left))
+                .map_err(|_| ConnectionLost)?;
             let mut chunk = [0; 16384];
             match self.stream.read(&mut chunk) {
-                Ok(0) => return Err(Gone),
+                Ok(0) => return Err(ConnectionLost),
                 Ok(count) => self.buffer.extend_from_slice(&chunk[..count]),
                 Err(error)
                     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
@@ -72,13 +77,13 @@ impl Line {
                         return Ok(None);
                     }
                 }
-                Err(_) => return Err(Gone),
+                Err(_) => return Err(ConnectionLost),
             }
         }
     }
 
     /// The next packet, which must be of this kind.
-    pub(crate) fn wait_for(&mut self, kind: u8) -> Result<Packet, Gone> {
+    pub(crate) fn wait_for(&mut self, kind: u8) -> Result<Packet, ConnectionLost> {
         let Some(packet) = self.poll(LIMIT)? else {
             panic!("no packet of kind {kind} within {LIMIT:?}");
         };
@@ -87,7 +92,7 @@ impl Line {
     }
 
     /// DISCONNECT, which leaves the session behind.
-    pub(crate) fn leave(mut self) -> Result<(), Gone> {
+    pub(crate) fn leave(mut self) -> Result<(), ConnectionLost> {
         self.send(&[0xe0, 0])?;
         while self.poll(LIMIT)?.is_some() {}
         Ok(())

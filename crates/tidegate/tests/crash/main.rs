@@ -47,7 +47,7 @@ segment_bytes = "1MiB"
 #[test]
 fn what_was_acknowledged_survives_kills() {
     if external().is_some() {
-        return testkit::skipped("needs a node of its own");
+        return testkit::report_skipped("needs a node of its own");
     }
     Play::new(Random::seed(), CONFIG.to_owned()).run(kills(30));
 }
@@ -56,7 +56,7 @@ fn what_was_acknowledged_survives_kills() {
 #[test]
 fn rows_of_what_was_acknowledged_survive_kills() {
     if external().is_some() {
-        return testkit::skipped("needs a node of its own");
+        return testkit::report_skipped("needs a node of its own");
     }
     let config = format!("{CONFIG}{}", sinks::CONFIG);
     Play::new(Random::seed(), config).run(kills(12));

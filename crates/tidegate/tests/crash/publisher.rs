@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::line::{Gone, Line, lasting};
+use crate::line::{ClientLine, ConnectionLost, lasting};
 use crate::stage::{Act, Sent, Stage};
 use crate::support::{Packet, Publish, Random, ack, kind};
 
@@ -68,8 +68,9 @@ impl Publisher {
         }
     }
 
-    fn publish(&mut self, address: &str, stage: &Stage) -> Result<(), Gone> {
-        let (mut line, session_present) = Line::open(address, &lasting(self.version, &self.name))?;
+    fn publish(&mut self, address: &str, stage: &Stage) -> Result<(), ConnectionLost> {
+        let (mut line, session_present) =
+            ClientLine::open(address, &lasting(self.version, &self.name))?;
         let name = &self.name;
         assert!(
             session_present || !self.is_known,
@@ -126,7 +127,11 @@ impl Publisher {
         publish.qos(self.qos, flight.id).bytes(self.version)
     }
 
-    fn acknowledged(&mut self, packet: &Packet, line: &mut Line) -> Result<(), Gone> {
+    fn acknowledged(
+        &mut self,
+        packet: &Packet,
+        line: &mut ClientLine,
+    ) -> Result<(), ConnectionLost> {
         let name = &self.name;
         let at = self
             .flights

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::line::{Gone, LIMIT, Line};
+use crate::line::{ClientLine, ConnectionLost, LIMIT};
 use crate::stage::{Act, Stage};
 use crate::support::{Connect, Publish, Random, Subscribe, ack, kind, unique};
 
@@ -43,8 +43,13 @@ impl Retainer {
         }
     }
 
-    fn publish(&self, address: &str, stage: &Stage, random: &mut Random) -> Result<(), Gone> {
-        let (mut line, _) = Line::open(address, &Connect::new(5, "retainer"))?;
+    fn publish(
+        &self,
+        address: &str,
+        stage: &Stage,
+        random: &mut Random,
+    ) -> Result<(), ConnectionLost> {
+        let (mut line, _) = ClientLine::open(address, &Connect::new(5, "retainer"))?;
         while stage.act() == Act::Load {
             let mut versions = Vec::new();
             for id in 1..=1 + random.below(8) as u16 {
@@ -78,7 +83,7 @@ impl Retainer {
     pub(crate) fn check(&self, address: &str) {
         let before = self.slots.lock().unwrap().clone();
         let client = Connect::new(5, unique("look"));
-        let (mut line, _) = Line::open(address, &client).unwrap();
+        let (mut line, _) = ClientLine::open(address, &client).unwrap();
         let subscribe = Subscribe::new(1).filter("retained/#", 1);
         line.send(&subscribe.bytes(5)).unwrap();
         let deadline = Instant::now() + LIMIT;

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::line::{Gone, LIMIT, Line};
+use crate::line::{ClientLine, ConnectionLost, LIMIT};
 use crate::stage::Sent;
 use crate::support::{Connect, Node, Publish, Random, external, kind, temporary_directory};
 
@@ -39,7 +39,7 @@ const PUBLISHERS: usize = 3;
 #[test]
 fn the_row_of_every_acknowledged_message_arrives() {
     if external().is_some() {
-        return testkit::skipped("needs a node of its own");
+        return testkit::report_skipped("needs a node of its own");
     }
     let kills = crate::kills(12);
     let seed = Random::seed();
@@ -118,8 +118,8 @@ fn publish(
     is_over: &AtomicBool,
     acknowledged: &Mutex<Vec<String>>,
     sent: &AtomicU32,
-) -> Result<(), Gone> {
-    let (mut line, _) = Line::open(address, &Connect::new(4, name))?;
+) -> Result<(), ConnectionLost> {
+    let (mut line, _) = ClientLine::open(address, &Connect::new(4, name))?;
     let mut number = 0;
     while !is_over.load(Relaxed) {
         let payloads: Vec<String> = (1..=7).map(|n| format!("{name}-{}", number + n)).collect();

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
-use crate::line::{Gone, LIMIT, Line, lasting};
+use crate::line::{ClientLine, ConnectionLost, LIMIT, lasting};
 use crate::stage::{Act, Sent, Stage};
 use crate::support::{Packet, Random, Subscribe, ack, kind};
 
@@ -51,7 +51,7 @@ impl Subscriber {
     /// Makes the subscription, on a node that lives.
     pub(crate) fn subscribe(&mut self, address: &str) {
         let connect = lasting(self.version, &self.name);
-        let (mut line, _) = Line::open(address, &connect).unwrap();
+        let (mut line, _) = ClientLine::open(address, &connect).unwrap();
         let subscribe = Subscribe::new(1).filter("crash/#", self.qos);
         line.send(&subscribe.bytes(self.version)).unwrap();
         line.wait_for(kind::SUBACK).unwrap();
@@ -86,8 +86,9 @@ impl Subscriber {
     }
 
     /// Receives for a while; true when everything is there.
-    fn receive(&mut self, address: &str, stage: &Stage) -> Result<bool, Gone> {
-        let (mut line, session_present) = Line::open(address, &lasting(self.version, &self.name))?;
+    fn receive(&mut self, address: &str, stage: &Stage) -> Result<bool, ConnectionLost> {
+        let (mut line, session_present) =
+            ClientLine::open(address, &lasting(self.version, &self.name))?;
         assert!(session_present, "{}: the session is lost", self.name);
         let visit = Duration::from_millis(20 + self.random.below(200) as u64);
         let until = Instant::now() + visit;
@@ -122,7 +123,7 @@ impl Subscriber {
         }
     }
 
-    fn take(&mut self, packet: &Packet, line: &mut Line) -> Result<(), Gone> {
+    fn take(&mut self, packet: &Packet, line: &mut ClientLine) -> Result<(), ConnectionLost> {
         match (packet.kind, packet.qos()) {
             (kind::PUBLISH, 1) => {
                 self.note(packet);
@@ -149,7 +150,7 @@ impl Subscriber {
     }
 
     /// What the node still has to say, such as a message for the second time, comes before its PINGRESP.
-    fn linger(&mut self, line: &mut Line) -> Result<(), Gone> {
+    fn linger(&mut self, line: &mut ClientLine) -> Result<(), ConnectionLost> {
         line.send(&[0xc0, 0])?;
         while let Some(packet) = line.poll(LIMIT)? {
             if packet.kind == kind::PINGRESP {

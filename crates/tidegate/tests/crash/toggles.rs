@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::line::{Gone, LIMIT, Line, lasting};
+use crate::line::{ClientLine, ConnectionLost, LIMIT, lasting};
 use crate::stage::{Act, Stage};
 use crate::support::{Packet, Publish, Random, Subscribe, Unsubscribe, ack, kind};
 
@@ -49,8 +49,8 @@ impl Toggler {
         }
     }
 
-    fn toggle(&mut self, address: &str, stage: &Stage) -> Result<(), Gone> {
-        let (mut line, session_present) = Line::open(address, &lasting(5, "toggler"))?;
+    fn toggle(&mut self, address: &str, stage: &Stage) -> Result<(), ConnectionLost> {
+        let (mut line, session_present) = ClientLine::open(address, &lasting(5, "toggler"))?;
         assert!(session_present || !self.is_known, "the session is lost");
         if !self.is_known {
             let id = self.id();
@@ -75,7 +75,7 @@ impl Toggler {
     }
 
     /// One subscription more or less.
-    fn change(&mut self, line: &mut Line) -> Result<(), Gone> {
+    fn change(&mut self, line: &mut ClientLine) -> Result<(), ConnectionLost> {
         let number = self.random.below(TOPICS);
         let id = self.id();
         let subscribes = self.random.below(2) == 0;
@@ -93,7 +93,7 @@ impl Toggler {
     }
 
     /// Publishes to every topic and sees which messages come back.
-    fn check(&mut self, line: &mut Line) -> Result<(), Gone> {
+    fn check(&mut self, line: &mut ClientLine) -> Result<(), ConnectionLost> {
         self.round += 1;
         let round = self.round.to_string();
         for number in 0..=TOPICS {
@@ -120,7 +120,7 @@ impl Toggler {
         Ok(())
     }
 
-    fn wait_for(&mut self, kind: u8, id: u16, line: &mut Line) -> Result<(), Gone> {
+    fn wait_for(&mut self, kind: u8, id: u16, line: &mut ClientLine) -> Result<(), ConnectionLost> {
         loop {
             let packet = next(line)?;
             if packet.kind == kind && packet.id() == id {
@@ -135,7 +135,7 @@ fn topic(number: usize) -> String {
 }
 
 /// The next packet; a message is acknowledged.
-fn next(line: &mut Line) -> Result<Packet, Gone> {
+fn next(line: &mut ClientLine) -> Result<Packet, ConnectionLost> {
     let Some(packet) = line.poll(LIMIT)? else {
         panic!("the toggler hears nothing");
     };

@@ -13,17 +13,17 @@ use rustls::{
     ClientConfig, ClientConnection, ConfigBuilder, RootCertStore, StreamOwned,
     SupportedProtocolVersion,
 };
-pub(crate) use testkit::Identity;
+pub(crate) use testkit::TlsIdentity;
 
 use crate::support::Stream;
 
 /// A certificate authority, and clients that trust it.
-pub(crate) struct Authority(testkit::Authority);
+pub(crate) struct Authority(testkit::CertificateAuthority);
 
 impl Deref for Authority {
-    type Target = testkit::Authority;
+    type Target = testkit::CertificateAuthority;
 
-    fn deref(&self) -> &testkit::Authority {
+    fn deref(&self) -> &testkit::CertificateAuthority {
         &self.0
     }
 }
@@ -31,7 +31,7 @@ impl Deref for Authority {
 impl Authority {
     /// Makes an authority and writes its certificate to `dir`.
     pub(crate) fn new(dir: impl Into<PathBuf>) -> Authority {
-        Self(testkit::Authority::new(dir))
+        Self(testkit::CertificateAuthority::new(dir))
     }
 
     /// As [`Authority::client_config`] without an identity, speaking only these versions.
@@ -44,7 +44,7 @@ impl Authority {
     }
 
     /// What a client needs to trust this authority's servers, showing `identity` if asked.
-    pub(crate) fn client_config(&self, identity: Option<&Identity>) -> Arc<ClientConfig> {
+    pub(crate) fn client_config(&self, identity: Option<&TlsIdentity>) -> Arc<ClientConfig> {
         let builder = self.builder(rustls::DEFAULT_VERSIONS);
         let config = match identity {
             None => builder.with_no_client_auth(),
@@ -74,7 +74,7 @@ impl Authority {
     pub(crate) fn connect(
         &self,
         address: &str,
-        identity: Option<&Identity>,
+        identity: Option<&TlsIdentity>,
     ) -> Result<TlsStream, std::io::Error> {
         connect(address, self.client_config(identity))
     }

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use testkit::skipped;
+use testkit::report_skipped;
 
 use crate::listeners::get;
 use crate::support::{
@@ -253,10 +253,10 @@ fn all_is_well(node: &Node) {
 #[test]
 fn a_full_disk_refuses_what_it_cannot_keep_and_heals() {
     if external().is_some() {
-        return skipped("needs a node of its own");
+        return report_skipped("needs a node of its own");
     }
     let Some(disk) = SmallDisk::mount() else {
-        return skipped("a tmpfs cannot be mounted here (that needs root)");
+        return report_skipped("a tmpfs cannot be mounted here (that needs root)");
     };
     let mut node = start(&disk.0, MIN_FREE_MIB * MIB);
     let kept = Kept::new(&node);
@@ -291,7 +291,7 @@ fn a_full_disk_refuses_what_it_cannot_keep_and_heals() {
 #[test]
 fn a_node_that_starts_on_a_full_disk_gives_what_it_has_and_takes_nothing_new() {
     if external().is_some() {
-        return skipped("needs a node of its own");
+        return report_skipped("needs a node of its own");
     }
     let mut node = start(&temporary_directory(), 0);
     let kept = Kept::new(&node);

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use testkit::{Kind, Server};
+use testkit::{ServerKind, TestServer};
 
 use crate::support::{Connect, Node, Packet, Props, Publish, Raw, Will, ack, kind};
 
@@ -66,21 +66,21 @@ fn each_way(test: impl Fn(&mut Node, &dyn Fn(&mut Node))) {
 /// Where queued messages are.
 enum Place {
     Here,
-    In(&'static str, &'static Server),
+    In(&'static str, &'static TestServer),
 }
 
 impl Place {
     fn all() -> Vec<Self> {
-        static REDIS: OnceLock<Option<Server>> = OnceLock::new();
-        static MARIADB: OnceLock<Option<Server>> = OnceLock::new();
+        static REDIS: OnceLock<Option<TestServer>> = OnceLock::new();
+        static MARIADB: OnceLock<Option<TestServer>> = OnceLock::new();
         let servers = [
             (
                 "redis",
-                REDIS.get_or_init(|| Server::start_or_skip(Kind::Redis)),
+                REDIS.get_or_init(|| TestServer::start_or_skip(ServerKind::Redis)),
             ),
             (
                 "mysql",
-                MARIADB.get_or_init(|| Server::start_or_skip(Kind::MariaDb)),
+                MARIADB.get_or_init(|| TestServer::start_or_skip(ServerKind::MariaDb)),
             ),
         ];
         let mut all = vec![Self::Here];
@@ -111,11 +111,11 @@ impl Place {
 
 #[test]
 fn a_server_of_queues_that_goes_and_comes_back_loses_nothing() {
-    for kind in [Kind::Redis, Kind::MariaDb] {
-        let Some(server) = Server::start_or_skip(kind) else {
+    for kind in [ServerKind::Redis, ServerKind::MariaDb] {
+        let Some(server) = TestServer::start_or_skip(kind) else {
             continue;
         };
-        let name = if kind == Kind::Redis {
+        let name = if kind == ServerKind::Redis {
             "redis"
         } else {
             "mysql"

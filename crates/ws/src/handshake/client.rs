@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::{DEFAULT_MAX_HEADER_BYTES, Fields, HeadSearch, MAX_HEADERS, accept_key};
+use super::{DEFAULT_MAX_HEADER_BYTES, HeaderEndScanner, HeaderFields, MAX_HEADERS, accept_key};
 
 /// How much of the body of a refusal an error quotes, in bytes.
 const MAX_QUOTED_BYTES: usize = 200;
@@ -24,7 +24,7 @@ pub struct ClientRequest<'a> {
 
 /// The server accepted; frames follow behind `consumed`.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ClientAccepted {
+pub struct ClientHandshakeAccepted {
     /// Length of the response.
     pub consumed: usize,
     /// The sub-protocol the server chose, one of those offered.
@@ -32,7 +32,7 @@ pub struct ClientAccepted {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ClientError {
+pub enum ClientHandshakeError {
     #[error("WebSocket {field} {value:?} may not be sent: expected {expected}")]
     InvalidRequest {
         field: &'static str,
@@ -52,25 +52,25 @@ pub enum ClientError {
 /// A handshake whose request has been made.
 #[derive(Debug)]
 pub struct ClientHandshake {
-    search: HeadSearch,
-    expected_accept: String,
+    header_scanner: HeaderEndScanner,
+    expected_accept_key: String,
     offered: Vec<String>,
 }
 
 impl ClientHandshake {
     /// Makes a request: the bytes to send and the state that checks the response.
-    pub fn start(request: &ClientRequest<'_>) -> Result<(Self, Vec<u8>), ClientError> {
+    pub fn start(request: &ClientRequest<'_>) -> Result<(Self, Vec<u8>), ClientHandshakeError> {
         let mut nonce = [0; 16];
         SystemRandom::new()
             .fill(&mut nonce)
             .expect("the operating system gives random bytes");
-        Self::start_with(request, nonce)
+        Self::start_with_nonce(request, nonce)
     }
 
-    fn start_with(
+    fn start_with_nonce(
         request: &ClientRequest<'_>,
         nonce: [u8; 16],
-    ) -> Result<(Self, Vec<u8>), ClientError> {
+    ) -> Result<(Self, Vec<u8>), ClientHandshakeError> {
         check_request(request)?;
         let key = STANDARD.encode(nonce);
         let mut bytes = format!(
@@ -90,8 +90,8 @@ impl ClientHandshake {
         }
         bytes.push_str("\r\n");
         let handshake = Self {
-            search: HeadSearch::default(),
-            expected_accept: accept_key(&key),
+            header_scanner: HeaderEndScanner::default(),
+            expected_accept_key: accept_key(&key),
             offered: request
                 .subprotocols
                 .iter()
@@ -102,59 +102,70 @@ impl ClientHandshake {
     }
 
     /// Looks at everything that has arrived since the request was sent; `None`: the response is not whole yet.
-    pub fn feed(&mut self, buf: &[u8]) -> Result<Option<ClientAccepted>, ClientError> {
+    pub fn feed(
+        &mut self,
+        buf: &[u8],
+    ) -> Result<Option<ClientHandshakeAccepted>, ClientHandshakeError> {
         let expected = b"HTTP/1.1 ";
         let seen = buf.len().min(expected.len());
         if buf[..seen] != expected[..seen] {
-            return Err(ClientError::NotHttp);
+            return Err(ClientHandshakeError::NotHttp);
         }
         let bounded = &buf[..buf.len().min(DEFAULT_MAX_HEADER_BYTES)];
-        match self.search.find(bounded) {
+        match self.header_scanner.find(bounded) {
             Some(length) => self.check_response(bounded, length).map(Some),
             None if buf.len() < DEFAULT_MAX_HEADER_BYTES => Ok(None),
-            None => Err(ClientError::TooLong(DEFAULT_MAX_HEADER_BYTES)),
+            None => Err(ClientHandshakeError::TooLong(DEFAULT_MAX_HEADER_BYTES)),
         }
     }
 
-    fn check_response(&self, buf: &[u8], length: usize) -> Result<ClientAccepted, ClientError> {
+    fn check_response(
+        &self,
+        buf: &[u8],
+        length: usize,
+    ) -> Result<ClientHandshakeAccepted, ClientHandshakeError> {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut response = httparse::Response::new(&mut headers);
         match response.parse(&buf[..length]) {
             Ok(httparse::Status::Complete(parsed)) if parsed == length => {}
-            Ok(_) | Err(_) => return Err(ClientError::NotHttp),
+            Ok(_) | Err(_) => return Err(ClientHandshakeError::NotHttp),
         }
         let status = response.code.unwrap_or_default();
         if status != 101 {
-            let text = quote(response.reason.unwrap_or_default(), &buf[length..]);
-            return Err(ClientError::Refused { status, text });
+            let text = quote_refusal(response.reason.unwrap_or_default(), &buf[length..]);
+            return Err(ClientHandshakeError::Refused { status, text });
         }
-        let fields = Fields(response.headers);
-        if !(fields.lists("upgrade", "websocket") && fields.lists("connection", "upgrade")) {
-            return Err(ClientError::Invalid(
+        let fields = HeaderFields(response.headers);
+        if !(fields.list_contains("upgrade", "websocket")
+            && fields.list_contains("connection", "upgrade"))
+        {
+            return Err(ClientHandshakeError::Invalid(
                 "status 101 without an upgrade to websocket",
             ));
         }
-        if fields.single("sec-websocket-accept") != Some(self.expected_accept.as_str()) {
-            return Err(ClientError::Invalid(
+        if fields.single_value("sec-websocket-accept") != Some(self.expected_accept_key.as_str()) {
+            return Err(ClientHandshakeError::Invalid(
                 "Sec-WebSocket-Accept does not answer our key",
             ));
         }
         if fields.has("sec-websocket-extensions") {
-            return Err(ClientError::Invalid(
+            return Err(ClientHandshakeError::Invalid(
                 "an extension was chosen, but none was offered",
             ));
         }
-        let subprotocol = fields.single("sec-websocket-protocol").map(str::to_owned);
+        let subprotocol = fields
+            .single_value("sec-websocket-protocol")
+            .map(str::to_owned);
         if fields.has("sec-websocket-protocol")
             && !subprotocol
                 .as_ref()
                 .is_some_and(|chosen| self.offered.contains(chosen))
         {
-            return Err(ClientError::Invalid(
+            return Err(ClientHandshakeError::Invalid(
                 "a sub-protocol was chosen that was not offered",
             ));
         }
-        Ok(ClientAccepted {
+        Ok(ClientHandshakeAccepted {
             consumed: length,
             subprotocol,
         })
@@ -162,12 +173,12 @@ impl ClientHandshake {
 }
 
 /// Nothing of the request may break out of its line.
-fn check_request(request: &ClientRequest<'_>) -> Result<(), ClientError> {
+fn check_request(request: &ClientRequest<'_>) -> Result<(), ClientHandshakeError> {
     let check = |good: bool, field, value: &str, expected| {
         if good {
             return Ok(());
         }
-        Err(ClientError::InvalidRequest {
+        Err(ClientHandshakeError::InvalidRequest {
             field,
             value: value.to_owned(),
             expected,
@@ -219,7 +230,7 @@ fn check_request(request: &ClientRequest<'_>) -> Result<(), ClientError> {
 }
 
 /// The start of a refusal's status text and body, fit to be shown.
-fn quote(reason: &str, body: &[u8]) -> String {
+fn quote_refusal(reason: &str, body: &[u8]) -> String {
     let body = String::from_utf8_lossy(&body[..body.len().min(MAX_QUOTED_BYTES)]);
     let text: String = [reason, body.trim()].join(" ");
     text.trim()

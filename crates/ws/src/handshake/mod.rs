@@ -11,7 +11,7 @@ use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 pub const DEFAULT_MAX_HEADER_BYTES: usize = 8 * 1024;
 const MAX_HEADERS: usize = 64;
 
-/// `Sec-WebSocket-Accept` for a `Sec-WebSocket-Key` (section 4.2.2).
+/// `Sec-WebSocket-PreparedObject` for a `Sec-WebSocket-Key` (section 4.2.2).
 pub fn accept_key(key: &str) -> String {
     // SHA-1 is no protection here; the protocol uses it to show that the server understood the request.
     let mut input = Vec::with_capacity(64);
@@ -22,11 +22,11 @@ pub fn accept_key(key: &str) -> String {
 
 /// Finds the end of a head that arrives in pieces, looking at each byte about once.
 #[derive(Debug, Default)]
-pub(crate) struct HeadSearch {
+pub(crate) struct HeaderEndScanner {
     searched: usize,
 }
 
-impl HeadSearch {
+impl HeaderEndScanner {
     /// The length of the head, its empty line included; `buf` begins with the head and only ever grows.
     pub(crate) fn find(&mut self, buf: &[u8]) -> Option<usize> {
         const END: &[u8] = b"\r\n\r\n";
@@ -40,11 +40,11 @@ impl HeadSearch {
 }
 
 /// Parsed header fields, asked by name.
-pub(crate) struct Fields<'h, 'b>(pub(crate) &'h [httparse::Header<'b>]);
+pub(crate) struct HeaderFields<'h, 'b>(pub(crate) &'h [httparse::Header<'b>]);
 
-impl<'b> Fields<'_, 'b> {
+impl<'b> HeaderFields<'_, 'b> {
     /// Every value of a field that is readable text, in order.
-    pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &'b str> {
+    pub(crate) fn values(&self, name: &str) -> impl Iterator<Item = &'b str> {
         self.0
             .iter()
             .filter(move |header| header.name.eq_ignore_ascii_case(name))
@@ -53,8 +53,8 @@ impl<'b> Fields<'_, 'b> {
     }
 
     /// The value of a field that must stand there exactly once.
-    pub(crate) fn single(&self, name: &str) -> Option<&'b str> {
-        let mut values = self.all(name);
+    pub(crate) fn single_value(&self, name: &str) -> Option<&'b str> {
+        let mut values = self.values(name);
         values.next().filter(|_| values.next().is_none())
     }
 
@@ -65,16 +65,16 @@ impl<'b> Fields<'_, 'b> {
     }
 
     /// The elements of a comma-separated list, which may be spread over several fields.
-    pub(crate) fn list(&self, name: &str) -> impl Iterator<Item = &'b str> {
-        self.all(name)
+    pub(crate) fn list_values(&self, name: &str) -> impl Iterator<Item = &'b str> {
+        self.values(name)
             .flat_map(|value| value.split(','))
             .map(str::trim)
             .filter(|element| !element.is_empty())
     }
 
     /// Whether a list names `token`, in any case.
-    pub(crate) fn lists(&self, name: &str, token: &str) -> bool {
-        self.list(name)
+    pub(crate) fn list_contains(&self, name: &str, token: &str) -> bool {
+        self.list_values(name)
             .any(|element| element.eq_ignore_ascii_case(token))
     }
 }
@@ -95,7 +95,7 @@ mod tests {
     fn the_end_of_a_head_is_found_however_it_arrives() {
         let head = b"GET / HTTP/1.1\r\nHost: a\r\n\r\nrest";
         for first in 0..head.len() {
-            let mut search = HeadSearch::default();
+            let mut search = HeaderEndScanner::default();
             let early = search.find(&head[..first]);
             assert_eq!(
                 early.or_else(|| search.find(head)),

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{DEFAULT_MAX_HEADER_BYTES, Fields, HeadSearch, MAX_HEADERS, accept_key};
+use super::{DEFAULT_MAX_HEADER_BYTES, HeaderEndScanner, HeaderFields, MAX_HEADERS, accept_key};
 
 /// What a server accepts.
 #[derive(Debug, Clone)]
@@ -36,20 +36,20 @@ impl ServerOptions {
 /// The state of a handshake: how much of the request has been looked at.
 #[derive(Debug, Default)]
 pub struct ServerHandshake {
-    search: HeadSearch,
+    header_scanner: HeaderEndScanner,
 }
 
 #[derive(Debug)]
-pub enum ServerStep {
+pub enum ServerHandshakeStep {
     /// The request is not whole yet.
     Incomplete,
-    Accepted(Accepted),
-    Rejected(Rejected),
+    Accepted(ServerHandshakeAccepted),
+    Rejected(ServerHandshakeRejected),
 }
 
 /// The request is good: send `response`, then read frames from behind `consumed`.
 #[derive(Debug)]
-pub struct Accepted {
+pub struct ServerHandshakeAccepted {
     pub response: Vec<u8>,
     /// Length of the request; what follows it in the buffer are frames.
     pub consumed: usize,
@@ -64,7 +64,7 @@ pub struct Accepted {
 
 /// The request is refused: send `response` and close the connection.
 #[derive(Debug)]
-pub struct Rejected {
+pub struct ServerHandshakeRejected {
     pub response: Vec<u8>,
     pub status: u16,
     /// Why, in words, as the body of the response says it.
@@ -72,7 +72,7 @@ pub struct Rejected {
 }
 
 /// An answer that is no upgrade.
-struct Refusal {
+struct HandshakeRejection {
     status: &'static str,
     /// Whole header lines beyond those that every refusal has.
     extra_headers: &'static str,
@@ -81,7 +81,7 @@ struct Refusal {
 
 const BAD_REQUEST: &str = "400 Bad Request";
 
-impl Refusal {
+impl HandshakeRejection {
     fn new(status: &'static str, reason: impl Into<String>) -> Self {
         Self {
             status,
@@ -90,7 +90,7 @@ impl Refusal {
         }
     }
 
-    fn into_rejected(self) -> Rejected {
+    fn into_rejected(self) -> ServerHandshakeRejected {
         let Self {
             status,
             extra_headers,
@@ -106,7 +106,7 @@ impl Refusal {
              Content-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\r\n{reason}\n",
             reason.len() + 1
         );
-        Rejected {
+        ServerHandshakeRejected {
             response: response.into_bytes(),
             status: status[..3]
                 .parse()
@@ -123,26 +123,30 @@ impl ServerHandshake {
 
     /// Looks at everything that has arrived since the connection opened. What cannot become a request is
     /// refused with its first byte, what is too long as soon as it is.
-    pub fn feed(&mut self, options: &ServerOptions, buf: &[u8]) -> ServerStep {
-        match self.read(options, buf) {
-            Ok(None) => ServerStep::Incomplete,
-            Ok(Some(accepted)) => ServerStep::Accepted(accepted),
-            Err(refusal) => ServerStep::Rejected(refusal.into_rejected()),
+    pub fn feed(&mut self, options: &ServerOptions, buf: &[u8]) -> ServerHandshakeStep {
+        match self.read_request(options, buf) {
+            Ok(None) => ServerHandshakeStep::Incomplete,
+            Ok(Some(accepted)) => ServerHandshakeStep::Accepted(accepted),
+            Err(refusal) => ServerHandshakeStep::Rejected(refusal.into_rejected()),
         }
     }
 
-    fn read(&mut self, options: &ServerOptions, buf: &[u8]) -> Result<Option<Accepted>, Refusal> {
+    fn read_request(
+        &mut self,
+        options: &ServerOptions,
+        buf: &[u8],
+    ) -> Result<Option<ServerHandshakeAccepted>, HandshakeRejection> {
         if buf.first().is_some_and(|byte| !byte.is_ascii_uppercase()) {
-            return Err(Refusal::new(
+            return Err(HandshakeRejection::new(
                 BAD_REQUEST,
                 "This listener expects a WebSocket handshake. Plain MQTT and TLS have listeners of their own.",
             ));
         }
         let bounded = &buf[..buf.len().min(options.max_header_bytes)];
-        match self.search.find(bounded) {
-            Some(length) => answer(options, &bounded[..length]).map(Some),
+        match self.header_scanner.find(bounded) {
+            Some(length) => build_response(options, &bounded[..length]).map(Some),
             None if buf.len() < options.max_header_bytes => Ok(None),
-            None => Err(Refusal::new(
+            None => Err(HandshakeRejection::new(
                 "431 Request Header Fields Too Large",
                 format!(
                     "The request is longer than {} bytes.",
@@ -153,31 +157,34 @@ impl ServerHandshake {
     }
 }
 
-fn answer(options: &ServerOptions, head: &[u8]) -> Result<Accepted, Refusal> {
+fn build_response(
+    options: &ServerOptions,
+    head: &[u8],
+) -> Result<ServerHandshakeAccepted, HandshakeRejection> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(head) {
         Ok(httparse::Status::Complete(length)) if length == head.len() => {}
         Ok(_) => {
-            return Err(Refusal::new(
+            return Err(HandshakeRejection::new(
                 BAD_REQUEST,
                 "The request is malformed: a line ends without CR LF.",
             ));
         }
         Err(httparse::Error::TooManyHeaders) => {
-            return Err(Refusal::new(
+            return Err(HandshakeRejection::new(
                 "431 Request Header Fields Too Large",
                 format!("The request has more than {MAX_HEADERS} header fields."),
             ));
         }
         Err(error) => {
-            return Err(Refusal::new(
+            return Err(HandshakeRejection::new(
                 BAD_REQUEST,
                 format!("The request is malformed: {error}."),
             ));
         }
     }
-    let fields = Fields(request.headers);
+    let fields = HeaderFields(request.headers);
     let target = request.path.unwrap_or_default();
     check_request_line(
         options,
@@ -198,13 +205,13 @@ fn answer(options: &ServerOptions, head: &[u8]) -> Result<Accepted, Refusal> {
         let _ = write!(response, "Sec-WebSocket-Protocol: {subprotocol}\r\n");
     }
     response.push_str("\r\n");
-    let forwarded_for: Vec<&str> = fields.all("x-forwarded-for").collect();
-    Ok(Accepted {
+    let forwarded_for: Vec<&str> = fields.values("x-forwarded-for").collect();
+    Ok(ServerHandshakeAccepted {
         response: response.into_bytes(),
         consumed: head.len(),
         subprotocol: subprotocol.map(str::to_owned),
         target: target.to_owned(),
-        origin: fields.all("origin").next().map(str::to_owned),
+        origin: fields.values("origin").next().map(str::to_owned),
         forwarded_for: (!forwarded_for.is_empty()).then(|| forwarded_for.join(", ")),
     })
 }
@@ -214,24 +221,24 @@ fn check_request_line(
     method: &str,
     target: &str,
     version: Option<u8>,
-) -> Result<(), Refusal> {
+) -> Result<(), HandshakeRejection> {
     if method != "GET" {
-        return Err(Refusal {
+        return Err(HandshakeRejection {
             extra_headers: "Allow: GET\r\n",
-            ..Refusal::new(
+            ..HandshakeRejection::new(
                 "405 Method Not Allowed",
                 "A WebSocket handshake is a GET request.",
             )
         });
     }
     if version != Some(1) {
-        return Err(Refusal::new(
+        return Err(HandshakeRejection::new(
             BAD_REQUEST,
             "A WebSocket handshake needs HTTP/1.1.",
         ));
     }
-    if path_of(target) != options.path {
-        return Err(Refusal::new(
+    if request_path(target) != options.path {
+        return Err(HandshakeRejection::new(
             "404 Not Found",
             format!(
                 "There is nothing here. The WebSocket endpoint is {}.",
@@ -243,7 +250,7 @@ fn check_request_line(
 }
 
 /// The path of a request target, which may be a whole URI (RFC 6455 section 4.1, RFC 9112 section 3.2.2).
-fn path_of(target: &str) -> &str {
+fn request_path(target: &str) -> &str {
     let path = match target.split_once("://") {
         Some((scheme, rest)) if !scheme.starts_with('/') => {
             rest.find('/').map_or("/", |slash| &rest[slash..])
@@ -254,17 +261,22 @@ fn path_of(target: &str) -> &str {
 }
 
 /// Checks what section 4.2.1 asks of the fields and returns the key.
-fn check_fields<'b>(options: &ServerOptions, fields: &Fields<'_, 'b>) -> Result<&'b str, Refusal> {
-    if fields.single("host").is_none() {
-        return Err(Refusal::new(
+fn check_fields<'b>(
+    options: &ServerOptions,
+    fields: &HeaderFields<'_, 'b>,
+) -> Result<&'b str, HandshakeRejection> {
+    if fields.single_value("host").is_none() {
+        return Err(HandshakeRejection::new(
             BAD_REQUEST,
             "Exactly one Host field is needed.",
         ));
     }
-    if !(fields.lists("connection", "upgrade") && fields.lists("upgrade", "websocket")) {
-        return Err(Refusal {
+    if !(fields.list_contains("connection", "upgrade")
+        && fields.list_contains("upgrade", "websocket"))
+    {
+        return Err(HandshakeRejection {
             extra_headers: "Upgrade: websocket\r\n",
-            ..Refusal::new(
+            ..HandshakeRejection::new(
                 "426 Upgrade Required",
                 format!(
                     "{} is a WebSocket endpoint: ask with Connection: Upgrade and Upgrade: websocket.",
@@ -273,16 +285,16 @@ fn check_fields<'b>(options: &ServerOptions, fields: &Fields<'_, 'b>) -> Result<
             )
         });
     }
-    if fields.single("sec-websocket-version") != Some("13") {
-        return Err(Refusal {
+    if fields.single_value("sec-websocket-version") != Some("13") {
+        return Err(HandshakeRejection {
             extra_headers: "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
-            ..Refusal::new("426 Upgrade Required", "Sec-WebSocket-Version must be 13.")
+            ..HandshakeRejection::new("426 Upgrade Required", "Sec-WebSocket-Version must be 13.")
         });
     }
-    let has_body =
-        fields.has("transfer-encoding") || fields.all("content-length").any(|length| length != "0");
+    let has_body = fields.has("transfer-encoding")
+        || fields.values("content-length").any(|length| length != "0");
     if has_body {
-        return Err(Refusal::new(
+        return Err(HandshakeRejection::new(
             BAD_REQUEST,
             "A WebSocket handshake has no body.",
         ));
@@ -292,10 +304,10 @@ fn check_fields<'b>(options: &ServerOptions, fields: &Fields<'_, 'b>) -> Result<
         key.len() == 24 && STANDARD.decode_slice(key, &mut nonce) == Ok(16)
     };
     fields
-        .single("sec-websocket-key")
+        .single_value("sec-websocket-key")
         .filter(is_nonce)
         .ok_or_else(|| {
-            Refusal::new(
+            HandshakeRejection::new(
                 BAD_REQUEST,
                 "Exactly one Sec-WebSocket-Key of 16 bytes in base64 is needed.",
             )
@@ -304,13 +316,13 @@ fn check_fields<'b>(options: &ServerOptions, fields: &Fields<'_, 'b>) -> Result<
 
 fn choose_subprotocol<'o>(
     options: &'o ServerOptions,
-    fields: &Fields<'_, '_>,
-) -> Result<Option<&'o str>, Refusal> {
+    fields: &HeaderFields<'_, '_>,
+) -> Result<Option<&'o str>, HandshakeRejection> {
     if options.subprotocols.is_empty() {
         return Ok(None);
     }
     let is_offered = |spoken: &&String| {
-        let mut offers = fields.list("sec-websocket-protocol");
+        let mut offers = fields.list_values("sec-websocket-protocol");
         offers.any(|offer| offer == spoken.as_str())
     };
     let chosen = options
@@ -320,7 +332,7 @@ fn choose_subprotocol<'o>(
         .map(String::as_str);
     let offers_any = fields.has("sec-websocket-protocol");
     if chosen.is_none() && (offers_any || options.require_subprotocol) {
-        return Err(Refusal::new(
+        return Err(HandshakeRejection::new(
             BAD_REQUEST,
             format!(
                 "Sec-WebSocket-Protocol must offer {}.",

@@ -14,13 +14,13 @@ impl PacketIdSet {
         self.len
     }
 
-    fn bit(packet_id: u16) -> (usize, usize, u64) {
+    fn position(packet_id: u16) -> (usize, usize, u64) {
         let id = usize::from(packet_id);
         (id >> 12, (id & 0xfff) >> 6, 1 << (id & 63))
     }
 
     pub(crate) fn contains(&self, packet_id: u16) -> bool {
-        let (page, word, bit) = Self::bit(packet_id);
+        let (page, word, bit) = Self::position(packet_id);
         self.pages[page]
             .as_ref()
             .is_some_and(|page| page[word] & bit != 0)
@@ -28,7 +28,7 @@ impl PacketIdSet {
 
     /// Returns whether it is new.
     pub(crate) fn insert(&mut self, packet_id: u16) -> bool {
-        let (page, word, bit) = Self::bit(packet_id);
+        let (page, word, bit) = Self::position(packet_id);
         let word = &mut self.pages[page].get_or_insert_with(|| Box::new([0; 64]))[word];
         let is_new = *word & bit == 0;
         *word |= bit;
@@ -50,7 +50,7 @@ impl PacketIdSet {
     }
 
     /// Undoes [`take_restored`](Self::take_restored).
-    pub(crate) fn put_restored_back(&mut self, packet_id: u16) {
+    pub(crate) fn undo_take_restored(&mut self, packet_id: u16) {
         self.restored.push(packet_id);
     }
 
@@ -61,7 +61,7 @@ impl PacketIdSet {
     /// Returns whether it was there.
     pub(crate) fn remove(&mut self, packet_id: u16) -> bool {
         self.take_restored(packet_id);
-        let (page, word, bit) = Self::bit(packet_id);
+        let (page, word, bit) = Self::position(packet_id);
         let Some(page) = &mut self.pages[page] else {
             return false;
         };

@@ -2,11 +2,11 @@
 
 use mqtt::{PacketType, Properties, Publish, QoS, Version};
 
-use super::sim::{Conn, Sim};
-use crate::config::Limits;
-use crate::core::shard::Flow;
+use super::sim::{Sim, SimConnection};
+use crate::config::BrokerLimits;
+use crate::core::shard::ConnectionAction;
 
-fn retain(sim: &mut Sim, publisher: &mut Conn, topic: &str) {
+fn retain(sim: &mut Sim, publisher: &mut SimConnection, topic: &str) {
     let publish = Publish {
         dup: false,
         qos: QoS::AtMostOnce,
@@ -23,7 +23,7 @@ fn retain(sim: &mut Sim, publisher: &mut Conn, topic: &str) {
 
 #[test]
 fn subscribing_again_and_again_does_not_pile_retained_messages_up() {
-    let mut sim = Sim::new(1, Limits::default(), 1);
+    let mut sim = Sim::new(1, BrokerLimits::default(), 1);
     let mut publisher = sim.connect(0, "publisher", true);
     let topics = 5_000;
     for n in 0..topics {
@@ -59,9 +59,9 @@ fn subscribing_again_and_again_does_not_pile_retained_messages_up() {
 
 #[test]
 fn full_queues_of_absent_clients_do_not_stop_publishers() {
-    let limits = Limits {
+    let limits = BrokerLimits {
         max_queued_bytes_per_shard: 100_000,
-        ..Limits::default()
+        ..BrokerLimits::default()
     };
     let mut sim = Sim::new(1, limits, 1);
     for n in 0..4 {
@@ -82,13 +82,13 @@ fn full_queues_of_absent_clients_do_not_stop_publishers() {
         };
         let mut bytes = Vec::new();
         publish.encode(Version::V5, &mut bytes);
-        assert_eq!(sim.send(&mut publisher, &bytes), Flow::Continue);
+        assert_eq!(sim.send(&mut publisher, &bytes), ConnectionAction::Continue);
     }
     let sessions = &sim.shards[0].delivery.sessions;
     let queued: usize = sessions
         .iter()
         .filter_map(|(_, session)| session.outbound.as_ref())
-        .map(|outbound| outbound.size().memory_bytes)
+        .map(|outbound| outbound.size().bytes_in_memory)
         .sum();
     assert!(
         (90_000..=100_000).contains(&queued),
@@ -98,7 +98,7 @@ fn full_queues_of_absent_clients_do_not_stop_publishers() {
 
 #[test]
 fn what_came_by_a_group_never_reaches_another_group() {
-    let mut sim = Sim::new(1, Limits::default(), 1);
+    let mut sim = Sim::new(1, BrokerLimits::default(), 1);
     let mut first = sim.connect(0, "first", false);
     sim.subscribe(&mut first, "$share/g/secret", QoS::AtLeastOnce);
     let mut publisher = sim.connect(0, "publisher", true);
@@ -119,7 +119,7 @@ fn what_came_by_a_group_never_reaches_another_group() {
 
 #[test]
 fn a_session_that_ends_while_away_hands_its_shared_messages_on() {
-    let mut sim = Sim::new(1, Limits::default(), 1);
+    let mut sim = Sim::new(1, BrokerLimits::default(), 1);
     let mut away = sim.connect(0, "away", false);
     sim.subscribe(&mut away, "$share/g/t", QoS::AtLeastOnce);
     sim.drop_connection(away);
@@ -135,9 +135,9 @@ fn a_session_that_ends_while_away_hands_its_shared_messages_on() {
 
 #[test]
 fn what_is_in_flight_has_a_bound_in_bytes() {
-    let limits = Limits {
+    let limits = BrokerLimits {
         max_queued_bytes: 10_000,
-        ..Limits::default()
+        ..BrokerLimits::default()
     };
     let mut sim = Sim::new(1, limits, 1);
     let mut client = sim.connect(0, "client", true);
@@ -156,22 +156,22 @@ fn what_is_in_flight_has_a_bound_in_bytes() {
 
 #[test]
 fn a_bridge_of_mosquitto_gets_nothing_back() {
-    let mut sim = Sim::new(1, Limits::default(), 1);
+    let mut sim = Sim::new(1, BrokerLimits::default(), 1);
     let connect = mqtt::Connect {
         version: Version::V311,
         clean_start: true,
-        keep_alive: 0,
+        keep_alive_s: 0,
         client_id: "bridge",
         username: None,
         password: None,
         will: None,
         properties: Properties::EMPTY,
-        bridge: true,
+        is_bridge: true,
     };
     let mut bytes = Vec::new();
     connect.encode(&mut bytes);
-    let at = sim.shards[0].open(0, crate::hooks::Peer::Unix);
-    let mut bridge = Conn { shard: 0, at };
+    let at = sim.shards[0].open_connection(0, crate::hooks::PeerAddress::Unix);
+    let mut bridge = SimConnection { shard: 0, at };
     sim.send(&mut bridge, &bytes);
     bytes.clear();
     let mut subscribe = mqtt::SubscribeBuf::new(1);

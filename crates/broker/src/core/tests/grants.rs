@@ -5,19 +5,20 @@ use std::sync::{Arc, Mutex};
 use mqtt::{PacketType, QoS};
 
 use super::sim::Sim;
-use crate::config::{Limits, OtherUsersSession};
+use crate::config::{BrokerLimits, SessionOwnerConflict};
 use crate::hooks::{
-    Action, Authentication, Authorization, Client, Credentials, Grant, Hooks, Interest, Permissions,
+    Authentication, Authorization, Client, ClientAction, ClientGrant, Credentials, Hooks, Interest,
+    Permissions,
 };
 
 /// Lets everybody in under another name, to publish below that name only, for ten seconds.
-struct Guard;
+struct GuardHooks;
 
-struct BelowItsName;
+struct OwnTopicPermissions;
 
-impl Permissions for BelowItsName {
-    fn check(&self, client: &Client<'_>, action: &Action<'_>) -> Authorization {
-        let Action::Publish { topic, .. } = action else {
+impl Permissions for OwnTopicPermissions {
+    fn check(&self, client: &Client<'_>, action: &ClientAction<'_>) -> Authorization {
+        let ClientAction::Publish { topic, .. } = action else {
             return Authorization::Allow;
         };
         let rest = topic.strip_prefix(client.username.unwrap_or("-"));
@@ -28,22 +29,22 @@ impl Permissions for BelowItsName {
     }
 }
 
-impl Hooks for Guard {
+impl Hooks for GuardHooks {
     fn authenticate(&mut self, credentials: &Credentials<'_>) -> Authentication {
-        Authentication::Allow(Box::new(Grant {
+        Authentication::Allow(Box::new(ClientGrant {
             username: Some(format!("user-of-{}", credentials.client.client_id).into()),
             client_id: Some(format!("{}-1", credentials.client.client_id).into()),
-            permissions: Some(Arc::new(BelowItsName)),
+            permissions: Some(Arc::new(OwnTopicPermissions)),
             expires_at_ms: Some(1_010_000),
-            ..Grant::default()
+            ..ClientGrant::default()
         }))
     }
 }
 
 fn guarded(shards: usize) -> Sim {
-    let mut sim = Sim::new(shards, Limits::default(), 7);
+    let mut sim = Sim::new(shards, BrokerLimits::default(), 7);
     for shard in &mut sim.shards {
-        shard.delivery.hooks = Box::new(Guard);
+        shard.delivery.hooks = Box::new(GuardHooks);
         shard.delivery.interest = Interest::AUTHENTICATE;
     }
     sim
@@ -96,18 +97,18 @@ fn the_end_of_an_earlier_connection_does_not_end_a_later_one() {
 
 /// Lets everybody in as the user that was named last; what may not be subscribed to begins with `secret/` once it is closed.
 #[derive(Clone, Default)]
-struct Users(Arc<Mutex<(Option<&'static str>, bool)>>);
+struct TestUsers(Arc<Mutex<(Option<&'static str>, bool)>>);
 
-impl Users {
+impl TestUsers {
     fn come_as(&self, username: Option<&'static str>) {
         self.0.lock().unwrap().0 = username;
     }
 }
 
-impl Permissions for Users {
-    fn check(&self, _: &Client<'_>, action: &Action<'_>) -> Authorization {
+impl Permissions for TestUsers {
+    fn check(&self, _: &Client<'_>, action: &ClientAction<'_>) -> Authorization {
         match action {
-            Action::Subscribe { filter, .. }
+            ClientAction::Subscribe { filter, .. }
                 if filter.starts_with("secret/") && self.0.lock().unwrap().1 =>
             {
                 Authorization::Deny
@@ -117,20 +118,20 @@ impl Permissions for Users {
     }
 }
 
-impl Hooks for Users {
+impl Hooks for TestUsers {
     fn authenticate(&mut self, _: &Credentials<'_>) -> Authentication {
         let username = self.0.lock().unwrap().0;
-        Authentication::Allow(Box::new(Grant {
+        Authentication::Allow(Box::new(ClientGrant {
             username: username.map(Into::into),
             is_anonymous: username.is_none(),
             permissions: Some(Arc::new(self.clone())),
-            ..Grant::default()
+            ..ClientGrant::default()
         }))
     }
 }
 
-fn with_users(shards: usize, limits: Limits) -> (Sim, Users) {
-    let (mut sim, users) = (Sim::new(shards, limits, 7), Users::default());
+fn with_users(shards: usize, limits: BrokerLimits) -> (Sim, TestUsers) {
+    let (mut sim, users) = (Sim::new(shards, limits, 7), TestUsers::default());
     for shard in &mut sim.shards {
         shard.delivery.hooks = Box::new(users.clone());
         shard.delivery.interest = Interest::AUTHENTICATE;
@@ -139,7 +140,7 @@ fn with_users(shards: usize, limits: Limits) -> (Sim, Users) {
 }
 
 /// Ann's session on the first shard, with a message in its queue.
-fn anns_queue(sim: &mut Sim, users: &Users) {
+fn anns_queue(sim: &mut Sim, users: &TestUsers) {
     users.come_as(Some("ann"));
     let mut ann = sim.connect(0, "c", false);
     sim.subscribe(&mut ann, "secret/#", QoS::AtLeastOnce);
@@ -153,7 +154,7 @@ fn anns_queue(sim: &mut Sim, users: &Users) {
     sim.settle();
 }
 
-fn topics(sim: &mut Sim, conn: &mut super::sim::Conn) -> Vec<String> {
+fn topics(sim: &mut Sim, conn: &mut super::sim::SimConnection) -> Vec<String> {
     let got = sim.take(conn, true);
     got.into_iter().map(|got| got.topic).collect()
 }
@@ -161,7 +162,7 @@ fn topics(sim: &mut Sim, conn: &mut super::sim::Conn) -> Vec<String> {
 #[test]
 fn a_session_is_its_users_alone() {
     for shards in [1, 2] {
-        let (mut sim, users) = with_users(shards, Limits::default());
+        let (mut sim, users) = with_users(shards, BrokerLimits::default());
         anns_queue(&mut sim, &users);
         for other in [Some("bob"), None] {
             users.come_as(other);
@@ -187,9 +188,9 @@ fn a_session_is_its_users_alone() {
 
 #[test]
 fn a_session_of_another_user_may_end_instead() {
-    let limits = Limits {
-        other_users_session: OtherUsersSession::End,
-        ..Limits::default()
+    let limits = BrokerLimits {
+        other_users_session: SessionOwnerConflict::EndSession,
+        ..BrokerLimits::default()
     };
     let (mut sim, users) = with_users(1, limits);
     anns_queue(&mut sim, &users);
@@ -202,7 +203,7 @@ fn a_session_of_another_user_may_end_instead() {
 
 #[test]
 fn what_is_no_longer_allowed_does_not_come_out_of_a_queue() {
-    let (mut sim, users) = with_users(1, Limits::default());
+    let (mut sim, users) = with_users(1, BrokerLimits::default());
     anns_queue(&mut sim, &users);
     users.0.lock().unwrap().1 = true;
     let mut ann = sim.connect(0, "c", false);
@@ -219,7 +220,7 @@ fn what_is_no_longer_allowed_does_not_come_out_of_a_queue() {
 /// What was in flight is checked like what was queued; exchanges of QoS 2 go on to their end.
 #[test]
 fn what_is_no_longer_allowed_is_not_sent_again() {
-    let (mut sim, users) = with_users(1, Limits::default());
+    let (mut sim, users) = with_users(1, BrokerLimits::default());
     users.come_as(Some("ann"));
     let mut ann = sim.connect(0, "c", false);
     sim.subscribe(&mut ann, "secret/#", QoS::ExactlyOnce);
@@ -265,9 +266,9 @@ fn what_is_no_longer_allowed_is_not_sent_again() {
 
 #[test]
 fn client_ids_begin_as_the_node_wants() {
-    let limits = Limits {
+    let limits = BrokerLimits {
         client_id_prefix: "${username}-".into(),
-        ..Limits::default()
+        ..BrokerLimits::default()
     };
     let (mut sim, users) = with_users(1, limits);
     users.come_as(Some("ann"));

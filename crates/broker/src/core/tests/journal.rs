@@ -2,11 +2,11 @@
 
 use mqtt::{PacketType, QoS};
 
-use super::sim::{Conn, Sim};
-use crate::config::Limits;
+use super::sim::{Sim, SimConnection};
+use crate::config::BrokerLimits;
 
 fn durable(shards: usize, seed: u64) -> Sim {
-    let mut sim = Sim::new(shards, Limits::default(), seed);
+    let mut sim = Sim::new(shards, BrokerLimits::default(), seed);
     sim.keep_journals();
     sim
 }
@@ -119,7 +119,7 @@ fn a_qos_2_message_leaves_when_its_packet_id_is_known() {
 fn shards_never_wait_for_each_other() {
     for seed in 1..=200 {
         let mut sim = durable(2, seed * 7919);
-        let mut clients: Vec<Conn> = Vec::new();
+        let mut clients: Vec<SimConnection> = Vec::new();
         for n in 0..4 {
             let mut client = sim.connect(n % 2, &format!("client{n}"), false);
             sim.subscribe(&mut client, "a/#", QoS::AtLeastOnce);

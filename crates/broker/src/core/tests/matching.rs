@@ -4,8 +4,8 @@ use mqtt::{QoS, SubscriptionOptions};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::core::sublist::Subscriber;
-use crate::core::tree::{Locals, SubscriptionTree};
+use crate::core::subscriber_list::Subscriber;
+use crate::core::subscription_tree::{LocalTargets, SubscriptionTree};
 
 /// Shards besides the tree's own.
 const SHARDS: u16 = 3;
@@ -140,9 +140,9 @@ fn change() -> impl Strategy<Value = Change> {
 }
 
 fn matches(tree: &mut SubscriptionTree, topic: &str) -> Matches {
-    let (set, filters) = tree.matches(topic);
+    let (set, filters) = tree.match_topic(topic);
     let mut matches = Matches {
-        remote: set.remote,
+        remote: set.remote_shards,
         ..Matches::default()
     };
     let mut add = |subscriber: &Subscriber, more: &[u32]| {
@@ -153,17 +153,17 @@ fn matches(tree: &mut SubscriptionTree, topic: &str) -> Matches {
         let twice = matches.sessions.insert(subscriber.session, of_session);
         assert!(twice.is_none(), "a session is a target once");
     };
-    match &set.locals {
-        Locals::None => {}
-        Locals::One(filter) => {
+    match &set.local_targets {
+        LocalTargets::None => {}
+        LocalTargets::SingleFilter(filter) => {
             let subscribers = filters[*filter as usize].subscribers.iter();
             subscribers.for_each(|subscriber| add(subscriber, &[]));
         }
-        Locals::Merged(targets) => {
+        LocalTargets::Merged(targets) => {
             for target in targets {
                 add(
                     &target.subscriber,
-                    target.more_ids.as_deref().unwrap_or(&[]),
+                    target.more_identifiers.as_deref().unwrap_or(&[]),
                 );
             }
         }

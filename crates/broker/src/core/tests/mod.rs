@@ -1,9 +1,9 @@
 //! The core under test without sockets: shards in memory, words between them delivered when the test says so.
 
 mod bounds;
-mod follow;
+mod derived_messages;
 mod grants;
-mod inspect;
+mod inspection;
 mod journal;
 mod matching;
 mod qos;

@@ -3,13 +3,13 @@
 use mqtt::{PacketType, QoS};
 
 use super::sim::Sim;
-use crate::config::{Limits, QueuePolicy};
+use crate::config::{BrokerLimits, QueuePolicy};
 
 fn offline_client(policy: QueuePolicy) -> (Sim, Vec<u8>) {
-    let limits = Limits {
+    let limits = BrokerLimits {
         max_queued_messages: 3,
         queue_policy: policy,
-        ..Limits::default()
+        ..BrokerLimits::default()
     };
     let mut sim = Sim::new(1, limits, 1);
     let mut client = sim.connect(0, "client", false);
@@ -36,11 +36,11 @@ fn a_full_queue_drops_the_oldest_or_the_newest() {
 
 #[test]
 fn a_connected_client_over_its_queue_is_disconnected_if_the_policy_says_so() {
-    let limits = Limits {
+    let limits = BrokerLimits {
         max_queued_messages: 3,
         max_inflight: 2,
         queue_policy: QueuePolicy::Disconnect,
-        ..Limits::default()
+        ..BrokerLimits::default()
     };
     let mut sim = Sim::new(1, limits, 1);
     let mut client = sim.connect(0, "client", false);
@@ -59,9 +59,9 @@ fn a_connected_client_over_its_queue_is_disconnected_if_the_policy_says_so() {
 
 #[test]
 fn order_holds_over_a_small_window_and_reconnects() {
-    let limits = Limits {
+    let limits = BrokerLimits {
         max_inflight: 4,
-        ..Limits::default()
+        ..BrokerLimits::default()
     };
     let mut sim = Sim::new(1, limits, 99);
     let mut client = sim.connect(0, "client", false);
@@ -82,9 +82,9 @@ fn order_holds_over_a_small_window_and_reconnects() {
 
 #[test]
 fn packet_ids_wrap_and_one_that_is_never_acknowledged_blocks_only_its_place() {
-    let limits = Limits {
+    let limits = BrokerLimits {
         max_inflight: 8,
-        ..Limits::default()
+        ..BrokerLimits::default()
     };
     let mut sim = Sim::new(1, limits, 3);
     let mut client = sim.connect(0, "client", true);
@@ -111,7 +111,7 @@ fn packet_ids_wrap_and_one_that_is_never_acknowledged_blocks_only_its_place() {
 
 #[test]
 fn expired_messages_are_not_delivered_and_sessions_end_in_time() {
-    let mut sim = Sim::new(1, Limits::default(), 1);
+    let mut sim = Sim::new(1, BrokerLimits::default(), 1);
     let mut client = sim.connect(0, "client", false);
     sim.subscribe(&mut client, "t", QoS::AtLeastOnce);
     sim.drop_connection(client);

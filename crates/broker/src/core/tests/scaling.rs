@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use mqtt::{Connect, Properties, Publish, QoS, SubscribeBuf, SubscriptionOptions, Version};
 
 use super::sim::node;
-use crate::config::Limits;
-use crate::core::shard::{Node, Shard};
-use crate::hooks::{Authentication, NoHooks, Peer};
-use crate::net::inbox::{Inbox, Parcel};
+use crate::config::BrokerLimits;
+use crate::core::shard::{NodeState, Shard};
+use crate::hooks::{Authentication, NoHooks, PeerAddress};
+use crate::net::inbox::{InboxItem, ShardInbox};
 
 const PAIRS_PER_SHARD: usize = 50;
 const BATCH: usize = 50;
@@ -31,14 +31,14 @@ fn thread_cpu_ns() -> u64 {
 
 struct Runner {
     shard: Shard,
-    inboxes: Arc<[Inbox]>,
+    inboxes: Arc<[ShardInbox]>,
     now_ms: u64,
     /// Deliveries seen in outboxes.
     delivered: u64,
 }
 
 impl Runner {
-    fn new(id: usize, node: Arc<Node>, inboxes: Arc<[Inbox]>) -> Self {
+    fn new(id: usize, node: Arc<NodeState>, inboxes: Arc<[ShardInbox]>) -> Self {
         let check = Box::new(|_, _| Authentication::allow());
         let shards = inboxes.len() as u16;
         let shard = Shard::new(id as u16, shards, node, Box::new(NoHooks), check, 1_000_000);
@@ -51,18 +51,18 @@ impl Runner {
     }
 
     fn connect(&mut self, client_id: &str) -> u32 {
-        let at = self.shard.open(0, Peer::Unix);
+        let at = self.shard.open_connection(0, PeerAddress::Unix);
         let mut bytes = Vec::new();
         let connect = Connect {
             version: Version::V311,
             clean_start: true,
-            keep_alive: 0,
+            keep_alive_s: 0,
             client_id,
             username: None,
             password: None,
             will: None,
             properties: Properties::EMPTY,
-            bridge: false,
+            is_bridge: false,
         };
         connect.encode(&mut bytes);
         self.shard.receive(at, &bytes);
@@ -82,25 +82,28 @@ impl Runner {
         let id = self.shard.id;
         for at in std::mem::take(&mut self.shard.delivery.dirty) {
             let connection = &mut self.shard.delivery.connections[at as usize];
-            connection.dirty = false;
+            connection.is_dirty = false;
             let len = connection.outbox.len();
             self.delivered += (len / packet_len) as u64;
-            self.shard.delivery.written(at, len);
+            self.shard.delivery.record_written(at, len);
         }
         for to in 0..self.inboxes.len() as u16 {
-            let said = self.shard.links.take(to);
+            let said = self.shard.shard_queues.take_ready(to);
             if !said.is_empty() {
-                let bytes = said.iter().map(crate::core::cross::Said::size).sum();
-                self.inboxes[usize::from(to)].push(Parcel::Said {
+                let bytes = said
+                    .iter()
+                    .map(crate::core::shard_messages::ShardMessage::size_bytes)
+                    .sum();
+                self.inboxes[usize::from(to)].push(InboxItem::ShardMessages {
                     from: id,
                     said,
                     bytes,
                 });
             }
         }
-        for parcel in self.inboxes[usize::from(id)].take() {
-            if let Parcel::Said { from, said, .. } = parcel {
-                self.shard.hear(from, said);
+        for parcel in self.inboxes[usize::from(id)].take_all() {
+            if let InboxItem::ShardMessages { from, said, .. } = parcel {
+                self.shard.handle_shard_messages(from, said);
             }
         }
         for at in std::mem::take(&mut self.shard.to_wake) {
@@ -113,7 +116,7 @@ impl Runner {
         self.inboxes
             .iter()
             .enumerate()
-            .any(|(n, inbox)| n != id && inbox.bytes() > CROSSING)
+            .any(|(n, inbox)| n != id && inbox.queued_bytes() > CROSSING)
     }
 }
 
@@ -123,8 +126,8 @@ fn topic(n: usize) -> String {
 
 /// Deliveries per second of processor time, summed over the shards.
 fn capacity(shards: usize) -> f64 {
-    let node = node(shards, Limits::default());
-    let inboxes: Arc<[Inbox]> = (0..shards).map(|_| Inbox::default()).collect();
+    let node = node(shards, BrokerLimits::default());
+    let inboxes: Arc<[ShardInbox]> = (0..shards).map(|_| ShardInbox::default()).collect();
     let barrier = Arc::new(Barrier::new(shards));
     let run = |id: usize| {
         let (node, inboxes, barrier) = (node.clone(), inboxes.clone(), barrier.clone());

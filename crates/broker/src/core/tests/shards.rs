@@ -2,13 +2,13 @@
 
 use mqtt::{PacketType, QoS};
 
-use super::sim::{Conn, Sim};
-use crate::config::Limits;
+use super::sim::{Sim, SimConnection};
+use crate::config::BrokerLimits;
 
 #[test]
 fn suback_then_publish_always_arrives() {
     for seed in 1..=400 {
-        let mut sim = Sim::new(2, Limits::default(), seed * 7919);
+        let mut sim = Sim::new(2, BrokerLimits::default(), seed * 7919);
         let mut subscriber = sim.connect(0, "subscriber", true);
         let mut publisher = sim.connect(1, "publisher", true);
         // Others come and go on the same filter meanwhile, so that bits are set and cleared.
@@ -46,8 +46,8 @@ fn suback_then_publish_always_arrives() {
 #[test]
 fn a_shared_subscription_over_shards_gets_each_message_once() {
     for seed in 1..=200 {
-        let mut sim = Sim::new(3, Limits::default(), seed * 104_729);
-        let mut members: Vec<Conn> = Vec::new();
+        let mut sim = Sim::new(3, BrokerLimits::default(), seed * 104_729);
+        let mut members: Vec<SimConnection> = Vec::new();
         for n in 0..4 {
             let mut member = sim.connect(n % 3, &format!("member{n}"), true);
             sim.subscribe(&mut member, "$share/group/t/#", QoS::AtLeastOnce);
@@ -87,7 +87,7 @@ fn a_shared_subscription_over_shards_gets_each_message_once() {
 #[test]
 fn a_member_that_goes_away_hands_its_messages_on() {
     for seed in 1..=100 {
-        let mut sim = Sim::new(2, Limits::default(), seed * 31);
+        let mut sim = Sim::new(2, BrokerLimits::default(), seed * 31);
         let mut staying = sim.connect(0, "staying", true);
         let mut leaving = sim.connect(1, "leaving", seed % 2 == 0);
         sim.subscribe(&mut staying, "$share/g/t", QoS::AtLeastOnce);
@@ -119,7 +119,7 @@ fn a_member_that_goes_away_hands_its_messages_on() {
 #[test]
 fn takeover_across_shards_keeps_the_session_and_loses_nothing() {
     for seed in 1..=300 {
-        let mut sim = Sim::new(2, Limits::default(), seed * 65_537);
+        let mut sim = Sim::new(2, BrokerLimits::default(), seed * 65_537);
         let mut publisher = sim.connect(1, "publisher", true);
         let mut client = sim.connect(0, "client", false);
         sim.subscribe(&mut client, "t", QoS::ExactlyOnce);
@@ -149,7 +149,7 @@ fn takeover_across_shards_keeps_the_session_and_loses_nothing() {
                     client = sim.connect(shard, "client", false);
                     assert_eq!(client.shard, 0, "the session stays where it is");
                     assert!(sim.has(old, PacketType::Disconnect), "seed {seed}");
-                    sim.shards[old.shard].remove(old.at);
+                    sim.shards[old.shard].remove_connection(old.at);
                 }
                 1 => {
                     sim.drop_connection(client);
@@ -178,7 +178,7 @@ fn takeover_across_shards_keeps_the_session_and_loses_nothing() {
 #[test]
 fn two_connections_with_one_new_client_id_end_as_one_session() {
     for first in 0..2 {
-        let mut sim = Sim::new(2, Limits::default(), 5);
+        let mut sim = Sim::new(2, BrokerLimits::default(), 5);
         let a = sim.connect(first, "same", false);
         let b = sim.connect(1 - first, "same", false);
         assert_eq!(b.shard, first, "the second goes where the first is");

@@ -11,18 +11,18 @@ use mqtt::{
     SubscriptionOptions, Version,
 };
 
-use crate::config::{BindAddress, Limits, ListenerConfig};
-use crate::core::cross::Said;
-use crate::core::directory::Directory;
-use crate::core::shard::{Flow, ListenerState, Node, Shard};
-use crate::hooks::{Authentication, NoHooks, Peer};
+use crate::config::{BindAddress, BrokerLimits, ListenerConfig};
+use crate::core::directory::NodeDirectory;
+use crate::core::shard::{ConnectionAction, NodeListener, NodeState, Shard};
+use crate::core::shard_messages::ShardMessage;
+use crate::hooks::{Authentication, NoHooks, PeerAddress};
 use crate::metrics::ShardMetrics;
-use crate::scram::Decoy;
+use crate::scram::DecoyCredentials;
 
 pub(super) struct Sim {
     pub(super) shards: Vec<Shard>,
     /// What waits from one shard to another, `[from][to]`.
-    words: Vec<Vec<VecDeque<Said>>>,
+    words: Vec<Vec<VecDeque<ShardMessage>>>,
     /// Turns whose batch is on its way to the log, if the shards keep a journal.
     pub(super) unlogged: Vec<VecDeque<u64>>,
     pub(super) now_ms: u64,
@@ -31,14 +31,14 @@ pub(super) struct Sim {
 
 /// A client's end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Conn {
+pub(super) struct SimConnection {
     pub(super) shard: usize,
     pub(super) at: u32,
 }
 
 /// A message as a client got it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Got {
+pub(super) struct ReceivedMessage {
     pub(super) topic: String,
     pub(super) payload: Vec<u8>,
     pub(super) qos: QoS,
@@ -48,32 +48,32 @@ pub(super) struct Got {
 }
 
 /// What the shards of a node share.
-pub(super) fn node(shards: usize, limits: Limits) -> Arc<Node> {
+pub(super) fn node(shards: usize, limits: BrokerLimits) -> Arc<NodeState> {
     let bind = BindAddress::Tcp(([127, 0, 0, 1], 1883).into());
-    let listener = ListenerState {
+    let listener = NodeListener {
         config: ListenerConfig::new("mqtt", bind),
         connections: AtomicU64::new(0),
-        running: true.into(),
+        is_running: true.into(),
     };
-    Arc::new(Node {
+    Arc::new(NodeState {
         max_connections: AtomicU32::new(limits.max_connections),
         limits: Arc::new(limits),
         listeners: vec![listener],
         users: hashbrown::HashMap::default(),
-        decoy: Decoy::new(b"test", 4096),
-        directory: Directory::default(),
+        decoy: DecoyCredentials::new(b"test", 4096),
+        directory: NodeDirectory::default(),
         retained: Arc::default(),
         server_reference: None,
         metrics: (0..shards)
             .map(|_| Arc::new(ShardMetrics::default()))
             .collect(),
         started_ms: 0,
-        events: crate::events::Events::new(),
+        events: crate::events::EventStream::new(),
     })
 }
 
 impl Sim {
-    pub(super) fn new(shards: usize, limits: Limits, seed: u64) -> Self {
+    pub(super) fn new(shards: usize, limits: BrokerLimits, seed: u64) -> Self {
         let node = node(shards, limits);
         let now_ms = 1_000_000;
         let shard = |id| {
@@ -117,11 +117,11 @@ impl Sim {
     /// Takes what the shards have to say into the queues, word by word.
     fn collect(&mut self) {
         for from in 0..self.shards.len() {
-            let end = self.shards[from].end_turn(store::Batch::default);
+            let end = self.shards[from].end_turn(store::StoreBatch::default);
             let batch = end.and_then(|end| end.batch);
             self.unlogged[from].extend(batch.map(|batch| batch.number));
             for to in 0..self.shards.len() {
-                let said = self.shards[from].links.take(to as u16);
+                let said = self.shards[from].shard_queues.take_ready(to as u16);
                 self.words[from][to].extend(said);
             }
             for at in std::mem::take(&mut self.shards[from].to_wake) {
@@ -143,7 +143,7 @@ impl Sim {
         }
         let (from, to) = waiting[self.random(waiting.len())];
         let said = self.words[from][to].pop_front().into_iter().collect();
-        self.shards[to].hear(from as u16, said);
+        self.shards[to].handle_shard_messages(from as u16, said);
         self.collect();
         true
     }
@@ -151,7 +151,7 @@ impl Sim {
     /// From now on the shards write down what is durable.
     pub(super) fn keep_journals(&mut self) {
         for shard in &mut self.shards {
-            shard.keep_journal(64, &[]);
+            shard.start_journal(64, &[]);
         }
     }
 
@@ -166,7 +166,7 @@ impl Sim {
         let Some(turn) = self.unlogged[shard].pop_front() else {
             return false;
         };
-        self.shards[shard].logged(turn);
+        self.shards[shard].handle_turn_logged(turn);
         self.collect();
         true
     }
@@ -175,15 +175,15 @@ impl Sim {
         while self.step() {}
     }
 
-    pub(super) fn send(&mut self, conn: &mut Conn, packet: &[u8]) -> Flow {
+    pub(super) fn send(&mut self, conn: &mut SimConnection, packet: &[u8]) -> ConnectionAction {
         let shard = &mut self.shards[conn.shard];
         shard.set_now(self.now_ms, self.now_ms * 1000);
         let mut flow = shard.receive(conn.at, packet);
-        while let Flow::HandOver(to) = flow {
+        while let ConnectionAction::HandOver(to) = flow {
             let moving = self.shards[conn.shard].hand_over(conn.at);
             self.shards[usize::from(to)].set_now(self.now_ms, self.now_ms * 1000);
-            let (at, next) = self.shards[usize::from(to)].take_over(moving);
-            *conn = Conn {
+            let (at, next) = self.shards[usize::from(to)].accept_handover(moving);
+            *conn = SimConnection {
                 shard: usize::from(to),
                 at,
             };
@@ -193,7 +193,7 @@ impl Sim {
         flow
     }
 
-    pub(super) fn connect(&mut self, shard: usize, client_id: &str, clean: bool) -> Conn {
+    pub(super) fn connect(&mut self, shard: usize, client_id: &str, clean: bool) -> SimConnection {
         let mut properties = PropertiesBuf::new();
         properties.push(Property::SessionExpiryInterval(if clean {
             0
@@ -203,23 +203,23 @@ impl Sim {
         let connect = Connect {
             version: Version::V5,
             clean_start: clean,
-            keep_alive: 0,
+            keep_alive_s: 0,
             client_id,
             username: None,
             password: None,
             will: None,
             properties: properties.as_properties(),
-            bridge: false,
+            is_bridge: false,
         };
-        let at = self.shards[shard].open(0, Peer::Unix);
-        let mut conn = Conn { shard, at };
+        let at = self.shards[shard].open_connection(0, PeerAddress::Unix);
+        let mut conn = SimConnection { shard, at };
         let mut bytes = Vec::new();
         connect.encode(&mut bytes);
         self.send(&mut conn, &bytes);
         conn
     }
 
-    pub(super) fn subscribe(&mut self, conn: &mut Conn, filter: &str, qos: QoS) {
+    pub(super) fn subscribe(&mut self, conn: &mut SimConnection, filter: &str, qos: QoS) {
         let mut subscribe = SubscribeBuf::new(1);
         subscribe.push(filter, SubscriptionOptions::new(qos));
         let mut bytes = Vec::new();
@@ -229,7 +229,7 @@ impl Sim {
 
     pub(super) fn publish(
         &mut self,
-        conn: &mut Conn,
+        conn: &mut SimConnection,
         topic: &str,
         payload: &[u8],
         qos: QoS,
@@ -249,21 +249,21 @@ impl Sim {
         self.send(conn, &bytes);
     }
 
-    pub(super) fn drop_connection(&mut self, conn: Conn) {
+    pub(super) fn drop_connection(&mut self, conn: SimConnection) {
         let shard = &mut self.shards[conn.shard];
-        shard.lost(conn.at, "test");
-        shard.remove(conn.at);
+        shard.connection_lost(conn.at, "test");
+        shard.remove_connection(conn.at);
         self.collect();
     }
 
     /// Takes everything from a connection's outbox, as bytes.
-    pub(super) fn take_bytes(&mut self, conn: Conn) -> Vec<u8> {
+    pub(super) fn take_bytes(&mut self, conn: SimConnection) -> Vec<u8> {
         let mut bytes = Vec::new();
         let delivery = &mut self.shards[conn.shard].delivery;
         loop {
             let outbox = &delivery.connections[conn.at as usize].outbox;
             let mut slices = [std::io::IoSlice::new(&[]); 16];
-            let filled = outbox.slices(&mut slices);
+            let filled = outbox.fill_slices(&mut slices);
             let before = bytes.len();
             for slice in &slices[..filled] {
                 bytes.extend_from_slice(slice);
@@ -272,12 +272,12 @@ impl Sim {
             if taken == 0 {
                 return bytes;
             }
-            delivery.written(conn.at, taken);
+            delivery.record_written(conn.at, taken);
         }
     }
 
     /// What a connection got, acknowledgements given if `ack`.
-    pub(super) fn take(&mut self, conn: &mut Conn, ack: bool) -> Vec<Got> {
+    pub(super) fn take(&mut self, conn: &mut SimConnection, ack: bool) -> Vec<ReceivedMessage> {
         let mut got = Vec::new();
         loop {
             let bytes = self.take_bytes(*conn);
@@ -291,7 +291,7 @@ impl Sim {
                 let packet = Packet::decode(frame, Version::V5, Direction::FromServer).unwrap();
                 answer(&packet, &mut answers);
                 if let Packet::Publish(publish) = packet {
-                    got.push(Got {
+                    got.push(ReceivedMessage {
                         topic: publish.topic.to_owned(),
                         payload: publish.payload.to_owned(),
                         qos: publish.qos,
@@ -310,7 +310,7 @@ impl Sim {
     }
 
     /// Whether the connection's next bytes contain a packet of a type.
-    pub(super) fn has(&mut self, conn: Conn, kind: mqtt::PacketType) -> bool {
+    pub(super) fn has(&mut self, conn: SimConnection, kind: mqtt::PacketType) -> bool {
         let bytes = self.take_bytes(conn);
         let mut rest = &bytes[..];
         while let Some(frame) = mqtt::split_frame(rest, u32::MAX).unwrap() {

@@ -1,7 +1,7 @@
 //! E-mail over SMTP: a mail per row. The library writes mails and speaks SMTP; connections and TLS are ours, as towards all systems.
 
-mod line;
 mod sink;
+mod smtp_stream;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,40 +17,41 @@ use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use crate::connector::{
-    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Writer, schema_of,
+    BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
+    OpenConnectorResult, SinkWriter, schema_of,
 };
 use crate::net;
 use crate::secret::Secret;
-use crate::settings::{Invalid, check_range, host_and_port, read};
-use crate::tls::Tls;
+use crate::settings::{SettingsError, check_range, host_and_port, parse_settings};
+use crate::tls::TlsSettings;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "email",
     title: "E-mail over SMTP",
     batch: BatchDefaults {
         max_rows: 20,
-        ..BatchDefaults::USUAL
+        ..BatchDefaults::DEFAULT
     },
-    connector_schema: schema_of::<Settings>,
-    sink_schema: schema_of::<sink::Settings>,
+    connector_schema: schema_of::<EmailSettings>,
+    sink_schema: schema_of::<sink::EmailSinkSettings>,
     source_schema: None,
     open,
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+struct EmailSettings {
     /// `HOST` or `HOST:PORT` of a mail server that takes mails from us. Without a port 587, with `security = "tls"` 465, with
     /// `"none"` 25.
     server: String,
     #[serde(default)]
-    security: Security,
+    security: SmtpSecurity,
     username: Option<String>,
     password: Option<Secret>,
     /// File that holds the password.
     password_file: Option<PathBuf>,
     /// Whom to trust and who we are, where that is not what the system says.
-    tls: Option<Tls>,
+    tls: Option<TlsSettings>,
     /// How we call ourselves to the server (EHLO).
     #[serde(default = "own_name")]
     #[schemars(length(min = 1, max = 255))]
@@ -64,7 +65,7 @@ struct Settings {
 /// How what is sent is kept from others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Security {
+enum SmtpSecurity {
     /// TLS after the greeting; a server without it is not told anything.
     #[default]
     Starttls,
@@ -82,31 +83,31 @@ fn half_a_minute() -> u64 {
     30_000
 }
 
-struct Email {
+struct EmailConnector {
     host: String,
     port: u16,
-    security: Security,
+    security: SmtpSecurity,
     tls: Option<Arc<ClientConfig>>,
     credentials: Option<Credentials>,
     hello: String,
     within: Duration,
 }
 
-fn open(fields: Map<String, Value>, _: &Context) -> Opened {
-    let settings: Settings = read(fields)?;
+fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult {
+    let settings: EmailSettings = parse_settings(fields)?;
     let usual_port = match settings.security {
-        Security::Starttls => 587,
-        Security::Tls => 465,
-        Security::None => 25,
+        SmtpSecurity::Starttls => 587,
+        SmtpSecurity::Tls => 465,
+        SmtpSecurity::None => 25,
     };
     let (host, port) = host_and_port("server", &settings.server, usual_port)?;
     check_range("timeout_ms", settings.timeout_ms, 100..=600_000)?;
     let is_name = |byte: u8| byte.is_ascii_graphic();
     if settings.hello.is_empty() || !settings.hello.bytes().all(is_name) {
         let detail = "expected the name of a host, or an address in brackets";
-        return Err(Invalid::new("hello", detail));
+        return Err(SettingsError::new("hello", detail));
     }
-    let password = Secret::of_setting(
+    let password = Secret::from_setting(
         "password",
         settings.password.as_ref(),
         settings.password_file.as_ref(),
@@ -114,23 +115,33 @@ fn open(fields: Map<String, Value>, _: &Context) -> Opened {
     let credentials = match (settings.username, password) {
         (None, None) => None,
         (Some(user), Some(password)) => Some(Credentials::new(user, password.reveal().into())),
-        (Some(_), None) => return Err(Invalid::new("password", "missing; there is a username")),
-        (None, Some(_)) => return Err(Invalid::new("username", "missing; there is a password")),
+        (Some(_), None) => {
+            return Err(SettingsError::new(
+                "password",
+                "missing; there is a username",
+            ));
+        }
+        (None, Some(_)) => {
+            return Err(SettingsError::new(
+                "username",
+                "missing; there is a password",
+            ));
+        }
     };
     let is_here = matches!(host.as_str(), "localhost" | "127.0.0.1" | "::1");
-    if settings.security == Security::None && credentials.is_some() && !is_here {
+    if settings.security == SmtpSecurity::None && credentials.is_some() && !is_here {
         let detail = "a password is not sent over the network without TLS";
-        return Err(Invalid::new("security", detail));
+        return Err(SettingsError::new("security", detail));
     }
     let tls = match (settings.security, settings.tls) {
-        (Security::None, None) => None,
-        (Security::None, Some(_)) => {
+        (SmtpSecurity::None, None) => None,
+        (SmtpSecurity::None, Some(_)) => {
             let detail = "it is not used with security = \"none\"";
-            return Err(Invalid::new("tls", detail));
+            return Err(SettingsError::new("tls", detail));
         }
         (_, tls) => Some(tls.unwrap_or_default().client_config("tls")?),
     };
-    Ok(Arc::new(Email {
+    Ok(Arc::new(EmailConnector {
         host,
         port,
         security: settings.security,
@@ -141,34 +152,41 @@ fn open(fields: Map<String, Value>, _: &Context) -> Opened {
     }))
 }
 
-impl Email {
+impl EmailConnector {
     /// A connection that mails can be sent on. Whatever the server says against it may pass.
-    async fn connect(&self) -> Result<AsyncSmtpConnection, Failure> {
-        let connecting = timeout(self.within, self.connect_at_length());
+    async fn connect(&self) -> Result<AsyncSmtpConnection, ConnectorError> {
+        let connecting = timeout(self.within, self.connect_without_timeout());
         let late = |_| {
             let ms = self.within.as_millis();
-            Failure::passing(format!("{}: no connection within {ms} ms", self.host))
+            ConnectorError::transient(format!("{}: no connection within {ms} ms", self.host))
         };
         connecting.await.map_err(late)?
     }
 
-    async fn connect_at_length(&self) -> Result<AsyncSmtpConnection, Failure> {
+    async fn connect_without_timeout(&self) -> Result<AsyncSmtpConnection, ConnectorError> {
         let wrong = |error: lettre::transport::smtp::Error| {
-            Failure::passing(format!("{}:{}: {}", self.host, self.port, told(&error)))
+            ConnectorError::transient(format!(
+                "{}:{}: {}",
+                self.host,
+                self.port,
+                error_text(&error)
+            ))
         };
         let stream = net::connect(&self.host, self.port).await?;
         let stream = match (self.security, &self.tls) {
-            (Security::Tls, Some(tls)) => {
-                line::Line::new(net::secure(stream, &self.host, tls).await?)
+            (SmtpSecurity::Tls, Some(tls)) => {
+                smtp_stream::SmtpStream::new(net::wrap_tls(stream, &self.host, tls).await?)
             }
-            (Security::Starttls, Some(tls)) => {
-                let stream = line::ask_for_tls(stream, &self.hello).await;
+            (SmtpSecurity::Starttls, Some(tls)) => {
+                let stream = smtp_stream::start_tls(stream, &self.hello).await;
                 let stream = stream.map_err(|error| {
-                    Failure::passing(format!("{}:{}: {error}", self.host, self.port))
+                    ConnectorError::transient(format!("{}:{}: {error}", self.host, self.port))
                 })?;
-                line::Line::greeted(net::secure(stream, &self.host, tls).await?)
+                smtp_stream::SmtpStream::after_greeting(
+                    net::wrap_tls(stream, &self.host, tls).await?,
+                )
             }
-            _ => line::Line::new(net::Stream::Plain(stream)),
+            _ => smtp_stream::SmtpStream::new(net::OutboundStream::Plain(stream)),
         };
         let hello = ClientId::Domain(self.hello.clone());
         let mut connection = AsyncSmtpConnection::connect_with_transport(Box::new(stream), &hello)
@@ -184,7 +202,7 @@ impl Email {
 }
 
 /// With its causes.
-fn told(error: &lettre::transport::smtp::Error) -> String {
+fn error_text(error: &lettre::transport::smtp::Error) -> String {
     let mut what = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
@@ -197,12 +215,18 @@ fn told(error: &lettre::transport::smtp::Error) -> String {
     what
 }
 
-impl Connector for Email {
-    fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
-        Ok(Arc::new(sink::Sink::new(self, &read(settings)?)?))
+impl Connector for EmailConnector {
+    fn writer(
+        self: Arc<Self>,
+        settings: Map<String, Value>,
+    ) -> Result<Arc<dyn SinkWriter>, SettingsError> {
+        Ok(Arc::new(sink::EmailWriter::new(
+            self,
+            &parse_settings(settings)?,
+        )?))
     }
 
-    fn test(&self) -> Doing<'_, Result<String, Failure>> {
+    fn test(&self) -> BoxFuture<'_, Result<String, ConnectorError>> {
         Box::pin(async {
             let mut connection = self.connect().await?;
             let name = connection.server_info().name().to_owned();

@@ -10,11 +10,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::{Email, told};
-use crate::batch::{Batch, RowId};
-use crate::connector::{Doing, Failure, Lasting, Writer, Written};
-use crate::row::Row;
-use crate::settings::Invalid;
+use super::{EmailConnector, error_text};
+use crate::batch::{RowId, SinkBatch};
+use crate::connector::{BoxFuture, ConnectorError, Retryable, SinkWriter, WriteOutcome};
+use crate::row::SinkRow;
+use crate::settings::SettingsError;
 use crate::template::Template;
 
 const MAX_RECIPIENTS: usize = 100;
@@ -23,7 +23,7 @@ const MAX_SUBJECT_CHARS: usize = 250;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Settings {
+pub(super) struct EmailSinkSettings {
     /// An address, `ops@example.org` or `Tidegate <ops@example.org>`.
     #[schemars(length(min = 1, max = 512))]
     from: String,
@@ -40,8 +40,8 @@ pub(super) struct Settings {
     text: String,
 }
 
-pub(super) struct Sink {
-    email: Arc<Email>,
+pub(super) struct EmailWriter {
+    email: Arc<EmailConnector>,
     envelope: MessageBuilder,
     /// Behind the `@` of the names of mails.
     domain: String,
@@ -49,19 +49,22 @@ pub(super) struct Sink {
     text: Template,
 }
 
-fn mailbox(field: &str, text: &str) -> Result<Mailbox, Invalid> {
+fn mailbox(field: &str, text: &str) -> Result<Mailbox, SettingsError> {
     text.parse().map_err(|error| {
         let detail =
             format!("expected an address such as ops@example.org, found {text:?}: {error}");
-        Invalid::new(field, detail)
+        SettingsError::new(field, detail)
     })
 }
 
-impl Sink {
-    pub(super) fn new(email: Arc<Email>, settings: &Settings) -> Result<Self, Invalid> {
+impl EmailWriter {
+    pub(super) fn new(
+        email: Arc<EmailConnector>,
+        settings: &EmailSinkSettings,
+    ) -> Result<Self, SettingsError> {
         if settings.to.is_empty() || settings.to.len() + settings.cc.len() > MAX_RECIPIENTS {
             let detail = format!("expected 1 to {MAX_RECIPIENTS} addresses, those of cc counted");
-            return Err(Invalid::new("to", detail));
+            return Err(SettingsError::new("to", detail));
         }
         let from = mailbox("from", &settings.from)?;
         let domain = from.email.domain().to_owned();
@@ -85,7 +88,7 @@ impl Sink {
     }
 
     /// The mail for a row; its name is the same each time it is tried, so that one that comes twice can be told.
-    fn mail(&self, row: Row<'_>, id: RowId) -> Result<Message, Failure> {
+    fn build_mail(&self, row: SinkRow<'_>, id: RowId) -> Result<Message, ConnectorError> {
         let subject = self.subject.render_string(row);
         let is_kept = |sign: &char| !sign.is_control();
         let subject: String = subject
@@ -101,44 +104,46 @@ impl Sink {
             .subject(subject)
             .header(ContentType::TEXT_PLAIN)
             .body(self.text.render_string(row));
-        mail.map_err(|error| Failure::of_rows(format!("no mail can be made of it: {error}")))
+        mail.map_err(|error| {
+            ConnectorError::bad_rows(format!("no mail can be made of it: {error}"))
+        })
     }
 
     async fn send(
         &self,
         connection: &mut AsyncSmtpConnection,
         mail: &Message,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ConnectorError> {
         let bytes = mail.formatted();
         let sending = connection.send(mail.envelope(), &bytes);
         match timeout(self.email.within, sending).await {
             Ok(Ok(_)) => Ok(()),
             // What it says of this mail for good, and what the server cannot do.
             Ok(Err(error)) if error.is_permanent() || error.is_client() => {
-                Err(Failure::of_rows(told(&error)))
+                Err(ConnectorError::bad_rows(error_text(&error)))
             }
-            Ok(Err(error)) => Err(Failure::passing(told(&error))),
+            Ok(Err(error)) => Err(ConnectorError::transient(error_text(&error))),
             Err(_) => {
                 let ms = self.email.within.as_millis();
                 let what = format!("the server has not taken the mail within {ms} ms");
-                Err(Failure::passing(what))
+                Err(ConnectorError::transient(what))
             }
         }
     }
 
-    async fn send_all(&self, batch: &Batch) -> Written {
+    async fn send_all(&self, batch: &SinkBatch) -> WriteOutcome {
         let mut failures = Vec::new();
         let mut connection = None;
         for (at, row) in batch.rows().enumerate() {
-            let sent = match self.mail(row, batch.id(at)) {
+            let sent = match self.build_mail(row, batch.id(at)) {
                 Err(failure) => Err(failure),
-                Ok(mail) => match self.connected(&mut connection).await {
+                Ok(mail) => match self.connection(&mut connection).await {
                     Ok(connection) => self.send(connection, &mail).await,
                     Err(failure) => Err(failure),
                 },
             };
             let Err(failure) = sent else { continue };
-            if failure.lasting == Lasting::Passing {
+            if failure.retryable == Retryable::Transient {
                 // Those behind it wait for it.
                 failures.extend((at..batch.len()).map(|at| (at, failure.clone())));
                 break;
@@ -149,14 +154,14 @@ impl Sink {
             // It has all it shall have; how it says good-bye is its business.
             let _ = timeout(self.email.within, connection.quit()).await;
         }
-        Written::except(batch.len(), failures)
+        WriteOutcome::all_except(batch.len(), failures)
     }
 
     /// The connection of this batch. A server that refuses a mail may end it.
-    async fn connected<'c>(
+    async fn connection<'c>(
         &self,
         connection: &'c mut Option<AsyncSmtpConnection>,
-    ) -> Result<&'c mut AsyncSmtpConnection, Failure> {
+    ) -> Result<&'c mut AsyncSmtpConnection, ConnectorError> {
         let is_usable = connection.as_ref().is_some_and(|known| !known.has_broken());
         if !is_usable {
             *connection = Some(self.email.connect().await?);
@@ -164,12 +169,12 @@ impl Sink {
         // It was made above if it was not there.
         connection
             .as_mut()
-            .ok_or_else(|| Failure::passing("there is no connection"))
+            .ok_or_else(|| ConnectorError::transient("there is no connection"))
     }
 }
 
-impl Writer for Sink {
-    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+impl SinkWriter for EmailWriter {
+    fn write<'a>(&'a self, batch: &'a SinkBatch) -> BoxFuture<'a, WriteOutcome> {
         Box::pin(self.send_all(batch))
     }
 }

@@ -1,17 +1,17 @@
 //! Comma-separated values [RFC 4180].
 
-use crate::row::Row;
-use crate::settings::Invalid;
+use crate::row::SinkRow;
+use crate::settings::SettingsError;
 use crate::template::Template;
 
 const MAX_COLUMNS: usize = 1024;
 
-pub(super) struct Columns(Vec<(String, Template)>);
+pub(super) struct CsvColumns(Vec<(String, Template)>);
 
-impl Columns {
+impl CsvColumns {
     pub(super) fn new<'c>(
         columns: impl Iterator<Item = (&'c str, &'c str)>,
-    ) -> Result<Self, Invalid> {
+    ) -> Result<Self, SettingsError> {
         let mut parsed = Vec::new();
         for (at, (name, value)) in columns.enumerate() {
             let template = Template::parse(&format!("columns[{at}].value"), value)?;
@@ -21,7 +21,7 @@ impl Columns {
             1..=MAX_COLUMNS => Ok(Self(parsed)),
             count => {
                 let detail = format!("expected 1 to {MAX_COLUMNS} of them, found {count}");
-                Err(Invalid::new("columns", detail))
+                Err(SettingsError::new("columns", detail))
             }
         }
     }
@@ -39,7 +39,7 @@ impl Columns {
         line
     }
 
-    pub(super) fn add(&self, row: Row<'_>, out: &mut Vec<u8>) {
+    pub(super) fn add(&self, row: SinkRow<'_>, out: &mut Vec<u8>) {
         let (mut value, mut scratch) = (Vec::new(), Vec::new());
         for (at, (_, template)) in self.0.iter().enumerate() {
             if at > 0 {
@@ -74,20 +74,20 @@ fn put(value: &[u8], out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::RowWriter;
+    use crate::row::SinkRowWriter;
 
     #[test]
     fn values_are_quoted_where_they_must_be() {
         let columns = [("a", "${a}"), ("b, c", "x ${b}"), ("d", "${none}")];
-        let columns = Columns::new(columns.into_iter()).unwrap();
+        let columns = CsvColumns::new(columns.into_iter()).unwrap();
         assert_eq!(columns.head(), b"a,\"b, c\",d\n");
         let mut bytes = Vec::new();
-        let mut row = RowWriter::new(&mut bytes);
+        let mut row = SinkRowWriter::new(&mut bytes);
         row.text("a", "say \"x\"\nand");
         row.int("b", 5);
         let mut line = Vec::new();
-        columns.add(Row::from_bytes(&bytes), &mut line);
+        columns.add(SinkRow::from_bytes(&bytes), &mut line);
         assert_eq!(line, b"\"say \"\"x\"\"\nand\",x 5,");
-        assert!(Columns::new(std::iter::empty()).is_err());
+        assert!(CsvColumns::new(std::iter::empty()).is_err());
     }
 }

@@ -1,10 +1,10 @@
 //! Files of JSON lines, CSV or Parquet, which are rotated by size and time.
 
 mod csv;
-mod log;
-mod names;
+mod file_names;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod rotating_file;
 #[cfg(feature = "parquet")]
 mod spool;
 
@@ -16,35 +16,36 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::batch::Batch;
+use crate::batch::SinkBatch;
 use crate::connector::{
-    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Writer, Written, schema_of,
+    BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
+    OpenConnectorResult, SinkWriter, WriteOutcome, schema_of,
 };
-use crate::row::Row;
-use crate::settings::{Invalid, check_range, read};
+use crate::row::SinkRow;
+use crate::settings::{SettingsError, check_range, parse_settings};
 use crate::template::Template;
-use csv::Columns;
-use log::{Log, Rotation};
+use csv::CsvColumns;
+use rotating_file::{RotatingFile, RotationLimits};
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "file",
     title: "Files",
     batch: BatchDefaults {
         max_rows: 2000,
-        ..BatchDefaults::USUAL
+        ..BatchDefaults::DEFAULT
     },
-    connector_schema: schema_of::<Settings>,
-    sink_schema: schema_of::<SinkSettings>,
+    connector_schema: schema_of::<FileSettings>,
+    sink_schema: schema_of::<FileSinkSettings>,
     source_schema: None,
     open,
 };
 
 /// Relative folders are below this one in the node's folder.
-const BELOW: &str = "files";
+const FILES_DIRECTORY: &str = "files";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+struct FileSettings {
     /// A folder below `files` in the node's folder for data; made if it is not there.
     #[serde(default)]
     directory: PathBuf,
@@ -52,11 +53,11 @@ struct Settings {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct SinkSettings {
+struct FileSinkSettings {
     /// The name of the file that is written, as `telemetry.jsonl`. Files that were rotated away have the time in their name.
     file: String,
     #[serde(default)]
-    format: Format,
+    format: FileFormat,
     /// Of each line with format `lines`; the whole row as JSON if left out.
     line: Option<String>,
     /// Of a file of columns, in their order: names and what is in them, as `{"name": "t", "value": "${payload.t}"}`; in
@@ -65,9 +66,9 @@ struct SinkSettings {
     columns: Vec<Column>,
     /// How a Parquet file is laid out.
     #[cfg(feature = "parquet")]
-    parquet: Option<crate::columns::Layout>,
+    parquet: Option<crate::columns::ParquetLayout>,
     #[serde(default)]
-    rotate: Rotate,
+    rotate: RotationSettings,
     /// Waits after each batch until the disk has it.
     #[serde(default)]
     sync: bool,
@@ -75,7 +76,7 @@ struct SinkSettings {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Format {
+enum FileFormat {
     /// A line for each row.
     #[default]
     Lines,
@@ -88,7 +89,7 @@ enum Format {
 }
 
 #[cfg(feature = "parquet")]
-use crate::columns::Setting as Column;
+use crate::columns::ColumnSetting as Column;
 
 #[cfg(not(feature = "parquet"))]
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -101,7 +102,7 @@ struct Column {
 /// When a new file is begun.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-struct Rotate {
+struct RotationSettings {
     #[schemars(range(min = 1024))]
     max_bytes: u64,
     /// Left out: however old it is.
@@ -112,7 +113,7 @@ struct Rotate {
     max_files: usize,
 }
 
-impl Default for Rotate {
+impl Default for RotationSettings {
     fn default() -> Self {
         Self {
             max_bytes: 256 << 20,
@@ -122,14 +123,14 @@ impl Default for Rotate {
     }
 }
 
-struct Directory {
+struct FileConnector {
     /// `files` in the node's folder.
     root: PathBuf,
     path: PathBuf,
 }
 
-fn open(fields: Map<String, Value>, context: &Context) -> Opened {
-    let settings: Settings = read(fields)?;
+fn open(fields: Map<String, Value>, context: &ConnectorContext) -> OpenConnectorResult {
+    let settings: FileSettings = parse_settings(fields)?;
     // Whoever may make connectors shall not be able to write anywhere the node may.
     let is_below = settings
         .directory
@@ -137,24 +138,24 @@ fn open(fields: Map<String, Value>, context: &Context) -> Opened {
         .all(|part| matches!(part, Component::Normal(_)));
     if !is_below {
         let detail = "expected a folder below `files` in the node's folder for data, without `..`";
-        return Err(Invalid::new("directory", detail));
+        return Err(SettingsError::new("directory", detail));
     }
     let node = context
         .directory
         .as_ref()
-        .ok_or_else(|| Invalid::new("directory", "the node has no folder for its data"))?;
-    let root = node.join(BELOW);
-    let directory = Directory {
+        .ok_or_else(|| SettingsError::new("directory", "the node has no folder for its data"))?;
+    let root = node.join(FILES_DIRECTORY);
+    let directory = FileConnector {
         path: root.join(&settings.directory),
         root,
     };
     directory
         .check_links()
-        .map_err(|error| Invalid::new("directory", error.to_string()))?;
+        .map_err(|error| SettingsError::new("directory", error.to_string()))?;
     Ok(Arc::new(directory))
 }
 
-impl Directory {
+impl FileConnector {
     /// A symbolic link below `files` would lead writes to wherever it points; `files` itself may be one.
     fn check_links(&self) -> std::io::Result<()> {
         let mut path = self.path.as_path();
@@ -178,31 +179,34 @@ fn is_link(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|about| about.is_symlink())
 }
 
-impl Connector for Directory {
-    fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
+impl Connector for FileConnector {
+    fn writer(
+        self: Arc<Self>,
+        settings: Map<String, Value>,
+    ) -> Result<Arc<dyn SinkWriter>, SettingsError> {
         #[cfg(not(feature = "parquet"))]
         if settings.get("format").and_then(Value::as_str) == Some("parquet") {
             let detail = "this program was built without Parquet; build it with the default features, or take a released one";
-            return Err(Invalid::new("format", detail));
+            return Err(SettingsError::new("format", detail));
         }
-        let settings: SinkSettings = read(settings)?;
+        let settings: FileSinkSettings = parse_settings(settings)?;
         self.check_links()
-            .map_err(|error| Invalid::new("connector", error.to_string()))?;
+            .map_err(|error| SettingsError::new("connector", error.to_string()))?;
         let is_name = !settings.file.is_empty()
             && !settings.file.starts_with('.')
             && !settings.file.contains(['/', '\\', '\0'])
             && settings.file.len() <= 128;
         if !is_name {
-            return Err(Invalid::new(
+            return Err(SettingsError::new(
                 "file",
                 "expected the name of a file without a folder",
             ));
         }
         if is_link(&self.path.join(&settings.file)) {
             let detail = "it is a symbolic link, which sinks do not follow";
-            return Err(Invalid::new("file", detail));
+            return Err(SettingsError::new("file", detail));
         }
-        let Rotate {
+        let RotationSettings {
             max_bytes,
             max_age_s,
             max_files,
@@ -210,67 +214,67 @@ impl Connector for Directory {
         check_range("rotate.max_bytes", max_bytes, 1024..=1 << 50)?;
         check_range("rotate.max_age_s", max_age_s.unwrap_or(1), 1..=1 << 32)?;
         check_range("rotate.max_files", max_files, 1..=100_000)?;
-        let rotation = Rotation {
+        let rotation = RotationLimits {
             max_bytes,
             max_age: max_age_s.map(Duration::from_secs),
             max_files,
         };
         #[cfg(feature = "parquet")]
-        if settings.format == Format::Parquet {
-            return Ok(Arc::new(parquet::Sink::new(
+        if settings.format == FileFormat::Parquet {
+            return Ok(Arc::new(parquet::ParquetFileWriter::new(
                 &self.path, settings, rotation,
             )?));
         }
         #[cfg(feature = "parquet")]
         if settings.parquet.is_some() {
             let detail = "this is for format = \"parquet\"";
-            return Err(Invalid::new("parquet", detail));
+            return Err(SettingsError::new("parquet", detail));
         }
         let lines = match settings.format {
             #[cfg(feature = "parquet")]
-            Format::Csv if settings.columns.iter().any(|column| column.of.is_some()) => {
+            FileFormat::Csv if settings.columns.iter().any(|column| column.of.is_some()) => {
                 let detail = "types of columns are for format = \"parquet\"";
-                return Err(Invalid::new("columns", detail));
+                return Err(SettingsError::new("columns", detail));
             }
-            Format::Lines if !settings.columns.is_empty() => {
+            FileFormat::Lines if !settings.columns.is_empty() => {
                 let detail = "these are for files of columns, as format = \"csv\"";
-                return Err(Invalid::new("columns", detail));
+                return Err(SettingsError::new("columns", detail));
             }
-            Format::Csv if settings.line.is_some() => {
-                return Err(Invalid::new("line", "this is for format = \"lines\""));
+            FileFormat::Csv if settings.line.is_some() => {
+                return Err(SettingsError::new("line", "this is for format = \"lines\""));
             }
-            Format::Lines => {
+            FileFormat::Lines => {
                 let line = settings.line.as_deref().unwrap_or("${.}");
-                Lines::Template(Template::parse("line", line)?)
+                LineEncoder::Template(Template::parse("line", line)?)
             }
             #[cfg(feature = "parquet")]
-            Format::Parquet => unreachable!("it has a sink of its own"),
-            Format::Csv => {
+            FileFormat::Parquet => unreachable!("it has a sink of its own"),
+            FileFormat::Csv => {
                 let columns = settings.columns.iter();
                 let columns = columns.map(|column| (column.name.as_str(), column.value.as_str()));
-                Lines::Csv(Columns::new(columns)?)
+                LineEncoder::Csv(CsvColumns::new(columns)?)
             }
         };
         let head = match &lines {
-            Lines::Csv(columns) => columns.head(),
-            Lines::Template(_) => Vec::new(),
+            LineEncoder::Csv(columns) => columns.head(),
+            LineEncoder::Template(_) => Vec::new(),
         };
-        let log = Log::new(&self.path, &settings.file, rotation, head, settings.sync);
+        let log = RotatingFile::new(&self.path, &settings.file, rotation, head, settings.sync);
         Ok(Arc::new(FileWriter {
             lines,
             log: Arc::new(Mutex::new(log)),
         }))
     }
 
-    fn test(&self) -> Doing<'_, Result<String, Failure>> {
+    fn test(&self) -> BoxFuture<'_, Result<String, ConnectorError>> {
         let (directory, linked) = (self.path.clone(), self.check_links());
         Box::pin(async move {
-            linked.map_err(Failure::passing)?;
-            let tried = tokio::task::spawn_blocking(move || try_directory(&directory)).await;
+            linked.map_err(ConnectorError::transient)?;
+            let tried = tokio::task::spawn_blocking(move || probe_directory(&directory)).await;
             match tried {
                 Ok(Ok(())) => Ok("the folder can be written".into()),
-                Ok(Err(error)) => Err(Failure::passing(error)),
-                Err(error) => Err(Failure::passing(error)),
+                Ok(Err(error)) => Err(ConnectorError::transient(error)),
+                Err(error) => Err(ConnectorError::transient(error)),
             }
         })
     }
@@ -282,23 +286,23 @@ fn make_directory(directory: &Path) -> std::io::Result<()> {
         return Ok(());
     }
     std::fs::create_dir_all(directory)?;
-    disk::share(directory)
+    disk::apply_original_umask(directory)
 }
 
-fn try_directory(directory: &Path) -> std::io::Result<()> {
+fn probe_directory(directory: &Path) -> std::io::Result<()> {
     make_directory(directory)?;
     let path = directory.join(".test");
     std::fs::write(&path, b"")?;
     std::fs::remove_file(&path)
 }
 
-enum Lines {
+enum LineEncoder {
     Template(Template),
-    Csv(Columns),
+    Csv(CsvColumns),
 }
 
-impl Lines {
-    fn add(&self, row: Row<'_>, out: &mut Vec<u8>) {
+impl LineEncoder {
+    fn add(&self, row: SinkRow<'_>, out: &mut Vec<u8>) {
         match self {
             Self::Template(template) => {
                 let start = out.len();
@@ -312,12 +316,12 @@ impl Lines {
 }
 
 struct FileWriter {
-    lines: Lines,
-    log: Arc<Mutex<Log>>,
+    lines: LineEncoder,
+    log: Arc<Mutex<RotatingFile>>,
 }
 
-impl Writer for FileWriter {
-    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+impl SinkWriter for FileWriter {
+    fn write<'a>(&'a self, batch: &'a SinkBatch) -> BoxFuture<'a, WriteOutcome> {
         Box::pin(async move {
             let mut text = Vec::with_capacity(batch.byte_len());
             for row in batch.rows() {
@@ -330,14 +334,14 @@ impl Writer for FileWriter {
                     .append(&text)
             });
             match writing.await {
-                Ok(Ok(())) => Written::All,
-                Ok(Err(error)) => Written::Failed(Failure::passing(error)),
-                Err(error) => Written::Failed(Failure::passing(error)),
+                Ok(Ok(())) => WriteOutcome::All,
+                Ok(Err(error)) => WriteOutcome::Failed(ConnectorError::transient(error)),
+                Err(error) => WriteOutcome::Failed(ConnectorError::transient(error)),
             }
         })
     }
 
-    fn close(&self) -> Doing<'_, ()> {
+    fn close(&self) -> BoxFuture<'_, ()> {
         let log = self.log.clone();
         Box::pin(async move {
             let closing = tokio::task::spawn_blocking(move || {
@@ -354,9 +358,9 @@ mod tests {
 
     use super::*;
 
-    fn opened(node: &Path, directory: &str) -> Opened {
+    fn opened(node: &Path, directory: &str) -> OpenConnectorResult {
         let fields = json!({"directory": directory});
-        let context = Context {
+        let context = ConnectorContext {
             name: "c".into(),
             directory: Some(node.to_owned()),
         };
@@ -366,7 +370,7 @@ mod tests {
     #[test]
     fn nothing_leads_out_of_the_folder_of_files() {
         let node = tempfile::tempdir().unwrap();
-        let files = node.path().join(BELOW);
+        let files = node.path().join(FILES_DIRECTORY);
         std::fs::create_dir_all(files.join("a")).unwrap();
         for directory in ["..", "a/../..", "/etc", "./a/.."] {
             assert_eq!(

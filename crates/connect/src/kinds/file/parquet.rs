@@ -4,42 +4,42 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::SinkSettings;
-use super::log::Rotation;
-use super::spool::{self, Spool, Spools};
-use crate::batch::Batch;
-use crate::columns::Columns;
-use crate::connector::{Doing, Failure, Writer, Written};
-use crate::settings::Invalid;
+use super::FileSinkSettings;
+use super::rotating_file::RotationLimits;
+use super::spool::{self, Spool, SpoolFiles};
+use crate::batch::SinkBatch;
+use crate::columns::ColumnMapping;
+use crate::connector::{BoxFuture, ConnectorError, SinkWriter, WriteOutcome};
+use crate::settings::SettingsError;
 
-pub(super) struct Sink {
-    columns: Columns,
-    files: Arc<Files>,
+pub(super) struct ParquetFileWriter {
+    columns: ColumnMapping,
+    files: Arc<ParquetFiles>,
 }
 
 /// What is on disk. Blocking.
-struct Files {
+struct ParquetFiles {
     spool: Mutex<Spool>,
-    spools: Spools,
+    spools: SpoolFiles,
     max_age: Option<Duration>,
     /// One is finished at a time.
     finishing: Mutex<()>,
 }
 
-impl Sink {
+impl ParquetFileWriter {
     pub(super) fn new(
         directory: &Path,
-        settings: SinkSettings,
-        rotation: Rotation,
-    ) -> Result<Self, Invalid> {
+        settings: FileSinkSettings,
+        rotation: RotationLimits,
+    ) -> Result<Self, SettingsError> {
         if settings.line.is_some() {
-            return Err(Invalid::new("line", "this is for format = \"lines\""));
+            return Err(SettingsError::new("line", "this is for format = \"lines\""));
         }
-        let columns = Columns::new(&settings.columns)?;
+        let columns = ColumnMapping::new(&settings.columns)?;
         let layout = settings.parquet.unwrap_or_default();
         layout.check("parquet")?;
-        let spools = Spools::new(directory, &settings.file, layout, rotation.max_files);
-        let files = Files {
+        let spools = SpoolFiles::new(directory, &settings.file, layout, rotation.max_files);
+        let files = ParquetFiles {
             max_age: rotation.max_age,
             spool: Mutex::new(Spool::new(
                 spools.clone(),
@@ -57,18 +57,18 @@ impl Sink {
     }
 }
 
-impl Files {
+impl ParquetFiles {
     fn lock(&self) -> MutexGuard<'_, Spool> {
         self.spool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes files of all spools that are full. What cannot be made one now stays, and is tried with the next.
-    fn finish(&self) {
+    fn convert_full_spools(&self) {
         let _one = self
             .finishing
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = self.spools.finish_all() {
+        if let Err(error) = self.spools.convert_all() {
             let path = self.spools.path();
             tracing::warn!(path = %path.display(), %error, "rows cannot be made a Parquet file; they stay in their spool");
         }
@@ -76,17 +76,17 @@ impl Files {
 }
 
 /// Ends a spool when it is old, also if no more rows come.
-fn end_in_time(files: &Arc<Files>, number: u64, max_age: Duration) {
-    let files: Weak<Files> = Arc::downgrade(files);
+fn spawn_max_age_timer(files: &Arc<ParquetFiles>, number: u64, max_age: Duration) {
+    let files: Weak<ParquetFiles> = Arc::downgrade(files);
     tokio::spawn(async move {
         tokio::time::sleep(max_age).await;
         let Some(files) = files.upgrade() else {
             return;
         };
         let ending = tokio::task::spawn_blocking(move || {
-            let ended = files.lock().end(Some(number));
+            let ended = files.lock().close_spool(Some(number));
             match ended {
-                Ok(true) => files.finish(),
+                Ok(true) => files.convert_full_spools(),
                 Ok(false) => {}
                 Err(error) => tracing::warn!(%error, "the spool of a Parquet file cannot be ended"),
             }
@@ -95,8 +95,8 @@ fn end_in_time(files: &Arc<Files>, number: u64, max_age: Duration) {
     });
 }
 
-impl Writer for Sink {
-    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+impl SinkWriter for ParquetFileWriter {
+    fn write<'a>(&'a self, batch: &'a SinkBatch) -> BoxFuture<'a, WriteOutcome> {
         Box::pin(async move {
             let (mut frames, mut record) = (Vec::with_capacity(batch.byte_len()), Vec::new());
             let mut failures = Vec::new();
@@ -104,36 +104,36 @@ impl Writer for Sink {
                 record.clear();
                 match self.columns.add(row, &mut record) {
                     Ok(()) => spool::put_frame(&record, &mut frames),
-                    Err(what) => failures.push((place, Failure::of_rows(what))),
+                    Err(what) => failures.push((place, ConnectorError::bad_rows(what))),
                 }
             }
             let files = self.files.clone();
             let appending = tokio::task::spawn_blocking(move || files.lock().append(&frames));
             let appended = match appending.await {
                 Ok(Ok(appended)) => appended,
-                Ok(Err(error)) => return Written::Failed(Failure::passing(error)),
-                Err(error) => return Written::Failed(Failure::passing(error)),
+                Ok(Err(error)) => return WriteOutcome::Failed(ConnectorError::transient(error)),
+                Err(error) => return WriteOutcome::Failed(ConnectorError::transient(error)),
             };
-            if let (Some(number), Some(max_age)) = (appended.began, self.files.max_age) {
-                end_in_time(&self.files, number, max_age);
+            if let (Some(number), Some(max_age)) = (appended.begun_spool, self.files.max_age) {
+                spawn_max_age_timer(&self.files, number, max_age);
             }
-            if appended.is_one_full {
+            if appended.has_full_spool {
                 // Nobody waits for it: the rows are where they survive.
                 let files = self.files.clone();
-                tokio::task::spawn_blocking(move || files.finish());
+                tokio::task::spawn_blocking(move || files.convert_full_spools());
             }
-            Written::except(batch.len(), failures)
+            WriteOutcome::all_except(batch.len(), failures)
         })
     }
 
-    fn close(&self) -> Doing<'_, ()> {
+    fn close(&self) -> BoxFuture<'_, ()> {
         let files = self.files.clone();
         Box::pin(async move {
             let closing = tokio::task::spawn_blocking(move || {
-                if let Err(error) = files.lock().end(None) {
+                if let Err(error) = files.lock().close_spool(None) {
                     tracing::warn!(%error, "the spool of a Parquet file cannot be ended");
                 }
-                files.finish();
+                files.convert_full_spools();
             });
             let _ = closing.await;
         })

@@ -13,9 +13,9 @@ use std::io::{self, BufReader, BufWriter, Read, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::log::Rotation;
-use super::names::{Names, with};
-use crate::columns::{Layout, MAX_RECORD_BYTES, Shape, Writer};
+use super::file_names::{FileNames, with_suffix};
+use super::rotating_file::RotationLimits;
+use crate::columns::{ColumnSchema, MAX_RECORD_BYTES, ParquetLayout, ParquetWriter};
 
 const HEAD: &[u8] = b"tidegate rows 1\n";
 const ROWS: &str = ".rows";
@@ -31,24 +31,24 @@ pub(super) fn put_frame(bytes: &[u8], out: &mut Vec<u8>) {
 
 /// Spools that are full, and the files that are made of them.
 #[derive(Clone)]
-pub(super) struct Spools {
-    names: std::sync::Arc<Names>,
-    layout: Layout,
+pub(super) struct SpoolFiles {
+    names: std::sync::Arc<FileNames>,
+    layout: ParquetLayout,
     max_files: usize,
 }
 
 /// The spool that is written.
 pub(super) struct Spool {
-    spools: Spools,
-    shape: Shape,
-    rotation: Rotation,
+    spools: SpoolFiles,
+    schema: ColumnSchema,
+    rotation: RotationLimits,
     sync: bool,
     /// Of the one that is open; each has another.
     number: u64,
-    open: Option<Open>,
+    open: Option<OpenSpool>,
 }
 
-struct Open {
+struct OpenSpool {
     file: File,
     bytes: u64,
     /// What it begins with.
@@ -58,18 +58,23 @@ struct Open {
 
 /// What came of appending.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Appended {
+pub(super) struct AppendOutcome {
     /// A spool was begun, or found where a process had left it.
-    pub(super) began: Option<u64>,
+    pub(super) begun_spool: Option<u64>,
     /// There is a full one.
-    pub(super) is_one_full: bool,
+    pub(super) has_full_spool: bool,
 }
 
 impl Spool {
-    pub(super) fn new(spools: Spools, shape: Shape, rotation: Rotation, sync: bool) -> Self {
+    pub(super) fn new(
+        spools: SpoolFiles,
+        shape: ColumnSchema,
+        rotation: RotationLimits,
+        sync: bool,
+    ) -> Self {
         Self {
             spools,
-            shape,
+            schema: shape,
             rotation,
             sync,
             number: 0,
@@ -78,22 +83,22 @@ impl Spool {
     }
 
     /// Appends frames: all of them or nothing.
-    pub(super) fn append(&mut self, frames: &[u8]) -> io::Result<Appended> {
-        let mut appended = Appended::default();
+    pub(super) fn append(&mut self, frames: &[u8]) -> io::Result<AppendOutcome> {
+        let mut appended = AppendOutcome::default();
         if frames.is_empty() {
             return Ok(appended);
         }
         if self.open.is_none() {
             // Those that a process left behind.
-            appended.is_one_full = self.open()?;
-            appended.began = Some(self.number);
+            appended.has_full_spool = self.open()?;
+            appended.begun_spool = Some(self.number);
         }
         if self.is_full(frames.len() as u64) {
-            self.end(None)?;
+            self.close_spool(None)?;
             self.open()?;
-            appended = Appended {
-                began: Some(self.number),
-                is_one_full: true,
+            appended = AppendOutcome {
+                begun_spool: Some(self.number),
+                has_full_spool: true,
             };
         }
         let Some(mut open) = self.open.take() else {
@@ -133,21 +138,24 @@ impl Spool {
     fn open(&mut self) -> io::Result<bool> {
         let names = self.spools.names.clone();
         super::make_directory(names.directory())?;
-        let path = names.current(ROWS);
-        let kept = match Frames::open(&path) {
-            Ok(mut frames) if frames.shape == self.shape => {
+        let path = names.current_path(ROWS);
+        let kept = match SpoolReader::open(&path) {
+            Ok(mut frames) if frames.schema == self.schema => {
                 let head_bytes = frames.at;
                 while frames.next()?.is_some() {}
                 Some((head_bytes, frames.at))
             }
             // Of other columns: a file of its own is made of it. One that is not even begun holds nothing.
             Ok(_) => {
-                fs::rename(&path, with(&names.free(&[ROWS]), ROWS))?;
+                fs::rename(
+                    &path,
+                    with_suffix(&names.unused_rotated_path(&[ROWS]), ROWS),
+                )?;
                 None
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                self.spools.set_aside(&path, &error)?;
+                self.spools.quarantine(&path, &error)?;
                 None
             }
             Err(error) => return Err(error),
@@ -161,7 +169,7 @@ impl Spool {
             Some(kept) => kept,
             None => {
                 let mut head = HEAD.to_vec();
-                put_frame(&serde_json::to_vec(&self.shape)?, &mut head);
+                put_frame(&serde_json::to_vec(&self.schema)?, &mut head);
                 file.write_all(&head)?;
                 (head.len() as u64, head.len() as u64)
             }
@@ -171,17 +179,17 @@ impl Spool {
         file.seek(io::SeekFrom::End(0))?;
         let since = file.metadata()?.created();
         self.number += 1;
-        self.open = Some(Open {
+        self.open = Some(OpenSpool {
             file,
             bytes,
             head_bytes,
             since: since.unwrap_or_else(|_| SystemTime::now()),
         });
-        Ok(!names.former(ROWS)?.is_empty())
+        Ok(!names.rotated_paths(ROWS)?.is_empty())
     }
 
     /// Ends the spool that is open, if it is the one of this number and has rows; says whether there is a full one now.
-    pub(super) fn end(&mut self, number: Option<u64>) -> io::Result<bool> {
+    pub(super) fn close_spool(&mut self, number: Option<u64>) -> io::Result<bool> {
         if number.is_some_and(|number| number != self.number) {
             return Ok(false);
         }
@@ -189,36 +197,41 @@ impl Spool {
             return Ok(false);
         };
         let names = &self.spools.names;
-        let path = names.current(ROWS);
+        let path = names.current_path(ROWS);
         if open.bytes == open.head_bytes {
             fs::remove_file(path)?;
             return Ok(false);
         }
         open.file.sync_data()?;
-        fs::rename(path, with(&names.free(&[ROWS]), ROWS))?;
+        fs::rename(path, with_suffix(&names.unused_rotated_path(&[ROWS]), ROWS))?;
         Ok(true)
     }
 }
 
-impl Spools {
-    pub(super) fn new(directory: &Path, name: &str, layout: Layout, max_files: usize) -> Self {
+impl SpoolFiles {
+    pub(super) fn new(
+        directory: &Path,
+        name: &str,
+        layout: ParquetLayout,
+        max_files: usize,
+    ) -> Self {
         Self {
-            names: std::sync::Arc::new(Names::new(directory, name)),
+            names: std::sync::Arc::new(FileNames::new(directory, name)),
             layout,
             max_files,
         }
     }
 
     pub(super) fn path(&self) -> PathBuf {
-        self.names.current("")
+        self.names.current_path("")
     }
 
     /// Makes a file of each spool that is full.
-    pub(super) fn finish_all(&self) -> io::Result<()> {
-        for rows in self.names.former(ROWS)? {
-            match self.finish(&rows) {
+    pub(super) fn convert_all(&self) -> io::Result<()> {
+        for rows in self.names.rotated_paths(ROWS)? {
+            match self.convert(&rows) {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    self.set_aside(&rows, &error)?;
+                    self.quarantine(&rows, &error)?;
                 }
                 finished => finished?,
             }
@@ -226,17 +239,17 @@ impl Spools {
         self.names.remove_oldest(self.max_files)
     }
 
-    fn finish(&self, rows: &Path) -> io::Result<()> {
+    fn convert(&self, rows: &Path) -> io::Result<()> {
         let path = rows.with_extension("");
-        let unfinished = with(&path, UNFINISHED);
-        let mut frames = Frames::open(rows)?;
+        let unfinished = with_suffix(&path, UNFINISHED);
+        let mut frames = SpoolReader::open(rows)?;
         let out = BufWriter::new(File::create(&unfinished)?);
-        let mut file = Writer::new(out, &frames.shape, self.layout)?;
+        let mut file = ParquetWriter::new(out, &frames.schema, self.layout)?;
         while let Some(record) = frames.next()? {
-            file.add(record)?;
+            file.add_record(record)?;
         }
         let out = file.finish()?.into_inner().map_err(|e| e.into_error())?;
-        disk::share(&unfinished)?;
+        disk::apply_original_umask(&unfinished)?;
         out.sync_all()?;
         fs::rename(&unfinished, &path)?;
         // The name must be on disk before the rows are gone from it.
@@ -245,27 +258,27 @@ impl Spools {
     }
 
     /// Keeps what nobody can read out of the way, for people to look at.
-    fn set_aside(&self, rows: &Path, error: &io::Error) -> io::Result<()> {
-        let aside = with(&self.names.free(&[DAMAGED]), DAMAGED);
+    fn quarantine(&self, rows: &Path, error: &io::Error) -> io::Result<()> {
+        let aside = with_suffix(&self.names.unused_rotated_path(&[DAMAGED]), DAMAGED);
         tracing::error!(path = %aside.display(), %error, "the spool of a Parquet file is damaged; it is kept under this name");
         fs::rename(rows, aside)
     }
 }
 
 /// The frames of a spool, up to its end or to where a crash cut it off.
-struct Frames {
+struct SpoolReader {
     file: BufReader<File>,
-    shape: Shape,
+    schema: ColumnSchema,
     /// Behind the last whole frame.
     at: u64,
     frame: Vec<u8>,
 }
 
-impl Frames {
+impl SpoolReader {
     fn open(path: &Path) -> io::Result<Self> {
         let mut frames = Self {
             file: BufReader::new(File::open(path)?),
-            shape: Shape::default(),
+            schema: ColumnSchema::default(),
             at: 0,
             frame: Vec::new(),
         };
@@ -275,9 +288,9 @@ impl Frames {
             return Err(wrong());
         }
         frames.at = HEAD.len() as u64;
-        let shape = frames.next()?.map(serde_json::from_slice::<Shape>);
+        let shape = frames.next()?.map(serde_json::from_slice::<ColumnSchema>);
         match shape {
-            Some(Ok(shape)) => frames.shape = shape,
+            Some(Ok(shape)) => frames.schema = shape,
             _ => return Err(wrong()),
         }
         Ok(frames)
@@ -315,24 +328,24 @@ fn read_whole(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::columns::{Columns, Setting};
-    use crate::row::{Row, RowWriter};
+    use crate::columns::{ColumnMapping, ColumnSetting};
+    use crate::row::{SinkRow, SinkRowWriter};
     use parquet::file::reader::{FileReader as _, SerializedFileReader};
     use parquet::record::RowAccessor as _;
     use serde_json::{Value, json};
 
-    fn columns(names: &[&str]) -> Columns {
-        let settings: Vec<Setting> = names
+    fn columns(names: &[&str]) -> ColumnMapping {
+        let settings: Vec<ColumnSetting> = names
             .iter()
             .map(|name| json!({"name": name, "value": "${n}", "type": "int"}))
             .map(|column: Value| serde_json::from_value(column).unwrap())
             .collect();
-        Columns::new(&settings).unwrap()
+        ColumnMapping::new(&settings).unwrap()
     }
 
-    fn spool(directory: &Path, columns: &Columns, max_bytes: u64) -> Spool {
-        let spools = Spools::new(directory, "t.parquet", Layout::default(), 100);
-        let rotation = Rotation {
+    fn spool(directory: &Path, columns: &ColumnMapping, max_bytes: u64) -> Spool {
+        let spools = SpoolFiles::new(directory, "t.parquet", ParquetLayout::default(), 100);
+        let rotation = RotationLimits {
             max_bytes,
             max_age: None,
             max_files: 100,
@@ -340,18 +353,20 @@ mod tests {
         Spool::new(spools, columns.shape().clone(), rotation, false)
     }
 
-    fn append(spool: &mut Spool, columns: &Columns, n: i64) -> Appended {
+    fn append(spool: &mut Spool, columns: &ColumnMapping, n: i64) -> AppendOutcome {
         let (mut bytes, mut record, mut frames) = (Vec::new(), Vec::new(), Vec::new());
-        RowWriter::new(&mut bytes).int("n", n);
-        columns.add(Row::from_bytes(&bytes), &mut record).unwrap();
+        SinkRowWriter::new(&mut bytes).int("n", n);
+        columns
+            .add(SinkRow::from_bytes(&bytes), &mut record)
+            .unwrap();
         put_frame(&record, &mut frames);
         spool.append(&frames).unwrap()
     }
 
     /// The numbers in all files, the oldest first.
     fn read_all(directory: &Path) -> Vec<i64> {
-        let names = Names::new(directory, "t.parquet");
-        let files = names.former("").unwrap().into_iter();
+        let names = FileNames::new(directory, "t.parquet");
+        let files = names.rotated_paths("").unwrap().into_iter();
         let numbers = files.flat_map(|path| {
             let reader = SerializedFileReader::new(File::open(path).unwrap()).unwrap();
             let rows = reader.get_row_iter(None).unwrap();
@@ -369,18 +384,18 @@ mod tests {
         for n in 0..20 {
             append(&mut spool, &columns, n);
         }
-        spool.end(None).unwrap();
+        spool.close_spool(None).unwrap();
         assert!(read_all(directory.path()).is_empty());
-        spool.spools.finish_all().unwrap();
+        spool.spools.convert_all().unwrap();
         assert_eq!(read_all(directory.path()), (0..20).collect::<Vec<_>>());
         // Nothing else is left.
         for entry in fs::read_dir(directory.path()).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             assert!(name.ends_with(".parquet"), "{name}");
         }
-        let number = append(&mut spool, &columns, 20).began.unwrap();
-        assert!(!spool.end(Some(number - 1)).unwrap());
-        assert!(spool.end(Some(number)).unwrap());
+        let number = append(&mut spool, &columns, 20).begun_spool.unwrap();
+        assert!(!spool.close_spool(Some(number - 1)).unwrap());
+        assert!(spool.close_spool(Some(number)).unwrap());
     }
 
     #[test]
@@ -397,18 +412,18 @@ mod tests {
         let mut file = File::options().append(true).open(&rows).unwrap();
         file.write_all(&[9, 0, 0, 0, 1, 2]).unwrap();
         let mut second = spool(directory.path(), &columns, 1000);
-        assert_eq!(append(&mut second, &columns, 5).began, Some(1));
-        second.end(None).unwrap();
+        assert_eq!(append(&mut second, &columns, 5).begun_spool, Some(1));
+        second.close_spool(None).unwrap();
         // It died when the file was there and its rows, too.
-        let full = second.spools.names.former(ROWS).unwrap().remove(0);
+        let full = second.spools.names.rotated_paths(ROWS).unwrap().remove(0);
         let copy = fs::read(&full).unwrap();
-        second.spools.finish_all().unwrap();
+        second.spools.convert_all().unwrap();
         fs::write(&full, copy).unwrap();
         let mut third = spool(directory.path(), &columns, 1000);
-        assert!(append(&mut third, &columns, 6).is_one_full);
-        third.spools.finish_all().unwrap();
-        third.end(None).unwrap();
-        third.spools.finish_all().unwrap();
+        assert!(append(&mut third, &columns, 6).has_full_spool);
+        third.spools.convert_all().unwrap();
+        third.close_spool(None).unwrap();
+        third.spools.convert_all().unwrap();
         assert_eq!(read_all(directory.path()), (0..7).collect::<Vec<_>>());
     }
 
@@ -418,16 +433,16 @@ mod tests {
         let (old, new) = (columns(&["n"]), columns(&["n", "m"]));
         append(&mut spool(directory.path(), &old, 1000), &old, 1);
         let mut second = spool(directory.path(), &new, 1000);
-        assert!(append(&mut second, &new, 2).is_one_full);
-        second.end(None).unwrap();
-        second.spools.finish_all().unwrap();
+        assert!(append(&mut second, &new, 2).has_full_spool);
+        second.close_spool(None).unwrap();
+        second.spools.convert_all().unwrap();
         assert_eq!(read_all(directory.path()), [1, 2]);
         // What is no spool is not taken for one.
         fs::write(directory.path().join("t.parquet.rows"), b"something").unwrap();
         let mut third = spool(directory.path(), &new, 1000);
         append(&mut third, &new, 3);
-        third.end(None).unwrap();
-        third.spools.finish_all().unwrap();
+        third.close_spool(None).unwrap();
+        third.spools.convert_all().unwrap();
         assert_eq!(read_all(directory.path()), [1, 2, 3]);
     }
 }

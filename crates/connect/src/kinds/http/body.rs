@@ -3,15 +3,15 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::batch::{Batch, RowId};
-use crate::row::Row;
-use crate::settings::Invalid;
+use crate::batch::{RowId, SinkBatch};
+use crate::row::SinkRow;
+use crate::settings::SettingsError;
 use crate::template::{Template, keep_one_line};
 
 /// How rows become requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Format {
+pub(super) enum BodyFormat {
     /// A request for each batch: a JSON array of the rows.
     #[default]
     JsonArray,
@@ -21,7 +21,7 @@ pub(super) enum Format {
     Single,
 }
 
-impl Format {
+impl BodyFormat {
     pub(super) fn content_type(self) -> &'static str {
         match self {
             Self::JsonArray | Self::Single => "application/json",
@@ -30,40 +30,40 @@ impl Format {
     }
 }
 
-pub(super) struct Bodies {
-    format: Format,
+pub(super) struct BodyEncoder {
+    format: BodyFormat,
     body: Template,
 }
 
-pub(super) struct Body {
+pub(super) struct RequestBody {
     pub(super) bytes: Vec<u8>,
     /// Names its rows, the same each time.
     pub(super) key: String,
 }
 
-impl Bodies {
-    pub(super) fn new(format: Format, body: Option<&str>) -> Result<Self, Invalid> {
+impl BodyEncoder {
+    pub(super) fn new(format: BodyFormat, body: Option<&str>) -> Result<Self, SettingsError> {
         Ok(Self {
             format,
             body: Template::parse("body", body.unwrap_or("${.}"))?,
         })
     }
 
-    pub(super) fn of_row(&self, row: Row<'_>, id: RowId) -> Body {
+    pub(super) fn encode_row(&self, row: SinkRow<'_>, id: RowId) -> RequestBody {
         let mut bytes = Vec::new();
         self.body.render(row, &mut bytes);
-        Body {
+        RequestBody {
             bytes,
             key: id.to_string(),
         }
     }
 
     /// `None`: each row is a request.
-    pub(super) fn of_batch(&self, batch: &Batch) -> Option<Body> {
+    pub(super) fn encode_batch(&self, batch: &SinkBatch) -> Option<RequestBody> {
         let (start, between, end): (&[u8], &[u8], &[u8]) = match self.format {
-            Format::JsonArray => (b"[", b",", b"]"),
-            Format::Lines => (b"", b"\n", b"\n"),
-            Format::Single => return None,
+            BodyFormat::JsonArray => (b"[", b",", b"]"),
+            BodyFormat::Lines => (b"", b"\n", b"\n"),
+            BodyFormat::Single => return None,
         };
         let mut bytes = start.to_vec();
         for (at, row) in batch.rows().enumerate() {
@@ -73,15 +73,15 @@ impl Bodies {
             let start = bytes.len();
             self.body.render(row, &mut bytes);
             match self.format {
-                Format::JsonArray => keep_one_item(&mut bytes, start),
-                Format::Lines => keep_one_line(&mut bytes[start..]),
-                Format::Single => {}
+                BodyFormat::JsonArray => keep_one_item(&mut bytes, start),
+                BodyFormat::Lines => keep_one_line(&mut bytes[start..]),
+                BodyFormat::Single => {}
             }
         }
         bytes.extend_from_slice(end);
         let last = batch.id(batch.len() - 1).number;
         let key = format!("{}-{last}", batch.id(0));
-        Some(Body { bytes, key })
+        Some(RequestBody { bytes, key })
     }
 }
 
@@ -92,34 +92,34 @@ fn keep_one_item(bytes: &mut Vec<u8>, start: usize) {
     if !is_json {
         let text = String::from_utf8_lossy(item).into_owned();
         bytes.truncate(start);
-        crate::row::Value::Text(&text).write_json(bytes);
+        crate::row::SinkValue::Text(&text).write_json(bytes);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::RowWriter;
+    use crate::row::SinkRowWriter;
 
-    fn body(format: Format, template: &str) -> String {
-        let mut batch = Batch::new(1);
+    fn body(format: BodyFormat, template: &str) -> String {
+        let mut batch = SinkBatch::new(1);
         for (number, text) in ["a", "1],[\"x\"\n{}"].into_iter().enumerate() {
             let mut bytes = Vec::new();
-            RowWriter::new(&mut bytes).text("t", text);
-            batch.push(number as u64, Row::from_bytes(&bytes));
+            SinkRowWriter::new(&mut bytes).text("t", text);
+            batch.push(number as u64, SinkRow::from_bytes(&bytes));
         }
-        let bodies = Bodies::new(format, Some(template)).unwrap();
-        String::from_utf8(bodies.of_batch(&batch).unwrap().bytes).unwrap()
+        let bodies = BodyEncoder::new(format, Some(template)).unwrap();
+        String::from_utf8(bodies.encode_batch(&batch).unwrap().bytes).unwrap()
     }
 
     #[test]
     fn a_row_is_one_item_or_one_line_whatever_it_holds() {
         let json = serde_json::json!(["a", "1],[\"x\"\n{}"]).to_string();
-        assert_eq!(body(Format::JsonArray, "${t}"), json);
+        assert_eq!(body(BodyFormat::JsonArray, "${t}"), json);
         assert_eq!(
-            body(Format::JsonArray, r#"{"v": ${t}}"#),
+            body(BodyFormat::JsonArray, r#"{"v": ${t}}"#),
             r#"[{"v": "a"},{"v": "1],[\"x\"\n{}"}]"#
         );
-        assert_eq!(body(Format::Lines, "${t}"), "a\n1],[\"x\" {}\n");
+        assert_eq!(body(BodyFormat::Lines, "${t}"), "a\n1],[\"x\" {}\n");
     }
 }

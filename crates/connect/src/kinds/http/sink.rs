@@ -9,14 +9,14 @@ use hyper::{Method, Request};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::body::{Bodies, Body, Format};
-use super::target::{Target, check_header, check_path};
-use super::{Http, header};
-use crate::batch::Batch;
-use crate::connector::{Doing, Failure, Writer, Written};
-use crate::row::Row;
+use super::base_url::{BaseUrl, check_header, check_path};
+use super::body::{BodyEncoder, BodyFormat, RequestBody};
+use super::{HttpConnector, parse_header};
+use crate::batch::SinkBatch;
+use crate::connector::{BoxFuture, ConnectorError, SinkWriter, WriteOutcome};
+use crate::row::SinkRow;
 use crate::secret::Secret;
-use crate::settings::Invalid;
+use crate::settings::SettingsError;
 use crate::template::Template;
 
 /// Of an answer that says what is wrong, for people.
@@ -24,23 +24,23 @@ const SHOWN_BYTES: usize = 200;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Settings {
+pub(super) struct HttpSinkSettings {
     /// Put behind the connector's URL; it begins with `/` or `?`, and no step of it is `..`. `${...}` is filled in and encoded. With a request per batch it is the same for all
     /// rows.
     #[serde(default)]
     path: String,
     #[serde(default)]
-    method: Verb,
+    method: HttpMethod,
     /// How rows become requests.
     #[serde(default)]
-    format: Format,
+    format: BodyFormat,
     /// Of each row; the whole row as JSON if left out.
     body: Option<String>,
     content_type: Option<String>,
     /// Further headers; `${...}` is filled in if there is a request per row. They may hold secrets and are not shown.
     #[serde(default)]
     headers: BTreeMap<String, Secret>,
-    signature: Option<Signature>,
+    signature: Option<SignatureSettings>,
     /// The header that names the rows of a request, the same each time it is tried; empty: none.
     #[serde(default = "idempotency_key")]
     idempotency_header: String,
@@ -55,7 +55,7 @@ fn idempotency_key() -> String {
 
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
-enum Verb {
+enum HttpMethod {
     #[default]
     Post,
     Put,
@@ -65,7 +65,7 @@ enum Verb {
 /// HMAC-SHA256 of the body, in hexadecimal digits.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Signature {
+struct SignatureSettings {
     secret: Secret,
     #[serde(default = "signature_header")]
     header: String,
@@ -78,38 +78,41 @@ fn signature_header() -> String {
     "x-signature".into()
 }
 
-pub(super) struct Sink {
-    http: Arc<Http>,
-    target: Target,
+pub(super) struct HttpSinkWriter {
+    http: Arc<HttpConnector>,
+    target: BaseUrl,
     path: Template,
     method: Method,
-    bodies: Bodies,
+    bodies: BodyEncoder,
     headers: Vec<(HeaderName, Template)>,
     content_type: HeaderValue,
-    signature: Option<Signer>,
+    signature: Option<BodySigner>,
     idempotency: Option<HeaderName>,
     retry_statuses: Option<Vec<u16>>,
 }
 
-struct Signer {
+struct BodySigner {
     key: ring::hmac::Key,
     header: HeaderName,
     prefix: String,
 }
 
-impl Sink {
-    pub(super) fn new(http: Arc<Http>, settings: Settings) -> Result<Self, Invalid> {
+impl HttpSinkWriter {
+    pub(super) fn new(
+        http: Arc<HttpConnector>,
+        settings: HttpSinkSettings,
+    ) -> Result<Self, SettingsError> {
         let Some(target) = http.target.clone() else {
             let detail = "this connector has no url: it only receives";
-            return Err(Invalid::new("connector", detail));
+            return Err(SettingsError::new("connector", detail));
         };
-        let bodies = Bodies::new(settings.format, settings.body.as_deref())?;
+        let bodies = BodyEncoder::new(settings.format, settings.body.as_deref())?;
         check_path(&settings.path)?;
         let path = Template::parse("path", &settings.path)?;
-        let is_single = settings.format == Format::Single;
+        let is_single = settings.format == BodyFormat::Single;
         if !is_single && path.constant().is_none() {
             let detail = "it can differ between rows only with format = \"single\"";
-            return Err(Invalid::new("path", detail));
+            return Err(SettingsError::new("path", detail));
         }
         let mut headers = Vec::new();
         for (name, value) in &settings.headers {
@@ -118,20 +121,20 @@ impl Sink {
             let template = Template::parse(&field, value.reveal());
             // The error is not shown: it quotes what it is about.
             let template = template.map_err(|_| {
-                Invalid::new(
+                SettingsError::new(
                     &field,
                     "expected a text whose `${...}` are fields or expressions",
                 )
             })?;
             if !is_single && template.constant().is_none() {
                 let detail = "it can differ between rows only with format = \"single\"";
-                return Err(Invalid::new(&field, detail));
+                return Err(SettingsError::new(&field, detail));
             }
-            let (name, _) = header("headers", name, "")?;
+            let (name, _) = parse_header("headers", name, "")?;
             headers.push((name, template));
         }
         let content_type = settings.content_type.as_deref();
-        let (_, content_type) = header(
+        let (_, content_type) = parse_header(
             "content_type",
             "content-type",
             content_type.unwrap_or(settings.format.content_type()),
@@ -140,10 +143,10 @@ impl Sink {
             None => None,
             Some(signature) => {
                 check_header("signature.header", &signature.header)?;
-                let (name, _) = header("signature", &signature.header, "")?;
-                header("signature", "prefix", &signature.prefix)?;
+                let (name, _) = parse_header("signature", &signature.header, "")?;
+                parse_header("signature", "prefix", &signature.prefix)?;
                 let secret = signature.secret.reveal().as_bytes();
-                Some(Signer {
+                Some(BodySigner {
                     key: ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret),
                     header: name,
                     prefix: signature.prefix.clone(),
@@ -154,7 +157,7 @@ impl Sink {
             "" => None,
             name => {
                 check_header("idempotency_header", name)?;
-                Some(header("idempotency_header", name, "")?.0)
+                Some(parse_header("idempotency_header", name, "")?.0)
             }
         };
         Ok(Self {
@@ -162,9 +165,9 @@ impl Sink {
             target,
             path,
             method: match settings.method {
-                Verb::Post => Method::POST,
-                Verb::Put => Method::PUT,
-                Verb::Patch => Method::PATCH,
+                HttpMethod::Post => Method::POST,
+                HttpMethod::Put => Method::PUT,
+                HttpMethod::Patch => Method::PATCH,
             },
             bodies,
             headers,
@@ -176,9 +179,9 @@ impl Sink {
     }
 
     /// `row` is the one the request is about, or the first of them.
-    async fn send(&self, row: Row<'_>, body: Body) -> Result<(), Failure> {
+    async fn send(&self, row: SinkRow<'_>, body: RequestBody) -> Result<(), ConnectorError> {
         let path = self.path.render_encoded("path", row)?;
-        let url = self.target.join(&path).map_err(Failure::of_rows)?;
+        let url = self.target.join(&path).map_err(ConnectorError::bad_rows)?;
         let mut request = Request::builder().method(self.method.clone()).uri(url);
         if let Some(headers) = request.headers_mut() {
             headers.extend(self.http.headers.clone());
@@ -186,7 +189,7 @@ impl Sink {
             for (name, template) in &self.headers {
                 let value = HeaderValue::try_from(template.render_string(row));
                 let value = value.map_err(|_| {
-                    Failure::of_rows(format!("the header {name} cannot have this value"))
+                    ConnectorError::bad_rows(format!("the header {name} cannot have this value"))
                 })?;
                 headers.insert(name, value);
             }
@@ -203,7 +206,7 @@ impl Sink {
                 }
             }
         }
-        let (status, answer) = self.http.ask(request, body.bytes.into()).await?;
+        let (status, answer) = self.http.request(request, body.bytes.into()).await?;
         if status.is_success() {
             return Ok(());
         }
@@ -213,12 +216,12 @@ impl Sink {
             text => format!("the server answers {status}: {text}"),
         };
         let failure = match self.is_retried(status.as_u16()) {
-            true => Failure::passing(message),
-            false => Failure::of_rows(message),
+            true => ConnectorError::transient(message),
+            false => ConnectorError::bad_rows(message),
         };
         Err(match answer.retry_after {
             // A server does not keep us away for ever.
-            Some(pause) => failure.retry_after(pause.min(Duration::from_secs(3600))),
+            Some(pause) => failure.with_retry_after(pause.min(Duration::from_secs(3600))),
             None => failure,
         })
     }
@@ -234,16 +237,16 @@ impl Sink {
     }
 
     /// A request for each row, one after the other, so that they come in their order.
-    async fn send_each(&self, batch: &Batch) -> Written {
+    async fn send_each(&self, batch: &SinkBatch) -> WriteOutcome {
         let mut failures = Vec::new();
         for (at, row) in batch.rows().enumerate() {
-            let body = self.bodies.of_row(row, batch.id(at));
+            let body = self.bodies.encode_row(row, batch.id(at));
             let Err(failure) = self.send(row, body).await else {
                 continue;
             };
-            let is_passing = failure.lasting == crate::Lasting::Passing;
+            let is_passing = failure.retryable == crate::Retryable::Transient;
             if is_passing && at == 0 {
-                return Written::Failed(failure);
+                return WriteOutcome::Failed(failure);
             }
             if is_passing {
                 // Those behind it wait for it.
@@ -254,16 +257,16 @@ impl Sink {
             failures.push((at, failure));
         }
         match failures.is_empty() {
-            true => Written::All,
-            false => Written::Except(failures),
+            true => WriteOutcome::All,
+            false => WriteOutcome::Except(failures),
         }
     }
 }
 
-impl Writer for Sink {
-    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+impl SinkWriter for HttpSinkWriter {
+    fn write<'a>(&'a self, batch: &'a SinkBatch) -> BoxFuture<'a, WriteOutcome> {
         Box::pin(async move {
-            match self.bodies.of_batch(batch) {
+            match self.bodies.encode_batch(batch) {
                 None => self.send_each(batch).await,
                 Some(body) => self.send(batch.row(0), body).await.into(),
             }

@@ -11,24 +11,24 @@ use serde_json::Map;
 use serde_json::value::RawValue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::header;
-use crate::connector::{Doing, Failure, Inlet, Reader, Received};
-use crate::post::{Admitted, Head, Refused};
-use crate::row::{Row, RowWriter};
+use super::parse_header;
+use crate::connector::{BoxFuture, ConnectorError, SourceMessage, SourcePort, SourceReader};
+use crate::push::{PushError, PushRequest, RequestHead};
+use crate::row::{SinkRow, SinkRowWriter};
 use crate::secret::Secret;
-use crate::settings::{Invalid, check_range};
+use crate::settings::{SettingsError, check_range};
 use crate::template::Template;
 
 const MAX_HEADERS: usize = 64;
 /// Nobody counts failures here: a secret must be too long to be guessed.
 const MIN_SECRET_BYTES: usize = 16;
 /// For the messages of a request to be taken; the API itself waits 10 seconds where nobody says otherwise.
-const TAKEN_WITHIN: Duration = Duration::from_secs(5);
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What is received, and from whom.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Settings {
+pub(super) struct HttpSourceSettings {
     /// Requests must have it as `Authorization: Bearer TOKEN`, or as it is in `token_header`. At least 16 bytes.
     token: Option<Secret>,
     /// File that holds the token.
@@ -36,10 +36,10 @@ pub(super) struct Settings {
     /// The header the token is in, if it is not `Authorization`.
     token_header: Option<String>,
     /// Requests must be signed. One of `token` and `signature` is needed; with both, both must be right.
-    signature: Option<Signature>,
+    signature: Option<PushSignatureSettings>,
     /// What a request is.
     #[serde(default)]
-    format: Format,
+    format: PushFormat,
     /// Headers of a request that become properties of its messages.
     #[serde(default)]
     #[schemars(length(max = 64))]
@@ -84,7 +84,7 @@ fn sixteen() -> usize {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Format {
+enum PushFormat {
     /// The body is a message, whatever it is.
     #[default]
     Single,
@@ -97,7 +97,7 @@ enum Format {
 /// HMAC-SHA256 of the body, in hexadecimal digits.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Signature {
+struct PushSignatureSettings {
     secret: Secret,
     #[serde(default = "signature_header")]
     header: String,
@@ -111,7 +111,7 @@ fn signature_header() -> String {
 }
 
 /// A token, known by its tag under a key nobody else has: what compares tags does not tell by its time where they differ.
-struct Token {
+struct TokenCheck {
     /// In lower case.
     header: String,
     /// In front of the token.
@@ -120,22 +120,22 @@ struct Token {
     tag: hmac::Tag,
 }
 
-struct Seal {
+struct SignatureCheck {
     header: String,
     prefix: String,
     key: hmac::Key,
 }
 
-pub(super) struct Source {
-    token: Option<Token>,
-    places: Arc<Semaphore>,
-    shape: Arc<Shape>,
+pub(super) struct HttpSource {
+    token: Option<TokenCheck>,
+    request_slots: Arc<Semaphore>,
+    mapping: Arc<MessageMapping>,
 }
 
 /// What a request must be, and what becomes of it.
-struct Shape {
-    seal: Option<Seal>,
-    format: Format,
+struct MessageMapping {
+    signature: Option<SignatureCheck>,
+    format: PushFormat,
     headers: Vec<String>,
     topic: Template,
     local_topic: Option<Template>,
@@ -144,41 +144,48 @@ struct Shape {
     max_messages: usize,
 }
 
-impl Source {
-    pub(super) fn new(settings: Settings) -> Result<Self, Invalid> {
+impl HttpSource {
+    pub(super) fn new(settings: HttpSourceSettings) -> Result<Self, SettingsError> {
         check_range("qos", settings.qos, 0..=2)?;
         check_range("max_body_bytes", settings.max_body_bytes, 1..=64 << 20)?;
         check_range("max_messages", settings.max_messages, 1..=100_000)?;
         check_range("max_waiting", settings.max_waiting, 1..=1000)?;
         if settings.headers.len() > MAX_HEADERS {
             let detail = format!("expected at most {MAX_HEADERS}");
-            return Err(Invalid::new("headers", detail));
+            return Err(SettingsError::new("headers", detail));
         }
         let headers = settings.headers.iter();
-        let headers = headers.map(|name| Ok(header("headers", name, "")?.0.as_str().to_owned()));
-        let token = Secret::of_setting(
+        let headers =
+            headers.map(|name| Ok(parse_header("headers", name, "")?.0.as_str().to_owned()));
+        let token = Secret::from_setting(
             "token",
             settings.token.as_ref(),
             settings.token_file.as_ref(),
         )?;
         let token = match (token, &settings.token_header) {
-            (Some(token), header) => Some(Token::new(&token, header.as_deref())?),
-            (None, Some(_)) => return Err(Invalid::new("token", "missing; there is its header")),
+            (Some(token), header) => Some(TokenCheck::new(&token, header.as_deref())?),
+            (None, Some(_)) => {
+                return Err(SettingsError::new("token", "missing; there is its header"));
+            }
             (None, None) => None,
         };
-        let seal = settings.signature.as_ref().map(Seal::new).transpose()?;
+        let seal = settings
+            .signature
+            .as_ref()
+            .map(SignatureCheck::new)
+            .transpose()?;
         if token.is_none() && seal.is_none() {
             let detail = "missing; without a token or a signature anybody could post";
-            return Err(Invalid::new("token", detail));
+            return Err(SettingsError::new("token", detail));
         }
         let local_topic = settings.local_topic.as_deref();
         Ok(Self {
             token,
-            places: Arc::new(Semaphore::new(settings.max_waiting)),
-            shape: Arc::new(Shape {
-                seal,
+            request_slots: Arc::new(Semaphore::new(settings.max_waiting)),
+            mapping: Arc::new(MessageMapping {
+                signature: seal,
                 format: settings.format,
-                headers: headers.collect::<Result<_, Invalid>>()?,
+                headers: headers.collect::<Result<_, SettingsError>>()?,
                 topic: Template::parse("topic", &settings.topic)?,
                 local_topic: local_topic
                     .map(|text| Template::parse("local_topic", text))
@@ -191,24 +198,24 @@ impl Source {
     }
 }
 
-fn check_length(field: &str, secret: &Secret) -> Result<(), Invalid> {
+fn check_length(field: &str, secret: &Secret) -> Result<(), SettingsError> {
     match secret.reveal().len() < MIN_SECRET_BYTES {
         true => {
             let detail = format!("expected at least {MIN_SECRET_BYTES} bytes");
-            Err(Invalid::new(field, detail))
+            Err(SettingsError::new(field, detail))
         }
         false => Ok(()),
     }
 }
 
-impl Token {
-    fn new(token: &Secret, own_header: Option<&str>) -> Result<Self, Invalid> {
+impl TokenCheck {
+    fn new(token: &Secret, own_header: Option<&str>) -> Result<Self, SettingsError> {
         check_length("token", token)?;
         let random = ring::rand::SystemRandom::new();
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &random)
-            .map_err(|_| Invalid::new("token", "the system has no random numbers"))?;
+            .map_err(|_| SettingsError::new("token", "the system has no random numbers"))?;
         let name = own_header.unwrap_or("authorization");
-        let (name, _) = header("token_header", name, "")?;
+        let (name, _) = parse_header("token_header", name, "")?;
         Ok(Self {
             scheme: (name == hyper::header::AUTHORIZATION).then_some("bearer"),
             header: name.as_str().to_owned(),
@@ -217,7 +224,7 @@ impl Token {
         })
     }
 
-    fn is_in(&self, head: &Head) -> bool {
+    fn matches(&self, head: &RequestHead) -> bool {
         let Some(value) = head.get(&self.header) else {
             return false;
         };
@@ -232,10 +239,10 @@ impl Token {
     }
 }
 
-impl Seal {
-    fn new(signature: &Signature) -> Result<Self, Invalid> {
+impl SignatureCheck {
+    fn new(signature: &PushSignatureSettings) -> Result<Self, SettingsError> {
         check_length("signature.secret", &signature.secret)?;
-        let (name, _) = header("signature", &signature.header, &signature.prefix)?;
+        let (name, _) = parse_header("signature", &signature.header, &signature.prefix)?;
         Ok(Self {
             header: name.as_str().to_owned(),
             prefix: signature.prefix.clone(),
@@ -243,7 +250,7 @@ impl Seal {
         })
     }
 
-    fn is_right(&self, head: &Head, body: &[u8]) -> bool {
+    fn matches(&self, head: &RequestHead, body: &[u8]) -> bool {
         let digits = head.get(&self.header).map(str::trim);
         let digits = digits.and_then(|value| value.strip_prefix(&self.prefix));
         let tag = digits.and_then(from_hexadecimal);
@@ -264,85 +271,89 @@ fn from_hexadecimal(digits: &str) -> Option<Vec<u8>> {
     bytes.collect()
 }
 
-impl Reader for Source {
+impl SourceReader for HttpSource {
     /// What is received comes by itself.
-    fn read<'a>(&'a self, _: &'a dyn Inlet) -> Doing<'a, Failure> {
+    fn read<'a>(&'a self, _: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError> {
         Box::pin(std::future::pending())
     }
 
-    fn admit(&self, head: &Head) -> Result<Box<dyn Admitted>, Refused> {
+    fn admit(&self, head: &RequestHead) -> Result<Box<dyn PushRequest>, PushError> {
         if let Some(token) = &self.token
-            && !token.is_in(head)
+            && !token.matches(head)
         {
-            return Err(Refused::Credentials("the source's token is not in it"));
+            return Err(PushError::Credentials("the source's token is not in it"));
         }
-        let shape = self.shape.clone();
+        let shape = self.mapping.clone();
         // Its body cannot be right: it need not come.
-        if let Some(seal) = &shape.seal
+        if let Some(seal) = &shape.signature
             && head.get(&seal.header).is_none()
         {
-            return Err(Refused::Credentials("it is not signed"));
+            return Err(PushError::Credentials("it is not signed"));
         }
-        let place = self.places.clone().try_acquire_owned();
-        let place = place.map_err(|_| Refused::Crowded)?;
-        Ok(Box::new(Request {
-            shape,
+        let place = self.request_slots.clone().try_acquire_owned();
+        let place = place.map_err(|_| PushError::TooManyRequests)?;
+        Ok(Box::new(HttpPushRequest {
+            mapping: shape,
             head: head.clone(),
             place,
         }))
     }
 }
 
-struct Request {
-    shape: Arc<Shape>,
-    head: Head,
+struct HttpPushRequest {
+    mapping: Arc<MessageMapping>,
+    head: RequestHead,
     place: OwnedSemaphorePermit,
 }
 
-impl Admitted for Request {
+impl PushRequest for HttpPushRequest {
     fn max_body_bytes(&self) -> usize {
-        self.shape.max_body_bytes
+        self.mapping.max_body_bytes
     }
 
-    fn take(
+    fn accept(
         self: Box<Self>,
         body: Vec<u8>,
-        inlet: Arc<dyn Inlet>,
-    ) -> Doing<'static, Result<(), Refused>> {
+        inlet: Arc<dyn SourcePort>,
+    ) -> BoxFuture<'static, Result<(), PushError>> {
         Box::pin(async move {
-            let messages = self.shape.messages(&self.head, body)?;
+            let messages = self.mapping.parse_messages(&self.head, body)?;
             let place = self.place;
             // Goes on when nobody waits any more: what has begun to be taken keeps its place until it is.
             let taking = tokio::spawn(async move {
                 for message in messages {
-                    inlet.take(message).await;
+                    inlet.accept(message).await;
                 }
                 drop(place);
             });
-            match tokio::time::timeout(TAKEN_WITHIN, taking).await {
+            match tokio::time::timeout(ACCEPT_TIMEOUT, taking).await {
                 Ok(Ok(())) => Ok(()),
-                Ok(Err(_)) | Err(_) => Err(Refused::Late),
+                Ok(Err(_)) | Err(_) => Err(PushError::TimedOut),
             }
         })
     }
 }
 
-impl Shape {
-    fn messages(&self, head: &Head, body: Vec<u8>) -> Result<Vec<Received>, Refused> {
-        if let Some(seal) = &self.seal
-            && !seal.is_right(head, &body)
+impl MessageMapping {
+    fn parse_messages(
+        &self,
+        head: &RequestHead,
+        body: Vec<u8>,
+    ) -> Result<Vec<SourceMessage>, PushError> {
+        if let Some(seal) = &self.signature
+            && !seal.matches(head, &body)
         {
-            return Err(Refused::Credentials("its signature is wrong"));
+            return Err(PushError::Credentials("its signature is wrong"));
         }
         let payloads: Vec<Vec<u8>> = match self.format {
-            Format::Single => vec![body],
-            Format::JsonArray => {
+            PushFormat::Single => vec![body],
+            PushFormat::JsonArray => {
                 let values: Vec<&RawValue> = serde_json::from_slice(&body)
-                    .map_err(|error| Refused::Content(format!("no JSON array: {error}")))?;
+                    .map_err(|error| PushError::Content(format!("no JSON array: {error}")))?;
                 let texts = values.iter().map(|value| value.get().as_bytes().to_vec());
                 texts.collect()
             }
-            Format::Lines => {
+            PushFormat::Lines => {
                 let lines = body.split(|byte| *byte == b'\n');
                 let lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
                 let lines = lines.filter(|line| !line.is_empty());
@@ -352,27 +363,27 @@ impl Shape {
         if payloads.len() > self.max_messages {
             let (found, most) = (payloads.len(), self.max_messages);
             let what = format!("{found} messages, and no more than {most} may come at once");
-            return Err(Refused::Content(what));
+            return Err(PushError::Content(what));
         }
         let headers = self.headers.iter();
         let properties = headers.filter_map(|name| Some((name.clone(), head.get(name)?.into())));
         let properties: Vec<(String, String)> = properties.collect();
         let payloads = payloads.into_iter();
         payloads
-            .map(|payload| self.message(&properties, payload))
+            .map(|payload| self.build_message(&properties, payload))
             .collect()
     }
 
     /// A topic of which a part is null is an error of the content.
-    fn message(
+    fn build_message(
         &self,
         properties: &[(String, String)],
         payload: Vec<u8>,
-    ) -> Result<Received, Refused> {
+    ) -> Result<SourceMessage, PushError> {
         let is_constant = |template: &Template| template.constant().is_some();
         let mut bytes = Vec::new();
         if !is_constant(&self.topic) || !self.local_topic.iter().all(is_constant) {
-            let mut row = RowWriter::new(&mut bytes);
+            let mut row = SinkRowWriter::new(&mut bytes);
             row.bytes("payload", &payload);
             row.map("headers", |headers| {
                 for (name, value) in properties {
@@ -380,13 +391,13 @@ impl Shape {
                 }
             });
         }
-        let row = Row::from_bytes(&bytes);
+        let row = SinkRow::from_bytes(&bytes);
         let named = |field: &str, template: &Template| {
             let rendered = template.render_name(field, row);
-            rendered.map_err(|failure| Refused::Content(format!("not usable: {failure}")))
+            rendered.map_err(|failure| PushError::Content(format!("not usable: {failure}")))
         };
         let local_topic = self.local_topic.as_ref();
-        Ok(Received {
+        Ok(SourceMessage {
             topic: named("topic", &self.topic)?,
             local_topic: local_topic
                 .map(|topic| named("local_topic", topic))
@@ -395,7 +406,7 @@ impl Shape {
             qos: self.qos,
             properties: properties.to_vec(),
             fields: Map::new(),
-            ..Received::default()
+            ..SourceMessage::default()
         })
     }
 }
@@ -403,36 +414,36 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::read;
+    use crate::settings::parse_settings;
     use serde_json::{Value, json};
     use std::sync::Mutex;
     use tokio::sync::Notify;
 
     const TOKEN: &str = "a-token-of-a-source";
 
-    fn source(more: Value) -> Result<Source, Invalid> {
-        Source::new(read(more.as_object().unwrap().clone())?)
+    fn source(more: Value) -> Result<HttpSource, SettingsError> {
+        HttpSource::new(parse_settings(more.as_object().unwrap().clone())?)
     }
 
-    fn head(fields: &[(&str, &str)]) -> Head {
+    fn head(fields: &[(&str, &str)]) -> RequestHead {
         let fields = fields.iter();
-        Head::new(fields.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+        RequestHead::new(fields.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
     }
 
-    fn with_token() -> Head {
+    fn with_token() -> RequestHead {
         head(&[("Authorization", &format!("Bearer {TOKEN}")), ("X-Id", "7")])
     }
 
     /// Takes what it is given once it is opened.
     #[derive(Default)]
     struct Gate {
-        taken: Mutex<Vec<Received>>,
+        taken: Mutex<Vec<SourceMessage>>,
         opened: Notify,
         is_shut: bool,
     }
 
-    impl Inlet for Gate {
-        fn take<'a>(&'a self, message: Received) -> Doing<'a, ()> {
+    impl SourcePort for Gate {
+        fn accept<'a>(&'a self, message: SourceMessage) -> BoxFuture<'a, ()> {
             Box::pin(async move {
                 if self.is_shut {
                     self.opened.notified().await;
@@ -461,7 +472,7 @@ mod tests {
             let gate = Arc::new(Gate::default());
             let admitted = source.admit(&with_token()).unwrap();
             admitted
-                .take(body.into(), gate.clone())
+                .accept(body.into(), gate.clone())
                 .await
                 .unwrap_or_else(|refused| panic!("{format}: {refused:?}"));
             let taken = gate.taken.lock().unwrap();
@@ -476,20 +487,20 @@ mod tests {
         let named = source(json!({"token": TOKEN, "topic": "d/${payload.a}"})).unwrap();
         let gate = Arc::new(Gate::default());
         let admitted = named.admit(&with_token()).unwrap();
-        let taken = admitted.take("{\"a\": 1.5}".into(), gate.clone()).await;
+        let taken = admitted.accept("{\"a\": 1.5}".into(), gate.clone()).await;
         taken.unwrap_or_else(|refused| panic!("{refused:?}"));
         assert_eq!(gate.taken.lock().unwrap()[0].topic, "d/1.5");
         let admitted = named.admit(&with_token()).unwrap();
-        let refused = admitted.take("{\"b\": 1}".into(), Arc::new(Gate::default()));
+        let refused = admitted.accept("{\"b\": 1}".into(), Arc::new(Gate::default()));
         match refused.await {
-            Err(Refused::Content(why)) => assert!(why.contains("${payload.a} is null"), "{why}"),
+            Err(PushError::Content(why)) => assert!(why.contains("${payload.a} is null"), "{why}"),
             other => panic!("{other:?}"),
         }
         let limited =
             source(json!({"token": TOKEN, "format": "lines", "max_messages": 2})).unwrap();
         let admitted = limited.admit(&with_token()).unwrap();
-        let refused = admitted.take("a\nb\nc".into(), Arc::new(Gate::default()));
-        assert!(matches!(refused.await, Err(Refused::Content(_))));
+        let refused = admitted.accept("a\nb\nc".into(), Arc::new(Gate::default()));
+        assert!(matches!(refused.await, Err(PushError::Content(_))));
     }
 
     #[tokio::test]
@@ -507,7 +518,10 @@ mod tests {
         ];
         for head in wrong {
             let refused = by_token.admit(&head).err();
-            assert!(matches!(refused, Some(Refused::Credentials(_))), "{head:?}");
+            assert!(
+                matches!(refused, Some(PushError::Credentials(_))),
+                "{head:?}"
+            );
         }
         let own = source(json!({"token": TOKEN, "token_header": "X-Key"})).unwrap();
         assert!(own.admit(&head(&[("x-key", TOKEN)])).is_ok());
@@ -521,9 +535,9 @@ mod tests {
         let digits: String = tag.as_ref().iter().map(|b| format!("{b:02X}")).collect();
         let right = head(&[("X-Signature", &format!("sha256={digits}"))]);
         let gate = || Arc::new(Gate::default());
-        let take = |head: &Head, body: &str| {
+        let take = |head: &RequestHead, body: &str| {
             let admitted = signed.admit(head).unwrap();
-            admitted.take(body.into(), gate())
+            admitted.accept(body.into(), gate())
         };
         assert_eq!(take(&right, "what?").await, Ok(()));
         for (head, body) in [
@@ -532,7 +546,10 @@ mod tests {
             (&head(&[("x-signature", "sha256=zz")]), "what?"),
         ] {
             let refused = take(head, body).await;
-            assert!(matches!(refused, Err(Refused::Credentials(_))), "{head:?}");
+            assert!(
+                matches!(refused, Err(PushError::Credentials(_))),
+                "{head:?}"
+            );
         }
         assert!(signed.admit(&head(&[])).is_err());
     }
@@ -546,10 +563,13 @@ mod tests {
         });
         for _ in 0..2 {
             let admitted = source.admit(&with_token()).unwrap();
-            let late = admitted.take(b"x".to_vec(), gate.clone()).await;
-            assert_eq!(late, Err(Refused::Late));
+            let late = admitted.accept(b"x".to_vec(), gate.clone()).await;
+            assert_eq!(late, Err(PushError::TimedOut));
         }
-        assert_eq!(source.admit(&with_token()).err(), Some(Refused::Crowded));
+        assert_eq!(
+            source.admit(&with_token()).err(),
+            Some(PushError::TooManyRequests)
+        );
         gate.opened.notify_waiters();
         while source.admit(&with_token()).is_err() {
             tokio::task::yield_now().await;

@@ -1,6 +1,6 @@
 //! InfluxDB 1, 2 and 3, and what speaks their line protocol: a write request per batch.
 
-mod line;
+mod line_protocol;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,19 +13,20 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
-use crate::batch::Batch;
+use crate::batch::SinkBatch;
 use crate::connector::{
-    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Writer, Written, schema_of,
+    BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
+    OpenConnectorResult, SinkWriter, WriteOutcome, schema_of,
 };
-use crate::row::{Row, Value};
+use crate::http_servers::{HttpServers, ServerResponse, url_encode};
+use crate::row::{SinkRow, SinkValue};
 use crate::secret::Secret;
-use crate::settings::{Invalid, read};
+use crate::settings::{SettingsError, parse_settings};
 use crate::template::Template;
-use crate::tls::Tls;
-use crate::web::{Answer, Web, url_encoded};
-use line::FieldType;
+use crate::tls::TlsSettings;
+use line_protocol::FieldType;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "influxdb",
     title: "InfluxDB",
     batch: BatchDefaults {
@@ -33,15 +34,15 @@ pub(super) const KIND: Kind = Kind {
         max_bytes: 4 << 20,
         max_wait_ms: 100,
     },
-    connector_schema: schema_of::<Settings>,
-    sink_schema: schema_of::<SinkSettings>,
+    connector_schema: schema_of::<InfluxSettings>,
+    sink_schema: schema_of::<InfluxSinkSettings>,
     source_schema: None,
     open,
 };
 
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+struct InfluxSettings {
     /// As `http://HOST:8086`. Another is asked when one fails.
     #[schemars(length(min = 1, max = 64))]
     urls: Vec<String>,
@@ -65,12 +66,12 @@ struct Settings {
     token: Option<Secret>,
     /// File with the token.
     token_file: Option<PathBuf>,
-    tls: Option<Tls>,
+    tls: Option<TlsSettings>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct SinkSettings {
+struct InfluxSinkSettings {
     /// With placeholders.
     #[schemars(length(min = 1, max = 1000))]
     measurement: String,
@@ -117,19 +118,19 @@ enum Precision {
     S,
 }
 
-struct Influx {
-    web: Web,
-    settings: Settings,
+struct InfluxConnector {
+    web: HttpServers,
+    settings: InfluxSettings,
 }
 
-fn open(fields: Map<String, Json>, _: &Context) -> Opened {
-    let settings: Settings = read(fields)?;
-    let password = Secret::of_setting(
+fn open(fields: Map<String, Json>, _: &ConnectorContext) -> OpenConnectorResult {
+    let settings: InfluxSettings = parse_settings(fields)?;
+    let password = Secret::from_setting(
         "password",
         settings.password.as_ref(),
         settings.password_file.as_ref(),
     )?;
-    let token = Secret::of_setting(
+    let token = Secret::from_setting(
         "token",
         settings.token.as_ref(),
         settings.token_file.as_ref(),
@@ -138,7 +139,7 @@ fn open(fields: Map<String, Json>, _: &Context) -> Opened {
         Some(_) => Ok(()),
         None => {
             let detail = format!("missing; version {} needs it", settings.version);
-            Err(Invalid::new(field, detail))
+            Err(SettingsError::new(field, detail))
         }
     };
     match settings.version {
@@ -149,10 +150,10 @@ fn open(fields: Map<String, Json>, _: &Context) -> Opened {
         }
         other => {
             let detail = format!("expected 1, 2 or 3, found {other}");
-            return Err(Invalid::new("version", detail));
+            return Err(SettingsError::new("version", detail));
         }
     }
-    let mut web = Web::new("urls", &settings.urls, settings.tls.as_ref())?;
+    let mut web = HttpServers::new("urls", &settings.urls, settings.tls.as_ref())?;
     match (&token, &settings.user) {
         (Some(token), None) => {
             let scheme = if settings.version == 3 {
@@ -164,21 +165,24 @@ fn open(fields: Map<String, Json>, _: &Context) -> Opened {
             web = web.with_header(AUTHORIZATION, &value, "token")?;
         }
         (None, Some(user)) => {
-            web = web.with_login(user, &password.unwrap_or_default())?;
+            web = web.with_basic_auth(user, &password.unwrap_or_default())?;
         }
         (None, None) => {}
         (Some(_), Some(_)) => {
-            return Err(Invalid::new("user", "expected a user or a token, not both"));
+            return Err(SettingsError::new(
+                "user",
+                "expected a user or a token, not both",
+            ));
         }
     }
-    Ok(Arc::new(Influx { web, settings }))
+    Ok(Arc::new(InfluxConnector { web, settings }))
 }
 
-impl Influx {
+impl InfluxConnector {
     /// Where lines are written to.
     fn path(&self, precision: Precision) -> String {
-        let Settings { version, .. } = self.settings;
-        let text = |text: &Option<String>| url_encoded(text.as_deref().unwrap_or_default());
+        let InfluxSettings { version, .. } = self.settings;
+        let text = |text: &Option<String>| url_encode(text.as_deref().unwrap_or_default());
         let unit = match (version, precision) {
             (1, Precision::Us) => "u",
             (1 | 2, Precision::Ms) => "ms",
@@ -194,7 +198,7 @@ impl Influx {
         match version {
             1 => {
                 let policy = self.settings.retention_policy.as_ref();
-                let policy = policy.map(|name| format!("&rp={}", url_encoded(name)));
+                let policy = policy.map(|name| format!("&rp={}", url_encode(name)));
                 let policy = policy.unwrap_or_default();
                 format!("/write?db={database}{policy}&precision={unit}")
             }
@@ -211,18 +215,21 @@ impl Influx {
     }
 }
 
-impl Connector for Influx {
-    fn writer(self: Arc<Self>, settings: Map<String, Json>) -> Result<Arc<dyn Writer>, Invalid> {
-        let settings: SinkSettings = read(settings)?;
+impl Connector for InfluxConnector {
+    fn writer(
+        self: Arc<Self>,
+        settings: Map<String, Json>,
+    ) -> Result<Arc<dyn SinkWriter>, SettingsError> {
+        let settings: InfluxSinkSettings = parse_settings(settings)?;
         let tags = settings.tags.iter().map(|(name, text)| {
             let field = format!("tags.{name}");
             Ok((name.clone(), Template::parse(&field, text)?))
         });
-        let tags = tags.collect::<Result<Vec<_>, Invalid>>()?;
+        let tags = tags.collect::<Result<Vec<_>, SettingsError>>()?;
         let fields = match &settings.fields {
             None => None,
             Some(fields) if fields.is_empty() => {
-                return Err(Invalid::new("fields", "expected at least one"));
+                return Err(SettingsError::new("fields", "expected at least one"));
             }
             Some(fields) => {
                 let fields = fields.iter().map(|(name, setting)| {
@@ -233,10 +240,10 @@ impl Connector for Influx {
                     };
                     Ok((name.clone(), Template::parse(&field, text)?, wanted))
                 });
-                Some(fields.collect::<Result<Vec<_>, Invalid>>()?)
+                Some(fields.collect::<Result<Vec<_>, SettingsError>>()?)
             }
         };
-        Ok(Arc::new(Lines {
+        Ok(Arc::new(InfluxWriter {
             measurement: Template::parse("measurement", &settings.measurement)?,
             tags,
             fields,
@@ -246,75 +253,80 @@ impl Connector for Influx {
         }))
     }
 
-    fn test(&self) -> Doing<'_, Result<String, Failure>> {
+    fn test(&self) -> BoxFuture<'_, Result<String, ConnectorError>> {
         Box::pin(async {
             let ping = self
                 .web
-                .ask(Method::GET, "/ping", &[], Bytes::new())
+                .request(Method::GET, "/ping", &[], Bytes::new())
                 .await?;
             let version = |name: &str| Some(ping.headers.get(name)?.to_str().ok()?.to_owned());
             let version = version("x-influxdb-version").unwrap_or_default();
             // Writing nothing shows whether we may write: servers find that there is nothing last, or do not mind.
             let path = self.path(Precision::Ms);
-            let answer = self.web.ask(Method::POST, &path, &[], Bytes::new()).await?;
+            let answer = self
+                .web
+                .request(Method::POST, &path, &[], Bytes::new())
+                .await?;
             match answer.status {
                 200..300 | 400 => Ok(format!("InfluxDB {version}").trim_end().to_owned()),
-                _ => Err(answer.passing()),
+                _ => Err(answer.transient_error()),
             }
         })
     }
 }
 
-type Fields = Vec<(String, Template, Option<FieldType>)>;
+type FieldTemplates = Vec<(String, Template, Option<FieldType>)>;
 
-struct Lines {
-    influx: Arc<Influx>,
+struct InfluxWriter {
+    influx: Arc<InfluxConnector>,
     measurement: Template,
     tags: Vec<(String, Template)>,
-    fields: Option<Fields>,
+    fields: Option<FieldTemplates>,
     timestamp: Template,
     path: String,
 }
 
-impl Lines {
+impl InfluxWriter {
     /// Appends the line of a row.
-    fn line(&self, row: Row<'_>, out: &mut Vec<u8>) -> Result<(), Failure> {
+    fn put_line(&self, row: SinkRow<'_>, out: &mut Vec<u8>) -> Result<(), ConnectorError> {
         let start = out.len();
         let measurement = self.measurement.render_name("measurement", row)?;
         // A line that begins with # is a comment.
         if measurement.is_empty() || measurement.starts_with('#') {
             let what = format!("measurement: {measurement:?} is empty or begins with #");
-            return Err(Failure::of_rows(what));
+            return Err(ConnectorError::bad_rows(what));
         }
-        line::put_measurement(out, &measurement);
+        line_protocol::put_measurement(out, &measurement);
         let (mut scratch, mut text) = (Vec::new(), Vec::new());
         for (name, template) in &self.tags {
             text.clear();
             // A tag that is null is left out.
             template.value(row, &mut scratch).write_text(&mut text);
-            line::put_tag(out, name, &String::from_utf8_lossy(&text));
+            line_protocol::put_tag(out, name, &String::from_utf8_lossy(&text));
         }
         let mut is_first = true;
         match &self.fields {
             Some(fields) => {
                 for (name, template, wanted) in fields {
                     let value = template.value(row, &mut scratch);
-                    is_first &= !line::put_field(out, name, value, *wanted, is_first);
+                    is_first &= !line_protocol::put_field(out, name, value, *wanted, is_first);
                 }
             }
             None => {
                 for (name, value) in row.fields() {
-                    let is_nested =
-                        matches!(value, Value::Json(_) | Value::Array(_) | Value::Map(_));
+                    let is_nested = matches!(
+                        value,
+                        SinkValue::Json(_) | SinkValue::Array(_) | SinkValue::Map(_)
+                    );
                     if !is_nested && name != "timestamp" {
-                        is_first &= !line::put_field(out, name, value, None, is_first);
+                        is_first &= !line_protocol::put_field(out, name, value, None, is_first);
                     }
                 }
             }
         }
         if is_first {
             out.truncate(start);
-            return Err(Failure::of_rows("the row has none of the fields"));
+            return Err(ConnectorError::bad_rows("the row has none of the fields"));
         }
         text.clear();
         // Without one it is the server's.
@@ -327,45 +339,47 @@ impl Lines {
             (text, Err(_)) => {
                 let what = format!("the timestamp {text:?} is no whole number");
                 out.truncate(start);
-                return Err(Failure::of_rows(what));
+                return Err(ConnectorError::bad_rows(what));
             }
         }
         out.push(b'\n');
         Ok(())
     }
 
-    async fn lines(&self, batch: &Batch) -> Result<Written, Failure> {
+    async fn write_lines(&self, batch: &SinkBatch) -> Result<WriteOutcome, ConnectorError> {
         let mut body = Vec::with_capacity(batch.byte_len());
         let mut failures = Vec::new();
         for (place, row) in batch.rows().enumerate() {
-            if let Err(failure) = self.line(row, &mut body) {
+            if let Err(failure) = self.put_line(row, &mut body) {
                 failures.push((place, failure));
             }
         }
         if !body.is_empty() {
             let web = &self.influx.web;
-            let answer = web.ask(Method::POST, &self.path, &[], body.into()).await?;
-            if !answer.is_good() {
-                return Err(refusal(&answer));
+            let answer = web
+                .request(Method::POST, &self.path, &[], body.into())
+                .await?;
+            if !answer.is_success() {
+                return Err(rejection_error(&answer));
             }
         }
-        Ok(Written::except(batch.len(), failures))
+        Ok(WriteOutcome::all_except(batch.len(), failures))
     }
 }
 
 /// A point that is written twice is there once, so a batch of which some are there can be cut into halves.
-fn refusal(answer: &Answer) -> Failure {
+fn rejection_error(answer: &ServerResponse) -> ConnectorError {
     match answer.status {
-        400 | 413 | 422 => answer.of_rows(),
-        _ => answer.passing(),
+        400 | 413 | 422 => answer.bad_rows_error(),
+        _ => answer.transient_error(),
     }
 }
 
-impl Writer for Lines {
-    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+impl SinkWriter for InfluxWriter {
+    fn write<'a>(&'a self, batch: &'a SinkBatch) -> BoxFuture<'a, WriteOutcome> {
         Box::pin(async move {
-            let lines = self.lines(batch).await;
-            lines.unwrap_or_else(Written::Failed)
+            let lines = self.write_lines(batch).await;
+            lines.unwrap_or_else(WriteOutcome::Failed)
         })
     }
 }

@@ -6,36 +6,36 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Login;
-use super::session::Session;
-use super::wire::{Code, METADATA, Malformed, Put as _, Take};
-use crate::connector::Failure;
+use super::KafkaConnectionOptions;
+use super::connection::BrokerConnection;
+use super::protocol::{DecodeError, Decoder, Encode as _, ErrorCode, METADATA};
+use crate::connector::ConnectorError;
 
 /// Topics that are remembered; templates can name any number.
 const MAX_TOPICS: usize = 10_000;
 
-type Address = (String, u16);
+type BrokerAddress = (String, u16);
 /// Several connections to a broker have different slots.
-type Slot = tokio::sync::Mutex<Option<Arc<Session>>>;
+type ConnectionSlot = tokio::sync::Mutex<Option<Arc<BrokerConnection>>>;
 
-pub(super) struct Cluster {
-    bootstrap: Vec<Address>,
-    login: Arc<Login>,
-    known: Mutex<Known>,
-    sessions: Mutex<HashMap<(Address, usize), Arc<Slot>>>,
+pub(super) struct KafkaCluster {
+    bootstrap: Vec<BrokerAddress>,
+    login: Arc<KafkaConnectionOptions>,
+    known: Mutex<ClusterState>,
+    connections: Mutex<HashMap<(BrokerAddress, usize), Arc<ConnectionSlot>>>,
     /// One asks for metadata at a time.
     asking: tokio::sync::Mutex<()>,
 }
 
 /// What the cluster said about itself.
 #[derive(Default)]
-struct Known {
-    brokers: BTreeMap<i32, Address>,
-    topics: HashMap<Arc<str>, Topic>,
+struct ClusterState {
+    brokers: BTreeMap<i32, BrokerAddress>,
+    topics: HashMap<Arc<str>, TopicMetadata>,
 }
 
 #[derive(Clone)]
-struct Topic {
+struct TopicMetadata {
     /// The broker that leads each partition; none at the moment: -1.
     leaders: Arc<[i32]>,
     at: Instant,
@@ -44,39 +44,43 @@ struct Topic {
 
 /// Why a topic cannot be used.
 #[derive(Debug, Clone)]
-pub(super) struct NoTopic {
-    pub(super) code: Code,
-    pub(super) failure: Failure,
+pub(super) struct TopicError {
+    pub(super) code: ErrorCode,
+    pub(super) failure: ConnectorError,
 }
 
 /// An answer to a question about topics.
-struct Metadata {
-    brokers: BTreeMap<i32, Address>,
+struct MetadataResponse {
+    brokers: BTreeMap<i32, BrokerAddress>,
     cluster_id: Option<String>,
-    topics: Vec<(String, Code, Vec<i32>)>,
+    topics: Vec<(String, ErrorCode, Vec<i32>)>,
 }
 
-impl Cluster {
-    pub(super) fn new(bootstrap: Vec<Address>, login: Arc<Login>) -> Self {
+impl KafkaCluster {
+    pub(super) fn new(bootstrap: Vec<BrokerAddress>, login: Arc<KafkaConnectionOptions>) -> Self {
         Self {
             bootstrap,
             login,
             known: Mutex::default(),
-            sessions: Mutex::default(),
+            connections: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
         }
     }
 
-    pub(super) fn login(&self) -> &Login {
+    pub(super) fn login(&self) -> &KafkaConnectionOptions {
         &self.login
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, ClusterState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Who leads the partitions of a topic. With `may_make` a broker makes the topic if it is set up to.
-    pub(super) async fn leaders(&self, topic: &str, may_make: bool) -> Result<Arc<[i32]>, NoTopic> {
+    pub(super) async fn leaders(
+        &self,
+        topic: &str,
+        may_make: bool,
+    ) -> Result<Arc<[i32]>, TopicError> {
         if let Some(leaders) = self.known_leaders(topic) {
             return Ok(leaders);
         }
@@ -85,20 +89,23 @@ impl Cluster {
         if let Some(leaders) = self.known_leaders(topic) {
             return Ok(leaders);
         }
-        let untold = |failure| NoTopic {
-            code: Code::NONE,
+        let untold = |failure| TopicError {
+            code: ErrorCode::NONE,
             failure,
         };
-        let metadata = self.ask(&[topic], may_make).await.map_err(untold)?;
+        let metadata = self
+            .request_metadata(&[topic], may_make)
+            .await
+            .map_err(untold)?;
         let told = metadata.topics.into_iter().find(|(name, ..)| name == topic);
         let (_, code, leaders) = told.ok_or_else(|| {
-            untold(Failure::passing(format!(
+            untold(ConnectorError::transient(format!(
                 "nothing is told of topic {topic}"
             )))
         })?;
         if code.is_error() {
-            let failure = Failure::passing(format!("topic {topic}: {code}"));
-            return Err(NoTopic { code, failure });
+            let failure = ConnectorError::transient(format!("topic {topic}: {code}"));
+            return Err(TopicError { code, failure });
         }
         let leaders: Arc<[i32]> = leaders.into();
         let mut known = self.known();
@@ -106,7 +113,7 @@ impl Cluster {
             // They are asked for again when they are needed again.
             known.topics.clear();
         }
-        let fresh = Topic {
+        let fresh = TopicMetadata {
             leaders: leaders.clone(),
             at: Instant::now(),
             is_stale: false,
@@ -131,14 +138,14 @@ impl Cluster {
     }
 
     /// What is known of a topic may be wrong: it is asked for again before it is used again.
-    pub(super) fn doubt(&self, topic: &str) {
+    pub(super) fn invalidate_topic(&self, topic: &str) {
         if let Some(topic) = self.known().topics.get_mut(topic) {
             topic.is_stale = true;
         }
     }
 
-    /// As [`Cluster::doubt`] for all topics.
-    pub(super) fn doubt_all(&self) {
+    /// As [`KafkaCluster::invalidate_topic`] for all topics.
+    pub(super) fn invalidate_all_topics(&self) {
         let mut known = self.known();
         known
             .topics
@@ -146,10 +153,14 @@ impl Cluster {
             .for_each(|topic| topic.is_stale = true);
     }
 
-    async fn ask(&self, topics: &[&str], may_make: bool) -> Result<Metadata, Failure> {
-        let session = self.any_session().await?;
+    async fn request_metadata(
+        &self,
+        topics: &[&str],
+        may_make: bool,
+    ) -> Result<MetadataResponse, ConnectorError> {
+        let session = self.any_connection().await?;
         let answer = session
-            .ask(METADATA, |version, out| {
+            .request(METADATA, |version, out| {
                 out.put_count(topics.len());
                 topics.iter().for_each(|topic| out.put_text(topic));
                 out.put_i8(may_make.into());
@@ -165,8 +176,8 @@ impl Cluster {
     }
 
     /// For people: what answers.
-    pub(super) async fn describe(&self) -> Result<String, Failure> {
-        let metadata = self.ask(&[], false).await?;
+    pub(super) async fn describe(&self) -> Result<String, ConnectorError> {
+        let metadata = self.request_metadata(&[], false).await?;
         let id = metadata
             .cluster_id
             .unwrap_or_else(|| "without a name".into());
@@ -176,75 +187,85 @@ impl Cluster {
     }
 
     /// A connection to whichever broker answers; one that is open already if there is.
-    pub(super) async fn any_session(&self) -> Result<Arc<Session>, Failure> {
-        if let Some(session) = self.open_session() {
+    pub(super) async fn any_connection(&self) -> Result<Arc<BrokerConnection>, ConnectorError> {
+        if let Some(session) = self.find_open_connection() {
             return Ok(session);
         }
         let mut all = self.bootstrap.clone();
-        let known: Vec<Address> = self.known().brokers.values().cloned().collect();
+        let known: Vec<BrokerAddress> = self.known().brokers.values().cloned().collect();
         all.extend(known.into_iter().filter(|a| !self.bootstrap.contains(a)));
         let mut why = Vec::new();
         for address in all {
-            match self.session_to(address, 0).await {
+            match self.connection_to(address, 0).await {
                 Ok(session) => return Ok(session),
                 Err(failure) => why.push(failure.message),
             }
         }
-        Err(Failure::passing(why.join("; ")))
+        Err(ConnectorError::transient(why.join("; ")))
     }
 
-    fn open_session(&self) -> Option<Arc<Session>> {
-        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+    fn find_open_connection(&self) -> Option<Arc<BrokerConnection>> {
+        let sessions = self
+            .connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let first = sessions.iter().filter(|((_, slot), _)| *slot == 0);
         first.map(|(_, slot)| slot).find_map(|slot| {
             // Whoever holds it is connecting.
             let session = slot.try_lock().ok()?.clone();
-            session.filter(|session| !session.is_over())
+            session.filter(|session| !session.is_closed())
         })
     }
 
     /// A connection to a broker, that of this slot.
-    pub(super) async fn session(&self, broker: i32, slot: usize) -> Result<Arc<Session>, Failure> {
+    pub(super) async fn connection(
+        &self,
+        broker: i32,
+        slot: usize,
+    ) -> Result<Arc<BrokerConnection>, ConnectorError> {
         let address = self.known().brokers.get(&broker).cloned();
-        let unknown = || Failure::passing(format!("broker {broker} is not known"));
-        self.session_to(address.ok_or_else(unknown)?, slot).await
+        let unknown = || ConnectorError::transient(format!("broker {broker} is not known"));
+        self.connection_to(address.ok_or_else(unknown)?, slot).await
     }
 
-    pub(super) async fn session_to(
+    pub(super) async fn connection_to(
         &self,
-        address: Address,
+        address: BrokerAddress,
         slot: usize,
-    ) -> Result<Arc<Session>, Failure> {
+    ) -> Result<Arc<BrokerConnection>, ConnectorError> {
         let slot = {
-            let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut sessions = self
+                .connections
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             sessions.entry((address.clone(), slot)).or_default().clone()
         };
         let mut session = slot.lock().await;
-        if let Some(session) = session.as_ref().filter(|session| !session.is_over()) {
+        if let Some(session) = session.as_ref().filter(|session| !session.is_closed()) {
             return Ok(session.clone());
         }
         *session = None;
         let (host, port) = &address;
-        let opened = Arc::new(Session::open(&self.login, host, *port).await?);
+        let opened = Arc::new(BrokerConnection::open(&self.login, host, *port).await?);
         *session = Some(opened.clone());
         Ok(opened)
     }
 }
 
-fn read_metadata(take: &mut Take<'_>, version: i16) -> Result<Metadata, Malformed> {
+fn read_metadata(take: &mut Decoder<'_>, version: i16) -> Result<MetadataResponse, DecodeError> {
     take.i32()?;
     let mut brokers = BTreeMap::new();
     for _ in 0..take.count()? {
         let (id, host, port) = (take.i32()?, take.text()?.to_owned(), take.i32()?);
         take.nullable_text()?;
-        let port = u16::try_from(port).map_err(|_| Malformed("a port"))?;
+        let port = u16::try_from(port).map_err(|_| DecodeError("a port"))?;
         brokers.insert(id, (host, port));
     }
     let cluster_id = take.nullable_text()?.map(str::to_owned);
     take.i32()?;
     let mut topics = Vec::new();
     for _ in 0..take.count()? {
-        let code = Code::take(take)?;
+        let code = ErrorCode::take(take)?;
         let name = take.text()?.to_owned();
         take.i8()?;
         let count = take.count()?;
@@ -259,14 +280,14 @@ fn read_metadata(take: &mut Take<'_>, version: i16) -> Result<Metadata, Malforme
             }
             let place = usize::try_from(number).ok();
             let place = place.and_then(|place| leaders.get_mut(place));
-            *place.ok_or(Malformed("a partition's number"))? = leader;
+            *place.ok_or(DecodeError("a partition's number"))? = leader;
         }
         if version >= 8 {
             take.i32()?;
         }
         topics.push((name, code, leaders));
     }
-    Ok(Metadata {
+    Ok(MetadataResponse {
         brokers,
         cluster_id,
         topics,
@@ -274,6 +295,6 @@ fn read_metadata(take: &mut Take<'_>, version: i16) -> Result<Metadata, Malforme
 }
 
 /// For answers that take a broker as long as it is told to wait.
-pub(super) fn longer(timeout: Duration, wait_ms: u32) -> Duration {
+pub(super) fn extend_timeout(timeout: Duration, wait_ms: u32) -> Duration {
     timeout + Duration::from_millis(wait_ms.into())
 }

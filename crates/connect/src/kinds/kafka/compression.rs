@@ -24,7 +24,7 @@ pub(super) enum Compression {
 
 impl Compression {
     /// By the lowest bits of a batch's attributes.
-    pub(super) fn of_attributes(attributes: i16) -> Result<Self, String> {
+    pub(super) fn from_attributes(attributes: i16) -> Result<Self, String> {
         Ok(match attributes & 7 {
             0 => Self::None,
             1 => Self::Gzip,
@@ -91,7 +91,7 @@ impl Compression {
         match self {
             Self::None => Ok(packed.to_vec()),
             Self::Gzip => read(flate2::read::MultiGzDecoder::new(packed)).map_err(|e| wrong(&e)),
-            Self::Snappy => unsnap(packed).map_err(|e| wrong(&e)),
+            Self::Snappy => decompress_snappy(packed).map_err(|e| wrong(&e)),
             Self::Lz4 => read(lz4_flex::frame::FrameDecoder::new(packed)).map_err(|e| wrong(&e)),
             Self::Zstd => {
                 let decoder = ruzstd::decoding::StreamingDecoder::new(packed);
@@ -115,7 +115,7 @@ fn too_long() -> String {
 }
 
 /// Blocks as the usual clients write them, or one block without anything in front.
-fn unsnap(packed: &[u8]) -> Result<Vec<u8>, String> {
+fn decompress_snappy(packed: &[u8]) -> Result<Vec<u8>, String> {
     let mut decoder = snap::raw::Decoder::new();
     let mut plain = Vec::new();
     let mut add = |block: &[u8]| {
@@ -164,13 +164,13 @@ mod tests {
             for plain in [&b""[..], b"x", &long] {
                 let packed = kind.compress(plain).unwrap();
                 assert!(kind.decompress(&packed).unwrap() == plain, "{kind:?}");
-                let attributes = Compression::of_attributes(kind.attributes() | 16);
+                let attributes = Compression::from_attributes(kind.attributes() | 16);
                 assert_eq!(attributes, Ok(kind));
             }
             let packed = kind.compress(&long).unwrap();
             assert!(kind == Compression::None || packed.len() < long.len() / 4);
         }
-        assert!(Compression::of_attributes(5).is_err());
+        assert!(Compression::from_attributes(5).is_err());
     }
 
     #[test]

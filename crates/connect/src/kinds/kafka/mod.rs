@@ -3,17 +3,17 @@
 
 mod cluster;
 mod compression;
-mod fetch;
-mod flight;
-mod group;
-mod partition;
+mod connection;
+mod consumer_group;
+mod fetcher;
+mod in_flight;
+mod partitioning;
 mod producer;
+mod protocol;
 mod record;
 mod sasl;
-mod session;
 mod sink;
 mod source;
-mod wire;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,25 +26,26 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::connector::{
-    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Reader, Writer, schema_of,
+    BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
+    OpenConnectorResult, SinkWriter, SourceReader, schema_of,
 };
 use crate::secret::Secret;
-use crate::settings::{Invalid, check_range, host_and_port, read};
-use crate::tls::Tls;
-use cluster::Cluster;
-use sasl::{Mechanism, Sasl};
+use crate::settings::{SettingsError, check_range, host_and_port, parse_settings};
+use crate::tls::TlsSettings;
+use cluster::KafkaCluster;
+use sasl::{SaslCredentials, SaslMechanism};
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "kafka",
     title: "Kafka",
-    batch: BatchDefaults::USUAL,
-    connector_schema: schema_of::<Settings>,
-    sink_schema: schema_of::<sink::Settings>,
-    source_schema: Some(schema_of::<source::Settings>),
+    batch: BatchDefaults::DEFAULT,
+    connector_schema: schema_of::<KafkaSettings>,
+    sink_schema: schema_of::<sink::KafkaSinkSettings>,
+    source_schema: Some(schema_of::<source::KafkaSourceSettings>),
     open,
 };
 
-const USUAL_PORT: u16 = 9092;
+const DEFAULT_PORT: u16 = 9092;
 const MAX_SERVERS: usize = 64;
 /// What brokers allow in names of clients and groups.
 const MAX_NAME_BYTES: usize = 249;
@@ -52,7 +53,7 @@ const MAX_NAME_BYTES: usize = 249;
 /// Where the cluster is, and who we are.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+struct KafkaSettings {
     /// Brokers to ask for the others, as `HOST` or `HOST:PORT`; the first that answers is asked.
     #[schemars(length(min = 1, max = 64))]
     servers: Vec<String>,
@@ -61,12 +62,12 @@ struct Settings {
     #[schemars(length(min = 1, max = 249))]
     client_id: String,
     /// How we log in. Left out: we do not.
-    sasl: Option<Mechanism>,
+    sasl: Option<SaslMechanism>,
     username: Option<String>,
     password: Option<Secret>,
     /// File with the password.
     password_file: Option<PathBuf>,
-    tls: Option<Tls>,
+    tls: Option<TlsSettings>,
     /// A broker that does not answer for so long is left.
     #[serde(default = "ten_seconds_ms")]
     #[schemars(range(min = 100, max = 600_000))]
@@ -98,38 +99,38 @@ fn four() -> usize {
 }
 
 /// How connections are made and used.
-struct Login {
+struct KafkaConnectionOptions {
     client_id: String,
-    sasl: Option<Sasl>,
+    sasl: Option<SaslCredentials>,
     tls: Option<Arc<ClientConfig>>,
     request_timeout: Duration,
     metadata_max_age: Duration,
 }
 
 /// A cluster, with the connections that all sinks share.
-struct Kafka {
+struct KafkaConnector {
     servers: Vec<(String, u16)>,
-    login: Arc<Login>,
-    cluster: Arc<Cluster>,
+    login: Arc<KafkaConnectionOptions>,
+    cluster: Arc<KafkaCluster>,
     pool_size: usize,
     sinks: AtomicUsize,
 }
 
-fn open(fields: Map<String, Value>, _: &Context) -> Opened {
-    let settings: Settings = read(fields)?;
+fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult {
+    let settings: KafkaSettings = parse_settings(fields)?;
     if settings.servers.is_empty() || settings.servers.len() > MAX_SERVERS {
         let detail = format!("expected 1 to {MAX_SERVERS} servers");
-        return Err(Invalid::new("servers", detail));
+        return Err(SettingsError::new("servers", detail));
     }
     let servers = settings.servers.iter().enumerate();
     let servers = servers
-        .map(|(at, server)| host_and_port(&format!("servers[{at}]"), server, USUAL_PORT))
+        .map(|(at, server)| host_and_port(&format!("servers[{at}]"), server, DEFAULT_PORT))
         .collect::<Result<Vec<_>, _>>()?;
     check_range("pool_size", settings.pool_size, 1..=64)?;
     let pool_size = settings.pool_size;
-    let login = Arc::new(login(settings)?);
-    Ok(Arc::new(Kafka {
-        cluster: Arc::new(Cluster::new(servers.clone(), login.clone())),
+    let login = Arc::new(connection_options(settings)?);
+    Ok(Arc::new(KafkaConnector {
+        cluster: Arc::new(KafkaCluster::new(servers.clone(), login.clone())),
         servers,
         login,
         pool_size,
@@ -137,10 +138,10 @@ fn open(fields: Map<String, Value>, _: &Context) -> Opened {
     }))
 }
 
-fn login(settings: Settings) -> Result<Login, Invalid> {
+fn connection_options(settings: KafkaSettings) -> Result<KafkaConnectionOptions, SettingsError> {
     if !(1..=MAX_NAME_BYTES).contains(&settings.client_id.len()) {
         let detail = format!("expected 1 to {MAX_NAME_BYTES} bytes");
-        return Err(Invalid::new("client_id", detail));
+        return Err(SettingsError::new("client_id", detail));
     }
     let timeout_ms = settings.request_timeout_ms;
     check_range("request_timeout_ms", timeout_ms, 100..=600_000)?;
@@ -150,14 +151,14 @@ fn login(settings: Settings) -> Result<Login, Invalid> {
         Some(tls) => Some(tls.client_config("tls")?),
         None => None,
     };
-    let password = Secret::of_setting(
+    let password = Secret::from_setting(
         "password",
         settings.password.as_ref(),
         settings.password_file.as_ref(),
     )?;
-    let missing = |field: &str| Invalid::new(field, "missing; there is sasl");
+    let missing = |field: &str| SettingsError::new(field, "missing; there is sasl");
     let sasl = match (settings.sasl, settings.username, password) {
-        (Some(mechanism), username, password) => Some(Sasl {
+        (Some(mechanism), username, password) => Some(SaslCredentials {
             mechanism,
             username: username.ok_or_else(|| missing("username"))?,
             password: password.ok_or_else(|| missing("password"))?,
@@ -165,10 +166,10 @@ fn login(settings: Settings) -> Result<Login, Invalid> {
         (None, None, None) => None,
         (None, ..) => {
             let detail = "missing; there is a username or a password";
-            return Err(Invalid::new("sasl", detail));
+            return Err(SettingsError::new("sasl", detail));
         }
     };
-    Ok(Login {
+    Ok(KafkaConnectionOptions {
         client_id: settings.client_id,
         sasl,
         tls,
@@ -177,28 +178,40 @@ fn login(settings: Settings) -> Result<Login, Invalid> {
     })
 }
 
-impl Kafka {
+impl KafkaConnector {
     /// Which of the connections to each broker the next sink uses.
     fn next_slot(&self) -> usize {
         self.sinks.fetch_add(1, Relaxed) % self.pool_size
     }
 
     /// Connections of one's own.
-    fn apart(&self) -> Cluster {
-        Cluster::new(self.servers.clone(), self.login.clone())
+    fn separate_cluster(&self) -> KafkaCluster {
+        KafkaCluster::new(self.servers.clone(), self.login.clone())
     }
 }
 
-impl Connector for Kafka {
-    fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
-        Ok(Arc::new(sink::Sink::new(self, read(settings)?)?))
+impl Connector for KafkaConnector {
+    fn writer(
+        self: Arc<Self>,
+        settings: Map<String, Value>,
+    ) -> Result<Arc<dyn SinkWriter>, SettingsError> {
+        Ok(Arc::new(sink::KafkaSinkWriter::new(
+            self,
+            parse_settings(settings)?,
+        )?))
     }
 
-    fn test(&self) -> Doing<'_, Result<String, Failure>> {
-        Box::pin(async { self.apart().describe().await })
+    fn test(&self) -> BoxFuture<'_, Result<String, ConnectorError>> {
+        Box::pin(async { self.separate_cluster().describe().await })
     }
 
-    fn reader(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Reader>, Invalid> {
-        Ok(Arc::new(source::Source::new(self, read(settings)?)?))
+    fn reader(
+        self: Arc<Self>,
+        settings: Map<String, Value>,
+    ) -> Result<Arc<dyn SourceReader>, SettingsError> {
+        Ok(Arc::new(source::KafkaSource::new(
+            self,
+            parse_settings(settings)?,
+        )?))
     }
 }

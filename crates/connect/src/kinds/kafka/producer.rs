@@ -9,23 +9,25 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::cluster::{Cluster, longer};
+use super::cluster::{KafkaCluster, extend_timeout};
 use super::compression::Compression;
-use super::flight::{Fate, Flight, Ticket, Waiter, WrittenRows, read_fates, take_rows};
-use super::record::{Message, ProducerId, sequence_after};
-use super::wire::{Code, INIT_PRODUCER_ID, PRODUCE, Put as _};
+use super::in_flight::{
+    BatchOutcome, InFlightBatch, RowWaiter, WriteTicket, WrittenRows, read_outcomes, take_rows,
+};
+use super::protocol::{Encode as _, ErrorCode, INIT_PRODUCER_ID, PRODUCE};
+use super::record::{KafkaMessage, ProducerId, sequence_after};
 use crate::batch::RowId;
-use crate::connector::Failure;
+use crate::connector::ConnectorError;
 
 /// Partitions that are remembered.
-const MAX_SPOTS: usize = 100_000;
+const MAX_PARTITIONS: usize = 100_000;
 /// Batches of several partitions that go to a broker together.
 const MAX_REQUEST_BYTES: usize = 8 << 20;
 /// For the broker's answer on top of the time it may wait for replicas.
-const ANSWER_MS: u32 = 1000;
+const RESPONSE_MARGIN_MS: u32 = 1000;
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Manner {
+pub(super) struct ProducerOptions {
     /// 0, 1, or -1 for all.
     pub(super) acks: i16,
     pub(super) compression: Compression,
@@ -34,37 +36,37 @@ pub(super) struct Manner {
 }
 
 pub(super) struct Producer {
-    cluster: Arc<Cluster>,
+    cluster: Arc<KafkaCluster>,
     /// Which of the connections to a broker it uses.
     slot: usize,
-    manner: Manner,
-    state: Mutex<State>,
+    options: ProducerOptions,
+    state: Mutex<ProducerState>,
     /// One asks for a producer id at a time.
     asking: tokio::sync::Mutex<()>,
-    me: Weak<Producer>,
+    weak_self: Weak<Producer>,
 }
 
 /// A message on its way to a partition.
-pub(super) struct Outgoing {
+pub(super) struct OutgoingMessage {
     pub(super) id: RowId,
     pub(super) place: usize,
     pub(super) topic: Arc<str>,
     pub(super) partition: i32,
-    pub(super) message: Message,
+    pub(super) message: KafkaMessage,
 }
 
-pub(super) struct Waiting {
+pub(super) struct QueuedMessage {
     pub(super) id: RowId,
-    pub(super) waiter: Waiter,
-    pub(super) message: Message,
+    pub(super) waiter: RowWaiter,
+    pub(super) message: KafkaMessage,
 }
 
 #[derive(Default)]
-struct State {
-    spots: Vec<Spot>,
-    numbers: HashMap<(Arc<str>, i32), usize>,
+struct ProducerState {
+    partitions: Vec<PartitionState>,
+    partition_indexes: HashMap<(Arc<str>, i32), usize>,
     /// Rows that are under way or whose fate is not known: their partition, and who waits for them.
-    flying: HashMap<RowId, Flying>,
+    in_flight_rows: HashMap<RowId, InFlightRow>,
     /// Rows that arrived when nobody waited for them any more.
     written: WrittenRows,
     /// Partitions with something to send, by the broker they go to. While a broker is in here, a task serves it.
@@ -72,20 +74,20 @@ struct State {
     producer: Option<ProducerId>,
 }
 
-struct Flying {
+struct InFlightRow {
     spot: usize,
-    waiter: Option<Waiter>,
+    waiter: Option<RowWaiter>,
 }
 
 /// A partition.
-struct Spot {
+struct PartitionState {
     topic: Arc<str>,
     partition: i32,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedMessage>,
     /// A batch whose fate is not known.
-    open: Option<Flight>,
+    open: Option<InFlightBatch>,
     is_ready: bool,
-    is_flying: bool,
+    is_in_flight: bool,
     /// Of a batch; fewer after the broker found one too large.
     max_rows: usize,
     producer: Option<ProducerId>,
@@ -93,46 +95,50 @@ struct Spot {
 }
 
 /// What goes to a partition now.
-struct Load {
+struct PartitionLoad {
     spot: usize,
     topic: Arc<str>,
     partition: i32,
-    rows: Vec<(RowId, Message)>,
-    open: Option<Flight>,
+    rows: Vec<(RowId, KafkaMessage)>,
+    open: Option<InFlightBatch>,
 }
 
 impl Producer {
-    pub(super) fn new(cluster: Arc<Cluster>, slot: usize, manner: Manner) -> Arc<Self> {
+    pub(super) fn new(
+        cluster: Arc<KafkaCluster>,
+        slot: usize,
+        manner: ProducerOptions,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             cluster,
             slot,
-            manner,
+            options: manner,
             state: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
-            me: me.clone(),
+            weak_self: me.clone(),
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ProducerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks for rows that were sent before. `ticket` waits for them from now on; what is new is left over, by its place.
-    /// The topics are those whose leaders have to be known before [`Producer::resume`].
-    pub(super) fn recognise(
+    /// The topics are those whose leaders have to be known before `Producer::resume`.
+    pub(super) fn match_sent_rows(
         &self,
         rows: impl Iterator<Item = RowId>,
-        ticket: &Arc<Ticket>,
+        ticket: &Arc<WriteTicket>,
     ) -> (Vec<usize>, Vec<Arc<str>>) {
         let mut state = self.state();
         let state = &mut *state;
         let (mut new, mut topics) = (Vec::new(), Vec::new());
         for (place, id) in rows.enumerate() {
             if state.written.take(id) {
-                ticket.settle(place, None);
-            } else if let Some(flying) = state.flying.get_mut(&id) {
-                flying.waiter = Some(Waiter::new(ticket, place));
-                let topic = &state.spots[flying.spot].topic;
+                ticket.settle_row(place, None);
+            } else if let Some(flying) = state.in_flight_rows.get_mut(&id) {
+                flying.waiter = Some(RowWaiter::new(ticket, place));
+                let topic = &state.partitions[flying.spot].topic;
                 if !topics.contains(topic) {
                     topics.push(topic.clone());
                 }
@@ -144,71 +150,71 @@ impl Producer {
     }
 
     /// Rows that are written, but whoever was told does not listen any more.
-    pub(super) fn remember(&self, rows: impl Iterator<Item = RowId>) {
+    pub(super) fn remember_written(&self, rows: impl Iterator<Item = RowId>) {
         let mut state = self.state();
         rows.for_each(|id| state.written.add(id));
     }
 
     /// Sends what is left open of these topics.
-    pub(super) fn resume(&self, topics: &[Arc<str>]) {
+    pub(super) fn resume_topics(&self, topics: &[Arc<str>]) {
         let mut state = self.state();
-        for number in 0..state.spots.len() {
-            let spot = &state.spots[number];
+        for number in 0..state.partitions.len() {
+            let spot = &state.partitions[number];
             if spot.open.is_some() && topics.contains(&spot.topic) {
-                self.kick(&mut state, number);
+                self.schedule_partition(&mut state, number);
             }
         }
     }
 
     /// The leaders of a topic cannot be told: whoever waits for what is left open there is told.
-    pub(super) fn give_back(&self, topic: &str, failure: &Failure) {
+    pub(super) fn fail_open_rows(&self, topic: &str, failure: &ConnectorError) {
         let mut state = self.state();
-        for number in 0..state.spots.len() {
-            let spot = &state.spots[number];
-            if *spot.topic == *topic && !spot.is_flying {
-                state.tell_all(number, failure);
+        for number in 0..state.partitions.len() {
+            let spot = &state.partitions[number];
+            if *spot.topic == *topic && !spot.is_in_flight {
+                state.fail_waiting_rows(number, failure);
             }
         }
     }
 
     /// Sends messages; `ticket` is told what becomes of each.
-    pub(super) fn send(&self, messages: Vec<Outgoing>, ticket: &Arc<Ticket>) {
+    pub(super) fn send(&self, messages: Vec<OutgoingMessage>, ticket: &Arc<WriteTicket>) {
         let mut state = self.state();
         let mut touched = Vec::new();
         for outgoing in messages {
             let place = outgoing.place;
-            let Some(number) = state.spot(outgoing.topic, outgoing.partition) else {
-                let what = format!("more than {MAX_SPOTS} partitions");
-                ticket.settle(place, Some(Failure::of_rows(what)));
+            let Some(number) = state.partition_or_insert(outgoing.topic, outgoing.partition) else {
+                let what = format!("more than {MAX_PARTITIONS} partitions");
+                ticket.settle_row(place, Some(ConnectorError::bad_rows(what)));
                 continue;
             };
-            let spot = &mut state.spots[number];
+            let spot = &mut state.partitions[number];
             if spot.waiting.is_empty() {
                 touched.push(number);
             }
-            spot.waiting.push_back(Waiting {
+            spot.waiting.push_back(QueuedMessage {
                 id: outgoing.id,
-                waiter: Waiter::new(ticket, place),
+                waiter: RowWaiter::new(ticket, place),
                 message: outgoing.message,
             });
         }
         for number in touched {
-            self.kick(&mut state, number);
+            self.schedule_partition(&mut state, number);
         }
     }
 
     /// Has a partition served by the broker that leads it.
-    fn kick(&self, state: &mut State, number: usize) {
-        let spot = &mut state.spots[number];
+    fn schedule_partition(&self, state: &mut ProducerState, number: usize) {
+        let spot = &mut state.partitions[number];
         // Looked at again when what is under way has landed.
-        if spot.is_ready || spot.is_flying {
+        if spot.is_ready || spot.is_in_flight {
             return;
         }
         let Some(broker) = self.cluster.leader(&spot.topic, spot.partition) else {
             let (topic, partition) = (&spot.topic, spot.partition);
             let what = format!("partition {partition} of {topic} has no leader at the moment");
-            self.cluster.doubt(topic);
-            state.tell_all(number, &Failure::passing(what));
+            self.cluster.invalidate_topic(topic);
+            state.fail_waiting_rows(number, &ConnectorError::transient(what));
             return;
         };
         spot.is_ready = true;
@@ -216,26 +222,27 @@ impl Producer {
             Entry::Occupied(mut ready) => ready.get_mut().push_back(number),
             Entry::Vacant(none) => {
                 none.insert(VecDeque::from([number]));
-                if let Some(me) = self.me.upgrade() {
-                    tokio::spawn(async move { me.serve(broker).await });
+                if let Some(me) = self.weak_self.upgrade() {
+                    tokio::spawn(async move { me.serve_broker(broker).await });
                 }
             }
         }
     }
 
     /// Sends to a broker until there is nothing to send.
-    async fn serve(&self, broker: i32) {
+    async fn serve_broker(&self, broker: i32) {
         loop {
-            let loads = self.load(broker);
+            let loads = self.take_loads(broker);
             if loads.is_empty() {
                 return;
             }
-            self.fly(broker, self.pack(loads)).await;
+            self.deliver_and_settle(broker, self.pack_loads(loads))
+                .await;
         }
     }
 
     /// What goes to a broker now; nothing only if nobody serves the broker any more.
-    fn load(&self, broker: i32) -> Vec<Load> {
+    fn take_loads(&self, broker: i32) -> Vec<PartitionLoad> {
         let mut state = self.state();
         let state = &mut *state;
         let mut loads = Vec::new();
@@ -244,7 +251,7 @@ impl Producer {
             let Some(number) = state.ready.get_mut(&broker).and_then(VecDeque::pop_front) else {
                 break;
             };
-            let spot = &mut state.spots[number];
+            let spot = &mut state.partitions[number];
             spot.is_ready = false;
             let open = spot.open.take();
             let rows = match &open {
@@ -253,15 +260,15 @@ impl Producer {
                     Vec::new()
                 }
                 None => {
-                    let max_bytes = self.manner.max_message_bytes;
+                    let max_bytes = self.options.max_message_bytes;
                     let taken = take_rows(&mut spot.waiting, spot.max_rows, max_bytes);
                     let rows = taken.into_iter().map(|waiting| {
                         bytes += waiting.message.size();
-                        let flying = Flying {
+                        let flying = InFlightRow {
                             spot: number,
                             waiter: Some(waiting.waiter),
                         };
-                        state.flying.insert(waiting.id, flying);
+                        state.in_flight_rows.insert(waiting.id, flying);
                         (waiting.id, waiting.message)
                     });
                     rows.collect()
@@ -270,8 +277,8 @@ impl Producer {
             if rows.is_empty() && open.is_none() {
                 continue;
             }
-            spot.is_flying = true;
-            loads.push(Load {
+            spot.is_in_flight = true;
+            loads.push(PartitionLoad {
                 spot: number,
                 topic: spot.topic.clone(),
                 partition: spot.partition,
@@ -285,11 +292,11 @@ impl Producer {
         loads
     }
 
-    fn pack(&self, loads: Vec<Load>) -> Vec<Flight> {
-        let compression = self.manner.compression;
+    fn pack_loads(&self, loads: Vec<PartitionLoad>) -> Vec<InFlightBatch> {
+        let compression = self.options.compression;
         let flights = loads.into_iter().map(|load| {
             load.open.unwrap_or_else(|| {
-                Flight::new(
+                InFlightBatch::new(
                     load.spot,
                     load.topic,
                     load.partition,
@@ -301,33 +308,37 @@ impl Producer {
         flights.collect()
     }
 
-    async fn fly(&self, broker: i32, mut flights: Vec<Flight>) {
-        let fates = match self.deliver(broker, &mut flights).await {
+    async fn deliver_and_settle(&self, broker: i32, mut flights: Vec<InFlightBatch>) {
+        let fates = match self.send_batches(broker, &mut flights).await {
             Ok(fates) => fates,
-            Err(failure) => vec![Fate::Unknown(failure); flights.len()],
+            Err(failure) => vec![BatchOutcome::Unknown(failure); flights.len()],
         };
         for (flight, fate) in flights.into_iter().zip(fates) {
-            self.land(flight, fate);
+            self.settle_batch(flight, fate);
         }
     }
 
     /// Sends batches, and says what became of each.
-    async fn deliver(&self, broker: i32, flights: &mut [Flight]) -> Result<Vec<Fate>, Failure> {
-        let session = self.cluster.session(broker, self.slot).await?;
-        if self.manner.is_idempotent {
+    async fn send_batches(
+        &self,
+        broker: i32,
+        flights: &mut [InFlightBatch],
+    ) -> Result<Vec<BatchOutcome>, ConnectorError> {
+        let session = self.cluster.connection(broker, self.slot).await?;
+        if self.options.is_idempotent {
             let producer = self.producer_id().await?;
             let mut state = self.state();
             for flight in flights.iter_mut().filter(|f| f.producer.is_none()) {
-                let spot = &mut state.spots[flight.spot];
+                let spot = &mut state.partitions[flight.partition_index];
                 flight.producer = Some(*spot.producer.get_or_insert(producer));
                 flight.first_sequence = spot.next_sequence;
             }
         }
         let timeout = self.cluster.login().request_timeout;
-        let order = Flight::by_topic(flights);
+        let order = InFlightBatch::by_topic(flights);
         let fill = |_: i16, out: &mut Vec<u8>| {
             out.put_no_text();
-            out.put_i16(self.manner.acks);
+            out.put_i16(self.options.acks);
             out.put_i32(timeout.as_millis() as i32);
             out.put_count(order.len());
             for (topic, places) in &order {
@@ -341,24 +352,24 @@ impl Producer {
                 }
             }
         };
-        if self.manner.acks == 0 {
-            session.tell(PRODUCE, fill).await?;
-            return Ok(vec![Fate::Written; flights.len()]);
+        if self.options.acks == 0 {
+            session.send_without_response(PRODUCE, fill).await?;
+            return Ok(vec![BatchOutcome::Written; flights.len()]);
         }
-        let within = longer(timeout, ANSWER_MS);
-        let answered = session.ask_within(PRODUCE, within, fill).await;
+        let within = extend_timeout(timeout, RESPONSE_MARGIN_MS);
+        let answered = session.request_with_timeout(PRODUCE, within, fill).await;
         flights.iter_mut().for_each(|flight| flight.was_sent = true);
-        answered?.read(|take, version| read_fates(take, version, flights))
+        answered?.read(|take, version| read_outcomes(take, version, flights))
     }
 
-    async fn producer_id(&self) -> Result<ProducerId, Failure> {
+    async fn producer_id(&self) -> Result<ProducerId, ConnectorError> {
         let _turn = self.asking.lock().await;
         if let Some(producer) = self.state().producer {
             return Ok(producer);
         }
-        let session = self.cluster.any_session().await?;
+        let session = self.cluster.any_connection().await?;
         let answer = session
-            .ask(INIT_PRODUCER_ID, |_, out| {
+            .request(INIT_PRODUCER_ID, |_, out| {
                 out.put_no_text();
                 // Of transactions, of which there are none.
                 out.put_i32(60_000);
@@ -366,7 +377,7 @@ impl Producer {
             .await?;
         let (code, producer) = answer.read(|take, _| {
             take.i32()?;
-            let code = Code::take(take)?;
+            let code = ErrorCode::take(take)?;
             let (id, epoch) = (take.i64()?, take.i16()?);
             Ok((code, ProducerId { id, epoch }))
         })?;
@@ -379,18 +390,18 @@ impl Producer {
     }
 
     /// What became of a batch.
-    fn land(&self, mut flight: Flight, fate: Fate) {
+    fn settle_batch(&self, mut flight: InFlightBatch, fate: BatchOutcome) {
         let mut state = self.state();
         let state = &mut *state;
-        let number = flight.spot;
-        state.spots[number].is_flying = false;
+        let number = flight.partition_index;
+        state.partitions[number].is_in_flight = false;
         match fate {
-            Fate::Written => state.arrived(&flight),
-            Fate::Unknown(failure) => {
-                self.cluster.doubt(&flight.topic);
-                state.fail(flight, &failure, self.manner.is_idempotent);
+            BatchOutcome::Written => state.record_written(&flight),
+            BatchOutcome::Unknown(failure) => {
+                self.cluster.invalidate_topic(&flight.topic);
+                state.keep_or_drop_unknown(flight, &failure, self.options.is_idempotent);
             }
-            Fate::Forgotten(failure) => {
+            BatchOutcome::Forgotten(failure) => {
                 // With new numbers it may be there twice; without, it would never be there.
                 tracing::warn!(topic = %flight.topic, partition = flight.partition, error = %failure,
                     "a broker does not know the producer any more; a batch is sent under a new id");
@@ -398,57 +409,64 @@ impl Producer {
                     state.producer = None;
                 }
                 flight.producer = None;
-                let spot = &mut state.spots[number];
+                let spot = &mut state.partitions[number];
                 (spot.producer, spot.next_sequence) = (None, 0);
-                state.fail(flight, &failure, self.manner.is_idempotent);
+                state.keep_or_drop_unknown(flight, &failure, self.options.is_idempotent);
             }
-            Fate::Rows(why, bad) => state.refused(flight, &why, &bad),
+            BatchOutcome::Rows(why, bad) => state.handle_rejected_batch(flight, &why, &bad),
         }
         if state.has_work(number) {
-            self.kick(state, number);
+            self.schedule_partition(state, number);
         }
     }
 }
 
-impl State {
-    fn spot(&mut self, topic: Arc<str>, partition: i32) -> Option<usize> {
-        if let Some(number) = self.numbers.get(&(topic.clone(), partition)) {
+impl ProducerState {
+    fn partition_or_insert(&mut self, topic: Arc<str>, partition: i32) -> Option<usize> {
+        if let Some(number) = self.partition_indexes.get(&(topic.clone(), partition)) {
             return Some(*number);
         }
-        let number = self.spots.len();
-        if number >= MAX_SPOTS {
+        let number = self.partitions.len();
+        if number >= MAX_PARTITIONS {
             return None;
         }
-        self.spots.push(Spot {
+        self.partitions.push(PartitionState {
             topic: topic.clone(),
             partition,
             waiting: VecDeque::new(),
             open: None,
             is_ready: false,
-            is_flying: false,
+            is_in_flight: false,
             max_rows: usize::MAX,
             producer: None,
             next_sequence: 0,
         });
-        self.numbers.insert((topic, partition), number);
+        self.partition_indexes.insert((topic, partition), number);
         Some(number)
     }
 
     fn has_work(&self, number: usize) -> bool {
-        let spot = &self.spots[number];
-        let is_awaited = |flight: &Flight| {
+        let spot = &self.partitions[number];
+        let is_awaited = |flight: &InFlightBatch| {
             let mut rows = flight.rows.iter();
-            rows.any(|(id, _)| self.flying.get(id).is_some_and(|f| f.waiter.is_some()))
+            rows.any(|(id, _)| {
+                self.in_flight_rows
+                    .get(id)
+                    .is_some_and(|f| f.waiter.is_some())
+            })
         };
         !spot.waiting.is_empty() || spot.open.as_ref().is_some_and(is_awaited)
     }
 
-    fn arrived(&mut self, flight: &Flight) {
-        let spot = &mut self.spots[flight.spot];
+    fn record_written(&mut self, flight: &InFlightBatch) {
+        let spot = &mut self.partitions[flight.partition_index];
         spot.next_sequence = sequence_after(flight.first_sequence, flight.rows.len());
         spot.max_rows = spot.max_rows.saturating_mul(2);
         for (id, _) in &flight.rows {
-            let waiter = self.flying.remove(id).and_then(|flying| flying.waiter);
+            let waiter = self
+                .in_flight_rows
+                .remove(id)
+                .and_then(|flying| flying.waiter);
             if !waiter.is_some_and(|waiter| waiter.settle(None)) {
                 self.written.add(*id);
             }
@@ -456,25 +474,36 @@ impl State {
     }
 
     /// It is not known whether a batch is there. What waits behind it is given back too: it must not overtake.
-    fn fail(&mut self, flight: Flight, failure: &Failure, keep: bool) {
-        let number = flight.spot;
+    fn keep_or_drop_unknown(
+        &mut self,
+        flight: InFlightBatch,
+        failure: &ConnectorError,
+        keep: bool,
+    ) {
+        let number = flight.partition_index;
         if keep && flight.was_sent {
-            self.spots[number].open = Some(flight);
+            self.partitions[number].open = Some(flight);
         } else {
             for (id, _) in &flight.rows {
-                let waiter = self.flying.remove(id).and_then(|flying| flying.waiter);
+                let waiter = self
+                    .in_flight_rows
+                    .remove(id)
+                    .and_then(|flying| flying.waiter);
                 waiter.map(|waiter| waiter.settle(Some(failure.clone())));
             }
         }
-        self.tell_all(number, failure);
+        self.fail_waiting_rows(number, failure);
     }
 
     /// Whoever waits for something of a partition is told that it failed.
-    fn tell_all(&mut self, number: usize, failure: &Failure) {
-        let spot = &mut self.spots[number];
+    fn fail_waiting_rows(&mut self, number: usize, failure: &ConnectorError) {
+        let spot = &mut self.partitions[number];
         let open = spot.open.iter().flat_map(|flight| &flight.rows);
         for (id, _) in open {
-            let waiter = self.flying.get_mut(id).and_then(|f| f.waiter.take());
+            let waiter = self
+                .in_flight_rows
+                .get_mut(id)
+                .and_then(|f| f.waiter.take());
             waiter.map(|waiter| waiter.settle(Some(failure.clone())));
         }
         for waiting in spot.waiting.drain(..) {
@@ -483,8 +512,8 @@ impl State {
     }
 
     /// The broker refuses a batch for what is in it, and says which rows are to blame, or not.
-    fn refused(&mut self, flight: Flight, why: &str, bad: &[usize]) {
-        let spot = &mut self.spots[flight.spot];
+    fn handle_rejected_batch(&mut self, flight: InFlightBatch, why: &str, bad: &[usize]) {
+        let spot = &mut self.partitions[flight.partition_index];
         let count = flight.rows.len();
         let is_to_blame = |at: usize| count == 1 || bad.contains(&at);
         if count > 1 && !(0..count).any(is_to_blame) {
@@ -493,14 +522,14 @@ impl State {
         }
         // The others go again, in front of what came after them.
         for (at, (id, message)) in flight.rows.into_iter().enumerate().rev() {
-            let flying = self.flying.remove(&id);
+            let flying = self.in_flight_rows.remove(&id);
             let Some(waiter) = flying.and_then(|flying| flying.waiter) else {
                 continue;
             };
             if is_to_blame(at) {
-                waiter.settle(Some(Failure::of_rows(why)));
+                waiter.settle(Some(ConnectorError::bad_rows(why)));
             } else {
-                spot.waiting.push_front(Waiting {
+                spot.waiting.push_front(QueuedMessage {
                     id,
                     waiter,
                     message,

@@ -1,7 +1,7 @@
 //! Batches of records (the format that is written since Kafka 0.11), as they lie in a partition.
 
 use super::compression::Compression;
-use super::wire::{Malformed, Put as _, Take, varint_len};
+use super::protocol::{DecodeError, Decoder, Encode as _, varint_len};
 
 /// In front of the records: offset, length, leader's epoch, format, checksum, attributes, count of offsets, two timestamps,
 /// producer's id and epoch, sequence number, count.
@@ -16,7 +16,7 @@ const IS_CONTROL: i16 = 32;
 
 /// What a message is made of, as a producer gives it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct KafkaMessage {
     pub(super) key: Option<Vec<u8>>,
     /// Without one it is a tombstone.
     pub(super) value: Option<Vec<u8>>,
@@ -24,7 +24,7 @@ pub(super) struct Message {
     pub(super) timestamp_ms: i64,
 }
 
-impl Message {
+impl KafkaMessage {
     /// About as many bytes as it takes in a batch; no less.
     pub(super) fn size(&self) -> usize {
         let length = |bytes: &Option<Vec<u8>>| bytes.as_ref().map_or(0, Vec::len);
@@ -44,7 +44,7 @@ pub(super) struct ProducerId {
 }
 
 impl ProducerId {
-    pub(super) const NOBODY: Self = Self { id: -1, epoch: -1 };
+    pub(super) const NONE: Self = Self { id: -1, epoch: -1 };
 }
 
 /// The sequence number that follows: they go round after the largest.
@@ -55,7 +55,7 @@ pub(super) fn sequence_after(first: i32, count: usize) -> i32 {
 
 /// Messages, packed, but not yet numbered.
 #[derive(Debug)]
-pub(super) struct Packed {
+pub(super) struct PackedMessages {
     attributes: i16,
     count: usize,
     first_ms: i64,
@@ -63,14 +63,14 @@ pub(super) struct Packed {
     body: Vec<u8>,
 }
 
-impl Packed {
+impl PackedMessages {
     pub(super) fn new<'a>(
-        messages: impl Iterator<Item = &'a Message> + Clone,
+        messages: impl Iterator<Item = &'a KafkaMessage> + Clone,
         compression: Compression,
     ) -> Self {
         let first_ms = messages.clone().map(|m| m.timestamp_ms).next().unwrap_or(0);
         let last_ms = messages.clone().map(|m| m.timestamp_ms).max().unwrap_or(0);
-        let mut body = Vec::with_capacity(messages.clone().map(Message::size).sum());
+        let mut body = Vec::with_capacity(messages.clone().map(KafkaMessage::size).sum());
         let mut count = 0;
         for message in messages {
             put_record(&mut body, message, count as i64, first_ms);
@@ -120,7 +120,7 @@ impl Packed {
     }
 }
 
-fn put_record(out: &mut Vec<u8>, message: &Message, number: i64, first_ms: i64) {
+fn put_record(out: &mut Vec<u8>, message: &KafkaMessage, number: i64, first_ms: i64) {
     let delta_ms = message.timestamp_ms - first_ms;
     let length_of = |bytes: Option<&[u8]>| {
         let length = bytes.map_or(-1, |bytes| bytes.len() as i64);
@@ -161,22 +161,22 @@ fn put_record(out: &mut Vec<u8>, message: &Message, number: i64, first_ms: i64) 
 
 /// A message as it comes out of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct FetchedRecord {
     pub(super) offset: i64,
-    pub(super) message: Message,
+    pub(super) message: KafkaMessage,
 }
 
 /// A transaction that was given up: what its producer wrote from this offset on, up to the mark of its end, does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Aborted {
+pub(super) struct AbortedTransaction {
     pub(super) producer: i64,
     pub(super) first_offset: i64,
 }
 
 /// What a fetch brought.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Fetched {
-    pub(super) records: Vec<Record>,
+pub(super) struct FetchedRecords {
+    pub(super) records: Vec<FetchedRecord>,
     /// Where to go on; none if there is not one whole batch.
     pub(super) next_offset: Option<i64>,
 }
@@ -185,9 +185,9 @@ pub(super) struct Fetched {
 pub(super) fn read_batches(
     bytes: &[u8],
     from: i64,
-    aborted: &[Aborted],
-) -> Result<Fetched, String> {
-    let mut fetched = Fetched::default();
+    aborted: &[AbortedTransaction],
+) -> Result<FetchedRecords, String> {
+    let mut fetched = FetchedRecords::default();
     // Transactions whose end has not come yet.
     let mut ignored: Vec<i64> = Vec::new();
     let mut pending = aborted.to_vec();
@@ -195,13 +195,13 @@ pub(super) fn read_batches(
     let mut pending = pending.into_iter().peekable();
     let mut rest = bytes;
     while rest.len() >= LENGTH_END {
-        let length = Take(&rest[8..]).i32().map_err(told)?;
+        let length = Decoder(&rest[8..]).i32().map_err(decode_error_text)?;
         let length = usize::try_from(length).map_err(|_| "a batch of negative length")?;
         let Some((batch, behind)) = rest.split_at_checked(LENGTH_END + length) else {
             break;
         };
         rest = behind;
-        let head = Head::read(batch)?;
+        let head = BatchHead::read(batch)?;
         while let Some(next) = pending.next_if(|next| next.first_offset <= head.last_offset) {
             ignored.push(next.producer);
         }
@@ -217,11 +217,11 @@ pub(super) fn read_batches(
     Ok(fetched)
 }
 
-fn told(error: Malformed) -> String {
+fn decode_error_text(error: DecodeError) -> String {
     error.to_string()
 }
 
-struct Head {
+struct BatchHead {
     first_offset: i64,
     last_offset: i64,
     attributes: i16,
@@ -231,16 +231,16 @@ struct Head {
     count: usize,
 }
 
-impl Head {
+impl BatchHead {
     fn read(batch: &[u8]) -> Result<Self, String> {
-        let mut take = Take(batch);
-        let mut read = || -> Result<(Self, i8, u32), Malformed> {
+        let mut take = Decoder(batch);
+        let mut read = || -> Result<(Self, i8, u32), DecodeError> {
             let first_offset = take.i64()?;
             take.raw(8)?;
             let format = take.i8()?;
             let sum = take.u32()?;
             if format != FORMAT {
-                return Ok((Self::nothing(first_offset), format, sum));
+                return Ok((Self::empty(first_offset), format, sum));
             }
             let attributes = take.i16()?;
             let last_offset = first_offset.wrapping_add(take.i32()?.into());
@@ -260,7 +260,7 @@ impl Head {
             };
             Ok((head, format, sum))
         };
-        let (head, format, sum) = read().map_err(told)?;
+        let (head, format, sum) = read().map_err(decode_error_text)?;
         let at = head.first_offset;
         if format != FORMAT {
             return Err(format!(
@@ -273,7 +273,7 @@ impl Head {
         Ok(head)
     }
 
-    fn nothing(first_offset: i64) -> Self {
+    fn empty(first_offset: i64) -> Self {
         Self {
             first_offset,
             last_offset: first_offset,
@@ -288,11 +288,11 @@ impl Head {
 
 fn read_records(
     batch: &[u8],
-    head: &Head,
+    head: &BatchHead,
     from: i64,
-    records: &mut Vec<Record>,
+    records: &mut Vec<FetchedRecord>,
 ) -> Result<(), String> {
-    let compression = Compression::of_attributes(head.attributes)?;
+    let compression = Compression::from_attributes(head.attributes)?;
     let packed = &batch[HEAD_BYTES.min(batch.len())..];
     let unpacked;
     let body = match compression {
@@ -304,9 +304,9 @@ fn read_records(
     };
     // The broker's time rather than the producers'.
     let is_broker_time = head.attributes & 8 != 0;
-    let mut take = Take(body);
+    let mut take = Decoder(body);
     for _ in 0..head.count {
-        let mut record = read_record(&mut take, head).map_err(told)?;
+        let mut record = read_record(&mut take, head).map_err(decode_error_text)?;
         if is_broker_time {
             record.message.timestamp_ms = head.last_ms;
         }
@@ -318,13 +318,13 @@ fn read_records(
     Ok(())
 }
 
-fn read_record(take: &mut Take<'_>, head: &Head) -> Result<Record, Malformed> {
-    let length = usize::try_from(take.varint()?).map_err(|_| Malformed("a negative length"))?;
-    let mut take = Take(take.raw(length)?);
+fn read_record(take: &mut Decoder<'_>, head: &BatchHead) -> Result<FetchedRecord, DecodeError> {
+    let length = usize::try_from(take.varint()?).map_err(|_| DecodeError("a negative length"))?;
+    let mut take = Decoder(take.raw(length)?);
     take.i8()?;
     let timestamp_ms = head.first_ms.wrapping_add(take.varint()?);
     let offset = head.first_offset.wrapping_add(take.varint()?);
-    let bytes = |take: &mut Take<'_>| match usize::try_from(take.varint()?) {
+    let bytes = |take: &mut Decoder<'_>| match usize::try_from(take.varint()?) {
         Ok(length) => take.raw(length).map(|bytes| Some(bytes.to_vec())),
         Err(_) => Ok(None),
     };
@@ -337,9 +337,9 @@ fn read_record(take: &mut Take<'_>, head: &Head) -> Result<Record, Malformed> {
         let value = bytes(&mut take)?.unwrap_or_default();
         headers.push((String::from_utf8_lossy(&name).into_owned(), value));
     }
-    Ok(Record {
+    Ok(FetchedRecord {
         offset,
-        message: Message {
+        message: KafkaMessage {
             key,
             value,
             headers,
@@ -352,8 +352,8 @@ fn read_record(take: &mut Take<'_>, head: &Head) -> Result<Record, Malformed> {
 mod tests {
     use super::*;
 
-    fn message(n: i64) -> Message {
-        Message {
+    fn message(n: i64) -> KafkaMessage {
+        KafkaMessage {
             key: (n % 2 == 0).then(|| format!("k{n}").into_bytes()),
             value: (n % 3 != 0).then(|| vec![b'v'; n as usize * 10]),
             headers: vec![("h".into(), n.to_string().into_bytes()); n as usize % 3],
@@ -363,7 +363,7 @@ mod tests {
 
     fn batch(first_offset: i64, attributes: i16, producer: i64) -> Vec<u8> {
         let messages: Vec<_> = (0..3).map(message).collect();
-        let mut packed = Packed::new(messages.iter(), Compression::None);
+        let mut packed = PackedMessages::new(messages.iter(), Compression::None);
         packed.attributes |= attributes;
         let mut out = Vec::new();
         let producer = ProducerId {
@@ -379,7 +379,7 @@ mod tests {
     fn what_is_written_is_read() {
         for compression in [Compression::None, Compression::Zstd] {
             let messages: Vec<_> = (0..20).map(message).collect();
-            let packed = Packed::new(messages.iter(), compression);
+            let packed = PackedMessages::new(messages.iter(), compression);
             let mut out = b"before".to_vec();
             let producer = ProducerId { id: 7, epoch: 1 };
             packed.seal(producer, 5, &mut out);
@@ -411,7 +411,7 @@ mod tests {
         let read = read_batches(&bytes, 10, &[]).unwrap();
         assert_eq!((read.records.len(), read.next_offset), (3, Some(13)));
         let read = read_batches(&bytes[..20], 10, &[]).unwrap();
-        assert_eq!(read, Fetched::default());
+        assert_eq!(read, FetchedRecords::default());
     }
 
     #[test]
@@ -420,7 +420,7 @@ mod tests {
         bytes.extend(batch(3, IS_TRANSACTIONAL, 2));
         bytes.extend(batch(6, IS_TRANSACTIONAL | IS_CONTROL, 1));
         bytes.extend(batch(9, IS_TRANSACTIONAL, 1));
-        let aborted = Aborted {
+        let aborted = AbortedTransaction {
             producer: 1,
             first_offset: 0,
         };

@@ -10,16 +10,16 @@ use ring::{digest, hmac, pbkdf2};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::session::Session;
-use super::wire::{Code, Malformed, Put as _, SASL_AUTHENTICATE, SASL_HANDSHAKE};
-use crate::connector::Failure;
+use super::connection::BrokerConnection;
+use super::protocol::{DecodeError, Encode as _, ErrorCode, SASL_AUTHENTICATE, SASL_HANDSHAKE};
+use crate::connector::ConnectorError;
 use crate::secret::Secret;
 
 /// Kafka allows 4096 to 16384; more would keep us busy for seconds.
 const MAX_ITERATIONS: u32 = 1_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-pub(super) enum Mechanism {
+pub(super) enum SaslMechanism {
     #[serde(rename = "plain")]
     Plain,
     #[serde(rename = "scram-sha-256")]
@@ -28,7 +28,7 @@ pub(super) enum Mechanism {
     ScramSha512,
 }
 
-impl Mechanism {
+impl SaslMechanism {
     fn name(self) -> &'static str {
         match self {
             Self::Plain => "PLAIN",
@@ -39,25 +39,28 @@ impl Mechanism {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Sasl {
-    pub(super) mechanism: Mechanism,
+pub(super) struct SaslCredentials {
+    pub(super) mechanism: SaslMechanism,
     pub(super) username: String,
     pub(super) password: Secret,
 }
 
 /// Logs in; says for how long that is good, if not for ever.
-pub(super) async fn log_in(session: &Session, sasl: &Sasl) -> Result<Option<Duration>, Failure> {
+pub(super) async fn log_in(
+    session: &BrokerConnection,
+    sasl: &SaslCredentials,
+) -> Result<Option<Duration>, ConnectorError> {
     let name = sasl.mechanism.name();
     let answer = session
-        .ask(SASL_HANDSHAKE, |_, out| out.put_text(name))
+        .request(SASL_HANDSHAKE, |_, out| out.put_text(name))
         .await?;
     let (code, known) = answer.read(|take, _| {
-        let code = Code::take(take)?;
+        let code = ErrorCode::take(take)?;
         let count = take.count()?;
         let known = (0..count).map(|_| take.text().map(str::to_owned));
-        Ok((code, known.collect::<Result<Vec<_>, Malformed>>()?))
+        Ok((code, known.collect::<Result<Vec<_>, DecodeError>>()?))
     })?;
-    if code == Code::UNSUPPORTED_MECHANISM {
+    if code == ErrorCode::UNSUPPORTED_MECHANISM {
         let known = known.join(", ");
         let what = format!("the broker does not have {name}; it has {known}");
         return Err(session.failure(&what));
@@ -66,23 +69,23 @@ pub(super) async fn log_in(session: &Session, sasl: &Sasl) -> Result<Option<Dura
         return Err(session.failure(&code.to_string()));
     }
     let lifetime_ms = match sasl.mechanism {
-        Mechanism::Plain => {
-            let Sasl {
+        SaslMechanism::Plain => {
+            let SaslCredentials {
                 username, password, ..
             } = sasl;
             let message = format!("\0{username}\0{}", password.reveal());
-            step(session, message.as_bytes()).await?.1
+            exchange_step(session, message.as_bytes()).await?.1
         }
         mechanism => {
             let mut nonce = [0; 24];
             let drawn = SystemRandom::new().fill(&mut nonce);
             drawn.map_err(|_| session.failure("the system gives no randomness"))?;
             let nonce = STANDARD.encode(nonce);
-            let scram = Scram::new(mechanism, sasl, &nonce);
+            let scram = ScramClient::new(mechanism, sasl, &nonce);
             let wrong = |why: &str| session.failure(&format!("{name}: {why}"));
-            let (challenge, _) = step(session, scram.first().as_bytes()).await?;
+            let (challenge, _) = exchange_step(session, scram.first().as_bytes()).await?;
             let (proof, signature) = scram.answer(&challenge).map_err(wrong)?;
-            let (last, lifetime) = step(session, proof.as_bytes()).await?;
+            let (last, lifetime) = exchange_step(session, proof.as_bytes()).await?;
             if last != signature.as_bytes() {
                 return Err(wrong("the broker does not know the password itself"));
             }
@@ -93,12 +96,15 @@ pub(super) async fn log_in(session: &Session, sasl: &Sasl) -> Result<Option<Dura
 }
 
 /// One message and its answer, with the time for which we are logged in.
-async fn step(session: &Session, message: &[u8]) -> Result<(Vec<u8>, Option<u64>), Failure> {
+async fn exchange_step(
+    session: &BrokerConnection,
+    message: &[u8],
+) -> Result<(Vec<u8>, Option<u64>), ConnectorError> {
     let answer = session
-        .ask(SASL_AUTHENTICATE, |_, out| out.put_bytes(message))
+        .request(SASL_AUTHENTICATE, |_, out| out.put_bytes(message))
         .await?;
     let (code, why, bytes, lifetime_ms) = answer.read(|take, version| {
-        let code = Code::take(take)?;
+        let code = ErrorCode::take(take)?;
         let why = take.nullable_text()?.map(str::to_owned);
         let bytes = take.bytes()?.to_vec();
         let lifetime_ms = if version >= 1 { take.i64()? } else { 0 };
@@ -113,16 +119,16 @@ async fn step(session: &Session, message: &[u8]) -> Result<(Vec<u8>, Option<u64>
 }
 
 /// The client's side of RFC 5802, without channel binding.
-struct Scram<'a> {
-    mechanism: Mechanism,
+struct ScramClient<'a> {
+    mechanism: SaslMechanism,
     password: &'a Secret,
     /// Without what is in front of it.
     first: String,
     nonce: &'a str,
 }
 
-impl<'a> Scram<'a> {
-    fn new(mechanism: Mechanism, sasl: &'a Sasl, nonce: &'a str) -> Self {
+impl<'a> ScramClient<'a> {
+    fn new(mechanism: SaslMechanism, sasl: &'a SaslCredentials, nonce: &'a str) -> Self {
         let username = sasl.username.replace('=', "=3D").replace(',', "=2C");
         Self {
             mechanism,
@@ -157,7 +163,7 @@ impl<'a> Scram<'a> {
             return Err("the broker asks for too many iterations");
         }
         let (derive, mac, hash) = match self.mechanism {
-            Mechanism::ScramSha512 => (
+            SaslMechanism::ScramSha512 => (
                 pbkdf2::PBKDF2_HMAC_SHA512,
                 hmac::HMAC_SHA512,
                 &digest::SHA512,
@@ -199,12 +205,12 @@ mod tests {
     /// The exchange in RFC 7677.
     #[test]
     fn the_proof_is_that_of_the_specification() {
-        let sasl = Sasl {
-            mechanism: Mechanism::ScramSha256,
+        let sasl = SaslCredentials {
+            mechanism: SaslMechanism::ScramSha256,
             username: "user".into(),
             password: Secret::from("pencil"),
         };
-        let scram = Scram::new(sasl.mechanism, &sasl, "rOprNGfwEbeRWgbNEkqO");
+        let scram = ScramClient::new(sasl.mechanism, &sasl, "rOprNGfwEbeRWgbNEkqO");
         assert_eq!(scram.first(), "n,,n=user,r=rOprNGfwEbeRWgbNEkqO");
         let challenge = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
         let (proof, signature) = scram.answer(challenge.as_bytes()).unwrap();
@@ -217,12 +223,12 @@ mod tests {
 
     #[test]
     fn challenges_that_make_no_sense_are_refused() {
-        let sasl = Sasl {
-            mechanism: Mechanism::ScramSha512,
+        let sasl = SaslCredentials {
+            mechanism: SaslMechanism::ScramSha512,
             username: "a,b=c".into(),
             password: Secret::from("p"),
         };
-        let scram = Scram::new(sasl.mechanism, &sasl, "abc");
+        let scram = ScramClient::new(sasl.mechanism, &sasl, "abc");
         assert_eq!(scram.first(), "n,,n=a=2Cb=3Dc,r=abc");
         for challenge in [
             "",

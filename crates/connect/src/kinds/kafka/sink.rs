@@ -8,17 +8,17 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::Kafka;
+use super::KafkaConnector;
 use super::compression::Compression;
-use super::flight::Ticket;
-use super::partition;
-use super::producer::{Manner, Outgoing, Producer};
-use super::record::Message;
-use super::wire::Code;
-use crate::batch::Batch;
-use crate::connector::{Doing, Failure, Writer, Written};
-use crate::row::{Row, Value};
-use crate::settings::{Invalid, check_range};
+use super::in_flight::WriteTicket;
+use super::partitioning;
+use super::producer::{OutgoingMessage, Producer, ProducerOptions};
+use super::protocol::ErrorCode;
+use super::record::KafkaMessage;
+use crate::batch::SinkBatch;
+use crate::connector::{BoxFuture, ConnectorError, SinkWriter, WriteOutcome};
+use crate::row::{SinkRow, SinkValue};
+use crate::settings::{SettingsError, check_range};
 use crate::template::Template;
 
 const MAX_HEADERS: usize = 64;
@@ -27,7 +27,7 @@ const MAX_TOPIC_BYTES: usize = 249;
 /// What is written, and where.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Settings {
+pub(super) struct KafkaSinkSettings {
     /// With placeholders: `mqtt.${topic}`.
     #[schemars(length(min = 1, max = 1000))]
     topic: String,
@@ -93,14 +93,14 @@ fn a_million() -> usize {
     1_000_000
 }
 
-pub(super) struct Sink {
-    kafka: Arc<Kafka>,
+pub(super) struct KafkaSinkWriter {
+    kafka: Arc<KafkaConnector>,
     producer: Arc<Producer>,
-    shape: Shape,
+    shape: MessageMapping,
 }
 
 /// What a row becomes.
-struct Shape {
+struct MessageMapping {
     topic: Template,
     slash_to_dot: bool,
     key: Option<Template>,
@@ -112,18 +112,21 @@ struct Shape {
     max_message_bytes: usize,
 }
 
-impl Sink {
-    pub(super) fn new(kafka: Arc<Kafka>, settings: Settings) -> Result<Self, Invalid> {
+impl KafkaSinkWriter {
+    pub(super) fn new(
+        kafka: Arc<KafkaConnector>,
+        settings: KafkaSinkSettings,
+    ) -> Result<Self, SettingsError> {
         let range = 1024..=100_000_000;
         check_range("max_message_bytes", settings.max_message_bytes, range)?;
         let is_idempotent = match (settings.idempotence, settings.acks) {
             (Some(true), Acks::None | Acks::Leader) => {
                 let detail = "only with acks = \"all\"";
-                return Err(Invalid::new("idempotence", detail));
+                return Err(SettingsError::new("idempotence", detail));
             }
             (said, acks) => said.unwrap_or(acks == Acks::All),
         };
-        let manner = Manner {
+        let manner = ProducerOptions {
             acks: match settings.acks {
                 Acks::None => 0,
                 Acks::Leader => 1,
@@ -133,7 +136,7 @@ impl Sink {
             max_message_bytes: settings.max_message_bytes,
             is_idempotent,
         };
-        let shape = Shape::new(settings)?;
+        let shape = MessageMapping::new(settings)?;
         let producer = Producer::new(kafka.cluster.clone(), kafka.next_slot(), manner);
         Ok(Self {
             kafka,
@@ -142,55 +145,60 @@ impl Sink {
         })
     }
 
-    async fn publish(&self, batch: &Batch) -> Written {
-        let ticket = Ticket::new(batch.len());
-        let _waiting = Waits {
+    async fn publish(&self, batch: &SinkBatch) -> WriteOutcome {
+        let ticket = WriteTicket::new(batch.len());
+        let _waiting = WriteTicketGuard {
             sink: self,
             batch,
             ticket: &ticket,
         };
         let ids = (0..batch.len()).map(|place| batch.id(place));
-        let (new, open) = self.producer.recognise(ids, &ticket);
+        let (new, open) = self.producer.match_sent_rows(ids, &ticket);
         for topic in &open {
             if let Err(none) = self.kafka.cluster.leaders(topic, true).await {
-                self.producer.give_back(topic, &none.failure);
+                self.producer.fail_open_rows(topic, &none.failure);
             }
         }
-        self.producer.resume(&open);
-        let messages = self.messages(batch, &new, &ticket).await;
+        self.producer.resume_topics(&open);
+        let messages = self.build_messages(batch, &new, &ticket).await;
         self.producer.send(messages, &ticket);
-        Written::except(batch.len(), ticket.failures().await)
+        WriteOutcome::all_except(batch.len(), ticket.failures().await)
     }
 
     /// The rows at these places as messages with their partitions; of others the ticket is told what is wrong.
-    async fn messages(&self, batch: &Batch, new: &[usize], ticket: &Ticket) -> Vec<Outgoing> {
+    async fn build_messages(
+        &self,
+        batch: &SinkBatch,
+        new: &[usize],
+        ticket: &WriteTicket,
+    ) -> Vec<OutgoingMessage> {
         let now_ms = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_ms = now_ms.map_or(0, |now| now.as_millis() as i64);
-        let mut topics = Topics::default();
+        let mut topics = BatchTopics::default();
         let mut messages = Vec::with_capacity(new.len());
         for place in new.iter().copied() {
             let row = batch.row(place);
-            let named = self.shape.topic_of(row);
-            let shaped = named.and_then(|name| Ok((name, self.shape.message(row, now_ms)?)));
+            let named = self.shape.render_topic(row);
+            let shaped = named.and_then(|name| Ok((name, self.shape.build_message(row, now_ms)?)));
             let shaped = match shaped {
                 Ok((name, message)) => {
-                    let topic = topics.find(&self.kafka, name).await;
+                    let topic = topics.get_or_find(&self.kafka, name).await;
                     topic.and_then(|topic| {
-                        let partition = self.shape.partition_of(row, &message, topic)?;
+                        let partition = self.shape.choose_partition(row, &message, topic)?;
                         Ok((message, topic.name.clone(), partition))
                     })
                 }
                 Err(failure) => Err(failure),
             };
             match shaped {
-                Ok((message, topic, partition)) => messages.push(Outgoing {
+                Ok((message, topic, partition)) => messages.push(OutgoingMessage {
                     id: batch.id(place),
                     place,
                     topic,
                     partition,
                     message,
                 }),
-                Err(failure) => drop(ticket.settle(place, Some(failure))),
+                Err(failure) => drop(ticket.settle_row(place, Some(failure))),
             }
         }
         messages
@@ -198,35 +206,39 @@ impl Sink {
 }
 
 /// Whoever waits for a batch may stop: what of it is written already must not be written again.
-struct Waits<'s> {
-    sink: &'s Sink,
-    batch: &'s Batch,
-    ticket: &'s Ticket,
+struct WriteTicketGuard<'s> {
+    sink: &'s KafkaSinkWriter,
+    batch: &'s SinkBatch,
+    ticket: &'s WriteTicket,
 }
 
-impl Drop for Waits<'_> {
+impl Drop for WriteTicketGuard<'_> {
     fn drop(&mut self) {
         let written = self.ticket.give_up();
         let ids = written.into_iter().map(|place| self.batch.id(place));
-        self.sink.producer.remember(ids);
+        self.sink.producer.remember_written(ids);
     }
 }
 
 /// The topics of one batch.
 #[derive(Default)]
-struct Topics {
-    known: HashMap<String, Result<Topic, Failure>>,
+struct BatchTopics {
+    known: HashMap<String, Result<BatchTopic, ConnectorError>>,
 }
 
-struct Topic {
+struct BatchTopic {
     name: Arc<str>,
     leaders: Arc<[i32]>,
     /// Where messages without a key go for now.
     any: usize,
 }
 
-impl Topics {
-    async fn find(&mut self, kafka: &Kafka, name: String) -> Result<&Topic, Failure> {
+impl BatchTopics {
+    async fn get_or_find(
+        &mut self,
+        kafka: &KafkaConnector,
+        name: String,
+    ) -> Result<&BatchTopic, ConnectorError> {
         if !self.known.contains_key(&name) {
             let found = find_topic(kafka, &name).await;
             self.known.insert(name.clone(), found);
@@ -237,16 +249,16 @@ impl Topics {
     }
 }
 
-async fn find_topic(kafka: &Kafka, name: &str) -> Result<Topic, Failure> {
-    if !is_topic(name) {
+async fn find_topic(kafka: &KafkaConnector, name: &str) -> Result<BatchTopic, ConnectorError> {
+    if !is_topic_name(name) {
         let what = format!(
             "{name:?} is no name of a topic: 1 to {MAX_TOPIC_BYTES} letters, digits, ., _ and -"
         );
-        return Err(Failure::of_rows(what));
+        return Err(ConnectorError::bad_rows(what));
     }
     let leaders = kafka.cluster.leaders(name, true).await;
     let leaders = leaders.map_err(|none| match none.code {
-        Code::INVALID_TOPIC => Failure::of_rows(none.failure),
+        ErrorCode::INVALID_TOPIC => ConnectorError::bad_rows(none.failure),
         _ => none.failure,
     })?;
     // Of those that can take messages now, if there are any.
@@ -258,32 +270,32 @@ async fn find_topic(kafka: &Kafka, name: &str) -> Result<Topic, Failure> {
     let numbers = leaders.iter().enumerate();
     let mut candidates = numbers.filter(|(_, leader)| **leader >= 0);
     let any = candidates.nth(chosen).map_or(0, |(number, _)| number);
-    Ok(Topic {
+    Ok(BatchTopic {
         name: name.into(),
         leaders,
         any,
     })
 }
 
-pub(super) fn is_topic(name: &str) -> bool {
+pub(super) fn is_topic_name(name: &str) -> bool {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     (1..=MAX_TOPIC_BYTES).contains(&name.len())
         && !matches!(name, "." | "..")
         && name.chars().all(is_allowed)
 }
 
-impl Shape {
-    fn new(settings: Settings) -> Result<Self, Invalid> {
+impl MessageMapping {
+    fn new(settings: KafkaSinkSettings) -> Result<Self, SettingsError> {
         let topic = Template::parse("topic", &settings.topic)?;
         let slash_to_dot = settings.slash_to_dot;
-        let fits = |text: &str| is_topic(&with_dots(text.to_owned(), slash_to_dot));
+        let fits = |text: &str| is_topic_name(&with_dots(text.to_owned(), slash_to_dot));
         if topic.constant().is_some_and(|text| !fits(text)) {
             let detail = format!("expected 1 to {MAX_TOPIC_BYTES} letters, digits, ., _ and -");
-            return Err(Invalid::new("topic", detail));
+            return Err(SettingsError::new("topic", detail));
         }
         if settings.headers.len() > MAX_HEADERS {
             let detail = format!("expected at most {MAX_HEADERS}");
-            return Err(Invalid::new("headers", detail));
+            return Err(SettingsError::new("headers", detail));
         }
         let headers = settings.headers.iter().map(|(name, value)| {
             let field = format!("headers.{name}");
@@ -291,7 +303,7 @@ impl Shape {
         });
         if settings.partition.is_some() && settings.partitioner != Partitioner::default() {
             let detail = "there is a partition; leave one of them out";
-            return Err(Invalid::new("partitioner", detail));
+            return Err(SettingsError::new("partitioner", detail));
         }
         let template = |field: &str, text: &Option<String>| {
             let text = text.as_deref();
@@ -310,12 +322,12 @@ impl Shape {
         })
     }
 
-    fn topic_of(&self, row: Row<'_>) -> Result<String, Failure> {
+    fn render_topic(&self, row: SinkRow<'_>) -> Result<String, ConnectorError> {
         let topic = self.topic.render_name("topic", row)?;
         Ok(with_dots(topic, self.slash_to_dot))
     }
 
-    fn message(&self, row: Row<'_>, now_ms: i64) -> Result<Message, Failure> {
+    fn build_message(&self, row: SinkRow<'_>, now_ms: i64) -> Result<KafkaMessage, ConnectorError> {
         let mut scratch = Vec::new();
         let rendered = |template: &Template| {
             let mut out = Vec::new();
@@ -329,7 +341,7 @@ impl Shape {
                 Some(out)
             }
             Some(template) => match template.value(row, &mut scratch) {
-                Value::Null => None,
+                SinkValue::Null => None,
                 _ => Some(rendered(template)),
             },
         };
@@ -338,11 +350,11 @@ impl Shape {
             Some(template) => number(template, row).ok_or_else(|| {
                 let found = template.render_string(row);
                 let what = format!("timestamp: expected milliseconds since 1970, found {found:?}");
-                Failure::of_rows(what)
+                ConnectorError::bad_rows(what)
             })?,
         };
         let headers = self.headers.iter();
-        let message = Message {
+        let message = KafkaMessage {
             // A null key is none.
             key: (self.key.as_ref())
                 .filter(|key| !key.value(row, &mut Vec::new()).is_null())
@@ -357,24 +369,29 @@ impl Shape {
         let (size, max) = (message.size(), self.max_message_bytes);
         match size <= max {
             true => Ok(message),
-            false => Err(Failure::of_rows(format!(
+            false => Err(ConnectorError::bad_rows(format!(
                 "{size} bytes are more than max_message_bytes, {max}"
             ))),
         }
     }
 
-    fn partition_of(&self, row: Row<'_>, message: &Message, topic: &Topic) -> Result<i32, Failure> {
+    fn choose_partition(
+        &self,
+        row: SinkRow<'_>,
+        message: &KafkaMessage,
+        topic: &BatchTopic,
+    ) -> Result<i32, ConnectorError> {
         let count = topic.leaders.len();
         if let Some(template) = &self.partition {
             let chosen = number(template, row).filter(|n| (0..count as i64).contains(n));
             return chosen.map(|number| number as i32).ok_or_else(|| {
                 let (found, name) = (template.render_string(row), &topic.name);
                 let what = format!("{name} has partitions 0 to {}, found {found:?}", count - 1);
-                Failure::of_rows(what)
+                ConnectorError::bad_rows(what)
             });
         }
         let number = match (&message.key, self.partitioner) {
-            (Some(key), Partitioner::Murmur2) => partition::of_key(key, count),
+            (Some(key), Partitioner::Murmur2) => partitioning::partition_for_key(key, count),
             _ => topic.any,
         };
         Ok(number as i32)
@@ -388,18 +405,18 @@ fn with_dots(topic: String, slash_to_dot: bool) -> String {
     }
 }
 
-fn number(template: &Template, row: Row<'_>) -> Option<i64> {
+fn number(template: &Template, row: SinkRow<'_>) -> Option<i64> {
     let mut scratch = Vec::new();
     match template.value(row, &mut scratch) {
-        Value::Int(number) => Some(number),
-        Value::Float(number) if number.fract() == 0.0 => Some(number as i64),
-        Value::Text(text) => text.trim().parse().ok(),
+        SinkValue::Int(number) => Some(number),
+        SinkValue::Float(number) if number.fract() == 0.0 => Some(number as i64),
+        SinkValue::Text(text) => text.trim().parse().ok(),
         _ => None,
     }
 }
 
-impl Writer for Sink {
-    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+impl SinkWriter for KafkaSinkWriter {
+    fn write<'a>(&'a self, batch: &'a SinkBatch) -> BoxFuture<'a, WriteOutcome> {
         Box::pin(self.publish(batch))
     }
 }
@@ -407,35 +424,35 @@ impl Writer for Sink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::RowWriter;
+    use crate::row::SinkRowWriter;
     use serde_json::{Value as Json, json};
 
-    fn shape(more: Json) -> Result<Shape, Invalid> {
+    fn mapping(more: Json) -> Result<MessageMapping, SettingsError> {
         let mut settings = json!({"topic": "t.${topic}"});
         let fields = settings.as_object_mut().unwrap();
         fields.extend(more.as_object().unwrap().clone());
-        let settings: Settings = crate::settings::read(fields.clone())?;
-        Shape::new(settings)
+        let settings: KafkaSinkSettings = crate::settings::parse_settings(fields.clone())?;
+        MessageMapping::new(settings)
     }
 
     fn row() -> Vec<u8> {
         let row = json!({"topic": "a/b", "n": 7, "none": null, "big": "x".repeat(2000)});
         let mut bytes = Vec::new();
-        RowWriter::new(&mut bytes).json_fields(row.as_object().unwrap());
+        SinkRowWriter::new(&mut bytes).json_fields(row.as_object().unwrap());
         bytes
     }
 
     #[test]
     fn a_row_becomes_a_message() {
         let bytes = row();
-        let row = Row::from_bytes(&bytes);
-        let shape = shape(json!({
+        let row = SinkRow::from_bytes(&bytes);
+        let shape = mapping(json!({
             "key": "k${n}", "value": "${topic}", "headers": {"h": "${n}"}, "timestamp": "${n * 2}"
         }));
         let shape = shape.unwrap();
-        assert_eq!(shape.topic_of(row).unwrap(), "t.a.b");
-        let message = shape.message(row, 1).unwrap();
-        let expected = Message {
+        assert_eq!(shape.render_topic(row).unwrap(), "t.a.b");
+        let message = shape.build_message(row, 1).unwrap();
+        let expected = KafkaMessage {
             key: Some(b"k7".to_vec()),
             value: Some(b"a/b".to_vec()),
             headers: vec![("h".into(), b"7".to_vec())],
@@ -447,12 +464,12 @@ mod tests {
     #[test]
     fn what_is_null_has_no_value_and_what_is_empty_no_key() {
         let bytes = row();
-        let row = Row::from_bytes(&bytes);
-        let shape = shape(json!({"key": "${none}", "value": "${none}"})).unwrap();
-        let message = shape.message(row, 5).unwrap();
-        let expected = Message {
+        let row = SinkRow::from_bytes(&bytes);
+        let shape = mapping(json!({"key": "${none}", "value": "${none}"})).unwrap();
+        let message = shape.build_message(row, 5).unwrap();
+        let expected = KafkaMessage {
             timestamp_ms: 5,
-            ..Message::default()
+            ..KafkaMessage::default()
         };
         assert_eq!(message, expected);
     }
@@ -460,30 +477,30 @@ mod tests {
     #[test]
     fn rows_that_do_not_fit_say_why() {
         let bytes = row();
-        let row = Row::from_bytes(&bytes);
-        let small = shape(json!({"max_message_bytes": 1024})).unwrap();
-        let why = small.message(row, 0).unwrap_err();
+        let row = SinkRow::from_bytes(&bytes);
+        let small = mapping(json!({"max_message_bytes": 1024})).unwrap();
+        let why = small.build_message(row, 0).unwrap_err();
         assert!(why.message.contains("max_message_bytes"), "{why}");
-        let timed = shape(json!({"timestamp": "${topic}"})).unwrap();
-        let why = timed.message(row, 0).unwrap_err();
+        let timed = mapping(json!({"timestamp": "${topic}"})).unwrap();
+        let why = timed.build_message(row, 0).unwrap_err();
         assert!(why.message.contains("found \"a/b\""), "{why}");
     }
 
     #[test]
     fn partitions_are_chosen() {
         let bytes = row();
-        let row = Row::from_bytes(&bytes);
-        let topic = Topic {
+        let row = SinkRow::from_bytes(&bytes);
+        let topic = BatchTopic {
             name: "t".into(),
             leaders: vec![1; 8].into(),
             any: 5,
         };
         let chosen = |more: Json| {
-            let shape = shape(more).unwrap();
-            let message = shape.message(row, 0).unwrap();
-            shape.partition_of(row, &message, &topic)
+            let shape = mapping(more).unwrap();
+            let message = shape.build_message(row, 0).unwrap();
+            shape.choose_partition(row, &message, &topic)
         };
-        let by_key = partition::of_key(b"7", 8) as i32;
+        let by_key = partitioning::partition_for_key(b"7", 8) as i32;
         assert_eq!(chosen(json!({"key": "${n}"})), Ok(by_key));
         assert_eq!(chosen(json!({})), Ok(5));
         let random = json!({"key": "${n}", "partitioner": "random"});
@@ -496,7 +513,7 @@ mod tests {
 
     #[test]
     fn settings_are_checked() {
-        let field = |more: Json| shape(more).err().unwrap().field;
+        let field = |more: Json| mapping(more).err().unwrap().field;
         assert_eq!(field(json!({"topic": "a b"})), "topic");
         assert_eq!(
             field(json!({"topic": "a/b", "slash_to_dot": false})),

@@ -10,25 +10,27 @@ use serde::Deserialize;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
 
-use super::cluster::Cluster;
-use super::fetch::{Fetcher, Isolation, Place, Positions, Start};
-use super::group::{Change, Group, Member, count_partitions};
-use super::sink::is_topic;
-use super::{Kafka, MAX_NAME_BYTES};
-use crate::connector::{Doing, Failure, Inlet, Reader};
-use crate::settings::{Invalid, check_range};
+use super::cluster::KafkaCluster;
+use super::consumer_group::{ConsumerGroup, GroupMember, MembershipChange, count_partitions};
+use super::fetcher::{
+    IsolationLevel, PartitionFetcher, PartitionOffsets, StartPosition, TopicPartition,
+};
+use super::sink::is_topic_name;
+use super::{KafkaConnector, MAX_NAME_BYTES};
+use crate::connector::{BoxFuture, ConnectorError, SourcePort, SourceReader};
+use crate::settings::{SettingsError, check_range};
 
 const MAX_TOPICS: usize = 256;
-const MAX_BEAT: Duration = Duration::from_secs(3);
+const MAX_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(3);
 /// How often a topic is looked for that is not there.
-const LOOK: Duration = Duration::from_secs(5);
+const MISSING_TOPIC_INTERVAL: Duration = Duration::from_secs(5);
 /// For saying how far we are and that we leave.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What is received.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Settings {
+pub(super) struct KafkaSourceSettings {
     #[schemars(length(min = 1, max = 256))]
     topics: Vec<String>,
     /// The members of a consumer group share the partitions, and the group remembers how far they are. Left out: this source
@@ -36,9 +38,9 @@ pub(super) struct Settings {
     group: Option<String>,
     /// Where a new group begins, or a source without one.
     #[serde(default)]
-    start: Start,
+    start: StartPosition,
     #[serde(default)]
-    isolation: Isolation,
+    isolation: IsolationLevel,
     /// How often the group is told how far we are.
     #[serde(default = "one_second_ms")]
     #[schemars(range(min = 10, max = 600_000))]
@@ -57,44 +59,47 @@ fn three_quarters_of_a_minute_ms() -> u64 {
     45_000
 }
 
-pub(super) struct Source {
-    kafka: Arc<Kafka>,
-    settings: Settings,
+pub(super) struct KafkaSource {
+    kafka: Arc<KafkaConnector>,
+    settings: KafkaSourceSettings,
     /// Of a source without a group, so that it goes on after a lost connection.
-    positions: Positions,
-    seat: Mutex<Seat>,
+    positions: PartitionOffsets,
+    membership: Mutex<GroupMembership>,
     /// Where it can say good-bye, whoever drops it.
     runtime: OnceLock<Handle>,
 }
 
 /// Our place in the group; it is kept when a connection breaks.
 #[derive(Default)]
-struct Seat {
+struct GroupMembership {
     id: String,
-    member: Option<(Member, Arc<Positions>)>,
+    member: Option<(GroupMember, Arc<PartitionOffsets>)>,
 }
 
-impl Source {
-    pub(super) fn new(kafka: Arc<Kafka>, settings: Settings) -> Result<Self, Invalid> {
+impl KafkaSource {
+    pub(super) fn new(
+        kafka: Arc<KafkaConnector>,
+        settings: KafkaSourceSettings,
+    ) -> Result<Self, SettingsError> {
         if !(1..=MAX_TOPICS).contains(&settings.topics.len()) {
             let detail = format!("expected 1 to {MAX_TOPICS}");
-            return Err(Invalid::new("topics", detail));
+            return Err(SettingsError::new("topics", detail));
         }
         for (at, topic) in settings.topics.iter().enumerate() {
             let field = format!("topics[{at}]");
-            if !is_topic(topic) {
+            if !is_topic_name(topic) {
                 let detail = format!("{topic:?} is no name of a topic of Kafka");
-                return Err(Invalid::new(&field, detail));
+                return Err(SettingsError::new(&field, detail));
             }
             if settings.topics[..at].contains(topic) {
-                return Err(Invalid::new(&field, "it is there twice"));
+                return Err(SettingsError::new(&field, "it is there twice"));
             }
         }
         if let Some(group) = &settings.group
             && !(1..=MAX_NAME_BYTES).contains(&group.len())
         {
             let detail = format!("expected 1 to {MAX_NAME_BYTES} bytes");
-            return Err(Invalid::new("group", detail));
+            return Err(SettingsError::new("group", detail));
         }
         let commit_ms = settings.commit_interval_ms;
         check_range("commit_interval_ms", commit_ms, 10..=600_000)?;
@@ -103,36 +108,40 @@ impl Source {
         Ok(Self {
             kafka,
             settings,
-            positions: Positions::default(),
-            seat: Mutex::default(),
+            positions: PartitionOffsets::default(),
+            membership: Mutex::default(),
             runtime: OnceLock::new(),
         })
     }
 
-    async fn receive(&self, inlet: &dyn Inlet) -> Result<(), Failure> {
+    async fn receive(&self, inlet: &dyn SourcePort) -> Result<(), ConnectorError> {
         self.runtime.get_or_init(Handle::current);
         // Connections of its own: what waits for messages must not hold up what sinks wait for.
-        let fetcher = Fetcher {
-            cluster: Arc::new(self.kafka.apart()),
+        let fetcher = PartitionFetcher {
+            cluster: Arc::new(self.kafka.separate_cluster()),
             start: self.settings.start,
             isolation: self.settings.isolation,
         };
         match &self.settings.group {
-            None => self.receive_alone(&fetcher, inlet).await,
+            None => self.receive_without_group(&fetcher, inlet).await,
             Some(name) => {
-                let group = Group {
+                let group = ConsumerGroup {
                     name: name.clone(),
                     topics: self.settings.topics.clone(),
                     session_timeout: Duration::from_millis(self.settings.session_timeout_ms),
                 };
                 loop {
-                    self.receive_share(&group, &fetcher, inlet).await?;
+                    self.receive_as_member(&group, &fetcher, inlet).await?;
                 }
             }
         }
     }
 
-    async fn receive_alone(&self, fetcher: &Fetcher, inlet: &dyn Inlet) -> Result<(), Failure> {
+    async fn receive_without_group(
+        &self,
+        fetcher: &PartitionFetcher,
+        inlet: &dyn SourcePort,
+    ) -> Result<(), ConnectorError> {
         loop {
             let mut known = BTreeMap::new();
             for topic in &self.settings.topics {
@@ -150,23 +159,23 @@ impl Source {
             }
             tokio::select! {
                 failure = fetcher.run(&self.positions, inlet) => return Err(failure),
-                changed = other_partitions(&fetcher.cluster, &known) => changed?,
+                changed = wait_for_partition_change(&fetcher.cluster, &known) => changed?,
             }
         }
     }
 
     /// Receives as a member of a group until partitions are dealt out anew.
-    async fn receive_share(
+    async fn receive_as_member(
         &self,
-        group: &Group,
-        fetcher: &Fetcher,
-        inlet: &dyn Inlet,
-    ) -> Result<(), Failure> {
-        let mut id = self.seat().id.clone();
-        let joined = Member::join(&fetcher.cluster, group, &mut id).await;
-        self.seat().id = id;
+        group: &ConsumerGroup,
+        fetcher: &PartitionFetcher,
+        inlet: &dyn SourcePort,
+    ) -> Result<(), ConnectorError> {
+        let mut id = self.lock_membership().id.clone();
+        let joined = GroupMember::join(&fetcher.cluster, group, &mut id).await;
+        self.lock_membership().id = id;
         let member = joined?;
-        let mut offsets = member.committed().await?;
+        let mut offsets = member.fetch_committed_offsets().await?;
         let mut known = BTreeMap::new();
         for topic in &group.topics {
             // Who leads them has to be known before they are read.
@@ -175,7 +184,7 @@ impl Source {
                 count_partitions(&fetcher.cluster, topic).await?,
             );
         }
-        for (topic, partitions) in &member.share {
+        for (topic, partitions) in &member.assignment {
             let topic: Arc<str> = topic.as_str().into();
             for partition in partitions {
                 let place = (topic.clone(), *partition);
@@ -185,32 +194,33 @@ impl Source {
                 }
             }
         }
-        let positions = Arc::new(Positions::of(offsets.clone()));
-        self.seat().member = Some((member.clone(), positions.clone()));
+        let positions = Arc::new(PartitionOffsets::of(offsets.clone()));
+        self.lock_membership().member = Some((member.clone(), positions.clone()));
         let changed = tokio::select! {
-            failure = fetcher.run(&positions, inlet) => Change::Failed(failure),
-            changed = self.stay(&member, &positions, offsets) => changed,
-            changed = other_partitions(&fetcher.cluster, &known), if member.is_leader => {
-                changed.map_or_else(Change::Failed, |()| Change::Rebalance)
+            failure = fetcher.run(&positions, inlet) => MembershipChange::Failed(failure),
+            changed = self.maintain_membership(&member, &positions, offsets) => changed,
+            changed = wait_for_partition_change(&fetcher.cluster, &known), if member.is_leader => {
+                changed.map_or_else(MembershipChange::Failed, |()| MembershipChange::Rebalance)
             }
         };
         // Whoever gets our share goes on where we were, if it can still be told.
-        let _ = member.commit(&positions.all()).await;
-        self.seat().member = None;
+        let _ = member.commit_offsets(&positions.all()).await;
+        self.lock_membership().member = None;
         match changed {
-            Change::Rebalance => Ok(()),
-            Change::Failed(failure) => Err(failure),
+            MembershipChange::Rebalance => Ok(()),
+            MembershipChange::Failed(failure) => Err(failure),
         }
     }
 
     /// Shows the group that we are here, and how far.
-    async fn stay(
+    async fn maintain_membership(
         &self,
-        member: &Member,
-        positions: &Positions,
-        mut committed: BTreeMap<Place, i64>,
-    ) -> Change {
-        let every = Duration::from_millis(self.settings.session_timeout_ms / 3).min(MAX_BEAT);
+        member: &GroupMember,
+        positions: &PartitionOffsets,
+        mut committed: BTreeMap<TopicPartition, i64>,
+    ) -> MembershipChange {
+        let every =
+            Duration::from_millis(self.settings.session_timeout_ms / 3).min(MAX_HEARTBEAT_INTERVAL);
         let mut beat = interval(every);
         let commit_every = Duration::from_millis(self.settings.commit_interval_ms);
         let mut commit = interval_at(Instant::now() + commit_every, commit_every);
@@ -218,15 +228,15 @@ impl Source {
         commit.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let done = tokio::select! {
-                _ = beat.tick() => member.beat().await,
+                _ = beat.tick() => member.heartbeat().await,
                 _ = commit.tick() => {
                     let now = positions.all();
-                    let is_new = |(place, at): &(Place, i64)| committed.get(place) != Some(at);
-                    let new: BTreeMap<Place, i64> = now.clone().into_iter().filter(is_new).collect();
+                    let is_new = |(place, at): &(TopicPartition, i64)| committed.get(place) != Some(at);
+                    let new: BTreeMap<TopicPartition, i64> = now.clone().into_iter().filter(is_new).collect();
                     match new.is_empty() {
                         true => Ok(()),
                         false => {
-                            let done = member.commit(&new).await;
+                            let done = member.commit_offsets(&new).await;
                             committed = now;
                             done
                         }
@@ -239,19 +249,21 @@ impl Source {
         }
     }
 
-    fn seat(&self) -> MutexGuard<'_, Seat> {
-        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_membership(&self) -> MutexGuard<'_, GroupMembership> {
+        self.membership
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Resolves when a topic has another number of partitions than is known.
-async fn other_partitions(
-    cluster: &Cluster,
+async fn wait_for_partition_change(
+    cluster: &KafkaCluster,
     known: &BTreeMap<String, usize>,
-) -> Result<(), Failure> {
+) -> Result<(), ConnectorError> {
     let is_missing = known.values().any(|count| *count == 0);
     let pause = match is_missing {
-        true => LOOK,
+        true => MISSING_TOPIC_INTERVAL,
         false => cluster.login().metadata_max_age,
     };
     loop {
@@ -268,11 +280,11 @@ async fn other_partitions(
     }
 }
 
-impl Reader for Source {
-    fn read<'a>(&'a self, inlet: &'a dyn Inlet) -> Doing<'a, Failure> {
+impl SourceReader for KafkaSource {
+    fn read<'a>(&'a self, inlet: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError> {
         Box::pin(async move {
             match self.receive(inlet).await {
-                Ok(()) => Failure::passing("it ended"),
+                Ok(()) => ConnectorError::transient("it ended"),
                 Err(failure) => failure,
             }
         })
@@ -280,15 +292,18 @@ impl Reader for Source {
 }
 
 /// A source that ends lets others have its partitions at once, and tells how far it was.
-impl Drop for Source {
+impl Drop for KafkaSource {
     fn drop(&mut self) {
-        let seat = self.seat.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let seat = self
+            .membership
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
         let (Some((member, positions)), Some(runtime)) = (seat.member.take(), self.runtime.get())
         else {
             return;
         };
         runtime.spawn(tokio::time::timeout(LEAVE_TIMEOUT, async move {
-            let _ = member.commit(&positions.all()).await;
+            let _ = member.commit_offsets(&positions.all()).await;
             member.leave().await;
         }));
     }

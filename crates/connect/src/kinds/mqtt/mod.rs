@@ -1,6 +1,6 @@
 //! A bridge to another MQTT broker: rows are published there, and what is subscribed to there is received here.
 
-mod link;
+mod connection;
 mod sink;
 mod source;
 
@@ -14,35 +14,36 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::connector::{
-    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Reader, Writer, schema_of,
+    BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
+    OpenConnectorResult, SinkWriter, SourceReader, schema_of,
 };
 use crate::secret::Secret;
-use crate::settings::{Invalid, host_and_port, read};
-use crate::tls::Tls;
-use link::{Link, Wish};
+use crate::settings::{SettingsError, host_and_port, parse_settings};
+use crate::tls::TlsSettings;
+use connection::{MqttConnection, SessionOptions};
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "mqtt",
     title: "MQTT bridge",
-    batch: BatchDefaults::USUAL,
-    connector_schema: schema_of::<Settings>,
-    sink_schema: schema_of::<sink::Settings>,
-    source_schema: Some(schema_of::<source::Settings>),
+    batch: BatchDefaults::DEFAULT,
+    connector_schema: schema_of::<MqttSettings>,
+    sink_schema: schema_of::<sink::MqttSinkSettings>,
+    source_schema: Some(schema_of::<source::MqttSourceSettings>),
     open,
 };
 
 const MAX_CLIENT_ID_BYTES: usize = 200;
 /// The user property by which a bridge knows its own messages again; its value is the client identifier.
-const MARK: &str = "tidegate-bridge";
+const BRIDGE_PROPERTY: &str = "tidegate-bridge";
 
 /// Where the broker is, and who we are.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+struct MqttSettings {
     /// `HOST` or `HOST:PORT`; the port is 1883, or 8883 with TLS, if left out.
     server: String,
     #[serde(default)]
-    protocol: Protocol,
+    protocol: MqttProtocol,
     /// What our client identifiers there begin with. No other client of that broker may have it, nor may two nodes share
     /// it: by it the bridge also knows its own messages again.
     #[schemars(length(min = 1, max = 200))]
@@ -51,11 +52,11 @@ struct Settings {
     password: Option<Secret>,
     /// File with the password.
     password_file: Option<PathBuf>,
-    tls: Option<Tls>,
+    tls: Option<TlsSettings>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-enum Protocol {
+enum MqttProtocol {
     #[default]
     #[serde(rename = "5.0")]
     V5,
@@ -64,7 +65,7 @@ enum Protocol {
 }
 
 /// A broker, and the connection that all sinks share.
-struct Remote {
+struct MqttConnector {
     host: String,
     port: u16,
     version: Version,
@@ -72,23 +73,26 @@ struct Remote {
     username: Option<String>,
     password: Option<Secret>,
     tls: Option<Arc<ClientConfig>>,
-    link: tokio::sync::Mutex<Option<Arc<Link>>>,
+    connection: tokio::sync::Mutex<Option<Arc<MqttConnection>>>,
 }
 
-fn open(fields: Map<String, Value>, _: &Context) -> Opened {
-    let settings: Settings = read(fields)?;
-    let password = Secret::of_setting(
+fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult {
+    let settings: MqttSettings = parse_settings(fields)?;
+    let password = Secret::from_setting(
         "password",
         settings.password.as_ref(),
         settings.password_file.as_ref(),
     )?;
     if password.is_some() && settings.username.is_none() {
-        return Err(Invalid::new("username", "missing; there is a password"));
+        return Err(SettingsError::new(
+            "username",
+            "missing; there is a password",
+        ));
     }
     let length = settings.client_id.len();
     if length == 0 || length > MAX_CLIENT_ID_BYTES || settings.client_id.contains('\0') {
         let detail = format!("expected 1 to {MAX_CLIENT_ID_BYTES} bytes");
-        return Err(Invalid::new("client_id", detail));
+        return Err(SettingsError::new("client_id", detail));
     }
     let usual_port = if settings.tls.is_some() { 8883 } else { 1883 };
     let (host, port) = host_and_port("server", &settings.server, usual_port)?;
@@ -96,60 +100,72 @@ fn open(fields: Map<String, Value>, _: &Context) -> Opened {
         Some(tls) => Some(tls.client_config("tls")?),
         None => None,
     };
-    Ok(Arc::new(Remote {
+    Ok(Arc::new(MqttConnector {
         host,
         port,
         version: match settings.protocol {
-            Protocol::V5 => Version::V5,
-            Protocol::V311 => Version::V311,
+            MqttProtocol::V5 => Version::V5,
+            MqttProtocol::V311 => Version::V311,
         },
         client_id: settings.client_id,
         username: settings.username,
         password,
         tls,
-        link: tokio::sync::Mutex::default(),
+        connection: tokio::sync::Mutex::default(),
     }))
 }
 
-impl Remote {
+impl MqttConnector {
     fn server(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 
     /// A connection for sinks that is there, as far as is known.
-    async fn link(&self) -> Result<Arc<Link>, Failure> {
-        let mut slot = self.link.lock().await;
-        if let Some(link) = slot.as_ref().filter(|link| !link.is_over()) {
+    async fn connection(&self) -> Result<Arc<MqttConnection>, ConnectorError> {
+        let mut slot = self.connection.lock().await;
+        if let Some(link) = slot.as_ref().filter(|link| !link.is_closed()) {
             return Ok(link.clone());
         }
-        let wish = Wish {
+        let wish = SessionOptions {
             client_id: &format!("{}-out", self.client_id),
             expiry_s: 0,
         };
-        let link = Arc::new(Link::open(self, &wish).await?);
+        let link = Arc::new(MqttConnection::open(self, &wish).await?);
         *slot = Some(link.clone());
         Ok(link)
     }
 }
 
-impl Connector for Remote {
-    fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
-        Ok(Arc::new(sink::Sink::new(self, read(settings)?)?))
+impl Connector for MqttConnector {
+    fn writer(
+        self: Arc<Self>,
+        settings: Map<String, Value>,
+    ) -> Result<Arc<dyn SinkWriter>, SettingsError> {
+        Ok(Arc::new(sink::MqttSinkWriter::new(
+            self,
+            parse_settings(settings)?,
+        )?))
     }
 
-    fn test(&self) -> Doing<'_, Result<String, Failure>> {
+    fn test(&self) -> BoxFuture<'_, Result<String, ConnectorError>> {
         Box::pin(async {
-            let wish = Wish {
+            let wish = SessionOptions {
                 client_id: &format!("{}-test", self.client_id),
                 expiry_s: 0,
             };
-            let link = Link::open(self, &wish).await?;
-            link.leave().await;
+            let link = MqttConnection::open(self, &wish).await?;
+            link.disconnect().await;
             Ok(format!("MQTT {} broker", self.version.as_str()))
         })
     }
 
-    fn reader(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Reader>, Invalid> {
-        Ok(Arc::new(source::Source::new(self, read(settings)?)?))
+    fn reader(
+        self: Arc<Self>,
+        settings: Map<String, Value>,
+    ) -> Result<Arc<dyn SourceReader>, SettingsError> {
+        Ok(Arc::new(source::MqttSource::new(
+            self,
+            parse_settings(settings)?,
+        )?))
     }
 }

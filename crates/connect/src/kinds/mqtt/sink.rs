@@ -10,12 +10,12 @@ use mqtt::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::link::Link;
-use super::{MARK, Remote};
-use crate::batch::Batch;
-use crate::connector::{Doing, Failure, Writer, Written};
-use crate::row::Row;
-use crate::settings::{Invalid, check_range};
+use super::connection::MqttConnection;
+use super::{BRIDGE_PROPERTY, MqttConnector};
+use crate::batch::SinkBatch;
+use crate::connector::{BoxFuture, ConnectorError, SinkWriter, WriteOutcome};
+use crate::row::SinkRow;
+use crate::settings::{SettingsError, check_range};
 use crate::template::Template;
 
 const MAX_PROPERTIES: usize = 64;
@@ -23,7 +23,7 @@ const MAX_PROPERTIES: usize = 64;
 /// What is published, and where.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Settings {
+pub(super) struct MqttSinkSettings {
     /// With placeholders: `site-1/${topic}`.
     #[schemars(length(min = 1, max = 65_535))]
     topic: String,
@@ -44,8 +44,8 @@ fn one() -> u8 {
     1
 }
 
-pub(super) struct Sink {
-    remote: Arc<Remote>,
+pub(super) struct MqttSinkWriter {
+    remote: Arc<MqttConnector>,
     topic: Template,
     payload: Option<Template>,
     qos: QoS,
@@ -53,29 +53,32 @@ pub(super) struct Sink {
     user_properties: Vec<(String, Template)>,
 }
 
-struct Outgoing {
+struct OutgoingMessage {
     place: usize,
     topic: String,
     payload: Vec<u8>,
     properties: PropertiesBuf,
 }
 
-impl Sink {
-    pub(super) fn new(remote: Arc<Remote>, settings: Settings) -> Result<Self, Invalid> {
+impl MqttSinkWriter {
+    pub(super) fn new(
+        remote: Arc<MqttConnector>,
+        settings: MqttSinkSettings,
+    ) -> Result<Self, SettingsError> {
         check_range("qos", settings.qos, 0..=1)?;
         let topic = Template::parse("topic", &settings.topic)?;
         if let Some(text) = topic.constant() {
             validate_topic_name(text, &TopicLimits::NONE)
-                .map_err(|error| Invalid::new("topic", error.to_string()))?;
+                .map_err(|error| SettingsError::new("topic", error.to_string()))?;
         }
         let properties = &settings.user_properties;
         if !properties.is_empty() && remote.version != Version::V5 {
             let detail = "version 3.1.1 has none";
-            return Err(Invalid::new("user_properties", detail));
+            return Err(SettingsError::new("user_properties", detail));
         }
         if properties.len() > MAX_PROPERTIES {
             let detail = format!("expected at most {MAX_PROPERTIES}");
-            return Err(Invalid::new("user_properties", detail));
+            return Err(SettingsError::new("user_properties", detail));
         }
         let user_properties = properties.iter().map(|(name, value)| {
             let field = format!("user_properties.{name}");
@@ -83,7 +86,7 @@ impl Sink {
         });
         let payload = settings.payload.as_deref();
         Ok(Self {
-            user_properties: user_properties.collect::<Result<_, Invalid>>()?,
+            user_properties: user_properties.collect::<Result<_, SettingsError>>()?,
             remote,
             topic,
             payload: payload
@@ -97,10 +100,16 @@ impl Sink {
         })
     }
 
-    fn message(&self, row: Row<'_>, place: usize) -> Result<Outgoing, Failure> {
+    fn build_message(
+        &self,
+        row: SinkRow<'_>,
+        place: usize,
+    ) -> Result<OutgoingMessage, ConnectorError> {
         let topic = self.topic.render_name("topic", row)?;
         if let Err(error) = validate_topic_name(&topic, &TopicLimits::NONE) {
-            return Err(Failure::of_rows(format!("topic {topic:?}: {error}")));
+            return Err(ConnectorError::bad_rows(format!(
+                "topic {topic:?}: {error}"
+            )));
         }
         let mut payload = Vec::new();
         match &self.payload {
@@ -114,13 +123,16 @@ impl Sink {
                 let value = template.render_string(row).replace('\0', "");
                 if value.len() > usize::from(u16::MAX) {
                     let what = format!("user property {name}: more than 65535 bytes");
-                    return Err(Failure::of_rows(what));
+                    return Err(ConnectorError::bad_rows(what));
                 }
                 properties.push(Property::UserProperty(name, &value));
             }
-            properties.push(Property::UserProperty(MARK, &self.remote.client_id));
+            properties.push(Property::UserProperty(
+                BRIDGE_PROPERTY,
+                &self.remote.client_id,
+            ));
         }
-        Ok(Outgoing {
+        Ok(OutgoingMessage {
             place,
             topic,
             payload,
@@ -128,7 +140,7 @@ impl Sink {
         })
     }
 
-    fn encode(&self, message: &Outgoing, qos: QoS, packet_id: u16, out: &mut Vec<u8>) {
+    fn encode(&self, message: &OutgoingMessage, qos: QoS, packet_id: u16, out: &mut Vec<u8>) {
         let publish = Packet::Publish(Publish {
             dup: false,
             qos,
@@ -141,11 +153,11 @@ impl Sink {
         publish.encode(self.remote.version, out);
     }
 
-    async fn publish(&self, batch: &Batch) -> Result<Written, Failure> {
-        let link = self.remote.link().await?;
-        if self.retain && !link.retains {
+    async fn publish(&self, batch: &SinkBatch) -> Result<WriteOutcome, ConnectorError> {
+        let link = self.remote.connection().await?;
+        if self.retain && !link.supports_retain {
             let what = "the broker keeps no retained messages; set retain = false";
-            return Err(Failure::passing(what));
+            return Err(ConnectorError::transient(what));
         }
         let qos = match link.max_qos {
             QoS::AtMostOnce => QoS::AtMostOnce,
@@ -154,14 +166,14 @@ impl Sink {
         let mut failures = Vec::new();
         let mut messages = Vec::with_capacity(batch.len());
         for (place, row) in batch.rows().enumerate() {
-            let message = self.message(row, place).and_then(|message| {
+            let message = self.build_message(row, place).and_then(|message| {
                 // The fixed header and what else is not counted here fit into this.
                 let about = message.topic.len() + message.payload.len() + 16;
                 let size = about + message.properties.as_properties().as_bytes().len();
                 match size > link.max_packet {
                     true => {
                         let what = format!("{size} bytes are more than the broker takes");
-                        Err(Failure::of_rows(what))
+                        Err(ConnectorError::bad_rows(what))
                     }
                     false => Ok(message),
                 }
@@ -179,17 +191,20 @@ impl Sink {
                 }
                 link.send(bytes).await?;
             }
-            _ => self.publish_surely(&link, &messages, &mut failures).await?,
+            _ => {
+                self.publish_acknowledged(&link, &messages, &mut failures)
+                    .await?
+            }
         }
-        Ok(Written::except(batch.len(), failures))
+        Ok(WriteOutcome::all_except(batch.len(), failures))
     }
 
-    async fn publish_surely(
+    async fn publish_acknowledged(
         &self,
-        link: &Link,
-        messages: &[Outgoing],
-        failures: &mut Vec<(usize, Failure)>,
-    ) -> Result<(), Failure> {
+        link: &MqttConnection,
+        messages: &[OutgoingMessage],
+        failures: &mut Vec<(usize, ConnectorError)>,
+    ) -> Result<(), ConnectorError> {
         let encode = |at: usize, id, out: &mut Vec<u8>| {
             self.encode(&messages[at], QoS::AtLeastOnce, id, out);
         };
@@ -206,8 +221,8 @@ impl Sink {
                 _ => false,
             };
             let failure = match is_of_row {
-                true => Failure::of_rows(what),
-                false => Failure::passing(what),
+                true => ConnectorError::bad_rows(what),
+                false => ConnectorError::transient(what),
             };
             failures.push((message.place, failure));
         }
@@ -215,11 +230,11 @@ impl Sink {
     }
 }
 
-impl Writer for Sink {
-    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+impl SinkWriter for MqttSinkWriter {
+    fn write<'a>(&'a self, batch: &'a SinkBatch) -> BoxFuture<'a, WriteOutcome> {
         Box::pin(async move {
             let published = self.publish(batch).await;
-            published.unwrap_or_else(Written::Failed)
+            published.unwrap_or_else(WriteOutcome::Failed)
         })
     }
 }

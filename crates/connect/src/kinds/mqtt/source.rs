@@ -7,11 +7,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Map;
 
-use super::link::{Link, Wish};
-use super::{MARK, Remote};
-use crate::connector::{Doing, Failure, Inlet, Reader, Received};
-use crate::row::{Row, RowWriter};
-use crate::settings::{Invalid, check_range};
+use super::connection::{MqttConnection, SessionOptions};
+use super::{BRIDGE_PROPERTY, MqttConnector};
+use crate::connector::{BoxFuture, ConnectorError, SourceMessage, SourcePort, SourceReader};
+use crate::row::{SinkRow, SinkRowWriter};
+use crate::settings::{SettingsError, check_range};
 use crate::template::Template;
 
 const MAX_TOPICS: usize = 256;
@@ -19,7 +19,7 @@ const MAX_TOPICS: usize = 256;
 /// What is received.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Settings {
+pub(super) struct MqttSourceSettings {
     /// Topic filters.
     #[schemars(length(min = 1, max = 256))]
     topics: Vec<String>,
@@ -42,24 +42,27 @@ fn a_day_s() -> u32 {
     86_400
 }
 
-pub(super) struct Source {
-    remote: Arc<Remote>,
+pub(super) struct MqttSource {
+    remote: Arc<MqttConnector>,
     client_id: String,
     expiry_s: u32,
     filters: Vec<(String, SubscriptionOptions)>,
     local_topic: Option<Template>,
 }
 
-impl Source {
-    pub(super) fn new(remote: Arc<Remote>, settings: Settings) -> Result<Self, Invalid> {
+impl MqttSource {
+    pub(super) fn new(
+        remote: Arc<MqttConnector>,
+        settings: MqttSourceSettings,
+    ) -> Result<Self, SettingsError> {
         check_range("qos", settings.qos, 0..=1)?;
         if settings.topics.is_empty() || settings.topics.len() > MAX_TOPICS {
             let detail = format!("expected 1 to {MAX_TOPICS}");
-            return Err(Invalid::new("topics", detail));
+            return Err(SettingsError::new("topics", detail));
         }
         for (at, filter) in settings.topics.iter().enumerate() {
             validate_topic_filter(filter, &TopicLimits::NONE)
-                .map_err(|error| Invalid::new(&format!("topics[{at}]"), error.to_string()))?;
+                .map_err(|error| SettingsError::new(&format!("topics[{at}]"), error.to_string()))?;
         }
         let options = SubscriptionOptions {
             qos: match settings.qos {
@@ -98,42 +101,45 @@ impl Source {
         })
     }
 
-    async fn receive(&self, inlet: &dyn Inlet) -> Result<(), Failure> {
-        let wish = Wish {
+    async fn receive(&self, inlet: &dyn SourcePort) -> Result<(), ConnectorError> {
+        let wish = SessionOptions {
             client_id: &self.client_id,
             expiry_s: self.expiry_s,
         };
-        let link = Link::open(&self.remote, &wish).await?;
-        let Some(mut incoming) = link.incoming() else {
+        let link = MqttConnection::open(&self.remote, &wish).await?;
+        let Some(mut incoming) = link.take_incoming() else {
             return Ok(());
         };
         link.subscribe(&self.filters).await?;
         while let Some((message, packet_id)) = incoming.recv().await {
-            if !self.is_own(&message) {
-                inlet.take(self.mapped(message)).await;
+            if !self.is_own_message(&message) {
+                inlet.accept(self.with_local_topic(message)).await;
             }
             if let Some(packet_id) = packet_id {
                 link.acknowledge(packet_id).await?;
             }
         }
-        Err(link.why())
+        Err(link.close_reason())
     }
 
     /// Whether one of our own sinks sent it: it would go round for ever.
-    fn is_own(&self, message: &Received) -> bool {
-        let marks = message.properties.iter().filter(|(name, _)| name == MARK);
+    fn is_own_message(&self, message: &SourceMessage) -> bool {
+        let marks = message
+            .properties
+            .iter()
+            .filter(|(name, _)| name == BRIDGE_PROPERTY);
         marks
             .into_iter()
             .any(|(_, id)| *id == self.remote.client_id)
     }
 
-    fn mapped(&self, mut message: Received) -> Received {
+    fn with_local_topic(&self, mut message: SourceMessage) -> SourceMessage {
         if let Some(template) = &self.local_topic {
             let mut bytes = Vec::new();
-            let mut row = RowWriter::new(&mut bytes);
+            let mut row = SinkRowWriter::new(&mut bytes);
             row.text("topic", &message.topic);
             row.int("qos", message.qos.into());
-            let topic = template.render_name("local_topic", Row::from_bytes(&bytes));
+            let topic = template.render_name("local_topic", SinkRow::from_bytes(&bytes));
             message.local_topic = topic
                 .inspect_err(|error| {
                     tracing::warn!(%error, "message from outside is not published here");
@@ -145,7 +151,7 @@ impl Source {
 }
 
 /// A message as sources hand it on.
-pub(super) fn received(publish: &Publish<'_>) -> Received {
+pub(super) fn source_message(publish: &Publish<'_>) -> SourceMessage {
     let mut fields = Map::new();
     let texts = [
         ("content_type", publish.properties.content_type()),
@@ -157,7 +163,7 @@ pub(super) fn received(publish: &Publish<'_>) -> Received {
         }
     }
     let properties = publish.properties.user_properties();
-    Received {
+    SourceMessage {
         topic: publish.topic.to_owned(),
         payload: publish.payload.to_vec(),
         qos: publish.qos as u8,
@@ -166,15 +172,15 @@ pub(super) fn received(publish: &Publish<'_>) -> Received {
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect(),
         fields,
-        ..Received::default()
+        ..SourceMessage::default()
     }
 }
 
-impl Reader for Source {
-    fn read<'a>(&'a self, inlet: &'a dyn Inlet) -> Doing<'a, Failure> {
+impl SourceReader for MqttSource {
+    fn read<'a>(&'a self, inlet: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError> {
         Box::pin(async move {
             match self.receive(inlet).await {
-                Ok(()) => Failure::passing("it ended"),
+                Ok(()) => ConnectorError::transient("it ended"),
                 Err(failure) => failure,
             }
         })

@@ -1,11 +1,11 @@
 //! NATS and JetStream. The protocol is spoken here: the usual client mends broken connections by itself and then sends what
 //! it still had before what was lost, so no order could be promised, and it cannot say what a server has read.
 
+mod connection;
 mod nkey;
-mod session;
+mod protocol;
 mod sink;
 mod source;
-mod wire;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,31 +16,32 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::connector::{
-    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Reader, Writer, schema_of,
+    BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
+    OpenConnectorResult, SinkWriter, SourceReader, schema_of,
 };
 use crate::secret::Secret;
-use crate::settings::{Invalid, host_and_port, read};
-use crate::tls::Tls;
+use crate::settings::{SettingsError, host_and_port, parse_settings};
+use crate::tls::TlsSettings;
+use connection::NatsConnection;
 use nkey::NKey;
-use session::Session;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "nats",
     title: "NATS and JetStream",
-    batch: BatchDefaults::USUAL,
-    connector_schema: schema_of::<Settings>,
-    sink_schema: schema_of::<sink::Settings>,
-    source_schema: Some(schema_of::<source::Settings>),
+    batch: BatchDefaults::DEFAULT,
+    connector_schema: schema_of::<NatsSettings>,
+    sink_schema: schema_of::<sink::NatsSinkSettings>,
+    source_schema: Some(schema_of::<source::NatsSourceSettings>),
     open,
 };
 
-const USUAL_PORT: u16 = 4222;
+const DEFAULT_PORT: u16 = 4222;
 const MAX_SERVERS: usize = 64;
 
 /// Where the servers are, and who we are.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+struct NatsSettings {
     /// Servers of one cluster, as `HOST` or `HOST:PORT`; the first that answers is used.
     #[schemars(length(min = 1, max = 64))]
     servers: Vec<String>,
@@ -57,11 +58,11 @@ struct Settings {
     nkey_seed_file: Option<PathBuf>,
     /// File with a user's JWT and seed, as `nsc` writes it (`.creds`).
     credentials_file: Option<PathBuf>,
-    tls: Option<Tls>,
+    tls: Option<TlsSettings>,
 }
 
 /// What a server is told about us.
-struct Login {
+struct NatsCredentials {
     name: String,
     user: Option<String>,
     password: Option<Secret>,
@@ -72,60 +73,63 @@ struct Login {
 }
 
 /// The servers of a cluster, and the connection to one of them that all sinks share.
-struct Nats {
+struct NatsConnector {
     servers: Vec<(String, u16)>,
-    login: Login,
-    session: tokio::sync::Mutex<Option<Arc<Session>>>,
+    login: NatsCredentials,
+    connection: tokio::sync::Mutex<Option<Arc<NatsConnection>>>,
 }
 
-fn open(fields: Map<String, Value>, context: &Context) -> Opened {
-    let settings: Settings = read(fields)?;
+fn open(fields: Map<String, Value>, context: &ConnectorContext) -> OpenConnectorResult {
+    let settings: NatsSettings = parse_settings(fields)?;
     if settings.servers.is_empty() || settings.servers.len() > MAX_SERVERS {
         let detail = format!("expected 1 to {MAX_SERVERS} servers");
-        return Err(Invalid::new("servers", detail));
+        return Err(SettingsError::new("servers", detail));
     }
     let servers = settings.servers.iter().enumerate().map(|(at, server)| {
         let server = server.strip_prefix("nats://").unwrap_or(server);
-        host_and_port(&format!("servers[{at}]"), server, USUAL_PORT)
+        host_and_port(&format!("servers[{at}]"), server, DEFAULT_PORT)
     });
     let servers = servers.collect::<Result<_, _>>()?;
-    Ok(Arc::new(Nats {
+    Ok(Arc::new(NatsConnector {
         servers,
-        login: login(settings, context)?,
-        session: tokio::sync::Mutex::default(),
+        login: read_credential_settings(settings, context)?,
+        connection: tokio::sync::Mutex::default(),
     }))
 }
 
-fn login(settings: Settings, context: &Context) -> Result<Login, Invalid> {
-    let Settings {
+fn read_credential_settings(
+    settings: NatsSettings,
+    context: &ConnectorContext,
+) -> Result<NatsCredentials, SettingsError> {
+    let NatsSettings {
         password, token, ..
     } = &settings;
-    let password = Secret::of_setting(
+    let password = Secret::from_setting(
         "password",
         password.as_ref(),
         settings.password_file.as_ref(),
     )?;
-    let token = Secret::of_setting("token", token.as_ref(), settings.token_file.as_ref())?;
-    let seed = Secret::of_setting(
+    let token = Secret::from_setting("token", token.as_ref(), settings.token_file.as_ref())?;
+    let seed = Secret::from_setting(
         "nkey_seed",
         settings.nkey_seed.as_ref(),
         settings.nkey_seed_file.as_ref(),
     )?;
     if password.is_some() && settings.user.is_none() {
-        return Err(Invalid::new("user", "missing; there is a password"));
+        return Err(SettingsError::new("user", "missing; there is a password"));
     }
     let mut nkey = match seed {
         None => None,
         Some(seed) => {
             let key = NKey::from_seed(seed.reveal());
-            Some(key.map_err(|error| Invalid::new("nkey_seed", error))?)
+            Some(key.map_err(|error| SettingsError::new("nkey_seed", error))?)
         }
     };
     let mut jwt = None;
     if let Some(path) = &settings.credentials_file {
         let wrong = |why: String| {
             let detail = format!("{}: {why}", path.display());
-            Invalid::new("credentials_file", detail)
+            SettingsError::new("credentials_file", detail)
         };
         let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
         let (token, seed) = nkey::read_credentials(&text)
@@ -137,7 +141,7 @@ fn login(settings: Settings, context: &Context) -> Result<Login, Invalid> {
         Some(tls) => Some(tls.client_config("tls")?),
         None => None,
     };
-    Ok(Login {
+    Ok(NatsCredentials {
         name: format!("tidegate {}", context.name),
         user: settings.user,
         password,
@@ -148,11 +152,11 @@ fn login(settings: Settings, context: &Context) -> Result<Login, Invalid> {
     })
 }
 
-impl Nats {
+impl NatsConnector {
     /// A connection that is there, as far as is known.
-    async fn session(&self) -> Result<Arc<Session>, Failure> {
-        let mut slot = self.session.lock().await;
-        if let Some(session) = slot.as_ref().filter(|session| !session.is_over()) {
+    async fn connection(&self) -> Result<Arc<NatsConnection>, ConnectorError> {
+        let mut slot = self.connection.lock().await;
+        if let Some(session) = slot.as_ref().filter(|session| !session.is_closed()) {
             return Ok(session.clone());
         }
         let session = Arc::new(self.connect().await?);
@@ -160,24 +164,30 @@ impl Nats {
         Ok(session)
     }
 
-    async fn connect(&self) -> Result<Session, Failure> {
+    async fn connect(&self) -> Result<NatsConnection, ConnectorError> {
         let mut why = Vec::new();
         for (host, port) in &self.servers {
-            match Session::open(&self.login, host, *port).await {
+            match NatsConnection::open(&self.login, host, *port).await {
                 Ok(session) => return Ok(session),
                 Err(failure) => why.push(failure.message),
             }
         }
-        Err(Failure::passing(why.join("; ")))
+        Err(ConnectorError::transient(why.join("; ")))
     }
 }
 
-impl Connector for Nats {
-    fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
-        Ok(Arc::new(sink::Sink::new(self, read(settings)?)?))
+impl Connector for NatsConnector {
+    fn writer(
+        self: Arc<Self>,
+        settings: Map<String, Value>,
+    ) -> Result<Arc<dyn SinkWriter>, SettingsError> {
+        Ok(Arc::new(sink::NatsSinkWriter::new(
+            self,
+            parse_settings(settings)?,
+        )?))
     }
 
-    fn test(&self) -> Doing<'_, Result<String, Failure>> {
+    fn test(&self) -> BoxFuture<'_, Result<String, ConnectorError>> {
         Box::pin(async {
             let info = self.connect().await?.info.clone();
             let jetstream = if info.jetstream { "with" } else { "without" };
@@ -185,7 +195,13 @@ impl Connector for Nats {
         })
     }
 
-    fn reader(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Reader>, Invalid> {
-        Ok(Arc::new(source::Source::new(self, read(settings)?)?))
+    fn reader(
+        self: Arc<Self>,
+        settings: Map<String, Value>,
+    ) -> Result<Arc<dyn SourceReader>, SettingsError> {
+        Ok(Arc::new(source::NatsSource::new(
+            self,
+            parse_settings(settings)?,
+        )?))
     }
 }

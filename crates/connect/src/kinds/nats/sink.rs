@@ -7,13 +7,13 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::Nats;
-use super::session::Session;
-use super::wire::{self, Message};
-use crate::batch::Batch;
-use crate::connector::{Doing, Failure, Writer, Written};
-use crate::row::Row;
-use crate::settings::Invalid;
+use super::NatsConnector;
+use super::connection::NatsConnection;
+use super::protocol::{self, NatsMessage};
+use crate::batch::SinkBatch;
+use crate::connector::{BoxFuture, ConnectorError, SinkWriter, WriteOutcome};
+use crate::row::SinkRow;
+use crate::settings::SettingsError;
 use crate::template::Template;
 
 /// For a stream to say that it has a message.
@@ -23,7 +23,7 @@ const MAX_HEADERS: usize = 64;
 /// What is published, and where.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Settings {
+pub(super) struct NatsSinkSettings {
     /// With placeholders: `mqtt.${topic}`.
     #[schemars(length(min = 1, max = 1000))]
     subject: String,
@@ -44,8 +44,8 @@ fn yes() -> bool {
     true
 }
 
-pub(super) struct Sink {
-    nats: Arc<Nats>,
+pub(super) struct NatsSinkWriter {
+    nats: Arc<NatsConnector>,
     subject: Template,
     payload: Option<Template>,
     headers: Vec<(String, Template)>,
@@ -54,32 +54,35 @@ pub(super) struct Sink {
 }
 
 /// A row as a message.
-struct Outgoing {
+struct OutgoingMessage {
     place: usize,
     subject: String,
     payload: Vec<u8>,
     headers: Vec<(String, String)>,
 }
 
-impl Sink {
-    pub(super) fn new(nats: Arc<Nats>, settings: Settings) -> Result<Self, Invalid> {
+impl NatsSinkWriter {
+    pub(super) fn new(
+        nats: Arc<NatsConnector>,
+        settings: NatsSinkSettings,
+    ) -> Result<Self, SettingsError> {
         let subject = Template::parse("subject", &settings.subject)?;
         if subject
             .constant()
-            .is_some_and(|text| !wire::is_subject(text))
+            .is_some_and(|text| !protocol::is_subject(text))
         {
             let detail = "expected words between dots, without white space and wildcards";
-            return Err(Invalid::new("subject", detail));
+            return Err(SettingsError::new("subject", detail));
         }
         if settings.headers.len() > MAX_HEADERS {
             let detail = format!("expected at most {MAX_HEADERS}");
-            return Err(Invalid::new("headers", detail));
+            return Err(SettingsError::new("headers", detail));
         }
         let headers = settings.headers.iter().map(|(name, value)| {
             let field = format!("headers.{name}");
             let is_name = |c: char| c.is_ascii_graphic() && c != ':';
             if name.is_empty() || !name.chars().all(is_name) {
-                return Err(Invalid::new(&field, "no name a header can have"));
+                return Err(SettingsError::new(&field, "no name a header can have"));
             }
             Ok((name.clone(), Template::parse(&field, value)?))
         });
@@ -96,14 +99,19 @@ impl Sink {
         })
     }
 
-    fn message(&self, row: Row<'_>, place: usize, max: usize) -> Result<Outgoing, Failure> {
+    fn build_message(
+        &self,
+        row: SinkRow<'_>,
+        place: usize,
+        max: usize,
+    ) -> Result<OutgoingMessage, ConnectorError> {
         let mut subject = self.subject.render_name("subject", row)?;
         if self.slash_to_dot {
             subject = subject.replace('/', ".");
         }
-        if !wire::is_subject(&subject) {
+        if !protocol::is_subject(&subject) {
             let what = format!("{subject:?} is no subject that can be published to");
-            return Err(Failure::of_rows(what));
+            return Err(ConnectorError::bad_rows(what));
         }
         let mut payload = Vec::new();
         match &self.payload {
@@ -120,9 +128,9 @@ impl Sink {
         let size = payload.len() + header_bytes.sum::<usize>();
         if max > 0 && size > max {
             let what = format!("{size} bytes are more than the server's max_payload, {max}");
-            return Err(Failure::of_rows(what));
+            return Err(ConnectorError::bad_rows(what));
         }
-        Ok(Outgoing {
+        Ok(OutgoingMessage {
             place,
             subject,
             payload,
@@ -130,42 +138,42 @@ impl Sink {
         })
     }
 
-    async fn publish(&self, batch: &Batch) -> Result<Written, Failure> {
-        let session = self.nats.session().await?;
+    async fn publish(&self, batch: &SinkBatch) -> Result<WriteOutcome, ConnectorError> {
+        let session = self.nats.connection().await?;
         if !session.info.headers && (self.jetstream || !self.headers.is_empty()) {
-            return Err(Failure::passing(
+            return Err(ConnectorError::transient(
                 "the server knows no headers; it is too old",
             ));
         }
         let mut failures = Vec::new();
         let mut messages = Vec::with_capacity(batch.len());
         for (place, row) in batch.rows().enumerate() {
-            match self.message(row, place, session.info.max_payload) {
+            match self.build_message(row, place, session.info.max_payload) {
                 Ok(message) => messages.push(message),
                 Err(failure) => failures.push((place, failure)),
             }
         }
         match self.jetstream {
             false => {
-                self.publish_plainly(&session, &messages, &mut failures)
+                self.publish_without_stream(&session, &messages, &mut failures)
                     .await?
             }
             true => publish_to_stream(&session, batch, &messages, &mut failures).await?,
         }
-        Ok(Written::except(batch.len(), failures))
+        Ok(WriteOutcome::all_except(batch.len(), failures))
     }
 
-    async fn publish_plainly(
+    async fn publish_without_stream(
         &self,
-        session: &Session,
-        messages: &[Outgoing],
-        failures: &mut Vec<(usize, Failure)>,
-    ) -> Result<(), Failure> {
+        session: &NatsConnection,
+        messages: &[OutgoingMessage],
+        failures: &mut Vec<(usize, ConnectorError)>,
+    ) -> Result<(), ConnectorError> {
         let mut bytes = Vec::new();
         for message in messages {
             let headers = message.headers.iter();
             let headers: Vec<_> = headers.map(|(n, v)| (n.as_str(), v.as_str())).collect();
-            wire::publish(
+            protocol::put_publish(
                 &mut bytes,
                 &message.subject,
                 None,
@@ -183,8 +191,8 @@ impl Sink {
             for message in concerned {
                 let failure = match self.subject.constant() {
                     // Nothing in a row can be to blame.
-                    Some(_) => Failure::passing(&why),
-                    None => Failure::of_rows(&why),
+                    Some(_) => ConnectorError::transient(&why),
+                    None => ConnectorError::bad_rows(&why),
                 };
                 if !failures.iter().any(|(place, _)| *place == message.place) {
                     failures.push((message.place, failure));
@@ -196,11 +204,11 @@ impl Sink {
 }
 
 async fn publish_to_stream(
-    session: &Session,
-    batch: &Batch,
-    messages: &[Outgoing],
-    failures: &mut Vec<(usize, Failure)>,
-) -> Result<(), Failure> {
+    session: &NatsConnection,
+    batch: &SinkBatch,
+    messages: &[OutgoingMessage],
+    failures: &mut Vec<(usize, ConnectorError)>,
+) -> Result<(), ConnectorError> {
     let fill = |reply: &dyn Fn(usize) -> String, out: &mut Vec<u8>| {
         for (at, message) in messages.iter().enumerate() {
             let id = batch.id(message.place).to_string();
@@ -211,7 +219,7 @@ async fn publish_to_stream(
                 headers.push(("Nats-Msg-Id", &id));
             }
             let reply = reply(at);
-            wire::publish(
+            protocol::put_publish(
                 out,
                 &message.subject,
                 Some(&reply),
@@ -220,9 +228,11 @@ async fn publish_to_stream(
             );
         }
     };
-    let answers = session.ask_all(messages.len(), ACK_TIMEOUT, fill).await?;
+    let answers = session
+        .request_all(messages.len(), ACK_TIMEOUT, fill)
+        .await?;
     for (message, answer) in messages.iter().zip(answers) {
-        if let Err(failure) = stored(&message.subject, answer) {
+        if let Err(failure) = check_stream_ack(&message.subject, answer) {
             failures.push((message.place, failure));
         }
     }
@@ -230,32 +240,33 @@ async fn publish_to_stream(
 }
 
 /// Whether a stream has a message.
-fn stored(subject: &str, answer: Option<Message>) -> Result<(), Failure> {
+fn check_stream_ack(subject: &str, answer: Option<NatsMessage>) -> Result<(), ConnectorError> {
     #[derive(Deserialize)]
-    struct Answer {
-        error: Option<Refusal>,
+    struct StreamAck {
+        error: Option<StreamError>,
     }
     #[derive(Deserialize)]
     #[serde(default)]
     #[derive(Default)]
-    struct Refusal {
+    struct StreamError {
         code: u16,
         err_code: u32,
         description: String,
     }
     let Some(answer) = answer else {
         let what = "the stream did not say in time that it has the message";
-        return Err(Failure::passing(what));
+        return Err(ConnectorError::transient(what));
     };
     if answer.status() == Some(503) {
         let what = format!("no stream takes the subject {subject}");
-        return Err(Failure::passing(what));
+        return Err(ConnectorError::transient(what));
     }
-    let read: Answer = serde_json::from_slice(&answer.payload)
-        .map_err(|_| Failure::passing(format!("it is no stream that answers to {subject}")))?;
+    let read: StreamAck = serde_json::from_slice(&answer.payload).map_err(|_| {
+        ConnectorError::transient(format!("it is no stream that answers to {subject}"))
+    })?;
     match read.error {
         None => Ok(()),
-        Some(Refusal {
+        Some(StreamError {
             code,
             err_code,
             description,
@@ -263,19 +274,19 @@ fn stored(subject: &str, answer: Option<Message>) -> Result<(), Failure> {
             let what = format!("{description} ({err_code})");
             // Everything else, such as a stream that is full, can change.
             Err(match code {
-                400 => Failure::of_rows(what),
-                _ => Failure::passing(what),
+                400 => ConnectorError::bad_rows(what),
+                _ => ConnectorError::transient(what),
             })
         }
     }
 }
 
-impl Writer for Sink {
-    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+impl SinkWriter for NatsSinkWriter {
+    fn write<'a>(&'a self, batch: &'a SinkBatch) -> BoxFuture<'a, WriteOutcome> {
         Box::pin(async move {
             match self.publish(batch).await {
                 Ok(written) => written,
-                Err(failure) => Written::Failed(failure),
+                Err(failure) => WriteOutcome::Failed(failure),
             }
         })
     }

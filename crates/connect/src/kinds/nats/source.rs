@@ -7,21 +7,21 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::Nats;
-use super::session::Session;
-use super::wire::{self, Message};
-use crate::connector::{Doing, Failure, Inlet, Reader, Received};
-use crate::settings::{Invalid, check_range};
+use super::NatsConnector;
+use super::connection::NatsConnection;
+use super::protocol::{self, NatsMessage};
+use crate::connector::{BoxFuture, ConnectorError, SourceMessage, SourcePort, SourceReader};
+use crate::settings::{SettingsError, check_range};
 
 const MAX_SUBJECTS: usize = 256;
 const API_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the server keeps a request for messages open.
-const PULL: Duration = Duration::from_secs(10);
+const PULL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What is received.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Settings {
+pub(super) struct NatsSourceSettings {
     /// Subjects, with the wildcards of NATS. With a stream: the one of its subjects that is wanted, or none for all.
     #[serde(default)]
     subjects: Vec<String>,
@@ -33,7 +33,7 @@ pub(super) struct Settings {
     consumer: Option<String>,
     /// Where a new consumer begins.
     #[serde(default)]
-    deliver: Deliver,
+    deliver: DeliverPolicy,
     /// Messages on their way at the same time, of a stream.
     #[serde(default = "two_hundred")]
     #[schemars(range(min = 1, max = 10_000))]
@@ -42,7 +42,7 @@ pub(super) struct Settings {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Deliver {
+enum DeliverPolicy {
     /// At the first message the stream has.
     #[default]
     All,
@@ -54,21 +54,24 @@ fn two_hundred() -> u32 {
     200
 }
 
-pub(super) struct Source {
-    nats: Arc<Nats>,
-    settings: Settings,
+pub(super) struct NatsSource {
+    nats: Arc<NatsConnector>,
+    settings: NatsSourceSettings,
 }
 
-impl Source {
-    pub(super) fn new(nats: Arc<Nats>, settings: Settings) -> Result<Self, Invalid> {
+impl NatsSource {
+    pub(super) fn new(
+        nats: Arc<NatsConnector>,
+        settings: NatsSourceSettings,
+    ) -> Result<Self, SettingsError> {
         if settings.subjects.len() > MAX_SUBJECTS {
             let detail = format!("expected at most {MAX_SUBJECTS}");
-            return Err(Invalid::new("subjects", detail));
+            return Err(SettingsError::new("subjects", detail));
         }
         for (at, subject) in settings.subjects.iter().enumerate() {
-            if !wire::is_filter(subject) {
+            if !protocol::is_filter(subject) {
                 let detail = format!("{subject:?} is no subject of NATS");
-                return Err(Invalid::new(&format!("subjects[{at}]"), detail));
+                return Err(SettingsError::new(&format!("subjects[{at}]"), detail));
             }
         }
         check_range("batch", settings.batch, 1..=10_000)?;
@@ -84,39 +87,44 @@ impl Source {
         for (field, name) in names {
             if name.as_deref().is_some_and(|name| !is_name(name)) {
                 let detail = "expected letters, digits, - and _";
-                return Err(Invalid::new(field, detail));
+                return Err(SettingsError::new(field, detail));
             }
         }
         match (&settings.stream, &settings.consumer) {
             (None, None) if settings.subjects.is_empty() => {
-                Err(Invalid::new("subjects", "missing; or name a stream"))
+                Err(SettingsError::new("subjects", "missing; or name a stream"))
             }
-            (None, Some(_)) => Err(Invalid::new("stream", "missing; there is a consumer")),
-            (Some(_), None) => Err(Invalid::new("consumer", "missing; there is a stream")),
+            (None, Some(_)) => Err(SettingsError::new("stream", "missing; there is a consumer")),
+            (Some(_), None) => Err(SettingsError::new("consumer", "missing; there is a stream")),
             (Some(_), Some(_)) if settings.queue_group.is_some() => {
                 let detail = "nodes with the same consumer share a stream; leave this out";
-                Err(Invalid::new("queue_group", detail))
+                Err(SettingsError::new("queue_group", detail))
             }
-            (Some(_), Some(_)) if settings.subjects.len() > 1 => {
-                Err(Invalid::new("subjects", "expected at most one of a stream"))
-            }
+            (Some(_), Some(_)) if settings.subjects.len() > 1 => Err(SettingsError::new(
+                "subjects",
+                "expected at most one of a stream",
+            )),
             _ => Ok(Self { nats, settings }),
         }
     }
 
-    async fn receive(&self, inlet: &dyn Inlet) -> Result<(), Failure> {
+    async fn receive(&self, inlet: &dyn SourcePort) -> Result<(), ConnectorError> {
         // One of its own: what it receives must not hold up what sinks wait for.
         let session = self.nats.connect().await?;
         match (&self.settings.stream, &self.settings.consumer) {
             (Some(stream), Some(consumer)) => {
-                self.make_consumer(&session, stream, consumer).await?;
-                self.pull(&session, stream, consumer, inlet).await
+                self.create_consumer(&session, stream, consumer).await?;
+                self.receive_stream(&session, stream, consumer, inlet).await
             }
-            _ => self.listen(&session, inlet).await,
+            _ => self.receive_subjects(&session, inlet).await,
         }
     }
 
-    async fn listen(&self, session: &Session, inlet: &dyn Inlet) -> Result<(), Failure> {
+    async fn receive_subjects(
+        &self,
+        session: &NatsConnection,
+        inlet: &dyn SourcePort,
+    ) -> Result<(), ConnectorError> {
         let group = self.settings.queue_group.as_deref();
         let mut all = Vec::new();
         for subject in &self.settings.subjects {
@@ -140,73 +148,75 @@ impl Source {
                 }
             });
             match next.await {
-                Some(message) => inlet.take(received(message)).await,
-                None => return Err(session.over()),
+                Some(message) => inlet.accept(source_message(message)).await,
+                None => return Err(session.subscription_error()),
             }
         }
     }
 
-    async fn make_consumer(
+    async fn create_consumer(
         &self,
-        session: &Session,
+        session: &NatsConnection,
         stream: &str,
         consumer: &str,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ConnectorError> {
         let api = |verb: &str| format!("$JS.API.CONSUMER.{verb}.{stream}.{consumer}");
-        let known = session.ask(&api("INFO"), b"", API_TIMEOUT).await?;
-        if refusal(&known).is_none() {
+        let known = session.request(&api("INFO"), b"", API_TIMEOUT).await?;
+        if api_error(&known).is_none() {
             return Ok(());
         }
         let mut config = json!({
             "durable_name": consumer, "ack_policy": "explicit", "max_ack_pending": 10_000,
-            "deliver_policy": match self.settings.deliver { Deliver::All => "all", Deliver::New => "new" },
+            "deliver_policy": match self.settings.deliver { DeliverPolicy::All => "all", DeliverPolicy::New => "new" },
         });
         if let Some(subject) = self.settings.subjects.first() {
             config["filter_subject"] = subject.as_str().into();
         }
         let body = json!({"stream_name": stream, "config": config}).to_string();
         let create = api("DURABLE.CREATE");
-        let made = session.ask(&create, body.as_bytes(), API_TIMEOUT).await?;
-        match refusal(&made) {
+        let made = session
+            .request(&create, body.as_bytes(), API_TIMEOUT)
+            .await?;
+        match api_error(&made) {
             None => Ok(()),
             Some(why) => {
                 let what = format!("consumer {consumer} of stream {stream}: {why}");
-                Err(Failure::passing(what))
+                Err(ConnectorError::transient(what))
             }
         }
     }
 
-    async fn pull(
+    async fn receive_stream(
         &self,
-        session: &Session,
+        session: &NatsConnection,
         stream: &str,
         consumer: &str,
-        inlet: &dyn Inlet,
-    ) -> Result<(), Failure> {
-        let own = session.own_subject();
+        inlet: &dyn SourcePort,
+    ) -> Result<(), ConnectorError> {
+        let own = session.new_inbox_subject();
         let mut messages = session.subscribe(&own, None).await?;
         let ask = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}");
         let batch = self.settings.batch;
-        let body = json!({"batch": batch, "expires": PULL.as_nanos() as u64}).to_string();
+        let body = json!({"batch": batch, "expires": PULL_TIMEOUT.as_nanos() as u64}).to_string();
         loop {
             let mut request = Vec::new();
-            wire::publish(&mut request, &ask, Some(&own), &[], body.as_bytes());
+            protocol::put_publish(&mut request, &ask, Some(&own), &[], body.as_bytes());
             session.send(request).await?;
             let mut taken = 0;
             while taken < batch {
                 // The server says when time is up; if it does not, it is asked again.
-                let next = tokio::time::timeout(PULL * 2, messages.recv()).await;
+                let next = tokio::time::timeout(PULL_TIMEOUT * 2, messages.recv()).await;
                 let message = match next {
                     Ok(Some(message)) => message,
-                    Ok(None) => return Err(session.over()),
+                    Ok(None) => return Err(session.subscription_error()),
                     Err(_) => break,
                 };
                 match message.status() {
                     None => {
                         let reply = message.reply.clone();
-                        inlet.take(received(message)).await;
+                        inlet.accept(source_message(message)).await;
                         if let Some(reply) = reply {
-                            session.tell(&reply, b"+ACK").await?;
+                            session.publish(&reply, b"+ACK").await?;
                         }
                         taken += 1;
                     }
@@ -216,11 +226,11 @@ impl Source {
                     Some(100) => {}
                     Some(503) => {
                         let what = format!("stream {stream} has no consumer {consumer} any more");
-                        return Err(Failure::passing(what));
+                        return Err(ConnectorError::transient(what));
                     }
                     Some(_) => {
                         let what = format!("stream {stream}: {}", message.status_text());
-                        return Err(Failure::passing(what));
+                        return Err(ConnectorError::transient(what));
                     }
                 }
             }
@@ -229,7 +239,7 @@ impl Source {
 }
 
 /// What JetStream's API says is wrong.
-fn refusal(answer: &Message) -> Option<String> {
+fn api_error(answer: &NatsMessage) -> Option<String> {
     if answer.status() == Some(503) {
         return Some("the server has no JetStream".into());
     }
@@ -240,7 +250,7 @@ fn refusal(answer: &Message) -> Option<String> {
 }
 
 /// A message with what JetStream tells in the subject for its acknowledgement.
-fn received(message: Message) -> Received {
+fn source_message(message: NatsMessage) -> SourceMessage {
     let properties = message
         .header_fields()
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -266,20 +276,20 @@ fn received(message: Message) -> Received {
             fields.insert("timestamp".into(), (number(time_ns) / 1_000_000).into());
         }
     }
-    Received {
+    SourceMessage {
         topic: message.subject,
         payload: message.payload,
         properties,
         fields,
-        ..Received::default()
+        ..SourceMessage::default()
     }
 }
 
-impl Reader for Source {
-    fn read<'a>(&'a self, inlet: &'a dyn Inlet) -> Doing<'a, Failure> {
+impl SourceReader for NatsSource {
+    fn read<'a>(&'a self, inlet: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError> {
         Box::pin(async move {
             match self.receive(inlet).await {
-                Ok(()) => Failure::passing("it ended"),
+                Ok(()) => ConnectorError::transient("it ended"),
                 Err(failure) => failure,
             }
         })

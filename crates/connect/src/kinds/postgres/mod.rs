@@ -1,7 +1,7 @@
 //! PostgreSQL and what is built on it, such as TimescaleDB: an insert of a batch has one array for each parameter, however
 //! many rows there are.
 
-mod array;
+mod parameters;
 mod pool;
 
 use std::path::PathBuf;
@@ -16,34 +16,35 @@ use serde_json::{Map, Value};
 use tokio_postgres::types::{Kind as TypeKind, ToSql, Type};
 use tokio_postgres::{Config, Statement};
 
-use crate::batch::Batch;
+use crate::batch::SinkBatch;
 use crate::connector::{
-    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Writer, Written, schema_of,
+    BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
+    OpenConnectorResult, SinkWriter, WriteOutcome, schema_of,
 };
 use crate::row;
 use crate::secret::Secret;
-use crate::settings::{Invalid, check_range, host_and_port, read};
-use crate::template::{Dialect, Sql};
-use crate::tls::Tls;
-use array::{Array, Parameter};
-use outbound::postgres::Server;
-use pool::{Connection, Pool};
+use crate::settings::{SettingsError, check_range, host_and_port, parse_settings};
+use crate::template::{SqlDialect, SqlStatement};
+use crate::tls::TlsSettings;
+use outbound::postgres::PostgresServer;
+use parameters::{ArrayBuilder, TextParameter};
+use pool::{ConnectionPool, PooledConnection};
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "postgres",
     title: "PostgreSQL and TimescaleDB",
-    batch: BatchDefaults::USUAL,
-    connector_schema: schema_of::<Settings>,
-    sink_schema: schema_of::<SinkSettings>,
+    batch: BatchDefaults::DEFAULT,
+    connector_schema: schema_of::<PostgresSettings>,
+    sink_schema: schema_of::<PostgresSinkSettings>,
     source_schema: None,
     open,
 };
 
-const USUAL_PORT: u16 = 5432;
+const DEFAULT_PORT: u16 = 5432;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+struct PostgresSettings {
     /// `HOST:PORT`
     server: String,
     database: String,
@@ -51,7 +52,7 @@ struct Settings {
     password: Option<Secret>,
     /// File that holds the password.
     password_file: Option<PathBuf>,
-    tls: Option<Tls>,
+    tls: Option<TlsSettings>,
     /// Connections at most.
     #[serde(default = "eight")]
     #[schemars(range(min = 1, max = 256))]
@@ -71,25 +72,25 @@ fn five_s() -> u64 {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct SinkSettings {
+struct PostgresSinkSettings {
     /// A statement for each row, as `INSERT INTO t (id, v) VALUES (${clientid}, ${payload.v}) ON CONFLICT (id) DO UPDATE SET
     /// v = EXCLUDED.v`. What is filled in is bound, never a part of the text. Inserts of many rows become one statement.
     sql: String,
 }
 
-struct Postgres {
-    pool: Pool,
+struct PostgresConnector {
+    pool: ConnectionPool,
 }
 
-fn open(fields: Map<String, Value>, _: &Context) -> Opened {
-    let settings: Settings = read(fields)?;
+fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult {
+    let settings: PostgresSettings = parse_settings(fields)?;
     check_range("pool_size", settings.pool_size, 1..=256)?;
-    let password = Secret::of_setting(
+    let password = Secret::from_setting(
         "password",
         settings.password.as_ref(),
         settings.password_file.as_ref(),
     )?;
-    let (host, port) = host_and_port("server", &settings.server, USUAL_PORT)?;
+    let (host, port) = host_and_port("server", &settings.server, DEFAULT_PORT)?;
     let mut config = Config::new();
     config.dbname(&settings.database);
     if let Some(username) = &settings.username {
@@ -101,29 +102,32 @@ fn open(fields: Map<String, Value>, _: &Context) -> Opened {
     let tls = settings.tls.as_ref();
     let tls = tls.map(|tls| tls.client_config("tls")).transpose()?;
     let within = Duration::from_millis(settings.connect_timeout_ms);
-    Ok(Arc::new(Postgres {
-        pool: Pool::new(
-            Server::new(config, host, port, tls),
+    Ok(Arc::new(PostgresConnector {
+        pool: ConnectionPool::new(
+            PostgresServer::new(config, host, port, tls),
             settings.pool_size,
             within,
         ),
     }))
 }
 
-impl Connector for Postgres {
-    fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
+impl Connector for PostgresConnector {
+    fn writer(
+        self: Arc<Self>,
+        settings: Map<String, Value>,
+    ) -> Result<Arc<dyn SinkWriter>, SettingsError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let settings: SinkSettings = read(settings)?;
+        let settings: PostgresSinkSettings = parse_settings(settings)?;
         Ok(Arc::new(PostgresWriter {
-            sql: Sql::parse("sql", &settings.sql, Dialect::Postgres)?,
+            sql: SqlStatement::parse("sql", &settings.sql, SqlDialect::Postgres)?,
             postgres: self,
             key: NEXT.fetch_add(1, Relaxed),
         }))
     }
 
-    fn test(&self) -> Doing<'_, Result<String, Failure>> {
+    fn test(&self) -> BoxFuture<'_, Result<String, ConnectorError>> {
         Box::pin(async move {
-            let connection = self.pool.take().await?;
+            let connection = self.pool.acquire().await?;
             let row = connection
                 .client
                 .query_one("SHOW server_version", &[])
@@ -131,78 +135,81 @@ impl Connector for Postgres {
                 .map_err(failure)?;
             let version: &str = row.try_get(0).map_err(failure)?;
             let number = version.split(' ').next().unwrap_or_default().to_owned();
-            self.pool.give_back(connection);
+            self.pool.release(connection);
             Ok(format!("PostgreSQL {number}"))
         })
     }
 }
 
 struct PostgresWriter {
-    postgres: Arc<Postgres>,
-    sql: Sql,
+    postgres: Arc<PostgresConnector>,
+    sql: SqlStatement,
     /// Names its statements among those a connection has prepared.
     key: u64,
 }
 
 /// What a connection has prepared for a sink.
 #[derive(Clone)]
-struct Prepared {
+struct PreparedStatements {
     single: Statement,
     /// Takes arrays; not there if the statement cannot.
     arrays: Option<Statement>,
 }
 
 impl PostgresWriter {
-    async fn prepared(
+    async fn prepare_statements(
         &self,
-        connection: &mut Connection,
-    ) -> Result<Prepared, tokio_postgres::Error> {
+        connection: &mut PooledConnection,
+    ) -> Result<PreparedStatements, tokio_postgres::Error> {
         if let Some(prepared) = connection.prepared.get(&self.key) {
             return Ok(prepared.clone());
         }
         let single = connection.client.prepare(&self.sql.statement(1)).await?;
         let types: Option<Vec<String>> = single.params().iter().map(type_name).collect();
-        let arrays = match types.and_then(|types| self.sql.unnest(&types)) {
+        let arrays = match types.and_then(|types| self.sql.unnest_insert(&types)) {
             Some(statement) => Some(connection.client.prepare(&statement).await?),
             None => None,
         };
-        let prepared = Prepared { single, arrays };
+        let prepared = PreparedStatements { single, arrays };
         connection.prepared.insert(self.key, prepared.clone());
         Ok(prepared)
     }
 
-    async fn run(
+    async fn write_rows(
         &self,
-        connection: &mut Connection,
-        batch: &Batch,
+        connection: &mut PooledConnection,
+        batch: &SinkBatch,
     ) -> Result<(), tokio_postgres::Error> {
-        let prepared = self.prepared(connection).await?;
+        let prepared = self.prepare_statements(connection).await?;
         let Some(statement) = prepared.arrays.filter(|_| batch.len() > 1) else {
-            return self.run_singly(connection, &prepared.single, batch).await;
+            return self
+                .write_row_by_row(connection, &prepared.single, batch)
+                .await;
         };
-        let written = self.run_arrays(connection, &statement, batch).await;
+        let written = self.write_as_arrays(connection, &statement, batch).await;
         match written {
             // ON CONFLICT DO UPDATE does not touch a row twice in one statement.
             Err(error) if error.code().is_some_and(|code| code.code() == "21000") => {
-                self.run_singly(connection, &prepared.single, batch).await
+                self.write_row_by_row(connection, &prepared.single, batch)
+                    .await
             }
             written => written,
         }
     }
 
-    async fn run_arrays(
+    async fn write_as_arrays(
         &self,
-        connection: &Connection,
+        connection: &PooledConnection,
         statement: &Statement,
-        batch: &Batch,
+        batch: &SinkBatch,
     ) -> Result<(), tokio_postgres::Error> {
-        let mut arrays: Vec<Array> = (self.sql.parameters().iter())
-            .map(|_| Array::new(batch.len()))
+        let mut arrays: Vec<ArrayBuilder> = (self.sql.parameters().iter())
+            .map(|_| ArrayBuilder::new(batch.len()))
             .collect();
         for row in batch.rows() {
             self.sql.bind(row, |at, value| arrays[at].push(value));
         }
-        let arrays: Vec<Parameter> = arrays.into_iter().map(Array::finish).collect();
+        let arrays: Vec<TextParameter> = arrays.into_iter().map(ArrayBuilder::finish).collect();
         let parameters = arrays.iter().map(|array| array as &(dyn ToSql + Sync));
         let parameters: Vec<_> = parameters.collect();
         connection.client.execute(statement, &parameters).await?;
@@ -210,11 +217,11 @@ impl PostgresWriter {
     }
 
     /// A statement for each row, all of them sent before the first is answered; all of them or none.
-    async fn run_singly(
+    async fn write_row_by_row(
         &self,
-        connection: &Connection,
+        connection: &PooledConnection,
         statement: &Statement,
-        batch: &Batch,
+        batch: &SinkBatch,
     ) -> Result<(), tokio_postgres::Error> {
         let client = &connection.client;
         let is_transaction = batch.len() > 1;
@@ -223,8 +230,9 @@ impl PostgresWriter {
         }
         let runs = batch.rows().map(|row| async move {
             let mut values = Vec::with_capacity(self.sql.parameters().len());
-            self.sql
-                .bind(row, |_, value| values.push(Parameter::of(value)));
+            self.sql.bind(row, |_, value| {
+                values.push(TextParameter::from_value(value))
+            });
             let parameters = values.iter().map(|value| value as &(dyn ToSql + Sync));
             let parameters: Vec<_> = parameters.collect();
             client.execute(statement, &parameters).await
@@ -238,32 +246,37 @@ impl PostgresWriter {
     }
 }
 
-impl Writer for PostgresWriter {
-    fn check(&self) -> Option<Doing<'_, Result<String, Failure>>> {
+impl SinkWriter for PostgresWriter {
+    fn check(&self) -> Option<BoxFuture<'_, Result<String, ConnectorError>>> {
         Some(Box::pin(async move {
             let pool = &self.postgres.pool;
-            let mut connection = pool.take().await?;
-            self.prepared(&mut connection).await.map_err(failure)?;
-            pool.give_back(connection);
+            let mut connection = pool.acquire().await?;
+            self.prepare_statements(&mut connection)
+                .await
+                .map_err(failure)?;
+            pool.release(connection);
             Ok("the statement is valid".into())
         }))
     }
 
-    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+    fn write<'a>(&'a self, batch: &'a SinkBatch) -> BoxFuture<'a, WriteOutcome> {
         Box::pin(async move {
             let pool = &self.postgres.pool;
-            let mut connection = match pool.take().await {
+            let mut connection = match pool.acquire().await {
                 Ok(connection) => connection,
-                Err(failure) => return Written::Failed(failure),
+                Err(failure) => return WriteOutcome::Failed(failure),
             };
-            let result = self.run(&mut connection, batch).await.map_err(failure);
+            let result = self
+                .write_rows(&mut connection, batch)
+                .await
+                .map_err(failure);
             let is_usable = match &result {
                 Ok(()) => true,
                 // After others, prepare anew: a table may have been changed.
-                Err(failure) => failure.lasting == crate::Lasting::Rows,
+                Err(failure) => failure.retryable == crate::Retryable::BadRows,
             };
             if is_usable {
-                pool.give_back(connection);
+                pool.release(connection);
             }
             result.into()
         })
@@ -279,25 +292,25 @@ fn type_name(kind: &Type) -> Option<String> {
     Some(format!("{}.{}", quoted(kind.schema()), quoted(kind.name())))
 }
 
-fn failure(error: tokio_postgres::Error) -> Failure {
+fn failure(error: tokio_postgres::Error) -> ConnectorError {
     let Some(database) = error.as_db_error() else {
-        return Failure::passing(outbound::postgres::told(&error));
+        return ConnectorError::transient(outbound::postgres::error_message(&error));
     };
     let code = database.code().code();
     let message = format!("{} ({code})", database.message());
     // 22: data; 23: constraints; 44: a view's condition; 54: limits, such as that of a row; P0: what a trigger raises.
     let class = code.get(..2);
     match class {
-        Some("22" | "23" | "44" | "54" | "P0") => Failure::of_rows(message),
+        Some("22" | "23" | "44" | "54" | "P0") => ConnectorError::bad_rows(message),
         // The statement, or a table, column or function that is missing; privileges may be granted.
-        Some("42") if code != "42501" => Failure::permanent(message),
-        _ => Failure::passing(message),
+        Some("42") if code != "42501" => ConnectorError::permanent(message),
+        _ => ConnectorError::transient(message),
     }
 }
 
 /// Rows become parameters of one statement.
-impl Parameter {
-    fn of(value: row::Value<'_>) -> Self {
-        array::text_of(value)
+impl TextParameter {
+    fn from_value(value: row::SinkValue<'_>) -> Self {
+        parameters::text_parameter(value)
     }
 }

@@ -4,46 +4,46 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use outbound::postgres::Server;
+use outbound::postgres::PostgresServer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 
-use super::Prepared;
-use crate::connector::Failure;
+use super::PreparedStatements;
+use crate::connector::ConnectorError;
 
 /// Sinks whose statements a connection keeps prepared; one more and it starts anew.
-const PREPARED: usize = 256;
+const MAX_PREPARED_SINKS: usize = 256;
 
-pub(super) struct Pool {
-    server: Server,
+pub(super) struct ConnectionPool {
+    server: PostgresServer,
     within: Duration,
     places: Arc<Semaphore>,
-    idle: Mutex<Vec<Idle>>,
+    idle: Mutex<Vec<IdleConnection>>,
 }
 
 /// A connection that is used by one batch. Dropping it closes it.
-pub(super) struct Connection {
+pub(super) struct PooledConnection {
     pub(super) client: Client,
     /// By the writer's key.
-    pub(super) prepared: HashMap<u64, Prepared>,
-    driver: Driver,
+    pub(super) prepared: HashMap<u64, PreparedStatements>,
+    driver: DriverTask,
     _place: OwnedSemaphorePermit,
 }
 
-type Idle = (Client, HashMap<u64, Prepared>, Driver);
+type IdleConnection = (Client, HashMap<u64, PreparedStatements>, DriverTask);
 
 /// Moves a connection's bytes until it ends or is dropped.
-struct Driver(JoinHandle<()>);
+struct DriverTask(JoinHandle<()>);
 
-impl Drop for Driver {
+impl Drop for DriverTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Pool {
-    pub(super) fn new(server: Server, size: usize, within: Duration) -> Self {
+impl ConnectionPool {
+    pub(super) fn new(server: PostgresServer, size: usize, within: Duration) -> Self {
         Self {
             server,
             within,
@@ -52,9 +52,9 @@ impl Pool {
         }
     }
 
-    pub(super) async fn take(&self) -> Result<Connection, Failure> {
+    pub(super) async fn acquire(&self) -> Result<PooledConnection, ConnectorError> {
         let place = self.places.clone().acquire_owned().await;
-        let place = place.map_err(Failure::passing)?;
+        let place = place.map_err(ConnectorError::transient)?;
         loop {
             let idle = self
                 .idle
@@ -65,7 +65,7 @@ impl Pool {
                 break;
             };
             if !client.is_closed() {
-                return Ok(Connection {
+                return Ok(PooledConnection {
                     client,
                     prepared,
                     driver,
@@ -74,7 +74,7 @@ impl Pool {
             }
         }
         match tokio::time::timeout(self.within, self.connect()).await {
-            Ok(Ok((client, driver))) => Ok(Connection {
+            Ok(Ok((client, driver))) => Ok(PooledConnection {
                 client,
                 prepared: HashMap::new(),
                 driver,
@@ -83,30 +83,32 @@ impl Pool {
             Ok(Err(failure)) => Err(failure),
             Err(_) => {
                 let ms = self.within.as_millis();
-                Err(Failure::passing(format!("no connection within {ms} ms")))
+                Err(ConnectorError::transient(format!(
+                    "no connection within {ms} ms"
+                )))
             }
         }
     }
 
-    pub(super) fn give_back(&self, connection: Connection) {
-        let Connection {
+    pub(super) fn release(&self, connection: PooledConnection) {
+        let PooledConnection {
             client,
             prepared,
             driver,
             _place,
         } = connection;
-        if client.is_closed() || prepared.len() > PREPARED {
+        if client.is_closed() || prepared.len() > MAX_PREPARED_SINKS {
             return;
         }
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.push((client, prepared, driver));
     }
 
-    async fn connect(&self) -> Result<(Client, Driver), Failure> {
+    async fn connect(&self) -> Result<(Client, DriverTask), ConnectorError> {
         match self.server.connect().await {
-            Ok((client, moving)) => Ok((client, Driver(moving))),
-            Err(outbound::postgres::Error::Postgres(error)) => Err(super::failure(error)),
-            Err(error) => Err(Failure::passing(error)),
+            Ok((client, moving)) => Ok((client, DriverTask(moving))),
+            Err(outbound::postgres::PostgresError::Postgres(error)) => Err(super::failure(error)),
+            Err(error) => Err(ConnectorError::transient(error)),
         }
     }
 }

@@ -8,17 +8,17 @@ use redis::{Arg, Cmd, Pipeline, Value as Answer};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::answers::{Elsewhere, elsewhere, error_in, failure, failure_of, is_of_old_routes};
-use super::slots::{key_place, slot};
-use super::{Address, Redis};
-use crate::batch::Batch;
-use crate::connector::{Doing, Failure, Writer, Written};
-use crate::row::Row;
-use crate::settings::Invalid;
-use crate::template::Commands;
+use super::errors::{Redirect, error_in, failure, is_stale_route_error, redirect, server_error};
+use super::slot_routes::{first_key_index, key_slot};
+use super::{RedisConnector, ServerAddress};
+use crate::batch::SinkBatch;
+use crate::connector::{BoxFuture, ConnectorError, SinkWriter, WriteOutcome};
+use crate::row::SinkRow;
+use crate::settings::SettingsError;
+use crate::template::RedisCommands;
 
 /// Commands that change the connection all sinks share, or never answer.
-const REFUSED: [&str; 22] = [
+const FORBIDDEN_COMMANDS: [&str; 22] = [
     "ASKING",
     "AUTH",
     "BLPOP",
@@ -43,11 +43,11 @@ const REFUSED: [&str; 22] = [
     "WATCH",
 ];
 /// How often a row is sent elsewhere before it has to wait: a cluster that is changed tells one after the other.
-const MAX_DETOURS: usize = 5;
+const MAX_REDIRECTS: usize = 5;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Settings {
+pub(super) struct RedisSinkSettings {
     /// A command for each row, as `HSET device:${clientid} t ${payload.t}`; several are joined by `&&`. A word stays one
     /// word, whatever is filled in; quotes hold words together. In a cluster the keys of a row must be in one slot.
     command: String,
@@ -56,27 +56,33 @@ pub(super) struct Settings {
     transaction: bool,
 }
 
-pub(super) struct Sink {
-    redis: Arc<Redis>,
-    commands: Commands,
+pub(super) struct RedisSinkWriter {
+    redis: Arc<RedisConnector>,
+    commands: RedisCommands,
     is_transaction: bool,
 }
 
 /// Rows of a batch, by their places, for one server.
 #[derive(Default)]
-struct Load {
+struct ServerLoad {
     places: Vec<usize>,
     /// The server has to be told that it is asked although the slot is not its own yet.
     is_asking: bool,
 }
 
-impl Sink {
-    pub(super) fn new(redis: Arc<Redis>, settings: Settings) -> Result<Self, Invalid> {
-        let commands = Commands::parse("command", &settings.command)?;
+impl RedisSinkWriter {
+    pub(super) fn new(
+        redis: Arc<RedisConnector>,
+        settings: RedisSinkSettings,
+    ) -> Result<Self, SettingsError> {
+        let commands = RedisCommands::parse("command", &settings.command)?;
         for name in commands.names() {
-            if REFUSED.iter().any(|other| name.eq_ignore_ascii_case(other)) {
+            if FORBIDDEN_COMMANDS
+                .iter()
+                .any(|other| name.eq_ignore_ascii_case(other))
+            {
                 let detail = format!("{name} is not possible in a sink");
-                return Err(Invalid::new("command", detail));
+                return Err(SettingsError::new("command", detail));
             }
         }
         Ok(Self {
@@ -86,7 +92,7 @@ impl Sink {
         })
     }
 
-    fn commands_of<'r>(&'r self, row: Row<'r>) -> impl Iterator<Item = Cmd> + 'r {
+    fn commands_of<'r>(&'r self, row: SinkRow<'r>) -> impl Iterator<Item = Cmd> + 'r {
         self.commands.fill(row).map(|words| {
             let mut command = Cmd::new();
             for word in words {
@@ -97,16 +103,16 @@ impl Sink {
     }
 
     /// The slot of all keys of a row.
-    fn slot_of(&self, row: Row<'_>) -> Result<u16, Failure> {
+    fn slot_of(&self, row: SinkRow<'_>) -> Result<u16, ConnectorError> {
         let mut found = None;
         for (command, name) in self.commands_of(row).zip(self.commands.names()) {
-            let key = key_place(name).and_then(|place| command.args_iter().nth(place));
+            let key = first_key_index(name).and_then(|place| command.args_iter().nth(place));
             let Some(Arg::Simple(key)) = key else {
                 continue;
             };
-            let slot = slot(key);
+            let slot = key_slot(key);
             if *found.get_or_insert(slot) != slot {
-                return Err(Failure::of_rows(
+                return Err(ConnectorError::bad_rows(
                     "the keys of a row are in different slots of the cluster; put what they share into braces, as \
                      {plant-7}:last",
                 ));
@@ -116,15 +122,16 @@ impl Sink {
     }
 
     /// Answers to one row, beside those to ASKING.
-    fn per_row(&self) -> usize {
+    fn replies_per_row(&self) -> usize {
         match self.is_transaction {
             true => self.commands.len() + 2,
             false => self.commands.len(),
         }
     }
 
-    fn pipeline(&self, batch: &Batch, load: &Load) -> Pipeline {
-        let mut pipeline = Pipeline::with_capacity(load.places.len() * (self.per_row() + 1));
+    fn pipeline(&self, batch: &SinkBatch, load: &ServerLoad) -> Pipeline {
+        let mut pipeline =
+            Pipeline::with_capacity(load.places.len() * (self.replies_per_row() + 1));
         for place in &load.places {
             if self.is_transaction {
                 if load.is_asking {
@@ -148,16 +155,21 @@ impl Sink {
     /// The answers to each row, those to ASKING left out.
     async fn send(
         &self,
-        batch: &Batch,
-        to: &Address,
-        load: &Load,
-    ) -> Result<Vec<Vec<Answer>>, Failure> {
+        batch: &SinkBatch,
+        to: &ServerAddress,
+        load: &ServerLoad,
+    ) -> Result<Vec<Vec<Answer>>, ConnectorError> {
         let pipeline = self.pipeline(batch, load);
-        let answers = self.redis.lines.run(to, &pipeline).await.map_err(failure)?;
+        let answers = self
+            .redis
+            .connections
+            .run(to, &pipeline)
+            .await
+            .map_err(failure)?;
         let (chunk, skipped) = match (load.is_asking, self.is_transaction) {
-            (false, _) => (self.per_row(), 0),
-            (true, true) => (self.per_row() + 1, 1),
-            (true, false) => (self.per_row() * 2, 2),
+            (false, _) => (self.replies_per_row(), 0),
+            (true, true) => (self.replies_per_row() + 1, 1),
+            (true, false) => (self.replies_per_row() * 2, 2),
         };
         let mut answers = answers.into_iter();
         let rows = load.places.iter().map(|_| {
@@ -173,15 +185,15 @@ impl Sink {
     }
 
     /// Deals rows out to the servers that have their keys.
-    async fn deal(
+    async fn split_by_server(
         &self,
-        batch: &Batch,
-        failures: &mut Vec<(usize, Failure)>,
-    ) -> Result<BTreeMap<Address, Load>, Failure> {
-        let map = self.redis.routes.map(&self.redis.lines).await?;
-        let mut loads = BTreeMap::<Address, Load>::new();
+        batch: &SinkBatch,
+        failures: &mut Vec<(usize, ConnectorError)>,
+    ) -> Result<BTreeMap<ServerAddress, ServerLoad>, ConnectorError> {
+        let map = self.redis.routes.map(&self.redis.connections).await?;
+        let mut loads = BTreeMap::<ServerAddress, ServerLoad>::new();
         if !self.redis.routes.is_cluster() {
-            let all = Load {
+            let all = ServerLoad {
                 places: (0..batch.len()).collect(),
                 is_asking: false,
             };
@@ -205,47 +217,47 @@ impl Sink {
                     }
                 },
                 None => {
-                    self.redis.routes.outdated();
+                    self.redis.routes.mark_outdated();
                     let what = format!("no server of the cluster has slot {slot}");
-                    failures.push((place, Failure::passing(what)));
+                    failures.push((place, ConnectorError::transient(what)));
                 }
             }
         }
         Ok(loads)
     }
 
-    async fn write_all(&self, batch: &Batch) -> Written {
+    async fn write_all(&self, batch: &SinkBatch) -> WriteOutcome {
         let mut failures = Vec::new();
-        let loads = match self.deal(batch, &mut failures).await {
+        let loads = match self.split_by_server(batch, &mut failures).await {
             Ok(loads) => loads,
-            Err(failure) => return Written::Failed(failure),
+            Err(failure) => return WriteOutcome::Failed(failure),
         };
-        let mut loads: Vec<(Address, Load)> = loads.into_iter().collect();
+        let mut loads: Vec<(ServerAddress, ServerLoad)> = loads.into_iter().collect();
         let mut detours = 0;
         while !loads.is_empty() {
             let sent = loads.iter().map(|(to, load)| self.send(batch, to, load));
             let answered = join_all(sent).await;
-            let mut next = BTreeMap::<(Address, bool), Load>::new();
+            let mut next = BTreeMap::<(ServerAddress, bool), ServerLoad>::new();
             for ((to, load), answers) in loads.iter().zip(answered) {
                 let answers = match answers {
                     Ok(answers) => answers,
                     Err(failure) => {
-                        self.redis.routes.outdated();
+                        self.redis.routes.mark_outdated();
                         let all = load.places.iter();
                         failures.extend(all.map(|place| (*place, failure.clone())));
                         continue;
                     }
                 };
                 for (place, answers) in load.places.iter().zip(answers) {
-                    let Some((failure, onward)) = self.wrong_with(&answers, to) else {
+                    let Some((failure, onward)) = self.row_outcome(&answers, to) else {
                         continue;
                     };
-                    match onward.filter(|_| detours < MAX_DETOURS) {
+                    match onward.filter(|_| detours < MAX_REDIRECTS) {
                         None => failures.push((*place, failure)),
                         Some(onward) => {
                             let (address, is_asking) = match onward {
-                                Elsewhere::Moved(address) => (address, false),
-                                Elsewhere::Ask(address) => (address, true),
+                                Redirect::Moved(address) => (address, false),
+                                Redirect::Ask(address) => (address, true),
                             };
                             let load = next.entry((address, is_asking)).or_default();
                             load.is_asking = is_asking;
@@ -261,27 +273,27 @@ impl Sink {
                 .collect();
         }
         failures.sort_unstable_by_key(|(place, _)| *place);
-        Written::except(batch.len(), failures)
+        WriteOutcome::all_except(batch.len(), failures)
     }
 
     /// What the answers to a row say is wrong, and where it is to be sent instead.
-    fn wrong_with(
+    fn row_outcome(
         &self,
         answers: &[Answer],
-        asked: &Address,
-    ) -> Option<(Failure, Option<Elsewhere>)> {
+        asked: &ServerAddress,
+    ) -> Option<(ConnectorError, Option<Redirect>)> {
         let error = answers.iter().find_map(error_in)?;
-        if is_of_old_routes(error.code()) {
-            self.redis.routes.outdated();
+        if is_stale_route_error(error.code()) {
+            self.redis.routes.mark_outdated();
         }
         let is_cluster = self.redis.routes.is_cluster();
-        let onward = elsewhere(error, asked).filter(|_| is_cluster);
-        Some((failure_of(error), onward))
+        let onward = redirect(error, asked).filter(|_| is_cluster);
+        Some((server_error(error), onward))
     }
 }
 
-impl Writer for Sink {
-    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+impl SinkWriter for RedisSinkWriter {
+    fn write<'a>(&'a self, batch: &'a SinkBatch) -> BoxFuture<'a, WriteOutcome> {
         Box::pin(self.write_all(batch))
     }
 }

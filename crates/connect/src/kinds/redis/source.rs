@@ -12,25 +12,25 @@ use serde::Deserialize;
 use serde_json::Map;
 use tokio::time::Instant;
 
-use super::Redis;
-use super::answers::failure;
-use super::slots::slot;
-use crate::connector::{Doing, Failure, Inlet, Reader, Received};
-use crate::settings::{Invalid, check_range};
+use super::RedisConnector;
+use super::errors::failure;
+use super::slot_routes::key_slot;
+use crate::connector::{BoxFuture, ConnectorError, SourceMessage, SourcePort, SourceReader};
+use crate::settings::{SettingsError, check_range};
 
 const MAX_STREAMS: usize = 64;
 const MAX_NAME_BYTES: usize = 512;
 /// How long the server holds a request when there is nothing new.
 const BLOCK: Duration = Duration::from_secs(2);
 /// For an answer beyond that.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Taken entries are acknowledged together, but not later than this.
-const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(1);
+const MAX_ACK_DELAY: Duration = Duration::from_secs(1);
 
 /// What is received.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Settings {
+pub(super) struct RedisSourceSettings {
     /// The keys of streams. One that is not there yet is made.
     #[schemars(length(min = 1, max = 64))]
     streams: Vec<String>,
@@ -43,7 +43,7 @@ pub(super) struct Settings {
     consumer: String,
     /// Where a new group begins.
     #[serde(default)]
-    start: Start,
+    start: StartPosition,
     /// The field of an entry that is the message; the others become properties. Left out: the message is a JSON object
     /// of all fields.
     payload: Option<String>,
@@ -71,7 +71,7 @@ fn a_minute_ms() -> u64 {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Start {
+enum StartPosition {
     /// At the first entry the stream has.
     #[default]
     All,
@@ -79,28 +79,31 @@ enum Start {
     New,
 }
 
-pub(super) struct Source {
-    redis: Arc<Redis>,
-    settings: Settings,
+pub(super) struct RedisSource {
+    redis: Arc<RedisConnector>,
+    settings: RedisSourceSettings,
 }
 
-impl Source {
-    pub(super) fn new(redis: Arc<Redis>, settings: Settings) -> Result<Self, Invalid> {
+impl RedisSource {
+    pub(super) fn new(
+        redis: Arc<RedisConnector>,
+        settings: RedisSourceSettings,
+    ) -> Result<Self, SettingsError> {
         if settings.streams.is_empty() || settings.streams.len() > MAX_STREAMS {
             let detail = format!("expected 1 to {MAX_STREAMS}");
-            return Err(Invalid::new("streams", detail));
+            return Err(SettingsError::new("streams", detail));
         }
         let is_name = |name: &str| !name.is_empty() && name.len() <= MAX_NAME_BYTES;
         for (at, stream) in settings.streams.iter().enumerate() {
             if !is_name(stream) || settings.streams[..at].contains(stream) {
                 let detail = format!("expected 1 to {MAX_NAME_BYTES} bytes, each stream once");
-                return Err(Invalid::new(&format!("streams[{at}]"), detail));
+                return Err(SettingsError::new(&format!("streams[{at}]"), detail));
             }
         }
         for (field, name) in [("group", &settings.group), ("consumer", &settings.consumer)] {
             if !is_name(name) {
                 let detail = format!("expected 1 to {MAX_NAME_BYTES} bytes");
-                return Err(Invalid::new(field, detail));
+                return Err(SettingsError::new(field, detail));
             }
         }
         check_range("batch", settings.batch, 1..=10_000)?;
@@ -109,11 +112,11 @@ impl Source {
     }
 
     /// Receives one stream, over a connection of its own: it waits there, and in a cluster its server is another's.
-    async fn follow(&self, stream: &str, inlet: &dyn Inlet) -> Failure {
+    async fn receive_stream(&self, stream: &str, inlet: &dyn SourcePort) -> ConnectorError {
         match self.receive(stream, inlet).await {
             Ok(never) => match never {},
             Err(failure) => {
-                self.redis.routes.outdated();
+                self.redis.routes.mark_outdated();
                 failure
             }
         }
@@ -122,79 +125,84 @@ impl Source {
     async fn receive(
         &self,
         stream: &str,
-        inlet: &dyn Inlet,
-    ) -> Result<std::convert::Infallible, Failure> {
-        let map = self.redis.routes.map(&self.redis.lines).await?;
-        let owner = map.owner(slot(stream.as_bytes())).ok_or_else(|| {
-            Failure::passing(format!("no server of the cluster has the slot of {stream}"))
+        inlet: &dyn SourcePort,
+    ) -> Result<std::convert::Infallible, ConnectorError> {
+        let map = self.redis.routes.map(&self.redis.connections).await?;
+        let owner = map.owner(key_slot(stream.as_bytes())).ok_or_else(|| {
+            ConnectorError::transient(format!("no server of the cluster has the slot of {stream}"))
         })?;
-        let connection = self.redis.lines.connect(owner).await.map_err(failure)?;
-        let mut line = Line {
+        let connection = self
+            .redis
+            .connections
+            .connect(owner)
+            .await
+            .map_err(failure)?;
+        let mut line = StreamConnection {
             connection,
             settings: &self.settings,
             stream,
         };
-        line.make_group().await?;
-        line.resume(inlet).await?;
+        line.create_group().await?;
+        line.receive_pending(inlet).await?;
         let claim_after = Duration::from_millis(self.settings.claim_after_ms);
         let mut claim_at = Instant::now();
         loop {
             if !claim_after.is_zero() && Instant::now() >= claim_at {
-                line.claim(inlet).await?;
+                line.claim_abandoned(inlet).await?;
                 claim_at = Instant::now() + (claim_after / 2).max(Duration::from_millis(100));
             }
             let new = line
-                .read(">", Some(BLOCK.min(claim_after.max(ACKNOWLEDGED_WITHIN))))
+                .read(">", Some(BLOCK.min(claim_after.max(MAX_ACK_DELAY))))
                 .await?;
-            line.take(new, inlet).await?;
+            line.hand_over_entries(new, inlet).await?;
         }
     }
 }
 
 /// An entry; without fields if it was deleted meanwhile.
-struct Entry {
+struct StreamEntry {
     id: Vec<u8>,
     fields: Option<Vec<(Vec<u8>, Vec<u8>)>>,
 }
 
 /// The connection for one stream.
-struct Line<'s> {
+struct StreamConnection<'s> {
     connection: MultiplexedConnection,
-    settings: &'s Settings,
+    settings: &'s RedisSourceSettings,
     stream: &'s str,
 }
 
-impl Line<'_> {
-    async fn ask(&mut self, command: &Cmd, held_for: Duration) -> Result<Answer, RedisError> {
+impl StreamConnection<'_> {
+    async fn request(&mut self, command: &Cmd, held_for: Duration) -> Result<Answer, RedisError> {
         let asking = self.connection.send_packed_command(command);
-        match tokio::time::timeout(held_for + ANSWERED_WITHIN, asking).await {
+        match tokio::time::timeout(held_for + REPLY_TIMEOUT, asking).await {
             Ok(answer) => answer?.extract_error(),
             Err(_) => Err((redis::ErrorKind::Io, "the server does not answer").into()),
         }
     }
 
-    fn wrong(&self, error: RedisError) -> Failure {
-        Failure::passing(format!("stream {}: {error}", self.stream))
+    fn connection_error(&self, error: RedisError) -> ConnectorError {
+        ConnectorError::transient(format!("stream {}: {error}", self.stream))
     }
 
-    async fn make_group(&mut self) -> Result<(), Failure> {
+    async fn create_group(&mut self) -> Result<(), ConnectorError> {
         let mut command = redis::cmd("XGROUP");
         command.arg("CREATE").arg(self.stream);
         command.arg(&self.settings.group);
         command.arg(match self.settings.start {
-            Start::All => "0",
-            Start::New => "$",
+            StartPosition::All => "0",
+            StartPosition::New => "$",
         });
         command.arg("MKSTREAM");
-        match self.ask(&command, Duration::ZERO).await {
+        match self.request(&command, Duration::ZERO).await {
             Ok(_) => Ok(()),
             Err(error) if error.code() == Some("BUSYGROUP") => Ok(()),
-            Err(error) => Err(self.wrong(error)),
+            Err(error) => Err(self.connection_error(error)),
         }
     }
 
     /// What we were given before and did not acknowledge.
-    async fn resume(&mut self, inlet: &dyn Inlet) -> Result<(), Failure> {
+    async fn receive_pending(&mut self, inlet: &dyn SourcePort) -> Result<(), ConnectorError> {
         let mut after = b"0".to_vec();
         loop {
             let from = String::from_utf8_lossy(&after).into_owned();
@@ -203,11 +211,15 @@ impl Line<'_> {
                 return Ok(());
             };
             after.clone_from(&last.id);
-            self.take(entries, inlet).await?;
+            self.hand_over_entries(entries, inlet).await?;
         }
     }
 
-    async fn read(&mut self, from: &str, block: Option<Duration>) -> Result<Vec<Entry>, Failure> {
+    async fn read(
+        &mut self,
+        from: &str,
+        block: Option<Duration>,
+    ) -> Result<Vec<StreamEntry>, ConnectorError> {
         let mut command = redis::cmd("XREADGROUP");
         command.arg("GROUP").arg(&self.settings.group);
         command.arg(&self.settings.consumer);
@@ -216,8 +228,8 @@ impl Line<'_> {
             command.arg("BLOCK").arg(block.as_millis() as u64);
         }
         command.arg("STREAMS").arg(self.stream).arg(from);
-        let answer = self.ask(&command, block.unwrap_or_default()).await;
-        let answer = answer.map_err(|error| self.wrong(error))?;
+        let answer = self.request(&command, block.unwrap_or_default()).await;
+        let answer = answer.map_err(|error| self.connection_error(error))?;
         // `[[stream, entries]]`, or nothing in time.
         let of_stream = match items(answer).into_iter().next() {
             None => return Ok(Vec::new()),
@@ -227,7 +239,7 @@ impl Line<'_> {
         Ok(entries.unwrap_or_default())
     }
 
-    async fn claim(&mut self, inlet: &dyn Inlet) -> Result<(), Failure> {
+    async fn claim_abandoned(&mut self, inlet: &dyn SourcePort) -> Result<(), ConnectorError> {
         let mut cursor = b"0-0".to_vec();
         loop {
             let mut command = redis::cmd("XAUTOCLAIM");
@@ -235,17 +247,17 @@ impl Line<'_> {
             command.arg(&self.settings.consumer);
             command.arg(self.settings.claim_after_ms).arg(&cursor);
             command.arg("COUNT").arg(self.settings.batch);
-            let answer = match self.ask(&command, Duration::ZERO).await {
+            let answer = match self.request(&command, Duration::ZERO).await {
                 Ok(answer) => answer,
                 // Redis has it from 6.2 on.
                 Err(error) if error.to_string().contains("unknown command") => return Ok(()),
-                Err(error) => return Err(self.wrong(error)),
+                Err(error) => return Err(self.connection_error(error)),
             };
             // `[where to go on, entries, deleted ones]`
             let mut parts = items(answer).into_iter();
             let next = parts.next().and_then(bytes);
             let claimed = parts.next().map(entries).unwrap_or_default();
-            self.take(claimed, inlet).await?;
+            self.hand_over_entries(claimed, inlet).await?;
             match next {
                 Some(next) if next != b"0-0" => cursor = next,
                 _ => return Ok(()),
@@ -254,16 +266,20 @@ impl Line<'_> {
     }
 
     /// Hands entries on, and acknowledges those that have been taken.
-    async fn take(&mut self, entries: Vec<Entry>, inlet: &dyn Inlet) -> Result<(), Failure> {
+    async fn hand_over_entries(
+        &mut self,
+        entries: Vec<StreamEntry>,
+        inlet: &dyn SourcePort,
+    ) -> Result<(), ConnectorError> {
         let mut taken = Vec::new();
         let mut since = Instant::now();
         for entry in entries {
             if let Some(fields) = entry.fields {
-                let message = received(self.stream, self.settings, &entry.id, fields);
-                inlet.take(message).await;
+                let message = source_message(self.stream, self.settings, &entry.id, fields);
+                inlet.accept(message).await;
             }
             taken.push(entry.id);
-            if since.elapsed() >= ACKNOWLEDGED_WITHIN {
+            if since.elapsed() >= MAX_ACK_DELAY {
                 self.acknowledge(std::mem::take(&mut taken)).await?;
                 since = Instant::now();
             }
@@ -271,14 +287,16 @@ impl Line<'_> {
         self.acknowledge(taken).await
     }
 
-    async fn acknowledge(&mut self, ids: Vec<Vec<u8>>) -> Result<(), Failure> {
+    async fn acknowledge(&mut self, ids: Vec<Vec<u8>>) -> Result<(), ConnectorError> {
         if ids.is_empty() {
             return Ok(());
         }
         let mut command = redis::cmd("XACK");
         command.arg(self.stream).arg(&self.settings.group).arg(ids);
-        let answer = self.ask(&command, Duration::ZERO).await;
-        answer.map(drop).map_err(|error| self.wrong(error))
+        let answer = self.request(&command, Duration::ZERO).await;
+        answer
+            .map(drop)
+            .map_err(|error| self.connection_error(error))
     }
 }
 
@@ -298,7 +316,7 @@ fn bytes(answer: Answer) -> Option<Vec<u8>> {
 }
 
 /// Reads `[[id, [name, value, ...]], ...]`; of an entry that was deleted there is no more than its id, or nothing.
-fn entries(answer: Answer) -> Vec<Entry> {
+fn entries(answer: Answer) -> Vec<StreamEntry> {
     let entries = items(answer).into_iter().filter_map(|entry| {
         let mut parts = items(entry).into_iter();
         let id = bytes(parts.next()?)?;
@@ -313,17 +331,17 @@ fn entries(answer: Answer) -> Vec<Entry> {
             }
             _ => None,
         };
-        Some(Entry { id, fields })
+        Some(StreamEntry { id, fields })
     });
     entries.collect()
 }
 
-fn received(
+fn source_message(
     stream: &str,
-    settings: &Settings,
+    settings: &RedisSourceSettings,
     id: &[u8],
     fields: Vec<(Vec<u8>, Vec<u8>)>,
-) -> Received {
+) -> SourceMessage {
     let text = |bytes: Vec<u8>| match String::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
@@ -335,10 +353,10 @@ fn received(
     let at_ms = id.split('-').next().and_then(|ms| ms.parse::<u64>().ok());
     about.extend(at_ms.map(|at_ms| ("timestamp".to_owned(), at_ms.into())));
     about.insert("id".into(), id.into());
-    let mut message = Received {
+    let mut message = SourceMessage {
         topic: stream.to_owned(),
         fields: about,
-        ..Received::default()
+        ..SourceMessage::default()
     };
     match &settings.payload {
         Some(wanted) => {
@@ -360,11 +378,11 @@ fn received(
     message
 }
 
-impl Reader for Source {
-    fn read<'a>(&'a self, inlet: &'a dyn Inlet) -> Doing<'a, Failure> {
+impl SourceReader for RedisSource {
+    fn read<'a>(&'a self, inlet: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError> {
         Box::pin(async move {
             let streams = self.settings.streams.iter();
-            let all = streams.map(|stream| Box::pin(self.follow(stream, inlet)));
+            let all = streams.map(|stream| Box::pin(self.receive_stream(stream, inlet)));
             // What fails of one begins anew with all.
             let (failure, ..) = select_all(all).await;
             failure

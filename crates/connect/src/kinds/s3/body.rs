@@ -1,26 +1,26 @@
 //! What is in an object: lines, or a Parquet file.
 
 #[cfg(feature = "parquet")]
-use crate::columns::{Columns, Layout, Writer};
-use crate::row::Row;
+use crate::columns::{ColumnMapping, ParquetLayout, ParquetWriter};
+use crate::row::SinkRow;
 use crate::template::Template;
 
 /// How rows become the body of an object.
-pub(super) enum Bodies {
+pub(super) enum ObjectFormat {
     /// A line for each row: a template, or the row as JSON.
     Lines(Option<Template>),
     #[cfg(feature = "parquet")]
-    Parquet(Columns, Layout),
+    Parquet(ColumnMapping, ParquetLayout),
 }
 
 /// A body that grows.
-pub(super) enum Body {
+pub(super) enum ObjectBody {
     Lines(Vec<u8>),
     #[cfg(feature = "parquet")]
-    Parquet(Box<Writer<Vec<u8>>>),
+    Parquet(Box<ParquetWriter<Vec<u8>>>),
 }
 
-impl Bodies {
+impl ObjectFormat {
     pub(super) fn suffix(&self) -> &'static str {
         match self {
             Self::Lines(_) => ".jsonl",
@@ -37,22 +37,22 @@ impl Bodies {
         }
     }
 
-    pub(super) fn begin(&self) -> Result<Body, String> {
+    pub(super) fn new_body(&self) -> Result<ObjectBody, String> {
         match self {
-            Self::Lines(_) => Ok(Body::Lines(Vec::new())),
+            Self::Lines(_) => Ok(ObjectBody::Lines(Vec::new())),
             #[cfg(feature = "parquet")]
             Self::Parquet(columns, layout) => {
-                let writer = Writer::new(Vec::new(), columns.shape(), *layout);
+                let writer = ParquetWriter::new(Vec::new(), columns.shape(), *layout);
                 let writer = writer.map_err(|error| error.to_string())?;
-                Ok(Body::Parquet(Box::new(writer)))
+                Ok(ObjectBody::Parquet(Box::new(writer)))
             }
         }
     }
 
     /// Adds a row, or says why it cannot be one of this body.
-    pub(super) fn add(&self, row: Row<'_>, body: &mut Body) -> Result<(), String> {
+    pub(super) fn add(&self, row: SinkRow<'_>, body: &mut ObjectBody) -> Result<(), String> {
         match (self, body) {
-            (Self::Lines(line), Body::Lines(text)) => {
+            (Self::Lines(line), ObjectBody::Lines(text)) => {
                 match line {
                     None => row.write_json(text),
                     Some(template) => {
@@ -65,10 +65,10 @@ impl Bodies {
                 Ok(())
             }
             #[cfg(feature = "parquet")]
-            (Self::Parquet(columns, _), Body::Parquet(file)) => {
+            (Self::Parquet(columns, _), ObjectBody::Parquet(file)) => {
                 let mut record = Vec::new();
                 columns.add(row, &mut record)?;
-                file.add(&record).map_err(|error| error.to_string())
+                file.add_record(&record).map_err(|error| error.to_string())
             }
             #[cfg(feature = "parquet")]
             _ => Err("a row of another format".to_owned()),
@@ -76,7 +76,7 @@ impl Bodies {
     }
 }
 
-impl Body {
+impl ObjectBody {
     pub(super) fn finish(self) -> Result<Vec<u8>, String> {
         match self {
             Self::Lines(text) => Ok(text),

@@ -1,7 +1,7 @@
 //! Object stores that speak S3: the rows of a batch become objects of lines, or Parquet files.
 
 mod body;
-mod sign;
+mod signature;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -15,21 +15,22 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::batch::Batch;
+use crate::batch::SinkBatch;
 use crate::connector::{
-    BatchDefaults, Connector, Context, Doing, Failure, Kind, Opened, Writer, Written, schema_of,
+    BatchDefaults, BoxFuture, Connector, ConnectorContext, ConnectorError, ConnectorKind,
+    OpenConnectorResult, SinkWriter, WriteOutcome, schema_of,
 };
-use crate::dated::{Dated, Time, time_of};
-use crate::machine::now_ms;
+use crate::dated_template::{DatedTemplate, TimestampParts, row_time_ms};
+use crate::http_servers::{HttpServers, ServerResponse};
 use crate::secret::Secret;
-use crate::settings::{Invalid, read};
+use crate::settings::{SettingsError, parse_settings};
+use crate::sink_machine::now_ms;
 use crate::template::Template;
-use crate::tls::Tls;
-use crate::web::{Answer, Web};
-use body::{Bodies, Body};
-use sign::{Signed, Signer, encoded_path, sha256};
+use crate::tls::TlsSettings;
+use body::{ObjectBody, ObjectFormat};
+use signature::{RequestSigner, SigningInput, encoded_path, sha256};
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "s3",
     title: "S3-compatible object store",
     // An object per batch: few and large.
@@ -38,8 +39,8 @@ pub(super) const KIND: Kind = Kind {
         max_bytes: 16 << 20,
         max_wait_ms: 60_000,
     },
-    connector_schema: schema_of::<Settings>,
-    sink_schema: schema_of::<SinkSettings>,
+    connector_schema: schema_of::<S3Settings>,
+    sink_schema: schema_of::<S3SinkSettings>,
     source_schema: None,
     open,
 };
@@ -51,7 +52,7 @@ const MAX_OBJECTS: usize = 1000;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+struct S3Settings {
     /// As `https://s3.eu-central-1.amazonaws.com` or `http://minio:9000`.
     endpoint: String,
     #[serde(default = "us_east")]
@@ -66,7 +67,7 @@ struct Settings {
     /// Puts the bucket into the path rather than into the name of the host.
     #[serde(default)]
     path_style: bool,
-    tls: Option<Tls>,
+    tls: Option<TlsSettings>,
 }
 
 fn us_east() -> String {
@@ -75,7 +76,7 @@ fn us_east() -> String {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct SinkSettings {
+struct S3SinkSettings {
     /// What the keys of objects begin with; with the date and placeholders, as `telemetry/%Y/%m/%d/${topic}`. Rows for
     /// which it is the same go into one object. A unique part is added.
     #[serde(default = "by_day")]
@@ -85,22 +86,22 @@ struct SinkSettings {
     #[schemars(length(max = 64))]
     suffix: Option<String>,
     #[serde(default)]
-    format: Format,
+    format: ObjectFormatSetting,
     /// The line of a row, with placeholders. Left out: the row as JSON.
     line: Option<String>,
     /// Of Parquet files, in their order.
     #[cfg(feature = "parquet")]
     #[serde(default)]
-    columns: Vec<crate::columns::Setting>,
+    columns: Vec<crate::columns::ColumnSetting>,
     /// How a Parquet file is laid out.
     #[cfg(feature = "parquet")]
-    parquet: Option<crate::columns::Layout>,
+    parquet: Option<crate::columns::ParquetLayout>,
     content_type: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Format {
+enum ObjectFormatSetting {
     /// A line for each row.
     #[default]
     Lines,
@@ -113,33 +114,36 @@ fn by_day() -> String {
     "%Y/%m/%d/".into()
 }
 
-struct Store {
-    web: Web,
+struct S3Connector {
+    web: HttpServers,
     host: String,
     /// Before the key.
     path: String,
-    signer: Signer,
+    signer: RequestSigner,
     session_token: Option<Secret>,
 }
 
-fn open(fields: Map<String, Value>, _: &Context) -> Opened {
-    let settings: Settings = read(fields)?;
-    let secret = Secret::of_setting(
+fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult {
+    let settings: S3Settings = parse_settings(fields)?;
+    let secret = Secret::from_setting(
         "secret_access_key",
         settings.secret_access_key.as_ref(),
         settings.secret_access_key_file.as_ref(),
     )?;
-    let missing = || Invalid::new("secret_access_key", "missing");
+    let missing = || SettingsError::new("secret_access_key", "missing");
     let is_bucket = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     if settings.bucket.is_empty() || !settings.bucket.chars().all(is_bucket) {
         let detail = "expected letters, digits, - and .";
-        return Err(Invalid::new("bucket", detail));
+        return Err(SettingsError::new("bucket", detail));
     }
     let (scheme, rest) = settings.endpoint.split_once("://").unwrap_or_default();
     let (host, base) = rest.split_once('/').unwrap_or((rest, ""));
     let base = base.trim_end_matches('/');
     if !base.is_empty() {
-        return Err(Invalid::new("endpoint", "expected no path behind the host"));
+        return Err(SettingsError::new(
+            "endpoint",
+            "expected no path behind the host",
+        ));
     }
     let (host, path) = match settings.path_style {
         true => (host.to_owned(), format!("/{}/", settings.bucket)),
@@ -148,16 +152,16 @@ fn open(fields: Map<String, Value>, _: &Context) -> Opened {
     // Servers leave the usual port out of what they sign.
     let usual = if scheme == "https" { ":443" } else { ":80" };
     let host = host.strip_suffix(usual).unwrap_or(&host).to_owned();
-    let web = Web::new(
+    let web = HttpServers::new(
         "endpoint",
         &[format!("{scheme}://{host}")],
         settings.tls.as_ref(),
     )?;
-    Ok(Arc::new(Store {
+    Ok(Arc::new(S3Connector {
         web,
         host,
         path,
-        signer: Signer {
+        signer: RequestSigner {
             access_key_id: settings.access_key_id,
             secret_access_key: secret.ok_or_else(missing)?,
             region: settings.region,
@@ -166,16 +170,16 @@ fn open(fields: Map<String, Value>, _: &Context) -> Opened {
     }))
 }
 
-impl Store {
-    async fn ask(
+impl S3Connector {
+    async fn request(
         &self,
         method: Method,
         key: &str,
         query: &[(&str, &str)],
         content_type: Option<&HeaderValue>,
         body: Bytes,
-    ) -> Result<Answer, Failure> {
-        let at = Time::of(now_ms()).compact();
+    ) -> Result<ServerResponse, ConnectorError> {
+        let at = TimestampParts::from_unix_ms(now_ms()).to_compact_text();
         let body_hash = sha256(&body);
         let path = encoded_path(&format!("{}{key}", self.path));
         let mut signed = vec![
@@ -186,7 +190,7 @@ impl Store {
         if let Some(token) = &self.session_token {
             signed.push(("x-amz-security-token", token.reveal()));
         }
-        let authorization = self.signer.authorization(&Signed {
+        let authorization = self.signer.authorization(&SigningInput {
             method: method.as_str(),
             path: &path,
             query,
@@ -200,7 +204,9 @@ impl Store {
             let name = HeaderName::from_bytes(name.as_bytes());
             let value = HeaderValue::from_str(value);
             let (Ok(name), Ok(mut value)) = (name, value) else {
-                return Err(Failure::passing("a key has signs that cannot be sent"));
+                return Err(ConnectorError::transient(
+                    "a key has signs that cannot be sent",
+                ));
             };
             value.set_sensitive(name == AUTHORIZATION);
             headers.push((name, value));
@@ -213,22 +219,25 @@ impl Store {
             true => path,
             false => format!("{path}?{}", query.join("&")),
         };
-        self.web.ask(method, &path, &headers, body).await
+        self.web.request(method, &path, &headers, body).await
     }
 }
 
-impl Connector for Store {
-    fn writer(self: Arc<Self>, settings: Map<String, Value>) -> Result<Arc<dyn Writer>, Invalid> {
+impl Connector for S3Connector {
+    fn writer(
+        self: Arc<Self>,
+        settings: Map<String, Value>,
+    ) -> Result<Arc<dyn SinkWriter>, SettingsError> {
         #[cfg(not(feature = "parquet"))]
         if settings.get("format").and_then(Value::as_str) == Some("parquet") {
             let detail = "this program was built without Parquet; build it with the default features, or take a released one";
-            return Err(Invalid::new("format", detail));
+            return Err(SettingsError::new("format", detail));
         }
-        let settings: SinkSettings = read(settings)?;
-        let bodies = bodies(&settings)?;
+        let settings: S3SinkSettings = parse_settings(settings)?;
+        let bodies = object_format(&settings)?;
         let content_type = settings.content_type.as_deref();
         let content_type = HeaderValue::from_str(content_type.unwrap_or(bodies.content_type()))
-            .map_err(|_| Invalid::new("content_type", "it has signs that cannot be sent"))?;
+            .map_err(|_| SettingsError::new("content_type", "it has signs that cannot be sent"))?;
         let suffix = settings.suffix.as_deref();
         for (field, text) in [
             ("key", settings.key.as_str()),
@@ -236,34 +245,34 @@ impl Connector for Store {
         ] {
             if has_dot_step(text) {
                 let detail = "a key cannot have `.` or `..` as a step";
-                return Err(Invalid::new(field, detail));
+                return Err(SettingsError::new(field, detail));
             }
         }
-        Ok(Arc::new(Objects {
+        Ok(Arc::new(S3Writer {
             store: self,
-            key: Dated::parse("key", &settings.key)?,
+            key: DatedTemplate::parse("key", &settings.key)?,
             suffix: suffix.unwrap_or(bodies.suffix()).to_owned(),
             bodies,
             content_type,
         }))
     }
 
-    fn test(&self) -> Doing<'_, Result<String, Failure>> {
+    fn test(&self) -> BoxFuture<'_, Result<String, ConnectorError>> {
         Box::pin(async {
             let query = [("list-type", "2"), ("max-keys", "1")];
-            let asking = self.ask(Method::GET, "", &query, None, Bytes::new());
+            let asking = self.request(Method::GET, "", &query, None, Bytes::new());
             let answer = asking.await?;
-            match answer.is_good() {
+            match answer.is_success() {
                 true => Ok("the bucket is there".into()),
-                false => Err(answer.passing()),
+                false => Err(answer.transient_error()),
             }
         })
     }
 }
 
-fn bodies(settings: &SinkSettings) -> Result<Bodies, Invalid> {
+fn object_format(settings: &S3SinkSettings) -> Result<ObjectFormat, SettingsError> {
     match settings.format {
-        Format::Lines => {
+        ObjectFormatSetting::Lines => {
             #[cfg(feature = "parquet")]
             for (field, is_given) in [
                 ("columns", !settings.columns.is_empty()),
@@ -271,22 +280,22 @@ fn bodies(settings: &SinkSettings) -> Result<Bodies, Invalid> {
             ] {
                 if is_given {
                     let detail = "this is for format = \"parquet\"";
-                    return Err(Invalid::new(field, detail));
+                    return Err(SettingsError::new(field, detail));
                 }
             }
             let line = settings.line.as_deref();
             let line = line.map(|text| Template::parse("line", text)).transpose()?;
-            Ok(Bodies::Lines(line))
+            Ok(ObjectFormat::Lines(line))
         }
         #[cfg(feature = "parquet")]
-        Format::Parquet => {
+        ObjectFormatSetting::Parquet => {
             if settings.line.is_some() {
-                return Err(Invalid::new("line", "this is for format = \"lines\""));
+                return Err(SettingsError::new("line", "this is for format = \"lines\""));
             }
             let layout = settings.parquet.unwrap_or_default();
             layout.check("parquet")?;
-            let columns = crate::columns::Columns::new(&settings.columns)?;
-            Ok(Bodies::Parquet(columns, layout))
+            let columns = crate::columns::ColumnMapping::new(&settings.columns)?;
+            Ok(ObjectFormat::Parquet(columns, layout))
         }
     }
 }
@@ -297,30 +306,30 @@ fn has_dot_step(key: &str) -> bool {
         .any(|step| matches!(step, "." | ".."))
 }
 
-struct Objects {
-    store: Arc<Store>,
-    key: Dated,
+struct S3Writer {
+    store: Arc<S3Connector>,
+    key: DatedTemplate,
     suffix: String,
-    bodies: Bodies,
+    bodies: ObjectFormat,
     content_type: HeaderValue,
 }
 
 /// Rows that go into one object.
-struct Object {
+struct PendingObject {
     places: Vec<usize>,
-    body: Body,
+    body: ObjectBody,
 }
 
-impl Objects {
+impl S3Writer {
     /// The objects of a batch by the beginnings of their keys.
-    fn objects(
+    fn group_rows(
         &self,
-        batch: &Batch,
-        failures: &mut Vec<(usize, Failure)>,
-    ) -> BTreeMap<String, Object> {
-        let mut objects = BTreeMap::<String, Object>::new();
+        batch: &SinkBatch,
+        failures: &mut Vec<(usize, ConnectorError)>,
+    ) -> BTreeMap<String, PendingObject> {
+        let mut objects = BTreeMap::<String, PendingObject>::new();
         for (place, row) in batch.rows().enumerate() {
-            let key = match self.key.render("key", row, time_of(row)) {
+            let key = match self.key.render("key", row, row_time_ms(row)) {
                 Ok(key) => key,
                 Err(failure) => {
                     failures.push((place, failure));
@@ -329,87 +338,92 @@ impl Objects {
             };
             if has_dot_step(&key) {
                 let what = format!("{key:?}: a key cannot have `.` or `..` as a step");
-                failures.push((place, Failure::of_rows(what)));
+                failures.push((place, ConnectorError::bad_rows(what)));
                 continue;
             }
             if key.len() > MAX_KEY_BYTES {
                 let what = format!("a key of more than {MAX_KEY_BYTES} bytes");
-                failures.push((place, Failure::of_rows(what)));
+                failures.push((place, ConnectorError::bad_rows(what)));
                 continue;
             }
             if objects.len() >= MAX_OBJECTS && !objects.contains_key(&key) {
                 // They go with the next attempt.
                 let what = "a batch with too many keys";
-                failures.push((place, Failure::passing(what)));
+                failures.push((place, ConnectorError::transient(what)));
                 continue;
             }
             let object = match objects.entry(key) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => match self.bodies.begin() {
-                    Ok(body) => new.insert(Object {
+                Entry::Vacant(new) => match self.bodies.new_body() {
+                    Ok(body) => new.insert(PendingObject {
                         places: Vec::new(),
                         body,
                     }),
                     Err(what) => {
-                        failures.push((place, Failure::passing(what)));
+                        failures.push((place, ConnectorError::transient(what)));
                         continue;
                     }
                 },
             };
             match self.bodies.add(row, &mut object.body) {
                 Ok(()) => object.places.push(place),
-                Err(what) => failures.push((place, Failure::of_rows(what))),
+                Err(what) => failures.push((place, ConnectorError::bad_rows(what))),
             }
         }
         objects.retain(|_, object| !object.places.is_empty());
         objects
     }
 
-    async fn put(&self, batch: &Batch, begin: &str, object: Object) -> Result<(), Failure> {
+    async fn put_object(
+        &self,
+        batch: &SinkBatch,
+        begin: &str,
+        object: PendingObject,
+    ) -> Result<(), ConnectorError> {
         // The same when it is sent again, so that an object that is there already is written over.
         let first = batch.id(object.places[0]);
         let key = format!("{begin}{first}-{}{}", object.places.len(), self.suffix);
         let key = key.trim_start_matches('/');
-        let body = object.body.finish().map_err(Failure::passing)?;
+        let body = object.body.finish().map_err(ConnectorError::transient)?;
         let body = Bytes::from(body);
         let store = &self.store;
-        let putting = store.ask(Method::PUT, key, &[], Some(&self.content_type), body);
+        let putting = store.request(Method::PUT, key, &[], Some(&self.content_type), body);
         let answer = putting.await?;
         match answer.status {
             200..300 => Ok(()),
-            413 => Err(answer.of_rows()),
+            413 => Err(answer.bad_rows_error()),
             400 if answer
                 .body
                 .windows(14)
                 .any(|text| text == b"EntityTooLarge") =>
             {
-                Err(answer.of_rows())
+                Err(answer.bad_rows_error())
             }
             // Keys, rights and buckets can be mended.
-            _ => Err(answer.passing()),
+            _ => Err(answer.transient_error()),
         }
     }
 
-    async fn put_all(&self, batch: &Batch) -> Written {
+    async fn put_all(&self, batch: &SinkBatch) -> WriteOutcome {
         let mut failures = Vec::new();
-        let objects = self.objects(batch, &mut failures);
+        let objects = self.group_rows(batch, &mut failures);
         let count = objects.len();
         for (begin, object) in objects {
             let places = object.places.clone();
-            if let Err(failure) = self.put(batch, &begin, object).await {
+            if let Err(failure) = self.put_object(batch, &begin, object).await {
                 if count == 1 && failures.is_empty() {
-                    return Written::Failed(failure);
+                    return WriteOutcome::Failed(failure);
                 }
                 failures.extend(places.into_iter().map(|place| (place, failure.clone())));
             }
         }
         failures.sort_unstable_by_key(|(place, _)| *place);
-        Written::except(batch.len(), failures)
+        WriteOutcome::all_except(batch.len(), failures)
     }
 }
 
-impl Writer for Objects {
-    fn write<'a>(&'a self, batch: &'a Batch) -> Doing<'a, Written> {
+impl SinkWriter for S3Writer {
+    fn write<'a>(&'a self, batch: &'a SinkBatch) -> BoxFuture<'a, WriteOutcome> {
         Box::pin(self.put_all(batch))
     }
 }

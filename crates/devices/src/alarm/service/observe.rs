@@ -5,23 +5,23 @@ use std::sync::{Arc, PoisonError};
 use serde_json::Value as Json;
 use series::DeviceNo;
 
-use super::super::Invalid;
-use super::super::compiled::Compiled;
+use super::super::AlarmDefinitionError;
 use super::super::condition::Scalar;
 use super::super::definition::Severity;
-use super::super::watch::{News, Surroundings};
-use super::Inner;
-use super::work::Work;
+use super::super::product_rules::ProductAlarmRules;
+use super::super::watched_devices::{AlarmContext, DeviceInput};
+use super::AlarmsInner;
+use super::worker::AlarmJob;
 use crate::device::Device;
-use crate::registry::Scope;
+use crate::registry::AttributeScope;
 
-impl Inner {
+impl AlarmsInner {
     pub(super) fn observe(
         &self,
         device: DeviceNo,
         find: &dyn Fn() -> Option<Arc<Device>>,
         now_ms: u64,
-        news: News<'_>,
+        news: DeviceInput<'_>,
     ) {
         let compiled = |device: &Device| {
             let product = device.product.get();
@@ -32,15 +32,20 @@ impl Inner {
             }
         };
         let turned = self
-            .watches
+            .watched_devices
             .observe(device, find, &compiled, self, now_ms, news);
         if let Some(turned) = turned {
-            self.push(Work::Turned(turned));
+            self.enqueue(AlarmJob::Transitions(turned));
         }
     }
 
     /// The rules of a product in a version.
-    fn compiled(&self, product: &str, version: u64, rules: &[Json]) -> Option<Arc<Compiled>> {
+    fn compiled(
+        &self,
+        product: &str,
+        version: u64,
+        rules: &[Json],
+    ) -> Option<Arc<ProductAlarmRules>> {
         {
             let products = self.products.read().unwrap_or_else(PoisonError::into_inner);
             if let Some(compiled) = products.get(product)
@@ -50,10 +55,10 @@ impl Inner {
             }
         }
         let mut key = |name: &str| {
-            let key = self.series.key(name);
-            key.map_err(|error| Invalid::new("alarms", error.to_string()))
+            let key = self.series.get_or_create_key(name);
+            key.map_err(|error| AlarmDefinitionError::new("alarms", error.to_string()))
         };
-        match Compiled::from_json(version, &Json::Array(rules.to_vec()), &mut key) {
+        match ProductAlarmRules::from_json(version, &Json::Array(rules.to_vec()), &mut key) {
             Ok(compiled) => {
                 let compiled = Arc::new(compiled);
                 let products = self.products.write();
@@ -71,9 +76,9 @@ impl Inner {
     }
 }
 
-impl Surroundings for Inner {
+impl AlarmContext for AlarmsInner {
     fn attributes(&self, device: &Device) -> Vec<(Box<str>, Scalar)> {
-        let found = self.registry.attributes(device, Scope::Server);
+        let found = self.registry.attributes(device, AttributeScope::Server);
         let found = found.unwrap_or_else(|error| {
             tracing::warn!(device = device.id.as_str(), %error, "attributes cannot be read; conditions go without them");
             Vec::new()
@@ -85,8 +90,8 @@ impl Surroundings for Inner {
             .collect()
     }
 
-    fn open(&self, device: DeviceNo) -> Vec<(Box<str>, Severity)> {
-        let state = self.book.lock();
+    fn open_alarms(&self, device: DeviceNo) -> Vec<(Box<str>, Severity)> {
+        let state = self.store.lock();
         let open = state.open.get(&device).into_iter().flatten();
         open.map(|(kind, open)| (kind.clone(), open.severity))
             .collect()

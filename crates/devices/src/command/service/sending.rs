@@ -5,29 +5,29 @@ use std::sync::{Arc, Weak};
 use serde_json::Value;
 use series::DeviceNo;
 
-use super::super::life::Happened;
-use super::super::reach::{Address, Handed, Handover, address};
+use super::super::downlink::{DownlinkCompletion, DownlinkOutcome, DownlinkPlan, plan_downlink};
+use super::super::lifecycle::CommandTransition;
 use super::super::record::{Command, CommandId, CommandKind};
-use super::work::{RETRY_MS, Work};
-use super::{CommandError, Inner, lock};
+use super::worker::{CommandJob, RETRY_MS};
+use super::{CommandError, CommandsInner, lock};
 use crate::device::Device;
-use crate::dialect::Tell;
-use crate::registry::Filter;
+use crate::protocol::DownlinkMessage;
+use crate::registry::DeviceFilter;
 
 /// Devices of a gateway that get their commands in one go.
 const MAX_CHILDREN: usize = 1000;
 
-impl Inner {
+impl CommandsInner {
     /// Sends the oldest command that waits for a device, if it is where it hears it.
-    pub(super) fn hand_next(self: &Arc<Self>, device: DeviceNo) -> Result<(), CommandError> {
+    pub(super) fn send_next(self: &Arc<Self>, device: DeviceNo) -> Result<(), CommandError> {
         loop {
-            let Some(id) = lock(&self.open).begin(device) else {
+            let Some(id) = lock(&self.open).begin_sending(device) else {
                 return Ok(());
             };
-            let found = self.address_of(device, id);
+            let found = self.plan_for(device, id);
             let why = match found {
-                Ok(Some(address)) if !address.letters.is_empty() => {
-                    self.hand(device, id, address);
+                Ok(Some(address)) if !address.encodings.is_empty() => {
+                    self.send(device, id, address);
                     return Ok(());
                 }
                 Ok(Some(_)) => {
@@ -35,56 +35,56 @@ impl Inner {
                 }
                 Ok(None) => None,
                 Err(error) => {
-                    lock(&self.open).end(device);
-                    self.look_again(device);
+                    lock(&self.open).end_sending(device);
+                    self.schedule_recheck(device);
                     return Err(error);
                 }
             };
             if let Some(why) = why {
-                self.change(id, Happened::Untold(why))?;
-                lock(&self.open).end(device);
+                self.change(id, CommandTransition::Undeliverable(why))?;
+                lock(&self.open).end_sending(device);
                 continue;
             }
             self.expire_immediate(device)?;
-            if !lock(&self.open).end(device) {
+            if !lock(&self.open).end_sending(device) {
                 return Ok(());
             }
         }
     }
 
     /// The same for all devices behind a gateway.
-    pub(super) fn hand_next_behind(
+    pub(super) fn send_next_to_children(
         self: &Arc<Self>,
         gateway: DeviceNo,
     ) -> Result<(), CommandError> {
-        let filter = Filter {
+        let filter = DeviceFilter {
             parent: Some(gateway),
-            ..Filter::default()
+            ..DeviceFilter::default()
         };
         let mut next = Some(DeviceNo(0));
         while let Some(from) = next {
             let waits = &mut |child: &Device| self.has_pending(child.no);
             let page = self.registry.list(&filter, from, MAX_CHILDREN, waits)?;
             for child in page.devices {
-                self.hand_next(child.no)?;
+                self.send_next(child.no)?;
             }
             next = page.next;
         }
         Ok(())
     }
 
-    fn address_of(&self, no: DeviceNo, id: CommandId) -> Result<Option<Address>, CommandError> {
+    fn plan_for(&self, no: DeviceNo, id: CommandId) -> Result<Option<DownlinkPlan>, CommandError> {
         let (Some(device), Some(command)) = (self.registry.by_no(no)?, self.get(id)?) else {
             return Ok(None);
         };
-        if !device.is_let_in() {
+        if !device.is_admitted() {
             return Ok(None);
         }
         let id = id.0.to_string();
         let params = command.params.to_string();
         let keys: Vec<&str>;
         let tell = match command.kind {
-            CommandKind::Call => Tell::Command {
+            CommandKind::Call => DownlinkMessage::Command {
                 id: &id,
                 method: &command.method,
                 params_json: &params,
@@ -92,99 +92,112 @@ impl Inner {
             CommandKind::Read => {
                 let given = command.params.as_array().into_iter().flatten();
                 keys = given.filter_map(Value::as_str).collect();
-                Tell::ReadProperties {
+                DownlinkMessage::ReadProperties {
                     id: &id,
                     keys: &keys,
                 }
             }
-            CommandKind::Write => Tell::WriteProperties {
+            CommandKind::Write => DownlinkMessage::WriteProperties {
                 id: &id,
                 json: &params,
             },
         };
-        let address = address(&self.registry, &*self.reach, &device, &tell, self.now_ms())?;
+        let address = plan_downlink(&self.registry, &*self.reach, &device, &tell, self.now_ms())?;
         Ok(address)
     }
 
     /// Hands a command to the device's connection by the first of the letters.
-    fn hand(self: &Arc<Self>, device: DeviceNo, id: CommandId, mut rest: Address) {
-        let Some(letter) = rest.letters.pop_front() else {
-            self.queue
-                .push(Work::Handed(device, id, Handed::NotHeard, rest));
+    fn send(self: &Arc<Self>, device: DeviceNo, id: CommandId, mut rest: DownlinkPlan) {
+        let Some(letter) = rest.encodings.pop_front() else {
+            self.queue.push(CommandJob::SendOutcome(
+                device,
+                id,
+                DownlinkOutcome::Unreachable,
+                rest,
+            ));
             return;
         };
         let client_id = rest.client_id.clone();
         let inner = Arc::downgrade(self);
         let acked_of = Weak::clone(&inner);
-        let done = Handover::new(move |handed| {
+        let done = DownlinkCompletion::new(move |handed| {
             if let Some(inner) = inner.upgrade() {
-                inner.queue.push(Work::Handed(device, id, handed, rest));
+                inner
+                    .queue
+                    .push(CommandJob::SendOutcome(device, id, handed, rest));
             }
         });
         let acked = Box::new(move || {
             if let Some(inner) = acked_of.upgrade() {
-                inner.queue.push(Work::Acknowledged(id));
+                inner.queue.push(CommandJob::Acknowledged(id));
             }
         });
-        self.reach.tell(&client_id, letter, done, acked);
+        self.reach.send(&client_id, letter, done, acked);
     }
 
-    pub(super) fn handed(
+    pub(super) fn handle_outcome(
         self: &Arc<Self>,
         device: DeviceNo,
         id: CommandId,
-        handed: Handed,
-        rest: Address,
+        handed: DownlinkOutcome,
+        rest: DownlinkPlan,
     ) -> Result<(), CommandError> {
         let has_gone_on = match handed {
-            Handed::NotHeard if !rest.letters.is_empty() => {
-                self.hand(device, id, rest);
+            DownlinkOutcome::Unreachable if !rest.encodings.is_empty() => {
+                self.send(device, id, rest);
                 return Ok(());
             }
-            Handed::NotHeard => {
+            DownlinkOutcome::Unreachable => {
                 self.expire_immediate(device)?;
                 false
             }
-            Handed::Sent { is_watched } => {
-                self.change(id, Happened::Sent { is_watched })?;
+            DownlinkOutcome::Sent {
+                expects_ack: is_watched,
+            } => {
+                self.change(
+                    id,
+                    CommandTransition::Sent {
+                        expects_ack: is_watched,
+                    },
+                )?;
                 true
             }
-            Handed::Later(why) => {
+            DownlinkOutcome::RetryLater(why) => {
                 tracing::debug!(device = device.0, why, "a command waits");
-                self.look_again(device);
+                self.schedule_recheck(device);
                 false
             }
-            Handed::Never(why) => {
-                self.change(id, Happened::Untold(why))?;
+            DownlinkOutcome::Rejected(why) => {
+                self.change(id, CommandTransition::Undeliverable(why))?;
                 true
             }
         };
-        let has_moved = lock(&self.open).end(device);
+        let has_moved = lock(&self.open).end_sending(device);
         match has_gone_on || has_moved {
-            true => self.hand_next(device),
+            true => self.send_next(device),
             false => Ok(()),
         }
     }
 
     /// The device is not where it would hear its commands: those end that do not wait for it.
     fn expire_immediate(&self, device: DeviceNo) -> Result<(), CommandError> {
-        let immediate = lock(&self.open).immediate(device);
+        let immediate = lock(&self.open).immediate_commands(device);
         for id in immediate {
-            self.change(id, Happened::NotHeard)?;
+            self.change(id, CommandTransition::Unreachable)?;
         }
         Ok(())
     }
 
-    fn look_again(&self, device: DeviceNo) {
-        lock(&self.again).insert((self.now_ms() + RETRY_MS, device));
+    fn schedule_recheck(&self, device: DeviceNo) {
+        lock(&self.rechecks).insert((self.now_ms() + RETRY_MS, device));
     }
 
-    pub(super) fn give(&self, device: DeviceNo) -> Result<Option<Command>, CommandError> {
+    pub(super) fn take_next(&self, device: DeviceNo) -> Result<Option<Command>, CommandError> {
         loop {
             let Some(id) = lock(&self.open).first_pending(device) else {
                 return Ok(None);
             };
-            let sent = Happened::Sent { is_watched: false };
+            let sent = CommandTransition::Sent { expects_ack: false };
             if let Some(command) = self.change(id, sent)? {
                 return Ok(Some(command));
             }

@@ -1,11 +1,11 @@
 //! `jq`: programs of the jq language, run by jaq on values of our own that know their size.
 
 #[cfg(feature = "jq")]
-mod meter;
+mod arithmetic;
 #[cfg(feature = "jq")]
-mod natives;
+mod execution_meter;
 #[cfg(feature = "jq")]
-mod number;
+mod native_filters;
 #[cfg(feature = "jq")]
 mod program;
 #[cfg(feature = "jq")]
@@ -14,22 +14,22 @@ mod tree;
 mod value;
 
 use super::{Args, Function, line};
-use crate::context::Context;
-use crate::fault::Fault;
+use crate::evaluation_error::EvaluationError;
+use crate::function_context::FunctionContext;
 use crate::value::Value;
 
 #[cfg(feature = "jq")]
-use meter::{Abort, Stop};
+use execution_meter::{AbortReason, StopReason};
 #[cfg(feature = "jq")]
-use program::Failure;
+use program::JqError;
 #[cfg(feature = "jq")]
-pub(crate) use program::Program;
+pub(crate) use program::JqProgram;
 
 /// How many steps of a program are about a millisecond.
 #[cfg(feature = "jq")]
 const STEPS_PER_MS: u64 = 10_000;
 
-type Result<'a> = std::result::Result<Value<'a>, Fault>;
+type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
@@ -37,12 +37,12 @@ pub(super) const TABLE: &[Function] = &[
 ];
 
 #[cfg(not(feature = "jq"))]
-fn jq<'a>(_: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn jq<'a>(_: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     args.invalid("this program was built without jq")
 }
 
 #[cfg(feature = "jq")]
-fn jq<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
+fn jq<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let text = args.text(0, context.arena)?;
     let timeout_ms = match args.len() {
         3 => Some(args.size(2)?.max(1)),
@@ -60,9 +60,9 @@ fn jq<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
         other => other,
     };
     let limits = &mut context.limits;
-    let program = context.tools.programs.get(text, |text| {
+    let program = context.tools.programs.get_or_compile(text, |text| {
         limits.count_compilation()?;
-        Program::compile(text).map(std::sync::Arc::new)
+        JqProgram::compile(text).map(std::sync::Arc::new)
     });
     let program = program.or_else(|why: Box<str>| args.invalid(why))?;
     let left = context.limits.jq_steps;
@@ -70,30 +70,30 @@ fn jq<'a>(context: &mut Context<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let steps = timeout_steps.map_or(left, |steps| steps.min(left));
     let max_bytes = context.limits.max_output_bytes;
     let regexes = context.tools.take_regexes();
-    let host = natives::Host::new(context.now_ms, regexes);
-    let limits = meter::Limits { steps, max_bytes };
+    let host = native_filters::JqContext::new(context.now_ms, regexes);
+    let limits = execution_meter::JqLimits { steps, max_bytes };
     let (result, taken) = program.run(input, &host, limits, context.arena);
-    context.tools.give_regexes(host.into_regexes());
+    context.tools.return_regexes(host.into_regexes());
     context.limits.jq_steps = left - taken;
     match result {
         Ok(value) => Ok(value),
-        Err(Failure::Program(why)) => args.invalid(why),
-        Err(Failure::Abort(Abort::Panicked)) => {
+        Err(JqError::Program(why)) => args.invalid(why),
+        Err(JqError::Abort(AbortReason::Panicked)) => {
             args.invalid("the interpreter failed at this program")
         }
-        Err(Failure::Abort(Abort::Stopped(stop))) => args.beyond(match stop {
-            Stop::Steps if steps < left => format!(
+        Err(JqError::Abort(AbortReason::Stopped(stop))) => args.limit_exceeded(match stop {
+            StopReason::Steps if steps < left => format!(
                 "the program took longer than its timeout of {} ms",
                 timeout_ms.unwrap_or(0)
             ),
-            Stop::Steps => format!(
+            StopReason::Steps => format!(
                 "the programs of this evaluation took more than {} steps (rules.max_jq_steps); \
                  expected programs that do less, or a smaller input",
                 context.limits.max_jq_steps
             ),
-            Stop::Bytes => "the program made a value that is too large".to_owned(),
-            Stop::Depth => "the program made a value that nests too deep".to_owned(),
-            Stop::Stack => "the program recurses too deep".to_owned(),
+            StopReason::Bytes => "the program made a value that is too large".to_owned(),
+            StopReason::Depth => "the program made a value that nests too deep".to_owned(),
+            StopReason::Stack => "the program recurses too deep".to_owned(),
         }),
     }
 }

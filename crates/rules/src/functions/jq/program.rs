@@ -3,14 +3,14 @@
 use jaq_core::load::{Arena as Sources, File, Loader};
 use jaq_core::{Compiler, Ctx, Filter, Vars, load};
 
-use super::meter::{self, Abort, Limits, bounded, contained};
-use super::natives::{Data, Host, Kind, natives};
-use super::value::Item;
+use super::execution_meter::{self, AbortReason, JqLimits, catch_panic, run_bounded};
+use super::native_filters::{FilterData, JqContext, JqDataType, native_filters};
+use super::value::JqValue;
 use crate::value::{Arena, Value};
 
 /// The longest program, and the most operators, brackets and keywords in one: the compiler goes as deep as they nest.
 const MAX_PROGRAM_BYTES: usize = 8 << 10;
-const MAX_PARTS: usize = 600;
+const MAX_NESTING_PARTS: usize = 600;
 
 /// `range` in jq itself, so that its steps are counted like any other.
 const RANGE: &str = "
@@ -21,7 +21,7 @@ def range($from; $upto; $by):
 ";
 
 /// Filters of the standard library that need functions of C nobody asks a rule for.
-const LEFT_OUT: &[&str] = &[
+const OMITTED_FILTERS: &[&str] = &[
     "logb",
     "significand",
     "drem",
@@ -33,19 +33,19 @@ const LEFT_OUT: &[&str] = &[
 ];
 
 /// A compiled program. Compiling takes about a millisecond, so shards keep them.
-pub(crate) struct Program(Filter<Kind>);
+pub(crate) struct JqProgram(Filter<JqDataType>);
 
-impl Program {
+impl JqProgram {
     /// A program of bounded length without modules.
-    pub(crate) fn compile(text: &str) -> Result<Program, Box<str>> {
-        if text.len() > MAX_PROGRAM_BYTES || parts(text) > MAX_PARTS {
+    pub(crate) fn compile(text: &str) -> Result<JqProgram, Box<str>> {
+        if text.len() > MAX_PROGRAM_BYTES || nesting_parts(text) > MAX_NESTING_PARTS {
             return Err(format!(
-                "the program is longer than {MAX_PROGRAM_BYTES} bytes or {MAX_PARTS} parts"
+                "the program is longer than {MAX_PROGRAM_BYTES} bytes or {MAX_NESTING_PARTS} parts"
             )
             .into());
         }
         // Of the text of strangers, more than its errors could make the library panic.
-        contained(|| Self::compile_bounded(text)).unwrap_or_else(|_| {
+        catch_panic(|| Self::compile_bounded(text)).unwrap_or_else(|_| {
             Err(
                 "no program of jq: the interpreter cannot compile it; expected a simpler program"
                     .into(),
@@ -53,10 +53,12 @@ impl Program {
         })
     }
 
-    fn compile_bounded(text: &str) -> Result<Program, Box<str>> {
+    fn compile_bounded(text: &str) -> Result<JqProgram, Box<str>> {
         let range = load::parse(RANGE, |parser| parser.defs()).expect("RANGE is a definition");
-        let library = jaq_core::defs().chain(jaq_std::defs()).chain(more());
-        let library = library.filter(|def| !LEFT_OUT.contains(&def.name));
+        let library = jaq_core::defs()
+            .chain(jaq_std::defs())
+            .chain(extra_definitions());
+        let library = library.filter(|def| !OMITTED_FILTERS.contains(&def.name));
         let sources = Sources::default();
         let modules = Loader::new(range.into_iter().chain(library))
             .load(
@@ -66,31 +68,33 @@ impl Program {
                     path: (),
                 },
             )
-            .map_err(|errors| unreadable(&errors))?;
+            .map_err(|errors| parse_error_text(&errors))?;
         // `import "a" as $a` is no module but a value, which the loader leaves to its caller to find.
         load::import(&modules, |_| Err("there are no modules".to_owned()))
-            .map_err(|errors| unreadable(&errors))?;
+            .map_err(|errors| parse_error_text(&errors))?;
         let functions = jaq_core::funs().filter(|(name, ..)| *name != "range");
-        let functions = functions.chain(jaq_std::base_funs()).chain(natives());
+        let functions = functions
+            .chain(jaq_std::base_funs())
+            .chain(native_filters());
         let filter = Compiler::default()
             .with_funs(functions)
             .compile(modules)
-            .map_err(|errors| undefined(&errors))?;
-        Ok(Program(filter))
+            .map_err(|errors| compile_error_text(&errors))?;
+        Ok(JqProgram(filter))
     }
 
     /// All outputs as an array, and how many steps they took.
     pub(super) fn run<'a>(
         &self,
         input: Value<'a>,
-        host: &Host,
-        limits: Limits,
+        host: &JqContext,
+        limits: JqLimits,
         arena: &'a Arena,
-    ) -> (Result<Value<'a>, Failure>, u64) {
-        let (outputs, steps) = bounded(limits, || {
-            let input = Item::from_value(input, arena);
-            let context = Ctx::<Kind>::new(
-                Data {
+    ) -> (Result<Value<'a>, JqError>, u64) {
+        let (outputs, steps) = run_bounded(limits, || {
+            let input = JqValue::from_value(input, arena);
+            let context = Ctx::<JqDataType>::new(
+                FilterData {
                     lut: &self.0.lut,
                     host,
                 },
@@ -102,7 +106,7 @@ impl Program {
                 match output {
                     Ok(item) => {
                         bytes += item.bytes() + 1;
-                        meter::fits(bytes);
+                        execution_meter::check_bytes(bytes);
                         outputs.push(item);
                     }
                     Err(exception) => {
@@ -119,23 +123,23 @@ impl Program {
             ))
         });
         let outputs = match outputs {
-            Ok(outputs) => outputs.map_err(Failure::Program),
-            Err(abort) => Err(Failure::Abort(abort)),
+            Ok(outputs) => outputs.map_err(JqError::Program),
+            Err(abort) => Err(JqError::Abort(abort)),
         };
         (outputs, steps)
     }
 }
 
 /// Why a program gave nothing.
-pub(super) enum Failure {
+pub(super) enum JqError {
     /// Its own error, uncaught.
     Program(String),
-    Abort(Abort),
+    Abort(AbortReason),
 }
 
 /// What jaq's crate for JSON would define.
-fn more() -> impl Iterator<Item = load::parse::Def<&'static str>> {
-    const MORE: &str = "
+fn extra_definitions() -> impl Iterator<Item = load::parse::Def<&'static str>> {
+    const EXTRA_DEFINITIONS: &str = "
         def tonumber: if isnumber then . else fromjson | if isnumber then . else error(\"cannot be parsed as a number\") end end;
         def toboolean: if isboolean then . else fromjson | if isboolean then . else error(\"cannot be parsed as a boolean\") end end;
         def transpose: [range([.[] | length] | max) as $i | [.[][$i]]];
@@ -148,13 +152,13 @@ fn more() -> impl Iterator<Item = load::parse::Def<&'static str>> {
         def @csv: [.[] | if isstring then \"\\\"\" + gsub(\"\\\"\"; \"\\\"\\\"\") + \"\\\"\" elif . == null then \"\" else tojson end] | join(\",\");
         def @tsv: [.[] | if isstring then gsub(\"\\t\"; \"\\\\t\") elif . == null then \"\" else tojson end] | join(\"\\t\");
     ";
-    load::parse(MORE, |parser| parser.defs())
+    load::parse(EXTRA_DEFINITIONS, |parser| parser.defs())
         .expect("MORE is a list of definitions")
         .into_iter()
 }
 
 /// Everything that could make a program nest.
-fn parts(text: &str) -> usize {
+fn nesting_parts(text: &str) -> usize {
     let marks = text
         .bytes()
         .filter(|byte| b"([{|,+-*/%=<>?;".contains(byte))
@@ -166,7 +170,7 @@ fn parts(text: &str) -> usize {
     marks + words.filter(|word| keywords.contains(word)).count()
 }
 
-fn unreadable(errors: &load::Errors<&str, ()>) -> Box<str> {
+fn parse_error_text(errors: &load::Errors<&str, ()>) -> Box<str> {
     use load::Error;
     let why = match errors.first().map(|(_, error)| error) {
         Some(Error::Parse(errors)) => errors.first().map(|(expected, found)| {
@@ -185,7 +189,7 @@ fn unreadable(errors: &load::Errors<&str, ()>) -> Box<str> {
     format!("no program of jq: {}", why.unwrap_or_default()).into()
 }
 
-fn undefined(errors: &jaq_core::compile::Errors<&str, ()>) -> Box<str> {
+fn compile_error_text(errors: &jaq_core::compile::Errors<&str, ()>) -> Box<str> {
     let first = errors.first().and_then(|(_, errors)| errors.first());
     match first {
         Some((name, what)) => {

@@ -3,41 +3,41 @@
 
 use std::rc::Rc;
 
-use super::meter;
-use super::tree::{Fields, Tree};
+use super::execution_meter;
+use super::tree::{ObjectFields, SizedTree};
 use crate::json;
 use crate::value::{Arena, Value};
 
 #[derive(Clone, Default)]
-pub(super) enum Item {
+pub(super) enum JqValue {
     #[default]
     Null,
     Bool(bool),
     Int(i64),
     Float(f64),
     Str(Rc<str>),
-    Array(Rc<Tree<Vec<Item>>>),
-    Object(Rc<Tree<Fields>>),
+    Array(Rc<SizedTree<Vec<JqValue>>>),
+    Object(Rc<SizedTree<ObjectFields>>),
 }
 
-impl Item {
-    pub(super) fn text(text: &str) -> Item {
-        meter::bytes(text.len());
-        Item::Str(text.into())
+impl JqValue {
+    pub(super) fn text(text: &str) -> JqValue {
+        execution_meter::count_bytes(text.len());
+        JqValue::Str(text.into())
     }
 
-    pub(super) fn array(items: Vec<Item>) -> Item {
-        Item::Array(Rc::new(Tree::of_items(items)))
+    pub(super) fn array(items: Vec<JqValue>) -> JqValue {
+        JqValue::Array(Rc::new(SizedTree::from_items(items)))
     }
 
-    pub(super) fn object(fields: Fields) -> Item {
-        Item::Object(Rc::new(Tree::of_fields(fields)))
+    pub(super) fn object(fields: ObjectFields) -> JqValue {
+        JqValue::Object(Rc::new(SizedTree::from_fields(fields)))
     }
 
     pub(super) fn depth(&self) -> u32 {
         match self {
-            Item::Array(tree) => tree.depth,
-            Item::Object(tree) => tree.depth,
+            JqValue::Array(tree) => tree.depth,
+            JqValue::Object(tree) => tree.depth,
             _ => 0,
         }
     }
@@ -45,49 +45,49 @@ impl Item {
     /// About what it takes to print.
     pub(super) fn bytes(&self) -> usize {
         match self {
-            Item::Str(text) => text.len() + 2,
-            Item::Array(tree) => tree.bytes,
-            Item::Object(tree) => tree.bytes,
+            JqValue::Str(text) => text.len() + 2,
+            JqValue::Array(tree) => tree.bytes,
+            JqValue::Object(tree) => tree.bytes,
             _ => 8,
         }
     }
 
-    pub(super) fn from_value(value: Value<'_>, arena: &Arena) -> Item {
-        match value.open(arena) {
-            Value::Undefined | Value::Null => Item::Null,
-            Value::Bool(truth) => Item::Bool(truth),
-            Value::Int(number) => Item::Int(number),
-            Value::Float(number) => Item::Float(number),
-            Value::Array(items) => Item::array(
+    pub(super) fn from_value(value: Value<'_>, arena: &Arena) -> JqValue {
+        match value.parse_one_level(arena) {
+            Value::Undefined | Value::Null => JqValue::Null,
+            Value::Bool(truth) => JqValue::Bool(truth),
+            Value::Int(number) => JqValue::Int(number),
+            Value::Float(number) => JqValue::Float(number),
+            Value::Array(items) => JqValue::array(
                 items
                     .iter()
-                    .map(|item| Item::from_value(*item, arena))
+                    .map(|item| JqValue::from_value(*item, arena))
                     .collect(),
             ),
             Value::Map(fields) => {
-                let mut copy = Fields::default();
+                let mut copy = ObjectFields::default();
                 for (name, value) in fields {
-                    copy.set(name, Item::from_value(*value, arena));
+                    copy.set(name, JqValue::from_value(*value, arena));
                 }
-                Item::object(copy)
+                JqValue::object(copy)
             }
-            other => Item::text(other.text(arena)),
+            other => JqValue::text(other.text(arena)),
         }
     }
 
     /// What is no number becomes null, what is infinite the greatest float, as in jq.
     pub(super) fn to_value<'a>(&self, arena: &'a Arena) -> Value<'a> {
         match self {
-            Item::Null => Value::Null,
-            Item::Bool(truth) => Value::Bool(*truth),
-            Item::Int(number) => Value::Int(*number),
-            Item::Float(number) if number.is_nan() => Value::Null,
-            Item::Float(number) => Value::Float(number.clamp(f64::MIN, f64::MAX)),
-            Item::Str(text) => Value::Str(arena.alloc_str(text)),
-            Item::Array(tree) => Value::Array(
+            JqValue::Null => Value::Null,
+            JqValue::Bool(truth) => Value::Bool(*truth),
+            JqValue::Int(number) => Value::Int(*number),
+            JqValue::Float(number) if number.is_nan() => Value::Null,
+            JqValue::Float(number) => Value::Float(number.clamp(f64::MIN, f64::MAX)),
+            JqValue::Str(text) => Value::Str(arena.alloc_str(text)),
+            JqValue::Array(tree) => Value::Array(
                 arena.alloc_slice_fill_iter(tree.inner.iter().map(|item| item.to_value(arena))),
             ),
-            Item::Object(tree) => Value::Map(
+            JqValue::Object(tree) => Value::Map(
                 arena.alloc_slice_fill_iter(
                     tree.inner
                         .iter()

@@ -4,30 +4,31 @@ use std::path::Path;
 
 use super::common::script::Model;
 use super::common::{Bench, small};
-use crate::OpenError;
-use crate::log::files::Files as _;
-use crate::log::files::RealFiles;
-use crate::log::frame::{FrameReader, Next, SEGMENT_HEAD, SegmentHead};
-use crate::log::mark::{self, LogMark};
-use crate::log::recover::{Recovered, recover};
-use crate::log::segments::{list, path_of};
+use crate::StoreOpenError;
+use crate::log::file_system::FileSystem as _;
+use crate::log::file_system::OsFileSystem;
+use crate::log::frame::{FrameReader, NextFrame, SEGMENT_HEAD, SegmentHead};
+use crate::log::log_mark::{self, LogMark};
+use crate::log::recovery::{RecoveredLog, recover_log};
+use crate::log::segments::{list_segment_ids, segment_path};
 
 const SEED: u64 = 5;
 
 /// What waits, in a form that can be compared.
 type State = Vec<(u64, Vec<(u64, u16, bool)>, Vec<u16>)>;
 
-fn state_of(recovered: &Recovered) -> State {
+fn state_of(recovered: &RecoveredLog) -> State {
     let mut sessions = recovered.index.queued_sessions();
     sessions.sort_unstable();
     let state = sessions.into_iter().map(|session| {
         let queue = recovered.index.queue(session).unwrap();
-        let entry =
-            |entry: &crate::log::index::Entry| (entry.seq, entry.packet_id, entry.is_released());
+        let entry = |entry: &crate::log::index::IndexEntry| {
+            (entry.seq, entry.packet_id, entry.is_released())
+        };
         let summary = recovered.index.summary(session).unwrap();
         (
             session,
-            queue.from(0).map(entry).collect(),
+            queue.entries_from(0).map(entry).collect(),
             summary.received,
         )
     });
@@ -63,25 +64,25 @@ fn make(dir: &Path, batches: u64) -> Vec<State> {
     states
 }
 
-fn read(log: &Path) -> Result<(State, bool), OpenError> {
+fn read(log: &Path) -> Result<(State, bool), StoreOpenError> {
     read_marked(log, &LogMark::default())
 }
 
-fn read_marked(log: &Path, mark: &LogMark) -> Result<(State, bool), OpenError> {
-    let recovered = recover(log, &RealFiles, mark, &mut |_, _| Ok(()))?;
-    Ok((state_of(&recovered), recovered.cut.is_some()))
+fn read_marked(log: &Path, mark: &LogMark) -> Result<(State, bool), StoreOpenError> {
+    let recovered = recover_log(log, &OsFileSystem, mark, &mut |_, _| Ok(()))?;
+    Ok((state_of(&recovered), recovered.truncation.is_some()))
 }
 
 /// Where each frame of a segment begins, and where the last one ends.
 fn frames(path: &Path) -> Vec<u64> {
-    let file = RealFiles.open(path).unwrap();
+    let file = OsFileSystem.open(path).unwrap();
     let mut head = [0; SEGMENT_HEAD];
     file.read_at(&mut head, 0).unwrap();
     let head = SegmentHead::decode(&head).unwrap().unwrap();
     let len = file.len().unwrap();
     let mut reader = FrameReader::new(&*file, head.seed(), SEGMENT_HEAD as u64, len);
     let mut places = vec![reader.offset];
-    while let Next::Frame(frame) = reader.next().unwrap() {
+    while let NextFrame::Frame(frame) = reader.next().unwrap() {
         places.push(frame.end());
     }
     places
@@ -105,8 +106,8 @@ fn an_end_cut_at_any_byte_is_cut_back_to_whole_batches() {
     let dir = tempfile::tempdir().unwrap();
     let states = make(dir.path(), 12);
     let log = dir.path().join("log");
-    let id = *list(&log).unwrap().last().unwrap();
-    let path = path_of(&log, id);
+    let id = *list_segment_ids(&log).unwrap().last().unwrap();
+    let path = segment_path(&log, id);
     let whole = std::fs::read(&path).unwrap();
     let places = frames(&path);
     assert_eq!(places.len(), 13);
@@ -139,9 +140,9 @@ fn a_changed_byte_is_never_taken_for_data() {
     let dir = tempfile::tempdir().unwrap();
     let states = make(dir.path(), 24);
     let log = dir.path().join("log");
-    let ids = list(&log).unwrap();
+    let ids = list_segment_ids(&log).unwrap();
     assert_eq!(ids.len(), 1);
-    let path = path_of(&log, ids[0]);
+    let path = segment_path(&log, ids[0]);
     let whole = std::fs::read(&path).unwrap();
     let places = frames(&path);
     let (mut refused, mut cut) = (0, 0);
@@ -150,8 +151,8 @@ fn a_changed_byte_is_never_taken_for_data() {
         changed[at] ^= 1 << (at % 8);
         std::fs::write(&path, &changed).unwrap();
         match read(&log) {
-            Err(OpenError::Damaged { .. }) => refused += 1,
-            Err(OpenError::Version { .. }) => assert!(at < SEGMENT_HEAD),
+            Err(StoreOpenError::Damaged { .. }) => refused += 1,
+            Err(StoreOpenError::Version { .. }) => assert!(at < SEGMENT_HEAD),
             Err(error) => panic!("byte {at}: {error}"),
             Ok((state, was_cut)) => {
                 let before = places.iter().filter(|&&place| place <= at as u64).count();
@@ -174,11 +175,11 @@ fn a_missing_segment_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     make(dir.path(), 400);
     let log = dir.path().join("log");
-    let ids = list(&log).unwrap();
+    let ids = list_segment_ids(&log).unwrap();
     assert!(ids.len() > 2);
-    std::fs::remove_file(path_of(&log, ids[1])).unwrap();
+    std::fs::remove_file(segment_path(&log, ids[1])).unwrap();
     let error = read(&log).unwrap_err();
-    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    assert!(matches!(error, StoreOpenError::Damaged { .. }), "{error}");
     let message = error.to_string();
     assert!(message.contains("tidegate store repair"), "{message}");
 }
@@ -188,15 +189,15 @@ fn with_its_marks_a_log_loses_nothing_unnoticed() {
     let dir = tempfile::tempdir().unwrap();
     make(dir.path(), 400);
     let log = dir.path().join("log");
-    let mark = mark::read(dir.path()).unwrap();
+    let mark = log_mark::read(dir.path()).unwrap();
     assert!(mark.problem.is_none(), "{mark:?}");
-    let ids = list(&log).unwrap();
+    let ids = list_segment_ids(&log).unwrap();
     assert_eq!(mark.mark.last_lsn, 400);
     assert_eq!(mark.mark.first_segment, ids.first().copied());
     assert!(ids.len() > 2);
     assert!(read_marked(&log, &mark.mark).is_ok());
     for id in [ids[0], ids[1], ids[ids.len() - 1]] {
-        let path = path_of(&log, id);
+        let path = segment_path(&log, id);
         let whole = std::fs::read(&path).unwrap();
         let places = frames(&path);
         let end = places[places.len() - 1] as usize;
@@ -228,20 +229,20 @@ fn with_its_marks_a_log_loses_nothing_unnoticed() {
         for (what, bytes) in damages {
             std::fs::write(&path, bytes).unwrap();
             let result = read_marked(&log, &mark.mark);
-            let is_refused = matches!(result, Err(OpenError::Damaged { .. }));
+            let is_refused = matches!(result, Err(StoreOpenError::Damaged { .. }));
             assert!(is_refused, "segment {id}: {what}");
         }
         std::fs::remove_file(&path).unwrap();
         let result = read_marked(&log, &mark.mark);
         assert!(
-            matches!(result, Err(OpenError::Damaged { .. })),
+            matches!(result, Err(StoreOpenError::Damaged { .. })),
             "segment {id}: removed"
         );
         std::fs::write(&path, whole).unwrap();
     }
     for id in ids {
-        std::fs::remove_file(path_of(&log, id)).unwrap();
+        std::fs::remove_file(segment_path(&log, id)).unwrap();
     }
     let error = read_marked(&log, &mark.mark).unwrap_err();
-    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    assert!(matches!(error, StoreOpenError::Damaged { .. }), "{error}");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::common::script::{Model, Random};
 use super::common::{Bench, check_messages, check_opened, small, wait_until};
 use super::faults::Faults;
-use crate::{Batch, Config, Fsync, Health, Store};
+use crate::{Fsync, Store, StoreBatch, StoreConfig, StoreHealth};
 
 const POLICIES: [Fsync; 3] = [
     Fsync::Always,
@@ -14,14 +14,14 @@ const POLICIES: [Fsync; 3] = [
     Fsync::Never,
 ];
 
-fn config(fsync: Fsync) -> Config {
-    Config { fsync, ..small() }
+fn config(fsync: Fsync) -> StoreConfig {
+    StoreConfig { fsync, ..small() }
 }
 
 fn replay(seed: u64, batches: u64) -> Model {
     let mut model = Model::default();
     for _ in 0..batches {
-        model.step(seed, &mut Batch::default());
+        model.step(seed, &mut StoreBatch::default());
     }
     model
 }
@@ -56,11 +56,11 @@ fn nothing_is_lost_when_writing_fails_and_heals() {
             }
         }
         bench.ear.wait_logged(0, model.number);
-        wait_until("it heals", || bench.store.health() == Health::Ok);
+        wait_until("it heals", || bench.store.health() == StoreHealth::Ok);
         check_messages(&bench, &model);
         drop(bench);
         let (store, report) = Store::open(dir.path(), config).unwrap();
-        assert_eq!(report.cut, None);
+        assert_eq!(report.truncation, None);
         check_opened(store, &model);
     }
 }
@@ -72,7 +72,7 @@ fn a_power_failure_takes_an_end_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
         let (faults, mut random) = (Faults::new(seed), Random::new(seed));
         let fsync = POLICIES[seed as usize % 3];
-        let config = Config {
+        let config = StoreConfig {
             // The power does not come back while it stops.
             max_stopping: Duration::from_millis(500),
             ..config(fsync)
@@ -100,7 +100,7 @@ fn a_power_failure_takes_an_end_and_nothing_else() {
         if fsync == Fsync::Always {
             on_disk = bench.ear.last(0);
         }
-        faults.power_off(&dir.path().join(crate::log::mark::FILE));
+        faults.power_off(&dir.path().join(crate::log::log_mark::FILE));
         drop(bench);
         faults.lose();
 
@@ -117,7 +117,7 @@ fn a_power_failure_takes_an_end_and_nothing_else() {
         }
         drop(bench);
         let (store, report) = Store::open(dir.path(), config).unwrap();
-        assert_eq!(report.cut, None);
+        assert_eq!(report.truncation, None);
         check_messages(&Bench::start(store), &model);
     }
 }
@@ -141,9 +141,9 @@ fn the_keyed_state_is_opened_again_after_an_error() {
         bench
             .store
             .objects()
-            .put("k", "i", 1.into(), crate::Expected::Any)
+            .put("k", "i", 1.into(), crate::ExpectedVersion::Any)
             .is_ok()
-            && bench.store.health() == Health::Ok
+            && bench.store.health() == StoreHealth::Ok
     });
     drop(bench);
     check_opened(Store::open(dir.path(), small()).unwrap().0, &model);

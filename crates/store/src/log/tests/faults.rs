@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use super::common::script::Random;
-use crate::log::files::{Files, LogFile, RealFiles};
+use crate::log::file_system::{FileSystem, LogFile, OsFileSystem};
 
 const SECTOR: usize = 512;
 
@@ -79,7 +79,7 @@ impl Faults {
                 std::fs::write(path, bytes).unwrap();
             }
             for (path, unsynced) in std::mem::take(&mut state.unsynced) {
-                let Ok(file) = RealFiles.open(&path) else {
+                let Ok(file) = OsFileSystem.open(&path) else {
                     continue;
                 };
                 let len = file.len().unwrap();
@@ -110,7 +110,7 @@ fn take_one(counter: &mut u32) -> bool {
     is_due
 }
 
-impl Files for Faults {
+impl FileSystem for Faults {
     fn create(&self, path: &Path, len: u64) -> io::Result<Arc<dyn LogFile>> {
         let fails = self.with(|state| take_one(&mut state.failing_creates));
         if fails {
@@ -120,11 +120,11 @@ impl Files for Faults {
             return Err(io::Error::other("the power is off"));
         }
         self.with(|state| state.unsynced.remove(path));
-        self.wrap(path, RealFiles.create(path, len)?)
+        self.wrap(path, OsFileSystem.create(path, len)?)
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn LogFile>> {
-        self.wrap(path, RealFiles.open(path)?)
+        self.wrap(path, OsFileSystem.open(path)?)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -133,12 +133,12 @@ impl Files for Faults {
                 return Ok(());
             }
             state.unsynced.remove(path);
-            RealFiles.remove(path)
+            OsFileSystem.remove(path)
         })
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        RealFiles.sync_dir(dir)
+        OsFileSystem.sync_dir(dir)
     }
 
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {

@@ -15,18 +15,18 @@ use mqtt::{
 
 /// What came from the broker.
 #[derive(Debug)]
-pub(crate) enum Event {
-    Connected(Connected),
+pub(crate) enum SessionEvent {
+    Connected(ConnackInfo),
     /// The next step of an enhanced authentication.
     Auth {
         reason: ReasonCode,
         data: Vec<u8>,
     },
-    Message(Message),
+    Message(ReceivedMessage),
     /// A message we published is done, well or not.
     Published {
         packet_id: u16,
-        answer: Answer,
+        answer: AckResult,
     },
     Subscribed {
         codes: Vec<ReasonCode>,
@@ -39,19 +39,19 @@ pub(crate) enum Event {
     Pong,
     /// The broker ends the connection.
     Disconnected {
-        answer: Answer,
+        answer: AckResult,
         server_reference: Option<String>,
     },
 }
 
 /// A reason code and what the broker says about it.
 #[derive(Debug, Clone)]
-pub(crate) struct Answer {
+pub(crate) struct AckResult {
     pub(crate) reason: ReasonCode,
     pub(crate) reason_string: Option<String>,
 }
 
-impl std::fmt::Display for Answer {
+impl std::fmt::Display for AckResult {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.reason)?;
         match &self.reason_string {
@@ -63,8 +63,8 @@ impl std::fmt::Display for Answer {
 
 /// What CONNACK said.
 #[derive(Debug)]
-pub(crate) struct Connected {
-    pub(crate) answer: Answer,
+pub(crate) struct ConnackInfo {
+    pub(crate) answer: AckResult,
     pub(crate) session_present: bool,
     pub(crate) assigned_client_id: Option<String>,
     pub(crate) server_keep_alive_s: Option<u16>,
@@ -75,7 +75,7 @@ pub(crate) struct Connected {
 
 /// A message that was delivered to us.
 #[derive(Debug, Clone)]
-pub(crate) struct Message {
+pub(crate) struct ReceivedMessage {
     /// The real one, also if the packet had an alias.
     pub(crate) topic: String,
     pub(crate) payload: Vec<u8>,
@@ -86,7 +86,7 @@ pub(crate) struct Message {
 }
 
 /// A message to publish.
-pub(crate) struct Outgoing<'a> {
+pub(crate) struct OutgoingMessage<'a> {
     pub(crate) topic: &'a str,
     pub(crate) payload: &'a [u8],
     pub(crate) qos: QoS,
@@ -98,7 +98,7 @@ pub(crate) struct Outgoing<'a> {
 
 /// What of a message we published is still to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Awaits {
+enum AwaitedPacket {
     PubAck,
     PubRec,
     PubComp,
@@ -106,7 +106,7 @@ enum Awaits {
     UnsubAck,
 }
 
-pub(crate) struct Session {
+pub(crate) struct ClientSession {
     version: Version,
     /// Bytes to send.
     pub(crate) out: Vec<u8>,
@@ -120,9 +120,9 @@ pub(crate) struct Session {
     /// Aliases we have told the broker about.
     outgoing_aliases: HashMap<u16, String>,
     /// Packet identifiers in use.
-    waiting: BTreeMap<u16, Awaits>,
+    waiting: BTreeMap<u16, AwaitedPacket>,
     /// Codes other than success in PUBRECs, such as that nobody subscribes to the topic, until PUBCOMP comes.
-    pubrec_answers: HashMap<u16, Answer>,
+    pubrec_answers: HashMap<u16, AckResult>,
     /// Messages of QoS 1 and 2 that are not done.
     in_flight: usize,
     last_packet_id: u16,
@@ -136,7 +136,7 @@ pub(crate) struct Session {
 
 type Result<T> = std::result::Result<T, String>;
 
-impl Session {
+impl ClientSession {
     /// `max_packet_size` and `topic_alias_maximum` are what we told the broker.
     pub(crate) fn new(version: Version, max_packet_size: u32, topic_alias_maximum: u16) -> Self {
         Self {
@@ -172,7 +172,7 @@ impl Session {
     }
 
     /// Bytes to send, and where bytes from the broker go.
-    pub(crate) fn buffers(&mut self) -> (&mut Vec<u8>, &mut Vec<u8>) {
+    pub(crate) fn output_and_input(&mut self) -> (&mut Vec<u8>, &mut Vec<u8>) {
         (&mut self.out, &mut self.input)
     }
 
@@ -193,7 +193,7 @@ impl Session {
 
     /// Sends a message; the answer is its packet identifier (0 at QoS 0). The caller heeds
     /// [`has_quota`](Self::has_quota).
-    pub(crate) fn publish(&mut self, message: &Outgoing<'_>) -> Result<u16> {
+    pub(crate) fn publish(&mut self, message: &OutgoingMessage<'_>) -> Result<u16> {
         let mut properties = message.properties.clone();
         let mut topic = message.topic;
         if let Some(alias) = message.topic_alias {
@@ -216,8 +216,8 @@ impl Session {
         }
         let packet_id = match message.qos {
             QoS::AtMostOnce => 0,
-            QoS::AtLeastOnce => self.claim_packet_id(Awaits::PubAck)?,
-            QoS::ExactlyOnce => self.claim_packet_id(Awaits::PubRec)?,
+            QoS::AtLeastOnce => self.allocate_packet_id(AwaitedPacket::PubAck)?,
+            QoS::ExactlyOnce => self.allocate_packet_id(AwaitedPacket::PubRec)?,
         };
         let before = self.out.len();
         self.send(&Packet::Publish(Publish {
@@ -249,7 +249,7 @@ impl Session {
         filters: &[(String, SubscriptionOptions)],
         properties: &PropertiesBuf,
     ) -> Result<()> {
-        let packet_id = self.claim_packet_id(Awaits::SubAck)?;
+        let packet_id = self.allocate_packet_id(AwaitedPacket::SubAck)?;
         let mut packet = SubscribeBuf::new(packet_id);
         for (filter, options) in filters {
             packet.push(filter, *options);
@@ -263,7 +263,7 @@ impl Session {
         filters: &[String],
         properties: &PropertiesBuf,
     ) -> Result<()> {
-        let packet_id = self.claim_packet_id(Awaits::UnsubAck)?;
+        let packet_id = self.allocate_packet_id(AwaitedPacket::UnsubAck)?;
         let mut packet = UnsubscribeBuf::new(packet_id);
         for filter in filters {
             packet.push(filter);
@@ -280,7 +280,7 @@ impl Session {
         }));
     }
 
-    fn claim_packet_id(&mut self, awaits: Awaits) -> Result<u16> {
+    fn allocate_packet_id(&mut self, awaits: AwaitedPacket) -> Result<u16> {
         for _ in 0..u16::MAX {
             self.last_packet_id = self.last_packet_id.checked_add(1).unwrap_or(1);
             if !self.waiting.contains_key(&self.last_packet_id) {
@@ -293,10 +293,10 @@ impl Session {
 
     /// The next event of what has arrived; `None`: more bytes are needed. The error says how the broker broke
     /// the protocol.
-    pub(crate) fn next_event(&mut self) -> Result<Option<Event>> {
+    pub(crate) fn next_event(&mut self) -> Result<Option<SessionEvent>> {
         loop {
             let input = std::mem::take(&mut self.input);
-            let step = self.step(&input[self.consumed..]);
+            let step = self.handle_next(&input[self.consumed..]);
             self.input = input;
             let (consumed, event) = step?;
             self.consumed += consumed;
@@ -312,7 +312,7 @@ impl Session {
     }
 
     /// Takes one packet off the front: how long it was and what it means to the user.
-    fn step(&mut self, input: &[u8]) -> Result<(usize, Option<Event>)> {
+    fn handle_next(&mut self, input: &[u8]) -> Result<(usize, Option<SessionEvent>)> {
         let frame = mqtt::split_frame(input, self.max_packet_size).map_err(|e| e.to_string())?;
         let Some(frame) = frame else {
             return Ok((0, None));
@@ -320,10 +320,10 @@ impl Session {
         let consumed = frame.len;
         let packet = Packet::decode(frame, self.version, Direction::FromServer)
             .map_err(|error| error.to_string())?;
-        Ok((consumed, self.handle(packet)?))
+        Ok((consumed, self.handle_packet(packet)?))
     }
 
-    fn handle(&mut self, packet: Packet<'_>) -> Result<Option<Event>> {
+    fn handle_packet(&mut self, packet: Packet<'_>) -> Result<Option<SessionEvent>> {
         Ok(match packet {
             Packet::ConnAck(connack) => {
                 let properties = connack.properties;
@@ -333,8 +333,8 @@ impl Session {
                 if !connack.session_present {
                     self.incoming_qos2.clear();
                 }
-                Some(Event::Connected(Connected {
-                    answer: answer(connack.code, properties),
+                Some(SessionEvent::Connected(ConnackInfo {
+                    answer: ack_result(connack.code, properties),
                     session_present: connack.session_present,
                     assigned_client_id: properties.assigned_client_identifier().map(str::to_owned),
                     server_keep_alive_s: properties.server_keep_alive(),
@@ -346,7 +346,7 @@ impl Session {
                     max_qos: properties.maximum_qos().unwrap_or(2),
                 }))
             }
-            Packet::Auth(auth) => Some(Event::Auth {
+            Packet::Auth(auth) => Some(SessionEvent::Auth {
                 reason: auth.reason,
                 data: auth
                     .properties
@@ -354,22 +354,22 @@ impl Session {
                     .unwrap_or_default()
                     .to_owned(),
             }),
-            Packet::Publish(publish) => self.handle_publish(&publish)?.map(Event::Message),
-            Packet::PubAck(ack) => Some(self.published(Awaits::PubAck, &ack)?),
+            Packet::Publish(publish) => self.handle_publish(&publish)?.map(SessionEvent::Message),
+            Packet::PubAck(ack) => Some(self.complete_publish(AwaitedPacket::PubAck, &ack)?),
             Packet::PubRec(ack) if ack.reason.is_error() => {
-                Some(self.published(Awaits::PubRec, &ack)?)
+                Some(self.complete_publish(AwaitedPacket::PubRec, &ack)?)
             }
             Packet::PubRec(ack) => {
-                self.expect(ack.packet_id, Awaits::PubRec, "PUBREC")?;
-                self.waiting.insert(ack.packet_id, Awaits::PubComp);
+                self.check_awaited(ack.packet_id, AwaitedPacket::PubRec, "PUBREC")?;
+                self.waiting.insert(ack.packet_id, AwaitedPacket::PubComp);
                 if ack.reason != ReasonCode::SUCCESS {
-                    let answer = answer(ack.reason, ack.properties);
+                    let answer = ack_result(ack.reason, ack.properties);
                     self.pubrec_answers.insert(ack.packet_id, answer);
                 }
                 self.acknowledge(PacketType::PubRel, ack.packet_id, ReasonCode::SUCCESS);
                 None
             }
-            Packet::PubComp(ack) => Some(self.published(Awaits::PubComp, &ack)?),
+            Packet::PubComp(ack) => Some(self.complete_publish(AwaitedPacket::PubComp, &ack)?),
             Packet::PubRel(ack) => {
                 // An identifier we do not know is answered too: the broker may have lost our PUBCOMP.
                 let known = self.incoming_qos2.remove(&ack.packet_id);
@@ -381,24 +381,24 @@ impl Session {
                 None
             }
             Packet::SubAck(ack) => {
-                self.expect(ack.packet_id, Awaits::SubAck, "SUBACK")?;
+                self.check_awaited(ack.packet_id, AwaitedPacket::SubAck, "SUBACK")?;
                 self.waiting.remove(&ack.packet_id);
-                Some(Event::Subscribed {
+                Some(SessionEvent::Subscribed {
                     codes: ack.codes.iter().copied().map(ReasonCode).collect(),
                     reason_string: ack.properties.reason_string().map(str::to_owned),
                 })
             }
             Packet::UnsubAck(ack) => {
-                self.expect(ack.packet_id, Awaits::UnsubAck, "UNSUBACK")?;
+                self.check_awaited(ack.packet_id, AwaitedPacket::UnsubAck, "UNSUBACK")?;
                 self.waiting.remove(&ack.packet_id);
-                Some(Event::Unsubscribed {
+                Some(SessionEvent::Unsubscribed {
                     codes: ack.codes.iter().copied().map(ReasonCode).collect(),
                     reason_string: ack.properties.reason_string().map(str::to_owned),
                 })
             }
-            Packet::PingResp => Some(Event::Pong),
-            Packet::Disconnect(disconnect) => Some(Event::Disconnected {
-                answer: answer(disconnect.reason, disconnect.properties),
+            Packet::PingResp => Some(SessionEvent::Pong),
+            Packet::Disconnect(disconnect) => Some(SessionEvent::Disconnected {
+                answer: ack_result(disconnect.reason, disconnect.properties),
                 server_reference: disconnect.properties.server_reference().map(str::to_owned),
             }),
             other => return Err(format!("a server sends no {:?}", other.packet_type())),
@@ -406,7 +406,7 @@ impl Session {
     }
 
     /// Acknowledges a message; `None` if it was handed out before.
-    fn handle_publish(&mut self, publish: &Publish<'_>) -> Result<Option<Message>> {
+    fn handle_publish(&mut self, publish: &Publish<'_>) -> Result<Option<ReceivedMessage>> {
         let topic = match publish.properties.topic_alias() {
             None => publish.topic.to_owned(),
             Some(alias) if alias > self.topic_alias_maximum => {
@@ -442,7 +442,7 @@ impl Session {
         }
         let mut properties = PropertiesBuf::new();
         properties.extend(publish.properties);
-        Ok(Some(Message {
+        Ok(Some(ReceivedMessage {
             topic,
             payload: publish.payload.to_owned(),
             qos: publish.qos,
@@ -452,22 +452,22 @@ impl Session {
         }))
     }
 
-    fn published(&mut self, awaits: Awaits, ack: &Ack<'_>) -> Result<Event> {
-        self.expect(ack.packet_id, awaits, "an acknowledgement")?;
+    fn complete_publish(&mut self, awaits: AwaitedPacket, ack: &Ack<'_>) -> Result<SessionEvent> {
+        self.check_awaited(ack.packet_id, awaits, "an acknowledgement")?;
         self.waiting.remove(&ack.packet_id);
         self.in_flight -= 1;
         let of_pubrec = self.pubrec_answers.remove(&ack.packet_id);
         let answer = match of_pubrec {
             Some(answer) if ack.reason == ReasonCode::SUCCESS => answer,
-            _ => answer(ack.reason, ack.properties),
+            _ => ack_result(ack.reason, ack.properties),
         };
-        Ok(Event::Published {
+        Ok(SessionEvent::Published {
             packet_id: ack.packet_id,
             answer,
         })
     }
 
-    fn expect(&self, packet_id: u16, awaits: Awaits, what: &str) -> Result<()> {
+    fn check_awaited(&self, packet_id: u16, awaits: AwaitedPacket, what: &str) -> Result<()> {
         match self.waiting.get(&packet_id) {
             Some(waiting) if *waiting == awaits => Ok(()),
             _ => Err(format!(
@@ -486,8 +486,8 @@ impl Session {
     }
 }
 
-fn answer(reason: ReasonCode, properties: Properties<'_>) -> Answer {
-    Answer {
+fn ack_result(reason: ReasonCode, properties: Properties<'_>) -> AckResult {
+    AckResult {
         reason,
         reason_string: properties.reason_string().map(str::to_owned),
     }

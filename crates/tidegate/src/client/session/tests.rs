@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn session() -> Session {
-    let mut session = Session::new(Version::V5, 1024, 2);
+fn session() -> ClientSession {
+    let mut session = ClientSession::new(Version::V5, 1024, 2);
     connack(
         &mut session,
         false,
@@ -13,18 +13,18 @@ fn session() -> Session {
 }
 
 /// Lets the broker say something, byte by byte.
-fn hear(session: &mut Session, packet: &Packet<'_>) -> Result<Vec<Event>> {
+fn receive_packet(session: &mut ClientSession, packet: &Packet<'_>) -> Result<Vec<SessionEvent>> {
     let mut bytes = Vec::new();
     packet.encode(Version::V5, &mut bytes);
     let mut events = Vec::new();
     for byte in bytes {
-        session.buffers().1.push(byte);
+        session.output_and_input().1.push(byte);
         events.extend(session.next_event()?);
     }
     Ok(events)
 }
 
-fn connack(session: &mut Session, session_present: bool, properties: &[Property<'_>]) {
+fn connack(session: &mut ClientSession, session_present: bool, properties: &[Property<'_>]) {
     let mut buf = PropertiesBuf::new();
     properties.iter().for_each(|property| buf.push(*property));
     let packet = Packet::ConnAck(mqtt::ConnAck {
@@ -32,8 +32,11 @@ fn connack(session: &mut Session, session_present: bool, properties: &[Property<
         code: ReasonCode::SUCCESS,
         properties: buf.as_properties(),
     });
-    let events = hear(session, &packet).unwrap();
-    assert!(matches!(&events[..], [Event::Connected(_)]), "{events:?}");
+    let events = receive_packet(session, &packet).unwrap();
+    assert!(
+        matches!(&events[..], [SessionEvent::Connected(_)]),
+        "{events:?}"
+    );
 }
 
 fn ack(packet_id: u16, reason: ReasonCode) -> Ack<'static> {
@@ -58,7 +61,7 @@ fn publish<'a>(topic: &'a str, qos: QoS, properties: Properties<'a>) -> Packet<'
 }
 
 /// What the session has to say, taken out.
-fn said(session: &mut Session) -> Vec<(PacketType, u16, ReasonCode)> {
+fn take_sent_packets(session: &mut ClientSession) -> Vec<(PacketType, u16, ReasonCode)> {
     let out = std::mem::take(&mut session.out);
     let mut rest = &out[..];
     let mut packets = Vec::new();
@@ -82,8 +85,8 @@ fn said(session: &mut Session) -> Vec<(PacketType, u16, ReasonCode)> {
     packets
 }
 
-fn outgoing<'a>(qos: QoS, properties: &'a PropertiesBuf) -> Outgoing<'a> {
-    Outgoing {
+fn outgoing<'a>(qos: QoS, properties: &'a PropertiesBuf) -> OutgoingMessage<'a> {
+    OutgoingMessage {
         topic: "a/b",
         payload: b"hi",
         qos,
@@ -103,8 +106,8 @@ fn messages_are_handed_out_once_and_acknowledged() {
         (QoS::AtLeastOnce, Some(PacketType::PubAck)),
         (QoS::ExactlyOnce, Some(PacketType::PubRec)),
     ] {
-        let events = hear(&mut session, &publish("t", qos, Properties::EMPTY)).unwrap();
-        let [Event::Message(message)] = &events[..] else {
+        let events = receive_packet(&mut session, &publish("t", qos, Properties::EMPTY)).unwrap();
+        let [SessionEvent::Message(message)] = &events[..] else {
             panic!("{events:?}")
         };
         assert_eq!(
@@ -112,36 +115,39 @@ fn messages_are_handed_out_once_and_acknowledged() {
             ("t", &b"hi"[..])
         );
         let answers: Vec<_> = answer.into_iter().map(|kind| (kind, 9, OK)).collect();
-        assert_eq!(said(&mut session), answers);
+        assert_eq!(take_sent_packets(&mut session), answers);
     }
     // The same message again, in a resumed session too, then its end.
     let again = publish("t", QoS::ExactlyOnce, Properties::EMPTY);
-    assert!(hear(&mut session, &again).unwrap().is_empty());
+    assert!(receive_packet(&mut session, &again).unwrap().is_empty());
     session.start_connection();
     connack(&mut session, true, &[]);
-    assert!(hear(&mut session, &again).unwrap().is_empty());
-    assert_eq!(said(&mut session), [(PacketType::PubRec, 9, OK)]);
-    hear(&mut session, &Packet::PubRel(ack(9, OK))).unwrap();
-    hear(&mut session, &Packet::PubRel(ack(9, OK))).unwrap();
+    assert!(receive_packet(&mut session, &again).unwrap().is_empty());
+    assert_eq!(
+        take_sent_packets(&mut session),
+        [(PacketType::PubRec, 9, OK)]
+    );
+    receive_packet(&mut session, &Packet::PubRel(ack(9, OK))).unwrap();
+    receive_packet(&mut session, &Packet::PubRel(ack(9, OK))).unwrap();
     let unknown = ReasonCode::PACKET_IDENTIFIER_NOT_FOUND;
     assert_eq!(
-        said(&mut session),
+        take_sent_packets(&mut session),
         [
             (PacketType::PubComp, 9, OK),
             (PacketType::PubComp, 9, unknown)
         ]
     );
-    assert_eq!(hear(&mut session, &again).unwrap().len(), 1);
+    assert_eq!(receive_packet(&mut session, &again).unwrap().len(), 1);
 }
 
 #[test]
 fn without_a_session_an_unfinished_message_is_a_new_one() {
     let mut session = session();
     let message = publish("t", QoS::ExactlyOnce, Properties::EMPTY);
-    assert_eq!(hear(&mut session, &message).unwrap().len(), 1);
+    assert_eq!(receive_packet(&mut session, &message).unwrap().len(), 1);
     session.start_connection();
     connack(&mut session, false, &[]);
-    assert_eq!(hear(&mut session, &message).unwrap().len(), 1);
+    assert_eq!(receive_packet(&mut session, &message).unwrap().len(), 1);
 }
 
 #[test]
@@ -153,31 +159,38 @@ fn publishing_heeds_receive_maximum_and_runs_to_its_end() {
     assert!(session.has_quota());
     let second = session.publish(&outgoing(QoS::ExactlyOnce, &none)).unwrap();
     assert!(!session.has_quota());
-    said(&mut session);
+    take_sent_packets(&mut session);
 
-    let events = hear(&mut session, &Packet::PubAck(ack(first, OK))).unwrap();
-    assert!(matches!(&events[..], [Event::Published { packet_id, .. }] if *packet_id == first));
+    let events = receive_packet(&mut session, &Packet::PubAck(ack(first, OK))).unwrap();
     assert!(
-        hear(&mut session, &Packet::PubRec(ack(second, OK)))
+        matches!(&events[..], [SessionEvent::Published { packet_id, .. }] if *packet_id == first)
+    );
+    assert!(
+        receive_packet(&mut session, &Packet::PubRec(ack(second, OK)))
             .unwrap()
             .is_empty()
     );
-    assert_eq!(said(&mut session), [(PacketType::PubRel, second, OK)]);
+    assert_eq!(
+        take_sent_packets(&mut session),
+        [(PacketType::PubRel, second, OK)]
+    );
     assert_eq!(session.in_flight(), 1);
-    let events = hear(&mut session, &Packet::PubComp(ack(second, OK))).unwrap();
-    assert!(matches!(&events[..], [Event::Published { packet_id, .. }] if *packet_id == second));
+    let events = receive_packet(&mut session, &Packet::PubComp(ack(second, OK))).unwrap();
+    assert!(
+        matches!(&events[..], [SessionEvent::Published { packet_id, .. }] if *packet_id == second)
+    );
     assert_eq!(session.in_flight(), 0);
 
     // A PUBREC that refuses is the end too.
     let third = session.publish(&outgoing(QoS::ExactlyOnce, &none)).unwrap();
     let refusal = ack(third, ReasonCode::NOT_AUTHORIZED);
-    let events = hear(&mut session, &Packet::PubRec(refusal)).unwrap();
-    let [Event::Published { answer, .. }] = &events[..] else {
+    let events = receive_packet(&mut session, &Packet::PubRec(refusal)).unwrap();
+    let [SessionEvent::Published { answer, .. }] = &events[..] else {
         panic!("{events:?}")
     };
     assert_eq!(answer.to_string(), "not authorized (0x87)");
     assert_eq!(session.in_flight(), 0);
-    let unasked = hear(&mut session, &Packet::PubAck(ack(77, OK))).unwrap_err();
+    let unasked = receive_packet(&mut session, &Packet::PubAck(ack(77, OK))).unwrap_err();
     assert_eq!(
         unasked,
         "an acknowledgement for packet identifier 77, which waits for none"
@@ -186,10 +199,10 @@ fn publishing_heeds_receive_maximum_and_runs_to_its_end() {
 
 #[test]
 fn a_packet_larger_than_the_broker_takes_is_not_sent() {
-    let mut session = Session::new(Version::V5, 1024, 0);
+    let mut session = ClientSession::new(Version::V5, 1024, 0);
     connack(&mut session, false, &[Property::MaximumPacketSize(20)]);
     let none = PropertiesBuf::new();
-    let message = Outgoing {
+    let message = OutgoingMessage {
         payload: &[0; 20],
         ..outgoing(QoS::AtLeastOnce, &none)
     };
@@ -205,13 +218,16 @@ fn a_packet_larger_than_the_broker_takes_is_not_sent() {
 fn topic_aliases_work_both_ways_within_their_limits() {
     let mut session = session();
     let none = PropertiesBuf::new();
-    let message = |alias| Outgoing {
+    let message = |alias| OutgoingMessage {
         topic_alias: Some(alias),
         ..outgoing(QoS::AtMostOnce, &none)
     };
     session.publish(&message(1)).unwrap();
     session.publish(&message(1)).unwrap();
-    let lengths: Vec<_> = said(&mut session).iter().map(|said| said.2.0).collect();
+    let lengths: Vec<_> = take_sent_packets(&mut session)
+        .iter()
+        .map(|said| said.2.0)
+        .collect();
     assert_eq!(lengths, [3, 0], "the topic goes along the first time only");
     assert_eq!(
         session.publish(&message(2)).unwrap_err(),
@@ -223,11 +239,11 @@ fn topic_aliases_work_both_ways_within_their_limits() {
         properties.push(Property::TopicAlias(number));
         properties
     };
-    let heard = |session: &mut Session, topic, number| {
+    let heard = |session: &mut ClientSession, topic, number| {
         let properties = alias(number);
         let packet = publish(topic, QoS::AtMostOnce, properties.as_properties());
-        hear(session, &packet).map(|mut events| match events.remove(0) {
-            Event::Message(message) => message.topic,
+        receive_packet(session, &packet).map(|mut events| match events.remove(0) {
+            SessionEvent::Message(message) => message.topic,
             other => panic!("{other:?}"),
         })
     };

@@ -8,7 +8,7 @@ use super::may_publish;
 #[test]
 fn a_name_of_the_certificate_becomes_the_client_id() {
     let authority = Authority::new(temporary_directory());
-    let server = authority.server("server");
+    let server = authority.issue_server("server");
     let config = format!(
         "[[listener]]\nname = \"mqtts\"\nbind = \"127.0.0.1:0\"\ntls = {{ certificate = \"{}\", private_key = \"{}\", \
          client_ca = \"{}\" }}\n\
@@ -18,10 +18,10 @@ fn a_name_of_the_certificate_becomes_the_client_id() {
          topics = [\"id/${{clientid}}\", \"user/${{username}}\", \"cn/${{cert_common_name}}\"]\n",
         server.certificate.display(),
         server.key.display(),
-        authority.file().display()
+        authority.certificate_path().display()
     );
     let node = Node::start_with_config(&[], &config);
-    let device = authority.client("device-7");
+    let device = authority.issue_client("device-7");
     let stream = authority
         .connect(node.address("mqtts"), Some(&device))
         .unwrap();

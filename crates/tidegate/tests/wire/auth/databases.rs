@@ -1,6 +1,6 @@
 //! MariaDB, PostgreSQL and Redis that know users and rules.
 
-use testkit::{DATABASE, Kind, Mode, PASSWORD, Proxy, Server, USER};
+use testkit::{DATABASE, PASSWORD, Proxy, ProxyMode, ServerKind, TestServer, USER};
 
 use super::{
     SUCCESS, UNAVAILABLE, WRONG, as_user, hashed, log_in_as, login, may_publish, may_subscribe,
@@ -15,7 +15,7 @@ const RULES: &str =
 
 /// A database behind a network that can be cut, and a node that asks it.
 struct Setup {
-    server: Server,
+    server: TestServer,
     proxy: Proxy,
     node: Node,
 }
@@ -35,17 +35,17 @@ fn tables(number: &str) -> String {
 }
 
 fn setup(
-    kind: Kind,
+    kind: ServerKind,
     name: &str,
     users: &str,
     rules: &str,
-    fill: impl Fn(&Server),
+    fill: impl Fn(&TestServer),
 ) -> Option<Setup> {
-    let server = Server::start_or_skip(kind)?;
+    let server = TestServer::start_or_skip(kind)?;
     fill(&server);
-    let proxy = Proxy::to(server.address());
+    let proxy = Proxy::start(server.address());
     let (login, database) = match kind {
-        Kind::Redis => (
+        ServerKind::Redis => (
             format!("password = \"{PASSWORD}\"\nusername = \"{USER}\"\n"),
             "0",
         ),
@@ -102,9 +102,9 @@ fn down_slow_and_back(setup: &Setup) {
         proxy,
         node,
     } = setup;
-    proxy.set(Mode::Stall);
+    proxy.set_mode(ProxyMode::Stall);
     assert_eq!(login(node, "ann", "pencil"), UNAVAILABLE);
-    proxy.set(Mode::Pass);
+    proxy.set_mode(ProxyMode::Pass);
     eventually("slow no more", || login(node, "ann", "pencil") == SUCCESS);
     server.kill();
     assert_eq!(login(node, "ann", "pencil"), UNAVAILABLE);
@@ -120,7 +120,7 @@ fn down_slow_and_back(setup: &Setup) {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     // An idle connection that was cut meanwhile costs nobody a login.
-    proxy.cut();
+    proxy.close_connections();
     eventually("it connects again", || {
         login(node, "ann", "pencil") == SUCCESS
     });
@@ -128,10 +128,10 @@ fn down_slow_and_back(setup: &Setup) {
 
 #[test]
 fn mariadb_knows_users_and_rules() {
-    let fill = |server: &Server| {
+    let fill = |server: &TestServer| {
         server.sql(&tables("INT"));
     };
-    let Some(setup) = setup(Kind::MariaDb, "mysql", USERS, RULES, fill) else {
+    let Some(setup) = setup(ServerKind::MariaDb, "mysql", USERS, RULES, fill) else {
         return;
     };
     lets_in_whom_it_knows(&setup.node);
@@ -141,10 +141,10 @@ fn mariadb_knows_users_and_rules() {
 
 #[test]
 fn postgres_knows_users_and_rules() {
-    let fill = |server: &Server| {
+    let fill = |server: &TestServer| {
         server.sql(&tables("INT"));
     };
-    let Some(setup) = setup(Kind::Postgres, "postgres", USERS, RULES, fill) else {
+    let Some(setup) = setup(ServerKind::Postgres, "postgres", USERS, RULES, fill) else {
         return;
     };
     lets_in_whom_it_knows(&setup.node);
@@ -161,7 +161,7 @@ fn more_of_sql(node: &Node) {
     assert!(!may_publish(&mut ann, "q0"), "only with QoS 0");
 }
 
-fn fill_redis(server: &Server) {
+fn fill_redis(server: &TestServer) {
     let hash = hashed("pencil");
     for (name, is_superuser) in [("ann", "0"), ("root", "1")] {
         let key = format!("mqtt_user:{name}");
@@ -182,7 +182,7 @@ const REDIS_USERS: &str = "HMGET mqtt_user:${username} password_hash salt is_sup
 #[test]
 fn redis_knows_users_and_rules() {
     let rules = "HGETALL mqtt_acl:${username}";
-    let Some(setup) = setup(Kind::Redis, "redis", REDIS_USERS, rules, fill_redis) else {
+    let Some(setup) = setup(ServerKind::Redis, "redis", REDIS_USERS, rules, fill_redis) else {
         return;
     };
     lets_in_whom_it_knows(&setup.node);
@@ -193,27 +193,31 @@ fn redis_knows_users_and_rules() {
 
 /// A node asks by TLS only whom the right authority has given the name by which it is asked.
 fn trusts_the_right_authority_and_name_alone(
-    kind: Kind,
+    kind: ServerKind,
     name: &str,
     users: &str,
-    fill: impl Fn(&Server),
+    fill: impl Fn(&TestServer),
 ) {
     let dir = temporary_directory();
     let authority = Authority::new(dir.join("ours"));
     let strangers = Authority::new(dir.join("theirs"));
-    let identity = authority.server_named("server", &["127.0.0.1"]);
-    let Some(server) = Server::start_with_tls_or_skip(kind, &identity) else {
+    let identity = authority.issue_server_for("server", &["127.0.0.1"]);
+    let Some(server) = TestServer::start_with_tls_or_skip(kind, &identity) else {
         return;
     };
     fill(&server);
     let port = server.tls_address().port();
     let node = |host: &str, trusted: &Authority| {
-        let database = if kind == Kind::Redis { "0" } else { DATABASE };
+        let database = if kind == ServerKind::Redis {
+            "0"
+        } else {
+            DATABASE
+        };
         let config = format!(
             "[[auth.authenticator]]\ntype = \"{name}\"\nserver = \"{host}:{port}\"\ndatabase = \"{database}\"\n\
              username = \"{USER}\"\npassword = \"{PASSWORD}\"\nquery = \"{users}\"\n\
              tls = true\ntls_ca = \"{}\"\ntimeout_ms = 5000\n",
-            trusted.file().display()
+            trusted.certificate_path().display()
         );
         Node::start_with_config(&[], &config)
     };
@@ -234,17 +238,17 @@ fn trusts_the_right_authority_and_name_alone(
 
 #[test]
 fn mariadb_by_tls() {
-    let fill = |server: &Server| drop(server.sql(&tables("INT")));
-    trusts_the_right_authority_and_name_alone(Kind::MariaDb, "mysql", USERS, fill);
+    let fill = |server: &TestServer| drop(server.sql(&tables("INT")));
+    trusts_the_right_authority_and_name_alone(ServerKind::MariaDb, "mysql", USERS, fill);
 }
 
 #[test]
 fn postgres_by_tls() {
-    let fill = |server: &Server| drop(server.sql(&tables("INT")));
-    trusts_the_right_authority_and_name_alone(Kind::Postgres, "postgres", USERS, fill);
+    let fill = |server: &TestServer| drop(server.sql(&tables("INT")));
+    trusts_the_right_authority_and_name_alone(ServerKind::Postgres, "postgres", USERS, fill);
 }
 
 #[test]
 fn redis_by_tls() {
-    trusts_the_right_authority_and_name_alone(Kind::Redis, "redis", REDIS_USERS, fill_redis);
+    trusts_the_right_authority_and_name_alone(ServerKind::Redis, "redis", REDIS_USERS, fill_redis);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use serde_json::json;
-use testkit::{Mode, Proxy};
+use testkit::{Proxy, ProxyMode};
 
 use super::web_server::{WebRequest, serve};
 use super::{
@@ -69,14 +69,14 @@ fn a_web_server_says_who_comes_in_and_what_they_may_do() {
 
 #[test]
 fn a_web_server_that_is_down_or_slow_lets_nobody_in_until_it_is_back() {
-    let proxy = Proxy::to(serve(judge));
+    let proxy = Proxy::start(serve(judge));
     let node = Node::start_with_config(&[], &config(proxy.address(), ""));
     assert_eq!(login(&node, "ann", "pencil"), SUCCESS);
-    proxy.set(Mode::Refuse);
+    proxy.set_mode(ProxyMode::Refuse);
     assert_eq!(login(&node, "ann", "pencil"), UNAVAILABLE);
-    proxy.set(Mode::Stall);
+    proxy.set_mode(ProxyMode::Stall);
     assert_eq!(login(&node, "ann", "pencil"), UNAVAILABLE);
-    proxy.set(Mode::Pass);
+    proxy.set_mode(ProxyMode::Pass);
     eventually("it is asked again", || {
         login(&node, "ann", "pencil") == SUCCESS
     });
@@ -112,7 +112,7 @@ fn rules_from_a_web_server_are_asked_for_again() {
         let rule = json!([{"permission": "allow", "topic": topic}]);
         (200, rule.to_string())
     });
-    let proxy = Proxy::to(address);
+    let proxy = Proxy::start(address);
     let url = format!("http://{}/rules", proxy.address());
     let config = format!(
         "[auth]\nrules_refresh_s = 1\nrules_max_age_s = 3\n[[auth.rule_source]]\ntype = \"http\"\nurl = \"{url}\"\n\
@@ -127,12 +127,12 @@ fn rules_from_a_web_server_are_asked_for_again() {
     eventually("the new rules hold", || may_publish(&mut client, "t2/c1"));
     assert!(!may_publish(&mut client, "t1/c1"));
     // Nobody comes in without rules, and those that are there lose theirs in time.
-    proxy.set(Mode::Refuse);
+    proxy.set_mode(ProxyMode::Refuse);
     let other = Connect::new(5, "c2");
     assert_eq!(log_in_as(&node, &other).1.reason, UNAVAILABLE);
     eventually("old rules do not hold", || {
         !may_publish(&mut client, "t2/c1")
     });
-    proxy.set(Mode::Pass);
+    proxy.set_mode(ProxyMode::Pass);
     eventually("rules come back", || may_publish(&mut client, "t2/c1"));
 }

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde_json::{Value, json};
-use testkit::{Mode, Proxy};
+use testkit::{Proxy, ProxyMode};
 
 use super::web_server::serve;
 use super::{
@@ -104,8 +104,8 @@ fn key_set(seeds: &[u8]) -> String {
 fn keys_at_a_url_are_replaced_while_clients_come_in() {
     let current = Arc::new(Mutex::new(key_set(&[1])));
     let served = current.clone();
-    let proxy = Proxy::to(serve(move |_| (200, served.lock().unwrap().clone())));
-    proxy.set(Mode::Refuse);
+    let proxy = Proxy::start(serve(move |_| (200, served.lock().unwrap().clone())));
+    proxy.set_mode(ProxyMode::Refuse);
     let config = format!(
         // The test asks until the keys are new, which is a failed login each time.
         "[auth]\nmax_failed_logins_per_address = 0\n\
@@ -116,7 +116,7 @@ fn keys_at_a_url_are_replaced_while_clients_come_in() {
     let node = Node::start_with_config(&[], &config);
     // Nobody knows the keys yet.
     assert_eq!(login(&node, "ann", &signed_by(1)), UNAVAILABLE);
-    proxy.set(Mode::Pass);
+    proxy.set_mode(ProxyMode::Pass);
     eventually("the keys are fetched", || {
         login(&node, "ann", &signed_by(1)) == SUCCESS
     });
@@ -127,6 +127,6 @@ fn keys_at_a_url_are_replaced_while_clients_come_in() {
     });
     assert_eq!(login(&node, "ann", &signed_by(1)), WRONG);
     // The keys of before serve while theirs cannot be reached.
-    proxy.set(Mode::Refuse);
+    proxy.set_mode(ProxyMode::Refuse);
     assert_eq!(login(&node, "ann", &signed_by(2)), SUCCESS);
 }

@@ -289,7 +289,7 @@ fn check(data_dir: &Path) -> (bool, String) {
 #[test]
 fn damage_of_every_file_is_found() {
     if external().is_some() {
-        return testkit::skipped("needs a node of its own");
+        return testkit::report_skipped("needs a node of its own");
     }
     let data_dir = prepare();
     let (is_sound, said) = check(&data_dir);
@@ -434,7 +434,7 @@ fn refused_by_a_node(data_dir: &Path) {
 fn what_a_node_stores_is_private_whatever_its_directory_was() {
     use std::os::unix::fs::PermissionsExt as _;
     if external().is_some() {
-        return testkit::skipped("needs a node of its own");
+        return testkit::report_skipped("needs a node of its own");
     }
     let data_dir = temporary_directory();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;

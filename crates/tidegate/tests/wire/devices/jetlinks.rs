@@ -30,7 +30,7 @@ impl JetLinks {
         }
     }
 
-    fn say(&mut self, suffix: &str, payload: &Value) {
+    fn publish_json(&mut self, suffix: &str, payload: &Value) {
         let payload = match payload {
             Value::Null => String::new(),
             payload => payload.to_string(),
@@ -39,7 +39,7 @@ impl JetLinks {
     }
 
     /// What it is told: what follows its root, and the message.
-    fn hear(&mut self) -> (String, Value) {
+    fn receive_json(&mut self) -> (String, Value) {
         let packet = self.raw.recv(kind::PUBLISH);
         self.raw.acknowledge(&packet);
         let suffix = packet.topic.strip_prefix(&self.root).expect("it is for it");
@@ -94,7 +94,7 @@ fn a_device_made_for_jetlinks_reports_and_is_told() {
     secure(&node, "l1");
     let mut lamp = JetLinks::connect(&node, "lamp", "l1", "sk");
     let report = json!({"messageId": "r1", "properties": {"brightness": 40, "colour": "red"}});
-    lamp.say("/properties/report", &report);
+    lamp.publish_json("/properties/report", &report);
     eventually("it is stored", || latest(&node, "l1", "brightness") == 40);
     assert_eq!(latest(&node, "l1", "colour"), "red");
     // It does not subscribe, and is told all the same.
@@ -103,7 +103,7 @@ fn a_device_made_for_jetlinks_reports_and_is_told() {
         "devices/l1/properties/read",
         json!({"keys": ["brightness"]}),
     );
-    let (topic, told) = lamp.hear();
+    let (topic, told) = lamp.receive_json();
     assert_eq!(
         (topic.as_str(), &told["properties"]),
         ("/properties/read", &json!(["brightness"]))
@@ -111,7 +111,7 @@ fn a_device_made_for_jetlinks_reports_and_is_told() {
     assert_eq!(told["deviceId"], "l1");
     let reply = json!({"messageId": told["messageId"], "deviceId": "l1", "success": true,
         "properties": {"brightness": 41}});
-    lamp.say("/properties/read/reply", &reply);
+    lamp.publish_json("/properties/read/reply", &reply);
     assert_eq!(read.join().unwrap()["result"], json!({"brightness": 41}));
     eventually("it is stored", || latest(&node, "l1", "brightness") == 41);
     // Firmware that cannot spell.
@@ -120,13 +120,13 @@ fn a_device_made_for_jetlinks_reports_and_is_told() {
         "devices/l1/properties/write",
         json!({"values": {"brightness": 80}}),
     );
-    let (topic, told) = lamp.hear();
+    let (topic, told) = lamp.receive_json();
     assert_eq!(
         (topic.as_str(), &told["properties"]),
         ("/properties/write", &json!({"brightness": 80}))
     );
     let reply = json!({"messageId": told["messageId"], "properties": {"brightness": 80}});
-    lamp.say("/properties/wirte/reply", &reply);
+    lamp.publish_json("/properties/wirte/reply", &reply);
     assert_eq!(write.join().unwrap()["state"], "success");
     // One that does not say which call it answers, and says that it failed.
     let call = asking(
@@ -134,14 +134,14 @@ fn a_device_made_for_jetlinks_reports_and_is_told() {
         "devices/l1/functions/blink",
         json!({"params": {"times": 3}}),
     );
-    let (topic, told) = lamp.hear();
+    let (topic, told) = lamp.receive_json();
     assert_eq!(
         (topic.as_str(), &told["functionId"]),
         ("/function/invoke", &json!("blink"))
     );
     assert_eq!(told["inputs"], json!([{"name": "times", "value": 3}]));
     let reply = json!({"success": false, "code": "burnt", "message": "no light"});
-    lamp.say("/function/invoke/reply", &reply);
+    lamp.publish_json("/function/invoke/reply", &reply);
     let ended = call.join().unwrap();
     assert_eq!(
         [&ended["state"], &ended["code"], &ended["message"]],
@@ -149,13 +149,13 @@ fn a_device_made_for_jetlinks_reports_and_is_told() {
     );
     // An event that is a report, as version 1.0 has it.
     let event = json!({"data": {"brightness": 81}, "headers": {"report-properties": true}});
-    lamp.say("/event/anything", &event);
+    lamp.publish_json("/event/anything", &event);
     eventually("it is stored", || latest(&node, "l1", "brightness") == 81);
-    lamp.say(
+    lamp.publish_json(
         "/event/fire",
         &json!({"messageId": "e1", "data": {"where": "kitchen"}}),
     );
-    lamp.say("/tags", &json!({"tags": {"floor": "2"}}));
+    lamp.publish_json("/tags", &json!({"tags": {"floor": "2"}}));
     eventually("the tag is there", || {
         get(&node, "devices/l1")["tags"]["floor"] == "2"
     });
@@ -169,49 +169,49 @@ fn devices_behind_a_gateway_made_for_jetlinks_report_and_are_told() {
     let mut gateway = JetLinks::connect(&node, "lamp", "g", "sk");
     // It brings a device along.
     let register = json!({"headers": {"productId": "lamp", "deviceName": "Desk lamp"}});
-    gateway.say("/child/c1/register", &register);
+    gateway.publish_json("/child/c1/register", &register);
     eventually("it is registered", || {
         api(&node, "GET", "devices/c1", &Value::Null).0 == 200
     });
     let shown = get(&node, "devices/c1");
     assert_eq!([&shown["name"], &shown["parent"]], ["Desk lamp", "g"]);
-    gateway.say("/child/c1/online", &Value::Null);
-    gateway.say(
+    gateway.publish_json("/child/c1/online", &Value::Null);
+    gateway.publish_json(
         "/child/c1/properties/report",
         &json!({"properties": {"brightness": 7}}),
     );
     eventually("it is stored", || latest(&node, "c1", "brightness") == 7);
     assert_eq!(super::state(&node, "c1"), "online");
     let call = asking(&node, "devices/c1/functions/blink", json!({}));
-    let (topic, told) = gateway.hear();
+    let (topic, told) = gateway.receive_json();
     assert_eq!(topic, "/child/c1/function/invoke");
     assert_eq!([&told["deviceId"], &told["function"]], ["c1", "blink"]);
     let reply = json!({"messageId": told["messageId"], "success": true, "output": 3});
-    gateway.say("/child-reply/c1/function/invoke/reply", &reply);
+    gateway.publish_json("/child-reply/c1/function/invoke/reply", &reply);
     assert_eq!(call.join().unwrap()["result"], 3);
     let read = asking(
         &node,
         "devices/c1/properties/read",
         json!({"keys": ["brightness"]}),
     );
-    let (topic, told) = gateway.hear();
+    let (topic, told) = gateway.receive_json();
     assert_eq!(topic, "/child/c1/properties/read");
     let reply = json!({"messageId": told["messageId"], "properties": {"brightness": 7}});
-    gateway.say("/child/c1/properties/read/reply", &reply);
+    gateway.publish_json("/child/c1/properties/read/reply", &reply);
     assert_eq!(read.join().unwrap()["result"], json!({"brightness": 7}));
     // As version 1.0 says it.
-    gateway.say("/child/c1/disconnect", &Value::Null);
+    gateway.publish_json("/child/c1/disconnect", &Value::Null);
     eventually("it has gone", || super::state(&node, "c1") == "offline");
-    gateway.say("/child/c1/connected", &Value::Null);
+    gateway.publish_json("/child/c1/connected", &Value::Null);
     eventually("it is here", || super::state(&node, "c1") == "online");
-    gateway.say("/child/c1/offline", &Value::Null);
+    gateway.publish_json("/child/c1/offline", &Value::Null);
     eventually("it has gone", || super::state(&node, "c1") == "offline");
     // What was meant for it meanwhile it gets when it comes.
     let body = json!({"values": {"brightness": 9}, "timeout_ms": 60_000});
     let (status, taken) = api(&node, "POST", "devices/c1/properties/write", &body);
     assert_eq!(status, 202, "{taken}");
-    gateway.say("/child/c1/online", &Value::Null);
-    let (topic, told) = gateway.hear();
+    gateway.publish_json("/child/c1/online", &Value::Null);
+    let (topic, told) = gateway.receive_json();
     assert_eq!(topic, "/child/c1/properties/write");
     assert_eq!(told["messageId"], taken["id"].to_string());
     // The gateway goes, and with it whoever is behind it.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use testkit::{DATABASE, Kind, PASSWORD, Server, USER};
+use testkit::{DATABASE, PASSWORD, ServerKind, TestServer, USER};
 
 use super::{api, connect, device, get, latest, product};
 use crate::support::{Node, Raw, eventually, temporary_directory};
@@ -37,7 +37,7 @@ fn with_token(node: &Node, id: &str, product: &str, tags: Value) {
     device(node, wanted);
 }
 
-fn say(raw: &mut Raw, values: Value) {
+fn publish_values(raw: &mut Raw, values: Value) {
     raw.publish_qos1("v1/devices/me/telemetry", values.to_string(), 1);
 }
 
@@ -70,29 +70,29 @@ fn a_chain_of_a_product_acts_and_so_do_its_changes() {
     product(&node, "p", json!({"chain": "warm", "mode": "sync"}));
     with_token(&node, "d", "p", json!({}));
     let mut raw = connect(&node, "d");
-    say(&mut raw, json!({"t": 19}));
-    say(&mut raw, json!({"t": 30}));
+    publish_values(&mut raw, json!({"t": 19}));
+    publish_values(&mut raw, json!({"t": 30}));
     assert_eq!(latest(&node, "d"), json!({"t": 30, "f": 86.0}));
     let (status, answer) = api(&node, "DELETE", "chains/warm", &Value::Null);
     assert_eq!(status, 409, "{answer}");
 
     // The same connection, another chain.
     put(&node, "chains/warm", chain("t > 40"));
-    say(&mut raw, json!({"t": 35}));
+    publish_values(&mut raw, json!({"t": 35}));
     assert_eq!(latest(&node, "d")["t"], 30);
-    say(&mut raw, json!({"t": 45}));
+    publish_values(&mut raw, json!({"t": 45}));
     assert_eq!(latest(&node, "d")["t"], 45);
 
     // Without a chain of its own: the root chain, which can be replaced and comes back.
     put(&node, "products/p", json!({"mode": "sync"}));
-    say(&mut raw, json!({"t": 1}));
+    publish_values(&mut raw, json!({"t": 1}));
     assert_eq!(latest(&node, "d")["t"], 1);
     put(&node, "chains/root", chain("t > 40"));
-    say(&mut raw, json!({"t": 2}));
+    publish_values(&mut raw, json!({"t": 2}));
     assert_eq!(latest(&node, "d")["t"], 1);
     let (status, _) = api(&node, "DELETE", "chains/root", &Value::Null);
     assert_eq!(status, 204);
-    say(&mut raw, json!({"t": 3}));
+    publish_values(&mut raw, json!({"t": 3}));
     assert_eq!(latest(&node, "d")["t"], 3);
     let (status, _) = api(&node, "DELETE", "chains/warm", &Value::Null);
     assert_eq!(status, 204);
@@ -112,7 +112,7 @@ fn a_group_has_members_counts_and_telemetry() {
             json!({"floor": floor}),
         );
         let mut raw = connect(&node, &format!("d{number}"));
-        say(&mut raw, json!({"ts": hour_ms(), "values": {"t": number}}));
+        publish_values(&mut raw, json!({"ts": hour_ms(), "values": {"t": number}}));
     }
     let (field, _) = refused(&node, "device-groups/g", json!({"product": "none"}));
     assert_eq!(field, "product");
@@ -198,8 +198,8 @@ fn products_of_the_configuration_are_there_and_stay_as_they_are() {
     let node = Node::start_with_config(&[], &config);
     with_token(&node, "d", "meter", json!({}));
     let mut raw = connect(&node, "d");
-    say(&mut raw, json!({"t": 20}));
-    say(&mut raw, json!({"t": 51}));
+    publish_values(&mut raw, json!({"t": 20}));
+    publish_values(&mut raw, json!({"t": 51}));
     assert_eq!(latest(&node, "d"), json!({"t": 20.0}));
     let (status, answer) = api(&node, "PUT", "products/meter", &json!({}));
     assert_eq!(status, 409, "{answer}");
@@ -210,7 +210,7 @@ fn products_of_the_configuration_are_there_and_stay_as_they_are() {
 
 #[test]
 fn rows_and_messages_go_to_postgresql() {
-    let Some(server) = Server::start_or_skip(Kind::Postgres) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::Postgres) else {
         return;
     };
     server.sql(
@@ -247,7 +247,7 @@ fn rows_and_messages_go_to_postgresql() {
         let mut raw = connect(&node, &format!("d-{mode}"));
         for number in 0..20 {
             let ts = begin_ms + number * 1000;
-            say(
+            publish_values(
                 &mut raw,
                 json!({"ts": ts, "values": {"t": number, "state": "on", "at": {"x": 1}}}),
             );
@@ -280,7 +280,7 @@ fn rows_and_messages_go_to_postgresql() {
 
 #[test]
 fn rows_and_messages_go_to_opensearch() {
-    let Some(server) = Server::start_or_skip(Kind::OpenSearch) else {
+    let Some(server) = TestServer::start_or_skip(ServerKind::OpenSearch) else {
         return;
     };
     let node = Node::start(&[]);
@@ -301,7 +301,7 @@ fn rows_and_messages_go_to_opensearch() {
     let mut raw = connect(&node, "d");
     let begin_ms = hour_ms();
     for number in 0..50 {
-        say(
+        publish_values(
             &mut raw,
             json!({"ts": begin_ms + number, "values": {"t": number}}),
         );

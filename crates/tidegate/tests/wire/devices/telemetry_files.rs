@@ -21,7 +21,7 @@ fn export(node: &Node, arguments: &[&str]) -> Output {
 
 /// What DuckDB says of a file; `None`: it is not here.
 fn duckdb(query: &str, file: &Path) -> Option<Value> {
-    let told = testkit::duckdb(query, file)?;
+    let told = testkit::query_parquet(query, file)?;
     Some(serde_json::from_str(&told).unwrap())
 }
 
@@ -67,7 +67,7 @@ fn telemetry_is_exported_as_columns() {
         "SELECT max(row_group_num_rows), count(DISTINCT row_group_id) FROM parquet_metadata(?)";
     let query = query.replace("{0}", &(begin_ms + 29_999).to_string());
     let Some(told) = duckdb(&query, &file) else {
-        testkit::skipped("DuckDB is not here; run `cargo xtask test`");
+        testkit::report_skipped("DuckDB is not here; run `cargo xtask test`");
         return;
     };
     let expected = json!([[

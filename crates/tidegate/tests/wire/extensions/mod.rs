@@ -1,5 +1,5 @@
 //! What this broker does beyond the MQTT specifications, and what they leave to it: strategies of shared subscriptions,
-//! `$queue`, `$delayed`, `$exclusive`, `$SYS`, limits and policies, expiry of all kinds.
+//! `$queue`, `$delayed`, `$exclusive`, `$SYS_PREFIX`, limits and policies, expiry of all kinds.
 
 mod delayed;
 mod exclusive;

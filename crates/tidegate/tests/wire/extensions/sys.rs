@@ -1,4 +1,4 @@
-//! `$SYS/#`: what the node tells about itself.
+//! `$SYS_PREFIX/#`: what the node tells about itself.
 
 use super::*;
 

@@ -12,7 +12,7 @@ mod rumqttc;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::certificates::{Authority, Identity};
+use crate::certificates::{Authority, TlsIdentity};
 use crate::support::{Node, external, temporary_directory};
 
 /// One node with every kind of listener, for all clients.
@@ -20,7 +20,7 @@ pub(crate) struct Everywhere {
     pub(crate) node: &'static Node,
     pub(crate) authority: &'static Authority,
     /// A client the listener `mutual` lets in, as the user `device-1`.
-    pub(crate) client: Identity,
+    pub(crate) client: TlsIdentity,
 }
 
 /// How a client reaches the node.
@@ -50,8 +50,8 @@ impl Everywhere {
         EVERYWHERE.get_or_init(|| {
             let dir = temporary_directory();
             let authority: &'static Authority = Box::leak(Box::new(Authority::new(&dir)));
-            let server = authority.server("server");
-            let client = authority.client("device-1");
+            let server = authority.issue_server("server");
+            let client = authority.issue_client("device-1");
             let node = Node::shared_with_config(&[], &config(&dir, authority, &server));
             Everywhere {
                 node,
@@ -69,10 +69,10 @@ impl Everywhere {
     }
 }
 
-fn config(dir: &Path, authority: &Authority, server: &Identity) -> String {
+fn config(dir: &Path, authority: &Authority, server: &TlsIdentity) -> String {
     let certificate = server.certificate.display();
     let key = server.key.display();
-    let client_ca = authority.file();
+    let client_ca = authority.certificate_path();
     let client_ca = client_ca.display();
     let socket = dir.join("mqtt.sock");
     let socket = socket.display();

@@ -35,7 +35,9 @@ fn command(program: &str, version: &str, transport: Transport) -> Command {
     let mut command = line_buffered(program);
     command.args(["-V", version, "-h", host, "-p", &port.to_string()]);
     if transport == Transport::Tls {
-        command.arg("--cafile").arg(everywhere.authority.file());
+        command
+            .arg("--cafile")
+            .arg(everywhere.authority.certificate_path());
     }
     command
 }
@@ -288,7 +290,9 @@ fn mosquitto_connects_with_a_client_certificate() {
     let with = |program: &str, certificate: bool| {
         let mut command = line_buffered(program);
         command.args(["-V", "mqttv5", "-h", host, "-p", port]);
-        command.arg("--cafile").arg(everywhere.authority.file());
+        command
+            .arg("--cafile")
+            .arg(everywhere.authority.certificate_path());
         if certificate {
             command.arg("--cert").arg(&everywhere.client.certificate);
             command.arg("--key").arg(&everywhere.client.key);

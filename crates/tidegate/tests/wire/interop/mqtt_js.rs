@@ -46,7 +46,7 @@ fn run(scenario: &str, transport: Transport, versions: &[u8]) {
             &unique("js"),
         ]);
         if encrypted {
-            command.arg(everywhere.authority.file());
+            command.arg(everywhere.authority.certificate_path());
         }
         let lines = Client::start(&mut command).finish();
         assert_eq!(lines, ["done"], "{scenario} with version {version}");

@@ -37,7 +37,9 @@ fn run(scenario: &str, transport: Transport, versions: &[u8]) {
         command.args(["--version", &version.to_string()]);
         command.args(["--topic", &unique("paho/"), "--id", &unique("paho")]);
         if matches!(transport, Transport::Tls | Transport::SecureWebSocket) {
-            command.arg("--ca").arg(everywhere.authority.file());
+            command
+                .arg("--ca")
+                .arg(everywhere.authority.certificate_path());
         }
         if matches!(transport, Transport::WebSocket | Transport::SecureWebSocket) {
             command.args(["--websocket", "/mqtt"]);

@@ -5,10 +5,10 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use super::{folder, own_node};
-use crate::certificates::{self, Authority, Identity};
+use crate::certificates::{self, Authority, TlsIdentity};
 use crate::support::{DEADLINE, Node};
 
-fn start(identity: &Identity) -> Node {
+fn start(identity: &TlsIdentity) -> Node {
     let config = format!(
         "[http.tls]\ncertificate = \"{}\"\nprivate_key = \"{}\"\n",
         identity.certificate.display(),
@@ -32,7 +32,7 @@ fn shown(node: &Node, authority: &Authority) -> Vec<u8> {
     certificates::server_certificate(&stream).to_vec()
 }
 
-fn wait_for(node: &Node, authority: &Authority, wanted: &Identity, limit: Duration) {
+fn wait_for(node: &Node, authority: &Authority, wanted: &TlsIdentity, limit: Duration) {
     let wanted = certificates::read_certificate(&wanted.certificate).to_vec();
     let deadline = Instant::now() + limit;
     while shown(node, authority) != wanted {
@@ -48,7 +48,7 @@ fn http_is_served_over_tls_and_not_otherwise() {
     }
     let authority = Authority::new(folder());
     let strangers = Authority::new(folder());
-    let node = start(&authority.server("server"));
+    let node = start(&authority.issue_server("server"));
     let address = node.address("http");
     let stream = authority.connect(address, None).unwrap();
     let answer = request(stream, address).unwrap();
@@ -68,11 +68,11 @@ fn a_new_certificate_is_taken_up_by_itself_and_on_sighup() {
         return;
     }
     let authority = Authority::new(folder());
-    let node = start(&authority.server("server"));
-    let renewed = authority.server("server");
+    let node = start(&authority.issue_server("server"));
+    let renewed = authority.issue_server("server");
     // The files are looked at every few seconds.
     wait_for(&node, &authority, &renewed, Duration::from_secs(60));
-    let renewed = authority.server("server");
+    let renewed = authority.issue_server("server");
     node.signal(libc::SIGHUP);
     wait_for(&node, &authority, &renewed, DEADLINE);
     assert!(node.is_running());

@@ -318,7 +318,7 @@ fn connections_without_a_connect_in_time_are_cut() {
         return;
     }
     let authority = Authority::new(folder());
-    let server = authority.server("server");
+    let server = authority.issue_server("server");
     let tls = format!(
         "connect_timeout_s = 1\ntls = {{ certificate = \"{}\", private_key = \"{}\" }}",
         server.certificate.display(),

@@ -235,7 +235,7 @@ fn a_header_comes_before_tls() {
         return;
     }
     let authority = Authority::new(folder());
-    let server = authority.server("server");
+    let server = authority.issue_server("server");
     let more = format!(
         "proxy_protocol = true\nallow_anonymous = true\ntls = {{ certificate = \"{}\", private_key = \"{}\" }}",
         server.certificate.display(),

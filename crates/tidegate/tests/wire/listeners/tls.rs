@@ -6,28 +6,31 @@ use std::time::{Duration, Instant};
 use rustls::ProtocolVersion;
 
 use super::{client_info, folder, greet, listener, open, own_node};
-use crate::certificates::{self, Authority, Identity, TlsStream};
+use crate::certificates::{self, Authority, TlsIdentity, TlsStream};
 use crate::support::{Connect, DEADLINE, Node, Raw, kind, unique};
 
 /// A listener `mqtts` with this certificate; `more` goes into its table `tls`.
-fn config(server: &Identity, more: &str) -> String {
+fn config(server: &TlsIdentity, more: &str) -> String {
     let (certificate, key) = (server.certificate.display(), server.key.display());
     let tls = format!("tls = {{ certificate = \"{certificate}\", private_key = \"{key}\"{more} }}");
     listener("mqtts", "mqtts", "127.0.0.1:0", &tls)
 }
 
-fn start(server: &Identity, more: &str) -> Node {
+fn start(server: &TlsIdentity, more: &str) -> Node {
     Node::start_with_config(&[], &config(server, more))
 }
 
 /// `client_ca` and what else goes with it.
 fn clients_of(authority: &Authority, more: &str) -> String {
-    format!(", client_ca = \"{}\"{more}", authority.file().display())
+    format!(
+        ", client_ca = \"{}\"{more}",
+        authority.certificate_path().display()
+    )
 }
 
 /// Connects, sends CONNECT, and says whether the node let this client in. A refusal may come in the handshake, or
 /// (TLS 1.3) after it, as an alert instead of the CONNACK.
-fn is_let_in(node: &Node, authority: &Authority, identity: Option<&Identity>) -> bool {
+fn is_let_in(node: &Node, authority: &Authority, identity: Option<&TlsIdentity>) -> bool {
     use std::io::{Read, Write};
     let Ok(mut stream) = authority.connect(node.address("mqtts"), identity) else {
         return false;
@@ -64,7 +67,7 @@ fn tls_1_2_and_1_3_are_served() {
         return;
     }
     let authority = Authority::new(folder());
-    let node = start(&authority.server("server"), "");
+    let node = start(&authority.issue_server("server"), "");
     for (version, expected) in [
         (&rustls::version::TLS12, ProtocolVersion::TLSv1_2),
         (&rustls::version::TLS13, ProtocolVersion::TLSv1_3),
@@ -84,7 +87,7 @@ fn a_large_message_passes_through_tls() {
         return;
     }
     let authority = Authority::new(folder());
-    let node = start(&authority.server("server"), "");
+    let node = start(&authority.issue_server("server"), "");
     let mut raw = Raw::over(authority.connect(node.address("mqtts"), None).unwrap(), 5);
     greet(&mut raw);
     raw.subscribe("tls/large", 0);
@@ -99,7 +102,7 @@ fn plain_mqtt_on_a_tls_listener_is_closed() {
         return;
     }
     let authority = Authority::new(folder());
-    let node = start(&authority.server("server"), "");
+    let node = start(&authority.issue_server("server"), "");
     let mut raw = open(&node, "mqtts", 4);
     raw.send(&Connect::new(4, unique("plain")).bytes());
     // An alert may come before the end; it is no MQTT.
@@ -118,14 +121,14 @@ fn client_certificates_can_be_required() {
     let authority = Authority::new(folder());
     let strangers = Authority::new(folder());
     let more = clients_of(&authority, ", require_client_certificate = true");
-    let node = start(&authority.server("server"), &more);
+    let node = start(&authority.issue_server("server"), &more);
     assert!(is_let_in(
         &node,
         &authority,
-        Some(&authority.client("known"))
+        Some(&authority.issue_client("known"))
     ));
     assert!(!is_let_in(&node, &authority, None), "without a certificate");
-    let stranger = strangers.client("stranger");
+    let stranger = strangers.issue_client("stranger");
     assert!(
         !is_let_in(&node, &authority, Some(&stranger)),
         "of another authority"
@@ -139,14 +142,17 @@ fn client_certificates_can_be_optional() {
     }
     let authority = Authority::new(folder());
     let strangers = Authority::new(folder());
-    let node = start(&authority.server("server"), &clients_of(&authority, ""));
+    let node = start(
+        &authority.issue_server("server"),
+        &clients_of(&authority, ""),
+    );
     assert!(is_let_in(
         &node,
         &authority,
-        Some(&authority.client("known"))
+        Some(&authority.issue_client("known"))
     ));
     assert!(is_let_in(&node, &authority, None), "without a certificate");
-    let stranger = strangers.client("stranger");
+    let stranger = strangers.issue_client("stranger");
     assert!(
         !is_let_in(&node, &authority, Some(&stranger)),
         "of another authority"
@@ -162,9 +168,9 @@ fn the_common_name_becomes_the_user_name() {
     let more = ", require_client_certificate = true, common_name_as_username = true";
     let more = clients_of(&authority, more);
     // A client with a certificate is not anonymous.
-    let config = config(&authority.server("server"), &more) + "allow_anonymous = false\n";
+    let config = config(&authority.issue_server("server"), &more) + "allow_anonymous = false\n";
     let node = Node::start_with_config(&[], &config);
-    let identity = authority.client("sensor-17");
+    let identity = authority.issue_client("sensor-17");
     let connect = || {
         authority
             .connect(node.address("mqtts"), Some(&identity))
@@ -184,7 +190,7 @@ fn the_common_name_becomes_the_user_name() {
 }
 
 /// Waits until new connections are shown `wanted`.
-fn wait_for_certificate(node: &Node, authority: &Authority, wanted: &Identity, limit: Duration) {
+fn wait_for_certificate(node: &Node, authority: &Authority, wanted: &TlsIdentity, limit: Duration) {
     let wanted = certificates::read_certificate(&wanted.certificate).to_vec();
     let deadline = Instant::now() + limit;
     while shown(node, authority) != wanted {
@@ -209,9 +215,9 @@ fn changed_certificate_files_are_taken_up_by_themselves() {
         return;
     }
     let authority = Authority::new(folder());
-    let node = start(&authority.server("server"), "");
+    let node = start(&authority.issue_server("server"), "");
     let mut old = old_connection(&node, &authority);
-    let renewed = authority.server("server");
+    let renewed = authority.issue_server("server");
     // The files are looked at every few seconds.
     wait_for_certificate(&node, &authority, &renewed, Duration::from_secs(60));
     old.ping();
@@ -224,10 +230,10 @@ fn certificates_are_read_again_on_sighup() {
         return;
     }
     let authority = Authority::new(folder());
-    let node = start(&authority.server("server"), "");
+    let node = start(&authority.issue_server("server"), "");
     let mut old = old_connection(&node, &authority);
     for _ in 0..3 {
-        let renewed = authority.server("server");
+        let renewed = authority.issue_server("server");
         node.signal(libc::SIGHUP);
         wait_for_certificate(&node, &authority, &renewed, DEADLINE);
         old.ping();
@@ -241,7 +247,7 @@ fn broken_certificate_files_do_not_replace_good_ones() {
         return;
     }
     let authority = Authority::new(folder());
-    let server = authority.server("server");
+    let server = authority.issue_server("server");
     let node = start(&server, "");
     let before = shown(&node, &authority);
     fs::write(&server.certificate, "not a certificate").unwrap();
@@ -259,9 +265,9 @@ fn missing_and_mismatched_files_are_errors_at_the_start() {
         return;
     }
     let authority = Authority::new(folder());
-    let server = authority.server("server");
+    let server = authority.issue_server("server");
     let nowhere = server.certificate.with_file_name("nowhere.pem");
-    let missing = Identity {
+    let missing = TlsIdentity {
         certificate: nowhere.clone(),
         key: server.key.clone(),
     };
@@ -270,8 +276,8 @@ fn missing_and_mismatched_files_are_errors_at_the_start() {
         .expect("no such file");
     assert!(why.contains(nowhere.to_str().unwrap()), "{why}");
 
-    let other = authority.server("other");
-    let mixed = Identity {
+    let other = authority.issue_server("other");
+    let mixed = TlsIdentity {
         certificate: server.certificate,
         key: other.key,
     };

@@ -32,10 +32,13 @@ fn sslyze_finds_no_weakness() {
         return skipped("sslyze is not installed; run `cargo xtask test`");
     };
     let authority = Authority::new(folder());
-    let server = authority.server("server");
+    let server = authority.issue_server("server");
     let (certificate, key) = (server.certificate.display(), server.key.display());
     let files = format!("certificate = \"{certificate}\", private_key = \"{key}\"");
-    let clients = format!(", client_ca = \"{}\"", authority.file().display());
+    let clients = format!(
+        ", client_ca = \"{}\"",
+        authority.certificate_path().display()
+    );
     let config: String = [
         ("mqtts", "mqtts", ""),
         ("wss", "wss", ""),
@@ -69,7 +72,7 @@ fn sslyze_finds_no_weakness() {
     command.args(["--reneg", "--elliptic_curves", "--ems"]);
     command.arg(format!("--json_out={}", report.display()));
     // For the listener that asks for one.
-    let client = authority.client("scanner");
+    let client = authority.issue_client("scanner");
     command.arg(format!("--cert={}", client.certificate.display()));
     command.arg(format!("--key={}", client.key.display()));
     for name in ["mqtts", "wss", "known"] {

@@ -247,7 +247,7 @@ fn secure_websocket_is_served() {
         return;
     }
     let authority = Authority::new(folder());
-    let server = authority.server("server");
+    let server = authority.issue_server("server");
     let (certificate, key) = (server.certificate.display(), server.key.display());
     let tls = format!("tls = {{ certificate = \"{certificate}\", private_key = \"{key}\" }}");
     let node = Node::start_with_config(&[], &listener("wss", "wss", "127.0.0.1:0", &tls));

@@ -14,7 +14,7 @@ fn watched(sql: &str) -> (Node, Raw) {
     (node, watcher)
 }
 
-fn told(raw: &mut Raw) -> Value {
+fn receive_json(raw: &mut Raw) -> Value {
     next(raw).1
 }
 
@@ -27,7 +27,7 @@ fn publish_has_both_spellings() {
     let mut device = Raw::connect(&node, &Connect::new(5, "device"));
     device.send_publish(&Publish::new("t/1", "hello").qos(1, 7));
     device.recv(kind::PUBACK);
-    let told = told(&mut watcher);
+    let told = receive_json(&mut watcher);
     for (field, expected) in [
         ("topic", json!("t/1")),
         ("qos", json!(1)),
@@ -66,7 +66,7 @@ fn delivered_and_acked() {
         let expected = json!({
             "event": event, "topic": "t", "payload": "x", "clientid": "receiver", "from_clientid": "sender",
         });
-        assert_eq!(told(&mut watcher), expected);
+        assert_eq!(receive_json(&mut watcher), expected);
     }
 }
 
@@ -88,7 +88,7 @@ fn the_end_of_a_qos_2_delivery_is_told_with_its_message() {
         for desc in ["rec", "comp"] {
             let expected =
                 json!({"desc": desc, "topic": "t", "payload": payload, "clientId": "receiver"});
-            assert_eq!(told(&mut watcher), expected);
+            assert_eq!(receive_json(&mut watcher), expected);
         }
     }
 }
@@ -109,12 +109,12 @@ fn dropped_and_offline() {
     let mut sender = Raw::connect(&node, &Connect::new(4, "sender"));
     sender.publish_qos1("t/kept", "x", 1);
     assert_eq!(
-        told(&mut watcher),
+        receive_json(&mut watcher),
         json!({"topic": "t/kept", "clientid": "away", "qos": 1})
     );
     sender.publish("t/nobody", "x");
     assert_eq!(
-        told(&mut watcher),
+        receive_json(&mut watcher),
         json!({"topic": "t/nobody", "clientid": "sender", "qos": 0})
     );
 }
@@ -128,7 +128,7 @@ fn a_client_comes_and_goes() {
     );
     let will = Will::new("will/topic", "gone").qos(1);
     let mut device = Raw::connect(&node, &Connect::new(5, "device").keep_alive(77).will(will));
-    let connected = told(&mut watcher);
+    let connected = receive_json(&mut watcher);
     assert_eq!(connected["event"], "client.connected", "{connected}");
     assert_eq!(
         (&connected["keepalive"], &connected["clean_start"]),
@@ -138,7 +138,7 @@ fn a_client_comes_and_goes() {
     assert_eq!(connected["sockname"], node.address("mqtt"), "{connected}");
     device.ping();
     device.disconnect();
-    let gone = told(&mut watcher);
+    let gone = receive_json(&mut watcher);
     assert_eq!(
         (&gone["event"], &gone["reason"]),
         (&json!("client.disconnected"), &json!("normal"))
@@ -159,7 +159,7 @@ fn the_will_of_a_client_is_told_and_its_password_is_not() {
         .password("s3cret");
     let _device = Raw::connect(&node, &connect);
     let expected = json!({"will_topic": "will/topic", "will_qos": 1, "password": null});
-    assert_eq!(told(&mut watcher), expected);
+    assert_eq!(receive_json(&mut watcher), expected);
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn subscriptions_and_pings() {
     device.unsubscribe("a/+");
     let of = |event: &str, topic: Value, qos: Value, room: Value| json!({"event": event, "clientid": "device", "topic": topic, "qos": qos, "room": room});
     assert_eq!(
-        told(&mut watcher),
+        receive_json(&mut watcher),
         of(
             "session.subscribed",
             json!("a/+"),
@@ -184,10 +184,10 @@ fn subscriptions_and_pings() {
         )
     );
     assert_eq!(
-        told(&mut watcher),
+        receive_json(&mut watcher),
         of("client.ping", Value::Null, Value::Null, Value::Null)
     );
-    assert_eq!(told(&mut watcher)["event"], "session.unsubscribed");
+    assert_eq!(receive_json(&mut watcher)["event"], "session.unsubscribed");
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn all_events_about_a_message_have_its_id() {
     sender.recv(kind::PUBCOMP);
     let message = receiver.recv(kind::PUBLISH);
     receiver.acknowledge(&message);
-    let events: Vec<Value> = (0..5).map(|_| told(&mut watcher)).collect();
+    let events: Vec<Value> = (0..5).map(|_| receive_json(&mut watcher)).collect();
     let count = |event: &str| events.iter().filter(|told| told["event"] == event).count();
     assert_eq!(count("message.publish"), 1, "{events:?}");
     assert_eq!(count("message.delivered"), 1, "{events:?}");
@@ -283,7 +283,12 @@ fn equal_messages_of_one_millisecond_have_different_ids() {
     }
     sender.send(&packets);
     let ids: std::collections::HashSet<String> = (0..50)
-        .map(|_| told(&mut watcher)["id"].as_str().unwrap().to_owned())
+        .map(|_| {
+            receive_json(&mut watcher)["id"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        })
         .collect();
     assert_eq!(ids.len(), 50);
 }
@@ -298,13 +303,13 @@ fn dropped_for_all_and_for_one_are_two_events() {
     // No local.
     device.subscribe_for_codes(&Subscribe::new(1).filter("t/own", 0x04));
     device.publish("t/own", "x");
-    let told_of_one = told(&mut watcher);
+    let told_of_one = receive_json(&mut watcher);
     assert_eq!(
         told_of_one,
         json!({"event": "delivery.dropped", "clientid": "device", "from_clientid": "device", "reason": "no_local"})
     );
     device.publish("t/nobody", "x");
-    let told_of_all = told(&mut watcher);
+    let told_of_all = receive_json(&mut watcher);
     assert_eq!(
         (&told_of_all["event"], &told_of_all["reason"]),
         (&json!("message.dropped"), &json!("no_subscribers"))
@@ -320,13 +325,13 @@ fn a_disconnect_says_when_the_client_came_and_emqx_has_its_own_words() {
     let connect = Connect::new(5, "device").keep_alive(77);
     let mut device = Raw::connect(&node, &connect);
     device.ping();
-    let ping = told(&mut watcher);
+    let ping = receive_json(&mut watcher);
     assert_eq!(
         (&ping["keepalive"], &ping["clean_start"], &ping["nodeIp"]),
         (&json!(77), &json!(true), &json!("127.0.0.1"))
     );
     let _other = Raw::connect(&node, &connect);
-    let gone = told(&mut watcher);
+    let gone = receive_json(&mut watcher);
     assert_eq!(gone["reason"], "discarded", "{gone}");
     let at = |field: &str| gone[field].as_u64().unwrap_or(0);
     assert!(at("connected_at") > 1_700_000_000_000, "{gone}");
@@ -342,11 +347,11 @@ fn subscriptions_have_the_identifier_of_their_packet() {
     let mut device = Raw::connect(&node, &Connect::new(5, "device"));
     device.subscribe_for_codes(&Subscribe::new(321).filter("a/+", 1));
     assert_eq!(
-        told(&mut watcher),
+        receive_json(&mut watcher),
         json!({"event": "session.subscribed", "messageId": 321, "topic": "a/+", "qos": 1})
     );
     device.unsubscribe("a/+");
-    let ended = told(&mut watcher);
+    let ended = receive_json(&mut watcher);
     assert!(ended["messageId"].as_u64().is_some(), "{ended}");
     // EMQX names the QoS that the subscription had.
     assert_eq!(ended["qos"], 1, "{ended}");
@@ -380,19 +385,19 @@ fn drops_say_where_publisher_and_subscriber_are() {
     sender.send_publish(&Publish::new("t/nobody", "x").qos(1, 9));
     sender.recv(kind::PUBACK);
     assert_eq!(
-        told(&mut watcher),
+        receive_json(&mut watcher),
         of("message.dropped", "sender", json!(9), "no_subscribers")
     );
     // A subscriber that is away had an address.
     sender.publish("t/kept", "x");
     assert_eq!(
-        told(&mut watcher),
+        receive_json(&mut watcher),
         of("delivery.dropped", "away", Value::Null, "qos0_msg")
     );
     // What may not be published is not dropped for a subscriber.
     sender.publish("t/secret", "x");
     assert_eq!(
-        told(&mut watcher),
+        receive_json(&mut watcher),
         of("message.dropped", "sender", Value::Null, "not_authorized")
     );
 }
@@ -418,7 +423,7 @@ fn acknowledgements_have_properties_of_their_own() {
         &properties,
     ));
     assert_eq!(
-        told(&mut watcher),
+        receive_json(&mut watcher),
         json!({"published": {"k": "of the message"}, "acknowledged": {"k": "of the PUBACK"}, "messageId": id})
     );
 }

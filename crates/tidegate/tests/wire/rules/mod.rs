@@ -1,9 +1,9 @@
 //! Rules at work in a node: made over the API, met by the messages of real clients.
 
 mod actions;
+mod backpressure;
 mod events;
-mod life;
-mod pressure;
+mod lifecycle;
 mod tools;
 mod windows;
 

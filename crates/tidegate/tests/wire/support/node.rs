@@ -8,8 +8,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use testkit::life;
-pub use testkit::life::temporary_directory;
+use testkit::processes;
+pub use testkit::processes::temporary_directory;
 
 const START_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -212,7 +212,7 @@ impl Node {
 
     pub fn start_again(&mut self) {
         let process = self.process.as_mut().expect("a node of its own");
-        life::forget(process.pid);
+        processes::unregister(process.pid);
         let data_dir = std::mem::take(&mut process.data_dir);
         let process = Process::spawn(data_dir, process.arguments.clone());
         self.listeners = process
@@ -251,9 +251,9 @@ impl Process {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let to_log = fs::File::options().create(true).append(true).open(&log);
         command.stderr(to_log.unwrap());
-        let child = life::spawn(command);
+        let child = processes::spawn(command);
         let pid = child.id();
-        life::register(life::Ward {
+        processes::register(processes::SupervisedChild {
             pid,
             log: log.clone(),
             signal: libc::SIGKILL,
@@ -323,7 +323,7 @@ impl Drop for Process {
             .child
             .get_mut()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        life::forget(self.pid);
+        processes::unregister(self.pid);
         let _ = child.kill();
         let _ = child.wait();
         // Another process may have taken the data over.

@@ -16,7 +16,7 @@ pub struct WsStream {
 }
 
 /// Sends an upgrade request for `path` and reads the response's head. `protocol` is the value of
-/// `Sec-WebSocket-Protocol`, if it is to be sent.
+/// `Sec-WebSocketFraming-ListenerProtocol`, if it is to be sent.
 pub fn upgrade(address: &str, path: &str, protocol: Option<&str>) -> (TcpStream, String) {
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_nodelay(true).unwrap();

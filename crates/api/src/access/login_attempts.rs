@@ -1,0 +1,270 @@
+//! The bound on guessing passwords and shared secrets. Failures count for each pair of address and name, so that nobody is
+//! kept out by the failures of somebody else at the same address. Beyond that, an address that fails for many names, and
+//! a name that is guessed at from many addresses, have to wait, but not a pair that has got in before.
+//!
+//! Tokens and API keys cannot be guessed in any number of attempts that a node answers; they are always looked up, and
+//! never counted here but for the answer to those that fail.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::config::SharedHttpConfig;
+use crate::connection_tracker::address_key;
+
+/// Addresses, names and pairs remembered; beyond, the one that failed longest ago is forgotten.
+const MAX_FAILURE_RECORDS: usize = 10_000;
+/// Pairs that got in; beyond, the oldest is forgotten.
+const MAX_KNOWN_PAIRS: usize = 10_000;
+/// Failures of an address for any names, and for a name from any addresses, in multiples of those of a pair.
+const WIDE_LIMIT_FACTOR: u32 = 10;
+
+pub(crate) struct LoginAttempts {
+    live: SharedHttpConfig,
+    state: Mutex<AttemptMemory>,
+}
+
+#[derive(Default)]
+struct AttemptMemory {
+    failures: HashMap<AttemptKey, FailureWindow>,
+    /// Pairs that got in.
+    known: HashSet<(IpAddr, String)>,
+    /// The same, oldest first.
+    known_order: VecDeque<(IpAddr, String)>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum AttemptKey {
+    Pair(IpAddr, String),
+    Address(IpAddr),
+    Name(String),
+    /// Of a secret that many share, by what it is called.
+    Secret(IpAddr, String),
+    /// Of tokens of devices that do not exist.
+    Tokens(IpAddr),
+}
+
+#[derive(Clone, Copy)]
+struct FailureWindow {
+    count: u32,
+    since: Instant,
+}
+
+impl LoginAttempts {
+    pub(crate) fn new(live: SharedHttpConfig) -> Self {
+        Self {
+            live,
+            state: Mutex::default(),
+        }
+    }
+
+    /// How many failures are too many, within which time.
+    fn limits(&self) -> (u32, Duration) {
+        let config = self.live.get();
+        let window = Duration::from_secs(config.failed_login_window_s.into());
+        (config.max_failed_logins, window)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AttemptMemory> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long nobody may try for that name from there; `None`: now.
+    pub(crate) fn blocked_for(&self, from: IpAddr, name: &str, now: Instant) -> Option<Duration> {
+        let (max_failures, window) = self.limits();
+        let (from, name) = (address_key(from), truncate_name(name));
+        let memory = self.lock();
+        let left = |key: &AttemptKey, factor: u32| {
+            let known = memory.failures.get(key)?;
+            let left = window.checked_sub(now.saturating_duration_since(known.since))?;
+            (known.count >= max_failures.saturating_mul(factor) && !left.is_zero()).then_some(left)
+        };
+        let of_pair = left(&AttemptKey::Pair(from, name.clone()), 1);
+        if memory.known.contains(&(from, name.clone())) {
+            return of_pair;
+        }
+        let of_address = left(&AttemptKey::Address(from), WIDE_LIMIT_FACTOR);
+        of_pair
+            .max(of_address)
+            .max(left(&AttemptKey::Name(name), WIDE_LIMIT_FACTOR))
+    }
+
+    pub(crate) fn record_failure(&self, from: IpAddr, name: &str, now: Instant) {
+        let (_, window) = self.limits();
+        let (from, name) = (address_key(from), truncate_name(name));
+        let mut memory = self.lock();
+        for key in [
+            AttemptKey::Pair(from, name.clone()),
+            AttemptKey::Address(from),
+            AttemptKey::Name(name),
+        ] {
+            memory.count_failure(key, window, now);
+        }
+    }
+
+    /// The same as [`Self::blocked_for`] for a shared secret, of which failures count for the pair alone.
+    pub(crate) fn secret_blocked_for(
+        &self,
+        from: IpAddr,
+        name: &str,
+        now: Instant,
+    ) -> Option<Duration> {
+        let (max_failures, window) = self.limits();
+        let memory = self.lock();
+        let known = memory.failures.get(&secret_key(from, name))?;
+        let left = window.checked_sub(now.saturating_duration_since(known.since))?;
+        (known.count >= max_failures && !left.is_zero()).then_some(left)
+    }
+
+    pub(crate) fn record_secret_failure(&self, from: IpAddr, name: &str, now: Instant) {
+        let (_, window) = self.limits();
+        self.lock()
+            .count_failure(secret_key(from, name), window, now);
+    }
+
+    /// A device showed a token that nobody has. How long the address has to wait, if it did so too often.
+    pub(crate) fn record_token_failure(&self, from: IpAddr, now: Instant) -> Option<Duration> {
+        let (max_failures, window) = self.limits();
+        let failures =
+            self.lock()
+                .count_failure(AttemptKey::Tokens(address_key(from)), window, now);
+        let left = window.saturating_sub(now.saturating_duration_since(failures.since));
+        (failures.count > max_failures).then_some(left)
+    }
+
+    /// The right password: earlier slips of that pair are forgotten, and it is known from now on.
+    pub(crate) fn record_success(&self, from: IpAddr, name: &str) {
+        let pair = (address_key(from), truncate_name(name));
+        let mut memory = self.lock();
+        memory
+            .failures
+            .remove(&AttemptKey::Pair(pair.0, pair.1.clone()));
+        if memory.known.insert(pair.clone()) {
+            memory.known_order.push_back(pair);
+            if memory.known_order.len() > MAX_KNOWN_PAIRS
+                && let Some(oldest) = memory.known_order.pop_front()
+            {
+                memory.known.remove(&oldest);
+            }
+        }
+    }
+}
+
+impl AttemptMemory {
+    fn count_failure(&mut self, key: AttemptKey, window: Duration, now: Instant) -> FailureWindow {
+        if self.failures.len() >= MAX_FAILURE_RECORDS && !self.failures.contains_key(&key) {
+            let oldest = self.failures.iter().min_by_key(|(_, known)| known.since);
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                self.failures.remove(&oldest);
+            }
+        }
+        let known = self.failures.entry(key).or_insert(FailureWindow {
+            count: 0,
+            since: now,
+        });
+        if now.saturating_duration_since(known.since) >= window {
+            known.count = 0;
+            known.since = now;
+        }
+        known.count = known.count.saturating_add(1);
+        *known
+    }
+}
+
+fn secret_key(from: IpAddr, name: &str) -> AttemptKey {
+    AttemptKey::Secret(address_key(from), truncate_name(name))
+}
+
+/// A guess at a name of megabytes shall not be remembered as such.
+fn truncate_name(name: &str) -> String {
+    name.chars().take(64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::HttpConfig;
+
+    fn attempts(max_failed_logins: u32) -> LoginAttempts {
+        LoginAttempts::new(SharedHttpConfig::new(HttpConfig {
+            max_failed_logins,
+            failed_login_window_s: 60,
+            ..HttpConfig::new(([127, 0, 0, 1], 0).into())
+        }))
+    }
+
+    #[test]
+    fn who_fails_too_often_has_to_wait_and_others_at_the_address_do_not() {
+        let attempts = attempts(3);
+        let start = Instant::now();
+        let here: IpAddr = "2001:db8::1".parse().unwrap();
+        let neighbour: IpAddr = "2001:db8::2".parse().unwrap();
+        let elsewhere: IpAddr = "192.0.2.1".parse().unwrap();
+        for _ in 0..3 {
+            assert_eq!(attempts.blocked_for(here, "ann", start), None);
+            attempts.record_failure(here, "ann", start);
+        }
+        assert_eq!(
+            attempts.blocked_for(neighbour, "ann", start),
+            Some(Duration::from_secs(60))
+        );
+        assert_eq!(attempts.blocked_for(here, "bob", start), None);
+        assert_eq!(attempts.blocked_for(elsewhere, "ann", start), None);
+        let later = start + Duration::from_secs(61);
+        assert_eq!(attempts.blocked_for(here, "ann", later), None);
+        attempts.record_failure(here, "ann", later);
+        assert_eq!(
+            attempts.blocked_for(here, "ann", later),
+            None,
+            "counted anew"
+        );
+    }
+
+    #[test]
+    fn many_names_from_one_address_and_one_name_from_many_are_bounded_but_for_those_known() {
+        let attempts = attempts(2);
+        let start = Instant::now();
+        let office = IpAddr::from([198, 51, 100, 1]);
+        attempts.record_success(office, "ann");
+        for last in 0..20 {
+            attempts.record_failure(IpAddr::from([192, 0, 2, last]), "ann", start);
+            attempts.record_failure(office, &format!("guess-{last}"), start);
+        }
+        let fresh = IpAddr::from([198, 51, 100, 2]);
+        assert!(attempts.blocked_for(fresh, "ann", start).is_some());
+        assert_eq!(attempts.blocked_for(fresh, "bob", start), None);
+        assert!(attempts.blocked_for(office, "bob", start).is_some());
+        assert_eq!(attempts.blocked_for(office, "ann", start), None);
+    }
+
+    #[test]
+    fn tokens_that_nobody_has_are_counted_apart() {
+        let attempts = attempts(2);
+        let start = Instant::now();
+        let here = IpAddr::from([192, 0, 2, 1]);
+        assert_eq!(attempts.record_token_failure(here, start), None);
+        assert_eq!(attempts.record_token_failure(here, start), None);
+        let left = Duration::from_secs(60);
+        assert_eq!(attempts.record_token_failure(here, start), Some(left));
+        assert_eq!(attempts.blocked_for(here, "ann", start), None);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let attempts = attempts(2);
+        let start = Instant::now();
+        for n in 0..12_000_u32 {
+            let at = start + Duration::from_millis(n.into());
+            let from = IpAddr::from(n.to_be_bytes());
+            attempts.record_token_failure(from, at);
+            attempts.record_success(from, "ann");
+        }
+        let memory = attempts.lock();
+        assert_eq!(memory.failures.len(), MAX_FAILURE_RECORDS);
+        assert_eq!(
+            (memory.known.len(), memory.known_order.len()),
+            (MAX_KNOWN_PAIRS, MAX_KNOWN_PAIRS)
+        );
+    }
+}

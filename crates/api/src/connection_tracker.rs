@@ -1,0 +1,600 @@
+//! Open HTTP connections and what they are used for, counted by source address and class, so that no client and no class
+//! of requests can use up what the others need.
+//!
+//! A connection takes an ordinary place from accept to close. A request takes a place in its class until the body of its
+//! answer has been handed over. A stream or a long poll gives both back while it lasts and takes a place of its own kind.
+//! When all ordinary places are taken, the connection that has been idle or sending its head for the longest time makes
+//! room for the next one.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use tokio::sync::Notify;
+
+use crate::config::HttpConfig;
+use crate::problem_details::ProblemDetails;
+
+/// What a request is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RequestClass {
+    /// Health, metrics, documentation and everything else that needs no operator.
+    Health,
+    /// Logins, which hash passwords.
+    Login,
+    /// Requests of operators and API keys.
+    Operator,
+    /// Requests of devices and of sources that push.
+    Device,
+}
+
+/// What lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum LongRequestKind {
+    EventStream,
+    LongPoll,
+}
+
+/// Why a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CloseReason {
+    ConnectionLimit,
+    AddressLimit,
+    Evicted,
+    WriteTimeout,
+    HeaderTimeout,
+    ProxyHeader,
+}
+
+const REQUEST_CLASSES: [(RequestClass, &str); 4] = [
+    (RequestClass::Health, "health"),
+    (RequestClass::Login, "login"),
+    (RequestClass::Operator, "operator"),
+    (RequestClass::Device, "device"),
+];
+const LONG_REQUEST_KINDS: [(LongRequestKind, &str); 2] = [
+    (LongRequestKind::EventStream, "event_stream"),
+    (LongRequestKind::LongPoll, "long_poll"),
+];
+const CLOSE_REASONS: [(CloseReason, &str); 6] = [
+    (CloseReason::ConnectionLimit, "connection_limit"),
+    (CloseReason::AddressLimit, "address_limit"),
+    (CloseReason::Evicted, "evicted"),
+    (CloseReason::WriteTimeout, "write_timeout"),
+    (CloseReason::HeaderTimeout, "header_timeout"),
+    (CloseReason::ProxyHeader, "proxy_header"),
+];
+
+struct ConnectionLimits {
+    connections: usize,
+    connections_per_address: usize,
+    requests: [usize; REQUEST_CLASSES.len()],
+    requests_per_address: usize,
+    long_requests: [usize; LONG_REQUEST_KINDS.len()],
+    max_long_requests_per_holder: [usize; LONG_REQUEST_KINDS.len()],
+}
+
+pub(crate) struct ConnectionTracker {
+    limits: ConnectionLimits,
+    table: Mutex<ConnectionTable>,
+    close_counts: [AtomicU64; CLOSE_REASONS.len()],
+    rejected_requests: [AtomicU64; REQUEST_CLASSES.len()],
+    rejected_lasting: [AtomicU64; LONG_REQUEST_KINDS.len()],
+}
+
+#[derive(Default)]
+struct ConnectionTable {
+    next: u64,
+    open: HashMap<u64, OpenConnection>,
+    /// Connections that are not used for something that lasts.
+    ordinary: usize,
+    by_address: HashMap<IpAddr, AddressUse>,
+    requests: [usize; REQUEST_CLASSES.len()],
+    lasting: [usize; LONG_REQUEST_KINDS.len()],
+    long_requests_by_holder: HashMap<(LongRequestKind, String), usize>,
+}
+
+#[derive(Default, PartialEq)]
+struct AddressUse {
+    connections: usize,
+    requests: [usize; REQUEST_CLASSES.len()],
+}
+
+struct OpenConnection {
+    /// `None`: of a trusted proxy or a Unix socket, which has no bound of its own.
+    address: Option<IpAddr>,
+    /// Requests whose answer has not been handed over.
+    requests: usize,
+    idle_since: Instant,
+    lasting: usize,
+    evicted: Arc<Notify>,
+}
+
+/// A connection's place; given back when it is dropped.
+pub(crate) struct ConnectionPermit {
+    connections: Arc<ConnectionTracker>,
+    pub(crate) number: u64,
+    evicted: Arc<Notify>,
+}
+
+/// A request's place in its class; given back when it is dropped.
+pub(crate) struct RequestPermit {
+    place: Arc<ConnectionPermit>,
+    address: IpAddr,
+    class: RequestClass,
+}
+
+/// The place of a stream or a long poll; given back when it is dropped.
+pub(crate) struct LongRequestPermit {
+    connections: Arc<ConnectionTracker>,
+    /// The connection it lasts on.
+    number: Option<u64>,
+    kind: LongRequestKind,
+    holder: String,
+}
+
+impl ConnectionTracker {
+    pub(crate) fn new(config: &HttpConfig) -> Arc<Self> {
+        Arc::new(Self {
+            limits: ConnectionLimits {
+                connections: config.max_connections,
+                connections_per_address: config.max_connections_per_address,
+                requests: [
+                    config.max_health_requests,
+                    config.max_login_requests,
+                    config.max_operator_requests,
+                    config.max_device_requests,
+                ],
+                requests_per_address: config.max_requests_per_address,
+                long_requests: [config.max_event_streams, config.max_long_polls],
+                max_long_requests_per_holder: [
+                    config.max_event_streams_per_holder,
+                    config.max_long_polls_per_device,
+                ],
+            },
+            table: Mutex::default(),
+            close_counts: Default::default(),
+            rejected_requests: Default::default(),
+            rejected_lasting: Default::default(),
+        })
+    }
+
+    /// A place for a connection that was accepted. `Err`: it has to be closed.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        address: Option<IpAddr>,
+    ) -> Result<Arc<ConnectionPermit>, CloseReason> {
+        let address = address.map(address_key);
+        let mut table = self.lock();
+        if table.is_address_full(address, &self.limits) {
+            self.count_close(CloseReason::AddressLimit);
+            return Err(CloseReason::AddressLimit);
+        }
+        if table.ordinary >= self.limits.connections {
+            let Some(number) = table.longest_idle_connection() else {
+                self.count_close(CloseReason::ConnectionLimit);
+                return Err(CloseReason::ConnectionLimit);
+            };
+            self.count_close(CloseReason::Evicted);
+            if let Some(evicted) = table.remove(number) {
+                evicted.notify_one();
+            }
+        }
+        let number = table.next;
+        table.next += 1;
+        let evicted = Arc::new(Notify::new());
+        table.ordinary += 1;
+        if let Some(address) = address {
+            table.by_address.entry(address).or_default().connections += 1;
+        }
+        let connection = OpenConnection {
+            address,
+            requests: 0,
+            idle_since: Instant::now(),
+            lasting: 0,
+            evicted: evicted.clone(),
+        };
+        table.open.insert(number, connection);
+        Ok(Arc::new(ConnectionPermit {
+            connections: self.clone(),
+            number,
+            evicted,
+        }))
+    }
+
+    /// A place for what lasts, for `holder`; `number`: the connection that it keeps.
+    pub(crate) fn begin_long_request(
+        self: &Arc<Self>,
+        number: Option<u64>,
+        kind: LongRequestKind,
+        holder: String,
+    ) -> Result<LongRequestPermit, ProblemDetails> {
+        let at = kind as usize;
+        let mut guard = self.lock();
+        let table = &mut *guard;
+        let held = table
+            .long_requests_by_holder
+            .get(&(kind, holder.clone()))
+            .copied();
+        let (of_all, per_holder) = (
+            self.limits.long_requests[at],
+            self.limits.max_long_requests_per_holder[at],
+        );
+        let (one, many) = match kind {
+            LongRequestKind::EventStream => ("operator or API key", "event streams"),
+            LongRequestKind::LongPoll => ("device", "long polls"),
+        };
+        let rejected = if table.lasting[at] >= of_all {
+            Some(format!("{of_all} {many} are open, more are not allowed."))
+        } else if held.unwrap_or_default() >= per_holder {
+            let detail = format!(
+                "{per_holder} {many} of this {one} are open, more are not allowed; close one first."
+            );
+            Some(detail)
+        } else {
+            None
+        };
+        if let Some(detail) = rejected {
+            drop(guard);
+            self.rejected_lasting[at].fetch_add(1, Relaxed);
+            return Err(ProblemDetails::too_many_requests(10, detail));
+        }
+        table.lasting[at] += 1;
+        *table
+            .long_requests_by_holder
+            .entry((kind, holder.clone()))
+            .or_default() += 1;
+        if let Some(connection) = number.and_then(|number| table.open.get_mut(&number)) {
+            connection.lasting += 1;
+            if connection.lasting == 1 {
+                let address = connection.address;
+                table.ordinary -= 1;
+                table.release_address(address);
+            }
+        }
+        Ok(LongRequestPermit {
+            connections: self.clone(),
+            number,
+            kind,
+            holder,
+        })
+    }
+
+    pub(crate) fn count_close(&self, why: CloseReason) {
+        self.close_counts[why as usize].fetch_add(1, Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn families(&self) -> Vec<MetricFamily> {
+        let (open, requests, lasting) = {
+            let table = self.lock();
+            (table.open.len(), table.requests, table.lasting)
+        };
+        let number = |labels, value: f64| MetricSample {
+            labels,
+            value: MetricValue::Number(value),
+        };
+        let read = |counter: &AtomicU64| counter.load(Relaxed) as f64;
+        let classes = || {
+            REQUEST_CLASSES
+                .iter()
+                .map(|(_, name)| vec![("class", (*name).to_owned())])
+        };
+        let kinds = || {
+            LONG_REQUEST_KINDS
+                .iter()
+                .map(|(_, name)| vec![("class", (*name).to_owned())])
+        };
+        let reasons = CLOSE_REASONS
+            .iter()
+            .map(|(_, name)| vec![("reason", (*name).to_owned())]);
+        let under_way = requests.iter().chain(&lasting).map(|count| *count as f64);
+        let rejected = self.rejected_requests.iter().chain(&self.rejected_lasting);
+        vec![
+            MetricFamily {
+                name: "http_connections",
+                help: "Open HTTP connections.",
+                kind: MetricKind::Gauge,
+                samples: vec![number(Vec::new(), open as f64)],
+            },
+            MetricFamily {
+                name: "http_requests_active",
+                help: "HTTP requests being answered, event streams and long polls, by class.",
+                kind: MetricKind::Gauge,
+                samples: (classes().chain(kinds()).zip(under_way))
+                    .map(|(labels, value)| number(labels, value))
+                    .collect(),
+            },
+            MetricFamily {
+                name: "http_requests_rejected_total",
+                help: "HTTP requests rejected because too many of their class, address, device or operator were being answered.",
+                kind: MetricKind::Counter,
+                samples: (classes().chain(kinds()).zip(rejected))
+                    .map(|(labels, counter)| number(labels, read(counter)))
+                    .collect(),
+            },
+            MetricFamily {
+                name: "http_connections_closed_total",
+                help: "HTTP connections closed because of a limit or a time-out.",
+                kind: MetricKind::Counter,
+                samples: (reasons.zip(&self.close_counts))
+                    .map(|(labels, counter)| number(labels, read(counter)))
+                    .collect(),
+            },
+        ]
+    }
+}
+
+impl ConnectionTable {
+    fn is_address_full(&self, address: Option<IpAddr>, limits: &ConnectionLimits) -> bool {
+        let used = address.and_then(|address| self.by_address.get(&address));
+        used.is_some_and(|used| used.connections >= limits.connections_per_address)
+    }
+
+    fn longest_idle_connection(&self) -> Option<u64> {
+        let idle = (self.open.iter()).filter(|(_, one)| one.requests == 0 && one.lasting == 0);
+        idle.min_by_key(|(_, connection)| connection.idle_since)
+            .map(|(number, _)| *number)
+    }
+
+    /// Takes a connection out of the table. `None`: it is not there any more.
+    fn remove(&mut self, number: u64) -> Option<Arc<Notify>> {
+        let connection = self.open.remove(&number)?;
+        if connection.lasting == 0 {
+            self.ordinary -= 1;
+            self.release_address(connection.address);
+        }
+        Some(connection.evicted)
+    }
+
+    fn release_address(&mut self, address: Option<IpAddr>) {
+        let Some(address) = address else { return };
+        if let Some(used) = self.by_address.get_mut(&address) {
+            used.connections -= 1;
+        }
+        self.remove_unused(address);
+    }
+
+    fn remove_unused(&mut self, address: IpAddr) {
+        if self.by_address.get(&address) == Some(&AddressUse::default()) {
+            self.by_address.remove(&address);
+        }
+    }
+}
+
+impl ConnectionPermit {
+    /// Ends when the connection has to make room for another one.
+    pub(crate) async fn wait_for_eviction(&self) {
+        self.evicted.notified().await;
+    }
+
+    /// A proxy has named the client.
+    pub(crate) fn set_address(&self, address: IpAddr) -> Result<(), CloseReason> {
+        let address = address_key(address);
+        let mut guard = self.connections.lock();
+        let table = &mut *guard;
+        if table.is_address_full(Some(address), &self.connections.limits) {
+            self.connections.count_close(CloseReason::AddressLimit);
+            return Err(CloseReason::AddressLimit);
+        }
+        if let Some(connection) = table.open.get_mut(&self.number)
+            && connection.address.replace(address).is_none()
+        {
+            table.by_address.entry(address).or_default().connections += 1;
+        }
+        Ok(())
+    }
+
+    /// A place for a request of this class, from this address.
+    pub(crate) fn begin_request(
+        self: &Arc<Self>,
+        class: RequestClass,
+        address: IpAddr,
+    ) -> Result<RequestPermit, ProblemDetails> {
+        let (at, address) = (class as usize, address_key(address));
+        let limits = &self.connections.limits;
+        let of_class = limits.requests[at];
+        // One address never takes all of a class.
+        let per_address = limits.requests_per_address.min(of_class.div_ceil(2));
+        let mut guard = self.connections.lock();
+        let table = &mut *guard;
+        let used = table.by_address.get(&address);
+        let used = used.map_or(0, |used| used.requests[at]);
+        if table.requests[at] < of_class && used < per_address {
+            table.requests[at] += 1;
+            table.by_address.entry(address).or_default().requests[at] += 1;
+            if let Some(connection) = table.open.get_mut(&self.number) {
+                connection.requests += 1;
+            }
+            return Ok(RequestPermit {
+                place: self.clone(),
+                address,
+                class,
+            });
+        }
+        drop(guard);
+        self.connections.rejected_requests[at].fetch_add(1, Relaxed);
+        let name = REQUEST_CLASSES[at].1;
+        Err(match used < per_address {
+            true => ProblemDetails::busy(
+                1,
+                format!("{of_class} {name} requests are being answered; try again."),
+            ),
+            false => ProblemDetails::too_many_requests(
+                1,
+                format!("{used} {name} requests from this address are being answered; try again."),
+            ),
+        })
+    }
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        self.connections.lock().remove(self.number);
+    }
+}
+
+impl Drop for RequestPermit {
+    fn drop(&mut self) {
+        let at = self.class as usize;
+        let mut table = self.place.connections.lock();
+        table.requests[at] -= 1;
+        if let Some(used) = table.by_address.get_mut(&self.address) {
+            used.requests[at] -= 1;
+        }
+        table.remove_unused(self.address);
+        if let Some(connection) = table.open.get_mut(&self.place.number) {
+            connection.requests -= 1;
+            connection.idle_since = Instant::now();
+        }
+    }
+}
+
+impl Drop for LongRequestPermit {
+    fn drop(&mut self) {
+        let mut guard = self.connections.lock();
+        let table = &mut *guard;
+        table.lasting[self.kind as usize] -= 1;
+        let key = (self.kind, std::mem::take(&mut self.holder));
+        if let Some(held) = table.long_requests_by_holder.get_mut(&key) {
+            *held -= 1;
+            if *held == 0 {
+                table.long_requests_by_holder.remove(&key);
+            }
+        }
+        let connection = self.number.and_then(|number| table.open.get_mut(&number));
+        if let Some(connection) = connection {
+            connection.lasting -= 1;
+            if connection.lasting == 0 {
+                connection.idle_since = Instant::now();
+                let address = connection.address;
+                // It may be one more than allowed until the next one is accepted.
+                table.ordinary += 1;
+                if let Some(address) = address {
+                    table.by_address.entry(address).or_default().connections += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Whoever has one address of an IPv6 network of 64 bits has them all.
+pub(crate) fn address_key(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) if !address.is_loopback() => IpAddr::V6(Ipv6Addr::from_bits(
+            address.to_bits() & !u128::from(u64::MAX),
+        )),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::StatusCode;
+
+    use super::*;
+
+    fn connections(change: impl FnOnce(&mut HttpConfig)) -> Arc<ConnectionTracker> {
+        let mut config = HttpConfig::new(([127, 0, 0, 1], 0).into());
+        change(&mut config);
+        ConnectionTracker::new(&config)
+    }
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    #[test]
+    fn one_address_leaves_room_for_others() {
+        let connections = connections(|config| config.max_connections_per_address = 2);
+        let first = connections.open(Some(address(1))).ok().unwrap();
+        let _second = connections.open(Some(address(1))).ok().unwrap();
+        assert_eq!(
+            connections.open(Some(address(1))).err(),
+            Some(CloseReason::AddressLimit)
+        );
+        assert!(connections.open(Some(address(2))).is_ok());
+        assert!(
+            connections.open(None).is_ok(),
+            "a trusted proxy has no bound of its own"
+        );
+        drop(first);
+        assert!(connections.open(Some(address(1))).is_ok());
+    }
+
+    #[tokio::test]
+    async fn the_longest_idle_connection_makes_room_and_one_that_is_used_does_not() {
+        let connections = connections(|config| config.max_connections = 2);
+        let used = connections.open(Some(address(1))).ok().unwrap();
+        let request = used
+            .begin_request(RequestClass::Operator, address(1))
+            .unwrap();
+        let idle = connections.open(Some(address(1))).ok().unwrap();
+        let third = connections.open(Some(address(2))).ok().unwrap();
+        idle.wait_for_eviction().await;
+        let busy = third
+            .begin_request(RequestClass::Health, address(2))
+            .unwrap();
+        assert_eq!(
+            connections.open(None).err(),
+            Some(CloseReason::ConnectionLimit)
+        );
+        drop((idle, request, busy));
+        assert!(connections.open(None).is_ok());
+    }
+
+    #[test]
+    fn one_address_takes_at_most_half_of_a_class_and_no_class_takes_from_another() {
+        let connections = connections(|config| config.max_health_requests = 4);
+        let place = connections.open(None).ok().unwrap();
+        let begin = |class, last| place.begin_request(class, address(last));
+        let one: Vec<_> = (0..2)
+            .map(|_| begin(RequestClass::Health, 1).unwrap())
+            .collect();
+        let full = begin(RequestClass::Health, 1).err().unwrap();
+        assert_eq!(full.status, StatusCode::TOO_MANY_REQUESTS);
+        let other: Vec<_> = (0..2)
+            .map(|_| begin(RequestClass::Health, 2).unwrap())
+            .collect();
+        let full = begin(RequestClass::Health, 3).err().unwrap();
+        assert_eq!(full.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(begin(RequestClass::Operator, 1).is_ok());
+        drop((one, other));
+        assert!(begin(RequestClass::Health, 3).is_ok());
+        assert!(connections.lock().by_address.is_empty());
+    }
+
+    #[test]
+    fn what_lasts_takes_no_ordinary_place_and_is_bounded_by_holder() {
+        let connections = connections(|config| {
+            config.max_connections = 1;
+            config.max_long_polls = 3;
+            config.max_long_polls_per_device = 2;
+        });
+        let last = |place: Option<u64>, holder: &str| {
+            connections.begin_long_request(place, LongRequestKind::LongPoll, holder.to_owned())
+        };
+        let place = connections.open(Some(address(1))).ok().unwrap();
+        let poll = last(Some(place.number), "a").unwrap();
+        let next = connections.open(Some(address(1))).ok().unwrap();
+        let _second = last(None, "a").unwrap();
+        assert!(last(None, "a").is_err());
+        let _third = last(None, "b").unwrap();
+        assert!(last(None, "c").is_err());
+        drop(poll);
+        assert_eq!(connections.lock().ordinary, 2);
+        drop((place, next));
+        assert!(last(None, "a").is_ok());
+        let table = connections.lock();
+        assert_eq!(
+            (table.ordinary, table.open.len(), table.by_address.len()),
+            (0, 0, 0)
+        );
+    }
+}

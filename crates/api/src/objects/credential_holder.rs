@@ -1,0 +1,113 @@
+//! What operators and API keys have in common: both hold a role, and prove themselves by what is stored as a hash.
+
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use store::{Object, Objects};
+
+use super::{ObjectKindNames, store_problem};
+use crate::problem_details::ProblemDetails;
+
+const MAX_DESCRIPTION_CHARS: u32 = 1000;
+
+/// For serde: holders are enabled unless somebody says otherwise.
+pub(super) fn yes() -> bool {
+    true
+}
+
+pub(super) fn check_description(description: &str) -> Result<(), ProblemDetails> {
+    match description.chars().count() <= MAX_DESCRIPTION_CHARS as usize {
+        true => Ok(()),
+        false => Err(ProblemDetails::invalid_field(
+            "description",
+            format!(
+                "description is too long; expected at most {MAX_DESCRIPTION_CHARS} characters."
+            ),
+        )),
+    }
+}
+
+/// The schemas of what a client may write and of what it sees.
+pub(super) fn schemas<I: JsonSchema, V: JsonSchema>(
+    generator: &mut SchemaGenerator,
+) -> (Value, Value) {
+    let input = I::json_schema(generator).to_value();
+    (input, V::json_schema(generator).to_value())
+}
+
+/// What an object has as its secret already: it stays unless it is replaced.
+pub(super) fn existing_secret<T: DeserializeOwned>(
+    current: Option<&Value>,
+    field: &str,
+) -> Option<T> {
+    T::deserialize(current?.get(field)?).ok()
+}
+
+pub(super) fn to_stored_value(holder: impl Serialize) -> Value {
+    serde_json::to_value(holder).expect("its fields are plain")
+}
+
+/// An object without the field that holds its secret.
+pub(super) fn without_field(value: &Value, secret: &str) -> Value {
+    let mut shown = value.clone();
+    if let Some(fields) = shown.as_object_mut() {
+        fields.remove(secret);
+    }
+    shown
+}
+
+pub(super) fn list_all(
+    names: &ObjectKindNames,
+    max: usize,
+    objects: &Objects,
+) -> Result<Vec<Object>, ProblemDetails> {
+    objects
+        .list(names.kind, None, max + 1)
+        .map_err(|error| store_problem(&error))
+}
+
+/// All objects of a kind, if there is room for `id` among them.
+pub(super) fn list_with_capacity_for(
+    id: &str,
+    names: &ObjectKindNames,
+    max: usize,
+    objects: &Objects,
+) -> Result<Vec<Object>, ProblemDetails> {
+    let all = list_all(names, max, objects)?;
+    match all.len() >= max && all.iter().all(|other| other.id != id) {
+        true => Err(ProblemDetails::conflict(format!(
+            "There are {max} {} already; delete some first.",
+            names.plural
+        ))),
+        false => Ok(all),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_secret_stays_and_is_not_shown() {
+        let current = json!({"role": "admin", "password_hash": "$x"});
+        let field = "password_hash";
+        assert_eq!(
+            existing_secret(Some(&current), field),
+            Some("$x".to_owned())
+        );
+        assert_eq!(
+            existing_secret::<String>(Some(&current), "secret_hash"),
+            None
+        );
+        assert_eq!(
+            existing_secret::<u64>(Some(&current), field),
+            None,
+            "not what it was"
+        );
+        assert_eq!(existing_secret::<String>(None, field), None);
+        assert_eq!(without_field(&current, field), json!({"role": "admin"}));
+    }
+}

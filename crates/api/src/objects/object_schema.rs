@@ -1,0 +1,137 @@
+//! The schemas of a kind's bodies and answers: what the kind says, with id, version and times around it.
+
+use std::sync::Arc;
+
+use schemars::SchemaGenerator;
+use serde_json::{Map, Value, json};
+
+use super::ObjectKind;
+use crate::endpoint::SchemaFn;
+
+/// A GET's answer.
+pub(super) fn view_schema(kind: Arc<dyn ObjectKind>) -> SchemaFn {
+    named_schema(kind, "", |kind, generator| {
+        let mut schema = object_schema(kind.schemas(generator).1);
+        add_id(&*kind, &mut schema, true);
+        add_origin(&*kind, &mut schema);
+        schema
+    })
+}
+
+/// A POST's answer.
+pub(super) fn created_schema(kind: Arc<dyn ObjectKind>) -> SchemaFn {
+    if kind.shown_once().is_empty() {
+        return view_schema(kind);
+    }
+    named_schema(kind, "Created", |kind, generator| {
+        let mut schema = object_schema(kind.schemas(generator).1);
+        add_id(&*kind, &mut schema, true);
+        add_origin(&*kind, &mut schema);
+        for (name, about) in kind.shown_once() {
+            let property = json!({"type": "string", "description": about});
+            add_property(&mut schema, name, property, true);
+        }
+        schema
+    })
+}
+
+/// A POST's body.
+pub(super) fn create_input_schema(kind: Arc<dyn ObjectKind>) -> SchemaFn {
+    named_schema(kind, "New", |kind, generator| {
+        let mut schema = object_schema(kind.schemas(generator).0);
+        let must_give = kind.names().id_prefix.is_none();
+        add_id(&*kind, &mut schema, must_give);
+        schema
+    })
+}
+
+/// A PUT's body.
+pub(super) fn put_input_schema(kind: Arc<dyn ObjectKind>) -> SchemaFn {
+    named_schema(kind, "Input", |kind, generator| {
+        object_schema(kind.schemas(generator).0)
+    })
+}
+
+/// The schema under a name of its own in the document.
+fn named_schema(
+    kind: Arc<dyn ObjectKind>,
+    suffix: &'static str,
+    make: impl Fn(Arc<dyn ObjectKind>, &mut SchemaGenerator) -> Value + Send + Sync + 'static,
+) -> SchemaFn {
+    Arc::new(move |generator| {
+        let name = format!("{}{suffix}", kind.names().type_name);
+        if !generator.definitions().contains_key(&name) {
+            let schema = make(kind.clone(), generator);
+            generator.definitions_mut().insert(name.clone(), schema);
+        }
+        json!({"$ref": format!("#/components/schemas/{name}")})
+    })
+}
+
+fn object_schema(schema: Value) -> Value {
+    match schema {
+        Value::Object(mut fields) => {
+            for unwanted in ["$schema", "title"] {
+                fields.remove(unwanted);
+            }
+            Value::Object(fields)
+        }
+        _ => json!({"type": "object"}),
+    }
+}
+
+fn add_property(schema: &mut Value, name: &str, property: Value, is_required: bool) {
+    let Some(schema) = schema.as_object_mut() else {
+        return;
+    };
+    let properties = schema
+        .entry("properties")
+        .or_insert_with(|| Value::Object(Map::new()));
+    properties[name] = property;
+    if is_required {
+        let required = schema.entry("required").or_insert_with(|| json!([]));
+        if let Some(required) = required.as_array_mut() {
+            required.push(name.into());
+        }
+    }
+}
+
+fn add_id(kind: &dyn ObjectKind, schema: &mut Value, is_required: bool) {
+    let property = json!({
+        "type": "string", "minLength": 1, "maxLength": super::MAX_ID_BYTES,
+        "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]+$",
+    });
+    add_property(schema, kind.names().id_field, property, is_required);
+}
+
+/// Where the object is kept, and what only stored ones have.
+fn add_origin(kind: &dyn ObjectKind, schema: &mut Value) {
+    let can_be_declared = kind.declared().is_some();
+    let origins: &[&str] = match can_be_declared {
+        true => &["api", "file", "environment", "command_line"],
+        false => &["api"],
+    };
+    let origin = json!({
+        "type": "string", "enum": origins,
+        "description": "`api`: a stored object. Objects of the configuration are changed there.",
+    });
+    add_property(schema, "origin", origin, true);
+    if can_be_declared {
+        let place = json!({
+            "type": "string",
+            "description": "File and line that declare the object; absent for stored ones.",
+        });
+        add_property(schema, "declared_at", place, false);
+    }
+    for (name, about) in [
+        (
+            "version",
+            "Grows with every change; the ETag without its quotes. Only stored objects have one.",
+        ),
+        ("created_at_ms", "When it was stored."),
+        ("updated_at_ms", "When it was changed last."),
+    ] {
+        let property = json!({"type": "integer", "minimum": 0, "description": about});
+        add_property(schema, name, property, !can_be_declared);
+    }
+}

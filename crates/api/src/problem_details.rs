@@ -1,0 +1,156 @@
+//! Errors as the client sees them: problem details (RFC 9457).
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Why a request was not done. Every error of the API is one of these.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ProblemDetails {
+    pub(crate) status: StatusCode,
+    /// What was wrong and what to do about it.
+    pub(crate) detail: String,
+    /// The query parameter or body field that was wrong.
+    pub(crate) parameter: Option<String>,
+    hint: ProblemHint,
+}
+
+/// What the fields of the answer say beside.
+#[derive(Debug, PartialEq, Eq)]
+enum ProblemHint {
+    None,
+    /// How to say who one is.
+    Challenge,
+    /// Seconds.
+    RetryAfter(u64),
+}
+
+/// Problem details (RFC 9457), `application/problem+json`.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Problem")]
+pub(crate) struct ProblemBody<'a> {
+    /// Always `about:blank`: the status says what kind of problem it is.
+    r#type: &'static str,
+    /// The status in words.
+    title: &'a str,
+    status: u16,
+    /// What was wrong and what to do about it.
+    detail: &'a str,
+    /// The query parameter or body field that was wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameter: Option<&'a str>,
+}
+
+impl ProblemDetails {
+    pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self {
+            status,
+            detail: detail.into(),
+            parameter: None,
+            hint: ProblemHint::None,
+        }
+    }
+
+    pub(crate) fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    /// A parameter that is unknown, or not what was expected.
+    pub(crate) fn invalid_parameter(name: &str, detail: impl Into<String>) -> Self {
+        Self {
+            parameter: Some(name.to_owned()),
+            ..Self::bad_request(detail)
+        }
+    }
+
+    /// A body that is JSON, but not with what was expected in the field of this name.
+    pub(crate) fn invalid_field(name: &str, detail: impl Into<String>) -> Self {
+        let detail = rules::with_suggestion(&detail.into());
+        Self {
+            status: StatusCode::UNPROCESSABLE_ENTITY,
+            ..Self::invalid_parameter(name, detail)
+        }
+    }
+
+    /// The same about a part of something larger.
+    pub(crate) fn within_part(self, part: &str) -> Self {
+        Self {
+            detail: format!("{part}: {}", self.detail),
+            parameter: self.parameter.map(|name| format!("{part}.{name}")),
+            ..self
+        }
+    }
+
+    /// A body that is JSON, but as a whole not what was expected.
+    pub(crate) fn unprocessable(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
+    }
+
+    pub(crate) fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, detail)
+    }
+
+    pub(crate) fn conflict(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, detail)
+    }
+
+    /// Who asks has not said, or not proved, who it is.
+    pub(crate) fn unauthorized(detail: impl Into<String>) -> Self {
+        Self {
+            hint: ProblemHint::Challenge,
+            ..Self::new(StatusCode::UNAUTHORIZED, detail)
+        }
+    }
+
+    pub(crate) fn too_many_requests(retry_after_s: u64, detail: impl Into<String>) -> Self {
+        Self {
+            hint: ProblemHint::RetryAfter(retry_after_s),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, detail)
+        }
+    }
+
+    pub(crate) fn busy(retry_after_s: u64, detail: impl Into<String>) -> Self {
+        Self {
+            hint: ProblemHint::RetryAfter(retry_after_s),
+            ..Self::unavailable(detail)
+        }
+    }
+
+    pub(crate) fn storage_full(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::INSUFFICIENT_STORAGE, detail)
+    }
+
+    pub(crate) fn unavailable(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+}
+
+impl IntoResponse for ProblemDetails {
+    fn into_response(self) -> Response {
+        let body = ProblemBody {
+            r#type: "about:blank",
+            title: self.status.canonical_reason().unwrap_or("Error"),
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            parameter: self.parameter.as_deref(),
+        };
+        let mut response = (self.status, axum::Json(body)).into_response();
+        let fields = response.headers_mut();
+        fields.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
+        match self.hint {
+            ProblemHint::None => {}
+            ProblemHint::Challenge => {
+                let challenge = HeaderValue::from_static("Bearer realm=\"tidegate\"");
+                fields.insert(header::WWW_AUTHENTICATE, challenge);
+            }
+            ProblemHint::RetryAfter(seconds) => {
+                fields.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            }
+        }
+        response
+    }
+}

@@ -1,0 +1,362 @@
+//! Query parameters: each is known, well formed and given once, or the answer is 400 and says which is not. The same
+//! table describes them in the OpenAPI document. Also the cursors that lead from page to page.
+
+use std::str::FromStr;
+
+use axum::extract::Query as Pairs;
+use axum::http::Uri;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+use crate::problem_details::ProblemDetails;
+
+pub(crate) const DEFAULT_LIMIT: usize = 100;
+pub(crate) const MAX_LIMIT: usize = 1000;
+/// The end of the year 9999; beyond, clients mean something else.
+pub(crate) const MAX_TIME_MS: u64 = 253_402_300_799_999;
+
+/// A parameter a request may have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parameter {
+    pub(crate) name: &'static str,
+    pub(crate) description: &'static str,
+    pub(crate) shape: ParameterType,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ParameterType {
+    Text,
+    Flag,
+    /// `limit` of a list.
+    Limit,
+    /// `after` of a list.
+    Cursor,
+    /// A topic without wildcards.
+    Topic,
+    /// Some of these words, separated by commas.
+    Words(&'static [&'static str]),
+    /// A whole number within bounds, both included.
+    Number(u64, u64),
+}
+
+const fn parameter(name: &'static str, shape: ParameterType, about: &'static str) -> Parameter {
+    Parameter {
+        name,
+        description: about,
+        shape,
+    }
+}
+
+/// Any text.
+pub(crate) const fn text_parameter(name: &'static str, about: &'static str) -> Parameter {
+    parameter(name, ParameterType::Text, about)
+}
+
+/// A time in milliseconds since 1970.
+pub(crate) const fn time_parameter(name: &'static str, about: &'static str) -> Parameter {
+    parameter(name, ParameterType::Number(0, MAX_TIME_MS), about)
+}
+
+pub(crate) const LIMIT: Parameter = parameter("limit", ParameterType::Limit, "Rows of a page.");
+pub(crate) const AFTER: Parameter = parameter(
+    "after",
+    ParameterType::Cursor,
+    "`next` of the page before; its form may change, do not make it up.",
+);
+pub(crate) const CLIENT_ID: Parameter =
+    parameter("client_id", ParameterType::Text, "Exactly this client.");
+pub(crate) const CLIENT_ID_CONTAINS: Parameter = parameter(
+    "client_id_contains",
+    ParameterType::Text,
+    "Client ids with this in them.",
+);
+pub(crate) const USERNAME: Parameter =
+    parameter("username", ParameterType::Text, "Exactly this user.");
+pub(crate) const CONNECTED: Parameter = parameter(
+    "connected",
+    ParameterType::Flag,
+    "`true`: the client is here, `false`: it is away.",
+);
+pub(crate) const TOPIC_FILTER: Parameter = parameter(
+    "topic_filter",
+    ParameterType::Text,
+    "Exactly this filter, as subscribed: `$share/workers/plant/#`.",
+);
+pub(crate) const MATCHES_TOPIC: Parameter = parameter(
+    "matches_topic",
+    ParameterType::Topic,
+    "Filters that match this topic name: `plant/7/temperature`.",
+);
+pub(crate) const MATCHES_FILTER: Parameter = parameter(
+    "matches_filter",
+    ParameterType::Text,
+    "Topics this filter matches: `plant/#`.",
+);
+pub(crate) const ID_CONTAINS: Parameter = parameter(
+    "id_contains",
+    ParameterType::Text,
+    "Objects whose id (or name) has this in it.",
+);
+
+/// The parameters of a request, checked against the table of its route.
+#[derive(Debug, Default)]
+pub(crate) struct QueryParameters {
+    values: Vec<(String, String)>,
+    after: Option<PageCursor>,
+    limit: usize,
+}
+
+impl QueryParameters {
+    pub(crate) fn read(uri: &Uri, known: &[Parameter]) -> Result<Self, ProblemDetails> {
+        let mut parameters = Self {
+            limit: DEFAULT_LIMIT,
+            ..Self::default()
+        };
+        let pairs = Pairs::<Vec<(String, String)>>::try_from_uri(uri)
+            .map_err(|rejection| ProblemDetails::bad_request(rejection.body_text()))?;
+        for (name, value) in pairs.0 {
+            let Some(parameter) = known.iter().find(|known| known.name == name) else {
+                return Err(unknown_parameter(&name, known));
+            };
+            if parameters.text_value(&name).is_some() {
+                return Err(ProblemDetails::invalid_parameter(
+                    &name,
+                    format!("{name} is given twice; give it once."),
+                ));
+            }
+            if !parameters.validate(parameter.shape, &value) {
+                return Err(ProblemDetails::invalid_parameter(
+                    &name,
+                    format!(
+                        "{name} is {value:?}; expected {}.",
+                        parameter.shape.expected_text()
+                    ),
+                ));
+            }
+            parameters.values.push((name, value));
+        }
+        Ok(parameters)
+    }
+
+    fn validate(&mut self, shape: ParameterType, value: &str) -> bool {
+        match shape {
+            ParameterType::Text => true,
+            // Clients of some languages write `True`.
+            ParameterType::Flag => ["true", "false"]
+                .iter()
+                .any(|flag| value.eq_ignore_ascii_case(flag)),
+            ParameterType::Topic => !value.is_empty() && !value.contains(['+', '#', '\0']),
+            ParameterType::Words(words) => value.split(',').all(|word| words.contains(&word)),
+            ParameterType::Number(min, max) => {
+                whole_number(value).is_some_and(|n| (min..=max).contains(&n))
+            }
+            ParameterType::Limit => match whole_number(value) {
+                Some(limit @ 1..=1000) => {
+                    self.limit = limit as usize;
+                    true
+                }
+                _ => false,
+            },
+            ParameterType::Cursor => {
+                self.after = PageCursor::decode(value);
+                self.after.is_some()
+            }
+        }
+    }
+
+    pub(crate) fn text_value(&self, name: &str) -> Option<&str> {
+        let mut given = self.values.iter();
+        given
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// A text of its own, as questions to the node have them.
+    pub(crate) fn owned_text(&self, parameter: Parameter) -> Option<String> {
+        self.text_value(parameter.name).map(str::to_owned)
+    }
+
+    /// Texts separated by commas, without those that are empty.
+    pub(crate) fn comma_separated(&self, parameter: Parameter) -> Vec<String> {
+        let given = self.text_value(parameter.name).unwrap_or_default();
+        let words = given.split(',').filter(|word| !word.is_empty());
+        words.map(str::to_owned).collect()
+    }
+
+    pub(crate) fn flag_value(&self, parameter: Parameter) -> Option<bool> {
+        let value = self.text_value(parameter.name)?;
+        Some(value.eq_ignore_ascii_case("true"))
+    }
+
+    pub(crate) fn number_value(&self, parameter: Parameter) -> Option<u64> {
+        self.text_value(parameter.name).and_then(whole_number)
+    }
+
+    /// Rows of a page.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    pub(crate) fn after(&self) -> Option<PageCursor> {
+        self.after.clone()
+    }
+
+    /// The same in a list whose rows have numbers, which is one of `rows`.
+    pub(crate) fn after_number<N: FromStr>(&self, rows: &str) -> Result<Option<N>, ProblemDetails> {
+        let Some(cursor) = &self.after else {
+            return Ok(None);
+        };
+        let wrong = |_| {
+            ProblemDetails::invalid_parameter(
+                AFTER.name,
+                format!("after is not of a list of {rows}."),
+            )
+        };
+        cursor.first.parse().map(Some).map_err(wrong)
+    }
+}
+
+/// Digits only: `+1` is no number in a URL.
+fn whole_number(text: &str) -> Option<u64> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten()
+}
+
+impl ParameterType {
+    fn expected_text(self) -> String {
+        match self {
+            Self::Text => "a text".into(),
+            Self::Flag => "true or false".into(),
+            Self::Limit => format!("a whole number from 1 to {MAX_LIMIT}"),
+            Self::Cursor => "the value of next in an earlier answer".into(),
+            Self::Topic => "a topic name without wildcards, such as plant/7/temperature".into(),
+            Self::Words(words) => format!("one or several of {}", words.join(", ")),
+            Self::Number(min, max) => format!("a whole number from {min} to {max}"),
+        }
+    }
+
+    pub(crate) fn schema(self) -> Value {
+        match self {
+            Self::Text | Self::Cursor => json!({"type": "string"}),
+            Self::Flag => json!({"type": "boolean"}),
+            Self::Limit => {
+                json!({"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT})
+            }
+            Self::Topic => json!({"type": "string", "minLength": 1, "pattern": "^[^+#\\u0000]+$"}),
+            Self::Words(words) => {
+                let word = words.join("|");
+                json!({"type": "string", "pattern": format!("^({word})(,({word}))*$")})
+            }
+            Self::Number(min, max) => json!({"type": "integer", "minimum": min, "maximum": max}),
+        }
+    }
+}
+
+fn unknown_parameter(name: &str, known: &[Parameter]) -> ProblemDetails {
+    let known: Vec<_> = known.iter().map(|known| known.name).collect();
+    let known = match known.as_slice() {
+        [] => "this request takes none".to_owned(),
+        known => format!("there are {}", known.join(", ")),
+    };
+    ProblemDetails::invalid_parameter(
+        name,
+        format!("There is no parameter {name:?} here; {known}."),
+    )
+}
+
+/// The last row of a page: a client id, a topic or an id, in lists of subscriptions two of them. To users it is a word
+/// without meaning that needs no escaping in a URL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PageCursor {
+    pub(crate) first: String,
+    pub(crate) second: String,
+}
+
+impl PageCursor {
+    pub(crate) fn new(first: &str, second: &str) -> Self {
+        Self {
+            first: first.to_owned(),
+            second: second.to_owned(),
+        }
+    }
+
+    pub(crate) fn encode(&self) -> String {
+        // MQTT strings hold no NUL, and ids of objects neither.
+        URL_SAFE_NO_PAD.encode(format!("{}\0{}", self.first, self.second))
+    }
+
+    fn decode(text: &str) -> Option<Self> {
+        let text = String::from_utf8(URL_SAFE_NO_PAD.decode(text).ok()?).ok()?;
+        let (first, second) = text.split_once('\0')?;
+        Some(Self::new(first, second))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: &[Parameter] = &[
+        LIMIT,
+        AFTER,
+        CLIENT_ID,
+        CLIENT_ID_CONTAINS,
+        USERNAME,
+        CONNECTED,
+        TOPIC_FILTER,
+        MATCHES_TOPIC,
+    ];
+
+    fn read(query: &str) -> Result<QueryParameters, ProblemDetails> {
+        let uri: Uri = format!("/api/v1/subscriptions?{query}").parse().unwrap();
+        QueryParameters::read(&uri, KNOWN)
+    }
+
+    #[test]
+    fn parameters_are_read_and_decoded() {
+        let next = PageCursor::new("ä/b", "#").encode();
+        let read_all = read(&format!(
+            "client_id=a%2Fb&client_id_contains=+x&username=&connected=false&topic_filter=a/%2B/%23\
+             &matches_topic=a/b&limit=1000&after={next}"
+        ))
+        .unwrap();
+        assert_eq!(read_all.text_value("client_id"), Some("a/b"));
+        assert_eq!(read_all.text_value("client_id_contains"), Some(" x"));
+        assert_eq!(read_all.owned_text(USERNAME).as_deref(), Some(""));
+        assert_eq!(read_all.flag_value(CONNECTED), Some(false));
+        assert_eq!(read_all.text_value("topic_filter"), Some("a/+/#"));
+        assert_eq!(read_all.text_value("matches_topic"), Some("a/b"));
+        assert_eq!(read_all.limit(), 1000);
+        assert_eq!(read_all.after(), Some(PageCursor::new("ä/b", "#")));
+        assert_eq!(read("").unwrap().limit(), 100);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_what_was_expected() {
+        let cases = [
+            (
+                "clientid=a",
+                "clientid",
+                "there are limit, after, client_id",
+            ),
+            ("limit=0", "limit", "1 to 1000"),
+            ("limit=1001", "limit", "1 to 1000"),
+            ("limit=%2B5", "limit", "1 to 1000"),
+            ("limit=ten", "limit", "\"ten\""),
+            ("connected=yes", "connected", "true or false"),
+            ("matches_topic=a/%2B", "matches_topic", "without wildcards"),
+            ("matches_topic=", "matches_topic", "topic name"),
+            ("after=client-1", "after", "value of next"),
+            ("limit=1&limit=2", "limit", "twice"),
+        ];
+        for (query, parameter, hint) in cases {
+            let problem = read(query).unwrap_err();
+            assert_eq!(problem.parameter.as_deref(), Some(parameter), "{query}");
+            assert!(problem.detail.contains(hint), "{query}: {}", problem.detail);
+        }
+        let uri: Uri = "/api/v1/node?verbose=1".parse().unwrap();
+        let problem = QueryParameters::read(&uri, &[]).unwrap_err();
+        assert!(problem.detail.contains("takes none"));
+    }
+}

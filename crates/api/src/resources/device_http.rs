@@ -1,0 +1,325 @@
+//! What devices post and ask by HTTP, on ThingsBoard's paths: the access token in the path says who speaks.
+
+use std::time::{Duration, Instant};
+
+use axum::body::Bytes;
+use axum::http::StatusCode;
+use axum::response::IntoResponse as _;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::call::{self, ApiCall};
+use crate::connection_tracker::LongRequestKind;
+use crate::device_http_backend::{
+    DeviceCaller, DeviceHttpBackend, DeviceHttpError, DevicePostKind, NextCommand,
+};
+use crate::endpoint::{ApiResult, Endpoint, EndpointAccess, get, post};
+use crate::problem_details::ProblemDetails;
+use crate::query_parameters::{Parameter, ParameterType};
+
+const CLIENT_KEYS: Parameter = Parameter {
+    name: "clientKeys",
+    shape: ParameterType::Text,
+    description: "Client attributes, separated by commas.",
+};
+const SHARED_KEYS: Parameter = Parameter {
+    name: "sharedKeys",
+    shape: ParameterType::Text,
+    description: "Shared attributes, separated by commas.",
+};
+
+const TIMEOUT: Parameter = Parameter {
+    name: "timeout",
+    description: "How long to wait, in milliseconds, at most 600,000; 20,000 if it is left out.",
+    shape: ParameterType::Number(0, 3_600_000),
+};
+const TIMEOUT_MS: u64 = 20_000;
+/// However long a device wants to wait.
+const MAX_TIMEOUT_MS: u64 = 600_000;
+
+fn bounded_timeout(asked_ms: Option<u64>) -> Duration {
+    Duration::from_millis(asked_ms.unwrap_or(TIMEOUT_MS).min(MAX_TIMEOUT_MS))
+}
+
+/// How long a request may take besides `http.request_timeout_s`, because its device waits for something.
+pub(crate) fn long_poll_timeout(request: &axum::extract::Request) -> Option<Duration> {
+    let uri = request.uri();
+    let path = uri.path().strip_prefix("/api/v1/")?;
+    let token = path
+        .strip_suffix("/rpc")
+        .or_else(|| path.strip_suffix("/attributes/updates"))?;
+    if request.method() != axum::http::Method::GET || token.contains('/') {
+        return None;
+    }
+    let mut fields = uri.query().unwrap_or_default().split('&');
+    let asked = fields.find_map(|field| field.strip_prefix("timeout="));
+    Some(bounded_timeout(asked.and_then(|text| text.parse().ok())))
+}
+
+/// A command of the device.
+#[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes the answer")]
+struct PendingDeviceCommand {
+    id: u64,
+    method: String,
+    params: Value,
+}
+
+/// Attributes of the device, of the scopes that were asked for.
+#[derive(Serialize, JsonSchema)]
+#[allow(dead_code, reason = "it only describes the answer")]
+struct RequestedAttributes {
+    client: Option<Map<String, Value>>,
+    shared: Option<Map<String, Value>>,
+}
+
+pub(crate) fn endpoints() -> Vec<Endpoint> {
+    let of_device = |endpoint: Endpoint| {
+        endpoint
+            .access(EndpointAccess::Device)
+            .tag("devices")
+            .path_parameter("token", "The device's access token.")
+            .problem_response(401, "No device has this token, or it is not let in.")
+            .problem_response(
+                429,
+                "Too many requests of this device or from this address at once, or too many with tokens that no device has.",
+            )
+            .problem_response(
+                503,
+                "Nothing is taken now; Retry-After says when to come again.",
+            )
+    };
+    vec![
+        of_device(post("/api/v1/{token}/telemetry", "postTelemetry", telemetry))
+            .summary("A device's telemetry")
+            .description("`{\"key\": value}`, `{\"ts\": ms, \"values\": {..}}`, or an array of both. The answer has no body.")
+            .raw_request_body(&["application/json"])
+            .empty_response(200, "It is taken.")
+            .problem_response(507, "The telemetry store has no room. Nothing, or not all of it, was stored."),
+        of_device(post("/api/v1/{token}/attributes", "postAttributes", attributes))
+            .summary("A device's client attributes")
+            .raw_request_body(&["application/json"])
+            .empty_response(200, "They are taken."),
+        of_device(get("/api/v1/{token}/attributes", "getAttributes", requested_attributes))
+            .summary("Attributes of a device, for the device")
+            .description("Without keys, all.")
+            .parameters(&[CLIENT_KEYS, SHARED_KEYS])
+            .response::<RequestedAttributes>(200, "By scope and key."),
+        of_device(get(
+            "/api/v1/{token}/attributes/updates",
+            "awaitAttributes",
+            attribute_update,
+        ))
+        .summary("Wait for a change of shared attributes")
+        .description(
+            "The first change from now on: values by key, and the keys of removed attributes as `deleted`. What changes between two \
+             requests is not answered; read the attributes for it.",
+        )
+        .parameters(&[TIMEOUT])
+        .response::<Map<String, Value>>(200, "The change.")
+        .problem_response(408, "There was none in this time."),
+        of_device(get("/api/v1/{token}/rpc", "takeCommand", next_command))
+            .summary("The next command of a device, for the device")
+            .description("Waits for one. It counts as sent when it is answered.")
+            .parameters(&[TIMEOUT])
+            .response::<PendingDeviceCommand>(200, "A command; what comes of it is posted under its `id`.")
+            .problem_response(408, "There was none in this time."),
+        of_device(post("/api/v1/{token}/rpc/{id}", "answerCommand", answer))
+            .path_parameter("id", "The `id` of the command.")
+            .summary("What came of a device's command")
+            .description("JSON or text.")
+            .raw_request_body(&["application/json"])
+            .empty_response(200, "It is taken."),
+        of_device(post("/api/v1/{token}/rpc", "callPlatform", call_platform))
+            .summary("A device calls the platform")
+            .description("`{\"method\": \"getCurrentTime\", \"params\": {}}`")
+            .raw_request_body(&["application/json"])
+            .response::<Value>(200, "What the method answers."),
+        of_device(post("/api/v1/{token}/claim", "offerClaim", offer))
+            .summary("A device offers to be claimed")
+            .description("`{\"secretKey\": \"..\", \"durationMs\": 60000}`; both may be left out.")
+            .raw_request_body(&["application/json"])
+            .empty_response(200, "It is offered."),
+        post("/api/v1/provision", "provisionDevice", provision)
+            .access(EndpointAccess::Device)
+            .tag("devices")
+            .summary("A device registers itself")
+            .description(
+                "`{\"provisionDeviceKey\", \"provisionDeviceSecret\", \"deviceName\", ..}`; `status` says what became of it.",
+            )
+            .raw_request_body(&["application/json"])
+            .response::<Map<String, Value>>(200, "`status` is `SUCCESS` or `FAILURE`.")
+            .problem_response(429, "Too many requests of devices at once, or too many that were refused."),
+    ]
+}
+
+pub(super) fn to_problem(problem: DeviceHttpError) -> ProblemDetails {
+    match problem {
+        DeviceHttpError::UnknownDevice => {
+            ProblemDetails::unauthorized("No device that is let in has this token.")
+        }
+        DeviceHttpError::Malformed(detail) => ProblemDetails::bad_request(format!("{detail}.")),
+        DeviceHttpError::Busy => {
+            ProblemDetails::busy(1, "Nothing is taken now, there is too much to do.")
+        }
+        DeviceHttpError::StorageFull => ProblemDetails::storage_full(
+            "The telemetry store has no room; the disk is full, or below telemetry.min_free_bytes.",
+        ),
+        DeviceHttpError::Unavailable(detail) => ProblemDetails::unavailable(format!("{detail}.")),
+    }
+}
+
+/// Asks on a thread that may block, for as many devices at once as there is room for.
+async fn run_blocking<T: Send + 'static>(
+    call: &ApiCall,
+    question: impl FnOnce(&dyn DeviceHttpBackend, &DeviceCaller) -> Result<T, DeviceHttpError>
+    + Send
+    + 'static,
+) -> Result<T, ProblemDetails> {
+    let app = &call.app;
+    let knock = DeviceCaller {
+        token: call.path("token").to_owned(),
+    };
+    let door = app.device_http_backend.clone();
+    let ask = move || question(&*door, &knock);
+    let asked = call::run_blocking(ask, "The device is not served now.").await?;
+    if let Err(DeviceHttpError::UnknownDevice) = &asked {
+        // A device that exists is served whatever others at its address do.
+        let attempts = &app.access.attempts;
+        if let Some(left) = attempts.record_token_failure(call.client_ip, Instant::now()) {
+            return Err(ProblemDetails::too_many_requests(
+                left.as_secs() + 1,
+                "No device has this token, and too many requests from this address had such tokens.",
+            ));
+        }
+    }
+    asked.map_err(to_problem)
+}
+
+async fn post_data(mut call: ApiCall, what: DevicePostKind) -> ApiResult {
+    let max_bytes = call.app.config.get().max_body_bytes;
+    let body = call.body_bytes(max_bytes).await?;
+    run_blocking(&call, move |door, knock| door.post_data(knock, what, &body)).await?;
+    Ok(StatusCode::OK.into_response())
+}
+
+async fn telemetry(call: ApiCall) -> ApiResult {
+    post_data(call, DevicePostKind::Telemetry).await
+}
+
+async fn attributes(call: ApiCall) -> ApiResult {
+    post_data(call, DevicePostKind::Attributes).await
+}
+
+async fn requested_attributes(call: ApiCall) -> ApiResult {
+    let keys = |parameter: Parameter| call.query.owned_text(parameter);
+    let (client, shared) = (keys(CLIENT_KEYS), keys(SHARED_KEYS));
+    let values = run_blocking(&call, move |door, knock| {
+        door.attributes(knock, client.as_deref(), shared.as_deref())
+    });
+    call::json_response(values.await?)
+}
+
+/// Until when the device wants to wait.
+fn deadline(call: &ApiCall) -> Instant {
+    let asked_ms = call
+        .query
+        .text_value(TIMEOUT.name)
+        .and_then(|text| text.parse().ok());
+    Instant::now() + bounded_timeout(asked_ms)
+}
+
+async fn attribute_update(call: ApiCall) -> ApiResult {
+    let until = deadline(&call);
+    let update = run_blocking(&call, |door, knock| door.attribute_update(knock)).await?;
+    let device = call.path("token").to_owned();
+    let _place = call.begin_long_request(LongRequestKind::LongPoll, device)?;
+    let mut stopping = call.app.stopping.clone();
+    tokio::select! {
+        change = update => call::json_response(change),
+        () = tokio::time::sleep_until(until.into()) => Err(ProblemDetails::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "No shared attribute of the device has changed.",
+        )),
+        _ = stopping.wait_for(|stopping| *stopping) => {
+            Err(ProblemDetails::unavailable("The node is stopping."))
+        }
+    }
+}
+
+async fn next_command(call: ApiCall) -> ApiResult {
+    let until = deadline(&call);
+    let mut place = None;
+    loop {
+        match run_blocking(&call, |door, knock| door.next_command(knock)).await? {
+            NextCommand::Command(command) => return call::json_response(command),
+            NextCommand::None(woken) => {
+                if place.is_none() {
+                    let device = call.path("token").to_owned();
+                    place = Some(call.begin_long_request(LongRequestKind::LongPoll, device)?);
+                }
+                if tokio::time::timeout_at(until.into(), woken).await.is_err() {
+                    let detail = "There is no command for the device.";
+                    return Err(ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, detail));
+                }
+            }
+        }
+    }
+}
+
+async fn read_body(call: &mut ApiCall) -> Result<Bytes, ProblemDetails> {
+    let max_bytes = call.app.config.get().max_body_bytes;
+    call.body_bytes(max_bytes).await
+}
+
+async fn answer(mut call: ApiCall) -> ApiResult {
+    let body = read_body(&mut call).await?;
+    let id = call.path("id").to_owned();
+    run_blocking(&call, move |door, knock| {
+        door.answer_command(knock, &id, &body)
+    })
+    .await?;
+    Ok(StatusCode::OK.into_response())
+}
+
+async fn call_platform(mut call: ApiCall) -> ApiResult {
+    let body = read_body(&mut call).await?;
+    call::json_response(
+        run_blocking(&call, move |door, knock| door.call_platform(knock, &body)).await?,
+    )
+}
+
+async fn offer(mut call: ApiCall) -> ApiResult {
+    let body = read_body(&mut call).await?;
+    run_blocking(&call, move |door, knock| door.offer_claim(knock, &body)).await?;
+    Ok(StatusCode::OK.into_response())
+}
+
+async fn provision(mut call: ApiCall) -> ApiResult {
+    let body = read_body(&mut call).await?;
+    let request = serde_json::from_slice::<Map<String, Value>>(&body).map_err(|error| {
+        let detail = format!("The body has to be a JSON object: {error}.");
+        ProblemDetails::bad_request(detail)
+    })?;
+    // Secrets are guessed by address and key, so that one key does not keep out devices of another.
+    let key = request.get("provisionDeviceKey").and_then(Value::as_str);
+    let key = key.unwrap_or_default().to_owned();
+    let attempts = &call.app.access.attempts;
+    if let Some(left) = attempts.secret_blocked_for(call.client_ip, &key, Instant::now()) {
+        let detail =
+            "Too many requests with this provisionDeviceKey from this address were refused.";
+        return Err(ProblemDetails::too_many_requests(
+            left.as_secs() + 1,
+            detail,
+        ));
+    }
+    let from = call.client_ip;
+    let answered =
+        run_blocking(&call, move |door, _| Ok(door.provision_device(from, &body))).await?;
+    if answered.is_err() {
+        attempts.record_secret_failure(call.client_ip, &key, Instant::now());
+    }
+    let (Ok(answer) | Err(answer)) = answered;
+    call::json_response(answer)
+}

@@ -1,0 +1,333 @@
+//! Who tries too often: failed logins by user and address, logins of all clients together, connections that come and go.
+//!
+//! Failures count for each pair of user and address, so that a device with a wrong password does not keep out others
+//! behind the same NAT. An address that fails for many users, and a user that is guessed at from many addresses, are
+//! locked out as a whole, but not pairs that have logged in before.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::lockout::LockoutCounters;
+use crate::rules::RuleSubject;
+use crate::settings::AuthLimits;
+
+/// Names and addresses that are counted at once.
+const MAX_TRACKED_KEYS: usize = 100_000;
+
+/// Failures of an address for any users that lock it out, in multiples of those of one user.
+const ADDRESS_FACTOR: u32 = 10;
+
+/// Disconnects that are not the client's doing.
+const NON_FLAPPING_REASONS: [&str; 4] = ["server_shutting_down", "kicked", "taken_over", "banned"];
+
+pub(crate) struct LoginLimiter {
+    users: LockoutCounters<String>,
+    user_addresses: LockoutCounters<(IpAddr, String)>,
+    addresses: LockoutCounters<IpAddr>,
+    known_logins: Mutex<KnownLogins>,
+    name_keys: RandomState,
+    flapping: LockoutCounters<String>,
+    flapping_ban_ms: AtomicU64,
+    /// 0: no limit.
+    logins_per_s: AtomicU32,
+    rate: Mutex<LoginRateBucket>,
+}
+
+/// Pairs of address and user, by a keyed hash of its name, that have logged in. The oldest are forgotten.
+#[derive(Default)]
+struct KnownLogins {
+    pairs: HashSet<(IpAddr, u64)>,
+    order: VecDeque<(IpAddr, u64)>,
+}
+
+/// A bucket that fills with time.
+struct LoginRateBucket {
+    level: f64,
+    refilled_ms: u64,
+}
+
+impl LoginLimiter {
+    pub(crate) fn new(limits: &AuthLimits) -> Self {
+        let guards = Self {
+            users: LockoutCounters::new(0, 0, 0, MAX_TRACKED_KEYS),
+            user_addresses: LockoutCounters::new(0, 0, 0, MAX_TRACKED_KEYS),
+            addresses: LockoutCounters::new(0, 0, 0, MAX_TRACKED_KEYS),
+            known_logins: Mutex::default(),
+            name_keys: RandomState::new(),
+            flapping: LockoutCounters::new(0, 0, 0, MAX_TRACKED_KEYS),
+            flapping_ban_ms: AtomicU64::default(),
+            logins_per_s: AtomicU32::default(),
+            rate: Mutex::new(LoginRateBucket {
+                level: limits.max_logins_per_s.into(),
+                refilled_ms: 0,
+            }),
+        };
+        guards.set_limits(limits);
+        guards
+    }
+
+    /// Other limits from now on; what was counted counts.
+    pub(crate) fn set_limits(&self, limits: &AuthLimits) {
+        let (window_s, hold_s) = (limits.failed_login_window_s, limits.lockout_s);
+        self.users
+            .set_limits(limits.max_failed_logins_per_user, window_s, hold_s);
+        let of_pair = limits.max_failed_logins_per_address;
+        self.user_addresses.set_limits(of_pair, window_s, hold_s);
+        let of_address = of_pair.saturating_mul(ADDRESS_FACTOR);
+        self.addresses.set_limits(of_address, window_s, hold_s);
+        self.flapping.set_limits(
+            limits.flapping_disconnects,
+            limits.flapping_window_s,
+            limits.flapping_ban_s,
+        );
+        let ban_ms = u64::from(limits.flapping_ban_s) * 1000;
+        self.flapping_ban_ms.store(ban_ms, Relaxed);
+        self.logins_per_s.store(limits.max_logins_per_s, Relaxed);
+    }
+
+    /// Whether one more client may try now.
+    pub(crate) fn try_acquire(&self, now_ms: u64) -> bool {
+        let per_s = match self.logins_per_s.load(Relaxed) {
+            0 => return true,
+            per_s => f64::from(per_s),
+        };
+        let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
+        let elapsed_s = now_ms.saturating_sub(rate.refilled_ms) as f64 / 1000.0;
+        rate.refilled_ms = now_ms;
+        rate.level = (rate.level + elapsed_s * per_s).min(per_s);
+        let has_room = rate.level >= 1.0;
+        if has_room {
+            rate.level -= 1.0;
+        }
+        has_room
+    }
+
+    /// Whether this user has failed too often lately, from this address or at all, or this address for other users, too.
+    /// A client without a password shows a token, which cannot be guessed: it is looked at whatever others at its address do.
+    pub(crate) fn is_locked_out(
+        &self,
+        who: &RuleSubject<'_>,
+        has_password: bool,
+        now_ms: u64,
+    ) -> bool {
+        if self.user_addresses.is_disabled() && self.users.is_disabled() {
+            return false;
+        }
+        let address = who.address.map(source_network);
+        let username = who.username.map(str::to_owned);
+        if let (Some(address), Some(username)) = (address, &username) {
+            if self
+                .user_addresses
+                .is_locked_out(&(address, username.clone()), now_ms)
+            {
+                return true;
+            }
+            if self
+                .lock_known()
+                .pairs
+                .contains(&(address, self.username_hash(username)))
+            {
+                return false;
+            }
+        }
+        has_password
+            && address.is_some_and(|address| self.addresses.is_locked_out(&address, now_ms))
+            || username.is_some_and(|username| self.users.is_locked_out(&username, now_ms))
+    }
+
+    pub(crate) fn record_failure(&self, who: &RuleSubject<'_>, now_ms: u64) {
+        if let Some(username) = who.username
+            && self.users.record(username.to_owned(), now_ms)
+        {
+            tracing::warn!(username, "user locked out: too many failed logins");
+        }
+        let Some(address) = who.address.map(source_network) else {
+            return;
+        };
+        let username = who.username.unwrap_or_default();
+        if self
+            .user_addresses
+            .record((address, username.to_owned()), now_ms)
+        {
+            tracing::warn!(%address, username, "user locked out at this address: too many failed logins");
+        }
+        if self.addresses.record(address, now_ms) {
+            tracing::warn!(%address, "address locked out: too many failed logins of many users");
+        }
+    }
+
+    pub(crate) fn record_success(&self, who: &RuleSubject<'_>) {
+        if self.user_addresses.is_disabled() && self.users.is_disabled() {
+            return;
+        }
+        let Some(username) = who.username else { return };
+        if !self.users.is_disabled() {
+            self.users.reset(&username.to_owned());
+        }
+        let Some(address) = who.address.map(source_network) else {
+            return;
+        };
+        let pair = (address, self.username_hash(username));
+        let mut known = self.lock_known();
+        if known.pairs.insert(pair) {
+            known.order.push_back(pair);
+            if known.order.len() > MAX_TRACKED_KEYS
+                && let Some(oldest) = known.order.pop_front()
+            {
+                known.pairs.remove(&oldest);
+            }
+        }
+    }
+
+    fn lock_known(&self) -> MutexGuard<'_, KnownLogins> {
+        self.known_logins
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn username_hash(&self, username: &str) -> u64 {
+        self.name_keys.hash_one(username)
+    }
+
+    /// A connection has ended. The time until which its client is to be kept out, if that was once too often.
+    pub(crate) fn record_disconnect(
+        &self,
+        client_id: &str,
+        reason: &str,
+        now_ms: u64,
+    ) -> Option<u64> {
+        let counts = !NON_FLAPPING_REASONS.contains(&reason);
+        (counts && self.flapping.record(client_id.to_owned(), now_ms))
+            .then(|| now_ms + self.flapping_ban_ms.load(Relaxed))
+    }
+}
+
+/// Who counts as one: an IPv4 address, a /64 of IPv6, of which a household has all.
+fn source_network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = u128::from(address) & !u128::from(u64::MAX);
+            IpAddr::V6(Ipv6Addr::from(network))
+        }
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who<'a>(username: &'a str, address: &str) -> RuleSubject<'a> {
+        RuleSubject {
+            username: Some(username),
+            address: Some(address.parse().unwrap()),
+            ..RuleSubject::default()
+        }
+    }
+
+    #[test]
+    fn addresses_of_one_network_count_as_one_and_other_users_there_are_let_in() {
+        let limits = AuthLimits {
+            max_failed_logins_per_address: 2,
+            max_failed_logins_per_user: 0,
+            ..AuthLimits::default()
+        };
+        let guards = LoginLimiter::new(&limits);
+        let is_out = |username, address| guards.is_locked_out(&who(username, address), true, 0);
+        guards.record_failure(&who("ann", "fd00::1"), 0);
+        assert!(!is_out("ann", "fd00::3"));
+        guards.record_failure(&who("ann", "fd00::2"), 0);
+        assert!(is_out("ann", "fd00::3"));
+        assert!(!is_out("bob", "fd00::3"));
+        assert!(!is_out("ann", "fd00:0:0:1::3"));
+    }
+
+    #[test]
+    fn an_address_that_tries_many_users_keeps_out_only_those_it_never_had() {
+        let limits = AuthLimits {
+            max_failed_logins_per_address: 1,
+            max_failed_logins_per_user: 0,
+            ..AuthLimits::default()
+        };
+        let guards = LoginLimiter::new(&limits);
+        guards.record_success(&who("ann", "10.0.0.1"));
+        for n in 0..ADDRESS_FACTOR {
+            guards.record_failure(&who(&n.to_string(), "10.0.0.1"), 0);
+        }
+        let is_out = |username, has_password| {
+            guards.is_locked_out(&who(username, "10.0.0.1"), has_password, 0)
+        };
+        assert!(is_out("bob", true));
+        assert!(!is_out("ann", true));
+        assert!(!is_out("a-token", false), "tokens are always looked at");
+    }
+
+    #[test]
+    fn a_user_that_got_in_starts_anew() {
+        let limits = AuthLimits {
+            max_failed_logins_per_user: 2,
+            ..AuthLimits::default()
+        };
+        let guards = LoginLimiter::new(&limits);
+        let ann = RuleSubject {
+            username: Some("ann"),
+            ..RuleSubject::default()
+        };
+        guards.record_failure(&ann, 0);
+        guards.record_success(&ann);
+        guards.record_failure(&ann, 0);
+        assert!(!guards.is_locked_out(&ann, true, 0));
+        guards.record_failure(&ann, 0);
+        assert!(guards.is_locked_out(&ann, true, 0));
+    }
+
+    #[test]
+    fn logins_have_a_rate() {
+        let limits = AuthLimits {
+            max_logins_per_s: 2,
+            ..AuthLimits::default()
+        };
+        let guards = LoginLimiter::new(&limits);
+        assert!(guards.try_acquire(1000) && guards.try_acquire(1000));
+        assert!(!guards.try_acquire(1000));
+        assert!(guards.try_acquire(1500));
+        assert!(!guards.try_acquire(1500));
+    }
+
+    #[test]
+    fn limits_change_while_logins_go_on() {
+        let guards = LoginLimiter::new(&AuthLimits::default());
+        assert!(guards.try_acquire(1000));
+        guards.set_limits(&AuthLimits {
+            max_logins_per_s: 1,
+            flapping_disconnects: 1,
+            flapping_ban_s: 5,
+            ..AuthLimits::default()
+        });
+        assert!(guards.try_acquire(2000));
+        assert!(!guards.try_acquire(2000));
+        assert_eq!(guards.record_disconnect("c", "socket_error", 0), Some(5000));
+        guards.set_limits(&AuthLimits::default());
+        assert!(guards.try_acquire(2000));
+        assert_eq!(guards.record_disconnect("c", "socket_error", 0), None);
+    }
+
+    #[test]
+    fn coming_and_going_is_noticed() {
+        let limits = AuthLimits {
+            flapping_disconnects: 2,
+            flapping_ban_s: 5,
+            ..AuthLimits::default()
+        };
+        let guards = LoginLimiter::new(&limits);
+        assert_eq!(guards.record_disconnect("c", "normal", 0), None);
+        assert_eq!(
+            guards.record_disconnect("c", "server_shutting_down", 0),
+            None
+        );
+        assert_eq!(guards.record_disconnect("c", "socket_error", 0), Some(5000));
+    }
+}

@@ -1,0 +1,127 @@
+//! Rules of one client that come from outside: asked for when it connects, and again when they have become old.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use arc_swap::ArcSwap;
+use tokio::runtime::Handle;
+
+use crate::authenticator::{AnswerFuture, AuthBackendError, LoginRequest};
+use crate::rules::AclRule;
+
+/// After a failure it is tried again this soon.
+const RETRY_MS: u64 = 5_000;
+
+/// Where rules of a client come from.
+pub(crate) trait RuleSource: Send + Sync {
+    fn fetch_rules<'a>(
+        &'a self,
+        request: &'a LoginRequest,
+    ) -> AnswerFuture<'a, Result<Vec<AclRule>, AuthBackendError>>;
+}
+
+/// All sources of a node, asked in their order.
+pub(crate) struct RuleSources {
+    pub(crate) sources: Vec<Arc<dyn RuleSource>>,
+    /// After this time rules are asked for again.
+    pub(crate) refresh_ms: AtomicU64,
+    /// Rules that could not be asked for again within this time are not gone by any more.
+    pub(crate) max_age_ms: AtomicU64,
+    pub(crate) runtime: Handle,
+}
+
+impl RuleSources {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sources.is_empty()
+    }
+
+    pub(crate) fn set_intervals(&self, refresh_s: u32, max_age_s: u32) {
+        let ms = |seconds: u32| u64::from(seconds) * 1000;
+        self.refresh_ms.store(ms(refresh_s), Relaxed);
+        self.max_age_ms.store(ms(max_age_s), Relaxed);
+    }
+
+    async fn fetch_all(&self, request: &LoginRequest) -> Result<Arc<[AclRule]>, AuthBackendError> {
+        let mut all = Vec::new();
+        for source in &self.sources {
+            all.extend(source.fetch_rules(request).await?);
+        }
+        Ok(all.into())
+    }
+}
+
+/// The rules of one client from outside.
+pub(crate) struct ExternalRules {
+    sources: Arc<RuleSources>,
+    /// Without its password.
+    request: LoginRequest,
+    rules: ArcSwap<Box<[AclRule]>>,
+    fetched_ms: AtomicU64,
+    /// When to ask again.
+    next_fetch_ms: AtomicU64,
+    is_fetching: AtomicBool,
+    has_changed: AtomicBool,
+}
+
+impl ExternalRules {
+    /// Asks for the first time; a source that does not answer is a failure.
+    pub(crate) async fn fetch(
+        sources: &Arc<RuleSources>,
+        mut request: LoginRequest,
+    ) -> Result<Arc<Self>, AuthBackendError> {
+        request.password = None;
+        let rules = sources.fetch_all(&request).await?;
+        let now_ms = crate::now_ms();
+        let due_ms = now_ms + sources.refresh_ms.load(Relaxed);
+        Ok(Arc::new(Self {
+            sources: sources.clone(),
+            request,
+            rules: ArcSwap::from_pointee(rules.iter().cloned().collect()),
+            fetched_ms: AtomicU64::new(now_ms),
+            next_fetch_ms: AtomicU64::new(due_ms),
+            is_fetching: AtomicBool::new(false),
+            has_changed: AtomicBool::new(false),
+        }))
+    }
+
+    pub(crate) fn rules(&self) -> Arc<Box<[AclRule]>> {
+        self.rules.load_full()
+    }
+
+    pub(crate) fn is_expired(&self, now_ms: u64) -> bool {
+        let age_ms = now_ms.saturating_sub(self.fetched_ms.load(Relaxed));
+        age_ms > self.sources.max_age_ms.load(Relaxed)
+    }
+
+    /// Whether there are other rules since this was asked last.
+    pub(crate) fn take_changed(&self) -> bool {
+        self.has_changed.load(Relaxed) && self.has_changed.swap(false, Relaxed)
+    }
+
+    /// Starts to ask again if it is time; does not wait.
+    pub(crate) fn refresh_if_due(self: &Arc<Self>, now_ms: u64) {
+        if now_ms < self.next_fetch_ms.load(Relaxed) || self.is_fetching.swap(true, Relaxed) {
+            return;
+        }
+        let own = self.clone();
+        self.sources.runtime.spawn(async move {
+            let refresh_ms = own.sources.refresh_ms.load(Relaxed);
+            let wait_ms = match own.sources.fetch_all(&own.request).await {
+                Ok(rules) => {
+                    if *rules != **own.rules() {
+                        own.rules.store(Arc::new(rules.iter().cloned().collect()));
+                        own.has_changed.store(true, Relaxed);
+                    }
+                    own.fetched_ms.store(crate::now_ms(), Relaxed);
+                    refresh_ms
+                }
+                Err(failure) => {
+                    tracing::debug!(client_id = own.request.client_id, %failure, "no rules were to be had");
+                    refresh_ms.min(RETRY_MS)
+                }
+            };
+            own.next_fetch_ms.store(crate::now_ms() + wait_ms, Relaxed);
+            own.is_fetching.store(false, Relaxed);
+        });
+    }
+}

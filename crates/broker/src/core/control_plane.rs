@@ -1,0 +1,483 @@
+//! What the control plane does to a shard: publish, subscribe for a client, send clients away.
+
+use bytes::Bytes;
+use mqtt::{PropertiesBuf, Property, QoS, ReasonCode, SubscribeFilter, SubscriptionOptions};
+
+use super::ack_watchers::AckCallback;
+use super::connection::CloseReason;
+use super::delivery::Dispatch;
+use super::inspection::{ScanStep, ShardScan};
+use super::message::{MessageView, NEVER_MS, expiry_time_ms};
+use super::outbox::SHARE_FROM_BYTES;
+use super::publish::SYS_PREFIX;
+use super::shard::Shard;
+use super::subscriber_list::{NO_GROUP, Subscriber};
+use crate::control::{
+    ControlError, DirectDelivery, PublishRequest, PublishResult, SubscriptionRequest,
+};
+use crate::hooks::{Client, PacketFacts};
+
+/// Connections looked at in one turn, and those of them that are closed in it.
+const CONNECTIONS_PER_STEP: usize = 4096;
+const CLOSES_PER_STEP: usize = 256;
+
+/// Answers that wait at once; the control plane asks few questions at a time, but a store that hangs may keep them.
+const MAX_PENDING_RESPONSES: usize = 4096;
+
+/// An answer to the control plane that waits for the log of this turn, and for other shards to know what was said.
+pub(crate) struct PendingResponse {
+    turn: u64,
+    sequence: u64,
+    respond: Box<dyn FnOnce() + Send>,
+}
+
+/// Who publishes: the names hooks and queues see. Empty for the broker itself.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PublisherIdentity {
+    pub(crate) client_id: String,
+    pub(crate) username: String,
+}
+
+fn invalid_field(field: &'static str, expected: impl Into<String>) -> ControlError {
+    ControlError::InvalidField {
+        field,
+        expected: expected.into(),
+    }
+}
+
+/// MQTT strings have 65,535 bytes at most, and no U+0000.
+fn checked_string<'a>(field: &'static str, text: &'a str) -> Result<&'a str, ControlError> {
+    if text.len() > usize::from(u16::MAX) || text.contains('\0') {
+        return Err(invalid_field(
+            field,
+            "expected at most 65,535 bytes and no U+0000",
+        ));
+    }
+    Ok(text)
+}
+
+fn build_properties(publication: &PublishRequest) -> Result<PropertiesBuf, ControlError> {
+    let mut properties = PropertiesBuf::new();
+    if publication.is_utf8 {
+        if std::str::from_utf8(&publication.payload).is_err() {
+            return Err(invalid_field("payload", "expected UTF-8, as is_utf8 says"));
+        }
+        properties.push(Property::PayloadFormatIndicator(1));
+    }
+    if let Some(seconds) = publication.message_expiry_s {
+        properties.push(Property::MessageExpiryInterval(seconds));
+    }
+    if let Some(content_type) = &publication.content_type {
+        properties.push(Property::ContentType(checked_string(
+            "content_type",
+            content_type,
+        )?));
+    }
+    if let Some(topic) = &publication.response_topic {
+        let topic = checked_string("response_topic", topic)?;
+        if topic.is_empty() || mqtt::has_wildcards(topic) {
+            return Err(invalid_field(
+                "response_topic",
+                "expected a topic name without wildcards",
+            ));
+        }
+        properties.push(Property::ResponseTopic(topic));
+    }
+    if let Some(data) = &publication.correlation_data {
+        if data.len() > usize::from(u16::MAX) {
+            return Err(invalid_field(
+                "correlation_data",
+                "expected at most 65,535 bytes",
+            ));
+        }
+        properties.push(Property::CorrelationData(data));
+    }
+    for (name, value) in &publication.user_properties {
+        properties.push(Property::UserProperty(
+            checked_string("user_properties", name)?,
+            checked_string("user_properties", value)?,
+        ));
+    }
+    Ok(properties)
+}
+
+impl Shard {
+    /// Publishes as the broker itself, under the names given: hooks, retained store, subscribers. No rule of
+    /// authorisation is asked.
+    /// Makes a message of what the control plane wants said, if it may be, and gives it to `send`.
+    fn with_node_message<T>(
+        &mut self,
+        publication: &PublishRequest,
+        from: &PublisherIdentity,
+        send: impl FnOnce(&mut Self, &MessageView<'_>) -> T,
+    ) -> Result<T, ControlError> {
+        let limits = self.limits.clone();
+        if let Err(error) = mqtt::validate_topic_name(&publication.topic, &self.topic_limits()) {
+            return Err(invalid_field("topic", error.to_string()));
+        }
+        if publication.topic.starts_with(SYS_PREFIX) || publication.topic.starts_with("$delayed/") {
+            let expected = "expected a topic that does not begin with $SYS/ or $delayed/";
+            return Err(invalid_field("topic", expected));
+        }
+        let qos = match QoS::try_from(publication.qos) {
+            Ok(qos) if publication.qos <= limits.max_qos => qos,
+            _ => {
+                let expected = format!("expected a QoS of at most {}", limits.max_qos.min(2));
+                return Err(invalid_field("qos", expected));
+            }
+        };
+        if publication.retain && !limits.retain_available {
+            return Err(invalid_field(
+                "retain",
+                "retained messages are off on this node",
+            ));
+        }
+        let properties = build_properties(publication)?;
+        let size = publication.topic.len()
+            + publication.payload.len()
+            + properties.as_properties().as_bytes().len();
+        // As it would have to fit into a client's PUBLISH.
+        if size + 16 > limits.max_packet_size as usize {
+            let expected = format!("expected at most {} bytes in all", limits.max_packet_size);
+            return Err(invalid_field("payload", expected));
+        }
+        if self.delivery.refuses_new_messages() {
+            return Err(ControlError::StoreUnavailable);
+        }
+        if self.is_saturated() {
+            return Err(ControlError::LimitReached(
+                "the node buffers as much as it may; try again".to_owned(),
+            ));
+        }
+        let now_ms = self.now_ms();
+        let properties = properties.as_properties();
+        let shared: Option<&Bytes> =
+            (publication.payload.len() >= SHARE_FROM_BYTES).then_some(&publication.payload);
+        let view = MessageView {
+            topic: &publication.topic,
+            properties,
+            payload: &publication.payload,
+            shared_payload: shared,
+            qos,
+            retain: publication.retain,
+            received_ms: now_ms,
+            expires_ms: expiry_time_ms(properties, now_ms),
+            from_client_id: checked_string("from", &from.client_id)?,
+            from_username: checked_string("from", &from.username)?,
+            is_derived: false,
+            number: self.delivery.next_message_number(),
+        };
+        let sent = send(self, &view);
+        self.close_pending_connections();
+        Ok(sent)
+    }
+
+    pub(crate) fn publish_as_node(
+        &mut self,
+        publication: &PublishRequest,
+        from: &PublisherIdentity,
+    ) -> Result<PublishResult, ControlError> {
+        let code = self.with_node_message(publication, from, |shard, view| {
+            shard.publish_view(view, None)
+        })?;
+        match code {
+            ReasonCode::SUCCESS => Ok(PublishResult {
+                has_subscribers: true,
+            }),
+            ReasonCode::NO_MATCHING_SUBSCRIBERS => Ok(PublishResult {
+                has_subscribers: false,
+            }),
+            ReasonCode::NOT_AUTHORIZED => Err(ControlError::ReservedTopic),
+            _ => Err(ControlError::LimitReached(
+                "it reached its subscribers, but no more retained messages are kept".to_owned(),
+            )),
+        }
+    }
+
+    /// Sends a message to one client alone, if it has a subscription for the topic, which decides about QoS and identifier; whether it
+    /// has one. A session without a connection keeps it like any other message.
+    pub(crate) fn send_to_session(
+        &mut self,
+        client_id: &str,
+        publication: &PublishRequest,
+    ) -> Result<bool, ControlError> {
+        let Some(session) = self.by_client_id.get(client_id).copied() else {
+            return Ok(false);
+        };
+        let from = PublisherIdentity::default();
+        self.with_node_message(publication, &from, |shard, view| {
+            let Some(subscriber) = shard.best_subscription(session, view.topic) else {
+                return false;
+            };
+            let mut dispatch = Dispatch::new(*view, None);
+            shard
+                .delivery
+                .deliver(&mut dispatch, &subscriber, &[], NO_GROUP);
+            true
+        })
+    }
+
+    /// The same for a client that is connected now; nothing is kept for one that is not. `acked` is called when it has acknowledged
+    /// the message.
+    pub(crate) fn send_to_connected_session(
+        &mut self,
+        client_id: &str,
+        publication: &PublishRequest,
+        acked: AckCallback,
+    ) -> Result<Option<DirectDelivery>, ControlError> {
+        let sessions = &self.delivery.sessions;
+        let session = self.by_client_id.get(client_id).copied();
+        let connected = session.filter(|at| sessions[*at as usize].connection.is_some());
+        let Some(session) = connected else {
+            return Ok(None);
+        };
+        let from = PublisherIdentity::default();
+        self.with_node_message(publication, &from, |shard, view| {
+            let subscriber = shard.best_subscription(session, view.topic)?;
+            let qos = view.qos.min(subscriber.options.qos);
+            let delivery = &mut shard.delivery;
+            let outbound = delivery.sessions[session as usize].outbound.as_ref();
+            let (before, _) = outbound.map_or((0, 0), |outbound| outbound.inflight_span());
+            let mut dispatch = Dispatch::new(*view, None);
+            delivery.deliver(&mut dispatch, &subscriber, &[], NO_GROUP);
+            let outbound = delivery.sessions[session as usize].outbound.as_ref();
+            let (now, packet_id) = outbound.map_or((0, 0), |outbound| outbound.inflight_span());
+            let is_watched = qos == QoS::AtLeastOnce
+                && now > before
+                && delivery.ack_watchers.add(session, packet_id, acked);
+            Some(DirectDelivery {
+                qos: qos as u8,
+                is_ack_tracked: is_watched,
+            })
+        })
+    }
+
+    /// The subscription by which a session gets messages on a topic, of several the one with the highest QoS.
+    fn best_subscription(&self, session: u32, topic: &str) -> Option<Subscriber> {
+        let subscriptions = &self.delivery.sessions[session as usize].subscriptions;
+        let filters = &self.tree.filters;
+        let wanting = subscriptions
+            .iter()
+            .map(|(filter, _)| &filters[*filter as usize])
+            .filter(|filter| mqtt::filter_matches(&filter.text, topic));
+        let subscribers = wanting.filter_map(|filter| filter.subscribers.get(session));
+        subscribers.max_by_key(|found| found.options.qos).copied()
+    }
+
+    /// Takes a retained message away, as a client's empty message would but without telling subscribers; false if there
+    /// is none.
+    pub(crate) fn delete_retained(&mut self, topic: &str) -> Result<bool, ControlError> {
+        if self.node.retained.get(topic, self.now_ms()).is_none() {
+            return Ok(false);
+        }
+        let view = MessageView {
+            topic,
+            properties: mqtt::Properties::EMPTY,
+            payload: &[],
+            shared_payload: None,
+            qos: QoS::AtMostOnce,
+            retain: true,
+            received_ms: self.now_ms(),
+            expires_ms: NEVER_MS,
+            from_client_id: "",
+            from_username: "",
+            is_derived: false,
+            number: 0,
+        };
+        match self.store_retained(&view, None) {
+            Ok(()) => Ok(true),
+            Err(_) => Err(ControlError::StoreUnavailable),
+        }
+    }
+
+    /// Whether publishers have to wait.
+    fn is_saturated(&self) -> bool {
+        let limits = self.limits();
+        self.is_congested
+            || self.delivery.buffered_bytes > limits.max_buffered_bytes_per_shard as usize
+            || self.shard_queues.waiting_bytes > limits.max_cross_shard_bytes as usize
+    }
+
+    /// Subscribes for the client of a session: what it is granted, and the number of the announcement that the other
+    /// shards have to confirm.
+    pub(crate) fn subscribe_for_client(
+        &mut self,
+        client_id: &str,
+        subscription: &SubscriptionRequest,
+    ) -> Option<Result<(u8, u64), ControlError>> {
+        let &session = self.by_client_id.get(client_id)?;
+        Some(self.subscribe_session(session, subscription))
+    }
+
+    fn subscribe_session(
+        &mut self,
+        session: u32,
+        subscription: &SubscriptionRequest,
+    ) -> Result<(u8, u64), ControlError> {
+        let Ok(qos) = QoS::try_from(subscription.qos) else {
+            return Err(invalid_field("qos", "expected 0, 1 or 2"));
+        };
+        if subscription.retain_handling > 2 {
+            return Err(invalid_field("retain_handling", "expected 0, 1 or 2"));
+        }
+        checked_string("topic_filter", &subscription.topic_filter)?;
+        if self.delivery.refuses_new_messages() {
+            return Err(ControlError::StoreUnavailable);
+        }
+        let filter = SubscribeFilter {
+            filter: &subscription.topic_filter,
+            options: SubscriptionOptions {
+                qos,
+                no_local: subscription.no_local,
+                retain_as_published: subscription.retain_as_published,
+                retain_handling: subscription.retain_handling,
+            },
+        };
+        let outcome = self.subscribe_without_packet(session, &filter);
+        self.close_pending_connections();
+        match outcome {
+            Ok((code, sequence)) => Ok((code.0, sequence)),
+            Err((ReasonCode::QUOTA_EXCEEDED, detail)) => Err(ControlError::LimitReached(detail)),
+            Err((_, detail)) => Err(invalid_field("topic_filter", detail)),
+        }
+    }
+
+    /// False if the session has no such subscription. The second is the announcement that says it to the other shards.
+    pub(crate) fn unsubscribe_for_client(&mut self, client_id: &str, filter: &str) -> (bool, u64) {
+        let Some(&session) = self.by_client_id.get(client_id) else {
+            return (false, 0);
+        };
+        let code = self.unsubscribe_one(session, filter, PacketFacts::NONE);
+        self.close_pending_connections();
+        (
+            code == ReasonCode::SUCCESS,
+            self.shard_queues.last_sequence(),
+        )
+    }
+
+    /// Gives an answer once what this turn writes is in the log and the other shards have confirmed `sequence`.
+    pub(crate) fn respond_when_durable(&mut self, sequence: u64, answer: Box<dyn FnOnce() + Send>) {
+        if self.pending_responses.len() >= MAX_PENDING_RESPONSES {
+            // Whoever asked learns that there is no answer.
+            return;
+        }
+        let journal = self.delivery.journal.as_ref();
+        let turn = journal
+            .filter(|journal| journal.has_pending_records())
+            .map_or(0, |journal| journal.turn());
+        self.pending_responses.push(PendingResponse {
+            turn,
+            sequence,
+            respond: answer,
+        });
+        self.send_ready_responses();
+    }
+
+    /// Gives the answers that need not wait any more; called when turns complete and when other shards confirm.
+    #[inline]
+    pub(crate) fn send_ready_responses(&mut self) {
+        if self.pending_responses.is_empty() {
+            return;
+        }
+        let journal = self.delivery.journal.as_ref();
+        let complete = journal.map_or(u64::MAX, |journal| journal.last_complete_turn());
+        let links = &self.shard_queues;
+        let done = |awaited: &mut PendingResponse| {
+            awaited.turn <= complete && links.is_applied_by_all(awaited.sequence)
+        };
+        for awaited in self.pending_responses.extract_if(.., done) {
+            (awaited.respond)();
+        }
+    }
+
+    /// Ends the connection of a client with a reason; its session goes on as after any other end.
+    pub(crate) fn disconnect_client(
+        &mut self,
+        client_id: &str,
+        code: ReasonCode,
+        why: &'static str,
+    ) -> bool {
+        let session = self.by_client_id.get(client_id).copied();
+        let connection = session.and_then(|at| self.delivery.sessions[at as usize].connection);
+        if let Some(at) = connection {
+            self.close(at, CloseReason::new(code, why));
+            self.close_pending_connections();
+        }
+        connection.is_some()
+    }
+}
+
+/// Which connections are to end.
+#[derive(Clone)]
+pub(crate) enum DisconnectSelector<F> {
+    /// All of a listener, those that have not said CONNECT yet among them.
+    Listener(u16),
+    /// Those of the clients for which it is true.
+    Clients(F),
+}
+
+/// Ends connections, some in each turn; how many there were.
+pub(crate) struct DisconnectScan<F> {
+    selector: DisconnectSelector<F>,
+    code: ReasonCode,
+    why: &'static str,
+    next: usize,
+    count: u64,
+}
+
+impl<F> DisconnectScan<F> {
+    pub(crate) fn new(whom: DisconnectSelector<F>, code: ReasonCode, why: &'static str) -> Self {
+        Self {
+            selector: whom,
+            code,
+            why,
+            next: 0,
+            count: 0,
+        }
+    }
+}
+
+impl<F: Fn(&Client<'_>) -> bool + Send + 'static> ShardScan for DisconnectScan<F> {
+    type Answer = u64;
+
+    fn step(mut self, shard: &mut Shard) -> ScanStep<Self> {
+        let mut found = Vec::new();
+        let mut looked_at = 0;
+        let connections = &shard.delivery.connections;
+        let end = connections.capacity();
+        while looked_at < CONNECTIONS_PER_STEP && found.len() < CLOSES_PER_STEP && self.next < end {
+            looked_at += 1;
+            let at = self.next as u32;
+            self.next += 1;
+            let Some(connection) = connections.get(at as usize) else {
+                continue;
+            };
+            if connection.phase == super::connection::ConnectionPhase::Closing {
+                continue;
+            }
+            let goes = match &self.selector {
+                DisconnectSelector::Listener(listener) => connection.listener == *listener,
+                DisconnectSelector::Clients(is_meant) => {
+                    let session = shard.delivery.sessions.get(connection.session as usize);
+                    session
+                        .filter(|session| session.connection == Some(at))
+                        .is_some_and(|session| {
+                            is_meant(&super::delivery::hook_client(session, connections))
+                        })
+                }
+            };
+            if goes {
+                found.push(at);
+            }
+        }
+        for at in found {
+            self.count += 1;
+            shard.close(at, CloseReason::new(self.code, self.why));
+        }
+        shard.close_pending_connections();
+        match self.next < shard.delivery.connections.capacity() {
+            true => ScanStep::Continue(self),
+            false => ScanStep::Done(self.count),
+        }
+    }
+}

@@ -1,0 +1,754 @@
+//! The last step of a message: to one session, that is into its connection's outbox, its inflight window or its queue.
+//!
+//! [`Delivery`] owns all connections and sessions of the shard. It never looks at the subscription tree, so that the
+//! router can walk the tree while it delivers.
+
+use mqtt::{QoS, Version};
+use slab::Slab;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::ack_watchers::AckWatchers;
+use super::connection::{CloseReason, Connection, ConnectionPhase};
+use super::encoding::PublishEnvelope;
+use super::journal::ShardJournal;
+use super::message::{Message, MessageView};
+use super::outbox::{BufferPool, SHARE_FROM_BYTES};
+use super::retained_store::RetainedStore;
+use super::session::{QueueSize, SendWindow, Session, SessionMessage};
+use super::subscriber_list::{GroupId, NO_GROUP, Subscriber};
+use crate::config::BrokerLimits;
+use crate::hooks::{
+    AckKind, Client, ConnectionInfo, DropReason, Hooks, Interest, MessageOrigin, PacketFacts,
+};
+use crate::metrics::{Metric, ShardMetrics};
+
+/// Below this, it goes on.
+pub(crate) const PUMP_LOW_BYTES: usize = 16 * 1024;
+/// One published message in this many is timed until it is written to a socket.
+const SAMPLE_EVERY: u32 = 1024;
+
+pub(crate) struct Delivery {
+    pub(crate) connections: Slab<Connection>,
+    pub(crate) sessions: Slab<Session>,
+    pub(crate) pool: BufferPool,
+    /// Connections with something to write since the last turn.
+    pub(crate) dirty: Vec<u32>,
+    /// Connections to end, found while something else was under way.
+    pub(crate) pending_closes: Vec<(u32, CloseReason)>,
+    pub(crate) metrics: Arc<ShardMetrics>,
+    pub(crate) limits: Arc<BrokerLimits>,
+    pub(crate) hooks: Box<dyn Hooks>,
+    pub(crate) interest: Interest,
+    pub(crate) now_ms: u64,
+    pub(crate) now_us: u64,
+    /// Bytes in all outboxes.
+    pub(crate) buffered_bytes: usize,
+    /// Bytes in all session queues, as far as they are in memory.
+    pub(super) queued_bytes: usize,
+    pub(super) retained: Arc<RetainedStore>,
+    /// While something from before a start is delivered: only sessions whose number leaves the second as remainder of
+    /// the first get it.
+    pub(crate) session_filter: Option<(u64, u64)>,
+    /// None: nothing is durable here.
+    pub(crate) journal: Option<Box<ShardJournal>>,
+    pub(crate) ack_watchers: AckWatchers,
+    sample_in: u32,
+    /// Number of the message received last, see [`MessageView::number`].
+    last_message_number: u32,
+}
+
+/// One message on its way to any number of sessions: what they share.
+pub(crate) struct Dispatch<'a> {
+    pub(crate) view: MessageView<'a>,
+    /// The session it comes from, if it is of this shard.
+    pub(crate) origin: Option<u32>,
+    /// Made for the first session that has to keep the message, shared by all.
+    message: Option<Rc<Message>>,
+    /// A large payload, shared by all.
+    payload: Option<bytes::Bytes>,
+    /// It must not reach anybody twice, whatever happens: it is QoS 2 and its publisher repeats it after a crash.
+    pub(super) is_exactly_once: bool,
+    /// It is written down; what is left is who it waits for.
+    pub(super) is_journaled: bool,
+    /// Whether more than one session gets it, so that encoding it once pays.
+    has_many_sessions: bool,
+    /// The QoS 0 packet as the last subscriber got it, and for which form (version 5 or not, retain flag).
+    template: Vec<u8>,
+    template_form: Option<(bool, bool)>,
+}
+
+impl<'a> Dispatch<'a> {
+    pub(crate) fn new(view: MessageView<'a>, origin: Option<u32>) -> Self {
+        Self {
+            view,
+            origin,
+            message: None,
+            payload: view.shared_payload.cloned(),
+            is_exactly_once: false,
+            is_journaled: false,
+            has_many_sessions: false,
+            template: Vec::new(),
+            template_form: None,
+        }
+    }
+
+    /// `scratch` spares an allocation for the packet that many sessions get; see [`Dispatch::into_scratch`].
+    pub(crate) fn for_many_sessions(mut self, scratch: &mut Vec<u8>) -> Self {
+        self.has_many_sessions = true;
+        self.template = std::mem::take(scratch);
+        self
+    }
+
+    pub(crate) fn into_scratch(self) -> Vec<u8> {
+        self.template
+    }
+}
+
+/// A message's publisher is known by its session until somebody needs the names.
+pub(crate) fn with_publisher<'a>(
+    sessions: &'a Slab<Session>,
+    origin: Option<u32>,
+    view: &MessageView<'a>,
+) -> MessageView<'a> {
+    match origin {
+        Some(session) => {
+            let session = &sessions[session as usize];
+            MessageView {
+                from_client_id: &session.client_id,
+                from_username: session.username.as_deref().unwrap_or(""),
+                ..*view
+            }
+        }
+        None => *view,
+    }
+}
+
+/// The client of a session, for hooks.
+pub(crate) fn hook_client<'a>(
+    session: &'a Session,
+    connections: &'a Slab<Connection>,
+) -> Client<'a> {
+    let connection = session.connection.map(|c| &connections[c as usize]);
+    Client {
+        client_id: &session.client_id,
+        username: session.username.as_deref(),
+        peer: connection.map(|connection| connection.peer),
+        last_address: session.last_address.as_deref().copied(),
+        local_address: connection.and_then(|connection| connection.local_address.as_ref()),
+        version: session.version,
+        connection: ConnectionInfo {
+            connected_ms: session.connected_ms,
+            keep_alive_s: connection.map_or(0, |connection| connection.keep_alive_s),
+            clean_start: session.is_clean_start,
+            session_expiry_s: session.expiry_s,
+        },
+    }
+}
+
+impl Delivery {
+    pub(crate) fn new(
+        metrics: Arc<ShardMetrics>,
+        limits: Arc<BrokerLimits>,
+        retained: Arc<RetainedStore>,
+        hooks: Box<dyn Hooks>,
+    ) -> Self {
+        Self {
+            connections: Slab::new(),
+            sessions: Slab::new(),
+            pool: BufferPool::default(),
+            dirty: Vec::new(),
+            pending_closes: Vec::new(),
+            metrics,
+            limits,
+            interest: hooks.interest(),
+            hooks,
+            now_ms: 0,
+            now_us: 0,
+            buffered_bytes: 0,
+            queued_bytes: 0,
+            retained,
+            session_filter: None,
+            journal: None,
+            ack_watchers: AckWatchers::default(),
+            sample_in: SAMPLE_EVERY,
+            last_message_number: 0,
+        }
+    }
+
+    /// Numbers the messages of shard `id`; see [`MessageView::number`].
+    pub(crate) fn set_message_number_shard(&mut self, id: u16) {
+        self.last_message_number = u32::from(id) & 0xff;
+    }
+
+    /// The number of a message that was received just now.
+    #[inline]
+    pub(crate) fn next_message_number(&mut self) -> u32 {
+        self.last_message_number = self.last_message_number.wrapping_add(0x100);
+        self.last_message_number
+    }
+
+    #[inline]
+    fn mark_dirty(connection: &mut Connection, at: u32, dirty: &mut Vec<u32>) {
+        if !connection.is_dirty {
+            connection.is_dirty = true;
+            dirty.push(at);
+        }
+    }
+
+    /// Appends to a connection's outbox what `write` writes.
+    #[inline]
+    pub(crate) fn write(&mut self, at: u32, write: impl FnOnce(&mut Vec<u8>)) {
+        let connection = &mut self.connections[at as usize];
+        let before = connection.outbox.len();
+        connection.outbox.append_with(&mut self.pool, write);
+        self.buffered_bytes += connection.outbox.len() - before;
+        Self::mark_dirty(connection, at, &mut self.dirty);
+    }
+
+    /// Something else than MQTT waits for the connection's socket.
+    pub(crate) fn mark_socket_dirty(&mut self, at: u32) {
+        Self::mark_dirty(&mut self.connections[at as usize], at, &mut self.dirty);
+    }
+
+    /// To one subscriber. `identifiers` are those beyond the subscriber's own.
+    #[inline]
+    pub(crate) fn deliver(
+        &mut self,
+        dispatch: &mut Dispatch<'_>,
+        subscriber: &Subscriber,
+        more_identifiers: &[u32],
+        group: GroupId,
+    ) {
+        let options = subscriber.options;
+        if options.no_local && dispatch.origin == Some(subscriber.session) {
+            self.record_drop(
+                Some(subscriber.session),
+                &dispatch.view,
+                DropReason::NoLocal,
+            );
+            return;
+        }
+        let qos = dispatch.view.qos.min(options.qos);
+        let retain = dispatch.view.retain && options.retain_as_published;
+        let session = &mut self.sessions[subscriber.session as usize];
+        if let Some((shards, shard)) = self.session_filter
+            && session.store_number % shards != shard
+        {
+            return;
+        }
+        if qos == QoS::AtMostOnce {
+            match session.connection {
+                Some(at) => {
+                    self.send_qos0(dispatch, at, subscriber, more_identifiers, retain);
+                }
+                None if self.limits.queue_qos0 => {
+                    let identifiers = subscription_identifiers(subscriber, more_identifiers);
+                    self.enqueue_dispatch(
+                        dispatch,
+                        subscriber.session,
+                        qos,
+                        retain,
+                        identifiers,
+                        group,
+                    );
+                }
+                None => {
+                    self.record_drop(
+                        Some(subscriber.session),
+                        &dispatch.view,
+                        DropReason::Offline,
+                    );
+                }
+            }
+            return;
+        }
+        let identifiers = subscription_identifiers(subscriber, more_identifiers);
+        if let Some(at) = session.connection {
+            let connection = &self.connections[at as usize];
+            let outbound = session.outbound.get_or_insert_default();
+            let room = connection.outbox.len() < self.limits.max_outbox_bytes as usize;
+            let behind = connection
+                .extra
+                .as_ref()
+                .is_some_and(|extra| !extra.retained.is_empty());
+            if room && !behind && outbound.can_send(send_window(connection, &self.limits)) {
+                let is_left_to_store = session.store_number != 0
+                    && group == NO_GROUP
+                    && outbound.can_leave_to_store()
+                    && !self.interest.contains(Interest::ACK);
+                if is_left_to_store {
+                    let identifiers = identifiers.as_deref().unwrap_or(&[]);
+                    self.send_stored_message(
+                        dispatch,
+                        subscriber.session,
+                        at,
+                        qos,
+                        retain,
+                        identifiers,
+                    );
+                    return;
+                }
+                let message = shared_dispatch_message(dispatch, &self.sessions);
+                let session = &mut self.sessions[subscriber.session as usize];
+                let parcel = SessionMessage {
+                    message,
+                    qos,
+                    retain,
+                    identifiers,
+                    group,
+                    seq: session.next_seq(),
+                };
+                let outbound = session.outbound.as_mut().expect("made just now");
+                let packet_id = outbound.send(parcel.clone());
+                if parcel.seq != 0 {
+                    let place = (session.store_number, parcel.seq);
+                    let identifiers = parcel.identifiers.as_deref().unwrap_or(&[]);
+                    self.persist_dispatch(dispatch, place, packet_id, qos, retain, identifiers);
+                }
+                self.send_session_message(subscriber.session, at, packet_id, &parcel, false);
+                return;
+            }
+        }
+        self.enqueue_dispatch(
+            dispatch,
+            subscriber.session,
+            qos,
+            retain,
+            identifiers,
+            group,
+        );
+    }
+
+    #[inline]
+    fn send_qos0(
+        &mut self,
+        dispatch: &mut Dispatch<'_>,
+        at: u32,
+        subscriber: &Subscriber,
+        more_identifiers: &[u32],
+        retain: bool,
+    ) {
+        let connection = &mut self.connections[at as usize];
+        let mut envelope = PublishEnvelope {
+            version: connection.version,
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain,
+            packet_id: 0,
+            alias: None,
+            identifiers: &[],
+        };
+        let mut all = Vec::new();
+        let view = &dispatch.view;
+        if connection.version == Version::V5 {
+            if more_identifiers.is_empty() {
+                if subscriber.identifier != 0 {
+                    envelope.identifiers = std::slice::from_ref(&subscriber.identifier);
+                }
+            } else {
+                all.push(subscriber.identifier);
+                all.extend_from_slice(more_identifiers);
+                envelope.identifiers = &all;
+            }
+        }
+        let len = envelope.packet_len(view);
+        // While QoS 1 and 2 messages wait for the socket, QoS 0 must not take all of it.
+        let room = if connection.wants_pump && connection.is_slow {
+            PUMP_LOW_BYTES
+        } else {
+            self.limits.max_outbox_bytes as usize
+        };
+        if connection.outbox.len() + len > room && !connection.outbox.is_empty() {
+            self.record_drop(
+                Some(subscriber.session),
+                &dispatch.view,
+                DropReason::QueueFull,
+            );
+            return;
+        }
+        if len > connection.max_packet_out as usize {
+            self.record_drop(
+                Some(subscriber.session),
+                &dispatch.view,
+                DropReason::TooLarge,
+            );
+            return;
+        }
+        if connection.version == Version::V5 {
+            envelope.alias = alias_for(connection, view.topic, len);
+        }
+        let is_common = envelope.identifiers.is_empty() && envelope.alias.is_none();
+        if dispatch.has_many_sessions && is_common && view.payload.len() < SHARE_FROM_BYTES {
+            let form = (envelope.version == Version::V5, retain);
+            if dispatch.template_form != Some(form) {
+                dispatch.template_form = Some(form);
+                dispatch.template.clear();
+                envelope.encode_head(view, self.now_ms, &mut dispatch.template);
+                dispatch.template.extend_from_slice(view.payload);
+            }
+            self.append_encoded(at, &dispatch.template);
+        } else {
+            self.encode_to_outbox(at, &envelope, view, &mut dispatch.payload);
+        }
+        self.sessions[subscriber.session as usize].messages_sent += 1;
+        self.metrics.inc(Metric::SentQos0);
+        if self.interest.contains(Interest::DELIVER) {
+            let view = with_publisher(&self.sessions, dispatch.origin, &dispatch.view);
+            let client = hook_client(
+                &self.sessions[subscriber.session as usize],
+                &self.connections,
+            );
+            self.hooks.delivered(&client, &view, 0);
+        }
+    }
+
+    /// Encodes into the outbox; `shared` keeps a large payload for the next subscriber.
+    #[inline]
+    fn encode_to_outbox(
+        &mut self,
+        at: u32,
+        envelope: &PublishEnvelope<'_>,
+        view: &MessageView<'_>,
+        shared: &mut Option<bytes::Bytes>,
+    ) {
+        let now_ms = self.now_ms;
+        let connection = &mut self.connections[at as usize];
+        let before = connection.outbox.len();
+        if view.payload.len() < SHARE_FROM_BYTES {
+            connection.outbox.append_with(&mut self.pool, |out| {
+                envelope.encode_head(view, now_ms, out);
+                out.extend_from_slice(view.payload);
+            });
+        } else {
+            let pool = &mut self.pool;
+            connection
+                .outbox
+                .append_with(pool, |out| envelope.encode_head(view, now_ms, out));
+            let payload = shared.get_or_insert_with(|| bytes::Bytes::copy_from_slice(view.payload));
+            connection.outbox.append_shared(payload.clone());
+        }
+        self.buffered_bytes += connection.outbox.len() - before;
+        self.account_outbox_growth(at);
+    }
+
+    #[inline]
+    fn append_encoded(&mut self, at: u32, packet: &[u8]) {
+        let connection = &mut self.connections[at as usize];
+        connection
+            .outbox
+            .append_with(&mut self.pool, |out| out.extend_from_slice(packet));
+        self.buffered_bytes += packet.len();
+        self.account_outbox_growth(at);
+    }
+
+    #[inline]
+    fn account_outbox_growth(&mut self, at: u32) {
+        let connection = &mut self.connections[at as usize];
+        if connection.sampled_us == 0 {
+            self.sample_in -= 1;
+            if self.sample_in == 0 {
+                self.sample_in = SAMPLE_EVERY;
+                connection.sampled_us = self.now_us;
+            }
+        }
+        Self::mark_dirty(connection, at, &mut self.dirty);
+    }
+
+    /// A QoS 1 or 2 message for a durable session whose client can take it now: it goes into the store and to the socket,
+    /// and nothing of it stays here but its number.
+    #[inline]
+    fn send_stored_message(
+        &mut self,
+        dispatch: &mut Dispatch<'_>,
+        session_at: u32,
+        at: u32,
+        qos: QoS,
+        retain: bool,
+        identifiers: &[u32],
+    ) {
+        let connection = &self.connections[at as usize];
+        let mut envelope = PublishEnvelope {
+            version: connection.version,
+            dup: false,
+            qos,
+            retain,
+            packet_id: 0,
+            alias: None,
+            identifiers,
+        };
+        let len = envelope.packet_len(&dispatch.view);
+        if len > connection.max_packet_out as usize {
+            self.record_drop(Some(session_at), &dispatch.view, DropReason::TooLarge);
+            return;
+        }
+        let size = with_publisher(&self.sessions, dispatch.origin, &dispatch.view).size()
+            + size_of::<SessionMessage>();
+        let session = &mut self.sessions[session_at as usize];
+        let seq = session.next_seq();
+        let outbound = session.outbound.as_mut().expect("the caller has seen it");
+        envelope.packet_id = outbound.send_stored(seq, qos, size);
+        let place = (session.store_number, seq);
+        self.persist_dispatch(
+            dispatch,
+            place,
+            envelope.packet_id,
+            qos,
+            retain,
+            identifiers,
+        );
+        self.encode_counted(
+            (session_at, at),
+            envelope,
+            len,
+            (&dispatch.view, dispatch.origin),
+            &mut dispatch.payload,
+            true,
+        );
+    }
+
+    /// A QoS 1 or 2 message that has its packet id. If it is too large for the client it counts as delivered
+    /// [MQTT-3.1.2-25].
+    pub(super) fn send_session_message(
+        &mut self,
+        session: u32,
+        at: u32,
+        packet_id: u16,
+        parcel: &SessionMessage,
+        dup: bool,
+    ) {
+        let connection = &self.connections[at as usize];
+        let view = parcel.message.view();
+        let envelope = PublishEnvelope {
+            version: connection.version,
+            dup,
+            qos: parcel.qos,
+            retain: parcel.retain,
+            packet_id,
+            alias: None,
+            identifiers: parcel.identifiers.as_deref().unwrap_or(&[]),
+        };
+        let len = envelope.packet_len(&view);
+        if len > connection.max_packet_out as usize {
+            if let Some(outbound) = &mut self.sessions[session as usize].outbound {
+                outbound.abandon_packet(packet_id);
+            }
+            self.mark_stored_done(session, parcel.seq);
+            self.record_drop(Some(session), &view, DropReason::TooLarge);
+            return;
+        }
+        let shared = &mut view.shared_payload.cloned();
+        let is_stored = parcel.seq != 0;
+        self.encode_counted(
+            (session, at),
+            envelope,
+            len,
+            (&view, None),
+            shared,
+            is_stored,
+        );
+    }
+
+    /// A message of which it is known that it is not too large for the client. `origin` is the publisher's session if
+    /// the view does not name it.
+    #[inline]
+    fn encode_counted(
+        &mut self,
+        (session, at): (u32, u32),
+        mut envelope: PublishEnvelope<'_>,
+        len: usize,
+        (view, origin): (&MessageView<'_>, Option<u32>),
+        shared: &mut Option<bytes::Bytes>,
+        is_stored: bool,
+    ) {
+        if envelope.version == Version::V5 {
+            envelope.alias = alias_for(&mut self.connections[at as usize], view.topic, len);
+        }
+        if envelope.qos == QoS::ExactlyOnce && is_stored {
+            // Its packet id must be known after a crash, else its repetition would be another message to the client.
+            self.hold_outbox(at);
+        }
+        self.encode_to_outbox(at, &envelope, view, shared);
+        self.sessions[session as usize].messages_sent += 1;
+        self.metrics.inc(match envelope.qos {
+            QoS::AtMostOnce => Metric::SentQos0,
+            QoS::AtLeastOnce => Metric::SentQos1,
+            QoS::ExactlyOnce => Metric::SentQos2,
+        });
+        if envelope.dup {
+            self.metrics.inc(Metric::Redelivered);
+        }
+        if self.interest.contains(Interest::DELIVER) {
+            let view = with_publisher(&self.sessions, origin, view);
+            let client = hook_client(&self.sessions[session as usize], &self.connections);
+            self.hooks.delivered(&client, &view, envelope.packet_id);
+        }
+    }
+
+    /// Counts and tells that a message did not reach a session, or any.
+    pub(crate) fn record_drop(
+        &mut self,
+        session: Option<u32>,
+        view: &MessageView<'_>,
+        why: DropReason,
+    ) {
+        self.dropped_from(None, session, view, &MessageOrigin::default(), why);
+    }
+
+    /// The same of a message that comes in from a session here.
+    pub(crate) fn dropped_from(
+        &mut self,
+        publisher: Option<u32>,
+        session: Option<u32>,
+        view: &MessageView<'_>,
+        origin: &MessageOrigin<'_>,
+        why: DropReason,
+    ) {
+        self.metrics.inc(match why {
+            DropReason::NoSubscribers => Metric::DroppedNoSubscribers,
+            DropReason::QueueFull => Metric::DroppedQueueFull,
+            DropReason::Expired => Metric::DroppedExpired,
+            DropReason::TooLarge => Metric::DroppedTooLarge,
+            DropReason::NoLocal => Metric::DroppedNoLocal,
+            DropReason::NotAuthorized => Metric::DroppedNotAuthorized,
+            DropReason::SessionEnded => Metric::DroppedSessionEnded,
+            DropReason::Offline => Metric::DroppedOffline,
+        });
+        if let Some(session) = session {
+            self.sessions[session as usize].messages_dropped += 1;
+        }
+        if self.interest.contains(Interest::DROP) {
+            let client_of =
+                |session: u32| hook_client(&self.sessions[session as usize], &self.connections);
+            let client = session.map(client_of);
+            let origin = MessageOrigin {
+                client: publisher.map(client_of),
+                ..*origin
+            };
+            let named = with_publisher(&self.sessions, publisher, view);
+            self.hooks.dropped(client.as_ref(), &named, &origin, why);
+        }
+    }
+
+    /// A message was acknowledged by its subscriber.
+    pub(crate) fn record_acknowledgement(
+        &mut self,
+        session: u32,
+        parcel: Option<&SessionMessage>,
+        packet: PacketFacts<'_>,
+        kind: AckKind,
+    ) {
+        if kind != AckKind::PubRec {
+            self.metrics.inc(Metric::Acknowledged);
+        }
+        if !self.ack_watchers.is_empty() && kind == AckKind::PubAck {
+            self.ack_watchers.acknowledge(session, packet.packet_id);
+        }
+        if self.interest.contains(Interest::ACK)
+            && let Some(parcel) = parcel
+        {
+            let client = hook_client(&self.sessions[session as usize], &self.connections);
+            let view = parcel.message.view();
+            self.hooks.acked(&client, &view, packet, kind);
+        }
+    }
+
+    /// Bytes were written to the connection's socket.
+    pub(crate) fn record_written(&mut self, at: u32, count: usize) {
+        let connection = &mut self.connections[at as usize];
+        connection.outbox.advance(count, &mut self.pool);
+        self.buffered_bytes -= count;
+        connection.is_slow = !connection.outbox.is_empty();
+        if connection.sampled_us != 0 && connection.outbox.is_empty() {
+            let us = self.now_us.saturating_sub(connection.sampled_us);
+            connection.sampled_us = 0;
+            self.metrics.observe_latency(us);
+        }
+        if connection.wants_pump
+            && connection.outbox.len() <= PUMP_LOW_BYTES
+            && connection.phase == ConnectionPhase::Connected
+        {
+            let session = connection.session;
+            self.pump(session);
+        }
+    }
+
+    /// A session without a connection gives its resources up; what waited in it is counted as dropped.
+    pub(crate) fn drop_backlog(&mut self, session_at: u32) {
+        let Some(mut outbound) = self.sessions[session_at as usize].outbound.take() else {
+            return;
+        };
+        self.update_queue_counters(outbound.size(), QueueSize::default());
+        // What they were is only known to the store.
+        self.metrics.add(
+            Metric::DroppedSessionEnded,
+            outbound.count_only_stored() as u64,
+        );
+        for parcel in outbound.drain_all() {
+            if parcel.qos != QoS::AtMostOnce {
+                self.record_drop(
+                    Some(session_at),
+                    &parcel.message.view(),
+                    DropReason::SessionEnded,
+                );
+            }
+        }
+    }
+}
+
+pub(super) fn send_window(connection: &Connection, limits: &BrokerLimits) -> SendWindow {
+    SendWindow {
+        messages: connection.window,
+        bytes: limits.max_queued_bytes as usize,
+    }
+}
+
+pub(super) fn subscription_identifiers(subscriber: &Subscriber, more: &[u32]) -> Option<Rc<[u32]>> {
+    if subscriber.identifier == 0 {
+        return None;
+    }
+    Some(
+        std::iter::once(subscriber.identifier)
+            .chain(more.iter().copied())
+            .collect(),
+    )
+}
+
+pub(super) fn shared_dispatch_message(
+    dispatch: &mut Dispatch<'_>,
+    sessions: &Slab<Session>,
+) -> Rc<Message> {
+    match &dispatch.message {
+        Some(message) => message.clone(),
+        None => {
+            let mut view = with_publisher(sessions, dispatch.origin, &dispatch.view);
+            if view.payload.len() >= SHARE_FROM_BYTES {
+                let copy = || bytes::Bytes::copy_from_slice(view.payload);
+                view.shared_payload = Some(dispatch.payload.get_or_insert_with(copy));
+            }
+            dispatch
+                .message
+                .insert(Rc::new(Message::new(&view)))
+                .clone()
+        }
+    }
+}
+
+/// The alias to send a topic by, if the client allows aliases: its first topics get one each.
+/// `len` is that of the packet without one.
+fn alias_for(connection: &mut Connection, topic: &str, len: usize) -> Option<(u16, bool)> {
+    let extra = connection.extra.as_mut()?;
+    if extra.aliases_out_max == 0 {
+        return None;
+    }
+    if let Some(&alias) = extra.aliases_out.get(topic) {
+        return Some((alias, true));
+    }
+    let next = extra.aliases_out.len() as u16 + 1;
+    // A first use makes the packet longer, by the property and perhaps by a byte of each length.
+    if next > extra.aliases_out_max || len + 5 > connection.max_packet_out as usize {
+        return None;
+    }
+    extra.aliases_out.insert(topic.into(), next);
+    Some((next, false))
+}

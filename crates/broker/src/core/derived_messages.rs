@@ -1,0 +1,258 @@
+//! Messages that hooks publish because of other messages, and what their publishers wait for.
+//!
+//! They are worked off in the order in which hooks gave them: some at once, the rest in later turns, with others in between. What hooks
+//! make of a derived message stands behind all that is there already, and comes out of the same budget; so rules that answer each other
+//! end, however they branch. The publisher of the first message is answered when the last is published, and is not read until then.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use mqtt::{PacketType, QoS, ReasonCode};
+
+use super::message::{MessageView, expiry_time_ms};
+use super::shard::Shard;
+use crate::hooks::{
+    BackpressureCheck, MessageDraftView, MessageOrigin, OutgoingMessages, OutgoingPosition,
+};
+use crate::metrics::Metric;
+
+/// Derived messages that are worked off in the turn of the message they come of.
+const MAX_DERIVED_IN_FIRST_TURN: usize = 32;
+/// Bytes of derived messages that may wait on a shard.
+const MAX_WAITING_BYTES: usize = 64 << 20;
+
+/// What the messages that come of one message may cost. Only its shard uses it; it goes with a connection that moves.
+pub(crate) struct DerivedBudget {
+    messages: AtomicU64,
+    /// Spent on them in later turns.
+    time_spent_us: AtomicU64,
+    /// The connection whose message it is, and its serial.
+    publisher: Option<(u32, u32)>,
+}
+
+struct DerivedBatch {
+    outgoing: OutgoingMessages,
+    /// How far it is worked off.
+    next: OutgoingPosition,
+    budget: Arc<DerivedBudget>,
+}
+
+#[derive(Default)]
+pub(crate) struct DerivedMessages {
+    waiting: VecDeque<DerivedBatch>,
+    waiting_bytes: usize,
+    /// Of the message that is worked off now.
+    current: Option<Arc<DerivedBudget>>,
+    /// Of the message published last, if not all is published that comes of it.
+    pub(crate) unfinished_budget: Option<Arc<DerivedBudget>>,
+}
+
+/// What a connection waits for that has published something. Others on its shard do not.
+#[derive(Default)]
+pub(crate) struct PublisherWait {
+    /// Messages that come of its last one are still to be published.
+    derived_budget: Option<Arc<DerivedBudget>>,
+    /// The answer to that one.
+    pending_ack: Option<(PacketType, u16, ReasonCode)>,
+    backpressure: Option<BackpressureCheck>,
+}
+
+impl DerivedMessages {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(crate) fn is_publishing(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// After a panic: nothing is worked off.
+    pub(crate) fn reset_after_panic(&mut self) {
+        self.current = None;
+        let sizes = self.waiting.iter().map(|batch| batch.outgoing.size());
+        self.waiting_bytes = sizes.sum();
+    }
+}
+
+impl Shard {
+    /// Takes what hooks want published because of a message of this connection, or of events, and works the first of it off.
+    pub(super) fn publish_derived(&mut self, publisher: Option<u32>) {
+        let budget = self.collect_derived(publisher);
+        if self.derived_messages.current.is_some() {
+            return;
+        }
+        for _ in 0..MAX_DERIVED_IN_FIRST_TURN {
+            if !self.publish_next_derived() {
+                return;
+            }
+        }
+        self.derived_messages.unfinished_budget =
+            budget.filter(|budget| Arc::strong_count(budget) > 1);
+    }
+
+    fn collect_derived(&mut self, publisher: Option<u32>) -> Option<Arc<DerivedBudget>> {
+        let mut budget = self.derived_messages.current.clone();
+        let most = u64::from(self.limits.max_derived_messages);
+        while let Some(outgoing) = self.delivery.hooks.take_outgoing() {
+            let budget = budget.get_or_insert_with(|| {
+                // Each event that is not a message may have as many as a message.
+                let events = publisher.map_or(outgoing.len() as u64, |_| 1);
+                let serial = |at: u32| self.delivery.connections[at as usize].serial;
+                Arc::new(DerivedBudget {
+                    messages: AtomicU64::new(most.saturating_mul(events)),
+                    time_spent_us: AtomicU64::new(0),
+                    publisher: publisher.map(|at| (at, serial(at))),
+                })
+            });
+            if self.derived_messages.waiting_bytes > MAX_WAITING_BYTES {
+                budget.messages.store(0, Relaxed);
+            }
+            self.derived_messages.waiting_bytes += outgoing.size();
+            self.derived_messages.waiting.push_back(DerivedBatch {
+                outgoing,
+                next: OutgoingPosition::default(),
+                budget: budget.clone(),
+            });
+        }
+        budget
+    }
+
+    /// Works one derived message off; false if there is none.
+    pub(crate) fn publish_next_derived(&mut self) -> bool {
+        let Some(mut batch) = self.derived_messages.waiting.pop_front() else {
+            return false;
+        };
+        if let Some((draft, next)) = batch.outgoing.message_at(batch.next) {
+            batch.next = next;
+            self.publish_from_budget(&draft, &batch.budget);
+        }
+        if batch.outgoing.message_at(batch.next).is_some() {
+            self.derived_messages.waiting.push_front(batch);
+            return true;
+        }
+        self.derived_messages.waiting_bytes -= batch.outgoing.size();
+        batch.outgoing.clear();
+        self.delivery.hooks.recycle_outgoing(batch.outgoing);
+        true
+    }
+
+    fn publish_from_budget(&mut self, draft: &MessageDraftView<'_>, budget: &Arc<DerivedBudget>) {
+        let left = budget.messages.load(Relaxed);
+        let most_us = u64::from(self.limits.max_derived_ms) * 1000;
+        if left == 0 || budget.time_spent_us.load(Relaxed) > most_us {
+            self.metrics().inc(Metric::DroppedDerived);
+            self.delivery.hooks.outgoing_dropped(draft.topic, draft.tag);
+            return;
+        }
+        budget.messages.store(left - 1, Relaxed);
+        self.derived_messages.current = Some(budget.clone());
+        self.publish_draft(draft);
+        self.derived_messages.current = None;
+        self.take_backpressure(budget.publisher);
+    }
+
+    /// So much time was spent on the derived messages that are worked off now.
+    pub(crate) fn charge_derived(&self, us: u64) {
+        if let Some(batch) = self.derived_messages.waiting.front() {
+            batch.budget.time_spent_us.fetch_add(us, Relaxed);
+        }
+    }
+
+    /// Publishes what hooks have made elsewhere.
+    pub(crate) fn publish_outgoing(&mut self, outgoing: &OutgoingMessages) {
+        for draft in outgoing.iter() {
+            self.publish_draft(&draft);
+        }
+    }
+
+    fn publish_draft(&mut self, draft: &MessageDraftView<'_>) {
+        let now_ms = self.now_ms();
+        let max_qos = QoS::try_from(self.limits().max_qos).unwrap_or(QoS::ExactlyOnce);
+        let view = MessageView {
+            topic: draft.topic,
+            properties: draft.properties,
+            payload: draft.payload,
+            shared_payload: None,
+            qos: draft.qos.min(max_qos),
+            retain: draft.retain && self.node.limits.retain_available,
+            received_ms: now_ms,
+            expires_ms: expiry_time_ms(draft.properties, now_ms),
+            from_client_id: draft.client_id,
+            from_username: draft.username,
+            is_derived: draft.tag != 0,
+            number: self.delivery.next_message_number(),
+        };
+        let origin = MessageOrigin {
+            tag: draft.tag,
+            ..MessageOrigin::default()
+        };
+        self.publish_from(&view, None, &origin);
+    }
+
+    /// Asks hooks whether the connection of this serial has to wait for something behind them. Where no connection is to blame, nobody
+    /// waits.
+    pub(super) fn take_backpressure(&mut self, publisher: Option<(u32, u32)>) {
+        let Some(backpressure) = self.delivery.hooks.take_backpressure() else {
+            return;
+        };
+        if let Some((at, serial)) = publisher
+            && let Some(connection) = self.delivery.connections.get_mut(at as usize)
+            && connection.serial == serial
+        {
+            let wait = &mut connection.extra().publisher_wait;
+            wait.backpressure = Some(match wait.backpressure.take() {
+                None => backpressure,
+                Some(before) => Box::new(move || before() || backpressure()),
+            });
+        }
+    }
+
+    /// Answers a PUBLISH: when all is published that comes of it.
+    #[inline]
+    pub(super) fn acknowledge_publish(
+        &mut self,
+        at: u32,
+        kind: PacketType,
+        packet_id: u16,
+        reason: ReasonCode,
+    ) {
+        if self.derived_messages.unfinished_budget.is_none() {
+            return self.send_ack(at, kind, packet_id, reason);
+        }
+        let extra = self.delivery.connections[at as usize].extra();
+        extra.publisher_wait.pending_ack = Some((kind, packet_id, reason));
+    }
+
+    /// The messages that come of what this connection has published are not all published.
+    #[inline]
+    pub(super) fn wait_for_derived(&mut self, at: u32) {
+        if let Some(unfinished) = self.derived_messages.unfinished_budget.take() {
+            let extra = self.delivery.connections[at as usize].extra();
+            extra.publisher_wait.derived_budget = Some(unfinished);
+        }
+    }
+
+    /// Whether a publisher has to wait; gives it the answer that waited if it has not.
+    pub(super) fn poll_publisher_wait(&mut self, at: u32) -> bool {
+        let Some(extra) = &mut self.delivery.connections[at as usize].extra else {
+            return false;
+        };
+        let wait = &mut extra.publisher_wait;
+        if let Some(budget) = &wait.derived_budget {
+            if Arc::strong_count(budget) > 1 {
+                return true;
+            }
+            wait.derived_budget = None;
+        }
+        let answer = wait.pending_ack.take();
+        let is_held = wait.backpressure.as_ref().is_some_and(|waits| waits());
+        if !is_held {
+            wait.backpressure = None;
+        }
+        if let Some((kind, packet_id, reason)) = answer {
+            self.send_ack(at, kind, packet_id, reason);
+        }
+        is_held
+    }
+}

@@ -1,0 +1,120 @@
+//! The bound on bytes of packets that have begun and are not whole: how many a shard keeps, for all of its connections and
+//! for each listener, and for how long.
+
+use mqtt::ReasonCode;
+
+use super::connection::{CloseReason, ConnectionPhase};
+use super::shard::{ConnectionAction, Shard};
+use crate::metrics::Metric;
+
+/// Bytes that connections of a shard keep of packets that are not whole or may not be looked at yet.
+#[derive(Debug, Default)]
+pub(crate) struct PartialPacketBudget {
+    total: usize,
+    by_listener: Vec<usize>,
+}
+
+impl PartialPacketBudget {
+    pub(crate) fn new(listeners: usize) -> Self {
+        Self {
+            total: 0,
+            by_listener: vec![0; listeners],
+        }
+    }
+
+    pub(crate) fn total(&self) -> usize {
+        self.total
+    }
+
+    fn replace_bytes(&mut self, listener: u16, from: usize, to: usize) {
+        self.total = self.total + to - from;
+        let of_listener = &mut self.by_listener[usize::from(listener)];
+        *of_listener = *of_listener + to - from;
+    }
+}
+
+impl Shard {
+    /// Counts what a connection keeps now. A connection that keeps more than before, and more than there is room for, is closed.
+    #[inline]
+    pub(crate) fn count_partial(&mut self, at: u32) -> ConnectionAction {
+        let connection = &self.delivery.connections[at as usize];
+        let now = connection.partial_packets.len() + usize::from(connection.layer_bytes);
+        match now == connection.partial_bytes_counted as usize {
+            true => ConnectionAction::Continue,
+            false => self.recount_partial(at, now),
+        }
+    }
+
+    fn recount_partial(&mut self, at: u32, now: usize) -> ConnectionAction {
+        let connection = &mut self.delivery.connections[at as usize];
+        let before = std::mem::replace(&mut connection.partial_bytes_counted, now as u32) as usize;
+        let listener = connection.listener;
+        self.packet_budget.replace_bytes(listener, before, now);
+        if now < before || connection.phase == ConnectionPhase::Closing {
+            return ConnectionAction::Continue;
+        }
+        let of_node = self.limits.max_partial_bytes_per_shard as usize;
+        let of_listener = match self.node.listeners[usize::from(listener)]
+            .config
+            .max_partial_bytes_per_shard
+        {
+            0 => of_node.div_ceil(2),
+            own => own as usize,
+        };
+        let budget = &self.packet_budget;
+        if budget.total <= of_node && budget.by_listener[usize::from(listener)] <= of_listener {
+            return ConnectionAction::Continue;
+        }
+        self.metrics().inc(Metric::PartialPacketsOverBudget);
+        let closing = CloseReason::new(ReasonCode::QUOTA_EXCEEDED, "quota_exceeded").with_detail(
+            "too many bytes of packets that are not whole wait; see limits.max_partial_bytes_per_shard",
+        );
+        self.close(at, closing);
+        ConnectionAction::Close
+    }
+
+    /// Bytes that the layers below MQTT keep of a handshake or a frame that is not whole.
+    pub(crate) fn set_layer_bytes(&mut self, at: u32, bytes: usize) -> ConnectionAction {
+        let connection = &mut self.delivery.connections[at as usize];
+        connection.layer_bytes = u16::try_from(bytes).unwrap_or(u16::MAX);
+        self.count_partial(at)
+    }
+
+    /// A connection keeps nothing any more.
+    pub(crate) fn release_partial(&mut self, at: u32) {
+        let connection = &mut self.delivery.connections[at as usize];
+        connection.partial_packets = Vec::new();
+        connection.layer_bytes = 0;
+        self.count_partial(at);
+    }
+
+    /// What is kept begins a packet (`is_fragment`), perhaps another one than before (`is_new`): it has to become whole in time.
+    pub(crate) fn track_partial_deadline(&mut self, at: u32, is_fragment: bool, is_new: bool) {
+        let now_ms = self.now_ms();
+        let connection = &mut self.delivery.connections[at as usize];
+        if !is_fragment {
+            connection.partial_since_ms = 0;
+            return;
+        }
+        if is_new || connection.partial_since_ms == 0 {
+            connection.partial_since_ms = now_ms;
+        }
+        if connection.phase != ConnectionPhase::Connected {
+            // The time for CONNECT runs already.
+            return;
+        }
+        let deadline_ms = self.partial_deadline_ms(at).unwrap_or(u64::MAX);
+        let look_at_ms = self.delivery.connections[at as usize].next_check_ms;
+        // Mostly the wheel comes by early enough: it is not told of each packet.
+        if look_at_ms <= now_ms || look_at_ms > deadline_ms {
+            self.schedule_check(at, deadline_ms);
+        }
+    }
+
+    pub(crate) fn partial_deadline_ms(&self, at: u32) -> Option<u64> {
+        let connection = &self.delivery.connections[at as usize];
+        let timeout_ms = u64::from(self.limits.packet_timeout_s) * 1000;
+        (connection.partial_since_ms > 0 && !connection.partial_packets.is_empty())
+            .then(|| connection.partial_since_ms + timeout_ms)
+    }
+}

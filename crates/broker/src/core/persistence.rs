@@ -1,0 +1,529 @@
+//! Sessions in the store and back: records of sessions and subscriptions, what a start makes of them, and the end of a
+//! shard's turn, when what it wrote leaves for the log.
+
+use mqtt::{SubscriptionFilter, SubscriptionOptions};
+use std::sync::Arc;
+
+use store::{QueuePage, QueueSummary, StateKind, StoreBatch};
+
+use super::connection::ConnectionPhase;
+use super::delivery::{Delivery, Dispatch};
+use super::directory::{NodeDirectory, SessionClaim};
+use super::journal::{ShardJournal, ShardLink, TurnEnd};
+use super::message::{Message, MessageView};
+use super::records::{self, SessionRecord};
+use super::routing::deliver_locally;
+use super::session::{OutboundMessages, QueueSize, Session, SessionMessage, SessionWill};
+use super::shard::Shard;
+use super::shared_backlog::SharedBacklog;
+use super::subscriber_list::{FilterId, GroupId, Subscriber};
+use super::subscription_tree::filter_and_group;
+use super::timers::Timer;
+use crate::metrics::Metric;
+
+/// A session as the store has it.
+pub(crate) struct RecoveredSession {
+    pub(crate) client_id: Box<str>,
+    /// A [`SessionRecord`].
+    pub(crate) record: Box<[u8]>,
+    pub(crate) subscriptions: Vec<(Box<str>, SubscriptionOptions, u32)>,
+    pub(crate) queue: Option<QueueSummary>,
+}
+
+/// A message published to `$delayed/...`, as the store has it.
+pub(crate) struct RecoveredDelayedMessage {
+    pub(crate) due_ms: u64,
+    pub(crate) number: u64,
+    pub(crate) message: Message,
+}
+
+impl Delivery {
+    /// Whether nothing new can be stored now.
+    #[inline]
+    pub(crate) fn refuses_new_messages(&self) -> bool {
+        self.journal
+            .as_ref()
+            .is_some_and(|journal| journal.refuses_writes)
+    }
+
+    /// Like `hold`, for an answer to what an earlier turn wrote.
+    pub(crate) fn hold_for_incomplete_turns(&mut self, at: u32) {
+        if let Some(journal) = &mut self.journal
+            && (journal.has_pending_records() || journal.last_complete_turn() + 1 < journal.turn())
+            && self.connections[at as usize].outbox.hold(journal.turn())
+        {
+            journal.hold_connection(at);
+        }
+    }
+}
+
+impl Shard {
+    /// Writes down what of a session is to outlive the node; or that nothing is any more.
+    pub(crate) fn persist_session(&mut self, at: u32) {
+        if self.delivery.journal.is_none() {
+            return;
+        }
+        let session = &self.delivery.sessions[at as usize];
+        if session.store_number == 0 && session.expiry_s > 0 {
+            self.make_durable(at);
+        }
+        let session = &mut self.delivery.sessions[at as usize];
+        let Some(journal) = &mut self.delivery.journal else {
+            return;
+        };
+        let is_kept = session.store_number != 0 || session.will.is_some();
+        let before = session.record_number.take();
+        if let Some(before) = before
+            && (!is_kept || before != session.store_number)
+        {
+            let key = records::session_key(&session.client_id, before);
+            journal.delete(StateKind::Sessions, &key);
+        }
+        if !is_kept {
+            return;
+        }
+        session.record_number = Some(session.store_number);
+        let body = session
+            .will
+            .as_ref()
+            .map(|will| records::message_bytes(&will.message.view()));
+        let record = SessionRecord {
+            number: session.store_number,
+            version: session.version,
+            connected: session.connection.is_some(),
+            clean_start: session.is_clean_start,
+            bridge: session.is_bridge,
+            expiry_s: session.expiry_s,
+            created_ms: session.created_ms,
+            disconnected_ms: session.disconnected_ms,
+            username: session.username.as_deref(),
+            will: session
+                .will
+                .as_ref()
+                .map(|will| (will.delay_s, body.as_deref().unwrap_or_default())),
+        };
+        let mut bytes = Vec::with_capacity(64);
+        record.write(&mut bytes);
+        let key = records::session_key(&session.client_id, session.store_number);
+        journal.put(StateKind::Sessions, &key, &bytes);
+    }
+
+    /// A session is to outlive the node from now on: with its subscriptions, and what it has to deliver.
+    fn make_durable(&mut self, at: u32) {
+        let Some(journal) = &mut self.delivery.journal else {
+            return;
+        };
+        let number = journal.assign_number(at);
+        let session = &mut self.delivery.sessions[at as usize];
+        session.store_number = number;
+        let mut seq = session.last_seq;
+        if let Some(outbound) = &mut session.outbound {
+            outbound.persist_all(|packet_id, parcel| {
+                seq += 1;
+                journal.append_message(&parcel.message.view());
+                let identifiers = parcel.identifiers.as_deref().unwrap_or(&[]);
+                let (qos, retain) = (parcel.qos, parcel.retain);
+                journal.append_entry((number, seq), packet_id, qos, retain, identifiers);
+                seq
+            });
+        }
+        session.last_seq = seq;
+        for packet_id in session.incoming_qos2.iter().flat_map(|set| set.iter()) {
+            journal.record_packet_id(number, packet_id);
+        }
+        for (filter, group) in session.subscriptions.clone() {
+            let written = self.filter_as_written(filter, group);
+            let entry = self.tree.filter(filter);
+            let subscriber = match group == super::subscriber_list::NO_GROUP {
+                true => entry.subscribers.get(at).copied(),
+                false => self.tree.group(group).member(at).copied(),
+            };
+            if let Some(subscriber) = subscriber {
+                self.persist_subscription(subscriber, &written);
+            }
+        }
+    }
+
+    /// The session has ended. What is stored for it ends with it, unless it is left to others.
+    pub(crate) fn delete_stored_session(&mut self, at: u32, estate: Option<SharedBacklog>) {
+        let session = &mut self.delivery.sessions[at as usize];
+        let Some(journal) = &mut self.delivery.journal else {
+            return;
+        };
+        if let Some(number) = session.record_number.take() {
+            let key = records::session_key(&session.client_id, number);
+            journal.delete(StateKind::Sessions, &key);
+        }
+        match estate {
+            Some(estate) => self.start_redistribution(estate),
+            None if session.store_number != 0 => journal.end_session(session.store_number),
+            None => {}
+        }
+    }
+
+    pub(super) fn persist_subscription(&mut self, subscriber: Subscriber, written: &str) {
+        let number = self.delivery.sessions[subscriber.session as usize].store_number;
+        if number != 0
+            && let Some(journal) = &mut self.delivery.journal
+        {
+            let (mut key, mut value) = (Vec::new(), Vec::new());
+            records::subscription_key(number, written, &mut key);
+            records::put_subscription(subscriber.options, subscriber.identifier, &mut value);
+            journal.put(StateKind::Subscriptions, &key, &value);
+        }
+    }
+
+    pub(super) fn delete_stored_subscription(&mut self, at: u32, filter: FilterId, group: GroupId) {
+        let number = self.delivery.sessions[at as usize].store_number;
+        if number == 0 || self.delivery.journal.is_none() {
+            return;
+        }
+        let written = self.filter_as_written(filter, group);
+        if let Some(journal) = &mut self.delivery.journal {
+            let mut key = Vec::new();
+            records::subscription_key(number, &written, &mut key);
+            journal.delete(StateKind::Subscriptions, &key);
+        }
+    }
+
+    /// From now on what is to outlive the node is written down.
+    pub(crate) fn start_journal(&mut self, first_number: u64, links: &[(ShardLink, u64)]) {
+        let mut journal = ShardJournal::new(self.id, self.shards, first_number);
+        for &(link, last_seq) in links {
+            journal.resume_link(link, last_seq);
+        }
+        self.delivery.journal = Some(Box::new(journal));
+    }
+
+    /// Brings a session back as it was when the node stopped, or died.
+    pub(crate) fn restore_session(&mut self, stored: &RecoveredSession) {
+        let Some(record) = SessionRecord::read(&stored.record) else {
+            tracing::error!(
+                client_id = &*stored.client_id,
+                "the record of a session could not be read; it is left out"
+            );
+            return;
+        };
+        let SessionClaim::ThisShard(id) = self.node.directory.claim(&stored.client_id, self.id)
+        else {
+            return;
+        };
+        if !NodeDirectory::reserve_slot(&self.node.directory.sessions, self.limits.max_sessions) {
+            self.node.directory.release(&stored.client_id, self.id);
+            tracing::error!(
+                client_id = &*stored.client_id,
+                "a session was left out: the node holds as many sessions as it may"
+            );
+            return;
+        }
+        let at = self.insert_restored(id, &record, stored.queue.as_ref());
+        for (written, options, identifier) in &stored.subscriptions {
+            self.restore_subscription(at, written, *options, *identifier);
+        }
+        self.set_group_presence(at, false);
+        self.schedule_session_timers(at, &record);
+    }
+
+    fn insert_restored(
+        &mut self,
+        id: Arc<str>,
+        record: &SessionRecord<'_>,
+        queue: Option<&QueueSummary>,
+    ) -> u32 {
+        let now_ms = self.now_ms();
+        let mut session = Session::new(id.clone(), now_ms);
+        session.store_number = record.number;
+        session.record_number = Some(record.number);
+        session.version = record.version;
+        session.is_clean_start = record.clean_start;
+        session.is_bridge = record.bridge;
+        session.expiry_s = record.expiry_s;
+        session.created_ms = record.created_ms;
+        session.username = record.username.map(Into::into);
+        // A crash has cut the connection now; who was away has been since then.
+        session.disconnected_ms = match record.connected {
+            true => now_ms,
+            false => record.disconnected_ms,
+        };
+        session.will = record.will.and_then(|(delay_s, body)| {
+            let message = records::read_message(body)?;
+            Some(Box::new(SessionWill { message, delay_s }))
+        });
+        if let Some(queue) = queue {
+            session.last_seq = queue.last_seq;
+            if !queue.received.is_empty() {
+                let incoming = session.incoming_qos2.get_or_insert_default();
+                for &packet_id in &queue.received {
+                    incoming.restore(packet_id);
+                }
+            }
+            if queue.messages > 0 {
+                let messages = queue.messages as usize;
+                let bytes = queue.bytes as usize + messages * size_of::<SessionMessage>();
+                let outbound = OutboundMessages::restored(queue.first_seq, messages, bytes, now_ms);
+                self.delivery
+                    .update_queue_counters(QueueSize::default(), outbound.size());
+                session.outbound = Some(Box::new(outbound));
+            }
+        }
+        let number = session.store_number;
+        let at = self.delivery.sessions.insert(session) as u32;
+        self.by_client_id.insert(id, at);
+        self.metrics().inc(Metric::Sessions);
+        if let Some(journal) = &mut self.delivery.journal
+            && number != 0
+        {
+            journal.bind_session(number, at);
+        }
+        at
+    }
+
+    fn restore_subscription(
+        &mut self,
+        at: u32,
+        written: &str,
+        options: SubscriptionOptions,
+        identifier: u32,
+    ) {
+        // The limits may be others than when it was made.
+        let Ok(kind) = mqtt::parse_filter(written, &self.topic_limits()) else {
+            tracing::warn!(
+                filter = written,
+                "a stored subscription is beyond today's limits; it is left out"
+            );
+            return;
+        };
+        if let SubscriptionFilter::Exclusive { topic } = kind {
+            let client_id = self.delivery.sessions[at as usize].client_id.clone();
+            self.node.directory.claim_exclusive(topic, &client_id);
+        }
+        let (text, group) = filter_and_group(&kind);
+        let subscriber = Subscriber {
+            session: at,
+            identifier,
+            options,
+        };
+        self.insert_subscription(text, group, subscriber);
+    }
+
+    fn schedule_session_timers(&mut self, at: u32, record: &SessionRecord<'_>) {
+        let now_ms = self.now_ms();
+        let session = &self.delivery.sessions[at as usize];
+        let away_since_ms = session.disconnected_ms;
+        if let Some(will) = &session.will {
+            let due_ms = away_since_ms + u64::from(will.delay_s) * 1000;
+            let timer = self.timers.add(due_ms.max(now_ms), Timer::WillDelay(at));
+            self.delivery.sessions[at as usize].will_timer = Some(timer);
+        }
+        if record.expiry_s != u32::MAX {
+            let due_ms = away_since_ms + u64::from(record.expiry_s) * 1000;
+            let timer = self
+                .timers
+                .add(due_ms.max(now_ms), Timer::SessionExpiry(at));
+            self.delivery.sessions[at as usize].expiry_timer = Some(timer);
+        }
+        if record.connected {
+            self.persist_session(at);
+        }
+    }
+
+    /// A message published to `$delayed/...` before the node stopped.
+    pub(crate) fn restore_delayed(&mut self, delayed: RecoveredDelayedMessage) {
+        let limits = self.limits.clone();
+        let bytes = delayed.message.size() as u64;
+        if !self.node.directory.reserve_delayed(bytes, &limits) {
+            tracing::error!("a delayed message was left out: there are as many as there may be");
+            return;
+        }
+        self.metrics().inc(Metric::DelayedMessages);
+        let timer = Timer::DelayedMessage {
+            message: Box::new(delayed.message),
+            bytes,
+            number: delayed.number,
+        };
+        self.timers.add(delayed.due_ms, timer);
+    }
+
+    /// What the store knows and nobody wants any more: queues of sessions without a record, and these keys.
+    pub(crate) fn discard_orphaned_records(
+        &mut self,
+        sessions: &[u64],
+        keys: &[(StateKind, Box<[u8]>)],
+    ) {
+        let Some(journal) = &mut self.delivery.journal else {
+            return;
+        };
+        for &number in sessions {
+            journal.end_session(number);
+        }
+        for (space, key) in keys {
+            journal.delete(*space, key);
+        }
+    }
+
+    /// Closes the turn. What it wrote is to be handed to the store before anything of this shard is written to a
+    /// socket or said to another.
+    pub(crate) fn end_turn(&mut self, spare: impl FnOnce() -> StoreBatch) -> Option<TurnEnd> {
+        let journal = self.delivery.journal.as_mut()?;
+        let end = journal.end_turn(spare);
+        let (turn, mut to_confirm) = (end.turn, end.shards_to_confirm);
+        self.shard_queues.hold_until_logged(end.updated_links, turn);
+        while to_confirm != 0 {
+            let shard = to_confirm.trailing_zeros() as u16;
+            to_confirm &= to_confirm - 1;
+            self.shard_queues.send(
+                shard,
+                super::shard_messages::ShardMessage::TurnMarker { turn },
+            );
+        }
+        self.release_complete_turns();
+        Some(end)
+    }
+
+    /// The store has everything up to a turn.
+    pub(crate) fn handle_turn_logged(&mut self, turn: u64) {
+        if let Some(journal) = &mut self.delivery.journal {
+            journal.mark_logged(turn);
+        }
+        self.shard_queues.release_logged(turn);
+        self.release_complete_turns();
+    }
+
+    /// What hooks have made of a turn is safe.
+    pub(crate) fn handle_turn_settled(&mut self, turn: u64) {
+        if let Some(journal) = &mut self.delivery.journal {
+            journal.mark_settled(turn);
+        }
+        self.release_complete_turns();
+    }
+
+    /// Lets go what waited for turns that are complete, and confirms what other shards wait for.
+    pub(crate) fn release_complete_turns(&mut self) {
+        while let Some(journal) = &mut self.delivery.journal
+            && let Some((turn, connections)) = journal.pop_releasable()
+        {
+            for at in connections {
+                let Some(connection) = self.delivery.connections.get_mut(at as usize) else {
+                    continue;
+                };
+                connection.outbox.release(turn);
+                if connection.phase == ConnectionPhase::Closing {
+                    self.to_wake.push(at);
+                }
+                self.delivery.mark_socket_dirty(at);
+            }
+        }
+        if let Some(journal) = &mut self.delivery.journal {
+            journal.delete_routed_delayed();
+        }
+        while let Some(journal) = &mut self.delivery.journal
+            && let Some((shard, turn)) = journal.next_confirmation()
+        {
+            self.shard_queues.send(
+                shard,
+                super::shard_messages::ShardMessage::TurnLogged { turn },
+            );
+        }
+        self.send_ready_responses();
+    }
+
+    /// Whether what is in a link is for this shard to deliver. When the node has as many shards as it had, that is as it
+    /// was; else every shard looks for the sessions that were on the other one.
+    pub(crate) fn is_responsible_for(&self, link: ShardLink) -> bool {
+        link.shards != self.shards || link.to == self.id
+    }
+
+    /// Delivers what was on its way between two shards when the node died, to those who were to get it.
+    pub(crate) fn deliver_linked(&mut self, link: ShardLink, page: &QueuePage) {
+        for entry in &page.entries {
+            let message = records::read_message(&entry.body);
+            let member = records::read_member_target(&entry.attributes);
+            if let (Some(message), Some(member)) = (message, member) {
+                self.deliver_linked_message(link, &message.view(), member);
+            } else {
+                tracing::error!("a message between two shards could not be read; it is lost");
+            }
+            if link.shards == self.shards
+                && let Some(journal) = &mut self.delivery.journal
+            {
+                journal.complete_link_entry(link.from, entry.seq);
+            }
+        }
+        self.close_pending_connections();
+    }
+
+    fn deliver_linked_message(
+        &mut self,
+        link: ShardLink,
+        view: &MessageView<'_>,
+        member: Option<(&str, &str)>,
+    ) {
+        let mut dispatch = Dispatch::new(*view, None);
+        dispatch.is_exactly_once = true;
+        let Some((filter, group)) = member else {
+            let (set, filters) = self.tree.match_topic(view.topic);
+            if link.shards == self.shards {
+                return deliver_locally(&mut self.delivery, set, filters, &mut dispatch);
+            }
+            self.delivery.session_filter = Some((u64::from(link.shards), u64::from(link.to)));
+            deliver_locally(&mut self.delivery, set, filters, &mut dispatch);
+            self.delivery.session_filter = None;
+            return;
+        };
+        // One shard chooses the member.
+        if link.shards == self.shards || self.id == 0 {
+            let group = self
+                .tree
+                .find(filter)
+                .and_then(|filter| self.tree.find_group(filter, group));
+            if let Some(group) = group {
+                self.deliver_to_group(group, &mut dispatch);
+            }
+        }
+    }
+
+    /// Nothing of a link is wanted any more.
+    pub(crate) fn delete_link(&mut self, link: ShardLink) {
+        if let Some(journal) = &mut self.delivery.journal {
+            journal.end_session(link.store_number());
+        }
+    }
+
+    /// A piece of a session's stored messages.
+    pub(crate) fn handle_fetched_page(&mut self, page: QueuePage) {
+        if ShardLink::from_store_number(page.session).is_some() {
+            self.link_pages.push(page);
+            return;
+        }
+        self.redistribute_page(&page);
+        let session = page.session;
+        self.delivery.handle_fetched_page(page);
+        self.resume_after_load(session);
+        self.close_pending_connections();
+    }
+
+    /// A client that came back has got what there was to be sent again: what it sent meanwhile has its turn.
+    fn resume_after_load(&mut self, number: u64) {
+        let journal = self.delivery.journal.as_ref();
+        let session = journal.and_then(|journal| journal.session_by_number(number));
+        let session = session.and_then(|at| self.delivery.sessions.get(at as usize));
+        let Some(at) = session.and_then(|session| session.connection) else {
+            return;
+        };
+        let is_awaiting_suback = self
+            .pending_subacks
+            .iter()
+            .any(|awaited| awaited.is_for_connection(at));
+        let connection = &mut self.delivery.connections[at as usize];
+        if connection.is_held && !is_awaiting_suback {
+            connection.is_held = false;
+            self.to_wake.push(at);
+        }
+    }
+
+    /// Whether the turn has to be closed.
+    pub(crate) fn has_open_turn(&self) -> bool {
+        let journal = self.delivery.journal.as_ref();
+        journal.is_some_and(|journal| journal.has_work())
+    }
+}

@@ -1,0 +1,110 @@
+//! Clients that speak something else than MQTT to an MQTT listener: what it is, and what to do about it.
+
+use mqtt::ReasonCode;
+
+use super::connection::{CloseReason, ConnectionPhase};
+use super::shard::Shard;
+
+/// At most one warning about such clients in this time.
+const WARNING_INTERVAL_MS: u64 = 10_000;
+/// Ways in which requests of HTTP begin.
+const HTTP_METHODS: [&[u8]; 9] = [
+    b"GET ",
+    b"POST ",
+    b"PUT ",
+    b"HEAD ",
+    b"DELETE ",
+    b"OPTIONS ",
+    b"PATCH ",
+    b"CONNECT ",
+    b"PRI * ",
+];
+
+/// Says what protocol these first bytes are of, if it is a known one that is not MQTT, and the remedy.
+fn detect_foreign_protocol(first: &[u8]) -> Option<&'static str> {
+    // A handshake record of TLS; as MQTT it would be a CONNECT with wrong flags.
+    if let [0x16, 0x03, ..] = first {
+        return Some(
+            "the client speaks TLS to a listener without TLS; use mqtt:// or ws://, or connect to a listener with protocol mqtts or wss",
+        );
+    }
+    if HTTP_METHODS.iter().any(|method| first.starts_with(method)) {
+        return Some(
+            "the client speaks HTTP or WebSocket to a plain MQTT listener; connect to a listener with protocol ws, or to the HTTP API",
+        );
+    }
+    if first.starts_with(b"PROXY ") || first.starts_with(b"\r\n\r\n\0\r\nQUIT\n") {
+        return Some(
+            "a proxy sends PROXY protocol headers to a listener that expects none; set proxy_protocol = true for this listener",
+        );
+    }
+    None
+}
+
+/// Whether these bytes begin a CONNECT.
+pub(crate) fn is_mqtt_connect(first: &[u8]) -> bool {
+    first.first() == Some(&0x10)
+}
+
+impl Shard {
+    /// Why a connection cannot begin with these bytes, if they are of another protocol.
+    pub(crate) fn check_first_bytes(&mut self, at: u32, first: &[u8]) -> Option<CloseReason> {
+        if is_mqtt_connect(first) {
+            return None;
+        }
+        let what = detect_foreign_protocol(first)?;
+        self.warn_foreign_protocol(at, what);
+        Some(CloseReason::without_code("protocol_error").with_detail(what))
+    }
+
+    /// What is told of a packet that cannot be one; of a CONNECT with the setting that bounds it.
+    pub(crate) fn close_reason_for(&self, at: u32, error: mqtt::Error) -> CloseReason {
+        let connection = &self.delivery.connections[at as usize];
+        let max = self.limits.max_connect_bytes;
+        let is_connect =
+            connection.phase == ConnectionPhase::AwaitConnect && max < connection.max_packet_in;
+        match error.reason == ReasonCode::PACKET_TOO_LARGE && is_connect {
+            true => CloseReason::new(error.reason, "protocol_error").with_detail(format!(
+                "CONNECT is larger than {max} bytes (limits.max_connect_bytes); use a smaller will or password"
+            )),
+            false => error.into(),
+        }
+    }
+
+    /// Logs a client that speaks another protocol, now and then.
+    pub(crate) fn warn_foreign_protocol(&mut self, at: u32, what: &str) {
+        let now_ms = self.now_ms();
+        if self.last_foreign_warning_ms + WARNING_INTERVAL_MS > now_ms {
+            return;
+        }
+        self.last_foreign_warning_ms = now_ms;
+        let connection = &self.delivery.connections[at as usize];
+        let listener = &self.node.listeners[usize::from(connection.listener)]
+            .config
+            .name;
+        tracing::warn!(listener, peer = %connection.peer, "connection refused: {what}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_protocols_are_told_apart_from_mqtt() {
+        for (first, word) in [
+            (&b"\x16\x03\x01\x02\x00\x01"[..], "TLS"),
+            (b"GET /mqtt HTTP/1.1\r\n", "WebSocket"),
+            (b"POST / HTTP/1.1\r\n", "HTTP"),
+            (b"PROXY TCP4 1.2.3.4", "proxy_protocol"),
+        ] {
+            let told = detect_foreign_protocol(first);
+            assert!(
+                told.is_some_and(|told| told.contains(word)),
+                "{word}: {told:?}"
+            );
+        }
+        assert_eq!(detect_foreign_protocol(b"\x10\x0c\x00\x04MQTT"), None);
+        assert_eq!(detect_foreign_protocol(b"\x16\x02"), None);
+    }
+}

@@ -1,0 +1,453 @@
+//! What the broker writes into the store, byte by byte: messages, what of them differs between sessions, sessions,
+//! subscriptions. Numbers are LEB128, texts have their length in front. Everything read back is checked: a record that
+//! cannot be read is told and left out, it does not stop the node.
+
+use disk::varint::{self, PackBuffer};
+use mqtt::{Properties, QoS, SubscriptionOptions, Version};
+
+use super::message::{Message, MessageView, NEVER_MS};
+
+/// First byte of every session record, so that its form can change.
+const SESSION_RECORD_VERSION: u8 = 1;
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    varint::put(out, text.len() as u64);
+    out.extend_from_slice(text.as_bytes());
+}
+
+struct RecordReader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> RecordReader<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(first)
+    }
+
+    fn read_varint(&mut self) -> Option<u64> {
+        varint::take(&mut self.rest)
+    }
+
+    fn bytes(&mut self, len: u64) -> Option<&'a [u8]> {
+        let len = usize::try_from(len).ok()?;
+        let (taken, rest) = self.rest.split_at_checked(len)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    fn text(&mut self) -> Option<&'a str> {
+        let len = self.read_varint()?;
+        std::str::from_utf8(self.bytes(len)?).ok()
+    }
+}
+
+const RETAIN: u8 = 1 << 2;
+const EXPIRES: u8 = 1 << 3;
+const DERIVED: u8 = 1 << 4;
+const NUMBERED: u8 = 1 << 5;
+
+fn qos_of(flags: u8) -> Option<QoS> {
+    QoS::try_from(flags & 3).ok()
+}
+
+/// The head of a message as it is stored; topic, publisher, properties and payload follow it.
+#[inline]
+pub(crate) fn message_head(view: &MessageView<'_>, head: &mut PackBuffer<'_>) {
+    let expires = view.expires_ms != NEVER_MS;
+    let mut flags = view.qos as u8;
+    flags |= if view.retain { RETAIN } else { 0 };
+    flags |= if expires { EXPIRES } else { 0 };
+    flags |= if view.is_derived { DERIVED } else { 0 };
+    flags |= if view.number != 0 { NUMBERED } else { 0 };
+    head.byte(flags);
+    head.number(view.received_ms);
+    if expires {
+        head.number(view.expires_ms);
+    }
+    if view.number != 0 {
+        head.number(u64::from(view.number));
+    }
+    head.number(view.topic.len() as u64);
+    head.number(view.from_client_id.len() as u64);
+    head.number(view.from_username.len() as u64);
+    head.number(view.properties.as_bytes().len() as u64);
+}
+
+/// How many bytes [`message_head`] takes: at most 46.
+#[inline]
+pub(crate) fn message_head_len(view: &MessageView<'_>) -> usize {
+    let expires = match view.expires_ms {
+        NEVER_MS => 0,
+        expires_ms => varint::len(expires_ms),
+    };
+    let number = match view.number {
+        0 => 0,
+        number => varint::len(u64::from(number)),
+    };
+    let lens = [
+        view.topic.len(),
+        view.from_client_id.len(),
+        view.from_username.len(),
+        view.properties.as_bytes().len(),
+    ];
+    let lens = lens.map(|len| varint::len(len as u64));
+    1 + varint::len(view.received_ms) + expires + number + lens.iter().sum::<usize>()
+}
+
+/// A whole message as it is stored.
+pub(crate) fn message_bytes(view: &MessageView<'_>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(32 + view.topic.len() + view.payload.len());
+    varint::pack(&mut out, |head| message_head(view, head));
+    for part in message_parts(view) {
+        out.extend_from_slice(part);
+    }
+    out
+}
+
+/// What follows the head.
+#[inline]
+pub(crate) fn message_parts<'a>(view: &MessageView<'a>) -> [&'a [u8]; 5] {
+    [
+        view.topic.as_bytes(),
+        view.from_client_id.as_bytes(),
+        view.from_username.as_bytes(),
+        view.properties.as_bytes(),
+        view.payload,
+    ]
+}
+
+/// A stored message, in memory again.
+pub(crate) fn read_message(body: &[u8]) -> Option<Message> {
+    let mut reader = RecordReader { rest: body };
+    let flags = reader.byte()?;
+    let received_ms = reader.read_varint()?;
+    let expires_ms = match flags & EXPIRES {
+        0 => NEVER_MS,
+        _ => reader.read_varint()?,
+    };
+    let number = match flags & NUMBERED {
+        0 => 0,
+        _ => u32::try_from(reader.read_varint()?).ok()?,
+    };
+    let lens = [
+        reader.read_varint()?,
+        reader.read_varint()?,
+        reader.read_varint()?,
+        reader.read_varint()?,
+    ];
+    let mut text = |len| std::str::from_utf8(reader.bytes(len)?).ok();
+    let (topic, from_client_id, from_username) = (text(lens[0])?, text(lens[1])?, text(lens[2])?);
+    Some(Message::new(&MessageView {
+        topic,
+        properties: Properties::from_validated(reader.bytes(lens[3])?),
+        payload: reader.rest,
+        shared_payload: None,
+        qos: qos_of(flags)?,
+        retain: flags & RETAIN != 0,
+        received_ms,
+        expires_ms,
+        from_client_id,
+        from_username,
+        is_derived: flags & DERIVED != 0,
+        number,
+    }))
+}
+
+/// What of a message differs between the sessions it waits for.
+#[derive(Debug, PartialEq)]
+pub(crate) struct DeliveryAttributes {
+    pub(crate) qos: QoS,
+    pub(crate) retain: bool,
+    pub(crate) identifiers: Vec<u32>,
+}
+
+/// The attributes of a message without subscription identifiers are this byte.
+#[inline]
+pub(crate) fn attribute_byte(qos: QoS, retain: bool) -> u8 {
+    qos as u8 | if retain { RETAIN } else { 0 }
+}
+
+pub(crate) fn put_attributes(qos: QoS, retain: bool, identifiers: &[u32], out: &mut Vec<u8>) {
+    out.push(attribute_byte(qos, retain));
+    for &identifier in identifiers {
+        varint::put(out, identifier.into());
+    }
+}
+
+pub(crate) fn read_attributes(bytes: &[u8]) -> Option<DeliveryAttributes> {
+    let mut reader = RecordReader { rest: bytes };
+    let flags = reader.byte()?;
+    let mut identifiers = Vec::new();
+    while !reader.rest.is_empty() {
+        identifiers.push(u32::try_from(reader.read_varint()?).ok()?);
+    }
+    Some(DeliveryAttributes {
+        qos: qos_of(flags)?,
+        retain: flags & RETAIN != 0,
+        identifiers,
+    })
+}
+
+/// For whom a message in a link is: the filter and the name of a group, or nothing for all subscribers.
+pub(crate) fn put_member_target(member: Option<(&str, &str)>, out: &mut Vec<u8>) {
+    if let Some((filter, group)) = member {
+        put_text(out, filter);
+        put_text(out, group);
+    }
+}
+
+/// The outer `None`: it cannot be read.
+pub(crate) fn read_member_target(bytes: &[u8]) -> Option<Option<(&str, &str)>> {
+    if bytes.is_empty() {
+        return Some(None);
+    }
+    let mut reader = RecordReader { rest: bytes };
+    Some(Some((reader.text()?, reader.text()?)))
+}
+
+/// A session as it is stored under its client id.
+#[derive(Debug, PartialEq)]
+pub(crate) struct SessionRecord<'a> {
+    /// What its queue and its subscriptions are stored under; never used twice.
+    pub(crate) number: u64,
+    pub(crate) version: Version,
+    pub(crate) connected: bool,
+    pub(crate) clean_start: bool,
+    pub(crate) bridge: bool,
+    pub(crate) expiry_s: u32,
+    pub(crate) created_ms: u64,
+    pub(crate) disconnected_ms: u64,
+    pub(crate) username: Option<&'a str>,
+    /// Delay in seconds and the stored message.
+    pub(crate) will: Option<(u32, &'a [u8])>,
+}
+
+const CONNECTED: u8 = 1;
+const CLEAN_START: u8 = 1 << 1;
+const BRIDGE: u8 = 1 << 2;
+const USERNAME: u8 = 1 << 3;
+const WILL: u8 = 1 << 4;
+
+impl<'a> SessionRecord<'a> {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let mut flags = 0;
+        for (set, flag) in [
+            (self.connected, CONNECTED),
+            (self.clean_start, CLEAN_START),
+            (self.bridge, BRIDGE),
+            (self.username.is_some(), USERNAME),
+            (self.will.is_some(), WILL),
+        ] {
+            flags |= if set { flag } else { 0 };
+        }
+        out.extend([SESSION_RECORD_VERSION, flags, self.version.protocol_level()]);
+        varint::put(out, self.number);
+        varint::put(out, self.expiry_s.into());
+        varint::put(out, self.created_ms);
+        varint::put(out, self.disconnected_ms);
+        if let Some(username) = self.username {
+            put_text(out, username);
+        }
+        if let Some((delay_s, body)) = self.will {
+            varint::put(out, delay_s.into());
+            out.extend_from_slice(body);
+        }
+    }
+
+    pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
+        let mut reader = RecordReader { rest: bytes };
+        if reader.byte()? != SESSION_RECORD_VERSION {
+            return None;
+        }
+        let flags = reader.byte()?;
+        let version = match reader.byte()? {
+            3 => Version::V31,
+            4 => Version::V311,
+            5 => Version::V5,
+            _ => return None,
+        };
+        let number = reader.read_varint()?;
+        let expiry_s = u32::try_from(reader.read_varint()?).ok()?;
+        let (created_ms, disconnected_ms) = (reader.read_varint()?, reader.read_varint()?);
+        let username = match flags & USERNAME {
+            0 => None,
+            _ => Some(reader.text()?),
+        };
+        let will = match flags & WILL {
+            0 => None,
+            _ => Some((u32::try_from(reader.read_varint()?).ok()?, reader.rest)),
+        };
+        Some(Self {
+            number,
+            version,
+            connected: flags & CONNECTED != 0,
+            clean_start: flags & CLEAN_START != 0,
+            bridge: flags & BRIDGE != 0,
+            expiry_s,
+            created_ms,
+            disconnected_ms,
+            username,
+            will,
+        })
+    }
+}
+
+/// Sessions are stored under their client id and their number: when a session ends on one shard and the client gets a
+/// new one on another, neither order in which the store hears of it loses the new one.
+pub(crate) fn session_key(client_id: &str, number: u64) -> Vec<u8> {
+    let mut key = Vec::with_capacity(client_id.len() + 9);
+    key.extend_from_slice(client_id.as_bytes());
+    // No text of MQTT contains a NUL [MQTT-1.5.4-2], so that keys sort by client id first.
+    key.push(0);
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+pub(crate) fn read_session_key(key: &[u8]) -> Option<&str> {
+    let client_id = key.split_at_checked(key.len().checked_sub(9)?)?.0;
+    std::str::from_utf8(client_id).ok()
+}
+
+/// Subscriptions are stored under their session's number and the filter as the client wrote it.
+pub(crate) fn subscription_key(session: u64, filter: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(&session.to_be_bytes());
+    out.extend_from_slice(filter.as_bytes());
+}
+
+pub(crate) fn read_subscription_key(key: &[u8]) -> Option<(u64, &str)> {
+    let (number, filter) = key.split_at_checked(8)?;
+    let number = u64::from_be_bytes(number.try_into().ok()?);
+    Some((number, std::str::from_utf8(filter).ok()?))
+}
+
+pub(crate) fn put_subscription(options: SubscriptionOptions, identifier: u32, out: &mut Vec<u8>) {
+    let mut byte = options.qos as u8 | options.retain_handling << 4;
+    byte |= if options.no_local { 1 << 2 } else { 0 };
+    byte |= if options.retain_as_published {
+        1 << 3
+    } else {
+        0
+    };
+    out.push(byte);
+    varint::put(out, identifier.into());
+}
+
+pub(crate) fn read_subscription(bytes: &[u8]) -> Option<(SubscriptionOptions, u32)> {
+    let mut reader = RecordReader { rest: bytes };
+    let byte = reader.byte()?;
+    let options = SubscriptionOptions {
+        qos: qos_of(byte)?,
+        no_local: byte & 1 << 2 != 0,
+        retain_as_published: byte & 1 << 3 != 0,
+        retain_handling: byte >> 4,
+    };
+    Some((options, u32::try_from(reader.read_varint()?).ok()?))
+}
+
+/// In the number of a delayed message: it was due, and its subscribers have got it.
+pub(crate) const DELAYED_ROUTED: u64 = 1 << 63;
+
+/// Delayed messages are stored in the order in which they are due.
+pub(crate) fn delayed_key(due_ms: u64, number: u64) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&due_ms.to_be_bytes());
+    key[8..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+pub(crate) fn read_delayed_key(key: &[u8]) -> Option<(u64, u64)> {
+    let (due_ms, number) = key.split_at_checked(8)?;
+    Some((
+        u64::from_be_bytes(due_ms.try_into().ok()?),
+        u64::from_be_bytes(number.try_into().ok()?),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mqtt::{PropertiesBuf, Property};
+
+    #[test]
+    fn a_message_comes_back_as_it_was_and_no_part_of_one_does() {
+        let mut properties = PropertiesBuf::new();
+        properties.push(Property::ContentType("text/plain"));
+        for (expires_ms, number) in [(NEVER_MS, 0), (1_700_000_005_000, 70_000)] {
+            let view = MessageView {
+                topic: "a/b",
+                properties: properties.as_properties(),
+                payload: b"hello",
+                shared_payload: None,
+                qos: QoS::ExactlyOnce,
+                retain: true,
+                received_ms: 1_700_000_000_000,
+                expires_ms,
+                from_client_id: "c1",
+                from_username: "",
+                is_derived: false,
+                number,
+            };
+            let bytes = message_bytes(&view);
+            let message = read_message(&bytes).unwrap();
+            let read = message.view();
+            assert_eq!((read.topic, read.payload), ("a/b", &b"hello"[..]));
+            assert_eq!(read.properties.as_bytes(), view.properties.as_bytes());
+            assert_eq!((read.qos, read.retain), (QoS::ExactlyOnce, true));
+            assert_eq!(read.received_ms, view.received_ms);
+            assert_eq!((read.expires_ms, read.number), (expires_ms, number));
+            assert_eq!((read.from_client_id, read.from_username), ("c1", ""));
+            for cut in 0..bytes.len() - view.payload.len() {
+                assert!(read_message(&bytes[..cut]).is_none(), "{cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn records_come_back_as_they_were() {
+        let record = SessionRecord {
+            number: 300,
+            version: Version::V5,
+            connected: true,
+            clean_start: false,
+            bridge: true,
+            expiry_s: u32::MAX,
+            created_ms: 7,
+            disconnected_ms: 1_700_000_000_000,
+            username: Some("ann"),
+            will: Some((5, b"body")),
+        };
+        let mut bytes = Vec::new();
+        record.write(&mut bytes);
+        assert_eq!(SessionRecord::read(&bytes), Some(record));
+        assert_eq!(SessionRecord::read(&[9, 0, 5]), None);
+        assert_eq!(read_session_key(&session_key("ann", 300)), Some("ann"));
+        assert_eq!(read_session_key(b"ann"), None);
+
+        let options = SubscriptionOptions {
+            qos: QoS::AtLeastOnce,
+            no_local: true,
+            retain_as_published: true,
+            retain_handling: 2,
+        };
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        subscription_key(300, "$share/g/a/+", &mut key);
+        put_subscription(options, 9, &mut value);
+        assert_eq!(read_subscription_key(&key), Some((300, "$share/g/a/+")));
+        assert_eq!(read_subscription(&value), Some((options, 9)));
+
+        let mut attributes = Vec::new();
+        put_attributes(QoS::AtLeastOnce, true, &[1, 4000], &mut attributes);
+        let read = read_attributes(&attributes).unwrap();
+        assert_eq!(read.identifiers, [1, 4000]);
+        assert_eq!((read.qos, read.retain), (QoS::AtLeastOnce, true));
+        assert_eq!(read_delayed_key(&delayed_key(5, 6)), Some((5, 6)));
+
+        for member in [None, Some(("a/+", "g"))] {
+            let mut bytes = Vec::new();
+            put_member_target(member, &mut bytes);
+            assert_eq!(read_member_target(&bytes), Some(member));
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! Retained messages of the node: one trie by topic level, shared by all shards. It is locked when a retained message
+//! is published or a subscription is made, never on the way of an ordinary message.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use store::{StateKind, Store};
+
+use super::message::{Message, MessageView};
+use super::records;
+use crate::config::BrokerLimits;
+
+/// Messages a sweep looks at under one lock.
+const SWEEP_BATCH: usize = 1024;
+
+#[derive(Default)]
+struct RetainedNode {
+    children: BTreeMap<Box<str>, RetainedNode>,
+    message: Option<Arc<Message>>,
+}
+
+impl RetainedNode {
+    fn is_empty(&self) -> bool {
+        self.children.is_empty() && self.message.is_none()
+    }
+}
+
+#[derive(Default)]
+struct RetainedTrie {
+    root: RetainedNode,
+    count: usize,
+    bytes: usize,
+}
+
+#[derive(Default)]
+pub(crate) struct RetainedStore {
+    trie: RwLock<RetainedTrie>,
+}
+
+/// The message was not kept: one more would pass the bound on number or bytes.
+#[derive(Debug, PartialEq)]
+pub(crate) struct RetainedLimitError;
+
+/// How many messages and bytes are kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct RetainedSize {
+    pub(crate) count: usize,
+    pub(crate) bytes: usize,
+}
+
+impl RetainedStore {
+    /// Each change leaves the trie whole before anything in it can panic.
+    fn read(&self) -> RwLockReadGuard<'_, RetainedTrie> {
+        self.trie.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, RetainedTrie> {
+        self.trie.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn size(&self) -> RetainedSize {
+        let trie = self.read();
+        RetainedSize {
+            count: trie.count,
+            bytes: trie.bytes,
+        }
+    }
+
+    /// Keeps the message, or with an empty payload removes what its topic had [MQTT-3.3.1-6].
+    pub(crate) fn store(
+        &self,
+        view: &MessageView<'_>,
+        limits: &BrokerLimits,
+    ) -> Result<(), RetainedLimitError> {
+        if view.payload.is_empty() {
+            self.write().remove(view.topic);
+            return Ok(());
+        }
+        let message = Arc::new(Message::new(view));
+        let mut trie = self.write();
+        let old = trie.find(view.topic).map_or(0, |old| old.size());
+        let count = trie.count + usize::from(old == 0);
+        let bytes = trie.bytes + message.size() - old;
+        if count > limits.max_retained_messages as usize || bytes as u64 > limits.max_retained_bytes
+        {
+            return Err(RetainedLimitError);
+        }
+        let mut node = &mut trie.root;
+        for level in mqtt::levels(view.topic) {
+            if !node.children.contains_key(level) {
+                node.children.insert(level.into(), RetainedNode::default());
+            }
+            node = node.children.get_mut(level).expect("inserted just now");
+        }
+        node.message = Some(message);
+        (trie.count, trie.bytes) = (count, bytes);
+        Ok(())
+    }
+
+    /// At most `limit` messages that match `filter` and have not expired, behind the topic `after` in the order of topics.
+    pub(crate) fn matching(
+        &self,
+        filter: &str,
+        after: Option<&str>,
+        limit: usize,
+        now_ms: u64,
+    ) -> Vec<Arc<Message>> {
+        let levels: Vec<&str> = mqtt::levels(filter).collect();
+        let after: Option<Vec<&str>> = after.map(|topic| mqtt::levels(topic).collect());
+        let mut found = Vec::new();
+        let mut take = |message: &Arc<Message>| {
+            if !message.is_expired(now_ms) {
+                found.push(message.clone());
+            }
+            found.len() < limit
+        };
+        collect(
+            &self.read().root,
+            Some(&levels),
+            true,
+            after.as_deref(),
+            &mut take,
+        );
+        found
+    }
+
+    pub(crate) fn get(&self, topic: &str, now_ms: u64) -> Option<Arc<Message>> {
+        let found = self.read().find(topic).cloned();
+        found.filter(|message| !message.is_expired(now_ms))
+    }
+
+    /// Looks at a piece of the messages whose topics begin with the levels `below`, behind the topic `after`: those that have
+    /// not expired, and the last one looked at if there may be more.
+    pub(crate) fn scan_below(
+        &self,
+        below: &[&str],
+        after: Option<&str>,
+        now_ms: u64,
+    ) -> (Vec<Arc<Message>>, Option<Arc<Message>>) {
+        let mut levels = below.to_vec();
+        levels.push("#");
+        let after: Option<Vec<&str>> = after.map(|topic| mqtt::levels(topic).collect());
+        let (mut found, mut last, mut looked_at) = (Vec::new(), None, 0);
+        let mut take = |message: &Arc<Message>| {
+            if !message.is_expired(now_ms) {
+                found.push(message.clone());
+            }
+            looked_at += 1;
+            if looked_at == SWEEP_BATCH {
+                last = Some(message.clone());
+            }
+            looked_at < SWEEP_BATCH
+        };
+        let root = &self.read().root;
+        // Not as at the root for a subscriber: topics that begin with `$` are among them.
+        collect(root, Some(&levels), false, after.as_deref(), &mut take);
+        (found, last)
+    }
+
+    /// Removes what has expired, here and in the store; called now and then. It locks for a piece at a time, so that neither
+    /// publishers nor subscribers wait for all of it.
+    pub(crate) fn remove_expired(&self, store: Option<&Store>, now_ms: u64) {
+        let mut after = None;
+        loop {
+            let mut expired = Vec::new();
+            let mut looked_at = 0;
+            let mut last = None;
+            let mut look = |message: &Arc<Message>| {
+                if message.is_expired(now_ms) {
+                    expired.push(message.clone());
+                }
+                looked_at += 1;
+                if looked_at == SWEEP_BATCH {
+                    last = Some(message.clone());
+                }
+                looked_at < SWEEP_BATCH
+            };
+            let levels: Option<Vec<&str>> = after
+                .as_ref()
+                .map(|message: &Arc<Message>| mqtt::levels(message.view().topic).collect());
+            collect(&self.read().root, None, false, levels.as_deref(), &mut look);
+            if !expired.is_empty() {
+                self.remove_all(&expired);
+                if let Some(store) = store {
+                    remove_stored(store, &expired, now_ms);
+                }
+            }
+            after = last;
+            if after.is_none() {
+                return;
+            }
+        }
+    }
+
+    fn remove_all(&self, messages: &[Arc<Message>]) {
+        let mut trie = self.write();
+        for message in messages {
+            let topic = message.view().topic;
+            // It may have been replaced since.
+            if trie
+                .find(topic)
+                .is_some_and(|current| Arc::ptr_eq(current, message))
+            {
+                trie.remove(topic);
+            }
+        }
+    }
+}
+
+/// Removes from the store what has expired under these topics. Not by the journal of a shard: any shard may have stored
+/// something new there meanwhile, and nothing says whose batch comes first.
+fn remove_stored(store: &Store, expired: &[Arc<Message>], now_ms: u64) {
+    let mut topics = expired
+        .iter()
+        .map(|message| message.view().topic.as_bytes());
+    let mut is_expired = |value: &[u8]| {
+        records::read_message(value).is_some_and(|message| message.is_expired(now_ms))
+    };
+    if let Err(error) = store.prune(StateKind::Retained, &mut topics, &mut is_expired) {
+        tracing::warn!(%error, "expired retained messages stay in the store until the next start");
+    }
+}
+
+impl RetainedTrie {
+    fn find(&self, topic: &str) -> Option<&Arc<Message>> {
+        let mut node = &self.root;
+        for level in mqtt::levels(topic) {
+            node = node.children.get(level)?;
+        }
+        node.message.as_ref()
+    }
+
+    fn remove(&mut self, topic: &str) {
+        let levels: Vec<&str> = mqtt::levels(topic).collect();
+        if let Some(message) = remove(&mut self.root, &levels) {
+            self.count -= 1;
+            self.bytes -= message.size();
+        }
+    }
+}
+
+fn remove(node: &mut RetainedNode, levels: &[&str]) -> Option<Arc<Message>> {
+    let Some((first, rest)) = levels.split_first() else {
+        return node.message.take();
+    };
+    let child = node.children.get_mut(*first)?;
+    let removed = remove(child, rest);
+    if child.is_empty() {
+        node.children.remove(*first);
+    }
+    removed
+}
+
+/// Walks the messages below a node in the order of topics, as long as `take` says true. `filter` is what is left of the filter's
+/// levels, none for everything; `after` is what is left of the topic to begin behind.
+fn collect(
+    node: &RetainedNode,
+    filter: Option<&[&str]>,
+    is_root: bool,
+    after: Option<&[&str]>,
+    take: &mut impl FnMut(&Arc<Message>) -> bool,
+) -> bool {
+    let (level, rest) = match filter {
+        None | Some(["#", ..]) => (None, None),
+        Some([level, rest @ ..]) => (Some(*level), Some(rest)),
+        Some([]) => return after.is_some() || node.message.as_ref().is_none_or(take),
+    };
+    let takes_this = level.is_none() && after.is_none();
+    if takes_this && !node.message.as_ref().is_none_or(&mut *take) {
+        return false;
+    }
+    let mut visit = |name: &str, child: &RetainedNode| {
+        // `$` topics are hidden from wildcards at the first level [MQTT-4.7.2-1].
+        let by_wildcard = level.is_none_or(|level| level == "+");
+        if is_root && by_wildcard && name.starts_with('$') {
+            return true;
+        }
+        let after = match after {
+            Some([first, after @ ..]) if name == *first => Some(after),
+            _ => None,
+        };
+        collect(child, rest, false, after, take)
+    };
+    let first = match after {
+        Some([first, ..]) => Bound::Included(*first),
+        _ => Bound::Unbounded,
+    };
+    match level {
+        Some(name) if name != "+" => match first {
+            Bound::Included(first) if name < first => true,
+            _ => node
+                .children
+                .get(name)
+                .is_none_or(|child| visit(name, child)),
+        },
+        _ => node
+            .children
+            .range::<str, _>((first, Bound::Unbounded))
+            .all(|(name, child)| visit(name, child)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::message::NEVER_MS;
+    use mqtt::{Properties, QoS};
+
+    fn keep(retained: &RetainedStore, topic: &str) {
+        keep_until(retained, topic, NEVER_MS);
+    }
+
+    fn keep_until(retained: &RetainedStore, topic: &str, expires_ms: u64) {
+        let view = MessageView {
+            topic,
+            properties: Properties::EMPTY,
+            payload: b"x",
+            shared_payload: None,
+            qos: QoS::AtMostOnce,
+            retain: true,
+            received_ms: 0,
+            expires_ms,
+            from_client_id: "",
+            from_username: "",
+            is_derived: false,
+            number: 0,
+        };
+        retained.store(&view, &BrokerLimits::default()).unwrap();
+    }
+
+    #[test]
+    fn pages_of_any_size_give_what_the_obvious_matcher_gives() {
+        let retained = RetainedStore::default();
+        let names = ["a", "b", "", "$x", "aa"];
+        let mut topics = Vec::new();
+        for first in names {
+            for second in names {
+                topics.extend([
+                    first.to_owned(),
+                    format!("{first}/{second}"),
+                    format!("{first}/{second}/a"),
+                ]);
+            }
+        }
+        topics.sort();
+        topics.dedup();
+        topics.retain(|topic| !topic.is_empty());
+        for topic in &topics {
+            keep(&retained, topic);
+        }
+        for filter in [
+            "#", "+", "a", "a/#", "+/b", "a/+/a", "$x/#", "/+", "+/+/#", "a/b",
+        ] {
+            let mut expected: Vec<&String> = topics
+                .iter()
+                .filter(|topic| mqtt::filter_matches(filter, topic))
+                .collect();
+            expected.sort();
+            for page in [1, 2, 3, 100] {
+                let mut got: Vec<String> = Vec::new();
+                loop {
+                    let after = got.last().cloned();
+                    let found = retained.matching(filter, after.as_deref(), page, 0);
+                    if found.is_empty() {
+                        break;
+                    }
+                    got.extend(found.iter().map(|message| message.view().topic.to_owned()));
+                }
+                got.sort();
+                let expected: Vec<&str> = expected.iter().map(|topic| topic.as_str()).collect();
+                assert_eq!(got, expected, "{filter} by {page}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_sweep_in_pieces_finds_all_that_expired_and_nothing_else() {
+        let retained = RetainedStore::default();
+        let total = 3 * SWEEP_BATCH + 7;
+        for n in 0..total {
+            let expires_ms = if n % 3 == 0 { 1000 } else { 3000 };
+            keep_until(&retained, &format!("{}/{n}", n % 5), expires_ms);
+            if n % 5 == 0 {
+                keep_until(&retained, &format!("$x/{n}"), expires_ms);
+            }
+        }
+        retained.remove_expired(None, 2000);
+        let kept = |n: &usize| !n.is_multiple_of(3);
+        let by_five = (0..total).filter(|n| n.is_multiple_of(5)).filter(kept);
+        let expected = (0..total).filter(kept).count() + by_five.count();
+        assert_eq!(retained.size().count, expected);
+        retained.remove_expired(None, 4000);
+        assert_eq!(retained.size(), RetainedSize::default());
+    }
+
+    #[test]
+    fn a_sweep_takes_what_expired_out_of_the_store_and_leaves_what_replaced_it() {
+        struct Nobody;
+        impl store::StoreObserver for Nobody {
+            fn on_logged(&self, _shard: u16, _number: u64) {}
+            fn on_fetched(&self, _shard: u16, _page: store::QueuePage) {}
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(dir.path(), store::StoreConfig::default()).unwrap();
+        store.start(Arc::new(Nobody)).unwrap();
+        let retained = RetainedStore::default();
+        let mut batch = store.recycled_batch();
+        batch.number = 1;
+        let mut keep = |topic: &str, expires_ms, stored_expires_ms| {
+            keep_until(&retained, topic, expires_ms);
+            let message = retained.get(topic, 0).unwrap();
+            let mut view = message.view();
+            view.expires_ms = stored_expires_ms;
+            let bytes = records::message_bytes(&view);
+            batch.put(StateKind::Retained, topic.as_bytes(), &bytes);
+        };
+        keep("gone", 1000, 1000);
+        keep("stays", 3000, 3000);
+        // The sweep has seen the old one when a shard stores another.
+        keep("replaced", 1000, NEVER_MS);
+        store.submit(0, batch);
+        let topics = || {
+            let mut topics = Vec::new();
+            let mut each = |topic: &[u8], _: &[u8]| topics.push(topic.to_vec());
+            store.scan(StateKind::Retained, &mut each).unwrap();
+            topics
+        };
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while topics().len() < 3 {
+            assert!(std::time::Instant::now() < deadline, "it is not applied");
+            std::thread::yield_now();
+        }
+        retained.remove_expired(Some(&store), 2000);
+        assert_eq!(topics(), [&b"replaced"[..], b"stays"]);
+        store.close();
+    }
+}

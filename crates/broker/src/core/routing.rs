@@ -1,0 +1,215 @@
+//! From a topic to those who want it: subscribers of this shard, other shards, one member of each group.
+
+use super::delivery::{Delivery, Dispatch, with_publisher};
+use super::message::MessageView;
+use super::session::SessionMessage;
+use super::shard::Shard;
+use super::shard_messages::{CrossShardBatch, GroupMemberTarget, ShardMessageQueues};
+use super::shared_subscription::{MemberChoice, MemberSelection};
+use super::subscriber_list::{GroupId, NO_GROUP};
+use super::subscription_tree::{FilterEntry, LocalTargets, MatchSet};
+use crate::hooks::{DropReason, Interest};
+use crate::metrics::Metric;
+use mqtt::QoS;
+use slab::Slab;
+
+/// To every session of this shard whose plain subscriptions match.
+#[inline]
+pub(super) fn deliver_locally(
+    delivery: &mut Delivery,
+    set: &MatchSet,
+    filters: &Slab<FilterEntry>,
+    dispatch: &mut Dispatch<'_>,
+) {
+    match &set.local_targets {
+        LocalTargets::None => {}
+        LocalTargets::SingleFilter(filter) => {
+            for subscriber in filters[*filter as usize].subscribers.iter() {
+                delivery.deliver(dispatch, subscriber, &[], NO_GROUP);
+            }
+        }
+        LocalTargets::Merged(targets) => {
+            for target in targets {
+                let more = target.more_identifiers.as_deref().unwrap_or(&[]);
+                delivery.deliver(dispatch, &target.subscriber, more, NO_GROUP);
+            }
+        }
+    }
+}
+
+/// Each shard whose bit is set gets one reference in its batch of this turn.
+fn forward_to_shards(
+    links: &mut ShardMessageQueues,
+    delivery: &mut Delivery,
+    mut shards: u64,
+    dispatch: &mut Dispatch<'_>,
+) {
+    // Who published it is needed only where it is kept, or told to somebody.
+    let told = Interest::DELIVER | Interest::ACK | Interest::DROP;
+    let named = match dispatch.view.qos {
+        QoS::AtMostOnce if !delivery.interest.intersects(told) => dispatch.view,
+        _ => with_publisher(&delivery.sessions, dispatch.origin, &dispatch.view),
+    };
+    while shards != 0 {
+        let shard = shards.trailing_zeros() as u16;
+        shards &= shards - 1;
+        let journal = delivery.journal.as_mut();
+        let link_seq =
+            journal.and_then(|journal| journal.record_cross_shard(shard, &named, dispatch, None));
+        links.push_message(shard, &named, None, link_seq);
+        delivery.metrics.inc(Metric::CrossShardOut);
+    }
+}
+
+impl Shard {
+    /// Sends a message on its way; false if nobody wants it.
+    #[inline]
+    pub(crate) fn route(&mut self, view: &MessageView<'_>, origin: Option<u32>) -> bool {
+        let (set, filters) = self.tree.match_topic(view.topic);
+        if set.is_empty() {
+            return false;
+        }
+        let mut dispatch = Dispatch::new(*view, origin);
+        dispatch.is_exactly_once = view.qos == QoS::ExactlyOnce
+            && origin.is_some_and(|at| self.delivery.sessions[at as usize].store_number != 0);
+        let many = set.has_many_targets(filters);
+        if many {
+            dispatch = dispatch.for_many_sessions(&mut self.packet_buffer);
+        }
+        deliver_locally(&mut self.delivery, set, filters, &mut dispatch);
+        if set.remote_shards != 0 {
+            forward_to_shards(
+                &mut self.shard_queues,
+                &mut self.delivery,
+                set.remote_shards,
+                &mut dispatch,
+            );
+        }
+        if !set.groups.is_empty() {
+            let groups = set.groups.clone();
+            for group in groups {
+                self.deliver_to_group(group, &mut dispatch);
+            }
+        }
+        if many {
+            self.packet_buffer = dispatch.into_scratch();
+        }
+        true
+    }
+
+    pub(super) fn deliver_to_group(&mut self, group_id: GroupId, dispatch: &mut Dispatch<'_>) {
+        let random = self.random();
+        let named = with_publisher(&self.delivery.sessions, dispatch.origin, &dispatch.view);
+        let draw = MemberSelection {
+            strategy: self.limits.shared_strategy,
+            this_shard: self.id,
+            from_client_id: named.from_client_id,
+            topic: named.topic,
+            random,
+        };
+        match self.tree.group_mut(group_id).choose_member(&draw) {
+            Some(MemberChoice::Local(session)) => {
+                self.deliver_to_member(group_id, session, dispatch)
+            }
+            Some(MemberChoice::Remote { shard, nth }) => {
+                let group = self.tree.group(group_id);
+                let filter = &*self.tree.filter(group.filter).text;
+                let member = GroupMemberTarget {
+                    filter,
+                    group: &group.name,
+                    nth,
+                };
+                let of_group = Some((filter, &*group.name));
+                let journal = self.delivery.journal.as_mut();
+                let link_seq = journal.and_then(|journal| {
+                    journal.record_cross_shard(shard, &named, dispatch, of_group)
+                });
+                self.shard_queues
+                    .push_message(shard, &named, Some(member), link_seq);
+                self.delivery.metrics.inc(Metric::CrossShardOut);
+            }
+            None => self.record_no_members(dispatch),
+        }
+    }
+
+    fn deliver_to_member(&mut self, group: GroupId, session: u32, dispatch: &mut Dispatch<'_>) {
+        if let Some(&member) = self.tree.group(group).member(session) {
+            self.delivery.deliver(dispatch, &member, &[], group);
+        }
+    }
+
+    /// Messages from another shard, for the subscribers of this one.
+    pub(crate) fn deliver_batch(&mut self, from: u16, batch: &CrossShardBatch) {
+        for crossing in batch.iter() {
+            let view = crossing.view;
+            let mut dispatch = Dispatch::new(view, None);
+            dispatch.is_exactly_once = crossing.link_seq.is_some();
+            match crossing.member {
+                None => {
+                    let (set, filters) = self.tree.match_topic(view.topic);
+                    let many = set.has_many_targets(filters);
+                    if many {
+                        dispatch = dispatch.for_many_sessions(&mut self.packet_buffer);
+                    }
+                    deliver_locally(&mut self.delivery, set, filters, &mut dispatch);
+                    if many {
+                        self.packet_buffer = dispatch.into_scratch();
+                    }
+                }
+                Some(member) => self.deliver_to_member_target(&member, &mut dispatch),
+            }
+            if let Some(seq) = crossing.link_seq
+                && let Some(journal) = &mut self.delivery.journal
+            {
+                journal.complete_link_entry(from, seq);
+            }
+        }
+        self.close_pending_connections();
+    }
+
+    fn deliver_to_member_target(
+        &mut self,
+        member: &GroupMemberTarget<'_>,
+        dispatch: &mut Dispatch<'_>,
+    ) {
+        let strategy = self.limits.shared_strategy;
+        let group = self
+            .tree
+            .find(member.filter)
+            .and_then(|filter| self.tree.find_group(filter, member.group));
+        let Some(group) = group else {
+            return self.record_no_members(dispatch);
+        };
+        match self
+            .tree
+            .group_mut(group)
+            .choose_local_member(member.nth, strategy)
+        {
+            Some(session) => self.deliver_to_member(group, session, dispatch),
+            // Our members have left while the message was on its way: any other shard's will do.
+            None => self.deliver_to_group(group, dispatch),
+        }
+    }
+
+    fn record_no_members(&mut self, dispatch: &Dispatch<'_>) {
+        self.delivery
+            .record_drop(None, &dispatch.view, DropReason::NoSubscribers);
+    }
+
+    /// Hands messages of a member that went away to other members of their groups. The caller has made sure that
+    /// there are others.
+    pub(crate) fn redistribute(&mut self, parcels: Vec<SessionMessage>) {
+        for parcel in parcels {
+            let mut view = parcel.message.view();
+            view.qos = parcel.qos;
+            if parcel.message.is_expired(self.now_ms()) {
+                self.delivery.record_drop(None, &view, DropReason::Expired);
+                continue;
+            }
+            let mut dispatch = Dispatch::new(view, None);
+            // It is the other member's in the batch in which it is no more this one's, whenever the node dies.
+            dispatch.is_exactly_once = view.qos != QoS::AtMostOnce;
+            self.deliver_to_group(parcel.group, &mut dispatch);
+        }
+    }
+}

@@ -1,0 +1,640 @@
+//! Messages towards a client: in flight, queued, and the order between them.
+//!
+//! Messages leave in one order: first what was in flight when a connection was resumed, then the queue, then what
+//! arrives. [`OutboundMessages::next`] gives them out one by one as the client's window and the socket allow.
+
+mod queue_listing;
+mod stored_tail;
+
+use mqtt::QoS;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::rc::Rc;
+
+use self::stored_tail::StoredTail;
+use crate::config::QueuePolicy;
+use crate::core::message::Message;
+use crate::core::subscriber_list::{GroupId, NO_GROUP};
+
+/// One message for one session: what of it differs between subscribers.
+#[derive(Clone)]
+pub(crate) struct SessionMessage {
+    pub(crate) message: Rc<Message>,
+    pub(crate) qos: QoS,
+    pub(crate) retain: bool,
+    /// Subscription identifiers.
+    pub(crate) identifiers: Option<Rc<[u32]>>,
+    /// The shared subscription it came by, else `NO_GROUP`.
+    pub(crate) group: GroupId,
+    /// What it is stored under; 0: it is not.
+    pub(crate) seq: u64,
+}
+
+impl SessionMessage {
+    pub(crate) fn size(&self) -> usize {
+        self.message.size() + size_of::<SessionMessage>()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum InflightStage {
+    /// Acknowledged; waits for earlier ones so that the ring stays contiguous.
+    Done,
+    /// PUBLISH sent (or to be sent again), PUBACK or PUBREC awaited.
+    Published,
+    /// PUBREL sent (or to be sent again), PUBCOMP awaited. The message itself is gone.
+    Released,
+}
+
+struct InflightMessage {
+    stage: InflightStage,
+    /// Takes a place in the client's window on this connection.
+    occupies_window: bool,
+    qos: QoS,
+    /// Of the message; 0 once it is gone.
+    size: u32,
+    /// Of the message; stays when that is gone.
+    seq: u64,
+    /// None: the message is gone, or only in the store.
+    parcel: Option<SessionMessage>,
+    /// The message after PUBREC, if somebody is to be told of the end.
+    released: Option<Box<SessionMessage>>,
+}
+
+impl InflightMessage {
+    fn is_only_stored(&self) -> bool {
+        self.stage == InflightStage::Published && self.parcel.is_none()
+    }
+}
+
+/// What [`OutboundMessages::next`] wants on the wire.
+pub(crate) enum Transmit {
+    Publish {
+        packet_id: u16,
+        parcel: SessionMessage,
+        dup: bool,
+    },
+    PubRel {
+        packet_id: u16,
+    },
+    /// A queued QoS 0 message.
+    PublishQos0 {
+        parcel: SessionMessage,
+    },
+    /// It expired, or grew too old, in the queue.
+    Expired {
+        parcel: SessionMessage,
+    },
+    /// The client may not have it any more.
+    NoLongerAllowed {
+        parcel: SessionMessage,
+    },
+    /// A QoS 2 message was sent on an earlier connection, and the client may not have it any more. The client may have kept its
+    /// packet id, and gets a PUBREL for it.
+    Withdrawn {
+        packet_id: u16,
+        parcel: SessionMessage,
+    },
+}
+
+/// Of what was queued or in flight until a client came back, it gets only what matches one of these filters: it may not
+/// subscribe to the others any more.
+pub(crate) struct QueueFilter {
+    pub(crate) filters: Vec<Rc<str>>,
+    /// Number of the last stored message it is about.
+    pub(crate) up_to_seq: u64,
+    /// The same for messages that are in memory only: when they were received.
+    pub(crate) up_to_ms: u64,
+}
+
+impl QueueFilter {
+    fn allows(&self, parcel: &SessionMessage) -> bool {
+        let is_earlier = match parcel.seq {
+            0 => parcel.message.received_ms() <= self.up_to_ms,
+            seq => seq <= self.up_to_seq,
+        };
+        let matches = |filter: &Rc<str>| mqtt::filter_matches(filter, parcel.message.view().topic);
+        !is_earlier || self.filters.iter().any(matches)
+    }
+}
+
+/// What an acknowledgement did.
+pub(crate) enum AckOutcome {
+    /// No such packet id in that stage.
+    Unknown,
+    /// The message is done.
+    Done {
+        seq: u64,
+        parcel: Option<SessionMessage>,
+    },
+    /// A PUBREL is due.
+    Release {
+        seq: u64,
+        parcel: Option<SessionMessage>,
+    },
+}
+
+/// Whether a queue has room for one more message.
+pub(crate) enum QueueRoom {
+    Available,
+    /// Older ones have made way: these, and behind them the stored ones of these numbers.
+    MadeRoom {
+        parcels: Vec<SessionMessage>,
+        stored: Range<u64>,
+    },
+    /// No room, and the policy says the new one goes.
+    Refused,
+    /// No room, and the policy says the client goes.
+    Disconnect,
+}
+
+/// How much waits in a queue.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct QueueSize {
+    pub(crate) messages: usize,
+    pub(crate) bytes: usize,
+    /// Of the bytes, those that are in memory.
+    pub(crate) bytes_in_memory: usize,
+}
+
+pub(crate) struct QueueLimits {
+    pub(crate) max_messages: usize,
+    pub(crate) max_bytes: usize,
+    pub(crate) policy: QueuePolicy,
+}
+
+/// How much may be in flight to a client.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SendWindow {
+    pub(crate) messages: u16,
+    pub(crate) bytes: usize,
+}
+
+/// Messages towards the client.
+pub(crate) struct OutboundMessages {
+    /// Contiguous packet ids from `first_id` on (65,535 is followed by 1).
+    ring: VecDeque<InflightMessage>,
+    first_id: u16,
+    /// Entries that are not `Done`.
+    unacknowledged: u16,
+    /// Entries from here on were sent on an earlier connection and not yet on this one.
+    resend_from: usize,
+    /// Of those before `resend_from`, how many take a place in the client's window.
+    in_window: u16,
+    /// Bytes of messages in the ring.
+    inflight_bytes: usize,
+    queue: VecDeque<SessionMessage>,
+    queued_bytes: usize,
+    stored_tail: StoredTail,
+    /// Something came by a shared subscription, which the store does not know: what is in flight stays in memory.
+    must_keep_messages: bool,
+    /// Messages that have been sent, or have left the queue otherwise: by it those in memory are counted.
+    taken_count: u64,
+    queue_filter: Option<Box<QueueFilter>>,
+}
+
+const PACKET_IDS: usize = 65_535;
+/// The ring may span this many times the window, and at least `RING_MIN`, while one old message stays unacknowledged.
+const RING_SPAN: usize = 4;
+const RING_MIN: usize = 1024;
+/// Places that an empty queue keeps; a flood may have made many more.
+const IDLE_QUEUE_CAPACITY: usize = 64;
+
+impl Default for OutboundMessages {
+    fn default() -> Self {
+        Self {
+            ring: VecDeque::new(),
+            first_id: 1,
+            unacknowledged: 0,
+            resend_from: 0,
+            in_window: 0,
+            inflight_bytes: 0,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            stored_tail: StoredTail::default(),
+            must_keep_messages: false,
+            taken_count: 0,
+            queue_filter: None,
+        }
+    }
+}
+
+impl OutboundMessages {
+    pub(crate) fn inflight(&self) -> usize {
+        usize::from(self.unacknowledged)
+    }
+
+    pub(crate) fn size(&self) -> QueueSize {
+        QueueSize {
+            messages: self.queue.len() + self.stored_tail.messages,
+            bytes: self.queued_bytes + self.stored_tail.bytes,
+            bytes_in_memory: self.queued_bytes,
+        }
+    }
+
+    pub(crate) fn oldest_queued_ms(&self) -> Option<u64> {
+        match self.queue.front() {
+            Some(parcel) => Some(parcel.message.received_ms()),
+            None => (self.stored_tail.messages > 0).then_some(self.stored_tail.since_ms),
+        }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.ring.is_empty() && self.queue.is_empty() && self.is_fully_loaded()
+    }
+
+    /// How many are in flight or wait for earlier ones, and the packet id of the last of them.
+    pub(crate) fn inflight_span(&self) -> (usize, u16) {
+        let count = self.ring.len();
+        (count, self.id_at(count.saturating_sub(1)))
+    }
+
+    /// Whether a new message may go out at once, ahead of nothing.
+    #[inline]
+    pub(crate) fn can_send(&self, window: SendWindow) -> bool {
+        self.queue.is_empty()
+            && self.resend_from == self.ring.len()
+            && self.is_fully_loaded()
+            && self.has_room(window)
+    }
+
+    fn has_room(&self, window: SendWindow) -> bool {
+        let span = (usize::from(window.messages) * RING_SPAN).clamp(RING_MIN, PACKET_IDS);
+        self.in_window < window.messages
+            && self.ring.len() < span
+            && (self.inflight_bytes < window.bytes || self.ring.is_empty())
+    }
+
+    fn id_at(&self, offset: usize) -> u16 {
+        ((usize::from(self.first_id) - 1 + offset) % PACKET_IDS + 1) as u16
+    }
+
+    #[inline]
+    fn offset_of(&self, packet_id: u16) -> Option<usize> {
+        let offset =
+            (usize::from(packet_id) + PACKET_IDS - usize::from(self.first_id)) % PACKET_IDS;
+        (packet_id != 0 && offset < self.ring.len()).then_some(offset)
+    }
+
+    /// Takes a message into flight; the caller has asked `can_send` or comes from `next`.
+    #[inline]
+    pub(crate) fn send(&mut self, parcel: SessionMessage) -> u16 {
+        self.must_keep_messages |= parcel.group != NO_GROUP;
+        self.push_inflight(InflightMessage {
+            stage: InflightStage::Published,
+            occupies_window: true,
+            qos: parcel.qos,
+            size: parcel.size() as u32,
+            seq: parcel.seq,
+            parcel: Some(parcel),
+            released: None,
+        })
+    }
+
+    /// Takes a message into flight of which this shard keeps nothing but its number: while its client is connected it
+    /// is not sent again [MQTT-4.4.0-1], and another connection reads it from the store.
+    #[inline]
+    pub(crate) fn send_stored(&mut self, seq: u64, qos: QoS, size: usize) -> u16 {
+        debug_assert!(!self.must_keep_messages);
+        self.push_inflight(InflightMessage {
+            stage: InflightStage::Published,
+            occupies_window: true,
+            qos,
+            size: size as u32,
+            seq,
+            parcel: None,
+            released: None,
+        })
+    }
+
+    /// Whether what is sent may be left to the store, if it is there.
+    #[inline]
+    pub(crate) fn can_leave_to_store(&self) -> bool {
+        !self.must_keep_messages
+    }
+
+    #[inline]
+    fn push_inflight(&mut self, entry: InflightMessage) -> u16 {
+        let packet_id = self.id_at(self.ring.len());
+        self.inflight_bytes += entry.size as usize;
+        self.taken_count += 1;
+        self.ring.push_back(entry);
+        self.unacknowledged += 1;
+        self.in_window += 1;
+        self.resend_from = self.ring.len();
+        packet_id
+    }
+
+    /// Sees whether there is room for one more message of a size; makes some if the policy says so.
+    pub(crate) fn make_room(&mut self, size: usize, limits: &QueueLimits) -> QueueRoom {
+        let fits = |now: QueueSize| {
+            now.messages < limits.max_messages && now.bytes + size <= limits.max_bytes
+        };
+        if fits(self.size()) {
+            return QueueRoom::Available;
+        }
+        if size > limits.max_bytes || limits.max_messages == 0 {
+            return QueueRoom::Refused;
+        }
+        match limits.policy {
+            QueuePolicy::DropNewest => return QueueRoom::Refused,
+            QueuePolicy::Disconnect => return QueueRoom::Disconnect,
+            QueuePolicy::DropOldest => {}
+        }
+        let mut parcels = Vec::new();
+        while !fits(self.size()) {
+            let Some(oldest) = self.queue.pop_front() else {
+                break;
+            };
+            self.queued_bytes -= oldest.size();
+            self.taken_count += 1;
+            parcels.push(oldest);
+        }
+        let first = self.stored_tail.from_seq;
+        while !fits(self.size()) && self.stored_tail.messages > 0 {
+            // How large that one was is only known to the store.
+            self.stored_tail.bytes -= self.stored_tail.bytes / self.stored_tail.messages;
+            self.stored_tail.messages -= 1;
+            self.stored_tail.from_seq += 1;
+        }
+        let stored = first..self.stored_tail.from_seq;
+        QueueRoom::MadeRoom { parcels, stored }
+    }
+
+    /// Puts a message behind all others; the caller has asked for room.
+    pub(crate) fn push(&mut self, parcel: SessionMessage) {
+        self.must_keep_messages |= parcel.group != NO_GROUP;
+        self.queued_bytes += parcel.size();
+        self.queue.push_back(parcel);
+    }
+
+    /// The next thing to put on the wire, if the window has room for one.
+    pub(crate) fn next(
+        &mut self,
+        window: SendWindow,
+        now_ms: u64,
+        max_age_ms: u64,
+    ) -> Option<Transmit> {
+        while self.resend_from < self.ring.len() {
+            let packet_id = self.id_at(self.resend_from);
+            let entry = &mut self.ring[self.resend_from];
+            // PUBREL is sent whatever the window [MQTT-3.3.4-10].
+            if entry.stage == InflightStage::Published && self.in_window >= window.messages {
+                return None;
+            }
+            self.resend_from += 1;
+            match (entry.stage, &entry.parcel) {
+                (InflightStage::Published, Some(parcel))
+                    if (self.queue_filter.as_ref()).is_some_and(|it| !it.allows(parcel)) =>
+                {
+                    return Some(self.withdraw(packet_id));
+                }
+                (InflightStage::Published, Some(parcel)) => {
+                    entry.occupies_window = true;
+                    self.in_window += 1;
+                    return Some(Transmit::Publish {
+                        packet_id,
+                        parcel: parcel.clone(),
+                        dup: true,
+                    });
+                }
+                (InflightStage::Released, _) => return Some(Transmit::PubRel { packet_id }),
+                _ => {}
+            }
+        }
+        let parcel = self.queue.front()?;
+        if parcel.qos != QoS::AtMostOnce && !self.has_room(window) {
+            return None;
+        }
+        let parcel = self.queue.pop_front().expect("looked at just now");
+        if self.queue.is_empty() {
+            self.queue.shrink_to(IDLE_QUEUE_CAPACITY);
+        }
+        self.queued_bytes -= parcel.size();
+        let is_too_old = parcel.message.received_ms().saturating_add(max_age_ms) <= now_ms;
+        if is_too_old || parcel.message.is_expired(now_ms) {
+            self.taken_count += 1;
+            return Some(Transmit::Expired { parcel });
+        }
+        if let Some(narrowing) = &self.queue_filter
+            && !narrowing.allows(&parcel)
+        {
+            self.taken_count += 1;
+            return Some(Transmit::NoLongerAllowed { parcel });
+        }
+        if parcel.qos == QoS::AtMostOnce {
+            self.taken_count += 1;
+            return Some(Transmit::PublishQos0 { parcel });
+        }
+        let packet_id = self.send(parcel.clone());
+        Some(Transmit::Publish {
+            packet_id,
+            parcel,
+            dup: false,
+        })
+    }
+
+    /// Ends an exchange whose message the client may not have any more, or goes on with it without the message.
+    ///
+    /// A QoS 1 exchange ends. A packet id of QoS 2 stays in use until PUBCOMP: a client that has kept it would take the next
+    /// message with it for a repetition [MQTT-4.3.3].
+    fn withdraw(&mut self, packet_id: u16) -> Transmit {
+        let offset = self.offset_of(packet_id).expect("it is in flight");
+        let entry = &mut self.ring[offset];
+        let parcel = entry.parcel.take().expect("the caller has seen it");
+        if entry.qos != QoS::ExactlyOnce {
+            self.complete_entry(offset);
+            return Transmit::NoLongerAllowed { parcel };
+        }
+        entry.stage = InflightStage::Released;
+        self.inflight_bytes -= std::mem::take(&mut entry.size) as usize;
+        Transmit::Withdrawn { packet_id, parcel }
+    }
+
+    pub(crate) fn set_queue_filter(&mut self, narrowing: QueueFilter) {
+        self.queue_filter = Some(Box::new(narrowing));
+    }
+
+    pub(crate) fn has_pending(&self) -> bool {
+        self.resend_from < self.ring.len() || !self.queue.is_empty()
+    }
+
+    fn complete_entry(&mut self, offset: usize) -> (u64, Option<SessionMessage>) {
+        let entry = &mut self.ring[offset];
+        let seq = entry.seq;
+        entry.stage = InflightStage::Done;
+        let released = entry.released.take().map(|parcel| *parcel);
+        let parcel = entry.parcel.take().or(released);
+        self.inflight_bytes -= std::mem::take(&mut entry.size) as usize;
+        self.unacknowledged -= 1;
+        if std::mem::take(&mut entry.occupies_window) {
+            self.in_window -= 1;
+        }
+        while self
+            .ring
+            .front()
+            .is_some_and(|front| front.stage == InflightStage::Done)
+        {
+            self.ring.pop_front();
+            self.first_id = self.id_at(1);
+            self.resend_from = self.resend_from.saturating_sub(1);
+        }
+        if self.ring.is_empty() {
+            self.ring.shrink_to(IDLE_QUEUE_CAPACITY);
+        }
+        (seq, parcel)
+    }
+
+    fn acknowledge(&mut self, offset: usize) -> AckOutcome {
+        let (seq, parcel) = self.complete_entry(offset);
+        AckOutcome::Done { seq, parcel }
+    }
+
+    fn offset_in(&self, packet_id: u16, stage: InflightStage, qos: Option<QoS>) -> Option<usize> {
+        let offset = self.offset_of(packet_id)?;
+        let entry = &self.ring[offset];
+        let fits = entry.stage == stage && qos.is_none_or(|qos| entry.qos == qos);
+        fits.then_some(offset)
+    }
+
+    pub(crate) fn puback(&mut self, packet_id: u16) -> AckOutcome {
+        match self.offset_in(packet_id, InflightStage::Published, Some(QoS::AtLeastOnce)) {
+            Some(offset) => self.acknowledge(offset),
+            None => AckOutcome::Unknown,
+        }
+    }
+
+    /// `refused`: the client answered with an error, which ends the exchange [MQTT-4.3.3]. `keeps`: PUBCOMP gives the message out once
+    /// more.
+    pub(crate) fn pubrec(&mut self, packet_id: u16, refused: bool, keeps: bool) -> AckOutcome {
+        if let Some(offset) =
+            self.offset_in(packet_id, InflightStage::Published, Some(QoS::ExactlyOnce))
+        {
+            if refused {
+                return self.acknowledge(offset);
+            }
+            let entry = &mut self.ring[offset];
+            entry.stage = InflightStage::Released;
+            let (seq, parcel) = (entry.seq, entry.parcel.take());
+            match &parcel {
+                Some(parcel) if keeps => entry.released = Some(Box::new(parcel.clone())),
+                _ => self.inflight_bytes -= std::mem::take(&mut entry.size) as usize,
+            }
+            return AckOutcome::Release { seq, parcel };
+        }
+        // PUBREC once more: its PUBREL is due once more.
+        match self.offset_in(packet_id, InflightStage::Released, None) {
+            Some(_) if !refused => AckOutcome::Release {
+                seq: 0,
+                parcel: None,
+            },
+            Some(offset) => self.acknowledge(offset),
+            None => AckOutcome::Unknown,
+        }
+    }
+
+    pub(crate) fn pubcomp(&mut self, packet_id: u16) -> AckOutcome {
+        match self.offset_in(packet_id, InflightStage::Released, None) {
+            Some(offset) => self.acknowledge(offset),
+            None => AckOutcome::Unknown,
+        }
+    }
+
+    /// The connection is gone: what is in flight will be sent again on the next one.
+    pub(crate) fn reset_for_resend(&mut self) {
+        self.resend_from = 0;
+        self.in_window = 0;
+        for entry in &mut self.ring {
+            entry.occupies_window = false;
+        }
+    }
+
+    /// Ends an exchange whose message was never put on the wire.
+    pub(crate) fn abandon_packet(&mut self, packet_id: u16) {
+        if let Some(offset) = self.offset_of(packet_id) {
+            self.complete_entry(offset);
+        }
+    }
+
+    /// The session becomes durable: `store` writes down a message, with its packet id if it was sent, and numbers it.
+    pub(crate) fn persist_all(&mut self, mut store: impl FnMut(u16, &SessionMessage) -> u64) {
+        for offset in 0..self.ring.len() {
+            let packet_id = self.id_at(offset);
+            let entry = &mut self.ring[offset];
+            if let Some(parcel) = &mut entry.parcel {
+                parcel.seq = store(packet_id, parcel);
+                entry.seq = parcel.seq;
+            }
+        }
+        for parcel in &mut self.queue {
+            parcel.seq = store(0, parcel);
+        }
+    }
+
+    /// Everything that is not acknowledged, the queue included; the session is ending.
+    pub(crate) fn drain_all(&mut self) -> Vec<SessionMessage> {
+        let in_flight = self.ring.drain(..).filter_map(|entry| entry.parcel);
+        in_flight.chain(self.queue.drain(..)).collect()
+    }
+
+    /// The session has left a shared subscription. What is queued for it goes to the other members, if there are any; what is in
+    /// flight is still delivered [MQTT-3.10.4-3]. Nothing keeps the group's id, which may soon be another's.
+    pub(crate) fn leave_group(&mut self, group: GroupId, has_others: bool) -> Vec<SessionMessage> {
+        let mut taken = Vec::new();
+        if has_others {
+            let of_group = |parcel: &mut SessionMessage| parcel.group == group;
+            taken = drain_matching(&mut self.queue, of_group);
+            self.queued_bytes -= taken.iter().map(SessionMessage::size).sum::<usize>();
+        }
+        let in_flight = self
+            .ring
+            .iter_mut()
+            .filter_map(|entry| entry.parcel.as_mut());
+        for parcel in in_flight.chain(&mut self.queue) {
+            if parcel.group == group {
+                parcel.group = NO_GROUP;
+            }
+        }
+        taken
+    }
+
+    /// Takes out what may go to another member of its shared subscription: QoS 1 messages, sent or not, and queued
+    /// QoS 2 messages. A QoS 2 message that was sent stays [MQTT-4.8.2-4, MQTT-4.8.2-5].
+    pub(crate) fn drain_shared(
+        &mut self,
+        mut may_go: impl FnMut(GroupId) -> bool,
+    ) -> Vec<SessionMessage> {
+        let mut taken = Vec::new();
+        for offset in (0..self.ring.len()).rev() {
+            let goes = self.ring[offset].stage == InflightStage::Published
+                && self.ring[offset]
+                    .parcel
+                    .as_ref()
+                    .is_some_and(|parcel| parcel.qos == QoS::AtLeastOnce && may_go(parcel.group));
+            if goes {
+                taken.extend(self.complete_entry(offset).1);
+            }
+        }
+        taken.reverse();
+        let queued = drain_matching(&mut self.queue, |parcel| may_go(parcel.group));
+        self.queued_bytes -= queued.iter().map(SessionMessage::size).sum::<usize>();
+        taken.extend(queued);
+        taken
+    }
+}
+
+/// Takes what fits a condition out of a queue; both parts keep their order.
+fn drain_matching(
+    queue: &mut VecDeque<SessionMessage>,
+    mut fits: impl FnMut(&mut SessionMessage) -> bool,
+) -> Vec<SessionMessage> {
+    let mut taken = Vec::new();
+    for mut parcel in std::mem::take(queue) {
+        if fits(&mut parcel) {
+            taken.push(parcel);
+        } else {
+            queue.push_back(parcel);
+        }
+    }
+    taken
+}

@@ -1,0 +1,79 @@
+//! A session's messages as the control plane sees them, and those it throws away.
+
+use super::{InflightStage, OutboundMessages, SessionMessage, drain_matching};
+use crate::control::QueuedMessage;
+use crate::core::message_info::{MAX_SHOWN_PAYLOAD_BYTES, stored_message};
+
+impl OutboundMessages {
+    /// Where a message stands whose session is not stored: all that were ever sent or queued count.
+    fn position(&self, parcel: &SessionMessage, place: usize) -> u64 {
+        match parcel.seq {
+            0 => (self.taken_count + place as u64 + 1).saturating_sub(self.ring.len() as u64),
+            seq => seq,
+        }
+    }
+
+    /// At most `limit` messages behind a position, in their order, as far as they have to be looked for here.
+    pub(crate) fn list_messages(&self, after: Option<u64>, limit: usize) -> Vec<QueuedMessage> {
+        let until = self.listing_store_start().unwrap_or(u64::MAX);
+        let in_flight = self.ring.iter().enumerate().filter_map(|(place, entry)| {
+            let parcel = entry.parcel.as_ref()?;
+            debug_assert_eq!(entry.stage, InflightStage::Published);
+            Some((place, Some(self.id_at(place)), parcel))
+        });
+        let queued = self.queue.iter().enumerate();
+        let queued = queued.map(|(place, parcel)| (self.ring.len() + place, None, parcel));
+        let all = in_flight.chain(queued);
+        all.map(|(place, packet_id, parcel)| (self.position(parcel, place), packet_id, parcel))
+            .filter(|(position, ..)| after.is_none_or(|after| *position > after))
+            .take_while(|(position, ..)| *position < until)
+            .take(limit)
+            .map(|(position, packet_id, parcel)| QueuedMessage {
+                position,
+                packet_id,
+                message: stored_message(
+                    &parcel.message.view(),
+                    parcel.qos,
+                    parcel.retain,
+                    MAX_SHOWN_PAYLOAD_BYTES,
+                ),
+            })
+            .collect()
+    }
+
+    /// From which number on not all messages are here, though all are in the store.
+    pub(crate) fn listing_store_start(&self) -> Option<u64> {
+        let in_flight = self.ring.iter().find(|entry| entry.is_only_stored());
+        in_flight.map(|entry| entry.seq).or(self.first_stored_seq())
+    }
+
+    /// From which number on what was not sent yet is only in the store.
+    pub(crate) fn first_stored_seq(&self) -> Option<u64> {
+        (self.stored_tail.messages > 0).then_some(self.stored_tail.from_seq)
+    }
+
+    /// Throws queued messages in memory away: all of them, or the one of a durable session that has this number. What was
+    /// sent stays.
+    pub(crate) fn discard_queued(&mut self, only: Option<u64>) -> Vec<SessionMessage> {
+        let goes =
+            |parcel: &mut SessionMessage| only.is_none_or(|seq| seq != 0 && parcel.seq == seq);
+        let discarded = drain_matching(&mut self.queue, goes);
+        self.queued_bytes -= discarded.iter().map(SessionMessage::size).sum::<usize>();
+        self.taken_count += discarded.len() as u64;
+        discarded
+    }
+
+    /// Forgets a message that is only in the store; false if it is not, or is on its way from there.
+    pub(crate) fn discard_stored(&mut self, seq: u64, size: usize) -> bool {
+        let stored = &mut self.stored_tail;
+        if stored.messages == 0 || stored.fetching.is_some() || seq < stored.from_seq {
+            return false;
+        }
+        stored.messages -= 1;
+        stored.bytes = stored.bytes.saturating_sub(size);
+        if stored.messages == 0 {
+            stored.bytes = 0;
+        }
+        true
+    }
+}

@@ -1,0 +1,368 @@
+//! A session's queue: in memory as far as the client is about to take it, else in the store, within its bounds and by
+//! its policy. A session that is not durable has all of it in memory.
+
+use mqtt::{QoS, ReasonCode};
+use std::rc::Rc;
+
+use super::connection::CloseReason;
+use super::delivery::{Delivery, Dispatch, hook_client, shared_dispatch_message, with_publisher};
+use super::message::MessageView;
+use super::records;
+use super::session::{QueueLimits, QueueRoom, QueueSize, Session, SessionMessage};
+use super::subscriber_list::{GroupId, NO_GROUP};
+use crate::config::BrokerLimits;
+use crate::hooks::{DropReason, Interest};
+use crate::metrics::Metric;
+use store::QueuePage;
+
+fn queue_limits(limits: &BrokerLimits) -> QueueLimits {
+    QueueLimits {
+        max_messages: limits.max_queued_messages as usize,
+        max_bytes: limits.max_queued_bytes as usize,
+        policy: limits.queue_policy,
+    }
+}
+
+impl Session {
+    /// A number for the next message that is stored for it; 0 if none is.
+    #[inline]
+    pub(crate) fn next_seq(&mut self) -> u64 {
+        if self.store_number == 0 {
+            return 0;
+        }
+        self.last_seq += 1;
+        self.last_seq
+    }
+
+    /// Whether one more message is left to the store: it is durable, and either nobody is there to take it or enough
+    /// waits for the client already. Members of groups keep theirs at hand, since others may have to take them over.
+    fn should_store_only(&self, group: GroupId) -> bool {
+        let has_room = self.outbound.as_ref().is_none_or(|o| o.has_memory_room());
+        self.store_number != 0 && (!has_room || self.connection.is_none() && group == NO_GROUP)
+    }
+}
+
+impl Delivery {
+    /// Writes a message of a durable session down; `journaled`: the message itself is, for another session.
+    pub(super) fn persist_message(
+        &mut self,
+        session: u32,
+        packet_id: u16,
+        parcel: &SessionMessage,
+        journaled: &mut bool,
+    ) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        if !std::mem::replace(journaled, true) {
+            journal.append_message(&parcel.message.view());
+        }
+        let number = self.sessions[session as usize].store_number;
+        let identifiers = parcel.identifiers.as_deref().unwrap_or(&[]);
+        journal.append_entry(
+            (number, parcel.seq),
+            packet_id,
+            parcel.qos,
+            parcel.retain,
+            identifiers,
+        );
+    }
+
+    /// Writes down that a message waits for a durable session, and the message itself if it is the first.
+    #[inline]
+    pub(super) fn persist_dispatch(
+        &mut self,
+        dispatch: &mut Dispatch<'_>,
+        place: (u64, u64),
+        packet_id: u16,
+        qos: QoS,
+        retain: bool,
+        identifiers: &[u32],
+    ) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        if !std::mem::replace(&mut dispatch.is_journaled, true) {
+            // Not a copy made for the window: that would have to be checked to be UTF-8 once more.
+            journal.append_message(&with_publisher(
+                &self.sessions,
+                dispatch.origin,
+                &dispatch.view,
+            ));
+        }
+        journal.append_entry(place, packet_id, qos, retain, identifiers);
+    }
+
+    /// A message is nothing to the store any more.
+    #[inline]
+    pub(crate) fn mark_stored_done(&mut self, session: u32, seq: u64) {
+        if seq != 0
+            && let Some(journal) = &mut self.journal
+        {
+            journal.mark_done(self.sessions[session as usize].store_number, seq);
+        }
+    }
+
+    /// What is appended to a connection's outbox from now on waits until this turn is in the log.
+    #[inline]
+    pub(crate) fn hold_outbox(&mut self, at: u32) {
+        if let Some(journal) = &mut self.journal
+            && journal.has_pending_records()
+            && self.connections[at as usize].outbox.hold(journal.turn())
+        {
+            journal.hold_connection(at);
+        }
+    }
+
+    /// Puts a message into a session's queue.
+    pub(super) fn enqueue_dispatch(
+        &mut self,
+        dispatch: &mut Dispatch<'_>,
+        session: u32,
+        qos: QoS,
+        retain: bool,
+        identifiers: Option<Rc<[u32]>>,
+        group: GroupId,
+    ) {
+        if self.interest.contains(Interest::QUEUE) && qos != QoS::AtMostOnce {
+            let state = &self.sessions[session as usize];
+            if state.connection.is_none() {
+                let view = with_publisher(&self.sessions, dispatch.origin, &dispatch.view);
+                let client = hook_client(state, &self.connections);
+                self.hooks.queued(&client, &view);
+            }
+        }
+        if self.sessions[session as usize].should_store_only(group) {
+            let view = with_publisher(&self.sessions, dispatch.origin, &dispatch.view);
+            let size = view.size() + size_of::<SessionMessage>();
+            if !self.make_room(session, size, &dispatch.view) {
+                return;
+            }
+            let seq = self.enqueue_stored(session, size);
+            let place = (self.sessions[session as usize].store_number, seq);
+            let identifiers = identifiers.as_deref().unwrap_or(&[]);
+            self.persist_dispatch(dispatch, place, 0, qos, retain, identifiers);
+            return;
+        }
+        let parcel = SessionMessage {
+            message: shared_dispatch_message(dispatch, &self.sessions),
+            qos,
+            retain,
+            identifiers,
+            group,
+            seq: 0,
+        };
+        self.enqueue_in_memory(session, parcel, &mut dispatch.is_journaled);
+    }
+
+    /// Puts a message into a session's queue that did not come by a dispatch.
+    pub(crate) fn enqueue_message(&mut self, at: u32, mut parcel: SessionMessage) {
+        let mut journaled = false;
+        if !self.sessions[at as usize].should_store_only(parcel.group) {
+            return self.enqueue_in_memory(at, parcel, &mut journaled);
+        }
+        let size = parcel.size();
+        if self.make_room(at, size, &parcel.message.view()) {
+            parcel.seq = self.enqueue_stored(at, size);
+            self.persist_message(at, 0, &parcel, &mut journaled);
+        }
+    }
+
+    fn enqueue_in_memory(&mut self, at: u32, mut parcel: SessionMessage, journaled: &mut bool) {
+        let size = parcel.size();
+        if self.queued_bytes + size > self.limits.max_queued_bytes_per_shard as usize {
+            let view = parcel.message.view();
+            return self.record_drop(Some(at), &view, DropReason::QueueFull);
+        }
+        if !self.make_room(at, size, &parcel.message.view()) {
+            return;
+        }
+        let session = &mut self.sessions[at as usize];
+        parcel.seq = session.next_seq();
+        let outbound = session.outbound.get_or_insert_default();
+        let before = outbound.size();
+        outbound.push(parcel.clone());
+        let after = outbound.size();
+        if let Some(connection) = session.connection {
+            self.connections[connection as usize].wants_pump = true;
+        }
+        self.update_queue_counters(before, after);
+        if parcel.seq != 0 {
+            self.persist_message(at, 0, &parcel, journaled);
+        }
+    }
+
+    fn enqueue_stored(&mut self, at: u32, size: usize) -> u64 {
+        let session = &mut self.sessions[at as usize];
+        let seq = session.next_seq();
+        let outbound = session.outbound.get_or_insert_default();
+        let before = outbound.size();
+        outbound.push_stored(seq, size, self.now_ms);
+        let after = outbound.size();
+        if let Some(connection) = session.connection {
+            self.connections[connection as usize].wants_pump = true;
+        }
+        self.update_queue_counters(before, after);
+        seq
+    }
+
+    /// Makes room in a session's queue by its policy; false if the message has to go.
+    fn make_room(&mut self, at: u32, size: usize, view: &MessageView<'_>) -> bool {
+        let session = &mut self.sessions[at as usize];
+        let outbound = session.outbound.get_or_insert_default();
+        let before = outbound.size();
+        let room = outbound.make_room(size, &queue_limits(&self.limits));
+        let after = outbound.size();
+        match room {
+            QueueRoom::Available => return true,
+            QueueRoom::MadeRoom { parcels, stored } => {
+                self.update_queue_counters(before, after);
+                for parcel in parcels {
+                    self.mark_stored_done(at, parcel.seq);
+                    self.record_drop(Some(at), &parcel.message.view(), DropReason::QueueFull);
+                }
+                for seq in stored {
+                    self.mark_stored_done(at, seq);
+                    // What it was is only known to the store.
+                    self.record_drop(Some(at), &MessageView::unknown(), DropReason::QueueFull);
+                }
+                return true;
+            }
+            QueueRoom::Refused => {}
+            QueueRoom::Disconnect => {
+                if let Some(connection) = session.connection {
+                    let why = CloseReason::new(ReasonCode::QUOTA_EXCEEDED, "queue_full")
+                        .with_detail("more messages wait for this client than its queue may hold");
+                    self.pending_closes.push((connection, why));
+                }
+            }
+        }
+        self.record_drop(Some(at), view, DropReason::QueueFull);
+        false
+    }
+
+    pub(crate) fn update_queue_counters(&mut self, before: QueueSize, after: QueueSize) {
+        self.queued_bytes = self.queued_bytes + after.bytes_in_memory - before.bytes_in_memory;
+        self.metrics.add(
+            Metric::QueuedMessages,
+            (after.messages as u64).wrapping_sub(before.messages as u64),
+        );
+        self.metrics.add(
+            Metric::QueuedBytes,
+            (after.bytes as u64).wrapping_sub(before.bytes as u64),
+        );
+    }
+
+    /// A durable session without a connection keeps no message in memory.
+    pub(crate) fn unload_queue(&mut self, at: u32) {
+        let session = &mut self.sessions[at as usize];
+        let Some(outbound) = &mut session.outbound else {
+            return;
+        };
+        if session.store_number != 0 && outbound.can_unload() {
+            let before = outbound.size();
+            outbound.unload();
+            let after = outbound.size();
+            if outbound.is_idle() {
+                session.outbound = None;
+            }
+            self.update_queue_counters(before, after);
+        }
+    }
+
+    /// Reads on in the store for a connected session, if it is time to.
+    pub(super) fn request_more_messages(&mut self, at: u32) {
+        let session = &self.sessions[at as usize];
+        if session.outbound.as_ref().is_some_and(|o| o.should_load())
+            && let Some(journal) = &mut self.journal
+        {
+            journal.request_fetch(session.store_number);
+            self.start_fetches();
+        }
+    }
+
+    /// Starts as many reads as may be under way.
+    fn start_fetches(&mut self) {
+        // What was read waits in memory: not too much of it.
+        let most = self.limits.max_queued_bytes_per_shard as usize / 2;
+        while self.queued_bytes <= most
+            && let Some(journal) = &mut self.journal
+            && let Some(number) = journal.next_fetch()
+        {
+            let Some(session) = journal.session_by_number(number) else {
+                continue;
+            };
+            let session = &mut self.sessions[session as usize];
+            if let Some(outbound) = &mut session.outbound
+                && session.connection.is_some()
+                && outbound.should_load()
+            {
+                journal.start_fetch(number, outbound.start_load());
+            }
+        }
+    }
+
+    /// A piece of a session's stored messages.
+    pub(crate) fn handle_fetched_page(&mut self, page: QueuePage) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        journal.finish_fetch();
+        if let Some(at) = journal.session_by_number(page.session) {
+            self.load_page(at, &page);
+        }
+        self.start_fetches();
+    }
+
+    fn load_page(&mut self, at: u32, page: &QueuePage) {
+        let session = &mut self.sessions[at as usize];
+        let is_connected = session.connection.is_some();
+        let Some(outbound) = &mut session.outbound else {
+            return;
+        };
+        let belongs = outbound.accept_load();
+        if !is_connected {
+            return;
+        }
+        if belongs {
+            let before = outbound.size();
+            let mut unreadable = 0_u64;
+            for entry in &page.entries {
+                if !outbound.is_stored(entry.seq) {
+                    continue;
+                }
+                let message = match entry.released {
+                    true => None,
+                    false => records::read_message(&entry.body),
+                };
+                let attributes = records::read_attributes(&entry.attributes);
+                let (true, Some(attributes)) = (entry.released || message.is_some(), attributes)
+                else {
+                    unreadable += 1;
+                    continue;
+                };
+                let identifiers = (!attributes.identifiers.is_empty())
+                    .then(|| attributes.identifiers.as_slice().into());
+                let parcel = message.map(|message| SessionMessage {
+                    message: Rc::new(message),
+                    qos: attributes.qos,
+                    retain: attributes.retain,
+                    identifiers,
+                    group: NO_GROUP,
+                    seq: entry.seq,
+                });
+                outbound.load_message(entry.seq, entry.packet_id, parcel);
+            }
+            outbound.finish_load_piece(page.is_last);
+            let after = outbound.size();
+            self.update_queue_counters(before, after);
+            if unreadable > 0 {
+                tracing::error!(
+                    unreadable,
+                    "stored messages could not be read; this is a bug"
+                );
+            }
+        }
+        self.pump(at);
+    }
+}

@@ -1,0 +1,186 @@
+//! What is stored for a member of shared subscriptions when its session ends: it is read piece by piece and handed on to
+//! the other members [MQTT 4.8.2]. One estate of a shard is settled at a time, so that others do not wait for it.
+//!
+//! The store does not say by which subscription a message came. What can only have come by one shared subscription is
+//! handed on; what may be meant for the session alone ends with it.
+
+use std::rc::Rc;
+
+use mqtt::QoS;
+use store::{QueueEntry, QueuePage};
+
+use super::delivery::Delivery;
+use super::records;
+use super::session::{QueueSize, SessionMessage};
+use super::shard::Shard;
+use super::shared_subscription::SubscriptionGroup;
+use super::subscriber_list::{GroupId, NO_GROUP};
+use crate::hooks::DropReason;
+
+/// Estates that may wait for their turn, and filters one may have; what is beyond is not handed on.
+const MAX_SHARED_BACKLOGS: usize = 10_000;
+const MAX_FILTERS: usize = 256;
+
+pub(crate) struct SharedBacklog {
+    /// The session was stored under.
+    store_number: u64,
+    /// What is before has been settled.
+    from_seq: u64,
+    /// Filters and names of groups that have other members.
+    shared_filters: Vec<(Rc<str>, Rc<str>)>,
+    /// Filters of all other subscriptions.
+    other_filters: Vec<Rc<str>>,
+}
+
+impl SharedBacklog {
+    /// The only subscription a message of this topic can have come by, if that is a shared one.
+    fn target_group(&self, topic: &str) -> Option<&(Rc<str>, Rc<str>)> {
+        let fits = |filter: &str| mqtt::filter_matches(filter, topic);
+        if self.other_filters.iter().any(|filter| fits(filter)) {
+            return None;
+        }
+        let mut shared = self
+            .shared_filters
+            .iter()
+            .filter(|(filter, _)| fits(filter));
+        let first = shared.next();
+        first.filter(|_| shared.next().is_none())
+    }
+}
+
+fn has_members(group: &SubscriptionGroup) -> bool {
+    group.local_len() > 0 || group.remote().iter().any(|remote| remote.total > 0)
+}
+
+impl Delivery {
+    /// As `drop_backlog`, of a session whose estate has it all.
+    pub(super) fn release_backlog(&mut self, at: u32) {
+        if let Some(outbound) = self.sessions[at as usize].outbound.take() {
+            self.update_queue_counters(outbound.size(), QueueSize::default());
+        }
+    }
+}
+
+impl Shard {
+    /// What a session that has left its groups leaves to them; `None`: nothing.
+    pub(super) fn collect_shared_backlog(&self, at: u32) -> Option<SharedBacklog> {
+        let session = &self.delivery.sessions[at as usize];
+        let is_stored = session.store_number != 0 && self.delivery.journal.is_some();
+        let has_room = self.shared_backlogs.len() < MAX_SHARED_BACKLOGS;
+        if !is_stored || session.outbound.is_none() || !has_room {
+            return None;
+        }
+        let mut estate = SharedBacklog {
+            store_number: session.store_number,
+            from_seq: 0,
+            shared_filters: Vec::new(),
+            other_filters: Vec::new(),
+        };
+        for &(filter, group) in session.subscriptions.iter().take(MAX_FILTERS + 1) {
+            let text = self.tree.filter(filter).text.clone();
+            let group = (group != NO_GROUP).then(|| self.tree.group(group));
+            match group.filter(|group| has_members(group)) {
+                Some(group) => estate.shared_filters.push((text, group.name.clone())),
+                None => estate.other_filters.push(text),
+            }
+        }
+        let filters = estate.shared_filters.len() + estate.other_filters.len();
+        (!estate.shared_filters.is_empty() && filters <= MAX_FILTERS).then_some(estate)
+    }
+
+    /// Settles it when those before it are settled.
+    pub(super) fn start_redistribution(&mut self, estate: SharedBacklog) {
+        let number = estate.store_number;
+        self.shared_backlogs.push_back(estate);
+        if let Some(journal) = &mut self.delivery.journal {
+            journal.unbind_session(number);
+            if self.shared_backlogs.len() == 1 {
+                journal.start_fetch(number, 0);
+            }
+        }
+    }
+
+    /// Hands on what is in a piece of stored messages, if it is of the estate that is being settled.
+    pub(super) fn redistribute_page(&mut self, page: &QueuePage) {
+        let is_meant = |estate: &mut SharedBacklog| estate.store_number == page.session;
+        let Some(mut estate) = self.shared_backlogs.pop_front_if(is_meant) else {
+            return;
+        };
+        for entry in &page.entries {
+            if entry.seq < estate.from_seq {
+                continue;
+            }
+            estate.from_seq = entry.seq + 1;
+            self.redistribute_stored_message(&estate, entry);
+            if let Some(journal) = &mut self.delivery.journal {
+                journal.mark_done(estate.store_number, entry.seq);
+            }
+        }
+        self.close_pending_connections();
+        let Some(journal) = &mut self.delivery.journal else {
+            return;
+        };
+        match page.is_last {
+            true => journal.end_session(estate.store_number),
+            false => self.shared_backlogs.push_front(estate),
+        }
+        if let Some(next) = self.shared_backlogs.front() {
+            journal.start_fetch(next.store_number, next.from_seq);
+        }
+    }
+
+    fn redistribute_stored_message(&mut self, estate: &SharedBacklog, entry: &QueueEntry) {
+        let message = records::read_message(&entry.body).filter(|_| !entry.released);
+        let attributes = records::read_attributes(&entry.attributes);
+        let (Some(message), Some(attributes)) = (message, attributes) else {
+            return;
+        };
+        // A QoS 2 message that was sent goes to no other client [MQTT-4.8.2-5].
+        let may_go = entry.packet_id == 0 || attributes.qos != QoS::ExactlyOnce;
+        let heir = estate.target_group(message.view().topic).filter(|_| may_go);
+        let Some(group) =
+            heir.and_then(|(filter, name)| self.find_group_with_members(filter, name))
+        else {
+            let view = message.view();
+            return self
+                .delivery
+                .record_drop(None, &view, DropReason::SessionEnded);
+        };
+        self.redistribute(vec![SessionMessage {
+            message: Rc::new(message),
+            qos: attributes.qos,
+            retain: attributes.retain,
+            identifiers: None,
+            group,
+            seq: 0,
+        }]);
+    }
+
+    /// Members may have left since the session ended.
+    fn find_group_with_members(&self, filter: &str, name: &str) -> Option<GroupId> {
+        let filter = self.tree.find(filter)?;
+        let group = self.tree.find_group(filter, name)?;
+        has_members(self.tree.group(group)).then_some(group)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_came_by_one_shared_subscription_is_handed_on() {
+        let text = |text: &str| Rc::<str>::from(text);
+        let estate = SharedBacklog {
+            store_number: 1,
+            from_seq: 0,
+            shared_filters: vec![(text("a/#"), text("g")), (text("a/b"), text("h"))],
+            other_filters: vec![text("+/own")],
+        };
+        let heir = |topic| estate.target_group(topic).map(|(_, name)| &**name);
+        assert_eq!(heir("a/c"), Some("g"));
+        assert_eq!(heir("a/b"), None, "either group's");
+        assert_eq!(heir("a/own"), None, "perhaps its own");
+        assert_eq!(heir("b"), None);
+    }
+}

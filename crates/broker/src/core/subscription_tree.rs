@@ -1,0 +1,607 @@
+//! The subscription tree of one shard: which of its sessions, and which other shards, want a topic.
+//!
+//! Every filter anybody on the node subscribes to has one [`FilterEntry`] entry. Filters without wildcards are found
+//! by one hash look-up of the whole topic; filters with wildcards stand in a trie by level. Results are kept in a
+//! bounded cache by topic, since most publishers repeat theirs.
+//!
+//! Invariants:
+//! - a filter exists exactly as long as it has a subscriber here, a group member anywhere, or a bit of another shard;
+//! - a trie node exists exactly as long as a wildcard filter ends at or below it;
+//! - a cache entry is valid if its `generation` is the tree's, or if no wildcard filter that changed since then matches its
+//!   topic: each change of a wildcard filter or of its subscribers advances the generation and is listed in `recent_changes`;
+//!   a change of a filter without wildcards only removes the entry of its own topic.
+
+use foldhash::fast::RandomState;
+use hashbrown::{HashMap, HashTable};
+use slab::Slab;
+use std::collections::VecDeque;
+use std::hash::BuildHasher;
+use std::rc::Rc;
+
+use super::shared_subscription::SubscriptionGroup;
+use super::subscriber_list::{FilterId, GroupId, Subscriber, SubscriberList};
+use mqtt::{SubscriptionFilter, SubscriptionOptions};
+
+const NONE: u32 = u32::MAX;
+
+/// Topics whose result is kept.
+const CACHE_TOPICS: usize = 32 * 1024;
+/// Merged targets over all kept results; keeps many topics times many overlapping subscribers bounded.
+const CACHE_TARGETS: usize = 1 << 20;
+
+/// Changes of wildcard filters that cache entries are compared with before they are computed again.
+const RECENT_CHANGES: usize = 64;
+
+pub(crate) struct FilterEntry {
+    pub(crate) text: Rc<str>,
+    pub(crate) subscribers: SubscriberList,
+    pub(crate) groups: Vec<GroupId>,
+    /// Other shards with a plain subscriber, one bit each.
+    pub(crate) remote_shards: u64,
+    /// Sequence number of the last announcement of this shard's own bit to the others.
+    pub(crate) announced_sequence: u64,
+}
+
+/// One session a message goes to, after overlapping subscriptions have been merged.
+#[derive(Clone)]
+pub(crate) struct DeliveryTarget {
+    pub(crate) subscriber: Subscriber,
+    /// Identifiers beyond the one in `subscriber`.
+    pub(crate) more_identifiers: Option<Rc<[u32]>>,
+}
+
+/// The sessions of this shard that get a message.
+pub(crate) enum LocalTargets {
+    None,
+    /// Exactly one filter with local subscribers matches: its list is used as it stands.
+    SingleFilter(FilterId),
+    /// Several do: merged, so that a session gets the message once.
+    Merged(Box<[DeliveryTarget]>),
+}
+
+pub(crate) struct MatchSet {
+    pub(crate) local_targets: LocalTargets,
+    pub(crate) groups: Box<[GroupId]>,
+    pub(crate) remote_shards: u64,
+}
+
+impl MatchSet {
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self.local_targets, LocalTargets::None)
+            && self.groups.is_empty()
+            && self.remote_shards == 0
+    }
+
+    /// Whether more than one session of this shard gets the message.
+    #[inline]
+    pub(crate) fn has_many_targets(&self, filters: &Slab<FilterEntry>) -> bool {
+        match &self.local_targets {
+            LocalTargets::None => false,
+            LocalTargets::SingleFilter(filter) => filters[*filter as usize].subscribers.len() > 1,
+            LocalTargets::Merged(targets) => targets.len() > 1,
+        }
+    }
+
+    fn target_count(&self) -> usize {
+        let identifiers =
+            |target: &DeliveryTarget| target.more_identifiers.as_ref().map_or(0, |ids| ids.len());
+        let merged = match &self.local_targets {
+            LocalTargets::Merged(targets) => {
+                targets.iter().map(|target| 1 + identifiers(target)).sum()
+            }
+            _ => 0,
+        };
+        1 + self.groups.len() + merged
+    }
+}
+
+#[derive(Default)]
+struct FilterNode {
+    children: HashMap<Box<str>, u32, RandomState>,
+    plus: Option<u32>,
+    /// The filter that ends here, and the one that ends here with a further `#`.
+    filter: Option<FilterId>,
+    hash_filter: Option<FilterId>,
+}
+
+impl FilterNode {
+    fn is_empty(&self) -> bool {
+        self.children.is_empty()
+            && self.plus.is_none()
+            && self.filter.is_none()
+            && self.hash_filter.is_none()
+    }
+}
+
+struct CachedMatch {
+    topic: Box<str>,
+    generation: u64,
+    set: MatchSet,
+}
+
+pub(crate) struct SubscriptionTree {
+    pub(crate) filters: Slab<FilterEntry>,
+    pub(crate) groups: Slab<SubscriptionGroup>,
+    by_text: HashTable<FilterId>,
+    nodes: Slab<FilterNode>,
+    wildcard_filters: usize,
+    hasher: RandomState,
+    cache: HashTable<CachedMatch>,
+    cached_targets: usize,
+    generation: u64,
+    /// The wildcard filters of the latest generations, the newest at the end.
+    recent_changes: VecDeque<Rc<str>>,
+    /// Hashes of topics missed lately: a topic is kept on its second miss, so that a stream of topics that never
+    /// repeat does not pay for being remembered.
+    recent_misses: Box<[u32]>,
+    /// The result of a match that is not kept.
+    uncached_match: MatchSet,
+    matching: Vec<FilterId>,
+    pending: Vec<(u32, u32)>,
+    /// Results that were not taken from the cache.
+    #[cfg(test)]
+    pub(crate) computed: u64,
+}
+
+impl Default for SubscriptionTree {
+    fn default() -> Self {
+        let mut nodes = Slab::new();
+        nodes.insert(FilterNode::default());
+        Self {
+            filters: Slab::new(),
+            groups: Slab::new(),
+            by_text: HashTable::new(),
+            nodes,
+            wildcard_filters: 0,
+            hasher: RandomState::default(),
+            cache: HashTable::new(),
+            cached_targets: 0,
+            generation: 0,
+            recent_changes: VecDeque::with_capacity(RECENT_CHANGES),
+            recent_misses: vec![0; 4096].into_boxed_slice(),
+            uncached_match: MatchSet {
+                local_targets: LocalTargets::None,
+                groups: Box::default(),
+                remote_shards: 0,
+            },
+            matching: Vec::new(),
+            pending: Vec::new(),
+            #[cfg(test)]
+            computed: 0,
+        }
+    }
+}
+
+impl SubscriptionTree {
+    pub(crate) fn find(&self, text: &str) -> Option<FilterId> {
+        let filters = &self.filters;
+        self.by_text
+            .find(self.hasher.hash_one(text), |&id| {
+                *filters[id as usize].text == *text
+            })
+            .copied()
+    }
+
+    pub(crate) fn filter(&self, id: FilterId) -> &FilterEntry {
+        &self.filters[id as usize]
+    }
+
+    pub(crate) fn filter_mut(&mut self, id: FilterId) -> &mut FilterEntry {
+        &mut self.filters[id as usize]
+    }
+
+    pub(crate) fn group(&self, id: GroupId) -> &SubscriptionGroup {
+        &self.groups[id as usize]
+    }
+
+    pub(crate) fn group_mut(&mut self, id: GroupId) -> &mut SubscriptionGroup {
+        &mut self.groups[id as usize]
+    }
+
+    /// The entry of `text`, made if there is none. A caller that made it must add something to it.
+    pub(crate) fn find_or_insert(&mut self, text: &str) -> FilterId {
+        if let Some(id) = self.find(text) {
+            return id;
+        }
+        let id = self.filters.insert(FilterEntry {
+            text: text.into(),
+            subscribers: SubscriberList::default(),
+            groups: Vec::new(),
+            remote_shards: 0,
+            announced_sequence: 0,
+        }) as FilterId;
+        let (filters, hasher) = (&self.filters, &self.hasher);
+        self.by_text
+            .insert_unique(hasher.hash_one(text), id, |&id| {
+                hasher.hash_one(&*filters[id as usize].text)
+            });
+        if mqtt::has_wildcards(text) {
+            self.insert_wildcard(self.filters[id as usize].text.clone(), id);
+        } else {
+            self.evict_topic(text);
+        }
+        id
+    }
+
+    /// Removes the entry if nobody needs it any more.
+    pub(crate) fn remove_if_unused(&mut self, id: FilterId) {
+        let filter = &self.filters[id as usize];
+        if !filter.subscribers.is_empty() || !filter.groups.is_empty() || filter.remote_shards != 0
+        {
+            return;
+        }
+        let text = filter.text.clone();
+        if let Ok(entry) = self
+            .by_text
+            .find_entry(self.hasher.hash_one(&*text), |&other| other == id)
+        {
+            entry.remove();
+        }
+        if mqtt::has_wildcards(&text) {
+            self.remove_wildcard(text);
+        } else {
+            self.evict_topic(&text);
+        }
+        self.filters.remove(id as usize);
+    }
+
+    /// Adds or replaces the plain subscription of a session; returns whether it is new.
+    pub(crate) fn subscribe(&mut self, id: FilterId, subscriber: Subscriber) -> bool {
+        let is_new = self.filters[id as usize].subscribers.insert(subscriber);
+        self.invalidate_matches(id);
+        is_new
+    }
+
+    pub(crate) fn unsubscribe(&mut self, id: FilterId, session: u32) -> bool {
+        let removed = self.filters[id as usize]
+            .subscribers
+            .remove(session)
+            .is_some();
+        self.invalidate_matches(id);
+        removed
+    }
+
+    pub(crate) fn set_remote(&mut self, id: FilterId, shard: u16, wanted: bool) {
+        let filter = &mut self.filters[id as usize];
+        if wanted {
+            filter.remote_shards |= 1 << shard;
+        } else {
+            filter.remote_shards &= !(1 << shard);
+        }
+        self.invalidate_matches(id);
+    }
+
+    /// The group `name` of a filter, if it has one.
+    pub(crate) fn find_group(&self, id: FilterId, name: &str) -> Option<GroupId> {
+        let groups = &self.filters[id as usize].groups;
+        groups
+            .iter()
+            .copied()
+            .find(|&g| *self.groups[g as usize].name == *name)
+    }
+
+    pub(crate) fn find_or_insert_group(&mut self, id: FilterId, name: &str) -> GroupId {
+        if let Some(group) = self.find_group(id, name) {
+            return group;
+        }
+        let group = self.groups.insert(SubscriptionGroup::new(name, id)) as GroupId;
+        self.filters[id as usize].groups.push(group);
+        self.invalidate_matches(id);
+        group
+    }
+
+    /// Removes a group without members, and its filter if that was all.
+    pub(crate) fn remove_group_if_unused(&mut self, group: GroupId) {
+        if !self.groups[group as usize].is_empty() {
+            return;
+        }
+        let id = self.groups.remove(group as usize).filter;
+        self.filters[id as usize].groups.retain(|&g| g != group);
+        self.invalidate_matches(id);
+        self.remove_if_unused(id);
+    }
+
+    /// Results that were computed from this filter's content, not only its existence, are no longer true.
+    fn invalidate_matches(&mut self, id: FilterId) {
+        let text = self.filters[id as usize].text.clone();
+        if mqtt::has_wildcards(&text) {
+            self.advance_generation(text);
+        } else {
+            self.evict_topic(&text);
+        }
+    }
+
+    fn advance_generation(&mut self, changed_filter: Rc<str>) {
+        if self.recent_changes.len() == RECENT_CHANGES {
+            self.recent_changes.pop_front();
+        }
+        self.recent_changes.push_back(changed_filter);
+        self.generation += 1;
+    }
+
+    /// Whether a result of an earlier generation still holds: no filter that changed since then matches the topic.
+    fn is_unaffected(&self, topic: &str, since_generation: u64) -> bool {
+        let changes = self.generation - since_generation;
+        changes <= self.recent_changes.len() as u64
+            && (self.recent_changes.iter().rev())
+                .take(changes as usize)
+                .all(|filter| !mqtt::filter_matches(filter, topic))
+    }
+
+    fn evict_topic(&mut self, topic: &str) {
+        let hash = self.hasher.hash_one(topic);
+        if let Ok(entry) = self
+            .cache
+            .find_entry(hash, |cached| *cached.topic == *topic)
+        {
+            self.cached_targets -= entry.remove().0.set.target_count();
+        }
+    }
+
+    fn insert_wildcard(&mut self, text: Rc<str>, id: FilterId) {
+        let mut at = 0;
+        let mut ends_with_hash = false;
+        for level in mqtt::levels(&text) {
+            at = match level {
+                "#" => {
+                    ends_with_hash = true;
+                    break;
+                }
+                "+" => match self.nodes[at].plus {
+                    Some(next) => next as usize,
+                    None => {
+                        let next = self.nodes.insert(FilterNode::default());
+                        self.nodes[at].plus = Some(next as u32);
+                        next
+                    }
+                },
+                name => match self.nodes[at].children.get(name) {
+                    Some(&next) => next as usize,
+                    None => {
+                        let next = self.nodes.insert(FilterNode::default());
+                        self.nodes[at].children.insert(name.into(), next as u32);
+                        next
+                    }
+                },
+            };
+        }
+        let node = &mut self.nodes[at];
+        if ends_with_hash {
+            node.hash_filter = Some(id);
+        } else {
+            node.filter = Some(id);
+        }
+        self.wildcard_filters += 1;
+        self.advance_generation(text);
+    }
+
+    fn remove_wildcard(&mut self, text: Rc<str>) {
+        let mut path = Vec::new();
+        let mut at = 0;
+        let mut ends_with_hash = false;
+        for level in mqtt::levels(&text) {
+            let next = match level {
+                "#" => {
+                    ends_with_hash = true;
+                    break;
+                }
+                "+" => self.nodes[at].plus,
+                name => self.nodes[at].children.get(name).copied(),
+            };
+            path.push((at, level));
+            at = next.expect("a filter in the table stands in the trie") as usize;
+        }
+        let node = &mut self.nodes[at];
+        if ends_with_hash {
+            node.hash_filter = None;
+        } else {
+            node.filter = None;
+        }
+        while self.nodes[at].is_empty() {
+            let Some((parent, level)) = path.pop() else {
+                break;
+            };
+            self.nodes.remove(at);
+            if level == "+" {
+                self.nodes[parent].plus = None;
+            } else {
+                self.nodes[parent].children.remove(level);
+            }
+            at = parent;
+        }
+        self.wildcard_filters -= 1;
+        self.advance_generation(text);
+    }
+
+    /// All filters that match `topic`, in `self.found`.
+    fn collect(&mut self, topic: &str) {
+        self.matching.clear();
+        if let Some(id) = self.find(topic) {
+            // Whoever publishes to a name with wildcards was refused before; this is no filter with wildcards.
+            self.matching.push(id);
+        }
+        if self.wildcard_filters == 0 {
+            return;
+        }
+        // `$` topics are hidden from wildcards at the first level [MQTT-4.7.2-1].
+        let hidden = topic.starts_with('$');
+        self.pending.clear();
+        self.pending.push((0, 0));
+        // (node, byte offset of the level to match there; past the end when the topic is used up)
+        while let Some((at, offset)) = self.pending.pop() {
+            let node = &self.nodes[at as usize];
+            let is_root = at == 0;
+            if let Some(id) = node.hash_filter
+                && !(is_root && hidden)
+            {
+                self.matching.push(id);
+            }
+            if offset == NONE {
+                self.matching.extend(node.filter);
+                continue;
+            }
+            let rest = &topic[offset as usize..];
+            let (level, next) = match memchr::memchr(b'/', rest.as_bytes()) {
+                Some(len) => (&rest[..len], offset + len as u32 + 1),
+                None => (rest, NONE),
+            };
+            if let Some(plus) = node.plus
+                && !(is_root && hidden)
+            {
+                self.pending.push((plus, next));
+            }
+            if let Some(&child) = node.children.get(level) {
+                self.pending.push((child, next));
+            }
+        }
+    }
+
+    /// All filters that match `topic`, for those who ask outside of a message's way.
+    pub(crate) fn matching_filters(&mut self, topic: &str) -> Vec<FilterId> {
+        self.collect(topic);
+        let filters = &self.filters;
+        // Of a question, other than of a PUBLISH, the topic may be anything.
+        let matches = |id: &&FilterId| mqtt::filter_matches(&filters[**id as usize].text, topic);
+        self.matching.iter().filter(matches).copied().collect()
+    }
+
+    fn build_match(&self) -> MatchSet {
+        let mut remote = 0;
+        let mut groups = Vec::new();
+        let mut with_locals = Vec::new();
+        for &id in &self.matching {
+            let filter = &self.filters[id as usize];
+            remote |= filter.remote_shards;
+            groups.extend_from_slice(&filter.groups);
+            if !filter.subscribers.is_empty() {
+                with_locals.push(id);
+            }
+        }
+        let locals = match with_locals[..] {
+            [] => LocalTargets::None,
+            [id] => LocalTargets::SingleFilter(id),
+            _ => LocalTargets::Merged(self.merge_targets(&with_locals)),
+        };
+        MatchSet {
+            local_targets: locals,
+            groups: groups.into_boxed_slice(),
+            remote_shards: remote,
+        }
+    }
+
+    /// One target per session: the highest QoS, every identifier, delivered if any subscription would deliver.
+    fn merge_targets(&self, filters: &[FilterId]) -> Box<[DeliveryTarget]> {
+        let mut all: Vec<Subscriber> = filters
+            .iter()
+            .flat_map(|&id| self.filters[id as usize].subscribers.iter().copied())
+            .collect();
+        all.sort_by_key(|s| s.session);
+        let mut merged = Vec::with_capacity(all.len());
+        for same in all.chunk_by(|a, b| a.session == b.session) {
+            let mut subscriber = same[0];
+            let ids: Vec<u32> = same
+                .iter()
+                .map(|s| s.identifier)
+                .filter(|&id| id != 0)
+                .collect();
+            for other in &same[1..] {
+                let (a, b) = (subscriber.options, other.options);
+                subscriber.options = SubscriptionOptions {
+                    qos: a.qos.max(b.qos),
+                    no_local: a.no_local && b.no_local,
+                    retain_as_published: a.retain_as_published || b.retain_as_published,
+                    retain_handling: a.retain_handling,
+                };
+            }
+            subscriber.identifier = ids.first().copied().unwrap_or(0);
+            let more_ids = (ids.len() > 1).then(|| ids[1..].into());
+            merged.push(DeliveryTarget {
+                subscriber,
+                more_identifiers: more_ids,
+            });
+        }
+        merged.into_boxed_slice()
+    }
+
+    /// Who gets a message for `topic`, and the tree to look the answer's ids up in.
+    #[inline]
+    pub(crate) fn match_topic(&mut self, topic: &str) -> (&MatchSet, &Slab<FilterEntry>) {
+        let hash = self.hasher.hash_one(topic);
+        let generation = self.generation;
+        let kept = |cached: &CachedMatch| *cached.topic == *topic;
+        // By index, since a reference that leaves the function would keep a miss from changing the cache.
+        if let Some(index) = self.cache.find_bucket_index(hash, kept)
+            && self
+                .cache
+                .get_bucket(index)
+                .is_some_and(|cached| cached.generation == generation)
+        {
+            let cached = self.cache.get_bucket(index).expect("looked at just now");
+            return (&cached.set, &self.filters);
+        }
+        self.compute_match(hash, topic)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn compute_match(&mut self, hash: u64, topic: &str) -> (&MatchSet, &Slab<FilterEntry>) {
+        let kept = |cached: &CachedMatch| *cached.topic == *topic;
+        if let Some(index) = self.cache.find_bucket_index(hash, kept) {
+            let generation = self.generation;
+            let since = self.cache.get_bucket(index).map(|cached| cached.generation);
+            if since.is_some_and(|since| self.is_unaffected(topic, since)) {
+                let cached = self.cache.get_bucket_mut(index).expect("found just now");
+                cached.generation = generation;
+                return (&cached.set, &self.filters);
+            }
+        }
+        #[cfg(test)]
+        {
+            self.computed += 1;
+        }
+        self.collect(topic);
+        let set = self.build_match();
+        let slot = &mut self.recent_misses[hash as usize % 4096];
+        let mark = (hash >> 32) as u32 | 1;
+        let seen_before = std::mem::replace(slot, mark) == mark;
+        if !seen_before {
+            self.uncached_match = set;
+            return (&self.uncached_match, &self.filters);
+        }
+        self.evict_topic(topic);
+        if self.cache.len() >= CACHE_TOPICS
+            || self.cached_targets + set.target_count() > CACHE_TARGETS
+        {
+            // Rare, cheap on average, and leaves no bookkeeping of ages on the hot path.
+            self.cache.clear();
+            self.cached_targets = 0;
+        }
+        self.cached_targets += set.target_count();
+        let cached = CachedMatch {
+            topic: topic.into(),
+            generation: self.generation,
+            set,
+        };
+        let hasher = &self.hasher;
+        let entry = self
+            .cache
+            .insert_unique(hash, cached, |cached| hasher.hash_one(&*cached.topic));
+        (&entry.into_mut().set, &self.filters)
+    }
+}
+
+/// The filter a subscription is filed under and the group it belongs to, if any.
+pub(crate) fn filter_and_group<'a>(kind: &SubscriptionFilter<'a>) -> (&'a str, Option<&'a str>) {
+    match *kind {
+        SubscriptionFilter::Plain(filter) => (filter, None),
+        SubscriptionFilter::Shared { group, filter } => (filter, Some(group)),
+        SubscriptionFilter::Queue { filter } => (filter, Some(QUEUE_GROUP)),
+        SubscriptionFilter::Exclusive { topic } => (topic, Some(EXCLUSIVE_GROUP)),
+    }
+}
+
+/// The group of `$queue/{filter}`. No `$share` group can have this name: a group's name has no `/`.
+pub(crate) const QUEUE_GROUP: &str = "$queue/";
+
+/// The group of `$exclusive/{topic}`, which has one member at most.
+pub(crate) const EXCLUSIVE_GROUP: &str = "$exclusive/";

@@ -1,0 +1,248 @@
+//! Publishing, subscribing for clients, sending clients away, listening to what happens.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use mqtt::ReasonCode;
+use tokio::sync::{broadcast, oneshot};
+
+use super::{BrokerHandle, SHARD_RESPONSE_TIMEOUT};
+use crate::config::BrokerLimits;
+use crate::control::{
+    BrokerEvent, ControlError, DirectDelivery, PublishRequest, PublishResult, SubscriptionRequest,
+};
+use crate::core::control_plane::{DisconnectScan, DisconnectSelector, PublisherIdentity};
+use crate::core::shard::Shard;
+use crate::hooks::{Client, OutgoingMessages};
+use crate::net::inbox::InboxItem;
+
+impl BrokerHandle {
+    /// Asks one shard to do something; the answer comes when it is in the log and, as far as the question says with the
+    /// number of an announcement, known to all shards.
+    pub(super) async fn query_shard_durably<T: Send + 'static>(
+        &self,
+        shard: u16,
+        question: impl FnOnce(&mut Shard) -> (T, u64) + Send + 'static,
+    ) -> Option<T> {
+        let (answer, answered) = oneshot::channel();
+        let ask = move |shard: &mut Shard| {
+            let (value, sequence) = question(shard);
+            // Nobody may be waiting any more.
+            let give = move || drop(answer.send(value));
+            shard.respond_when_durable(sequence, Box::new(give));
+        };
+        self.shared.inboxes[usize::from(shard)].push(InboxItem::Query(Box::new(ask)));
+        tokio::time::timeout(SHARD_RESPONSE_TIMEOUT, answered)
+            .await
+            .ok()?
+            .ok()
+    }
+
+    /// The shard that publishes to a topic for the control plane, so that its messages keep their order.
+    pub(super) fn shard_for(&self, topic: &str) -> u16 {
+        let mut hasher = DefaultHasher::new();
+        topic.hash(&mut hasher);
+        (hasher.finish() % self.shared.inboxes.len() as u64) as u16
+    }
+
+    /// Publishes in the broker's own name; the answer comes when the message is safe.
+    pub async fn publish(
+        &self,
+        publication: PublishRequest,
+    ) -> Result<PublishResult, ControlError> {
+        self.publish_as(publication, "", "").await
+    }
+
+    /// Publishes under a name: the client id and user name that hooks and those who look at queues see.
+    pub async fn publish_as(
+        &self,
+        publication: PublishRequest,
+        client_id: &str,
+        username: &str,
+    ) -> Result<PublishResult, ControlError> {
+        if self.is_stopping() {
+            return Err(ControlError::Unavailable);
+        }
+        let shard = self.shard_for(&publication.topic);
+        let from = PublisherIdentity {
+            client_id: client_id.to_owned(),
+            username: username.to_owned(),
+        };
+        let publish = move |shard: &mut Shard| (shard.publish_as_node(&publication, &from), 0);
+        let answer = self.query_shard_durably(shard, publish).await;
+        answer.unwrap_or(Err(ControlError::Unavailable))
+    }
+
+    /// Sends a message to one client alone, as far as it has subscribed to the topic: `false` if it has not, or has no session.
+    /// Whoever else subscribes does not get it. The answer comes when the message is safe.
+    pub async fn send_to_client(
+        &self,
+        client_id: &str,
+        publication: PublishRequest,
+    ) -> Result<bool, ControlError> {
+        let Some(shard) = self.shared.node.directory.shard_of(client_id) else {
+            return Ok(false);
+        };
+        let client_id = client_id.to_owned();
+        let tell = move |shard: &mut Shard| (shard.send_to_session(&client_id, &publication), 0);
+        let answer = self.query_shard_durably(shard, tell).await;
+        answer.unwrap_or(Err(ControlError::Unavailable))
+    }
+
+    /// As `BrokerHandle::emit`, for those who cannot wait, such as hooks; `done` is called on the client's shard with what came of it, or
+    /// dropped if there is no such session.
+    pub fn send_to_client_then(
+        &self,
+        client_id: &str,
+        publication: PublishRequest,
+        done: impl FnOnce(Result<bool, ControlError>) + Send + 'static,
+    ) {
+        let Some(shard) = self.shared.node.directory.shard_of(client_id) else {
+            return;
+        };
+        let client_id = client_id.to_owned();
+        let tell = move |shard: &mut Shard| done(shard.send_to_session(&client_id, &publication));
+        self.shared.inboxes[usize::from(shard)].push(InboxItem::Query(Box::new(tell)));
+    }
+
+    /// Sends a message to one client that is connected and has subscribed to the topic. `done` is called on its shard: `None` if it is
+    /// not or has not, and nothing is kept for it then. `acked` is called there when the client has acknowledged the message; it is
+    /// dropped when that cannot be any more, with the session or because nothing was sent.
+    pub fn send_to_connected_client(
+        &self,
+        client_id: &str,
+        publication: PublishRequest,
+        done: impl FnOnce(Result<Option<DirectDelivery>, ControlError>) + Send + 'static,
+        acked: impl FnOnce() + Send + 'static,
+    ) {
+        let Some(shard) = self.shared.node.directory.shard_of(client_id) else {
+            return done(Ok(None));
+        };
+        let client_id = client_id.to_owned();
+        let tell = move |shard: &mut Shard| {
+            done(shard.send_to_connected_session(&client_id, &publication, Box::new(acked)));
+        };
+        self.shared.inboxes[usize::from(shard)].push(InboxItem::Query(Box::new(tell)));
+    }
+
+    /// Lets a shard publish messages that a hook has made elsewhere, as it does with those of [`Hooks::take_outgoing`]; then it
+    /// calls `done`. A node that stops calls nothing.
+    ///
+    /// [`Hooks::take_outgoing`]: crate::hooks::Hooks::take_outgoing
+    pub fn publish_outgoing(
+        &self,
+        shard: u16,
+        outgoing: OutgoingMessages,
+        done: impl FnOnce() + Send + 'static,
+    ) {
+        let publish = move |shard: &mut Shard| {
+            shard.publish_outgoing(&outgoing);
+            shard.close_pending_connections();
+            done();
+        };
+        self.shared.inboxes[usize::from(shard)].push(InboxItem::Query(Box::new(publish)));
+    }
+
+    /// Subscribes on behalf of a client that has a session, connected or not, as far as the client itself may: the
+    /// granted QoS. Like a SUBACK, the answer comes when every shard knows of it. `None`: no session.
+    pub async fn subscribe(
+        &self,
+        client_id: &str,
+        subscription: SubscriptionRequest,
+    ) -> Option<Result<u8, ControlError>> {
+        let shard = self.shared.node.directory.shard_of(client_id)?;
+        let client_id = client_id.to_owned();
+        let subscribe = move |shard: &mut Shard| {
+            let outcome = shard.subscribe_for_client(&client_id, &subscription);
+            let sequence = match &outcome {
+                Some(Ok((_, sequence))) => *sequence,
+                _ => 0,
+            };
+            (outcome, sequence)
+        };
+        match self.query_shard_durably(shard, subscribe).await {
+            Some(outcome) => outcome.map(|outcome| outcome.map(|(qos, _)| qos)),
+            None => Some(Err(ControlError::Unavailable)),
+        }
+    }
+
+    /// False if the session has no such subscription. The answer comes when every shard knows of it.
+    pub async fn unsubscribe(&self, client_id: &str, topic_filter: &str) -> bool {
+        let Some(shard) = self.shared.node.directory.shard_of(client_id) else {
+            return false;
+        };
+        let (client_id, filter) = (client_id.to_owned(), topic_filter.to_owned());
+        let unsubscribe =
+            move |shard: &mut Shard| shard.unsubscribe_for_client(&client_id, &filter);
+        self.query_shard_durably(shard, unsubscribe)
+            .await
+            .unwrap_or(false)
+    }
+
+    /// Ends the connection of a client, with a reason code for it and a short word for hooks, events and the log; its
+    /// session goes on. False if it has no connection.
+    pub async fn disconnect(&self, client_id: &str, code: ReasonCode, why: &'static str) -> bool {
+        let Some(shard) = self.shared.node.directory.shard_of(client_id) else {
+            return false;
+        };
+        let client_id = client_id.to_owned();
+        self.query_shard(shard, move |shard| {
+            shard.disconnect_client(&client_id, code, why)
+        })
+        .await
+        .unwrap_or(false)
+    }
+
+    /// Ends the connections of all clients that `is_meant` says (of a user name, of an address), like
+    /// [`BrokerHandle::disconnect`]; how many there were. It is asked on the shards, some thousand times in one turn.
+    pub async fn disconnect_matching(
+        &self,
+        is_meant: impl Fn(&Client<'_>) -> bool + Clone + Send + 'static,
+        code: ReasonCode,
+        why: &'static str,
+    ) -> u64 {
+        let away = || DisconnectScan::new(DisconnectSelector::Clients(is_meant.clone()), code, why);
+        self.scan_all_shards(away).await.into_iter().sum()
+    }
+
+    pub(super) async fn disconnect_listener(&self, listener: u16) {
+        let away = || {
+            let whom: DisconnectSelector<fn(&Client<'_>) -> bool> =
+                DisconnectSelector::Listener(listener);
+            DisconnectScan::new(whom, ReasonCode::ADMINISTRATIVE_ACTION, "listener_stopped")
+        };
+        self.scan_all_shards(away).await;
+    }
+
+    /// Other limits for the whole node. Each shard takes them up with its next turn, for what comes from then on: nobody
+    /// is sent away, and a queue that is over a new bound is cut with the next message. What CONNACK tells (`max_packet_size`, `max_qos`,
+    /// `receive_maximum`, `topic_alias_maximum`, what is available) and the bounds on topics have to stay as they are.
+    pub fn set_limits(&self, limits: BrokerLimits) {
+        let node = &self.shared.node;
+        node.max_connections.store(limits.max_connections, Relaxed);
+        let limits = Arc::new(limits);
+        for inbox in self.shared.inboxes.iter() {
+            let limits = limits.clone();
+            inbox.push(InboxItem::Query(Box::new(move |shard| {
+                shard.set_limits(limits)
+            })));
+        }
+    }
+
+    /// What happens from now on. A receiver that is too slow is told how many events it has missed. The shards tell
+    /// nothing while nobody listens.
+    pub fn subscribe_events(&self) -> broadcast::Receiver<Arc<BrokerEvent>> {
+        let receiver = self.shared.node.events.subscribe();
+        // They would find out by themselves, but not before they have done what is asked of them next.
+        self.refresh_hook_interest();
+        receiver
+    }
+
+    /// Lets the shards ask their hooks anew which points they want, before they do what is asked of them next.
+    pub fn refresh_hook_interest(&self) {
+        for inbox in self.shared.inboxes.iter() {
+            inbox.push(InboxItem::Query(Box::new(Shard::refresh_hook_interest)));
+        }
+    }
+}

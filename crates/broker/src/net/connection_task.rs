@@ -1,0 +1,426 @@
+//! The task of one connection: it reads, and waits where waiting is due. It does not write, unless its socket has
+//! once taken less than it was given.
+
+use std::future::Future;
+use std::io::{self, Read};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::Sleep;
+
+use super::inbox::{InboxItem, SocketHandover};
+use super::shard_thread::{ConnectionIo, ShardIo};
+use crate::core::connection::ConnectionPhase;
+use crate::core::shard::ConnectionAction;
+
+/// How long a closing connection may take to read what was said to it.
+const LINGER: Duration = Duration::from_secs(2);
+/// Bytes a closing connection may still send before it is cut.
+const LINGER_BYTES: usize = 1 << 20;
+
+enum ConnectionState {
+    Reading,
+    /// Not read until the time has come, then asked again.
+    Paused(Pin<Box<Sleep>>),
+    /// Not read until somebody else says so.
+    Waiting,
+    /// To another shard, with the next step.
+    HandingOver(u16),
+    /// The last bytes go out; then what the client still sends is read and thrown away until it closes too, since a
+    /// socket closed with unread bytes would take back what was sent last.
+    Closing {
+        until: Pin<Box<Sleep>>,
+        goodbye: CloseProgress,
+        discarded: usize,
+    },
+}
+
+/// How far a closing connection is.
+#[derive(Clone, Copy, PartialEq)]
+enum CloseProgress {
+    NotSent,
+    Sent,
+    Done,
+}
+
+/// Small, since there is one for every idle connection.
+struct ConnectionTask {
+    shard: Rc<ShardIo>,
+    io: Option<Rc<ConnectionIo>>,
+    at: u32,
+    state: ConnectionState,
+}
+
+/// Starts the task; `flow` is what the core said when it took the connection.
+pub(crate) fn spawn_connection(
+    shard: &Rc<ShardIo>,
+    at: u32,
+    io: Rc<ConnectionIo>,
+    flow: ConnectionAction,
+) {
+    shard.register(at, io.clone());
+    let mut connection = ConnectionTask {
+        shard: shard.clone(),
+        io: Some(io),
+        at,
+        state: ConnectionState::Reading,
+    };
+    connection.apply_action(flow);
+    tokio::task::spawn_local(connection);
+}
+
+/// An authentication has been answered: the connection's task goes on from there.
+pub(crate) fn set_pending_flow(shard: &Rc<ShardIo>, at: u32, serial: u32, flow: ConnectionAction) {
+    let io = shard
+        .connection_ios
+        .borrow()
+        .get(at as usize)
+        .cloned()
+        .flatten();
+    let core = shard.core.borrow();
+    let same = core
+        .delivery
+        .connections
+        .get(at as usize)
+        .is_some_and(|c| c.serial == serial);
+    drop(core);
+    if let Some(io) = io
+        && same
+    {
+        if let ConnectionAction::HandOver(to) = flow {
+            io.hand_over_to.set(Some(to));
+        }
+        io.wake();
+    }
+}
+
+impl Drop for ConnectionTask {
+    /// The shard is going down with this connection still open.
+    fn drop(&mut self) {
+        if self.io.is_none() {
+            return;
+        }
+        if let Ok(mut core) = self.shard.core.try_borrow_mut() {
+            core.connection_lost(self.at, "server_shutting_down");
+            self.shard.release_connection(&mut core, self.at);
+        }
+    }
+}
+
+impl Future for ConnectionTask {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        match this.advance(context) {
+            Poll::Ready(()) => Poll::Ready(()),
+            Poll::Pending => {
+                if let Some(io) = &this.io {
+                    let mut waker = io.waker.borrow_mut();
+                    if !waker
+                        .as_ref()
+                        .is_some_and(|waker| waker.will_wake(context.waker()))
+                    {
+                        *waker = Some(context.waker().clone());
+                    }
+                }
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl ConnectionTask {
+    fn advance(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if let ConnectionState::HandingOver(to) = self.state {
+                self.hand_over(to);
+                return Poll::Ready(());
+            }
+            let Some(io) = self.io.clone() else {
+                return Poll::Ready(());
+            };
+            if io.is_blocked.get() && self.resume_writing(&io, context).is_err() {
+                return self.finish();
+            }
+            if !matches!(self.state, ConnectionState::Closing { .. })
+                && self.shard.phase(self.at) == ConnectionPhase::Closing
+            {
+                self.begin_closing(&io);
+                continue;
+            }
+            match &mut self.state {
+                // Who does not read its answers gets no new ones: nothing is taken from it until its socket moves.
+                ConnectionState::Reading
+                    if io.is_blocked.get() && self.shard.is_client_behind(self.at, &io) =>
+                {
+                    return Poll::Pending;
+                }
+                ConnectionState::Reading => match self.read(&io, context) {
+                    Poll::Ready(true) => {
+                        // Others first; and what this read has caused is written before more is read.
+                        context.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(false) => {}
+                    Poll::Pending => return Poll::Pending,
+                },
+                ConnectionState::Paused(sleep) => {
+                    if sleep.as_mut().poll(context).is_pending() {
+                        return Poll::Pending;
+                    }
+                    self.shard.update_congestion();
+                    let at = self.at;
+                    let flow = self.shard.with_core(at, |core| {
+                        // What made it wait may still be so.
+                        match core.action_after_publish(at) {
+                            ConnectionAction::Continue => core.resume(at),
+                            wait => wait,
+                        }
+                    });
+                    self.apply_action(flow);
+                }
+                ConnectionState::Waiting => {
+                    if let Some(to) = io.hand_over_to.take() {
+                        self.state = ConnectionState::HandingOver(to);
+                        continue;
+                    }
+                    if self.shard.is_holding_packets(self.at) {
+                        return Poll::Pending;
+                    }
+                    let at = self.at;
+                    let flow = self.shard.with_core(at, |core| core.resume(at));
+                    self.apply_action(flow);
+                }
+                ConnectionState::Closing { .. } => return self.close(&io, context),
+                ConnectionState::HandingOver(_) => {}
+            }
+        }
+    }
+
+    /// What the core says is to be done next.
+    fn apply_action(&mut self, flow: ConnectionAction) {
+        self.state = match flow {
+            // That it is closing is found out by its phase.
+            ConnectionAction::Continue | ConnectionAction::Close => ConnectionState::Reading,
+            ConnectionAction::Pause(ms) => {
+                ConnectionState::Paused(Box::pin(tokio::time::sleep(Duration::from_millis(ms))))
+            }
+            ConnectionAction::AwaitResume => ConnectionState::Waiting,
+            ConnectionAction::HandOver(to) => ConnectionState::HandingOver(to),
+        };
+    }
+
+    /// Sends the connection to the shard that holds its session.
+    fn hand_over(&mut self, to: u16) {
+        let moving = self.shard.core_at_now().hand_over(self.at);
+        self.shard.unregister(self.at);
+        let Some(io) = self.io.take() else { return };
+        // Nobody else keeps one for longer than a call.
+        let Ok(io) = Rc::try_unwrap(io).map(|io| (io.socket.into_inner(), io.layers.into_inner()))
+        else {
+            tracing::error!("a connection could not be moved: its socket is in use; this is a bug");
+            return;
+        };
+        let moving = SocketHandover {
+            connection: moving,
+            socket: io.0,
+            layers: io.1,
+        };
+        self.shard.inboxes[usize::from(to)].push(InboxItem::Handover(Box::new(moving)));
+    }
+
+    /// One read. `Ready(true)`: there may be more to read; `Ready(false)`: look at the state again.
+    fn read(&mut self, io: &Rc<ConnectionIo>, context: &mut Context<'_>) -> Poll<bool> {
+        let mut guard = match io.socket.poll_read_ready(context) {
+            Poll::Ready(Ok(guard)) => guard,
+            Poll::Ready(Err(_)) => return self.connection_lost("socket_error"),
+            Poll::Pending => return Poll::Pending,
+        };
+        let shard = self.shard.clone();
+        let mut scratch = shard.scratch.borrow_mut();
+        let received = match io.socket.get_ref().read(&mut scratch) {
+            Ok(0) => {
+                drop(scratch);
+                return self.connection_lost("closed_by_client");
+            }
+            Ok(received) => received,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                guard.clear_ready();
+                return Poll::Ready(false);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Poll::Ready(false),
+            Err(_) => {
+                drop(scratch);
+                return self.connection_lost("socket_error");
+            }
+        };
+        let filled = received == scratch.len();
+        if !filled {
+            // The socket is empty: no need to ask it again to hear so.
+            guard.clear_ready();
+        }
+        let flow = self.feed_core(io, &mut scratch[..received]);
+        drop(scratch);
+        self.apply_action(flow);
+        Poll::Ready(filled && matches!(self.state, ConnectionState::Reading))
+    }
+
+    fn feed_core(&self, io: &Rc<ConnectionIo>, bytes: &mut [u8]) -> ConnectionAction {
+        let at = self.at;
+        let mut layers = io.layers.borrow_mut();
+        let Some(layers) = &mut *layers else {
+            return self.shard.with_core(at, |core| core.receive(at, bytes));
+        };
+        let mut mqtt = Vec::new();
+        let result = layers.decode_inbound(bytes, &mut mqtt);
+        let waiting = layers.waiting_bytes();
+        // Answers of the layers themselves are written in this turn too.
+        if !layers.wire().is_empty() {
+            let mut core = self.shard.core.borrow_mut();
+            core.delivery.mark_socket_dirty(at);
+        }
+        self.shard.with_core(at, |core| match result {
+            Ok(learned) => {
+                if let Some(peer) = learned.peer {
+                    core.set_peer(at, peer);
+                }
+                if let Some(names) = learned.certificate {
+                    core.set_certificate(at, names);
+                }
+                let flow = match core.set_layer_bytes(at, waiting) {
+                    ConnectionAction::Continue if !mqtt.is_empty() => core.receive(at, &mqtt),
+                    flow => flow,
+                };
+                if learned.closed {
+                    core.connection_lost(at, "closed_by_client");
+                    return ConnectionAction::Close;
+                }
+                flow
+            }
+            Err(error) => {
+                tracing::debug!(
+                    connection = at,
+                    error = error.0,
+                    "a handshake or a frame was not valid"
+                );
+                core.metrics()
+                    .inc(crate::metrics::Metric::ConnectionsRefusedHandshake);
+                core.warn_foreign_protocol(at, &error.0);
+                core.connection_lost(at, "handshake_failed");
+                ConnectionAction::Close
+            }
+        })
+    }
+
+    fn connection_lost(&mut self, why: &'static str) -> Poll<bool> {
+        let at = self.at;
+        self.shard.with_core(at, |core| {
+            core.connection_lost(at, why);
+            ConnectionAction::Close
+        });
+        Poll::Ready(false)
+    }
+
+    /// The socket was full; goes on when it takes more. An error means that it is of no use any more.
+    fn resume_writing(
+        &mut self,
+        io: &Rc<ConnectionIo>,
+        context: &mut Context<'_>,
+    ) -> io::Result<()> {
+        while io.is_blocked.get() {
+            match io.socket.poll_write_ready(context) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Ready(Ok(mut guard)) => {
+                    io.is_blocked.set(false);
+                    self.shard.flush_connection(self.at, io);
+                    if io.is_blocked.get() {
+                        guard.clear_ready();
+                    }
+                }
+            }
+        }
+        self.shard.finish_core_call();
+        Ok(())
+    }
+
+    fn begin_closing(&mut self, io: &Rc<ConnectionIo>) {
+        if !io.is_blocked.get() {
+            self.shard.flush_connection(self.at, io);
+        }
+        let until = Box::pin(tokio::time::sleep(LINGER));
+        let goodbye = CloseProgress::NotSent;
+        self.state = ConnectionState::Closing {
+            until,
+            goodbye,
+            discarded: 0,
+        };
+    }
+
+    fn close(&mut self, io: &Rc<ConnectionIo>, context: &mut Context<'_>) -> Poll<()> {
+        let ConnectionState::Closing {
+            until,
+            goodbye,
+            discarded,
+        } = &mut self.state
+        else {
+            return Poll::Ready(());
+        };
+        if until.as_mut().poll(context).is_ready() {
+            return self.finish();
+        }
+        // Everything that waits, then the goodbye of each layer, then the end of the stream.
+        while *goodbye != CloseProgress::Done && !io.is_blocked.get() {
+            if io.is_broken.get() {
+                return self.finish();
+            }
+            if self.shard.has_ready(self.at, io) {
+                self.shard.flush_connection(self.at, io);
+            } else if self.shard.has_unwritten(self.at, io) {
+                // What was said last waits for the store, which will wake this task.
+                break;
+            } else if *goodbye == CloseProgress::NotSent {
+                *goodbye = CloseProgress::Sent;
+                if let Some(layers) = &mut *io.layers.borrow_mut() {
+                    layers.send_close();
+                }
+            } else {
+                *goodbye = CloseProgress::Done;
+                let _ = io.socket.get_ref().shutdown(std::net::Shutdown::Write);
+            }
+        }
+        loop {
+            let mut guard = match io.socket.poll_read_ready(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(guard)) => guard,
+                Poll::Ready(Err(_)) => return self.finish(),
+            };
+            let mut scratch = self.shard.scratch.borrow_mut();
+            match io.socket.get_ref().read(&mut scratch) {
+                Ok(received) if received > 0 && *discarded < LINGER_BYTES => *discarded += received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                _ => {
+                    drop(scratch);
+                    return self.finish();
+                }
+            }
+        }
+    }
+
+    fn finish(&mut self) -> Poll<()> {
+        let at = self.at;
+        if self.shard.phase(at) != ConnectionPhase::Closing {
+            self.shard.with_core(at, |core| {
+                core.connection_lost(at, "socket_error");
+                ConnectionAction::Close
+            });
+        }
+        self.shard.unregister(at);
+        self.io = None;
+        self.shard
+            .release_connection(&mut self.shard.core.borrow_mut(), at);
+        Poll::Ready(())
+    }
+}

@@ -1,0 +1,290 @@
+//! The end of a turn: every socket that has something to be written is written once, words go to the other shards,
+//! connections that were closed or held are told.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use store::Store;
+
+use super::inbox::InboxItem;
+use super::shard_thread::{ConnectionIo, ShardIo};
+use crate::core::shard::Shard;
+use crate::metrics::Metric;
+
+/// What may be spent on derived messages in one turn.
+const DERIVED_TURN: Duration = Duration::from_millis(1);
+/// Pieces handed to one `writev`.
+const MAX_SLICES: usize = 64;
+
+/// The one task that writes: woken by the first that has something to write, it runs when those that were ready before
+/// it have had their turn.
+pub(super) async fn run_flusher(shard: Rc<ShardIo>) {
+    poll_fn(|context| {
+        *shard.flusher.borrow_mut() = Some(context.waker().clone());
+        shard.flush_due.set(false);
+        shard.catch_panic("sockets were written", || shard.flush_all());
+        Poll::<()>::Pending
+    })
+    .await;
+}
+
+impl ShardIo {
+    /// The turn is over: what it wrote goes to the store, its words to the other shards.
+    pub(super) fn end_turn(&self) {
+        let mut core = self.core.borrow_mut();
+        self.update_store_health(&mut core);
+        if let Some(store) = &self.store {
+            let shard = core.id;
+            if let Some(end) = core.end_turn(|| store.recycled_batch()) {
+                if let Some(batch) = end.batch {
+                    store.submit(shard, batch);
+                }
+                for fetch in end.fetches {
+                    store.fetch(shard, fetch);
+                }
+                if end.waits_for_hooks {
+                    let (inboxes, turn) = (self.inboxes.clone(), end.turn);
+                    let done =
+                        move || inboxes[usize::from(shard)].push(InboxItem::TurnSettled(turn));
+                    core.delivery.hooks.notify_when_durable(Box::new(done));
+                }
+            }
+        }
+        let waiting = core.shard_queues.waiting_shards;
+        if waiting != 0 {
+            self.send_shard_messages(&mut core, waiting);
+        }
+        core.is_congested = core.is_congested || self.is_store_behind();
+    }
+
+    /// Whether the store takes what is new.
+    pub(super) fn update_store_health(&self, core: &mut Shard) {
+        if let (Some(store), Some(journal)) = (&self.store, &mut core.delivery.journal) {
+            journal.refuses_writes = store.health() != store::StoreHealth::Ok;
+        }
+    }
+
+    /// Whether so much waits for the log that publishers have to wait too.
+    fn is_store_behind(&self) -> bool {
+        (self.store.as_ref()).is_some_and(Store::is_overloaded)
+    }
+
+    fn flush_all(self: &Rc<Self>) {
+        self.publish_derived_messages();
+        self.end_turn();
+        let mut dirty = std::mem::take(&mut self.core_at_now().delivery.dirty);
+        for &at in &dirty {
+            if let Some(connection) = self
+                .core
+                .borrow_mut()
+                .delivery
+                .connections
+                .get_mut(at as usize)
+            {
+                connection.is_dirty = false;
+            }
+            let io = self
+                .connection_ios
+                .borrow()
+                .get(at as usize)
+                .cloned()
+                .flatten();
+            if let Some(io) = io
+                && !io.is_blocked.get()
+            {
+                self.flush_connection(at, &io);
+            }
+        }
+        dirty.clear();
+        let mut core = self.core.borrow_mut();
+        // Writing makes room, so that more may have come up.
+        if core.shard_queues.waiting_shards != 0
+            || core.has_open_turn()
+            || !core.delivery.dirty.is_empty()
+            || !core.derived_messages.is_empty()
+        {
+            self.schedule_flush();
+        }
+        if core.delivery.dirty.is_empty() {
+            // Keeps the allocation for the next turn.
+            core.delivery.dirty = dirty;
+        }
+        let to_wake = std::mem::take(&mut core.to_wake);
+        drop(core);
+        for at in to_wake {
+            if let Some(Some(io)) = self.connection_ios.borrow().get(at as usize) {
+                io.wake();
+            }
+        }
+    }
+
+    /// Works off messages that hooks want published, until others have to have their turn.
+    fn publish_derived_messages(&self) {
+        if self.core.borrow().derived_messages.is_empty() {
+            return;
+        }
+        let mut core = self.core_at_now();
+        let mut begun = Instant::now();
+        let deadline = begun + DERIVED_TURN;
+        while core.publish_next_derived() {
+            let now = Instant::now();
+            core.charge_derived((now - begun).as_micros() as u64);
+            if now > deadline {
+                break;
+            }
+            begun = now;
+        }
+        core.close_pending_connections();
+    }
+
+    fn send_shard_messages(&self, core: &mut Shard, mut waiting: u64) {
+        let from = core.id;
+        while waiting != 0 {
+            let shard = waiting.trailing_zeros() as u16;
+            waiting &= waiting - 1;
+            let said = core.shard_queues.take_ready(shard);
+            if said.is_empty() {
+                continue;
+            }
+            let bytes = said
+                .iter()
+                .map(crate::core::shard_messages::ShardMessage::size_bytes)
+                .sum();
+            let inbox = &self.inboxes[usize::from(shard)];
+            inbox.push(InboxItem::ShardMessages { from, said, bytes });
+        }
+        core.is_congested = self.is_congested(core);
+    }
+
+    fn is_congested(&self, core: &Shard) -> bool {
+        let limit = core.limits.max_cross_shard_bytes as usize;
+        let own = usize::from(core.id);
+        self.inboxes
+            .iter()
+            .enumerate()
+            .any(|(n, inbox)| n != own && inbox.queued_bytes() > limit)
+    }
+
+    pub(crate) fn update_congestion(&self) {
+        let mut core = self.core.borrow_mut();
+        core.is_congested =
+            core.is_congested && (self.is_congested(&core) || self.is_store_behind());
+    }
+
+    /// Writes what waits for one socket, once. Whoever blocks is left to its own task.
+    pub(crate) fn flush_connection(self: &Rc<Self>, at: u32, io: &ConnectionIo) {
+        let result = if io.layers.borrow().is_some() {
+            self.flush_layers(at, io)
+        } else {
+            self.flush_plain(at, io)
+        };
+        match result {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                io.is_blocked.set(true);
+                io.wake();
+            }
+            Err(error) => {
+                tracing::debug!(connection = at, %error, "writing failed");
+                io.is_broken.set(true);
+                let mut core = self.core_at_now();
+                core.connection_lost(at, "socket_error");
+            }
+        }
+    }
+
+    fn flush_plain(&self, at: u32, io: &ConnectionIo) -> io::Result<()> {
+        let mut core = self.core_at_now();
+        let Some(connection) = core.delivery.connections.get_mut(at as usize) else {
+            return Ok(());
+        };
+        if connection.outbox.ready_bytes() == 0 {
+            return Ok(());
+        }
+        let socket = io.socket.get_ref();
+        let (offered, sent) = match connection.outbox.contiguous() {
+            Some(bytes) => (bytes.len(), socket.send(bytes)?),
+            None => {
+                let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+                let filled = connection.outbox.fill_slices(&mut slices);
+                let offered = slices[..filled].iter().map(|slice| slice.len()).sum();
+                (offered, socket.send_vectored(&slices[..filled])?)
+            }
+        };
+        core.metrics().add(Metric::BytesSent, sent as u64);
+        core.delivery.record_written(at, sent);
+        if sent < offered {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        if let Some(connection) = core.delivery.connections.get_mut(at as usize)
+            && connection.outbox.ready_bytes() > 0
+            && !connection.is_dirty
+        {
+            connection.is_dirty = true;
+            core.delivery.dirty.push(at);
+        }
+        Ok(())
+    }
+
+    fn flush_layers(&self, at: u32, io: &ConnectionIo) -> io::Result<()> {
+        let mut core = self.core.borrow_mut();
+        let mut layers = io.layers.borrow_mut();
+        let Some(layers) = &mut *layers else {
+            return Ok(());
+        };
+        loop {
+            if let Some(connection) = core.delivery.connections.get(at as usize)
+                && connection.outbox.ready_bytes() > 0
+                && layers.can_accept_more()
+            {
+                let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+                let filled = connection.outbox.fill_slices(&mut slices);
+                let mut taken = 0;
+                for slice in &slices[..filled] {
+                    layers.encode_outbound(slice);
+                    taken += slice.len();
+                }
+                core.delivery.record_written(at, taken);
+            }
+            if layers.wire().is_empty() {
+                return Ok(());
+            }
+            let sent = io.socket.get_ref().send(layers.wire())?;
+            core.metrics().add(Metric::BytesSent, sent as u64);
+            layers.advance(sent);
+            if !layers.wire().is_empty() {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+        }
+    }
+
+    /// Bytes that wait for a connection's socket.
+    fn unwritten(&self, at: u32, io: &ConnectionIo) -> usize {
+        let core = self.core.borrow();
+        let outbox = core.delivery.connections[at as usize].outbox.len();
+        let layers = io.layers.borrow();
+        outbox + layers.as_ref().map_or(0, |layers| layers.wire().len())
+    }
+
+    pub(crate) fn has_unwritten(&self, at: u32, io: &ConnectionIo) -> bool {
+        self.unwritten(at, io) > 0
+    }
+
+    /// Whether something may be written now, and does not wait for the store.
+    pub(crate) fn has_ready(&self, at: u32, io: &ConnectionIo) -> bool {
+        let ready = self.core.borrow().delivery.connections[at as usize]
+            .outbox
+            .ready_bytes();
+        let layers = io.layers.borrow();
+        ready > 0 || layers.as_ref().is_some_and(|l| !l.wire().is_empty())
+    }
+
+    /// Whether so much waits for a socket that its client has to read first.
+    pub(crate) fn is_client_behind(&self, at: u32, io: &ConnectionIo) -> bool {
+        let most = self.core.borrow().limits.max_outbox_bytes as usize;
+        self.unwritten(at, io) > most
+    }
+}

@@ -1,0 +1,195 @@
+//! Asking HTTP servers: one of several addresses, one bounded answer, connections kept for the next.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use hyper::Method;
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+pub(crate) use outbound::http::url_encode;
+use outbound::http::{HttpClientLimits, OutboundHttpClient};
+
+use crate::connector::ConnectorError;
+use crate::secret::Secret;
+use crate::settings::SettingsError;
+use crate::tls::TlsSettings;
+
+const MAX_SERVERS: usize = 64;
+
+/// Servers that are asked by HTTP.
+pub(crate) struct HttpServers {
+    client: OutboundHttpClient,
+    /// Without a slash at the end.
+    bases: Vec<String>,
+    /// Which of them is asked next.
+    next_server: AtomicUsize,
+    /// Sent with each request.
+    headers: HeaderMap,
+}
+
+/// What it says of failures, in the terms of sinks.
+pub(crate) struct ServerResponse(outbound::http::HttpResponse);
+
+impl std::ops::Deref for ServerResponse {
+    type Target = outbound::http::HttpResponse;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl HttpServers {
+    /// `field` is the setting the addresses are from, for errors. All must be reached the same way.
+    pub(crate) fn new(
+        field: &str,
+        urls: &[String],
+        tls: Option<&TlsSettings>,
+    ) -> Result<Self, SettingsError> {
+        if urls.is_empty() || urls.len() > MAX_SERVERS {
+            let detail = format!("expected 1 to {MAX_SERVERS} addresses");
+            return Err(SettingsError::new(field, detail));
+        }
+        let bases = urls.iter().map(|url| {
+            let rest = url
+                .strip_prefix("http://")
+                .or_else(|| url.strip_prefix("https://"));
+            let host = rest.and_then(|rest| rest.split('/').next());
+            let is_url = host.is_some_and(|host| !host.is_empty() && !host.contains('@'))
+                && !url.contains(['?', '#', ' ', '$'])
+                && url.parse::<hyper::Uri>().is_ok();
+            match is_url {
+                true => Ok(url.trim_end_matches('/').to_owned()),
+                false => {
+                    // Not shown: there may be a password in it.
+                    let detail = "expected http://HOST:PORT or https://HOST:PORT, without a user";
+                    Err(SettingsError::new(field, detail))
+                }
+            }
+        });
+        let bases = bases.collect::<Result<Vec<_>, _>>()?;
+        let is_secure = bases.iter().any(|base| base.starts_with("https:"));
+        let config = TlsSettings::http_client_config(tls, is_secure, field)?;
+        let client = OutboundHttpClient::new(config, &HttpClientLimits::default());
+        Ok(Self {
+            client,
+            bases,
+            next_server: AtomicUsize::new(0),
+            headers: HeaderMap::new(),
+        })
+    }
+
+    /// Sends a header with each request; `field` is the setting its value is from.
+    pub(crate) fn with_header(
+        mut self,
+        name: HeaderName,
+        value: &str,
+        field: &str,
+    ) -> Result<Self, SettingsError> {
+        let mut value = HeaderValue::from_str(value)
+            .map_err(|_| SettingsError::new(field, "it has signs that cannot be sent"))?;
+        value.set_sensitive(true);
+        self.headers.insert(name, value);
+        Ok(self)
+    }
+
+    /// Sends a user name and password with each request.
+    pub(crate) fn with_basic_auth(
+        self,
+        user: &str,
+        password: &Secret,
+    ) -> Result<Self, SettingsError> {
+        let both = STANDARD.encode(format!("{user}:{}", password.reveal()));
+        self.with_header(AUTHORIZATION, &format!("Basic {both}"), "user")
+    }
+
+    /// The address that is asked next.
+    pub(crate) fn base(&self) -> &str {
+        &self.bases[self.next_server.load(Relaxed) % self.bases.len()]
+    }
+
+    /// Asks one server; redirections are not followed. After an error the next server is asked the next time.
+    pub(crate) async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(HeaderName, HeaderValue)],
+        body: Bytes,
+    ) -> Result<ServerResponse, ConnectorError> {
+        let base = self.base();
+        let answer = self.request_at(base, method, path, headers, body).await;
+        if answer.as_ref().map_or(true, |answer| answer.status >= 500) && self.bases.len() > 1 {
+            self.next_server.fetch_add(1, Relaxed);
+        }
+        answer.map_err(|why| ConnectorError::transient(format!("{base}: {why}")))
+    }
+
+    async fn request_at(
+        &self,
+        base: &str,
+        method: Method,
+        path: &str,
+        headers: &[(HeaderName, HeaderValue)],
+        body: Bytes,
+    ) -> Result<ServerResponse, String> {
+        let mut all = self.headers.clone();
+        all.extend(headers.iter().cloned());
+        let url = format!("{base}{path}");
+        let answer = self.client.request(method, &url, all, body).await;
+        answer
+            .map(ServerResponse)
+            .map_err(|error| error.to_string())
+    }
+}
+
+impl ServerResponse {
+    /// What it says went wrong, as a failure that can pass.
+    pub(crate) fn transient_error(&self) -> ConnectorError {
+        let failure = ConnectorError::transient(self.describe());
+        match self.retry_after() {
+            Some(pause) => failure.with_retry_after(pause),
+            None => failure,
+        }
+    }
+
+    /// What it says went wrong, as a failure because of what was sent.
+    pub(crate) fn bad_rows_error(&self) -> ConnectorError {
+        ConnectorError::bad_rows(self.describe())
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        let text = self.headers.get(RETRY_AFTER)?.to_str().ok()?;
+        // At most a day; a date is not understood.
+        let seconds = text.trim().parse::<u64>().ok()?.min(86_400);
+        Some(Duration::from_secs(seconds))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_checked_without_being_shown() {
+        let error = |url: &str| {
+            HttpServers::new("urls", &[url.to_owned()], None)
+                .err()
+                .unwrap()
+        };
+        for url in [
+            "",
+            "ftp://h",
+            "http://",
+            "http://u:secret@h",
+            "http://h?x",
+            "h:9200",
+        ] {
+            let error = error(url);
+            assert_eq!(error.field, "urls", "{url}");
+            assert!(!error.detail.contains("secret"));
+        }
+        assert!(HttpServers::new("urls", &["http://h:1/".into()], None).is_ok());
+        assert!(HttpServers::new("urls", &[], None).is_err());
+    }
+}

@@ -1,0 +1,324 @@
+//! One connection to a broker. It is never mended: after an error a new one takes its place, so that nothing which waited in
+//! the old one is mixed up with what is sent again.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::protocol::{API_VERSIONS, ApiRequest, DecodeError, Decoder, ErrorCode, encode_request};
+use super::{KafkaConnectionOptions, sasl};
+use crate::connector::ConnectorError;
+use crate::net::{self, OutboundStream};
+
+/// Larger than any answer we ask for; what is no Kafka seems to send larger ones.
+const MAX_ANSWER_BYTES: usize = 128 << 20;
+
+pub(super) struct BrokerConnection {
+    /// With the number of the next request.
+    writer: tokio::sync::Mutex<(WriteHalf<OutboundStream>, i32)>,
+    shared: Arc<SharedConnectionState>,
+    /// By request, the oldest and the newest version of it.
+    versions: HashMap<i16, (i16, i16)>,
+    client_id: String,
+    /// `HOST:PORT`, for errors.
+    peer: String,
+    timeout: Duration,
+    /// The broker ends it if we do not log in again before.
+    reauthenticate_by: Option<Instant>,
+    reading: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct SharedConnectionState {
+    state: Mutex<ConnectionState>,
+}
+
+#[derive(Default)]
+struct ConnectionState {
+    /// Why it is over.
+    close_reason: Option<String>,
+    /// Who waits for the answer to which request: brokers answer in the order of requests.
+    waiting: VecDeque<(i32, oneshot::Sender<Vec<u8>>)>,
+}
+
+impl SharedConnectionState {
+    fn state(&self) -> MutexGuard<'_, ConnectionState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self, why: &str) {
+        let mut state = self.state();
+        state.close_reason.get_or_insert_with(|| why.to_owned());
+        // Whoever waits finds its sender gone.
+        state.waiting.clear();
+    }
+}
+
+/// An answer, and the version in which it was asked for.
+pub(super) struct KafkaResponse {
+    pub(super) version: i16,
+    bytes: Vec<u8>,
+    peer: String,
+}
+
+impl KafkaResponse {
+    /// Reads the whole answer.
+    pub(super) fn read<T>(
+        &self,
+        read: impl FnOnce(&mut Decoder<'_>, i16) -> Result<T, DecodeError>,
+    ) -> Result<T, ConnectorError> {
+        let peer = &self.peer;
+        let read = read(&mut Decoder(&self.bytes), self.version);
+        read.map_err(|error| ConnectorError::transient(format!("{peer}: {error}")))
+    }
+}
+
+impl BrokerConnection {
+    /// Connects, by TLS if wanted, asks what the broker can do, and logs in.
+    pub(super) async fn open(
+        login: &KafkaConnectionOptions,
+        host: &str,
+        port: u16,
+    ) -> Result<Self, ConnectorError> {
+        let tcp = net::connect(host, port).await?;
+        let stream = match &login.tls {
+            Some(config) => net::wrap_tls(tcp, host, config).await?,
+            None => OutboundStream::Plain(tcp),
+        };
+        let (reader, writer) = tokio::io::split(stream);
+        let shared = Arc::new(SharedConnectionState::default());
+        let mut session = Self {
+            writer: tokio::sync::Mutex::new((writer, 0)),
+            reading: tokio::spawn(run_reader(reader, shared.clone())),
+            shared,
+            versions: HashMap::new(),
+            client_id: login.client_id.clone(),
+            peer: format!("{host}:{port}"),
+            timeout: login.request_timeout,
+            reauthenticate_by: None,
+        };
+        session.versions = session.request_versions().await?;
+        if let Some(sasl) = &login.sasl {
+            let lifetime = sasl::log_in(&session, sasl).await?;
+            session.reauthenticate_by = lifetime.map(|lifetime| Instant::now() + lifetime * 9 / 10);
+        }
+        Ok(session)
+    }
+
+    async fn request_versions(&self) -> Result<HashMap<i16, (i16, i16)>, ConnectorError> {
+        let answer = self
+            .request_version(API_VERSIONS, 0, &[], self.timeout)
+            .await?;
+        let (code, versions) = answer.read(|take, _| {
+            let code = ErrorCode::take(take)?;
+            let count = take.count()?;
+            let versions = (0..count).map(|_| Ok((take.i16()?, (take.i16()?, take.i16()?))));
+            Ok((code, versions.collect::<Result<_, DecodeError>>()?))
+        })?;
+        match code.is_error() {
+            true => Err(self.failure(&format!("ApiVersions: {code}"))),
+            false => Ok(versions),
+        }
+    }
+
+    pub(super) fn failure(&self, what: &str) -> ConnectorError {
+        ConnectorError::transient(format!("{}: {what}", self.peer))
+    }
+
+    /// Whether it must not be used for something new.
+    pub(super) fn is_closed(&self) -> bool {
+        let is_old = self
+            .reauthenticate_by
+            .is_some_and(|until| Instant::now() >= until);
+        is_old || self.shared.state().close_reason.is_some()
+    }
+
+    /// Ends it; what waits for an answer is told.
+    fn close(&self, why: &str) {
+        self.shared.close(why);
+        self.reading.abort();
+    }
+
+    fn close_reason(&self) -> ConnectorError {
+        let ended = self.shared.state().close_reason.clone();
+        self.failure(ended.as_deref().unwrap_or("the connection is over"))
+    }
+
+    /// The newest version of a request that both sides speak.
+    fn negotiated_version(&self, api: ApiRequest) -> Result<i16, ConnectorError> {
+        let ApiRequest {
+            key,
+            name,
+            min,
+            max,
+        } = api;
+        let Some((oldest, newest)) = self.versions.get(&key) else {
+            return Err(self.failure(&format!("the broker has no {name}")));
+        };
+        let version = max.min(*newest);
+        match version >= min && version >= *oldest {
+            true => Ok(version),
+            false => Err(self.failure(&format!(
+                "the broker has versions {oldest} to {newest} of {name}, {min} to {max} are needed; Kafka 2.4 has them"
+            ))),
+        }
+    }
+
+    /// Asks, and waits for the answer. `fill` writes the request in the version it is given.
+    pub(super) async fn request(
+        &self,
+        api: ApiRequest,
+        fill: impl FnOnce(i16, &mut Vec<u8>),
+    ) -> Result<KafkaResponse, ConnectorError> {
+        self.request_with_timeout(api, self.timeout, fill).await
+    }
+
+    /// As `Session::ask`, for what takes the broker longer than other things.
+    pub(super) async fn request_with_timeout(
+        &self,
+        api: ApiRequest,
+        timeout: Duration,
+        fill: impl FnOnce(i16, &mut Vec<u8>),
+    ) -> Result<KafkaResponse, ConnectorError> {
+        let version = self.negotiated_version(api)?;
+        let mut body = Vec::new();
+        fill(version, &mut body);
+        self.request_version(api, version, &body, timeout).await
+    }
+
+    async fn request_version(
+        &self,
+        api: ApiRequest,
+        version: i16,
+        body: &[u8],
+        timeout: Duration,
+    ) -> Result<KafkaResponse, ConnectorError> {
+        let (sender, answered) = oneshot::channel();
+        let asking = async {
+            self.write(api, version, body, Some(sender)).await?;
+            answered.await.map_err(|_| self.close_reason())
+        };
+        match tokio::time::timeout(timeout, asking).await {
+            Ok(answered) => Ok(KafkaResponse {
+                version,
+                bytes: answered?,
+                peer: self.peer.clone(),
+            }),
+            Err(_) => {
+                let ms = timeout.as_millis();
+                self.close(&format!("no answer to {} within {ms} ms", api.name));
+                Err(self.close_reason())
+            }
+        }
+    }
+
+    /// Sends something that is not answered.
+    pub(super) async fn send_without_response(
+        &self,
+        api: ApiRequest,
+        fill: impl FnOnce(i16, &mut Vec<u8>),
+    ) -> Result<(), ConnectorError> {
+        let version = self.negotiated_version(api)?;
+        let mut body = Vec::new();
+        fill(version, &mut body);
+        let telling = self.write(api, version, &body, None);
+        match tokio::time::timeout(self.timeout, telling).await {
+            Ok(written) => written,
+            Err(_) => {
+                self.close("the broker does not read");
+                Err(self.close_reason())
+            }
+        }
+    }
+
+    async fn write(
+        &self,
+        api: ApiRequest,
+        version: i16,
+        body: &[u8],
+        answer: Option<oneshot::Sender<Vec<u8>>>,
+    ) -> Result<(), ConnectorError> {
+        let mut writer = self.writer.lock().await;
+        let (writer, number) = &mut *writer;
+        *number = number.wrapping_add(1) & i32::MAX;
+        let bytes = encode_request(api, version, *number, &self.client_id, body);
+        // Answers come in the order of requests: nobody may get between the queue and the wire.
+        {
+            let mut state = self.shared.state();
+            if state.close_reason.is_some() {
+                drop(state);
+                return Err(self.close_reason());
+            }
+            state.waiting.extend(answer.map(|answer| (*number, answer)));
+        }
+        let whole = WriteGuard(self);
+        let mut written = writer.write_all(&bytes).await;
+        if written.is_ok() {
+            written = writer.flush().await;
+        }
+        std::mem::forget(whole);
+        written.map_err(|error| {
+            self.close(&format!("the connection broke: {error}"));
+            self.close_reason()
+        })
+    }
+}
+
+/// Ends a connection if somebody stops waiting in the middle of writing: what comes next would be read as the rest.
+struct WriteGuard<'s>(&'s BrokerConnection);
+
+impl Drop for WriteGuard<'_> {
+    fn drop(&mut self) {
+        self.0.close("a request was not written whole");
+    }
+}
+
+impl Drop for BrokerConnection {
+    fn drop(&mut self) {
+        self.reading.abort();
+    }
+}
+
+async fn run_reader(mut reader: ReadHalf<OutboundStream>, shared: Arc<SharedConnectionState>) {
+    let why = loop {
+        match read_response(&mut reader).await {
+            Ok((number, bytes)) => {
+                let waiting = shared.state().waiting.pop_front();
+                match waiting {
+                    // Who asked may have stopped waiting.
+                    Some((expected, answer)) if expected == number => drop(answer.send(bytes)),
+                    _ => break "it answers what it was not asked".to_owned(),
+                }
+            }
+            Err(why) => break why,
+        }
+    };
+    shared.close(&why);
+}
+
+/// An answer with the number of its request.
+async fn read_response(reader: &mut ReadHalf<OutboundStream>) -> Result<(i32, Vec<u8>), String> {
+    let broken = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => "the broker closed the connection".to_owned(),
+        _ => format!("the connection broke: {error}"),
+    };
+    let length = reader.read_i32().await.map_err(broken)?;
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    if !(4..=MAX_ANSWER_BYTES).contains(&length) {
+        return Err("this is no Kafka broker, or it wants TLS".into());
+    }
+    let number = reader.read_i32().await.map_err(broken)?;
+    // Grows with what really comes.
+    let mut bytes = Vec::with_capacity((length - 4).min(1 << 20));
+    let mut body = reader.take(length as u64 - 4);
+    body.read_to_end(&mut bytes).await.map_err(broken)?;
+    match bytes.len() == length - 4 {
+        true => Ok((number, bytes)),
+        false => Err("the broker closed the connection".into()),
+    }
+}

@@ -1,0 +1,371 @@
+//! Reading partitions: a task for each broker that leads some of them fetches ahead while the node takes what came before.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Map;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::cluster::{KafkaCluster, extend_timeout};
+use super::protocol::{DecodeError, Decoder, Encode as _, ErrorCode, FETCH, LIST_OFFSETS};
+use super::record::{AbortedTransaction, FetchedRecord, read_batches};
+use crate::connector::{ConnectorError, SourceMessage, SourcePort};
+
+/// How long a broker waits for messages.
+const WAIT_MS: u32 = 500;
+/// Of all partitions, and of one; a larger batch comes alone.
+const MAX_FETCH_BYTES: i32 = 8 << 20;
+const MAX_PARTITION_BYTES: i32 = 1 << 20;
+/// Answers that wait while the node takes another one.
+const MAX_AHEAD: usize = 4;
+/// Which connection to a broker fetches: it waits most of the time, and nothing else should.
+const SLOT: usize = 2;
+const LATEST: i64 = -1;
+const EARLIEST: i64 = -2;
+
+/// Where reading begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum StartPosition {
+    /// With the oldest message there is.
+    Earliest,
+    /// With the next message that comes.
+    #[default]
+    Latest,
+    /// With the first message that is not older, in milliseconds since 1970.
+    TimestampMs(u64),
+    /// With this offset, in each partition.
+    Offset(u64),
+}
+
+/// Whether messages of transactions wait for the end of these.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum IsolationLevel {
+    #[default]
+    ReadCommitted,
+    ReadUncommitted,
+}
+
+/// A topic and the number of a partition.
+pub(super) type TopicPartition = (Arc<str>, i32);
+
+/// The next offset to be taken from each partition.
+#[derive(Default)]
+pub(super) struct PartitionOffsets(Mutex<BTreeMap<TopicPartition, i64>>);
+
+impl PartitionOffsets {
+    pub(super) fn of(places: BTreeMap<TopicPartition, i64>) -> Self {
+        Self(Mutex::new(places))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<TopicPartition, i64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn all(&self) -> BTreeMap<TopicPartition, i64> {
+        self.lock().clone()
+    }
+
+    pub(super) fn get(&self, place: &TopicPartition) -> Option<i64> {
+        self.lock().get(place).copied()
+    }
+
+    pub(super) fn set(&self, place: &TopicPartition, offset: i64) {
+        self.lock().insert(place.clone(), offset);
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct PartitionFetcher {
+    pub(super) cluster: Arc<KafkaCluster>,
+    pub(super) start: StartPosition,
+    pub(super) isolation: IsolationLevel,
+}
+
+/// What came from one partition, or the offset from which it goes on.
+struct PartitionRecords {
+    place: TopicPartition,
+    records: Vec<FetchedRecord>,
+    next_offset: i64,
+}
+
+/// What an answer says about one partition.
+struct PartitionResponse {
+    topic: String,
+    partition: i32,
+    code: ErrorCode,
+    aborted: Vec<AbortedTransaction>,
+    bytes: Vec<u8>,
+}
+
+impl PartitionFetcher {
+    /// Hands over messages from these positions on, and moves them as messages are taken. Ends with a failure only.
+    pub(super) async fn run(
+        &self,
+        positions: &PartitionOffsets,
+        inlet: &dyn SourcePort,
+    ) -> ConnectorError {
+        let mut by_broker: BTreeMap<i32, Vec<(TopicPartition, i64)>> = BTreeMap::new();
+        for (place, offset) in positions.all() {
+            let (topic, partition) = &place;
+            let Some(broker) = self.cluster.leader(topic, *partition) else {
+                self.cluster.invalidate_topic(topic);
+                let what = format!("partition {partition} of {topic} has no leader at the moment");
+                return ConnectorError::transient(what);
+            };
+            by_broker.entry(broker).or_default().push((place, offset));
+        }
+        let (sender, mut pieces) = mpsc::channel(MAX_AHEAD);
+        let mut tasks = JoinSet::new();
+        for (broker, places) in by_broker {
+            let (fetcher, pieces) = (self.clone(), sender.clone());
+            tasks.spawn(async move {
+                if let Err(failure) = fetcher.fetch_from(broker, places, &pieces).await {
+                    // Whoever receives may be gone.
+                    let _ = pieces.send(Err(failure)).await;
+                }
+            });
+        }
+        // Ours stays open: without partitions there is nothing to do until they are dealt out anew.
+        loop {
+            match pieces.recv().await {
+                Some(Ok(piece)) => {
+                    for record in piece.records {
+                        let next = record.offset + 1;
+                        inlet.accept(source_message(&piece.place, record)).await;
+                        positions.set(&piece.place, next);
+                    }
+                    positions.set(&piece.place, piece.next_offset);
+                }
+                Some(Err(failure)) => return failure,
+                None => return ConnectorError::transient("nothing fetches any more"),
+            }
+        }
+    }
+
+    async fn fetch_from(
+        &self,
+        broker: i32,
+        mut places: Vec<(TopicPartition, i64)>,
+        pieces: &mpsc::Sender<Result<PartitionRecords, ConnectorError>>,
+    ) -> Result<(), ConnectorError> {
+        let doubt_all = |failure: ConnectorError| {
+            self.cluster.invalidate_all_topics();
+            failure
+        };
+        let session = self.cluster.connection(broker, SLOT).await;
+        let session = session.map_err(doubt_all)?;
+        let within = extend_timeout(self.cluster.login().request_timeout, WAIT_MS);
+        loop {
+            let fill = |version: i16, out: &mut Vec<u8>| self.put_fetch(version, &places, out);
+            let answer = session.request_with_timeout(FETCH, within, fill).await;
+            let (code, parts) = answer.map_err(doubt_all)?.read(read_parts)?;
+            if code.is_error() {
+                return Err(session.failure(&code.to_string()));
+            }
+            for part in parts {
+                let is_it = |((topic, partition), _): &(TopicPartition, i64)| {
+                    **topic == *part.topic && *partition == part.partition
+                };
+                let Some((place, offset)) = places.iter_mut().find(|place| is_it(place)) else {
+                    continue;
+                };
+                let Some(piece) = self.read_partition_response(place, *offset, part).await? else {
+                    continue;
+                };
+                *offset = piece.next_offset;
+                if pieces.send(Ok(piece)).await.is_err() {
+                    return Ok(());
+                }
+            }
+            // The first partitions get the most room: each has its turn.
+            places.rotate_left(1);
+        }
+    }
+
+    fn put_fetch(&self, version: i16, places: &[(TopicPartition, i64)], out: &mut Vec<u8>) {
+        // Not a replica.
+        out.put_i32(-1);
+        out.put_i32(WAIT_MS as i32);
+        out.put_i32(1);
+        out.put_i32(MAX_FETCH_BYTES);
+        out.put_i8((self.isolation == IsolationLevel::ReadCommitted).into());
+        // No fetch session.
+        out.put_i32(0);
+        out.put_i32(-1);
+        // A topic for each partition, so that they stay in their order.
+        out.put_count(places.len());
+        for ((topic, partition), offset) in places {
+            out.put_text(topic);
+            out.put_count(1);
+            out.put_i32(*partition);
+            out.put_i32(-1);
+            out.put_i64(*offset);
+            out.put_i64(-1);
+            out.put_i32(MAX_PARTITION_BYTES);
+        }
+        out.put_count(0);
+        if version >= 11 {
+            out.put_text("");
+        }
+    }
+
+    async fn read_partition_response(
+        &self,
+        place: &TopicPartition,
+        offset: i64,
+        part: PartitionResponse,
+    ) -> Result<Option<PartitionRecords>, ConnectorError> {
+        let (topic, partition) = place;
+        let told = |what: String| {
+            ConnectorError::transient(format!("partition {partition} of {topic}: {what}"))
+        };
+        if part.code == ErrorCode::OFFSET_OUT_OF_RANGE {
+            // What was there is deleted, or we were told of an offset that never was.
+            let at = match self.start {
+                StartPosition::Latest => LATEST,
+                _ => EARLIEST,
+            };
+            let next_offset = self.offset_at(place, at).await?;
+            tracing::warn!(%topic, partition, offset, next_offset, "there is no such offset any more; a source goes on elsewhere");
+            return Ok(Some(PartitionRecords {
+                place: place.clone(),
+                records: Vec::new(),
+                next_offset,
+            }));
+        }
+        if part.code.is_error() {
+            self.cluster.invalidate_topic(topic);
+            return Err(told(part.code.to_string()));
+        }
+        let fetched = read_batches(&part.bytes, offset, &part.aborted).map_err(told)?;
+        Ok(fetched.next_offset.map(|next_offset| PartitionRecords {
+            place: place.clone(),
+            records: fetched.records,
+            next_offset,
+        }))
+    }
+
+    /// Where reading of a partition begins if nothing else is known.
+    pub(super) async fn first_offset(&self, place: &TopicPartition) -> Result<i64, ConnectorError> {
+        match self.start {
+            StartPosition::Earliest => self.offset_at(place, EARLIEST).await,
+            StartPosition::Latest => self.offset_at(place, LATEST).await,
+            StartPosition::Offset(offset) => Ok(i64::try_from(offset).unwrap_or(i64::MAX)),
+            StartPosition::TimestampMs(at_ms) => {
+                let at_ms = i64::try_from(at_ms).unwrap_or(i64::MAX);
+                match self.offset_at(place, at_ms).await? {
+                    // No message is so young.
+                    -1 => self.offset_at(place, LATEST).await,
+                    offset => Ok(offset),
+                }
+            }
+        }
+    }
+
+    async fn offset_at(&self, place: &TopicPartition, at: i64) -> Result<i64, ConnectorError> {
+        let (topic, partition) = place;
+        let no_leader = || {
+            self.cluster.invalidate_topic(topic);
+            ConnectorError::transient(format!(
+                "partition {partition} of {topic} has no leader at the moment"
+            ))
+        };
+        let broker = self
+            .cluster
+            .leader(topic, *partition)
+            .ok_or_else(no_leader)?;
+        let session = self.cluster.connection(broker, 0).await?;
+        let answer = session
+            .request(LIST_OFFSETS, |_, out| {
+                out.put_i32(-1);
+                out.put_i8((self.isolation == IsolationLevel::ReadCommitted).into());
+                out.put_count(1);
+                out.put_text(topic);
+                out.put_count(1);
+                out.put_i32(*partition);
+                out.put_i32(-1);
+                out.put_i64(at);
+            })
+            .await?;
+        let (code, offset) = answer.read(|take, _| {
+            take.i32()?;
+            let (topics, _, partitions) = (take.count()?, take.text()?, take.count()?);
+            if (topics, partitions) != (1, 1) {
+                return Err(DecodeError("one partition was asked for"));
+            }
+            take.i32()?;
+            let code = ErrorCode::take(take)?;
+            take.i64()?;
+            Ok((code, take.i64()?))
+        })?;
+        if code.is_error() {
+            self.cluster.invalidate_topic(topic);
+            let what = format!("partition {partition} of {topic}: {code}");
+            return Err(session.failure(&what));
+        }
+        Ok(offset)
+    }
+}
+
+fn read_parts(
+    take: &mut Decoder<'_>,
+    version: i16,
+) -> Result<(ErrorCode, Vec<PartitionResponse>), DecodeError> {
+    take.i32()?;
+    let code = ErrorCode::take(take)?;
+    take.i32()?;
+    let mut parts = Vec::new();
+    for _ in 0..take.count()? {
+        let topic = take.text()?;
+        for _ in 0..take.count()? {
+            let partition = take.i32()?;
+            let code = ErrorCode::take(take)?;
+            // How far the partition goes, and from where.
+            take.raw(24)?;
+            let mut aborted = Vec::new();
+            for _ in 0..take.count()? {
+                let (producer, first_offset) = (take.i64()?, take.i64()?);
+                aborted.push(AbortedTransaction {
+                    producer,
+                    first_offset,
+                });
+            }
+            if version >= 11 {
+                take.i32()?;
+            }
+            let bytes = take.bytes()?.to_vec();
+            parts.push(PartitionResponse {
+                topic: topic.to_owned(),
+                partition,
+                code,
+                aborted,
+                bytes,
+            });
+        }
+    }
+    Ok((code, parts))
+}
+
+fn source_message((topic, partition): &TopicPartition, record: FetchedRecord) -> SourceMessage {
+    let message = record.message;
+    let mut fields = Map::new();
+    fields.insert("partition".into(), (*partition).into());
+    fields.insert("offset".into(), record.offset.into());
+    fields.insert("ts".into(), message.timestamp_ms.into());
+    let headers = message.headers.into_iter();
+    SourceMessage {
+        topic: topic.to_string(),
+        payload: message.value.unwrap_or_default(),
+        key: message.key,
+        properties: headers
+            .map(|(name, value)| (name, String::from_utf8_lossy(&value).into_owned()))
+            .collect(),
+        fields,
+        ..SourceMessage::default()
+    }
+}

@@ -1,0 +1,381 @@
+//! Batches under way, who waits for their rows, and what brokers say became of them.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::compression::Compression;
+use super::producer::QueuedMessage;
+use super::protocol::{DecodeError, Decoder, ErrorCode};
+use super::record::{KafkaMessage, PackedMessages, ProducerId};
+use crate::batch::RowId;
+use crate::connector::ConnectorError;
+
+/// Rows that are remembered as written: more than a sink has under way.
+const MAX_WRITTEN: usize = 1 << 20;
+
+/// A batch of one partition.
+pub(super) struct InFlightBatch {
+    pub(super) partition_index: usize,
+    pub(super) topic: Arc<str>,
+    pub(super) partition: i32,
+    pub(super) rows: Vec<(RowId, KafkaMessage)>,
+    packed: PackedMessages,
+    /// With idempotence: whose sequence numbers it has, and the first of them.
+    pub(super) producer: Option<ProducerId>,
+    pub(super) first_sequence: i32,
+    /// A broker may have it.
+    pub(super) was_sent: bool,
+}
+
+impl InFlightBatch {
+    pub(super) fn new(
+        spot: usize,
+        topic: Arc<str>,
+        partition: i32,
+        rows: Vec<(RowId, KafkaMessage)>,
+        compression: Compression,
+    ) -> Self {
+        let packed = PackedMessages::new(rows.iter().map(|(_, message)| message), compression);
+        Self {
+            partition_index: spot,
+            topic,
+            partition,
+            rows,
+            packed,
+            producer: None,
+            first_sequence: 0,
+            was_sent: false,
+        }
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.packed.size()
+    }
+
+    pub(super) fn seal(&self, out: &mut Vec<u8>) {
+        match self.producer {
+            Some(producer) => self.packed.seal(producer, self.first_sequence, out),
+            None => self.packed.seal(ProducerId::NONE, -1, out),
+        }
+    }
+
+    /// The places of flights, by topic.
+    pub(super) fn by_topic(flights: &[Self]) -> Vec<(Arc<str>, Vec<usize>)> {
+        let mut topics: Vec<(Arc<str>, Vec<usize>)> = Vec::new();
+        for (place, flight) in flights.iter().enumerate() {
+            match topics.iter_mut().find(|(topic, _)| *topic == flight.topic) {
+                Some((_, places)) => places.push(place),
+                None => topics.push((flight.topic.clone(), vec![place])),
+            }
+        }
+        topics
+    }
+}
+
+/// What became of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum BatchOutcome {
+    Written,
+    /// It may be there, or not.
+    Unknown(ConnectorError),
+    /// The broker has lost count of us.
+    Forgotten(ConnectorError),
+    /// It is not there for what is in it, with the places of the rows to blame if they are known.
+    Rows(String, Vec<usize>),
+}
+
+/// What an answer says about the flights that were asked about.
+pub(super) fn read_outcomes(
+    take: &mut Decoder<'_>,
+    version: i16,
+    flights: &[InFlightBatch],
+) -> Result<Vec<BatchOutcome>, DecodeError> {
+    let untold = BatchOutcome::Unknown(ConnectorError::transient(
+        "the broker says nothing about it",
+    ));
+    let mut fates = vec![untold; flights.len()];
+    for _ in 0..take.count()? {
+        let topic = take.text()?;
+        for _ in 0..take.count()? {
+            let partition = take.i32()?;
+            let code = ErrorCode::take(take)?;
+            take.raw(24)?;
+            let (bad, why) = match version >= 8 {
+                true => read_record_errors(take)?,
+                false => (Vec::new(), None),
+            };
+            let is_it = |f: &InFlightBatch| f.partition == partition && *f.topic == *topic;
+            if let Some(place) = flights.iter().position(is_it) {
+                fates[place] = outcome_for_code(code, bad, why, topic, partition);
+            }
+        }
+    }
+    Ok(fates)
+}
+
+/// The rows to blame, and what is wrong.
+fn read_record_errors(take: &mut Decoder<'_>) -> Result<(Vec<usize>, Option<String>), DecodeError> {
+    let (mut bad, mut why) = (Vec::new(), None);
+    for _ in 0..take.count()? {
+        bad.push(usize::try_from(take.i32()?).unwrap_or(usize::MAX));
+        why = take.nullable_text()?.map(str::to_owned).or(why);
+    }
+    let general = take.nullable_text()?.map(str::to_owned);
+    Ok((bad, why.or(general)))
+}
+
+fn outcome_for_code(
+    code: ErrorCode,
+    bad: Vec<usize>,
+    why: Option<String>,
+    topic: &str,
+    partition: i32,
+) -> BatchOutcome {
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    let what = format!("partition {partition} of {topic}: {code}{why}");
+    match code {
+        ErrorCode::NONE | ErrorCode::DUPLICATE_SEQUENCE => BatchOutcome::Written,
+        code if code.is_message_error() => BatchOutcome::Rows(what, bad),
+        code if code.is_producer_error() => {
+            BatchOutcome::Forgotten(ConnectorError::transient(what))
+        }
+        _ => BatchOutcome::Unknown(ConnectorError::transient(what)),
+    }
+}
+
+/// Takes the rows of the next batch off a queue, without those nobody waits for any more. One row is taken, however large.
+pub(super) fn take_rows(
+    queue: &mut VecDeque<QueuedMessage>,
+    max_rows: usize,
+    max_bytes: usize,
+) -> Vec<QueuedMessage> {
+    let (mut taken, mut bytes) = (Vec::new(), 0);
+    while let Some(next) = queue.front() {
+        bytes += next.message.size();
+        if !taken.is_empty() && (taken.len() >= max_rows || bytes > max_bytes) {
+            break;
+        }
+        if let Some(next) = queue.pop_front() {
+            match next.waiter.ticket.is_given_up() {
+                true => bytes -= next.message.size(),
+                false => taken.push(next),
+            }
+        }
+    }
+    taken
+}
+
+/// Waits for the rows of one call.
+pub(super) struct WriteTicket {
+    open: Mutex<WriteTicketState>,
+    is_done: Notify,
+}
+
+struct WriteTicketState {
+    unsettled: usize,
+    /// Rows that are written, by their place.
+    written: Vec<usize>,
+    failures: Vec<(usize, ConnectorError)>,
+    is_given_up: bool,
+}
+
+impl WriteTicket {
+    pub(super) fn new(rows: usize) -> Arc<Self> {
+        let open = WriteTicketState {
+            unsettled: rows,
+            written: Vec::with_capacity(rows),
+            failures: Vec::new(),
+            is_given_up: false,
+        };
+        Arc::new(Self {
+            open: Mutex::new(open),
+            is_done: Notify::new(),
+        })
+    }
+
+    fn open(&self) -> MutexGuard<'_, WriteTicketState> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether somebody will hear it.
+    pub(super) fn settle_row(&self, place: usize, failure: Option<ConnectorError>) -> bool {
+        let mut open = self.open();
+        if open.is_given_up {
+            return false;
+        }
+        match failure {
+            None => open.written.push(place),
+            Some(failure) => open.failures.push((place, failure)),
+        }
+        open.unsettled = open.unsettled.saturating_sub(1);
+        if open.unsettled == 0 {
+            self.is_done.notify_one();
+        }
+        true
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.open().is_given_up
+    }
+
+    /// Nobody waits any more. Which rows are written already.
+    pub(super) fn give_up(&self) -> Vec<usize> {
+        let mut open = self.open();
+        open.is_given_up = true;
+        std::mem::take(&mut open.written)
+    }
+
+    /// Waits until all rows are settled; which failed.
+    pub(super) async fn failures(&self) -> Vec<(usize, ConnectorError)> {
+        loop {
+            {
+                let mut open = self.open();
+                if open.unsettled == 0 {
+                    return std::mem::take(&mut open.failures);
+                }
+            }
+            self.is_done.notified().await;
+        }
+    }
+}
+
+/// Who waits for a row, and where it is in what they wait for.
+pub(super) struct RowWaiter {
+    ticket: Arc<WriteTicket>,
+    place: usize,
+}
+
+impl RowWaiter {
+    pub(super) fn new(ticket: &Arc<WriteTicket>, place: usize) -> Self {
+        Self {
+            ticket: ticket.clone(),
+            place,
+        }
+    }
+
+    /// Whether somebody will hear it.
+    pub(super) fn settle(&self, failure: Option<ConnectorError>) -> bool {
+        self.ticket.settle_row(self.place, failure)
+    }
+}
+
+/// Rows that are known to be written though nobody was told; the oldest are forgotten.
+#[derive(Default)]
+pub(super) struct WrittenRows {
+    rows: HashSet<RowId>,
+    in_order: VecDeque<RowId>,
+}
+
+impl WrittenRows {
+    pub(super) fn add(&mut self, id: RowId) {
+        if self.rows.insert(id) {
+            self.in_order.push_back(id);
+        }
+        if self.in_order.len() > MAX_WRITTEN
+            && let Some(oldest) = self.in_order.pop_front()
+        {
+            self.rows.remove(&oldest);
+        }
+    }
+
+    /// Whether it was there; it is not any more.
+    pub(super) fn take(&mut self, id: RowId) -> bool {
+        let was_there = !self.rows.is_empty() && self.rows.remove(&id);
+        if self.rows.is_empty() {
+            self.in_order.clear();
+        }
+        was_there
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::kafka::protocol::Encode as _;
+
+    fn id(number: u64) -> RowId {
+        RowId { epoch: 1, number }
+    }
+
+    fn waiting(number: u64, ticket: &Arc<WriteTicket>, bytes: usize) -> QueuedMessage {
+        QueuedMessage {
+            id: id(number),
+            waiter: RowWaiter::new(ticket, number as usize),
+            message: KafkaMessage {
+                value: Some(vec![0; bytes]),
+                ..KafkaMessage::default()
+            },
+        }
+    }
+
+    #[test]
+    fn batches_have_bounds_and_leave_out_what_nobody_waits_for() {
+        let (ticket, other) = (WriteTicket::new(9), WriteTicket::new(1));
+        other.give_up();
+        let mut queue: VecDeque<_> = (0..4).map(|n| waiting(n, &ticket, 100)).collect();
+        queue.push_front(waiting(7, &other, 5000));
+        queue.push_front(waiting(8, &ticket, 5000));
+        let mut take = |rows, bytes| -> Vec<u64> {
+            let taken = take_rows(&mut queue, rows, bytes);
+            taken.iter().map(|waiting| waiting.id.number).collect()
+        };
+        assert_eq!(take(10, 1000), [8]);
+        assert_eq!(take(2, 1000), [0, 1]);
+        assert_eq!(take(10, 200), [2]);
+        assert_eq!(take(10, 200), [3]);
+        assert_eq!(take(10, 200), [0; 0]);
+    }
+
+    #[test]
+    fn a_ticket_knows_what_is_written_when_it_is_given_up() {
+        let ticket = WriteTicket::new(3);
+        assert!(ticket.settle_row(1, None));
+        assert!(ticket.settle_row(0, Some(ConnectorError::transient("x"))));
+        assert_eq!(ticket.give_up(), [1]);
+        assert!(!ticket.settle_row(2, None));
+    }
+
+    #[test]
+    fn written_rows_are_told_once() {
+        let mut written = WrittenRows::default();
+        written.add(id(1));
+        written.add(id(2));
+        assert!(written.take(id(1)) && !written.take(id(1)) && !written.take(id(3)));
+        assert!(written.take(id(2)) && written.in_order.is_empty());
+    }
+
+    #[test]
+    fn fates_are_read() {
+        let flight =
+            |partition| InFlightBatch::new(0, "t".into(), partition, Vec::new(), Compression::None);
+        let flights = [flight(0), flight(1), flight(2), flight(3), flight(4)];
+        let mut out = Vec::new();
+        out.put_count(1);
+        out.put_text("t");
+        out.put_count(4);
+        for (partition, code) in [(3, 45), (1, 87), (0, 0), (2, 6)] {
+            out.put_i32(partition);
+            out.put_i16(code);
+            out.put_raw(&[0; 24]);
+            out.put_count(usize::from(code == 87));
+            if code == 87 {
+                out.put_i32(5);
+                out.put_text("no key");
+            }
+            out.put_no_text();
+        }
+        let fates = read_outcomes(&mut Decoder(&out), 8, &flights).unwrap();
+        assert_eq!(fates[0], BatchOutcome::Written);
+        let why = "partition 1 of t: the broker refuses the record (Kafka error 87): no key";
+        assert_eq!(fates[1], BatchOutcome::Rows(why.into(), vec![5]));
+        assert!(
+            matches!(&fates[2], BatchOutcome::Unknown(f) if f.message.contains("does not lead"))
+        );
+        assert!(matches!(fates[3], BatchOutcome::Forgotten(_)));
+        assert!(
+            matches!(&fates[4], BatchOutcome::Unknown(f) if f.message.contains("says nothing"))
+        );
+    }
+}

@@ -1,0 +1,239 @@
+//! Batches in the making. A sink without an order has one lane with many batches in flight; one that keeps the order of
+//! keys has many lanes with one batch in flight each, and a key always has the same lane; one that keeps all has one of one.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::time::Duration;
+
+use foldhash::fast::FixedState;
+use tokio::time::Instant;
+
+use crate::batch::SinkBatch;
+use crate::row::SinkRow;
+use crate::template::Template;
+
+pub(crate) struct BatchLanes {
+    lanes: Vec<BatchLane>,
+    key: Option<Template>,
+    sizes: BatchLimits,
+    in_flight_per_lane: usize,
+    /// In all lanes, not in flight.
+    rows: usize,
+    scratch: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BatchLimits {
+    pub(crate) max_rows: usize,
+    pub(crate) max_bytes: usize,
+    pub(crate) max_wait: Duration,
+}
+
+#[derive(Default)]
+struct BatchLane {
+    /// Full ones.
+    ready: VecDeque<SinkBatch>,
+    filling: SinkBatch,
+    /// When the first row of the batch that is filling came.
+    filling_since: Option<Instant>,
+    in_flight: usize,
+}
+
+/// How rows are spread over lanes.
+pub(crate) enum LaneAssignment {
+    One { in_flight: usize },
+    ByKey { lanes: usize, key: Template },
+}
+
+impl BatchLanes {
+    pub(crate) fn new(spread: LaneAssignment, sizes: BatchLimits) -> Self {
+        let (count, in_flight_per_lane, key) = match spread {
+            LaneAssignment::One { in_flight } => (1, in_flight, None),
+            LaneAssignment::ByKey { lanes, key } => (lanes, 1, Some(key)),
+        };
+        Self {
+            lanes: (0..count).map(|_| BatchLane::default()).collect(),
+            key,
+            sizes,
+            in_flight_per_lane,
+            rows: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Rows that may be added now: enough to fill what can be sent, and not much more, since the queue is the place to wait.
+    pub(crate) fn room(&self) -> usize {
+        let wanted = self.sizes.max_rows * self.lanes.len();
+        wanted.saturating_sub(self.rows)
+    }
+
+    /// Rows and bytes that would fill the next batch.
+    pub(crate) fn missing_for_next_batch(&self) -> (usize, usize) {
+        let filling = self.lanes.iter().map(|lane| &lane.filling);
+        let bytes = filling.map(SinkBatch::byte_len).sum();
+        let missing = self.sizes.max_rows.saturating_sub(self.rows).max(1);
+        (missing, self.sizes.max_bytes.saturating_sub(bytes).max(1))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    pub(crate) fn add(&mut self, epoch: u64, number: u64, row: SinkRow<'_>, now: Instant) {
+        let at = match &self.key {
+            None => 0,
+            Some(key) => {
+                self.scratch.clear();
+                key.render(row, &mut self.scratch);
+                let mut hasher = FixedState::default().build_hasher();
+                hasher.write(&self.scratch);
+                hasher.finish() as usize % self.lanes.len()
+            }
+        };
+        let lane = &mut self.lanes[at];
+        let length = lane.filling.byte_len() + row.as_bytes().len();
+        let is_other = lane.filling.epoch() != epoch;
+        if !lane.filling.is_empty() && (is_other || length > self.sizes.max_bytes) {
+            lane.close_filling();
+        }
+        if lane.filling.is_empty() {
+            lane.filling = SinkBatch::new(epoch);
+            lane.filling_since = Some(now);
+        }
+        lane.filling.push(number, row);
+        self.rows += 1;
+        if lane.filling.len() >= self.sizes.max_rows {
+            lane.close_filling();
+        }
+    }
+
+    /// A batch to be sent now, and its lane; with `is_ending` one need not be full or old.
+    pub(crate) fn next_batch(
+        &mut self,
+        now: Instant,
+        is_ending: bool,
+    ) -> Option<(usize, SinkBatch)> {
+        for (at, lane) in self.lanes.iter_mut().enumerate() {
+            if lane.in_flight >= self.in_flight_per_lane {
+                continue;
+            }
+            let is_old = lane
+                .filling_since
+                .is_some_and(|since| is_ending || now >= since + self.sizes.max_wait);
+            if lane.ready.is_empty() && is_old {
+                lane.close_filling();
+            }
+            if let Some(batch) = lane.ready.pop_front() {
+                lane.in_flight += 1;
+                self.rows -= batch.len();
+                return Some((at, batch));
+            }
+        }
+        None
+    }
+
+    /// When the next batch is old enough to be sent as it is.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let can_send = self
+            .lanes
+            .iter()
+            .filter(|lane| lane.in_flight < self.in_flight_per_lane);
+        let since = can_send.filter_map(|lane| lane.filling_since).min()?;
+        Some(since + self.sizes.max_wait)
+    }
+
+    /// A batch of this lane is no longer in flight.
+    pub(crate) fn release_slot(&mut self, lane: usize) {
+        self.lanes[lane].in_flight -= 1;
+    }
+
+    /// Everything that was not sent.
+    pub(crate) fn into_unsent(self) -> Vec<SinkBatch> {
+        let all = self.lanes.into_iter().flat_map(|mut lane| {
+            lane.close_filling();
+            lane.ready
+        });
+        all.collect()
+    }
+}
+
+impl BatchLane {
+    fn close_filling(&mut self) {
+        self.filling_since = None;
+        let full = std::mem::take(&mut self.filling);
+        if !full.is_empty() {
+            self.ready.push_back(full);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::SinkRowWriter;
+
+    const SIZES: BatchLimits = BatchLimits {
+        max_rows: 3,
+        max_bytes: 1000,
+        max_wait: Duration::from_millis(10),
+    };
+
+    fn add(lanes: &mut BatchLanes, number: u64, key: i64, now: Instant) {
+        let mut bytes = Vec::new();
+        SinkRowWriter::new(&mut bytes).int("k", key);
+        lanes.add(0, number, SinkRow::from_bytes(&bytes), now);
+    }
+
+    fn numbers(batch: &SinkBatch) -> Vec<u64> {
+        (0..batch.len()).map(|at| batch.id(at).number).collect()
+    }
+
+    #[test]
+    fn a_batch_goes_when_it_is_full_or_old() {
+        let now = Instant::now();
+        let mut lanes = BatchLanes::new(LaneAssignment::One { in_flight: 2 }, SIZES);
+        for number in 0..4 {
+            add(&mut lanes, number, 0, now);
+        }
+        let (_, full) = lanes.next_batch(now, false).unwrap();
+        assert_eq!(numbers(&full), [0, 1, 2]);
+        assert!(lanes.next_batch(now, false).is_none());
+        assert_eq!(lanes.deadline(), Some(now + SIZES.max_wait));
+        let (lane, old) = lanes.next_batch(now + SIZES.max_wait, false).unwrap();
+        assert_eq!(numbers(&old), [3]);
+        add(&mut lanes, 4, 0, now);
+        assert!(lanes.next_batch(now, true).is_none(), "two are in flight");
+        lanes.release_slot(lane);
+        assert!(lanes.next_batch(now, true).is_some());
+        assert!(lanes.is_empty() && lanes.room() == 3);
+    }
+
+    #[test]
+    fn bytes_fill_a_batch_too() {
+        let now = Instant::now();
+        let mut lanes = BatchLanes::new(LaneAssignment::One { in_flight: 9 }, SIZES);
+        let mut bytes = Vec::new();
+        SinkRowWriter::new(&mut bytes).text("t", &"x".repeat(600));
+        lanes.add(0, 0, SinkRow::from_bytes(&bytes), now);
+        assert!(lanes.next_batch(now, false).is_none());
+        lanes.add(0, 1, SinkRow::from_bytes(&bytes), now);
+        assert_eq!(numbers(&lanes.next_batch(now, false).unwrap().1), [0]);
+    }
+
+    #[test]
+    fn a_key_has_one_batch_in_flight() {
+        let now = Instant::now();
+        let key = Template::parse("order.by", "${k}").unwrap();
+        let mut lanes = BatchLanes::new(LaneAssignment::ByKey { lanes: 4, key }, SIZES);
+        for number in 0..6 {
+            add(&mut lanes, number, 7, now);
+        }
+        let (lane, first) = lanes.next_batch(now, false).unwrap();
+        assert_eq!(numbers(&first), [0, 1, 2]);
+        assert!(lanes.next_batch(now, true).is_none(), "its lane waits");
+        lanes.release_slot(lane);
+        let (_, second) = lanes.next_batch(now, false).unwrap();
+        assert_eq!(numbers(&second), [3, 4, 5]);
+        assert_eq!(lanes.room(), 12);
+    }
+}

@@ -1,0 +1,700 @@
+//! A queue in files, for rows that have to survive the end of the process.
+//!
+//! A folder per sink. `FIRST.rows` are segments, named after the number of their first row: a head (magic, version, epoch,
+//! first number, CRC-32C of these) and records (length, lower half of the number, CRC-32C of number and bytes, bytes). `position`
+//! is a file of [marks](disk::HighWaterMarks): the epoch, the number of the first row that is not acknowledged, the number of the next row,
+//! and the same of what is on disk. A row is numbered from 0 within the epoch, a random number that is drawn when the folder is made.
+//!
+//! Whatever is written is in the operating system's hands: the end of the process loses nothing of it. After a loss of
+//! power the last segment may end in the middle of a record; reading ends there. Rows whose acknowledgement had not been
+//! written are given out again. Rows that were damaged or are missing, by the numbers that are due, are reported when the queue is
+//! opened, and the others are given out; a damaged file is copied to `FIRST.rows.damaged`.
+
+mod segment;
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use disk::{HighWaterMarks, MAX_HIGH_WATER_MARK, MarksFileState};
+use ring::rand::{SecureRandom as _, SystemRandom};
+
+use crate::row::SinkRow;
+use crate::settings::{DiskQueueSettings as Settings, DiskQueueSync};
+use segment::{QueueSegment, SegmentOpening};
+
+const MAX_SEGMENT_BYTES: u64 = 16 << 20;
+/// What is written at once.
+const WRITE_BYTES: usize = 1 << 20;
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+const POSITION: &str = "position";
+/// What is in `position`.
+const EPOCH: usize = 0;
+const ACKNOWLEDGED: usize = 1;
+const NEXT: usize = 2;
+const SYNCED: usize = 3;
+const MARKS: usize = 4;
+
+pub(crate) struct DiskQueue {
+    directory: PathBuf,
+    settings: Settings,
+    epoch: u64,
+    /// From the oldest to the one that is written.
+    segments: VecDeque<QueueSegment>,
+    /// Of the next row that is appended.
+    next: u64,
+    /// Of the first row that is not acknowledged.
+    acknowledged: u64,
+    reader: Option<segment::SegmentReader>,
+    /// Of the next row that is read.
+    read: u64,
+    marks: HighWaterMarks,
+    /// Of all segments.
+    bytes: u64,
+    synced_at: Instant,
+    is_dirty: bool,
+}
+
+/// What is in a folder.
+struct DiskQueueExamination {
+    epoch: Option<u64>,
+    segments: VecDeque<QueueSegment>,
+    acknowledged: u64,
+    next: u64,
+    /// What is damaged or missing, with its file.
+    problems: Vec<(PathBuf, String)>,
+}
+
+/// Rows that are waiting in the folder of a queue, and what is damaged in it. Nothing is changed.
+///
+/// # Errors
+/// If the file system refuses, or the files are of another version.
+pub fn check_disk_queue(directory: &Path) -> io::Result<(u64, Vec<String>)> {
+    let examined = examine(directory)?;
+    let problem = |(path, detail): &(PathBuf, String)| format!("{}: {detail}", path.display());
+    let problems = examined.problems.iter().map(problem).collect();
+    Ok((examined.next - examined.acknowledged, problems))
+}
+
+/// Reads all files of a folder, and compares them with the marks.
+fn examine(directory: &Path) -> io::Result<DiskQueueExamination> {
+    let path = directory.join(POSITION);
+    let mut problems = Vec::new();
+    let marks = match disk::read_high_water_marks(&path)? {
+        MarksFileState::Intact {
+            numbers,
+            is_same_boot,
+        } if numbers.len() == MARKS => Some((numbers, is_same_boot)),
+        MarksFileState::Missing => None,
+        MarksFileState::Intact { .. } | MarksFileState::Damaged => {
+            problems.push((path.clone(), "it is not what was written".to_owned()));
+            None
+        }
+    };
+    let paths = segment_files(directory)?;
+    if marks.is_none() && problems.is_empty() && !paths.is_empty() {
+        problems.push((path, "it is missing".to_owned()));
+    }
+    if !problems.is_empty() {
+        let detail = &mut problems[0].1;
+        detail.push_str("; rows that were sent already are sent again, and whether rows are lost cannot be told");
+    }
+    let mut examined = DiskQueueExamination {
+        epoch: marks.as_ref().map(|(numbers, _)| numbers[EPOCH]),
+        segments: VecDeque::new(),
+        acknowledged: 0,
+        next: 0,
+        problems,
+    };
+    examined.open_segments(&paths)?;
+    let first = examined.segments.front().map(|segment| segment.first);
+    let end = examined.segments.back().map(QueueSegment::end);
+    let (mut acknowledged, mut next) = (first.unwrap_or(0), end.unwrap_or(0));
+    if let Some((numbers, is_same_boot)) = marks {
+        acknowledged = numbers[ACKNOWLEDGED];
+        let written = match is_same_boot {
+            true => numbers[NEXT].max(numbers[SYNCED]),
+            // What was not synced may be gone with the power.
+            false => numbers[SYNCED],
+        };
+        next = next.max(written).max(acknowledged);
+    }
+    examined.find_gaps(directory, acknowledged, next);
+    (examined.acknowledged, examined.next) = (acknowledged.min(next), next);
+    Ok(examined)
+}
+
+impl DiskQueueExamination {
+    fn open_segments(&mut self, paths: &[(u64, PathBuf)]) -> io::Result<()> {
+        let mut headless = Vec::new();
+        for (first, path) in paths {
+            match QueueSegment::open(path)? {
+                SegmentOpening::Segment(segment) => self.segments.push_back(segment),
+                SegmentOpening::NoHead(is_short) => headless.push((*first, path, is_short)),
+            }
+        }
+        // The epoch of the rows is what counts.
+        let of_rows = self.segments.front().map(|segment| segment.epoch);
+        self.epoch = self.epoch.or(of_rows);
+        if let Some(of_rows) = of_rows.filter(|epoch| Some(*epoch) != self.epoch) {
+            let others = self.segments.iter().filter(|s| Some(s.epoch) == self.epoch);
+            if others.count() == 0 {
+                self.epoch = Some(of_rows);
+            }
+        }
+        let epoch = self.epoch.unwrap_or(0);
+        for (first, path, is_short) in headless {
+            let detail = "the head of the file is not what was written";
+            let segment = match is_short {
+                // A crash while it was made: no row was ever in it, unless a mark says so.
+                true => continue,
+                false => QueueSegment::open_without_head(path, epoch, first)?,
+            };
+            self.problems.push((path.clone(), detail.to_owned()));
+            self.segments.push_back(segment);
+        }
+        self.segments.retain(|segment| segment.epoch == epoch);
+        let segments = self.segments.make_contiguous();
+        segments.sort_by_key(|segment| segment.first);
+        for segment in segments.iter().filter(|segment| segment.lost > 0) {
+            let detail = format!("{} rows in it are damaged and lost", segment.lost);
+            self.problems.push((segment.path.clone(), detail));
+        }
+        Ok(())
+    }
+
+    /// Rows that are due and in no file.
+    fn find_gaps(&mut self, directory: &Path, acknowledged: u64, next: u64) {
+        let mut due = acknowledged;
+        let starts = self
+            .segments
+            .iter()
+            .map(|s| (s.path.clone(), s.first, s.end()));
+        let end = (directory.to_owned(), next, next);
+        let mut before = None;
+        for (path, first, end) in starts.chain([end]) {
+            if first > due {
+                let detail = format!(
+                    "{} rows behind it are missing, from number {due} on",
+                    first - due
+                );
+                let place = before.clone().unwrap_or_else(|| path.clone());
+                self.problems.push((place, detail));
+            }
+            due = due.max(end);
+            before = Some(path);
+        }
+    }
+}
+
+impl DiskQueue {
+    /// Opens the queue in a folder, which is made if it is not there. What is damaged in it is logged.
+    pub(crate) fn open(directory: &Path, settings: &Settings) -> io::Result<Self> {
+        fs::create_dir_all(directory)?;
+        let mut examined = examine(directory)?;
+        for (path, problem) in &examined.problems {
+            tracing::error!(
+                path = %path.display(),
+                problem,
+                "a sink's disk queue is damaged; rows that can be read are sent, and damaged files are kept as *.damaged"
+            );
+            copy_damaged_file(path)?;
+        }
+        let epoch = match examined.epoch {
+            Some(epoch) => epoch,
+            None => random()?,
+        };
+        for (first, path) in segment_files(directory)? {
+            // Neither a segment of this epoch nor rows of it.
+            if !examined.segments.iter().any(|segment| segment.path == path) {
+                tracing::warn!(path = %path.display(), first, "a file of a disk queue has no rows of it; it is removed");
+                fs::remove_file(&path)?;
+            }
+        }
+        for segment in &mut examined.segments {
+            if segment.torn > 0 {
+                tracing::warn!(
+                    path = %segment.path.display(),
+                    bytes = segment.torn,
+                    "the end of a disk queue's file is no whole row; it is cut off"
+                );
+                segment.truncate_torn_end()?;
+            }
+        }
+        let DiskQueueExamination {
+            segments,
+            acknowledged,
+            next,
+            ..
+        } = examined;
+        let bytes = segments.iter().map(|segment| segment.bytes).sum();
+        let marks = [
+            epoch,
+            acknowledged,
+            next,
+            acknowledged.max(synced(&segments)),
+        ];
+        let mut queue = Self {
+            marks: HighWaterMarks::create(directory, POSITION, &marks)?,
+            directory: directory.to_owned(),
+            settings: settings.clone(),
+            epoch,
+            segments,
+            next,
+            acknowledged,
+            reader: None,
+            read: acknowledged,
+            bytes,
+            synced_at: Instant::now(),
+            is_dirty: false,
+        };
+        queue.remove_acknowledged()?;
+        Ok(queue)
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Rows that are not acknowledged.
+    pub(crate) fn rows(&self) -> u64 {
+        self.next - self.acknowledged
+    }
+
+    /// Of the files.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes >= self.settings.max_bytes
+    }
+
+    pub(crate) fn is_over_double_limit(&self) -> bool {
+        self.bytes / 2 >= self.settings.max_bytes
+    }
+
+    /// The number of the next row that is given out.
+    pub(crate) fn next_to_read(&self) -> u64 {
+        self.read
+    }
+
+    /// Rows that were not given out yet.
+    pub(crate) fn unread(&self) -> u64 {
+        self.next - self.read
+    }
+
+    /// Appends rows with few writes. Says how many of them were written, also if there was an error then.
+    pub(crate) fn append<'a>(
+        &mut self,
+        rows: impl Iterator<Item = SinkRow<'a>>,
+    ) -> (usize, io::Result<()>) {
+        let before = self.next;
+        let result = self.append_all(rows);
+        ((self.next - before) as usize, result)
+    }
+
+    fn append_all<'a>(&mut self, rows: impl Iterator<Item = SinkRow<'a>>) -> io::Result<()> {
+        let mut records = Vec::new();
+        let mut count = 0;
+        for row in rows {
+            segment::put_record(&mut records, self.next + count, row.as_bytes());
+            count += 1;
+            if records.len() >= WRITE_BYTES {
+                self.write(&records, count)?;
+                records.clear();
+                count = 0;
+            }
+        }
+        if count > 0 {
+            self.write(&records, count)?;
+        }
+        match self.settings.sync {
+            DiskQueueSync::Always => self.sync(),
+            DiskQueueSync::EverySecond if self.synced_at.elapsed() >= SYNC_EVERY => self.sync(),
+            DiskQueueSync::EverySecond | DiskQueueSync::Never => Ok(()),
+        }
+    }
+
+    fn write(&mut self, records: &[u8], count: u64) -> io::Result<()> {
+        let limit = MAX_SEGMENT_BYTES.min(self.settings.max_bytes / 4);
+        // Numbers of rows that are lost are not given again: what follows them begins a file.
+        let is_open = |s: &QueueSegment| s.bytes < limit && s.end() == self.next;
+        let is_open = self.segments.back().is_some_and(is_open);
+        if !is_open {
+            if self.settings.sync != DiskQueueSync::Never {
+                self.sync()?;
+            }
+            let segment = QueueSegment::create(&self.directory, self.epoch, self.next)?;
+            self.bytes += segment.bytes;
+            self.segments.push_back(segment);
+        }
+        let segment = self.segments.back_mut().expect("one was just pushed");
+        segment.write(records, count)?;
+        self.bytes += records.len() as u64;
+        self.next += count;
+        self.marks.set(NEXT, self.next);
+        self.is_dirty = true;
+        Ok(())
+    }
+
+    /// Makes sure that what was written is on the disk.
+    pub(crate) fn sync(&mut self) -> io::Result<()> {
+        self.synced_at = Instant::now();
+        if let Some(segment) = self.segments.back_mut().filter(|_| self.is_dirty) {
+            segment.sync()?;
+            self.marks.set(SYNCED, self.next);
+        }
+        self.is_dirty = false;
+        Ok(())
+    }
+
+    /// Reads rows with their numbers, until so many rows or bytes were read.
+    pub(crate) fn read(
+        &mut self,
+        max_rows: usize,
+        max_bytes: usize,
+        mut each: impl FnMut(u64, SinkRow<'_>),
+    ) -> io::Result<()> {
+        let (mut rows, mut bytes) = (0, 0);
+        while rows < max_rows && bytes < max_bytes && self.read < self.next {
+            let mut reader = match self.reader.take() {
+                Some(reader) => reader,
+                None => match self.open_reader()? {
+                    Some(reader) => reader,
+                    // The last rows are lost, as was said when the queue was opened.
+                    None => {
+                        self.read = self.next;
+                        break;
+                    }
+                },
+            };
+            match reader.next()? {
+                Some((number, row)) => {
+                    rows += 1;
+                    bytes += row.as_bytes().len();
+                    each(number, row);
+                    self.read = number + 1;
+                    self.reader = Some(reader);
+                }
+                // The next segment begins with the next number, unless rows were lost with a damaged one.
+                None => {
+                    let behind = self.segments.iter().map(|segment| segment.first);
+                    let next = behind.filter(|&first| first > reader.first()).min();
+                    match next {
+                        Some(first) => self.read = self.read.max(first),
+                        None => {
+                            let lost = self.next - self.read;
+                            tracing::error!(
+                                directory = %self.directory.display(), lost, "rows of a disk queue cannot be read"
+                            );
+                            self.read = self.next;
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open_reader(&self) -> io::Result<Option<segment::SegmentReader>> {
+        let mut segments = self.segments.iter();
+        // Rows before it may be missing.
+        let Some(segment) = segments.find(|s| self.read < s.end()) else {
+            return Ok(None);
+        };
+        segment.reader(self.read).map(Some)
+    }
+
+    /// Everything before this number will not be given out again, also after a restart.
+    pub(crate) fn acknowledge(&mut self, before: u64) -> io::Result<()> {
+        if before <= self.acknowledged {
+            return Ok(());
+        }
+        self.acknowledged = before.min(self.next);
+        self.marks.set(ACKNOWLEDGED, self.acknowledged);
+        self.remove_acknowledged()
+    }
+
+    fn remove_acknowledged(&mut self) -> io::Result<()> {
+        while let Some(segment) = self.segments.front() {
+            let is_last = self.segments.len() == 1;
+            let is_done = segment.first + segment.rows <= self.acknowledged;
+            // The last one goes when it is large enough to be worth it: a file per batch would cost more.
+            if !is_done || (is_last && segment.bytes < 1 << 20) {
+                return Ok(());
+            }
+            fs::remove_file(&segment.path)?;
+            self.bytes -= segment.bytes;
+            self.segments.pop_front();
+        }
+        Ok(())
+    }
+}
+
+/// Files of segments by the number of their first row.
+fn segment_files(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let mut found = Vec::new();
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        let is_segment = path.extension().is_some_and(|ending| ending == "rows");
+        let first = path
+            .file_stem()
+            .and_then(|name| name.to_str()?.parse().ok());
+        if let (true, Some(first)) = (is_segment, first) {
+            found.push((first, path));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Rows of files before the last one were synced when the next one was begun.
+fn synced(segments: &VecDeque<QueueSegment>) -> u64 {
+    let before_last = segments.len().checked_sub(2);
+    before_last.map_or(0, |at| segments[at].end())
+}
+
+/// Copies a damaged file, if it is there.
+fn copy_damaged_file(path: &Path) -> io::Result<()> {
+    if path.is_file() {
+        let mut copy = path.as_os_str().to_owned();
+        copy.push(".damaged");
+        fs::copy(path, PathBuf::from(copy))?;
+    }
+    Ok(())
+}
+
+fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    let drawn = SystemRandom::new().fill(&mut bytes);
+    drawn.map_err(|_| io::Error::other("the system has no random numbers"))?;
+    // A mark holds it.
+    Ok(u64::from_le_bytes(bytes) & MAX_HIGH_WATER_MARK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::SinkRowWriter;
+
+    fn settings() -> Settings {
+        Settings {
+            max_bytes: 1 << 20,
+            sync: DiskQueueSync::Never,
+        }
+    }
+
+    fn open(directory: &Path) -> DiskQueue {
+        DiskQueue::open(directory, &settings()).unwrap()
+    }
+
+    fn append(queue: &mut DiskQueue, numbers: std::ops::Range<i64>) {
+        let rows: Vec<Vec<u8>> = numbers
+            .map(|n| {
+                let mut bytes = Vec::new();
+                let mut row = SinkRowWriter::new(&mut bytes);
+                row.int("n", n);
+                row.text("filler", &"x".repeat(100));
+                bytes
+            })
+            .collect();
+        let (count, result) = queue.append(rows.iter().map(|bytes| SinkRow::from_bytes(bytes)));
+        result.unwrap();
+        assert_eq!(count, rows.len());
+    }
+
+    fn read(queue: &mut DiskQueue, max: usize) -> Vec<i64> {
+        let mut read = Vec::new();
+        queue
+            .read(max, usize::MAX, |number, row| {
+                let Some(crate::SinkValue::Int(n)) = row.get("n") else {
+                    panic!("no number in row {number}")
+                };
+                read.push(n);
+            })
+            .unwrap();
+        read
+    }
+
+    #[test]
+    fn what_was_not_acknowledged_is_there_after_a_restart() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut queue = open(directory.path());
+        append(&mut queue, 0..10);
+        assert_eq!(read(&mut queue, 6), [0, 1, 2, 3, 4, 5]);
+        queue.acknowledge(4).unwrap();
+        let epoch = queue.epoch();
+        drop(queue);
+        let mut queue = open(directory.path());
+        assert_eq!((queue.epoch(), queue.rows()), (epoch, 6));
+        append(&mut queue, 10..12);
+        assert_eq!(read(&mut queue, 99), (4..12).collect::<Vec<_>>());
+        queue.acknowledge(12).unwrap();
+        drop(queue);
+        assert_eq!(open(directory.path()).rows(), 0);
+    }
+
+    #[test]
+    fn numbers_go_on_when_all_segments_are_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut queue = open(directory.path());
+        append(&mut queue, 0..20_000);
+        read(&mut queue, 20_000);
+        queue.acknowledge(20_000).unwrap();
+        assert!(queue.bytes() < 2 << 20, "{}", queue.bytes());
+        drop(queue);
+        let mut queue = open(directory.path());
+        append(&mut queue, 0..1);
+        let mut number = None;
+        queue.read(1, 1, |n, _| number = Some(n)).unwrap();
+        assert_eq!(number, Some(20_000));
+    }
+
+    #[test]
+    fn segments_go_as_they_are_acknowledged() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut queue = open(directory.path());
+        let mut appended = 0;
+        while !queue.is_full() {
+            append(&mut queue, appended..appended + 100);
+            appended += 100;
+        }
+        assert!(queue.segments.len() >= 4);
+        let full = queue.bytes();
+        let half = appended / 2;
+        assert_eq!(read(&mut queue, half as usize).len(), half as usize);
+        queue.acknowledge(half as u64).unwrap();
+        assert!(queue.bytes() < full && !queue.is_full());
+        assert_eq!(read(&mut queue, usize::MAX).len() as i64, appended - half);
+    }
+
+    /// Whatever the last write left of a record, those before it are read and new ones are appended behind them.
+    #[test]
+    fn a_torn_end_costs_only_what_was_torn() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut queue = open(directory.path());
+        append(&mut queue, 0..3);
+        let path = queue.segments[0].path.clone();
+        drop(queue);
+        // As after a loss of power: nothing says that the last row was there.
+        let forget = || fs::remove_file(directory.path().join(POSITION)).unwrap();
+        let whole = fs::read(&path).unwrap();
+        let start_of_last = whole.len() - (whole.len() - segment::HEAD_BYTES) / 3;
+        for end in (start_of_last..whole.len()).step_by(7) {
+            fs::write(&path, &whole[..end]).unwrap();
+            forget();
+            let mut queue = open(directory.path());
+            assert_eq!(queue.rows(), 2, "cut at {end}");
+            append(&mut queue, 7..8);
+            assert_eq!(read(&mut queue, 9), [0, 1, 7], "cut at {end}");
+        }
+        let mut damaged = whole.clone();
+        *damaged.last_mut().unwrap() ^= 1;
+        fs::write(&path, &damaged).unwrap();
+        forget();
+        assert_eq!(open(directory.path()).rows(), 2);
+    }
+
+    /// What is done to a file, and what it contains then; `None`: it is gone.
+    fn damages(bytes: &[u8]) -> Vec<(String, Option<Vec<u8>>)> {
+        let len = bytes.len();
+        let mut damages = vec![
+            ("deleted".to_owned(), None),
+            ("emptied".to_owned(), Some(Vec::new())),
+            ("cut in half".to_owned(), Some(bytes[..len / 2].to_vec())),
+            ("cut by 3".to_owned(), Some(bytes[..len - 3].to_vec())),
+        ];
+        for at in [0, 5, 30, len / 3, len / 2, len - 1] {
+            let mut flipped = bytes.to_vec();
+            flipped[at] ^= 4;
+            damages.push((format!("flipped at {at}"), Some(flipped)));
+            let mut zeroed = bytes.to_vec();
+            zeroed[at..len.min(at + 512)].fill(0);
+            damages.push((format!("zeroed at {at}"), Some(zeroed)));
+        }
+        damages.retain(|(_, damaged)| damaged.as_deref() != Some(bytes));
+        damages
+    }
+
+    #[test]
+    fn damage_is_told_and_costs_only_what_was_damaged() {
+        let origin = tempfile::tempdir().unwrap();
+        let mut queue = open(origin.path());
+        append(&mut queue, 0..6000);
+        assert_eq!(queue.segments.len(), 1, "one write is one segment");
+        append(&mut queue, 6000..7000);
+        assert_eq!(read(&mut queue, 100).len(), 100);
+        queue.acknowledge(100).unwrap();
+        drop(queue);
+        assert_eq!(check_disk_queue(origin.path()).unwrap(), (6900, Vec::new()));
+        let names = fs::read_dir(origin.path()).unwrap();
+        let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names.len(), 3);
+        for name in &names {
+            let bytes = fs::read(origin.path().join(name)).unwrap();
+            for (damage, damaged) in damages(&bytes) {
+                let what = format!("{} {damage}", name.display());
+                let directory = tempfile::tempdir().unwrap();
+                for name in &names {
+                    let copied = fs::copy(origin.path().join(name), directory.path().join(name));
+                    copied.unwrap();
+                }
+                match damaged {
+                    Some(bytes) => fs::write(directory.path().join(name), bytes).unwrap(),
+                    None => fs::remove_file(directory.path().join(name)).unwrap(),
+                }
+                let (_, problems) = check_disk_queue(directory.path()).unwrap();
+                assert!(!problems.is_empty(), "{what}: a check says nothing");
+                let mut queue = open(directory.path());
+                let found = read(&mut queue, usize::MAX);
+                assert!(found.is_sorted_by(|one, next| one < next), "{what}");
+                let expected = match name == POSITION {
+                    // Rows are repeated, and none is lost.
+                    true => 7000..=7000,
+                    false if damage.starts_with("flipped") => 6890..=6900,
+                    false => 0..=6900,
+                };
+                assert!(
+                    expected.contains(&found.len()),
+                    "{what}: {} rows",
+                    found.len()
+                );
+                // Numbers of lost rows are not given again.
+                append(&mut queue, 7000..7001);
+                let mut number = None;
+                queue.read(9, usize::MAX, |n, _| number = Some(n)).unwrap();
+                let goes_on = if name == POSITION { 6000 } else { 7000 };
+                assert!(number >= Some(goes_on), "{what}: {number:?}");
+                let end = queue.next_to_read();
+                queue.acknowledge(end).unwrap();
+                drop(queue);
+                assert_eq!(open(directory.path()).rows(), 0, "{what}");
+                let kept = directory.path().join(format!("{}.damaged", name.display()));
+                assert!(
+                    kept.exists() || !damage.starts_with("flipped"),
+                    "{what}: no copy"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_position_repeats_rows_and_loses_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut queue = open(directory.path());
+        append(&mut queue, 0..5);
+        read(&mut queue, 5);
+        queue.acknowledge(3).unwrap();
+        drop(queue);
+        fs::write(directory.path().join("position"), [7; 20]).unwrap();
+        assert_eq!(read(&mut open(directory.path()), 9), [0, 1, 2, 3, 4]);
+    }
+}

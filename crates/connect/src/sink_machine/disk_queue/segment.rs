@@ -1,0 +1,289 @@
+//! One file of a disk queue.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use crate::row::SinkRow;
+
+const MAGIC: &[u8; 4] = b"TGCQ";
+const VERSION: u32 = 2;
+pub(super) const HEAD_BYTES: usize = 28;
+const RECORD_HEAD: usize = 12;
+/// Nothing longer was ever appended; what says so is damaged.
+const MAX_RECORD_BYTES: usize = 1 << 30;
+
+pub(super) struct QueueSegment {
+    pub(super) path: PathBuf,
+    pub(super) epoch: u64,
+    pub(super) first: u64,
+    pub(super) rows: u64,
+    pub(super) bytes: u64,
+    /// Rows before its last one that cannot be read.
+    pub(super) lost: u64,
+    /// Bytes behind its last row.
+    pub(super) torn: u64,
+    /// For appending; opened when it is needed.
+    file: Option<File>,
+}
+
+/// What became of a file that was looked at.
+pub(super) enum SegmentOpening {
+    Segment(QueueSegment),
+    /// Its head is not what was written. `true`: it is shorter than a head, as after a crash while it was made.
+    NoHead(bool),
+}
+
+/// Appends a record. Its number is checked with the row, so that a row behind a damaged one is still known by it.
+pub(super) fn put_record(out: &mut Vec<u8>, number: u64, row: &[u8]) {
+    // A row is no longer than a queue in memory, whose lengths have 4 bytes.
+    out.extend_from_slice(&(row.len() as u32).to_le_bytes());
+    out.extend_from_slice(&(number as u32).to_le_bytes());
+    out.extend_from_slice(&checksum(number, row).to_le_bytes());
+    out.extend_from_slice(row);
+}
+
+fn checksum(number: u64, row: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&number.to_le_bytes()), row)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let bytes = bytes[at..at + 4].try_into().expect("it is 4 bytes long");
+    u32::from_le_bytes(bytes)
+}
+
+impl QueueSegment {
+    pub(super) fn create(directory: &Path, epoch: u64, first: u64) -> io::Result<Self> {
+        let path = directory.join(format!("{first:020}.rows"));
+        let mut head = Vec::with_capacity(HEAD_BYTES);
+        head.extend_from_slice(MAGIC);
+        head.extend_from_slice(&VERSION.to_le_bytes());
+        head.extend_from_slice(&epoch.to_le_bytes());
+        head.extend_from_slice(&first.to_le_bytes());
+        head.extend_from_slice(&crc32c::crc32c(&head).to_le_bytes());
+        let mut file = File::create(&path)?;
+        file.write_all(&head)?;
+        Ok(Self {
+            path,
+            epoch,
+            first,
+            rows: 0,
+            bytes: HEAD_BYTES as u64,
+            lost: 0,
+            torn: 0,
+            file: Some(file),
+        })
+    }
+
+    /// Reads a file and changes nothing: its rows are those up to the last one that is whole.
+    pub(super) fn open(path: &Path) -> io::Result<SegmentOpening> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        let mut head = [0; HEAD_BYTES];
+        match file.read_exact(&mut head) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Ok(SegmentOpening::NoHead(true));
+            }
+            Err(error) => return Err(error),
+        }
+        let number = |at: usize| {
+            let bytes = head[at..at + 8].try_into().expect("it is 8 bytes long");
+            u64::from_le_bytes(bytes)
+        };
+        if &head[..4] != MAGIC || u32_at(&head, 24) != crc32c::crc32c(&head[..24]) {
+            return Ok(SegmentOpening::NoHead(false));
+        }
+        let version = u32_at(&head, 4);
+        if version != VERSION {
+            let why = format!(
+                "{}: written by another version ({version}, this one reads {VERSION})",
+                path.display()
+            );
+            return Err(io::Error::other(why));
+        }
+        let first = number(16);
+        Self::with_rows(path, file, length, number(8), first).map(SegmentOpening::Segment)
+    }
+
+    /// A file whose head is lost, by what it said.
+    pub(super) fn open_without_head(path: &Path, epoch: u64, first: u64) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(HEAD_BYTES as u64))?;
+        Self::with_rows(path, file, length, epoch, first)
+    }
+
+    fn with_rows(path: &Path, file: File, length: u64, epoch: u64, first: u64) -> io::Result<Self> {
+        let mut reader = SegmentReader::new(file, first);
+        while reader.next()?.is_some() {}
+        Ok(Self {
+            path: path.to_owned(),
+            epoch,
+            first,
+            rows: reader.number - first,
+            bytes: reader.position,
+            lost: reader.lost,
+            torn: length.saturating_sub(reader.position),
+            file: None,
+        })
+    }
+
+    /// Cuts off what is no whole row at its end.
+    pub(super) fn truncate_torn_end(&mut self) -> io::Result<()> {
+        if self.torn > 0 {
+            let file = File::options().write(true).open(&self.path)?;
+            file.set_len(self.bytes)?;
+            self.torn = 0;
+        }
+        Ok(())
+    }
+
+    /// The number behind its last row.
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.rows
+    }
+
+    pub(super) fn write(&mut self, records: &[u8], count: u64) -> io::Result<()> {
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => {
+                let mut file = File::options().write(true).open(&self.path)?;
+                file.seek(SeekFrom::Start(self.bytes))?;
+                file
+            }
+        };
+        if let Err(error) = file.write_all(records) {
+            // What was written of it must not stand before what comes next.
+            file.set_len(self.bytes)?;
+            file.seek(SeekFrom::Start(self.bytes))?;
+            self.file = Some(file);
+            return Err(error);
+        }
+        self.file = Some(file);
+        self.bytes += records.len() as u64;
+        self.rows += count;
+        Ok(())
+    }
+
+    pub(super) fn sync(&self) -> io::Result<()> {
+        match &self.file {
+            Some(file) => file.sync_data(),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads from this number on.
+    pub(super) fn reader(&self, from: u64) -> io::Result<SegmentReader> {
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::Start(HEAD_BYTES as u64))?;
+        let mut reader = SegmentReader::new(file, self.first);
+        while reader.number < from && reader.next()?.is_some() {}
+        Ok(reader)
+    }
+}
+
+pub(super) struct SegmentReader {
+    file: BufReader<File>,
+    first: u64,
+    /// Of the next row.
+    number: u64,
+    /// Rows that were skipped, because they are damaged.
+    lost: u64,
+    /// Behind the last whole record.
+    position: u64,
+    row: Vec<u8>,
+}
+
+impl SegmentReader {
+    fn new(file: File, first: u64) -> Self {
+        Self {
+            file: BufReader::with_capacity(256 << 10, file),
+            first,
+            number: first,
+            lost: 0,
+            position: HEAD_BYTES as u64,
+            row: Vec::new(),
+        }
+    }
+
+    pub(super) fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The next row and its number; `None` where the file ends. Damaged rows are skipped.
+    pub(super) fn next(&mut self) -> io::Result<Option<(u64, SinkRow<'_>)>> {
+        let is_read = self.read_record()? || (self.skip_damage()? && self.read_record()?);
+        if !is_read {
+            return Ok(None);
+        }
+        self.position += (RECORD_HEAD + self.row.len()) as u64;
+        self.number += 1;
+        Ok(Some((self.number - 1, SinkRow::from_bytes(&self.row))))
+    }
+
+    /// Reads the record with the number that is due. `false`: there is none here.
+    fn read_record(&mut self) -> io::Result<bool> {
+        let mut head = [0; RECORD_HEAD];
+        if !self.fill(|file| file.read_exact(&mut head))? {
+            return Ok(false);
+        }
+        let length = u32_at(&head, 0) as usize;
+        if length > MAX_RECORD_BYTES || u32_at(&head, 4) != self.number as u32 {
+            return Ok(false);
+        }
+        let mut row = std::mem::take(&mut self.row);
+        row.clear();
+        let wanted = length as u64;
+        let is_whole = self.fill(|file| {
+            let read = file.by_ref().take(wanted).read_to_end(&mut row)?;
+            match read == length {
+                true => Ok(()),
+                false => Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        })?;
+        self.row = row;
+        Ok(is_whole && checksum(self.number, &self.row) == u32_at(&head, 8))
+    }
+
+    /// Goes to the next record that is whole. `false`: there is none.
+    fn skip_damage(&mut self) -> io::Result<bool> {
+        self.file.seek(SeekFrom::Start(self.position))?;
+        // A segment has few megabytes.
+        let mut rest = Vec::new();
+        self.file.read_to_end(&mut rest)?;
+        let found = (1..rest.len()).find_map(|at| {
+            let number = number_at(&rest[at..], self.number)?;
+            Some((at, number))
+        });
+        let Some((at, number)) = found else {
+            return Ok(false);
+        };
+        self.lost += number - self.number;
+        self.number = number;
+        self.position += at as u64;
+        self.file.seek(SeekFrom::Start(self.position))?;
+        Ok(true)
+    }
+
+    fn fill(
+        &mut self,
+        read: impl FnOnce(&mut BufReader<File>) -> io::Result<()>,
+    ) -> io::Result<bool> {
+        match read(&mut self.file) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The number of the whole record that begins here, which is behind `number`.
+fn number_at(bytes: &[u8], number: u64) -> Option<u64> {
+    let (head, rest) = bytes.split_first_chunk::<RECORD_HEAD>()?;
+    let row = rest.get(..u32_at(head, 0) as usize)?;
+    // Numbers of a segment are close to each other.
+    let ahead = u64::from(u32_at(head, 4).wrapping_sub(number as u32));
+    let found = (1..1 << 24).contains(&ahead).then_some(number + ahead)?;
+    (checksum(found, row) == u32_at(head, 8)).then_some(found)
+}

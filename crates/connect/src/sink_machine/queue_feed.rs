@@ -1,0 +1,354 @@
+//! Where the machine takes rows from: the queue in memory, or files that a spool fills from it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+use super::disk_queue::DiskQueue;
+use super::memory_queue::MemoryQueue;
+use crate::batch::SinkBatch;
+use crate::row::SinkRow;
+use crate::settings::{DiskQueueSettings as DiskSettings, DiskQueueSync};
+
+/// What the spool writes at once.
+const SPOOL_ROWS: usize = 20_000;
+const SPOOL_BYTES: usize = 4 << 20;
+/// After a disk could not be written.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+pub(crate) struct QueueFeed {
+    memory: Arc<MemoryQueue>,
+    /// Of rows that were only in memory.
+    epoch: u64,
+    next: Arc<AtomicU64>,
+    disk: Option<DiskFeed>,
+}
+
+struct DiskFeed {
+    shared: Arc<SharedDiskQueue>,
+    epoch: u64,
+    /// Not there if the files are only emptied: the sink has no disk queue any more.
+    spool: Option<JoinHandle<()>>,
+    stop: watch::Sender<bool>,
+    /// Rows that were given out.
+    given_out: BTreeSet<u64>,
+    directory: PathBuf,
+}
+
+struct SharedDiskQueue {
+    disk: Mutex<DiskQueue>,
+    unread: AtomicU64,
+    rows: AtomicU64,
+    bytes: AtomicU64,
+    /// On their way from memory to a file.
+    spooling: AtomicUsize,
+    /// Told when rows were written.
+    readable: Notify,
+    /// Told when files were removed.
+    space: Notify,
+}
+
+/// What a disk queue holds, for anybody who asks.
+#[derive(Clone)]
+pub(crate) struct DiskQueueView(Arc<SharedDiskQueue>);
+
+impl DiskQueueView {
+    /// Rows that are not acknowledged, and the bytes of the files.
+    pub(crate) fn usage(&self) -> (u64, u64) {
+        (self.0.rows.load(Relaxed), self.0.bytes.load(Relaxed))
+    }
+
+    /// Rows that are on their way from memory to a file; to be asked after the queue in memory.
+    pub(crate) fn spooling(&self) -> u64 {
+        self.0.spooling.load(SeqCst) as u64
+    }
+}
+
+impl SharedDiskQueue {
+    /// Runs what reads or writes files where that may take its time.
+    async fn with_disk<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&mut DiskQueue) -> T + Send + 'static,
+    ) -> io::Result<T> {
+        let shared = self.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let mut disk = shared.lock();
+            let result = work(&mut disk);
+            shared.unread.store(disk.unread(), Relaxed);
+            shared.rows.store(disk.rows(), Relaxed);
+            shared.bytes.store(disk.bytes(), Relaxed);
+            result
+        });
+        done.await.map_err(io::Error::other)
+    }
+
+    /// Whether rows have to stay in memory. Where publishers wait for room, what they were let in with still gets into files, up to
+    /// twice what there may be, so that nothing that was answered is in memory alone.
+    fn is_full_for(&self, memory: &MemoryQueue) -> bool {
+        let disk = self.lock();
+        let is_full = disk.is_full();
+        if is_full {
+            memory.set_files_full(true);
+        }
+        let has_no_room = is_full && (!memory.is_blocking_policy() || disk.is_over_double_limit());
+        if has_no_room {
+            memory.set_spooled(false);
+        }
+        has_no_room
+    }
+
+    fn lock(&self) -> MutexGuard<'_, DiskQueue> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl QueueFeed {
+    /// `directory` is where the disk queue is, or was if the settings do not ask for one any more.
+    pub(crate) async fn open(
+        memory: Arc<MemoryQueue>,
+        (epoch, next): (u64, Arc<AtomicU64>),
+        directory: Option<&Path>,
+        settings: Option<&DiskSettings>,
+    ) -> io::Result<Self> {
+        let disk = match (directory, settings) {
+            (Some(directory), Some(settings)) => {
+                Some(DiskFeed::open(memory.clone(), directory, settings, true).await?)
+            }
+            (Some(directory), None) if directory.exists() => {
+                let settings = DiskSettings {
+                    sync: DiskQueueSync::Never,
+                    ..DiskSettings::default()
+                };
+                Some(DiskFeed::open(memory.clone(), directory, &settings, false).await?)
+            }
+            (None, Some(_)) => {
+                return Err(io::Error::other(
+                    "queue.disk: the node has no folder for its data",
+                ));
+            }
+            (_, None) => None,
+        };
+        Ok(Self {
+            memory,
+            epoch,
+            next,
+            disk,
+        })
+    }
+
+    pub(crate) fn disk_view(&self) -> Option<DiskQueueView> {
+        let disk = self.disk.as_ref()?;
+        Some(DiskQueueView(disk.shared.clone()))
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.disk.as_ref().map_or(self.epoch, |disk| disk.epoch)
+    }
+
+    /// Rows that can be taken at once.
+    pub(crate) fn waiting(&self) -> usize {
+        match self.disk.as_ref().filter(|disk| !disk.is_drained()) {
+            Some(disk) => disk.shared.unread.load(Relaxed) as usize,
+            None => self.memory.rows(),
+        }
+    }
+
+    /// Resolves when so many rows or bytes can be taken (from files, when any can).
+    pub(crate) async fn ready(&self, rows: usize, bytes: usize) {
+        let Some(disk) = self.disk.as_ref().filter(|disk| !disk.is_drained()) else {
+            return self.memory.ready(rows, bytes).await;
+        };
+        loop {
+            let readable = disk.shared.readable.notified();
+            if disk.shared.unread.load(Relaxed) > 0 {
+                return;
+            }
+            readable.await;
+        }
+    }
+
+    /// Takes rows with their numbers, until so many rows or bytes were taken. Not to be dropped halfway.
+    pub(crate) async fn take(
+        &mut self,
+        max_rows: usize,
+        max_bytes: usize,
+        mut each: impl FnMut(u64, SinkRow<'_>),
+    ) -> io::Result<usize> {
+        self.drop_drained_disk_queue().await?;
+        let Some(disk) = &mut self.disk else {
+            let next = &self.next;
+            let taken = self.memory.take(max_rows, max_bytes, |row| {
+                each(next.fetch_add(1, Relaxed), row);
+            });
+            return Ok(taken);
+        };
+        let mut read = SinkBatch::new(disk.epoch);
+        let reading = disk.shared.with_disk(move |files| {
+            let result = files.read(max_rows, max_bytes, |number, row| read.push(number, row));
+            (read, result)
+        });
+        let (read, result) = reading.await?;
+        for at in 0..read.len() {
+            let number = read.id(at).number;
+            disk.given_out.insert(number);
+            each(number, read.row(at));
+        }
+        result.map(|()| read.len())
+    }
+
+    async fn drop_drained_disk_queue(&mut self) -> io::Result<()> {
+        if let Some(disk) = self.disk.take_if(|disk| disk.is_drained()) {
+            tokio::fs::remove_dir_all(&disk.directory).await?;
+        }
+        Ok(())
+    }
+
+    /// The rows of this batch will never be asked for again.
+    pub(crate) async fn acknowledge(&mut self, batch: &SinkBatch) -> io::Result<()> {
+        let Some(disk) = self
+            .disk
+            .as_mut()
+            .filter(|disk| disk.epoch == batch.epoch())
+        else {
+            return Ok(());
+        };
+        for at in 0..batch.len() {
+            disk.given_out.remove(&batch.id(at).number);
+        }
+        let first_out = disk.given_out.first().copied();
+        let acknowledge = move |files: &mut DiskQueue| {
+            let result = files.acknowledge(first_out.unwrap_or(files.next_to_read()));
+            (result, files.is_full())
+        };
+        let (result, are_full) = disk.shared.with_disk(acknowledge).await?;
+        if !are_full {
+            self.memory.set_files_full(false);
+        }
+        disk.shared.space.notify_one();
+        result
+    }
+
+    /// Whether everything that is left is in files.
+    pub(crate) fn is_fully_on_disk(&self) -> bool {
+        self.disk.as_ref().is_some_and(|disk| disk.spool.is_some())
+    }
+
+    /// Whether these rows will be given out again from files.
+    pub(crate) fn is_on_disk(&self, batch: &SinkBatch) -> bool {
+        self.disk
+            .as_ref()
+            .is_some_and(|disk| disk.epoch == batch.epoch())
+    }
+
+    /// Ends the spool after it has written all there is in memory, if that can be written.
+    pub(crate) async fn close(self) {
+        let Some(disk) = self.disk else { return };
+        let _ = disk.stop.send(true);
+        if let Some(spool) = disk.spool {
+            let _ = spool.await;
+        }
+        let synced = disk.shared.with_disk(DiskQueue::sync).await;
+        if let Ok(Err(error)) | Err(error) = synced {
+            tracing::error!(%error, "a disk queue cannot be written");
+        }
+    }
+}
+
+impl DiskFeed {
+    /// Whether the files were only to be emptied, and are.
+    fn is_drained(&self) -> bool {
+        self.spool.is_none() && self.given_out.is_empty() && self.shared.unread.load(Relaxed) == 0
+    }
+
+    async fn open(
+        memory: Arc<MemoryQueue>,
+        directory: &Path,
+        settings: &DiskSettings,
+        is_spooling: bool,
+    ) -> io::Result<Self> {
+        let (directory, settings) = (directory.to_owned(), settings.clone());
+        let path = directory.clone();
+        let opening = tokio::task::spawn_blocking(move || DiskQueue::open(&path, &settings));
+        let files = opening.await.map_err(io::Error::other)??;
+        let epoch = files.epoch();
+        let shared = Arc::new(SharedDiskQueue {
+            unread: files.unread().into(),
+            rows: files.rows().into(),
+            bytes: files.bytes().into(),
+            spooling: AtomicUsize::new(0),
+            disk: Mutex::new(files),
+            readable: Notify::new(),
+            space: Notify::new(),
+        });
+        let (stop, stopped) = watch::channel(false);
+        let spool =
+            is_spooling.then(|| tokio::spawn(run_spool(memory.clone(), shared.clone(), stopped)));
+        Ok(Self {
+            shared,
+            epoch,
+            spool,
+            stop,
+            given_out: BTreeSet::new(),
+            directory,
+        })
+    }
+}
+
+/// Moves rows from memory to files, until it is stopped and nothing is left or nothing can be written.
+async fn run_spool(
+    memory: Arc<MemoryQueue>,
+    shared: Arc<SharedDiskQueue>,
+    mut stop: watch::Receiver<bool>,
+) {
+    loop {
+        tokio::select! {
+            () = memory.ready(1, 1) => {}
+            _ = stop.wait_for(|stop| *stop) => {
+                if memory.rows() == 0 {
+                    return;
+                }
+            }
+        }
+        while shared.is_full_for(&memory) {
+            tokio::select! {
+                () = shared.space.notified() => {}
+                _ = stop.wait_for(|stop| *stop) => return,
+            }
+        }
+        memory.set_spooled(true);
+        let mut rows = SinkBatch::default();
+        // Said before they are taken, so that they are never in neither place.
+        shared.spooling.store(memory.rows().max(1), SeqCst);
+        memory.take(SPOOL_ROWS, SPOOL_BYTES, |row| rows.push(0, row));
+        shared.spooling.store(rows.len(), SeqCst);
+        let marks = memory.taken_counts();
+        while !rows.is_empty() {
+            let writing = shared.with_disk(move |files| {
+                let (count, result) = files.append(rows.rows());
+                (rows.select_rows(count..rows.len()), result)
+            });
+            let Ok((left, result)) = writing.await else {
+                return;
+            };
+            shared.readable.notify_one();
+            rows = left;
+            shared.spooling.store(rows.len(), SeqCst);
+            if let Err(error) = result {
+                // A disk that does not write must not keep clients from their answers.
+                memory.set_spooled(false);
+                tracing::error!(%error, rows = rows.len(), "a disk queue cannot be written; it is tried again");
+                tokio::select! {
+                    () = tokio::time::sleep(RETRY_PAUSE) => {}
+                    _ = stop.wait_for(|stop| *stop) => return,
+                }
+            }
+        }
+        memory.record_written(&marks);
+    }
+}

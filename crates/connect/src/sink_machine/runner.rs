@@ -1,0 +1,227 @@
+//! The machine of one sink: takes rows from its feed, forms batches, has them delivered and says what is done with.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::Instant;
+
+use super::batch_lanes::{BatchLanes, BatchLimits, LaneAssignment};
+use super::delivery::BatchDelivery;
+use super::memory_queue::MemoryQueue;
+use super::queue_feed::{DiskQueueView, QueueFeed};
+use crate::batch::SinkBatch;
+use crate::settings::DiskQueueSettings;
+
+/// After a disk queue could not be opened or read.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// What is on its way when the machine gives up may still arrive; then it is let go, and may be sent twice.
+const COMPLETION_GRACE: Duration = Duration::from_secs(2);
+
+/// What the machine is told from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StopSignal {
+    Run,
+    /// Write what there is, then end. What is in files stays there.
+    Drain,
+    /// End: no further attempt is begun, what is left is handed back.
+    GiveUp,
+}
+
+pub(crate) struct SinkRunPlan {
+    pub(crate) queue: Arc<MemoryQueue>,
+    /// Epoch and next number of rows that are only in memory.
+    pub(crate) memory_row_numbers: (u64, Arc<AtomicU64>),
+    /// Where the disk queue is or may have been.
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) disk: Option<DiskQueueSettings>,
+    pub(crate) spread: LaneAssignment,
+    pub(crate) sizes: BatchLimits,
+    pub(crate) delivery: BatchDelivery,
+    pub(crate) disk_view: watch::Sender<Option<DiskQueueView>>,
+    /// What another machine of this sink left.
+    pub(crate) carried_over_batches: Vec<SinkBatch>,
+}
+
+struct SinkRunner {
+    feed: QueueFeed,
+    lanes: BatchLanes,
+    delivery: Arc<BatchDelivery>,
+    deliveries: JoinSet<Vec<SinkBatch>>,
+    in_flight: HashMap<Id, (usize, Arc<SinkBatch>)>,
+    undelivered: Vec<SinkBatch>,
+}
+
+/// Runs until it is told to stop. Returns rows that were neither written nor are kept in files.
+pub(crate) async fn run_sink(plan: SinkRunPlan) -> Vec<SinkBatch> {
+    let mut stop = plan.delivery.stop.clone();
+    let feed = loop {
+        let opening = QueueFeed::open(
+            plan.queue.clone(),
+            plan.memory_row_numbers.clone(),
+            plan.directory.as_deref(),
+            plan.disk.as_ref(),
+        );
+        match opening.await {
+            Ok(feed) => break feed,
+            Err(error) => {
+                plan.queue.set_spooled(false);
+                tracing::error!(sink = plan.delivery.sink, %error, "the disk queue of a sink cannot be opened");
+                let what = format!("its disk queue cannot be opened: {error}");
+                plan.delivery.circuit.record_row_error(&what);
+                tokio::select! {
+                    () = tokio::time::sleep(RETRY_PAUSE) => {}
+                    _ = stop.wait_for(|stop| *stop != StopSignal::Run) => return plan.carried_over_batches,
+                }
+            }
+        }
+    };
+    plan.disk_view.send_replace(feed.disk_view());
+    let mut runner = SinkRunner {
+        feed,
+        lanes: BatchLanes::new(plan.spread, plan.sizes),
+        delivery: Arc::new(plan.delivery),
+        deliveries: JoinSet::new(),
+        in_flight: HashMap::new(),
+        undelivered: Vec::new(),
+    };
+    let now = Instant::now();
+    for batch in plan.carried_over_batches {
+        for at in 0..batch.len() {
+            let number = batch.id(at).number;
+            runner.lanes.add(batch.epoch(), number, batch.row(at), now);
+        }
+    }
+    runner.process_until_stopped(&mut stop).await;
+    runner.finish().await
+}
+
+impl SinkRunner {
+    async fn process_until_stopped(&mut self, stop: &mut watch::Receiver<StopSignal>) {
+        loop {
+            let told = *stop.borrow_and_update();
+            let is_draining = told == StopSignal::Drain;
+            // What is in files is sent after the next start.
+            let takes = !(is_draining && self.feed.is_fully_on_disk());
+            let is_last = is_draining && (!takes || self.feed.waiting() == 0);
+            let now = Instant::now();
+            if told != StopSignal::GiveUp {
+                while let Some((lane, batch)) = self.lanes.next_batch(now, is_last) {
+                    self.spawn_delivery(lane, batch);
+                }
+            }
+            if told == StopSignal::GiveUp
+                || (is_last && self.deliveries.is_empty() && self.lanes.is_empty())
+            {
+                return;
+            }
+            let room = self.lanes.room();
+            let (missing_rows, missing_bytes) = self.lanes.missing_for_next_batch();
+            let wanted = match self.lanes.is_empty() || is_draining {
+                true => 1,
+                false => missing_rows,
+            };
+            let deadline = self.lanes.deadline();
+            let is_time_to_take = tokio::select! {
+                _ = stop.changed() => false,
+                Some(landed) = self.deliveries.join_next_with_id(), if !self.deliveries.is_empty() => {
+                    self.finish_delivery(landed).await;
+                    false
+                }
+                () = self.feed.ready(wanted, missing_bytes), if takes && room > 0 => true,
+                // What came meanwhile goes with the batch that is due.
+                () = tokio::time::sleep_until(deadline.unwrap_or(now)), if deadline.is_some() => takes,
+            };
+            if is_time_to_take && room > 0 {
+                self.take_rows(room).await;
+            }
+        }
+    }
+
+    async fn take_rows(&mut self, room: usize) {
+        let now = Instant::now();
+        let epoch = self.feed.epoch();
+        let lanes = &mut self.lanes;
+        let add = |number, row: crate::SinkRow<'_>| lanes.add(epoch, number, row, now);
+        match self.feed.take(room, usize::MAX, add).await {
+            Ok(taken) => {
+                let metrics = &self.delivery.metrics;
+                metrics.taken.fetch_add(taken as u64, Relaxed);
+            }
+            Err(error) => {
+                tracing::error!(sink = self.delivery.sink, %error, "a disk queue cannot be read");
+                let what = format!("its disk queue cannot be read: {error}");
+                self.delivery.circuit.record_row_error(&what);
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+        }
+    }
+
+    fn spawn_delivery(&mut self, lane: usize, batch: SinkBatch) {
+        let metrics = &self.delivery.metrics;
+        metrics.batches_in_flight.fetch_add(1, Relaxed);
+        metrics
+            .rows_in_flight
+            .fetch_add(batch.len() as u64, Relaxed);
+        let batch = Arc::new(batch);
+        let (delivery, flying) = (self.delivery.clone(), batch.clone());
+        let task = self
+            .deliveries
+            .spawn(async move { delivery.deliver(&flying).await });
+        self.in_flight.insert(task.id(), (lane, batch));
+    }
+
+    async fn finish_delivery(&mut self, landed: Result<(Id, Vec<SinkBatch>), JoinError>) {
+        let (id, left) = match landed {
+            Ok((id, left)) => (id, Some(left)),
+            Err(error) => (error.id(), None),
+        };
+        let Some((lane, batch)) = self.in_flight.remove(&id) else {
+            return;
+        };
+        let metrics = &self.delivery.metrics;
+        metrics.batches_in_flight.fetch_sub(1, Relaxed);
+        metrics
+            .rows_in_flight
+            .fetch_sub(batch.len() as u64, Relaxed);
+        self.lanes.release_slot(lane);
+        // Let go, or a panic of the machine itself: all of it may have to be sent again.
+        let left = left.unwrap_or_else(|| vec![SinkBatch::clone(&batch)]);
+        if left.is_empty()
+            && let Err(error) = self.feed.acknowledge(&batch).await
+        {
+            tracing::error!(sink = self.delivery.sink, %error, "a disk queue cannot be written");
+        }
+        self.undelivered.extend(left);
+    }
+
+    async fn finish(mut self) -> Vec<SinkBatch> {
+        let deadline = Instant::now() + COMPLETION_GRACE;
+        while !self.deliveries.is_empty() {
+            let landed = self.deliveries.join_next_with_id();
+            match tokio::time::timeout_at(deadline, landed).await {
+                Ok(Some(landed)) => self.finish_delivery(landed).await,
+                Ok(None) => break,
+                Err(_) => self.deliveries.abort_all(),
+            }
+            if Instant::now() >= deadline {
+                self.deliveries.abort_all();
+                while let Some(landed) = self.deliveries.join_next_with_id().await {
+                    self.finish_delivery(landed).await;
+                }
+            }
+        }
+        // A connector that does not come to an end must not keep the node from ending.
+        let closing = self.delivery.writer.close();
+        let _ = tokio::time::timeout(COMPLETION_GRACE, closing).await;
+        let mut left = self.undelivered;
+        left.extend(self.lanes.into_unsent());
+        left.retain(|batch| !self.feed.is_on_disk(batch));
+        self.feed.close().await;
+        left
+    }
+}

@@ -1,0 +1,104 @@
+//! Texts for people with placeholders: `${temperature} °C at ${deviceName}`.
+
+use rules::{
+    CompileOptions, EvaluationResources, EvaluationScratch, EventKind, RuleEvent, RuleOutput,
+    RuleState, Template, TemplateFormat, Value,
+};
+use serde_json::Value as Json;
+
+use super::AlarmDefinitionError;
+
+const MAX_TEXT_BYTES: usize = 4096;
+/// Memory kept between texts.
+const MAX_RETAINED_BYTES: usize = 64 << 10;
+
+/// A template, compiled.
+pub(super) struct DetailsTemplate(Template);
+
+/// What fills in templates; one per thread.
+pub(super) struct TemplateRenderer {
+    scratch: EvaluationScratch,
+    state: RuleState,
+}
+
+impl DetailsTemplate {
+    pub(super) fn compile(text: &str, field: &str) -> Result<Self, AlarmDefinitionError> {
+        if text.len() > MAX_TEXT_BYTES {
+            let expected = format!("expected at most {MAX_TEXT_BYTES} bytes");
+            return Err(AlarmDefinitionError::new(field, expected));
+        }
+        let compiled = Template::compile(text, TemplateFormat::Text, &CompileOptions::default());
+        let compiled =
+            compiled.map_err(|error| AlarmDefinitionError::new(field, error.to_string()))?;
+        Ok(Self(compiled))
+    }
+}
+
+impl TemplateRenderer {
+    pub(super) fn new() -> Self {
+        // Nobody guesses anything by the random numbers of a text.
+        Self {
+            scratch: EvaluationScratch::new(
+                EvaluationResources::new([7; 32], 0),
+                MAX_RETAINED_BYTES,
+            ),
+            state: RuleState::default(),
+        }
+    }
+
+    /// The text for these values; what cannot be worked out is said in its place.
+    pub(super) fn render(
+        &mut self,
+        text: &DetailsTemplate,
+        now_ms: u64,
+        values: &[(&str, &Json)],
+    ) -> String {
+        self.scratch.reset();
+        let arena = self.scratch.arena();
+        let texts: Vec<_> = values.iter().map(|(_, value)| value.to_string()).collect();
+        let columns: Vec<_> = values
+            .iter()
+            .zip(&texts)
+            .map(|((name, _), text)| {
+                (
+                    *name,
+                    rules::json::parse(text, arena).unwrap_or(Value::Null),
+                )
+            })
+            .collect();
+        let event = RuleEvent::new(EventKind::Device, now_ms);
+        let view = self.scratch.view(&event, now_ms);
+        let output = RuleOutput { columns: &columns };
+        let mut out = Vec::new();
+        if let Err(fault) = text.0.render(&output, &view, &mut self.state, &mut out) {
+            out.extend_from_slice(format!("({fault})").as_bytes());
+        }
+        String::from_utf8(out)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_text_tells_values_and_what_functions_make_of_them() {
+        let text =
+            DetailsTemplate::compile("${t} °C at ${upper(deviceName)}, ${missing}", "details");
+        let (t, name) = (json!(31.5), json!("hall"));
+        let values = [("t", &t), ("deviceName", &name)];
+        let written = TemplateRenderer::new().render(&text.expect("a text"), 0, &values);
+        assert_eq!(written, "31.5 °C at HALL, null");
+    }
+
+    #[test]
+    fn a_text_that_is_none_is_refused() {
+        let refused = DetailsTemplate::compile("${nosuch(1)}", "details")
+            .err()
+            .expect("refused");
+        assert_eq!(refused.field, "details");
+    }
+}

@@ -1,0 +1,479 @@
+//! Notifications: who is told of which alarms, and how. Kept as configuration objects.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use foldhash::fast::RandomState;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json, json};
+use store::Objects;
+
+use super::AlarmDefinitionError;
+use super::definition::{Severity, from_json};
+use super::details_template::{DetailsTemplate, TemplateRenderer};
+use super::event::{AlarmChange, AlarmEvent};
+use super::pending_notifications::{AlarmNotifier, DurableCallback};
+use super::record::{Alarm, AlarmId, AlarmState, DeviceNumbers};
+
+/// The kind of configuration objects that are notifications.
+pub const NOTIFICATION_KIND: &str = "notification";
+/// Notifications of one node.
+pub const MAX_NOTIFICATIONS: usize = 256;
+const MAX_LIST: usize = 256;
+const MAX_DESCRIPTION_CHARS: usize = 1000;
+const MAX_EVERY_S: u32 = 604_800;
+/// What was told lately, for `at_most_every_s`; over it, the oldest half is forgotten.
+const MAX_REMEMBERED: usize = 100_000;
+
+/// Who is to be told of which alarms.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Notification {
+    #[serde(default)]
+    #[schemars(length(max = 1000))]
+    pub description: String,
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    /// Whether it is told of all alarms that the rest fits, or only of those whose rule names it.
+    #[serde(default = "yes")]
+    pub all: bool,
+    /// Of which changes.
+    #[serde(default = "usual_changes")]
+    pub on: Vec<AlarmChange>,
+    /// Of which severities; empty: of all.
+    #[serde(default)]
+    pub severities: Vec<Severity>,
+    /// Of the devices of which products; empty: of all.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub products: Vec<String>,
+    /// Of which types of alarms; empty: of all.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub types: Vec<String>,
+    /// What is told, with `${...}` for what an alarm has, such as `${severity}`, `${deviceId}` and `${details}`.
+    #[serde(default = "usual_text")]
+    #[schemars(length(max = 4096))]
+    pub text: String,
+    pub to: NotificationChannel,
+    /// The same change of the same type of a device is told once in so many seconds; 0: each time.
+    #[serde(default)]
+    #[schemars(range(max = 604_800))]
+    pub at_most_every_s: u32,
+}
+
+/// How somebody is told.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NotificationChannel {
+    /// A sink by its name: a web server (webhook), mail, a database ... With its queue and its retries.
+    Sink(String),
+    /// A message.
+    Mqtt(MqttNotification),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MqttNotification {
+    /// A topic with `${...}`.
+    #[schemars(length(min = 1, max = 4096))]
+    pub topic: String,
+    #[serde(default)]
+    #[schemars(range(max = 2))]
+    pub qos: u8,
+    #[serde(default)]
+    pub retain: bool,
+}
+
+/// What brings a notification on its way.
+pub trait NotificationTransport: Send + Sync {
+    /// Hands a row to a sink; does not wait.
+    fn write_to_sink(&self, name: &str, row: &Map<String, Json>) -> Result<(), String>;
+    fn publish(&self, topic: &str, payload: Vec<u8>, qos: u8, retain: bool) -> Result<(), String>;
+    /// Calls `done` when everything it was given so far survives the end of the node, as far as it is meant to; drops it if that
+    /// cannot be said now. Does not wait.
+    fn settle(&self, done: DurableCallback);
+}
+
+/// How often a notification was sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct NotificationCounts {
+    pub sent: u64,
+    /// Not sent because of `at_most_every_s`.
+    pub suppressed: u64,
+    pub failed: u64,
+}
+
+/// The notifications of a node.
+pub struct Notifications {
+    compiled: RwLock<Vec<Arc<CompiledNotification>>>,
+    /// Of the configuration: what the store has under these names does not count.
+    declared: OnceLock<Vec<(String, Json)>>,
+    transport: OnceLock<Arc<dyn NotificationTransport>>,
+    renderer: Mutex<NotificationRenderer>,
+}
+
+struct CompiledNotification {
+    name: Box<str>,
+    definition: Notification,
+    text: DetailsTemplate,
+    topic: Option<DetailsTemplate>,
+    counts: [AtomicU64; 3],
+}
+
+struct NotificationRenderer {
+    template_renderer: TemplateRenderer,
+    /// When which notification told which change of which alarm.
+    last_sent: HashMap<(Box<str>, AlarmChange, String, String), u64, RandomState>,
+}
+
+impl Default for Notifications {
+    fn default() -> Self {
+        Self {
+            compiled: RwLock::default(),
+            declared: OnceLock::new(),
+            transport: OnceLock::new(),
+            renderer: Mutex::new(NotificationRenderer {
+                template_renderer: TemplateRenderer::new(),
+                last_sent: HashMap::default(),
+            }),
+        }
+    }
+}
+
+/// Reads a notification as somebody writes it. Whether what it names is there is not asked.
+pub fn check_notification(value: &Json) -> Result<Notification, AlarmDefinitionError> {
+    let definition: Notification = from_json(value.clone())?;
+    for (field, list) in [
+        ("products", &definition.products),
+        ("types", &definition.types),
+    ] {
+        if list.len() > MAX_LIST {
+            return Err(AlarmDefinitionError::new(
+                field,
+                format!("expected at most {MAX_LIST}"),
+            ));
+        }
+    }
+    if definition.description.chars().count() > MAX_DESCRIPTION_CHARS {
+        let detail = format!("expected at most {MAX_DESCRIPTION_CHARS} characters");
+        return Err(AlarmDefinitionError::new("description", detail));
+    }
+    if definition.at_most_every_s > MAX_EVERY_S {
+        let detail = format!("expected at most {MAX_EVERY_S} seconds");
+        return Err(AlarmDefinitionError::new("at_most_every_s", detail));
+    }
+    match &definition.to {
+        NotificationChannel::Mqtt(message) if message.qos > 2 => {
+            return Err(AlarmDefinitionError::new(
+                "to.mqtt.qos",
+                "expected 0, 1 or 2",
+            ));
+        }
+        NotificationChannel::Mqtt(message) if message.topic.is_empty() => {
+            return Err(AlarmDefinitionError::new(
+                "to.mqtt.topic",
+                "expected a topic",
+            ));
+        }
+        NotificationChannel::Mqtt(message)
+            if !message.topic.contains("${") && message.topic.contains(['+', '#']) =>
+        {
+            let detail = "expected the name of a topic, without wildcards";
+            return Err(AlarmDefinitionError::new("to.mqtt.topic", detail));
+        }
+        _ => {}
+    }
+    CompiledNotification::new("", definition).map(|ready| ready.definition)
+}
+
+impl Notifications {
+    pub fn set_transport(&self, courier: Arc<dyn NotificationTransport>) {
+        // Set once, at start.
+        let _ = self.transport.set(courier);
+    }
+
+    /// Notifications that stand in the configuration: they are as they are there, whatever the store says. Once, before
+    /// [`Notifications::watch_objects`].
+    pub fn declare(&self, notifications: Vec<(String, Json)>) {
+        // Set once, at start.
+        let _ = self.declared.set(notifications);
+    }
+
+    /// Takes over the notifications of the store, and each of their changes from now on.
+    pub fn watch_objects(self: &Arc<Self>, objects: &Objects) -> Result<(), store::StoreError> {
+        self.reload(objects)?;
+        let (weak, stored) = (Arc::downgrade(self), objects.clone());
+        objects.observe_changes(Box::new(move |change| {
+            if change.kind == NOTIFICATION_KIND
+                && let Some(notifications) = weak.upgrade()
+                && let Err(error) = notifications.reload(&stored)
+            {
+                tracing::error!(%error, "notifications cannot be read; those of before stay");
+            }
+        }));
+        Ok(())
+    }
+
+    fn reload(&self, objects: &Objects) -> Result<(), store::StoreError> {
+        let declared = self.declared.get().map_or(&[][..], Vec::as_slice);
+        let stored = objects.list(NOTIFICATION_KIND, None, MAX_NOTIFICATIONS)?;
+        let stored = stored.into_iter();
+        let stored = stored.filter(|object| declared.iter().all(|(name, _)| *name != object.id));
+        let found = declared.iter().cloned();
+        let found = found.chain(stored.map(|object| (object.id, object.value)));
+        let mut all = self
+            .compiled
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::take(&mut *all);
+        for (name, value) in found {
+            let read = from_json(value)
+                .and_then(|definition| CompiledNotification::new(&name, definition));
+            match read {
+                Ok(ready) => {
+                    // What was counted goes on.
+                    if let Some(old) = before.iter().find(|old| *old.name == *name) {
+                        for (count, old) in ready.counts.iter().zip(&old.counts) {
+                            count.store(old.load(Relaxed), Relaxed);
+                        }
+                    }
+                    all.push(Arc::new(ready));
+                }
+                Err(problem) => {
+                    tracing::error!(name, %problem, "a notification cannot be used");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn counts(&self) -> Vec<(String, NotificationCounts)> {
+        let all = self.compiled.read().unwrap_or_else(PoisonError::into_inner);
+        let counted = all.iter().map(|ready| {
+            let [sent, suppressed, failed] = [0, 1, 2].map(|at| ready.counts[at].load(Relaxed));
+            let counts = NotificationCounts {
+                sent,
+                suppressed,
+                failed,
+            };
+            (ready.name.to_string(), counts)
+        });
+        counted.collect()
+    }
+
+    /// Tells who is to be told.
+    pub fn notify(&self, event: &AlarmEvent, now_ms: u64) {
+        let all = self
+            .compiled
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        for ready in all
+            .iter()
+            .filter(|ready| ready.wants(event.change, &event.alarm))
+        {
+            let count = self.send(ready, event, now_ms);
+            ready.counts[count].fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Sends one about an alarm that is none, whatever it is to be told of. `None`: there is no such notification.
+    pub fn send_test(&self, name: &str, now_ms: u64) -> Option<Result<(), String>> {
+        let all = self.compiled.read().unwrap_or_else(PoisonError::into_inner);
+        let ready = all.iter().find(|ready| *ready.name == *name)?.clone();
+        drop(all);
+        let alarm = Alarm {
+            id: AlarmId(0),
+            kind: "test".to_owned(),
+            severity: Severity::Indeterminate,
+            state: AlarmState::ActiveUnack,
+            device: "$node".to_owned(),
+            product: super::NODE_PRODUCT.to_owned(),
+            details: format!("This is a test of the notification {name:?}."),
+            values: Map::new(),
+            rule: String::new(),
+            notify: vec![name.to_owned()],
+            raised_ms: now_ms,
+            changed_ms: now_ms,
+            cleared_ms: None,
+            cleared_by: None,
+            acknowledged_ms: None,
+            acknowledged_by: None,
+            device_no: DeviceNumbers::default(),
+        };
+        let event = AlarmEvent {
+            change: AlarmChange::Raised,
+            alarm: Arc::new(alarm),
+            tag: 0,
+            change_no: 0,
+        };
+        let sent = self.send_to_channel(&ready, &event, now_ms);
+        ready.counts[if sent.is_ok() { 0 } else { 2 }].fetch_add(1, Relaxed);
+        Some(sent)
+    }
+
+    /// Which count the outcome belongs to.
+    fn send(&self, ready: &CompiledNotification, event: &AlarmEvent, now_ms: u64) -> usize {
+        let mut writing = self.renderer.lock().unwrap_or_else(PoisonError::into_inner);
+        if writing.is_throttled(ready, event, now_ms) {
+            return 1;
+        }
+        drop(writing);
+        match self.send_to_channel(ready, event, now_ms) {
+            Ok(()) => 0,
+            Err(error) => {
+                tracing::warn!(notification = &*ready.name, alarm = event.alarm.id.0, %error, "a notification cannot be sent");
+                2
+            }
+        }
+    }
+
+    fn send_to_channel(
+        &self,
+        ready: &CompiledNotification,
+        event: &AlarmEvent,
+        now_ms: u64,
+    ) -> Result<(), String> {
+        let mut writing = self.renderer.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = row_of(event);
+        let values: Vec<_> = row
+            .iter()
+            .map(|(name, value)| (name.as_str(), value))
+            .collect();
+        let text = writing
+            .template_renderer
+            .render(&ready.text, now_ms, &values);
+        let topic = ready.topic.as_ref();
+        let topic = topic.map(|topic| writing.template_renderer.render(topic, now_ms, &values));
+        drop(writing);
+        let mut row = row;
+        row.insert("text".to_owned(), text.into());
+        let Some(courier) = self.transport.get() else {
+            return Err("the node has only begun to start".to_owned());
+        };
+        match &ready.definition.to {
+            NotificationChannel::Sink(name) => courier.write_to_sink(name, &row),
+            NotificationChannel::Mqtt(message) => {
+                let payload = Json::Object(row).to_string().into_bytes();
+                let topic = topic.unwrap_or_default();
+                courier.publish(&topic, payload, message.qos, message.retain)
+            }
+        }
+    }
+}
+
+impl AlarmNotifier for Notifications {
+    fn wants(&self, change: AlarmChange, alarm: &Alarm) -> bool {
+        let all = self.compiled.read().unwrap_or_else(PoisonError::into_inner);
+        all.iter().any(|ready| ready.wants(change, alarm))
+    }
+
+    fn notify(&self, event: &AlarmEvent, now_ms: u64) {
+        Self::notify(self, event, now_ms);
+    }
+
+    fn settle(&self, done: DurableCallback) {
+        if let Some(courier) = self.transport.get() {
+            courier.settle(done);
+        }
+    }
+}
+
+impl CompiledNotification {
+    fn new(name: &str, definition: Notification) -> Result<Self, AlarmDefinitionError> {
+        let topic = match &definition.to {
+            NotificationChannel::Sink(_) => None,
+            NotificationChannel::Mqtt(message) => {
+                Some(DetailsTemplate::compile(&message.topic, "to.mqtt.topic")?)
+            }
+        };
+        Ok(Self {
+            name: name.into(),
+            text: DetailsTemplate::compile(&definition.text, "text")?,
+            topic,
+            definition,
+            counts: Default::default(),
+        })
+    }
+
+    fn wants(&self, change: AlarmChange, alarm: &Alarm) -> bool {
+        let wanted = &self.definition;
+        let is_named = alarm.notify.iter().any(|name| **name == *self.name);
+        let has = |list: &[String], text: &String| list.is_empty() || list.contains(text);
+        wanted.enabled
+            && (wanted.all || is_named)
+            && wanted.on.contains(&change)
+            && (wanted.severities.is_empty() || wanted.severities.contains(&alarm.severity))
+            && has(&wanted.products, &alarm.product)
+            && has(&wanted.types, &alarm.kind)
+    }
+}
+
+impl NotificationRenderer {
+    /// Whether the same was told a short time ago; if not, it is from now on.
+    fn is_throttled(
+        &mut self,
+        ready: &CompiledNotification,
+        event: &AlarmEvent,
+        now_ms: u64,
+    ) -> bool {
+        let every_ms = u64::from(ready.definition.at_most_every_s) * 1000;
+        if every_ms == 0 {
+            return false;
+        }
+        let Alarm { device, kind, .. } = &*event.alarm;
+        let what = (
+            ready.name.clone(),
+            event.change,
+            device.clone(),
+            kind.clone(),
+        );
+        if self
+            .last_sent
+            .get(&what)
+            .is_some_and(|at_ms| now_ms < at_ms + every_ms)
+        {
+            return true;
+        }
+        if self.last_sent.len() >= MAX_REMEMBERED {
+            let mut times: Vec<_> = self.last_sent.values().copied().collect();
+            let middle = times.len() / 2;
+            let (_, middle_ms, _) = times.select_nth_unstable(middle);
+            let middle_ms = *middle_ms;
+            self.last_sent.retain(|_, at_ms| *at_ms > middle_ms);
+        }
+        self.last_sent.insert(what, now_ms);
+        false
+    }
+}
+
+/// What a sink gets: the alarm, and what became of it.
+fn row_of(event: &AlarmEvent) -> Map<String, Json> {
+    let Ok(Json::Object(mut row)) = serde_json::to_value(&*event.alarm) else {
+        return Map::new();
+    };
+    row.insert("change".to_owned(), json!(event.change));
+    // Who is told twice knows it by this.
+    let id = format!("{}-{}", event.alarm.id.0, event.change_no);
+    row.insert("notificationId".to_owned(), id.into());
+    row
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn usual_changes() -> Vec<AlarmChange> {
+    vec![
+        AlarmChange::Raised,
+        AlarmChange::SeverityChanged,
+        AlarmChange::Cleared,
+    ]
+}
+
+fn usual_text() -> String {
+    "${severity} ${type} of ${deviceId}: ${change} ${details}".to_owned()
+}

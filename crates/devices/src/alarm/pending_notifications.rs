@@ -1,0 +1,238 @@
+//! What somebody is to be told of an alarm and may not have been: marks, written with the alarm itself and taken away when who was
+//! told has it safe. What is left at start is told again, under the same number.
+//!
+//! `alarm_untold`: `m` and a number -> the change and the alarm's record; `n` -> the next number: none is given twice.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use store::{Durability, StoreError, Table, TableBatch, Tables};
+
+use super::event::{AlarmChange, AlarmEvent};
+use super::record::Alarm;
+
+/// Marks there may be: who is told does not get on, and what comes then is told without one.
+const MAX_MARKS: usize = 100_000;
+const NEXT_NO_KEY: &[u8] = b"n";
+const MARK_PREFIX: &[u8] = b"m";
+/// How long a node that stops waits for what was told to be safe.
+const FINISH_WITHIN: Duration = Duration::from_secs(2);
+
+/// Called when it is safe; dropped if that cannot be said now.
+pub type DurableCallback = Box<dyn FnOnce() + Send + Sync>;
+
+/// Who tells others of alarms, and knows when what was told survives the end of the node.
+pub trait AlarmNotifier: Send + Sync {
+    /// Whether anybody is to be told.
+    fn wants(&self, change: AlarmChange, alarm: &Alarm) -> bool;
+    fn notify(&self, event: &AlarmEvent, now_ms: u64);
+    /// Calls `done` when everything is safe that it was told so far. Does not wait.
+    fn settle(&self, done: DurableCallback);
+}
+
+pub(super) struct PendingNotifications {
+    tables: Tables,
+    table: Table,
+    marks: Mutex<PendingMarks>,
+    notifier: OnceLock<Arc<dyn AlarmNotifier>>,
+    /// Up to which number it was told, and is safe.
+    notified_up_to: AtomicU64,
+    durable_up_to: AtomicU64,
+    is_settling: AtomicBool,
+}
+
+struct PendingMarks {
+    next: u64,
+    /// In their order.
+    numbers: VecDeque<u64>,
+}
+
+/// Asks once at a time.
+struct SettleRequest {
+    pending: Arc<PendingNotifications>,
+    up_to: u64,
+}
+
+impl Drop for SettleRequest {
+    fn drop(&mut self) {
+        self.pending.is_settling.store(false, Ordering::Release);
+    }
+}
+
+impl PendingNotifications {
+    pub(super) fn open(tables: &Tables) -> Result<Arc<Self>, StoreError> {
+        let untold = Self {
+            tables: tables.clone(),
+            table: tables.table("alarm_untold")?,
+            marks: Mutex::new(PendingMarks {
+                next: 1,
+                numbers: VecDeque::new(),
+            }),
+            notifier: OnceLock::new(),
+            notified_up_to: AtomicU64::new(0),
+            durable_up_to: AtomicU64::new(0),
+            is_settling: AtomicBool::new(false),
+        };
+        untold.load()?;
+        Ok(Arc::new(untold))
+    }
+
+    fn load(&self) -> Result<(), StoreError> {
+        let mut numbers = VecDeque::new();
+        self.table
+            .scan(MARK_PREFIX, Bound::Unbounded, &mut |key, _| {
+                numbers.push_back(decode_u64(&key[MARK_PREFIX.len()..]));
+                true
+            })?;
+        let next = self.table.get_with(NEXT_NO_KEY, decode_u64)?.unwrap_or(1);
+        let mut marks = self.marks();
+        marks.next = marks.next.max(next);
+        marks.numbers = numbers;
+        Ok(())
+    }
+
+    fn marks(&self) -> MutexGuard<'_, PendingMarks> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Other alarms were brought back from a backup: of these nobody is told again.
+    pub(super) fn clear(&self) -> Result<(), StoreError> {
+        self.load()?;
+        let numbers = std::mem::take(&mut self.marks().numbers);
+        self.remove(numbers.iter())
+    }
+
+    /// Tells who is to be told from now on, first of what it may not have been told before.
+    pub(super) fn set_notifier(&self, to: Arc<dyn AlarmNotifier>) -> Result<(), StoreError> {
+        let numbers = self.marks().numbers.clone();
+        for no in numbers {
+            let found = self.table.get_with(&key_of(no), decode)?.flatten();
+            if let Some((change, alarm)) = found {
+                let event = AlarmEvent {
+                    change,
+                    alarm: Arc::new(alarm),
+                    tag: 0,
+                    change_no: no,
+                };
+                to.notify(&event, crate::now_ms());
+            }
+            self.mark_notified(no);
+        }
+        // There is one.
+        let _ = self.notifier.set(to);
+        Ok(())
+    }
+
+    /// Takes note in the batch that writes the alarm. The number of the change; 0: nobody is to be told.
+    pub(super) fn mark(
+        &self,
+        batch: &mut TableBatch,
+        change: AlarmChange,
+        alarm: &Alarm,
+    ) -> Result<u64, StoreError> {
+        if !self
+            .notifier
+            .get()
+            .is_some_and(|to| to.wants(change, alarm))
+        {
+            return Ok(0);
+        }
+        let mut marks = self.marks();
+        let no = marks.next;
+        batch.put(&self.table, NEXT_NO_KEY, &(no + 1).to_be_bytes())?;
+        if marks.numbers.len() < MAX_MARKS {
+            let mut record = vec![change as u8];
+            record.append(&mut alarm.encode());
+            batch.put(&self.table, &key_of(no), &record)?;
+            marks.numbers.push_back(no);
+        }
+        marks.next = no + 1;
+        Ok(no)
+    }
+
+    /// Tells who is to be told.
+    pub(super) fn notify(&self, event: &AlarmEvent) {
+        if let (1.., Some(to)) = (event.change_no, self.notifier.get()) {
+            to.notify(event, crate::now_ms());
+            self.mark_notified(event.change_no);
+        }
+    }
+
+    fn mark_notified(&self, no: u64) {
+        self.notified_up_to.fetch_max(no, Ordering::AcqRel);
+    }
+
+    /// Takes away the marks of what is safe, and asks for what was told since. Called now and then.
+    pub(super) fn settle(self: &Arc<Self>) -> Result<(), StoreError> {
+        let safe = self.durable_up_to.load(Ordering::Acquire);
+        let mut done = VecDeque::new();
+        {
+            let mut marks = self.marks();
+            while let Some(no) = marks.numbers.pop_front_if(|no| *no <= safe) {
+                done.push_back(no);
+            }
+        }
+        if let Err(error) = self.remove(done.iter()) {
+            let mut marks = self.marks();
+            done.append(&mut marks.numbers);
+            marks.numbers = done;
+            return Err(error);
+        }
+        let up_to = self.notified_up_to.load(Ordering::Acquire);
+        if up_to > safe
+            && let Some(to) = self.notifier.get()
+            && !self.is_settling.swap(true, Ordering::AcqRel)
+        {
+            let asked = SettleRequest {
+                pending: Arc::clone(self),
+                up_to,
+            };
+            to.settle(Box::new(move || {
+                asked
+                    .pending
+                    .durable_up_to
+                    .fetch_max(asked.up_to, Ordering::AcqRel);
+            }));
+        }
+        Ok(())
+    }
+
+    /// The node stops: gives what was told a moment to be safe. What is not is told again at the next start.
+    pub(super) fn finish(self: &Arc<Self>) {
+        const PAUSE: Duration = Duration::from_millis(5);
+        let end = Instant::now() + FINISH_WITHIN;
+        while self.settle().is_ok() && !self.marks().numbers.is_empty() && Instant::now() < end {
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn remove<'a>(&self, numbers: impl Iterator<Item = &'a u64>) -> Result<(), StoreError> {
+        let mut batch = self.tables.batch()?;
+        for no in numbers {
+            batch.remove(&self.table, &key_of(*no))?;
+        }
+        match batch.is_empty() {
+            true => Ok(()),
+            false => batch.commit(Durability::Buffered),
+        }
+    }
+}
+
+fn key_of(no: u64) -> Vec<u8> {
+    [MARK_PREFIX, &no.to_be_bytes()].concat()
+}
+
+fn decode_u64(bytes: &[u8]) -> u64 {
+    bytes
+        .first_chunk()
+        .map_or(0, |bytes| u64::from_be_bytes(*bytes))
+}
+
+fn decode(record: &[u8]) -> Option<(AlarmChange, Alarm)> {
+    let (change, alarm) = record.split_first()?;
+    let change = AlarmChange::ALL.get(usize::from(*change))?;
+    Some((*change, Alarm::decode(alarm)?))
+}

@@ -1,0 +1,205 @@
+//! What becomes of alarms: first in the book, then told.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+
+use serde_json::{Map, Value as Json};
+use series::DeviceNo;
+
+use super::super::alarm_store::{AlarmFilter, OpenAlarm};
+use super::super::definition::Severity;
+use super::super::device_alarms::AlarmTransitionKind;
+use super::super::event::{AlarmChange, AlarmEvent};
+use super::super::record::{Alarm, AlarmId, AlarmState, DeviceNumbers};
+use super::super::watched_devices::AlarmSubject;
+use super::{AlarmError, AlarmsInner, lock};
+use crate::registry::RegistryError;
+
+/// Gateways of gateways: how far up an alarm is told.
+const MAX_PARENTS: usize = 8;
+
+/// What an alarm is to become.
+pub(super) struct AlarmUpdate<'a> {
+    pub(super) subject: &'a AlarmSubject,
+    pub(super) kind: &'a str,
+    pub(super) transition: AlarmTransitionKind,
+    pub(super) at_ms: u64,
+    pub(super) details: String,
+    pub(super) values: Map<String, Json>,
+    pub(super) rule: &'a str,
+    pub(super) notify: &'a [String],
+    pub(super) propagate: bool,
+    pub(super) tag: u64,
+}
+
+impl AlarmsInner {
+    pub(super) fn apply_update(&self, wanted: &AlarmUpdate<'_>) -> Result<(), store::StoreError> {
+        let _telling = lock(&self.notify_lock);
+        let (change, alarm, no) = {
+            let mut state = self.store.lock();
+            let open = state.open(wanted.subject.no(), wanted.kind);
+            let before = open
+                .map(|open: OpenAlarm| self.store.get(open.id))
+                .transpose()?
+                .flatten();
+            let (change, alarm) = match (&before, wanted.transition) {
+                (None, AlarmTransitionKind::Cleared) => return Ok(()),
+                (
+                    None,
+                    AlarmTransitionKind::Raised(severity)
+                    | AlarmTransitionKind::SeverityChanged { to: severity, .. },
+                ) => {
+                    let alarm = self.new_alarm(state.next_id(), wanted, severity)?;
+                    (AlarmChange::Raised, alarm)
+                }
+                (Some(alarm), AlarmTransitionKind::Cleared) => {
+                    let mut alarm = alarm.clone();
+                    alarm.cleared_ms = Some(wanted.at_ms);
+                    (AlarmChange::Cleared, alarm)
+                }
+                // Somebody has raised it again, such as a rule with each message.
+                (
+                    Some(alarm),
+                    AlarmTransitionKind::Raised(to)
+                    | AlarmTransitionKind::SeverityChanged { to, .. },
+                ) if alarm.severity == to => {
+                    return Ok(());
+                }
+                (
+                    Some(alarm),
+                    AlarmTransitionKind::Raised(to)
+                    | AlarmTransitionKind::SeverityChanged { to, .. },
+                ) => {
+                    let mut alarm = alarm.clone();
+                    alarm.severity = to;
+                    alarm.changed_ms = wanted.at_ms;
+                    alarm.details.clone_from(&wanted.details);
+                    alarm.values.clone_from(&wanted.values);
+                    (AlarmChange::SeverityChanged, alarm)
+                }
+            };
+            let mut alarm = alarm;
+            alarm.refresh_state();
+            let no = self
+                .store
+                .put(&mut state, before.as_ref(), &alarm, change)?;
+            (change, alarm, no)
+        };
+        match change {
+            AlarmChange::Raised => self.raised.fetch_add(1, Relaxed),
+            AlarmChange::Cleared => self.cleared.fetch_add(1, Relaxed),
+            _ => 0,
+        };
+        self.notify_observers(change, alarm, wanted.tag, no);
+        Ok(())
+    }
+
+    fn new_alarm(
+        &self,
+        id: AlarmId,
+        wanted: &AlarmUpdate<'_>,
+        severity: Severity,
+    ) -> Result<Alarm, store::StoreError> {
+        let subject = wanted.subject;
+        let mut numbers = vec![subject.no()];
+        let mut parent = subject.parent().filter(|_| wanted.propagate);
+        while let Some(no) = parent {
+            if numbers.contains(&no) || numbers.len() > MAX_PARENTS {
+                break;
+            }
+            numbers.push(no);
+            parent = self.parent_of(no)?;
+        }
+        Ok(Alarm {
+            id,
+            kind: wanted.kind.to_owned(),
+            severity,
+            state: AlarmState::ActiveUnack,
+            device: subject.id().to_owned(),
+            product: subject.product().to_owned(),
+            details: wanted.details.clone(),
+            values: wanted.values.clone(),
+            rule: wanted.rule.to_owned(),
+            notify: wanted.notify.to_vec(),
+            raised_ms: wanted.at_ms,
+            changed_ms: wanted.at_ms,
+            cleared_ms: None,
+            cleared_by: None,
+            acknowledged_ms: None,
+            acknowledged_by: None,
+            device_no: DeviceNumbers(numbers),
+        })
+    }
+
+    fn parent_of(&self, device: DeviceNo) -> Result<Option<DeviceNo>, store::StoreError> {
+        match self.registry.by_no(device) {
+            Ok(device) => Ok(device.and_then(|device| device.parent)),
+            Err(RegistryError::Store(error)) => Err(error),
+            // It is not propagated further.
+            Err(_) => Ok(None),
+        }
+    }
+
+    pub(super) fn change(
+        &self,
+        id: AlarmId,
+        change: AlarmChange,
+        make: impl FnOnce(&mut Alarm) -> Result<(), AlarmError>,
+    ) -> Result<Alarm, AlarmError> {
+        let _telling = lock(&self.notify_lock);
+        let (alarm, no) = {
+            let mut state = self.store.lock();
+            let before = self.store.get(id)?.ok_or(AlarmError::NotFound(id))?;
+            let mut alarm = before.clone();
+            make(&mut alarm)?;
+            alarm.refresh_state();
+            let no = self.store.put(&mut state, Some(&before), &alarm, change)?;
+            (alarm, no)
+        };
+        if change == AlarmChange::Cleared {
+            self.unwatch(&alarm);
+        }
+        self.notify_observers(change, alarm.clone(), 0, no);
+        Ok(alarm)
+    }
+
+    pub(super) fn unwatch(&self, alarm: &Alarm) {
+        if let Some(device) = alarm.device_no.0.first() {
+            self.watched_devices.mark_cleared(*device, &alarm.kind);
+        }
+    }
+
+    pub(super) fn remove_alarms_of(&self, device: DeviceNo) -> Result<(), store::StoreError> {
+        self.watched_devices.remove(device);
+        let filter = AlarmFilter {
+            device: Some(device),
+            ..AlarmFilter::default()
+        };
+        let mut before = None;
+        loop {
+            let page = self.store.list(&filter, before, 500)?;
+            let own = |alarm: &Alarm| alarm.device_no.0.first() == Some(&device);
+            let alarms: Vec<_> = page.alarms.into_iter().filter(own).collect();
+            self.store.remove(&mut self.store.lock(), &alarms)?;
+            before = page.next;
+            if before.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(super) fn notify_observers(&self, change: AlarmChange, alarm: Alarm, tag: u64, no: u64) {
+        let event = AlarmEvent {
+            change,
+            alarm: Arc::new(alarm),
+            tag,
+            change_no: no,
+        };
+        self.store.pending_notifications.notify(&event);
+        let listeners = self
+            .observers
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        listeners.iter().for_each(|listener| listener(&event));
+    }
+}

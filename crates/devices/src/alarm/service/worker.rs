@@ -1,0 +1,180 @@
+//! The thread of alarms: writes what has come, in its order, and looks at what is due.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Weak;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value as Json};
+use series::DeviceNo;
+
+use super::super::details_template::TemplateRenderer;
+use super::super::device_alarms::{AlarmTransition, AlarmTransitionKind};
+use super::super::event::SqlRuleAlarm;
+use super::super::watched_devices::{AlarmSubject, DeviceTransitions};
+use super::AlarmsInner;
+use super::changes::AlarmUpdate;
+
+/// How exact times are that pass without a message.
+const TICK: Duration = Duration::from_millis(200);
+const PURGE_EVERY: Duration = Duration::from_secs(60);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+const MAX_DETAILS_BYTES: usize = 4096;
+const DAY_MS: u64 = 24 * 3600 * 1000;
+
+pub(super) enum AlarmJob {
+    Transitions(DeviceTransitions),
+    SqlRule(AlarmSubject, SqlRuleAlarm),
+    RemoveDevice(DeviceNo),
+}
+
+impl AlarmsInner {
+    /// Does one piece of work; it is to be done again if the store fails.
+    fn run_job(
+        &self,
+        writer: &mut TemplateRenderer,
+        work: &AlarmJob,
+    ) -> Result<(), store::StoreError> {
+        match work {
+            AlarmJob::Transitions(turned) => turned
+                .transitions
+                .iter()
+                .try_for_each(|turn| self.apply_transition(writer, turned, *turn)),
+            AlarmJob::SqlRule(subject, named) => self.apply_update(&AlarmUpdate {
+                subject,
+                kind: &named.kind,
+                transition: match named.is_cleared {
+                    true => AlarmTransitionKind::Cleared,
+                    false => AlarmTransitionKind::Raised(named.severity),
+                },
+                at_ms: named.at_ms,
+                details: truncated_details(named.details.clone()),
+                values: Map::new(),
+                rule: &named.rule,
+                notify: &[],
+                propagate: false,
+                tag: named.tag,
+            }),
+            AlarmJob::RemoveDevice(device) => self.remove_alarms_of(*device),
+        }
+    }
+
+    fn apply_transition(
+        &self,
+        writer: &mut TemplateRenderer,
+        turned: &DeviceTransitions,
+        turn: AlarmTransition,
+    ) -> Result<(), store::StoreError> {
+        let subject = &turned.subject;
+        let (kind, meta) = (
+            turned.compiled.set.rule_id(turn.rule),
+            &turned.compiled.rules[turn.rule],
+        );
+        let values = turned.values.iter();
+        let values: Map<_, _> = values
+            .map(|(name, value)| (name.to_string(), value.to_json()))
+            .collect();
+        let severity = match turn.kind {
+            AlarmTransitionKind::Raised(severity)
+            | AlarmTransitionKind::SeverityChanged { to: severity, .. } => severity.as_str(),
+            AlarmTransitionKind::Cleared => "",
+        };
+        let details = meta.details.as_ref().map_or_else(String::new, |text| {
+            let about = [
+                ("deviceId", subject.id()),
+                ("deviceName", subject.name()),
+                ("productId", subject.product()),
+                ("type", kind),
+                ("severity", severity),
+            ]
+            .map(|(name, value)| (name, Json::from(value)));
+            let values = values.iter().map(|(name, value)| (name.as_str(), value));
+            let about = about.iter().map(|(name, value)| (*name, value));
+            writer.render(text, turn.at_ms, &values.chain(about).collect::<Vec<_>>())
+        });
+        self.apply_update(&AlarmUpdate {
+            subject,
+            kind,
+            transition: turn.kind,
+            at_ms: turn.at_ms,
+            details: truncated_details(details),
+            values,
+            rule: "",
+            notify: &meta.notify,
+            propagate: meta.propagate,
+            tag: 0,
+        })
+    }
+
+    fn purge(&self) {
+        let retention_ms = u64::from(self.config.cleared_retention_d) * DAY_MS;
+        let before_ms = crate::now_ms().saturating_sub(retention_ms);
+        if let Err(error) = self.store.purge(before_ms, self.config.max_alarms) {
+            tracing::warn!(%error, "old alarms cannot be removed; it is tried again");
+        }
+    }
+}
+
+/// The thread: writes what has come, and looks at what is due.
+pub(super) fn run(inner: &Weak<AlarmsInner>) {
+    let mut writer = TemplateRenderer::new();
+    let mut ticked_at = Instant::now();
+    let mut purged_at = Instant::now();
+    let mut has_failed = false;
+    loop {
+        let Some(inner) = inner.upgrade() else {
+            return;
+        };
+        inner.queue.wait(TICK.saturating_sub(ticked_at.elapsed()));
+        let work = inner.queue.pop();
+        let is_idle = work.is_none();
+        let result = work.as_ref().map(|work| {
+            let work = AssertUnwindSafe(|| inner.run_job(&mut writer, work));
+            catch_unwind(work).unwrap_or_else(|_| {
+                tracing::error!("an alarm caused a panic and is left out; this is a bug");
+                Ok(())
+            })
+        });
+        if let (Some(work), Some(Err(error))) = (work, &result) {
+            inner.write_errors.fetch_add(1, Relaxed);
+            if !std::mem::replace(&mut has_failed, true) {
+                tracing::error!(%error, "alarms cannot be written; it is tried again until they can");
+            }
+            inner.progress.abandon_waiters();
+            if inner.queue.is_stopping() {
+                return;
+            }
+            inner.queue.put_back(work);
+            std::thread::sleep(RETRY_AFTER);
+            continue;
+        }
+        has_failed = false;
+        if !is_idle {
+            inner.progress.complete();
+        }
+        if ticked_at.elapsed() >= TICK {
+            ticked_at = Instant::now();
+            if let Err(error) = inner.store.pending_notifications.settle() {
+                tracing::warn!(%error, "what was told of alarms cannot be written; it may be told again");
+            }
+            let now_ms = crate::now_ms();
+            inner.watched_devices.tick(&*inner, now_ms, &mut |turned| {
+                inner.enqueue(AlarmJob::Transitions(turned))
+            });
+        }
+        if purged_at.elapsed() >= PURGE_EVERY {
+            purged_at = Instant::now();
+            inner.purge();
+        }
+        if is_idle && inner.queue.is_done() {
+            return;
+        }
+    }
+}
+
+fn truncated_details(mut text: String) -> String {
+    if text.len() > MAX_DETAILS_BYTES {
+        text.truncate(text.floor_char_boundary(MAX_DETAILS_BYTES));
+    }
+    text
+}

@@ -1,0 +1,240 @@
+//! The chains of a node: those of the store, compiled, followed as they change.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use serde_json::Value;
+use store::Objects;
+
+use super::{Chain, ChainDefinition, ChainDefinitionError};
+
+/// The kind of configuration objects that are chains.
+pub const KIND: &str = "chain";
+/// The chain of this name is that of all products which name none.
+pub const ROOT: &str = "root";
+/// Chains of one node.
+pub const MAX_CHAINS: usize = 1000;
+
+/// The chains by name. Clones are the same.
+#[derive(Clone)]
+pub struct Chains {
+    inner: Arc<ChainsInner>,
+}
+
+struct ChainsInner {
+    named: RwLock<HashMap<Box<str>, Arc<Chain>>>,
+    /// Of the configuration: what the store has under these names does not count.
+    declared: RwLock<HashSet<Box<str>>>,
+    built_in: Arc<Chain>,
+}
+
+impl Default for Chains {
+    /// None but the root chain.
+    fn default() -> Self {
+        Self {
+            inner: Arc::new(ChainsInner {
+                named: RwLock::default(),
+                declared: RwLock::default(),
+                built_in: Arc::new(Chain::root()),
+            }),
+        }
+    }
+}
+
+impl Chains {
+    /// Those of the store, and from now on every change of them. Who listens to the store after this finds the new chain here.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn open(objects: &Objects) -> Result<Self, store::StoreError> {
+        const PAGE: usize = 1000;
+        let chains = Self::default();
+        let (weak, stored) = (Arc::downgrade(&chains.inner), objects.downgrade());
+        objects.observe_changes(Box::new(move |change| {
+            if change.kind != KIND {
+                return;
+            }
+            let (Some(inner), Some(stored)) = (weak.upgrade(), stored.upgrade()) else {
+                return;
+            };
+            match stored.get(KIND, &change.id) {
+                Ok(object) => inner.apply_change(&change.id, object.map(|object| object.value).as_ref()),
+                Err(error) => {
+                    tracing::error!(id = change.id, %error, "a changed rule chain cannot be read; the old one stays");
+                }
+            }
+        }));
+        let mut after: Option<String> = None;
+        loop {
+            let page = objects.list(KIND, after.as_deref(), PAGE)?;
+            for object in &page {
+                chains.inner.apply_change(&object.id, Some(&object.value));
+            }
+            match page.last() {
+                Some(last) if page.len() == PAGE => after = Some(last.id.clone()),
+                _ => return Ok(chains),
+            }
+        }
+    }
+
+    /// A chain that stands in the configuration: it is as it is there, whatever the store says.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn declare(&self, id: &str, written: &Value) -> Result<(), ChainDefinitionError> {
+        let (_, chain) = ChainDefinition::read(written)?;
+        let mut declared = self
+            .inner
+            .declared
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        declared.insert(id.into());
+        let mut named = self
+            .inner
+            .named
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        named.insert(id.into(), Arc::new(chain));
+        Ok(())
+    }
+
+    /// The chain a product names; the root chain if it names none, or one that is not there.
+    #[must_use]
+    pub fn chain_or_root(&self, name: Option<&str>) -> Arc<Chain> {
+        let named = self.inner.named.read();
+        let named = named.unwrap_or_else(PoisonError::into_inner);
+        let found = named.get(name.unwrap_or(ROOT));
+        if found.is_none()
+            && let Some(name) = name.filter(|name| *name != ROOT)
+        {
+            tracing::warn!(
+                name,
+                "a product names a rule chain that is not there; it has the root chain"
+            );
+        }
+        found
+            .or_else(|| named.get(ROOT))
+            .unwrap_or(&self.inner.built_in)
+            .clone()
+    }
+
+    /// Whether a product may name this one.
+    #[must_use]
+    pub fn contains(&self, name: &str) -> bool {
+        let named = self.inner.named.read();
+        name == ROOT
+            || named
+                .unwrap_or_else(PoisonError::into_inner)
+                .contains_key(name)
+    }
+
+    /// The names of all sinks that nodes name.
+    #[must_use]
+    pub fn sinks(&self) -> Vec<Box<str>> {
+        let named = self.inner.named.read();
+        let named = named.unwrap_or_else(PoisonError::into_inner);
+        let sinks = named.values().flat_map(|chain| chain.sinks());
+        sinks.map(Into::into).collect()
+    }
+
+    /// How many there are beside the built-in one.
+    #[must_use]
+    pub fn stored_count(&self) -> usize {
+        let named = self.inner.named.read();
+        named.unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+impl ChainsInner {
+    /// A chain was written or, with `None`, removed.
+    fn apply_change(&self, id: &str, written: Option<&Value>) {
+        let declared = self.declared.read();
+        if (declared.unwrap_or_else(PoisonError::into_inner)).contains(id) {
+            return;
+        }
+        let chain = match written.map(ChainDefinition::read) {
+            None => None,
+            Some(Ok((_, chain))) => Some(Arc::new(chain)),
+            Some(Err(error)) => {
+                tracing::error!(id, %error, "a rule chain of the store cannot be used; it stays as it was");
+                return;
+            }
+        };
+        let mut named = self.named.write().unwrap_or_else(PoisonError::into_inner);
+        match chain {
+            None => drop(named.remove(id)),
+            Some(chain) => drop(named.insert(id.into(), chain)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use store::ExpectedVersion;
+
+    use super::*;
+
+    #[test]
+    fn chains_follow_the_store_and_the_root_can_be_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, _) =
+            store::Store::open(directory.path(), store::StoreConfig::default()).unwrap();
+        let objects = store.objects();
+        let chain = json!({"nodes": [{"id": "s", "type": "save_telemetry"}]});
+        objects
+            .put(KIND, "one", chain.clone(), ExpectedVersion::Absent)
+            .unwrap();
+        let chains = Chains::open(objects).unwrap();
+        assert!(chains.contains("one") && chains.contains(ROOT) && !chains.contains("two"));
+        assert!(
+            chains.chain_or_root(None).only_saves()
+                && chains.chain_or_root(Some("two")).only_saves()
+        );
+        assert!(!chains.chain_or_root(Some("one")).only_saves());
+
+        objects
+            .put(KIND, ROOT, chain, ExpectedVersion::Absent)
+            .unwrap();
+        assert!(
+            !chains.chain_or_root(None).only_saves()
+                && !chains.chain_or_root(Some("two")).only_saves()
+        );
+        objects.delete(KIND, ROOT, ExpectedVersion::Any).unwrap();
+        assert!(chains.chain_or_root(None).only_saves());
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_chain_is_told_with_its_field() {
+        let save = json!({"id": "s", "type": "save_telemetry"});
+        let field = |chain: Value| ChainDefinition::read(&chain).err().unwrap().field;
+        let node = |node: Value| field(json!({"nodes": [save, node]}));
+        assert_eq!(field(json!({"nodes": []})), "nodes");
+        assert_eq!(field(json!({"nodes": [save], "first": "x"})), "first");
+        assert_eq!(
+            node(json!({"id": "r", "type": "republish", "topic": "a/#"})),
+            "nodes[1].topic"
+        );
+        assert_eq!(
+            node(json!({"id": "f", "type": "filter", "condition": "a >"})),
+            "nodes[1].condition"
+        );
+        assert_eq!(
+            node(json!({"id": "a", "type": "alarm", "qos": 1})),
+            "nodes[1].qos"
+        );
+        assert_eq!(node(json!({"id": "", "type": "alarm"})), "nodes[1].id");
+        assert_eq!(node(json!({"id": "a", "type": "no"})), "nodes[1]");
+        let relation = |relation: Value| field(json!({"nodes": [save], "relations": [relation]}));
+        assert_eq!(relation(json!({"from": "s", "to": "x"})), "relations[0].to");
+        assert_eq!(
+            relation(json!({"from": "x", "to": "s"})),
+            "relations[0].from"
+        );
+        assert_eq!(
+            relation(json!({"from": "s", "to": "s", "on": "true"})),
+            "relations[0].on"
+        );
+        assert_eq!(relation(json!({"from": "s", "to": "s"})), "nodes");
+    }
+}

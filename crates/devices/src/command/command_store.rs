@@ -1,0 +1,207 @@
+//! All commands, in tables of the store.
+//!
+//! `command`: number -> record. `command_index`: ways to find it; a number turned around lets the newest come first:
+//!
+//! | begins with | then | value |
+//! |---|---|---|
+//! | `o` | number | empty; only of commands that are open |
+//! | `d` | device, number turned around | state |
+//! | `t` | number turned around | state |
+//! | `n` | | the next number: none is given twice |
+
+use std::ops::Bound;
+
+use series::DeviceNo;
+use store::{Durability, StoreError, Table, TableBatch, Tables};
+
+use super::record::{Command, CommandId, CommandState};
+
+/// Records that one question may look at; the answer then has a place to go on from.
+const MAX_SCANNED: usize = 10_000;
+/// Commands removed with one write.
+const PURGE_BATCH: usize = 1000;
+const NEXT_ID_KEY: &[u8] = b"n";
+
+pub(super) struct CommandStore {
+    tables: Tables,
+    commands: Table,
+    index: Table,
+}
+
+/// Which commands are asked for, the newest first.
+#[derive(Debug, Clone, Default)]
+pub struct CommandFilter {
+    pub device: Option<DeviceNo>,
+    /// Any of these; empty: all.
+    pub states: Vec<CommandState>,
+}
+
+/// Some commands, and where to go on.
+#[derive(Debug, Clone, Default)]
+pub struct CommandPage {
+    pub commands: Vec<Command>,
+    /// `None`: there are no more.
+    pub next: Option<CommandId>,
+}
+
+/// What is in the tables at start.
+pub(super) struct StoredCommands {
+    pub(super) open: Vec<Command>,
+    pub(super) finished: u64,
+    pub(super) next: u64,
+}
+
+impl CommandStore {
+    pub(super) fn open(tables: &Tables) -> Result<Self, StoreError> {
+        Ok(Self {
+            commands: tables.table("command")?,
+            index: tables.table("command_index")?,
+            tables: tables.clone(),
+        })
+    }
+
+    pub(super) fn load(&self) -> Result<StoredCommands, StoreError> {
+        let mut ids = Vec::new();
+        self.index.scan(b"o", Bound::Unbounded, &mut |key, _| {
+            ids.push(CommandId(decode_u64(&key[1..])));
+            true
+        })?;
+        let mut open = Vec::with_capacity(ids.len());
+        for id in ids {
+            open.extend(self.get(id)?);
+        }
+        let mut finished = 0;
+        self.index.scan(b"t", Bound::Unbounded, &mut |_, value| {
+            finished += u64::from(decode_state(value).is_none_or(CommandState::is_final));
+            true
+        })?;
+        let next = self.index.get_with(NEXT_ID_KEY, decode_u64)?;
+        Ok(StoredCommands {
+            open,
+            finished,
+            next: next.unwrap_or(1),
+        })
+    }
+
+    pub(super) fn get(&self, id: CommandId) -> Result<Option<Command>, StoreError> {
+        let found = self
+            .commands
+            .get_with(&id.0.to_be_bytes(), Command::decode)?;
+        Ok(found.flatten())
+    }
+
+    /// Writes a command as it is now. `next`: the number of the next one, where this one is new.
+    pub(super) fn put(&self, command: &Command, next: Option<u64>) -> Result<(), StoreError> {
+        let mut batch = self.tables.batch()?;
+        let id = command.id;
+        batch.put(&self.commands, &id.0.to_be_bytes(), &command.encode())?;
+        let state = [command.state as u8];
+        batch.put(&self.index, &device_key(command.device_no, id), &state)?;
+        batch.put(&self.index, &time_key(id), &state)?;
+        match (command.state.is_final(), next) {
+            (true, _) => batch.remove(&self.index, &open_key(id))?,
+            (false, Some(_)) => batch.put(&self.index, &open_key(id), b"")?,
+            (false, None) => {}
+        }
+        if let Some(next) = next {
+            batch.put(&self.index, NEXT_ID_KEY, &next.to_be_bytes())?;
+        }
+        batch.commit(Durability::Buffered)
+    }
+
+    fn remove(&self, batch: &mut TableBatch, command: &Command) -> Result<(), StoreError> {
+        let id = command.id;
+        batch.remove(&self.commands, &id.0.to_be_bytes())?;
+        batch.remove(&self.index, &device_key(command.device_no, id))?;
+        batch.remove(&self.index, &time_key(id))?;
+        batch.remove(&self.index, &open_key(id))
+    }
+
+    /// Up to `limit` commands, the newest first, from those older than `before` on.
+    pub(super) fn list(
+        &self,
+        filter: &CommandFilter,
+        before: Option<CommandId>,
+        limit: usize,
+    ) -> Result<CommandPage, StoreError> {
+        let prefix = match filter.device {
+            Some(device) => [b"d", &device.0.to_be_bytes()[..]].concat(),
+            None => b"t".to_vec(),
+        };
+        let from = before.map(|id| [&prefix[..], &descending_key(id)].concat());
+        let from = from.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let (mut ids, mut looked_at, mut next) = (Vec::new(), 0, None);
+        self.index.scan(&prefix, from, &mut |key, value| {
+            looked_at += 1;
+            let id = CommandId(!decode_u64(&key[prefix.len()..]));
+            let is_wanted = decode_state(value)
+                .is_some_and(|state| filter.states.is_empty() || filter.states.contains(&state));
+            if is_wanted {
+                ids.push(id);
+            }
+            if ids.len() == limit || looked_at == MAX_SCANNED {
+                next = Some(id);
+            }
+            next.is_none()
+        })?;
+        let mut commands = Vec::with_capacity(ids.len());
+        for id in ids {
+            // It may have been removed in between.
+            commands.extend(self.get(id)?);
+        }
+        Ok(CommandPage { commands, next })
+    }
+
+    /// Removes a part of what is over: what ended before a time, and the oldest of it as long as there are `above` too many. Returns
+    /// how many.
+    pub(super) fn purge(&self, ended_before_ms: u64, mut above: u64) -> Result<u64, StoreError> {
+        let mut old = Vec::new();
+        let mut looked_at = 0;
+        self.commands.scan(b"", Bound::Unbounded, &mut |_, bytes| {
+            looked_at += 1;
+            if let Some(command) = Command::decode(bytes)
+                && let Some(finished_ms) = command.finished_at_ms
+                && (above > 0 || finished_ms < ended_before_ms)
+            {
+                above = above.saturating_sub(1);
+                old.push(command);
+            }
+            looked_at < MAX_SCANNED && old.len() < PURGE_BATCH
+        })?;
+        if old.is_empty() {
+            return Ok(0);
+        }
+        let mut batch = self.tables.batch()?;
+        for command in &old {
+            self.remove(&mut batch, command)?;
+        }
+        batch.commit(Durability::Buffered)?;
+        Ok(old.len() as u64)
+    }
+}
+
+fn decode_u64(bytes: &[u8]) -> u64 {
+    bytes
+        .first_chunk()
+        .map_or(0, |bytes| u64::from_be_bytes(*bytes))
+}
+
+fn decode_state(value: &[u8]) -> Option<CommandState> {
+    CommandState::ALL.get(usize::from(*value.first()?)).copied()
+}
+
+fn descending_key(id: CommandId) -> [u8; 8] {
+    (!id.0).to_be_bytes()
+}
+
+fn open_key(id: CommandId) -> Vec<u8> {
+    [b"o", &id.0.to_be_bytes()[..]].concat()
+}
+
+fn device_key(device: DeviceNo, id: CommandId) -> Vec<u8> {
+    [b"d", &device.0.to_be_bytes()[..], &descending_key(id)].concat()
+}
+
+fn time_key(id: CommandId) -> Vec<u8> {
+    [b"t", &descending_key(id)[..]].concat()
+}

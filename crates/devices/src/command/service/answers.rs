@@ -1,0 +1,99 @@
+//! What devices answer, and which command it is the answer to.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use serde_json::Value;
+use series::DeviceNo;
+
+use super::super::lifecycle::CommandTransition;
+use super::super::record::{CommandId, CommandKind};
+use super::{CommandError, CommandsInner, lock};
+use crate::protocol::{DeviceReply, ReplyKind};
+
+/// What a device answered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CommandAnswer {
+    /// What kind of command it answers; `None`: it does not say.
+    pub kind: Option<CommandKind>,
+    pub id: Option<String>,
+    pub is_success: bool,
+    /// JSON.
+    pub body: Option<String>,
+    pub code: Option<String>,
+    pub message: Option<String>,
+}
+
+impl CommandAnswer {
+    /// `None`: it is not to a command.
+    pub(super) fn from_reply(replied: &DeviceReply<'_>) -> Option<Self> {
+        let kind = match replied.to {
+            ReplyKind::Rpc | ReplyKind::Command => None,
+            ReplyKind::Read => Some(CommandKind::Read),
+            ReplyKind::Write => Some(CommandKind::Write),
+            ReplyKind::Invoke => Some(CommandKind::Call),
+            ReplyKind::Disconnect | ReplyKind::StateCheck => return None,
+        };
+        Some(Self {
+            kind,
+            id: replied.id.map(Into::into),
+            is_success: replied.is_success,
+            body: replied.body_json.map(Into::into),
+            code: replied.code.map(Into::into),
+            message: replied.message.map(Into::into),
+        })
+    }
+}
+
+impl CommandsInner {
+    pub(super) fn apply_answer(
+        &self,
+        device: DeviceNo,
+        answer: CommandAnswer,
+        at_ms: u64,
+    ) -> Result<(), CommandError> {
+        let found = match &answer.id {
+            Some(id) => match id.parse() {
+                Ok(id) => self.get(CommandId(id))?,
+                Err(_) => None,
+            }
+            .filter(|command| command.device_no == device)
+            .map(|command| command.id),
+            None => {
+                let sent_from_ms = at_ms.saturating_sub(self.config.unnamed_within_ms);
+                lock(&self.open).newest_sent(device, answer.kind, sent_from_ms)
+            }
+        };
+        let changed = match found {
+            Some(id) => self.change(id, self.transition_for(answer))?,
+            None => None,
+        };
+        if changed.is_none() {
+            self.unmatched.fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+
+    fn transition_for(&self, answer: CommandAnswer) -> CommandTransition {
+        let short = |text: String| text.chars().take(1000).collect::<String>();
+        let most = self.config.max_result_bytes;
+        let size = answer.body.as_ref().map_or(0, String::len);
+        let (result, message) = match answer.body {
+            Some(_) if size > most => {
+                let why = format!("its answer has {size} bytes, where {most} are the most");
+                (None, Some(why))
+            }
+            // It was checked when it was read, unless it is text.
+            Some(body) => {
+                let value = serde_json::from_str(&body);
+                (Some(value.unwrap_or(Value::String(body))), None)
+            }
+            None => (None, None),
+        };
+        CommandTransition::Answered {
+            is_success: answer.is_success,
+            result,
+            code: answer.code.map(short),
+            message: message.or(answer.message.map(short)),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What becomes of a command: in the store, in memory, and told.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::super::lifecycle::{CommandTransition, apply};
+use super::super::open_commands::OpenCommands;
+use super::super::record::{Command, CommandId};
+use super::{CommandsInner, lock};
+
+impl CommandsInner {
+    pub(super) fn load(&self) -> Result<(), store::StoreError> {
+        let found = self.store.load()?;
+        let mut open = OpenCommands::default();
+        (open.next, open.finished) = (found.next, found.finished);
+        found.open.iter().for_each(|command| open.update(command));
+        self.open_count.store(open.count(), Relaxed);
+        *lock(&self.open) = open;
+        Ok(())
+    }
+
+    pub(super) fn get(&self, id: CommandId) -> Result<Option<Command>, store::StoreError> {
+        if let Some(command) = lock(&self.open).unwritten(id) {
+            return Ok(Some(command.clone()));
+        }
+        self.store.get(id)
+    }
+
+    /// Lets something happen to a command. `None`: there is none, or it stays as it is.
+    pub(super) fn change(
+        &self,
+        id: CommandId,
+        happened: CommandTransition,
+    ) -> Result<Option<Command>, store::StoreError> {
+        let _telling = lock(&self.notify_lock);
+        let Some(mut command) = self.get(id)? else {
+            lock(&self.open).remove_lost(id);
+            return Ok(None);
+        };
+        let was_sent = matches!(happened, CommandTransition::Sent { .. });
+        if !apply(&mut command, happened, self.now_ms()) {
+            return Ok(None);
+        }
+        let written = self.store.put(&command, None);
+        {
+            let mut open = lock(&self.open);
+            open.update(&command);
+            self.open_count.store(open.count(), Relaxed);
+            open.finished += u64::from(command.state.is_final());
+            match &written {
+                Ok(()) => open.mark_written(id),
+                Err(_) => open.keep_unwritten(command.clone()),
+            }
+        }
+        if let Err(error) = written {
+            self.write_errors.fetch_add(1, Relaxed);
+            let id = id.0;
+            tracing::error!(id, %error, "what became of a command cannot be written; it is tried again");
+        }
+        self.sent.fetch_add(u64::from(was_sent), Relaxed);
+        if command.state.is_final() {
+            self.ended[command.state as usize].fetch_add(1, Relaxed);
+        }
+        self.notify_observers(&command);
+        Ok(Some(command))
+    }
+
+    pub(super) fn notify_observers(&self, command: &Command) {
+        if command.state.is_final() {
+            self.notify_waiters(command);
+        }
+        let listeners = self.observers.read();
+        for listener in &*listeners.unwrap_or_else(PoisonError::into_inner) {
+            listener(command);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The thread of commands: works off what shards have said of them, and then what time alone brings.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use series::DeviceNo;
+
+use super::super::downlink::{DownlinkOutcome, DownlinkPlan};
+use super::super::lifecycle::CommandTransition;
+use super::super::record::{CommandId, CommandState};
+use super::answers::CommandAnswer;
+use super::{CommandError, CommandsInner, lock};
+
+/// After what could not be done now.
+pub(super) const RETRY_MS: u64 = 1000;
+/// How often old commands are looked for.
+const PURGE_MS: u64 = 60_000;
+const DAY_MS: u64 = 24 * 3600 * 1000;
+/// Commands whose time is over that are worked off in one go.
+const MAX_DUE: usize = 1000;
+
+pub(super) enum CommandJob {
+    /// The device may hear now what waits for it.
+    ResumeDevice(DeviceNo),
+    /// The same for all behind a gateway.
+    ResumeChildren(DeviceNo),
+    SendOutcome(DeviceNo, CommandId, DownlinkOutcome, DownlinkPlan),
+    Acknowledged(CommandId),
+    Answered(DeviceNo, CommandAnswer, u64),
+    RemoveDevice(DeviceNo),
+}
+
+impl CommandsInner {
+    /// Does what is to be done now. How long nothing is.
+    pub(in super::super) fn process_jobs(self: &Arc<Self>) -> Duration {
+        while let Some(work) = self.queue.pop() {
+            if let Err(error) = self.run_job(work) {
+                self.write_errors.fetch_add(1, Relaxed);
+                tracing::error!(%error, "something about a command cannot be read or written");
+            }
+        }
+        let now_ms = self.now_ms();
+        self.expire_due(now_ms);
+        let again: Vec<_> = {
+            let mut again = lock(&self.rechecks);
+            let later = again.split_off(&(now_ms + 1, DeviceNo(0)));
+            std::mem::replace(&mut *again, later).into_iter().collect()
+        };
+        for (_, device) in again {
+            self.queue.push(CommandJob::ResumeDevice(device));
+        }
+        self.retry_unwritten();
+        self.purge(now_ms);
+        let (next_ms, has_unwritten) = {
+            let open = lock(&self.open);
+            (open.next_due_ms(), open.has_unwritten())
+        };
+        let again_ms = lock(&self.rechecks).first().map(|(at_ms, _)| *at_ms);
+        let retry_ms = has_unwritten.then_some(now_ms + RETRY_MS);
+        let times = [next_ms, again_ms, retry_ms, Some(now_ms + PURGE_MS)];
+        let next_ms = times.into_iter().flatten().min().unwrap_or(now_ms);
+        Duration::from_millis(next_ms.saturating_sub(now_ms))
+    }
+
+    fn run_job(self: &Arc<Self>, work: CommandJob) -> Result<(), CommandError> {
+        match work {
+            CommandJob::ResumeDevice(device) => self.send_next(device),
+            CommandJob::ResumeChildren(gateway) => self.send_next_to_children(gateway),
+            CommandJob::SendOutcome(device, id, handed, rest) => {
+                self.handle_outcome(device, id, handed, rest)
+            }
+            CommandJob::Acknowledged(id) => {
+                self.change(id, CommandTransition::Acknowledged)?;
+                Ok(())
+            }
+            CommandJob::Answered(device, answer, at_ms) => self.apply_answer(device, answer, at_ms),
+            CommandJob::RemoveDevice(device) => {
+                let ids = lock(&self.open).ids_of(device);
+                for id in ids {
+                    let why = "the device was removed".to_owned();
+                    self.change(id, CommandTransition::Cancelled(why))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn expire_due(self: &Arc<Self>, now_ms: u64) {
+        let due = lock(&self.open).due(now_ms, MAX_DUE);
+        for id in due {
+            match self.change(id, CommandTransition::DeadlineReached) {
+                Ok(Some(command)) if command.state == CommandState::Pending => {
+                    self.wake_pollers(command.device_no);
+                    self.queue.push(CommandJob::ResumeDevice(command.device_no));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    self.write_errors.fetch_add(1, Relaxed);
+                    tracing::error!(id = id.0, %error, "a command whose time is over cannot be read");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn retry_unwritten(&self) {
+        let _telling = lock(&self.notify_lock);
+        let rest = lock(&self.open).all_unwritten();
+        for command in rest {
+            if self.store.put(&command, None).is_err() {
+                return;
+            }
+            lock(&self.open).mark_written(command.id);
+        }
+    }
+
+    fn purge(&self, now_ms: u64) {
+        let above = {
+            let open = lock(&self.open);
+            open.finished.saturating_sub(self.config.max_finished)
+        };
+        if above == 0 && now_ms.saturating_sub(self.purged_ms.load(Relaxed)) < PURGE_MS {
+            return;
+        }
+        self.purged_ms.store(now_ms, Relaxed);
+        let kept_ms = u64::from(self.config.finished_retention_d) * DAY_MS;
+        match self.store.purge(now_ms.saturating_sub(kept_ms), above) {
+            Ok(count) => {
+                let mut open = lock(&self.open);
+                open.finished = match count {
+                    // It was not as many as that.
+                    0 => open.finished.min(self.config.max_finished),
+                    count => open.finished.saturating_sub(count),
+                };
+            }
+            Err(error) => tracing::error!(%error, "old commands cannot be removed"),
+        }
+    }
+}
+
+pub(super) fn run(inner: &Weak<CommandsInner>) {
+    while let Some(inner) = inner.upgrade() {
+        let wait = inner.process_jobs();
+        if inner.queue.is_done() {
+            return;
+        }
+        inner.queue.wait(wait);
+    }
+}

@@ -1,0 +1,75 @@
+//! Shared attributes are for devices to know: whatever changes of them is told to those that are here.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::downlink::{
+    DownlinkCompletion, DownlinkOutcome, DownlinkPlan, DownlinkTransport, plan_downlink,
+};
+use crate::device::Device;
+use crate::protocol::DownlinkMessage;
+use crate::registry::{AttributeChange, AttributeScope, Registry};
+
+/// Tells devices from now on when their shared attributes change. One that is not here, or does not listen, asks when it comes.
+pub fn push_shared_attributes(registry: &Registry, reach: Arc<dyn DownlinkTransport>) {
+    let known = registry.clone();
+    registry.add_attribute_observer(Box::new(move |change: &AttributeChange<'_>| {
+        if change.scope != AttributeScope::Shared {
+            return;
+        }
+        if !change.changed.is_empty() {
+            let values = change.changed.iter().cloned().collect();
+            let json = Value::Object(values).to_string();
+            send_update(
+                &known,
+                &reach,
+                change.device,
+                &DownlinkMessage::Attributes { json: &json },
+            );
+        }
+        if !change.removed.is_empty() {
+            let keys: Vec<_> = change.removed.iter().map(String::as_str).collect();
+            let keys = &keys;
+            send_update(
+                &known,
+                &reach,
+                change.device,
+                &DownlinkMessage::AttributesDeleted { keys },
+            );
+        }
+    }));
+}
+
+fn send_update(
+    registry: &Registry,
+    reach: &Arc<dyn DownlinkTransport>,
+    device: &Device,
+    tell: &DownlinkMessage<'_>,
+) {
+    match plan_downlink(registry, &**reach, device, tell, crate::now_ms()) {
+        Ok(Some(address)) => try_next_encoding(reach, address),
+        Ok(None) => {}
+        Err(error) => {
+            let device = device.id.as_str();
+            tracing::warn!(device, %error, "a device cannot be told that its attributes have changed");
+        }
+    }
+}
+
+/// In the first dialect that it listens to.
+fn try_next_encoding(reach: &Arc<dyn DownlinkTransport>, mut address: DownlinkPlan) {
+    let Some(letter) = address.encodings.pop_front() else {
+        return;
+    };
+    let (again, client_id) = (Arc::clone(reach), address.client_id.clone());
+    let done = DownlinkCompletion::new(move |handed| match handed {
+        DownlinkOutcome::Unreachable => try_next_encoding(&again, address),
+        DownlinkOutcome::Sent { .. } => {}
+        DownlinkOutcome::RetryLater(why) | DownlinkOutcome::Rejected(why) => {
+            let client_id = &*address.client_id;
+            tracing::debug!(client_id, why, "a change of attributes was not told");
+        }
+    });
+    reach.send(&client_id, letter, done, Box::new(|| {}));
+}

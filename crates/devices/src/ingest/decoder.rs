@@ -1,0 +1,453 @@
+//! What is heard of messages becomes rows: keys to their numbers, values to what the thing model makes of them.
+
+use std::sync::Arc;
+
+use bumpalo::Bump;
+use hashbrown::HashMap;
+use series::{KeyId, Point};
+
+use super::metrics::LaneCounters;
+use super::pipeline::DeviceMessage;
+use super::ports::{DeviceResolver, PipelineOutputs, TelemetryStorage};
+use super::profile::{
+    DeviceHandle, DeviceRef, KeyRule, ProductNo, ProductProfile, parse_number, untyped_value,
+};
+use super::rejections::RejectionLog;
+use crate::protocol::{ControlMessage, DeviceProtocol, KeySlot, MessageVisitor, RawValue, RowInfo};
+
+/// Keys that the devices of a product may have.
+const MAX_KEYS: usize = 4096;
+/// Keys of a message whose places are remembered, and how long one may be.
+const MAX_POSITIONS: usize = 256;
+const MAX_WRITTEN_BYTES: usize = 256;
+/// After so many messages with another key at this place it is remembered instead.
+const MISSES_UNTIL_RELEARNED: u8 = 16;
+
+/// What one lane knows of a product.
+pub(super) struct ProductContext {
+    pub(super) profile: Arc<ProductProfile>,
+    /// The keys of the last message, in their order.
+    places: Vec<KeyPosition>,
+    slots: Vec<KeyDisposition>,
+    names: HashMap<Box<str>, KeySlot, foldhash::fast::RandomState>,
+    /// Numbers of the keys that the chain asks for.
+    pub(super) chain_keys: Box<[KeyId]>,
+    /// Names of the keys that have a slot.
+    keys: HashMap<KeyId, Box<str>, foldhash::fast::RandomState>,
+}
+
+struct KeyPosition {
+    written: Box<[u8]>,
+    slot: KeySlot,
+    misses: u8,
+}
+
+/// What is done with the values of a key.
+enum KeyDisposition {
+    Open(KeyId),
+    /// Texts that are numbers become numbers.
+    OpenNumbers(KeyId),
+    Property(KeyId, u32),
+    Ignored,
+    Rejected(Box<str>),
+}
+
+const TOO_MANY_KEYS: KeySlot = KeySlot::MAX;
+
+impl ProductContext {
+    pub(super) fn new(profile: Arc<ProductProfile>, storage: &dyn TelemetryStorage) -> Self {
+        let keys = profile.chain.keys().iter();
+        // A key that cannot be is never met.
+        let number = |name: &str| storage.register_key(name).unwrap_or(KeyId(u32::MAX));
+        let chain_keys = keys.map(|name| number(name)).collect();
+        Self {
+            profile,
+            places: Vec::new(),
+            slots: Vec::new(),
+            names: HashMap::default(),
+            keys: HashMap::default(),
+            chain_keys,
+        }
+    }
+
+    fn slot(&mut self, name: &str, storage: &dyn TelemetryStorage) -> KeySlot {
+        if let Some(slot) = self.names.get(name) {
+            return *slot;
+        }
+        if self.slots.len() >= MAX_KEYS {
+            return TOO_MANY_KEYS;
+        }
+        let fate = match (
+            self.profile.model.key_rule(name),
+            storage.register_key(name),
+        ) {
+            (KeyRule::Unknown, _) => {
+                KeyDisposition::Rejected("the thing model has no such property".into())
+            }
+            (KeyRule::Ignored, _) => KeyDisposition::Ignored,
+            (_, Err(error)) => KeyDisposition::Rejected(error.reason),
+            (KeyRule::Open, Ok(key)) => KeyDisposition::Open(key),
+            (KeyRule::OpenNumbers, Ok(key)) => KeyDisposition::OpenNumbers(key),
+            (KeyRule::Property(property), Ok(key)) => KeyDisposition::Property(key, property),
+        };
+        let slot = self.slots.len() as KeySlot;
+        if let KeyDisposition::Open(key)
+        | KeyDisposition::OpenNumbers(key)
+        | KeyDisposition::Property(key, _) = &fate
+        {
+            self.keys.insert(*key, name.into());
+        }
+        self.slots.push(fate);
+        self.names.insert(name.into(), slot);
+        slot
+    }
+
+    pub(super) fn key_name(&self, key: KeyId) -> &str {
+        self.keys.get(&key).map_or("", |name| name)
+    }
+
+    fn remember_position(&mut self, place: usize, written: &[u8], slot: KeySlot) {
+        if written.len() > MAX_WRITTEN_BYTES || place >= MAX_POSITIONS {
+            return;
+        }
+        let new = || KeyPosition {
+            written: written.into(),
+            slot,
+            misses: 0,
+        };
+        let is_next = place == self.places.len();
+        match self.places.get_mut(place) {
+            Some(known) => {
+                known.misses += 1;
+                if known.misses >= MISSES_UNTIL_RELEARNED {
+                    *known = new();
+                }
+            }
+            None if is_next => self.places.push(new()),
+            None => {}
+        }
+    }
+
+    fn name_of(&self, slot: KeySlot) -> &str {
+        let found = self.names.iter().find(|(_, known)| **known == slot);
+        found.map_or("", |(name, _)| name)
+    }
+}
+
+/// As `starts_with`, which calls a function: names are too short for that to be worth it.
+#[inline]
+fn starts_with_bytes(text: &[u8], start: &[u8]) -> bool {
+    let Some(text) = text.get(..start.len()) else {
+        return false;
+    };
+    let (Some(text_end), Some(end)) = (text.last_chunk::<8>(), start.last_chunk::<8>()) else {
+        return text.iter().zip(start).all(|(one, other)| one == other);
+    };
+    let (words, _) = start.as_chunks::<8>();
+    let (text_words, _) = text.as_chunks::<8>();
+    let mut pairs = text_words.iter().zip(words);
+    // The last eight bytes may have been compared in part.
+    pairs.all(|(one, other)| one == other) && text_end == end
+}
+
+/// Whom a row is about.
+#[derive(Clone, Copy)]
+pub(super) enum RowSubject {
+    /// Who has sent the message of this number.
+    Sender,
+    /// This one of the devices behind gateways.
+    Child(u32),
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct DecodedRow {
+    pub(super) message: u32,
+    pub(super) about: RowSubject,
+    pub(super) ts_ms: i64,
+    pub(super) first: u32,
+    pub(super) count: u32,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct DecodedControlMessage<'a> {
+    pub(super) message: u32,
+    pub(super) about: RowSubject,
+    pub(super) dialect: DeviceProtocol,
+    pub(super) control_message: ControlMessage<'a>,
+}
+
+/// All that was heard of some messages.
+#[derive(Default)]
+pub(super) struct DecodedMessages<'a> {
+    pub(super) points: Vec<Point<'a>>,
+    pub(super) rows: Vec<DecodedRow>,
+    pub(super) control_messages: Vec<DecodedControlMessage<'a>>,
+    pub(super) children: Vec<Arc<DeviceHandle>>,
+}
+
+impl<'a> DecodedMessages<'a> {
+    /// Empty, with the memory of this one.
+    pub(super) fn into_empty<'b>(mut self) -> DecodedMessages<'b> {
+        self.points.clear();
+        self.rows.clear();
+        self.control_messages.clear();
+        self.children.clear();
+        DecodedMessages {
+            // Collecting nothing of the same layout keeps the memory.
+            points: self.points.into_iter().map(|_| unreachable!()).collect(),
+            control_messages: self
+                .control_messages
+                .into_iter()
+                .map(|_| unreachable!())
+                .collect(),
+            rows: self.rows,
+            children: self.children,
+        }
+    }
+
+    fn lengths(&self) -> [usize; 3] {
+        [
+            self.points.len(),
+            self.rows.len(),
+            self.control_messages.len(),
+        ]
+    }
+
+    pub(super) fn truncate(&mut self, marks: [usize; 3]) {
+        self.points.truncate(marks[0]);
+        self.rows.truncate(marks[1]);
+        self.control_messages.truncate(marks[2]);
+    }
+}
+
+/// What hearing needs of the lane.
+pub(super) struct DecodeContext<'l> {
+    pub(super) products: &'l mut ProductContexts,
+    pub(super) storage: &'l dyn TelemetryStorage,
+    pub(super) resolver: &'l dyn DeviceResolver,
+    pub(super) outputs: &'l dyn PipelineOutputs,
+    pub(super) counters: &'l LaneCounters,
+    pub(super) rejections: &'l RejectionLog,
+    /// Nobody looks again for devices that are not at hand.
+    pub(super) is_retry: bool,
+    /// Set when others were left something.
+    pub(super) is_unsettled: &'l mut bool,
+    /// The message is not the device's own: the product's dialects do not matter.
+    pub(super) is_reporting: bool,
+}
+
+/// The products that a lane has met, by their numbers.
+#[derive(Default)]
+pub(super) struct ProductContexts(Vec<Option<Box<ProductContext>>>);
+
+impl ProductContexts {
+    /// The desk of a product, as the product is now. `None`: there is no such product any more.
+    #[inline]
+    pub(super) fn context_of(
+        &mut self,
+        product: ProductNo,
+        profiles: &[Option<Arc<ProductProfile>>],
+        storage: &dyn TelemetryStorage,
+    ) -> Option<&mut ProductContext> {
+        let at = product.0 as usize;
+        let profile = profiles.get(at)?.as_ref()?;
+        if at >= self.0.len() {
+            self.0.resize_with(at + 1, || None);
+        }
+        let place = &mut self.0[at];
+        match place {
+            Some(desk) if Arc::ptr_eq(&desk.profile, profile) => {}
+            _ => *place = Some(Box::new(ProductContext::new(profile.clone(), storage))),
+        }
+        place.as_deref_mut()
+    }
+}
+
+/// Hears one message.
+pub(super) struct MessageDecoder<'l, 'a> {
+    pub(super) context: DecodeContext<'l>,
+    pub(super) profiles: &'l [Option<Arc<ProductProfile>>],
+    pub(super) decoded: &'l mut DecodedMessages<'a>,
+    pub(super) arena: &'a Bump,
+    pub(super) sender: DeviceRef<'a>,
+    pub(super) source_message: DeviceMessage<'a>,
+    /// It will be worked off again.
+    pub(super) is_deferred: bool,
+    pub(super) product: ProductNo,
+    pub(super) about: RowSubject,
+    pub(super) message: u32,
+    pub(super) received_ms: i64,
+    pub(super) dialect: DeviceProtocol,
+    /// Where the points of the row begin.
+    pub(super) row_start: usize,
+}
+
+impl<'l, 'a> MessageDecoder<'l, 'a> {
+    #[inline]
+    fn product_context(&mut self) -> Option<&mut ProductContext> {
+        self.context
+            .products
+            .0
+            .get_mut(self.product.0 as usize)?
+            .as_deref_mut()
+    }
+
+    /// Whether the device that the topic names is known.
+    pub(super) fn begin(&mut self, device: Option<&'a str>, child: Option<&'a str>) -> bool {
+        match (child, device) {
+            (Some(child), _) => self.enter_device(Some(child)),
+            (None, Some(device)) if device != self.sender.id => self.enter_device(Some(device)),
+            _ => true,
+        }
+    }
+
+    pub(super) fn lengths(&self) -> [usize; 3] {
+        self.decoded.lengths()
+    }
+
+    #[cold]
+    fn reject_value(&mut self, slot: KeySlot, reason: Option<Box<str>>) {
+        self.context.counters.refused.add(1);
+        let device = match self.about {
+            RowSubject::Sender => self.sender.no,
+            RowSubject::Child(at) => self.decoded.children[at as usize].no,
+        };
+        let (book, now_ms) = (self.context.rejections, self.received_ms);
+        let Some(desk) = self.product_context() else {
+            return;
+        };
+        let name = desk.name_of(slot);
+        let reason = match (&reason, desk.slots.get(slot as usize)) {
+            (Some(reason), _) | (None, Some(KeyDisposition::Rejected(reason))) => reason,
+            _ => "the product has too many keys, 4096 at most",
+        };
+        book.record(device, now_ms, name, reason);
+    }
+}
+
+impl<'a> MessageVisitor<'a> for MessageDecoder<'_, 'a> {
+    fn enter_device(&mut self, child: Option<&'a str>) -> bool {
+        let Some(name) = child else {
+            (self.about, self.product) = (RowSubject::Sender, self.sender.product);
+            return true;
+        };
+        let Some(speaker) = self.context.resolver.resolve_child(self.sender, name) else {
+            // Once for all devices of a message.
+            if !self.context.is_retry && !self.is_deferred {
+                self.is_deferred = self.context.outputs.defer_message(&self.source_message);
+                *self.context.is_unsettled |= self.is_deferred;
+            }
+            if !self.is_deferred {
+                self.context.counters.unknown.add(1);
+                let reason = "it is not behind this gateway";
+                let book = self.context.rejections;
+                book.record(self.sender.no, self.received_ms, name, reason);
+            }
+            return false;
+        };
+        let product = speaker.product;
+        let storage = self.context.storage;
+        let desk = self
+            .context
+            .products
+            .context_of(product, self.profiles, storage);
+        if desk.is_none() {
+            return false;
+        }
+        self.decoded.children.push(speaker);
+        self.about = RowSubject::Child(self.decoded.children.len() as u32 - 1);
+        self.product = product;
+        true
+    }
+
+    #[inline]
+    fn predict_key(&mut self, place: usize, rest: &[u8]) -> Option<(usize, KeySlot)> {
+        let known = self.product_context()?.places.get_mut(place)?;
+        if starts_with_bytes(rest, &known.written) {
+            known.misses = 0;
+            return Some((known.written.len(), known.slot));
+        }
+        None
+    }
+
+    #[cold]
+    fn resolve_key(&mut self, place: usize, written: &[u8], name: &str) -> KeySlot {
+        let storage = self.context.storage;
+        let Some(desk) = self.product_context() else {
+            return TOO_MANY_KEYS;
+        };
+        let slot = desk.slot(name, storage);
+        desk.remember_position(place, written, slot);
+        slot
+    }
+
+    #[inline]
+    fn visit_value(&mut self, slot: KeySlot, value: RawValue<'a>) {
+        let arena = self.arena;
+        let Some(desk) = self.product_context() else {
+            return;
+        };
+        match desk.slots.get(slot as usize) {
+            Some(&KeyDisposition::Open(key)) => {
+                // Null says that there is nothing to say.
+                if let Some(value) = untyped_value(value) {
+                    self.decoded.points.push(Point { key, value });
+                }
+            }
+            Some(&KeyDisposition::Property(key, property)) => {
+                if value == RawValue::Null {
+                    return;
+                }
+                match desk.profile.model.convert(property, value, arena) {
+                    Ok(value) => self.decoded.points.push(Point { key, value }),
+                    Err(reason) => self.reject_value(slot, Some(reason)),
+                }
+            }
+            Some(&KeyDisposition::OpenNumbers(key)) => {
+                let number = match value {
+                    RawValue::Text(text) => parse_number(text),
+                    _ => None,
+                };
+                if let Some(value) = untyped_value(number.unwrap_or(value)) {
+                    self.decoded.points.push(Point { key, value });
+                }
+            }
+            Some(KeyDisposition::Ignored) => {}
+            Some(KeyDisposition::Rejected(_)) | None => self.reject_value(slot, None),
+        }
+    }
+
+    #[inline]
+    fn finish_row(&mut self, info: RowInfo) {
+        let first = std::mem::replace(&mut self.row_start, self.decoded.points.len());
+        if !info.is_stored {
+            self.decoded.points.truncate(first);
+            self.row_start = first;
+            return;
+        }
+        let count = self.decoded.points.len() - first;
+        if count == 0 {
+            return;
+        }
+        self.decoded.rows.push(DecodedRow {
+            message: self.message,
+            about: self.about,
+            ts_ms: info.ts_ms.unwrap_or(self.received_ms),
+            first: first as u32,
+            count: count as u32,
+        });
+    }
+
+    fn discard_row(&mut self) {
+        self.decoded.points.truncate(self.row_start);
+    }
+
+    fn visit_control_message(&mut self, said: ControlMessage<'a>) {
+        self.decoded.control_messages.push(DecodedControlMessage {
+            message: self.message,
+            about: self.about,
+            dialect: self.dialect,
+            control_message: said,
+        });
+    }
+}

@@ -1,0 +1,374 @@
+//! A piece of memory for messages that wait, which a file stands behind, so that they outlive the process.
+//!
+//! Layout: a head of 64 bytes (magic, sequence number, bytes used, salt, CRC32C of magic, sequence number and salt), then records
+//! one after the other, each with a CRC32C that begins with the salt and padded to eight bytes. The salt changes whenever the piece
+//! is begun anew, so that records from before are none. `used` is written last: a record that was not finished when the process was
+//! killed is not there. Used bytes, salt and sequence number are also in [marks](super::marks) outside the file.
+
+use std::fs::OpenOptions;
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+use disk::MAX_HIGH_WATER_MARK;
+use memmap2::{MmapMut, MmapOptions};
+use series::DeviceNo;
+
+use super::marks::{HalfMark, MailboxDamage, MarkValues};
+use super::pipeline::DeviceMessage;
+use super::profile::{DeviceRef, ProductNo};
+
+const MAGIC: [u8; 8] = *b"tgmail\x00\x02";
+const HEAD_BYTES: usize = 64;
+const RECORD_HEAD_BYTES: usize = 48;
+const CRC_AT: usize = 40;
+const SEQUENCE_AT: usize = 8;
+const USED_AT: usize = 16;
+const SALT_AT: usize = 24;
+const HEAD_CRC_AT: usize = 32;
+
+pub(super) struct MailboxSegment {
+    memory: MmapMut,
+    used: usize,
+    count: u32,
+    salt: u64,
+    /// The checksum that those of records begin with; `None` where no file stands behind.
+    seed: Option<u32>,
+    mark: Option<HalfMark>,
+}
+
+/// A message that has waited.
+pub(super) struct QueuedMessage<'a> {
+    pub(super) message: DeviceMessage<'a>,
+    /// When it was handed over, by the pipeline's clock, where it is timed.
+    pub(super) enqueued_ns: u64,
+}
+
+impl MailboxSegment {
+    /// For a node that keeps nothing.
+    pub(super) fn in_memory(bytes: usize) -> io::Result<Self> {
+        let memory = MmapMut::map_anon(bytes.max(2 * HEAD_BYTES))?;
+        let mut segment = Self {
+            memory,
+            used: 0,
+            count: 0,
+            salt: 0,
+            seed: None,
+            mark: None,
+        };
+        segment.clear(0);
+        Ok(segment)
+    }
+
+    /// Opens or makes the file, with what is known of it. What is damaged or missing is told; the other messages are there.
+    pub(super) fn open(
+        path: &Path,
+        bytes: usize,
+        known: Option<MarkValues>,
+        mark: Option<HalfMark>,
+    ) -> io::Result<(Self, Option<MailboxDamage>)> {
+        let before = read_file(path)?;
+        let contents = contents_of(before.as_deref(), known);
+        if contents.damage.is_some() && before.is_some() {
+            let mut copy = path.as_os_str().to_owned();
+            copy.push(".damaged");
+            std::fs::copy(path, copy)?;
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(path)?;
+        // A file that was larger before keeps its size, for the sake of what is in it.
+        let bytes = file.metadata()?.len().max(bytes as u64);
+        // A page that has no place on the disk would end the process when it is written to.
+        match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+            // Some file systems cannot; those that copy on write promise nothing anyhow.
+            Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(bytes)?,
+            allocated => allocated?,
+        }
+        // SAFETY: the data directory is locked by this process; nobody else changes the file while it is mapped.
+        let memory = unsafe { MmapOptions::new().map_mut(&file)? };
+        let mut segment = Self {
+            memory,
+            used: 0,
+            count: 0,
+            salt: contents.salt,
+            seed: Some(seed(contents.salt)),
+            mark,
+        };
+        match contents.used {
+            0 => segment.clear(0),
+            used => {
+                segment.put_head(contents.sequence);
+                segment.set_used(used);
+                segment.count = segment.recovered_messages().count() as u32;
+            }
+        }
+        let problem = contents.damage.map(|problem| (path.to_owned(), problem));
+        Ok((segment, problem))
+    }
+
+    fn number_at(&self, at: usize) -> u64 {
+        number_at(&self.memory, at)
+    }
+
+    pub(super) fn sequence(&self) -> u64 {
+        self.number_at(SEQUENCE_AT)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    pub(super) fn used_bytes(&self) -> usize {
+        self.used
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
+    pub(super) fn free_bytes(&self) -> usize {
+        self.memory.len() - HEAD_BYTES
+    }
+
+    /// Forgets what is in it.
+    pub(super) fn clear(&mut self, sequence: u64) {
+        self.set_used(0);
+        self.count = 0;
+        if self.seed.is_some() {
+            // What is left of records from before is not to be taken for some of these.
+            self.salt = RandomState::new().hash_one(self.salt) & MAX_HIGH_WATER_MARK;
+            self.seed = Some(seed(self.salt));
+            if let Some(mark) = &self.mark {
+                mark.reset(sequence, self.salt);
+            }
+        }
+        self.put_head(sequence);
+    }
+
+    fn put_head(&mut self, sequence: u64) {
+        self.memory[..8].copy_from_slice(&MAGIC);
+        self.memory[SEQUENCE_AT..SEQUENCE_AT + 8].copy_from_slice(&sequence.to_le_bytes());
+        self.memory[SALT_AT..SALT_AT + 8].copy_from_slice(&self.salt.to_le_bytes());
+        let crc = head_crc(&self.memory).to_le_bytes();
+        self.memory[HEAD_CRC_AT..HEAD_CRC_AT + 4].copy_from_slice(&crc);
+    }
+
+    fn set_used(&mut self, used: usize) {
+        // What was written before must be in the mapping before: a process that is killed has done its writes in this order.
+        compiler_fence(Ordering::SeqCst);
+        self.used = used;
+        self.memory[USED_AT..USED_AT + 8].copy_from_slice(&(used as u64).to_le_bytes());
+        compiler_fence(Ordering::SeqCst);
+        if let Some(mark) = &self.mark {
+            mark.set_used(used);
+        }
+    }
+
+    pub(super) fn size_of(message: &DeviceMessage<'_>) -> usize {
+        let texts = message.sender.id.len() + message.topic.len() + message.payload.len();
+        (RECORD_HEAD_BYTES + texts).next_multiple_of(8)
+    }
+
+    /// Whether there was room for it.
+    #[inline]
+    pub(super) fn push(&mut self, message: &DeviceMessage<'_>, handed_ns: u64) -> bool {
+        let size = Self::size_of(message);
+        let start = HEAD_BYTES + self.used;
+        let (by, topic, payload) = (message.sender, message.topic, message.payload);
+        let Some(record) = self.memory.get_mut(start..start + size) else {
+            return false;
+        };
+        let (head, texts) = record.split_at_mut(RECORD_HEAD_BYTES);
+        head[..4].copy_from_slice(&(size as u32).to_le_bytes());
+        head[4..8].copy_from_slice(&by.no.0.to_le_bytes());
+        head[8..12].copy_from_slice(&by.product.0.to_le_bytes());
+        head[12..16].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        head[16..24].copy_from_slice(&message.received_ms.to_le_bytes());
+        head[24..32].copy_from_slice(&handed_ns.to_le_bytes());
+        head[32..36].copy_from_slice(&(topic.len() as u32).to_le_bytes());
+        head[36..40].copy_from_slice(&(by.id.len() as u32).to_le_bytes());
+        let (id, rest) = texts.split_at_mut(by.id.len());
+        let (name, rest) = rest.split_at_mut(topic.len());
+        id.copy_from_slice(by.id.as_bytes());
+        name.copy_from_slice(topic.as_bytes());
+        rest[..payload.len()].copy_from_slice(payload);
+        if let Some(seed) = self.seed {
+            let texts = by.id.len() + topic.len() + payload.len();
+            let crc = record_crc(seed, &record[..RECORD_HEAD_BYTES + texts]);
+            record[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        }
+        self.set_used(self.used + size);
+        self.count += 1;
+        true
+    }
+
+    /// What this process has put in, in order.
+    pub(super) fn messages(&self) -> impl Iterator<Item = QueuedMessage<'_>> {
+        messages(&self.memory[HEAD_BYTES..HEAD_BYTES + self.used], None)
+    }
+
+    /// What a process before has left, in order, without what is damaged.
+    pub(super) fn recovered_messages(&self) -> impl Iterator<Item = QueuedMessage<'_>> {
+        messages(&self.memory[HEAD_BYTES..HEAD_BYTES + self.used], self.seed)
+    }
+}
+
+/// What a file has, whatever became of it.
+struct SegmentContents {
+    used: usize,
+    salt: u64,
+    sequence: u64,
+    damage: Option<String>,
+}
+
+fn contents_of(file: Option<&[u8]>, known: Option<MarkValues>) -> SegmentContents {
+    let mut contents = SegmentContents {
+        used: 0,
+        salt: known.map_or(0, |known| known.salt),
+        sequence: known.map_or(0, |known| known.sequence),
+        damage: None,
+    };
+    let expected = known.map_or(0, |known| known.used);
+    let Some(file) = file else {
+        contents.damage = (expected > 0).then(|| {
+            format!("the file is missing, and with it {expected} bytes of messages of devices")
+        });
+        return contents;
+    };
+    let has_head = file.len() >= HEAD_BYTES
+        && file.starts_with(&MAGIC)
+        && file[HEAD_CRC_AT..HEAD_CRC_AT + 4] == head_crc(file).to_le_bytes();
+    if !has_head && expected == 0 {
+        // One that was never begun is of no use to anybody.
+        let is_new = file.iter().all(|&byte| byte == 0) || known.is_some();
+        contents.damage = (!is_new).then(|| {
+            "the head of the file is not what was written; messages in it are lost".to_owned()
+        });
+        return contents;
+    }
+    let mut said = expected;
+    if has_head {
+        contents.salt = number_at(file, SALT_AT);
+        contents.sequence = number_at(file, SEQUENCE_AT);
+        // The mark of the last message is set after it.
+        said = said.max(number_at(file, USED_AT).min(file.len() as u64) as usize);
+    }
+    let most = file.len().saturating_sub(HEAD_BYTES);
+    contents.used = said.min(most);
+    let records = &file[file.len().min(HEAD_BYTES)..HEAD_BYTES.min(file.len()) + contents.used];
+    let readable: usize = messages(records, Some(seed(contents.salt)))
+        .map(|waiting| MailboxSegment::size_of(&waiting.message))
+        .sum();
+    if readable < said {
+        let lost = said - readable;
+        contents.damage = Some(format!(
+            "{lost} of {said} bytes of messages of devices are damaged or missing and lost; the others are worked off"
+        ));
+    } else if !has_head {
+        let detail = "the head of the file is not what was written; all messages are there";
+        contents.damage = Some(detail.to_owned());
+    }
+    contents
+}
+
+fn read_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// How many messages wait in a file, and what is wrong with it. Nothing is changed.
+pub(super) fn check(
+    path: &Path,
+    known: Option<MarkValues>,
+) -> io::Result<(u64, Option<MailboxDamage>)> {
+    let file = read_file(path)?;
+    let contents = contents_of(file.as_deref(), known);
+    let records = file
+        .as_deref()
+        .and_then(|file| file.get(HEAD_BYTES..HEAD_BYTES + contents.used))
+        .unwrap_or_default();
+    let count = messages(records, Some(seed(contents.salt))).count();
+    let problem = contents.damage.map(|problem| (path.to_owned(), problem));
+    Ok((count as u64, problem))
+}
+
+fn number_at(bytes: &[u8], at: usize) -> u64 {
+    let bytes = bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+    bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+fn head_crc(bytes: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(&bytes[..USED_AT]);
+    crc32c::crc32c_append(crc, &bytes[SALT_AT..SALT_AT + 8])
+}
+
+fn seed(salt: u64) -> u32 {
+    crc32c::crc32c(&salt.to_le_bytes())
+}
+
+/// Of a record without its padding.
+fn record_crc(seed: u32, record: &[u8]) -> u32 {
+    let crc = crc32c::crc32c_append(seed, &record[..CRC_AT]);
+    crc32c::crc32c_append(crc, &record[RECORD_HEAD_BYTES..])
+}
+
+/// Messages of records; what is damaged is skipped.
+fn messages(mut rest: &[u8], seed: Option<u32>) -> impl Iterator<Item = QueuedMessage<'_>> {
+    std::iter::from_fn(move || {
+        // Records begin at multiples of eight bytes.
+        while !rest.is_empty() {
+            if let Some((size, waiting)) = record(rest, seed) {
+                rest = rest.get(size..).unwrap_or_default();
+                return Some(waiting);
+            }
+            rest = rest.get(8..).unwrap_or_default();
+        }
+        None
+    })
+}
+
+fn record(bytes: &[u8], seed: Option<u32>) -> Option<(usize, QueuedMessage<'_>)> {
+    let (head, texts) = bytes.split_first_chunk::<RECORD_HEAD_BYTES>()?;
+    let short = |at: usize| {
+        head[at..]
+            .first_chunk()
+            .copied()
+            .map_or(0, u32::from_le_bytes)
+    };
+    let size = short(0) as usize;
+    let texts = texts.get(..size.checked_sub(RECORD_HEAD_BYTES)?)?;
+    let lengths = [short(36), short(32), short(12)].map(|length| length as usize);
+    let length = lengths
+        .iter()
+        .try_fold(0, |sum: usize, length| sum.checked_add(*length))?;
+    let whole = bytes.get(..RECORD_HEAD_BYTES.checked_add(length)?)?;
+    if seed.is_some_and(|seed| record_crc(seed, whole) != short(CRC_AT)) {
+        return None;
+    }
+    let (id, texts) = texts.split_at_checked(lengths[0])?;
+    let (topic, texts) = texts.split_at_checked(lengths[1])?;
+    let by = DeviceRef {
+        no: DeviceNo(short(4)),
+        product: ProductNo(short(8)),
+        id: std::str::from_utf8(id).ok()?,
+    };
+    let message = DeviceMessage {
+        sender: by,
+        topic: std::str::from_utf8(topic).ok()?,
+        payload: texts.get(..lengths[2])?,
+        received_ms: number_at(head, 16) as i64,
+    };
+    let handed_ns = number_at(head, 24);
+    Some((
+        size,
+        QueuedMessage {
+            message,
+            enqueued_ns: handed_ns,
+        },
+    ))
+}

@@ -1,0 +1,87 @@
+//! What of a device was not taken, and why: kept for the devices that had trouble last.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use series::DeviceNo;
+
+/// Devices of which it is kept.
+const MAX_DEVICES: usize = 4096;
+/// Reasons kept of one device, the last ones.
+const MAX_KEPT: usize = 8;
+const MAX_TEXT_BYTES: usize = 256;
+
+/// Something that was not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IngestRejection {
+    pub at_ms: i64,
+    /// The key, or the topic if the whole message was not taken.
+    pub subject: Box<str>,
+    pub reason: Box<str>,
+    /// How often, with the same subject and reason.
+    pub count: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeviceRejections {
+    /// Since the process has started, or the device was forgotten here because others had trouble.
+    pub count: u64,
+    /// The latest is last.
+    pub last: Vec<IngestRejection>,
+}
+
+#[derive(Default)]
+pub(super) struct RejectionLog(Mutex<HashMap<DeviceNo, DeviceRejections>>);
+
+fn truncated(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]
+}
+
+impl RejectionLog {
+    fn lock(&self) -> MutexGuard<'_, HashMap<DeviceNo, DeviceRejections>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn record(&self, device: DeviceNo, at_ms: i64, subject: &str, reason: &str) {
+        let mut book = self.lock();
+        if book.len() >= MAX_DEVICES && !book.contains_key(&device) {
+            let oldest = book
+                .iter()
+                .min_by_key(|(_, trouble)| trouble.last.last().map(|last| last.at_ms));
+            if let Some(oldest) = oldest.map(|(device, _)| *device) {
+                book.remove(&oldest);
+            }
+        }
+        let trouble = book.entry(device).or_default();
+        trouble.count += 1;
+        let (subject, reason) = (truncated(subject), truncated(reason));
+        let known = trouble
+            .last
+            .iter()
+            .position(|known| *known.subject == *subject && *known.reason == *reason);
+        if let Some(at) = known {
+            let mut known = trouble.last.remove(at);
+            known.count += 1;
+            known.at_ms = at_ms;
+            trouble.last.push(known);
+            return;
+        }
+        if trouble.last.len() == MAX_KEPT {
+            trouble.last.remove(0);
+        }
+        trouble.last.push(IngestRejection {
+            at_ms,
+            subject: subject.into(),
+            reason: reason.into(),
+            count: 1,
+        });
+    }
+
+    pub(super) fn rejections_of(&self, device: DeviceNo) -> DeviceRejections {
+        self.lock().get(&device).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn forget(&self, device: DeviceNo) {
+        self.lock().remove(&device);
+    }
+}

@@ -1,0 +1,78 @@
+//! The node's own time series as the store of the pipeline.
+
+use broker::hooks::DurableCallback;
+use series::{DeviceNo, KeyId, Point, Series, SeriesError};
+
+use super::ports::{StorageError, StorageErrorKind, StoredRow, TelemetryStorage};
+
+#[cold]
+fn storage_error(error: &SeriesError) -> StorageError {
+    StorageError {
+        reason: error.to_string().into(),
+        kind: match error {
+            SeriesError::Busy => StorageErrorKind::Busy,
+            SeriesError::Full(_) | SeriesError::Io { .. } | SeriesError::Closed => {
+                StorageErrorKind::NoRoom
+            }
+            _ => StorageErrorKind::Invalid,
+        },
+    }
+}
+
+impl TelemetryStorage for Series {
+    fn register_key(&self, name: &str) -> Result<KeyId, StorageError> {
+        Series::get_or_create_key(self, name).map_err(|error| storage_error(&error))
+    }
+
+    /// Does not wait for a sync, whatever the policy: [`TelemetryStorage::settle`] does.
+    #[inline]
+    fn append(
+        &self,
+        device: DeviceNo,
+        ts_ms: i64,
+        points: &[Point<'_>],
+    ) -> Result<(), StorageError> {
+        let submitted = self.submit(device, ts_ms, points);
+        submitted.map(|_| ()).map_err(|error| storage_error(&error))
+    }
+
+    fn append_all(
+        &self,
+        rows: &[StoredRow],
+        points: &[Point<'_>],
+        refused: &mut dyn FnMut(usize, StorageError),
+    ) {
+        let row = |at: usize| {
+            let row = rows[at];
+            let (first, count) = (row.first as usize, row.count as usize);
+            (row.device, row.ts_ms, &points[first..first + count])
+        };
+        let mut all = Vec::new();
+        self.submit_row_refs(rows.len(), row, &mut |at, error| {
+            all.push((at, storage_error(&error)));
+        });
+        // Rows are taken part by part of the store.
+        all.sort_unstable_by_key(|(at, _)| *at);
+        for (at, error) in all {
+            refused(at, error);
+        }
+    }
+
+    #[inline]
+    fn is_behind(&self) -> bool {
+        Series::is_flush_behind(self)
+    }
+
+    #[inline]
+    fn is_full(&self) -> bool {
+        Series::is_full(self)
+    }
+
+    fn needs_settle(&self) -> bool {
+        self.needs_sync_wait()
+    }
+
+    fn settle(&self, done: DurableCallback) {
+        self.notify_when_durable(done);
+    }
+}

@@ -1,0 +1,142 @@
+//! Why a value does not fit its type. Made on the way of a message, hence `Copy` and put into words only when somebody reads.
+
+use std::fmt;
+
+/// Why a value is kept out of telemetry.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ValueError<'m> {
+    /// Expected one of this kind.
+    Kind {
+        expected: &'static str,
+        found: &'static str,
+    },
+    NotInteger,
+    NotFinite,
+    Below {
+        min: f64,
+    },
+    Above {
+        max: f64,
+    },
+    TooLong {
+        max: u32,
+        found: usize,
+    },
+    /// Text of a boolean that is neither of its two.
+    NotBoolean {
+        yes: &'m str,
+        no: &'m str,
+    },
+    /// None of the elements.
+    NotElement {
+        count: usize,
+    },
+    NotDate {
+        format: &'m str,
+    },
+    NotPoint,
+    NotUrl,
+    NotBase64,
+    TooLarge {
+        max: usize,
+    },
+    /// What is wrong is inside an array or object.
+    Item {
+        at: usize,
+        reason: NestedValueError,
+    },
+    Field {
+        field: &'m str,
+        reason: NestedValueError,
+    },
+    /// The model does not have the key, and the product keeps to its model.
+    Unknown,
+}
+
+/// What is wrong inside, said shortly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NestedValueError {
+    Kind,
+    Range,
+    Length,
+    Element,
+    Format,
+}
+
+impl fmt::Display for NestedValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NestedValueError::Kind => "is of another type",
+            NestedValueError::Range => "is out of range",
+            NestedValueError::Length => "is too long",
+            NestedValueError::Element => "is none of the elements",
+            NestedValueError::Format => "has not the form of its type",
+        })
+    }
+}
+
+impl ValueError<'_> {
+    /// A word for metrics.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            ValueError::Kind { .. } | ValueError::NotBoolean { .. } => "type",
+            ValueError::NotInteger | ValueError::NotFinite => "number",
+            ValueError::Below { .. } | ValueError::Above { .. } => "range",
+            ValueError::TooLong { .. } | ValueError::TooLarge { .. } => "length",
+            ValueError::NotElement { .. } => "element",
+            ValueError::NotDate { .. }
+            | ValueError::NotPoint
+            | ValueError::NotUrl
+            | ValueError::NotBase64 => "form",
+            ValueError::Item { .. } | ValueError::Field { .. } => "inner",
+            ValueError::Unknown => "unknown",
+        }
+    }
+
+    pub(super) fn nested(&self) -> NestedValueError {
+        match self {
+            ValueError::Below { .. } | ValueError::Above { .. } => NestedValueError::Range,
+            ValueError::TooLong { .. } | ValueError::TooLarge { .. } => NestedValueError::Length,
+            ValueError::NotElement { .. } => NestedValueError::Element,
+            ValueError::NotDate { .. }
+            | ValueError::NotPoint
+            | ValueError::NotUrl
+            | ValueError::NotBase64 => NestedValueError::Format,
+            ValueError::Item { reason, .. } | ValueError::Field { reason, .. } => *reason,
+            _ => NestedValueError::Kind,
+        }
+    }
+}
+
+impl fmt::Display for ValueError<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ValueError::Kind { expected, found } => write!(f, "expected {expected}, found {found}"),
+            ValueError::NotInteger => f.write_str("expected a whole number of 64 bits"),
+            ValueError::NotFinite => f.write_str("expected a finite number"),
+            ValueError::Below { min } => write!(f, "below the least value, {min}"),
+            ValueError::Above { max } => write!(f, "above the greatest value, {max}"),
+            ValueError::TooLong { max, found } => {
+                write!(f, "{found} characters, where {max} are the most")
+            }
+            ValueError::NotBoolean { yes, no } => {
+                write!(f, "expected true or false, {yes:?} or {no:?}")
+            }
+            ValueError::NotElement { count } => write!(f, "none of the {count} elements"),
+            ValueError::NotDate { format } => write!(
+                f,
+                "expected milliseconds since 1970 or a date such as {format:?}"
+            ),
+            ValueError::NotPoint => f.write_str(
+                "expected a place: {\"lon\":.., \"lat\":..}, [lon, lat] or \"lon,lat\", with degrees in range",
+            ),
+            ValueError::NotUrl => f.write_str("expected a URL"),
+            ValueError::NotBase64 => f.write_str("expected Base64"),
+            ValueError::TooLarge { max } => write!(f, "more than {max} bytes"),
+            ValueError::Item { at, reason } => write!(f, "item {at} {reason}"),
+            ValueError::Field { field, reason } => write!(f, "field {field:?} {reason}"),
+            ValueError::Unknown => f.write_str("the product's model has no such property"),
+        }
+    }
+}

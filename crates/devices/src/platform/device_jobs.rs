@@ -1,0 +1,279 @@
+//! One thread for what devices say that may wait for the disk: shards and workers leave it here, in order, and go on.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
+
+use broker::hooks::DurableCallback;
+use series::DeviceNo;
+
+use super::Platform;
+use super::control_request::ControlRequest;
+use crate::DeviceAdmission;
+use crate::command::EncodedDownlink;
+use crate::ingest::{DeviceMessage, DeviceRef, ProductNo};
+use crate::protocol::DeviceProtocol;
+use crate::topic_permissions::PROVISION_RESPONSE;
+
+/// Jobs, and bytes of theirs, from which on publishers are to wait.
+const MAX_JOBS: usize = 10_000;
+const MAX_BYTES: usize = 16 << 20;
+
+/// Something a device has said.
+pub(super) struct ControlJob {
+    /// Whose connection it came on.
+    pub(super) sender: DeviceNo,
+    pub(super) subject: DeviceNo,
+    pub(super) dialect: DeviceProtocol,
+    pub(super) now_ms: i64,
+    pub(super) request: ControlRequest,
+}
+
+/// A message that speaks of devices which were not at hand.
+pub(super) struct DeferredMessage {
+    no: DeviceNo,
+    product: ProductNo,
+    id: Box<str>,
+    topic: Box<str>,
+    payload: Box<[u8]>,
+    received_ms: i64,
+}
+
+pub(super) enum DeviceJob {
+    Control(ControlJob),
+    Deferred(DeferredMessage),
+    /// The device of a client that connects may have changed.
+    RecheckAdmission(Box<DeviceAdmission>, Box<str>),
+    /// A client wants to be registered.
+    Provision {
+        client_id: Box<str>,
+        /// `None`: over a Unix socket.
+        from: Option<IpAddr>,
+        request: Box<[u8]>,
+    },
+}
+
+impl DeviceJob {
+    /// About what it holds.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Control(sent) => sent.request.bytes(),
+            Self::Deferred(again) => again.payload.len() + again.topic.len(),
+            Self::RecheckAdmission(_, client_id) => client_id.len(),
+            Self::Provision {
+                client_id, request, ..
+            } => client_id.len() + request.len(),
+        }
+    }
+
+    pub(super) fn deferred(message: &DeviceMessage<'_>) -> Self {
+        Self::Deferred(DeferredMessage {
+            no: message.sender.no,
+            product: message.sender.product,
+            id: message.sender.id.into(),
+            topic: message.topic.into(),
+            payload: message.payload.into(),
+            received_ms: message.received_ms,
+        })
+    }
+}
+
+impl DeferredMessage {
+    pub(super) fn message(&self) -> DeviceMessage<'_> {
+        DeviceMessage {
+            sender: DeviceRef {
+                no: self.no,
+                product: self.product,
+                id: &self.id,
+            },
+            topic: &self.topic,
+            payload: &self.payload,
+            received_ms: self.received_ms,
+        }
+    }
+}
+
+#[derive(Default)]
+struct JobQueueState {
+    jobs: VecDeque<DeviceJob>,
+    /// Jobs that ever came, and those that are done.
+    enqueued: u64,
+    done: u64,
+    /// To be called when so many are done.
+    waiters: VecDeque<(u64, DurableCallback)>,
+    is_stopped: bool,
+    has_ended: bool,
+}
+
+#[derive(Default)]
+pub(super) struct DeviceJobQueue {
+    state: Mutex<JobQueueState>,
+    changed: Condvar,
+    /// Of the jobs that wait.
+    jobs: AtomicUsize,
+    bytes: AtomicUsize,
+    thread: OnceLock<ThreadId>,
+}
+
+impl DeviceJobQueue {
+    fn lock(&self) -> MutexGuard<'_, JobQueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn push(&self, job: DeviceJob) {
+        self.jobs.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(job.bytes(), Relaxed);
+        let mut state = self.lock();
+        state.enqueued += 1;
+        state.jobs.push_back(job);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.jobs.load(Relaxed) > MAX_JOBS || self.bytes.load(Relaxed) > MAX_BYTES
+    }
+
+    fn wait<'g>(&self, state: MutexGuard<'g, JobQueueState>) -> MutexGuard<'g, JobQueueState> {
+        self.changed
+            .wait(state)
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next job; `None`: there will be none.
+    fn next(&self) -> Option<DeviceJob> {
+        let mut state = self.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                self.jobs.fetch_sub(1, Relaxed);
+                self.bytes.fetch_sub(job.bytes(), Relaxed);
+                return Some(job);
+            }
+            if state.is_stopped {
+                state.has_ended = true;
+                self.changed.notify_all();
+                return None;
+            }
+            state = self.wait(state);
+        }
+    }
+
+    fn begin(&self) {
+        // The first one is the same as all others.
+        let _ = self.thread.set(thread::current().id());
+    }
+
+    /// Whether this is the desk's own thread, whose messages have errands that are run at once.
+    pub(super) fn is_worker_thread(&self) -> bool {
+        (self.thread.get()).is_some_and(|thread| *thread == thread::current().id())
+    }
+
+    fn done(&self) {
+        let mut state = self.lock();
+        state.done += 1;
+        let done = state.done;
+        let is_due = |(number, _): &(u64, DurableCallback)| *number <= done;
+        let due = state.waiters.iter().take_while(|caller| is_due(caller));
+        let count = due.count();
+        let due: Vec<_> = state.waiters.drain(..count).collect();
+        drop(state);
+        self.changed.notify_all();
+        due.into_iter().for_each(|(_, settled)| settled());
+    }
+
+    /// Calls `settled` when everything is done that has come until now.
+    pub(super) fn settle(&self, settled: DurableCallback) {
+        let mut state = self.lock();
+        let came = state.enqueued;
+        if state.done < came && !state.has_ended {
+            state.waiters.push_back((came, settled));
+            return;
+        }
+        drop(state);
+        settled();
+    }
+
+    /// Waits until there is nothing to do.
+    pub(super) fn wait_idle(&self) {
+        let mut state = self.lock();
+        while state.done < state.enqueued && !state.has_ended {
+            state = self.wait(state);
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.lock().is_stopped = true;
+        self.changed.notify_all();
+        self.wait_idle();
+    }
+}
+
+pub(super) fn start_worker(platform: &Platform) -> std::io::Result<()> {
+    let weak = Arc::downgrade(&platform.inner);
+    let run = move || {
+        let mut lane = None;
+        // It ends with the last platform, or when it is told to.
+        while let Some(platform) = weak.upgrade().map(|inner| Platform { inner }) {
+            let Some(job) = platform.inner.jobs.next() else {
+                return;
+            };
+            platform.inner.jobs.begin();
+            let run = AssertUnwindSafe(|| match job {
+                DeviceJob::Control(sent) => platform.run_control_job(&sent),
+                DeviceJob::RecheckAdmission(device, client_id) => {
+                    platform.recheck_admission(&device, &client_id)
+                }
+                DeviceJob::Provision {
+                    client_id,
+                    from,
+                    request,
+                } => {
+                    let teller = &platform.inner.parts.messenger;
+                    let attempts = &platform.inner.provisioning_attempts;
+                    let key = super::provisioning::key_of(&request);
+                    let now_ms = crate::now_ms();
+                    if attempts.is_blocked(from, &key, now_ms) {
+                        tracing::warn!(
+                            client_id = &*client_id,
+                            ?from,
+                            "provisioning refused: too many failures for this key; client disconnected"
+                        );
+                        teller.disconnect(std::slice::from_ref(&client_id));
+                        return;
+                    }
+                    let answer = platform.provision(from, &request);
+                    if answer.is_err() {
+                        attempts.record_failure(from, &key, now_ms);
+                    }
+                    let (Ok(answer) | Err(answer)) = answer;
+                    let letter = EncodedDownlink {
+                        topic: PROVISION_RESPONSE.to_owned(),
+                        payload: answer.to_string(),
+                        needs_subscription: false,
+                        // It holds credentials.
+                        log_recipient: None,
+                    };
+                    teller.send(&client_id, letter);
+                }
+                DeviceJob::Deferred(again) => {
+                    // At a start, whoever works off what is left finds devices itself.
+                    if let Some(pipeline) = platform.inner.pipeline.get() {
+                        let message = again.message();
+                        platform.load_children(&message);
+                        let lane = lane.get_or_insert_with(|| pipeline.retry_lane());
+                        pipeline.process(lane, &message);
+                    }
+                }
+            });
+            if panic::catch_unwind(run).is_err() {
+                tracing::error!("what a device said caused a panic; this is a bug");
+            }
+            platform.inner.jobs.done();
+        }
+    };
+    let builder = thread::Builder::new().name("devices-desk".to_owned());
+    builder.spawn(run).map(|_| ())
+}

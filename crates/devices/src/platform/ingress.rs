@@ -1,0 +1,116 @@
+//! Messages of devices that come by other ways than a connection of theirs.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use bumpalo::Bump;
+
+use super::Platform;
+use crate::ingest::{DeviceMessage, Lane, Pipeline, SubmitOutcome};
+use crate::protocol::{self, ControlMessage, KeySlot, MessageVisitor, RawValue, RowInfo};
+use crate::{Device, now_ms};
+
+/// A way in for one thread at a time.
+pub struct DeviceIngress {
+    platform: Platform,
+    pipeline: Arc<Pipeline>,
+    lane: Lane,
+}
+
+/// Why a message is not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IngressError {
+    /// It cannot be read: where and why.
+    #[error("{0}")]
+    Malformed(String),
+    /// The device's product does not allow the dialect.
+    #[error("the product's devices speak another dialect")]
+    ProtocolNotAllowed,
+    /// The telemetry store has no room.
+    #[error("the telemetry store has no room")]
+    StorageFull,
+    /// There is too much to do.
+    #[error("there is too much to do")]
+    Busy,
+}
+
+impl Platform {
+    /// `None`: the platform has not begun.
+    pub fn ingress(&self) -> Option<DeviceIngress> {
+        let pipeline = self.inner.pipeline.get()?.clone();
+        Some(DeviceIngress {
+            platform: self.clone(),
+            lane: pipeline.lane(),
+            pipeline,
+        })
+    }
+}
+
+impl DeviceIngress {
+    /// Takes a message as if the device had sent it on this topic of a dialect, and lets the device count as seen. When it returns,
+    /// that is as safe as after an acknowledgement over MQTT. May wait.
+    ///
+    /// # Errors
+    /// If it is not taken.
+    pub fn submit(
+        &mut self,
+        device: &Arc<Device>,
+        topic: &str,
+        payload: &[u8],
+    ) -> Result<(), IngressError> {
+        let parts = &self.platform.inner.parts;
+        if self.pipeline.is_saturated() {
+            return Err(IngressError::Busy);
+        }
+        let Some(route) = protocol::parse_device_topic(topic) else {
+            let reason = format!("{topic} is no topic of devices");
+            return Err(IngressError::Malformed(reason));
+        };
+        if !device.product.get().allows_protocol(route.dialect.into()) {
+            return Err(IngressError::ProtocolNotAllowed);
+        }
+        let read = protocol::decode_message(&route, payload, &Bump::new(), &mut PayloadValidator);
+        read.map_err(|error| IngressError::Malformed(error.to_string()))?;
+        let now_ms = now_ms();
+        parts.states.mark_active(device, now_ms);
+        let speaker = self.platform.handle_of(device);
+        let message = DeviceMessage {
+            sender: speaker.as_device_ref(),
+            topic,
+            payload,
+            received_ms: now_ms as i64,
+        };
+        let admission = self.pipeline.submit(&mut self.lane, &message);
+        if self.lane.take_unsettled() {
+            let (done, is_done) = mpsc::channel::<()>();
+            self.pipeline.settle(Box::new(move || drop(done)));
+            // It ends when the other side has gone.
+            let _ = is_done.recv();
+        }
+        match admission {
+            SubmitOutcome::Accepted => Ok(()),
+            SubmitOutcome::StorageFull => Err(IngressError::StorageFull),
+        }
+    }
+}
+
+/// Only looks whether a message can be read.
+struct PayloadValidator;
+
+impl<'a> MessageVisitor<'a> for PayloadValidator {
+    fn enter_device(&mut self, _: Option<&'a str>) -> bool {
+        true
+    }
+
+    fn resolve_key(&mut self, _: usize, _: &[u8], _: &str) -> KeySlot {
+        0
+    }
+
+    fn visit_value(&mut self, _: KeySlot, _: RawValue<'a>) {}
+
+    fn finish_row(&mut self, _: RowInfo) {}
+
+    fn discard_row(&mut self) {}
+
+    fn visit_control_message(&mut self, _: ControlMessage<'a>) {}
+}

@@ -1,0 +1,106 @@
+//! Rows that others bring on behalf of devices: pull sources, and whoever else knows something of a device.
+
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use broker::hooks::DurableCallback;
+use serde_json::{Map, Value};
+
+use super::Platform;
+use crate::ingest::{DeviceMessage, Lane, Pipeline};
+use crate::pull::{IntakeOutcome, Reading, ReadingIntake};
+use crate::registry::RegistryError;
+use crate::{Device, now_ms};
+
+/// Gives rows to the pipeline as if their device had said them on Tidegate's own topics, whatever dialect its product speaks.
+pub struct Reporter {
+    platform: Platform,
+    pipeline: Arc<Pipeline>,
+    lane: Mutex<Lane>,
+}
+
+impl Platform {
+    /// `None`: before [`Platform::attach_pipeline`].
+    #[must_use]
+    pub fn reporter(&self) -> Option<Reporter> {
+        let pipeline = self.inner.pipeline.get()?;
+        Some(Reporter {
+            platform: self.clone(),
+            pipeline: Arc::clone(pipeline),
+            lane: Mutex::new(pipeline.report_lane()),
+        })
+    }
+}
+
+impl Reporter {
+    /// As [`Reporter::append_row`], as something that the device itself was heard to say. `false`: there is no such device.
+    ///
+    /// # Errors
+    /// If the registry cannot be read.
+    pub fn report(
+        &self,
+        device: &str,
+        ts_ms: Option<i64>,
+        values: &Map<String, Value>,
+    ) -> Result<bool, RegistryError> {
+        let platform = &self.platform;
+        let Some(device) = platform.registry().device(device)? else {
+            return Ok(false);
+        };
+        let now_ms = now_ms();
+        let values = serde_json::to_string(values).unwrap_or_default();
+        self.append_row(&device, ts_ms.unwrap_or(now_ms as i64), &values);
+        platform.inner.parts.states.mark_active(&device, now_ms);
+        Ok(true)
+    }
+
+    /// Calls what it is given when everything reported until then is safe, as [`Pipeline::settle`] does.
+    pub fn settler(&self) -> impl Fn(DurableCallback) + Send + Sync + 'static {
+        let pipeline = Arc::clone(&self.pipeline);
+        move |done| pipeline.settle(done)
+    }
+
+    /// The row is in the store when this returns, as far as it fits. May wait for the disk. `values`: a JSON object.
+    pub fn append_row(&self, device: &Device, ts_ms: impl Display, values: &str) {
+        let payload = format!("{{\"ts\":{ts_ms},\"values\":{values}}}");
+        let speaker = self.platform.handle_of(device);
+        let topic = format!("tg/{}/up/telemetry", device.id);
+        let message = DeviceMessage {
+            sender: speaker.as_device_ref(),
+            topic: &topic,
+            payload: payload.as_bytes(),
+            received_ms: now_ms() as i64,
+        };
+        let mut lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
+        self.pipeline.process(&mut lane, &message);
+    }
+}
+
+impl ReadingIntake for Reporter {
+    fn store_readings(&self, readings: &[Reading], _now_ms: i64) -> IntakeOutcome {
+        let mut taken = IntakeOutcome::default();
+        for reading in readings {
+            let is_known = self.report(&reading.device, reading.ts_ms, &reading.values);
+            let is_known = is_known.unwrap_or_else(|error| {
+                tracing::error!(%error, "a device cannot be read; what was pulled for it is lost");
+                false
+            });
+            match is_known {
+                true => {
+                    taken.rows += 1;
+                    taken.values += reading.values.len() as u64;
+                }
+                false => {
+                    taken.unknown += 1;
+                    let device = || reading.device.clone();
+                    taken.unknown_device.get_or_insert_with(device);
+                }
+            }
+        }
+        taken
+    }
+
+    fn is_full(&self) -> bool {
+        self.pipeline.is_saturated()
+    }
+}

@@ -1,0 +1,379 @@
+//! What the node tells a device, in the words of its dialect: a topic and a payload.
+
+use super::DeviceProtocol;
+
+/// Whom a message is for.
+#[derive(Debug, Clone, Copy)]
+pub struct DownlinkTarget<'a> {
+    pub product: &'a str,
+    pub device: &'a str,
+    /// It is behind this one: its product and id, and the name by which the gateway knows the device.
+    pub gateway: Option<(&'a str, &'a str)>,
+}
+
+/// What a device is told. Texts called `json` are JSON.
+#[derive(Debug, Clone, Copy)]
+pub enum DownlinkMessage<'a> {
+    /// Shared attributes have new values.
+    Attributes {
+        json: &'a str,
+    },
+    /// Shared attributes are no more.
+    AttributesDeleted {
+        keys: &'a [&'a str],
+    },
+    /// The answer to a request for attributes; `None`: that scope was not asked for.
+    AttributesResponse {
+        id: &'a str,
+        client_json: Option<&'a str>,
+        shared_json: Option<&'a str>,
+    },
+    /// Do something, and answer with this id.
+    Command {
+        id: &'a str,
+        method: &'a str,
+        params_json: &'a str,
+    },
+    ReadProperties {
+        id: &'a str,
+        keys: &'a [&'a str],
+    },
+    WriteProperties {
+        id: &'a str,
+        json: &'a str,
+    },
+    /// The answer to what the device has asked the platform to do.
+    RpcResponse {
+        id: &'a str,
+        json: &'a str,
+    },
+    /// The answer to a request to be made a device.
+    Provisioned {
+        json: &'a str,
+    },
+    /// The time, for a device that has asked for it with this id.
+    Time {
+        id: &'a str,
+    },
+    /// A device behind the gateway shall be cut off.
+    Disconnect {
+        id: &'a str,
+    },
+}
+
+/// A dialect has no words for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{} has no message for this", dialect.as_str())]
+pub struct UnsupportedDownlinkError {
+    pub dialect: DeviceProtocol,
+}
+
+/// Writes topic and payload behind what is in the two.
+///
+/// # Errors
+/// If the dialect has no words for it.
+pub fn encode_downlink(
+    dialect: DeviceProtocol,
+    to: &DownlinkTarget<'_>,
+    tell: &DownlinkMessage<'_>,
+    now_ms: i64,
+    topic: &mut String,
+    payload: &mut String,
+) -> Result<(), UnsupportedDownlinkError> {
+    let is_told = match dialect {
+        DeviceProtocol::ThingsBoard => match to.gateway {
+            Some(_) => encode_thingsboard_gateway(to, tell, topic, payload),
+            None => encode_thingsboard(tell, topic, payload),
+        },
+        DeviceProtocol::JetLinks => encode_jetlinks(to, tell, now_ms, topic, payload),
+        DeviceProtocol::Native => native(to, tell, topic, payload),
+    };
+    match is_told {
+        true => Ok(()),
+        false => Err(UnsupportedDownlinkError { dialect }),
+    }
+}
+
+fn append(out: &mut String, parts: &[&str]) {
+    parts.iter().for_each(|part| out.push_str(part));
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// A number if it is one: what devices of ThingsBoard give and take as ids.
+fn id_json(id: &str) -> String {
+    match id.parse::<i64>() {
+        Ok(number) => number.to_string(),
+        Err(_) => quoted(id),
+    }
+}
+
+fn json_list(keys: &[&str]) -> String {
+    serde_json::Value::from(keys.to_vec()).to_string()
+}
+
+/// What is done with properties where only procedures can be called.
+fn as_rpc_call(tell: &DownlinkMessage<'_>) -> Option<(String, String, String)> {
+    Some(match tell {
+        DownlinkMessage::Command {
+            id,
+            method,
+            params_json,
+        } => ((*id).into(), (*method).into(), (*params_json).into()),
+        DownlinkMessage::ReadProperties { id, keys } => {
+            ((*id).into(), "readProperties".into(), json_list(keys))
+        }
+        DownlinkMessage::WriteProperties { id, json } => {
+            ((*id).into(), "writeProperties".into(), (*json).into())
+        }
+        _ => return None,
+    })
+}
+
+/// Where the dialects that call procedures say what they say alike. An id follows what ends with a slash.
+struct RpcTopics {
+    call: &'static str,
+    attributes: &'static str,
+    attributes_response: &'static str,
+    rpc_response: &'static str,
+}
+
+const THINGSBOARD_TOPICS: RpcTopics = RpcTopics {
+    call: "v1/devices/me/rpc/request/",
+    attributes: "v1/devices/me/attributes",
+    attributes_response: "v1/devices/me/attributes/response/",
+    rpc_response: "v1/devices/me/rpc/response/",
+};
+
+/// Behind `tg/{deviceId}/down/`.
+const NATIVE_TOPICS: RpcTopics = RpcTopics {
+    call: "command/",
+    attributes: "attributes",
+    attributes_response: "attributes/",
+    rpc_response: "response/",
+};
+
+fn encode_rpc_protocol(
+    topics: &RpcTopics,
+    tell: &DownlinkMessage<'_>,
+    topic: &mut String,
+    payload: &mut String,
+) -> bool {
+    if let Some((id, method, params)) = as_rpc_call(tell) {
+        append(topic, &[topics.call, &id]);
+        append(
+            payload,
+            &[
+                "{\"method\":",
+                &quoted(&method),
+                ",\"params\":",
+                &params,
+                "}",
+            ],
+        );
+        return true;
+    }
+    match tell {
+        DownlinkMessage::Attributes { json } => {
+            topic.push_str(topics.attributes);
+            payload.push_str(json);
+        }
+        DownlinkMessage::AttributesDeleted { keys } => {
+            topic.push_str(topics.attributes);
+            append(payload, &["{\"deleted\":", &json_list(keys), "}"]);
+        }
+        DownlinkMessage::AttributesResponse {
+            id,
+            client_json,
+            shared_json,
+        } => {
+            append(topic, &[topics.attributes_response, id]);
+            write_scopes(*client_json, *shared_json, payload);
+        }
+        DownlinkMessage::RpcResponse { id, json } => {
+            append(topic, &[topics.rpc_response, id]);
+            payload.push_str(json);
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn encode_thingsboard(
+    tell: &DownlinkMessage<'_>,
+    topic: &mut String,
+    payload: &mut String,
+) -> bool {
+    match tell {
+        DownlinkMessage::Provisioned { json } => {
+            topic.push_str("/provision/response");
+            payload.push_str(json);
+        }
+        _ => return encode_rpc_protocol(&THINGSBOARD_TOPICS, tell, topic, payload),
+    }
+    true
+}
+
+fn write_scopes(client_json: Option<&str>, shared_json: Option<&str>, payload: &mut String) {
+    payload.push('{');
+    let mut comma = "";
+    for (name, json) in [("client", client_json), ("shared", shared_json)] {
+        if let Some(json) = json {
+            append(payload, &[comma, "\"", name, "\":", json]);
+            comma = ",";
+        }
+    }
+    payload.push('}');
+}
+
+fn encode_thingsboard_gateway(
+    to: &DownlinkTarget<'_>,
+    tell: &DownlinkMessage<'_>,
+    topic: &mut String,
+    payload: &mut String,
+) -> bool {
+    let device = quoted(to.device);
+    if let Some((id, method, params)) = as_rpc_call(tell) {
+        topic.push_str("v1/gateway/rpc");
+        let call = ["\"method\":", &quoted(&method), ",\"params\":", &params].concat();
+        append(
+            payload,
+            &[
+                "{\"device\":",
+                &device,
+                ",\"data\":{\"id\":",
+                &id_json(&id),
+                ",",
+                &call,
+                "}}",
+            ],
+        );
+        return true;
+    }
+    match tell {
+        DownlinkMessage::Attributes { json } => {
+            topic.push_str("v1/gateway/attributes");
+            append(payload, &["{\"device\":", &device, ",\"data\":", json, "}"]);
+        }
+        DownlinkMessage::AttributesDeleted { keys } => {
+            topic.push_str("v1/gateway/attributes");
+            append(
+                payload,
+                &[
+                    "{\"device\":",
+                    &device,
+                    ",\"data\":{\"deleted\":",
+                    &json_list(keys),
+                    "}}",
+                ],
+            );
+        }
+        DownlinkMessage::AttributesResponse {
+            id,
+            client_json,
+            shared_json,
+        } => {
+            topic.push_str("v1/gateway/attributes/response");
+            append(
+                payload,
+                &["{\"id\":", &id_json(id), ",\"device\":", &device],
+            );
+            let values = client_json.or(*shared_json).unwrap_or("{}");
+            // One value is told alone, as it is asked for alone.
+            match sole_value(values) {
+                Some(value) => append(payload, &[",\"value\":", &value, "}"]),
+                None => append(payload, &[",\"values\":", values, "}"]),
+            }
+        }
+        DownlinkMessage::Disconnect { .. } => {
+            topic.push_str("v1/gateway/disconnect");
+            append(payload, &["{\"device\":", &device, "}"]);
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn sole_value(json: &str) -> Option<String> {
+    match serde_json::from_str(json).ok()? {
+        serde_json::Value::Object(members) if members.len() == 1 => {
+            members.values().next().map(ToString::to_string)
+        }
+        _ => None,
+    }
+}
+
+fn encode_jetlinks(
+    to: &DownlinkTarget<'_>,
+    tell: &DownlinkMessage<'_>,
+    now_ms: i64,
+    topic: &mut String,
+    payload: &mut String,
+) -> bool {
+    let (suffix, id, rest) = match tell {
+        DownlinkMessage::ReadProperties { id, keys } => (
+            "properties/read",
+            id,
+            format!(",\"properties\":{}", json_list(keys)),
+        ),
+        DownlinkMessage::WriteProperties { id, json } => {
+            ("properties/write", id, format!(",\"properties\":{json}"))
+        }
+        DownlinkMessage::Command {
+            id,
+            method,
+            params_json,
+        } => {
+            let function = quoted(method);
+            let inputs = function_inputs(params_json);
+            let rest =
+                format!(",\"functionId\":{function},\"function\":{function},\"inputs\":{inputs}");
+            ("function/invoke", id, rest)
+        }
+        DownlinkMessage::Disconnect { id } => ("disconnect", id, String::new()),
+        DownlinkMessage::Time { id } => ("time-sync/reply", id, String::new()),
+        _ => return false,
+    };
+    match to.gateway {
+        Some((product, gateway)) => append(
+            topic,
+            &[
+                "/", product, "/", gateway, "/child/", to.device, "/", suffix,
+            ],
+        ),
+        None => append(topic, &["/", to.product, "/", to.device, "/", suffix]),
+    }
+    let time = itoa::Buffer::new().format(now_ms).to_owned();
+    append(
+        payload,
+        &["{\"timestamp\":", &time, ",\"messageId\":", &quoted(id)],
+    );
+    append(payload, &[",\"deviceId\":", &quoted(to.device), &rest, "}"]);
+    true
+}
+
+/// Parameters as the list of names and values that a function takes.
+fn function_inputs(params_json: &str) -> String {
+    use serde_json::{Value, json};
+    let inputs = match serde_json::from_str(params_json) {
+        Ok(Value::Object(members)) => members
+            .into_iter()
+            .map(|(name, value)| json!({"name": name, "value": value}))
+            .collect(),
+        Ok(Value::Null) | Err(_) => Vec::new(),
+        Ok(value) => vec![json!({"name": "params", "value": value})],
+    };
+    Value::from(inputs).to_string()
+}
+
+fn native(
+    to: &DownlinkTarget<'_>,
+    tell: &DownlinkMessage<'_>,
+    topic: &mut String,
+    payload: &mut String,
+) -> bool {
+    append(topic, &["tg/", to.device, "/down/"]);
+    encode_rpc_protocol(&NATIVE_TOPICS, tell, topic, payload)
+}

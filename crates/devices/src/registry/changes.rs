@@ -1,0 +1,609 @@
+//! Making, changing and removing devices: many in one batch of the store, or one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock, PoisonError};
+
+use foldhash::fast::RandomState;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use series::DeviceNo;
+use store::{Durability, TableBatch};
+
+use super::keys::{DeviceIndexKey, DeviceName};
+use super::{Registry, RegistryError, RegistryInner, product_id};
+use crate::credential::{Credential, CredentialSummary, IssuedCredential, NewCredential};
+use crate::device::{Device, MAX_CREDENTIALS, MAX_NAME_BYTES, MAX_TAG_BYTES, MAX_TAGS};
+use crate::id::DeviceId;
+
+/// A device as somebody writes it, whole.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewDevice {
+    /// Unique in the node; 1 to 64 bytes without `/`, `+`, `#` and blanks.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub id: String,
+    /// The id of its product.
+    #[schemars(length(min = 1, max = 64))]
+    pub product: String,
+    /// For people; the id, if there is none.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub name: String,
+    /// The id of its group.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 64))]
+    pub group: Option<String>,
+    #[serde(default)]
+    #[schemars(extend("maxProperties" = 64))]
+    pub tags: BTreeMap<String, String>,
+    /// The id of the gateway it is behind.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 64))]
+    pub parent: Option<String>,
+    /// A disabled device is not let in.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    /// It may have devices behind it.
+    #[serde(default)]
+    pub gateway: bool,
+    /// `null`: those it has stay; a new device gets a token, or what its product has for all.
+    #[serde(default)]
+    #[schemars(length(max = 8))]
+    pub credentials: Option<Vec<NewCredential>>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// What must be there for a change to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WritePrecondition {
+    Any,
+    Absent,
+    /// The device in this revision.
+    Revision(u32),
+}
+
+/// A device as it was written.
+#[derive(Debug, Clone)]
+pub struct DeviceWriteOutcome {
+    pub device: Arc<Device>,
+    /// What was made for it, to be told once.
+    pub issued: Vec<IssuedCredential>,
+    pub was_created: bool,
+}
+
+/// Told when it is in the store, on the thread that did it.
+#[derive(Debug)]
+pub enum DeviceChange<'a> {
+    Created(&'a Arc<Device>),
+    Updated(&'a Arc<Device>),
+    Removed(&'a Arc<Device>),
+}
+
+/// What is kept of a credential, and what is told once.
+type PreparedCredential = (Credential, Option<IssuedCredential>);
+/// What came of a device.
+type DeviceWriteResult = Result<DeviceWriteOutcome, RegistryError>;
+
+/// A device with what is kept of its credentials.
+pub(super) struct PreparedDevice {
+    pub(super) device: NewDevice,
+    credentials: Option<Vec<PreparedCredential>>,
+}
+
+fn invalid(field: &str, message: impl Into<String>) -> RegistryError {
+    RegistryError::Invalid {
+        field: field.to_owned(),
+        message: message.into(),
+    }
+}
+
+impl Registry {
+    /// Calls `listener` after each change of a device.
+    pub fn add_device_observer(&self, listener: Box<dyn Fn(&DeviceChange<'_>) + Send + Sync>) {
+        let listeners = self.inner.device_observers.write();
+        listeners
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(listener);
+    }
+
+    /// Makes a device, or replaces it. It is on disk when this returns. Takes some 30 ms for a chosen password.
+    pub fn put(
+        &self,
+        device: NewDevice,
+        expected: WritePrecondition,
+    ) -> Result<DeviceWriteOutcome, RegistryError> {
+        let sealed = self.inner.prepare(device, true)?;
+        self.inner
+            .put_all(vec![sealed], expected, Durability::Synced)?
+            .pop()
+            .expect("one for each")
+    }
+
+    /// Removes a device with its attributes; `false`: there was none.
+    pub fn remove(&self, id: &str, expected: WritePrecondition) -> Result<bool, RegistryError> {
+        let inner = &*self.inner;
+        let next = inner.next_no.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changes = DeviceTransaction::new(inner, *next)?;
+        let Some(device) = changes.by_name(&DeviceName::Id(id))? else {
+            return Ok(false);
+        };
+        check_precondition(expected, Some(&device))?;
+        let mut has_children = false;
+        let behind = DeviceIndexKey::Parent(device.no).prefix();
+        inner
+            .index
+            .scan(&behind, std::ops::Bound::Unbounded, &mut |_, _| {
+                has_children = true;
+                false
+            })?;
+        if has_children {
+            return Err(RegistryError::HasChildren { id: id.to_owned() });
+        }
+        changes.remove(&device)?;
+        changes.commit(Durability::Synced)?;
+        inner.notify_observers(&DeviceChange::Removed(&device));
+        Ok(true)
+    }
+
+    /// What people are shown of its credentials.
+    #[must_use]
+    pub fn credentials_of(&self, device: &Device) -> Vec<CredentialSummary> {
+        device.credentials.iter().map(Credential::summary).collect()
+    }
+}
+
+fn check_precondition(
+    expected: WritePrecondition,
+    current: Option<&Arc<Device>>,
+) -> Result<(), RegistryError> {
+    match (expected, current) {
+        (WritePrecondition::Any, _) | (WritePrecondition::Absent, None) => Ok(()),
+        (WritePrecondition::Absent, Some(device)) => Err(RegistryError::Exists {
+            id: device.id.to_string(),
+        }),
+        (WritePrecondition::Revision(revision), Some(device)) if device.revision == revision => {
+            Ok(())
+        }
+        (WritePrecondition::Revision(_), current) => Err(RegistryError::Conflict {
+            current: current.map_or(0, |device| device.revision),
+        }),
+    }
+}
+
+impl RegistryInner {
+    fn notify_observers(&self, change: &DeviceChange<'_>) {
+        let listeners = self.device_observers.read();
+        let listeners = listeners.unwrap_or_else(PoisonError::into_inner);
+        listeners.iter().for_each(|listener| listener(change));
+    }
+
+    /// Everything that can be done without looking at other devices.
+    pub(super) fn prepare(
+        &self,
+        device: NewDevice,
+        issues: bool,
+    ) -> Result<PreparedDevice, RegistryError> {
+        DeviceId::new(&device.id).map_err(|error| invalid("id", error.to_string()))?;
+        let product = product_id(&device.product)?;
+        let Some(product) = self.product(product.as_str()) else {
+            return Err(RegistryError::NotFound {
+                what: "product",
+                id: device.product.clone(),
+            });
+        };
+        if device.name.len() > MAX_NAME_BYTES {
+            return Err(invalid(
+                "name",
+                format!("expected up to {MAX_NAME_BYTES} bytes"),
+            ));
+        }
+        if device.tags.len() > MAX_TAGS {
+            return Err(invalid(
+                "tags",
+                format!("expected up to {MAX_TAGS} of them"),
+            ));
+        }
+        for (key, value) in &device.tags {
+            let is_right = |text: &str| text.len() <= MAX_TAG_BYTES && !text.contains('\0');
+            if key.is_empty() || !is_right(key) || !is_right(value) {
+                let message = format!("{key:?}: expected up to {MAX_TAG_BYTES} bytes without NUL");
+                return Err(invalid("tags", message));
+            }
+        }
+        if let Some(group) = &device.group {
+            DeviceId::new(group).map_err(|error| invalid("group", error.to_string()))?;
+        }
+        let product = product.get();
+        let wanted = device.credentials.clone();
+        let wanted = match wanted {
+            None => None,
+            Some(wanted) if wanted.len() > MAX_CREDENTIALS => {
+                let message = format!("expected up to {MAX_CREDENTIALS} of them");
+                return Err(invalid("credentials", message));
+            }
+            Some(wanted) => Some(wanted),
+        };
+        let digester = self.digester();
+        let mut credentials = None;
+        if let Some(wanted) = wanted {
+            let mut sealed = Vec::with_capacity(wanted.len());
+            for credential in wanted {
+                let kind = credential.kind();
+                if !product.allows_credential(kind) {
+                    let message = format!("the product takes no credentials of type {kind}");
+                    return Err(invalid("credentials", message));
+                }
+                if kind == crate::CredentialKind::Token && !issues && is_generated(&credential) {
+                    continue;
+                }
+                sealed.push(credential.into_stored(&device.id, &digester)?);
+            }
+            credentials = Some(sealed);
+        }
+        Ok(PreparedDevice {
+            device,
+            credentials,
+        })
+    }
+
+    /// What a new device gets if nobody says.
+    fn default_credentials(
+        &self,
+        device: &NewDevice,
+        issues: bool,
+    ) -> Result<Vec<PreparedCredential>, RegistryError> {
+        let product = self.product(&device.product);
+        let wants_token = product.is_some_and(|product| {
+            let product = product.get();
+            product.allows_credential(crate::CredentialKind::Token)
+                && product.definition.secure.is_none()
+        });
+        if !wants_token || !issues || device.parent.is_some() {
+            return Ok(Vec::new());
+        }
+        let token = NewCredential::Token { token: None };
+        Ok(vec![token.into_stored(&device.id, &self.digester())?])
+    }
+
+    /// One result for each, in their order; those that can be written are.
+    pub(super) fn put_all(
+        &self,
+        devices: Vec<PreparedDevice>,
+        expected: WritePrecondition,
+        durability: Durability,
+    ) -> Result<Vec<DeviceWriteResult>, RegistryError> {
+        let issues = devices.len() == 1;
+        let mut next = self.next_no.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changes = DeviceTransaction::new(self, *next)?;
+        let mut results = Vec::with_capacity(devices.len());
+        for sealed in devices {
+            let written = changes.put(sealed, expected, issues);
+            if let Err(RegistryError::Store(error)) = written {
+                return Err(error.into());
+            }
+            results.push(written);
+        }
+        *next = changes.commit(durability)?;
+        drop(next);
+        for written in results.iter().flatten() {
+            self.notify_observers(&match written.was_created {
+                true => DeviceChange::Created(&written.device),
+                false => DeviceChange::Updated(&written.device),
+            });
+        }
+        Ok(results)
+    }
+
+    /// Replaces a device by a changed one, if it is still the same.
+    pub(super) fn update_device(
+        &self,
+        no: DeviceNo,
+        change: impl FnOnce(&mut Device) -> Result<(), RegistryError>,
+    ) -> Result<Arc<Device>, RegistryError> {
+        let next = self.next_no.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changes = DeviceTransaction::new(self, *next)?;
+        let Some(old) = changes.by_no(no)? else {
+            return Err(RegistryError::NotFound {
+                what: "device",
+                id: no.0.to_string(),
+            });
+        };
+        let mut draft = old.draft();
+        change(&mut draft)?;
+        draft.revision += 1;
+        let device = Arc::new(draft);
+        changes.write(Some(&old), &device)?;
+        changes.commit(Durability::Synced)?;
+        drop(next);
+        self.notify_observers(&DeviceChange::Updated(&device));
+        Ok(device)
+    }
+}
+
+fn is_generated(credential: &NewCredential) -> bool {
+    matches!(credential, NewCredential::Token { token: None })
+}
+
+/// Changes that are made together, seen by those that come after them.
+struct DeviceTransaction<'a> {
+    inner: &'a RegistryInner,
+    batch: TableBatch,
+    next: u32,
+    /// Rows of the index that have another owner by now; `None`: nobody.
+    names: HashMap<Vec<u8>, Option<DeviceNo>, RandomState>,
+    /// Names that were taken away, some of them perhaps given again.
+    removed_names: Vec<(Vec<u8>, DeviceNo)>,
+    devices: HashMap<u32, Arc<Device>, RandomState>,
+    counts: HashMap<Box<str>, i64, RandomState>,
+    /// Those that were there before.
+    replaced: Vec<DeviceNo>,
+}
+
+impl<'a> DeviceTransaction<'a> {
+    fn new(inner: &'a RegistryInner, next: u32) -> Result<Self, RegistryError> {
+        Ok(Self {
+            inner,
+            batch: inner.tables.batch()?,
+            next,
+            names: HashMap::default(),
+            removed_names: Vec::new(),
+            devices: HashMap::default(),
+            counts: HashMap::default(),
+            replaced: Vec::new(),
+        })
+    }
+
+    fn owner(&self, name: &DeviceName<'_>) -> Result<Option<DeviceNo>, RegistryError> {
+        let row = name.encode();
+        match self.names.get(&row) {
+            Some(owner) => Ok(*owner),
+            None => self.inner.owner(&row),
+        }
+    }
+
+    fn by_no(&self, no: DeviceNo) -> Result<Option<Arc<Device>>, RegistryError> {
+        match self.devices.get(&no.0) {
+            Some(device) => Ok(Some(Arc::clone(device))),
+            None => Ok(self.inner.load_device_uncached(no)?.map(Arc::new)),
+        }
+    }
+
+    fn by_name(&self, name: &DeviceName<'_>) -> Result<Option<Arc<Device>>, RegistryError> {
+        match self.owner(name)? {
+            Some(no) => self.by_no(no),
+            None => Ok(None),
+        }
+    }
+
+    fn put(
+        &mut self,
+        sealed: PreparedDevice,
+        expected: WritePrecondition,
+        issues: bool,
+    ) -> Result<DeviceWriteOutcome, RegistryError> {
+        let PreparedDevice {
+            device: new,
+            credentials,
+        } = sealed;
+        let old = self.by_name(&DeviceName::Id(&new.id))?;
+        check_precondition(expected, old.as_ref())?;
+        let credentials = match (credentials, &old) {
+            (Some(credentials), _) => Some(credentials),
+            (None, Some(_)) => None,
+            (None, None) => Some(self.inner.default_credentials(&new, issues)?),
+        };
+        let parent = match &new.parent {
+            None => None,
+            Some(id) if *id == new.id => {
+                return Err(invalid("parent", "a device is not behind itself"));
+            }
+            Some(id) => match self.by_name(&DeviceName::Id(id))? {
+                Some(parent) if parent.is_gateway() => Some(parent.no),
+                Some(_) => return Err(invalid("parent", format!("{id:?} is no gateway"))),
+                None => return Err(invalid("parent", format!("there is no device {id:?}"))),
+            },
+        };
+        let max_devices = self.inner.config.max_devices;
+        if old.is_none() && self.inner.count.load(Relaxed) + self.added() >= max_devices {
+            return Err(RegistryError::Full {
+                what: format!("{max_devices} devices"),
+            });
+        }
+        let product = self.inner.product(&new.product);
+        let product = product.ok_or_else(|| RegistryError::NotFound {
+            what: "product",
+            id: new.product.clone(),
+        })?;
+        let mut issued = Vec::new();
+        let (kept, fresh): (Box<[Credential]>, _) = match credentials {
+            None => (
+                old.as_ref()
+                    .map(|old| old.credentials.clone())
+                    .unwrap_or_default(),
+                None,
+            ),
+            Some(credentials) => {
+                let mut kept = Vec::with_capacity(credentials.len());
+                for (credential, told) in credentials {
+                    kept.push(credential);
+                    issued.extend(told);
+                }
+                (kept.into(), Some(()))
+            }
+        };
+        let id = DeviceId::new(&new.id).map_err(|error| invalid("id", error.to_string()))?;
+        let device = Device {
+            no: old.as_ref().map_or(DeviceNo(self.next), |old| old.no),
+            id,
+            product,
+            name: new.name.into(),
+            parent,
+            group: new.group.map(Into::into),
+            tags: new
+                .tags
+                .into_iter()
+                .map(|(k, v)| (k.into(), v.into()))
+                .collect(),
+            is_enabled: new.enabled,
+            is_gateway: new.gateway,
+            created_ms: old
+                .as_ref()
+                .map_or_else(crate::now_ms, |old| old.created_ms),
+            revision: old.as_ref().map_or(1, |old| old.revision + 1),
+            credentials: kept,
+            claim: old.as_ref().and_then(|old| old.claim.clone()),
+            verified_password_digest: OnceLock::new(),
+        };
+        if fresh.is_some() {
+            self.check_names(&device)?;
+        }
+        let device = Arc::new(device);
+        if old.is_none() {
+            self.next += 1;
+        }
+        self.write(old.as_ref(), &device)?;
+        Ok(DeviceWriteOutcome {
+            device,
+            issued,
+            was_created: old.is_none(),
+        })
+    }
+
+    fn added(&self) -> u32 {
+        self.counts.values().sum::<i64>().max(0) as u32
+    }
+
+    fn check_names(&self, device: &Device) -> Result<(), RegistryError> {
+        for name in DeviceName::names_of(device) {
+            let owner = self.owner(&name)?;
+            if owner.is_none_or(|owner| owner == device.no) {
+                continue;
+            }
+            let (field, name) = match name {
+                DeviceName::Id(id) => ("id", id.to_owned()),
+                DeviceName::Token(_) => ("token", "***".to_owned()),
+                DeviceName::Username(name) => ("username", name.to_owned()),
+                DeviceName::CommonName(name) => ("common_name", name.to_owned()),
+            };
+            return Err(RegistryError::NameTaken { field, name });
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, old: Option<&Arc<Device>>, new: &Arc<Device>) -> Result<(), RegistryError> {
+        let no = new.no.0.to_be_bytes();
+        if let Some(old) = old {
+            self.remove_index_entries(old)?;
+            self.replaced.push(old.no);
+        }
+        let inner = self.inner;
+        self.batch.put(&inner.devices, &no, &new.encode())?;
+        for name in DeviceName::names_of(new) {
+            let row = name.encode();
+            self.batch.put(&inner.index, &row, &no)?;
+            self.names.insert(row, Some(new.no));
+        }
+        for group in DeviceIndexKey::keys_of(new) {
+            self.batch.put(&inner.index, &group.encode(new.no), b"")?;
+        }
+        *self
+            .counts
+            .entry(new.product.id().as_str().into())
+            .or_default() += 1;
+        self.devices.insert(new.no.0, Arc::clone(new));
+        Ok(())
+    }
+
+    /// Takes away what finds a device.
+    fn remove_index_entries(&mut self, old: &Device) -> Result<(), RegistryError> {
+        for name in DeviceName::names_of(old) {
+            let row = name.encode();
+            self.batch.remove(&self.inner.index, &row)?;
+            self.removed_names.push((row.clone(), old.no));
+            self.names.insert(row, None);
+        }
+        for group in DeviceIndexKey::keys_of(old) {
+            self.batch
+                .remove(&self.inner.index, &group.encode(old.no))?;
+        }
+        *self
+            .counts
+            .entry(old.product.id().as_str().into())
+            .or_default() -= 1;
+        Ok(())
+    }
+
+    fn remove(&mut self, old: &Device) -> Result<(), RegistryError> {
+        self.remove_index_entries(old)?;
+        self.replaced.push(old.no);
+        let inner = self.inner;
+        let no = old.no.0.to_be_bytes();
+        self.batch.remove(&inner.devices, &no)?;
+        self.batch.remove(&inner.states, &no)?;
+        let mut keys = Vec::new();
+        inner
+            .attributes
+            .scan(&no, std::ops::Bound::Unbounded, &mut |key, _| {
+                keys.push(key.to_vec());
+                true
+            })?;
+        for key in keys {
+            self.batch.remove(&inner.attributes, &key)?;
+        }
+        let mut events = Vec::new();
+        inner
+            .events
+            .scan(&no, std::ops::Bound::Unbounded, &mut |key, _| {
+                events.push(key.to_vec());
+                true
+            })?;
+        for key in events {
+            self.batch.remove(&inner.events, &key)?;
+        }
+        Ok(())
+    }
+
+    /// Writes everything; gives back the next number.
+    fn commit(mut self, durability: Durability) -> Result<u32, RegistryError> {
+        let inner = self.inner;
+        let mut count = i64::from(inner.count.load(Relaxed));
+        for (product, change) in &self.counts {
+            if *change == 0 {
+                continue;
+            }
+            count += change;
+            let key = [b"count\0", product.as_bytes()].concat();
+            let of_product = inner.count_of(product)? as i64 + change;
+            let of_product = of_product.max(0) as u64;
+            self.batch
+                .put(&inner.meta, &key, &of_product.to_be_bytes())?;
+        }
+        let count = count.max(0) as u32;
+        self.batch
+            .put(&inner.meta, b"count", &count.to_be_bytes())?;
+        self.batch
+            .put(&inner.meta, b"next", &self.next.to_be_bytes())?;
+        // Before they are there: who has a name is always found by it.
+        for (row, owner) in &self.names {
+            if let Some(no) = owner {
+                inner.name_index.add(row, *no);
+            }
+        }
+        self.batch.commit(durability)?;
+        for (row, no) in &self.removed_names {
+            if self.names.get(row).copied().flatten() != Some(*no) {
+                inner.name_index.remove(row, *no);
+            }
+        }
+        inner.count.store(count, Relaxed);
+        for no in self.replaced {
+            inner.cache.remove(no);
+        }
+        Ok(self.next)
+    }
+}

@@ -1,0 +1,109 @@
+//! Keys of the registry's tables.
+//!
+//! | table | key | value |
+//! |---|---|---|
+//! | `device` | number (4 bytes, big-endian) | the record, see `device.rs` |
+//! | `device_index` | a letter and a name | the number, or nothing where the number ends the key |
+//! | `device_state` | number | when it was first connected and last seen, in seconds |
+//! | `device_attribute` | number, scope, key | time in milliseconds, JSON |
+//! | `device_event` | number, the event's number counted down (8 bytes) | JSON |
+//! | `device_meta` | `key`, `next`, `count` and a product | the digests' key, the next number, how many devices |
+
+use series::DeviceNo;
+
+use crate::credential::Credential;
+use crate::device::Device;
+
+/// A name that finds one device.
+#[allow(
+    clippy::enum_variant_names,
+    reason = "a common name is called so in certificates"
+)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum DeviceName<'a> {
+    Id(&'a str),
+    Token(&'a [u8; 32]),
+    Username(&'a str),
+    CommonName(&'a str),
+}
+
+/// The letters that rows of names begin with.
+pub(super) const NAME_PREFIXES: [u8; 4] = *b"ituc";
+
+impl<'a> DeviceName<'a> {
+    pub(crate) fn names_of(device: &'a Device) -> impl Iterator<Item = DeviceName<'a>> {
+        let credentials = device.credentials.iter().filter_map(Self::from_credential);
+        std::iter::once(DeviceName::Id(device.id.as_str())).chain(credentials)
+    }
+
+    fn from_credential(credential: &'a Credential) -> Option<Self> {
+        match credential {
+            Credential::Token { digest } => Some(DeviceName::Token(digest)),
+            Credential::Password { username, .. } => Some(DeviceName::Username(username)),
+            Credential::Certificate { common_name } => Some(DeviceName::CommonName(common_name)),
+            Credential::Secure { .. } | Credential::Jwt { .. } => None,
+        }
+    }
+
+    pub(crate) fn belongs_to(&self, device: &Device) -> bool {
+        DeviceName::names_of(device).any(|name| name == *self)
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        match self {
+            DeviceName::Id(id) => [b"i", id.as_bytes()].concat(),
+            // Half of a digest is as good as all of it to tell tokens apart.
+            DeviceName::Token(digest) => [b"t", &digest[..16]].concat(),
+            DeviceName::Username(username) => [b"u", username.as_bytes()].concat(),
+            DeviceName::CommonName(name) => [b"c", name.as_bytes()].concat(),
+        }
+    }
+}
+
+/// What many devices have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceIndexKey<'a> {
+    Product(&'a str),
+    Group(&'a str),
+    Tag(&'a str, &'a str),
+    Parent(DeviceNo),
+}
+
+impl<'a> DeviceIndexKey<'a> {
+    pub(crate) fn keys_of(device: &'a Device) -> impl Iterator<Item = DeviceIndexKey<'a>> {
+        let product = std::iter::once(DeviceIndexKey::Product(device.product.id().as_str()));
+        let group = device.group.as_deref().map(DeviceIndexKey::Group);
+        let tags = device
+            .tags
+            .iter()
+            .map(|(key, value)| DeviceIndexKey::Tag(key, value));
+        product
+            .chain(group)
+            .chain(tags)
+            .chain(device.parent.map(DeviceIndexKey::Parent))
+    }
+
+    /// The beginning of its rows.
+    pub(crate) fn prefix(&self) -> Vec<u8> {
+        match self {
+            DeviceIndexKey::Product(id) => [b"p", id.as_bytes(), b"\0"].concat(),
+            DeviceIndexKey::Group(group) => [b"g", group.as_bytes(), b"\0"].concat(),
+            DeviceIndexKey::Tag(key, value) => {
+                [b"k", key.as_bytes(), b"\0", value.as_bytes(), b"\0"].concat()
+            }
+            DeviceIndexKey::Parent(no) => [&b"r"[..], &no.0.to_be_bytes()].concat(),
+        }
+    }
+
+    pub(crate) fn encode(&self, no: DeviceNo) -> Vec<u8> {
+        let mut row = self.prefix();
+        row.extend_from_slice(&no.0.to_be_bytes());
+        row
+    }
+}
+
+/// The number at the end of a key or in a value.
+pub(crate) fn no_at_end(bytes: &[u8]) -> Option<DeviceNo> {
+    let (_, no) = bytes.split_last_chunk::<4>()?;
+    Some(DeviceNo(u32::from_be_bytes(*no)))
+}

@@ -1,0 +1,85 @@
+//! What a device may publish and subscribe to: the topics of its product's dialects, for itself and, in what it says of them,
+//! for the devices behind it. Whether those are really behind it is looked at when the message is read.
+
+use crate::device::Device;
+use crate::product::ProductProtocol;
+
+pub const PROVISION_REQUEST: &str = "/provision/request";
+pub const PROVISION_RESPONSE: &str = "/provision/response";
+
+const THINGSBOARD: &str = "v1/devices/me/";
+const THINGSBOARD_GATEWAY: &str = "v1/gateway/";
+/// Behind `v1/devices/me/`; with a slash at the end, anything may follow.
+const UPLINK: [&str; 6] = [
+    "telemetry",
+    "attributes",
+    "attributes/request/",
+    "rpc/response/",
+    "rpc/request/",
+    "claim",
+];
+const DOWNLINK: [&str; 4] = [
+    "attributes",
+    "attributes/response/",
+    "rpc/request/",
+    "rpc/response/",
+];
+/// Behind `v1/gateway/`.
+const GATEWAY_UPLINK: [&str; 7] = [
+    "connect",
+    "disconnect",
+    "telemetry",
+    "attributes",
+    "attributes/request",
+    "rpc",
+    "claim",
+];
+const GATEWAY_DOWNLINK: [&str; 3] = ["attributes", "attributes/response", "rpc"];
+
+fn is_one_of(list: &[&str], rest: &str) -> bool {
+    list.iter().any(|topic| match topic.ends_with('/') {
+        true => rest.starts_with(topic),
+        false => rest == *topic,
+    })
+}
+
+impl Device {
+    /// Whether it may publish on a topic by what it is.
+    #[must_use]
+    pub fn may_publish(&self, topic: &str) -> bool {
+        self.is_topic_allowed(topic, &UPLINK, &GATEWAY_UPLINK)
+    }
+
+    /// Whether it may subscribe to a filter by what it is. Wildcards may stand behind its own names only.
+    #[must_use]
+    pub fn may_subscribe(&self, filter: &str) -> bool {
+        self.is_topic_allowed(filter, &DOWNLINK, &GATEWAY_DOWNLINK)
+    }
+
+    fn is_topic_allowed(&self, topic: &str, own: &[&str], gateway: &[&str]) -> bool {
+        let product = self.product.get();
+        if let Some(rest) = topic.strip_prefix(THINGSBOARD) {
+            return product.allows_protocol(ProductProtocol::Thingsboard) && is_one_of(own, rest);
+        }
+        if let Some(rest) = topic.strip_prefix(THINGSBOARD_GATEWAY) {
+            return product.allows_protocol(ProductProtocol::Thingsboard)
+                && self.is_gateway()
+                && is_one_of(gateway, rest);
+        }
+        let id = self.id.as_str();
+        let is_below = |text: &str, name: &str| {
+            let rest = text.strip_prefix(name);
+            rest.is_some_and(|rest| rest.starts_with('/'))
+        };
+        if let Some(rest) = topic.strip_prefix("tg/") {
+            return product.allows_protocol(ProductProtocol::Own) && is_below(rest, id);
+        }
+        if let Some(rest) = topic.strip_prefix('/') {
+            let rest = rest.strip_prefix(product.id.as_str());
+            let rest = rest.and_then(|rest| rest.strip_prefix('/'));
+            return product.allows_protocol(ProductProtocol::Jetlinks)
+                && rest.is_some_and(|rest| is_below(rest, id));
+        }
+        false
+    }
+}

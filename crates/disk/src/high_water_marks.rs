@@ -1,0 +1,222 @@
+//! High-water marks of logs, kept in a file outside them, so that a lost end or a lost file is noticed.
+//!
+//! The file is mapped into memory: setting a mark is one store, without a system call, and survives the end of the process. A
+//! power failure may keep a newer mark than the log it belongs to, because nothing orders the two on disk. The file therefore
+//! names the boot of the system it was written in: `is_same_boot` of [`MarksFileState`] says whether marks of unsynced data can be trusted.
+//!
+//! Layout, little-endian: `TGMARKS1`, CRC32C of bytes 12 to 63 (4), number of marks (4), boot id (36 bytes of text), zeros up to
+//! 128; then 8 bytes for each mark, the number in the lower 48 bits and a check of it in the upper 16.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+
+const MAGIC: &[u8; 8] = b"TGMARKS1";
+const HEAD: usize = 128;
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+const BOOT_BYTES: usize = 36;
+const NUMBER_BITS: u32 = 48;
+/// The largest number that a mark can be.
+pub const MAX_HIGH_WATER_MARK: u64 = (1 << NUMBER_BITS) - 1;
+/// Marks per cache line pair: threads that set marks of their own use lines of their own.
+pub const MARKS_PER_CACHE_LINE_PAIR: usize = 16;
+
+/// What a file of marks contains.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MarksFileState {
+    /// There is no such file.
+    Missing,
+    /// The file is not what was written.
+    Damaged,
+    Intact {
+        numbers: Vec<u64>,
+        /// The system was not started anew since the marks were set, so that everything written before them is there, synced
+        /// or not.
+        is_same_boot: bool,
+    },
+}
+
+/// A mapped file of marks.
+pub struct HighWaterMarks {
+    map: MmapRaw,
+    len: usize,
+}
+
+#[inline]
+fn encode(number: u64) -> u64 {
+    let check = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> NUMBER_BITS;
+    number | check << NUMBER_BITS
+}
+
+fn decode(word: u64) -> Option<u64> {
+    let number = word & MAX_HIGH_WATER_MARK;
+    (encode(number) == word).then_some(number)
+}
+
+/// The id of this boot; empty where the system does not tell it, and then no boot is the same.
+fn boot_id() -> [u8; BOOT_BYTES] {
+    let mut id = [0; BOOT_BYTES];
+    if let Ok(text) = fs::read(BOOT_ID)
+        && let Some(text) = text.first_chunk::<BOOT_BYTES>()
+    {
+        id = *text;
+    }
+    id
+}
+
+fn encode_head(marks: usize) -> [u8; HEAD] {
+    let mut head = [0; HEAD];
+    head[..8].copy_from_slice(MAGIC);
+    head[12..16].copy_from_slice(&(marks as u32).to_le_bytes());
+    head[16..16 + BOOT_BYTES].copy_from_slice(&boot_id());
+    let crc = crc32c::crc32c(&head[12..64]);
+    head[8..12].copy_from_slice(&crc.to_le_bytes());
+    head
+}
+
+fn parse(bytes: &[u8]) -> Option<MarksFileState> {
+    let (head, words) = bytes.split_first_chunk::<HEAD>()?;
+    let (crc, marks) = (&head[8..12], &head[12..16]);
+    let is_whole = head.starts_with(MAGIC)
+        && crc32c::crc32c(&head[12..64]).to_le_bytes() == crc
+        && head[64..].iter().all(|&byte| byte == 0);
+    let marks = u32::from_le_bytes(marks.try_into().ok()?) as usize;
+    if !is_whole || words.len() != marks.checked_mul(8)? {
+        return None;
+    }
+    let (words, _) = words.as_chunks::<8>();
+    let numbers = words.iter().map(|word| decode(u64::from_le_bytes(*word)));
+    let boot = boot_id();
+    Some(MarksFileState::Intact {
+        numbers: numbers.collect::<Option<_>>()?,
+        is_same_boot: boot != [0; BOOT_BYTES] && head[16..16 + BOOT_BYTES] == boot,
+    })
+}
+
+/// Reads a file of marks without changing it.
+///
+/// # Errors
+/// If the file system refuses.
+pub fn read_high_water_marks(path: &Path) -> io::Result<MarksFileState> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(parse(&bytes).unwrap_or(MarksFileState::Damaged)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(MarksFileState::Missing),
+        Err(error) => Err(error),
+    }
+}
+
+impl HighWaterMarks {
+    /// Replaces the file `name` of a directory by one with these numbers, and maps it.
+    ///
+    /// # Errors
+    /// If the file system refuses; the old file may be there still.
+    pub fn create(dir: &Path, name: &str, numbers: &[u64]) -> io::Result<Self> {
+        let mut bytes = encode_head(numbers.len()).to_vec();
+        for &number in numbers {
+            bytes.extend_from_slice(&encode(number.min(MAX_HIGH_WATER_MARK)).to_le_bytes());
+        }
+        crate::replace_file(dir, name, &bytes)?;
+        let file: File = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(dir.join(name))?;
+        let map = MmapOptions::new().len(bytes.len()).map_raw(&file)?;
+        Ok(Self {
+            map,
+            len: numbers.len(),
+        })
+    }
+
+    /// Sets a mark. What it stands for must have been written before.
+    ///
+    /// # Panics
+    /// If there are not so many marks.
+    #[inline]
+    pub fn set(&self, mark: usize, number: u64) {
+        assert!(mark < self.len, "a mark of this file");
+        debug_assert!(number <= MAX_HIGH_WATER_MARK, "a mark has 48 bits");
+        // SAFETY: the map begins at a page, has `len` words behind its head, lives as long as `self`, and is only written by
+        // whole words here; the directory belongs to this process, so that nobody cuts the file.
+        let word = unsafe {
+            let words = self.map.as_mut_ptr().add(HEAD).cast::<u64>();
+            AtomicU64::from_ptr(words.add(mark))
+        };
+        word.store(
+            encode(number & MAX_HIGH_WATER_MARK).to_le(),
+            Ordering::Release,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_come_back_as_they_were_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("marks");
+        assert_eq!(
+            read_high_water_marks(&path).unwrap(),
+            MarksFileState::Missing
+        );
+        let marks =
+            HighWaterMarks::create(dir.path(), "marks", &[0, 5, MAX_HIGH_WATER_MARK]).unwrap();
+        marks.set(0, 77);
+        marks.set(1, 6);
+        drop(marks);
+        let MarksFileState::Intact { numbers, .. } = read_high_water_marks(&path).unwrap() else {
+            panic!("the marks cannot be read");
+        };
+        assert_eq!(numbers, [77, 6, MAX_HIGH_WATER_MARK]);
+    }
+
+    #[test]
+    fn every_changed_byte_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("marks");
+        drop(HighWaterMarks::create(dir.path(), "marks", &[3; 20]).unwrap());
+        let bytes = fs::read(&path).unwrap();
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 0x10;
+            fs::write(&path, &changed).unwrap();
+            assert_eq!(
+                read_high_water_marks(&path).unwrap(),
+                MarksFileState::Damaged,
+                "byte {at}"
+            );
+            fs::write(&path, &bytes[..at]).unwrap();
+            assert_eq!(
+                read_high_water_marks(&path).unwrap(),
+                MarksFileState::Damaged,
+                "cut at {at}"
+            );
+        }
+        fs::write(&path, vec![0; bytes.len()]).unwrap();
+        assert_eq!(
+            read_high_water_marks(&path).unwrap(),
+            MarksFileState::Damaged
+        );
+    }
+
+    #[test]
+    fn another_boot_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(HighWaterMarks::create(dir.path(), "marks", &[1]).unwrap());
+        let path = dir.path().join("marks");
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[16..16 + BOOT_BYTES].copy_from_slice(&[b'7'; BOOT_BYTES]);
+        let crc = crc32c::crc32c(&bytes[12..64]).to_le_bytes();
+        bytes[8..12].copy_from_slice(&crc);
+        fs::write(&path, &bytes).unwrap();
+        let whole = MarksFileState::Intact {
+            numbers: vec![1],
+            is_same_boot: false,
+        };
+        assert_eq!(read_high_water_marks(&path).unwrap(), whole);
+    }
+}

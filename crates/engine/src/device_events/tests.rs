@@ -1,0 +1,190 @@
+//! Events of devices, and what rules do with devices, without devices.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use serde_json::json;
+
+use super::*;
+use crate::ports::{DeviceAlarm, DevicePort, DevicePortOutcome, DeviceTelemetry};
+use crate::{RuleCounter, RuleEngineSettings};
+
+/// Writes down what it is given, and tells of each alarm as an event of its device.
+#[derive(Default)]
+struct RecordingDevices {
+    lines: Mutex<Vec<String>>,
+    engine: Mutex<Option<Engine>>,
+    full_for: AtomicU32,
+}
+
+impl DevicePort for RecordingDevices {
+    fn write_telemetry(&self, lane: u16, telemetry: &DeviceTelemetry<'_>) -> DevicePortOutcome {
+        let mut values = Vec::new();
+        Value::Map(telemetry.values).write_json(&mut values);
+        let values = String::from_utf8(values).unwrap();
+        let (device, at) = (telemetry.device_id, telemetry.timestamp_ms);
+        let line = format!("{lane} {device} {at} {values}");
+        self.lines.lock().unwrap().push(line);
+        match device {
+            "stranger" => DevicePortOutcome::Rejected("there is no device \"stranger\"".into()),
+            "busy" => {
+                self.full_for.store(1, Relaxed);
+                DevicePortOutcome::Full
+            }
+            _ => DevicePortOutcome::Accepted,
+        }
+    }
+
+    fn write_alarm(&self, lane: u16, alarm: &DeviceAlarm<'_>) -> DevicePortOutcome {
+        let DeviceAlarm {
+            device_id, name, ..
+        } = *alarm;
+        let severity = alarm.severity.name();
+        let line = format!("{device_id} {name} {severity} {}", alarm.is_cleared);
+        self.lines.lock().unwrap().push(line);
+        let engine = self.engine.lock().unwrap().clone();
+        if let Some(engine) = engine {
+            let event = DeviceEvent {
+                key: Some(name),
+                tag: alarm.tag,
+                ..DeviceEvent::new(DeviceEventKind::Alarm, device_id, alarm.timestamp_ms)
+            };
+            engine.handle_device_event_on(lane, &event);
+        }
+        DevicePortOutcome::Accepted
+    }
+
+    fn is_full(&self) -> bool {
+        let left = self.full_for.load(Relaxed);
+        self.full_for.store(left.saturating_sub(1), Relaxed);
+        left > 0
+    }
+}
+
+fn engine() -> (Engine, Arc<RecordingDevices>) {
+    let engine = Engine::new(RuleEngineSettings::default(), 2);
+    let devices = Arc::new(RecordingDevices::default());
+    engine.set_device_port(devices.clone());
+    (engine, devices)
+}
+
+fn hot(device_id: &str) -> DeviceEvent<'_> {
+    DeviceEvent {
+        product_id: "sensor",
+        key: Some("t"),
+        value: Value::Float(31.5),
+        properties: Value::Json(r#"{"t": 31.5, "h": 40}"#),
+        client_id: "gateway",
+        topic: Some("a/b"),
+        ..DeviceEvent::new(DeviceEventKind::Property, device_id, 1_000)
+    }
+}
+
+#[test]
+fn a_rule_sees_the_fields_of_a_device_in_both_spellings_and_its_messages_go_out_with_the_hook() {
+    let (engine, _) = engine();
+    let mut hooks = engine.hooks_factory().hooks_for(1);
+    assert!(!engine.wants_device_events());
+    assert!(!engine.handle_device_event_on(1, &hot("d1")));
+    let sql = "SELECT deviceId, product_id AS product, kind, key, value, properties.h AS h, clientid, topic, timestamp \
+               FROM \"$EVENT.DEVICE\" WHERE kind = 'property' AND device_id = 'd1' AND value > 30";
+    let rule = json!({"sql": sql, "actions": [{"kind": "republish", "topic": "hot/${deviceId}"}]});
+    engine.put_rule("r", Some(&rule));
+    assert!(engine.wants_device_events());
+    assert!(!engine.handle_device_event_on(1, &hot("d2")));
+    assert!(hooks.take_outgoing().is_none());
+    assert!(engine.handle_device_event_on(1, &hot("d1")));
+    let outgoing = hooks.take_outgoing().expect("it is published");
+    let messages: Vec<_> = (outgoing.iter())
+        .map(|message| (message.topic, String::from_utf8_lossy(message.payload)))
+        .collect();
+    let expected = r#"{"deviceId":"d1","product":"sensor","kind":"property","key":"t","value":31.5,"h":40,"clientid":"gateway","topic":"a/b","timestamp":1000}"#;
+    assert_eq!(messages, [("hot/d1", expected.into())]);
+    assert!(hooks.take_outgoing().is_none() && hooks.take_backpressure().is_none());
+    engine.put_rule("r", None);
+    assert!(!engine.wants_device_events());
+}
+
+#[test]
+fn telemetry_and_alarms_need_somebody_who_takes_them() {
+    let engine = Engine::new(RuleEngineSettings::default(), 1);
+    let rule = json!({"sql": "SELECT * FROM \"t\"", "actions": [{"kind": "telemetry"}]});
+    let refused = engine
+        .prepare_rule("r", &rule)
+        .expect_err("nobody takes it");
+    assert_eq!(refused.field, "actions[0].kind");
+    assert!(refused.detail.contains("no devices"), "{}", refused.detail);
+    assert!(!engine.schemas().0.to_string().contains("telemetry"));
+    let (engine, _) = self::engine();
+    assert!(engine.prepare_rule("r", &rule).is_ok());
+    assert!(engine.schemas().0.to_string().contains("telemetry"));
+    for (alarm, field) in [
+        (json!({"kind": "alarm"}), "actions[0].name"),
+        (
+            json!({"kind": "alarm", "name": "x", "severity": "bad"}),
+            "actions[0].severity",
+        ),
+        (
+            json!({"kind": "alarm", "name": "x", "clear": 1}),
+            "actions[0].clear",
+        ),
+    ] {
+        let rule = json!({"sql": "SELECT * FROM \"t\"", "actions": [alarm]});
+        let refused = engine.prepare_rule("r", &rule).expect_err("it is not good");
+        assert_eq!(refused.field, field);
+    }
+}
+
+#[test]
+fn what_rules_make_of_devices_arrives_and_who_is_full_makes_publishers_wait() {
+    let (engine, devices) = engine();
+    let rule = json!({
+        "sql": "SELECT value AS t2 FROM \"$EVENT.DEVICE\"",
+        "actions": [{"kind": "telemetry", "timestamp": "${timestamp + 1}"}],
+    });
+    engine.put_rule("r", Some(&rule));
+    let mut hooks = engine.hooks_factory().hooks_for(0);
+    for device in ["d1", "stranger"] {
+        // Answers wait for what is taken.
+        let is_taken = device == "d1";
+        assert_eq!(engine.handle_device_event_on(0, &hot(device)), is_taken);
+        assert_eq!(hooks.has_unsettled_work(), is_taken);
+        assert!(hooks.take_backpressure().is_none());
+    }
+    assert!(engine.handle_device_event_on(0, &hot("busy")));
+    assert!(hooks.take_outgoing().is_none());
+    let waits = hooks.take_backpressure().expect("the devices are full");
+    assert!(waits() && !waits() && hooks.take_backpressure().is_none());
+    let lines = std::mem::take(&mut *devices.lines.lock().unwrap());
+    let expected = ["d1", "stranger", "busy"].map(|id| format!("0 {id} 1001 {{\"t2\":31.5}}"));
+    assert_eq!(lines, expected);
+    let totals = engine.status("r").unwrap().totals;
+    assert_eq!(totals.get(RuleCounter::ActionsSucceeded), 2);
+    assert_eq!(totals.get(RuleCounter::ActionsFailed), 1);
+}
+
+#[test]
+fn an_alarm_inside_an_event_is_seen_and_a_loop_ends() {
+    let (engine, devices) = engine();
+    *devices.engine.lock().unwrap() = Some(engine.clone());
+    let alarm = |name: &str| json!({"kind": "alarm", "name": name, "severity": "critical"});
+    let rule = |sql: &str, name: &str| json!({"sql": sql, "actions": [alarm(name)]});
+    // Each answers the other's alarm, and none its own.
+    let sql = "SELECT * FROM \"$EVENT.DEVICE\" WHERE key != 'b'";
+    engine.put_rule("a", Some(&rule(sql, "a")));
+    let sql = "SELECT * FROM \"$EVENT.DEVICE\" WHERE key = 'a'";
+    engine.put_rule("b", Some(&rule(sql, "b")));
+    engine.handle_device_event_on(1, &hot("d1"));
+    let lines = devices.lines.lock().unwrap();
+    assert_eq!(*lines, ["d1 a CRITICAL false", "d1 b CRITICAL false"]);
+}
+
+#[tokio::test]
+async fn outside_of_shards_an_event_is_waited_for() {
+    let (engine, devices) = engine();
+    let rule = json!({"sql": "SELECT value AS v FROM \"$EVENT.DEVICE\"", "actions": [{"kind": "telemetry"}]});
+    engine.put_rule("r", Some(&rule));
+    engine.handle_device_event(hot("busy")).await;
+    assert_eq!(*devices.lines.lock().unwrap(), ["3 busy 1000 {\"v\":31.5}"]);
+    assert_eq!(devices.full_for.load(Relaxed), 0, "it was waited for");
+}

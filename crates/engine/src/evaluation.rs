@@ -1,0 +1,405 @@
+//! One event and the rules it meets.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+use rules::index::{IndexQuery, RuleIndex};
+use rules::{
+    EvaluationScratch, EventKind, EventView, RuleEvent, RuleOutput, RuleState, RunOutcome,
+    WindowSample,
+};
+
+use crate::action::ActionInput;
+use crate::counters::{LaneCounters, RuleCounter};
+use crate::lane_context::LaneContext;
+use crate::running_rule::{RuleLineage, RunningRule};
+use crate::trace;
+use crate::window_queue::WindowQueue;
+
+/// Rules behind rules behind rules.
+const MAX_CHAINED_RULES: u8 = 8;
+
+/// Everything the rules of one event need.
+pub(crate) struct EventEvaluation<'a, 's> {
+    pub(crate) index: &'a RuleIndex<Arc<RunningRule>>,
+    pub(crate) rows: &'a WindowQueue,
+    pub(crate) scratch: &'a EvaluationScratch,
+    pub(crate) stage: &'s mut LaneContext,
+    pub(crate) lineage: RuleLineage,
+    pub(crate) now_ms: u64,
+    /// How many rules this one is behind.
+    pub(crate) chained: u8,
+}
+
+/// What an event looks for rules with.
+#[inline]
+pub(crate) fn index_query<'e>(
+    kind: EventKind,
+    topic: Option<&'e str>,
+    client_id: &'e str,
+    qos: Option<u8>,
+) -> IndexQuery<'e> {
+    IndexQuery {
+        kind,
+        topic,
+        client_id: Some(client_id),
+        qos,
+    }
+}
+
+impl<'a> EventEvaluation<'a, '_> {
+    /// Shows an event to rules, one after the other. One that panics has failed for this event; the others have their turn.
+    #[inline]
+    pub(crate) fn evaluate_all(
+        &mut self,
+        view: &EventView<'a>,
+        rules: impl Fn(usize) -> Option<&'a RunningRule>,
+    ) {
+        let mut next = 0;
+        loop {
+            let all = catch_unwind(AssertUnwindSafe(|| {
+                while let Some(bound) = rules(next) {
+                    next += 1;
+                    self.evaluate_rule(bound, view);
+                }
+            }));
+            match all {
+                Ok(()) => return,
+                Err(_) => {
+                    self.chained = 0;
+                    self.stage.end_failure_event();
+                }
+            }
+            if let Some(bound) = next.checked_sub(1).and_then(&rules) {
+                record_panic(bound, bound.monitor.counters.lane(self.stage.lane));
+            }
+        }
+    }
+
+    /// Shows an event to a rule that may want it, and does what comes of it.
+    pub(crate) fn evaluate_rule(&mut self, bound: &'a RunningRule, view: &EventView<'a>) {
+        let counters = bound.monitor.counters.lane(self.stage.lane);
+        if self.lineage.belongs_to(bound) {
+            // A rule does not hear of what it has said itself.
+            return;
+        }
+        let began = counters.record_match().then(Instant::now);
+        let outputs = match bound.window {
+            None => self.evaluate_outputs(bound, view, counters),
+            Some(_) => {
+                self.queue_sample(bound, view, counters);
+                RuleOutputs::None
+            }
+        };
+        if let Some(began) = began {
+            counters.record_duration(began.elapsed().as_nanos() as u64);
+        }
+        self.run_actions(bound, view, outputs.as_slice());
+    }
+
+    /// Does with outputs what the rule says.
+    pub(crate) fn run_actions(
+        &mut self,
+        bound: &'a RunningRule,
+        view: &EventView<'a>,
+        outputs: &[RuleOutput<'a>],
+    ) {
+        if outputs.is_empty() {
+            return;
+        }
+        let counters = bound.monitor.counters.lane(self.stage.lane);
+        let watchers = &bound.monitor.watchers;
+        if watchers.is_watched() {
+            watchers.send(self.now_ms, || trace::passed_record(bound, view, outputs));
+        }
+        for &output in outputs {
+            let made = ActionInput {
+                output,
+                view,
+                lineage: self.lineage,
+                now_ms: self.now_ms,
+            };
+            for (n, action) in bound.actions.iter().enumerate() {
+                let Err(failure) = action.run(bound, &made, self.stage, counters) else {
+                    continue;
+                };
+                let errors = &bound.monitor.errors;
+                errors.record(&bound.name, self.now_ms, "action", Some(n), || {
+                    failure.to_string()
+                });
+                self.emit_failure_event(bound, view, || failure.to_string());
+                if watchers.is_watched() {
+                    watchers.send(self.now_ms, || {
+                        let mut record =
+                            trace::event_record(&bound.name, view.event(), "action_failed");
+                        record["action"] = n.into();
+                        record["error"] = failure.to_string().into();
+                        record
+                    });
+                }
+            }
+        }
+        // Rules FROM "$rule/NAME"
+        let followers = self.index.rules_chained_to(&bound.name);
+        if !followers.is_empty() {
+            self.run_chained_rules(bound, view, outputs, followers);
+        }
+    }
+
+    /// Tells rules FROM "$EVENT.RULE_FAILED" of a failure. Failures of such rules are told to nobody, so that it ends.
+    fn emit_failure_event(
+        &mut self,
+        bound: &'a RunningRule,
+        view: &EventView<'a>,
+        text: impl FnOnce() -> String,
+    ) {
+        let is_wanted = self.index.has_rules_for(EventKind::RuleFailed);
+        if !is_wanted || !self.stage.begin_failure_event(self.now_ms) {
+            return;
+        }
+        let arena = self.scratch.arena();
+        let error: &'a str = arena.alloc_str(&text());
+        let event: &'a RuleEvent<'a> = arena.alloc(RuleEvent {
+            kind: EventKind::RuleFailed,
+            rule_name: Some(&bound.name),
+            reason: Some(error),
+            emqx_reason: None,
+            extra: rules::Value::Null,
+            ..*view.event()
+        });
+        let looked = index_query(event.kind, event.topic, event.client_id, event.qos);
+        let mut met: Vec<&'a RunningRule> = Vec::new();
+        self.index.matches(&looked, |bound| met.push(bound));
+        let view = self.scratch.view(event, view.now_ms());
+        for bound in met {
+            self.evaluate_rule(bound, &view);
+        }
+        self.stage.end_failure_event();
+    }
+
+    fn run_chained_rules(
+        &mut self,
+        bound: &'a RunningRule,
+        view: &EventView<'a>,
+        outputs: &[RuleOutput<'a>],
+        followers: &'a [Arc<RunningRule>],
+    ) {
+        if self.chained >= MAX_CHAINED_RULES {
+            let counters = bound.monitor.counters.lane(self.stage.lane);
+            counters.increment(RuleCounter::Failed);
+            counters.increment(RuleCounter::FailedLimit);
+            let errors = &bound.monitor.errors;
+            errors.record(&bound.name, self.now_ms, "limit", None, || {
+                format!("more than {MAX_CHAINED_RULES} rules behind each other; is there a loop of rules?")
+            });
+            return;
+        }
+        self.chained += 1;
+        for output in outputs {
+            let event: &'a RuleEvent<'a> = self.scratch.arena().alloc(RuleEvent {
+                extra: output.value(),
+                ..*view.event()
+            });
+            let view = self.scratch.view(event, view.now_ms());
+            for follower in followers {
+                self.evaluate_rule(follower, &view);
+            }
+        }
+        self.chained -= 1;
+    }
+
+    fn evaluate_outputs(
+        &mut self,
+        bound: &'a RunningRule,
+        view: &EventView<'a>,
+        counters: &LaneCounters,
+    ) -> RuleOutputs<'a> {
+        let mut outputs = RuleOutputs::None;
+        let ran = with_state(bound, &mut self.stage.stateless_state, |state| {
+            bound
+                .rule
+                .run_indexed(view, state, &mut |output| outputs.push(output))
+        });
+        match ran {
+            Ok(RunOutcome::Passed(_)) => counters.increment(RuleCounter::Passed),
+            Ok(RunOutcome::NoResult) => self.record_no_result(bound, view, counters),
+            Err(fault) => {
+                self.record_failure(bound, view, counters, &fault);
+                return RuleOutputs::None;
+            }
+        }
+        outputs
+    }
+
+    /// What a window is to count of the event goes to whoever keeps it.
+    fn queue_sample(
+        &mut self,
+        bound: &'a RunningRule,
+        view: &EventView<'a>,
+        counters: &LaneCounters,
+    ) {
+        let sampled = with_state(bound, &mut self.stage.stateless_state, |state| {
+            timed_sample(bound, view, state)
+        });
+        match sampled {
+            Ok(SampleOutcome::NoEventTime) => {
+                counters.increment(RuleCounter::WindowUntimed);
+                self.send_trace(bound, view, "no_event_time");
+            }
+            Ok(SampleOutcome::Counted(sample)) => {
+                counters.increment(RuleCounter::Passed);
+                if !self.rows.push(bound, self.lineage, &sample) {
+                    counters.increment(RuleCounter::WindowFull);
+                }
+                if self.rows.is_full() {
+                    self.stage.set_windows_full();
+                }
+            }
+            Ok(SampleOutcome::Filtered) => self.record_no_result(bound, view, counters),
+            Err(fault) => self.record_failure(bound, view, counters, &fault),
+        }
+    }
+
+    fn record_no_result(
+        &self,
+        bound: &'a RunningRule,
+        view: &EventView<'a>,
+        counters: &LaneCounters,
+    ) {
+        counters.increment(RuleCounter::NoResult);
+        let watchers = &bound.monitor.watchers;
+        if watchers.is_watched() {
+            watchers.send(self.now_ms, || trace::no_result_record(bound, view));
+        }
+    }
+
+    fn send_trace(&self, bound: &RunningRule, view: &EventView<'_>, what: &str) {
+        let watchers = &bound.monitor.watchers;
+        if watchers.is_watched() {
+            watchers.send(self.now_ms, || {
+                trace::event_record(&bound.name, view.event(), what)
+            });
+        }
+    }
+
+    pub(crate) fn record_failure(
+        &mut self,
+        bound: &'a RunningRule,
+        view: &EventView<'a>,
+        counters: &LaneCounters,
+        fault: &rules::EvaluationError,
+    ) {
+        counters.increment(RuleCounter::Failed);
+        let (count, kind) = match fault.kind() {
+            "type" | "range" | "invalid" | "payload" => (RuleCounter::FailedType, "value"),
+            "budget" | "too_large" => (RuleCounter::FailedLimit, "limit"),
+            _ => (RuleCounter::FailedOther, "other"),
+        };
+        counters.increment(count);
+        let errors = &bound.monitor.errors;
+        errors.record(&bound.name, self.now_ms, kind, None, || fault.to_string());
+        self.emit_failure_event(bound, view, || fault.to_string());
+        let watchers = &bound.monitor.watchers;
+        if watchers.is_watched() {
+            watchers.send(self.now_ms, || {
+                let mut record = trace::event_record(&bound.name, view.event(), "failed");
+                record["error"] = fault.to_string().into();
+                trace::add_payload_error(bound, view, &mut record);
+                record
+            });
+        }
+    }
+}
+
+/// What a window gets of an event.
+pub(crate) enum SampleOutcome<'a> {
+    Counted(WindowSample<'a>),
+    /// WHERE does not hold.
+    Filtered,
+    /// It does not say when it happened.
+    NoEventTime,
+}
+
+/// What a window is to count of an event, at the time that counts for the rule.
+pub(crate) fn timed_sample<'a>(
+    bound: &'a RunningRule,
+    view: &EventView<'a>,
+    state: &mut RuleState,
+) -> Result<SampleOutcome<'a>, rules::EvaluationError> {
+    let Some(mut sample) = bound.rule.sample_event(view, state)? else {
+        return Ok(SampleOutcome::Filtered);
+    };
+    if let Some(event_time) = &bound.event_time {
+        match event_time.read(view, state)? {
+            Some(at_ms) => sample.timestamp_ms = at_ms,
+            None => return Ok(SampleOutcome::NoEventTime),
+        }
+    }
+    Ok(SampleOutcome::Counted(sample))
+}
+
+/// Runs with the state of a rule; rules that keep nothing share one.
+pub(crate) fn with_state<R>(
+    bound: &RunningRule,
+    spare: &mut RuleState,
+    work: impl FnOnce(&mut RuleState) -> R,
+) -> R {
+    match &bound.shared_state {
+        None => work(spare),
+        Some(memory) => work(&mut memory.lock().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
+
+/// The outputs of one evaluation; nearly always one.
+#[derive(Default)]
+pub(crate) enum RuleOutputs<'a> {
+    #[default]
+    None,
+    One([RuleOutput<'a>; 1]),
+    Many(Vec<RuleOutput<'a>>),
+}
+
+impl<'a> RuleOutputs<'a> {
+    pub(crate) fn push(&mut self, output: RuleOutput<'a>) {
+        *self = match std::mem::take(self) {
+            Self::None => Self::One([output]),
+            Self::One([first]) => Self::Many(vec![first, output]),
+            Self::Many(mut outputs) => {
+                outputs.push(output);
+                Self::Many(outputs)
+            }
+        };
+    }
+
+    pub(crate) fn as_slice(&self) -> &[RuleOutput<'a>] {
+        match self {
+            Self::None => &[],
+            Self::One(one) => one,
+            Self::Many(outputs) => outputs,
+        }
+    }
+}
+
+/// Does what a rule asks for. If it panics, the rule has failed.
+pub(crate) fn catch_panic<R>(
+    bound: &RunningRule,
+    counters: &LaneCounters,
+    work: impl FnOnce() -> R,
+) -> Option<R> {
+    let result = catch_unwind(AssertUnwindSafe(work));
+    if result.is_err() {
+        record_panic(bound, counters);
+    }
+    result.ok()
+}
+
+#[cold]
+fn record_panic(bound: &RunningRule, counters: &LaneCounters) {
+    counters.increment(RuleCounter::Failed);
+    counters.increment(RuleCounter::FailedOther);
+    tracing::error!(
+        rule = &*bound.name,
+        "a rule panicked; this is a bug. The message is not evaluated further by this rule"
+    );
+}

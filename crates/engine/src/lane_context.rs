@@ -1,0 +1,183 @@
+//! What one lane (a shard, or the owner of windows) has at hand while it runs rules: buffers, what waits to be published, which
+//! sinks are full.
+
+use std::sync::Arc;
+
+use broker::hooks::{BackpressureCheck, OutgoingMessages};
+use rules::RuleState;
+
+use crate::engine_shared::EngineShared;
+use crate::ports::{DevicePort, SinkId, SinkPort};
+
+/// Messages to be published before others are let in that wait for nobody.
+const MAX_OUTGOING_BYTES: usize = 64 << 20;
+
+/// Events of rules that failed, on one lane.
+const FAILURE_EVENTS_PER_S: u32 = 100;
+
+pub(crate) struct LaneContext {
+    pub(crate) lane: usize,
+    pub(crate) outgoing: OutgoingMessages,
+    pub(crate) max_outgoing_bytes: usize,
+    /// Sinks that said that publishers are to wait.
+    full_sinks: Vec<SinkId>,
+    are_devices_full: bool,
+    are_windows_full: bool,
+    /// Rows were sent that answers are to wait for.
+    is_unsettled: bool,
+    /// Some of it was given to devices.
+    has_unsettled_devices: bool,
+    pub(crate) console_limiter: LineRateLimiter,
+    /// Events of rules that failed, and whether one is being told.
+    failure_events: LineRateLimiter,
+    is_emitting_failure: bool,
+    pub(crate) topic: Vec<u8>,
+    pub(crate) text: Vec<u8>,
+    /// For rules that keep nothing.
+    pub(crate) stateless_state: RuleState,
+    shared: Arc<EngineShared>,
+    /// The second of the last warning.
+    warned_s: u64,
+}
+
+impl LaneContext {
+    pub(crate) fn new(lane: usize, shared: Arc<EngineShared>) -> Self {
+        Self {
+            lane,
+            outgoing: OutgoingMessages::default(),
+            max_outgoing_bytes: MAX_OUTGOING_BYTES,
+            full_sinks: Vec::new(),
+            are_devices_full: false,
+            are_windows_full: false,
+            is_unsettled: false,
+            has_unsettled_devices: false,
+            console_limiter: LineRateLimiter::new(shared.settings.console_lines_per_s),
+            failure_events: LineRateLimiter::new(FAILURE_EVENTS_PER_S),
+            is_emitting_failure: false,
+            topic: Vec::new(),
+            text: Vec::new(),
+            stateless_state: RuleState::default(),
+            shared,
+            warned_s: 0,
+        }
+    }
+
+    /// Whether a warning may be logged now: one a second.
+    pub(crate) fn may_warn(&mut self, now_ms: u64) -> bool {
+        let is_new = self.warned_s != now_ms / 1000;
+        self.warned_s = now_ms / 1000;
+        is_new
+    }
+
+    pub(crate) fn sink_port(&self) -> Option<&Arc<dyn SinkPort>> {
+        self.shared.outlet.get()
+    }
+
+    pub(crate) fn device_port(&self) -> Option<&Arc<dyn DevicePort>> {
+        self.shared.devices.get()
+    }
+
+    /// A row was queued.
+    pub(crate) fn record_row_sent(&mut self, outlet: &dyn SinkPort) {
+        self.is_unsettled = self.is_unsettled || outlet.has_unsettled_rows(self.lane as u16);
+    }
+
+    /// Telemetry or an alarm of a device was taken.
+    pub(crate) fn record_device_write(&mut self) {
+        self.is_unsettled = true;
+        self.has_unsettled_devices = true;
+    }
+
+    /// Whether answers are to wait for what was sent since this was asked last.
+    pub(crate) fn take_unsettled(&mut self) -> bool {
+        std::mem::take(&mut self.is_unsettled)
+    }
+
+    /// Whether something was given to devices since this was asked last.
+    pub(crate) fn take_unsettled_devices(&mut self) -> bool {
+        std::mem::take(&mut self.has_unsettled_devices)
+    }
+
+    /// Publishers are to wait while the devices say so.
+    pub(crate) fn set_devices_full(&mut self) {
+        self.are_devices_full = true;
+    }
+
+    /// Whether a failure may be told to other rules now; then [`LaneContext::end_failure_event`] is called when it has been.
+    pub(crate) fn begin_failure_event(&mut self, now_ms: u64) -> bool {
+        if self.is_emitting_failure || !self.failure_events.try_acquire(now_ms) {
+            return false;
+        }
+        self.is_emitting_failure = true;
+        true
+    }
+
+    pub(crate) fn end_failure_event(&mut self) {
+        self.is_emitting_failure = false;
+    }
+
+    pub(crate) fn add_full_sink(&mut self, sink: SinkId) {
+        if !self.full_sinks.contains(&sink) {
+            self.full_sinks.push(sink);
+        }
+    }
+
+    /// Rows wait for windows, and these are behind.
+    pub(crate) fn set_windows_full(&mut self) {
+        self.are_windows_full = true;
+    }
+
+    /// What the publisher is to wait for whose messages were met since this was asked last.
+    pub(crate) fn take_backpressure(&mut self) -> Option<BackpressureCheck> {
+        let are_devices_full = std::mem::take(&mut self.are_devices_full);
+        let are_windows_full = std::mem::take(&mut self.are_windows_full);
+        if self.full_sinks.is_empty() && !are_devices_full && !are_windows_full {
+            return None;
+        }
+        let (shared, sinks) = (self.shared.clone(), std::mem::take(&mut self.full_sinks));
+        Some(Box::new(move || {
+            let outlet = shared.outlet.get();
+            outlet.is_some_and(|outlet| sinks.iter().any(|sink| outlet.is_full(*sink)))
+                || are_devices_full
+                    && (shared.devices.get()).is_some_and(|devices| devices.is_full())
+                || are_windows_full && shared.rows.is_full()
+        }))
+    }
+
+    pub(crate) fn has_pending_effects(&self) -> bool {
+        !self.outgoing.is_empty()
+            || !self.full_sinks.is_empty()
+            || self.are_devices_full
+            || self.are_windows_full
+            || self.is_unsettled
+    }
+
+    pub(crate) fn take_outgoing(&mut self) -> Option<OutgoingMessages> {
+        (!self.outgoing.is_empty()).then(|| std::mem::take(&mut self.outgoing))
+    }
+}
+
+/// So many lines a second.
+pub(crate) struct LineRateLimiter {
+    per_s: u32,
+    second: u64,
+    count: u32,
+}
+
+impl LineRateLimiter {
+    fn new(per_s: u32) -> Self {
+        Self {
+            per_s,
+            second: 0,
+            count: 0,
+        }
+    }
+
+    pub(crate) fn try_acquire(&mut self, now_ms: u64) -> bool {
+        if self.second != now_ms / 1000 {
+            (self.second, self.count) = (now_ms / 1000, 0);
+        }
+        self.count = self.count.saturating_add(1);
+        self.count <= self.per_s
+    }
+}

@@ -1,0 +1,175 @@
+//! What is counted of rules, as Prometheus has it. The names are those of the alert rules that come with the program.
+
+use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
+
+use crate::counters::{RuleCounter, RuleTotals};
+use crate::engine::Engine;
+
+const QUANTILES: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
+
+struct MetricFamilySpec {
+    name: &'static str,
+    help: &'static str,
+    /// What is counted, under a label that tells them apart.
+    samples: &'static [(RuleCounter, &'static str, &'static str)],
+}
+
+const FAMILIES: [MetricFamilySpec; 6] = [
+    MetricFamilySpec {
+        name: "rule_engine_matched_total",
+        help: "Events that met a rule.",
+        samples: &[(RuleCounter::Matched, "", "")],
+    },
+    MetricFamilySpec {
+        name: "rule_engine_executions_total",
+        help: "Evaluations by what came of them.",
+        samples: &[
+            (RuleCounter::Passed, "result", "passed"),
+            (RuleCounter::NoResult, "result", "no_result"),
+            (RuleCounter::Failed, "result", "failed"),
+        ],
+    },
+    MetricFamilySpec {
+        name: "rule_engine_failures_total",
+        help: "Evaluations that failed, by why.",
+        samples: &[
+            (RuleCounter::FailedType, "kind", "value"),
+            (RuleCounter::FailedLimit, "kind", "limit"),
+            (RuleCounter::FailedOther, "kind", "other"),
+        ],
+    },
+    MetricFamilySpec {
+        name: "rule_engine_actions_total",
+        help: "Actions by what came of them; those of sinks are only queued here.",
+        samples: &[
+            (RuleCounter::ActionsSucceeded, "result", "succeeded"),
+            (RuleCounter::ActionsFailed, "result", "failed"),
+            (RuleCounter::ActionsQueued, "result", "queued"),
+            (RuleCounter::ActionsDropped, "result", "dropped"),
+        ],
+    },
+    MetricFamilySpec {
+        name: "rule_engine_window_rows_lost_total",
+        help: "Events that no window counted, by why.",
+        samples: &[
+            (RuleCounter::WindowLate, "reason", "late"),
+            (RuleCounter::WindowFull, "reason", "full"),
+            (RuleCounter::WindowUntimed, "reason", "untimed"),
+            (RuleCounter::WindowAhead, "reason", "ahead"),
+        ],
+    },
+    MetricFamilySpec {
+        name: "rule_engine_timed_executions_total",
+        help: "Evaluations that were timed, a sample of all.",
+        samples: &[],
+    },
+];
+
+impl Engine {
+    /// What all rules have counted.
+    pub fn totals(&self) -> RuleTotals {
+        let mut sum = RuleTotals::default();
+        self.for_each_active(|_, totals| sum.add(totals));
+        sum
+    }
+
+    /// Names begin with `rule_engine_`, without the program's prefix. Rules that nothing has met have none; beyond
+    /// `rules.max_metric_rules`, rules are only in the sums, which have the label `rule=""`.
+    pub fn metrics(&self) -> Vec<MetricFamily> {
+        let mut families: Vec<MetricFamily> = FAMILIES
+            .iter()
+            .map(|family| MetricFamily {
+                name: family.name,
+                help: family.help,
+                kind: MetricKind::Counter,
+                samples: Vec::new(),
+            })
+            .collect();
+        let mut durations = MetricFamily {
+            name: "rule_engine_execution_duration_seconds",
+            help: "Time of one evaluation; a sample of all is timed.",
+            kind: MetricKind::Summary,
+            samples: Vec::new(),
+        };
+        let mut sum = RuleTotals::default();
+        let mut left = self.shared.settings.max_metric_rules;
+        let (listed, running) = self.for_each_active(|name, totals| {
+            sum.add(totals);
+            if left > 0 {
+                left -= 1;
+                add_rule_samples(&mut families, &mut durations, name, totals);
+            }
+        });
+        add_rule_samples(&mut families, &mut durations, "", &sum);
+        let gauge = |name, help, value| MetricFamily {
+            name,
+            help,
+            kind: MetricKind::Gauge,
+            samples: vec![MetricSample {
+                labels: Vec::new(),
+                value: MetricValue::Number(value),
+            }],
+        };
+        families.push(durations);
+        families.push(gauge(
+            "rule_engine_rules",
+            "Rules there are.",
+            listed as f64,
+        ));
+        families.push(gauge(
+            "rule_engine_rules_running",
+            "Rules that run.",
+            running as f64,
+        ));
+        let waiting = self.shared.rows.waiting_bytes() as f64;
+        families.push(gauge(
+            "rule_engine_window_queue_bytes",
+            "Bytes of rows on their way to windows.",
+            waiting,
+        ));
+        families
+    }
+}
+
+fn add_rule_samples(
+    families: &mut [MetricFamily],
+    durations: &mut MetricFamily,
+    rule: &str,
+    totals: &RuleTotals,
+) {
+    for (described, family) in FAMILIES.iter().zip(families) {
+        if described.samples.is_empty() {
+            family
+                .samples
+                .push(sample(rule, "", "", totals.timed_count()));
+        }
+        for (count, label, value) in described.samples {
+            family
+                .samples
+                .push(sample(rule, label, value, totals.get(*count)));
+        }
+    }
+    let quantile = |part: f64| {
+        let seconds = totals.quantile_ns(part).unwrap_or(0) as f64 / 1e9;
+        (part, seconds)
+    };
+    durations.samples.push(MetricSample {
+        labels: vec![("rule", rule.to_owned())],
+        value: MetricValue::Summary {
+            quantiles: QUANTILES.map(quantile).to_vec(),
+            sum: totals.sum_ns() as f64 / 1e9,
+            count: totals.timed_count(),
+        },
+    });
+}
+
+fn sample(rule: &str, label: &'static str, value: &str, count: u64) -> MetricSample {
+    let mut labels = vec![("rule", rule.to_owned())];
+    if !label.is_empty() {
+        labels.push((label, value.to_owned()));
+    }
+    MetricSample {
+        labels,
+        value: MetricValue::Number(count as f64),
+    }
+}

@@ -1,0 +1,596 @@
+//! A rule tried on one event, without a broker: what it means, what comes out, or why nothing does.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use rules::windows::OpenWindows;
+use rules::{
+    EventKind, EventView, RuleEvent, RuleOutput, RuleSource, RuleState, RunOutcome,
+    WindowDefinition,
+};
+use serde_json::{Map, Value, json};
+
+use crate::action::ActionInput;
+use crate::definition::RuleDefinition;
+use crate::definition_error::RuleDefinitionError;
+use crate::engine::Engine;
+use crate::evaluation::{RuleOutputs, SampleOutcome, timed_sample, with_state};
+use crate::hooks::{new_scratch, now_ms};
+use crate::lane_context::LaneContext;
+use crate::running_rule::{RuleLineage, RuleMonitor, RunningRule, compile_rule};
+use crate::trace::{explain_no_result, output_json};
+
+/// An event to try a rule on.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TestEvent {
+    pub topic: Option<String>,
+    pub payload: Vec<u8>,
+    pub client_id: String,
+    pub username: Option<String>,
+    pub qos: u8,
+    pub retain: bool,
+    /// Fields of `$rule/`, `$bridges/` and devices, and of other events in place of those they do not have.
+    pub fields: Map<String, Value>,
+}
+
+impl TestEvent {
+    pub fn from_json(value: &Value) -> Result<Self, RuleDefinitionError> {
+        let text = |name: &str| match &value[name] {
+            Value::Null => Ok(None),
+            Value::String(text) => Ok(Some(text.clone())),
+            _ => Err(RuleDefinitionError::new(name, "expected a text")),
+        };
+        let qos = match &value["qos"] {
+            Value::Null => 0,
+            qos => qos
+                .as_u64()
+                .filter(|qos| *qos <= 2)
+                .ok_or_else(|| RuleDefinitionError::new("qos", "expected 0, 1 or 2"))?,
+        };
+        let payload = match (&value["payload"], text("payload_base64")?) {
+            (Value::Null, None) => Vec::new(),
+            (Value::Null, Some(base64)) => {
+                use base64::Engine as _;
+                let decoded = base64::engine::general_purpose::STANDARD.decode(base64);
+                decoded
+                    .map_err(|_| RuleDefinitionError::new("payload_base64", "expected base64"))?
+            }
+            (Value::String(text), None) => text.clone().into_bytes(),
+            (_, Some(_)) => {
+                let detail = "expected nothing beside payload";
+                return Err(RuleDefinitionError::new("payload_base64", detail));
+            }
+            // Whoever writes JSON by hand writes the payload as it is.
+            (json, None) => json.to_string().into_bytes(),
+        };
+        let fields = match &value["fields"] {
+            Value::Null => Map::new(),
+            Value::Object(fields) => fields.clone(),
+            _ => return Err(RuleDefinitionError::new("fields", "expected an object")),
+        };
+        Ok(Self {
+            topic: text("topic")?,
+            payload,
+            client_id: text("client_id")?.unwrap_or_else(|| "test".to_owned()),
+            username: text("username")?,
+            qos: qos as u8,
+            retain: value["retain"].as_bool().unwrap_or(false),
+            fields,
+        })
+    }
+}
+
+impl Engine {
+    /// Tries a rule, which need not be one of the node, on an event: `definition` is a rule as the API has it.
+    pub fn test_rule(
+        &self,
+        definition: &Value,
+        trial: &TestEvent,
+    ) -> Result<Value, RuleDefinitionError> {
+        let test = AssertUnwindSafe(|| self.test_rule_uncontained(definition, trial));
+        catch_unwind(test).unwrap_or_else(|_| {
+            tracing::error!("a rule panicked while it was tried; this is a bug");
+            let detail = "evaluating it caused a panic; this is a bug of the node";
+            Err(RuleDefinitionError::new("sql", detail))
+        })
+    }
+
+    fn test_rule_uncontained(
+        &self,
+        definition: &Value,
+        trial: &TestEvent,
+    ) -> Result<Value, RuleDefinitionError> {
+        let definition = RuleDefinition::from_json(definition)?;
+        let began = Instant::now();
+        let lanes = self.shared.lanes;
+        let standing = std::sync::Arc::new(RuleMonitor::new(lanes));
+        let bound = compile_rule("test", &definition, &self.shared, standing)?;
+        let compiled_us = began.elapsed().as_micros() as u64;
+        let mut stage = LaneContext::new(lanes - 1, self.shared.clone());
+        let scratch = new_scratch(lanes - 1, &self.shared);
+        let extra = Value::Object(trial.fields.clone()).to_string();
+        let extra = match trial.fields.is_empty() {
+            true => rules::Value::Null,
+            false => rules::json::parse(&extra, scratch.arena())
+                .map_err(|error| RuleDefinitionError::new("fields", format!("{error:?}")))?,
+        };
+        let at_ms = now_ms();
+        let event = RuleEvent {
+            node: &self.shared.settings.node_name,
+            client_id: &trial.client_id,
+            username: trial.username.as_deref(),
+            topic: trial.topic.as_deref(),
+            qos: Some(trial.qos),
+            retain: trial.retain,
+            payload: Some(&trial.payload),
+            received_at_ms: Some(at_ms),
+            id: Some(u128::from(at_ms) << 80 | self.shared.node_id_bits),
+            extra,
+            ..RuleEvent::new(event_kind(bound.rule.sources()), at_ms)
+        };
+        let view = scratch.view(&event, at_ms);
+        let mut told = ActionReport::default();
+        let began = Instant::now();
+        let outputs = match has_source(&bound, &event) {
+            true => evaluate_rule(&bound, &view, &mut stage.stateless_state, &mut told),
+            false => {
+                told.reason = Some("FROM has no such event".to_owned());
+                RuleOutputs::None
+            }
+        };
+        let took_ns = began.elapsed().as_nanos() as u64;
+        let actions = describe_actions(&bound, &view, outputs.as_slice(), &mut stage);
+        Ok(json!({
+            "dialect": bound.rule.dialect().name(),
+            "plan": bound.rule.explain(),
+            "matched": !outputs.as_slice().is_empty(),
+            "reason": told.reason,
+            "compared": told.compared,
+            "payload_problem": bound.rule.payload_error(&view),
+            "warnings": bound.warnings,
+            "window": told.window,
+            "counted": told.counted,
+            "outputs": outputs.as_slice().iter().map(output_json).collect::<Vec<_>>(),
+            "actions": actions,
+            "compiled_us": compiled_us,
+            "took_ns": took_ns,
+        }))
+    }
+}
+
+#[derive(Default)]
+struct ActionReport {
+    /// Why there is no output.
+    reason: Option<String>,
+    /// The values that WHERE compared, if there is no output.
+    compared: Option<Value>,
+    /// How a window knows the time.
+    window: Option<Value>,
+    /// What a window counts of the event.
+    counted: Option<Value>,
+}
+
+fn event_kind(sources: &[RuleSource]) -> EventKind {
+    let kind = |source: &RuleSource| match source {
+        RuleSource::Event(kind) => Some(*kind),
+        RuleSource::Topic(_) => Some(EventKind::Publish),
+        RuleSource::Rule(_) | RuleSource::Bridge(_) => None,
+    };
+    sources.iter().find_map(kind).unwrap_or(EventKind::Publish)
+}
+
+fn has_source(bound: &RunningRule, event: &RuleEvent<'_>) -> bool {
+    let sources = bound.rule.sources();
+    let is_named =
+        |source: &RuleSource| matches!(source, RuleSource::Rule(_) | RuleSource::Bridge(_));
+    bound.rule.accepts_event(event) || sources.iter().any(is_named)
+}
+
+fn evaluate_rule<'a>(
+    bound: &'a RunningRule,
+    view: &EventView<'a>,
+    spare: &mut RuleState,
+    told: &mut ActionReport,
+) -> RuleOutputs<'a> {
+    let mut outputs = RuleOutputs::None;
+    let ran = match bound.rule.window() {
+        None => with_state(bound, spare, |state| {
+            bound
+                .rule
+                .run(view, state, &mut |output| outputs.push(output))
+        }),
+        Some(window) => with_state(bound, spare, |state| {
+            sample_window(bound, window, view, state, told, &mut outputs)
+        }),
+    };
+    match ran {
+        Ok(RunOutcome::Passed(_)) => {}
+        Ok(RunOutcome::NoResult) if told.reason.is_some() => {}
+        Ok(RunOutcome::NoResult) => {
+            let (reason, compared) =
+                with_state(bound, spare, |state| explain_no_result(bound, view, state));
+            (told.reason, told.compared) = (Some(reason), Some(compared));
+        }
+        Err(fault) => {
+            told.reason = Some(format!("the rule failed: {fault}"));
+            let compared = with_state(bound, spare, |state| {
+                explain_no_result(bound, view, state).1
+            });
+            told.compared = Some(compared);
+            return RuleOutputs::None;
+        }
+    }
+    outputs
+}
+
+/// How the rule knows the time, and which time that of the event is.
+fn describe_window(
+    bound: &RunningRule,
+    window: &WindowDefinition,
+    view: &EventView<'_>,
+    sampled: &SampleOutcome<'_>,
+) -> Value {
+    let clock = bound.window.and_then(|settings| settings.event_time);
+    json!({
+        "kind": window.kind.to_string(),
+        "goes_by": match clock {
+            Some(_) => "event_time",
+            None => "arrival",
+        },
+        "at_ms": match sampled {
+            SampleOutcome::Counted(sample) => Some(sample.timestamp_ms),
+            SampleOutcome::Filtered | SampleOutcome::NoEventTime => None,
+        },
+        "now_ms": view.now_ms(),
+        "lateness_ms": bound.window.map(|settings| settings.lateness_ms),
+        "max_ahead_ms": clock.map(|clock| clock.max_ahead_ms),
+        "idle_ms": clock.map(|clock| clock.idle_ms),
+    })
+}
+
+/// What a window counts, and what it would give if it closed with this one event.
+fn sample_window<'a>(
+    bound: &'a RunningRule,
+    window: &WindowDefinition,
+    view: &EventView<'a>,
+    state: &mut RuleState,
+    told: &mut ActionReport,
+    outputs: &mut RuleOutputs<'a>,
+) -> Result<RunOutcome, rules::EvaluationError> {
+    let sampled = timed_sample(bound, view, state)?;
+    told.window = Some(describe_window(bound, window, view, &sampled));
+    let sample = match sampled {
+        SampleOutcome::Counted(sample) => sample,
+        SampleOutcome::Filtered => return Ok(RunOutcome::NoResult),
+        SampleOutcome::NoEventTime => {
+            let reason = "window.event_time yields no time: expected a number of seconds or milliseconds since 1970, or a text \
+                          such as 2026-01-31T12:00:00Z; the event is not counted (window_untimed)";
+            told.reason = Some(reason.to_owned());
+            return Ok(RunOutcome::NoResult);
+        }
+    };
+    let clock = bound.window.and_then(|settings| settings.event_time);
+    if let Some(clock) = clock
+        && sample.timestamp_ms > view.now_ms().saturating_add(clock.max_ahead_ms)
+    {
+        let reason = "the event is further ahead of the node's clock than window.max_ahead_ms; it is not counted (window_ahead)";
+        told.reason = Some(reason.to_owned());
+        return Ok(RunOutcome::NoResult);
+    }
+    let list = |values: &[rules::Value<'_>]| {
+        let columns = [(
+            "values",
+            rules::Value::Array(view.arena().alloc_slice_copy(values)),
+        )];
+        output_json(&RuleOutput {
+            columns: view.arena().alloc_slice_copy(&columns),
+        })["values"]
+            .take()
+    };
+    told.counted = Some(json!({"key": list(sample.key), "arguments": list(sample.arguments)}));
+    let settings = rules::windows::WindowOptions {
+        lateness_ms: 0,
+        ..rules::windows::WindowOptions::default()
+    };
+    // One event would not fill a window of many.
+    let mut window = window.clone();
+    if let rules::WindowKind::Count { events, step } = &mut window.kind {
+        (*events, *step) = (1, 1);
+    }
+    let mut windows = OpenWindows::new(&window, settings);
+    let mut ran = Ok(RunOutcome::NoResult);
+    let mut close = |closed: rules::ClosedWindow<'_>, state: &mut RuleState| {
+        let closed = crate::window_worker::copy_into_arena(&closed, view.arena());
+        ran = bound
+            .rule
+            .close_window(&closed, view, state, &mut |output| outputs.push(output));
+    };
+    let arena = view.arena();
+    windows.add(&sample, sample.timestamp_ms, arena, |closed| {
+        close(closed, state)
+    });
+    windows.advance(u64::MAX, arena, |closed| close(closed, state));
+    ran
+}
+
+/// What the actions would do.
+fn describe_actions<'a>(
+    bound: &'a RunningRule,
+    view: &EventView<'a>,
+    outputs: &[RuleOutput<'a>],
+    stage: &mut LaneContext,
+) -> Vec<Value> {
+    let counters = bound.monitor.counters.lane(stage.lane);
+    let mut done = Vec::new();
+    for &output in outputs {
+        let made = ActionInput {
+            output,
+            view,
+            lineage: RuleLineage::default(),
+            now_ms: view.now_ms(),
+        };
+        for action in &bound.actions {
+            if let Some(described) = action.describe() {
+                done.push(described);
+                continue;
+            }
+            let failure = action.run(bound, &made, stage, counters).err();
+            if let Some(outgoing) = stage.take_outgoing() {
+                done.extend(outgoing.iter().map(|message| {
+                    json!({
+                        "kind": "republish",
+                        "topic": message.topic,
+                        "payload": String::from_utf8_lossy(message.payload),
+                        "qos": message.qos as u8,
+                        "retain": message.retain,
+                    })
+                }));
+            }
+            if let Some(failure) = failure {
+                done.push(json!({"kind": "republish", "error": failure.to_string()}));
+            }
+        }
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::RuleEngineSettings;
+
+    fn tried(definition: Value, event: Value) -> Value {
+        let engine = Engine::new(RuleEngineSettings::default(), 1);
+        let trial = TestEvent::from_json(&event).expect("it is an event");
+        engine.test_rule(&definition, &trial).expect("it is a rule")
+    }
+
+    #[test]
+    fn what_comes_out_is_shown_with_what_would_be_published() {
+        let definition = json!({
+            "sql": "SELECT payload.t AS t, clientid FROM \"s/+/data\" WHERE payload.t > 30",
+            "actions": [
+                {"kind": "republish", "topic": "alarms/${clientid}", "payload": "${t}", "qos": 1},
+                {"kind": "sink", "sink": "db"},
+            ],
+        });
+        let event = json!({"topic": "s/1/data", "payload": {"t": 31}, "client_id": "c"});
+        let answer = tried(definition.clone(), event);
+        assert_eq!(
+            answer["outputs"],
+            json!([{"t": 31, "clientid": "c"}]),
+            "{answer}"
+        );
+        assert_eq!(answer["dialect"], "emqx");
+        let republished = json!({"kind": "republish", "topic": "alarms/c", "payload": "31", "qos": 1, "retain": false});
+        assert_eq!(
+            answer["actions"],
+            json!([republished, {"kind": "sink", "sink": "db"}])
+        );
+        let cold = tried(
+            definition.clone(),
+            json!({"topic": "s/1/data", "payload": {"t": 3}}),
+        );
+        assert_eq!(cold["matched"], false);
+        assert!(
+            cold["reason"]
+                .as_str()
+                .expect("a text")
+                .starts_with("WHERE")
+        );
+        assert_eq!(
+            cold["compared"],
+            json!([{"expression": "payload.t", "value": "3"}])
+        );
+        assert_eq!(cold["reason"], "WHERE does not hold");
+        let broken = tried(
+            definition.clone(),
+            json!({"topic": "s/1/data", "payload": "{\"t\": 33"}),
+        );
+        assert_eq!(
+            broken["payload_problem"],
+            "the payload is truncated JSON: it ends at byte 8"
+        );
+        let text = tried(
+            definition.clone(),
+            json!({"topic": "s/1/data", "payload": "hot"}),
+        );
+        let problem = text["payload_problem"].as_str().expect("a text");
+        assert!(
+            problem.starts_with("the payload is not JSON: invalid JSON at byte 0"),
+            "{problem}"
+        );
+        let elsewhere = tried(definition, json!({"topic": "x", "payload": {"t": 31}}));
+        assert_eq!(elsewhere["reason"], "FROM has no such event");
+    }
+
+    #[test]
+    fn a_slow_program_of_jq_fails_within_the_budget_of_the_node() {
+        let engine = |max_jq_steps| {
+            let settings = RuleEngineSettings {
+                max_jq_steps,
+                ..RuleEngineSettings::default()
+            };
+            Engine::new(settings, 1)
+        };
+        // Two calls share one budget, which a timeout cannot raise.
+        let sql = "SELECT jq('last(range(400))', payload, 1000) AS a, jq('last(range(400))', payload) AS b FROM \"t\"";
+        let event = json!({"topic": "t", "payload": {"a": 1}});
+        let trial = TestEvent::from_json(&event).expect("it is an event");
+        let test = |engine: Engine| {
+            let answer = engine.test_rule(&json!({"sql": sql}), &trial);
+            answer.expect("it is a rule")
+        };
+        let answer = test(engine(50_000));
+        assert_eq!(
+            answer["outputs"],
+            json!([{"a": [399], "b": [399]}]),
+            "{answer}"
+        );
+        let answer = test(engine(5_000));
+        let reason = answer["reason"].as_str().expect("a text");
+        assert!(
+            reason.contains("rules.max_jq_steps") && reason.contains("5000"),
+            "{reason}"
+        );
+    }
+
+    #[test]
+    fn only_listed_variables_can_be_read() {
+        let settings = RuleEngineSettings {
+            getenv: "CARGO_PKG_NAME, NOT_SET".to_owned(),
+            ..RuleEngineSettings::default()
+        };
+        let engine = Engine::new(settings, 1);
+        let test = |name: &str| {
+            let sql = format!("SELECT getenv('{name}') AS v FROM \"t\"");
+            let trial = TestEvent::from_json(&json!({"topic": "t"})).expect("it is an event");
+            engine
+                .test_rule(&json!({"sql": sql}), &trial)
+                .expect("it is a rule")
+        };
+        assert_eq!(
+            test("CARGO_PKG_NAME")["outputs"],
+            json!([{"v": "tidegate-engine"}])
+        );
+        assert_eq!(test("NOT_SET")["outputs"], json!([{"v": ""}]));
+        let refused = test("PATH");
+        let reason = refused["reason"].as_str().expect("a text");
+        assert!(reason.contains("rules.getenv"), "{reason}");
+    }
+
+    #[test]
+    fn a_window_shows_what_it_counts() {
+        let definition = json!({
+            "sql": "SELECT clientid, avg(payload.t) AS t FROM \"s/#\" GROUP BY clientid, tumbling(10s)",
+        });
+        let answer = tried(
+            definition,
+            json!({"topic": "s/1", "payload": {"t": 4}, "client_id": "c"}),
+        );
+        assert_eq!(
+            answer["counted"],
+            json!({"key": ["c"], "arguments": [4]}),
+            "{answer}"
+        );
+        assert_eq!(answer["outputs"], json!([{"clientid": "c", "t": 4.0}]));
+    }
+
+    #[test]
+    fn the_time_of_an_event_is_explained() {
+        let definition = json!({
+            "sql": "SELECT window_start() AS since FROM \"s/#\" GROUP BY tumbling(10s)",
+            "window": {"event_time": "payload.ts", "lateness_ms": 60_000},
+        });
+        let tried = |ts: Value| {
+            tried(
+                definition.clone(),
+                json!({"topic": "s/1", "payload": {"ts": ts}}),
+            )
+        };
+        let answer = tried(json!(1_690_599_987));
+        assert_eq!(
+            answer["outputs"],
+            json!([{"since": 1_690_599_980_000_u64}]),
+            "{answer}"
+        );
+        let window = &answer["window"];
+        assert_eq!(window["kind"], "tumbling(10000ms)");
+        assert_eq!(window["goes_by"], "event_time");
+        assert_eq!(window["at_ms"], 1_690_599_987_000_u64);
+        assert_eq!(window["lateness_ms"], 60_000);
+        let reason = |ts: Value| tried(ts)["reason"].as_str().expect("a text").to_owned();
+        assert!(reason(json!("soon")).contains("window_untimed"));
+        assert!(reason(json!("2999-01-01T00:00:00Z")).contains("window_ahead"));
+        let engine = Engine::new(RuleEngineSettings::default(), 1);
+        for (sql, event_time) in [
+            ("SELECT * FROM \"t\"", "payload.ts"),
+            (
+                "SELECT count(*) AS n FROM \"t\" GROUP BY tumbling(1s)",
+                "payload.",
+            ),
+            (
+                "SELECT count(*) AS n FROM \"t\" GROUP BY tumbling(1s)",
+                "paylod.ts",
+            ),
+        ] {
+            let rule = json!({"sql": sql, "window": {"event_time": event_time}});
+            let refused = engine.prepare_rule("r", &rule).expect_err(event_time);
+            assert_eq!(refused.field, "window.event_time", "{}", refused.detail);
+        }
+    }
+
+    #[test]
+    fn templates_stay_json_and_a_null_is_no_topic() {
+        let definition = json!({
+            "sql": "SELECT payload.name AS name, payload.none AS none FROM \"t\"",
+            "actions": [
+                {"kind": "republish", "topic": "a", "payload": "{\"n\": \"${name}\", \"v\": ${none}, \"w\": \"${nam}\"}"},
+                {"kind": "republish", "topic": "a/${none}"},
+                {"function": "republish", "args": {"topic": "b"}},
+            ],
+        });
+        let payload = json!({"name": "x\", \"admin\": true, \"y\": \"", "none": null});
+        let answer = tried(
+            definition,
+            json!({"topic": "t", "payload": payload, "qos": 2}),
+        );
+        let actions = &answer["actions"];
+        let republished = actions[0]["payload"].as_str().expect("a text");
+        let republished: Value = serde_json::from_str(republished).expect("JSON");
+        assert_eq!(
+            republished,
+            json!({"n": payload["name"], "v": null, "w": "undefined"})
+        );
+        assert_eq!(actions[1]["error"], "topic: ${none} is null");
+        assert_eq!(actions[2]["payload"], payload.to_string());
+        assert_eq!(actions[2]["qos"], 2);
+        let warnings = answer["warnings"].as_array().expect("a list");
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].to_string().contains("${nam}"), "{warnings:?}");
+    }
+
+    #[test]
+    fn errors_name_what_is_wrong() {
+        let engine = Engine::new(RuleEngineSettings::default(), 1);
+        let trial = TestEvent::default();
+        let error = engine
+            .test_rule(&json!({"sql": "SELECT nothing FROM"}), &trial)
+            .expect_err("no source");
+        assert_eq!(error.field, "sql");
+        let misspelt = json!({"sql": "SELECT datatime(timestamp) FROM \"t\""});
+        let error = engine
+            .test_rule(&misspelt, &trial)
+            .expect_err("no function");
+        assert!(
+            error.detail.ends_with("\n  |        ^^^^^^^^"),
+            "{}",
+            error.detail
+        );
+        let bad = json!({"sql": "SELECT * FROM \"t\"", "actions": [{"kind": "republish", "topic": "a/#"}]});
+        assert_eq!(
+            engine.test_rule(&bad, &trial).expect_err("a filter").field,
+            "actions[0].topic"
+        );
+    }
+}

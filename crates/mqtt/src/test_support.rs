@@ -1,0 +1,37 @@
+//! What the unit tests share: bytes in, the reason of the refusal out.
+
+use crate::{Direction, Packet, ReasonCode, Version, split_frame};
+
+pub(crate) const MALFORMED: Option<ReasonCode> = Some(ReasonCode::MALFORMED_PACKET);
+pub(crate) const PROTOCOL: Option<ReasonCode> = Some(ReasonCode::PROTOCOL_ERROR);
+
+/// Why a server refuses this packet of a client; `None` if it does not.
+pub(crate) fn reason_from_client(bytes: &[u8], version: Version) -> Option<ReasonCode> {
+    refusal_reason(bytes, version, Direction::FromClient)
+}
+
+/// Why a client refuses this packet of a server; `None` if it does not.
+pub(crate) fn reason_from_server(bytes: &[u8], version: Version) -> Option<ReasonCode> {
+    refusal_reason(bytes, version, Direction::FromServer)
+}
+
+fn refusal_reason(bytes: &[u8], version: Version, direction: Direction) -> Option<ReasonCode> {
+    let frame = match split_frame(bytes, u32::MAX) {
+        Ok(frame) => frame.expect("a test gives whole packets"),
+        Err(error) => return Some(error.reason),
+    };
+    assert_eq!(frame.len, bytes.len(), "a test gives one packet");
+    match Packet::decode(frame, version, direction) {
+        Ok(_) => None,
+        Err(error) => Some(error.reason),
+    }
+}
+
+/// A packet of these parts, remaining length put in.
+pub(crate) fn packet(first_byte: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let body = parts.concat();
+    let mut bytes = Vec::new();
+    crate::frame::put_header(first_byte, body.len(), &mut bytes);
+    bytes.extend_from_slice(&body);
+    bytes
+}

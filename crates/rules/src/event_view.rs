@@ -1,0 +1,236 @@
+//! One event as all rules see it that look at it: what one of them had to work out, the others find.
+
+use std::cell::{Cell, RefCell, RefMut};
+
+use crate::evaluation_error::EvaluationError;
+use crate::evaluation_resources::EvaluationResources;
+use crate::event::RuleEvent;
+use crate::event_field::Field;
+use crate::function_context::{Dialect, MessagePart, MessageSource};
+use crate::lazy_document::LazyDocument;
+use crate::value::{Arena, Value};
+
+/// What evaluations on one shard share: the arena, and what functions keep between messages.
+pub struct EvaluationScratch {
+    arena: Arena,
+    tools: RefCell<EvaluationResources>,
+    shrink_above_bytes: usize,
+}
+
+impl EvaluationScratch {
+    /// Keeps at most about `keep_bytes` of memory between messages.
+    #[must_use]
+    pub fn new(tools: EvaluationResources, keep_bytes: usize) -> Self {
+        Self {
+            arena: Arena::new(),
+            tools: RefCell::new(tools),
+            shrink_above_bytes: keep_bytes,
+        }
+    }
+
+    /// Forgets everything of the events before. Call it between events; a chain of rules is one event.
+    pub fn reset(&mut self) {
+        if self.arena.allocated_bytes() > self.shrink_above_bytes {
+            self.arena = Arena::new();
+        } else {
+            self.arena.reset();
+        }
+    }
+
+    #[must_use]
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// Random numbers, ids, compiled expressions. Panics while a rule is evaluated.
+    pub(crate) fn tools(&self) -> RefMut<'_, EvaluationResources> {
+        self.tools.borrow_mut()
+    }
+
+    /// An event to be shown to rules. `now_ms` is what the functions that ask for the time get.
+    #[must_use]
+    pub fn view<'a>(&'a self, event: &'a RuleEvent<'a>, now_ms: u64) -> EventView<'a> {
+        EventView {
+            event,
+            now_ms,
+            arena: &self.arena,
+            tools: &self.tools,
+            id: Cell::new(None),
+            client_ip: Cell::new(None),
+            payload: Cell::new(None),
+            document: Cell::new(None),
+            is_json: Cell::new(None),
+            whole: Cell::new(None),
+        }
+    }
+}
+
+/// An event with what is already known about its payload.
+pub struct EventView<'a> {
+    pub(crate) event: &'a RuleEvent<'a>,
+    pub(crate) now_ms: u64,
+    pub(crate) arena: &'a Arena,
+    pub(crate) tools: &'a RefCell<EvaluationResources>,
+    id: Cell<Option<Value<'a>>>,
+    client_ip: Cell<Option<Value<'a>>>,
+    payload: Cell<Option<Value<'a>>>,
+    document: Cell<Option<Option<&'a LazyDocument<'a>>>>,
+    /// Whether the payload is JSON from its first byte to its last.
+    is_json: Cell<Option<bool>>,
+    whole: Cell<Option<Value<'a>>>,
+}
+
+impl<'a> EventView<'a> {
+    #[must_use]
+    pub fn event(&self) -> &'a RuleEvent<'a> {
+        self.event
+    }
+
+    /// Where values of this evaluation may be put.
+    #[must_use]
+    pub fn arena(&self) -> &'a Arena {
+        self.arena
+    }
+
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    pub(crate) fn field(&self, field: Field) -> Value<'a> {
+        let mut value = Value::Undefined;
+        self.read_into(field, &mut value);
+        value
+    }
+
+    /// A field, put where it belongs. What has to be written out is, once.
+    #[inline]
+    pub(crate) fn read_into(&self, field: Field, out: &mut Value<'a>) {
+        self.read_known_into(field, out);
+    }
+
+    /// The same where the field is known to the compiler.
+    #[inline(always)]
+    pub(crate) fn read_known_into(&self, field: Field, out: &mut Value<'a>) {
+        let kept = match field {
+            Field::Payload => {
+                *out = self.payload();
+                return;
+            }
+            Field::Id => &self.id,
+            Field::ClientIp => &self.client_ip,
+            field => return field.read_known_into(self.event, self.arena, out),
+        };
+        *out = match kept.get() {
+            Some(value) => value,
+            None => {
+                let value = field.read(self.event, self.arena);
+                kept.set(Some(value));
+                value
+            }
+        };
+    }
+
+    /// The payload: text if it is UTF-8, else bytes.
+    pub(crate) fn payload(&self) -> Value<'a> {
+        if let Some(value) = self.payload.get() {
+            return value;
+        }
+        let value = match self.event.payload {
+            Some(bytes) => str::from_utf8(bytes).map_or(Value::Bytes(bytes), Value::Str),
+            None => Value::Undefined,
+        };
+        self.payload.set(Some(value));
+        value
+    }
+
+    /// The payload as JSON, read as far as somebody looked.
+    pub(crate) fn document(&self) -> Option<&'a LazyDocument<'a>> {
+        if let Some(document) = self.document.get() {
+            return document;
+        }
+        let document = match self.payload() {
+            Value::Str(text) => LazyDocument::new(text, self.arena),
+            _ => None,
+        };
+        self.document.set(Some(document));
+        document
+    }
+
+    /// Whether the payload is JSON to its end, of which paths have read a part.
+    #[inline]
+    pub(crate) fn is_json(&self) -> bool {
+        match self.is_json.get() {
+            Some(is_json) => is_json,
+            None => self.validate_json(),
+        }
+    }
+
+    fn validate_json(&self) -> bool {
+        let is_json = match (self.document(), self.payload()) {
+            (Some(document), _) => document.is_valid_to_end(),
+            (None, Value::Str(text)) => crate::json::check(text).is_ok(),
+            (None, Value::Bytes(_)) => false,
+            // An event without a payload has none that could be wrong.
+            (None, _) => true,
+        };
+        self.is_json.set(Some(is_json));
+        is_json
+    }
+
+    /// Why paths into the payload lead nowhere, if it is no JSON.
+    #[must_use]
+    pub fn payload_error(&self) -> Option<Box<str>> {
+        match self.payload() {
+            Value::Str(text) => Some(crate::json::check(text).err()?.to_string().into()),
+            Value::Bytes(_) => Some("the payload is not UTF-8".into()),
+            _ => None,
+        }
+    }
+
+    /// The fault of a rule that needs the payload to be JSON.
+    #[cold]
+    pub(crate) fn not_json_error(&self) -> EvaluationError {
+        EvaluationError::PayloadNotJson {
+            why: self.payload_error().unwrap_or_default(),
+        }
+    }
+
+    /// The payload as it goes into an output: FluxMQ shows JSON as JSON, EMQX as text.
+    pub(crate) fn payload_column(&self, dialect: Dialect) -> Value<'a> {
+        let payload = self.payload();
+        let Value::Str(text) = payload else {
+            return payload;
+        };
+        if dialect == Dialect::Emqx {
+            return payload;
+        }
+        if let Some(value) = self.whole.get() {
+            return value;
+        }
+        let trimmed = text.trim_matches([' ', '\t', '\r', '\n']);
+        let is_structure = trimmed.starts_with(['{', '[']) && crate::json::check(trimmed).is_ok();
+        let value = if is_structure {
+            Value::Json(trimmed)
+        } else {
+            payload
+        };
+        self.whole.set(Some(value));
+        value
+    }
+}
+
+impl<'a> MessageSource<'a> for EventView<'a> {
+    fn message_part(&self, message_part: MessagePart, _arena: &'a Arena) -> Value<'a> {
+        self.field(match message_part {
+            MessagePart::Topic => Field::Topic,
+            MessagePart::Payload => Field::Payload,
+            MessagePart::Qos => Field::Qos,
+            MessagePart::Flags => Field::Flags,
+            MessagePart::ClientId => Field::ClientId,
+            MessagePart::Username => Field::Username,
+            MessagePart::PeerHost => Field::ClientIp,
+            MessagePart::MessageId => Field::Id,
+        })
+    }
+}

@@ -1,0 +1,114 @@
+//! What bounds a program: steps, memory and stack. jaq has no bounds of its own and its iterators cannot always return an error,
+//! so the bound is an unwinding that the caller catches.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+#[derive(Clone, Copy)]
+pub(super) struct JqLimits {
+    pub(super) steps: u64,
+    /// Of one value, with everything in it, as often as it is in it.
+    pub(super) max_bytes: usize,
+}
+
+/// Arrays and objects nest no deeper.
+pub(super) const MAX_DEPTH: u32 = 128;
+/// What a program may take of the thread's stack.
+const MAX_STACK_BYTES: usize = 512 << 10;
+
+/// Why a program was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StopReason {
+    Steps,
+    Bytes,
+    Depth,
+    Stack,
+}
+
+/// How a program ended that did not end by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AbortReason {
+    Stopped(StopReason),
+    /// The interpreter panicked.
+    Panicked,
+}
+
+/// Runs something of the interpreter that may panic. It only sees values of its own, which are dropped with the unwinding.
+pub(super) fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, AbortReason> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|thrown| match thrown.downcast::<StopReason>() {
+        Ok(stop) => AbortReason::Stopped(*stop),
+        Err(_) => AbortReason::Panicked,
+    })
+}
+
+struct ExecutionMeter {
+    steps_left: Cell<u64>,
+    max_bytes: Cell<usize>,
+    stack_base: Cell<usize>,
+}
+
+thread_local! {
+    // Operators of values have no other way to know what they may do.
+    static METER: ExecutionMeter = const { ExecutionMeter { steps_left: Cell::new(0), max_bytes: Cell::new(0), stack_base: Cell::new(0) } };
+}
+
+/// Runs something that calls [`count_steps`] and [`count_bytes`] as it goes. Also returns how many steps it took.
+pub(super) fn run_bounded<T>(
+    limits: JqLimits,
+    run: impl FnOnce() -> T,
+) -> (Result<T, AbortReason>, u64) {
+    METER.with(|meter| {
+        meter.steps_left.set(limits.steps);
+        meter.max_bytes.set(limits.max_bytes);
+        meter.stack_base.set(stack_address());
+    });
+    let result = catch_panic(run);
+    let left = match result {
+        Err(AbortReason::Stopped(StopReason::Steps)) => 0,
+        _ => METER.with(|meter| meter.steps_left.get()),
+    };
+    (result, limits.steps - left)
+}
+
+fn stop_execution(why: StopReason) -> ! {
+    // Not a panic: no message, no hook.
+    resume_unwind(Box::new(why))
+}
+
+/// Counts steps, and looks how deep the stack is.
+pub(super) fn count_steps(count: u64) {
+    METER.with(|meter| {
+        match meter.steps_left.get().checked_sub(count) {
+            Some(left) => meter.steps_left.set(left),
+            None => stop_execution(StopReason::Steps),
+        }
+        if meter.stack_base.get().abs_diff(stack_address()) > MAX_STACK_BYTES {
+            stop_execution(StopReason::Stack);
+        }
+    });
+}
+
+/// Whether a value may have so many bytes.
+pub(super) fn check_bytes(count: usize) {
+    if count > METER.with(|meter| meter.max_bytes.get()) {
+        stop_execution(StopReason::Bytes);
+    }
+}
+
+/// The same, and making it costs steps.
+pub(super) fn count_bytes(count: usize) {
+    check_bytes(count);
+    count_steps(1 + count as u64 / 64);
+}
+
+pub(super) fn check_depth(depth: u32) {
+    if depth > MAX_DEPTH {
+        stop_execution(StopReason::Depth);
+    }
+}
+
+#[inline(never)]
+fn stack_address() -> usize {
+    let here = 0_u8;
+    std::hint::black_box(&raw const here) as usize
+}

@@ -1,0 +1,127 @@
+//! Says of most topics that no rule wants them, by their first bytes alone: what a message costs that no rule is for.
+
+/// Bytes of a topic that are looked at.
+const MAX_PREFIX: usize = 8;
+const COUNTERS: usize = 1024;
+
+/// Counts what rules ask of the beginning of a topic.
+#[derive(Clone)]
+pub(super) struct TopicPrefilter {
+    /// By how many bytes, for each number the rules that look at as many.
+    lengths: [u32; MAX_PREFIX + 1],
+    /// The lengths that are not 0, as bits.
+    used: u16,
+    counters: [u32; COUNTERS],
+}
+
+impl Default for TopicPrefilter {
+    fn default() -> Self {
+        Self {
+            lengths: [0; MAX_PREFIX + 1],
+            used: 0,
+            counters: [0; COUNTERS],
+        }
+    }
+}
+
+/// The bytes every topic begins with that the filter matches.
+fn prefix_of(filter: &str) -> &[u8] {
+    let bytes = filter.as_bytes();
+    match bytes.iter().position(|&byte| byte == b'+' || byte == b'#') {
+        // `a/#` matches `a` too.
+        Some(at) if bytes[at] == b'#' => &bytes[..at.saturating_sub(1)],
+        Some(at) => &bytes[..at],
+        None => bytes,
+    }
+}
+
+#[inline]
+fn prefix_word(bytes: &[u8]) -> u64 {
+    match bytes.first_chunk::<MAX_PREFIX>() {
+        Some(first) => u64::from_le_bytes(*first),
+        None => {
+            let fold = |word: u64, &byte: &u8| word << 8 | u64::from(byte);
+            bytes.iter().rev().fold(0, fold)
+        }
+    }
+}
+
+/// Where the first `len` bytes of a word are counted.
+#[inline]
+fn counter_slot(word: u64, len: usize) -> usize {
+    let kept = match len {
+        0 => 0,
+        len => word & (u64::MAX >> (64 - 8 * len)),
+    };
+    let mixed = (kept ^ len as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 54) as usize % COUNTERS
+}
+
+impl TopicPrefilter {
+    fn prefix_slot(filter: &str) -> (usize, usize) {
+        let prefix = prefix_of(filter);
+        let len = prefix.len().min(MAX_PREFIX);
+        (len, counter_slot(prefix_word(&prefix[..len]), len))
+    }
+
+    pub(super) fn add(&mut self, filter: &str) {
+        let (len, slot) = Self::prefix_slot(filter);
+        self.lengths[len] += 1;
+        self.used |= 1 << len;
+        self.counters[slot] += 1;
+    }
+
+    pub(super) fn remove(&mut self, filter: &str) {
+        let (len, slot) = Self::prefix_slot(filter);
+        self.lengths[len] -= 1;
+        if self.lengths[len] == 0 {
+            self.used &= !(1 << len);
+        }
+        self.counters[slot] -= 1;
+    }
+
+    /// False: no filter matches the topic.
+    #[inline]
+    pub(super) fn may_match(&self, topic: &str) -> bool {
+        let word = prefix_word(topic.as_bytes());
+        let mut left = self.used;
+        while left != 0 {
+            let len = left.trailing_zeros() as usize;
+            left &= left - 1;
+            if len <= topic.len() && self.counters[counter_slot(word, len)] != 0 {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_lets_through_what_matches_and_little_else() {
+        let filters = ["sensor/+/data", "ab/#", "x", "sensor/temperature", "y/+"];
+        let mut sieve = TopicPrefilter::default();
+        assert!(!sieve.may_match("x"));
+        filters.iter().for_each(|filter| sieve.add(filter));
+        for topic in [
+            "sensor/1/data",
+            "ab",
+            "ab/c",
+            "x",
+            "sensor/temperature",
+            "y/",
+        ] {
+            assert!(sieve.may_match(topic), "{topic}");
+        }
+        let others = (0..1000).map(|n| format!("other{n}/topic"));
+        let passed = others.filter(|topic| sieve.may_match(topic)).count();
+        assert!(passed < 50, "{passed} of 1000 unwanted topics pass");
+        filters.iter().for_each(|filter| sieve.remove(filter));
+        assert!(!sieve.may_match("sensor/1/data"));
+        sieve.add("+/everything");
+        assert!(sieve.may_match("sensor/1/data"));
+    }
+}

@@ -1,0 +1,168 @@
+//! Behind a value without reading it: one loop over the bytes that checks everything and keeps nothing but its place and, in one
+//! bit for each level, whether that is an object or an array.
+
+use super::reader::{JsonError, JsonResult, unescaped_prefix_length};
+
+fn syntax_error<T>(offset: usize, expected: &'static str) -> JsonResult<T> {
+    Err(JsonError { offset, expected })
+}
+
+#[inline]
+fn skip_whitespace(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(b' ' | b'\n' | b'\r' | b'\t') = bytes.get(at) {
+        at += 1;
+    }
+    at
+}
+
+/// Where the value at `at` ends, which may nest `depth` levels deep; at most as many as a `u128` has bits.
+pub(super) fn value_end(bytes: &[u8], mut at: usize, depth: usize) -> JsonResult<usize> {
+    let (mut level, mut objects) = (0, 0_u128);
+    loop {
+        at = match bytes.get(at) {
+            Some(b'"') => string_end(bytes, at)?.0,
+            Some(b'-' | b'0'..=b'9') => number_end(bytes, at)?.0,
+            Some(b't') => word_end(bytes, at, b"true")?,
+            Some(b'f') => word_end(bytes, at, b"false")?,
+            Some(b'n') => word_end(bytes, at, b"null")?,
+            Some(&open @ (b'{' | b'[')) => {
+                if level == depth {
+                    return syntax_error(at, "nested deeper than 128 levels");
+                }
+                let is_object = open == b'{';
+                let close = if is_object { b'}' } else { b']' };
+                at = skip_whitespace(bytes, at + 1);
+                if bytes.get(at) == Some(&close) {
+                    at + 1
+                } else {
+                    level += 1;
+                    objects = objects << 1 | u128::from(is_object);
+                    if is_object {
+                        at = key_end(bytes, at)?;
+                    }
+                    continue;
+                }
+            }
+            _ => return syntax_error(at, "expected a value"),
+        };
+        // Behind a value: out of what ends here, on to the next.
+        loop {
+            if level == 0 {
+                return Ok(at);
+            }
+            at = skip_whitespace(bytes, at);
+            let is_object = objects & 1 == 1;
+            match (bytes.get(at), is_object) {
+                (Some(b','), true) => {
+                    at = key_end(bytes, skip_whitespace(bytes, at + 1))?;
+                    break;
+                }
+                (Some(b','), false) => {
+                    at = skip_whitespace(bytes, at + 1);
+                    break;
+                }
+                (Some(b'}'), true) | (Some(b']'), false) => {
+                    level -= 1;
+                    objects >>= 1;
+                    at += 1;
+                }
+                (_, true) => return syntax_error(at, "expected , or }"),
+                (_, false) => return syntax_error(at, "expected , or ]"),
+            }
+        }
+    }
+}
+
+/// Behind a name and its colon, where its value begins.
+#[inline]
+fn key_end(bytes: &[u8], at: usize) -> JsonResult<usize> {
+    let at = skip_whitespace(bytes, string_end(bytes, at)?.0);
+    if bytes.get(at) != Some(&b':') {
+        return syntax_error(at, "expected :");
+    }
+    Ok(skip_whitespace(bytes, at + 1))
+}
+
+#[inline]
+fn word_end(bytes: &[u8], at: usize, word: &[u8]) -> JsonResult<usize> {
+    match bytes[at..].starts_with(word) {
+        true => Ok(at + word.len()),
+        false => syntax_error(at, "expected true, false or null"),
+    }
+}
+
+/// Where a number ends, and whether it has neither fraction nor exponent.
+#[inline]
+pub(super) fn number_end(bytes: &[u8], mut at: usize) -> JsonResult<(usize, bool)> {
+    at += usize::from(bytes.get(at) == Some(&b'-'));
+    at = match bytes.get(at) {
+        Some(b'0') => at + 1,
+        _ => digits_end(bytes, at)?,
+    };
+    let mut whole = true;
+    if bytes.get(at) == Some(&b'.') {
+        whole = false;
+        at = digits_end(bytes, at + 1)?;
+    }
+    if let Some(b'e' | b'E') = bytes.get(at) {
+        whole = false;
+        at += 1;
+        at += usize::from(matches!(bytes.get(at), Some(b'+' | b'-')));
+        at = digits_end(bytes, at)?;
+    }
+    Ok((at, whole))
+}
+
+#[inline]
+fn digits_end(bytes: &[u8], start: usize) -> JsonResult<usize> {
+    let mut at = start;
+    while let Some(b'0'..=b'9') = bytes.get(at) {
+        at += 1;
+    }
+    match at > start {
+        true => Ok(at),
+        false => syntax_error(at, "expected a digit"),
+    }
+}
+
+/// Where a string ends, and whether it has escapes. Most have none.
+#[inline(always)]
+pub(super) fn string_end(bytes: &[u8], at: usize) -> JsonResult<(usize, bool)> {
+    if bytes.get(at) != Some(&b'"') {
+        return syntax_error(at, "expected a string in double quotes");
+    }
+    let at = at + 1;
+    let at = at + unescaped_prefix_length(&bytes[at..]);
+    match bytes.get(at) {
+        Some(b'"') => Ok((at + 1, false)),
+        _ => escaped_string_end(bytes, at).map(|end| (end, true)),
+    }
+}
+
+/// Where a string ends of which something odd was met.
+#[cold]
+fn escaped_string_end(bytes: &[u8], mut at: usize) -> JsonResult<usize> {
+    loop {
+        match bytes.get(at) {
+            Some(b'"') => return Ok(at + 1),
+            Some(b'\\') => at = escape_end(bytes, at + 1)?,
+            Some(_) => return syntax_error(at, "a control character in a string must be escaped"),
+            None => return syntax_error(at, "the string has no end"),
+        }
+        at += unescaped_prefix_length(&bytes[at..]);
+    }
+}
+
+fn escape_end(bytes: &[u8], at: usize) -> JsonResult<usize> {
+    match bytes.get(at) {
+        Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(at + 1),
+        Some(b'u') => {
+            let digits = bytes.get(at + 1..at + 5);
+            if !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) {
+                return syntax_error(at, "expected four hexadecimal digits after \\u");
+            }
+            Ok(at + 5)
+        }
+        _ => syntax_error(at, "no such escape in JSON"),
+    }
+}

@@ -1,0 +1,841 @@
+//! Gives every name of a statement its meaning: fields, aliases, functions, aggregates.
+
+use super::aliases::{Alias, is_same_expr};
+use super::builder::{PlanBuilder, PlanError, PlanSizeError};
+use super::constant_checks;
+use super::method_names;
+use super::{ColumnTarget, Op, OpId, OutputColumn, PutStep, StepOp, TextRange};
+use crate::compile_options::StatementLimits;
+use crate::event_field::Field;
+use crate::function_context::Dialect;
+use crate::functions;
+use crate::statement_error::{Span, StatementError};
+use crate::suggestion::nearest_name;
+use crate::syntax::ast::{
+    AliasPart, BinaryOp, CallForm, Expr, ExprNode, PathStep, SelectItem, SelectItemKind,
+};
+use crate::syntax::default_alias;
+use crate::window::{Aggregate, AggregateKind};
+
+/// Where an expression stands, which decides what its names can mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NameScope {
+    /// About one event.
+    Event,
+    /// SELECT and HAVING of a rule with a window: about what was counted together.
+    Group,
+    /// The placeholder of a template: about an output.
+    Template,
+}
+
+/// More of them nobody reads.
+const MAX_WARNINGS: usize = 20;
+
+pub(crate) struct Resolver<'s> {
+    pub(crate) sql: &'s str,
+    pub(crate) builder: PlanBuilder,
+    pub(crate) bounds: &'s StatementLimits,
+    pub(crate) scope: NameScope,
+    /// Whether a source has fields that only the sender knows.
+    pub(crate) is_open: bool,
+    /// Whether all events are of devices, whose fields have two spellings.
+    pub(crate) is_of_devices: bool,
+    pub(crate) aliases: Vec<Alias>,
+    /// The name of FOREACH's item, where there is one.
+    pub(crate) item: Option<Box<str>>,
+    /// Expressions of GROUP BY.
+    pub(crate) keys: Vec<&'s Expr>,
+    /// Items of SELECT by their aliases, for GROUP BY and HAVING of a rule with a window.
+    pub(crate) selected: &'s [SelectItem],
+    /// What windows count, each with its argument.
+    pub(crate) aggregates: Vec<(Aggregate, Option<&'s Expr>)>,
+    /// What is no error, but hardly meant so.
+    pub(crate) warnings: Vec<StatementError>,
+    /// How many aliases of `selected` are being looked into.
+    alias_depth: usize,
+}
+
+impl<'s> Resolver<'s> {
+    pub(crate) fn new(
+        sql: &'s str,
+        builder: PlanBuilder,
+        bounds: &'s StatementLimits,
+        scope: NameScope,
+    ) -> Self {
+        Self {
+            sql,
+            builder,
+            bounds,
+            scope,
+            is_open: false,
+            is_of_devices: false,
+            aliases: Vec::new(),
+            item: None,
+            keys: Vec::new(),
+            selected: &[],
+            aggregates: Vec::new(),
+            warnings: Vec::new(),
+            alias_depth: 0,
+        }
+    }
+
+    pub(crate) fn error(&self, span: Span, message: impl Into<Box<str>>) -> StatementError {
+        StatementError::at(self.sql, span, message)
+    }
+
+    fn push(&mut self, op: Op, span: Span) -> Result<OpId, StatementError> {
+        self.builder
+            .push_folded(op)
+            .map_err(|refused| match refused {
+                PlanError::TooLarge(too_much) => self.plan_size_error(too_much, span),
+                PlanError::AlwaysFails(fault) => self
+                    .error(span, format!("this fails for every event: {fault}"))
+                    .with_expected("constants that the function accepts"),
+            })
+    }
+
+    fn add_warning(&mut self, span: Span, message: impl Into<Box<str>>) {
+        let warning = self.error(span, message);
+        if self.warnings.len() < MAX_WARNINGS && !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+    }
+
+    pub(crate) fn plan_size_error(
+        &self,
+        PlanSizeError(message): PlanSizeError,
+        span: Span,
+    ) -> StatementError {
+        self.error(span, message)
+            .with_expected("a simpler statement")
+    }
+
+    fn list(&mut self, ids: &[OpId], span: Span) -> Result<super::ListRange, StatementError> {
+        self.builder
+            .list(ids)
+            .map_err(|too_much| self.plan_size_error(too_much, span))
+    }
+
+    /// The columns of SELECT or DO. Those with an alias are known by it from then on.
+    pub(crate) fn resolve_columns(
+        &mut self,
+        items: &'s [SelectItem],
+    ) -> Result<Vec<OutputColumn>, StatementError> {
+        let mut columns: Vec<OutputColumn> = Vec::with_capacity(items.len());
+        for item in items {
+            let SelectItemKind::Expr { expr, alias } = &item.kind else {
+                if self.scope == NameScope::Group {
+                    let error = self.error(item.span, "`*` is of one event, a window is of many");
+                    return Err(error.with_expected(
+                        "expressions of GROUP BY, and aggregates such as count(*) or last(x)",
+                    ));
+                }
+                columns.push(OutputColumn {
+                    target: ColumnTarget::All,
+                    node: OpId(0),
+                });
+                continue;
+            };
+            let node = self.resolve_expr(expr)?;
+            let mut natural = default_alias(expr);
+            if self.builder.dialect == Dialect::Fluxmq
+                && let Some(parts) = &mut natural
+            {
+                // There the list's name stands for an item of it, too.
+                parts.retain(|part| matches!(part, AliasPart::Key(_)));
+            }
+            let (parts, positions) = match (alias, &natural) {
+                (Some(parts), _) => (parts.clone(), self.resolve_positions(parts)?),
+                (None, Some(parts)) => (parts.clone(), self.path_positions(node)),
+                (None, None) => {
+                    let name = AliasPart::Key(default_column_name(self.sql, expr.span));
+                    (vec![name], Vec::new())
+                }
+            };
+            let target = self.resolve_target(&parts, &positions, item.span)?;
+            // A field under its own name is found as a field.
+            if alias.is_some() && natural.as_ref() != Some(&parts) {
+                self.aliases.push(Alias {
+                    parts,
+                    node,
+                    column: columns.len(),
+                });
+            }
+            columns.push(OutputColumn { target, node });
+        }
+        Ok(columns)
+    }
+
+    /// Once everything is resolved: aliases that others use are worked out once, in their columns too.
+    pub(crate) fn share_aliases(
+        &self,
+        columns: &mut [OutputColumn],
+        aliases: std::ops::Range<usize>,
+    ) {
+        for alias in &self.aliases[aliases] {
+            columns[alias.column].node = alias.node;
+        }
+    }
+
+    /// The positions in a name that are worked out.
+    fn resolve_positions(&mut self, parts: &'s [AliasPart]) -> Result<Vec<OpId>, StatementError> {
+        let mut positions = Vec::new();
+        for part in parts {
+            if let AliasPart::Computed(index) = part {
+                positions.push(self.resolve_expr(index)?);
+            }
+        }
+        Ok(positions)
+    }
+
+    /// The positions in a path that are worked out, whose name it is.
+    fn path_positions(&self, node: OpId) -> Vec<OpId> {
+        let Op::Path(_, steps) = self.builder.op(node) else {
+            return Vec::new();
+        };
+        let position = |step: &StepOp| match *step {
+            StepOp::Computed(id) => Some(id),
+            _ => None,
+        };
+        let steps = self.builder.steps_of(steps).iter();
+        steps.filter_map(position).collect()
+    }
+
+    fn resolve_target(
+        &mut self,
+        parts: &[AliasPart],
+        positions: &[OpId],
+        span: Span,
+    ) -> Result<ColumnTarget, StatementError> {
+        if let [AliasPart::Key(key)] = parts {
+            return Ok(ColumnTarget::Key(self.builder.text(key)));
+        }
+        let mut positions = positions.iter();
+        let mut puts = Vec::with_capacity(parts.len());
+        for part in parts {
+            puts.push(match part {
+                AliasPart::Key(key) => PutStep::Key(self.builder.text(key)),
+                AliasPart::Index(index) => match i32::try_from(*index) {
+                    Ok(index) => PutStep::Index(index),
+                    Err(_) => return Err(self.error(span, "no list has this many items")),
+                },
+                AliasPart::Head => PutStep::Head,
+                AliasPart::Tail => PutStep::Tail,
+                AliasPart::Computed(_) => match positions.next() {
+                    Some(position) => PutStep::Computed(*position),
+                    // A constant after all, or found under an alias.
+                    None => continue,
+                },
+            });
+        }
+        let list = self
+            .builder
+            .puts(&puts)
+            .map_err(|too_much| self.plan_size_error(too_much, span))?;
+        Ok(ColumnTarget::Nested(list))
+    }
+
+    pub(crate) fn resolve_expr(&mut self, expr: &'s Expr) -> Result<OpId, StatementError> {
+        if self.scope == NameScope::Group
+            && let Some(at) = self.keys.iter().position(|key| is_same_expr(key, expr))
+        {
+            return self.push(Op::Key(at as u16), expr.span);
+        }
+        let op = match &expr.node {
+            ExprNode::Null => Op::Null,
+            ExprNode::Bool(value) => Op::Bool(*value),
+            ExprNode::Int(value) => Op::Int(*value),
+            ExprNode::Float(value) => Op::Float(*value),
+            ExprNode::Text(text) => match self.double_quoted_name(text, &[], expr.span)? {
+                Some(name) => return Ok(name),
+                None => Op::Text(self.builder.text(text)),
+            },
+            ExprNode::Name(name) => return self.resolve_name(name, &[], expr.span),
+            ExprNode::Path(base, steps) => return self.resolve_path(base, steps, expr.span),
+            ExprNode::Call {
+                name,
+                name_span,
+                args,
+                form,
+            } => return self.resolve_call(expr.span, name, *name_span, args, *form),
+            ExprNode::Not(inner) => Op::Not(self.resolve_expr(inner)?),
+            ExprNode::Negate(inner) => Op::Negate(self.resolve_expr(inner)?),
+            ExprNode::Binary(op, left, right) => {
+                return self.resolve_binary(*op, left, right, expr.span);
+            }
+            ExprNode::IsNull(inner, negated) => Op::IsNull(self.resolve_expr(inner)?, *negated),
+            ExprNode::In(inner, items, negated) => {
+                let inner = self.resolve_expr(inner)?;
+                let ids = self.resolve_exprs(items)?;
+                Op::In(inner, self.list(&ids, expr.span)?, *negated)
+            }
+            ExprNode::Between(inner, low, high, negated) => {
+                let inner = self.resolve_expr(inner)?;
+                let ends = [self.resolve_expr(low)?, self.resolve_expr(high)?];
+                Op::Between(inner, self.list(&ends, expr.span)?, *negated)
+            }
+            ExprNode::Like(inner, pattern, negated) => {
+                let (inner, pattern_id) = (self.resolve_expr(inner)?, self.resolve_expr(pattern)?);
+                if let Some(filter) = self.filter_of_like(inner, pattern_id) {
+                    let matched = self.push(Op::MatchFilter(inner, filter), expr.span)?;
+                    return match negated {
+                        true => self.push(Op::Not(matched), expr.span),
+                        false => Ok(matched),
+                    };
+                }
+                if let Some(doubt) = constant_checks::like_warning(&self.builder, pattern_id) {
+                    self.add_warning(pattern.span, doubt);
+                }
+                Op::Like(inner, pattern_id, *negated)
+            }
+            ExprNode::Case {
+                subject,
+                arms,
+                otherwise,
+            } => {
+                let mut ids = Vec::with_capacity(arms.len() * 2 + 2);
+                if let Some(subject) = subject {
+                    ids.push(self.resolve_expr(subject)?);
+                }
+                for (condition, result) in arms {
+                    ids.push(self.resolve_expr(condition)?);
+                    ids.push(self.resolve_expr(result)?);
+                }
+                if let Some(otherwise) = otherwise {
+                    ids.push(self.resolve_expr(otherwise)?);
+                }
+                let list = self.list(&ids, expr.span)?;
+                if subject.is_some() {
+                    Op::Switch(list)
+                } else {
+                    Op::Case(list)
+                }
+            }
+            ExprNode::Array(items) => {
+                let ids = self.resolve_exprs(items)?;
+                Op::Array(self.list(&ids, expr.span)?)
+            }
+            ExprNode::Map(fields) => {
+                let mut ids = Vec::with_capacity(fields.len() * 2);
+                for (key, value) in fields {
+                    let key = self.builder.text(key);
+                    ids.push(self.push(Op::Text(key), expr.span)?);
+                    ids.push(self.resolve_expr(value)?);
+                }
+                Op::Map(self.list(&ids, expr.span)?)
+            }
+            ExprNode::Range(from, to) => {
+                Op::Range(self.resolve_expr(from)?, self.resolve_expr(to)?)
+            }
+        };
+        self.push(op, expr.span)
+    }
+
+    fn resolve_exprs(&mut self, exprs: &'s [Expr]) -> Result<Vec<OpId>, StatementError> {
+        exprs.iter().map(|expr| self.resolve_expr(expr)).collect()
+    }
+
+    fn resolve_path(
+        &mut self,
+        base: &'s Expr,
+        steps: &'s [PathStep],
+        span: Span,
+    ) -> Result<OpId, StatementError> {
+        match &base.node {
+            ExprNode::Name(name) => self.resolve_name(name, steps, span),
+            ExprNode::Text(text) => match self.double_quoted_name(text, steps, base.span)? {
+                Some(name) => Ok(name),
+                None => {
+                    let base = self.resolve_expr(base)?;
+                    self.resolve_steps(base, steps, span)
+                }
+            },
+            _ => {
+                let base = self.resolve_expr(base)?;
+                self.resolve_steps(base, steps, span)
+            }
+        }
+    }
+
+    fn resolve_steps(
+        &mut self,
+        base: OpId,
+        steps: &'s [PathStep],
+        span: Span,
+    ) -> Result<OpId, StatementError> {
+        if steps.is_empty() {
+            return Ok(base);
+        }
+        let mut ops = Vec::with_capacity(steps.len());
+        for step in steps {
+            ops.push(match step {
+                PathStep::Key(key) => StepOp::Key(self.builder.text(key)),
+                PathStep::Index(index) => {
+                    let id = self.resolve_expr(index)?;
+                    match self.builder.op(id) {
+                        Op::Int(0) => {
+                            return Err(self
+                                .error(index.span, "there is no item 0")
+                                .with_expected("1 for the first, -1 for the last"));
+                        }
+                        Op::Int(index) if i32::try_from(index).is_ok() => {
+                            StepOp::Index(index as i32)
+                        }
+                        Op::Text(key) => StepOp::Key(key),
+                        _ => StepOp::Computed(id),
+                    }
+                }
+                PathStep::Slice(from, to) => {
+                    StepOp::Slice(self.resolve_expr(from)?, self.resolve_expr(to)?)
+                }
+            });
+        }
+        self.push_path(base, &ops, span)
+    }
+
+    pub(super) fn push_path(
+        &mut self,
+        base: OpId,
+        ops: &[StepOp],
+        span: Span,
+    ) -> Result<OpId, StatementError> {
+        let list = self
+            .builder
+            .steps(ops)
+            .map_err(|too_much| self.plan_size_error(too_much, span))?;
+        self.push(Op::Path(base, list), span)
+    }
+
+    /// EMQX takes what stands in double quotes for a name. Here it is one if there is such a field, alias or item, and text if
+    /// not, since statements of other products write text so.
+    fn double_quoted_name(
+        &mut self,
+        text: &'s str,
+        steps: &'s [PathStep],
+        span: Span,
+    ) -> Result<Option<OpId>, StatementError> {
+        let is_emqx = self.builder.dialect == Dialect::Emqx && self.scope != NameScope::Template;
+        let written = self.sql[span.start as usize..].trim_start_matches(['(', ' ', '\n', '\t']);
+        if !is_emqx || !written.starts_with('"') {
+            return Ok(None);
+        }
+        let is_alias = |alias: &Alias| matches!(alias.parts.first(), Some(AliasPart::Key(key)) if **key == *text);
+        let is_known = Field::find(text).is_some()
+            || self.item.as_deref() == Some(text)
+            || self.aliases.iter().any(is_alias);
+        if is_known {
+            return self.resolve_name(text, steps, span).map(Some);
+        }
+        let message = format!(
+            "\"{text}\" in double quotes would be a field in EMQX; there is none of this name, so it is text: write '{text}'"
+        );
+        self.add_warning(span, message);
+        Ok(None)
+    }
+
+    /// A name and the steps after it.
+    fn resolve_name(
+        &mut self,
+        name: &'s str,
+        steps: &'s [PathStep],
+        span: Span,
+    ) -> Result<OpId, StatementError> {
+        if self.scope == NameScope::Group {
+            return self.resolve_group_name(name, steps, span);
+        }
+        if self.item.as_deref() == Some(name) {
+            let item = self.push(Op::Item, span)?;
+            return self.resolve_steps(item, steps, span);
+        }
+        let dialect = self.builder.dialect;
+        let field = Field::find(name).map(|field| field.for_dialect(dialect));
+        let field_first = field.is_some() && self.builder.dialect == Dialect::Fluxmq;
+        if !field_first && let Some(found) = self.resolve_alias(name, steps, span)? {
+            return Ok(found);
+        }
+        let text = self.builder.text(match self.is_of_devices {
+            true => device_field(name),
+            false => name,
+        });
+        let op = match (self.scope, field) {
+            (NameScope::Template, field) => Op::Column(text, field),
+            (_, field) if self.is_open => Op::Open(text, field),
+            (_, Some(field)) => Op::Field(field),
+            (_, None) => return Err(self.unknown_name_error(name, span)),
+        };
+        let base = self.push(op, span)?;
+        self.resolve_steps(base, steps, span)
+    }
+
+    fn resolve_alias(
+        &mut self,
+        name: &str,
+        steps: &'s [PathStep],
+        span: Span,
+    ) -> Result<Option<OpId>, StatementError> {
+        // The latest of those that say most.
+        let found = (self.aliases.iter().enumerate())
+            .filter_map(|(at, alias)| Some((alias.matched_steps(name, steps)?, at)))
+            .max();
+        let Some((covered, at)) = found else {
+            return Ok(None);
+        };
+        let memo = self
+            .builder
+            .memo(self.aliases[at].node)
+            .map_err(|too_much| self.plan_size_error(too_much, span))?;
+        self.aliases[at].node = memo;
+        self.resolve_steps(memo, &steps[covered - 1..], span)
+            .map(Some)
+    }
+
+    fn unknown_name_error(&self, name: &str, span: Span) -> StatementError {
+        let start = span.start as usize;
+        let name_span = Span::new(start, start + name.len());
+        let error = self.error(name_span, format!("unknown field `{name}`"));
+        let aliases: Vec<String> = self.aliases.iter().map(Alias::text).collect();
+        let own = aliases
+            .iter()
+            .map(String::as_str)
+            .chain(self.item.as_deref());
+        let known = Field::names().map(|name| -> &str { name }).chain(own);
+        match nearest_name(name, known) {
+            Some(name) => error.with_suggestion(Some(format!("`{name}`"))),
+            // Whoever comes from elsewhere forgets the payload.
+            None => error.with_expected(format!(
+                "a field of the event, or payload.{name} for what is in the payload"
+            )),
+        }
+    }
+
+    /// In SELECT and HAVING of a rule with a window a name is an alias, or wrong.
+    fn resolve_group_name(
+        &mut self,
+        name: &'s str,
+        steps: &'s [PathStep],
+        span: Span,
+    ) -> Result<OpId, StatementError> {
+        if let Some(expr) = self
+            .find_select_alias(name)
+            .filter(|_| self.alias_depth == 0 || steps.is_empty())
+        {
+            self.alias_depth += 1;
+            let inner = if self.alias_depth > 8 {
+                Err(self.error(span, format!("`{name}` is made of itself")))
+            } else {
+                self.resolve_expr(expr)
+            };
+            self.alias_depth -= 1;
+            return self.resolve_steps(inner?, steps, span);
+        }
+        let error = self.error(
+            span,
+            format!("`{name}` is of one event, a window is of many"),
+        );
+        Err(error.with_expected(
+            "an expression of GROUP BY, or an aggregate such as last(x), avg(x) or count(*)",
+        ))
+    }
+
+    /// What SELECT calls by this name.
+    pub(crate) fn find_select_alias(&self, name: &str) -> Option<&'s Expr> {
+        self.selected.iter().find_map(|item| match &item.kind {
+            SelectItemKind::Expr {
+                expr,
+                alias: Some(parts),
+            } => match &parts[..] {
+                [AliasPart::Key(key)]
+                    if &**key == name
+                        && !matches!(&expr.node, ExprNode::Name(own) if **own == *name) =>
+                {
+                    Some(expr)
+                }
+                _ => None,
+            },
+            _ => None,
+        })
+    }
+
+    fn resolve_call(
+        &mut self,
+        span: Span,
+        name: &'s str,
+        name_span: Span,
+        args: &'s [Expr],
+        form: CallForm,
+    ) -> Result<OpId, StatementError> {
+        if self.scope == NameScope::Group
+            && let Some(found) = self.resolve_aggregate(name, name_span, args, form)?
+        {
+            return Ok(found);
+        }
+        if matches!(form, CallForm::Star | CallForm::Distinct) {
+            let what = if form == CallForm::Star {
+                "*"
+            } else {
+                "distinct x"
+            };
+            let error = self.error(
+                name_span,
+                format!("{name}({what}) counts events, but there is no window"),
+            );
+            return Err(error.with_expected("GROUP BY with tumbling(10s) or another window, and the aggregate in SELECT or HAVING"));
+        }
+        let ids = self.resolve_exprs(args)?;
+        // EMQX knows these operators as functions too.
+        if let &[left, right] = &ids[..] {
+            for op in [BinaryOp::Quotient, BinaryOp::Remainder] {
+                if name.eq_ignore_ascii_case(op.text()) {
+                    return self.push(Op::Binary(op, left, right), span);
+                }
+            }
+        }
+        if form == CallForm::Method
+            && let Some(found) = self.resolve_method(name, &ids, span)?
+        {
+            return Ok(found);
+        }
+        let name = if form == CallForm::Method {
+            method_names::function_name(name)
+        } else {
+            name
+        };
+        let Some(function) = functions::find(name) else {
+            return Err(self.unknown_function_error(name, name_span));
+        };
+        if ids.len() < function.min_args || ids.len() > function.max_args {
+            let message = format!(
+                "`{name}` has {} argument{}",
+                ids.len(),
+                if ids.len() == 1 { "" } else { "s" }
+            );
+            let arity = function.arity();
+            let arity = arity.strip_prefix("expected ").unwrap_or(&arity);
+            return Err(self.error(span, message).with_expected(format!(
+                "{arity}: {}({})",
+                function.name, function.parameters
+            )));
+        }
+        if let Some(bad) = constant_checks::check_call(&self.builder, function, &ids) {
+            let at = args
+                .get(bad.argument)
+                .map_or(span, |argument| argument.span);
+            return Err(self.error(at, format!("{}: {}", function.name, bad.reason)));
+        }
+        let list = self.list(&ids, span)?;
+        self.push(Op::Call(function, list), span)
+    }
+
+    fn unknown_function_error(&self, name: &str, span: Span) -> StatementError {
+        let is = |known: &str| name.eq_ignore_ascii_case(known);
+        if AggregateKind::ALL.iter().any(|(known, _)| is(known))
+            || is("median")
+            || is("window_start")
+            || is("window_end")
+        {
+            let error = self.error(span, format!("`{name}` is of a window, but there is none"));
+            return error.with_expected("GROUP BY with tumbling(10s) or another window, and the aggregate in SELECT or HAVING");
+        }
+        let error = self.error(span, format!("unknown function `{name}`"));
+        error.with_suggestion(functions::nearest(name).map(|name| format!("`{name}`")))
+    }
+
+    /// Methods that are not functions with the value in front.
+    fn resolve_method(
+        &mut self,
+        name: &str,
+        ids: &[OpId],
+        span: Span,
+    ) -> Result<Option<OpId>, StatementError> {
+        let found = match (name, ids) {
+            ("get", &[base, at]) => self.push_path(base, &[StepOp::Get(at)], span)?,
+            ("equals", &[left, right]) => {
+                self.push(Op::Binary(BinaryOp::Equal, left, right), span)?
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(found))
+    }
+
+    /// A call that is an aggregate: its name is one, and so are its arguments.
+    fn resolve_aggregate(
+        &mut self,
+        name: &str,
+        name_span: Span,
+        args: &'s [Expr],
+        form: CallForm,
+    ) -> Result<Option<OpId>, StatementError> {
+        if args.is_empty() && form == CallForm::Plain {
+            for (known, op) in [
+                ("window_start", Op::WindowStart),
+                ("window_end", Op::WindowEnd),
+            ] {
+                if name.eq_ignore_ascii_case(known) {
+                    return self.push(op, name_span).map(Some);
+                }
+            }
+        }
+        let plain: String = name.chars().filter(|&c| c != '_').collect();
+        let known = AggregateKind::ALL
+            .iter()
+            .find(|(known, _)| known.replace('_', "").eq_ignore_ascii_case(&plain));
+        let is_median = plain.eq_ignore_ascii_case("median");
+        let kind = match known {
+            Some(&(_, kind)) => kind,
+            None if is_median => AggregateKind::Percentile,
+            None => return Ok(None),
+        };
+        let (kind, argument, percentile) = match (kind, form, args) {
+            (AggregateKind::Count, CallForm::Star, []) => (kind, None, 0.0),
+            (AggregateKind::Count, CallForm::Plain, []) => (kind, None, 0.0),
+            (AggregateKind::Count, CallForm::Distinct, [argument]) => {
+                (AggregateKind::DistinctCount, Some(argument), 0.0)
+            }
+            (AggregateKind::Percentile, CallForm::Plain | CallForm::Method, [argument])
+                if is_median =>
+            {
+                (kind, Some(argument), 50.0)
+            }
+            (AggregateKind::Percentile, _, _) if is_median => {
+                let error = self.error(name_span, "`median` takes one value");
+                return Err(error.with_expected("median(x)"));
+            }
+            (AggregateKind::Percentile, CallForm::Plain, [argument, percentile]) => {
+                (kind, Some(argument), self.resolve_percentile(percentile)?)
+            }
+            (AggregateKind::Percentile, _, _) => {
+                let error = self.error(name_span, "`percentile` needs a value and a percentage");
+                return Err(error.with_expected("percentile(x, 95)"));
+            }
+            (_, CallForm::Plain | CallForm::Method, [argument]) => (kind, Some(argument), 0.0),
+            // max(a, b) of two values is the function.
+            _ => return Ok(None),
+        };
+        let at = self.aggregates.iter().position(|(known, known_argument)| {
+            known.kind == kind
+                && known.percentile == percentile
+                && match (known_argument, argument) {
+                    (Some(left), Some(right)) => is_same_expr(left, right),
+                    (None, None) => true,
+                    _ => false,
+                }
+        });
+        let at = at.unwrap_or_else(|| {
+            self.aggregates
+                .push((Aggregate { kind, percentile }, argument));
+            self.aggregates.len() - 1
+        });
+        if at >= self.bounds.max_items {
+            return Err(self
+                .error(name_span, "too many aggregates")
+                .with_expected(format!("at most {}", self.bounds.max_items)));
+        }
+        self.push(Op::Aggregate(at as u16), name_span).map(Some)
+    }
+
+    fn resolve_percentile(&mut self, expr: &'s Expr) -> Result<f64, StatementError> {
+        let id = self.resolve_expr(expr)?;
+        let value = self.builder.scalar(id).and_then(|value| value.as_f64());
+        if let Some(part) = value.filter(|value| *value > 0.0 && *value < 1.0) {
+            let message = format!(
+                "a percentage counts from 0 to 100; did you mean {}?",
+                (part * 1e6).round() / 1e4
+            );
+            self.add_warning(expr.span, message);
+        }
+        value
+            .filter(|value| (0.0..=100.0).contains(value))
+            .ok_or_else(|| {
+                let error = self.error(expr.span, "no percentage");
+                error.with_expected("a constant from 0 to 100")
+            })
+    }
+
+    fn resolve_binary(
+        &mut self,
+        op: BinaryOp,
+        left: &'s Expr,
+        right: &'s Expr,
+        span: Span,
+    ) -> Result<OpId, StatementError> {
+        // To compare with null as it is written is to ask for it.
+        let negated = op == BinaryOp::NotEqual;
+        if negated || op == BinaryOp::Equal {
+            for (value, null) in [(left, right), (right, left)] {
+                if matches!(null.node, ExprNode::Null) {
+                    let value = self.resolve_expr(value)?;
+                    return self.push(Op::IsNull(value, negated), span);
+                }
+            }
+        }
+        let left_id = self.resolve_expr(left)?;
+        let right_id = self.resolve_expr(right)?;
+        if op != BinaryOp::Match {
+            return self.push(Op::Binary(op, left_id, right_id), span);
+        }
+        let Op::Text(filter) = self.builder.op(right_id) else {
+            return self.push(Op::Binary(op, left_id, right_id), span);
+        };
+        let text = self.builder.text_of(filter);
+        let is_topic = matches!(self.builder.op(left_id), Op::Field(Field::Topic));
+        // FluxMQ's examples match what is no topic with a regular expression.
+        if !is_topic
+            && self.builder.dialect == Dialect::Fluxmq
+            && text.contains(['*', '^', '[', '(', '\\', '|', '?'])
+            && let Some(function) = functions::find("matches")
+        {
+            let ids = [left_id, right_id];
+            if let Some(bad) = constant_checks::check_call(&self.builder, function, &ids) {
+                return Err(self.error(right.span, format!("=~: {}", bad.reason)));
+            }
+            let list = self.list(&ids, span)?;
+            return self.push(Op::Call(function, list), span);
+        }
+        if mqtt::validate_topic_filter(text, &mqtt::TopicLimits::NONE).is_err() {
+            let error = self.error(right.span, "not a topic filter");
+            return Err(error.with_expected(
+                "levels between `/`; `+` for one level, `#` for the rest at the end",
+            ));
+        }
+        self.push(Op::MatchFilter(left_id, filter), span)
+    }
+}
+
+impl Resolver<'_> {
+    /// FluxMQ's examples have `topic LIKE 'sensor/+/data'`. No topic has such a level, so that a filter is all it can mean there.
+    fn filter_of_like(&self, subject: OpId, pattern: OpId) -> Option<TextRange> {
+        let Op::Text(filter) = self.builder.op(pattern) else {
+            return None;
+        };
+        let text = self.builder.text_of(filter);
+        let is_filter = self.builder.dialect == Dialect::Fluxmq
+            && matches!(self.builder.op(subject), Op::Field(Field::Topic))
+            && !text.contains('%')
+            && mqtt::levels(text).any(|level| level == "+" || level == "#")
+            && mqtt::validate_topic_filter(text, &mqtt::TopicLimits::NONE).is_ok();
+        is_filter.then_some(filter)
+    }
+}
+
+/// What stands there, as the name of a column that was given none.
+fn default_column_name(sql: &str, span: Span) -> Box<str> {
+    const MAX_CHARS: usize = 64;
+    let text = &sql[span.start as usize..span.end as usize];
+    let mut name = String::new();
+    for word in text.split_whitespace() {
+        if !name.is_empty() {
+            name.push(' ');
+        }
+        name.push_str(word);
+    }
+    name.chars().take(MAX_CHARS).collect::<String>().into()
+}
+
+/// The field of a device's event under either of its spellings.
+fn device_field(name: &str) -> &str {
+    match name {
+        "device_id" | "deviceid" => "deviceId",
+        "product_id" | "productid" => "productId",
+        name => name,
+    }
+}

@@ -1,0 +1,335 @@
+//! Names of keys and their numbers, in a file that only grows.
+//!
+//! Looking a name up takes no lock: slots of an open-addressed table hold numbers, names never move. File: a head line, then
+//! per key the CRC32C of the rest, the length (2 bytes) and the name. A number is a name's place.
+
+use std::fs::File;
+use std::hash::BuildHasher as _;
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::directory::{open_append_file, read_append_file};
+use crate::error::{SeriesError, SeriesOpenError, io_error};
+use crate::inspection::{Inspection, InspectionMode};
+use crate::point::KeyId;
+use crate::series_marks::SeriesMarks;
+
+const FILE: &str = "keys";
+const HEAD: &[u8] = b"tidegate series keys 1\n";
+const MAX_NAME: usize = 1024;
+const PAGE: usize = 1024;
+
+type NamePage = Box<[OnceLock<Box<str>>]>;
+
+pub(crate) struct KeyDictionary {
+    hasher: foldhash::fast::RandomState,
+    /// Numbers of names plus one, 0 where there is none.
+    slots: Box<[AtomicU32]>,
+    names: Box<[OnceLock<NamePage>]>,
+    len: AtomicU32,
+    max: u32,
+    is_synced: bool,
+    file: Mutex<(File, u64)>,
+    path: PathBuf,
+    marks: OnceLock<Arc<SeriesMarks>>,
+}
+
+/// Names of a file in their order; `None` are those that a repair found lost.
+struct ParsedKeys {
+    names: Vec<Option<String>>,
+    /// Where the last whole entry ends.
+    end: usize,
+    is_changed: bool,
+}
+
+/// Reads the entries of a file. `expected` names were there.
+fn parse_keys(
+    path: &Path,
+    bytes: &[u8],
+    expected: u32,
+    inspection: &mut Inspection,
+) -> Result<ParsedKeys, SeriesOpenError> {
+    let mut names = Vec::new();
+    let (mut at, mut end, mut is_changed) = (HEAD.len(), HEAD.len(), false);
+    if !bytes.starts_with(HEAD) {
+        inspection.report_damage(path, 0, "it does not begin as the dictionary of keys does")?;
+        is_changed = true;
+    }
+    let mut gap = None;
+    while at < bytes.len() {
+        let Some(len) = entry_len(&bytes[at..]) else {
+            // A crash while a name was written: nobody was given its number. Names behind it show damage.
+            let is_entry = |later: &usize| entry_len(&bytes[*later..]).is_some_and(|len| len > 6);
+            let Some(later) = (at + 1..bytes.len()).find(is_entry) else {
+                break;
+            };
+            let detail = "the name of a key is not what was written, and others follow";
+            inspection.report_damage(path, at as u64, detail)?;
+            (at, gap, is_changed) = (later, Some(names.len()), true);
+            continue;
+        };
+        let Ok(name) = std::str::from_utf8(&bytes[at + 6..at + len]) else {
+            return Err(damaged_name(path, at));
+        };
+        names.push(Some(name.to_owned()));
+        at += len;
+        end = at;
+    }
+    let expected = expected as usize;
+    let lost = expected.saturating_sub(names.len());
+    if lost > 0 {
+        if gap.is_none() {
+            let detail = format!(
+                "it has {} keys, and there were {expected}: rows are stored of the {lost} that are lost, and their numbers \
+                 must not be given to others",
+                names.len()
+            );
+            inspection.report_damage(path, end as u64, detail)?;
+        }
+        let at = gap.unwrap_or(names.len());
+        names.splice(at..at, std::iter::repeat_n(None, lost));
+        is_changed = true;
+    }
+    Ok(ParsedKeys {
+        names,
+        end,
+        is_changed,
+    })
+}
+
+fn damaged_name(path: &Path, at: usize) -> SeriesOpenError {
+    SeriesOpenError::Damaged {
+        path: path.to_owned(),
+        offset: at as u64,
+        detail: "a name is not UTF-8".to_owned(),
+    }
+}
+
+fn encode(name: &str) -> Vec<u8> {
+    let mut bytes = vec![0; 4];
+    bytes.extend_from_slice(&(name.len() as u16).to_le_bytes());
+    bytes.extend_from_slice(name.as_bytes());
+    let crc = crc32c::crc32c(&bytes[4..]);
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// Reads the dictionary without opening it: how many keys it has. A repair gives keys whose names are lost names of their own.
+pub(crate) fn inspect_keys(
+    dir: &Path,
+    expected: u32,
+    inspection: &mut Inspection,
+) -> Result<u32, SeriesOpenError> {
+    let path = dir.join(FILE);
+    let bytes = read_append_file(&path, HEAD)?;
+    let parsed = parse_keys(&path, &bytes, expected, inspection)?;
+    if parsed.is_changed && inspection.is_repairing() {
+        let mut bytes = HEAD.to_vec();
+        for (number, name) in parsed.names.iter().enumerate() {
+            let lost = || format!("lost-key-{number}");
+            bytes.extend_from_slice(&encode(&name.clone().unwrap_or_else(lost)));
+        }
+        disk::replace_file(dir, FILE, &bytes).map_err(io_error("write", &path))?;
+    }
+    Ok(parsed.names.len() as u32)
+}
+
+impl KeyDictionary {
+    /// Opens the dictionary, which must have so many keys.
+    pub(crate) fn open(
+        dir: &Path,
+        max: u32,
+        is_synced: bool,
+        expected: u32,
+    ) -> Result<Self, SeriesOpenError> {
+        let path = dir.join(FILE);
+        let bytes = read_append_file(&path, HEAD)?;
+        let parsed = parse_keys(
+            &path,
+            &bytes,
+            expected,
+            &mut Inspection::new(InspectionMode::Start),
+        )?;
+        if parsed.names.len() > max as usize {
+            return Err(SeriesOpenError::Setting {
+                field: "max_keys",
+                found: max.to_string(),
+                expected: format!(
+                    "no fewer than there are keys already, {}",
+                    parsed.names.len()
+                ),
+            });
+        }
+        let end = parsed.end as u64;
+        let file = open_append_file(&path, HEAD, end)?;
+        let slots = (max as usize * 2).next_power_of_two();
+        let keys = Self {
+            hasher: foldhash::fast::RandomState::default(),
+            slots: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            names: (0..(max as usize).div_ceil(PAGE))
+                .map(|_| OnceLock::new())
+                .collect(),
+            len: AtomicU32::new(0),
+            max,
+            is_synced,
+            file: Mutex::new((file, end)),
+            path,
+            marks: OnceLock::new(),
+        };
+        for name in parsed.names.iter().flatten() {
+            keys.insert(name);
+        }
+        Ok(keys)
+    }
+
+    /// New keys are marked there from now on.
+    pub(crate) fn set_marks(&self, guard: &Arc<SeriesMarks>) {
+        let _ = self.marks.set(Arc::clone(guard));
+    }
+
+    /// Forces all names to disk.
+    pub(crate) fn sync(&self) -> Result<u32, SeriesError> {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_synced {
+            let synced = file.0.sync_data();
+            synced.map_err(io_error("force to disk", &self.path))?;
+        }
+        Ok(self.len())
+    }
+
+    fn hash(&self, name: &str) -> usize {
+        self.hasher.hash_one(name) as usize
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<KeyId> {
+        let mask = self.slots.len() - 1;
+        let mut at = self.hash(name) & mask;
+        loop {
+            let id = self.slots[at].load(Ordering::Acquire).checked_sub(1)?;
+            if self.name(KeyId(id)) == Some(name) {
+                return Some(KeyId(id));
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    pub(crate) fn name(&self, key: KeyId) -> Option<&str> {
+        let page = self.names.get(key.0 as usize / PAGE)?.get()?;
+        Some(page[key.0 as usize % PAGE].get()?)
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// The key of this name, made if it is not there.
+    pub(crate) fn get_or_create(&self, name: &str) -> Result<KeyId, SeriesError> {
+        if let Some(key) = self.find(name) {
+            return Ok(key);
+        }
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err(SeriesError::KeyName {
+                found: name.len(),
+                max: MAX_NAME,
+            });
+        }
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(key) = self.find(name) {
+            return Ok(key);
+        }
+        if self.len() >= self.max {
+            return Err(SeriesError::TooManyKeys { max: self.max });
+        }
+        let bytes = encode(name);
+        let (file, end) = &mut *file;
+        let io = |what| io_error(what, &self.path);
+        file.seek(SeekFrom::Start(*end)).map_err(io("write"))?;
+        file.write_all(&bytes).map_err(io("write"))?;
+        if self.is_synced {
+            // Rows that name this number may be forced to disk at any time from now on.
+            file.sync_data().map_err(io("force to disk"))?;
+        }
+        *end += bytes.len() as u64;
+        let key = self.insert(name);
+        if let Some(guard) = self.marks.get() {
+            guard.set_keys(key.0 + 1, self.is_synced);
+        }
+        Ok(key)
+    }
+
+    fn insert(&self, name: &str) -> KeyId {
+        let id = self.len.load(Ordering::Relaxed);
+        let make_page = || (0..PAGE).map(|_| OnceLock::new()).collect();
+        let page = self.names[id as usize / PAGE].get_or_init(make_page);
+        let is_new = page[id as usize % PAGE].set(name.into()).is_ok();
+        debug_assert!(is_new, "a number is given once");
+        let mask = self.slots.len() - 1;
+        let mut at = self.hash(name) & mask;
+        while self.slots[at].load(Ordering::Relaxed) != 0 {
+            at = (at + 1) & mask;
+        }
+        self.slots[at].store(id + 1, Ordering::Release);
+        self.len.store(id + 1, Ordering::Release);
+        KeyId(id)
+    }
+}
+
+/// The length of the whole entry that stands there.
+fn entry_len(bytes: &[u8]) -> Option<usize> {
+    let len = u16::from_le_bytes([*bytes.get(4)?, *bytes.get(5)?]);
+    let end = 6 + usize::from(len);
+    let rest = bytes.get(4..end)?;
+    let crc = u32::from_le_bytes(bytes[..4].try_into().expect("4 were taken"));
+    (len > 0 && crc32c::crc32c(rest) == crc).then_some(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_keep_their_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        let names: Vec<String> = (0..3000).map(|number| format!("key{number}")).collect();
+        {
+            let keys = KeyDictionary::open(dir.path(), 4000, false, 0).unwrap();
+            for (at, name) in names.iter().enumerate() {
+                assert_eq!(keys.find(name), None);
+                assert_eq!(keys.get_or_create(name).unwrap(), KeyId(at as u32));
+            }
+        }
+        // The end of a name that was never given out.
+        let path = dir.path().join("keys");
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes.extend_from_slice(&[1, 2, 3, 4, 200, 0, b'x']);
+        std::fs::write(&path, &bytes).unwrap();
+        let keys = KeyDictionary::open(dir.path(), 3001, false, 3000).unwrap();
+        for (at, name) in names.iter().enumerate() {
+            assert_eq!(keys.find(name), Some(KeyId(at as u32)));
+            assert_eq!(keys.name(KeyId(at as u32)), Some(name.as_str()));
+        }
+        assert_eq!(keys.get_or_create("one more").unwrap(), KeyId(3000));
+        assert!(matches!(
+            keys.get_or_create("too many"),
+            Err(SeriesError::TooManyKeys { max: 3001 })
+        ));
+        assert!(keys.get_or_create("").is_err());
+        drop(keys);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let cut = &bytes[..bytes.len() - 3];
+        std::fs::write(&path, cut).unwrap();
+        assert!(matches!(
+            KeyDictionary::open(dir.path(), 4000, false, 3001),
+            Err(SeriesOpenError::Damaged { .. })
+        ));
+        assert_eq!(std::fs::read(&path).unwrap(), cut, "nothing is changed");
+        bytes[1000] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(matches!(
+            KeyDictionary::open(dir.path(), 4000, false, 0),
+            Err(SeriesOpenError::Damaged { .. })
+        ));
+    }
+}

@@ -1,0 +1,274 @@
+//! The files of the write-ahead log: claiming blocks, forcing to disk, removing what segment files hold.
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+
+use memmap2::{MmapMut, MmapOptions};
+
+use super::PARTITIONS;
+use super::block::{BLOCK_BYTES, BlockHead, BlockWriter};
+use crate::error::{SeriesError, io_error};
+
+/// One file.
+pub(crate) struct WalFile {
+    pub(crate) id: u32,
+    pub(crate) path: PathBuf,
+    file: File,
+    bytes: u64,
+    /// Something was written since the last sync began.
+    pub(crate) is_dirty: AtomicBool,
+    /// The last row of each partition in it; the largest number while the partition still writes to it.
+    pub(crate) upto: [AtomicU64; PARTITIONS],
+}
+
+impl WalFile {
+    pub(crate) fn new(id: u32, path: PathBuf, file: File, bytes: u64) -> Self {
+        Self {
+            id,
+            path,
+            file,
+            bytes,
+            is_dirty: AtomicBool::new(false),
+            upto: [const { AtomicU64::new(0) }; PARTITIONS],
+        }
+    }
+}
+
+#[derive(Default)]
+struct WalState {
+    /// Oldest first; the last one is being filled.
+    all: VecDeque<Arc<WalFile>>,
+    next_block: u64,
+    is_open: bool,
+    prepared: Option<Arc<WalFile>>,
+    next_id: u32,
+    /// There are rows, or were since the start. Before the first one, no file takes up room.
+    is_used: bool,
+}
+
+pub(crate) struct Wal {
+    dir: PathBuf,
+    segment_bytes: u64,
+    state: Mutex<WalState>,
+    /// Who prepares files.
+    maintenance: OnceLock<Thread>,
+    pub(crate) bytes: AtomicU64,
+}
+
+pub(crate) fn wal_file_path(dir: &Path, id: u32) -> PathBuf {
+    dir.join(format!("{id:010}.wal"))
+}
+
+impl Wal {
+    pub(crate) fn new(dir: PathBuf, segment_bytes: u32, kept: Vec<WalFile>, next_id: u32) -> Self {
+        let bytes = kept.iter().map(|segment| segment.bytes).sum();
+        Self {
+            dir,
+            segment_bytes: u64::from(segment_bytes),
+            state: Mutex::new(WalState {
+                is_used: !kept.is_empty(),
+                all: kept.into_iter().map(Arc::new).collect(),
+                next_id,
+                ..WalState::default()
+            }),
+            maintenance: OnceLock::new(),
+            bytes: AtomicU64::new(bytes),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, WalState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This thread prepares files from now on.
+    pub(crate) fn set_maintenance_thread(&self, thread: Thread) {
+        let _ = self.maintenance.set(thread);
+    }
+
+    fn create(&self, id: u32) -> Result<WalFile, SeriesError> {
+        let path = wal_file_path(&self.dir, id);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path);
+        let file = file.map_err(io_error("make", &path))?;
+        if let Err(error) = allocate(&file, self.segment_bytes) {
+            // It has no room or is of no use; made anew under this number when it is tried again.
+            let _ = fs::remove_file(&path);
+            return Err(io_error("allocate", &path)(error));
+        }
+        sync_dir(&self.dir)?;
+        self.bytes.fetch_add(self.segment_bytes, Ordering::Relaxed);
+        Ok(WalFile::new(id, path, file, self.segment_bytes))
+    }
+
+    /// Makes the file that follows, if there is none and one will be wanted.
+    pub(crate) fn prepare_next_file(&self) -> Result<(), SeriesError> {
+        let id = {
+            let mut state = self.state();
+            if state.prepared.is_some() || !state.is_used {
+                return Ok(());
+            }
+            state.next_id += 1;
+            state.next_id - 1
+        };
+        // Without the lock: claiming goes on meanwhile, with a file of its own if need be.
+        let segment = self.create(id)?;
+        let mut state = self.state();
+        if state.all.back().is_some_and(|last| last.id > id) {
+            // Files are read in the order of their numbers; nothing was written to this one.
+            drop(state);
+            self.discard(&segment);
+            return Ok(());
+        }
+        state.prepared = Some(Arc::new(segment));
+        Ok(())
+    }
+
+    fn discard(&self, segment: &WalFile) {
+        // An empty one that stays is removed at the next start.
+        let _ = fs::remove_file(&segment.path);
+        self.bytes.fetch_sub(segment.bytes, Ordering::Relaxed);
+    }
+
+    /// A block for a partition, whose last one is done with.
+    pub(crate) fn claim_block(&self, head: BlockHead) -> Result<BlockWriter, SeriesError> {
+        let mut state = self.state();
+        state.is_used = true;
+        let blocks = self.segment_bytes / BLOCK_BYTES as u64;
+        if !state.is_open || state.next_block == blocks {
+            let next = match state.prepared.take() {
+                Some(next) => next,
+                None => {
+                    state.next_id += 1;
+                    Arc::new(self.create(state.next_id - 1)?)
+                }
+            };
+            state.all.push_back(next);
+            (state.is_open, state.next_block) = (true, 0);
+            if let Some(keeper) = self.maintenance.get() {
+                keeper.unpark();
+            }
+        }
+        let segment = Arc::clone(state.all.back().expect("one was pushed when it was opened"));
+        let map = map_block(&segment.file, state.next_block * BLOCK_BYTES as u64)
+            .map_err(io_error("map", &segment.path))?;
+        state.next_block += 1;
+        segment.upto[usize::from(head.partition)].store(u64::MAX, Ordering::Release);
+        Ok(BlockWriter::new(
+            segment,
+            map,
+            &BlockHead {
+                salt: random_u64(),
+                ..head
+            },
+        ))
+    }
+
+    /// Forces everything that was written before to disk.
+    pub(crate) fn sync(&self) -> Result<(), SeriesError> {
+        let all: Vec<_> = self.state().all.iter().cloned().collect();
+        let mut result = Ok(());
+        for segment in all {
+            if segment.is_dirty.swap(false, Ordering::AcqRel)
+                && let Err(error) = segment.file.sync_data()
+            {
+                segment.is_dirty.store(true, Ordering::Release);
+                result = Err(io_error("force to disk", &segment.path)(error));
+            }
+        }
+        result
+    }
+
+    /// No more blocks of the file that is being filled are given out.
+    pub(crate) fn retire_open_file(&self) {
+        self.state().is_open = false;
+    }
+
+    /// Removes files whose rows are all in segment files.
+    pub(crate) fn remove_flushed_files(
+        &self,
+        flushed: &[u64; PARTITIONS],
+    ) -> Result<(), SeriesError> {
+        loop {
+            let first = {
+                let mut state = self.state();
+                let is_filled = state.all.len() > 1 || (!state.is_open && !state.all.is_empty());
+                let is_done = |segment: &Arc<WalFile>| {
+                    let upto = segment.upto.iter().zip(flushed);
+                    upto.into_iter()
+                        .all(|(upto, flushed)| upto.load(Ordering::Acquire) <= *flushed)
+                };
+                match state.all.front() {
+                    Some(first) if is_filled && is_done(first) => state.all.pop_front(),
+                    _ => None,
+                }
+            };
+            let Some(first) = first else { return Ok(()) };
+            self.bytes.fetch_sub(first.bytes, Ordering::Relaxed);
+            fs::remove_file(&first.path).map_err(io_error("remove", &first.path))?;
+        }
+    }
+
+    pub(crate) fn is_used(&self) -> bool {
+        self.state().is_used
+    }
+
+    /// Partitions that the oldest file is kept for.
+    pub(crate) fn pinning_partitions(&self, flushed: &[u64; PARTITIONS]) -> Vec<usize> {
+        let state = self.state();
+        let Some(first) = state.all.front() else {
+            return Vec::new();
+        };
+        let pins =
+            |&partition: &usize| first.upto[partition].load(Ordering::Acquire) > flushed[partition];
+        (0..PARTITIONS).filter(pins).collect()
+    }
+
+    pub(crate) fn drop_prepared(&self) {
+        let prepared = self.state().prepared.take();
+        if let Some(segment) = prepared {
+            self.discard(&segment);
+        }
+    }
+}
+
+fn map_block(file: &File, offset: u64) -> io::Result<MmapMut> {
+    let mut options = MmapOptions::new();
+    options.offset(offset).len(BLOCK_BYTES);
+    // SAFETY: nobody else maps or writes this block: it is given out once, its file is of this process alone, as the lock on
+    // the directory says, and is removed, never cut, while it may be mapped. Its room is allocated, so that writing to it
+    // does not fail for want of any.
+    unsafe { options.map_mut(file) }
+}
+
+fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+        Err(rustix::io::Errno::OPNOTSUPP) => {
+            use std::os::unix::fs::FileExt as _;
+            let zeros = vec![0; BLOCK_BYTES];
+            for at in (0..bytes).step_by(BLOCK_BYTES) {
+                file.write_all_at(&zeros, at)?;
+            }
+        }
+        result => result?,
+    }
+    file.sync_all()
+}
+
+pub(crate) fn sync_dir(dir: &Path) -> Result<(), SeriesError> {
+    disk::sync_dir(dir).map_err(io_error("force to disk", dir))
+}
+
+/// A number nobody can guess: what hash maps take their keys from.
+pub(crate) fn random_u64() -> u64 {
+    RandomState::new().hash_one(0_u8)
+}

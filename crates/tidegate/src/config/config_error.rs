@@ -1,0 +1,112 @@
+//! What is wrong with a configuration and where it was said.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Where a value comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ValueOrigin {
+    /// Nobody said anything.
+    Default,
+    /// A place in a file; line and column count from 1.
+    File {
+        path: Arc<PathBuf>,
+        line: usize,
+        column: usize,
+    },
+    /// A file as a whole.
+    WholeFile(Arc<PathBuf>),
+    /// An environment variable by its name.
+    Environment(String),
+    /// `--set`, by the key it sets.
+    Set(String),
+    /// A flag of its own, such as `--mqtt`.
+    Flag(&'static str),
+}
+
+impl fmt::Display for ValueOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("configuration"),
+            Self::File { path, line, column } => write!(f, "{}:{line}:{column}", path.display()),
+            Self::WholeFile(path) => write!(f, "{}", path.display()),
+            Self::Environment(name) => write!(f, "environment variable {name}"),
+            Self::Set(key) => write!(f, "--set {key}"),
+            Self::Flag(flag) => f.write_str(flag),
+        }
+    }
+}
+
+impl ValueOrigin {
+    /// Which part of the configuration it is, in the words of the API.
+    pub(crate) fn part(&self) -> &'static str {
+        match self {
+            Self::Default | Self::File { .. } | Self::WholeFile(_) => "file",
+            Self::Environment(_) => "environment",
+            Self::Set(_) | Self::Flag(_) => "command_line",
+        }
+    }
+
+    /// As a whole line of a file, without the column.
+    pub(crate) fn place(&self) -> String {
+        match self {
+            Self::File { path, line, .. } => format!("{}:{line}", path.display()),
+            other => other.to_string(),
+        }
+    }
+}
+
+/// One thing that is wrong. Never holds the value of a secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ConfigError {
+    pub(crate) origin: ValueOrigin,
+    /// The whole dotted key; empty if it is not about one.
+    pub(crate) key: String,
+    /// What is wrong and what was expected.
+    pub(crate) message: String,
+}
+
+impl ConfigError {
+    pub(crate) fn new(
+        origin: ValueOrigin,
+        key: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            origin,
+            key: key.into(),
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.origin)?;
+        let told_by_origin = matches!(&self.origin, ValueOrigin::Set(key) if *key == self.key);
+        if !self.key.is_empty() && !told_by_origin {
+            write!(f, "{}: ", self.key)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// Everything that is wrong, told at once.
+#[derive(Debug)]
+pub(crate) struct ConfigErrors(pub(crate) Vec<ConfigError>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.len() {
+            1 => writeln!(f, "the configuration has a problem")?,
+            n => writeln!(f, "the configuration has {n} problems")?,
+        }
+        for problem in &self.0 {
+            writeln!(f, "  {problem}")?;
+        }
+        f.write_str("`tidegate config reference` lists every key with its values and its default.")
+    }
+}
+
+impl std::error::Error for ConfigErrors {}

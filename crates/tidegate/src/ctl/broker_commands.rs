@@ -1,0 +1,533 @@
+//! Looking at clients, sessions, subscriptions, messages, listeners and settings, and steering them.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::http::{ApiClient, percent_encode, with_query};
+use super::output::{Column, CtlOutput};
+
+const CLIENT_COLUMNS: &[Column] = &[
+    ("CLIENT ID", "client_id"),
+    ("USER", "username"),
+    ("CONNECTED", "connected"),
+    ("VERSION", "protocol_version"),
+    ("ADDRESS", "peer_address"),
+    ("LISTENER", "listener"),
+    ("SUBSCRIPTIONS", "subscriptions"),
+    ("QUEUED", "queued_messages"),
+    ("SINCE", "connected_at_ms"),
+];
+
+#[derive(Args)]
+pub(super) struct LimitArgs {
+    /// Rows at most; 0: all
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(super) limit: usize,
+}
+
+#[derive(Args)]
+pub(super) struct ClientFilterArgs {
+    /// Only client ids with this in them
+    #[arg(long, value_name = "PART")]
+    contains: Option<String>,
+    /// Only this user's
+    #[arg(long, value_name = "NAME")]
+    username: Option<String>,
+    #[command(flatten)]
+    limit: LimitArgs,
+}
+
+#[derive(Subcommand)]
+pub(super) enum ClientsCommand {
+    /// List them
+    List(ClientFilterArgs),
+    /// Show one
+    Show { client_id: String },
+    /// End its connection and its session
+    Kick { client_id: String },
+}
+
+impl ClientsCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        match self {
+            Self::List(filter) => {
+                list_clients("/api/v1/clients", filter, &[], client, output).await
+            }
+            Self::Show { client_id } => output.print_fields(
+                &client
+                    .get(&format!("/api/v1/clients/{}", percent_encode(&client_id)))
+                    .await?,
+            ),
+            Self::Kick { client_id } => {
+                let answer = client
+                    .delete(&format!("/api/v1/clients/{}", percent_encode(&client_id)))
+                    .await?;
+                output.print_done(
+                    &format!("{client_id} is disconnected, its session has ended"),
+                    &answer,
+                )
+            }
+        }
+    }
+}
+
+async fn list_clients(
+    path: &str,
+    filter: ClientFilterArgs,
+    more: &[(&str, Option<String>)],
+    client: &ApiClient,
+    output: &CtlOutput,
+) -> anyhow::Result<()> {
+    let mut parameters = vec![
+        ("client_id_contains", filter.contains),
+        ("username", filter.username),
+    ];
+    parameters.extend_from_slice(more);
+    let rows = client
+        .rows(&with_query(path, &parameters), filter.limit.limit)
+        .await?;
+    output.print_rows(rows, CLIENT_COLUMNS)
+}
+
+#[derive(Subcommand)]
+pub(super) enum SessionsCommand {
+    /// List them
+    List {
+        #[command(flatten)]
+        filter: ClientFilterArgs,
+        /// Only those whose client is away
+        #[arg(long)]
+        away: bool,
+    },
+    /// Show one
+    Show { client_id: String },
+    /// End the session of a client that is away
+    Discard { client_id: String },
+    /// List what waits for a session
+    Queue {
+        client_id: String,
+        #[command(flatten)]
+        limit: LimitArgs,
+    },
+    /// Throw away what waits for a session
+    ClearQueue { client_id: String },
+}
+
+impl SessionsCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        let of = |client_id: &str| format!("/api/v1/sessions/{}", percent_encode(client_id));
+        match self {
+            Self::List { filter, away } => {
+                let more = [("connected", away.then(|| "false".to_owned()))];
+                list_clients("/api/v1/sessions", filter, &more, client, output).await
+            }
+            Self::Show { client_id } => output.print_fields(&client.get(&of(&client_id)).await?),
+            Self::Discard { client_id } => {
+                let answer = client.delete(&of(&client_id)).await?;
+                output.print_done(&format!("the session of {client_id} has ended"), &answer)
+            }
+            Self::Queue { client_id, limit } => {
+                let (rows, has_more) = client
+                    .rows(&format!("{}/queue", of(&client_id)), limit.limit)
+                    .await?;
+                let rows = rows.into_iter().map(flatten_message).collect();
+                let columns = [
+                    ("POSITION", "position"),
+                    ("PACKET ID", "packet_id"),
+                    ("TOPIC", "topic"),
+                    ("QOS", "qos"),
+                    ("PAYLOAD", "payload"),
+                    ("PUBLISHED", "published_at_ms"),
+                ];
+                output.print_rows((rows, has_more), &columns)
+            }
+            Self::ClearQueue { client_id } => {
+                let answer = client.delete(&format!("{}/queue", of(&client_id))).await?;
+                output.print_done(
+                    &format!("{} messages are thrown away", answer["removed"]),
+                    &answer,
+                )
+            }
+        }
+    }
+}
+
+/// The fields of `message` beside those around it.
+fn flatten_message(mut row: Value) -> Value {
+    if let (Value::Object(message), Some(fields)) = (row["message"].take(), row.as_object_mut()) {
+        fields.remove("message");
+        fields.extend(message);
+    }
+    row
+}
+
+#[derive(Args)]
+pub(super) struct SubscriptionFilterArgs {
+    /// Exactly this filter
+    #[arg(long, value_name = "FILTER")]
+    filter: Option<String>,
+    /// Filters that match this topic
+    #[arg(long, value_name = "TOPIC")]
+    matches: Option<String>,
+    #[command(flatten)]
+    limit: LimitArgs,
+}
+
+#[derive(Subcommand)]
+pub(super) enum SubscriptionsCommand {
+    /// List them
+    List {
+        /// Only this client's
+        #[arg(long, value_name = "ID")]
+        client_id: Option<String>,
+        #[command(flatten)]
+        filter: SubscriptionFilterArgs,
+    },
+    /// Subscribe on behalf of a client
+    Add {
+        client_id: String,
+        topic_filter: String,
+        #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+        qos: u8,
+    },
+    /// Unsubscribe on behalf of a client
+    Remove {
+        client_id: String,
+        topic_filter: String,
+    },
+}
+
+impl SubscriptionsCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        let of = |client_id: &str| {
+            format!(
+                "/api/v1/sessions/{}/subscriptions",
+                percent_encode(client_id)
+            )
+        };
+        match self {
+            Self::List { client_id, filter } => {
+                let parameters = [
+                    ("client_id", client_id),
+                    ("topic_filter", filter.filter),
+                    ("matches_topic", filter.matches),
+                ];
+                let path = with_query("/api/v1/subscriptions", &parameters);
+                let columns = [
+                    ("CLIENT ID", "client_id"),
+                    ("FILTER", "topic_filter"),
+                    ("QOS", "qos"),
+                    ("SHARD", "shard"),
+                ];
+                output.print_rows(client.rows(&path, filter.limit.limit).await?, &columns)
+            }
+            Self::Add {
+                client_id,
+                topic_filter,
+                qos,
+            } => {
+                let body = json!({"topic_filter": topic_filter, "qos": qos});
+                let answer = client.post(&of(&client_id), &body).await?;
+                let granted = &answer["granted_qos"];
+                output.print_done(
+                    &format!("{client_id} is subscribed to {topic_filter} with QoS {granted}"),
+                    &answer,
+                )
+            }
+            Self::Remove {
+                client_id,
+                topic_filter,
+            } => {
+                let path = format!("{}/{}", of(&client_id), percent_encode(&topic_filter));
+                let answer = client.delete(&path).await?;
+                output.print_done(
+                    &format!("{client_id} is no longer subscribed to {topic_filter}"),
+                    &answer,
+                )
+            }
+        }
+    }
+}
+
+#[derive(Args)]
+pub(super) struct TopicsArgs {
+    #[command(flatten)]
+    filter: SubscriptionFilterArgs,
+}
+
+impl TopicsArgs {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        let parameters = [
+            ("topic_filter", self.filter.filter),
+            ("matches_topic", self.filter.matches),
+        ];
+        let path = with_query("/api/v1/topics", &parameters);
+        let columns = [
+            ("FILTER", "topic_filter"),
+            ("SUBSCRIBERS", "subscribers"),
+            ("SHARDS", "shards"),
+        ];
+        output.print_rows(client.rows(&path, self.filter.limit.limit).await?, &columns)
+    }
+}
+
+#[derive(Subcommand)]
+pub(super) enum RetainedCommand {
+    /// List them
+    List {
+        /// Only topics this filter matches
+        #[arg(long, value_name = "FILTER")]
+        filter: Option<String>,
+        #[command(flatten)]
+        limit: LimitArgs,
+    },
+    /// Show one with its payload
+    Show { topic: String },
+    /// Delete one
+    Delete { topic: String },
+}
+
+impl RetainedCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        match self {
+            Self::List { filter, limit } => {
+                let path = with_query("/api/v1/retained", &[("matches_filter", filter)]);
+                let columns = [
+                    ("TOPIC", "topic"),
+                    ("QOS", "qos"),
+                    ("BYTES", "payload_bytes"),
+                    ("PUBLISHED", "published_at_ms"),
+                    ("EXPIRES", "expires_at_ms"),
+                    ("PUBLISHER", "publisher"),
+                ];
+                output.print_rows(client.rows(&path, limit.limit).await?, &columns)
+            }
+            Self::Show { topic } => output.print_fields(
+                &client
+                    .get(&format!("/api/v1/retained/{}", percent_encode(&topic)))
+                    .await?,
+            ),
+            Self::Delete { topic } => {
+                let answer = client
+                    .delete(&format!("/api/v1/retained/{}", percent_encode(&topic)))
+                    .await?;
+                output.print_done(&format!("nothing is retained at {topic} any more"), &answer)
+            }
+        }
+    }
+}
+
+#[derive(Args)]
+pub(super) struct PublishArgs {
+    /// The topic
+    #[arg(short, long)]
+    topic: String,
+    /// The message as text
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
+    message: Option<String>,
+    /// The message is what this file holds
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    #[arg(short, long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    qos: u8,
+    /// Keep it for those who subscribe later
+    #[arg(short, long)]
+    retain: bool,
+    /// Seconds after which it is no longer delivered
+    #[arg(long, value_name = "SECONDS")]
+    expiry: Option<u32>,
+}
+
+impl PublishArgs {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        let (payload, encoding) = match &self.file {
+            Some(file) => {
+                let bytes = std::fs::read(file)
+                    .with_context(|| format!("cannot read {}", file.display()))?;
+                (STANDARD.encode(bytes), "base64")
+            }
+            None => (self.message.unwrap_or_default(), "text"),
+        };
+        let body = json!({
+            "topic": self.topic, "payload": payload, "payload_encoding": encoding, "qos": self.qos,
+            "retain": self.retain, "message_expiry_s": self.expiry,
+        });
+        let answer = client.post("/api/v1/publish", &body).await?;
+        let note = match answer["has_subscribers"] == true {
+            true => "published",
+            false => "published; nobody subscribes to it now",
+        };
+        output.print_done(note, &answer)
+    }
+}
+
+#[derive(Subcommand)]
+pub(super) enum ListenersCommand {
+    /// List them
+    List,
+    /// Let a stopped one listen again
+    Start { name: String },
+    /// Stop one until it is started again, or the node is
+    Stop {
+        name: String,
+        /// Send its clients away, too
+        #[arg(long)]
+        disconnect_clients: bool,
+    },
+}
+
+impl ListenersCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        match self {
+            Self::List => {
+                let mut answer = client.get("/api/v1/listeners").await?;
+                let columns = [
+                    ("NAME", "name"),
+                    ("PROTOCOL", "protocol"),
+                    ("ADDRESS", "address"),
+                    ("RUNNING", "running"),
+                    ("CONNECTIONS", "connections"),
+                    ("MAX", "max_connections"),
+                ];
+                output.print_rows((take_rows(&mut answer), false), &columns)
+            }
+            Self::Start { name } => {
+                let answer = client
+                    .post_empty(&format!(
+                        "/api/v1/listeners/{}/start",
+                        percent_encode(&name)
+                    ))
+                    .await?;
+                output.print_done(&format!("{name} listens"), &answer)
+            }
+            Self::Stop {
+                name,
+                disconnect_clients,
+            } => {
+                let path = format!("/api/v1/listeners/{}/stop", percent_encode(&name));
+                let body = json!({"disconnect_clients": disconnect_clients});
+                let answer = client.post(&path, &body).await?;
+                output.print_done(&format!("{name} no longer listens"), &answer)
+            }
+        }
+    }
+}
+
+/// The rows of a list that is always whole.
+fn take_rows(answer: &mut Value) -> Vec<Value> {
+    match answer["data"].take() {
+        Value::Array(rows) => rows,
+        _ => Vec::new(),
+    }
+}
+
+#[derive(Subcommand)]
+pub(super) enum SettingsCommand {
+    /// List them
+    List {
+        /// Only keys with this in them
+        part: Option<String>,
+        /// Only those that can change while the node runs
+        #[arg(long)]
+        changeable: bool,
+    },
+    /// Show one with what it means
+    Show { key: String },
+    /// Change one until the node stops
+    Set { key: String, value: String },
+}
+
+impl SettingsCommand {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        let of = |key: &str| format!("/api/v1/settings/{}", percent_encode(key));
+        match self {
+            Self::List { part, changeable } => {
+                let parameters = [
+                    ("key_contains", part),
+                    ("changeable", changeable.then(|| "true".to_owned())),
+                ];
+                let mut answer = client
+                    .get(&with_query("/api/v1/settings", &parameters))
+                    .await?;
+                let columns = [
+                    ("KEY", "key"),
+                    ("VALUE", "value"),
+                    ("FROM", "origin"),
+                    ("CHANGEABLE", "changeable"),
+                ];
+                output.print_rows((take_rows(&mut answer), false), &columns)
+            }
+            Self::Show { key } => output.print_fields(&client.get(&of(&key)).await?),
+            Self::Set { key, value } => {
+                let body = json!({"value": super::objects::parse_value(&key, &value)?});
+                let answer = client.put(&of(&key), &body, None).await?;
+                output.print_done(
+                    &format!("{key} is {} until the node stops", answer["value"]),
+                    &answer,
+                )
+            }
+        }
+    }
+}
+
+#[derive(Args)]
+pub(super) struct AuditArgs {
+    /// Only what this operator or API key did
+    #[arg(long, value_name = "NAME")]
+    who: Option<String>,
+    /// Only actions that begin so, such as operator. or login
+    #[arg(long, value_name = "START")]
+    action: Option<String>,
+    /// Only what was done to this object, client or topic
+    #[arg(long, value_name = "ID")]
+    subject: Option<String>,
+    /// Rows at most, the newest; 0: all
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    limit: usize,
+}
+
+impl AuditArgs {
+    pub(super) async fn run(self, client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+        let parameters = [
+            ("who", self.who),
+            ("action", self.action),
+            ("subject", self.subject),
+        ];
+        let path = with_query("/api/v1/audit", &parameters);
+        let columns = [
+            ("AT", "at_ms"),
+            ("WHO", "who"),
+            ("FROM", "from"),
+            ("ACTION", "action"),
+            ("SUBJECT", "subject"),
+            ("VERSION", "version_after"),
+        ];
+        output.print_rows(client.rows(&path, self.limit).await?, &columns)
+    }
+}
+
+pub(super) async fn status(client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+    output.print_fields(&client.get("/api/v1/node").await?)
+}
+
+pub(super) async fn whoami(client: &ApiClient, output: &CtlOutput) -> anyhow::Result<()> {
+    output.print_fields(&client.get("/api/v1/me").await?)
+}
+
+pub(super) async fn log_level(
+    level: Option<String>,
+    client: &ApiClient,
+    output: &CtlOutput,
+) -> anyhow::Result<()> {
+    let path = "/api/v1/log-level";
+    let answer = match level {
+        Some(level) => client.put(path, &json!({"level": level}), None).await?,
+        None => client.get(path).await?,
+    };
+    output.print_done(answer["level"].as_str().unwrap_or_default(), &answer)
+}

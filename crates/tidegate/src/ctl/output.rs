@@ -1,0 +1,182 @@
+//! Answers as people read them (aligned columns, times as dates) and as scripts do (JSON).
+
+use std::io::{self, Write as _};
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use crate::date_text::format_utc;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OutputFormat {
+    Table,
+    Json,
+}
+
+pub(super) struct CtlOutput {
+    pub(super) format: OutputFormat,
+}
+
+/// The heading of a column and the field it shows.
+pub(super) type Column = (&'static str, &'static str);
+
+impl CtlOutput {
+    /// A list, and a word on standard error if there are more rows.
+    pub(super) fn print_rows(
+        &self,
+        (rows, has_more): (Vec<Value>, bool),
+        columns: &[Column],
+    ) -> anyhow::Result<()> {
+        match self.format {
+            OutputFormat::Json => print_text(&format!("{:#}\n", Value::Array(rows)))?,
+            OutputFormat::Table => print_text(&format_table(&rows, columns))?,
+        }
+        if has_more {
+            eprintln!("There are more; --limit 0 shows all.");
+        }
+        Ok(())
+    }
+
+    /// One thing: a line per field.
+    pub(super) fn print_fields(&self, value: &Value) -> anyhow::Result<()> {
+        match (self.format, value) {
+            (OutputFormat::Table, Value::Object(fields)) => {
+                let width = fields.keys().map(|name| name.len()).max().unwrap_or(0);
+                let lines = fields
+                    .iter()
+                    .map(|(name, value)| format!("{name:width$}  {}\n", format_cell(name, value)));
+                print_text(&lines.collect::<String>())
+            }
+            (_, value) => print_text(&format!("{value:#}\n")),
+        }
+    }
+
+    /// What was done, for people; JSON has what the node answered.
+    pub(super) fn print_done(&self, what: &str, answer: &Value) -> anyhow::Result<()> {
+        match self.format {
+            OutputFormat::Table => print_text(&format!("{what}\n")),
+            OutputFormat::Json if answer.is_null() => Ok(()),
+            OutputFormat::Json => print_text(&format!("{answer:#}\n")),
+        }
+    }
+}
+
+/// Writes to standard output. A reader that went away (`| head`) is no failure.
+pub(super) fn print_text(text: &str) -> anyhow::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome.context("cannot write to standard output"),
+    }
+}
+
+fn format_table(rows: &[Value], columns: &[Column]) -> String {
+    let mut lines: Vec<Vec<String>> = vec![
+        columns
+            .iter()
+            .map(|(heading, _)| (*heading).to_owned())
+            .collect(),
+    ];
+    for row in rows {
+        lines.push(
+            columns
+                .iter()
+                .map(|(_, field)| format_cell(field, &row[*field]))
+                .collect(),
+        );
+    }
+    let width = |column: usize| {
+        lines
+            .iter()
+            .map(|line| line[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..columns.len()).map(width).collect();
+    let mut text = String::new();
+    for line in &lines {
+        let cells = line
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:width$}"));
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Longer cells are cut in tables; `--json` has all of it.
+const MAX_CELL_CHARS: usize = 80;
+
+fn format_cell(field: &str, value: &Value) -> String {
+    let text = match value {
+        Value::Null => "-".to_owned(),
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        Value::Number(number) if is_timestamp(field) => number
+            .as_u64()
+            .map_or_else(|| number.to_string(), format_date),
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    // What a client calls itself shall not move the cursor.
+    let mut shown: String = text
+        .chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .take(MAX_CELL_CHARS)
+        .collect();
+    if text.chars().nth(MAX_CELL_CHARS).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// Whether a field with milliseconds is a time since 1970 and not a duration.
+fn is_timestamp(field: &str) -> bool {
+    const TIMES: [&str; 7] = [
+        "until_ms",
+        "raised_ms",
+        "changed_ms",
+        "cleared_ms",
+        "acknowledged_ms",
+        "updated_ms",
+        "ts_ms",
+    ];
+    field.ends_with("at_ms") || TIMES.contains(&field)
+}
+
+/// Milliseconds since 1970 as `2026-11-21T10:02:04Z`.
+pub(super) fn format_date(ms: u64) -> String {
+    format!("{}Z", format_utc(ms / 1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn tables_are_aligned_and_cannot_be_forged() {
+        let rows = [
+            json!({"id": "a\n\u{1b}[2J", "n": 1, "on": true, "x_at_ms": 0}),
+            json!({"id": "ää", "n": null}),
+        ];
+        let columns = [("ID", "id"), ("N", "n"), ("ON", "on"), ("SINCE", "x_at_ms")];
+        let text = format_table(&rows, &columns);
+        assert_eq!(
+            text,
+            "ID      N  ON   SINCE\na\u{fffd}\u{fffd}[2J  1  yes  1970-01-01T00:00:00Z\nää      -  -    -\n"
+        );
+        assert!(format_cell("a", &json!("x".repeat(100))).ends_with('…'));
+        assert_eq!(format_cell("cleared_ms", &json!(0)), "1970-01-01T00:00:00Z");
+        assert_eq!(format_cell("timeout_ms", &json!(5000)), "5000");
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(format_date(0), "1970-01-01T00:00:00Z");
+        assert_eq!(format_date(951_782_400_000), "2000-02-29T00:00:00Z");
+        assert_eq!(format_date(1_767_225_599_000), "2025-12-31T23:59:59Z");
+        assert_eq!(format_date(4_107_542_400_000), "2100-03-01T00:00:00Z");
+    }
+}

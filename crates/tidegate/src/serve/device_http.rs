@@ -1,0 +1,268 @@
+//! Devices that come by HTTP, found by the access token they show.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use api::{
+    AttributeUpdate, DeviceCaller, DeviceHttpBackend, DeviceHttpError, DevicePostKind, NextCommand,
+};
+use devices::command::{CommandAnswer, Commands, EncodedDownlink, Recipient};
+use devices::platform::{DeviceIngress, IngressError, Platform, answer_rpc};
+use devices::{
+    AttributeScope, Device, DeviceAuthenticator, DeviceLookup, PresentedCredentials, RegistryError,
+};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::attribute_polls::AttributePolls;
+use super::node_devices::now_ms;
+use super::pipeline_outputs::NodePipelineOutputs;
+
+const TELEMETRY: &str = "v1/devices/me/telemetry";
+/// Entrances that are kept for the next one.
+const MAX_IDLE_INGRESSES: usize = 64;
+
+pub(super) struct DeviceHttpService {
+    platform: Platform,
+    directory: Arc<DeviceAuthenticator>,
+    commands: Commands,
+    outputs: Arc<NodePipelineOutputs>,
+    attribute_polls: Arc<AttributePolls>,
+    ingresses: Mutex<Vec<DeviceIngress>>,
+}
+
+/// How long a claim is offered if the device does not say.
+const DEFAULT_CLAIM_MS: u64 = 24 * 3600 * 1000;
+
+#[derive(Deserialize)]
+struct RpcRequestBody {
+    method: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct ClaimOfferBody {
+    secret_key: Option<String>,
+    duration_ms: Option<u64>,
+}
+
+fn malformed_error(error: &serde_json::Error) -> DeviceHttpError {
+    DeviceHttpError::Malformed(format!("The body cannot be read: {error}"))
+}
+
+fn unavailable_error(error: &RegistryError) -> DeviceHttpError {
+    DeviceHttpError::Unavailable(error.to_string())
+}
+
+impl DeviceHttpService {
+    pub(super) fn new(
+        platform: Platform,
+        directory: Arc<DeviceAuthenticator>,
+        commands: Commands,
+        others: Arc<NodePipelineOutputs>,
+    ) -> Self {
+        Self {
+            attribute_polls: AttributePolls::follow(directory.registry(), others.clone()),
+            platform,
+            directory,
+            commands,
+            outputs: others,
+            ingresses: Mutex::default(),
+        }
+    }
+
+    fn authenticate(&self, knock: &DeviceCaller) -> Result<Arc<Device>, DeviceHttpError> {
+        let shown = PresentedCredentials {
+            client_id: "",
+            username: Some(&knock.token),
+            password: None,
+            common_name: None,
+            now_ms: 0,
+        };
+        let found = match self.directory.find_in_memory(&shown) {
+            DeviceLookup::WouldBlock => {
+                let found = self.directory.find_blocking(&shown);
+                found.map_err(|error| unavailable_error(&error))?
+            }
+            found => found,
+        };
+        match found {
+            DeviceLookup::Device(admission) => Ok(admission.device),
+            DeviceLookup::NotADevice
+            | DeviceLookup::Rejected
+            | DeviceLookup::Provisioning
+            | DeviceLookup::WouldBlock => Err(DeviceHttpError::UnknownDevice),
+        }
+    }
+
+    /// Takes a message on a topic of ThingsBoard's.
+    fn submit(
+        &self,
+        device: &Arc<Device>,
+        topic: &str,
+        body: &[u8],
+    ) -> Result<(), DeviceHttpError> {
+        let kept = self.lock_ingresses().pop();
+        let Some(mut entrance) = kept.or_else(|| self.platform.ingress()) else {
+            return Err(DeviceHttpError::Busy);
+        };
+        let taken = entrance.submit(device, topic, body);
+        let mut entrances = self.lock_ingresses();
+        if entrances.len() < MAX_IDLE_INGRESSES {
+            entrances.push(entrance);
+        }
+        drop(entrances);
+        taken.map_err(|error| match error {
+            IngressError::Malformed(reason) => DeviceHttpError::Malformed(reason),
+            IngressError::ProtocolNotAllowed => DeviceHttpError::Malformed(error.to_string()),
+            IngressError::Busy => DeviceHttpError::Busy,
+            IngressError::StorageFull => DeviceHttpError::StorageFull,
+        })
+    }
+
+    fn lock_ingresses(&self) -> std::sync::MutexGuard<'_, Vec<DeviceIngress>> {
+        let entrances = self.ingresses.lock();
+        entrances.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DeviceHttpBackend for DeviceHttpService {
+    fn post_data(
+        &self,
+        knock: &DeviceCaller,
+        what: DevicePostKind,
+        body: &[u8],
+    ) -> Result<(), DeviceHttpError> {
+        let topic = match what {
+            DevicePostKind::Telemetry => TELEMETRY,
+            DevicePostKind::Attributes => "v1/devices/me/attributes",
+        };
+        self.submit(&self.authenticate(knock)?, topic, body)
+    }
+
+    fn store_telemetry(&self, device: &str, body: &[u8]) -> Result<(), DeviceHttpError> {
+        let device = self.directory.registry().device(device);
+        let device = device.map_err(|error| unavailable_error(&error))?;
+        self.submit(
+            &device.ok_or(DeviceHttpError::UnknownDevice)?,
+            TELEMETRY,
+            body,
+        )
+    }
+
+    fn attributes(
+        &self,
+        knock: &DeviceCaller,
+        client: Option<&str>,
+        shared: Option<&str>,
+    ) -> Result<Value, DeviceHttpError> {
+        let device = self.authenticate(knock)?;
+        let wants_all = client.is_none() && shared.is_none();
+        let mut answer = Map::new();
+        for (name, scope, keys) in [
+            ("client", AttributeScope::Client, client),
+            ("shared", AttributeScope::Shared, shared),
+        ] {
+            if keys.is_none() && !wants_all {
+                continue;
+            }
+            let found = self.directory.registry().attributes(&device, scope);
+            let found = found
+                .map_err(|error| unavailable_error(&error))?
+                .into_iter();
+            let is_wanted = |key: &str| keys.is_none_or(|keys| keys.split(',').any(|k| k == key));
+            let values: Map<String, Value> = found
+                .filter(|attribute| is_wanted(&attribute.key))
+                .map(|attribute| (attribute.key, attribute.value))
+                .collect();
+            if !values.is_empty() {
+                answer.insert(name.to_owned(), Value::Object(values));
+            }
+        }
+        Ok(Value::Object(answer))
+    }
+
+    fn attribute_update(&self, knock: &DeviceCaller) -> Result<AttributeUpdate, DeviceHttpError> {
+        let device = self.authenticate(knock)?;
+        Ok(Box::pin(self.attribute_polls.wait(device.no).change()))
+    }
+
+    fn next_command(&self, knock: &DeviceCaller) -> Result<NextCommand, DeviceHttpError> {
+        let device = self.authenticate(knock)?;
+        let mut asker = self
+            .commands
+            .poller(device.no)
+            .ok_or(DeviceHttpError::Busy)?;
+        let given = self.commands.take_next(device.no);
+        let given = given.map_err(|error| DeviceHttpError::Unavailable(error.to_string()))?;
+        Ok(match given {
+            Some(command) => {
+                let value = json!({
+                    "id": command.id,
+                    "method": command.method,
+                    "params": command.params,
+                });
+                // On the topic where it would have come by MQTT.
+                let letter = EncodedDownlink {
+                    topic: format!("v1/devices/me/rpc/request/{}", command.id.0),
+                    payload: value.to_string(),
+                    needs_subscription: false,
+                    log_recipient: Recipient::if_logged(&device),
+                };
+                self.outputs.pending_log_entry(&letter).write();
+                NextCommand::Command(value)
+            }
+            None => NextCommand::None(Box::pin(async move { asker.wait().await })),
+        })
+    }
+
+    fn answer_command(
+        &self,
+        knock: &DeviceCaller,
+        id: &str,
+        body: &[u8],
+    ) -> Result<(), DeviceHttpError> {
+        let device = self.authenticate(knock)?;
+        let text = std::str::from_utf8(body)
+            .map_err(|_| DeviceHttpError::Malformed("The body is not UTF-8".to_owned()))?;
+        let body = match serde_json::from_str::<Value>(text) {
+            Ok(_) => text.to_owned(),
+            Err(_) => Value::from(text).to_string(),
+        };
+        let answer = CommandAnswer {
+            kind: None,
+            id: Some(id.to_owned()),
+            is_success: true,
+            body: Some(body),
+            code: None,
+            message: None,
+        };
+        self.commands.submit_answer(device.no, answer);
+        Ok(())
+    }
+
+    fn call_platform(&self, knock: &DeviceCaller, body: &[u8]) -> Result<Value, DeviceHttpError> {
+        self.authenticate(knock)?;
+        let call: RpcRequestBody =
+            serde_json::from_slice(body).map_err(|error| malformed_error(&error))?;
+        let answer = answer_rpc(&call.method, now_ms() as i64);
+        Ok(serde_json::from_str(&answer).unwrap_or(Value::Null))
+    }
+
+    fn offer_claim(&self, knock: &DeviceCaller, body: &[u8]) -> Result<(), DeviceHttpError> {
+        let device = self.authenticate(knock)?;
+        let offer: ClaimOfferBody = match body {
+            b"" => ClaimOfferBody::default(),
+            body => serde_json::from_slice(body).map_err(|error| malformed_error(&error))?,
+        };
+        let secret = offer.secret_key.unwrap_or_default();
+        let duration_ms = offer.duration_ms.unwrap_or(DEFAULT_CLAIM_MS);
+        let registry = self.directory.registry();
+        let offered = registry.offer_claim(device.no, &secret, duration_ms, now_ms());
+        offered.map_err(|error| unavailable_error(&error))
+    }
+
+    fn provision_device(&self, from: IpAddr, body: &[u8]) -> Result<Value, Value> {
+        self.platform.provision(Some(from), body)
+    }
+}

@@ -1,0 +1,123 @@
+//! Brings notifications of alarms on their way: rows to sinks, messages to the broker.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use broker::BrokerHandle;
+use broker::control::{ControlError, PublishRequest};
+use connect::{ConnectorService, PushOutcome};
+use devices::alarm::{DurableCallback, NotificationTransport};
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+
+/// Messages that may wait to be published.
+const MAX_WAITING: usize = 10_000;
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+pub(super) struct NodeNotificationTransport {
+    sinks: ConnectorService,
+    /// What tells apart who pushes rows; held, since alarms are told on several threads.
+    lane: Arc<Mutex<u16>>,
+    messages: mpsc::Sender<NotificationJob>,
+    /// Until the broker runs.
+    receiver: Mutex<Option<mpsc::Receiver<NotificationJob>>>,
+}
+
+enum NotificationJob {
+    Message(PublishRequest),
+    /// To be called when all before it is published and all rows are in their files.
+    NotifyWhenDurable(DurableCallback),
+}
+
+impl NodeNotificationTransport {
+    /// `lane` is nobody else's.
+    pub(super) fn new(sinks: ConnectorService, lane: u16) -> Self {
+        let (messages, waiting) = mpsc::channel(MAX_WAITING);
+        Self {
+            sinks,
+            lane: Arc::new(Mutex::new(lane)),
+            messages,
+            receiver: Mutex::new(Some(waiting)),
+        }
+    }
+
+    /// The broker runs. To be called within the runtime.
+    pub(super) fn start(&self, handle: BrokerHandle) {
+        let mut waiting = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut waiting) = waiting.take() else {
+            return;
+        };
+        let (sinks, lane) = (self.sinks.clone(), Arc::clone(&self.lane));
+        tokio::spawn(async move {
+            while let Some(letter) = waiting.recv().await {
+                let publication = match letter {
+                    NotificationJob::Message(publication) => publication,
+                    NotificationJob::NotifyWhenDurable(done) => {
+                        let lane = lane.lock().unwrap_or_else(PoisonError::into_inner);
+                        sinks.settle(*lane, done);
+                        continue;
+                    }
+                };
+                publish_with_retry(&handle, publication).await;
+            }
+        });
+    }
+}
+
+/// Publishes a message. While the store takes none it waits: what comes behind is no better off.
+async fn publish_with_retry(handle: &BrokerHandle, publication: PublishRequest) {
+    let mut has_waited = false;
+    while let Err(refusal) = handle.publish(publication.clone()).await {
+        let can_pass = matches!(
+            refusal,
+            ControlError::StoreUnavailable | ControlError::Unavailable
+        );
+        if !std::mem::replace(&mut has_waited, can_pass) {
+            let topic = &publication.topic;
+            tracing::warn!(topic, %refusal, "a notification cannot be published");
+        }
+        if !can_pass {
+            return;
+        }
+        tokio::time::sleep(RETRY_AFTER).await;
+    }
+}
+
+impl NotificationTransport for NodeNotificationTransport {
+    fn write_to_sink(&self, name: &str, row: &Map<String, Value>) -> Result<(), String> {
+        let none = || format!("there is no sink {name:?}");
+        let sink = self.sinks.sink(name).ok_or_else(none)?;
+        if self.sinks.is_full(sink) {
+            return Err(format!("the sink {name:?} is full"));
+        }
+        let lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.sinks.push(sink, *lane, |out| out.json_fields(row)) {
+            PushOutcome::Queued | PushOutcome::Blocked => Ok(()),
+            PushOutcome::Dropped => Err(format!("the sink {name:?} is full")),
+            PushOutcome::Unknown => Err(none()),
+        }
+    }
+
+    fn publish(&self, topic: &str, payload: Vec<u8>, qos: u8, retain: bool) -> Result<(), String> {
+        let publication = PublishRequest {
+            topic: topic.to_owned(),
+            payload: payload.into(),
+            qos,
+            retain,
+            is_utf8: true,
+            content_type: Some("application/json".to_owned()),
+            ..PublishRequest::default()
+        };
+        let sent = self
+            .messages
+            .try_send(NotificationJob::Message(publication));
+        sent.map_err(|_| format!("{MAX_WAITING} messages wait to be published already"))
+    }
+
+    fn settle(&self, done: DurableCallback) {
+        // Dropped if there is no room: it is asked for again.
+        let _ = self
+            .messages
+            .try_send(NotificationJob::NotifyWhenDurable(done));
+    }
+}

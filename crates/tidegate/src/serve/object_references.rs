@@ -1,0 +1,409 @@
+//! Which configuration objects name which others: one table, by which nothing is written that names what is not there, and
+//! nothing is removed that others name.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use api::ObjectValidationError;
+use connect::objects::{CONNECTOR, SINK, SOURCE};
+use devices::alarm::NOTIFICATION_KIND as NOTIFICATION;
+use devices::{PRODUCT_KIND as PRODUCT, Registry, chain, group, pull};
+use engine::RULE_KIND as RULE;
+use serde_json::Value;
+use store::Objects;
+
+use super::alarms::PLATFORM_KIND;
+use crate::config::Declaration;
+
+const PAGE_OBJECTS: usize = 1000;
+/// Those who name an object that are told by name; of others the number.
+const MAX_NAMED_USERS: usize = 5;
+
+/// A field of objects of one kind that holds names of objects of another.
+struct ReferenceField {
+    kind: &'static str,
+    /// Steps with dots between them; `[]` stands for each item of a list.
+    path: &'static str,
+    target_kind: &'static str,
+    /// What is there without being an object.
+    built_in: Option<&'static str>,
+    /// Whether what is named has to stay. A filter that fits nothing any more does no harm.
+    prevents_removal: bool,
+}
+
+impl ReferenceField {
+    const fn new(of: &'static str, path: &'static str, names: &'static str) -> Self {
+        Self {
+            kind: of,
+            path,
+            target_kind: names,
+            built_in: None,
+            prevents_removal: true,
+        }
+    }
+}
+
+const REFERENCE_FIELDS: [ReferenceField; 12] = [
+    ReferenceField::new(SINK, "connector", CONNECTOR),
+    ReferenceField::new(SOURCE, "connector", CONNECTOR),
+    ReferenceField::new(RULE, "actions[].sink", SINK),
+    ReferenceField::new(RULE, "actions[].fallback[].sink", SINK),
+    ReferenceField {
+        built_in: Some(chain::ROOT),
+        ..ReferenceField::new(PRODUCT, "chain", chain::KIND)
+    },
+    ReferenceField::new(PRODUCT, "storage.sinks[]", SINK),
+    ReferenceField::new(PRODUCT, "storage.log_sinks[]", SINK),
+    ReferenceField::new(PRODUCT, "alarms[].notify[]", NOTIFICATION),
+    ReferenceField::new(chain::KIND, "nodes[].sink", SINK),
+    ReferenceField::new(NOTIFICATION, "to.sink", SINK),
+    ReferenceField {
+        built_in: Some(devices::alarm::NODE_PRODUCT),
+        prevents_removal: false,
+        ..ReferenceField::new(NOTIFICATION, "products[]", PRODUCT)
+    },
+    ReferenceField::new(group::KIND, "product", PRODUCT),
+];
+
+/// The node's own alarms name notifications, but are no objects with an id.
+const PLATFORM_REFERENCE: ReferenceField =
+    ReferenceField::new(PLATFORM_KIND, "rules[].notify[]", NOTIFICATION);
+
+fn reference_fields() -> impl Iterator<Item = &'static ReferenceField> {
+    REFERENCE_FIELDS
+        .iter()
+        .chain(std::iter::once(&PLATFORM_REFERENCE))
+}
+
+/// A kind in a sentence.
+fn kind_name(kind: &str) -> &str {
+    match kind {
+        chain::KIND => "rule chain",
+        group::KIND => "group of devices",
+        pull::KIND => "pull source",
+        auth::objects::ACL_RULE => "ACL rule",
+        other => other,
+    }
+}
+
+fn is_built_in(kind: &str, name: &str) -> bool {
+    let mut of_kind = reference_fields().filter(|naming| naming.target_kind == kind);
+    of_kind.any(|naming| naming.built_in == Some(name))
+}
+
+/// Calls `found` with the place and the name of everything that stands at a path.
+fn collect_names<'v>(
+    value: &'v Value,
+    path: &str,
+    place: &str,
+    found: &mut dyn FnMut(String, &'v str),
+) {
+    if path.is_empty() {
+        if let Some(name) = value.as_str() {
+            found(place.to_owned(), name);
+        }
+        return;
+    }
+    if let Some(rest) = path.strip_prefix("[]") {
+        for (at, item) in value.as_array().into_iter().flatten().enumerate() {
+            collect_names(item, rest, &format!("{place}[{at}]"), found);
+        }
+        return;
+    }
+    let path = path.strip_prefix('.').unwrap_or(path);
+    let end = path.find(['.', '[']).unwrap_or(path.len());
+    let (step, rest) = path.split_at(end);
+    let place = match place {
+        "" => step.to_owned(),
+        place => format!("{place}.{step}"),
+    };
+    if let Some(value) = value.get(step) {
+        collect_names(value, rest, &place, found);
+    }
+}
+
+/// Who names whom, of the objects of the store and of those of the configuration.
+#[derive(Clone)]
+pub(super) struct ObjectReferences {
+    objects: Objects,
+    registry: Registry,
+    declared: Arc<[Declaration]>,
+    declared_names: Arc<HashSet<(&'static str, String)>>,
+}
+
+impl ObjectReferences {
+    pub(super) fn new(objects: Objects, registry: Registry, declared: Vec<Declaration>) -> Self {
+        let names = declared
+            .iter()
+            .map(|object| (object.kind, object.id.clone()));
+        Self {
+            objects,
+            registry,
+            declared_names: Arc::new(names.collect()),
+            declared: declared.into(),
+        }
+    }
+
+    /// Whether an object stands in the configuration.
+    pub(super) fn is_declared(&self, kind: &'static str, name: &str) -> bool {
+        self.declared_names.contains(&(kind, name.to_owned()))
+    }
+
+    /// What the configuration says of an object.
+    pub(super) fn find_declared(&self, kind: &str, name: &str) -> Option<&Value> {
+        let found = self.of_kind(kind).find(|object| object.id == name)?;
+        Some(&found.value)
+    }
+
+    /// All objects of a kind that the configuration declares.
+    pub(super) fn of_kind(&self, kind: &str) -> impl Iterator<Item = &Declaration> {
+        self.declared
+            .iter()
+            .filter(move |object| object.kind == kind)
+    }
+
+    /// The same, as names and values.
+    pub(super) fn all_declared(&self, kind: &str) -> Vec<(String, Value)> {
+        let declared = self.of_kind(kind);
+        declared
+            .map(|object| (object.id.clone(), object.value.clone()))
+            .collect()
+    }
+
+    fn object_exists(&self, kind: &'static str, name: &str) -> Result<bool, store::StoreError> {
+        if self.is_declared(kind, name) {
+            return Ok(true);
+        }
+        // No object has such a name, and the store would say so in other words.
+        if name.is_empty() || name.contains('\0') {
+            return Ok(false);
+        }
+        Ok(self.objects.get(kind, name)?.is_some())
+    }
+
+    /// The first that an object names and that is not there: its field, its kind, its name.
+    fn first_missing_reference(
+        &self,
+        kind: &str,
+        value: &Value,
+    ) -> Result<Option<(String, &'static str, String)>, store::StoreError> {
+        for naming in reference_fields().filter(|naming| naming.kind == kind) {
+            let mut named = Vec::new();
+            collect_names(value, naming.path, "", &mut |place, name| {
+                named.push((place, name));
+            });
+            for (place, name) in named {
+                if naming.built_in != Some(name) && !self.object_exists(naming.target_kind, name)? {
+                    return Ok(Some((place, naming.target_kind, name.to_owned())));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether everything is there that an object names.
+    pub(super) fn check_references_exist(
+        &self,
+        kind: &str,
+        value: &Value,
+    ) -> Result<(), ObjectValidationError> {
+        let missing =
+            self.first_missing_reference(kind, value)
+                .map_err(|error| ObjectValidationError {
+                    field: String::new(),
+                    detail: format!("It cannot be seen whether what it names is there: {error}."),
+                })?;
+        match missing {
+            None => Ok(()),
+            Some((field, kind, name)) => Err(ObjectValidationError {
+                field,
+                detail: format!(
+                    "there is no {} {name:?}; make it first, or name another.",
+                    kind_name(kind)
+                ),
+            }),
+        }
+    }
+
+    /// Whether an object may go: nobody names it. Or who does.
+    pub(super) fn check_unreferenced(&self, kind: &'static str, name: &str) -> Result<(), String> {
+        // What is in the store under this name was never used, and what others name stays.
+        if self.is_declared(kind, name) || is_built_in(kind, name) {
+            return Ok(());
+        }
+        let users = self.referencing_objects(kind, name);
+        let (mut users, more) = users.map_err(|error| format!("{error}."))?;
+        if kind == PRODUCT {
+            match self.registry.count_of(name) {
+                Ok(0) => {}
+                Ok(1) => users.insert(0, "1 device".to_owned()),
+                Ok(count) => users.insert(0, format!("{count} devices")),
+                Err(error) => return Err(format!("{error}.")),
+            }
+        }
+        if more > 0 {
+            users.push(format!("{more} more"));
+        }
+        let users = match users.split_last() {
+            None => return Ok(()),
+            Some((only, [])) => only.clone(),
+            Some((last, others)) => format!("{} and {last}", others.join(", ")),
+        };
+        let kind = kind_name(kind);
+        Err(format!(
+            "The {kind} {name:?} is used by {users}; delete these or have them name another {kind} first."
+        ))
+    }
+
+    /// Who names an object, with the place, and how many more do.
+    fn referencing_objects(
+        &self,
+        kind: &str,
+        name: &str,
+    ) -> Result<(Vec<String>, usize), store::StoreError> {
+        let (mut told, mut more) = (Vec::new(), 0);
+        let mut namings: Vec<_> = reference_fields()
+            .filter(|naming| naming.target_kind == kind && naming.prevents_removal)
+            .collect();
+        namings.dedup_by_key(|naming| naming.kind);
+        for naming in namings {
+            self.for_each_object(naming.kind, &mut |user, value| {
+                let Some(place) = reference_path(naming.kind, value, kind, name) else {
+                    return;
+                };
+                if told.len() == MAX_NAMED_USERS {
+                    more += 1;
+                    return;
+                }
+                told.push(match naming.kind {
+                    PLATFORM_KIND => format!("the rules of the node's own alarms ({place})"),
+                    of => format!("the {} {user:?} ({place})", kind_name(of)),
+                });
+            })?;
+        }
+        Ok((told, more))
+    }
+
+    /// All objects of a kind: those of the configuration and those of the store that count.
+    fn for_each_object(
+        &self,
+        kind: &'static str,
+        each: &mut dyn FnMut(&str, &Value),
+    ) -> Result<(), store::StoreError> {
+        for object in self.of_kind(kind) {
+            each(&object.id, &object.value);
+        }
+        let mut after: Option<String> = None;
+        loop {
+            let page = self.objects.list(kind, after.as_deref(), PAGE_OBJECTS)?;
+            for object in &page {
+                if !self.is_declared(kind, &object.id) {
+                    each(&object.id, &object.value);
+                }
+            }
+            match page.last() {
+                Some(last) if page.len() == PAGE_OBJECTS => after = Some(last.id.clone()),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Tells what the configuration names and nobody has. It may still be made.
+    pub(super) fn warn_of_missing_references(&self) -> Result<(), store::StoreError> {
+        for object in self.declared.iter() {
+            let missing = self.first_missing_reference(object.kind, &object.value)?;
+            if let Some((field, missing_kind, missing)) = missing {
+                tracing::warn!(
+                    "the {} {:?} of the configuration names in {field} the {} {missing:?}, which is not there; \
+                     declare it, too, or make it",
+                    kind_name(object.kind),
+                    object.id,
+                    kind_name(missing_kind),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Warns of stored objects that have the id of a declared one, and from now on of each that a restored backup brings.
+    pub(super) fn warn_of_collisions(&self) -> Result<(), store::StoreError> {
+        for object in self.declared.iter() {
+            if self.objects.get(object.kind, &object.id)?.is_some() {
+                warn_of_collision(object);
+            }
+        }
+        let declared = self.declared.clone();
+        let objects = self.objects.clone();
+        self.objects.observe_changes(Box::new(move |change| {
+            let mut declared = declared.iter();
+            let collides = declared.find(|o| o.kind == change.kind && o.id == change.id);
+            if let Some(object) = collides
+                && matches!(objects.get(object.kind, &object.id), Ok(Some(_)))
+            {
+                warn_of_collision(object);
+            }
+        }));
+        Ok(())
+    }
+}
+
+fn warn_of_collision(object: &Declaration) {
+    let (kind, id) = (kind_name(object.kind), object.id.as_str());
+    let declared_at = object.origin.place();
+    tracing::warn!(
+        kind,
+        id,
+        declared_at,
+        "a stored object has the id of one that the configuration declares; the stored one has no effect until the \
+         configuration no longer declares it"
+    );
+}
+
+/// The first place at which an object names another one.
+fn reference_path(of: &str, value: &Value, kind: &str, name: &str) -> Option<String> {
+    let mut first = None;
+    for naming in
+        reference_fields().filter(|naming| naming.kind == of && naming.target_kind == kind)
+    {
+        collect_names(value, naming.path, "", &mut |place, found| {
+            if found == name && first.is_none() {
+                first = Some(place);
+            }
+        });
+    }
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn names_are_found_at_their_places() {
+        let found = |value: Value, path: &str| {
+            let mut all = Vec::new();
+            collect_names(&value, path, "", &mut |place, name| {
+                all.push(format!("{place}={name}"));
+            });
+            all.join(" ")
+        };
+        let rule = json!({"actions": [
+            {"kind": "console"},
+            {"sink": "a", "fallback": [{"sink": "b"}, {"kind": "console"}]},
+        ]});
+        assert_eq!(found(rule.clone(), "actions[].sink"), "actions[1].sink=a");
+        assert_eq!(
+            found(rule, "actions[].fallback[].sink"),
+            "actions[1].fallback[0].sink=b"
+        );
+        let product = json!({"chain": null, "storage": {"sinks": ["a", 1, "b"]}});
+        assert_eq!(
+            found(product.clone(), "storage.sinks[]"),
+            "storage.sinks[0]=a storage.sinks[2]=b"
+        );
+        assert_eq!(found(product.clone(), "chain"), "");
+        assert_eq!(found(product, "storage.sinks.x[]"), "");
+    }
+}

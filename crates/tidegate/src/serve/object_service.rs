@@ -1,0 +1,248 @@
+//! Who understands the objects that the API keeps: `auth` users, authenticators, ACL rules and bans; `engine`
+//! rules; `connect` connectors and sinks.
+
+use std::sync::Arc;
+
+use ::devices::alarm::MAX_NOTIFICATIONS;
+use api::{BackendObjectKind, DeclaredObject, ObjectBackend, ObjectValidationError, RuleBackend};
+use auth::{AuthService, objects};
+use engine::{Engine, RuleCondition, RuleCounter, RuleStatus, TestEvent};
+use serde_json::{Value, json};
+use tokio::sync::broadcast;
+
+use super::fleet_service::{FleetKind, FleetService};
+use super::node_connectors::{self, NodeConnectors};
+use super::node_devices::{self, NodeDevices};
+use super::notifications;
+use super::object_references::ObjectReferences;
+
+pub(super) struct ObjectService {
+    pub(super) auth: AuthService,
+    pub(super) engine: Engine,
+    pub(super) connectors: NodeConnectors,
+    pub(super) devices: NodeDevices,
+    pub(super) fleet: FleetService,
+    pub(super) uses: ObjectReferences,
+}
+
+/// The name of a kind that `auth` understands.
+fn auth_kind(kind: BackendObjectKind) -> Option<&'static str> {
+    match kind {
+        BackendObjectKind::User => Some(objects::USER),
+        BackendObjectKind::Authenticator => Some(objects::AUTHENTICATOR),
+        BackendObjectKind::AclRule => Some(objects::ACL_RULE),
+        BackendObjectKind::Ban => Some(objects::BAN),
+        BackendObjectKind::Rule
+        | BackendObjectKind::Connector
+        | BackendObjectKind::Sink
+        | BackendObjectKind::Source
+        | BackendObjectKind::Product
+        | BackendObjectKind::Notification
+        | BackendObjectKind::Chain
+        | BackendObjectKind::DeviceGroup
+        | BackendObjectKind::PullSource => None,
+    }
+}
+
+impl ObjectService {
+    /// Whether it may be written, whatever it names.
+    fn prepare_without_references(
+        &self,
+        kind: BackendObjectKind,
+        id: &str,
+        input: Value,
+        current: Option<&Value>,
+    ) -> Result<Value, ObjectValidationError> {
+        if let Some(object) = node_connectors::object_kind(kind) {
+            return self.connectors.prepare(object, id, input, current);
+        }
+        if let Some(kind) = FleetKind::from_object_kind(kind) {
+            return self.fleet.prepare(kind, input, current);
+        }
+        if kind == BackendObjectKind::Product {
+            let product = self.devices.prepare_product(id, input, current)?;
+            self.fleet.check_retention(id, &product)?;
+            return Ok(product);
+        }
+        if kind == BackendObjectKind::Notification {
+            if current.is_none() {
+                self.fleet
+                    .check_capacity(kind.storage_kind(), MAX_NOTIFICATIONS)?;
+            }
+            return notifications::prepare(&input);
+        }
+        let Some(name) = auth_kind(kind) else {
+            return self
+                .engine
+                .prepare_rule(id, &input)
+                .map_err(to_validation_error);
+        };
+        let accepted = self.auth.prepare_object(name, input, current);
+        accepted.map_err(|error| {
+            // `field: what is wrong`
+            let (field, detail) = match error.message.split_once(": ") {
+                Some((field, detail)) if is_field_name(field) => (field, detail),
+                _ => ("", error.message.as_str()),
+            };
+            ObjectValidationError {
+                field: field.to_owned(),
+                detail: detail.to_owned(),
+            }
+        })
+    }
+}
+
+impl ObjectBackend for ObjectService {
+    fn prepare(
+        &self,
+        kind: BackendObjectKind,
+        id: &str,
+        input: Value,
+        current: Option<&Value>,
+    ) -> Result<Value, ObjectValidationError> {
+        let stored = kind.storage_kind();
+        let accepted = self.prepare_without_references(kind, id, input, current)?;
+        self.uses.check_references_exist(stored, &accepted)?;
+        Ok(accepted)
+    }
+
+    fn declared(&self, kind: BackendObjectKind) -> Vec<DeclaredObject> {
+        let declared = self.uses.of_kind(kind.storage_kind());
+        declared
+            .map(|object| DeclaredObject {
+                id: object.id.clone(),
+                value: object.value.clone(),
+                origin: object.origin.part(),
+                declared_at: object.origin.place(),
+            })
+            .collect()
+    }
+
+    fn public_view(&self, kind: BackendObjectKind, stored: &Value) -> Value {
+        if let Some(object) = node_connectors::object_kind(kind) {
+            return connect::objects::redact_secrets(object, stored.clone());
+        }
+        if let Some(kind) = FleetKind::from_object_kind(kind) {
+            return kind.object_view(stored);
+        }
+        if kind == BackendObjectKind::Product {
+            return NodeDevices::product_view(stored);
+        }
+        if kind == BackendObjectKind::Notification {
+            return stored.clone();
+        }
+        match auth_kind(kind) {
+            Some(name) => objects::redact(name, stored.clone()),
+            // A rule has no secrets; those of its sinks stand elsewhere.
+            None => stored.clone(),
+        }
+    }
+
+    fn schemas(&self, kind: BackendObjectKind) -> (Value, Value) {
+        if let Some(object) = node_connectors::object_kind(kind) {
+            return connect::objects::schemas(object);
+        }
+        if let Some(kind) = FleetKind::from_object_kind(kind) {
+            return kind.schemas();
+        }
+        if kind == BackendObjectKind::Product {
+            return node_devices::product_schemas();
+        }
+        if kind == BackendObjectKind::Notification {
+            return notifications::schemas();
+        }
+        match auth_kind(kind) {
+            Some(name) => objects::schemas(name),
+            None => self.engine.schemas(),
+        }
+    }
+
+    fn check_unique(
+        &self,
+        kind: BackendObjectKind,
+        id: &str,
+        stored: &Value,
+    ) -> Result<(), ObjectValidationError> {
+        match kind {
+            BackendObjectKind::Product => self.devices.check_product_is_unique(id, stored),
+            _ => Ok(()),
+        }
+    }
+
+    fn warnings(&self, kind: BackendObjectKind, stored: &Value) -> Vec<String> {
+        match kind {
+            BackendObjectKind::Rule => self.engine.warnings(stored),
+            _ => Vec::new(),
+        }
+    }
+
+    fn check_removal(&self, kind: BackendObjectKind, id: &str) -> Result<(), String> {
+        self.uses.check_unreferenced(kind.storage_kind(), id)
+    }
+}
+
+fn is_field_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
+}
+
+fn to_validation_error(problem: engine::RuleDefinitionError) -> ObjectValidationError {
+    ObjectValidationError {
+        field: problem.field,
+        detail: problem.detail,
+    }
+}
+
+/// What the API asks of the rule engine beside its objects.
+pub(super) struct EngineRuleBackend(pub(super) Engine);
+
+impl RuleBackend for EngineRuleBackend {
+    fn test_rule(&self, rule: &Value, event: &Value) -> Result<Value, ObjectValidationError> {
+        let trial = TestEvent::from_json(event).map_err(|problem| ObjectValidationError {
+            field: format!("event.{}", problem.field),
+            detail: problem.detail,
+        })?;
+        self.0.test_rule(rule, &trial).map_err(to_validation_error)
+    }
+
+    fn rule_status(&self, name: &str) -> Option<Value> {
+        self.0.status(name).map(|status| rule_status_json(&status))
+    }
+
+    fn rule_statuses(&self, after: Option<&str>, limit: usize) -> Vec<Value> {
+        self.0
+            .statuses(after, limit)
+            .iter()
+            .map(rule_status_json)
+            .collect()
+    }
+
+    fn trace_rule(&self, name: &str) -> Option<broadcast::Receiver<Arc<Value>>> {
+        self.0.watch(name)
+    }
+}
+
+fn rule_status_json(status: &RuleStatus) -> Value {
+    let (condition, problem) = match &status.condition {
+        RuleCondition::Running => ("running", None),
+        RuleCondition::Disabled => ("disabled", None),
+        RuleCondition::Broken(problem) => ("broken", Some(problem.to_string())),
+    };
+    let counters =
+        RuleCounter::ALL.map(|(count, name)| (name.to_owned(), status.totals.get(count).into()));
+    json!({
+        "name": status.name,
+        "condition": condition,
+        "problem": problem,
+        "is_declared": status.is_declared,
+        "counters": serde_json::Map::from_iter(counters),
+        "p50_ns": status.totals.quantile_ns(0.5),
+        "p99_ns": status.totals.quantile_ns(0.99),
+        "last_error": status.last_error.as_ref().map(|error| json!({
+            "at_ms": error.at_ms,
+            "kind": error.kind,
+            "text": error.text,
+            "action": error.action,
+        })),
+        "warnings": status.warnings,
+    })
+}

@@ -1,0 +1,228 @@
+//! Everybody who wants to know of what devices say and what of it is stored. Who is new gets a field in [`NodePipelineOutputs`] and a line in
+//! the methods that concern it; all of them are called on shards and workers and never wait.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use broker::BrokerHandle;
+use broker::control::PublishRequest;
+use broker::hooks::DurableCallback;
+use devices::DeviceNo;
+use devices::command::{Commands, EncodedDownlink, Recipient};
+use devices::ingest::{DeviceRef, PipelineOutputs, ProductProfile};
+use devices::protocol::{ControlMessage, DeviceProtocol};
+use series::Point;
+use tokio::sync::mpsc;
+
+use super::alarms::AlarmService;
+use super::device_sinks::DeviceSinks;
+use super::node_devices::now_ms;
+
+/// Messages of rule chains that may wait to be published.
+const MAX_REPUBLISHED: usize = 16_384;
+/// From so many on, publishers wait.
+const SOFT_MAX_REPUBLISHED: usize = MAX_REPUBLISHED / 4;
+
+pub(super) struct NodePipelineOutputs {
+    sinks: DeviceSinks,
+    commands: Commands,
+    sender: mpsc::Sender<PublishRequest>,
+    /// Until the broker runs.
+    receiver: Mutex<Option<mpsc::Receiver<PublishRequest>>>,
+    dropped: AtomicU64,
+    alarms: AlarmService,
+}
+
+impl NodePipelineOutputs {
+    pub(super) fn new(alarming: AlarmService, sinks: DeviceSinks, commands: Commands) -> Self {
+        let (republished, waiting) = mpsc::channel(MAX_REPUBLISHED);
+        Self {
+            commands,
+            sinks,
+            sender: republished,
+            receiver: Mutex::new(Some(waiting)),
+            dropped: AtomicU64::new(0),
+            alarms: alarming,
+        }
+    }
+
+    pub(super) fn sinks(&self) -> &DeviceSinks {
+        &self.sinks
+    }
+
+    /// What of a letter is to be logged, once it is on its way.
+    pub(super) fn pending_log_entry(self: &Arc<Self>, letter: &EncodedDownlink) -> PendingLogEntry {
+        let written = |to: &Recipient| LoggedDownlink {
+            outputs: self.clone(),
+            recipient: to.clone(),
+            topic: letter.topic.clone(),
+            payload: letter.payload.clone(),
+        };
+        PendingLogEntry(letter.log_recipient.as_ref().map(written))
+    }
+
+    /// Devices that wait for a command over HTTP look again whether they may; `None`: all of them.
+    pub(super) fn wake_command_pollers(&self, device: Option<DeviceNo>) {
+        self.commands.wake_pollers(device);
+    }
+
+    /// The broker runs. To be called within the runtime.
+    pub(super) fn start(&self, handle: BrokerHandle) {
+        let mut waiting = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut waiting) = waiting.take() else {
+            return;
+        };
+        tokio::spawn(async move {
+            while let Some(publication) = waiting.recv().await {
+                if let Err(refusal) = handle.publish(publication).await {
+                    tracing::warn!(%refusal, "what a rule chain publishes was not published");
+                }
+            }
+        });
+    }
+}
+
+/// A message to a device, for the log of its product, if that keeps one.
+pub(super) struct PendingLogEntry(Option<LoggedDownlink>);
+
+struct LoggedDownlink {
+    outputs: Arc<NodePipelineOutputs>,
+    recipient: Recipient,
+    topic: String,
+    payload: String,
+}
+
+impl PendingLogEntry {
+    /// The message was sent. Never waits.
+    pub(super) fn write(self) {
+        if let Some(written) = self.0 {
+            let sinks = &written.outputs.sinks;
+            let (topic, payload) = (&written.topic, written.payload.as_bytes());
+            sinks.push_downlink_log(&written.recipient, topic, payload, now_ms() as i64);
+        }
+    }
+}
+
+/// Whether somebody who subscribes to this hears by it what is for devices behind it.
+fn may_match_gateway_topics(filter: &str) -> bool {
+    filter.starts_with("v1/gateway/") || filter.contains("/child/") || filter.ends_with('#')
+}
+
+impl PipelineOutputs for NodePipelineOutputs {
+    fn wants_rows(&self) -> bool {
+        self.alarms.alarms.is_in_use() || self.alarms.events.has_rules() || self.sinks.wants_rows()
+    }
+
+    fn publish_row(
+        &self,
+        speaker: DeviceRef<'_>,
+        profile: &ProductProfile,
+        ts_ms: i64,
+        points: &[Point<'_>],
+    ) {
+        // Other chains say themselves when alarms are to look.
+        if profile.has_alarms && profile.chain.only_saves() {
+            self.evaluate_alarms(speaker, profile, ts_ms, points);
+        }
+        let events = &self.alarms.events;
+        if events.has_rules() {
+            events.push_stored_row(speaker.id, profile.product.as_str(), ts_ms, points);
+        }
+        self.sinks.push_row(speaker, profile, ts_ms, points);
+    }
+
+    fn handle_control_message(
+        &self,
+        _by: DeviceRef<'_>,
+        about: DeviceRef<'_>,
+        _: DeviceProtocol,
+        said: &ControlMessage<'_>,
+        now_ms: i64,
+    ) {
+        if let ControlMessage::Reply(replied) = said {
+            let now_ms = now_ms.max(0) as u64;
+            self.commands.submit_reply(about.no, replied, now_ms);
+        }
+        if let ControlMessage::Event {
+            id,
+            ts_ms,
+            data_json,
+        } = said
+            && self.alarms.events.has_rules()
+        {
+            self.alarms
+                .handle_device_event(about, id, ts_ms.unwrap_or(now_ms), data_json);
+        }
+    }
+
+    fn log_message(
+        &self,
+        by: DeviceRef<'_>,
+        profile: &ProductProfile,
+        topic: &str,
+        payload: &[u8],
+        now_ms: i64,
+    ) {
+        self.sinks
+            .push_message_log(by, profile, (topic, payload), now_ms);
+    }
+
+    fn notify_reachable(&self, device: DeviceRef<'_>, filter: Option<&str>) {
+        self.commands.resume_device(device.no);
+        // Most devices are no gateways.
+        if filter.is_some_and(may_match_gateway_topics) {
+            self.commands.resume_children(device.no);
+        }
+    }
+
+    fn evaluate_alarms(
+        &self,
+        speaker: DeviceRef<'_>,
+        profile: &ProductProfile,
+        ts_ms: i64,
+        points: &[Point<'_>],
+    ) {
+        if profile.has_alarms {
+            self.alarms.observe_telemetry(speaker.no, ts_ms, points);
+        }
+    }
+
+    fn republish(&self, topic: &str, payload: &[u8], qos: u8, retain: bool) {
+        let publication = PublishRequest {
+            topic: topic.to_owned(),
+            payload: payload.to_vec().into(),
+            qos,
+            retain,
+            ..PublishRequest::default()
+        };
+        if self.sender.try_send(publication).is_err() {
+            let lost = self.dropped.fetch_add(1, Relaxed) + 1;
+            // Once per power of two.
+            if lost.is_power_of_two() {
+                tracing::warn!(lost, "rule chains publish faster than the node takes it");
+            }
+        }
+    }
+
+    fn write_to_sink(&self, name: &str, row: rules::Value<'_>) {
+        self.sinks.push_chain_row(name, row);
+    }
+
+    fn is_unsettled(&self) -> bool {
+        self.alarms.alarms.is_unsettled() || self.sinks.is_unsettled()
+    }
+
+    fn settle(&self, done: DurableCallback) {
+        // What chains publish is not waited for: its own answer may wait for the turn whose answers wait for this.
+        let sinks = self.sinks.settle_later();
+        self.alarms.alarms.settle(Box::new(move || sinks(done)));
+    }
+
+    fn is_full(&self) -> bool {
+        self.sender.capacity() < MAX_REPUBLISHED - SOFT_MAX_REPUBLISHED
+            || self.alarms.alarms.is_full()
+            || self.alarms.events.is_full()
+            || self.sinks.is_full()
+            || self.commands.is_full()
+    }
+}

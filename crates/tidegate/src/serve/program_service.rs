@@ -1,0 +1,164 @@
+//! The program as the API shows and steers it: log levels, settings, what the process uses.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use api::{
+    AuthenticatorFailure, AuthenticatorInfo, AuthenticatorState, SettingChangeError, SettingInfo,
+    SharedHttpConfig,
+};
+use auth::AuthService;
+use broker::BrokerHandle;
+use broker::info::MetricFamily;
+use devices::pull::PullScheduler;
+use engine::Engine;
+use serde_json::{Value, json};
+use store::Store;
+
+use super::alarms::AlarmService;
+use super::device_port::RuleDevicePort;
+use super::node_commands::NodeCommands;
+use super::node_connectors::NodeConnectors;
+use super::node_ingest::NodeIngest;
+use super::{alarm_metrics, allocator, ingest_metrics, pull_metrics, sink_metrics, store_health};
+use crate::config::{Config, RuntimeSettings};
+use crate::logging::LogLevels;
+
+const LOG_LEVEL: &str = "log.level";
+
+/// What the program steers and shows.
+pub(super) struct ProgramParts {
+    pub(super) log_levels: LogLevels,
+    pub(super) handle: BrokerHandle,
+    pub(super) store: Store,
+    pub(super) auth: AuthService,
+    pub(super) engine: Engine,
+    pub(super) connectors: NodeConnectors,
+    pub(super) ingest: NodeIngest,
+    pub(super) alarms: AlarmService,
+    pub(super) rule_device_port: RuleDevicePort,
+    pub(super) pulls: PullScheduler,
+    pub(super) commands: NodeCommands,
+    pub(super) http: SharedHttpConfig,
+}
+
+pub(super) struct ProgramService {
+    parts: ProgramParts,
+    state: Mutex<SettingsState>,
+}
+
+/// What the settings are, and how they are shown. Held while one changes.
+struct SettingsState {
+    running: RuntimeSettings,
+    view: Vec<SettingInfo>,
+}
+
+impl ProgramService {
+    pub(super) fn new(parts: ProgramParts, config: &Config) -> Self {
+        let state = SettingsState {
+            running: config.running.clone(),
+            view: config.settings.clone(),
+        };
+        Self {
+            parts,
+            state: Mutex::new(state),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, SettingsState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the changed settings hold.
+    fn apply_setting(
+        &self,
+        key: &str,
+        running: &RuntimeSettings,
+    ) -> Result<(), SettingChangeError> {
+        match key.split('.').next() {
+            Some("log") => {
+                let set = self.parts.log_levels.set(running.log_level());
+                set.map_err(SettingChangeError::Invalid)?;
+            }
+            Some("limits") => self.parts.handle.set_limits(running.limits().clone()),
+            Some("auth") => self.parts.auth.set_limits(running.auth()),
+            Some("http") => self
+                .parts
+                .http
+                .set(running.http_config(&self.parts.http.get())),
+            _ => return Err(SettingChangeError::Fixed),
+        }
+        Ok(())
+    }
+}
+
+impl api::ProgramBackend for ProgramService {
+    fn log_level(&self) -> String {
+        self.parts.log_levels.current()
+    }
+
+    fn set_log_level(&self, level: &str) -> Result<(), String> {
+        self.set_setting(LOG_LEVEL, &json!(level))
+            .map_err(|error| match error {
+                SettingChangeError::Invalid(why) => why,
+                SettingChangeError::Fixed => "it cannot change".to_owned(),
+            })
+    }
+
+    fn settings(&self) -> Vec<SettingInfo> {
+        self.state().view.clone()
+    }
+
+    fn set_setting(&self, key: &str, value: &Value) -> Result<(), SettingChangeError> {
+        let mut state = self.state();
+        let mut changed = state.running.clone();
+        let value = changed.change_setting(key, value)?;
+        self.apply_setting(key, &changed)?;
+        state.running = changed;
+        if let Some(setting) = state.view.iter_mut().find(|setting| setting.key == key) {
+            setting.value = value;
+            setting.origin = "api".to_owned();
+        }
+        Ok(())
+    }
+
+    fn authenticators(&self) -> Vec<AuthenticatorInfo> {
+        let statuses = self.parts.auth.authenticator_statuses().into_iter();
+        let shown = statuses.map(|status| AuthenticatorInfo {
+            id: status.id,
+            r#type: status.kind,
+            order: status.order,
+            state: match status.is_failing {
+                true => AuthenticatorState::Failing,
+                false => AuthenticatorState::Ok,
+            },
+            accepted: status.accepted,
+            rejected: status.rejected,
+            no_opinion: status.no_opinion,
+            errors: status.errors,
+            last_error: status.last_error.map(|error| AuthenticatorFailure {
+                at_ms: error.at_ms,
+                text: error.text,
+            }),
+        });
+        shown.collect()
+    }
+
+    fn metrics(&self) -> Vec<MetricFamily> {
+        let mut metrics = allocator::metrics();
+        metrics.extend(store_health::metrics(&self.parts.store));
+        metrics.extend(self.parts.auth.metrics());
+        metrics.extend(ingest_metrics::metrics(&self.parts.ingest));
+        metrics.extend(alarm_metrics::metrics(
+            &self.parts.alarms,
+            &self.parts.rule_device_port,
+        ));
+        metrics.extend(sink_metrics::metrics(self.parts.connectors.service()));
+        metrics.extend(pull_metrics::metrics(&self.parts.pulls));
+        metrics.extend(self.parts.commands.metrics());
+        metrics
+    }
+
+    fn rule_metrics(&self) -> Vec<MetricFamily> {
+        self.parts.engine.metrics()
+    }
+}

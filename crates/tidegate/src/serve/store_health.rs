@@ -1,0 +1,156 @@
+//! The store as people see it: its metrics, and words in the log when it takes nothing new and when it does again.
+
+use std::time::Duration;
+
+use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
+use store::{Store, StoreHealth};
+
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+fn number_family(
+    name: &'static str,
+    help: &'static str,
+    kind: MetricKind,
+    value: f64,
+) -> MetricFamily {
+    MetricFamily {
+        name,
+        help,
+        kind,
+        samples: vec![MetricSample {
+            labels: Vec::new(),
+            value: MetricValue::Number(value),
+        }],
+    }
+}
+
+/// One for each state, 1 for the one it is in.
+fn health_family(now: StoreHealth) -> MetricFamily {
+    let states = [
+        ("ok", StoreHealth::Ok),
+        ("full", StoreHealth::Full),
+        ("failed", StoreHealth::Failed),
+    ];
+    let samples = states.map(|(name, state)| MetricSample {
+        labels: vec![("state", name.to_owned())],
+        value: MetricValue::Number(f64::from(u8::from(state == now))),
+    });
+    MetricFamily {
+        name: "store_health",
+        help: "1 for the state the store is in. Unless that is ok, QoS 1 and 2 messages are refused.",
+        kind: MetricKind::Gauge,
+        samples: samples.into(),
+    }
+}
+
+pub(super) fn metrics(store: &Store) -> Vec<MetricFamily> {
+    let stats = store.stats();
+    let gauge = |name, help, value: u64| number_family(name, help, MetricKind::Gauge, value as f64);
+    let counter =
+        |name, help, value: u64| number_family(name, help, MetricKind::Counter, value as f64);
+    vec![
+        health_family(store.health()),
+        gauge(
+            "store_segments",
+            "Files of the message log.",
+            stats.segments,
+        ),
+        gauge(
+            "store_log_bytes",
+            "Bytes in the message log, wanted or not.",
+            stats.log_bytes,
+        ),
+        gauge(
+            "store_live_bytes",
+            "Bytes in the message log that are still wanted.",
+            stats.live_bytes,
+        ),
+        gauge(
+            "store_messages",
+            "Messages in the log, counted once for each session they wait for.",
+            stats.live_messages,
+        ),
+        gauge(
+            "store_queued_sessions",
+            "Sessions something in the log waits for.",
+            stats.queued_sessions,
+        ),
+        gauge(
+            "store_pending_bytes",
+            "Bytes that wait to be written to the log.",
+            stats.pending_bytes,
+        ),
+        gauge(
+            "store_keyed_bytes",
+            "Disk space of sessions, subscriptions, retained messages and objects.",
+            stats.keyed_bytes,
+        ),
+        gauge(
+            "store_free_bytes",
+            "Room left on the file system of the store.",
+            stats.free_bytes,
+        ),
+        counter(
+            "store_batches_total",
+            "Turns of shards that were written to the log.",
+            stats.batches,
+        ),
+        counter(
+            "store_groups_total",
+            "Writes to the log; each holds what all shards had by then.",
+            stats.groups,
+        ),
+        counter(
+            "store_written_bytes_total",
+            "Bytes written to the log.",
+            stats.written_bytes,
+        ),
+        counter(
+            "store_copied_bytes_total",
+            "Bytes written to the log again to give old files back.",
+            stats.copied_bytes,
+        ),
+        counter(
+            "store_fsyncs_total",
+            "Times the log was forced to disk.",
+            stats.fsyncs,
+        ),
+        number_family(
+            "store_last_fsync_seconds",
+            "How long the last of these took.",
+            MetricKind::Gauge,
+            stats.last_fsync_us as f64 / 1e6,
+        ),
+        counter(
+            "store_write_errors_total",
+            "Writes to the log that failed and were, or will be, repeated.",
+            stats.write_errors,
+        ),
+    ]
+}
+
+/// Tells every change of the store's health, until the task is aborted.
+pub(super) async fn log_health_changes(store: Store) {
+    let mut before = StoreHealth::Ok;
+    let mut interval = tokio::time::interval(CHECK_INTERVAL);
+    loop {
+        interval.tick().await;
+        let now = store.health();
+        if now == before {
+            continue;
+        }
+        before = now;
+        match now {
+            StoreHealth::Ok => tracing::info!("the store takes new messages again"),
+            StoreHealth::Full => tracing::error!(
+                free_bytes = store.stats().free_bytes,
+                "the store is full: QoS 1 and 2 messages are refused (0x97) until there is room. Free disk space, or \
+                 see store.min_free_bytes and store.max_log_bytes"
+            ),
+            StoreHealth::Failed => tracing::error!(
+                "the store cannot write: QoS 1 and 2 messages are refused (0x97) until it can. What was accepted is kept \
+                 in memory and tried again"
+            ),
+        }
+    }
+}

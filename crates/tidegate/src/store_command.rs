@@ -1,0 +1,264 @@
+//! `tidegate store`: looking at, mending and moving what a node that does not run has stored.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, IsTerminal as _, Read, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
+use store::{ImportMode, StateKind, Store, StoreConfig, tools};
+
+use crate::config::{self, ConfigSources, FlagValue};
+use crate::storage_areas::StorageAreas;
+
+#[derive(Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Read everything and tell what is wrong; exit status 1 if something is
+    Check(StoreLocationArgs),
+    /// Keep what can be read of a damaged store and damaged telemetry, and tell what is lost
+    Repair(StoreLocationArgs),
+    /// Write everything anew without what nobody wants any more
+    Compact(StoreLocationArgs),
+    /// Write all configuration objects (users, rules, keys ...) to a file; it holds password hashes
+    Export {
+        #[command(flatten)]
+        place: StoreLocationArgs,
+        /// The file to be written; "-" for standard output
+        file: PathBuf,
+    },
+    /// Read configuration objects that were exported; those with the same name are replaced
+    Import {
+        #[command(flatten)]
+        place: StoreLocationArgs,
+        /// The file to be read; "-" for standard input
+        file: PathBuf,
+        /// Remove all objects that are not in the file
+        #[arg(long)]
+        replace: bool,
+    },
+    /// Tell what is stored and how much room it takes
+    Stats(StoreLocationArgs),
+}
+
+/// Whose store: that of a node with this configuration.
+#[derive(Args)]
+pub(crate) struct StoreLocationArgs {
+    /// Where the node keeps its data [default: as `tidegate serve`]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// Configuration file [default: the one `tidegate serve` would read]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl StoreLocationArgs {
+    /// The directory of the store and its settings.
+    fn store_directory(self) -> anyhow::Result<(PathBuf, StoreConfig)> {
+        let (dir, config, _) = self.storage_directories()?;
+        Ok((dir, config))
+    }
+
+    /// The directory of the store, its settings, and what is beside it.
+    fn storage_directories(self) -> anyhow::Result<(PathBuf, StoreConfig, StorageAreas)> {
+        let mut sources = ConfigSources::from_process(self.config);
+        sources.flags = self
+            .data_dir
+            .into_iter()
+            .map(|value| FlagValue {
+                flag: "--data-dir",
+                key: "node.data_dir",
+                value,
+            })
+            .collect();
+        let config = config::load(&sources)?;
+        let dir = config.data_dir.join("store");
+        if !dir.is_dir() {
+            bail!(
+                "there is no store in {}: it has no directory `store`. Name the data directory of a node with \
+                 --data-dir, or its configuration with --config",
+                config.data_dir.display()
+            );
+        }
+        let areas = StorageAreas::new(&config.data_dir, config.telemetry.directory);
+        Ok((dir, config.store.unwrap_or_default(), areas))
+    }
+
+    /// As `find`, for commands that need the objects.
+    fn open_store(self) -> anyhow::Result<Store> {
+        let (dir, config) = self.store_directory()?;
+        Ok(Store::open(&dir, config)?.0)
+    }
+}
+
+impl StoreCommand {
+    /// What is to be written to standard output, and whether all is well.
+    pub(crate) fn run(self) -> anyhow::Result<(String, bool)> {
+        match self {
+            StoreCommand::Check(place) => {
+                let (dir, _, areas) = place.storage_directories()?;
+                let mut checked = tools::check(&dir, &mut print_progress)?;
+                let others = areas.check(&mut print_progress)?;
+                checked.problems.extend(others.problems);
+                let found = others.damage.iter().map(|line| format!("{line}\n"));
+                let text = check_text(&dir, &checked) + &found.collect::<String>();
+                Ok((text, checked.problems.is_empty()))
+            }
+            StoreCommand::Repair(place) => {
+                let (dir, _, areas) = place.storage_directories()?;
+                let mut repaired = tools::repair(&dir, &mut print_progress)?;
+                let telemetry = areas.repair(&mut print_progress)?;
+                repaired.lost.extend(telemetry.lost);
+                repaired.damaged_copies.extend(telemetry.damaged_copies);
+                let is_well = repaired.unrepaired.is_empty();
+                Ok((repair_text(&repaired), is_well))
+            }
+            StoreCommand::Compact(place) => {
+                let (dir, config) = place.store_directory()?;
+                let (before, after) = tools::compact(&dir, config, &mut print_progress)?;
+                let text = format!(
+                    "{} before, {} now\n",
+                    format_size(before),
+                    format_size(after)
+                );
+                Ok((text, true))
+            }
+            StoreCommand::Export { place, file } => {
+                Ok((export(&place.open_store()?, &file)?, true))
+            }
+            StoreCommand::Import {
+                place,
+                file,
+                replace,
+            } => Ok((import(&place.open_store()?, &file, replace)?, true)),
+            StoreCommand::Stats(place) => {
+                let (dir, _) = place.store_directory()?;
+                let checked = tools::check(&dir, &mut print_progress)?;
+                Ok((stats_text(&checked), true))
+            }
+        }
+    }
+}
+
+/// What is being done, for somebody who waits.
+fn print_progress(what: &str) {
+    if io::stderr().is_terminal() {
+        eprintln!("{what} ...");
+    }
+}
+
+fn check_text(dir: &Path, checked: &tools::StoreCheckReport) -> String {
+    let mut text = String::new();
+    for problem in &checked.problems {
+        text.push_str(&format!("problem: {problem}\n"));
+    }
+    if let Some(torn) = &checked.torn_end {
+        text.push_str(&format!(
+            "the store ends as after a crash or a power failure, and the next start cuts off what is not whole: {torn}\n"
+        ));
+    }
+    if checked.problems.is_empty() {
+        text.push_str(&format!("{} is sound\n", dir.display()));
+    }
+    text
+}
+
+fn repair_text(repaired: &tools::StoreRepairReport) -> String {
+    if repaired.lost.is_empty() && repaired.unrepaired.is_empty() {
+        return "there is nothing to repair in the store and the telemetry\n".to_owned();
+    }
+    let mut text = String::new();
+    for lost in &repaired.lost {
+        text.push_str(&format!("lost: {lost}\n"));
+    }
+    for kept in &repaired.damaged_copies {
+        text.push_str(&format!("the damaged file is kept as {}\n", kept.display()));
+    }
+    for damaged in &repaired.unrepaired {
+        text.push_str(&format!("not repaired: {damaged}\n"));
+    }
+    if repaired.unrepaired.is_empty() {
+        text.push_str("the rest can be read; start the node\n");
+    }
+    text
+}
+
+fn stats_text(checked: &tools::StoreCheckReport) -> String {
+    let [sessions, subscriptions, retained, delayed] =
+        StateKind::ALL.map(|space| checked.keys[space as usize]);
+    let rows = [
+        ("sessions", sessions.to_string()),
+        ("subscriptions", subscriptions.to_string()),
+        ("retained messages", retained.to_string()),
+        ("delayed messages", delayed.to_string()),
+        ("configuration objects", checked.objects.to_string()),
+        (
+            "rows of tables",
+            checked
+                .rows
+                .iter()
+                .map(|(_, rows)| rows)
+                .sum::<u64>()
+                .to_string(),
+        ),
+        ("queued messages", checked.queued_messages.to_string()),
+        ("sessions with a queue", checked.queued_sessions.to_string()),
+        ("segments of the log", checked.segments.to_string()),
+        ("message log", format_size(checked.log_bytes)),
+        ("of it wanted", format_size(checked.live_bytes)),
+        ("keyed state", format_size(checked.keyed_bytes)),
+        ("problems", checked.problems.len().to_string()),
+    ];
+    rows.map(|(name, value)| format!("{name:<22} {value}\n"))
+        .concat()
+}
+
+fn format_size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        _ => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+    }
+}
+
+fn export(store: &Store, path: &Path) -> anyhow::Result<String> {
+    if path == Path::new("-") {
+        let mut out = BufWriter::new(io::stdout().lock());
+        store.objects().export_to(&mut out)?;
+        return Ok(String::new());
+    }
+    let file = create_private(path).with_context(|| format!("cannot make {}", path.display()))?;
+    let mut out = BufWriter::new(file);
+    let count = store.objects().export_to(&mut out)?;
+    let written = out.flush().and_then(|()| out.get_ref().sync_all());
+    written.with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(format!("{count} objects are in {}\n", path.display()))
+}
+
+/// It holds password hashes: for nobody else to read, and not instead of another file.
+fn create_private(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = File::options();
+    options.write(true).create_new(true).mode(0o600).open(path)
+}
+
+fn import(store: &Store, path: &Path, replace: bool) -> anyhow::Result<String> {
+    let mut input: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Box::new(BufReader::new(file))
+    };
+    let mode = if replace {
+        ImportMode::Replace
+    } else {
+        ImportMode::Merge
+    };
+    let imported = store
+        .objects()
+        .import_from(&mut input, mode)
+        .with_context(|| format!("nothing was imported from {}", path.display()))?;
+    Ok(format!(
+        "{} objects written, {} removed\n",
+        imported.written, imported.removed
+    ))
+}

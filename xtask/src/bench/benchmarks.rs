@@ -1,0 +1,271 @@
+//! The figures: what is run for each, which numbers are taken from the result, and what they ought to be. A new figure
+//! is an entry here and a line in the README.
+
+pub(super) struct Benchmark {
+    pub(super) name: &'static str,
+    pub(super) what: &'static str,
+    /// Behind `tidegate bench mqtt`.
+    pub(super) scenario: &'static str,
+    pub(super) needs_broker: bool,
+    pub(super) against_mosquitto: bool,
+    /// Whether the scenario has a `--duration`.
+    pub(super) is_timed: bool,
+    pub(super) goals: &'static [BenchmarkGoal],
+}
+
+/// A number of the generator's JSON and its bound.
+pub(super) struct BenchmarkGoal {
+    /// The object it is in, `measures` (of the first broker) or `ratios`.
+    section: &'static str,
+    metric: &'static str,
+    bound: GoalBound,
+    unit: GoalUnit,
+}
+
+enum GoalBound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+enum GoalUnit {
+    /// Shown in millions.
+    PerCpuSecond,
+    ThousandsPerCpuSecond,
+    TimesMosquitto,
+    Times,
+    /// Measured in nanoseconds.
+    Milliseconds,
+    /// Measured in bytes.
+    KibPerConnection,
+    /// Shown in millions.
+    PerGeneratorCpuSecond,
+}
+
+const fn per_cpu_second(at_least: f64) -> BenchmarkGoal {
+    let bound = GoalBound::AtLeast(at_least);
+    BenchmarkGoal {
+        section: "measures",
+        metric: "per_cpu_second",
+        bound,
+        unit: GoalUnit::PerCpuSecond,
+    }
+}
+
+const fn times_mosquitto(at_least: f64) -> BenchmarkGoal {
+    let bound = GoalBound::AtLeast(at_least);
+    BenchmarkGoal {
+        section: "ratios",
+        metric: "ratio_per_cpu_second",
+        bound,
+        unit: GoalUnit::TimesMosquitto,
+    }
+}
+
+/// A load on one broker; the others differ from it.
+const BROKER_LOAD: Benchmark = Benchmark {
+    name: "",
+    what: "",
+    scenario: "",
+    needs_broker: true,
+    against_mosquitto: false,
+    is_timed: true,
+    goals: &[],
+};
+
+pub(super) const BENCHMARKS: &[Benchmark] = &[
+    Benchmark {
+        name: "pairs-qos0",
+        what: "100 pairs, 64 B, window 200, QoS 0",
+        scenario: "p2p --pairs 100 --window 200 --qos 0",
+        against_mosquitto: true,
+        goals: &[per_cpu_second(5e6), times_mosquitto(25.0)],
+        ..BROKER_LOAD
+    },
+    Benchmark {
+        name: "pairs-qos1",
+        what: "100 pairs, 64 B, window 200, QoS 1",
+        scenario: "p2p --pairs 100 --window 200 --qos 1",
+        goals: &[per_cpu_second(2e6)],
+        ..BROKER_LOAD
+    },
+    Benchmark {
+        name: "pairs-qos2",
+        what: "100 pairs, 64 B, window 200, QoS 2",
+        scenario: "p2p --pairs 100 --window 200 --qos 2",
+        goals: &[per_cpu_second(1.2e6)],
+        ..BROKER_LOAD
+    },
+    Benchmark {
+        name: "pairs-unbatched",
+        what: "100 pairs, 64 B, window 1, QoS 0",
+        scenario: "p2p --pairs 100 --window 1 --qos 0",
+        against_mosquitto: true,
+        goals: &[per_cpu_second(0.2e6), times_mosquitto(1.25)],
+        ..BROKER_LOAD
+    },
+    Benchmark {
+        name: "fanout",
+        what: "fan-out, 1 to 500",
+        scenario: "fanout --subscribers 500",
+        against_mosquitto: true,
+        goals: &[per_cpu_second(3.6e6), times_mosquitto(15.0)],
+        ..BROKER_LOAD
+    },
+    Benchmark {
+        name: "fanin",
+        what: "fan-in, 500 to 1 through a wildcard",
+        scenario: "fanin --publishers 500",
+        against_mosquitto: true,
+        goals: &[per_cpu_second(2.2e6)],
+        ..BROKER_LOAD
+    },
+    Benchmark {
+        name: "filters",
+        what: "10,000 filters, 20 % with wildcards, against one per pair",
+        scenario: "filters --filters 10000 --wildcards 20%",
+        goals: &[BenchmarkGoal {
+            section: "ratios",
+            metric: "cost_ratio",
+            bound: GoalBound::AtMost(1.5),
+            unit: GoalUnit::Times,
+        }],
+        ..BROKER_LOAD
+    },
+    Benchmark {
+        name: "connect",
+        what: "16,000 connections, 1,000 at a time, then idle",
+        scenario: "connect --connections 16000 --concurrency 1000",
+        is_timed: false,
+        goals: &[
+            BenchmarkGoal {
+                section: "measures",
+                metric: "per_cpu_second",
+                bound: GoalBound::AtLeast(30e3),
+                unit: GoalUnit::ThousandsPerCpuSecond,
+            },
+            BenchmarkGoal {
+                section: "measures",
+                metric: "rss_per_connection",
+                bound: GoalBound::AtMost(2048.0),
+                unit: GoalUnit::KibPerConnection,
+            },
+        ],
+        ..BROKER_LOAD
+    },
+    Benchmark {
+        name: "latency",
+        what: "20,000 messages/s, p99 from the time a message was due",
+        scenario: "rate --rate 20000",
+        goals: &[BenchmarkGoal {
+            section: "measures",
+            metric: "p99",
+            bound: GoalBound::AtMost(1e6),
+            unit: GoalUnit::Milliseconds,
+        }],
+        ..BROKER_LOAD
+    },
+    Benchmark {
+        name: "generator",
+        what: "the generator alone, on one core",
+        scenario: "self",
+        needs_broker: false,
+        goals: &[BenchmarkGoal {
+            section: "measures",
+            metric: "generator_per_cpu_second",
+            bound: GoalBound::AtLeast(8e6),
+            unit: GoalUnit::PerGeneratorCpuSecond,
+        }],
+        ..BROKER_LOAD
+    },
+];
+
+impl BenchmarkGoal {
+    /// The number in the generator's result.
+    pub(super) fn value_in(&self, json: &str) -> Option<f64> {
+        let start = json.find(&format!("\"{}\": {{", self.section))?;
+        let object = json[start..].split('}').next()?;
+        let value = object.split(&format!("\"{}\": ", self.metric)).nth(1)?;
+        value.split([',', '\n']).next()?.trim().parse().ok()
+    }
+
+    pub(super) fn format_value(&self, value: f64) -> String {
+        match self.unit {
+            GoalUnit::PerCpuSecond => format!("{:.2} M per broker CPU second", value / 1e6),
+            GoalUnit::ThousandsPerCpuSecond => {
+                format!("{:.0} k per broker CPU second", value / 1e3)
+            }
+            GoalUnit::TimesMosquitto => format!("{value:.2} x mosquitto"),
+            GoalUnit::Times => format!("{value:.2} x"),
+            GoalUnit::Milliseconds => format!("{:.2} ms", value / 1e6),
+            GoalUnit::KibPerConnection => format!("{:.2} KiB per connection", value / 1024.0),
+            GoalUnit::PerGeneratorCpuSecond => {
+                format!("{:.1} M per generator CPU second", value / 1e6)
+            }
+        }
+    }
+
+    pub(super) fn format_target(&self) -> String {
+        match self.bound {
+            GoalBound::AtLeast(bound) => format!(">= {}", self.format_value(bound)),
+            GoalBound::AtMost(bound) => format!("<= {}", self.format_value(bound)),
+        }
+    }
+
+    pub(super) fn verdict(&self, value: Option<f64>) -> String {
+        let Some(value) = value else {
+            return format!("not measured (goal {})", self.format_target());
+        };
+        let met = match self.bound {
+            GoalBound::AtLeast(bound) => value >= bound,
+            GoalBound::AtMost(bound) => value <= bound,
+        };
+        let verdict = if met { "met" } else { "MISSED" };
+        format!(
+            "{} (goal {}: {verdict})",
+            self.format_value(value),
+            self.format_target()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JSON: &str = r#"{
+  "brokers": [
+    {
+      "label": "127.0.0.1:1883",
+      "measures": {
+        "lost": 0.0,
+        "per_cpu_second": 6150000.0
+      },
+      "rounds": [{ "measures": { "per_cpu_second": 1.0 } }]
+    },
+    { "measures": { "per_cpu_second": 190000.0 } }
+  ],
+  "ratios": {
+    "ratio_per_cpu_second": 32.4
+  }
+}"#;
+
+    #[test]
+    fn numbers_are_those_of_the_first_broker() {
+        assert_eq!(per_cpu_second(5e6).value_in(JSON), Some(6_150_000.0));
+        assert_eq!(times_mosquitto(25.0).value_in(JSON), Some(32.4));
+        assert_eq!(per_cpu_second(5e6).value_in("{}"), None);
+    }
+
+    #[test]
+    fn verdicts_say_what_was_wanted() {
+        let goal = per_cpu_second(5e6);
+        assert_eq!(
+            goal.verdict(Some(4.2e6)),
+            "4.20 M per broker CPU second (goal >= 5.00 M per broker CPU second: MISSED)"
+        );
+        assert_eq!(
+            goal.verdict(None),
+            "not measured (goal >= 5.00 M per broker CPU second)"
+        );
+    }
+}
