@@ -162,13 +162,13 @@ impl Series {
             threads.push(thread);
             Ok::<_, std::io::Error>(handle)
         };
-        let keeper = spawn("series-keeper", maintenance::run)?;
+        let keeper = spawn("series-maintenance", maintenance::run)?;
         shared.wal.set_maintenance_thread(keeper.clone());
         let _ = shared.maintenance.set(keeper);
         let _ = shared.flusher.set(spawn("series-flusher", flusher::run)?);
         let _ = shared
             .committer
-            .set(spawn("series-settler", committer::run)?);
+            .set(spawn("series-committer", committer::run)?);
         let _ = shared.merger.set(spawn("series-merger", merger::run)?);
         let verifier = spawn("series-verifier", verifier::run)?;
         let _ = shared.verifier.set(verifier);

@@ -498,7 +498,7 @@ impl StoreInner {
         keeper.check_free_space();
         let (keeps, applies) = (Arc::clone(&keeper), Arc::clone(&applier));
         Ok(StoreThreads {
-            maintenance: (keeper, spawn("store-keeper", move || keeps.run())?),
+            maintenance: (keeper, spawn("store-maintenance", move || keeps.run())?),
             applier: (applier, spawn("store-applier", move || applies.run())?),
             reader: spawn("store-reader", move || reader.run())?,
             writer: spawn("store-writer", move || writer.run())?,

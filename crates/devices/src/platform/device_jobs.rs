@@ -274,6 +274,6 @@ pub(super) fn start_worker(platform: &Platform) -> std::io::Result<()> {
             platform.inner.jobs.done();
         }
     };
-    let builder = thread::Builder::new().name("devices-desk".to_owned());
+    let builder = thread::Builder::new().name("devices-jobs".to_owned());
     builder.spawn(run).map(|_| ())
 }

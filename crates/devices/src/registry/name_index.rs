@@ -77,7 +77,7 @@ impl NameIndex {
             return;
         }
         let (shared, index) = (Arc::clone(&self.shared), index.clone());
-        let named = std::thread::Builder::new().name("device-names".to_owned());
+        let named = std::thread::Builder::new().name("device-name-index".to_owned());
         let read = move || {
             let started = Instant::now();
             let names = shared.fill(&index, turn);
