@@ -1,4 +1,4 @@
-//! The audit log: who changed what, from where. Kept in the store, bounded, without secrets.
+//! The audit log: who changed what, and from which address. Stored, bounded, and without secrets.
 
 use std::net::IpAddr;
 
@@ -16,43 +16,45 @@ use crate::query_parameters::{PageCursor, Parameter, ParameterType};
 use crate::state::ApiState;
 
 const AUDIT_JOURNAL: &str = "audit";
-/// A larger object is told by its version only.
+/// A larger object is recorded by its version only, in bytes of JSON.
 const MAX_VALUE_BYTES: usize = 16 * 1024;
-/// Entries looked at for one page of a filtered list; a page may end early, its `next` goes on.
+/// Maximum number of entries read for one page of a filtered list. A page may end early; its `next`
+/// continues.
 const MAX_SCANNED_ENTRIES: usize = 10_000;
 
-/// One change, or one try to log in.
+/// One change, or one login attempt.
 #[derive(Serialize, Deserialize, JsonSchema)]
 pub(crate) struct AuditRecord {
     at_ms: u64,
-    /// The operator's name, the API key's id, `local` for the token file, or what somebody claimed to be.
+    /// Name of the operator, id of the API key, `local` for the token file, or the name given in a
+    /// failed login.
     who: String,
-    /// `null` if it proved nothing.
+    /// Authentication method; `null` if the caller was not authenticated.
     proof: Option<AuthenticationMethod>,
     role: Option<Role>,
-    /// The address the request came from.
+    /// Source address of the request.
     from: String,
-    /// What was done: `operator.put`, `client.kick`, `login.failed`.
+    /// Action: `operator.put`, `client.kick`, `login.failed`.
     action: String,
-    /// What it was done to: an object's id, a client id, a topic.
+    /// Subject of the action: an object id, a client id or a topic.
     subject: Option<String>,
     version_before: Option<u64>,
     version_after: Option<u64>,
-    /// The object before and after, without its secrets; left out if it is large.
+    /// Object before and after the change, without its secrets; omitted if it is large.
     before: Option<Value>,
     after: Option<Value>,
 }
 
-/// An entry as it is answered.
+/// An entry as the API returns it.
 #[derive(Serialize, JsonSchema)]
 struct AuditEntry {
-    /// Grows with every entry.
+    /// Sequence number of the entry.
     number: u64,
     #[serde(flatten)]
     entry: AuditRecord,
 }
 
-/// What happened to an object: version and value without secrets.
+/// A change of an object: versions and values without secrets.
 pub(crate) struct AuditedChange<'a> {
     pub(crate) kind: &'static str,
     pub(crate) id: &'a str,
@@ -60,7 +62,7 @@ pub(crate) struct AuditedChange<'a> {
     pub(crate) after: Option<(u64, Value)>,
 }
 
-/// A change of a configuration object.
+/// Records a change of a configuration object.
 pub(crate) async fn record_object_change(call: &ApiCall, change: AuditedChange<'_>) {
     let what = match (&change.before, &change.after) {
         (None, _) => "create",
@@ -81,7 +83,7 @@ pub(crate) async fn record_object_change(call: &ApiCall, change: AuditedChange<'
     append(&call.app, entry).await;
 }
 
-/// Anything else that was done.
+/// Records any other action.
 pub(crate) async fn record_action(
     call: &ApiCall,
     action: &str,
@@ -95,7 +97,7 @@ pub(crate) async fn record_action(
     append(&call.app, entry).await;
 }
 
-/// A try to log in under a name.
+/// Records a login attempt under a name.
 pub(crate) async fn record_login(call: &ApiCall, username: &str, role: Option<Role>) {
     let action = match role {
         Some(_) => "login",
@@ -127,20 +129,20 @@ fn entry(call: &ApiCall, action: String, subject: Option<&str>) -> AuditRecord {
     }
 }
 
-/// Something that was done without a request to the API, such as the registration of a device.
+/// An action without an API request, such as the registration of a device.
 #[derive(Debug, Clone)]
 pub struct NodeAction<'a> {
-    /// What was proved, such as the product whose provisioning key was shown.
+    /// The proven identity, such as the product whose provisioning key was used.
     pub actor: &'a str,
     pub address: Option<IpAddr>,
-    /// Such as `device.provision`.
+    /// The action, such as `device.provision`.
     pub action: &'a str,
     pub subject: &'a str,
-    /// Without secrets.
+    /// The object after the action, without secrets.
     pub after: Value,
 }
 
-/// Appends to the audit log. Blocks.
+/// Appends an entry to the audit log. Blocks on the store.
 pub fn append_node_action(objects: &Objects, max_entries: u64, action: NodeAction<'_>) {
     let from = action.address.map(|from| from.to_canonical().to_string());
     let entry = AuditRecord {
@@ -181,31 +183,31 @@ async fn append(app: &ApiState, entry: AuditRecord) {
     entry.log();
     let max_entries = app.config.get().max_audit_entries;
     let value = serde_json::to_value(entry).expect("its fields are plain");
-    // The change has been made; that it is not in the log must at least be told.
+    // The change itself has been made, so a missing entry must at least be logged.
     let appended = run_on_store(app, move |objects| {
         objects.append_journal_entry(AUDIT_JOURNAL, &value, max_entries)
     })
     .await;
     match appended {
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => tracing::error!(%error, "a change is missing in the audit log"),
-        Err(_) => tracing::error!("a change is missing in the audit log"),
+        Ok(Err(error)) => tracing::error!(%error, "audit log write failed; a change is missing"),
+        Err(_) => tracing::error!("audit log write failed; a change is missing"),
     }
 }
 
 const WHO: Parameter = Parameter {
     name: "who",
-    description: "Exactly this operator, API key id, or `local`.",
+    description: "Operator name, API key id, or `local`; exact match.",
     shape: ParameterType::Text,
 };
 const ACTION: Parameter = Parameter {
     name: "action",
-    description: "Actions that begin so: `operator.`, `login`.",
+    description: "Prefix of the action: `operator.`, `login`.",
     shape: ParameterType::Text,
 };
 const SUBJECT: Parameter = Parameter {
     name: "subject",
-    description: "Exactly this object, client or topic.",
+    description: "Object id, client id or topic; exact match.",
     shape: ParameterType::Text,
 };
 
@@ -214,8 +216,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get("/api/v1/audit", "listAudit", list)
             .role(Role::Admin)
             .tag("access")
-            .summary("The audit log, newest first")
-            .description("Every change made over this API and every try to log in. Old entries go when there are too many.")
+            .summary("List audit log entries, newest first")
+            .description("Every change made over this API and every login attempt. The oldest entries are deleted at the limit.")
             .parameters(&[WHO, ACTION, SUBJECT])
             .paged::<AuditEntry>(),
     ]
@@ -233,7 +235,7 @@ async fn list(call: ApiCall) -> ApiResult {
         Some(cursor) => Some(cursor.first.parse::<u64>().map_err(|_| {
             ProblemDetails::invalid_parameter(
                 "after",
-                "after is not the value of next in an earlier answer.",
+                "after must be the value of next in an earlier response.",
             )
         })?),
     };

@@ -1,4 +1,4 @@
-//! One request on its way to a handler: who asks, what for, with which body.
+//! One request as a handler sees it: the caller, the path and query parameters, and the body.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -28,28 +28,28 @@ pub(crate) struct ApiCall {
     pub(crate) app: Arc<ApiState>,
     pub(crate) identity: CallerIdentity,
     pub(crate) client_ip: IpAddr,
-    /// What the route asks for.
+    /// The access the route requires.
     pub(crate) access: EndpointAccess,
     pub(crate) query: QueryParameters,
     pub(crate) parts: Parts,
     path: Vec<(String, String)>,
     permit: SharedRequestPermit,
-    /// As it was before the caller was let in.
+    /// Subscribed before the caller was authenticated.
     pub(crate) revocations: watch::Receiver<u64>,
-    /// A mutex, so that a call can be lent to what waits; nobody else ever locks it.
+    /// A mutex, so that a call can be lent to a future that waits; it is never contended.
     body: Mutex<Body>,
 }
 
-/// Who sent a request, and what it needed to.
+/// The caller of a request and how it authenticated.
 pub(crate) struct ApiCaller {
     pub(crate) identity: CallerIdentity,
     pub(crate) client_ip: IpAddr,
     pub(crate) access: EndpointAccess,
-    /// As it was before the caller was let in.
+    /// Subscribed before the caller was authenticated.
     pub(crate) revocations: watch::Receiver<u64>,
 }
 
-/// A request's place in its class, held by the call and by the body of the answer.
+/// A request's permit in its class, held by the call and by the body of the response.
 #[derive(Clone, Default)]
 pub(crate) struct SharedRequestPermit(Arc<Mutex<Option<RequestPermit>>>);
 
@@ -64,7 +64,8 @@ impl SharedRequestPermit {
     }
 }
 
-/// Whether a connection carries an answer without an end; the server puts it into each request.
+/// Whether a connection carries a response without an end; the server adds the flag to each
+/// request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LongLivedFlag(pub(crate) Arc<AtomicBool>);
 
@@ -72,7 +73,7 @@ pub(crate) struct LongLivedFlag(pub(crate) Arc<AtomicBool>);
 #[derive(Serialize)]
 pub(crate) struct ListPage<T> {
     pub(crate) data: Vec<T>,
-    /// To be given as `after` for the next page; `null` on the last.
+    /// Value of `after` for the next page; `null` on the last page.
     pub(crate) next: Option<String>,
 }
 
@@ -99,14 +100,14 @@ impl ApiCall {
         }
     }
 
-    /// A part of the path, percent-decoded.
+    /// A path parameter, percent-decoded.
     pub(crate) fn path(&self, name: &str) -> &str {
         let mut path = self.path.iter();
         path.find(|(known, _)| known == name)
             .map_or("", |(_, value)| value)
     }
 
-    /// The token of the Authorization field.
+    /// The bearer token of the Authorization header.
     pub(crate) fn bearer(&self) -> Option<&str> {
         let field = access::credentials_header(self.headers())
             .ok()??
@@ -116,14 +117,15 @@ impl ApiCall {
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     }
 
-    /// The answer takes as long as it takes: the connection is not ended for its age.
+    /// Marks the response as long-lived: the connection is not closed because of its age.
     pub(crate) fn mark_long_lived(&self) {
         if let Some(stays) = self.parts.extensions.get::<LongLivedFlag>() {
             stays.0.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Takes a place for what lasts instead of the request's own place and that of its connection.
+    /// Takes a permit for a long request and returns the permits of the request and of its
+    /// connection.
     pub(crate) fn begin_long_request(
         &self,
         kind: LongRequestKind,
@@ -143,10 +145,10 @@ impl ApiCall {
         &self.parts.headers
     }
 
-    /// The body as it came, within `max_bytes`.
+    /// The body, limited to `max_bytes`.
     pub(crate) async fn body_bytes(&mut self, max_bytes: usize) -> Result<Bytes, ProblemDetails> {
         let too_long = || {
-            let detail = format!("The body is longer than {max_bytes} bytes.");
+            let detail = format!("The body exceeds the limit of {max_bytes} bytes.");
             ProblemDetails::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
         };
         let announced = self.headers().get(header::CONTENT_LENGTH);
@@ -174,7 +176,7 @@ impl ApiCall {
         })
     }
 
-    /// A body must say what it is: a form of a foreign web page cannot say that it is JSON.
+    /// Requires a Content-Type: a cross-site HTML form cannot send JSON under its media type.
     pub(crate) fn expect_media_type(&self, wanted: &str) -> Result<(), ProblemDetails> {
         let mut given = self.headers().get_all(header::CONTENT_TYPE).iter();
         let media_type = given.next().and_then(|value| value.to_str().ok());
@@ -194,8 +196,8 @@ impl ApiCall {
         parse(value)
     }
 
-    /// JSON whatever `ContentSpec-Type` says: clients of ThingsBoard send it as `text/plain`, too. A form of a foreign web page
-    /// that does the same is refused for its origin.
+    /// Parses JSON with any `Content-Type`, because ThingsBoard clients also send it as
+    /// `text/plain`. Cross-site forms that do the same are rejected by their origin.
     pub(crate) async fn body_json_of_any_type<T: DeserializeOwned>(
         &mut self,
     ) -> Result<T, ProblemDetails> {
@@ -208,7 +210,7 @@ impl ApiCall {
         parse(value)
     }
 
-    /// As [`ApiCall::body_json`], where a request without a body means the default.
+    /// Like [`ApiCall::body_json`], but an absent body means the default.
     pub(crate) async fn body_json_or_default<T: DeserializeOwned + Default>(
         &mut self,
     ) -> Result<T, ProblemDetails> {
@@ -225,7 +227,7 @@ impl ApiCall {
         self.body_json().await
     }
 
-    /// Any JSON.
+    /// The body as any JSON value.
     pub(crate) async fn body_value(&mut self) -> Result<Value, ProblemDetails> {
         self.expect_media_type("application/json")?;
         let body = self
@@ -236,7 +238,7 @@ impl ApiCall {
     }
 }
 
-/// Makes JSON the type that was asked for, or says which field is not what was expected.
+/// Deserialises JSON into the requested type; the error names the field that does not match.
 pub(crate) fn parse<T: DeserializeOwned>(value: Value) -> Result<T, ProblemDetails> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
@@ -251,7 +253,7 @@ pub(crate) fn parse<T: DeserializeOwned>(value: Value) -> Result<T, ProblemDetai
     })
 }
 
-/// Does what may wait for the disk. Where it ends by a panic, `otherwise` says what could not be done.
+/// Runs a closure that may wait for the disk. If it panics, the error is made by `otherwise`.
 pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
     otherwise: &'static str,
@@ -260,17 +262,17 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
     done.map_err(|_| ProblemDetails::unavailable(otherwise))
 }
 
-/// 200 with JSON.
+/// A 200 response with a JSON body.
 pub(crate) fn json_response(body: impl Serialize) -> ApiResult {
     Ok(Json(body).into_response())
 }
 
-/// 204: done, and nothing to say.
+/// A 204 response.
 pub(crate) fn no_content() -> ApiResult {
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Cuts a page off `rows`, which hold one more than `limit` if there is a next page.
+/// Makes a page from `rows`, which contain one row more than `limit` if there is a next page.
 pub(crate) fn paged_rows<T: Serialize>(
     mut rows: Vec<T>,
     limit: usize,
@@ -283,13 +285,13 @@ pub(crate) fn paged_rows<T: Serialize>(
     json_response(ListPage { data: rows, next })
 }
 
-/// A page of rows with numbers; the next one has those from `next` on, or behind it, as the list has it.
+/// A page of numbered rows. Depending on the list, the next page starts at `next` or after it.
 pub(crate) fn page_of<T: Serialize>(data: Vec<T>, next: Option<impl Display>) -> ApiResult {
     let next = next.map(|next| PageCursor::new(&next.to_string(), "").encode());
     json_response(ListPage { data, next })
 }
 
-/// All rows on one page.
+/// A list that is always complete on one page.
 pub(crate) fn unpaged_list<T: Serialize>(data: Vec<T>) -> ApiResult {
     json_response(ListPage { data, next: None })
 }

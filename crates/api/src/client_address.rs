@@ -1,5 +1,5 @@
-//! The address a request comes from when proxies are in front. A header is believed only from proxies that are trusted by
-//! setting, and only as far as trusted proxies have written it.
+//! The client address of requests that pass through proxies. A forwarding header is used only if a
+//! proxy trusted by the settings sent it, and only as far back as trusted proxies have written it.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -8,15 +8,16 @@ use std::str::FromStr;
 use auth::rules::AddressRange;
 use axum::http::{HeaderMap, HeaderName, header};
 
-/// Whose forwarding header is believed.
+/// The proxies whose forwarding header is used.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TrustedProxies {
     networks: Vec<AddressRange>,
-    /// Whoever connects to a Unix socket.
+    /// Whether peers on a Unix socket are trusted.
     unix: bool,
 }
 
-/// The header that names the client. Only one is read: a proxy that sets one of them passes the other on as the client sent it.
+/// The header that names the client. Only one is read, because a proxy that sets one of them passes
+/// the other on unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ForwardedHeader {
     #[default]
@@ -25,11 +26,11 @@ pub enum ForwardedHeader {
     Forwarded,
 }
 
-/// Longest header that is looked at, in addresses.
+/// Maximum number of addresses read from the header.
 const MAX_HOPS: usize = 32;
 
 impl TrustedProxies {
-    /// Whether a connection is from one of them; `None`: it came through a Unix socket.
+    /// Whether a connection comes from a trusted proxy; `None` means through a Unix socket.
     pub(crate) fn contains(&self, peer: Option<IpAddr>) -> bool {
         match peer {
             Some(peer) => self.networks.iter().any(|range| range.contains(peer)),
@@ -37,8 +38,8 @@ impl TrustedProxies {
         }
     }
 
-    /// The client of a request that a trusted proxy passed on: the last address that is not of a trusted proxy. `None`: the
-    /// header is missing or cannot be read.
+    /// The client of a request forwarded by a trusted proxy: the last address that is not a trusted
+    /// proxy. `None`: the header is missing or invalid.
     pub(crate) fn client(&self, headers: &HeaderMap, header: ForwardedHeader) -> Option<IpAddr> {
         const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
         let name = match header {
@@ -57,7 +58,7 @@ impl TrustedProxies {
                 ForwardedHeader::XForwardedFor => address(hop),
                 ForwardedHeader::Forwarded => forwarded_for(hop),
             };
-            // What lies behind something unreadable was not checked by a trusted proxy.
+            // Entries before an unreadable one were not checked by a trusted proxy.
             let Some(address) = address else { break };
             client = Some(address);
             if !self.contains(Some(address)) {
@@ -90,7 +91,7 @@ fn forwarded_for(hop: &str) -> Option<IpAddr> {
 impl FromStr for TrustedProxies {
     type Err = String;
 
-    /// Addresses and networks separated by commas, and `unix`.
+    /// Parses addresses and networks separated by commas, and `unix`.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut trusted = Self::default();
         let words = text.split(',').map(str::trim);
@@ -136,7 +137,7 @@ mod tests {
                 vec![("x-forwarded-for", "192.0.2.7")],
                 "192.0.2.7",
             ),
-            // What the client wrote itself comes first, and is not believed.
+            // The entries that the client wrote itself come first and are ignored.
             (
                 XForwardedFor,
                 vec![("x-forwarded-for", "127.0.0.1, 192.0.2.7, 10.1.1.1")],

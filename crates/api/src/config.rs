@@ -1,4 +1,4 @@
-//! The settings of the HTTP API. Every bound it enforces stands here.
+//! The configuration of the HTTP API, including every limit it enforces.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,60 +13,62 @@ use crate::client_address::{ForwardedHeader, TrustedProxies};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpConfig {
-    /// Port 0 lets the system choose.
+    /// With port 0 the system chooses a port.
     pub bind: BindAddress,
-    /// Each connection begins with a PROXY protocol header (version 1 or 2).
+    /// Whether each connection begins with a PROXY protocol header (version 1 or 2).
     pub proxy_protocol: bool,
-    /// Proxies whose `forwarded_header` says where a request comes from.
+    /// Proxies whose `forwarded_header` names the client.
     pub trusted_proxies: TrustedProxies,
     pub forwarded_header: ForwardedHeader,
-    /// What those may do who show no credentials; on loopback addresses only.
+    /// The role of requests without credentials; on loopback addresses only.
     pub anonymous: AnonymousRole,
     pub metrics_access: RouteOpenness,
     pub docs_access: RouteOpenness,
     pub max_body_bytes: usize,
-    /// Of a backup that is restored.
+    /// Maximum size of a backup to restore, in bytes.
     pub max_restore_bytes: usize,
-    /// Connections at once, those of streams and long polls aside. One more closes the one that has been idle for the
-    /// longest time.
+    /// Maximum number of connections, without event streams and long polls. One more closes the
+    /// connection that has been idle for the longest time.
     pub max_connections: usize,
-    /// The same from one address, or one IPv6 network of 64 bits; trusted proxies and Unix sockets aside.
+    /// The same per address, or per IPv6 /64 network. Trusted proxies and Unix sockets are exempt.
     pub max_connections_per_address: usize,
-    /// Requests being answered at once, by class.
+    /// Maximum number of concurrent requests, by class.
     pub max_health_requests: usize,
     pub max_login_requests: usize,
     pub max_operator_requests: usize,
     pub max_device_requests: usize,
-    /// Of one class from one address; never more than half of the class.
+    /// Maximum number of concurrent requests of one class from one address; never more than half of
+    /// the class.
     pub max_requests_per_address: usize,
-    /// Streams of events at once.
+    /// Maximum number of concurrent event streams.
     pub max_event_streams: usize,
-    /// The same of one operator or API key.
+    /// Maximum number of concurrent event streams per operator or API key.
     pub max_event_streams_per_holder: usize,
-    /// Devices' requests that wait for a command.
+    /// Maximum number of concurrent device requests that wait for a command.
     pub max_long_polls: usize,
     pub max_long_polls_per_device: usize,
-    /// Seconds for a request to be answered, its body included, and for a graceful stop.
+    /// Seconds to answer a request, including its body, and seconds for a graceful stop.
     pub request_timeout_s: u32,
-    /// Seconds for a request's head to arrive; an idle connection is closed after it.
+    /// Seconds for a request head to arrive; an idle connection is closed after the same time.
     pub header_timeout_s: u32,
-    /// Seconds for a request's body to arrive.
+    /// Seconds for a request body to arrive.
     pub body_timeout_s: u32,
-    /// Seconds a client may leave what is sent to it unread.
+    /// Seconds that a client may leave sent data unread.
     pub write_timeout_s: u32,
-    /// Seconds a token of a login is good for.
+    /// Validity of a login token, in seconds.
     pub token_ttl_s: u32,
-    /// Seconds the token is good for that gets the next one, on ThingsBoard's paths.
+    /// Validity of a refresh token on the ThingsBoard paths, in seconds.
     pub refresh_token_ttl_s: u32,
-    /// Failed logins from one address within `failed_login_window_s`; then it has to wait.
+    /// Maximum number of failed logins from one address within `failed_login_window_s`; further
+    /// attempts must wait.
     pub max_failed_logins: u32,
     pub failed_login_window_s: u32,
-    /// Entries of the audit log; one more ends the oldest.
+    /// Maximum number of audit log entries; one more deletes the oldest.
     pub max_audit_entries: u64,
 }
 
 impl HttpConfig {
-    /// The defaults at the given address.
+    /// The default configuration at the given address.
     pub fn new(bind: SocketAddr) -> Self {
         Self {
             bind: bind.into(),
@@ -102,7 +104,7 @@ impl HttpConfig {
     }
 }
 
-/// The settings as they are now, shared by the API and those who may change them.
+/// The current configuration, shared by the API and the components that may change it.
 #[derive(Debug, Clone)]
 pub struct SharedHttpConfig(Arc<ArcSwap<HttpConfig>>);
 
@@ -111,8 +113,8 @@ impl SharedHttpConfig {
         Self(Arc::new(ArcSwap::from_pointee(config)))
     }
 
-    /// Other settings, for what begins from now on. Addresses, `anonymous` and the numbers of connections, requests and
-    /// streams stay as they were when the API began.
+    /// Replaces the configuration for requests that begin from now on. Addresses, `anonymous` and
+    /// the limits on connections, requests and streams keep their start-up values.
     pub fn set(&self, config: HttpConfig) {
         self.0.store(Arc::new(config));
     }
@@ -138,7 +140,7 @@ impl SharedHttpConfig {
     }
 }
 
-/// The role of those who show no credentials.
+/// The role of requests without credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AnonymousRole {
     #[default]
@@ -160,10 +162,10 @@ impl AnonymousRole {
 /// Whether a route needs credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteOpenness {
-    /// None.
+    /// No credentials are needed.
     Open,
-    /// None if HTTP is bound to a loopback address.
+    /// No credentials are needed if HTTP is bound to a loopback address.
     OpenOnLoopback,
-    /// Those of a viewer.
+    /// The credentials of a viewer or a higher role are needed.
     Viewers,
 }

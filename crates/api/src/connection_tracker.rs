@@ -1,10 +1,10 @@
-//! Open HTTP connections and what they are used for, counted by source address and class, so that no client and no class
-//! of requests can use up what the others need.
+//! Open HTTP connections and their use, counted by source address and class, so that no client and
+//! no class of requests can exhaust the capacity that others need.
 //!
-//! A connection takes an ordinary place from accept to close. A request takes a place in its class until the body of its
-//! answer has been handed over. A stream or a long poll gives both back while it lasts and takes a place of its own kind.
-//! When all ordinary places are taken, the connection that has been idle or sending its head for the longest time makes
-//! room for the next one.
+//! A connection takes an ordinary permit from accept to close. A request takes a permit in its
+//! class until the body of its response has been sent. A stream or a long poll returns both and
+//! holds a permit of its own kind. When all ordinary permits are taken, a new connection evicts the
+//! one that has been idle or sending its head for the longest time.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -18,20 +18,20 @@ use tokio::sync::Notify;
 use crate::config::HttpConfig;
 use crate::problem_details::ProblemDetails;
 
-/// What a request is for.
+/// The class of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestClass {
-    /// Health, metrics, documentation and everything else that needs no operator.
+    /// Health, metrics, documentation and other requests that need no operator.
     Health,
     /// Logins, which hash passwords.
     Login,
     /// Requests of operators and API keys.
     Operator,
-    /// Requests of devices and of sources that push.
+    /// Requests of devices and of push sources.
     Device,
 }
 
-/// What lasts.
+/// The kind of a request that outlives the ordinary time limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum LongRequestKind {
     EventStream,
@@ -89,7 +89,7 @@ pub(crate) struct ConnectionTracker {
 struct ConnectionTable {
     next: u64,
     open: HashMap<u64, OpenConnection>,
-    /// Connections that are not used for something that lasts.
+    /// Number of connections without a long request.
     ordinary: usize,
     by_address: HashMap<IpAddr, AddressUse>,
     requests: [usize; REQUEST_CLASSES.len()],
@@ -104,33 +104,33 @@ struct AddressUse {
 }
 
 struct OpenConnection {
-    /// `None`: of a trusted proxy or a Unix socket, which has no bound of its own.
+    /// `None` for a trusted proxy or a Unix socket, which have no per-address limit.
     address: Option<IpAddr>,
-    /// Requests whose answer has not been handed over.
+    /// Number of requests whose response has not been sent completely.
     requests: usize,
     idle_since: Instant,
     lasting: usize,
     evicted: Arc<Notify>,
 }
 
-/// A connection's place; given back when it is dropped.
+/// The permit of a connection; returned on drop.
 pub(crate) struct ConnectionPermit {
     connections: Arc<ConnectionTracker>,
     pub(crate) number: u64,
     evicted: Arc<Notify>,
 }
 
-/// A request's place in its class; given back when it is dropped.
+/// The permit of a request in its class; returned on drop.
 pub(crate) struct RequestPermit {
     place: Arc<ConnectionPermit>,
     address: IpAddr,
     class: RequestClass,
 }
 
-/// The place of a stream or a long poll; given back when it is dropped.
+/// The permit of an event stream or a long poll; returned on drop.
 pub(crate) struct LongRequestPermit {
     connections: Arc<ConnectionTracker>,
-    /// The connection it lasts on.
+    /// The number of the connection it uses.
     number: Option<u64>,
     kind: LongRequestKind,
     holder: String,
@@ -162,7 +162,7 @@ impl ConnectionTracker {
         })
     }
 
-    /// A place for a connection that was accepted. `Err`: it has to be closed.
+    /// Takes a permit for an accepted connection. On `Err` the caller closes the connection.
     pub(crate) fn open(
         self: &Arc<Self>,
         address: Option<IpAddr>,
@@ -205,7 +205,7 @@ impl ConnectionTracker {
         }))
     }
 
-    /// A place for what lasts, for `holder`; `number`: the connection that it keeps.
+    /// Takes a permit for a long request of `holder`; `number` is the connection it occupies.
     pub(crate) fn begin_long_request(
         self: &Arc<Self>,
         number: Option<u64>,
@@ -228,10 +228,10 @@ impl ConnectionTracker {
             LongRequestKind::LongPoll => ("device", "long polls"),
         };
         let rejected = if table.lasting[at] >= of_all {
-            Some(format!("{of_all} {many} are open, more are not allowed."))
+            Some(format!("{of_all} {many} are open, which is the limit."))
         } else if held.unwrap_or_default() >= per_holder {
             let detail = format!(
-                "{per_holder} {many} of this {one} are open, more are not allowed; close one first."
+                "{per_holder} {many} of this {one} are open, which is the limit; close one first."
             );
             Some(detail)
         } else {
@@ -343,7 +343,7 @@ impl ConnectionTable {
             .map(|(number, _)| *number)
     }
 
-    /// Takes a connection out of the table. `None`: it is not there any more.
+    /// Removes a connection from the table. `None`: it is already gone.
     fn remove(&mut self, number: u64) -> Option<Arc<Notify>> {
         let connection = self.open.remove(&number)?;
         if connection.lasting == 0 {
@@ -369,12 +369,12 @@ impl ConnectionTable {
 }
 
 impl ConnectionPermit {
-    /// Ends when the connection has to make room for another one.
+    /// Resolves when the connection is evicted.
     pub(crate) async fn wait_for_eviction(&self) {
         self.evicted.notified().await;
     }
 
-    /// A proxy has named the client.
+    /// Sets the client address that a proxy has named.
     pub(crate) fn set_address(&self, address: IpAddr) -> Result<(), CloseReason> {
         let address = address_key(address);
         let mut guard = self.connections.lock();
@@ -391,7 +391,7 @@ impl ConnectionPermit {
         Ok(())
     }
 
-    /// A place for a request of this class, from this address.
+    /// Takes a permit for a request of this class from this address.
     pub(crate) fn begin_request(
         self: &Arc<Self>,
         class: RequestClass,
@@ -400,7 +400,7 @@ impl ConnectionPermit {
         let (at, address) = (class as usize, address_key(address));
         let limits = &self.connections.limits;
         let of_class = limits.requests[at];
-        // One address never takes all of a class.
+        // One address never takes more than half of a class.
         let per_address = limits.requests_per_address.min(of_class.div_ceil(2));
         let mut guard = self.connections.lock();
         let table = &mut *guard;
@@ -474,7 +474,7 @@ impl Drop for LongRequestPermit {
             if connection.lasting == 0 {
                 connection.idle_since = Instant::now();
                 let address = connection.address;
-                // It may be one more than allowed until the next one is accepted.
+                // The count may exceed the limit by one until the next accept.
                 table.ordinary += 1;
                 if let Some(address) = address {
                     table.by_address.entry(address).or_default().connections += 1;
@@ -484,7 +484,7 @@ impl Drop for LongRequestPermit {
     }
 }
 
-/// Whoever has one address of an IPv6 network of 64 bits has them all.
+/// Key of an address in the per-address limits: a host usually controls its whole IPv6 /64 network.
 pub(crate) fn address_key(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) if !address.is_loopback() => IpAddr::V6(Ipv6Addr::from_bits(

@@ -1,5 +1,6 @@
-//! One row of the table of routes: path, who may ask, what goes in and what comes out, and the function behind it. The
-//! router, the checks and the OpenAPI document are made from the same row, so that they cannot say different things.
+//! One row of the route table: path, required access, parameters, bodies, and the handler. The
+//! router, the access checks and the OpenAPI document are generated from the same row, so they
+//! cannot disagree.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,29 +20,29 @@ use crate::query_parameters::{AFTER, LIMIT, Parameter};
 pub(crate) type ApiResult = Result<Response, ProblemDetails>;
 type Handler =
     Arc<dyn Fn(ApiCall) -> Pin<Box<dyn Future<Output = ApiResult> + Send>> + Send + Sync>;
-/// Makes the schema of a type where it is needed.
+/// Generates the schema of a type when it is needed.
 pub(crate) type SchemaFn = Arc<dyn Fn(&mut SchemaGenerator) -> Value + Send + Sync>;
 
-/// Who may ask.
+/// Who may call an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndpointAccess {
-    /// Anybody.
+    /// Everybody.
     Open,
-    /// Anybody where the setting `http.metrics_access` says so, else viewers.
+    /// Everybody if the setting `http.metrics_access` allows it, otherwise viewers.
     Metrics,
-    /// The same with `http.docs_access`.
+    /// Everybody if the setting `http.docs_access` allows it, otherwise viewers.
     Docs,
-    /// Whoever has the secret of the source that is asked for; the handler looks.
+    /// A caller with the secret of the requested source; the handler checks it.
     Source,
-    /// Whoever has the access token of a device in the path; the handler looks.
+    /// A caller with the access token of a device in the path; the handler checks it.
     Device,
-    /// Those with this role or a higher one.
+    /// Operators and API keys with this role or a higher one.
     Role(Role),
 }
 
 pub(crate) struct Endpoint {
     pub(crate) method: Method,
-    /// As axum and OpenAPI write it: `/api/v1/clients/{client_id}`.
+    /// In the syntax of axum and OpenAPI: `/api/v1/clients/{client_id}`.
     pub(crate) path: String,
     /// Unique; the OpenAPI `operationId`.
     pub(crate) id: String,
@@ -54,17 +55,17 @@ pub(crate) struct Endpoint {
     pub(crate) body: Option<ContentSpec>,
     pub(crate) is_body_optional: bool,
     pub(crate) answers: Vec<ResponseSpec>,
-    /// It answers about an object with a version: ETag, If-None-Match or If-Match.
+    /// Whether the response describes a versioned object, with ETag, If-None-Match or If-Match.
     pub(crate) is_versioned: bool,
-    /// Problems of its own beside those that every route of its kind has.
+    /// Additional error responses, besides those common to all routes of its kind.
     pub(crate) problems: Vec<(u16, &'static str)>,
     pub(crate) handler: Handler,
 }
 
 pub(crate) struct ContentSpec {
-    /// One of them.
+    /// The accepted media types.
     pub(crate) media_types: &'static [&'static str],
-    /// None: bytes or text without a schema.
+    /// `None`: bytes or text without a schema.
     pub(crate) schema: Option<SchemaFn>,
 }
 
@@ -72,7 +73,7 @@ pub(crate) struct ResponseSpec {
     pub(crate) status: u16,
     pub(crate) description: &'static str,
     pub(crate) content: Option<ContentSpec>,
-    /// A new object: where it is.
+    /// Whether the response has a Location header with the path of a new object.
     pub(crate) has_location: bool,
 }
 
@@ -113,7 +114,7 @@ impl Endpoint {
             tag: "node",
             summary: String::new(),
             description: String::new(),
-            // Nobody forgets to think of it without noticing: an admin's token works, nothing else does.
+            // Safe default: an endpoint without an explicit access requires an admin.
             access: EndpointAccess::Role(Role::Admin),
             parameters: Vec::new(),
             path_parameters: Vec::new(),
@@ -126,7 +127,7 @@ impl Endpoint {
         }
     }
 
-    /// Whose places its requests take.
+    /// The class in whose limits its requests count.
     pub(crate) fn class(&self) -> RequestClass {
         match self.access {
             EndpointAccess::Open if self.tag == "access" => RequestClass::Login,
@@ -172,20 +173,20 @@ impl Endpoint {
         self
     }
 
-    /// A list in pages of `T`.
+    /// A paged list with rows of the given schema.
     pub(crate) fn paged_with(mut self, row: SchemaFn) -> Self {
         self.parameters.extend([LIMIT, AFTER]);
         self.response_with(200, "A page.", page_schema(row))
     }
 
-    /// A list in pages of `T`.
+    /// A paged list of `T`.
     pub(crate) fn paged<T: JsonSchema>(self) -> Self {
         self.paged_with(schema_of::<T>())
     }
 
-    /// A list that is always whole.
+    /// A list that is always complete.
     pub(crate) fn unpaged<T: JsonSchema>(self) -> Self {
-        self.response_with(200, "All of them.", page_schema(schema_of::<T>()))
+        self.response_with(200, "All rows.", page_schema(schema_of::<T>()))
     }
 
     pub(crate) fn request_body<T: JsonSchema>(self) -> Self {
@@ -202,7 +203,7 @@ impl Endpoint {
         self
     }
 
-    /// A body that is no JSON.
+    /// A request body that is not JSON.
     pub(crate) fn raw_request_body(mut self, media_types: &'static [&'static str]) -> Self {
         self.body = Some(ContentSpec {
             media_types,
@@ -230,7 +231,7 @@ impl Endpoint {
         self
     }
 
-    /// An answer that is no JSON.
+    /// A response body that is not JSON.
     pub(crate) fn raw_response(
         mut self,
         status: u16,
@@ -259,7 +260,7 @@ impl Endpoint {
         self
     }
 
-    /// The answer described last says where the new object is.
+    /// Adds a Location header to the response described last.
     pub(crate) fn with_location(mut self) -> Self {
         if let Some(answer) = self.answers.last_mut() {
             answer.has_location = true;
@@ -278,7 +279,7 @@ impl Endpoint {
     }
 }
 
-/// One page: the rows and the way to the next.
+/// The schema of one page: the rows and the cursor of the next page.
 fn page_schema(row: SchemaFn) -> SchemaFn {
     Arc::new(move |generator| {
         serde_json::json!({
@@ -288,7 +289,7 @@ fn page_schema(row: SchemaFn) -> SchemaFn {
                 "data": {"type": "array", "items": row(generator)},
                 "next": {
                     "type": ["string", "null"],
-                    "description": "To be given as `after` for the next page; `null` on the last.",
+                    "description": "Value of `after` for the next page; `null` on the last page.",
                 },
             },
         })

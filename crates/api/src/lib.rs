@@ -1,7 +1,8 @@
-//! The HTTP API of a node: health, metrics, what is connected and subscribed, who may connect, and everything that can
-//! be changed at run time. It runs on the control plane and asks the shards by messages.
+//! The HTTP API of a node: health, metrics, clients, subscriptions, access control, configuration
+//! objects and the device platform.
 //!
-//! `routes` is the table of what there is; the router, the checks and the OpenAPI document come from it.
+//! The API runs on the control plane and queries the shards by messages. `routes` contains the
+//! route table; the router, the access checks and the OpenAPI document are generated from it.
 
 mod access;
 mod alarm_backend;

@@ -1,4 +1,4 @@
-//! What the API asks of the rest of the process: the node it shows and the program around it.
+//! The interface between the API and the rest of the process: the node and the program around it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,82 +18,88 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
-/// What a question to the node is answered with, some time later.
+/// The future answer of a query to the node.
 pub type NodeFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The node behind the API. Lists are sorted as [`ListQuery`] says and hold at most `limit` rows.
+/// The node behind the API. Lists are sorted as [`ListQuery`] describes and contain at most `limit`
+/// rows.
 pub trait NodeBackend: Send + Sync + 'static {
-    /// Why the node should get no traffic now; `None` if it is ready.
+    /// Why the node should receive no traffic now; `None` if it is ready.
     fn not_ready(&self) -> Option<NotReadyReason>;
     fn clients(&self, query: ListQuery) -> NodeFuture<'_, Vec<ClientInfo>>;
     fn client<'a>(&'a self, client_id: &'a str) -> NodeFuture<'a, Option<ClientInfo>>;
-    /// Sorted by client id, then topic filter; `after` is a client id. All of one client's are asked for with
-    /// `client_id` and a `limit` of `usize::MAX`.
+    /// Sorted by client id, then topic filter; `after` is a client id. To get all subscriptions of
+    /// one client, set `client_id` and a `limit` of `usize::MAX`.
     fn subscriptions(&self, query: ListQuery) -> NodeFuture<'_, Vec<SubscriptionInfo>>;
     /// Sorted by topic filter; `after` is a topic filter.
     fn topics(&self, query: ListQuery) -> NodeFuture<'_, Vec<TopicInfo>>;
-    /// Ends a client's connection and session; false if there is neither.
+    /// Ends a client's connection and session; false if it has neither.
     fn terminate_client<'a>(&'a self, client_id: &'a str) -> NodeFuture<'a, bool>;
-    /// Ends the session of a client that is away; false if there is none.
+    /// Discards the session of a disconnected client; false if there is none.
     fn discard_session<'a>(&'a self, client_id: &'a str) -> NodeFuture<'a, bool>;
     fn metrics(&self) -> NodeFuture<'_, Vec<MetricFamily>>;
 
-    /// Publishes in the node's own name; with the store on, the answer comes when the message is safe.
+    /// Publishes on behalf of the node; with the store enabled, the future resolves when the
+    /// message is durable.
     fn publish(
         &self,
         publication: PublishRequest,
     ) -> NodeFuture<'_, Result<PublishResult, ControlError>>;
 
-    /// Subscribes on behalf of a client that has a session, connected or not: the granted QoS. `None`: no session.
+    /// Subscribes on behalf of a client that has a session, connected or not, and returns the
+    /// granted QoS. `None`: no session.
     fn subscribe<'a>(
         &'a self,
         client_id: &'a str,
         subscription: SubscriptionRequest,
     ) -> NodeFuture<'a, Option<Result<u8, ControlError>>>;
-    /// False if the session has no such subscription.
+    /// Unsubscribes on behalf of a client; false if the session has no such subscription.
     fn unsubscribe<'a>(&'a self, client_id: &'a str, topic_filter: &'a str)
     -> NodeFuture<'a, bool>;
 
     fn retained(&self, query: RetainedQuery) -> NodeFuture<'_, Vec<RetainedInfo>>;
     fn retained_message<'a>(&'a self, topic: &'a str) -> NodeFuture<'a, Option<StoredMessage>>;
-    /// False if nothing is retained there.
+    /// Deletes a retained message; false if the topic has none.
     fn delete_retained<'a>(&'a self, topic: &'a str) -> NodeFuture<'a, Result<bool, ControlError>>;
 
-    /// What waits for a session, in order, behind the position `after`. `None`: no session.
+    /// The queued messages of a session in order, after position `after`. `None`: no session.
     fn queued_messages<'a>(
         &'a self,
         client_id: &'a str,
         after: Option<u64>,
         limit: usize,
     ) -> NodeFuture<'a, Option<Vec<QueuedMessage>>>;
-    /// Throws away one message that has not been sent; false if there is none at that position. `None`: no session.
+    /// Deletes one queued message that has not been sent; false if there is none at that position.
+    /// `None`: no session.
     fn delete_queued<'a>(
         &'a self,
         client_id: &'a str,
         position: u64,
     ) -> NodeFuture<'a, Option<bool>>;
-    /// Throws away what waits and has not been sent: how many. `None`: no session.
+    /// Deletes all queued messages that have not been sent and returns their number. `None`: no
+    /// session.
     fn clear_queue<'a>(&'a self, client_id: &'a str) -> NodeFuture<'a, Option<u64>>;
 
-    /// Every listener of the configuration, whether it is open or not.
+    /// Every configured listener, open or not.
     fn listeners(&self) -> Vec<ListenerInfo>;
     fn start_listener<'a>(&'a self, name: &'a str) -> NodeFuture<'a, Result<(), ListenerError>>;
-    /// No new connections there from now on; with `disconnect` its clients are sent away too.
+    /// Stops accepting connections on a listener; with `disconnect` its clients are disconnected
+    /// too.
     fn stop_listener<'a>(
         &'a self,
         name: &'a str,
         disconnect: bool,
     ) -> NodeFuture<'a, Result<(), ListenerError>>;
 
-    /// What happens from now on. Costs the shards nothing while nobody listens.
+    /// The events from now on. Costs the shards nothing while there are no receivers.
     fn events(&self) -> broadcast::Receiver<Arc<BrokerEvent>>;
 }
 
 pub(crate) fn not_ready_reason(why: NotReadyReason) -> &'static str {
     match why {
-        NotReadyReason::Starting => "starting: not every listener is open yet",
-        NotReadyReason::Stopping => "stopping: clients are being sent away",
-        NotReadyReason::Stalled => "stalled: a shard does not answer",
+        NotReadyReason::Starting => "starting: not all listeners are open yet",
+        NotReadyReason::Stopping => "stopping: clients are being disconnected",
+        NotReadyReason::Stalled => "stalled: a shard does not respond",
     }
 }
 
@@ -211,47 +217,48 @@ impl NodeBackend for BrokerHandle {
 
 /// The program around the node.
 pub trait ProgramBackend: Send + Sync + 'static {
-    /// What is logged, in the words of `set_log_level`.
+    /// The log filter in the syntax of `set_log_level`.
     fn log_level(&self) -> String;
-    /// Changes what is logged: `debug`, or `info,broker=debug`. The error says what was expected.
+    /// Changes the log filter: `debug`, or `info,broker=debug`. The error names the accepted
+    /// values.
     fn set_log_level(&self, level: &str) -> Result<(), String>;
-    /// Every setting there is, sorted by key; secrets without their value.
+    /// Every setting, sorted by key; secrets without their value.
     fn settings(&self) -> Vec<SettingInfo>;
     /// Changes a setting until the node stops.
     fn set_setting(&self, key: &str, value: &Value) -> Result<(), SettingChangeError>;
-    /// How the authenticators do, in the order in which they are asked.
+    /// The state of the authenticators in the order in which they are asked.
     fn authenticators(&self) -> Vec<AuthenticatorInfo> {
         Vec::new()
     }
-    /// Metrics of the process that only the program knows, such as the allocator's.
+    /// Metrics of the process that only the program can read, such as those of the allocator.
     fn metrics(&self) -> Vec<MetricFamily> {
         Vec::new()
     }
-    /// Metrics of rules, whose names have no prefix of the program.
+    /// Metrics of rules, whose names do not carry the prefix of the program.
     fn rule_metrics(&self) -> Vec<MetricFamily> {
         Vec::new()
     }
 }
 
-/// How an authenticator does, since the node started or the authenticator was changed.
+/// State of an authenticator since the node started or the authenticator was changed.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct AuthenticatorInfo {
     pub id: String,
-    /// Such as `jwt`.
+    /// Type, such as `jwt`.
     pub r#type: String,
-    /// Lower ones are asked first; those of equal order as they are listed.
+    /// Position in the order of evaluation, lowest first; equal values are evaluated in list order.
     pub order: i64,
     /// `ok`, or `failing` if its last answer was an error.
     pub state: AuthenticatorState,
-    /// Clients it let in.
+    /// Number of clients it accepted.
     pub accepted: u64,
-    /// Clients it refused.
+    /// Number of clients it rejected.
     pub rejected: u64,
-    /// Clients it left to the next one.
+    /// Number of clients it passed to the next authenticator.
     pub no_opinion: u64,
-    /// Clients that were refused because it could not answer.
+    /// Number of clients rejected because it could not answer.
     pub errors: u64,
-    /// `null`: it has not failed.
+    /// Most recent failure; `null` if there was none.
     pub last_error: Option<AuthenticatorFailure>,
 }
 
@@ -268,18 +275,19 @@ pub struct AuthenticatorFailure {
     pub text: String,
 }
 
-/// A setting as the API shows it.
+/// A setting and its current value.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct SettingInfo {
-    /// With its section: `limits.max_qos`, `listener.mqtt.bind`.
+    /// Key with its section: `limits.max_qos`, `listener.mqtt.bind`.
     pub key: String,
-    /// As `tidegate.toml` would have it; `null` if it has none, `"***"` if it is a secret.
+    /// Value as in `tidegate.toml`; `null` if it has none, `"***"` if it is a secret.
     pub value: Value,
-    /// Where the value comes from: `default`, a place in a file, an environment variable, a flag, `api`.
+    /// Origin of the value: `default`, a place in a file, an environment variable, a flag, or
+    /// `api`.
     pub origin: String,
-    /// Whether it can be changed while the node runs.
+    /// Whether the setting can be changed while the node runs.
     pub changeable: bool,
-    /// What a value has to be.
+    /// Accepted values.
     pub expected: String,
     pub help: String,
 }
@@ -287,8 +295,8 @@ pub struct SettingInfo {
 /// Why a setting was not changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SettingChangeError {
-    /// Only a restart changes it.
+    /// The setting can be changed only by a restart.
     Fixed,
-    /// What was expected and what was found.
+    /// The value is invalid; the text names the accepted values and the value received.
     Invalid(String),
 }

@@ -1,4 +1,4 @@
-//! The OpenAPI 3.1 document, made from the table of routes and the types of its bodies.
+//! The OpenAPI 3.1 document, generated from the route table and the types of the bodies.
 
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
@@ -8,15 +8,15 @@ use crate::access::Role;
 use crate::endpoint::{ContentSpec, Endpoint, EndpointAccess, ResponseSpec};
 use crate::problem_details;
 
-/// The tags in the order of the documentation, each with a sentence.
+/// The tags in the order of the documentation, each with a description.
 const TAGS: &[(&str, &str)] = &[
     (
         "node",
-        "The node itself: health, metrics, what it is and what it logs.",
+        "The node itself: health, metrics, version, settings and logging.",
     ),
     (
         "access",
-        "Who may use this API: logging in, operators, API keys, the audit log.",
+        "Access to this API: login, operators, API keys and the audit log.",
     ),
     (
         "clients",
@@ -25,11 +25,11 @@ const TAGS: &[(&str, &str)] = &[
     ("messages", "Publishing and retained messages."),
     (
         "rules",
-        "Who may connect and what they may do: users, authenticators, ACL rules, bans.",
+        "Access of MQTT clients: users, authenticators, ACL rules, bans.",
     ),
     (
         "connectors",
-        "Outside systems, the sinks that write to them, and what could not be written.",
+        "Connectors, sinks, their queues and dead letters.",
     ),
     (
         "devices",
@@ -37,18 +37,15 @@ const TAGS: &[(&str, &str)] = &[
     ),
     (
         "telemetry",
-        "What devices have measured: latest values, rows, intervals, files, as it comes.",
+        "Telemetry of devices: latest values, rows, intervals, file exports and live streams.",
     ),
     (
         "alarms",
-        "What is wrong with devices and with the node itself, and who is told.",
+        "Alarms of devices and of the node, and their notifications.",
     ),
-    (
-        "commands",
-        "What devices are told to do, and what came of it.",
-    ),
+    ("commands", "Commands to devices and their results."),
     ("configuration", "Listeners, settings, backup."),
-    ("events", "What happens, as it happens."),
+    ("events", "Live streams of events."),
 ];
 
 const DESCRIPTION: &str = "Steers one Tidegate node. Lists come in pages (`limit`, `after`), objects with a version \
@@ -93,17 +90,17 @@ pub(crate) fn openapi_document(version: &str, endpoints: &[Endpoint]) -> Value {
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "A token from `POST /api/v1/login`, or that of the node's own token file.",
+                    "description": "Token from `POST /api/v1/login`, or from the node's token file.",
                 },
                 "api_key": {
                     "type": "http",
                     "scheme": "basic",
-                    "description": "The id of an API key as the user name, its secret as the password.",
+                    "description": "Id of an API key as the user name, its secret as the password.",
                 },
                 "source_token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "The token of the source. Its settings may name another header, or ask for a signature \
+                    "description": "Token of the source. Its settings may name another header, or require a signature \
                         of the body instead.",
                 },
             },
@@ -159,9 +156,9 @@ fn operation_object(
         });
     }
     operation["security"] = match endpoint.access {
-        // The path says who it is.
+        // The path identifies the caller.
         EndpointAccess::Open | EndpointAccess::Device => json!([]),
-        // Without credentials where the setting says so.
+        // No credentials are needed where the setting allows it.
         EndpointAccess::Metrics | EndpointAccess::Docs => {
             json!([{}, {"token": ["viewer"]}, {"api_key": ["viewer"]}])
         }
@@ -198,21 +195,21 @@ fn parameter_objects(endpoint: &Endpoint) -> Vec<Value> {
         match endpoint.method.as_str() {
             "GET" => header(
                 "If-None-Match",
-                "An ETag: answer 304 if it is still that version.",
+                "ETag; the response is 304 if the object still has this version.",
             ),
             "PUT" => {
                 header(
                     "If-Match",
-                    "An ETag: answer 412 if it is no longer that version.",
+                    "ETag; the response is 412 if the object no longer has this version.",
                 );
                 header(
                     "If-None-Match",
-                    "`*`: answer 412 if there is such an object.",
+                    "`*`; the response is 412 if the object exists.",
                 );
             }
             "DELETE" => header(
                 "If-Match",
-                "An ETag: answer 412 if it is no longer that version.",
+                "ETag; the response is 412 if the object no longer has this version.",
             ),
             _ => {}
         }
@@ -239,7 +236,7 @@ fn response_object(
     if answer.has_location {
         headers.insert(
             "Location".into(),
-            json!({"description": "Where the new object is.", "schema": {"type": "string"}}),
+            json!({"description": "Path of the new object.", "schema": {"type": "string"}}),
         );
     }
     if !headers.is_empty() {
@@ -258,49 +255,46 @@ fn content_object(content: &ContentSpec, generator: &mut SchemaGenerator) -> Val
     Value::Object(types.collect())
 }
 
-/// The problems a route can answer with, from what it takes and needs.
+/// The error responses of a route, derived from its parameters, body and access.
 fn problem_responses(endpoint: &Endpoint) -> Vec<(u16, &'static str)> {
     let mut problems = endpoint.problems.clone();
-    problems.push((
-        400,
-        "A parameter or field of the request is not what was expected.",
-    ));
+    problems.push((400, "A parameter or field of the request is invalid."));
     if endpoint.access != EndpointAccess::Open {
-        problems.push((
-            401,
-            "There are no credentials, or they are wrong or too old.",
-        ));
+        problems.push((401, "The credentials are missing, wrong or expired."));
         problems.push((
             403,
-            "The role does not suffice, or a web page of another origin asks.",
+            "The role is insufficient, or the request comes from a web page of another origin.",
         ));
     }
     if !endpoint.path_parameters.is_empty() {
-        problems.push((404, "There is no such thing."));
+        problems.push((404, "The resource does not exist."));
     }
     if endpoint.body.is_some() {
         problems.push((408, "The body did not arrive in time."));
         problems.push((413, "The body is too long."));
-        problems.push((415, "The body is of another media type."));
-        problems.push((422, "A field of the body is not what was expected."));
+        problems.push((415, "The media type of the body is not supported."));
+        problems.push((422, "A field of the body is invalid."));
     }
     if endpoint.is_versioned {
         match endpoint.method.as_str() {
-            "GET" => problems.push((304, "It is still the version of If-None-Match.")),
-            _ => problems.push((412, "It is not the version the request wants.")),
+            "GET" => problems.push((304, "The object still has the version of If-None-Match.")),
+            _ => problems.push((
+                412,
+                "The object does not have the version that the request requires.",
+            )),
         }
     }
     problems.push((
         421,
-        "The node is bound to loopback and was asked for under another name.",
+        "The node is bound to loopback and the Host header names another host.",
     ));
     problems.push((
         429,
-        "Too many requests of this class from this address are being answered.",
+        "Too many concurrent requests of this class, or from this address.",
     ));
     problems.push((
         503,
-        "The node does not answer in time, or cannot do it now.",
+        "The node does not answer in time, or the operation is not possible now.",
     ));
     problems
 }

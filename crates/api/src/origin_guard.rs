@@ -1,6 +1,6 @@
-//! Who may ask. Without authentication the network and the browser are the walls: a node on loopback answers
-//! only to loopback names, so that a web page cannot reach it under a name of its own (DNS rebinding), and no
-//! page of another origin can make it change anything.
+//! Checks of the Host and Origin headers, which protect an API without authentication. A node on
+//! loopback answers only to loopback host names, so that a web page cannot reach it by DNS
+//! rebinding. Pages of another origin cannot change anything.
 
 use std::net::IpAddr;
 
@@ -12,10 +12,10 @@ use axum::response::{IntoResponse, Response};
 
 use crate::problem_details::ProblemDetails;
 
-/// The rule for one listener.
+/// The rule of one listener.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OriginGuard {
-    /// Bound to loopback: only loopback names are answered.
+    /// Whether the listener is bound to loopback; then only loopback host names are answered.
     pub(crate) loopback_only: bool,
 }
 
@@ -59,7 +59,7 @@ impl OriginGuard {
     }
 }
 
-/// The one Host field, which HTTP/1.1 demands.
+/// The single Host header that HTTP/1.1 requires.
 fn host_header(headers: &HeaderMap) -> Result<Authority, ProblemDetails> {
     let mut values = headers.get_all(header::HOST).iter();
     values
@@ -77,7 +77,7 @@ fn is_loopback_name(authority: &Authority) -> bool {
         .unwrap_or(host);
     match address.parse::<IpAddr>() {
         Ok(address) => address.to_canonical().is_loopback(),
-        // All names below localhost are loopback by RFC 6761; resolvers and browsers keep to it.
+        // All names below `localhost` are loopback by RFC 6761; resolvers and browsers comply.
         Err(_) => {
             let name = host.to_ascii_lowercase();
             name == "localhost" || name.ends_with(".localhost")
@@ -85,7 +85,7 @@ fn is_loopback_name(authority: &Authority) -> bool {
     }
 }
 
-/// Programs that are no browsers send neither of the fields.
+/// Programs other than browsers send neither header.
 fn is_same_origin(headers: &HeaderMap, host: &Authority) -> bool {
     const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
     let is_ours = |origin: &str| {

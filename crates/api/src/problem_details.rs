@@ -1,28 +1,28 @@
-//! Errors as the client sees them: problem details (RFC 9457).
+//! Error responses: problem details (RFC 9457).
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Why a request was not done. Every error of the API is one of these.
+/// An error response. Every error of the API has this form.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ProblemDetails {
     pub(crate) status: StatusCode,
-    /// What was wrong and what to do about it.
+    /// What is wrong and how to correct it.
     pub(crate) detail: String,
-    /// The query parameter or body field that was wrong.
+    /// The query parameter or body field that is invalid.
     pub(crate) parameter: Option<String>,
     hint: ProblemHint,
 }
 
-/// What the fields of the answer say beside.
+/// Additional headers of the response.
 #[derive(Debug, PartialEq, Eq)]
 enum ProblemHint {
     None,
-    /// How to say who one is.
+    /// WWW-Authenticate: how to authenticate.
     Challenge,
-    /// Seconds.
+    /// Retry-After, in seconds.
     RetryAfter(u64),
 }
 
@@ -30,14 +30,14 @@ enum ProblemHint {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Problem")]
 pub(crate) struct ProblemBody<'a> {
-    /// Always `about:blank`: the status says what kind of problem it is.
+    /// Always `about:blank`: the status is the type of the problem.
     r#type: &'static str,
-    /// The status in words.
+    /// Status as text.
     title: &'a str,
     status: u16,
-    /// What was wrong and what to do about it.
+    /// What is wrong and how to correct it.
     detail: &'a str,
-    /// The query parameter or body field that was wrong.
+    /// Query parameter or body field that is invalid.
     #[serde(skip_serializing_if = "Option::is_none")]
     parameter: Option<&'a str>,
 }
@@ -56,7 +56,7 @@ impl ProblemDetails {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// A parameter that is unknown, or not what was expected.
+    /// A query parameter that is unknown or invalid.
     pub(crate) fn invalid_parameter(name: &str, detail: impl Into<String>) -> Self {
         Self {
             parameter: Some(name.to_owned()),
@@ -64,7 +64,7 @@ impl ProblemDetails {
         }
     }
 
-    /// A body that is JSON, but not with what was expected in the field of this name.
+    /// A body that is valid JSON with an invalid value in the named field.
     pub(crate) fn invalid_field(name: &str, detail: impl Into<String>) -> Self {
         let detail = rules::with_suggestion(&detail.into());
         Self {
@@ -73,7 +73,7 @@ impl ProblemDetails {
         }
     }
 
-    /// The same about a part of something larger.
+    /// Prefixes the field with the part of a larger body that contains it.
     pub(crate) fn within_part(self, part: &str) -> Self {
         Self {
             detail: format!("{part}: {}", self.detail),
@@ -82,7 +82,7 @@ impl ProblemDetails {
         }
     }
 
-    /// A body that is JSON, but as a whole not what was expected.
+    /// A body that is valid JSON but invalid as a whole.
     pub(crate) fn unprocessable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
     }
@@ -95,7 +95,7 @@ impl ProblemDetails {
         Self::new(StatusCode::CONFLICT, detail)
     }
 
-    /// Who asks has not said, or not proved, who it is.
+    /// The caller has sent no credentials, or invalid ones.
     pub(crate) fn unauthorized(detail: impl Into<String>) -> Self {
         Self {
             hint: ProblemHint::Challenge,

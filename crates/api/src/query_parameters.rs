@@ -1,5 +1,6 @@
-//! Query parameters: each is known, well formed and given once, or the answer is 400 and says which is not. The same
-//! table describes them in the OpenAPI document. Also the cursors that lead from page to page.
+//! Query parameters: each must be known, well formed and given once; otherwise the response is 400
+//! and names the parameter. The same table describes them in the OpenAPI document. Also contains
+//! the cursors of paged lists.
 
 use std::str::FromStr;
 
@@ -13,10 +14,10 @@ use crate::problem_details::ProblemDetails;
 
 pub(crate) const DEFAULT_LIMIT: usize = 100;
 pub(crate) const MAX_LIMIT: usize = 1000;
-/// The end of the year 9999; beyond, clients mean something else.
+/// The end of the year 9999. Larger values are probably in another unit.
 pub(crate) const MAX_TIME_MS: u64 = 253_402_300_799_999;
 
-/// A parameter a request may have.
+/// A query parameter that a route accepts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Parameter {
     pub(crate) name: &'static str,
@@ -32,11 +33,11 @@ pub(crate) enum ParameterType {
     Limit,
     /// `after` of a list.
     Cursor,
-    /// A topic without wildcards.
+    /// A topic name without wildcards.
     Topic,
-    /// Some of these words, separated by commas.
+    /// One or several of these words, separated by commas.
     Words(&'static [&'static str]),
-    /// A whole number within bounds, both included.
+    /// A whole number within bounds, both inclusive.
     Number(u64, u64),
 }
 
@@ -48,7 +49,7 @@ const fn parameter(name: &'static str, shape: ParameterType, about: &'static str
     }
 }
 
-/// Any text.
+/// A parameter with any text.
 pub(crate) const fn text_parameter(name: &'static str, about: &'static str) -> Parameter {
     parameter(name, ParameterType::Text, about)
 }
@@ -58,45 +59,49 @@ pub(crate) const fn time_parameter(name: &'static str, about: &'static str) -> P
     parameter(name, ParameterType::Number(0, MAX_TIME_MS), about)
 }
 
-pub(crate) const LIMIT: Parameter = parameter("limit", ParameterType::Limit, "Rows of a page.");
+pub(crate) const LIMIT: Parameter = parameter(
+    "limit",
+    ParameterType::Limit,
+    "Maximum number of rows per page.",
+);
 pub(crate) const AFTER: Parameter = parameter(
     "after",
     ParameterType::Cursor,
-    "`next` of the page before; its form may change, do not make it up.",
+    "Value of `next` of the previous page; its format is opaque and may change.",
 );
 pub(crate) const CLIENT_ID: Parameter =
-    parameter("client_id", ParameterType::Text, "Exactly this client.");
+    parameter("client_id", ParameterType::Text, "Client id; exact match.");
 pub(crate) const CLIENT_ID_CONTAINS: Parameter = parameter(
     "client_id_contains",
     ParameterType::Text,
-    "Client ids with this in them.",
+    "Part of the client id.",
 );
 pub(crate) const USERNAME: Parameter =
-    parameter("username", ParameterType::Text, "Exactly this user.");
+    parameter("username", ParameterType::Text, "User name; exact match.");
 pub(crate) const CONNECTED: Parameter = parameter(
     "connected",
     ParameterType::Flag,
-    "`true`: the client is here, `false`: it is away.",
+    "`true`: connected clients, `false`: disconnected clients.",
 );
 pub(crate) const TOPIC_FILTER: Parameter = parameter(
     "topic_filter",
     ParameterType::Text,
-    "Exactly this filter, as subscribed: `$share/workers/plant/#`.",
+    "Topic filter as subscribed, exact match: `$share/workers/plant/#`.",
 );
 pub(crate) const MATCHES_TOPIC: Parameter = parameter(
     "matches_topic",
     ParameterType::Topic,
-    "Filters that match this topic name: `plant/7/temperature`.",
+    "Topic name that the filters match: `plant/7/temperature`.",
 );
 pub(crate) const MATCHES_FILTER: Parameter = parameter(
     "matches_filter",
     ParameterType::Text,
-    "Topics this filter matches: `plant/#`.",
+    "Topic filter that the topics match: `plant/#`.",
 );
 pub(crate) const ID_CONTAINS: Parameter = parameter(
     "id_contains",
     ParameterType::Text,
-    "Objects whose id (or name) has this in it.",
+    "Part of the object's id or name.",
 );
 
 /// The parameters of a request, checked against the table of its route.
@@ -142,7 +147,7 @@ impl QueryParameters {
     fn validate(&mut self, shape: ParameterType, value: &str) -> bool {
         match shape {
             ParameterType::Text => true,
-            // Clients of some languages write `True`.
+            // Some languages format booleans as `True`.
             ParameterType::Flag => ["true", "false"]
                 .iter()
                 .any(|flag| value.eq_ignore_ascii_case(flag)),
@@ -172,12 +177,12 @@ impl QueryParameters {
             .map(|(_, value)| value.as_str())
     }
 
-    /// A text of its own, as questions to the node have them.
+    /// An owned text parameter, as queries to the node need it.
     pub(crate) fn owned_text(&self, parameter: Parameter) -> Option<String> {
         self.text_value(parameter.name).map(str::to_owned)
     }
 
-    /// Texts separated by commas, without those that are empty.
+    /// The non-empty items of a comma-separated parameter.
     pub(crate) fn comma_separated(&self, parameter: Parameter) -> Vec<String> {
         let given = self.text_value(parameter.name).unwrap_or_default();
         let words = given.split(',').filter(|word| !word.is_empty());
@@ -193,7 +198,7 @@ impl QueryParameters {
         self.text_value(parameter.name).and_then(whole_number)
     }
 
-    /// Rows of a page.
+    /// The maximum number of rows per page.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
@@ -202,7 +207,7 @@ impl QueryParameters {
         self.after.clone()
     }
 
-    /// The same in a list whose rows have numbers, which is one of `rows`.
+    /// The cursor of a list with numbered rows; `rows` names the list in the error.
     pub(crate) fn after_number<N: FromStr>(&self, rows: &str) -> Result<Option<N>, ProblemDetails> {
         let Some(cursor) = &self.after else {
             return Ok(None);
@@ -210,14 +215,14 @@ impl QueryParameters {
         let wrong = |_| {
             ProblemDetails::invalid_parameter(
                 AFTER.name,
-                format!("after is not of a list of {rows}."),
+                format!("after must be a cursor from the list of {rows}."),
             )
         };
         cursor.first.parse().map(Some).map_err(wrong)
     }
 }
 
-/// Digits only: `+1` is no number in a URL.
+/// Digits only: `+1` is not a number in a URL.
 fn whole_number(text: &str) -> Option<u64> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
@@ -259,14 +264,11 @@ fn unknown_parameter(name: &str, known: &[Parameter]) -> ProblemDetails {
         [] => "this request takes none".to_owned(),
         known => format!("there are {}", known.join(", ")),
     };
-    ProblemDetails::invalid_parameter(
-        name,
-        format!("There is no parameter {name:?} here; {known}."),
-    )
+    ProblemDetails::invalid_parameter(name, format!("Unknown parameter {name:?}; {known}."))
 }
 
-/// The last row of a page: a client id, a topic or an id, in lists of subscriptions two of them. To users it is a word
-/// without meaning that needs no escaping in a URL.
+/// The last row of a page: a client id, a topic or an id; lists of subscriptions need two of them.
+/// Clients see an opaque word that needs no escaping in a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PageCursor {
     pub(crate) first: String,
@@ -282,7 +284,7 @@ impl PageCursor {
     }
 
     pub(crate) fn encode(&self) -> String {
-        // MQTT strings hold no NUL, and ids of objects neither.
+        // Neither MQTT strings nor object ids contain NUL.
         URL_SAFE_NO_PAD.encode(format!("{}\0{}", self.first, self.second))
     }
 

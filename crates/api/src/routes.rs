@@ -1,4 +1,5 @@
-//! The table of routes, and the router made of it: every request goes through the same checks, in the same order.
+//! The route table and the router built from it. Every request passes the same checks in the same
+//! order.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
@@ -27,7 +28,7 @@ use crate::query_parameters::QueryParameters;
 use crate::resources as of;
 use crate::state::ApiState;
 
-/// Everything there is.
+/// All routes.
 pub(crate) fn route_table(rules: &Arc<dyn ObjectBackend>) -> Vec<Endpoint> {
     let mut table = Vec::new();
     for endpoints in [
@@ -77,7 +78,7 @@ pub(crate) fn route_table(rules: &Arc<dyn ObjectBackend>) -> Vec<Endpoint> {
     table
 }
 
-/// Where a connection comes from; the server puts it into each request.
+/// The address a connection comes from; the server adds it to each request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PeerIp(pub(crate) IpAddr);
 
@@ -108,10 +109,12 @@ pub(crate) fn router(app: &Arc<ApiState>, table: Vec<Endpoint>) -> Router {
     router
         .fallback(async |uri: Uri| {
             let path = uri.path();
-            ProblemDetails::not_found(format!("There is nothing at {path}; / says what there is."))
+            ProblemDetails::not_found(format!(
+                "There is no resource at {path}; see / for an overview."
+            ))
         })
         .method_not_allowed_fallback(async || {
-            let detail = "The path is right, the method is not; see the Allow field.";
+            let detail = "The resource does not support this method; see the Allow header.";
             ProblemDetails::new(StatusCode::METHOD_NOT_ALLOWED, detail)
         })
         .layer(middleware::from_fn(move |request, next| {
@@ -138,7 +141,7 @@ async fn dispatch(
         .map(|(name, value)| (name.to_owned(), value.to_owned()));
     let path: Vec<_> = path.collect();
     if let Some((name, _)) = path.iter().find(|(_, value)| value.contains('\0')) {
-        let detail = format!("{name} in the path: a NUL cannot be in it.");
+        let detail = format!("{name} in the path must not contain NUL.");
         return Err(ProblemDetails::invalid_parameter(name, detail));
     }
     let query = QueryParameters::read(&parts.uri, &endpoint.parameters)?;
@@ -148,7 +151,7 @@ async fn dispatch(
         access: endpoint.access,
         revocations,
     };
-    // Who is not let in takes no place of those who are.
+    // Callers that fail authentication do not take permits of the authenticated classes.
     let share = match parts.extensions.get::<Arc<ConnectionPermit>>() {
         Some(place) => SharedRequestPermit::new_for(place.begin_request(endpoint.class(), from)?),
         None => SharedRequestPermit::default(),
@@ -163,7 +166,7 @@ async fn dispatch(
     }))
 }
 
-/// A body whose request counts until it has been handed over.
+/// A response body that holds the request's permit until it has been sent.
 struct TrackedBody {
     body: Body,
     _share: SharedRequestPermit,

@@ -1,4 +1,4 @@
-//! The listener of the API: connections are few, short of time and bounded in every way.
+//! The HTTP listener of the API. Connections, their lifetime and their buffers are bounded.
 
 use std::future::Future;
 use std::io;
@@ -37,9 +37,9 @@ use crate::routes::{self, PeerIp};
 use crate::socket::{HttpListener, HttpSocket, TimedSocket, read_proxy_header};
 use crate::state::{ApiParts, ApiState};
 
-/// Head of a request and write buffer of a connection, in bytes.
+/// Maximum size of a request head and of a connection's write buffer, in bytes.
 const MAX_BUFFER_BYTES: usize = 64 * 1024;
-/// A connection ends after this long, so that one whose peer stopped reading does not stay.
+/// Maximum age of a connection. It ends connections whose peer has stopped reading.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
 /// Pause after a failed accept, for example when no file descriptor is free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -60,7 +60,7 @@ pub enum HttpServerError {
     Address(io::Error),
 }
 
-/// Opens the listener of `config`.
+/// Opens the listener described by `config`.
 pub async fn bind(config: &HttpConfig) -> Result<HttpListener, HttpServerError> {
     check(config, &config.bind)?;
     HttpListener::bind(&config.bind)
@@ -78,7 +78,7 @@ fn check(config: &HttpConfig, address: &BindAddress) -> Result<(), HttpServerErr
     }
 }
 
-/// What every connection needs.
+/// The state shared by all connections.
 struct ServerContext {
     router: Router,
     live: SharedHttpConfig,
@@ -90,7 +90,7 @@ struct ServerContext {
     forwarded_header: ForwardedHeader,
 }
 
-/// Answers requests on `listener` until `shutdown` is done, then finishes those that have begun.
+/// Serves requests on `listener` until `shutdown` resolves, then finishes the requests in progress.
 pub async fn serve(
     listener: HttpListener,
     live: &SharedHttpConfig,
@@ -123,7 +123,7 @@ pub async fn serve(
     stop.send_replace(true);
     let all_done = async { while tasks.join_next().await.is_some() {} };
     if timeout(live.request_timeout(), all_done).await.is_err() {
-        tracing::warn!("HTTP connections did not end in time and were cut");
+        tracing::warn!("HTTP connections did not end within the stop time-out; aborted");
     }
     Ok(())
 }
@@ -157,7 +157,7 @@ fn router(
         access: AccessState::new(live, parts.local_token.as_deref()),
         started: SystemTime::now(),
         is_local: address.is_local(),
-        // No web page reaches a Unix socket.
+        // A web page cannot reach a Unix socket.
         loopback_only: address.is_local() && matches!(address, BindAddress::Tcp(_)),
         changing: Mutex::default(),
         stopping,
@@ -174,7 +174,7 @@ fn router(
     routes::router(&app, table)
 }
 
-/// Accepts for ever, as many as there is room for.
+/// Accepts connections without end, as many as the connection limits allow.
 async fn accept_loop(
     listener: &HttpListener,
     service: &Arc<ServerContext>,
@@ -184,7 +184,7 @@ async fn accept_loop(
         match listener.accept().await {
             Ok((socket, peer)) => {
                 let peer = peer.map(|peer| peer.ip());
-                // Behind a proxy it is known later whose connection it is.
+                // Behind a proxy the client's address is known only after the header has been read.
                 let is_proxy = service.proxy_protocol || service.trusted_proxies.contains(peer);
                 let address = peer.filter(|_| !is_proxy);
                 if let Ok(place) = service.connections.open(address) {
@@ -192,7 +192,7 @@ async fn accept_loop(
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept an HTTP connection");
+                tracing::warn!(%error, "accepting an HTTP connection failed; retrying");
                 sleep(ACCEPT_RETRY).await;
             }
         }
@@ -210,9 +210,9 @@ impl ServerContext {
         let evicted = place.clone();
         tokio::select! {
             result = self.serve_stream(socket, peer, place) => if let Err(error) = result {
-                tracing::debug!(%error, ?peer, "HTTP connection ended");
+                tracing::debug!(%error, ?peer, "HTTP connection ended with an error");
             },
-            () = evicted.wait_for_eviction() => tracing::debug!(?peer, "idle HTTP connection closed to make room"),
+            () = evicted.wait_for_eviction() => tracing::debug!(?peer, "idle HTTP connection closed to admit a new one"),
         }
     }
 
@@ -305,10 +305,10 @@ impl ServerContext {
     }
 }
 
-/// Waits until a connection shall take no further request.
+/// Waits until the connection must not accept further requests.
 async fn wait_for_close(stays: &LongLivedFlag, stopping: &mut watch::Receiver<bool>) {
     let too_old = async {
-        // Looked at again after each further span.
+        // A long-lived connection is checked again after each further interval.
         loop {
             sleep(MAX_CONNECTION_AGE).await;
             if !stays.0.load(Ordering::Relaxed) {

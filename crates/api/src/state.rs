@@ -1,4 +1,5 @@
-//! What every handler can ask: the node, the program, the store, and what the API remembers itself.
+//! The state shared by all handlers: the backends of the node and the program, the store, and the
+//! API's own state.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -21,13 +22,13 @@ use crate::objects::ObjectBackend;
 use crate::rule_backend::RuleBackend;
 use crate::telemetry_backend::TelemetryBackend;
 
-/// What the API is made of; the program has it all.
+/// The components the API is built from; the program provides all of them.
 pub struct ApiParts {
     pub node: Arc<dyn NodeBackend>,
     pub program: Arc<dyn ProgramBackend>,
     pub objects: Objects,
     pub rules: Arc<dyn ObjectBackend>,
-    /// With it HTTP is served over TLS only.
+    /// If set, HTTP is served over TLS only.
     pub tls: Option<Arc<ListenerTls>>,
     pub rule_backend: Arc<dyn RuleBackend>,
     pub connector_backend: Arc<dyn ConnectorBackend>,
@@ -37,7 +38,7 @@ pub struct ApiParts {
     pub device_http_backend: Arc<dyn DeviceHttpBackend>,
     pub fleet_backend: Arc<dyn FleetBackend>,
     pub command_backend: Arc<dyn CommandBackend>,
-    /// The token in the data directory that makes its owner an admin, for requests from this machine.
+    /// The token from the data directory that grants the admin role to requests from this machine.
     pub local_token: Option<String>,
 }
 
@@ -46,7 +47,7 @@ pub(crate) struct ApiState {
     pub(crate) program: Arc<dyn ProgramBackend>,
     pub(crate) objects: Objects,
     pub(crate) config: SharedHttpConfig,
-    /// What those may do who show no credentials.
+    /// The role of requests without credentials.
     pub(crate) anonymous: AnonymousRole,
     pub(crate) rules: Arc<dyn ObjectBackend>,
     pub(crate) rule_backend: Arc<dyn RuleBackend>,
@@ -55,28 +56,28 @@ pub(crate) struct ApiState {
     pub(crate) telemetry_backend: Arc<dyn TelemetryBackend>,
     pub(crate) alarm_backend: Arc<dyn AlarmBackend>,
     pub(crate) device_http_backend: Arc<dyn DeviceHttpBackend>,
-    /// Connections and requests at once.
+    /// Tracks concurrent connections and requests.
     pub(crate) connections: Arc<ConnectionTracker>,
     pub(crate) fleet_backend: Arc<dyn FleetBackend>,
     pub(crate) command_backend: Arc<dyn CommandBackend>,
     pub(crate) access: AccessState,
     pub(crate) started: SystemTime,
-    /// Bound to loopback or a Unix socket.
+    /// Whether the API is bound to loopback or to a Unix socket.
     pub(crate) is_local: bool,
-    /// Bound to loopback: only loopback names are answered.
+    /// Whether the API is bound to loopback; then only loopback host names are answered.
     pub(crate) loopback_only: bool,
-    /// Held while an object changes: conditions are checked against what is there, and the audit log has the order of
-    /// the changes.
+    /// Held while an object changes, so that preconditions are checked against the current version
+    /// and the audit log contains the changes in order.
     pub(crate) changing: Mutex<()>,
-    /// True from when the API shall end on.
+    /// Becomes true when the API must stop.
     pub(crate) stopping: watch::Receiver<bool>,
-    /// The OpenAPI document and the page that shows it.
+    /// The OpenAPI document; the next field is the page that shows it.
     pub(crate) document: String,
     pub(crate) docs_page: String,
 }
 
 impl ApiState {
-    /// Whether a route with this setting lets in who has no credentials.
+    /// Whether a route with this setting accepts requests without credentials.
     pub(crate) fn is_open(&self, openness: RouteOpenness) -> bool {
         match openness {
             RouteOpenness::Open => true,
