@@ -1,5 +1,5 @@
-//! What an authenticator said a moment ago, for the same question. Bounded in number and time. The question itself is
-//! kept as a keyed digest only, since there is a password in it.
+//! A cache of authenticator answers, bounded in entries and time. The key is a keyed digest of the request, because
+//! the request contains a password.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -22,12 +22,12 @@ pub(crate) struct AnswerCache {
 #[derive(Default)]
 struct AnswerCacheState {
     entries: HashMap<AnswerCacheKey, (Instant, AuthenticatorAnswer)>,
-    /// In the order they were put in, which is that in which they end.
+    /// Keys in insertion order, which is also the order of expiry.
     order: VecDeque<(Instant, AnswerCacheKey)>,
 }
 
 impl AnswerCache {
-    /// `None` if nothing is to be kept.
+    /// `None` if caching is disabled.
     pub(crate) fn new(time_to_live: Duration, max_entries: usize) -> Option<Self> {
         if time_to_live.is_zero() || max_entries == 0 {
             return None;
@@ -44,7 +44,7 @@ impl AnswerCache {
     pub(crate) fn key(&self, request: &LoginRequest) -> AnswerCacheKey {
         let mut context = hmac::Context::with_key(&self.secret);
         let mut field = |bytes: Option<&[u8]>| {
-            // The length in front keeps fields apart.
+            // The length prefix separates the fields.
             let len = bytes.map_or(u64::MAX, |bytes| bytes.len() as u64);
             context.update(&len.to_be_bytes());
             context.update(bytes.unwrap_or_default());
@@ -77,7 +77,7 @@ impl AnswerCache {
                 break;
             }
             state.order.pop_front();
-            // A later answer to the same question has a place of its own in the order.
+            // A newer answer for the same key has its own position in `order`.
             if state
                 .entries
                 .get(&oldest)

@@ -1,4 +1,4 @@
-//! The door of one shard: what the broker asks about clients that come, act and go.
+//! The broker hooks of one shard for authentication and authorisation.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,7 +23,7 @@ impl AuthHooks {
         Self { shared }
     }
 
-    /// Why a client is not even looked at.
+    /// The reason to refuse a client before its credentials are checked, if any.
     fn check_bans_and_limits(
         &self,
         who: &RuleSubject<'_>,
@@ -45,7 +45,7 @@ impl AuthHooks {
 
 impl Hooks for AuthHooks {
     fn interest(&self) -> Interest {
-        // Disconnects may begin to be counted at any time.
+        // Always subscribe to disconnects: flapping detection can be enabled at run time.
         Interest::AUTHENTICATE | Interest::AUTHORIZE | Interest::DISCONNECT
     }
 
@@ -56,7 +56,8 @@ impl Hooks for AuthHooks {
             return Authentication::Deny(code);
         }
         if credentials.method.is_some() {
-            // The broker conducts the exchange and comes back with who it is.
+            // The broker runs the enhanced authentication exchange and then calls again with the
+            // user.
             return Authentication::Ignore;
         }
         self.shared.authenticate(request)
@@ -65,7 +66,7 @@ impl Hooks for AuthHooks {
     fn enhanced_auth_succeeded(&mut self, credentials: &Credentials<'_>) -> Authentication {
         let request = LoginRequest::from_credentials(credentials);
         let now_ms = crate::now_ms();
-        // The name of the exchange may be another than that of CONNECT.
+        // The user name of the exchange may differ from that of CONNECT.
         if self
             .shared
             .login_limiter
@@ -110,7 +111,7 @@ impl Hooks for AuthHooks {
         if let Some(until_ms) = guards.record_disconnect(client.client_id, reason, now_ms) {
             tracing::warn!(
                 client_id = client.client_id,
-                "a client is banned for a while: it comes and goes too often"
+                "client banned temporarily: too many disconnects"
             );
             self.shared.bans.add_temporary(client.client_id, until_ms);
             self.shared.notify_ban(&Ban {

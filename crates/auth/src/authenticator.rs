@@ -1,5 +1,5 @@
-//! What an authenticator is: it gets a client's credentials and says who that is, that it shall not come in, or that it
-//! is not its business.
+//! The authenticator interface: given a client's credentials, an authenticator accepts the client, denies it, or
+//! ignores the request.
 
 use std::fmt;
 use std::future::Future;
@@ -12,10 +12,10 @@ use crate::decoy_check::DecoyPasswordCheck;
 use crate::device_authenticator::DeviceGrant;
 use crate::rules::{AclRule, RuleSubject};
 
-/// An answer that may need time.
+/// A boxed future of an answer.
 pub(crate) type AnswerFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A password as a client sent it. Shown nowhere.
+/// The password sent by a client. `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Password(pub(crate) Vec<u8>);
 
@@ -25,7 +25,7 @@ impl fmt::Debug for Password {
     }
 }
 
-/// A client at the door, and what it shows.
+/// A login request with all credentials of the client.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LoginRequest {
     pub(crate) client_id: String,
@@ -37,7 +37,7 @@ pub(crate) struct LoginRequest {
     pub(crate) listener: String,
     pub(crate) allows_anonymous: bool,
     pub(crate) common_name_as_username: bool,
-    /// Given by who let it in; for rules that are asked for afterwards.
+    /// Attributes assigned by the authenticator; set only for requests to rule sources.
     pub(crate) attributes: Vec<(Box<str>, Box<str>)>,
 }
 
@@ -76,38 +76,38 @@ impl LoginRequest {
         }
     }
 
-    /// User name and password, if both are there.
+    /// User name and password, if both are present.
     pub(crate) fn username_and_password(&self) -> Option<(&str, &[u8])> {
         Some((self.username.as_deref()?, &self.password.as_ref()?.0))
     }
 }
 
-/// Who a client is, as the authenticator that knows it says.
+/// The identity of a client as established by an authenticator.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct AuthenticatedIdentity {
-    /// Instead of the name the client gave.
+    /// Replaces the user name sent by the client.
     pub(crate) username: Option<String>,
-    /// Instead of the client id the client gave.
+    /// Replaces the client id sent by the client.
     pub(crate) client_id: Option<String>,
     pub(crate) is_anonymous: bool,
-    /// May do everything, whatever the rules.
+    /// Allows every action, regardless of rules.
     pub(crate) is_superuser: bool,
-    /// When it has to go, in milliseconds since 1970.
+    /// When the connection is closed, in milliseconds since 1970.
     pub(crate) expires_at_ms: Option<u64>,
-    /// For `${client_attrs.NAME}` in rules.
+    /// Values for `${client_attrs.NAME}` in rules.
     pub(crate) attributes: Vec<(Box<str>, Box<str>)>,
-    /// Looked at before the rules of the node.
+    /// Rules evaluated before those of the node.
     pub(crate) rules: Vec<AclRule>,
-    /// It is a device: what it may do besides what rules allow. What nothing allows is denied.
+    /// Permissions of a device. They apply before the rules; what neither allows is denied.
     pub(crate) device: Option<DeviceGrant>,
 }
 
-/// What an authenticator says.
+/// The result of one authenticator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AuthenticatorAnswer {
-    /// Not its business; the next one is asked.
+    /// Not responsible; the next authenticator is asked.
     Ignore,
-    /// The same, of one who would check the password of a user it knows: what that costs.
+    /// As `Ignore`, from an authenticator with password checks: carries a decoy check of the same cost.
     Unknown(DecoyPasswordCheck),
     Allow(Box<AuthenticatedIdentity>),
     Deny,
@@ -119,8 +119,8 @@ impl AuthenticatorAnswer {
     }
 }
 
-/// An authenticator or a source of rules could not answer: the server it asks is away, or answers nonsense. The client
-/// is not let in. Holds no secret.
+/// An authenticator or rule source failed: its server is unreachable or sent an invalid answer. The client is refused.
+/// Contains no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct AuthBackendError(pub(crate) String);
@@ -132,29 +132,29 @@ impl AuthBackendError {
 }
 
 pub(crate) trait Authenticator: Send + Sync {
-    /// Whether it has anything to say about a client that shows this. Called on a shard: cheap.
+    /// Whether this authenticator is responsible for the credentials. Called on a shard: must be cheap.
     fn applies_to(&self, request: &LoginRequest) -> bool {
         request.username.is_some()
     }
 
-    /// Its answer if it can be given on a shard: without waiting, and in microseconds.
+    /// The answer, if it is available on a shard without blocking and within microseconds.
     fn check_now(&self, request: &LoginRequest) -> Option<AuthenticatorAnswer> {
         let _ = request;
         None
     }
 
-    /// Whether a user name alone, without a password, may be a credential.
+    /// Whether a user name without a password can be a credential.
     fn accepts_tokens(&self) -> bool {
         false
     }
 
-    /// Whether [`Authenticator::look_up_on_disk`] is to be asked before [`Authenticator::check`].
+    /// Whether [`Authenticator::look_up_on_disk`] is called before [`Authenticator::check`].
     fn uses_disk_lookup(&self) -> bool {
         false
     }
 
-    /// Its answer if that takes a look at the disk and nothing else; `None`: it takes more. Called on a thread that may wait, for
-    /// one client after the other.
+    /// The answer, if disk reads alone suffice, otherwise `None`. Called on a blocking thread, for one client after the
+    /// other.
     fn look_up_on_disk(
         &self,
         request: &LoginRequest,

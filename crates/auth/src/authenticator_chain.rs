@@ -1,5 +1,5 @@
-//! The authenticators in their order. The first that does not say "not my business" decides; one that cannot answer
-//! ends the matter, too: the client is not let in.
+//! The chain of authenticators. The first answer other than `Ignore` decides. A failing authenticator ends the
+//! chain and the client is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,22 +17,22 @@ pub(crate) struct AuthenticatorChain {
     entries: Vec<Arc<AuthenticatorEntry>>,
 }
 
-/// Why a client is not let in.
+/// Why a login is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LoginError {
-    /// What it showed is wrong, or nobody knows it.
+    /// The credentials are wrong or unknown.
     WrongCredentials,
-    /// It showed nothing, where something is asked for.
+    /// No credentials were sent although some are required.
     MissingCredentials,
-    /// Whoever knows could not be asked.
+    /// An authenticator or rule source failed.
     BackendFailed,
 }
 
-/// How far a client has come at the authenticators.
+/// Progress of a login through the chain.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ChainProgress {
     Decided(Result<AuthenticatedIdentity, LoginError>),
-    /// The one at this place has to be asked, which takes time.
+    /// The authenticator at this index has to be asked asynchronously.
     Pending(usize),
 }
 
@@ -47,7 +47,7 @@ impl LoginError {
 }
 
 impl AuthenticatorEntry {
-    /// What its answer comes to; `None`: the next one is asked.
+    /// Converts the answer to a decision; `None` if the next authenticator is to be asked.
     fn to_decision(
         &self,
         answer: Result<AuthenticatorAnswer, AuthBackendError>,
@@ -59,7 +59,7 @@ impl AuthenticatorEntry {
             Ok(AuthenticatorAnswer::Ignore | AuthenticatorAnswer::Unknown(_)) => return None,
             Ok(AuthenticatorAnswer::Allow(identity)) => Ok(*identity),
             Ok(AuthenticatorAnswer::Deny) => {
-                tracing::debug!(name, client_id, "refused");
+                tracing::debug!(name, client_id, "client refused by authenticator");
                 Err(LoginError::WrongCredentials)
             }
             Err(AuthBackendError(why)) => {
@@ -70,7 +70,7 @@ impl AuthenticatorEntry {
     }
 }
 
-/// A failure of an authenticator is told at once, and then at most this often.
+/// After its first failure, an authenticator's failures are logged at `warn` at most this often.
 const FAILURE_LOG_INTERVAL_MS: u64 = 30_000;
 
 impl AuthenticatorEntry {
@@ -89,21 +89,26 @@ impl AuthenticatorEntry {
                 id,
                 client_id,
                 why,
-                "authenticator failed; clients are refused"
+                "authenticator failed; client is refused"
             ),
-            false => tracing::debug!(id, client_id, why, "authenticator failed"),
+            false => tracing::debug!(
+                id,
+                client_id,
+                why,
+                "authenticator failed; client is refused"
+            ),
         }
     }
 }
 
 impl AuthenticatorChain {
-    /// In the order of their `order`, those of equal order as they come.
+    /// Sorts the entries by `order`; entries of equal order keep their sequence.
     pub(crate) fn new(mut entries: Vec<Arc<AuthenticatorEntry>>) -> Self {
         entries.sort_by_key(|entry| entry.order);
         Self { entries }
     }
 
-    /// The answer of the entries from `at` on, if it can be given at once.
+    /// Evaluates the entries from `at` on as far as no waiting is needed.
     pub(crate) fn check_now(
         &self,
         at: usize,
@@ -124,7 +129,7 @@ impl AuthenticatorChain {
         ChainProgress::Decided(self.default_decision(request, has_users))
     }
 
-    /// How each of them does, in their order.
+    /// The status of each authenticator, in the order of evaluation.
     pub(crate) fn statuses(&self) -> Vec<AuthenticatorStatus> {
         let entries = self.entries.iter();
         entries
@@ -132,12 +137,12 @@ impl AuthenticatorChain {
             .collect()
     }
 
-    /// Whether the entry at this place answers from the disk.
+    /// Whether the entry at this index answers from disk.
     pub(crate) fn uses_disk_lookup(&self, at: usize) -> bool {
         (self.entries.get(at)).is_some_and(|entry| entry.authenticator.uses_disk_lookup())
     }
 
-    /// The answer of the entries from `at` on, the first of which looks at the disk. May wait.
+    /// Evaluates the entries from `at` on, the first of which reads from disk. Blocking.
     pub(crate) fn look_up_on_disk(
         &self,
         at: usize,
@@ -156,7 +161,7 @@ impl AuthenticatorChain {
         }
     }
 
-    /// The answer of the entries from `at` on.
+    /// Evaluates the entries from `at` on.
     pub(crate) async fn check(
         &self,
         at: usize,
@@ -189,7 +194,7 @@ impl AuthenticatorChain {
         self.entries.iter().enumerate().skip(at)
     }
 
-    /// What becomes of a client of which no authenticator knows.
+    /// The decision for a client for which every authenticator answered `Ignore`.
     pub(crate) fn default_decision(
         &self,
         request: &LoginRequest,
@@ -203,12 +208,13 @@ impl AuthenticatorChain {
                 ..AuthenticatedIdentity::default()
             });
         }
-        // A password that nobody knows is wrong, unless nobody is asked at all.
+        // With any authenticator configured, an unknown password is a wrong one.
         let asks = |entry: &Arc<AuthenticatorEntry>| {
             !entry.is_builtin || entry.authenticator.applies_to(request)
         };
         let asks_somebody = has_users || self.entries.iter().any(asks);
-        // A token of a device is a user name without a password: one that no device has is wrong, not nobody's.
+        // If an authenticator accepts tokens (a user name without a password), an unknown token is a wrong
+        // credential rather than a missing one.
         let knows_tokens = |entry: &Arc<AuthenticatorEntry>| {
             entry.authenticator.accepts_tokens() && entry.authenticator.applies_to(request)
         };
@@ -330,7 +336,7 @@ mod tests {
         assert_eq!(refused, Err(LoginError::MissingCredentials));
     }
 
-    /// Takes tokens and knows none.
+    /// Accepts tokens and knows none.
     struct NoToken;
 
     impl Authenticator for NoToken {

@@ -1,4 +1,4 @@
-//! An authenticator or a source of rules that asks somebody outside: with a time-out, a breaker and a cache around it.
+//! Wraps an authenticator or rule source that calls an external server with a time-out, a circuit breaker and a cache.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,15 +13,15 @@ use crate::circuit_breaker::{BreakerTransition, CircuitBreaker};
 use crate::rule_sources::RuleSource;
 use crate::rules::AclRule;
 
-/// Bounds on asking somebody outside; every authenticator that does has these settings.
+/// Limits of calls to an external server; settings of every authenticator and source that makes such calls.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct BackendLimits {
     pub(crate) timeout_ms: u64,
-    /// How long an answer holds; 0: each client is asked about.
+    /// Lifetime of a cached answer in seconds; 0 disables the cache.
     pub(crate) cache_s: u64,
     pub(crate) cache_entries: usize,
-    /// Failures in a row after which nobody is asked for `breaker_open_ms`.
+    /// Consecutive failures after which the breaker opens for `breaker_open_ms`.
     pub(crate) breaker_failures: u32,
     pub(crate) breaker_open_ms: u64,
 }
@@ -39,7 +39,7 @@ impl Default for BackendLimits {
 }
 
 impl BackendLimits {
-    /// The fields of these bounds, as they stand among others.
+    /// The field names of these limits within an authenticator's settings.
     pub(crate) const FIELDS: [&str; 5] = [
         "timeout_ms",
         "cache_s",
@@ -95,7 +95,7 @@ impl<T> GuardedBackend<T> {
     ) -> Result<R, AuthBackendError> {
         if !self.breaker.allows(Instant::now()) {
             return Err(AuthBackendError::new(
-                "not asked: it has failed several times",
+                "not asked: circuit breaker is open after repeated failures",
             ));
         }
         let result = tokio::time::timeout(self.timeout, question).await;
@@ -108,14 +108,14 @@ impl<T> GuardedBackend<T> {
         match &result {
             Ok(_) => {
                 if self.breaker.record_success() == BreakerTransition::Closed {
-                    tracing::info!(name = %self.name, "an authenticator answers again");
+                    tracing::info!(name = %self.name, "authentication backend answers again");
                 }
             }
             Err(failure) => {
                 if self.breaker.record_failure(Instant::now()) == BreakerTransition::Opened {
-                    tracing::error!(name = %self.name, %failure, "an authenticator does not answer; clients that need it are not let in");
+                    tracing::error!(name = %self.name, %failure, "authentication backend failed repeatedly; circuit breaker opened, clients that need it are refused");
                 } else {
-                    tracing::debug!(name = %self.name, %failure, "an authenticator could not answer");
+                    tracing::debug!(name = %self.name, %failure, "authentication backend call failed");
                 }
             }
         }
@@ -141,7 +141,7 @@ impl<T: Authenticator> Authenticator for GuardedBackend<T> {
                 return Ok(answer);
             }
             let answer = self.query(self.inner.check(request)).await?;
-            // The work for a user who does not exist is done once, as that for one who does.
+            // The decoy check of an unknown user runs once, like the check of an existing user, so it is not cached.
             let kept = match &answer {
                 AuthenticatorAnswer::Unknown(_) => AuthenticatorAnswer::Ignore,
                 answer => answer.clone(),

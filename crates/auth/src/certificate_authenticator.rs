@@ -1,4 +1,4 @@
-//! A client that showed a certificate the listener trusts is who the certificate says.
+//! Authenticates a client by the verified TLS certificate it presented.
 
 use serde::Deserialize;
 
@@ -7,7 +7,7 @@ use crate::authenticator::{
     LoginRequest,
 };
 
-/// Which name of the certificate counts.
+/// The name of the certificate to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CertificateNameSource {
@@ -17,7 +17,7 @@ pub(crate) enum CertificateNameSource {
     AlternativeName,
 }
 
-/// What the name becomes.
+/// What the name is used as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CertificateNameUse {

@@ -1,11 +1,11 @@
-//! A circuit breaker: after several failures in a row nobody is asked for a while, so that a server that is down does
-//! not cost every client its time-out; then one attempt shows whether it is back.
+//! A circuit breaker: after several consecutive failures, no calls are made for a while, so that a failed server does
+//! not cost every client a time-out. Then one trial call tests whether the server is back.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub(crate) struct CircuitBreaker {
-    /// Failures in a row that open it.
+    /// Consecutive failures that open the breaker.
     limit: u32,
     open_for: Duration,
     state: Mutex<BreakerState>,
@@ -14,11 +14,11 @@ pub(crate) struct CircuitBreaker {
 #[derive(Default)]
 struct BreakerState {
     failures: u32,
-    /// Nobody is asked before that.
+    /// No call is allowed before this time.
     open_until: Option<Instant>,
 }
 
-/// What a failure or a success changed; for the log.
+/// The state change caused by a result; used for logging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BreakerTransition {
     Unchanged,
@@ -35,7 +35,8 @@ impl CircuitBreaker {
         }
     }
 
-    /// Whether one may ask now. Once the time is over one is let through, and the others wait for what becomes of it.
+    /// Whether a call is allowed. After the open time one trial call is allowed; further calls are rejected until it
+    /// succeeds or `open_for` has passed again.
     pub(crate) fn allows(&self, now: Instant) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match state.open_until {

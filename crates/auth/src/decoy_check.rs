@@ -1,16 +1,16 @@
-//! The work that a failed login of a user who does not exist costs, so that its time tells nothing about which users there
-//! are. It runs in the places where passwords are checked, and only for a client that is refused because of its credentials:
-//! a login takes one check at most, whether its user exists or not.
+//! Decoy password checks: a failed login of an unknown user takes as long as that of an existing one, so its duration
+//! does not reveal which users exist. The check runs in the pool for password checks, and only for clients refused
+//! because of their credentials. A login runs at most one check, whether its user exists or not.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::password::PasswordCheckPool;
 
-/// Compares a password with one that nobody has.
+/// Compares a password with a hash that no user has.
 type PasswordComparison = dyn Fn(&[u8]) -> bool + Send + Sync;
 
-/// A check whose result nobody looks at.
+/// A password check whose result is discarded.
 #[derive(Clone)]
 pub(crate) struct DecoyPasswordCheck {
     checker: PasswordCheckPool,
@@ -28,7 +28,7 @@ impl DecoyPasswordCheck {
         }
     }
 
-    /// Takes as long as the check of a password that is wrong.
+    /// Takes as long as the check of a wrong password.
     pub(crate) async fn run(self, password: &[u8]) {
         let password = password.to_vec();
         let check = self.check;
@@ -50,7 +50,8 @@ impl PartialEq for DecoyPasswordCheck {
 
 impl Eq for DecoyPasswordCheck {}
 
-/// A number below `count` for a name: always the same one for a name in a process, and not to be guessed from outside.
+/// A stable pseudo-random number below `count` for a name, keyed per process so that it cannot be predicted from
+/// outside.
 pub(crate) fn stable_index(name: &str, count: usize) -> usize {
     use std::hash::{BuildHasher as _, RandomState};
     use std::sync::OnceLock;

@@ -1,7 +1,8 @@
-//! Devices of the registry as clients: who they are is known elsewhere, over [`DeviceDirectory`].
+//! Authenticates devices of the registry, which is accessed over [`DeviceDirectory`].
 //!
-//! The authenticator `devices` stands right behind `users` unless the configuration gives it another place. Those that are in
-//! the directory's memory are answered on the shard; the others by a thread that may read the disk, many at a time (`lookups.rs`).
+//! The authenticator `devices` follows `users` unless the configuration places it elsewhere. Devices in the directory's
+//! memory are answered on the shard. Others are looked up in batches on threads that may read the disk
+//! (`disk_lookups.rs`).
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,13 +16,13 @@ use crate::authenticator::{
 };
 use crate::password::PasswordCheckPool;
 
-/// What a client shows.
+/// The credentials of a client.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceLogin<'a> {
     pub client_id: &'a str,
     pub username: Option<&'a str>,
     password: Option<&'a [u8]>,
-    /// Of its verified certificate.
+    /// Common name of the verified certificate.
     pub common_name: Option<&'a str>,
     pub peer: Option<SocketAddr>,
 }
@@ -32,28 +33,28 @@ impl<'a> DeviceLogin<'a> {
     }
 }
 
-/// Who a client is.
+/// The result of a lookup.
 pub enum DeviceLookupResult {
     NoDevice,
-    /// A device, but not with this.
+    /// The device exists, but the credentials do not match.
     WrongCredentials,
     Device(Box<DeviceIdentity>),
-    /// Not to be said without a look at the disk, or time.
+    /// The answer needs a disk read or a slow check.
     NotInMemory,
 }
 
-/// A device that is let in.
+/// An authenticated device.
 pub struct DeviceIdentity {
-    /// What it is called from now on, so that no credential of it is shown; `None`: it has no name yet.
+    /// The device's name, used from now on so that no credential appears as a user name; `None` if it has no name yet.
     pub name: Option<OwnedClientDevice>,
-    /// For `${client_attrs.NAME}` in rules.
+    /// Values for `${client_attrs.NAME}` in rules.
     pub attributes: Vec<(Box<str>, Box<str>)>,
-    /// When it has to go, in milliseconds since 1970.
+    /// When the connection is closed, in milliseconds since 1970.
     pub expires_at_ms: Option<u64>,
     pub permissions: Arc<dyn DevicePermissions>,
 }
 
-/// Which device it is.
+/// Identifies a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedClientDevice {
     pub id: Box<str>,
@@ -61,36 +62,37 @@ pub struct OwnedClientDevice {
 }
 
 impl OwnedClientDevice {
-    /// The user name of the device's sessions. It stays when a credential or the product changes.
+    /// The user name of the device's sessions. It does not change with credentials or the product.
     fn username(&self) -> String {
         format!("device:{}", self.id)
     }
 }
 
-/// What one device may do by what it is. What it may not, rules may still allow; what neither allows is denied.
+/// The permissions that a device has by itself. Rules may allow more; what neither allows is denied.
 pub trait DevicePermissions: Send + Sync {
     fn is_allowed(&self, action: &ClientAction<'_>) -> bool;
 }
 
-/// Knows the devices.
+/// The registry of devices as seen by the authenticator.
 pub trait DeviceDirectory: Send + Sync {
-    /// Whether a client that shows this may be a device at all. Called on a shard: cheap.
+    /// Whether these credentials can belong to a device. Called on a shard: must be cheap.
     fn may_be_device(&self, username: Option<&str>, common_name: Option<&str>) -> bool;
 
-    /// From memory. Called on a shard.
+    /// Looks up in memory. Called on a shard.
     fn find_in_memory(&self, login: &DeviceLogin<'_>) -> DeviceLookupResult;
 
-    /// From the disk; `NotInMemory`: it takes more time than that. Called on a thread that may wait, with others that wait behind this one.
+    /// Looks up on disk; `NotInMemory` if more than disk reads is needed. Called on a blocking thread while further
+    /// lookups wait behind this one.
     fn find_on_disk(&self, login: &DeviceLogin<'_>) -> Result<DeviceLookupResult, String>;
 
-    /// From the disk; may take its time. An error is told to the log.
+    /// Looks up on disk and performs slow checks. Errors are logged by the caller.
     fn find_blocking(&self, login: &DeviceLogin<'_>) -> Result<DeviceLookupResult, String>;
 }
 
-/// Where the directory is found, once there is one.
+/// The device directory, once it is set.
 pub(crate) type DeviceDirectorySlot = Arc<OnceLock<Arc<dyn DeviceDirectory>>>;
 
-/// Rights of a device in an [`AuthenticatedIdentity`].
+/// The permissions of a device in an [`AuthenticatedIdentity`].
 #[derive(Clone)]
 pub(crate) struct DeviceGrant {
     pub(crate) permissions: Arc<dyn DevicePermissions>,
@@ -126,7 +128,7 @@ fn device_login(request: &LoginRequest) -> DeviceLogin<'_> {
     }
 }
 
-/// `None`: it is still to be asked.
+/// `None` if the answer is not available yet.
 fn to_answer(found: DeviceLookupResult) -> Option<AuthenticatorAnswer> {
     Some(match found {
         DeviceLookupResult::NoDevice => AuthenticatorAnswer::Ignore,
@@ -135,7 +137,7 @@ fn to_answer(found: DeviceLookupResult) -> Option<AuthenticatorAnswer> {
         DeviceLookupResult::Device(device) => {
             AuthenticatorAnswer::Allow(Box::new(AuthenticatedIdentity {
                 username: device.name.as_ref().map(OwnedClientDevice::username),
-                // One that asks to be registered is nobody yet.
+                // A client that only requests registration has no identity yet.
                 is_anonymous: device.name.is_none(),
                 attributes: device.attributes,
                 expires_at_ms: device.expires_at_ms,

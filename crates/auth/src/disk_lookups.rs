@@ -1,8 +1,8 @@
-//! Clients about whom the disk has to be asked, many at a time.
+//! Batched login lookups that read the disk.
 //!
-//! Shards leave them in one queue, and few threads work it off in portions. Most of what a look-up costs one by one is waking
-//! somebody who does it and being woken with the answer: here a thread is woken when the shard has read everybody who has just
-//! come, and the shard when a portion is done.
+//! Shards put lookups into one queue, and a few threads process it in batches. The main cost of a single lookup is
+//! waking a thread and being woken with the answer. Here a thread is woken after the shard has read all logins that
+//! arrived together, and the shard is woken once per batch.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,10 +17,10 @@ use crate::authenticator::LoginRequest;
 use crate::authenticator_chain::{AuthenticatorChain, ChainProgress};
 use crate::service::{AuthState, LoginOutcome, PendingCheck, login_outcome};
 
-/// Answered together; a few of them are a millisecond.
+/// Lookups per batch; a few of them take a millisecond.
 const LOOKUP_BATCH: usize = 64;
 
-/// Look-ups that wait. There are no more than there are places (`max_checks`).
+/// The queue of pending lookups. `max_checks` bounds its length.
 pub(crate) struct DiskLookupQueue {
     max_threads: usize,
     state: Mutex<LookupQueueState>,
@@ -35,7 +35,7 @@ struct LookupQueueState {
 struct DiskLookup {
     request: LoginRequest,
     chain: Arc<AuthenticatorChain>,
-    /// Who of the chain is to be asked.
+    /// Index of the next authenticator in the chain.
     next_authenticator: usize,
     slot: OwnedSemaphorePermit,
     result_sender: oneshot::Sender<LoginOutcome>,
@@ -53,7 +53,7 @@ impl DiskLookupQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether one more thread is to begin; it counts from then on.
+    /// Whether to start one more thread; it is counted from then on.
     fn try_start_thread(&self) -> bool {
         let mut state = self.lock();
         let has_enough = state.waiting.len() <= state.threads * LOOKUP_BATCH;
@@ -62,7 +62,7 @@ impl DiskLookupQueue {
         is_wanted
     }
 
-    /// The next portion; `None`: the thread that asks does not count any more.
+    /// Takes the next batch; `None` if the queue is empty, and then the calling thread is no longer counted.
     fn take_batch(&self) -> Option<Vec<DiskLookup>> {
         let mut state = self.lock();
         let count = state.waiting.len().min(LOOKUP_BATCH);
@@ -74,14 +74,14 @@ impl DiskLookupQueue {
     }
 }
 
-/// A thread that looks up. It counts until it finds nothing to do.
+/// A lookup thread. It is counted until it finds the queue empty.
 struct DiskLookupThread {
     shared: Arc<AuthState>,
     has_ended: bool,
 }
 
 impl Drop for DiskLookupThread {
-    /// The runtime goes down and does not run it.
+    /// Corrects the count if the runtime shuts down before running the thread.
     fn drop(&mut self) {
         if !self.has_ended {
             self.shared.lookups.lock().threads -= 1;
@@ -95,13 +95,13 @@ impl DiskLookupThread {
             let look_up = |lookup| {
                 let look_up = AssertUnwindSafe(|| self.shared.run_disk_lookup(lookup));
                 catch_unwind(look_up).unwrap_or_else(|_| {
-                    tracing::error!("a panic while a client was looked up; this is a bug");
+                    tracing::error!("login lookup panicked; client is refused. This is a bug");
                     None
                 })
             };
             let answers: Vec<_> = portion.into_iter().filter_map(look_up).collect();
             for (answer, outcome) in answers {
-                // The client may have gone.
+                // The client may have disconnected.
                 let _ = answer.send(outcome);
             }
         }
@@ -110,7 +110,7 @@ impl DiskLookupThread {
 }
 
 impl AuthState {
-    /// Judges on a thread that may look at the disk.
+    /// Queues a lookup for a thread that may read the disk.
     pub(crate) fn queue_disk_lookup(
         self: &Arc<Self>,
         request: LoginRequest,
@@ -130,12 +130,12 @@ impl AuthState {
         });
         let shared = self.clone();
         Authentication::Pending(Box::pin(async move {
-            // Not before the shard has read whoever came together with this one.
+            // This runs after the shard has read all logins that arrived together.
             shared.start_lookup_threads();
             match tokio::time::timeout(shared.timeout(), answered).await {
                 Ok(Ok(Ok(grant))) => Authentication::Allow(grant),
                 Ok(Ok(Err(code))) => Authentication::Deny(code),
-                // The runtime is going down, the thread broke, or the disk does not answer.
+                // The runtime is shutting down, the lookup panicked, or the disk does not respond in time.
                 Ok(Err(_)) | Err(_) => {
                     shared.counters.failed.fetch_add(1, Relaxed);
                     Authentication::Deny(ReasonCode::SERVER_UNAVAILABLE)
@@ -154,7 +154,7 @@ impl AuthState {
         }
     }
 
-    /// `None`: it takes more than a look at the disk, and is answered by others.
+    /// Runs one lookup; `None` if it needs more than disk reads and continues on the I/O runtime.
     fn run_disk_lookup(
         self: &Arc<Self>,
         lookup: DiskLookup,
@@ -182,7 +182,7 @@ impl AuthState {
         };
         let judging = self.clone().run_checks(request, ask, place);
         self.runtime().spawn(async move {
-            // The client may have gone.
+            // The client may have disconnected.
             let _ = answer.send(judging.await);
         });
         None
@@ -204,7 +204,7 @@ mod tests {
         DeviceLookupResult, DevicePermissions,
     };
 
-    /// Devices on a disk that answers when it is let.
+    /// A device directory whose disk lookups block until released.
     #[derive(Default)]
     struct Disk {
         removed: Mutex<HashSet<String>>,

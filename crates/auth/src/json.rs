@@ -1,10 +1,10 @@
-//! Reading JSON that people write: one value where a list may stand, errors that name the field.
+//! Parsing of hand-written JSON: single values in place of lists, and errors that name the field.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// One value, or a list of them.
+/// One value, or a list of values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OneOrMany<T>(pub(crate) Vec<T>);
 
@@ -29,7 +29,7 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for OneOrMany<T> {
     }
 }
 
-/// Reads a value of a type; the error is for people.
+/// Deserializes a value; the error text is meant for operators.
 pub(crate) fn parse<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     T::deserialize(value).map_err(|error| error.to_string())
 }

@@ -1,8 +1,9 @@
-//! Who may come in and what they may do: authenticators, rules, bans and limits on trying.
+//! Authentication and authorisation of MQTT clients: authenticators, ACL rules, bans and login limits.
 //!
-//! [`AuthService`] hangs on the broker's hooks. What can be decided at once is decided on the shard; what takes time (a
-//! password, a database, a web server) is asked on the I/O runtime, in a bounded number of places, with time-outs. Whoever
-//! cannot be asked lets nobody in. Rules are compiled for each session, so that a publication costs some ten nanoseconds.
+//! [`AuthService`] implements the broker's hooks. Checks that need no waiting run on the shard. Slow checks (password
+//! hashes, databases, web servers) run on the I/O runtime with bounded concurrency and time-outs. If a backend cannot
+//! be reached, the client is refused. Rules are compiled once per session, so the check of a publication costs some ten
+//! nanoseconds.
 
 mod answer_cache;
 mod auth_hooks;
@@ -44,7 +45,7 @@ pub use service::{AuthService, AuthSettingsError};
 pub use settings::{AuthLimits, AuthObjectError, AuthSettings, DenialPolicy, NoMatchPolicy};
 pub use tally::{AuthenticatorError, AuthenticatorStatus};
 
-/// Milliseconds since 1970.
+/// The current time in milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.unwrap_or_default().as_millis() as u64

@@ -1,5 +1,5 @@
-//! Counting what happens too often: so many times within a window, then the one it happens to is held off for a while.
-//! Bounded in number; who has done nothing lately is forgotten first.
+//! Counts events per key; a key with too many events within a window is locked out for a while. The number of keys is
+//! bounded; the least recent are evicted first.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 pub(crate) struct LockoutCounters<K> {
-    /// 0: nothing is counted.
+    /// Events within the window; 0 disables counting.
     limit: AtomicU32,
     window_ms: AtomicU64,
     lockout_ms: AtomicU64,
@@ -35,7 +35,7 @@ impl<K: Eq + Hash + Clone> LockoutCounters<K> {
         windows
     }
 
-    /// Counts otherwise from now on. What is held stays held; turned off, all is forgotten.
+    /// Changes the limits. Current lockouts remain; a limit of 0 clears all counts.
     pub(crate) fn set_limits(&self, limit: u32, window_s: u32, hold_s: u32) {
         self.window_ms.store(u64::from(window_s) * 1000, Relaxed);
         self.lockout_ms.store(u64::from(hold_s) * 1000, Relaxed);
@@ -50,7 +50,7 @@ impl<K: Eq + Hash + Clone> LockoutCounters<K> {
         self.limit.load(Relaxed) == 0
     }
 
-    /// It happened once more. True if that was once too often.
+    /// Records an event. Returns true if it caused a lockout.
     pub(crate) fn record(&self, key: K, now_ms: u64) -> bool {
         if self.is_disabled() {
             return false;
@@ -88,7 +88,7 @@ impl<K: Eq + Hash + Clone> LockoutCounters<K> {
             .is_some_and(|entry| entry.locked_until_ms > now_ms)
     }
 
-    /// All is well with it again.
+    /// Clears the count of a key.
     pub(crate) fn reset(&self, key: &K) {
         if !self.is_disabled() {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,7 +104,7 @@ impl<K: Eq + Hash + Clone> LockoutCounters<K> {
         if entries.len() < self.max_entries {
             return;
         }
-        // Still full of what counts: the half that would end first goes, which is rare enough to be slow.
+        // No entry has expired: evict the half that would expire first. This is rare enough to be slow.
         let mut ends: Vec<u64> = entries.values().map(ends_ms).collect();
         let half = ends.len() / 2;
         let (_, &mut median, _) = ends.select_nth_unstable(half);

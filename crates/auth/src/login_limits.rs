@@ -1,8 +1,8 @@
-//! Who tries too often: failed logins by user and address, logins of all clients together, connections that come and go.
+//! Login limits: failed logins by user and address, the login rate of the node, and flapping connections.
 //!
-//! Failures count for each pair of user and address, so that a device with a wrong password does not keep out others
-//! behind the same NAT. An address that fails for many users, and a user that is guessed at from many addresses, are
-//! locked out as a whole, but not pairs that have logged in before.
+//! Failures are counted per pair of user and address, so that a device with a wrong password does not lock out others
+//! behind the same NAT. An address that fails for many users, and a user attacked from many addresses, are locked out
+//! as a whole, except for pairs that have logged in before.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
@@ -14,13 +14,13 @@ use crate::lockout::LockoutCounters;
 use crate::rules::RuleSubject;
 use crate::settings::AuthLimits;
 
-/// Names and addresses that are counted at once.
+/// Keys tracked per counter.
 const MAX_TRACKED_KEYS: usize = 100_000;
 
-/// Failures of an address for any users that lock it out, in multiples of those of one user.
+/// Failures of one address over all users that lock it out, as a multiple of the limit per pair.
 const ADDRESS_FACTOR: u32 = 10;
 
-/// Disconnects that are not the client's doing.
+/// Disconnect reasons that do not count as flapping.
 const NON_FLAPPING_REASONS: [&str; 4] = ["server_shutting_down", "kicked", "taken_over", "banned"];
 
 pub(crate) struct LoginLimiter {
@@ -31,19 +31,19 @@ pub(crate) struct LoginLimiter {
     name_keys: RandomState,
     flapping: LockoutCounters<String>,
     flapping_ban_ms: AtomicU64,
-    /// 0: no limit.
+    /// 0 disables the limit.
     logins_per_s: AtomicU32,
     rate: Mutex<LoginRateBucket>,
 }
 
-/// Pairs of address and user, by a keyed hash of its name, that have logged in. The oldest are forgotten.
+/// Pairs of address and user name hash (keyed) that have logged in. The oldest are evicted.
 #[derive(Default)]
 struct KnownLogins {
     pairs: HashSet<(IpAddr, u64)>,
     order: VecDeque<(IpAddr, u64)>,
 }
 
-/// A bucket that fills with time.
+/// A token bucket for logins per second.
 struct LoginRateBucket {
     level: f64,
     refilled_ms: u64,
@@ -69,7 +69,7 @@ impl LoginLimiter {
         guards
     }
 
-    /// Other limits from now on; what was counted counts.
+    /// Changes the limits; existing counts remain.
     pub(crate) fn set_limits(&self, limits: &AuthLimits) {
         let (window_s, hold_s) = (limits.failed_login_window_s, limits.lockout_s);
         self.users
@@ -88,7 +88,7 @@ impl LoginLimiter {
         self.logins_per_s.store(limits.max_logins_per_s, Relaxed);
     }
 
-    /// Whether one more client may try now.
+    /// Whether the login rate admits one more attempt.
     pub(crate) fn try_acquire(&self, now_ms: u64) -> bool {
         let per_s = match self.logins_per_s.load(Relaxed) {
             0 => return true,
@@ -105,8 +105,9 @@ impl LoginLimiter {
         has_room
     }
 
-    /// Whether this user has failed too often lately, from this address or at all, or this address for other users, too.
-    /// A client without a password shows a token, which cannot be guessed: it is looked at whatever others at its address do.
+    /// Whether a login is locked out: the user at this address, the user as a whole, or the address as a whole. A
+    /// client without a password presents a token, which cannot be guessed, so the address lockout does not apply to
+    /// it.
     pub(crate) fn is_locked_out(
         &self,
         who: &RuleSubject<'_>,
@@ -192,7 +193,7 @@ impl LoginLimiter {
         self.name_keys.hash_one(username)
     }
 
-    /// A connection has ended. The time until which its client is to be kept out, if that was once too often.
+    /// Records a disconnect. Returns the time until which the client is to be banned, if this was once too often.
     pub(crate) fn record_disconnect(
         &self,
         client_id: &str,
@@ -205,7 +206,7 @@ impl LoginLimiter {
     }
 }
 
-/// Who counts as one: an IPv4 address, a /64 of IPv6, of which a household has all.
+/// The unit of counting: an IPv4 address, or an IPv6 /64, which one household typically controls.
 fn source_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

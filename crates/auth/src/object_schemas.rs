@@ -1,11 +1,11 @@
-//! JSON schemas of the objects of authentication, for the description of the API. What a schema cannot say is said when
-//! an object is stored.
+//! JSON schemas of the authentication objects for the OpenAPI document. Constraints that a schema cannot express are
+//! checked when an object is stored.
 
 use serde_json::{Value, json};
 
 use crate::objects::{ACL_RULE, AUTHENTICATOR, BAN, USER};
 
-/// The schemas of what is written and of what is shown.
+/// The schemas of the request and the response of a kind.
 pub fn schemas(kind: &str) -> (Value, Value) {
     let both = |schema: Value| (schema.clone(), schema);
     match kind {
@@ -24,17 +24,17 @@ fn text_list_schema(about: &str) -> Value {
 
 fn user_schema(is_written: bool) -> Value {
     let mut properties = json!({
-        "is_superuser": {"type": "boolean", "description": "May do everything, whatever the rules."},
+        "is_superuser": {"type": "boolean", "description": "Whether every action is allowed, regardless of rules."},
         "description": {"type": "string"}
     });
     match is_written {
         true => {
             properties["password"] = json!({"type": "string", "minLength": 1, "maxLength": 4096,
-                "writeOnly": true, "description": "Kept as a hash; left out, it stays what it is."});
+                "writeOnly": true, "description": "Password, stored as a hash; if omitted, the stored password is unchanged."});
             properties["password_hash"] = json!({"type": "string", "writeOnly": true,
-                "description": "Instead of the password: a hash of it made elsewhere."});
+                "description": "Existing password hash, instead of `password`."});
             properties["scram"] = json!({"type": "string", "writeOnly": true,
-                "description": "What `tidegate password` prints; lets the user log in by SCRAM-SHA-256."});
+                "description": "SCRAM-SHA-256 verifier as printed by `tidegate password`."});
         }
         false => {
             properties["has_password"] = json!({"type": "boolean", "readOnly": true});
@@ -46,13 +46,13 @@ fn user_schema(is_written: bool) -> Value {
 fn authenticator_schema() -> Value {
     json!({
         "type": "object",
-        "description": "Its further fields depend on its type.",
+        "description": "Authenticator settings; further fields depend on `type`.",
         "required": ["type"],
         "properties": {
             "type": {"type": "string", "enum": ["users", "devices", "password_file", "jwt", "http", "mysql",
                 "postgres", "redis", "certificate"]},
             "name": {"type": "string", "description": "For logs."},
-            "order": {"type": "integer", "description": "Lower ones are asked first."},
+            "order": {"type": "integer", "description": "Position in the chain; lower values are evaluated first."},
             "enabled": {"type": "boolean"}
         }
     })
@@ -65,15 +65,15 @@ fn rule_schema() -> Value {
         "properties": {
             "permission": {"type": "string", "enum": ["allow", "deny"]},
             "action": {"type": "string", "enum": ["publish", "subscribe", "all"]},
-            "topics": text_list_schema("Topic filters, with ${clientid} and the like; `eq ` in front of one that is meant literally. Left out: every topic."),
-            "qos": {"description": "0, 1, 2 or a list of them.",
+            "topics": text_list_schema("Topic filters, which may contain placeholders such as ${clientid}; the prefix `eq ` matches the filter literally. If omitted, every topic."),
+            "qos": {"description": "QoS 0, 1, 2 or a list of them.",
                 "anyOf": [{"type": "integer", "minimum": 0, "maximum": 2},
                     {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2}}]},
-            "retain": {"type": "boolean", "description": "Of messages only."},
-            "username": text_list_schema("Whom it is about; * stands for any characters."),
-            "client_id": text_list_schema("Whom it is about; * stands for any characters."),
-            "address": text_list_schema("Addresses or ranges such as 10.0.0.0/8."),
-            "order": {"type": "integer", "description": "Lower ones are looked at first."},
+            "retain": {"type": "boolean", "description": "Retain flag of the message; publications only."},
+            "username": text_list_schema("User names the rule applies to; `*` matches any characters."),
+            "client_id": text_list_schema("Client ids the rule applies to; `*` matches any characters."),
+            "address": text_list_schema("Client addresses or ranges such as 10.0.0.0/8."),
+            "order": {"type": "integer", "description": "Position among the rules; lower values are evaluated first."},
             "enabled": {"type": "boolean"},
             "description": {"type": "string"}
         }
@@ -83,13 +83,13 @@ fn rule_schema() -> Value {
 fn ban_schema() -> Value {
     json!({
         "type": "object",
-        "description": "Exactly one of client_id, username and address.",
+        "description": "Ban by exactly one of client_id, username and address.",
         "properties": {
             "client_id": {"type": "string", "minLength": 1},
             "username": {"type": "string", "minLength": 1},
-            "address": {"type": "string", "description": "An address or a range such as 10.0.0.0/8."},
+            "address": {"type": "string", "description": "Client address or range such as 10.0.0.0/8."},
             "until_ms": {"type": "integer", "minimum": 0,
-                "description": "Milliseconds since 1970; left out: for good."},
+                "description": "End of the ban in milliseconds since 1970; if omitted, permanent."},
             "reason": {"type": "string", "maxLength": 512}
         }
     })

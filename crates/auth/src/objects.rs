@@ -1,5 +1,5 @@
-//! Objects of the store that say who may come in: users, authenticators, rules, bans. They take effect as soon as they
-//! are stored.
+//! Stored objects of authentication: users, authenticators, rules and bans. Changes take effect as soon as they are
+//! stored.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,20 +15,20 @@ use crate::rules::{AclRule, MAX_RULES};
 use crate::settings::{self, AuthObjectError, AuthenticatorContext, AuthenticatorEntry};
 use crate::users::{self, UserRecord};
 
-/// Kinds of objects this crate reads.
+/// The object kinds that this crate reads.
 pub const KINDS: [&str; 4] = [USER, AUTHENTICATOR, ACL_RULE, BAN];
 pub const USER: &str = "user";
 pub const AUTHENTICATOR: &str = "authenticator";
 pub const ACL_RULE: &str = "acl_rule";
 pub const BAN: &str = "ban";
 
-/// Fields nobody is shown.
+/// Fields omitted from API responses.
 const SECRET_FIELDS: [&str; 5] = ["password", "password_hash", "scram", "secret", "headers"];
 
-/// Shown instead of what proves a user.
+/// Shown in place of a user's credential.
 const HAS_PASSWORD_FIELD: &str = "has_password";
 
-/// What is read from the store, by id.
+/// Parsed objects of the store, by id.
 #[derive(Default)]
 pub(crate) struct StoredAuthObjects {
     state: Mutex<StoredAuthObjectsState>,
@@ -41,7 +41,7 @@ struct StoredAuthObjectsState {
     bans: HashMap<String, Ban>,
 }
 
-/// An object that was read.
+/// A parsed object.
 pub(crate) enum AuthObject {
     User(UserRecord),
     Authenticator(Option<AuthenticatorEntry>),
@@ -63,7 +63,7 @@ pub(crate) fn parse_object(
     })
 }
 
-/// What stands in the place of an object that cannot be read: an authenticator that fails, a rule that denies.
+/// The substitute for an object that cannot be parsed: an authenticator that fails, or a rule that denies.
 pub(crate) fn fallback_object(kind: &str, id: &str, value: &Value) -> Option<AuthObject> {
     let order = value.get("order").and_then(Value::as_i64).unwrap_or(0);
     match kind {
@@ -83,7 +83,7 @@ pub(crate) fn fallback_object(kind: &str, id: &str, value: &Value) -> Option<Aut
     }
 }
 
-/// An authenticator whose settings cannot be read.
+/// The substitute for an authenticator with invalid settings.
 struct FailingAuthenticator;
 
 impl Authenticator for FailingAuthenticator {
@@ -95,12 +95,13 @@ impl Authenticator for FailingAuthenticator {
         &'a self,
         _request: &'a LoginRequest,
     ) -> AnswerFuture<'a, Result<AuthenticatorAnswer, AuthBackendError>> {
-        let failure = AuthBackendError::new("its settings cannot be read");
+        let failure = AuthBackendError::new("its settings are invalid");
         Box::pin(std::future::ready(Err(failure)))
     }
 }
 
-/// What was written as it is stored: a user's `password` becomes a hash, secrets that were left out stay what they are.
+/// Converts an object into its stored form: a user's `password` becomes a hash, and omitted secrets keep their stored
+/// values.
 pub(crate) fn prepare_for_storage(
     kind: &str,
     mut written: Value,
@@ -110,7 +111,8 @@ pub(crate) fn prepare_for_storage(
         let says_secret = fields
             .keys()
             .any(|name| SECRET_FIELDS.contains(&name.as_str()));
-        // A secret is not sent to another server than the one it was given for.
+        // An omitted secret is carried over only if type and server are unchanged, so it is never sent to another
+        // server.
         let is_for_the_same = ["type", "url", "server", "jwks_url"]
             .iter()
             .all(|name| fields.get(*name) == current.get(*name));
@@ -133,7 +135,7 @@ pub(crate) fn prepare_for_storage(
     }
 }
 
-/// The object as it may be shown: secrets are left out.
+/// The object without its secrets, as shown by the API.
 pub fn redact(kind: &str, mut value: Value) -> Value {
     let had_password = value.get("password_hash").is_some() || value.get("scram").is_some();
     if let Some(fields) = value.as_object_mut() {
@@ -150,7 +152,7 @@ impl StoredAuthObjects {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts an object in its place; `None` takes it away.
+    /// Adds or replaces an object; `None` removes it.
     pub(crate) fn set(&self, kind: &str, id: &str, object: Option<AuthObject>) {
         self.with_state(|state| {
             match kind {
@@ -167,12 +169,12 @@ impl StoredAuthObjects {
                     state.rules.insert(id.to_owned(), rule);
                 }
                 Some(AuthObject::Rule(Some(_))) => {
-                    tracing::error!(id, "a rule is not gone by: there are too many");
+                    tracing::error!(id, "rule has no effect: too many rules");
                 }
                 Some(AuthObject::Ban(ban)) => {
                     state.bans.insert(id.to_owned(), ban);
                 }
-                // Users are kept where they are asked for.
+                // Users are stored in the user registry.
                 Some(
                     AuthObject::User(_) | AuthObject::Authenticator(None) | AuthObject::Rule(None),
                 )
@@ -185,7 +187,7 @@ impl StoredAuthObjects {
         self.with_state(|state| state.authenticators.values().cloned().collect())
     }
 
-    /// In their order, those of equal order by id.
+    /// All rules in order; rules of equal order are sorted by id.
     pub(crate) fn rules(&self) -> Arc<[AclRule]> {
         self.with_state(|state| {
             let mut rules: Vec<_> = state.rules.values().collect();

@@ -1,5 +1,5 @@
-//! A file of users and password hashes, one `user:hash` a line, as mosquitto_passwd and htpasswd write it. Read again
-//! when it changes.
+//! Authenticates against a file of users and password hashes, one `user:hash` per line, as written by
+//! mosquitto_passwd and htpasswd. The file is reloaded when it changes.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ use crate::authenticator::{
 use crate::decoy_check::{DecoyPasswordCheck, stable_index};
 use crate::password::{self, PasswordCheckPool};
 
-/// A changed file is noticed after this time.
+/// How often the file is checked for changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Hashes looked at for one in place of that of a user who does not exist.
+/// Number of hashes used as decoys for unknown users.
 const MAX_DECOYS: usize = 64;
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
@@ -33,7 +33,7 @@ struct LoadedPasswordFile {
 }
 
 impl PasswordFile {
-    /// Opens a file; the error says what is wrong with it.
+    /// Opens a file; the error describes what is invalid.
     pub(crate) fn open(path: PathBuf, checker: PasswordCheckPool) -> Result<Self, String> {
         let (hashes, modified) = load_file(&path)?;
         let read = LoadedPasswordFile {
@@ -48,7 +48,7 @@ impl PasswordFile {
         })
     }
 
-    /// The hashes of now; a file that has become unreadable leaves those of before.
+    /// The current hashes. If the changed file is unreadable, the previous hashes stay in use.
     fn current_hashes(&self) -> Arc<PasswordHashes> {
         let mut state = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = state
@@ -59,12 +59,12 @@ impl PasswordFile {
             if file_stamp(&self.path) != state.modified {
                 match load_file(&self.path) {
                     Ok((hashes, modified)) => {
-                        tracing::info!(file = %self.path.display(), users = hashes.len(), "the password file was read again");
+                        tracing::info!(file = %self.path.display(), users = hashes.len(), "password file reloaded");
                         state.hashes = Arc::new(hashes);
                         state.modified = modified;
                     }
                     Err(error) => {
-                        tracing::error!(%error, "the password file could not be read again; the users of before stay");
+                        tracing::error!(%error, "password file could not be reloaded; the previous users stay in effect");
                     }
                 }
             }
@@ -89,7 +89,7 @@ fn load_file(path: &PathBuf) -> Result<(PasswordHashes, Option<(SystemTime, u64)
     Ok((hashes, modified))
 }
 
-/// Reads `user:hash` lines; the error says which line is wrong, and nothing of what stands in it.
+/// Parses `user:hash` lines. The error names the line but contains nothing of its content.
 fn parse_lines(text: &str) -> Result<PasswordHashes, String> {
     let mut hashes = PasswordHashes::new();
     for (at, line) in text.lines().enumerate() {
@@ -106,7 +106,7 @@ fn parse_lines(text: &str) -> Result<PasswordHashes, String> {
         }
         if hash.split('$').count() < 3 {
             return Err(wrong(
-                "what stands behind the user name is no password hash; `tidegate password` or mosquitto_passwd make one",
+                "expected a password hash after the user name; create one with `tidegate password` or mosquitto_passwd",
             ));
         }
         hashes.insert(username.into(), hash.into());
@@ -129,7 +129,7 @@ impl Authenticator for PasswordFile {
             };
             let hashes = self.current_hashes();
             let Some(hash) = hashes.get(username).cloned() else {
-                // As long as it takes for one of those in the file.
+                // An unknown user takes as long as one of the users in the file.
                 let place = stable_index(username, hashes.len().min(MAX_DECOYS));
                 let other = hashes.values().nth(place).cloned();
                 return Ok(other.map_or(AuthenticatorAnswer::Ignore, |hash| {

@@ -1,4 +1,4 @@
-//! Everything that says who may come in and what they may do, in one place for all shards.
+//! The authentication service of a node: one state shared by all shards.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -33,7 +33,7 @@ use crate::tally::AuthenticatorStatus;
 use crate::users::{UserRecord, UserRegistry};
 
 const CLOCK_TICK: Duration = Duration::from_millis(250);
-/// Objects read from the store in one go.
+/// Objects read from the store per page.
 const PAGE_OBJECTS: usize = 1000;
 
 /// Authentication and authorisation of a node.
@@ -53,9 +53,9 @@ pub(crate) struct AuthState {
     context: AuthenticatorContext,
     chain: ArcSwap<AuthenticatorChain>,
     configured: Vec<Arc<AuthenticatorEntry>>,
-    /// Kinds and ids of the objects of the configuration: stored ones of the same id have no effect.
+    /// Kinds and ids of the objects in the configuration file. A stored object with the same id is ignored.
     declared: HashSet<(&'static str, String)>,
-    /// Whether the configuration has rules or sources of them.
+    /// Whether the configuration defines rules or rule sources.
     has_rules: bool,
     rule_sources: Arc<RuleSources>,
     stored_objects: StoredAuthObjects,
@@ -65,7 +65,7 @@ pub(crate) struct AuthState {
     ban_observer: Mutex<Option<BanObserver>>,
 }
 
-/// What became of clients at the door.
+/// Counts of login attempts by outcome.
 #[derive(Default)]
 pub(crate) struct LoginCounters {
     pub(crate) allowed: AtomicU64,
@@ -76,13 +76,13 @@ pub(crate) struct LoginCounters {
     pub(crate) limited: AtomicU64,
 }
 
-/// What is wrong with the settings, and where.
+/// An error in the settings, with its position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {message}", section)]
 pub struct AuthSettingsError {
-    /// `user`, `auth.authenticator`, `auth.build_rule_source` or `auth.rule`.
+    /// `user`, `auth.authenticator`, `auth.rule_source` or `auth.rule`.
     pub section: &'static str,
-    /// Which of them, from 0.
+    /// Index of the entry in its section, from 0.
     pub index: usize,
     pub message: String,
 }
@@ -99,7 +99,7 @@ fn rule_policy(limits: &AuthLimits, has_rules: bool) -> RulePolicy {
 }
 
 impl AuthService {
-    /// Everything that is wrong with the settings comes back at once. What asks somebody outside does so on `runtime`.
+    /// Creates the service, or returns all errors of the settings at once. Calls to external servers run on `runtime`.
     pub fn new(settings: &AuthSettings, runtime: Handle) -> Result<Self, Vec<AuthSettingsError>> {
         let mut errors = Vec::new();
         let mut tell = |section, at, message: String| {
@@ -137,7 +137,7 @@ impl AuthService {
         let ids = settings.authenticator_ids();
         for (at, (value, id)) in settings.authenticators.iter().zip(&ids).enumerate() {
             let mut value = value.clone();
-            // What is not a table, or has no text as its name, is told by what reads it.
+            // Values that are not tables or have no text as `name` are reported by `build_authenticator`.
             if let Some(fields) = value.as_object_mut()
                 && fields
                     .get("name")
@@ -150,7 +150,7 @@ impl AuthService {
                 Err(message) => tell("auth.authenticator", at, message),
             }
         }
-        // The users and devices of the node are always known; asked first unless a place is named.
+        // The built-in `devices` and `users` come first unless the configuration lists them.
         for own in ["devices", "users"] {
             let names_it = |value: &Value| value.get("type").and_then(Value::as_str) == Some(own);
             if !settings.authenticators.iter().any(names_it) {
@@ -213,14 +213,14 @@ impl AuthService {
         })
     }
 
-    /// Who knows the devices of the node. Once, before clients come.
+    /// Sets the device directory. Called once, before clients connect.
     pub fn set_devices(&self, directory: Arc<dyn DeviceDirectory>) {
         if self.shared.context.devices.set(directory).is_err() {
-            tracing::error!("the directory of devices is set already");
+            tracing::error!("device directory is already set; the new one is ignored");
         }
     }
 
-    /// Other limits while clients come and go, for what happens from now on. `password_threads` stays as it was.
+    /// Replaces the limits at run time. `password_threads` is not changed.
     pub fn set_limits(&self, limits: &AuthLimits) {
         let shared = &self.shared;
         shared.login_limiter.set_limits(limits);
@@ -229,14 +229,14 @@ impl AuthService {
             .set_policy(rule_policy(limits, shared.has_rules));
         shared.set_timeouts(limits);
         if shared.max_checks.swap(limits.max_checks, Relaxed) != limits.max_checks {
-            // Who has a place keeps it beside the new ones.
+            // Permits of the old semaphore stay valid in addition to the new ones.
             let places = Semaphore::new(limits.max_checks as usize);
             shared.check_slots.store(Arc::new(places));
         }
     }
 
-    /// From what somebody wrote to what may be stored of it. `current` is what is stored now. Takes some 30 ms for a
-    /// user, and reads files an authenticator names: not for a thread that routes messages.
+    /// Converts an object as written by an operator into the form to store. `current` is the stored object, if any.
+    /// Hashing a user's password takes some 30 ms, and authenticators may read files: do not call this on a shard.
     pub fn prepare_object(
         &self,
         kind: &str,
@@ -249,7 +249,7 @@ impl AuthService {
         Ok(sealed)
     }
 
-    /// Takes over the objects of a store, and each of their changes from now on.
+    /// Loads all objects of a store and follows their changes from then on.
     pub fn watch_objects(&self, objects: &Objects) -> Result<(), store::StoreError> {
         let (auth, stored) = (self.clone(), objects.clone());
         objects.observe_changes(Box::new(move |change| {
@@ -260,7 +260,7 @@ impl AuthService {
             let object = match stored.get(kind, &change.id) {
                 Ok(object) => object,
                 Err(error) => {
-                    tracing::error!(kind, id = change.id, %error, "a changed object cannot be read; it is not gone by");
+                    tracing::error!(kind, id = change.id, %error, "changed object cannot be read from the store; it has no effect");
                     None
                 }
             };
@@ -283,7 +283,7 @@ impl AuthService {
         Ok(())
     }
 
-    /// An object was stored, or taken away (`None`); it takes effect at once.
+    /// Applies a stored or deleted (`None`) object. The change takes effect at once.
     pub(crate) fn apply_object(&self, kind: &str, id: &str, value: Option<&Value>) {
         let ban = self.store_object(kind, id, value);
         self.activate(kind);
@@ -292,7 +292,8 @@ impl AuthService {
         }
     }
 
-    /// Reads an object; gives a ban back. One that cannot be read (a file it names has gone) closes and never opens.
+    /// Parses and registers an object, and returns it if it is a ban. An object that cannot be parsed (for example
+    /// because its file is missing) is replaced by a fallback that denies access.
     fn store_object(&self, kind: &str, id: &str, value: Option<&Value>) -> Option<Ban> {
         let shared = &self.shared;
         if (shared.declared.iter()).any(|(of, known)| *of == kind && known == id) {
@@ -302,12 +303,12 @@ impl AuthService {
         let mut object = value.and_then(|value| match objects::parse_object(kind, value, &shared.context) {
             Ok(object) => Some(object),
             Err(error) => {
-                tracing::error!(kind, id, %error, "an object of the store cannot be read; nobody gets past it");
+                tracing::error!(kind, id, %error, "stored object is invalid; it denies access until corrected");
                 objects::fallback_object(kind, id, value)
             }
         });
         if let Some(AuthObject::Authenticator(Some(entry))) = &mut object {
-            // Logs name it as the API does.
+            // Use the API's id in log messages.
             id.clone_into(&mut entry.name);
         }
         if kind == objects::USER {
@@ -326,7 +327,7 @@ impl AuthService {
         ban
     }
 
-    /// Lets what was read of a kind take effect.
+    /// Activates the registered objects of a kind.
     fn activate(&self, kind: &str) {
         let shared = &self.shared;
         match kind {
@@ -343,12 +344,12 @@ impl AuthService {
         }
     }
 
-    /// How the authenticators do, in the order in which they are asked.
+    /// The status of each authenticator, in the order of evaluation.
     pub fn authenticator_statuses(&self) -> Vec<AuthenticatorStatus> {
         self.shared.chain.load().statuses()
     }
 
-    /// Called for each new ban, so that clients it is about can be sent away.
+    /// Sets the observer that is called for each new ban, so that matching clients can be disconnected.
     pub fn on_ban(&self, listener: impl Fn(&Ban) + Send + Sync + 'static) {
         let mut slot = (self.shared.ban_observer.lock()).unwrap_or_else(PoisonError::into_inner);
         *slot = Some(Box::new(listener));
@@ -376,13 +377,13 @@ impl AuthService {
         vec![
             MetricFamily {
                 name: "auth_logins_total",
-                help: "Clients at the door, by what became of them.",
+                help: "Login attempts by outcome.",
                 kind: MetricKind::Counter,
                 samples: results.collect(),
             },
             MetricFamily {
                 name: "auth_denied_actions_total",
-                help: "Publications and subscriptions the rules did not allow.",
+                help: "Publications and subscriptions denied by ACL rules.",
                 kind: MetricKind::Counter,
                 samples: vec![denied],
             },
@@ -396,7 +397,7 @@ impl HooksFactory for AuthService {
     }
 }
 
-/// A clock that costs nothing to read.
+/// Updates the cached clock, which the shards read with one atomic load.
 async fn run_clock(rights: std::sync::Weak<NodeRules>) {
     loop {
         tokio::time::sleep(CLOCK_TICK).await;
@@ -425,14 +426,14 @@ impl AuthState {
         }
     }
 
-    /// Who a client is and what it may do. Answered at once if nobody has to be asked, else later.
+    /// Authenticates a client. The result is immediate if no backend has to be asked, otherwise pending.
     pub(crate) fn authenticate(self: &Arc<Self>, request: LoginRequest) -> Authentication {
         let chain = self.chain.load_full();
         match chain.check_now(0, &request, self.has_users()) {
             ChainProgress::Decided(judged) if self.can_finish_now(&judged) => {
                 self.finish_login(request, judged, None)
             }
-            // By somebody who takes time, since he knows the rules, too.
+            // Rule sources have to be asked too, so the whole check runs on the I/O runtime.
             ChainProgress::Decided(_) => {
                 self.check_later(request, PendingCheck::Authenticators(chain, 0))
             }
@@ -445,7 +446,7 @@ impl AuthState {
         }
     }
 
-    /// What a user may do that has proven itself by SCRAM.
+    /// Grants permissions to a user who has authenticated by SCRAM.
     pub(crate) fn authenticate_proven(self: &Arc<Self>, request: LoginRequest) -> Authentication {
         let name = request.username.clone().unwrap_or_default();
         let identity = self.users().identity(&name);
@@ -463,7 +464,7 @@ impl AuthState {
         &self.context.runtime
     }
 
-    /// Whether nobody has to be asked for rules.
+    /// Whether the login can be completed without asking a rule source.
     pub(crate) fn can_finish_now(
         &self,
         judged: &Result<AuthenticatedIdentity, LoginError>,
@@ -475,7 +476,7 @@ impl AuthState {
         Duration::from_millis(self.timeout_ms.load(Relaxed))
     }
 
-    /// A place among those that wait; `None`: there are too many.
+    /// Acquires a slot for a pending check; `None` if `max_checks` are pending.
     pub(crate) fn try_acquire_slot(&self) -> Option<OwnedSemaphorePermit> {
         let place = self.check_slots.load_full().try_acquire_owned().ok();
         if place.is_none() {
@@ -484,7 +485,7 @@ impl AuthState {
         place
     }
 
-    /// Judges on the I/O runtime, where there is a bounded number of places.
+    /// Runs the remaining checks on the I/O runtime, if a slot is free.
     fn check_later(self: &Arc<Self>, request: LoginRequest, ask: PendingCheck) -> Authentication {
         let Some(place) = self.try_acquire_slot() else {
             return Authentication::Deny(ReasonCode::SERVER_BUSY);
@@ -495,7 +496,7 @@ impl AuthState {
             match task.await {
                 Ok(Ok(grant)) => Authentication::Allow(grant),
                 Ok(Err(code)) => Authentication::Deny(code),
-                // The runtime is going down, or the task broke.
+                // The runtime is shutting down, or the task panicked.
                 Err(_) => Authentication::Deny(ReasonCode::SERVER_UNAVAILABLE),
             }
         }))
@@ -520,7 +521,7 @@ impl AuthState {
                     let named = with_granted_names(&request, &identity);
                     let asked = ExternalRules::fetch(&self.rule_sources, named).await;
                     Some(asked.map_err(|failure| {
-                        tracing::debug!(client_id = request.client_id, %failure, "no rules for a client");
+                        tracing::debug!(client_id = request.client_id, %failure, "rule source failed; client is refused");
                         LoginError::BackendFailed
                     })?)
                 }
@@ -536,7 +537,7 @@ impl AuthState {
         login_outcome(self.finish_login(request, judged, sourced))
     }
 
-    /// Counts what came of it and says what a client is given that is let in.
+    /// Updates counters and limits for a finished login and builds the grant of an accepted client.
     pub(crate) fn finish_login(
         &self,
         request: LoginRequest,
@@ -568,12 +569,12 @@ impl AuthState {
                 client_id = request.client_id,
                 certificate = certified,
                 username = given,
-                "a client is refused: its certificate and its other credentials name different users"
+                "client refused: its certificate and its other credentials name different users"
             );
             return Authentication::Deny(ReasonCode::BAD_USER_NAME_OR_PASSWORD);
         }
         let known = with_granted_names(&request, &identity);
-        // Under the name it really has, it may be one of those.
+        // The granted name or client id may be banned although the requested one is not.
         if self.bans.is_banned(&known.rule_subject(), now_ms) {
             self.counters.banned.fetch_add(1, Relaxed);
             return Authentication::Deny(ReasonCode::BANNED);
@@ -621,10 +622,10 @@ impl AuthState {
     }
 }
 
-/// What a client is given, or why it is not let in.
+/// The grant of an accepted client, or the reason code of the refusal.
 pub(crate) type LoginOutcome = Result<Box<ClientGrant>, ReasonCode>;
 
-/// Of what is concluded.
+/// Converts a final authentication result.
 pub(crate) fn login_outcome(concluded: Authentication) -> LoginOutcome {
     match concluded {
         Authentication::Allow(grant) => Ok(grant),
@@ -633,15 +634,15 @@ pub(crate) fn login_outcome(concluded: Authentication) -> LoginOutcome {
     }
 }
 
-/// What is still to be asked about a client.
+/// The checks of a client that remain to be done.
 pub(crate) enum PendingCheck {
-    /// The authenticators from this one on, and whoever knows rules.
+    /// The authenticators from this index on, then the rule sources.
     Authenticators(Arc<AuthenticatorChain>, usize),
-    /// Whoever knows rules.
+    /// The rule sources only.
     RuleSources(AuthenticatedIdentity),
 }
 
-/// The client as it is called once it is let in.
+/// The request with the user name, client id and attributes of the identity.
 fn with_granted_names(request: &LoginRequest, identity: &AuthenticatedIdentity) -> LoginRequest {
     let mut named = LoginRequest {
         password: None,
