@@ -1,4 +1,4 @@
-//! What is done with an output of a rule: published again, logged, handed to a sink.
+//! Rule actions: republish, write to the log, send a row to a sink, write telemetry or an alarm of a device.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -14,7 +14,7 @@ use crate::republish::RepublishAction;
 use crate::running_rule::{RuleLineage, RunningRule};
 use crate::template::ActionTemplate;
 
-/// One action, and what is done if it cannot be done.
+/// One action and its fallback actions.
 pub(crate) struct Action {
     operation: ActionOperation,
     fallback: Box<[ActionOperation]>,
@@ -28,7 +28,7 @@ enum ActionOperation {
     Alarm(Box<DeviceAlarmAction>),
 }
 
-/// The same always, or what the output says.
+/// A constant, or a template that is filled in from the output.
 pub(crate) enum FixedOrTemplate<T> {
     Fixed(T),
     Template(ActionTemplate),
@@ -36,13 +36,13 @@ pub(crate) enum FixedOrTemplate<T> {
 
 struct SinkAction {
     name: Box<str>,
-    /// The action's place, if it has fallback actions.
+    /// The action's position in the rule. Set only if the action has fallback actions.
     origin: Option<u8>,
-    /// The sink's id and one; 0: not known yet.
+    /// The sink id plus one; 0 if the sink is not looked up yet.
     id: AtomicU64,
 }
 
-/// Why an action was not done.
+/// The reason why an action failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ActionError {
     #[error("{0}")]
@@ -78,7 +78,7 @@ pub(crate) enum ActionError {
     Rejected(Box<str>),
 }
 
-/// An output with what it comes from.
+/// An output and the event it was computed from.
 pub(crate) struct ActionInput<'o, 'a> {
     pub(crate) output: RuleOutput<'a>,
     pub(crate) view: &'o EventView<'a>,
@@ -108,7 +108,7 @@ impl Action {
         })
     }
 
-    /// Names in its templates that are always null for this rule.
+    /// Placeholder names in the templates that are always null for this rule.
     pub(crate) fn unknown_names(&self, rule: &Rule) -> Vec<String> {
         let deeds = std::iter::once(&self.operation).chain(&self.fallback);
         let names = deeds.map(|deed| match deed {
@@ -120,7 +120,7 @@ impl Action {
         names.flatten().collect()
     }
 
-    /// What it does outside the node, without doing it.
+    /// Describes the effect outside the node without causing it.
     pub(crate) fn describe(&self) -> Option<serde_json::Value> {
         match &self.operation {
             ActionOperation::Republish(_) => None,
@@ -133,7 +133,8 @@ impl Action {
         }
     }
 
-    /// Does it, or else what stands in for it, and counts what came of it. The error is the action's own.
+    /// Runs the action, or its fallback actions if it fails, and counts the result. The returned error is
+    /// that of the action itself.
     pub(crate) fn run<'a>(
         &'a self,
         bound: &'a RunningRule,
@@ -153,7 +154,7 @@ impl Action {
         Err(failure)
     }
 
-    /// Does what stands in for it.
+    /// Runs the fallback actions.
     pub(crate) fn run_fallback<'a>(
         &'a self,
         bound: &'a RunningRule,
@@ -263,7 +264,7 @@ impl SinkAction {
                 depth: made.lineage.depth(),
             }),
         };
-        // A sink that was taken away and made again has another id.
+        // A sink that was deleted and created again has a new id.
         for known in [self.id.load(Relaxed), 0] {
             let id = match known {
                 0 => self.resolve_id(&*outlet).ok_or_else(no_sink)?,

@@ -1,7 +1,8 @@
-//! Messages that come in from other systems, shown to the rules that name them: `FROM "$bridges/TYPE:NAME"`.
+//! Messages from other systems, evaluated by the rules that name their bridge: `FROM "$bridges/TYPE:NAME"`.
 //!
-//! They come on the control plane, one at a time for all sources, and are done with when what the rules want published is
-//! published and no sink is full: whoever sends them waits so long, and so does the system they come from.
+//! Bridge messages are evaluated on the control plane, one at a time for all sources. A message is finished
+//! when everything the rules publish is published and no sink is full. Until then the source, and so the
+//! remote system, waits.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,10 +18,10 @@ use crate::hooks::{new_scratch, now_ms};
 use crate::lane_context::LaneContext;
 use crate::running_rule::{RuleLineage, RunningRule};
 
-/// Between two looks at whether sinks have room again.
+/// Interval between two checks whether full sinks have room again.
 const BACKPRESSURE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A message from outside.
+/// A message from another system.
 #[derive(Debug, Clone, Copy)]
 pub struct BridgeMessage<'m> {
     pub topic: &'m str,
@@ -28,13 +29,13 @@ pub struct BridgeMessage<'m> {
     pub qos: u8,
     pub retain: bool,
     pub key: Option<&'m [u8]>,
-    /// Headers, user properties.
+    /// Headers or user properties.
     pub properties: &'m [(String, String)],
-    /// Further fields by name.
+    /// Additional fields by name.
     pub fields: &'m Map<String, serde_json::Value>,
 }
 
-/// What evaluating them needs; made with the first.
+/// The evaluation context of bridge events, created with the first event.
 #[derive(Default)]
 pub(crate) struct EvaluationContextCell(Mutex<Option<EvaluationContext>>);
 
@@ -48,7 +49,7 @@ impl EvaluationContextCell {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For one event outside of shards at a time.
+    /// The evaluation context of one event outside the shards; one event at a time uses it.
     pub(crate) fn with_context<R>(
         &self,
         shared: &Arc<EngineShared>,
@@ -59,26 +60,28 @@ impl EvaluationContextCell {
     }
 }
 
-/// What rules have made of an event outside of shards.
+/// The result of evaluating the rules on an event outside the shards.
 pub(crate) struct EventOutcome {
     pub(crate) outgoing: Option<OutgoingMessages>,
-    /// What its source waits for.
+    /// The condition that the event's source waits for.
     backpressure: Option<BackpressureCheck>,
 }
 
 impl Engine {
-    /// Shows a message to the rules that take what comes in through a bridge, `TYPE:NAME`; resolves when it has been taken.
+    /// Evaluates the rules of a bridge (`TYPE:NAME`) on a message. Resolves when the message is finished: its
+    /// outputs are published and no sink that it fed is full.
     pub async fn handle_bridge_message(&self, bridge: &str, incoming: BridgeMessage<'_>) {
         if let Some(outcome) = self.evaluate_bridge_message(bridge, &incoming) {
             self.finish_event(bridge, outcome).await;
         }
     }
 
-    /// Waits until what rules want published is, and what they have fed has room. `from`: what comes from one place stays in order.
+    /// Waits until the outputs of the rules are published and the sinks they feed have room. Messages with
+    /// the same `from` stay in order.
     pub(crate) async fn finish_event(&self, from: &str, outcome: EventOutcome) {
         if let Some(outgoing) = outcome.outgoing {
             let (done, published) = tokio::sync::oneshot::channel();
-            // Nobody may be waiting any more.
+            // The receiver may be gone already.
             let done = move || _ = done.send(());
             let number = from.bytes().map(u64::from).sum();
             if self.shared.publish_on_shard(number, outgoing, done)
@@ -153,7 +156,7 @@ impl EvaluationContext {
         }
     }
 
-    /// What came of the event met last.
+    /// Takes the result of the event evaluated last.
     pub(crate) fn take_outcome(&mut self) -> EventOutcome {
         EventOutcome {
             outgoing: self.stage.take_outgoing(),
@@ -162,7 +165,7 @@ impl EvaluationContext {
     }
 }
 
-/// The fields a rule sees, by name.
+/// The event's fields by name, as a rule sees them.
 fn event_fields<'a>(incoming: &BridgeMessage<'a>, at_ms: u64, arena: &'a Arena) -> Value<'a> {
     let text = |bytes: &'a [u8]| match std::str::from_utf8(bytes) {
         Ok(text) => Value::Str(text),
@@ -209,7 +212,7 @@ mod tests {
     use crate::settings::RuleEngineSettings;
     use serde_json::json;
 
-    /// Keeps rows, and has room for as many at a time as it is asked for.
+    /// Records rows; has room for a limited number of rows at a time.
     #[derive(Default)]
     struct Sink {
         rows: Mutex<Vec<String>>,

@@ -1,20 +1,20 @@
-//! What happens to each rule, counted on each lane (a shard, or the owner of windows) by itself, so that counting costs no more
-//! than an addition. They outlive changes of the rule.
+//! Counters per rule and lane (a shard, or the thread that owns windows). A lane has counters of its own, so
+//! that counting costs one addition. Counters survive changes of the rule.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What is counted of a rule.
+/// A counted occurrence of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum RuleCounter {
-    /// Events that met the rule.
+    /// Events that matched the rule.
     Matched,
-    /// Those it had an output for.
+    /// Events that produced an output.
     Passed,
-    /// Those that WHERE or INCASE held back, or of which FOREACH made nothing.
+    /// Events without an output: WHERE or INCASE was false, or FOREACH had no items.
     NoResult,
-    /// Those at which it failed: its own errors, by kind below.
+    /// Events whose evaluation failed. The variants below count them by kind of error.
     Failed,
     FailedType,
     FailedLimit,
@@ -23,16 +23,16 @@ pub enum RuleCounter {
     ActionsFailed,
     ActionsQueued,
     ActionsDropped,
-    /// Rows for a window that came too late for it, or for which there was no room.
+    /// Rows that arrived too late for their window, or for which there was no room.
     WindowLate,
     WindowFull,
-    /// Those that do not say when they happened, and those that say a time to come.
+    /// Events without a timestamp, and events with a timestamp too far in the future.
     WindowUntimed,
     WindowAhead,
 }
 
 impl RuleCounter {
-    /// All of them, with their names for people and programs.
+    /// All counters with their names for people and for programs.
     pub const ALL: [(Self, &'static str); COUNTS] = [
         (Self::Matched, "matched"),
         (Self::Passed, "passed"),
@@ -58,17 +58,19 @@ impl RuleCounter {
     }
 }
 
-/// Reading the clock twice costs as much as a small rule.
+/// One evaluation in this many is timed, because reading the clock twice costs as much as evaluating a small
+/// rule.
 const TIMING_SAMPLE_INTERVAL: u64 = 32;
 
 const COUNTS: usize = RuleCounter::WindowAhead as usize + 1;
 
-/// Upper bounds of the buckets of time, in nanoseconds, each four thirds or so of the one before: fine enough for quantiles.
+/// Upper bounds of the duration buckets in nanoseconds. The bounds are close enough to each other for
+/// quantiles.
 pub(crate) const BUCKET_BOUNDS_NS: [u64; 48] = bounds();
 
 const fn bounds() -> [u64; 48] {
     let mut bounds = [0; 48];
-    // 100 ns to 1 s: 2^(1/2) steps, in integers.
+    // 100 ns to 1 s in steps of about 2^(1/2), computed with integers.
     let (mut n, mut bound) = (0, 100_u64);
     while n < bounds.len() {
         bounds[n] = bound;
@@ -80,10 +82,10 @@ const fn bounds() -> [u64; 48] {
 
 pub(crate) const BUCKETS: usize = BUCKET_BOUNDS_NS.len() + 1;
 
-/// Those of one lane. Written by one thread, read by any.
+/// The counters of one lane. One thread writes them, any thread reads them.
 pub(crate) struct LaneCounters {
     counts: [AtomicU64; COUNTS],
-    /// Of the evaluations that were timed.
+    /// Durations of the timed evaluations.
     buckets: [AtomicU64; BUCKETS],
     sum_ns: AtomicU64,
 }
@@ -114,8 +116,8 @@ impl LaneCounters {
         self.add(count, 1);
     }
 
-    /// Counts an event that meets the rule. Returns whether its evaluation is to be timed: of each rule the first and then one in
-    /// so many, whatever other rules meet between them.
+    /// Counts an event that matches the rule. Returns whether to time its evaluation: the first of each rule,
+    /// and then one in [`TIMING_SAMPLE_INTERVAL`], independent of other rules.
     #[inline]
     pub(crate) fn record_match(&self) -> bool {
         let counter = &self.counts[RuleCounter::Matched as usize];
@@ -131,9 +133,10 @@ impl LaneCounters {
     }
 }
 
-/// Those of one rule.
+/// The counters of one rule.
 pub(crate) struct RuleCounters {
-    /// Made when a lane first meets the rule, since most of a hundred thousand rules meet nothing.
+    /// Created when a lane first evaluates the rule, because most of a hundred thousand rules never match an
+    /// event.
     lanes: Box<[OnceLock<Box<LaneCounters>>]>,
 }
 
@@ -149,7 +152,7 @@ impl RuleCounters {
         self.lanes[lane].get_or_init(Box::default)
     }
 
-    /// Whether anything ever met the rule.
+    /// Whether an event ever matched the rule.
     pub(crate) fn has_counts(&self) -> bool {
         self.lanes.iter().any(|lane| lane.get().is_some())
     }
@@ -169,7 +172,7 @@ impl RuleCounters {
     }
 }
 
-/// All lanes together, of one rule or of many.
+/// Totals of all lanes, for one rule or for many.
 #[derive(Clone)]
 pub struct RuleTotals {
     counts: [u64; COUNTS],
@@ -192,7 +195,7 @@ impl RuleTotals {
         self.counts[count as usize]
     }
 
-    /// What was counted since.
+    /// The difference to earlier totals.
     pub fn difference(&self, before: &Self) -> Self {
         let mut since = self.clone();
         for (count, before) in since.counts.iter_mut().zip(&before.counts) {
@@ -215,7 +218,7 @@ impl RuleTotals {
         self.sum_ns += other.sum_ns;
     }
 
-    /// Evaluations that were timed.
+    /// Number of timed evaluations.
     pub fn timed_count(&self) -> u64 {
         self.buckets.iter().sum()
     }
@@ -224,8 +227,8 @@ impl RuleTotals {
         self.sum_ns
     }
 
-    /// The time that so much of the timed evaluations stay below, `part` from 0 to 1; `None` if there are none. As exact as the
-    /// buckets: not more than 41 % too high.
+    /// The duration that the fraction `part` (0 to 1) of the timed evaluations does not exceed; `None` if
+    /// there are none. The precision is that of the buckets: at most 41 % too high.
     pub fn quantile_ns(&self, part: f64) -> Option<u64> {
         let timed = self.timed_count();
         if timed == 0 {
@@ -250,7 +253,8 @@ mod tests {
 
     #[test]
     fn each_rule_is_timed_as_often_as_any_other() {
-        // As many rules as evaluations lie between two that are timed: a shared countdown would always hit the same one.
+        // As many rules as the sampling interval: a countdown shared by all rules would always time the same
+        // rule.
         let rules: Vec<_> = (0..TIMING_SAMPLE_INTERVAL)
             .map(|_| LaneCounters::default())
             .collect();

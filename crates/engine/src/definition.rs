@@ -1,51 +1,52 @@
-//! A rule as an object of the store, the API and the configuration has it: JSON, read with errors that name the field.
+//! Rule definitions: the JSON form of a rule in the store, the API and the configuration, read with errors
+//! that name the field.
 
 use rules::Dialect;
 use serde_json::{Map, Value, json};
 
 use crate::definition_error::RuleDefinitionError;
 
-/// Kind of the objects in the store.
+/// Kind of the rule objects in the store.
 pub const RULE_KIND: &str = "rule";
 const MAX_NAME_BYTES: usize = 128;
 const MAX_ACTIONS: usize = 16;
 const MAX_DESCRIPTION_CHARS: usize = 1000;
 const MAX_TEMPLATE_BYTES: usize = 64 << 10;
 const MAX_USER_PROPERTIES: usize = 64;
-/// A month: the longest window.
+/// The longest window: 31 days.
 const MAX_WINDOW_MS: u64 = 31 * 86_400_000;
 
-/// What a rule is, before its statement is compiled.
+/// A rule before its statement is compiled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuleDefinition {
     pub sql: String,
     pub description: String,
     pub enabled: bool,
-    /// `None`: as the FROM clause says.
+    /// `None`: the dialect follows from the FROM clause.
     pub dialect: Option<Dialect>,
-    /// An IANA name or an offset.
+    /// An IANA time zone name or an offset.
     pub timezone: Option<String>,
     pub actions: Vec<ActionDefinition>,
     pub limits: RuleLimits,
     pub window: WindowLimits,
 }
 
-/// What bounds this rule, where it is to be less than the node's setting.
+/// Limits of this rule that are lower than the settings of the node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuleLimits {
     pub max_steps: Option<u32>,
     pub max_output_bytes: Option<usize>,
-    /// Messages that come of messages that came of rules: how deep.
+    /// Longest chain of messages in which a rule publishes each because of the one before.
     pub max_republish_depth: Option<u8>,
 }
 
-/// What bounds the windows of this rule.
+/// Limits of the windows of this rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WindowLimits {
-    /// An expression that says when an event happened; `None`: when it came in.
+    /// An expression for the event's timestamp; `None`: the time at which the event arrived.
     pub event_time: Option<String>,
     pub lateness_ms: Option<u64>,
-    /// Only with `event_time`.
+    /// Only valid with `event_time`.
     pub max_ahead_ms: Option<u64>,
     pub idle_ms: Option<u64>,
     pub max_groups: Option<usize>,
@@ -55,32 +56,32 @@ pub struct WindowLimits {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ActionDefinition {
     pub kind: ActionKind,
-    /// What is done if this cannot be done.
+    /// Actions that run if this action fails.
     pub fallback: Vec<ActionKind>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum ActionKind {
     Republish(RepublishDefinition),
-    /// Into the node's log.
+    /// Writes to the node's log.
     Console,
-    /// To a sink, by its name.
+    /// Sends a row to the sink with this name.
     Sink(String),
-    /// The output becomes values of a device.
+    /// Writes the output as telemetry of a device.
     Telemetry(TelemetryActionDefinition),
-    /// An alarm of a device begins or ends.
+    /// Raises or clears an alarm of a device.
     Alarm(AlarmActionDefinition),
 }
 
-/// Templates of values of a device.
+/// Templates for telemetry of a device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TelemetryActionDefinition {
     pub device: String,
-    /// Yields milliseconds since 1970. `None`: those of the event.
+    /// Yields milliseconds since 1970. `None`: the timestamp of the event.
     pub timestamp: Option<String>,
 }
 
-/// Templates of an alarm.
+/// Templates for an alarm.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AlarmActionDefinition {
     pub device: String,
@@ -92,7 +93,7 @@ pub struct AlarmActionDefinition {
     pub details: Option<String>,
 }
 
-/// Templates of a message.
+/// Templates for a message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RepublishDefinition {
     pub topic: String,
@@ -103,15 +104,16 @@ pub struct RepublishDefinition {
     /// `true`, `false`, or a template that yields one of them.
     pub retain: String,
     pub user_properties: Vec<(String, String)>,
-    /// A template that is one placeholder and yields a map of further user properties.
+    /// A template consisting of one placeholder, which yields a map of additional user properties.
     pub user_property_map: Option<String>,
-    /// Templates of the other MQTT 5 properties, by their names in the specification with hyphens, as `ContentSpec-Type`.
+    /// Templates for the other MQTT 5 properties, by the name in the specification with hyphens, such as
+    /// `Content-Type`.
     pub mqtt_properties: Vec<(String, String)>,
-    /// No rule hears of the message.
+    /// Rules do not see the message.
     pub direct_dispatch: bool,
 }
 
-/// Names of `RepublishDefinition::take_mqtt_properties`.
+/// Property names allowed in `RepublishDefinition::mqtt_properties`.
 pub(crate) const MQTT_PROPERTIES: [&str; 5] = [
     "Payload-Format-Indicator",
     "Message-Expiry-Interval",
@@ -120,7 +122,7 @@ pub(crate) const MQTT_PROPERTIES: [&str; 5] = [
     "Correlation-Data",
 ];
 
-/// Fields of an EMQX rule object that say nothing about what the rule does.
+/// Fields of an EMQX rule object that do not affect the rule. They are ignored.
 pub(crate) const IGNORED_EMQX_FIELDS: [&str; 6] = [
     "metadata",
     "created_at",
@@ -133,10 +135,10 @@ const DIALECTS: [&str; 2] = ["fluxmq", "emqx"];
 const ACTION_KINDS: [&str; 5] = ["republish", "console", "sink", "telemetry", "alarm"];
 
 impl RuleDefinition {
-    /// Also reads a rule object of EMQX as it is.
+    /// Reads a rule object. Accepts the form of EMQX too.
     pub fn from_json(value: &Value) -> Result<Self, RuleDefinitionError> {
         let mut fields = FieldReader::new(value, "")?;
-        // The id is the rule's name, which the caller knows.
+        // The id is the rule's name, which the caller knows already.
         let title = [fields.take_emqx_text("id")?, fields.take_emqx_text("name")?].into_iter();
         let title = title.flatten().next_back();
         for note in IGNORED_EMQX_FIELDS {
@@ -169,7 +171,7 @@ impl RuleDefinition {
         Ok(definition)
     }
 
-    /// As [`RuleDefinition::from_json`] reads it, with every default written out.
+    /// Writes the rule in the form that [`RuleDefinition::from_json`] reads, with all defaults.
     pub fn to_json(&self) -> Value {
         json!({
             "sql": self.sql,
@@ -195,7 +197,7 @@ impl RuleDefinition {
     }
 }
 
-/// A name that a chain, a file and a label can carry.
+/// Checks that a name is usable in a FROM clause, a file name and a metric label.
 pub(crate) fn check_name(name: &str) -> Result<(), RuleDefinitionError> {
     let is_good = |c: char| c.is_alphanumeric() || "_-.:".contains(c);
     if name == "test" {
@@ -264,7 +266,7 @@ impl ActionDefinition {
 }
 
 impl ActionKind {
-    /// `"console"`, or a sink as EMQX has it: `"mysql:NAME"`.
+    /// Reads `"console"`, or a sink in the form of EMQX: `"mysql:NAME"`.
     fn from_text(value: &Value) -> Option<Self> {
         let text = value.as_str()?;
         Some(match text {
@@ -278,7 +280,7 @@ impl ActionKind {
     }
 
     fn read(fields: &mut FieldReader<'_>) -> Result<Self, RuleDefinitionError> {
-        // As EMQX writes it: {"function": "republish", "args": {..}}.
+        // The form of EMQX: `{"function": "republish", "args": {..}}`.
         let function = fields.take_emqx_text("function")?;
         let is_emqx = function.is_some();
         let kind = match function {
@@ -367,7 +369,7 @@ fn bool_or_text(text: &str) -> Value {
         .map_or_else(|_| text.into(), Into::into)
 }
 
-/// The device of an event of one, or the client that is the device.
+/// The device of a device event, or the client id.
 const DEFAULT_DEVICE_TEMPLATE: &str = "${coalesce(deviceId, clientid)}";
 
 impl TelemetryActionDefinition {
@@ -402,7 +404,7 @@ impl AlarmActionDefinition {
 }
 
 impl RepublishDefinition {
-    /// With EMQX's defaults where EMQX's form is used: the payload is `${payload}` and the QoS `${qos}`.
+    /// Reads the templates. The form of EMQX has the defaults of EMQX: payload `${payload}` and QoS `${qos}`.
     fn read(fields: &mut FieldReader<'_>, is_emqx: bool) -> Result<Self, RuleDefinitionError> {
         let topic = fields.take_text("topic")?;
         let topic = topic.filter(|topic| !topic.is_empty()).ok_or_else(|| {
@@ -427,7 +429,7 @@ impl RepublishDefinition {
         let retain = fields.take_bool_or_template("retain")?;
         let payload = match fields.take_text("payload")? {
             None if is_emqx => Some("${payload}".to_owned()),
-            // In EMQX an empty template stands for the whole output.
+            // In EMQX an empty template means the whole output.
             Some(text) if is_emqx && text.is_empty() => None,
             payload => payload,
         };
@@ -445,10 +447,10 @@ impl RepublishDefinition {
     }
 }
 
-/// Templates by name, and a template of further ones.
+/// Templates by name, and a template that yields additional properties.
 type UserProperties = (Vec<(String, String)>, Option<String>);
 
-/// Says that a value is none of those there are, and which one may be meant.
+/// Error text for an unknown value: lists the allowed values and suggests the closest one.
 fn unknown_value_error(what: &str, found: &str, known: &[&str]) -> String {
     let all = known.join(", ");
     match rules::nearest_name(found, known.iter().copied()) {
@@ -457,7 +459,7 @@ fn unknown_value_error(what: &str, found: &str, known: &[&str]) -> String {
     }
 }
 
-/// The fields of an object, taken one by one, so that what is left is known to be unknown.
+/// The fields of an object, taken one at a time. Fields left at the end are unknown.
 struct FieldReader<'a> {
     path: &'a str,
     remaining: Vec<(&'a str, &'a Value)>,
@@ -493,7 +495,7 @@ impl<'a> FieldReader<'a> {
         RuleDefinitionError::new(field, detail)
     }
 
-    /// A field of EMQX's form, which messages do not offer; null is as good as none.
+    /// Takes a field of the EMQX form, which error messages do not list. Null counts as missing.
     fn take_emqx(&mut self, name: &'static str) -> Option<&'a Value> {
         let value = self.take(name);
         self.known.pop();
@@ -515,7 +517,7 @@ impl<'a> FieldReader<'a> {
         truth
     }
 
-    /// Templates by name, or a template that is one placeholder and yields a map of them.
+    /// Reads templates by name, or a template consisting of one placeholder that yields a map of them.
     fn take_user_properties(&mut self) -> Result<UserProperties, RuleDefinitionError> {
         const FIELD: &str = "user_properties";
         match self.take(FIELD) {
@@ -550,7 +552,7 @@ impl<'a> FieldReader<'a> {
         Ok(properties)
     }
 
-    /// An object of templates; numbers are texts here.
+    /// Reads an object of templates. Numbers are accepted as text.
     fn template_entries(
         &self,
         name: &str,
@@ -571,7 +573,7 @@ impl<'a> FieldReader<'a> {
         templates.iter().map(pair).collect()
     }
 
-    /// A field; null is as good as none.
+    /// Takes a field. Null counts as missing.
     fn take(&mut self, name: &'static str) -> Option<&'a Value> {
         self.known.push(name);
         let at = self
@@ -602,7 +604,7 @@ impl<'a> FieldReader<'a> {
         }
     }
 
-    /// As text; false if it is not said.
+    /// Reads the value as text; "false" if it is missing.
     fn take_bool_or_template(&mut self, name: &'static str) -> Result<String, RuleDefinitionError> {
         match self.take(name) {
             None => Ok("false".to_owned()),

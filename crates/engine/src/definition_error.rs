@@ -1,10 +1,10 @@
-//! What is wrong with a rule.
+//! The error for an invalid rule definition.
 
-/// A rule that is not taken: the field and what was expected of it.
+/// An invalid rule definition: the field, and what was expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {detail}")]
 pub struct RuleDefinitionError {
-    /// Such as `sql` or `actions[1].topic`; empty: the rule as a whole.
+    /// Field path such as `sql` or `actions[1].topic`; empty for the rule as a whole.
     pub field: String,
     pub detail: String,
 }

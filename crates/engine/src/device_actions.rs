@@ -1,4 +1,4 @@
-//! Actions on devices: telemetry kept, alarms raised and cleared.
+//! Device actions: write telemetry, raise and clear alarms.
 
 use rules::{CompileOptions, Rule};
 
@@ -12,7 +12,7 @@ use crate::template::ActionTemplate;
 
 pub(crate) struct DeviceTelemetryAction {
     device: ActionTemplate,
-    /// `None`: the event's.
+    /// `None`: the timestamp of the event.
     timestamp: Option<ActionTemplate>,
 }
 
@@ -164,7 +164,7 @@ impl DeviceAlarmAction {
             Some(template) => render(template, made, &mut stage.stateless_state, &mut text)?,
             None => {
                 made.output.write_json(&mut text);
-                // JSON is text.
+                // JSON is always UTF-8.
                 std::str::from_utf8(&text).unwrap_or_default()
             }
         };
@@ -205,7 +205,7 @@ fn render_device_id<'t, 'a>(
     }
 }
 
-/// What is told of it in turn is a level deeper.
+/// The tag of events that result from this action: one level deeper.
 fn next_tag(bound: &RunningRule, made: &ActionInput<'_, '_>) -> Result<u64, ActionError> {
     let depth = made.lineage.depth().saturating_add(1);
     if made.lineage != RuleLineage::NO_REPUBLISH && depth > bound.max_republish_depth {

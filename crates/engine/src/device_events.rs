@@ -1,7 +1,8 @@
-//! What devices say, shown to the rules that name them: `FROM "$EVENT.DEVICE"`.
+//! Device events, evaluated by the rules that name them: `FROM "$EVENT.DEVICE"`.
 //!
-//! Events of one shard's clients come on its thread, in the middle of a hook: [`Engine::handle_device_event_on`]. All others come on the
-//! control plane: [`Engine::handle_device_event`]. The engine knows no device; who keeps them tells it what happens.
+//! Events of a shard's clients are evaluated on its thread, inside a hook:
+//! [`Engine::handle_device_event_on`]. All others are evaluated on the control plane:
+//! [`Engine::handle_device_event`]. The engine does not know devices; the device platform calls it.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ use crate::evaluation::{EventEvaluation, index_query};
 use crate::hooks::now_ms;
 use crate::running_rule::RuleLineage;
 
-/// What happened to a device.
+/// The kind of a device event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceEventKind {
     Property,
@@ -25,12 +26,13 @@ pub enum DeviceEventKind {
     Offline,
     Alarm,
     Command,
-    /// Attributes have changed: `key` is their scope, `properties` what they are now; `null`: one is gone.
+    /// Attributes changed: `key` is their scope, `properties` contains the new values; `null` means that the
+    /// attribute was deleted.
     Attributes,
 }
 
 impl DeviceEventKind {
-    /// What the field `kind` says.
+    /// The value of the field `kind`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Property => "property",
@@ -44,32 +46,32 @@ impl DeviceEventKind {
     }
 }
 
-/// An event of a device, as rules see it.
+/// A device event as rules see it.
 #[derive(Clone, Copy)]
 pub struct DeviceEvent<'m> {
     pub kind: DeviceEventKind,
     pub device_id: &'m str,
     pub product_id: &'m str,
-    /// When it happened, by the device's clock if it says so; milliseconds since 1970.
+    /// Time of the event in milliseconds since 1970, by the device's clock if the device sends a timestamp.
     pub timestamp_ms: u64,
-    /// Of a property its name, of an event, an alarm or a command its id.
+    /// The name of a property, or the id of an event, alarm or command.
     pub key: Option<&'m str>,
-    /// What goes with the key: a value, or a map.
+    /// The value that belongs to the key: a single value or a map.
     pub value: Value<'m>,
     /// All properties of a report by name: a map, or the text of a JSON object.
     pub properties: Value<'m>,
-    /// The client it came from, if it is one.
+    /// The client that sent the message, if the device is a client.
     pub client_id: &'m str,
     pub username: Option<&'m str>,
-    /// The topic of the message it came with.
+    /// The topic of the message that caused the event.
     pub topic: Option<&'m str>,
-    /// [`Origin::tag`](broker::hooks::MessageOrigin::tag) of the message, or of what a rule has asked for, so that loops of rules end;
-    /// else 0.
+    /// [`MessageOrigin::tag`](broker::hooks::MessageOrigin::tag) of the message, or of the rule action that
+    /// caused the event, so that loops of rules end; otherwise 0.
     pub tag: u64,
 }
 
 impl<'m> DeviceEvent<'m> {
-    /// An event of which only this is known.
+    /// An event with nothing but these fields set.
     pub fn new(kind: DeviceEventKind, device_id: &'m str, timestamp_ms: u64) -> Self {
         Self {
             kind,
@@ -87,24 +89,24 @@ impl<'m> DeviceEvent<'m> {
     }
 }
 
-/// What came of events of devices on one shard's thread, until its hooks are asked for it. Locked by that thread only, so that
-/// nobody ever waits.
+/// Results of device events on one shard, until its hooks take them. Only the shard's thread locks it, so the
+/// lock is never contended.
 #[derive(Default)]
 pub(crate) struct ShardDeviceEvents {
     state: Mutex<ShardDeviceEventsState>,
-    /// Whether there is anything to ask for, to be looked at without the lock.
+    /// Whether there are results to take; read without the lock.
     has_results: AtomicBool,
 }
 
 #[derive(Default)]
 struct ShardDeviceEventsState {
-    /// One, or one for each event inside an event: an alarm that a rule has raised is one.
+    /// One context, or one per level of nested events: an alarm raised by a rule is an event inside an event.
     contexts: Vec<EvaluationContext>,
     outgoing: Vec<OutgoingMessages>,
     depth: u8,
 }
 
-/// Events inside events inside events.
+/// Maximum depth of nested events.
 const MAX_DEPTH: u8 = 4;
 
 impl ShardDeviceEvents {
@@ -112,7 +114,7 @@ impl ShardDeviceEvents {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What rules want published.
+    /// Takes the messages that rules publish.
     #[inline]
     pub(crate) fn take_outgoing(&self) -> Option<OutgoingMessages> {
         if !self.has_results.load(Relaxed) {
@@ -125,7 +127,7 @@ impl ShardDeviceEvents {
         }
     }
 
-    /// Whether answers are to wait for rows.
+    /// Whether acknowledgements must wait for rows.
     #[inline]
     pub(crate) fn take_unsettled(&self) -> bool {
         if !self.has_results.load(Relaxed) {
@@ -139,7 +141,7 @@ impl ShardDeviceEvents {
         is_unsettled
     }
 
-    /// Whether rules have given something to devices.
+    /// Whether rules have written telemetry or alarms of devices.
     pub(crate) fn take_unsettled_devices(&self) -> bool {
         let mut work = self.lock();
         let tools = work.contexts.iter_mut();
@@ -147,7 +149,7 @@ impl ShardDeviceEvents {
         all.fold(false, |any, one| any | one)
     }
 
-    /// What the publisher is to wait for; asked last.
+    /// The condition that the publisher must wait for. Called last.
     #[inline]
     pub(crate) fn take_backpressure(&self) -> Option<BackpressureCheck> {
         if !self.has_results.load(Relaxed) {
@@ -167,15 +169,17 @@ impl ShardDeviceEvents {
 }
 
 impl Engine {
-    /// Whether any rule wants events of devices: so cheap that it may be asked before anything is made ready for one.
+    /// Whether any rule wants device events. Cheap enough to call before an event is built.
     #[inline]
     pub fn wants_device_events(&self) -> bool {
         self.shared.wants_devices.load(Relaxed)
     }
 
-    /// Shows an event to the rules FROM `"$EVENT.DEFAULT_DEVICE_TEMPLATE"`, on the thread of this shard. True: whoever is in
-    /// [`Hooks::publish`](broker::hooks::Hooks::publish) returns [`Verdict::ContinueAndCollect`](broker::hooks::PublishVerdict::ContinueAndCollect), so that
-    /// what rules publish goes out with the message; elsewhere it goes out by itself when the shard is done with the client.
+    /// Evaluates the rules FROM `"$EVENT.DEVICE"` on an event, on the thread of this shard. If this returns
+    /// true, a caller inside [`Hooks::publish`](broker::hooks::Hooks::publish) returns
+    /// [`Verdict::ContinueAndCollect`](broker::hooks::PublishVerdict::ContinueAndCollect), so that the
+    /// outputs of the rules are published with the message. Elsewhere the outputs are published when the
+    /// shard has finished with the client.
     pub fn handle_device_event_on(&self, shard: u16, event: &DeviceEvent<'_>) -> bool {
         if !self.wants_device_events() {
             return false;
@@ -192,7 +196,7 @@ impl Engine {
         work.depth += 1;
         let mut tools = (work.contexts.pop())
             .unwrap_or_else(|| EvaluationContext::new(&self.shared, usize::from(shard)));
-        // An action may tell of the next event.
+        // An action may cause the next event.
         drop(work);
         evaluate_device_event(&self.shared, &mut tools, event);
         let outgoing = tools.stage.take_outgoing();
@@ -207,8 +211,8 @@ impl Engine {
         has_followers
     }
 
-    /// The same anywhere else than on a shard. Resolves when what rules publish is published and no sink is full, so that whoever
-    /// sends it waits so long.
+    /// Evaluates the rules on an event outside the shards. Resolves when their outputs are published and no
+    /// sink is full, so that the caller waits for backpressure.
     pub async fn handle_device_event(&self, event: DeviceEvent<'_>) {
         if !self.wants_device_events() {
             return;
@@ -221,7 +225,7 @@ impl Engine {
     }
 }
 
-/// Shows the event to the rules that want it.
+/// Evaluates the rules that want the event.
 fn evaluate_device_event(
     shared: &EngineShared,
     tools: &mut EvaluationContext,

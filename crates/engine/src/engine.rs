@@ -1,4 +1,5 @@
-//! The rules of a node: which there are, which of them run, and how they change while messages are routed.
+//! The rule engine of a node: the table of rules, their life cycle, and their replacement while messages are
+//! routed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -33,43 +34,43 @@ use crate::window_worker::WindowWorker;
 
 /// Objects read from the store at once.
 const PAGE_OBJECTS: usize = 1000;
-/// Windows that are not stored in this time after a stop are lost.
+/// Windows that are not stored within this time after a stop are lost.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The rules of a node. Clones are the same rules.
+/// The rules of a node. Clones share the same rules.
 #[derive(Clone)]
 pub struct Engine {
     pub(crate) shared: Arc<EngineShared>,
     rules: Arc<Mutex<RuleTable>>,
-    /// The thread that keeps windows.
+    /// The thread that owns the windows.
     keeper: Arc<Mutex<Option<JoinHandle<()>>>>,
     objects: Arc<OnceLock<Objects>>,
     pub(crate) bridges: Arc<EvaluationContextCell>,
 }
 
-/// What is known of each rule; changed by the control plane only.
+/// The state of each rule. Only the control plane changes it.
 #[derive(Default)]
 struct RuleTable {
     rules: BTreeMap<Box<str>, RuleTableEntry>,
-    /// Those that run, as the shards have them.
+    /// The running rules, as the shards see them.
     index: RuleIndex<Arc<RunningRule>>,
 }
 
 struct RuleTableEntry {
     monitor: Arc<RuleMonitor>,
     state: RuleEntryState,
-    /// It stands in the configuration, not in the store.
+    /// Declared in the configuration file rather than stored.
     is_declared: bool,
 }
 
 enum RuleEntryState {
     Running(Arc<RunningRule>),
     Disabled,
-    /// What is stored cannot run: why.
+    /// The stored rule cannot run, for this reason.
     Broken(RuleDefinitionError),
 }
 
-/// How a rule is.
+/// The condition of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RuleCondition {
     Running,
@@ -77,22 +78,22 @@ pub enum RuleCondition {
     Broken(RuleDefinitionError),
 }
 
-/// A rule with what has happened to it since the node started.
+/// A rule with its counters since the start of the node.
 #[derive(Clone)]
 pub struct RuleStatus {
     pub name: String,
     pub condition: RuleCondition,
-    /// It stands in the configuration and cannot be changed otherwise.
+    /// Declared in the configuration file; it cannot be changed otherwise.
     pub is_declared: bool,
     pub totals: RuleTotals,
-    /// What went wrong last.
+    /// The most recent failure.
     pub last_error: Option<RuleFailure>,
-    /// What is probably a mistake.
+    /// Probable mistakes.
     pub warnings: Vec<String>,
 }
 
 impl Engine {
-    /// `shards`: as many as the broker will have.
+    /// Creates an engine without rules. `shards` is the number of shards the broker will have.
     pub fn new(settings: RuleEngineSettings, shards: usize) -> Self {
         let rows = WindowQueue::new(settings.window_queue_bytes);
         let shared = EngineShared {
@@ -119,14 +120,15 @@ impl Engine {
         }
     }
 
-    /// Where rows for sinks go; said once, before the first rule.
+    /// Sets the port that receives rows for sinks. Called once, before the first rule is added.
     pub fn set_sink_port(&self, outlet: Arc<dyn SinkPort>) {
         if self.shared.outlet.set(outlet).is_err() {
             tracing::error!("the rules were given a second outlet; this is a bug");
         }
     }
 
-    /// What takes telemetry and alarms of rules; said once, before the first rule. Without it, rules with such actions are refused.
+    /// Sets the port that receives telemetry and alarms of rules. Called once, before the first rule is
+    /// added. Without a device port, rules with such actions are rejected.
     pub fn set_device_port(&self, devices: Arc<dyn DevicePort>) {
         if self.shared.devices.set(devices).is_err() {
             tracing::error!("the rules were given the devices twice; this is a bug");
@@ -137,12 +139,12 @@ impl Engine {
         self.shared.devices.get().is_some()
     }
 
-    /// What a rule looks like, as JSON schemas: what is written and what is shown.
+    /// The JSON schemas of a rule: as written and as returned.
     pub fn schemas(&self) -> (Value, Value) {
         crate::schema::schemas(self.has_devices())
     }
 
-    /// What hangs on the broker.
+    /// The factory of the engine's hooks, to be registered with the broker.
     pub fn hooks_factory(&self) -> Arc<dyn HooksFactory> {
         Arc::new(RuleHooksFactory(self.shared.clone()))
     }
@@ -151,7 +153,7 @@ impl Engine {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads a rule as a client of the API or the configuration has written it: as it is to be stored.
+    /// Checks a rule written in the API or the configuration and returns the form to be stored.
     pub fn prepare_rule(&self, name: &str, input: &Value) -> Result<Value, RuleDefinitionError> {
         check_name(name)?;
         let book = self.lock_rules();
@@ -169,7 +171,7 @@ impl Engine {
         }
         drop(book);
         let definition = RuleDefinition::from_json(input)?;
-        // Compiled to see whether it can be, also if it is not to run now.
+        // A disabled rule is compiled, too, to find its errors.
         let standing = Arc::new(RuleMonitor::new(0));
         compile_rule(name, &definition, &self.shared, standing)?;
         Ok(definition.to_json())
@@ -183,7 +185,8 @@ impl Engine {
         bound.map_or_else(|_| Vec::new(), |bound| bound.warnings.into_vec())
     }
 
-    /// Rules of the configuration, which cannot be changed while the node runs. Their names and what is wrong with them.
+    /// Adds the rules of the configuration, which cannot be changed while the node runs. Returns the names of
+    /// invalid rules with their errors.
     pub fn declare(
         &self,
         rules: &[(String, Value)],
@@ -205,7 +208,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs the rules of the store, and from now on every change of them.
+    /// Starts the stored rules and follows all their changes from now on.
     pub fn watch_objects(&self, objects: &Objects) -> Result<(), store::StoreError> {
         let (engine, stored) = (self.clone(), objects.clone());
         objects.observe_changes(Box::new(move |change: &ObjectChange| {
@@ -245,14 +248,14 @@ impl Engine {
         self.put_rule(name, object.map(|object| object.value).as_ref());
     }
 
-    /// A rule is this from now on (`None`: there is none). One that cannot run is listed with what is wrong.
+    /// Adds or replaces a rule, or deletes it (`None`). A rule that cannot run is listed with its error.
     pub fn put_rule(&self, name: &str, value: Option<&Value>) {
         let mut book = self.lock_rules();
         self.update_entry(&mut book, name, value, false);
         self.publish_snapshot(&book);
     }
 
-    /// Many rules at once, told to the shards when all are there.
+    /// Adds many rules and publishes them to the shards once.
     pub fn put_rules(&self, rules: impl Iterator<Item = (String, Value)>) {
         let mut book = self.lock_rules();
         for (name, value) in rules {
@@ -261,7 +264,7 @@ impl Engine {
         self.publish_snapshot(&book);
     }
 
-    /// Changes the book; the shards learn of it by `Engine::publish`.
+    /// Changes the table of rules. The shards see the change after `Engine::publish_snapshot`.
     fn update_entry(
         &self,
         book: &mut RuleTable,
@@ -274,7 +277,7 @@ impl Engine {
             && before.is_declared
             && !is_declared
         {
-            // The program warns of it, since it knows the place in the file.
+            // The program logs the warnings of declared rules, because it knows their position in the file.
             return;
         }
         let standing = before.map(|before| before.monitor.clone());
@@ -322,7 +325,7 @@ impl Engine {
                 .add(bound.rule.sources(), bound.rule.index_keys(), bound);
             has_window = bound.window.is_some();
             if has_window {
-                // Before the shards can send its first row.
+                // The window thread must know the rule before a shard sends its first row.
                 self.shared
                     .rows
                     .send_command(WindowCommand::StartRule(bound.clone()));
@@ -360,8 +363,8 @@ impl Engine {
         }
     }
 
-    /// A rule that is changed without changing its statement shares what it keeps with the one before, which some shards still run;
-    /// one that begins goes on with what is stored.
+    /// A rule changed without a change of its statement shares its keyed state with its predecessor, which
+    /// some shards still run. A new rule loads the stored state.
     fn inherit_state(&self, bound: &mut RunningRule, before: Option<&RuleTableEntry>) {
         if bound.shared_state.is_none() {
             return;
@@ -376,7 +379,7 @@ impl Engine {
         }
     }
 
-    /// Gives the shards what is in the book.
+    /// Publishes the table of rules to the shards.
     fn publish_snapshot(&self, book: &RuleTable) {
         let interest = hooks_interest(&book.index);
         let snapshot = Arc::new(RuleSnapshot {
@@ -393,7 +396,7 @@ impl Engine {
         }
     }
 
-    /// The broker runs.
+    /// Starts the engine; called when the broker runs.
     pub fn start(&self, handle: BrokerHandle) {
         handle.refresh_hook_interest();
         if self.shared.handle.set(handle).is_err() {
@@ -402,7 +405,7 @@ impl Engine {
         self.start_window_worker(None);
     }
 
-    /// Rules of the configuration, which were there before the store, go on with what they had kept.
+    /// Restores the stored state of the declared rules, which were added before the store was open.
     fn restore_declared_states(&self) {
         let book = self.lock_rules();
         for listed in book.rules.values() {
@@ -414,7 +417,7 @@ impl Engine {
         }
     }
 
-    /// Before it runs: what the rule of this name and statement had kept.
+    /// Restores the state stored for a rule of this name and statement. Called before the rule runs.
     fn restore_state(&self, bound: &RunningRule) {
         let (Some(memory), Some(objects)) = (&bound.shared_state, self.objects.get()) else {
             return;
@@ -449,7 +452,8 @@ impl Engine {
         }
     }
 
-    /// Stores what windows have counted. After the broker has stopped, before the store is closed.
+    /// Stops the window thread and stores the windows. Called after the broker has stopped and before the
+    /// store is closed.
     pub fn stop(&self) {
         let thread = self
             .keeper
@@ -494,7 +498,7 @@ impl Engine {
             .map(|listed| Self::build_status(name, listed))
     }
 
-    /// Rules by name, those behind `after`, at most `limit`.
+    /// Rules in order of name, after the name `after`, at most `limit`.
     pub fn statuses(&self, after: Option<&str>, limit: usize) -> Vec<RuleStatus> {
         use std::ops::Bound::{Excluded, Unbounded};
         let book = self.lock_rules();
@@ -506,7 +510,7 @@ impl Engine {
             .collect()
     }
 
-    /// The rule of this name, if it runs.
+    /// The running rule of this name.
     pub(crate) fn find_running(&self, name: &str) -> Option<Arc<RunningRule>> {
         match &self.lock_rules().rules.get(name)?.state {
             RuleEntryState::Running(bound) => Some(bound.clone()),
@@ -514,7 +518,8 @@ impl Engine {
         }
     }
 
-    /// What meets a rule from now on, and what comes of it, as JSON. `None`: there is no such rule.
+    /// Subscribes to a trace of a rule: the events it evaluates and their results, as JSON. `None`: there is
+    /// no such rule.
     pub fn watch(&self, name: &str) -> Option<broadcast::Receiver<Arc<Value>>> {
         let book = self.lock_rules();
         book.rules
@@ -522,7 +527,8 @@ impl Engine {
             .map(|listed| listed.monitor.watchers.watch())
     }
 
-    /// Calls `each` with every rule that something has met, its condition left out; for metrics.
+    /// Calls `each` with every rule that has counters, for metrics. The condition of the rule is not filled
+    /// in.
     pub(crate) fn for_each_active(
         &self,
         mut each: impl FnMut(&str, &RuleTotals),

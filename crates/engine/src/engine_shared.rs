@@ -1,4 +1,4 @@
-//! What all shards and the control plane share of the engine.
+//! State of the engine that all shards and the control plane share.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -17,7 +17,7 @@ use crate::running_rule::{RuleLineage, RunningRule};
 use crate::settings::RuleEngineSettings;
 use crate::window_queue::WindowQueue;
 
-/// The rules as shards read them; never changed, only replaced.
+/// The rules as the shards see them. A snapshot is immutable and replaced as a whole.
 #[derive(Default)]
 pub(crate) struct RuleSnapshot {
     pub(crate) index: RuleIndex<Arc<RunningRule>>,
@@ -26,37 +26,37 @@ pub(crate) struct RuleSnapshot {
 
 pub(crate) struct EngineShared {
     pub(crate) settings: RuleEngineSettings,
-    /// The node's address, of events that came over no connection.
+    /// The node's address, for events without a connection.
     pub(crate) node_ip: String,
-    /// Bits 32 to 79 of the ids of messages: messages of nodes with different names have different ids.
+    /// Bits 32 to 79 of message ids. Nodes with different names create different message ids.
     pub(crate) node_id_bits: u128,
     pub(crate) snapshot: Arc<ArcSwap<RuleSnapshot>>,
     pub(crate) rows: WindowQueue,
     pub(crate) outlet: OnceLock<Arc<dyn SinkPort>>,
-    /// The broker, once it runs.
+    /// The broker's handle, set when the broker runs.
     pub(crate) handle: OnceLock<BrokerHandle>,
-    /// Whether a rule wants events of devices.
+    /// Whether any rule wants device events.
     pub(crate) wants_devices: AtomicBool,
-    /// For events of devices on each shard.
+    /// Device events of each shard.
     pub(crate) device_lanes: Box<[ShardDeviceEvents]>,
-    /// What rules do with devices goes there.
+    /// The port that receives telemetry and alarms of rules.
     pub(crate) devices: OnceLock<Arc<dyn DevicePort>>,
-    /// What `getenv` may read.
+    /// The environment variables that `getenv` may read.
     pub(crate) environment: rules::Environment,
-    /// Rules that run, by their serials.
+    /// Running rules by serial.
     pub(crate) by_serial: Mutex<HashMap<u64, Weak<RunningRule>>>,
-    /// Shards, one for windows and one for what comes in through bridges.
+    /// Number of lanes: the shards, one for windows and one for events outside the shards.
     pub(crate) lanes: usize,
 }
 
-/// A shard that has not published what it was handed in this time is not waited for any longer.
+/// Maximum time to wait until a shard has published the messages handed to it.
 pub(crate) const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The address of this host towards others; nothing is sent to find it out.
+/// The outward address of this host. Nothing is sent to determine it.
 pub(crate) fn node_ip() -> String {
     let outward = || {
         let socket = std::net::UdpSocket::bind(("0.0.0.0", 0))?;
-        // A documentation address: only the routing table is asked.
+        // A documentation address: connecting a UDP socket only consults the routing table.
         socket.connect(("192.0.2.1", 9))?;
         socket.local_addr()
     };
@@ -66,7 +66,7 @@ pub(crate) fn node_ip() -> String {
     }
 }
 
-/// A hash of the node's name, at its place in the id of a message.
+/// A hash of the node name, shifted to its position in a message id.
 pub(crate) fn node_id_bits(name: &str) -> u128 {
     let digest = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
     let hash = digest.as_ref()[..6].iter();
@@ -74,8 +74,8 @@ pub(crate) fn node_id_bits(name: &str) -> u128 {
 }
 
 impl EngineShared {
-    /// The identity of a message, for the `id` of all events about it: 48 bits of the time it was received, 48 of the node, 32 of
-    /// its number among the messages of that millisecond.
+    /// The identity of a message, the `id` of all events about it: 48 bits for the time of receipt, 48 for
+    /// the node and 32 for the number of the message within that millisecond.
     #[inline]
     pub(crate) fn message_id(&self, message: &MessageView<'_>) -> u128 {
         u128::from(message.received_ms) << 80 | self.node_id_bits | u128::from(message.number)
@@ -87,7 +87,7 @@ impl EngineShared {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A rule begins to run.
+    /// Registers a rule that starts to run.
     pub(crate) fn register_serial(&self, bound: &Arc<RunningRule>) {
         let mut serials = self.lock_serials();
         if serials.len() == serials.capacity() {
@@ -96,13 +96,14 @@ impl EngineShared {
         serials.insert(bound.serial, Arc::downgrade(bound));
     }
 
-    /// The rule that a message comes of, if it still runs. Takes a lock: not for every message.
+    /// The rule that published a message, if it still runs. Takes a lock, so it must not be called for every
+    /// message.
     pub(crate) fn find_by_lineage(&self, lineage: RuleLineage) -> Option<Arc<RunningRule>> {
         self.lock_serials().get(&lineage.serial())?.upgrade()
     }
 
-    /// Hands messages to a shard, always the same for one number, so that they keep their order; `done` is called when they are
-    /// published. False: there is no broker (yet).
+    /// Hands messages to a shard, always the same shard for one number, so that they keep their order. Calls
+    /// `done` when they are published. Returns false if there is no broker (yet).
     pub(crate) fn publish_on_shard(
         &self,
         number: u64,
@@ -126,7 +127,7 @@ impl EngineShared {
     }
 }
 
-/// Which points of the broker the events of rules come from.
+/// The hooks that the events of the rules come from.
 pub(crate) fn hooks_interest(index: &RuleIndex<Arc<RunningRule>>) -> Interest {
     let points = |kind: EventKind| match kind {
         EventKind::Publish => Interest::PUBLISH,
@@ -145,7 +146,7 @@ pub(crate) fn hooks_interest(index: &RuleIndex<Arc<RunningRule>>) -> Interest {
         EventKind::Subscribed => Interest::SUBSCRIBE,
         EventKind::Unsubscribed => Interest::UNSUBSCRIBE,
         EventKind::Ping => Interest::PING,
-        // Told by whoever keeps devices, and by the engine itself.
+        // Emitted by the device platform and by the engine itself.
         EventKind::Device | EventKind::RuleFailed => Interest::NONE,
     };
     let wanted = EventKind::ALL

@@ -1,4 +1,4 @@
-//! One event and the rules it meets.
+//! Evaluation of one event by the rules it matches.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
@@ -17,10 +17,10 @@ use crate::running_rule::{RuleLineage, RunningRule};
 use crate::trace;
 use crate::window_queue::WindowQueue;
 
-/// Rules behind rules behind rules.
+/// Maximum length of a chain of rules (`FROM "$rule/NAME"`).
 const MAX_CHAINED_RULES: u8 = 8;
 
-/// Everything the rules of one event need.
+/// Everything needed to evaluate the rules of one event.
 pub(crate) struct EventEvaluation<'a, 's> {
     pub(crate) index: &'a RuleIndex<Arc<RunningRule>>,
     pub(crate) rows: &'a WindowQueue,
@@ -28,11 +28,11 @@ pub(crate) struct EventEvaluation<'a, 's> {
     pub(crate) stage: &'s mut LaneContext,
     pub(crate) lineage: RuleLineage,
     pub(crate) now_ms: u64,
-    /// How many rules this one is behind.
+    /// The position of this rule in a chain of rules.
     pub(crate) chained: u8,
 }
 
-/// What an event looks for rules with.
+/// The index query for an event.
 #[inline]
 pub(crate) fn index_query<'e>(
     kind: EventKind,
@@ -49,7 +49,8 @@ pub(crate) fn index_query<'e>(
 }
 
 impl<'a> EventEvaluation<'a, '_> {
-    /// Shows an event to rules, one after the other. One that panics has failed for this event; the others have their turn.
+    /// Evaluates the rules one after the other. A rule that panics has failed for this event; the other rules
+    /// are still evaluated.
     #[inline]
     pub(crate) fn evaluate_all(
         &mut self,
@@ -77,11 +78,11 @@ impl<'a> EventEvaluation<'a, '_> {
         }
     }
 
-    /// Shows an event to a rule that may want it, and does what comes of it.
+    /// Evaluates one candidate rule and runs its actions.
     pub(crate) fn evaluate_rule(&mut self, bound: &'a RunningRule, view: &EventView<'a>) {
         let counters = bound.monitor.counters.lane(self.stage.lane);
         if self.lineage.belongs_to(bound) {
-            // A rule does not hear of what it has said itself.
+            // A rule does not see the messages that it publishes itself.
             return;
         }
         let began = counters.record_match().then(Instant::now);
@@ -98,7 +99,7 @@ impl<'a> EventEvaluation<'a, '_> {
         self.run_actions(bound, view, outputs.as_slice());
     }
 
-    /// Does with outputs what the rule says.
+    /// Runs the actions of the rule on its outputs.
     pub(crate) fn run_actions(
         &mut self,
         bound: &'a RunningRule,
@@ -140,14 +141,15 @@ impl<'a> EventEvaluation<'a, '_> {
                 }
             }
         }
-        // Rules FROM "$rule/NAME"
+        // Rules FROM "$rule/NAME".
         let followers = self.index.rules_chained_to(&bound.name);
         if !followers.is_empty() {
             self.run_chained_rules(bound, view, outputs, followers);
         }
     }
 
-    /// Tells rules FROM "$EVENT.RULE_FAILED" of a failure. Failures of such rules are told to nobody, so that it ends.
+    /// Emits a failure event to the rules FROM "$EVENT.RULE_FAILED". Failures of these rules emit no event,
+    /// so that the chain ends.
     fn emit_failure_event(
         &mut self,
         bound: &'a RunningRule,
@@ -232,7 +234,7 @@ impl<'a> EventEvaluation<'a, '_> {
         outputs
     }
 
-    /// What a window is to count of the event goes to whoever keeps it.
+    /// Sends a sample of the event to the thread that owns the windows.
     fn queue_sample(
         &mut self,
         bound: &'a RunningRule,
@@ -312,16 +314,16 @@ impl<'a> EventEvaluation<'a, '_> {
     }
 }
 
-/// What a window gets of an event.
+/// The sample that a window receives of an event.
 pub(crate) enum SampleOutcome<'a> {
     Counted(WindowSample<'a>),
-    /// WHERE does not hold.
+    /// WHERE is false.
     Filtered,
-    /// It does not say when it happened.
+    /// The event has no timestamp.
     NoEventTime,
 }
 
-/// What a window is to count of an event, at the time that counts for the rule.
+/// The sample of an event, at the time that the rule uses.
 pub(crate) fn timed_sample<'a>(
     bound: &'a RunningRule,
     view: &EventView<'a>,
@@ -339,7 +341,7 @@ pub(crate) fn timed_sample<'a>(
     Ok(SampleOutcome::Counted(sample))
 }
 
-/// Runs with the state of a rule; rules that keep nothing share one.
+/// Runs `work` with the state of a rule. Stateless rules share one state.
 pub(crate) fn with_state<R>(
     bound: &RunningRule,
     spare: &mut RuleState,
@@ -381,7 +383,7 @@ impl<'a> RuleOutputs<'a> {
     }
 }
 
-/// Does what a rule asks for. If it panics, the rule has failed.
+/// Runs the closure. A panic inside it is a failure of the rule.
 pub(crate) fn catch_panic<R>(
     bound: &RunningRule,
     counters: &LaneCounters,

@@ -1,4 +1,5 @@
-//! Fallback actions of rows that a sink could not write later: they are dead letters, and their rule does something else instead.
+//! Fallback actions of rows that a sink failed to write: when a row becomes a dead letter, its rule runs the
+//! fallback actions.
 
 use rules::{EventKind, RuleEvent, RuleOutput, Value};
 use serde_json::Map;
@@ -11,10 +12,10 @@ use crate::hooks::now_ms;
 use crate::ports::OutputRowOrigin;
 use crate::running_rule::RuleLineage;
 
-/// A row that failed for good.
+/// A row that failed permanently.
 #[derive(Debug, Clone, Copy)]
 pub struct FailedRow<'r> {
-    /// The rule it comes from, and which of its actions.
+    /// The rule that produced the row, and the position of the action.
     pub rule: &'r str,
     pub origin: OutputRowOrigin,
     pub columns: &'r Map<String, serde_json::Value>,
@@ -24,9 +25,9 @@ pub struct FailedRow<'r> {
 }
 
 impl Engine {
-    /// Does what the rule says instead, with the row as its output; of the event only `error`, `sink` and `attempts` are known. If
-    /// the rule or the action is no more, or is another one that has no fallback actions, nothing is done. Resolves like
-    /// [`Engine::handle_bridge_message`].
+    /// Runs the fallback actions of the rule with the row as output. Only the fields `error`, `sink` and
+    /// `attempts` of the event are set. Nothing happens if the rule or the action no longer exists, or if it
+    /// has no fallback actions any more. Resolves like [`Engine::handle_bridge_message`].
     pub async fn run_fallback(&self, failed: FailedRow<'_>) {
         let outcome = (self.bridges).with_context(&self.shared, |tools| {
             self.run_fallback_with(tools, &failed);
@@ -126,7 +127,7 @@ mod tests {
             1,
         );
         assert_eq!(told(&failed), Some(expected));
-        // It would be one too deep, or there is nothing that stands in.
+        // Nothing runs if the depth is too large or there is no fallback action.
         failed.origin.depth = 8;
         assert_eq!(told(&failed), None);
         for (action, rule) in [(0, "r"), (7, "r"), (1, "other")] {

@@ -1,4 +1,4 @@
-//! One shard's ears: what the broker tells becomes an event of the rule language, if a rule wants it.
+//! The engine's hooks of one shard: turns hook calls of the broker into rule events if a rule wants them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::evaluation::{EventEvaluation, index_query};
 use crate::lane_context::LaneContext;
 use crate::running_rule::{RuleLineage, RunningRule};
 
-/// Memory a shard keeps for evaluations between messages.
+/// Evaluation memory that a shard keeps between messages.
 const MAX_IDLE_SCRATCH_BYTES: usize = 256 << 10;
 
 pub(crate) struct RuleHooksFactory(pub(crate) Arc<EngineShared>);
@@ -42,7 +42,7 @@ struct RuleHooks {
     stage: LaneContext,
 }
 
-/// Rules that an event met; nearly always few.
+/// Rules that an event matched; nearly always few.
 #[derive(Default)]
 struct MatchedRules<'a> {
     few: [Option<&'a RunningRule>; 8],
@@ -69,11 +69,12 @@ impl<'a> MatchedRules<'a> {
     }
 }
 
-/// Randomness to begin with.
+/// A seed for the random numbers of rules.
 pub(crate) fn random_seed() -> [u8; 32] {
     let mut seed = [0; 32];
     if ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed).is_err() {
-        // What is random in rules is not for secrets; the address of the stack and the time have to do.
+        // Random numbers in rules are not used for secrets, so the stack address and the time suffice as a
+        // fallback.
         let here = std::ptr::from_ref(&seed) as u64 ^ now_ms();
         seed[..8].copy_from_slice(&here.to_le_bytes());
     }
@@ -102,14 +103,14 @@ impl RuleHooks {
         }
     }
 
-    /// What came of events of devices on this shard.
+    /// The results of device events on this shard.
     #[inline]
     fn device_lane(&self) -> &ShardDeviceEvents {
         &self.shared.device_lanes[self.stage.lane]
     }
 
-    /// Shows an event to the rules that may want it. `fill` puts in what is known of it, if there are any; in place, since
-    /// an event is too large to be handed on by value.
+    /// Evaluates the rules on an event. Calls `fill` to set the event's fields only if there are candidate
+    /// rules. `fill` works in place, because an event is too large to move.
     #[inline]
     fn emit_event<'e>(
         &'e mut self,
@@ -163,7 +164,7 @@ impl RuleHooks {
         });
     }
 
-    /// What became of a message on its way to one client, or to none.
+    /// Emits an event about a message and its recipient, or about a message without recipient.
     fn emit_message_event<'e>(
         &mut self,
         kind: EventKind,
@@ -207,7 +208,7 @@ impl RuleHooks {
         });
     }
 
-    /// Whether rules hear nothing of messages to a topic.
+    /// Whether rules ignore messages to this topic.
     fn is_ignored_topic(&self, topic: &str) -> bool {
         self.shared.settings.ignore_sys_messages && topic.starts_with("$SYS/")
     }
@@ -232,7 +233,7 @@ fn packet_of(packet_id: u16) -> PacketFacts<'static> {
     }
 }
 
-/// Where a client is connected from, or was last.
+/// The current or the last address of a client.
 fn address_of(client: &Client<'_>) -> Option<SocketAddr> {
     match client.peer {
         Some(peer) => peer_address(Some(peer)),
@@ -248,7 +249,7 @@ fn protocol_level(version: Version) -> u8 {
     }
 }
 
-/// The words of rules for why a connection ended.
+/// The reason for the end of a connection, in the terms of rules.
 fn disconnect_reason(reason: &'static str) -> &'static str {
     match reason {
         "keep_alive_timeout" => "timeout",
@@ -258,7 +259,7 @@ fn disconnect_reason(reason: &'static str) -> &'static str {
     }
 }
 
-/// EMQX's word for why a connection ended, where it has another.
+/// EMQX's term for the reason of a disconnect, if it differs.
 fn emqx_disconnect_reason(reason: &'static str) -> Option<&'static str> {
     match reason {
         "keep_alive_timeout" => Some("keepalive_timeout"),
@@ -267,7 +268,7 @@ fn emqx_disconnect_reason(reason: &'static str) -> Option<&'static str> {
     }
 }
 
-/// EMQX's word for why a message was dropped, where it has another.
+/// EMQX's term for the reason of a dropped message, if it differs.
 fn emqx_drop_reason(why: DropReason) -> Option<&'static str> {
     match why {
         DropReason::Offline => Some("qos0_msg"),
@@ -275,7 +276,7 @@ fn emqx_drop_reason(why: DropReason) -> Option<&'static str> {
     }
 }
 
-/// What is known of a client's connection.
+/// The known facts about a client's connection.
 fn connection_details(client: &Client<'_>) -> ConnectionDetails<'static> {
     let facts = client.connection;
     ConnectionDetails {
@@ -289,7 +290,7 @@ fn connection_details(client: &Client<'_>) -> ConnectionDetails<'static> {
     }
 }
 
-/// The words of rules for the outcome of an authentication.
+/// The result of an authentication, in the terms of rules.
 fn authentication_result(code: ReasonCode) -> Option<&'static str> {
     Some(match code {
         ReasonCode::SUCCESS => "success",
@@ -330,7 +331,7 @@ impl Hooks for RuleHooks {
     }
 
     fn publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> PublishVerdict {
-        // Another hook may want a topic that carries secrets.
+        // Another hook may need a topic that carries secrets.
         if RuleLineage(origin.tag) == RuleLineage::IGNORED
             || self.is_ignored_topic(message.topic)
             || carries_secret(message.topic)
@@ -381,7 +382,7 @@ impl Hooks for RuleHooks {
         };
         let reasons = (Some(word), None);
         self.emit_message_event(EventKind::Acked, Some(client), message, packet, reasons);
-        // PUBCOMP says nothing new of the message.
+        // PUBCOMP adds no information about the message.
         if kind != AckKind::PubComp {
             let kind = EventKind::MessageAcked;
             self.emit_message_event(kind, Some(client), message, packet, reasons);
@@ -399,11 +400,12 @@ impl Hooks for RuleHooks {
         let reasons = (Some(reason), emqx_drop_reason(why));
         let mut message = *message;
         if let (Some(client), DropReason::NoLocal) = (client, why) {
-            // Whoever does not get it has published it.
+            // The client that does not receive the message is its publisher.
             message.from_client_id = client.client_id;
             message.from_username = client.username.unwrap_or_default();
         }
-        // What comes in and goes to nobody is dropped for all, also if it is its publisher who may not publish it.
+        // An incoming message that reaches nobody is dropped for all clients, even if its own publisher was
+        // not allowed to publish it.
         let distinct = match (client, origin.client) {
             (Some(_), None) => EventKind::DeliveryDropped,
             _ => EventKind::MessageDropped,
@@ -460,7 +462,7 @@ impl Hooks for RuleHooks {
                 &index_query(kind, None, client.client_id, None),
                 client,
                 |event| {
-                    // A client that proved no name may have sent one.
+                    // An unauthenticated client may have sent a user name.
                     event.username = client.username.or(connect.username);
                     event.connection = Some(&connection);
                     event.properties = properties;
@@ -610,7 +612,7 @@ impl Hooks for RuleHooks {
         };
         let settles_devices = self.device_lane().take_unsettled_devices();
         match self.shared.devices.get() {
-            // What comes of it may become rows.
+            // The results may become rows.
             Some(devices) if self.stage.take_unsettled_devices() || settles_devices => {
                 devices.notify_when_durable(Box::new(rows));
             }

@@ -1,5 +1,5 @@
-//! What one lane (a shard, or the owner of windows) has at hand while it runs rules: buffers, what waits to be published, which
-//! sinks are full.
+//! The context in which one lane (a shard, or the thread that owns windows) runs rules: buffers, messages to
+//! publish, and the full sinks.
 
 use std::sync::Arc;
 
@@ -9,31 +9,31 @@ use rules::RuleState;
 use crate::engine_shared::EngineShared;
 use crate::ports::{DevicePort, SinkId, SinkPort};
 
-/// Messages to be published before others are let in that wait for nobody.
+/// Limit of messages waiting to be published whose publisher cannot be made to wait.
 const MAX_OUTGOING_BYTES: usize = 64 << 20;
 
-/// Events of rules that failed, on one lane.
+/// Failure events per second on one lane.
 const FAILURE_EVENTS_PER_S: u32 = 100;
 
 pub(crate) struct LaneContext {
     pub(crate) lane: usize,
     pub(crate) outgoing: OutgoingMessages,
     pub(crate) max_outgoing_bytes: usize,
-    /// Sinks that said that publishers are to wait.
+    /// Sinks that reported backpressure.
     full_sinks: Vec<SinkId>,
     are_devices_full: bool,
     are_windows_full: bool,
-    /// Rows were sent that answers are to wait for.
+    /// Rows were sent that acknowledgements must wait for.
     is_unsettled: bool,
-    /// Some of it was given to devices.
+    /// Some of them are device writes.
     has_unsettled_devices: bool,
     pub(crate) console_limiter: LineRateLimiter,
-    /// Events of rules that failed, and whether one is being told.
+    /// Rate limit of failure events, and whether one is being emitted.
     failure_events: LineRateLimiter,
     is_emitting_failure: bool,
     pub(crate) topic: Vec<u8>,
     pub(crate) text: Vec<u8>,
-    /// For rules that keep nothing.
+    /// State shared by stateless rules.
     pub(crate) stateless_state: RuleState,
     shared: Arc<EngineShared>,
     /// The second of the last warning.
@@ -62,7 +62,7 @@ impl LaneContext {
         }
     }
 
-    /// Whether a warning may be logged now: one a second.
+    /// Whether a warning may be logged now: at most one per second.
     pub(crate) fn may_warn(&mut self, now_ms: u64) -> bool {
         let is_new = self.warned_s != now_ms / 1000;
         self.warned_s = now_ms / 1000;
@@ -77,33 +77,34 @@ impl LaneContext {
         self.shared.devices.get()
     }
 
-    /// A row was queued.
+    /// Records that a row was queued.
     pub(crate) fn record_row_sent(&mut self, outlet: &dyn SinkPort) {
         self.is_unsettled = self.is_unsettled || outlet.has_unsettled_rows(self.lane as u16);
     }
 
-    /// Telemetry or an alarm of a device was taken.
+    /// Records that telemetry or an alarm of a device was accepted.
     pub(crate) fn record_device_write(&mut self) {
         self.is_unsettled = true;
         self.has_unsettled_devices = true;
     }
 
-    /// Whether answers are to wait for what was sent since this was asked last.
+    /// Whether acknowledgements must wait for rows or device writes sent since the last call.
     pub(crate) fn take_unsettled(&mut self) -> bool {
         std::mem::take(&mut self.is_unsettled)
     }
 
-    /// Whether something was given to devices since this was asked last.
+    /// Whether telemetry or alarms were written since the last call.
     pub(crate) fn take_unsettled_devices(&mut self) -> bool {
         std::mem::take(&mut self.has_unsettled_devices)
     }
 
-    /// Publishers are to wait while the devices say so.
+    /// Makes publishers wait while the device port is full.
     pub(crate) fn set_devices_full(&mut self) {
         self.are_devices_full = true;
     }
 
-    /// Whether a failure may be told to other rules now; then [`LaneContext::end_failure_event`] is called when it has been.
+    /// Whether a failure event may be emitted now. If so, the caller calls [`LaneContext::end_failure_event`]
+    /// afterwards.
     pub(crate) fn begin_failure_event(&mut self, now_ms: u64) -> bool {
         if self.is_emitting_failure || !self.failure_events.try_acquire(now_ms) {
             return false;
@@ -122,12 +123,12 @@ impl LaneContext {
         }
     }
 
-    /// Rows wait for windows, and these are behind.
+    /// Makes publishers wait while the window queue is full.
     pub(crate) fn set_windows_full(&mut self) {
         self.are_windows_full = true;
     }
 
-    /// What the publisher is to wait for whose messages were met since this was asked last.
+    /// The condition to wait for, for the publisher whose messages were evaluated since the last call.
     pub(crate) fn take_backpressure(&mut self) -> Option<BackpressureCheck> {
         let are_devices_full = std::mem::take(&mut self.are_devices_full);
         let are_windows_full = std::mem::take(&mut self.are_windows_full);
@@ -157,7 +158,7 @@ impl LaneContext {
     }
 }
 
-/// So many lines a second.
+/// Limits lines per second.
 pub(crate) struct LineRateLimiter {
     per_s: u32,
     second: u64,

@@ -1,8 +1,8 @@
-//! Rules at work: the rule language hung on the broker's hooks.
+//! The rule engine: connects the rule language to the hooks of the broker.
 //!
-//! [`Engine`] keeps the rules of a node, compiles them, and gives every shard the same immutable index of them, replaced as a
-//! whole when a rule changes. A shard evaluates what its events meet where they happen; what comes out is published, logged or
-//! handed to an [`SinkPort`]. Rules with windows are counted on one thread for all shards.
+//! [`Engine`] compiles the rules of a node and gives every shard the same immutable index of them, which is
+//! replaced as a whole when a rule changes. Shards evaluate rules where events happen. Outputs are published,
+//! logged or handed to a [`SinkPort`]. One thread owns the windows of all rules and all shards.
 
 mod action;
 mod bridge_events;

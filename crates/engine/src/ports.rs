@@ -1,77 +1,79 @@
-//! Where rows go that a rule sends to sinks, and telemetry and alarms of devices. The engine knows neither connectors nor devices;
-//! the program gives it these.
+//! The interfaces to sinks and to the device platform. The engine knows neither connectors nor devices; the
+//! program supplies both ports.
 
 use broker::hooks::DurableCallback;
 use rules::Value;
 
-/// A sink of an [`SinkPort`], for as long as it has its name.
+/// A sink of a [`SinkPort`]; valid as long as the sink keeps its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SinkId(pub u32);
 
 /// An output of a rule.
 #[derive(Debug, Clone, Copy)]
 pub struct OutputRow<'a> {
-    /// A map.
+    /// The columns by name: a map.
     pub columns: Value<'a>,
-    /// The rule it comes from.
+    /// The rule that produced the row.
     pub rule: &'a str,
-    /// Of an action with fallback actions: where it comes from, to be kept with the row, for [`Engine::run_fallback`](crate::Engine::run_fallback).
+    /// For an action with fallback actions: its origin, to be kept with the row for
+    /// [`Engine::run_fallback`](crate::Engine::run_fallback).
     pub origin: Option<OutputRowOrigin>,
 }
 
-/// Which action a row comes of, besides its rule.
+/// The action that produced a row, within its rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputRowOrigin {
-    /// Its place in the rule.
+    /// Position of the action in the rule.
     pub action: u8,
-    /// How many rules it has come through.
+    /// Number of rules the row has passed through.
     pub depth: u8,
 }
 
-/// What became of a row.
+/// The result of sending a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SinkPortOutcome {
     Queued,
-    /// It is queued, and its sink is full: publishers are to wait while [`SinkPort::is_full`] says so.
+    /// The row is queued and the sink is full: publishers wait while [`SinkPort::is_full`] returns true.
     Full,
-    /// The sink is full and throws away what is new.
+    /// The sink is full and drops new rows.
     Dropped,
     /// There is no such sink.
     Unknown,
 }
 
-/// Called on shards: never waits.
+/// Receives rows for sinks. Called on shards, so it never blocks.
 pub trait SinkPort: Send + Sync {
-    /// The sink of this name, if there is one now. A sink keeps its id while it has its name.
+    /// The current sink of this name. A sink keeps its id as long as it keeps its name.
     fn find_sink(&self, name: &str) -> Option<SinkId>;
-    /// `lane` tells apart who calls: the number of a shard, one more for windows, and one more for what comes in through bridges. Rows of one lane keep their order.
+    /// Queues a row. `lane` identifies the caller: the number of a shard, then one lane for windows, then one
+    /// for events outside the shards. Rows of one lane keep their order.
     fn send_row(&self, sink: SinkId, lane: u16, row: OutputRow<'_>) -> SinkPortOutcome;
-    /// Whether publishers are to wait for it.
+    /// Whether publishers must wait for this sink.
     fn is_full(&self, sink: SinkId) -> bool;
 
-    /// Whether rows of a lane are queued that are to be safe, and are not yet. Asked after each row.
+    /// Whether queued rows of a lane must become durable and are not yet. Called after each row.
     fn has_unsettled_rows(&self, lane: u16) -> bool {
         let _ = lane;
         false
     }
 
-    /// Calls `done`, from any thread, when all rows of a lane that are to be safe are.
+    /// Calls `done`, from any thread, when all rows of a lane that must become durable are durable.
     fn notify_when_durable(&self, lane: u16, done: DurableCallback) {
         let _ = lane;
         done();
     }
 }
 
-/// Values of a device that a rule has made.
+/// Telemetry of a device, computed by a rule.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceTelemetry<'a> {
     pub device_id: &'a str,
     pub timestamp_ms: u64,
-    /// By name.
+    /// Values by property name.
     pub values: &'a [(&'a str, Value<'a>)],
-    /// The rule it comes from.
+    /// The rule that computed the values.
     pub rule: &'a str,
-    /// For [`DeviceEvent::tag`](crate::DeviceEvent::tag) of what comes of it.
+    /// [`DeviceEvent::tag`](crate::DeviceEvent::tag) of the resulting events.
     pub tag: u64,
 }
 
@@ -98,7 +100,7 @@ impl Severity {
         found.map_or("", |(name, _)| name)
     }
 
-    /// By its name, in any case.
+    /// Parses a name, ignoring case.
     pub fn parse(name: &str) -> Option<Self> {
         let mut all = Self::ALL.iter();
         all.find(|(known, _)| known.eq_ignore_ascii_case(name))
@@ -110,39 +112,40 @@ impl Severity {
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceAlarm<'a> {
     pub device_id: &'a str,
-    /// What kind of alarm it is; a device has one of a name at a time.
+    /// The type of the alarm; a device has at most one active alarm per name.
     pub name: &'a str,
     pub severity: Severity,
-    /// It is over.
+    /// Whether the alarm is cleared.
     pub is_cleared: bool,
     pub timestamp_ms: u64,
-    /// What is to be known of it: a text.
+    /// Details of the alarm as text.
     pub details: &'a str,
-    /// The rule it comes from.
+    /// The rule that raised or cleared the alarm.
     pub rule: &'a str,
-    /// For [`DeviceEvent::tag`](crate::DeviceEvent::tag) of what comes of it.
+    /// [`DeviceEvent::tag`](crate::DeviceEvent::tag) of the resulting events.
     pub tag: u64,
 }
 
-/// What became of telemetry or an alarm.
+/// The result of writing telemetry or an alarm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DevicePortOutcome {
     Accepted,
-    /// It is taken, and publishers are to wait while [`DevicePort::is_full`] says so.
+    /// The write is accepted; publishers wait while [`DevicePort::is_full`] returns true.
     Full,
-    /// It is not taken: why.
+    /// The write is rejected, for this reason.
     Rejected(Box<str>),
 }
 
-/// Takes what rules make of devices. Called on shards, on the thread of windows and on the control plane, as `lane` says (see
-/// [`SinkPort::send_row`]): never waits. What it tells the engine on a shard in turn, it tells with
-/// [`Engine::handle_device_event_on`](crate::Engine::handle_device_event_on); elsewhere not before it has returned.
+/// Receives telemetry and alarms of rules. Called on shards, on the window thread and on the control plane
+/// (see `lane` of [`SinkPort::send_row`]), so it never blocks. On a shard, it reports resulting events with
+/// [`Engine::handle_device_event_on`](crate::Engine::handle_device_event_on); elsewhere it reports them only
+/// after the call has returned.
 pub trait DevicePort: Send + Sync {
     fn write_telemetry(&self, lane: u16, telemetry: &DeviceTelemetry<'_>) -> DevicePortOutcome;
     fn write_alarm(&self, lane: u16, alarm: &DeviceAlarm<'_>) -> DevicePortOutcome;
     fn is_full(&self) -> bool;
 
-    /// Calls `done`, from any thread, when all that was taken until now is safe.
+    /// Calls `done`, from any thread, when everything accepted so far is durable.
     fn notify_when_durable(&self, done: DurableCallback) {
         done();
     }

@@ -1,24 +1,25 @@
-//! The last error of a rule: kept for its status, and logged now and then.
+//! The most recent error of a rule: kept for its status and logged at limited rates.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-/// Errors that follow sooner are counted and not kept, so that a rule that always fails costs little.
+/// Errors that follow within this time are counted but not kept, so that a rule that always fails costs
+/// little.
 const RECORD_INTERVAL_MS: u64 = 100;
-/// Between two warnings of one rule.
+/// Minimum interval between two warnings of one rule.
 const LOG_INTERVAL_MS: u64 = 30_000;
-/// Warnings of all rules in a second.
+/// Maximum number of warnings of all rules per second.
 const MAX_LOGS_PER_S: u64 = 10;
 const MAX_TEXT_BYTES: usize = 1000;
 
-/// What went wrong with a rule last.
+/// The most recent failure of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleFailure {
     pub at_ms: u64,
-    /// `value`, `limit` or `other` of an evaluation, `action` of an action.
+    /// `value`, `limit` or `other` for an evaluation, `action` for an action.
     pub kind: &'static str,
     pub text: String,
-    /// The action that failed, counted from 0.
+    /// Index of the failed action, counted from 0.
     pub action: Option<usize>,
 }
 
@@ -26,7 +27,7 @@ pub struct RuleFailure {
 pub(crate) struct RecentError {
     recorded_at_ms: AtomicU64,
     logged_at_ms: AtomicU64,
-    /// Not logged since.
+    /// Failures since the last logged one.
     unlogged: AtomicU64,
     last: Mutex<Option<RuleFailure>>,
 }
@@ -39,7 +40,7 @@ impl RecentError {
             .clone()
     }
 
-    /// Notes an error, whose text is made only if it is kept.
+    /// Records an error. The text is built only if the error is kept.
     pub(crate) fn record(
         &self,
         rule: &str,
@@ -51,7 +52,7 @@ impl RecentError {
         let before = self.unlogged.fetch_add(1, Relaxed);
         let kept_at_ms = self.recorded_at_ms.load(Relaxed);
         let is_soon = kept_at_ms > 0 && now_ms < kept_at_ms.saturating_add(RECORD_INTERVAL_MS);
-        // A clock that is set back counts as time that has passed.
+        // A clock that is set back counts as elapsed time.
         if is_soon && now_ms >= kept_at_ms {
             return;
         }
@@ -83,9 +84,9 @@ impl RecentError {
     }
 }
 
-/// Whether there is room for one more warning of any rule in this second.
+/// Whether one more warning of any rule may be logged in this second.
 fn may_log(now_ms: u64) -> bool {
-    /// The second above, the number of warnings in it below.
+    /// High bits: the second; low bits: the number of warnings in it.
     static LOGGED: AtomicU64 = AtomicU64::new(0);
     let second = now_ms / 1000;
     let logged = LOGGED.load(Relaxed);

@@ -1,4 +1,4 @@
-//! The action that publishes an output again.
+//! The action that publishes an output as a message.
 
 use broker::hooks::MessageDraft;
 use mqtt::{PropertiesBuf, Property, QoS};
@@ -18,10 +18,10 @@ pub(crate) struct RepublishAction {
     qos: FixedOrTemplate<QoS>,
     retain: FixedOrTemplate<bool>,
     user_properties: Box<[(Box<str>, ActionTemplate)]>,
-    /// Yields a map of further user properties.
+    /// Yields a map of additional user properties.
     user_property_map: Option<SqlTemplate>,
     mqtt_properties: Box<[(Box<str>, ActionTemplate)]>,
-    /// No rule hears of the message.
+    /// Rules do not see the message.
     is_direct: bool,
 }
 
@@ -75,7 +75,7 @@ impl RepublishAction {
             user_properties: compile_all("user_properties", &republish.user_properties)?,
             user_property_map: user_property_map
                 .map(|text| {
-                    // This form gives the value itself.
+                    // This style yields the value itself.
                     SqlTemplate::compile(text, PlaceholderStyle::Numbered, options).map_err(
                         |error| {
                             RuleDefinitionError::new(
@@ -185,7 +185,7 @@ impl RepublishAction {
     ) -> Result<(), ActionError> {
         for (name, template) in &self.mqtt_properties {
             text.clear();
-            // A property that is null is left out.
+            // A property that is null is omitted.
             if template.render(made, state, text)?.nulls == 0 {
                 push_property(name, text, properties)?;
             }
@@ -217,7 +217,7 @@ impl RepublishAction {
     }
 }
 
-/// A QoS that is null is 0.
+/// Renders the QoS. Null is 0.
 fn render_qos<'a>(
     template: &'a ActionTemplate,
     made: &ActionInput<'_, 'a>,
@@ -251,7 +251,7 @@ fn push_user_property(
     Ok(())
 }
 
-/// One of [`definition::MQTT_PROPERTIES`].
+/// Sets one of [`definition::MQTT_PROPERTIES`].
 fn push_property(
     name: &str,
     value: &[u8],

@@ -1,4 +1,4 @@
-//! What is counted of rules, as Prometheus has it. The names are those of the alert rules that come with the program.
+//! Metrics of rules in Prometheus form. The names match those in the alert rules shipped with the program.
 
 use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 
@@ -10,7 +10,7 @@ const QUANTILES: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
 struct MetricFamilySpec {
     name: &'static str,
     help: &'static str,
-    /// What is counted, under a label that tells them apart.
+    /// The counters of the family, each with its label.
     samples: &'static [(RuleCounter, &'static str, &'static str)],
 }
 
@@ -66,15 +66,16 @@ const FAMILIES: [MetricFamilySpec; 6] = [
 ];
 
 impl Engine {
-    /// What all rules have counted.
+    /// Totals of all rules.
     pub fn totals(&self) -> RuleTotals {
         let mut sum = RuleTotals::default();
         self.for_each_active(|_, totals| sum.add(totals));
         sum
     }
 
-    /// Names begin with `rule_engine_`, without the program's prefix. Rules that nothing has met have none; beyond
-    /// `rules.max_metric_rules`, rules are only in the sums, which have the label `rule=""`.
+    /// Metric families of rules. Names begin with `rule_engine_`, without the program's prefix. A rule
+    /// without events has no samples. Rules beyond `rules.max_metric_rules` appear only in the sums, which
+    /// have the label `rule=""`.
     pub fn metrics(&self) -> Vec<MetricFamily> {
         let mut families: Vec<MetricFamily> = FAMILIES
             .iter()

@@ -1,4 +1,5 @@
-//! A rule tried on one event, without a broker: what it means, what comes out, or why nothing does.
+//! Tests a rule on one event without a broker: reports the plan, the outputs, or the reason why there is
+//! none.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -20,7 +21,7 @@ use crate::lane_context::LaneContext;
 use crate::running_rule::{RuleLineage, RuleMonitor, RunningRule, compile_rule};
 use crate::trace::{explain_no_result, output_json};
 
-/// An event to try a rule on.
+/// An event to test a rule on.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TestEvent {
     pub topic: Option<String>,
@@ -29,7 +30,8 @@ pub struct TestEvent {
     pub username: Option<String>,
     pub qos: u8,
     pub retain: bool,
-    /// Fields of `$rule/`, `$bridges/` and devices, and of other events in place of those they do not have.
+    /// The fields of `$rule/`, `$bridges/` and device events. For other events they replace fields that the
+    /// event does not set.
     pub fields: Map<String, Value>,
 }
 
@@ -60,7 +62,7 @@ impl TestEvent {
                 let detail = "expected nothing beside payload";
                 return Err(RuleDefinitionError::new("payload_base64", detail));
             }
-            // Whoever writes JSON by hand writes the payload as it is.
+            // In handwritten JSON the payload is given as it is.
             (json, None) => json.to_string().into_bytes(),
         };
         let fields = match &value["fields"] {
@@ -81,7 +83,8 @@ impl TestEvent {
 }
 
 impl Engine {
-    /// Tries a rule, which need not be one of the node, on an event: `definition` is a rule as the API has it.
+    /// Tests a rule on an event. `definition` is a rule in the form of the API; it need not exist on the
+    /// node.
     pub fn test_rule(
         &self,
         definition: &Value,
@@ -160,13 +163,13 @@ impl Engine {
 
 #[derive(Default)]
 struct ActionReport {
-    /// Why there is no output.
+    /// The reason why there is no output.
     reason: Option<String>,
     /// The values that WHERE compared, if there is no output.
     compared: Option<Value>,
-    /// How a window knows the time.
+    /// The clock of the window.
     window: Option<Value>,
-    /// What a window counts of the event.
+    /// The values that the window counts for the event.
     counted: Option<Value>,
 }
 
@@ -223,7 +226,7 @@ fn evaluate_rule<'a>(
     outputs
 }
 
-/// How the rule knows the time, and which time that of the event is.
+/// Describes the clock of the rule and the timestamp of the event.
 fn describe_window(
     bound: &RunningRule,
     window: &WindowDefinition,
@@ -248,7 +251,7 @@ fn describe_window(
     })
 }
 
-/// What a window counts, and what it would give if it closed with this one event.
+/// The values that a window counts, and its output if it closed after this one event.
 fn sample_window<'a>(
     bound: &'a RunningRule,
     window: &WindowDefinition,
@@ -292,7 +295,7 @@ fn sample_window<'a>(
         lateness_ms: 0,
         ..rules::windows::WindowOptions::default()
     };
-    // One event would not fill a window of many.
+    // One event does not fill a count window of many.
     let mut window = window.clone();
     if let rules::WindowKind::Count { events, step } = &mut window.kind {
         (*events, *step) = (1, 1);
@@ -313,7 +316,7 @@ fn sample_window<'a>(
     ran
 }
 
-/// What the actions would do.
+/// Describes the effects of the actions.
 fn describe_actions<'a>(
     bound: &'a RunningRule,
     view: &EventView<'a>,
@@ -433,7 +436,7 @@ mod tests {
             };
             Engine::new(settings, 1)
         };
-        // Two calls share one budget, which a timeout cannot raise.
+        // Two calls share one budget, which the timeout argument cannot raise.
         let sql = "SELECT jq('last(range(400))', payload, 1000) AS a, jq('last(range(400))', payload) AS b FROM \"t\"";
         let event = json!({"topic": "t", "payload": {"a": 1}});
         let trial = TestEvent::from_json(&event).expect("it is an event");

@@ -1,4 +1,4 @@
-//! A rule as it runs: its compiled statement, its actions, what is counted of it and who watches it.
+//! A running rule: its compiled statement, its actions, its counters and its trace watchers.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use crate::recent_error::RecentError;
 use crate::settings::RuleEngineSettings;
 use crate::trace::TraceWatchers;
 
-/// What stays when a rule is changed.
+/// State that survives a change of the rule.
 pub(crate) struct RuleMonitor {
     pub(crate) counters: RuleCounters,
     pub(crate) watchers: TraceWatchers,
@@ -34,45 +34,45 @@ impl RuleMonitor {
 
 pub(crate) struct RunningRule {
     pub(crate) name: Box<str>,
-    /// Never the same twice, so that messages know the rule they come from.
+    /// Unique for the life of the process, so that messages identify the rule that published them.
     pub(crate) serial: u64,
     pub(crate) rule: Rule,
     pub(crate) actions: Box<[Action]>,
     pub(crate) max_republish_depth: u8,
     pub(crate) window: Option<windows::WindowOptions>,
-    /// When an event happened, if the rule says how to know.
+    /// Computes the event's timestamp, if the rule defines one.
     pub(crate) event_time: Option<EventTime>,
-    /// Of rules that keep something from one message to the next; one for all shards.
+    /// State of a rule that keeps values between messages; shared by all shards.
     pub(crate) shared_state: Option<Arc<Mutex<RuleState>>>,
     pub(crate) monitor: Arc<RuleMonitor>,
-    /// Of the statement and how it knows the time, so that a window is not continued by another rule.
+    /// Hash of the statement and its clock, so that a different rule does not continue a stored window.
     pub(crate) sql_hash: u64,
-    /// What is probably a mistake, for people.
+    /// Probable mistakes, for people.
     pub(crate) warnings: Box<[String]>,
 }
 
 static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
 
-/// Bits of a tag that hold the serial; those above hold the depth.
+/// Number of bits of a tag that hold the serial; the bits above hold the depth.
 const SERIAL_BITS: u32 = 56;
 
-/// What a message that comes of a rule carries: the rule, and how many rules it has come through.
+/// The lineage that a published message carries: the rule, and the number of rules it has passed through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct RuleLineage(pub(crate) u64);
 
 impl RuleLineage {
-    /// Of what becomes of a message that a rule has made (delivered, dropped and so on): nothing is published because of it, else
-    /// it would never end, by ways that no message can carry along.
+    /// Lineage of events about a message that a rule has published (delivered, dropped and so on). Nothing is
+    /// published because of them; otherwise loops that no message can record would never end.
     pub(crate) const NO_REPUBLISH: Self = Self((u8::MAX as u64) << SERIAL_BITS);
 
-    /// Of a message that no rule hears of.
+    /// Lineage of a message that rules do not see.
     pub(crate) const IGNORED: Self = Self(u64::MAX);
 
     pub(crate) fn new(depth: u8, serial: u64) -> Self {
         Self(u64::from(depth) << SERIAL_BITS | serial & ((1 << SERIAL_BITS) - 1))
     }
 
-    /// As deep, of no rule that runs.
+    /// A lineage of this depth that belongs to no running rule.
     pub(crate) fn with_depth(depth: u8) -> Self {
         Self(u64::from(depth) << SERIAL_BITS)
     }
@@ -90,7 +90,7 @@ impl RuleLineage {
     }
 }
 
-/// Compiles what a definition says.
+/// Compiles a rule definition.
 pub(crate) fn compile_rule(
     name: &str,
     definition: &RuleDefinition,
@@ -102,7 +102,7 @@ pub(crate) fn compile_rule(
     let mut options = compile_options(definition, settings)?;
     let rule = rules::compile(&definition.sql, &options)
         .map_err(|error| RuleDefinitionError::new("sql", error.report()))?;
-    // Templates speak the language of their rule.
+    // Templates use the dialect of their rule.
     options.dialect = Some(rule.dialect());
     let action = |(n, action)| Action::compile(action, &options, has_devices, n);
     let actions = definition.actions.iter().enumerate().map(action);
@@ -122,7 +122,8 @@ pub(crate) fn compile_rule(
         max_groups: stricter_limit(definition.window.max_groups, settings.window_max_groups),
         max_bytes: stricter_limit(definition.window.max_bytes, settings.window_max_bytes),
     });
-    // Only rules that say so keep anything; whoever says it in a text costs himself a lock.
+    // Only rules that call these functions keep state. A rule that mentions them in a text literal merely
+    // costs a lock.
     let plain: String = definition.sql.chars().filter(|&c| c != '_').collect();
     let plain = plain.to_ascii_lowercase();
     let remembers = ["kvstore", "procdict"]
@@ -153,7 +154,7 @@ pub(crate) fn compile_rule(
     })
 }
 
-/// What the statement hardly means as it is written, and placeholders that are always null.
+/// Parts of the statement that are probably mistakes, and placeholders that are always null.
 fn collect_warnings(rule: &Rule, actions: &[Action]) -> Box<[String]> {
     let doubts = rule.warnings().iter().map(|doubt| format!("sql: {doubt}"));
     let unknown = actions.iter().enumerate().flat_map(|(n, action)| {
@@ -190,7 +191,7 @@ fn stricter_limit<T: Ord + Copy>(own: Option<T>, most: T) -> T {
     own.map_or(most, |own| own.min(most))
 }
 
-/// FNV-1a: the same in every version of the program.
+/// FNV-1a: stable across versions of the program.
 fn fnv1a_hash(text: &str) -> u64 {
     let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, step)

@@ -1,14 +1,15 @@
-//! What rules have counted and what they keep, in the store as objects of kinds of their own: what a restart goes on with.
+//! Stores windows and keyed state of rules as objects of separate kinds, so that a restart continues with
+//! them.
 //!
-//! A snapshot may be larger than an object may be, so that it is stored in parts: `NAME/0`, `NAME/1` and so on. Part 0 says how many
-//! there are and for which statement.
+//! A snapshot may be larger than one object. It is therefore stored in parts: `NAME/0`, `NAME/1` and so on.
+//! Part 0 contains the number of parts and the hash of the statement.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use store::{ExpectedVersion, ObjectError, Objects};
 
-/// Kinds of these objects.
+/// Kind of the objects that contain windows.
 pub const WINDOW_KIND: &str = "rule_window";
 pub const RULE_STATE_KIND: &str = "rule_memory";
 const PART_BYTES: usize = 1 << 20;
@@ -16,7 +17,7 @@ const PART_BYTES: usize = 1 << 20;
 pub(crate) struct SavedRuleState {
     objects: Objects,
     kind: &'static str,
-    /// For the log.
+    /// Description for log messages.
     description: &'static str,
 }
 
@@ -29,7 +30,7 @@ impl SavedRuleState {
         }
     }
 
-    /// What rules keep with kv_store_put.
+    /// Values stored by `kv_store_put`.
     pub(crate) fn for_rule_states(objects: Objects) -> Self {
         Self {
             objects,
@@ -46,7 +47,8 @@ impl SavedRuleState {
     ) -> Result<(), ObjectError> {
         let parts: Vec<&[u8]> = snapshot.chunks(PART_BYTES).collect();
         let hash = format!("{sql_hash:016x}");
-        // Part 0 last: with another number in it, parts of two snapshots are not taken for one.
+        // Part 0 is written last. Its distinct round number prevents parts of two snapshots from being
+        // combined.
         let round = super::hooks::now_ms();
         for (n, part) in parts.iter().enumerate().rev() {
             let value = json!({

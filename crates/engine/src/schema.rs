@@ -1,10 +1,10 @@
-//! What a rule looks like, as JSON schemas (2020-12) without references.
+//! JSON schemas (2020-12, without references) of rules.
 
 use serde_json::{Value, json};
 
 use crate::definition::{IGNORED_EMQX_FIELDS, MQTT_PROPERTIES};
 
-/// Of what is written and of what is shown.
+/// The schemas of a rule as written and as returned.
 pub(crate) fn schemas(has_devices: bool) -> (Value, Value) {
     let written = rule_schema(false, has_devices);
     let mut shown = rule_schema(true, has_devices);

@@ -1,47 +1,48 @@
-//! What bounds rules, unless a rule says that it needs less.
+//! Limits of rules for the whole node. A rule may set lower ones.
 
 /// The settings `rules.*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleEngineSettings {
-    /// How the node is called in events.
+    /// Name of the node in events.
     pub node_name: String,
     pub max_rules: usize,
     /// Steps of one evaluation.
     pub max_steps: u32,
-    /// Bytes of what one evaluation brings forth.
+    /// Bytes of all values that one evaluation creates.
     pub max_output_bytes: usize,
     /// Outputs of one FOREACH.
     pub max_outputs: usize,
-    /// What all programs of jq in one evaluation may do together; 10,000 steps take about a millisecond.
+    /// Steps of all jq programs in one evaluation together; 10,000 steps take about a millisecond.
     pub max_jq_steps: u64,
-    /// Names of environment variables that `getenv` may read, with commas between them.
+    /// Environment variables that `getenv` may read, separated by commas.
     pub getenv: String,
-    /// Messages that come of messages that come of rules: how deep.
+    /// Longest chain of messages in which a rule publishes each because of the one before.
     pub max_republish_depth: u8,
-    /// Rules hear nothing of messages to topics that begin with `$SYS_PREFIX/`.
+    /// Rules do not see messages to topics that begin with `$SYS/`.
     pub ignore_sys_messages: bool,
-    /// Lines that `console` writes for each shard and second.
+    /// Lines that `console` writes per shard and second.
     pub console_lines_per_s: u32,
-    /// What a rule keeps with kv_store_put.
+    /// Entries that a rule may keep with `kv_store_put`.
     pub kv_max_entries: usize,
     pub kv_max_bytes: usize,
     pub window_lateness_ms: u64,
-    /// How far an event that says when it happened may be ahead of the node.
+    /// How far an event's own timestamp may be ahead of the node's clock, in milliseconds.
     pub window_max_ahead_ms: u64,
-    /// How long nothing comes until windows of events that say when they happened close without events.
+    /// Time without events after which windows of events with timestamps close, in milliseconds.
     pub window_idle_ms: u64,
     pub window_max_groups: usize,
     pub window_max_bytes: usize,
-    /// Rows on their way to windows; beyond it publishers wait.
+    /// Bytes of rows queued for windows; above it publishers wait.
     pub window_queue_bytes: usize,
-    /// How often the state of windows is stored.
+    /// Interval at which the state of windows is stored, in seconds.
     pub window_save_interval_s: u32,
-    /// Rules with metrics of their own in Prometheus; the others are in the sums.
+    /// Rules with metrics of their own in Prometheus; other rules appear only in the sums.
     pub max_metric_rules: usize,
 }
 
 impl RuleEngineSettings {
-    /// What `getenv` may read, as it is when the node starts; a variable that is not set is empty.
+    /// The environment variables that `getenv` may read, with their values at the start of the node. A
+    /// variable that is not set is empty.
     pub(crate) fn environment(&self) -> rules::Environment {
         let names = self.getenv.split(',').map(str::trim);
         let variable = |name: &str| -> (Box<str>, Box<str>) {

@@ -6,11 +6,11 @@ use rules::{CompileOptions, EvaluationError, Rule, RuleState};
 use crate::action::{ActionError, ActionInput};
 use crate::definition_error::RuleDefinitionError;
 
-/// A text to be filled from an output.
+/// A text with placeholders that are filled in from an output.
 pub(crate) struct ActionTemplate(Inner);
 
 impl ActionTemplate {
-    /// Of a text.
+    /// Compiles a text template.
     pub(crate) fn compile(
         text: &str,
         options: &CompileOptions,
@@ -19,7 +19,7 @@ impl ActionTemplate {
         Self::compile_as(TemplateFormat::Text, text, options, field)
     }
 
-    /// Of content, which stays JSON if the template is JSON.
+    /// Compiles a template for content, which stays valid JSON if the template is JSON.
     pub(crate) fn compile_content(
         text: &str,
         options: &CompileOptions,
@@ -40,17 +40,17 @@ impl ActionTemplate {
         })?))
     }
 
-    /// The text, if nothing is filled in.
+    /// The text, if the template has no placeholders.
     pub(crate) fn constant(&self) -> Option<&str> {
         self.0.constant()
     }
 
-    /// Names in placeholders that no output of the rule has and that are no fields of events.
+    /// Placeholder names that are neither columns of the rule's output nor fields of events.
     pub(crate) fn unknown_names(&self, rule: &Rule) -> Vec<String> {
         self.0.unknown_names(rule)
     }
 
-    /// Appends the text.
+    /// Appends the rendered text.
     pub(crate) fn render<'a>(
         &'a self,
         made: &ActionInput<'_, 'a>,
@@ -60,7 +60,8 @@ impl ActionTemplate {
         self.0.render(&made.output, made.view, state, out)
     }
 
-    /// Appends the text where it names something, such as a topic: a null is a failure. `what` names the field.
+    /// Appends the rendered text of a name, such as a topic: null is an error. `what` names the field in the
+    /// error.
     pub(crate) fn render_name<'a>(
         &'a self,
         what: &'static str,

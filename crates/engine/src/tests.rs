@@ -1,4 +1,4 @@
-//! Rules, sinks that are full, and rules that change, without a broker.
+//! Engine tests without a broker: rules, full sinks, and changes of rules.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use crate::{
     Engine, OutputRow, RuleCounter, RuleEngineSettings, SinkId, SinkPort, SinkPortOutcome,
 };
 
-/// One sink, which is there, or not, or full.
+/// One sink, which can be present, missing or full.
 #[derive(Default)]
 struct RecordingSink {
     rows: Mutex<Vec<String>>,
@@ -143,7 +143,7 @@ fn the_broker_is_asked_for_nothing_but_what_rules_need() {
             Interest::CONNECT | Interest::CONNECT_REFUSED | Interest::PING,
         ),
         ("SELECT * FROM \"$rule/other\"", Interest::NONE),
-        // Nothing can pass.
+        // No event can pass.
         ("SELECT * FROM \"a/#\" WHERE topic = 'b'", Interest::NONE),
     ] {
         engine.put_rule("r", Some(&json!({"sql": sql})));
@@ -203,7 +203,7 @@ fn very_many_rows_for_a_window_make_publishers_wait() {
         window_queue_bytes: 1024,
         ..RuleEngineSettings::default()
     };
-    // Nobody counts: the engine was not started.
+    // Nothing is counted because the engine is not started.
     let engine = Engine::new(settings, 1);
     let sql = "SELECT count(*) AS n FROM \"t\" GROUP BY clientid, tumbling(1s)";
     engine.put_rule("r", Some(&json!({"sql": sql})));
@@ -226,7 +226,7 @@ fn very_many_rows_for_a_window_make_publishers_wait() {
 #[test]
 fn a_rule_that_panics_fails_alone() {
     let engine = Engine::new(RuleEngineSettings::default(), 2);
-    // It panics when it is given a row of another lane than that of shard 0.
+    // The sink panics on a row of any lane except shard 0.
     engine.set_sink_port(Arc::new(RecordingSink::default()));
     engine.put_rule("r", Some(&to_sink("SELECT topic FROM \"t\"")));
     let republish = json!([{"kind": "republish", "topic": "out", "payload": "x"}]);
@@ -263,7 +263,7 @@ fn a_rule_whose_messages_are_dropped_is_told_of_it() {
     hooks.outgoing_dropped("out", tag);
     assert_eq!(count(&engine, RuleCounter::FailedLimit), 1);
     engine.put_rule("r", None);
-    // It may be no more.
+    // The rule may no longer exist.
     hooks.outgoing_dropped("out", tag);
 }
 
@@ -278,7 +278,7 @@ fn other_rules_hear_of_a_failure_once() {
     engine.put_rule("bad", Some(&failing));
     let sql = "SELECT rule_name, error_message, topic FROM \"$EVENT.RULE_FAILED\"";
     engine.put_rule("r", Some(&to_sink(sql)));
-    // It fails, too, which nobody hears of.
+    // This rule fails, too, but its failure emits no event.
     let also_failing = json!({"sql": sql, "actions": failing["actions"]});
     engine.put_rule("worse", Some(&also_failing));
     let mut hooks = engine.hooks_factory().hooks_for(0);

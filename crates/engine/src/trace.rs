@@ -1,5 +1,5 @@
-//! Looking at a rule while it works: what met it and what came of it, as JSON, for whoever watches. Nobody is waited for, and
-//! nothing is made while nobody watches.
+//! Traces of a running rule: its events and their results as JSON for each watcher. A slow watcher never
+//! delays the rule, and without watchers no record is built.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -11,18 +11,18 @@ use tokio::sync::broadcast;
 use crate::evaluation::with_state;
 use crate::running_rule::RunningRule;
 
-/// Records kept for a watcher that is behind.
+/// Records buffered for a slow watcher.
 const TRACE_BUFFER: usize = 256;
-/// Records of one rule in a second; what comes beyond is counted in the next.
+/// Maximum records of one rule per second. The number of omitted records is sent in the next second.
 const RECORDS_PER_S: u64 = 200;
-/// Of a payload and of an output.
+/// Maximum length of a payload or an output in a record, in bytes.
 const MAX_TEXT_BYTES: usize = 4096;
 
-/// Those who watch one rule.
+/// The watchers of one rule.
 #[derive(Default)]
 pub(crate) struct TraceWatchers {
     sender: OnceLock<broadcast::Sender<Arc<Value>>>,
-    /// The second of the last record above, the number of them in it below.
+    /// High bits: the second of the last record; low bits: the number of records in it.
     sent_this_second: AtomicU64,
     untold: AtomicU64,
 }
@@ -41,7 +41,7 @@ impl TraceWatchers {
             .is_some_and(|sender| sender.receiver_count() > 0)
     }
 
-    /// Tells what `record` makes, unless there was too much of it in this second.
+    /// Sends the record built by `record`, unless the limit of this second is reached.
     pub(crate) fn send(&self, now_ms: u64, record: impl FnOnce() -> Value) {
         let Some(sender) = self.sender.get() else {
             return;
@@ -69,7 +69,7 @@ impl TraceWatchers {
     }
 }
 
-/// What met a rule.
+/// A record of an event that the rule evaluated.
 pub(crate) fn event_record(rule: &str, event: &RuleEvent<'_>, result: &str) -> Value {
     json!({
         "rule": rule,
@@ -91,7 +91,7 @@ pub(crate) fn output_json(output: &RuleOutput<'_>) -> Value {
     }
 }
 
-/// An event that a rule made something of.
+/// A record of an event with outputs.
 pub(crate) fn passed_record(
     bound: &RunningRule,
     view: &EventView<'_>,
@@ -103,7 +103,7 @@ pub(crate) fn passed_record(
     record
 }
 
-/// An event that a rule made nothing of, with the reason.
+/// A record of an event without output, with the reason.
 pub(crate) fn no_result_record<'a>(bound: &'a RunningRule, view: &EventView<'a>) -> Value {
     let mut record = event_record(&bound.name, view.event(), "no_result");
     let mut spare = RuleState::default();
@@ -116,7 +116,7 @@ pub(crate) fn no_result_record<'a>(bound: &'a RunningRule, view: &EventView<'a>)
     record
 }
 
-/// Why an event has no output, and the values that WHERE compared.
+/// The reason why an event has no output, and the values that WHERE compared.
 pub(crate) fn explain_no_result<'a>(
     bound: &'a RunningRule,
     view: &EventView<'a>,
@@ -140,7 +140,7 @@ pub(crate) fn explain_no_result<'a>(
     (reason, compared)
 }
 
-/// Says what is wrong with a payload that the rule takes for JSON.
+/// Adds the JSON error of a payload that the rule reads as JSON.
 pub(crate) fn add_payload_error(bound: &RunningRule, view: &EventView<'_>, record: &mut Value) {
     if let Some(problem) = bound.rule.payload_error(view) {
         record["payload_problem"] = problem.into();

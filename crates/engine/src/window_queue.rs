@@ -1,8 +1,9 @@
-//! Rows on their way from the shards to whoever keeps the windows.
+//! The queue of rows from the shards to the thread that owns the windows.
 //!
-//! A window counts what all shards see. So a rule with a window is only asked for its WHERE on the shard; what passed goes, as
-//! bytes, over this queue to one thread, which alone keeps the windows of all rules. The order of rows of one shard is kept. The
-//! queue has a bound: above it publishers wait, and far above it rows are thrown away and counted.
+//! A window counts the events of all shards. For a rule with a window, a shard therefore evaluates only WHERE
+//! and sends matching rows as bytes over this queue to one thread, which owns the windows of all rules. Rows
+//! of one shard keep their order. The queue is bounded: above the limit publishers wait, and far above it
+//! rows are dropped and counted.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,46 +14,47 @@ use rules::windows::put_sample;
 
 use crate::running_rule::{RuleLineage, RunningRule};
 
-/// Above so many times the bound nothing is taken any more: events of which nobody can be made to wait.
+/// At this multiple of the limit, rows are dropped. It is reached by events whose publisher cannot be made to
+/// wait.
 const HARD_LIMIT_FACTOR: usize = 4;
-/// What a row costs besides its bytes.
+/// Overhead of a row in bytes.
 const ROW_BYTES: usize = 32;
 
 pub(crate) struct WindowQueue {
     inbox: Mutex<WindowInbox>,
     has_work: Condvar,
-    /// Bytes that wait, to be looked at without the lock.
+    /// Queued bytes; read without the lock.
     waiting_bytes: AtomicUsize,
     max_bytes: usize,
 }
 
 #[derive(Default)]
 pub(crate) struct WindowInbox {
-    /// Rows one after the other.
+    /// Rows, one after the other.
     pub(crate) bytes: Vec<u8>,
     pub(crate) samples: Vec<QueuedSample>,
-    /// Something else than rows, rules that were changed or a stop, and behind how many rows.
+    /// Commands (changed rules, stop), each with the number of rows that precede it.
     pub(crate) commands: Vec<(usize, WindowCommand)>,
 }
 
-/// A row and the rule it is for.
+/// A row and its rule.
 pub(crate) struct QueuedSample {
-    /// Of the rule, which may have been changed meanwhile.
+    /// Serial of the rule, which may have been changed meanwhile.
     pub(crate) serial: u64,
     pub(crate) len: usize,
     pub(crate) lineage: RuleLineage,
 }
 
 pub(crate) enum WindowCommand {
-    /// A rule with a window runs from now on, in place of the one of its name.
+    /// Starts a rule with a window, replacing the rule of the same name.
     StartRule(Arc<RunningRule>),
-    /// The rule of this name runs no more, or has no window any more.
+    /// Stops the windows of this rule: it no longer runs or has no window any more.
     StopRule(Box<str>),
-    /// A rule keeps something from now on, in place of the one of its name.
+    /// Starts to store the keyed state of a rule, replacing the rule of the same name.
     TrackState(Arc<RunningRule>),
-    /// The rule of this name keeps nothing any more.
+    /// Stops storing the keyed state of the rule of this name.
     UntrackState(Box<str>),
-    /// Stores what there is, and that was all.
+    /// Stores all windows and ends the thread.
     Stop,
 }
 
@@ -70,7 +72,7 @@ impl WindowQueue {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether publishers are to wait.
+    /// Whether publishers must wait.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.waiting_bytes.load(Relaxed) > self.max_bytes
@@ -80,7 +82,7 @@ impl WindowQueue {
         self.waiting_bytes.load(Relaxed)
     }
 
-    /// False: there is no room.
+    /// Queues a row. Returns false if there is no room.
     pub(crate) fn push(
         &self,
         bound: &RunningRule,
@@ -116,7 +118,7 @@ impl WindowQueue {
         self.has_work.notify_one();
     }
 
-    /// Waits for something to do, or until so much time has passed. `spare` is emptied and used again.
+    /// Waits for rows or commands, at most for `within`. `spare` is cleared and reused as the next inbox.
     pub(crate) fn wait_and_take(&self, within: Duration, mut spare: WindowInbox) -> WindowInbox {
         spare.bytes.clear();
         spare.samples.clear();
@@ -130,7 +132,7 @@ impl WindowQueue {
         spare
     }
 
-    /// Rows were seen to.
+    /// Releases the bytes of processed rows.
     pub(crate) fn release_bytes(&self, inbox: &WindowInbox) {
         let bytes = inbox.bytes.len() + inbox.samples.len() * ROW_BYTES;
         self.waiting_bytes.fetch_sub(bytes, Relaxed);

@@ -1,5 +1,5 @@
-//! The one thread that keeps the windows of all rules: takes the rows that shards send, closes windows when they are due, does
-//! what the rules say with what comes out, and stores what is open now and then.
+//! The thread that owns the windows of all rules. It takes rows from the shards, closes windows when they are
+//! due, runs the actions on their outputs, and stores open windows periodically.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use crate::running_rule::{RuleLineage, RunningRule};
 use crate::saved_state::SavedRuleState;
 use crate::window_queue::{QueuedSample, WindowCommand, WindowInbox};
 
-/// At most so long between two looks at the clock.
+/// Maximum interval between two checks of the clock.
 const MAX_IDLE: Duration = Duration::from_secs(1);
 
 /// The windows of one rule.
 struct RuleWindows {
     rule: Arc<RunningRule>,
     windows: OpenWindows,
-    /// The deepest of what was counted since a window closed.
+    /// The deepest lineage counted since a window closed.
     lineage: RuleLineage,
     is_changed: bool,
-    /// Whose rows are counted here: those of the rule, and of the same statement before it was changed otherwise.
+    /// Serials whose rows are counted here: the rule, and its predecessors with the same statement.
     serials: Vec<u64>,
 }
 
@@ -40,12 +40,12 @@ pub(crate) struct WindowWorker {
     windows_by_name: HashMap<Box<str>, RuleWindows>,
     by_serial: HashMap<u64, Box<str>>,
     saved_windows: Option<SavedRuleState>,
-    /// What rules keep, and at which change it was stored.
+    /// Keyed states of rules, each with the change number at which it was stored last.
     rule_states: HashMap<Box<str>, (Arc<RunningRule>, u64)>,
     saved_rule_states: Option<SavedRuleState>,
     scratch: EvaluationScratch,
     stage: LaneContext,
-    /// Rules whose windows panicked: they begin anew.
+    /// Rules whose windows panicked. Their windows start empty again.
     panicked_rules: Vec<Arc<RunningRule>>,
 }
 
@@ -65,7 +65,7 @@ impl WindowWorker {
         }
     }
 
-    /// Runs until it is told to stop.
+    /// Runs until the stop command.
     pub(crate) fn run(mut self) {
         let save_every =
             Duration::from_secs(self.shared.settings.window_save_interval_s.max(1).into());
@@ -96,13 +96,13 @@ impl WindowWorker {
         }
     }
 
-    /// True: that was all.
+    /// Returns true for the stop command.
     fn apply_command(&mut self, order: WindowCommand) -> bool {
         match order {
             WindowCommand::StartRule(bound) => self.start_rule(bound),
             WindowCommand::StopRule(name) => self.stop_rule(&name),
             WindowCommand::TrackState(bound) => {
-                // Counted anew: whatever it has is stored once.
+                // Change number 0, so that existing state is stored once.
                 self.rule_states.insert(bound.name.clone(), (bound, 0));
             }
             WindowCommand::UntrackState(name) => {
@@ -116,7 +116,7 @@ impl WindowWorker {
         false
     }
 
-    /// How long nothing is due.
+    /// Time until the next window is due.
     fn time_until_due(&self) -> Duration {
         let due_ms = self
             .windows_by_name
@@ -129,8 +129,8 @@ impl WindowWorker {
         }
     }
 
-    /// A rule runs from now on. One that says the same as the one before, or as the one before a restart, goes on with its
-    /// windows.
+    /// Starts a rule. A rule with the statement of its predecessor, or of the rule stored before a restart,
+    /// continues with those windows.
     fn start_rule(&mut self, bound: Arc<RunningRule>) {
         let (Some(window), Some(settings)) = (bound.rule.window(), bound.window) else {
             return;
@@ -138,7 +138,7 @@ impl WindowWorker {
         let mut serials = Vec::new();
         let before = match self.windows_by_name.remove(&bound.name) {
             Some(before) if before.rule.sql_hash == bound.sql_hash => {
-                // Shards that have not heard of the change yet still send rows of the rule before.
+                // Shards that have not seen the change yet still send rows of the previous rule.
                 serials.extend(before.serials.last());
                 self.forget_serials(&before.serials);
                 Some(before.windows.snapshot())
@@ -190,12 +190,12 @@ impl WindowWorker {
         }
     }
 
-    /// Counts rows up to a number of them.
+    /// Counts rows up to index `until`.
     fn add_samples(&mut self, rows: &mut InboxSamples<'_>, until: usize) {
         let at_ms = now_ms();
         while let Some((row, mut bytes)) = rows.next(until) {
             self.scratch.reset();
-            // Rows of a statement that is no more are of no use.
+            // Rows of a replaced statement are dropped.
             let name = self.by_serial.get(&row.serial);
             let Some(kept) = name.and_then(|name| self.windows_by_name.get_mut(name)) else {
                 continue;
@@ -276,7 +276,7 @@ impl WindowWorker {
                 });
             });
             if advanced.is_none() {
-                // They would be due again at once, and again.
+                // Otherwise the same windows would be due again immediately, in a loop.
                 self.panicked_rules.push(kept.rule.clone());
             }
             kept.is_changed = true;
@@ -296,7 +296,7 @@ impl WindowWorker {
         }
     }
 
-    /// Stores what has changed.
+    /// Stores everything that has changed.
     fn save_all(&mut self) {
         self.save_windows();
         self.save_rule_states();
@@ -346,7 +346,7 @@ impl WindowWorker {
     }
 }
 
-/// The rows of an inbox, one after the other.
+/// Iterates over the rows of an inbox.
 struct InboxSamples<'i> {
     rows: &'i [QueuedSample],
     bytes: &'i [u8],
@@ -374,7 +374,7 @@ impl<'i> InboxSamples<'i> {
     }
 }
 
-/// An event that no window counts is counted, and shown to those who watch.
+/// Counts an event that no window counts, and sends it to the trace watchers.
 fn record_lost_sample(
     bound: &RunningRule,
     counters: &LaneCounters,
@@ -395,7 +395,7 @@ fn record_lost_sample(
     }
 }
 
-/// A closed window that lives in the arena.
+/// Copies a closed window into the arena.
 pub(crate) fn copy_into_arena<'a>(
     closed: &ClosedWindow<'_>,
     arena: &'a rules::Arena,
@@ -415,7 +415,7 @@ pub(crate) fn copy_into_arena<'a>(
     }
 }
 
-/// SELECT, HAVING and the actions of windows whose time has come.
+/// Evaluates SELECT and HAVING and runs the actions of closed windows.
 fn emit_closed_windows(
     shared: &EngineShared,
     scratch: &EvaluationScratch,
@@ -467,11 +467,11 @@ fn emit_closed_windows(
     }
 }
 
-/// Hands messages to a shard, always the same for one rule, and waits until it has published them: so a shard that has much to do
-/// slows this thread, and this thread those who publish.
+/// Hands messages to a shard, always the same one for one rule, and waits until it has published them. A busy
+/// shard therefore slows down this thread, which in turn makes publishers wait.
 fn publish_outputs(shared: &EngineShared, bound: &RunningRule, outgoing: OutgoingMessages) {
     let (done, published) = mpsc::channel();
-    // Nobody may be waiting any more.
+    // The receiver may be gone already.
     let done = move || _ = done.send(());
     if shared.publish_on_shard(bound.serial, outgoing, done)
         && published.recv_timeout(PUBLISH_TIMEOUT).is_err()

@@ -1,4 +1,4 @@
-//! Events of devices, and what rules do with devices, without devices.
+//! Tests of device events and device actions with a recording device port.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -9,7 +9,7 @@ use super::*;
 use crate::ports::{DeviceAlarm, DevicePort, DevicePortOutcome, DeviceTelemetry};
 use crate::{RuleCounter, RuleEngineSettings};
 
-/// Writes down what it is given, and tells of each alarm as an event of its device.
+/// Records what it receives, and emits each alarm as an event of its device.
 #[derive(Default)]
 struct RecordingDevices {
     lines: Mutex<Vec<String>>,
@@ -145,7 +145,7 @@ fn what_rules_make_of_devices_arrives_and_who_is_full_makes_publishers_wait() {
     engine.put_rule("r", Some(&rule));
     let mut hooks = engine.hooks_factory().hooks_for(0);
     for device in ["d1", "stranger"] {
-        // Answers wait for what is taken.
+        // Acknowledgements wait for what is accepted.
         let is_taken = device == "d1";
         assert_eq!(engine.handle_device_event_on(0, &hot(device)), is_taken);
         assert_eq!(hooks.has_unsettled_work(), is_taken);
@@ -169,7 +169,7 @@ fn an_alarm_inside_an_event_is_seen_and_a_loop_ends() {
     *devices.engine.lock().unwrap() = Some(engine.clone());
     let alarm = |name: &str| json!({"kind": "alarm", "name": name, "severity": "critical"});
     let rule = |sql: &str, name: &str| json!({"sql": sql, "actions": [alarm(name)]});
-    // Each answers the other's alarm, and none its own.
+    // Each rule reacts to the alarm of the other rule and not to its own.
     let sql = "SELECT * FROM \"$EVENT.DEVICE\" WHERE key != 'b'";
     engine.put_rule("a", Some(&rule(sql, "a")));
     let sql = "SELECT * FROM \"$EVENT.DEVICE\" WHERE key = 'a'";
