@@ -1,7 +1,7 @@
-//! The seam for queued messages that wait in another server than this store: what a backend has to do, and what it is given.
+//! Interface for queued messages kept in another server than this store ([`QueueBackend`]), and the groups it is given.
 //!
-//! One thread uses a backend, and blocks in it. It is given numbered groups; the number is written together with the group,
-//! so that a group whose outcome is unknown can be repeated and is applied once. Keyed state and objects stay embedded.
+//! One thread uses a backend and blocks in it. Groups are numbered, and the backend stores the number together with the group.
+//! A group whose outcome is unknown can therefore be repeated and is applied once. Keyed state and objects stay embedded.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Place;
@@ -11,7 +11,7 @@ use foldhash::fast::RandomState;
 use crate::log::record::{LogRecord, LogRecords};
 use crate::queue::{QueueFetch, QueuePage, QueueSummary};
 
-/// Why a backend could not do what it was asked, in words for the log: no passwords.
+/// Why a backend call failed, as text for the log. Contains no passwords.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BackendError(pub String);
@@ -22,48 +22,48 @@ impl BackendError {
     }
 }
 
-/// A server that keeps queued messages. After an error it connects again with the next call, by itself.
+/// A server that keeps queued messages. After an error, the next call reconnects.
 pub trait QueueBackend: Send {
-    /// What it is, for people: "Redis at host:port".
+    /// Display name: "Redis at host:port".
     fn name(&self) -> String;
 
-    /// Takes the server's queues for this owner, whose name does not change; refuses if they are somebody else's. Tells what
-    /// waits for which session, and the number of the group applied last, 0 if there is none.
+    /// Claims the server's queues for this owner, whose name does not change; fails if another owner holds them. Returns the
+    /// queue of each session, and the number of the last applied group, 0 if there is none.
     fn recover(
         &mut self,
         owner: &str,
         each: &mut dyn FnMut(u64, QueueSummary),
     ) -> Result<u64, BackendError>;
 
-    /// Applies all of a group or nothing. The same group may come again after an error, and must not count twice; groups
-    /// come in the order of their numbers, without gaps.
+    /// Applies a whole group or nothing. After an error the same group may come again and must not count twice. Groups come
+    /// in the order of their numbers, without gaps.
     fn apply(&mut self, group: &QueueGroup<'_>) -> Result<(), BackendError>;
 
-    /// Nothing of these sessions is wanted any more. May be done in part before an error; the same comes again then.
+    /// Removes the queues of these sessions. May be done in part before an error; the same sessions are then passed again.
     fn end_sessions(&mut self, sessions: &[u64]) -> Result<(), BackendError>;
 
-    /// One page for each, in the same order.
+    /// Returns one page for each request, in the same order.
     fn fetch(&mut self, wanted: &[QueueFetch]) -> Result<Vec<QueuePage>, BackendError>;
 }
 
-/// What changes in queues, without what takes itself back within the group.
+/// Changes of queues, without changes that cancel each other within the group.
 #[derive(Debug, Default)]
 pub struct QueueGroup<'a> {
-    /// Grows by one from group to group.
+    /// Increases by one from group to group.
     pub number: u64,
     pub messages: Vec<NewMessage<'a>>,
     /// By session, then by sequence number.
     pub entries: Vec<NewEntry<'a>>,
-    /// Changes of entries that were there before, by session, then by sequence number.
+    /// Changes of existing entries, by session, then by sequence number.
     pub changes: Vec<EntryChange>,
-    /// QoS 2 packet ids of clients: taken (`true`) or free again; by session.
+    /// QoS 2 packet ids of clients: received (`true`) or free again; by session.
     pub received: Vec<(u64, u16, bool)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewMessage<'a> {
     pub body: &'a [u8],
-    /// How many of the group's entries it has; 0: it need not be stored.
+    /// Number of the group's entries that refer to it; 0: it need not be stored.
     pub entries: u32,
 }
 
@@ -75,7 +75,7 @@ pub struct NewEntry<'a> {
     pub packet_id: u16,
     pub released: bool,
     pub attributes: &'a [u8],
-    /// Which of the group's messages.
+    /// Index into the group's messages.
     pub message: u32,
 }
 
@@ -83,24 +83,24 @@ pub struct NewEntry<'a> {
 pub struct EntryChange {
     pub session: u64,
     pub seq: u64,
-    /// 0: not sent any more.
+    /// 0: marked as not sent again.
     pub packet_id: Option<u16>,
     pub released: bool,
-    /// It goes, whatever else is said.
+    /// The entry is removed, whatever the other fields are.
     pub done: bool,
 }
 
-/// Puts a group together from the records of batches.
+/// Builds a group from the records of batches.
 #[derive(Default)]
 pub(crate) struct QueueGroupBuilder<'a> {
     messages: Vec<NewMessage<'a>>,
-    /// `None`: done within the group.
+    /// `None`: added and removed within the group.
     entries: Vec<Option<NewEntry<'a>>>,
     changes: Vec<EntryChange>,
     known: HashMap<(u64, u64), KnownEntry, RandomState>,
     received: HashMap<(u64, u16), bool, RandomState>,
     pub(crate) ended_sessions: Vec<u64>,
-    /// Entries that came, and that went, with the session.
+    /// Net change in the number of entries of each session.
     pub(crate) counts: Vec<(u64, i64)>,
 }
 
@@ -111,7 +111,7 @@ enum KnownEntry {
 }
 
 impl<'a> QueueGroupBuilder<'a> {
-    /// Adds a batch's records; `false`: it holds something that is no record, and the rest is left out.
+    /// Adds a batch's records; `false` if it contains an invalid record, at which reading stops.
     pub(crate) fn add(&mut self, records: &'a [u8]) -> bool {
         let before = self.messages.len();
         for record in LogRecords::new(records) {
@@ -188,7 +188,7 @@ impl<'a> QueueGroupBuilder<'a> {
         }
     }
 
-    /// The entry if it is new in this group, else the change of it.
+    /// The entry if it is new in this group, else its change.
     fn entry_or_change(
         &mut self,
         session: u64,

@@ -1,17 +1,17 @@
-//! What one shard wrote in one turn, in the very bytes that go into the log.
+//! The changes of one shard in one turn, encoded as they are written to the log.
 //!
 //! A batch is one frame of the log: [`FRAME_HEAD`] bytes that the writer fills in, then records. A record is a tag and its
-//! fields; numbers are LEB128, packet ids two bytes, little-endian. An entry belongs to the message before it in its batch.
+//! fields; numbers are LEB128, packet ids two bytes, little-endian. An entry refers to the preceding message of its batch.
 
 use disk::varint::{PACK_BUFFER_BYTES, PackBuffer, pack};
 
-/// Room for the head of a frame, see `frame.rs`.
+/// Bytes reserved for the head of a frame, see `log/frame.rs`.
 pub(crate) const FRAME_HEAD: usize = 32;
 
-/// Attributes that are packed with the numbers before them and a packet id behind them.
+/// Largest attributes that are packed into one buffer with the numbers before them and the packet id behind them.
 const MAX_PACKED_ATTRIBUTES: usize = PACK_BUFFER_BYTES - (1 + 3 * 10) - 2;
 
-/// Memory that a recycled batch may keep.
+/// Capacity that a recycled batch may retain.
 const MAX_RECYCLED_BYTES: usize = 1 << 20;
 
 /// A kind of keyed state.
@@ -25,7 +25,7 @@ pub enum StateKind {
 }
 
 impl StateKind {
-    /// All, in the order of their numbers on disk.
+    /// All kinds, in the order of their numbers on disk.
     pub const ALL: [StateKind; 4] = [
         StateKind::Sessions,
         StateKind::Subscriptions,
@@ -62,14 +62,14 @@ pub(crate) mod tag {
     pub(crate) const ENTRY_RELEASED: u8 = 12;
 }
 
-/// What one shard wrote in one turn. The store takes all of it or nothing.
+/// The changes of one shard in one turn. The store applies all of them or none.
 #[derive(Debug)]
 pub struct StoreBatch {
-    /// Chosen by the shard, growing; `StoreObserver::on_logged` names it.
+    /// Assigned by the shard, increasing; `StoreObserver::on_logged` reports it.
     pub number: u64,
-    /// Room for a frame's head, then records.
+    /// Space for the frame head, then records.
     pub(crate) bytes: Vec<u8>,
-    /// Whether it has records for the keyed state.
+    /// Whether the batch contains records for the keyed state.
     pub(crate) is_keyed: bool,
     has_message: bool,
 }
@@ -86,13 +86,13 @@ impl Default for StoreBatch {
 }
 
 impl StoreBatch {
-    /// Begins a message: its body is the parts one after the other, opaque to the store. Entries say who gets it.
+    /// Begins a message whose body is the concatenation of `parts`. The store does not interpret it. Entries name its receivers.
     #[inline]
     pub fn begin_message(&mut self, parts: &[&[u8]]) {
         self.begin_message_with_head(0, |_| {}, parts);
     }
 
-    /// As [`begin_message`](Self::begin_message); the body begins with the `head_len` bytes that `head` puts there, of at most 48.
+    /// As [`begin_message`](Self::begin_message); the body begins with `head_len` bytes (at most 48) that `head` writes.
     #[inline]
     pub fn begin_message_with_head(
         &mut self,
@@ -107,11 +107,11 @@ impl StoreBatch {
             record.number(len as u64);
             let before = record.size();
             head(record);
-            // Else everything behind it would be read wrongly.
+            // Otherwise all following records would be misread.
             assert_eq!(
                 record.size() - before,
                 head_len,
-                "the head is as long as it was said to be"
+                "the head must have the declared length"
             );
         });
         for part in parts.iter().filter(|part| !part.is_empty()) {
@@ -120,8 +120,8 @@ impl StoreBatch {
         self.has_message = true;
     }
 
-    /// The message begun last waits for this session. `packet_id` 0: not sent yet. Sequence numbers grow within a session;
-    /// gaps are allowed. Attributes have at most 65,535 bytes.
+    /// Queues the message begun last for this session. `packet_id` 0 means not sent yet. Sequence numbers increase within a
+    /// session; gaps are allowed. Attributes have at most 65,535 bytes.
     #[inline]
     pub fn add_entry(&mut self, session: u64, seq: u64, packet_id: u16, attributes: &[u8]) {
         assert!(self.has_message, "an entry needs a message before it");
@@ -138,7 +138,7 @@ impl StoreBatch {
         self.put_entry_record(kind, session, seq, attributes, packet_id);
     }
 
-    /// An entry whose body is not wanted any more, copied.
+    /// A copy of an entry whose body is no longer needed.
     pub(crate) fn add_released_entry(
         &mut self,
         session: u64,
@@ -150,23 +150,23 @@ impl StoreBatch {
         self.put_entry_record(kind, session, seq, attributes, Some(packet_id));
     }
 
-    /// The entry was sent with this packet id; 0: it counts as not sent any more.
+    /// Records that the entry was sent with this packet id; 0 marks it as not sent again.
     pub fn mark_sent(&mut self, session: u64, seq: u64, packet_id: u16) {
         self.put_record(tag::SENT, &[session, seq], Some(packet_id));
     }
 
-    /// QoS 2: PUBREC came. The body may go; sequence number and packet id stay until `done`.
+    /// QoS 2: PUBREC was received. The body may go; sequence number and packet id stay until `done`.
     pub fn mark_released(&mut self, session: u64, seq: u64) {
         self.put_record(tag::RELEASED, &[session, seq], None);
     }
 
-    /// The entry is not wanted any more: acknowledged, expired or dropped.
+    /// Removes the entry: it was acknowledged, expired or dropped.
     #[inline]
     pub fn complete_entry(&mut self, session: u64, seq: u64) {
         self.put_record(tag::DONE, &[session, seq], None);
     }
 
-    /// QoS 2: the client sent a message with this packet id, and it was taken.
+    /// QoS 2: a message from the client with this packet id was accepted.
     pub fn add_received_id(&mut self, session: u64, packet_id: u16) {
         self.put_record(tag::RECEIVED, &[session], Some(packet_id));
     }
@@ -176,7 +176,7 @@ impl StoreBatch {
         self.put_record(tag::FORGOTTEN, &[session], Some(packet_id));
     }
 
-    /// Nothing that waits for this session number is wanted any more.
+    /// Removes everything queued for this session number.
     pub fn end_session(&mut self, session: u64) {
         self.put_record(tag::END, &[session], None);
     }
@@ -203,12 +203,12 @@ impl StoreBatch {
         self.size() == 0
     }
 
-    /// Bytes of records.
+    /// Size of the records in bytes.
     pub fn size(&self) -> usize {
         self.bytes.len() - FRAME_HEAD
     }
 
-    /// Makes it empty and keeps its memory, unless that is a lot.
+    /// Clears the batch and retains its memory, up to [`MAX_RECYCLED_BYTES`].
     pub(crate) fn clear(&mut self) {
         self.bytes.truncate(FRAME_HEAD);
         self.bytes.shrink_to(MAX_RECYCLED_BYTES);
@@ -226,7 +226,7 @@ impl StoreBatch {
         attributes: &[u8],
         packet_id: Option<u16>,
     ) {
-        // Nearly always one byte.
+        // Nearly always a single byte.
         let is_short = attributes.len() <= MAX_PACKED_ATTRIBUTES;
         pack(&mut self.bytes, |record| {
             record.byte(kind);

@@ -1,4 +1,4 @@
-//! How much a store may take and how soon it is on disk.
+//! Limits of a store and its durability policy.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ pub use disk::{Fsync, ParseFsyncError};
 
 use crate::error::StoreOpenError;
 
-/// Bounds of a store.
+/// Limits of a store.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
-    /// When the log is forced to disk.
+    /// When the log is synced to disk.
     pub fsync: Fsync,
-    /// Size of one segment of the message log. A batch that is larger gets a segment of its own size.
+    /// Size of one segment of the message log in bytes. A larger batch gets a segment of its own size.
     pub segment_bytes: u32,
-    /// The store is [`Full`](crate::StoreHealth::Full) while the file system has less room than this.
+    /// The store is [`Full`](crate::StoreHealth::Full) while the file system has less free space than this.
     pub min_free_bytes: u64,
     /// The store is [`Full`](crate::StoreHealth::Full) while the message log is larger than this.
     pub max_log_bytes: u64,
-    /// Shards should take nothing more from clients while [`pending_bytes`](crate::Store::pending_bytes) is above this.
+    /// Shards should accept nothing more from clients while [`pending_bytes`](crate::Store::pending_bytes) is above this.
     pub max_pending_bytes: usize,
-    /// Memory for blocks of the keyed state and objects that were read.
+    /// Cache for blocks of the keyed state and objects.
     pub cache_bytes: u64,
-    /// How long a store that is closed goes on trying to write what it has.
+    /// How long a closing store retries writing pending batches.
     pub max_stopping: Duration,
 }
 
@@ -40,7 +40,7 @@ impl Default for StoreConfig {
 }
 
 impl StoreConfig {
-    /// Whether the bounds fit together.
+    /// Checks that the limits are consistent.
     pub(crate) fn check(&self) -> Result<(), StoreOpenError> {
         let refuse = |field, found: String, expected: &str| {
             Err(StoreOpenError::Setting {

@@ -1,15 +1,15 @@
-//! What can go wrong, for those who decide what to do about it.
+//! Errors of the store, by how callers react to them.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::backend::BackendError;
 
-/// The store could not do what was asked.
+/// The store could not perform an operation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The keyed part refused.
+    /// The LSM library returned an error.
     #[error("the store cannot {what}: {source}")]
     Keyed {
         what: &'static str,
@@ -24,10 +24,10 @@ pub enum StoreError {
         #[source]
         source: io::Error,
     },
-    /// The keyed part is being opened again after a write error.
+    /// The keyed state is being reopened after a write error.
     #[error("the store is recovering from a write error; try again in a moment")]
     Recovering,
-    /// What is stored cannot be read.
+    /// Stored data cannot be decoded.
     #[error("{what} in the store is damaged: {detail}")]
     Damaged { what: String, detail: String },
 }
@@ -45,13 +45,13 @@ impl StoreError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreOpenError {
-    /// Somebody else has it open.
+    /// Another process has the directory open.
     #[error("another process is using the store {}; stop it first", path.display())]
     Locked { path: PathBuf },
-    /// There is none.
+    /// The directory is not a store.
     #[error("{} is not a store; expected the `store` directory of a node's data directory", path.display())]
     Missing { path: PathBuf },
-    /// Made by a version with another layout.
+    /// The directory was written by a version with another layout.
     #[error(
         "the store {} has layout version {found}, and this program reads version {expected}; use the program \
          that wrote it, or export there and import here",
@@ -62,7 +62,7 @@ pub enum StoreOpenError {
         found: String,
         expected: u32,
     },
-    /// Damage that is not a cut-off end.
+    /// Damage other than a torn end.
     #[error(
         "{} is damaged at byte {offset}: {detail}. Nothing was changed. Restore a backup, or run `tidegate store \
          repair` to keep what can be read",
@@ -73,28 +73,28 @@ pub enum StoreOpenError {
         offset: u64,
         detail: String,
     },
-    /// A file of the keyed state is not what was written.
+    /// A file of the keyed state differs from what was written.
     #[error("{} is damaged: {detail}. Nothing was changed. {remedy}", path.display())]
     StateDamaged {
         path: PathBuf,
         detail: String,
         remedy: &'static str,
     },
-    /// A setting that cannot be.
+    /// A setting is out of range.
     #[error("{field} is {found}; expected {expected}")]
     Setting {
         field: &'static str,
         found: String,
         expected: String,
     },
-    /// The server that has the queues cannot be used.
+    /// The server that holds the queues cannot be used.
     #[error("the queued messages in {server} cannot be used: {source}")]
     Queues {
         server: String,
         #[source]
         source: BackendError,
     },
-    /// Queued messages are where they would not be looked for.
+    /// Queued messages exist in a place that the present configuration does not read.
     #[error("{found}; {advice}")]
     QueuesElsewhere { found: String, advice: String },
     #[error(transparent)]
@@ -105,13 +105,13 @@ pub enum StoreOpenError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectError {
-    /// It is not what was expected; `current` is its version now, `None` if it is not there.
+    /// The object has another version than expected; `current` is its version now, `None` if it does not exist.
     #[error("the object was changed meanwhile: {}", match current {
         Some(version) => format!("its version is {version} now"),
         None => "it is not there any more".to_owned(),
     })]
     Conflict { current: Option<u64> },
-    /// It cannot be an object.
+    /// The object is not valid.
     #[error("{field} of an object is {found}; expected {expected}")]
     Invalid {
         field: &'static str,

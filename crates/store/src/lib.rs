@@ -1,39 +1,39 @@
-//! What a node keeps on disk: keyed state and configuration objects in an LSM library, queued messages in a log of its own.
+//! Embedded persistence of a node: keyed state and configuration objects in an LSM library, queued messages in a log.
 //!
-//! - [`Store`] is one data directory. Shards [`submit`](Store::submit) one [`StoreBatch`] per turn and learn from their [`StoreObserver`]
-//!   when it is in the log; only then do acknowledgements leave.
-//! - [`Objects`] are configuration: users, rules, connectors ... and journals such as the audit log.
-//! - [`Tables`] are for what crates above keep by the million: devices.
-//! - [`tools`] are for a store whose node does not run.
+//! - [`Store`] is one data directory. Shards [`submit`](Store::submit) one [`StoreBatch`] per turn. A [`StoreObserver`] reports
+//!   when the batch is in the log; acknowledgements leave only then.
+//! - [`Objects`] are configuration (users, rules, connectors) and journals such as the audit log.
+//! - [`Tables`] hold large sets of rows of the crates above, such as devices.
+//! - [`tools`] work on a store whose node does not run.
 //!
-//! Files, bytes, and what each fsync policy can lose are in docs/storage.md. How it works:
+//! docs/internals/message-log.md, docs/internals/records.md and docs/internals/keyed-state.md describe the files and their bytes;
+//! docs/storage.md describes what each fsync policy can lose. How it works:
 //!
-//! **Why a log.** A queued message is written once, read once or never, and gone soon. An LSM tree would sort it, write it
-//! again while compacting, and write a tombstone. So an LSM library (`keyed.rs`) has only what is long-lived.
+//! **Why a log.** A queued message is written once, read at most once and deleted soon. An LSM tree would sort it, rewrite it
+//! during compaction, and write a tombstone. The LSM library (`keyed_state.rs`) therefore holds only long-lived data.
 //!
-//! **One way in.** Shards push batches, already encoded, into slots (`log/shared.rs`). The writer (`log/writer.rs`) takes all of
-//! them, gives each a frame head, writes them with one call, has them forced to disk by the policy, says `logged` once per
-//! shard, and applies them to the index (`log/index.rs`): where each message that waits is. Batches with keyed records go on
-//! to the applier (`log/applier.rs`), which gives them to the LSM library with the frame's number in the same write: the log is
-//! the library's write-ahead log, and a batch is atomic over both.
+//! **Write path.** Shards push encoded batches into slots (`log/shared.rs`). The writer (`log/writer.rs`) takes all of them, adds
+//! a frame head to each, writes them with one call, and syncs according to the policy. It then reports `logged` once per shard and
+//! applies the batches to the index (`log/index.rs`), which locates every queued message. Batches with keyed records go on to
+//! the applier (`log/applier.rs`), which writes them to the LSM library together with the number of the frame. The log is the
+//! library's write-ahead log, and a batch is atomic over both.
 //!
-//! **Other threads.** The keeper (`log/keeper.rs`) forces to disk at the interval, removes segments and looks at free room; the
-//! reader (`log/reader.rs`) reads bodies for those who return, and old segments for reclaiming. The writer waits for none.
+//! **Other threads.** The maintenance thread (`log/maintenance.rs`) syncs at the interval, removes segments and monitors free space.
+//! The reader (`log/reader.rs`) reads bodies for resumed sessions, and old segments for reclaiming. The writer waits for neither.
 //!
-//! **Reclaiming** (`log/reclaim.rs`) takes the oldest segment only: records speak of entries before them, so that a `done` has
-//! nothing to say when all segments before it are gone. What lives is copied to the end; a copy that is read twice after a
-//! crash counts once, the later place wins. A segment is removed when the copies are on disk, and what it says about keyed
-//! state is on disk in the library.
+//! **Reclaiming** (`log/reclaim.rs`) always takes the oldest segment: records refer to earlier entries, so a `done` record is
+//! meaningless once all segments before it are gone. Live entries are copied to the end. If a crash leaves an entry twice, the
+//! later place wins. A segment is removed once the copies are on disk and the library has its keyed state on disk.
 //!
-//! **Errors.** After a failed write the segment is left as it is, and the same batches go to a new one (`log/writer.rs`); after a
-//! failed fsync everything not known to be on disk is read back and written again (`log/rescue.rs`). Frames keep their numbers,
-//! so that reading (`log/recover.rs`) sees where a segment was left and the next goes on.
+//! **Errors.** After a failed write the segment stays as it is, and the same batches go to a new segment (`log/writer.rs`). After a
+//! failed fsync, everything not known to be on disk is read back and written again (`log/fsync_recovery.rs`). Frames keep their
+//! numbers, so recovery (`log/recovery.rs`) detects where a segment was abandoned and the next one continues.
 //!
-//! **Damage of the keyed state** is looked for before the library opens its files (`state/`): it would cut off what it cannot
-//! read without a word.
+//! **Damage of the keyed state** is checked before the library opens its files (`state/`), because the library silently truncates
+//! what it cannot read.
 //!
-//! **Reading** tells a torn end, which is cut off, from damage, which is refused: frames say up to which number the log was on
-//! disk. `log/rewrite.rs` mends damage when an operator asks for it.
+//! **Recovery** distinguishes a torn end, which is cut off, from damage, which is refused: frames record up to which number the
+//! log was on disk. `log/segment_repair.rs` repairs damage when an operator requests it.
 
 #[cfg(test)]
 extern crate self as store;

@@ -1,15 +1,15 @@
-//! What the store says about the messages that wait for a session.
+//! Requests for queued messages of a session, and the pages that answer them.
 
 use bytes::Bytes;
 
-/// Asks for the messages of a session in the order of their sequence numbers.
+/// A request for the messages of a session in the order of their sequence numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueFetch {
     pub session: u64,
-    /// The first sequence number wanted.
+    /// The first sequence number to return.
     pub from_seq: u64,
     pub max_messages: u32,
-    /// Bytes of bodies and attributes; one message is given even if it is larger.
+    /// Limit on the bytes of bodies and attributes; one message is returned even if it is larger.
     pub max_bytes: u32,
 }
 
@@ -17,26 +17,26 @@ pub struct QueueFetch {
 #[derive(Debug, Clone)]
 pub struct QueuePage {
     pub session: u64,
-    /// In order of sequence number; at least one if there is one.
+    /// In order of sequence number; not empty unless the queue is.
     pub entries: Vec<QueueEntry>,
-    /// Nothing waited behind these when the page was made.
+    /// Whether nothing was queued behind these entries when the page was made.
     pub is_last: bool,
 }
 
-/// One message that waits for a session.
+/// One message queued for a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueEntry {
     pub seq: u64,
     /// 0: not sent yet.
     pub packet_id: u16,
-    /// QoS 2: PUBREC came, PUBCOMP did not.
+    /// QoS 2: PUBREC was received, PUBCOMP was not.
     pub released: bool,
     pub attributes: Bytes,
     /// Empty once released.
     pub body: Bytes,
 }
 
-/// What waits for a session, without reading it.
+/// Summary of a session's queue, without its messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueueSummary {
     pub messages: u64,
@@ -44,8 +44,8 @@ pub struct QueueSummary {
     pub bytes: u64,
     /// The lowest sequence number, 0 if there is no message.
     pub first_seq: u64,
-    /// The highest, 0 if there is no message.
+    /// The highest sequence number, 0 if there is no message.
     pub last_seq: u64,
-    /// QoS 2 packet ids taken from the client and not released yet, ascending.
+    /// QoS 2 packet ids received from the client and not released yet, ascending.
     pub received: Vec<u16>,
 }

@@ -1,9 +1,9 @@
-//! The applier's thread: brings what the log says about keyed state into the LSM library.
+//! The applier's thread: applies the keyed records of the log to the LSM library.
 //!
-//! The log is the library's write-ahead log. A batch is acknowledged when it is in the log; the library gets it a moment later,
-//! together with the number of the frame (`applied`), in one atomic write. What it does not have yet when the process ends is
-//! read from the log when the store is opened; segments stay until it is on disk there. If the library fails, it is closed and
-//! opened again, and gets what it lacks from the log.
+//! The log is the library's write-ahead log. A batch is acknowledged once it is in the log. The library receives it a moment
+//! later, together with the number of the frame (`applied`), in one atomic write. Batches it lacks when the process ends are
+//! read from the log when the store is opened; segments stay until the library has them on disk. If the library fails, it is
+//! closed, reopened, and supplied from the log.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -21,11 +21,11 @@ use crate::config::Fsync;
 use crate::error::StoreError;
 use crate::keyed_state::{KeyedDatabase, KeyedState};
 
-/// Batches that wait for the library; the writer waits while there is more.
+/// Size of batches queued for the library above which the writer waits.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
-/// Put into one write of the library.
+/// Size of one write to the library.
 const MAX_WRITE_BYTES: usize = 4 << 20;
-/// How long what was applied may stay off the disk, where the log has it.
+/// How long applied changes may stay unsynced; the log has them.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
@@ -77,7 +77,7 @@ impl Applier {
         self.queued_bytes.load(Ordering::Acquire) < MAX_QUEUED_BYTES
     }
 
-    /// The log has this batch, in the frame `lsn`.
+    /// Queues a batch that the log contains as frame `lsn`.
     pub(crate) fn push(&self, lsn: u64, batch: StoreBatch) {
         self.queued_bytes
             .fetch_add(batch.bytes.len(), Ordering::AcqRel);
@@ -88,12 +88,12 @@ impl Applier {
         }
     }
 
-    /// Everything up to this frame is on disk in the library.
+    /// The last frame up to which the library has everything on disk.
     pub(crate) fn on_disk_lsn(&self) -> u64 {
         self.on_disk_lsn.load(Ordering::Acquire)
     }
 
-    /// Segments wait for what they say to be on disk.
+    /// Requests a sync, because segments can only be removed after it.
     pub(crate) fn request_sync(&self) {
         let mut state = lock(&self.state);
         if !state.is_urgent {
@@ -131,7 +131,7 @@ impl Applier {
             match result {
                 Ok(()) => {
                     if self.shared.set_flag(HealthFlag::Keyed, false) {
-                        tracing::info!("the keyed state can be written again");
+                        tracing::info!("keyed state writes recovered");
                     }
                     pause = FIRST_PAUSE;
                     if is_stopping && batches.is_empty() && lock(&self.state).queue.is_empty() {
@@ -141,10 +141,10 @@ impl Applier {
                 Err(error) => {
                     increment(&self.shared.counters.write_errors, 1);
                     if self.shared.set_flag(HealthFlag::Keyed, true) {
-                        tracing::error!(%error, "the keyed state cannot be written; it is opened again");
+                        tracing::error!(%error, "keyed state write failed; reopening it");
                     }
                     if is_stopping {
-                        // The log has it all.
+                        // The log has all of it.
                         return;
                     }
                     self.requeue(batches);
@@ -153,7 +153,7 @@ impl Applier {
                     match self.reopen() {
                         Ok(lsn) => applied_lsn = lsn,
                         Err(error) => {
-                            tracing::warn!(%error, "the keyed state cannot be opened again yet")
+                            tracing::warn!(%error, "keyed state reopen failed; retrying")
                         }
                     }
                 }
@@ -161,7 +161,7 @@ impl Applier {
         }
     }
 
-    /// The next batches to apply.
+    /// Waits for the next batches to apply.
     fn wait_for_batches(&self, is_dirty: bool) -> (Vec<(u64, StoreBatch)>, bool, bool) {
         let mut state = lock(&self.state);
         if state.queue.is_empty() && !state.is_stopping && !(state.is_urgent && is_dirty) {
@@ -216,8 +216,8 @@ impl Applier {
         Ok(())
     }
 
-    /// Forces the library to disk, unless the log is not there yet: the library must not know more than the log after a
-    /// power failure.
+    /// Syncs the library, unless the log is not synced as far: after a power failure the library must not be ahead of the
+    /// log.
     fn sync(&self, applied_lsn: u64) -> Result<(), StoreError> {
         if self.fsync != Fsync::Never && self.maintenance.synced_lsn() < applied_lsn {
             self.maintenance.request_sync();
@@ -229,7 +229,7 @@ impl Applier {
         Ok(())
     }
 
-    /// Says what is on disk. If that fails, there is less that a loss is noticed of.
+    /// Updates the mark. If that fails, fewer losses are detected later.
     fn update_mark(&self, is_unmarked: &mut bool) {
         let marked = self.keyed.update_mark();
         let was_unmarked = std::mem::replace(is_unmarked, marked.is_err());
@@ -237,15 +237,15 @@ impl Applier {
             && !was_unmarked
         {
             increment(&self.shared.counters.write_errors, 1);
-            tracing::warn!(%error, "the mark of the keyed state was not written; it is tried again");
+            tracing::warn!(%error, "keyed state mark not written; retrying");
         }
     }
 
-    /// Opens the library again and gives it what it lacks; returns up to which frame it has everything.
+    /// Reopens the library and applies what it lacks; returns the last frame it then has.
     fn reopen(&self) -> Result<u64, StoreError> {
         let db = self.keyed.reopen()?;
         let applied_lsn = db.applied_lsn()?;
-        // What waits in memory follows.
+        // Batches still in memory are applied afterwards.
         let before = lock(&self.state)
             .queue
             .front()

@@ -1,9 +1,9 @@
-//! The writer's part for queues in another server: a group of batches goes there first, then what is keyed state goes into
-//! the log, and then shards are told.
+//! The writer's part for queues in another server. A group of batches goes to the server first, then its keyed state goes
+//! into the log, and then shards are notified.
 //!
-//! In this order, because what becomes of a message (an entry) must not be lost when what it came from (a delayed message, a
-//! will) is gone from the keyed state. Ends of sessions go after the log for the same reason: the queue of a session that
-//! moved may go only when the record of the move is kept. While the server is away, batches wait, as many as may.
+//! The order matters: an entry must not be lost when its origin (a delayed message, a will) is already gone from the keyed
+//! state. Ends of sessions follow the log for the same reason: the queue of a session that moved may be removed only when the
+//! record of the move is durable. While the server is away, batches wait, up to a limit.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -17,30 +17,30 @@ use crate::batch::{FRAME_HEAD, StoreBatch};
 use crate::handle::StoreObserver;
 use crate::queue::QueueFetch;
 
-/// Bytes of batches in one group, unless one batch is larger.
+/// Size of the batches in one group, unless one batch is larger.
 const MAX_GROUP_BYTES: usize = 1 << 20;
 /// Pages read with one call.
 const MAX_FETCHES: usize = 64;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
-/// A server that keeps the queues, and how far it is.
+/// The server that holds the queues, and the progress of writing to it.
 pub(crate) struct ExternalQueues {
     backend: Box<dyn QueueBackend>,
-    /// Submitted and not yet there, in order.
+    /// Submitted and not yet applied by the server, in order.
     incoming: VecDeque<(u16, StoreBatch)>,
-    /// How many of them are in the group that was tried last: the same again, as it has its number.
+    /// Number of batches in the group tried last. A retry repeats the same group, because its number is fixed.
     attempted_batches: Option<usize>,
     next_number: u64,
-    /// Sessions that ended; the log says so.
+    /// Sessions that ended according to the log; their queues are to be removed.
     ended_sessions: Vec<u64>,
-    /// Of batches that are not in the log yet.
+    /// Ended sessions of batches that are not in the log yet.
     unlogged_ended_sessions: Vec<u64>,
-    /// Batches without keyed state; told when the log has what came with them.
+    /// Batches without keyed state; reported when the log has the rest of their group.
     applied: Vec<(u16, u64)>,
     fetches: VecDeque<(u16, QueueFetch)>,
     failure: Option<BackendFailure>,
-    /// Entries by session, for the figures.
+    /// Number of entries by session, for metrics.
     entries_by_session: HashMap<u64, u64, RandomState>,
     messages: u64,
 }
@@ -48,7 +48,7 @@ pub(crate) struct ExternalQueues {
 struct BackendFailure {
     retry_at: Instant,
     pause: Duration,
-    /// The first failure is not told: a connection that lay idle may have been closed.
+    /// Whether the failure was logged. The first one is not: an idle connection may have been closed.
     is_logged: bool,
 }
 
@@ -81,7 +81,7 @@ impl ExternalQueues {
         self.fetches.push_back((shard, fetch));
     }
 
-    /// Nothing waits for the server.
+    /// Whether nothing waits for the server.
     pub(super) fn is_idle(&self) -> bool {
         self.incoming.is_empty()
             && self.ended_sessions.is_empty()
@@ -108,7 +108,7 @@ impl ExternalQueues {
         self.retry_at().is_none_or(|at| at <= Instant::now())
     }
 
-    /// The log has everything of the groups applied so far.
+    /// Reports the groups applied so far, once the log has all of their keyed state.
     pub(super) fn notify_logged(&mut self, owner: &dyn StoreObserver) {
         for (shard, number) in self.applied.drain(..) {
             owner.on_logged(shard, number);
@@ -117,7 +117,7 @@ impl ExternalQueues {
             .append(&mut self.unlogged_ended_sessions);
     }
 
-    /// Brings the next group there; its keyed state is left in `for_log`. `false`: there is none, or it failed.
+    /// Applies the next group; its keyed state is left in `for_log`. `false`: there is none, or it failed.
     pub(super) fn apply_next_group(
         &mut self,
         shared: &StoreShared,
@@ -150,7 +150,7 @@ impl ExternalQueues {
         let mut builder = QueueGroupBuilder::default();
         for (_, batch) in self.incoming.iter().take(batches) {
             if !builder.add(&batch.bytes[FRAME_HEAD..]) {
-                tracing::error!("a batch holds something that is no record; its rest is ignored");
+                tracing::error!("batch contains an invalid record; ignoring the rest of the batch");
             }
         }
         let ends = std::mem::take(&mut builder.ended_sessions);
@@ -179,7 +179,7 @@ impl ExternalQueues {
         }
     }
 
-    /// The server has these batches: what is keyed state goes on to the log.
+    /// The server has these batches: passes their keyed state on to the log.
     fn complete_batches(
         &mut self,
         batches: usize,
@@ -194,7 +194,7 @@ impl ExternalQueues {
             if !batch.is_keyed {
                 self.applied.push((shard, batch.number));
             } else {
-                // Told when it is in the log, and with it all before.
+                // Reported once it is in the log, together with everything before it.
                 let keyed = keyed_part(&batch, shared.recycled_batch());
                 done_bytes -= keyed.bytes.len();
                 for_log.push_back((shard, keyed));
@@ -208,7 +208,7 @@ impl ExternalQueues {
         shared.recycle(&mut spent);
     }
 
-    /// Answers requests; everything submitted before them is there.
+    /// Answers requests; everything submitted before them has been applied.
     pub(super) fn answer_fetches(&mut self, shared: &StoreShared, owner: &dyn StoreObserver) {
         while self.incoming.is_empty() && !self.fetches.is_empty() && self.is_retry_due() {
             let wanted: Vec<QueueFetch> = (self.fetches.iter().take(MAX_FETCHES))
@@ -226,13 +226,13 @@ impl ExternalQueues {
         }
     }
 
-    /// Learns from what an attempt brought.
+    /// Records the outcome of an attempt.
     fn record_outcome(&mut self, shared: &StoreShared, outcome: Result<(), BackendError>) -> bool {
         let Err(error) = outcome else {
             if self.failure.take().is_some_and(|failure| failure.is_logged) {
                 tracing::info!(
                     server = self.backend.name(),
-                    "queued messages can be stored again"
+                    "queue server recovered; storing queued messages again"
                 );
             }
             shared.set_flag(HealthFlag::Queues, false);
@@ -252,7 +252,7 @@ impl ExternalQueues {
             tracing::error!(
                 server = self.backend.name(),
                 %error,
-                "queued messages cannot be stored; they wait and it is tried again"
+                "queued messages cannot be stored; keeping them and retrying"
             );
         }
         self.failure = Some(BackendFailure {
@@ -263,21 +263,21 @@ impl ExternalQueues {
         false
     }
 
-    /// Says whether so much waits for a server that is away that nothing new is to be taken.
+    /// Reports the store as full if too much waits for a server that is away.
     pub(super) fn update_health(&self, shared: &StoreShared, max_pending_bytes: usize) {
-        // Half of what makes publishers wait, so that they are told before they stand still.
+        // Half of the level at which publishers pause, so that they are refused before they stall.
         let is_over = self.failure.is_some() && shared.pending_bytes() > max_pending_bytes / 2;
         if is_over && shared.set_flag(HealthFlag::Queues, true) {
             tracing::error!(
                 server = self.backend.name(),
                 bytes = shared.pending_bytes(),
-                "too much waits to be stored: new messages are refused"
+                "too many messages wait to be stored; refusing new messages"
             );
         }
     }
 }
 
-/// How many batches from the front are one group.
+/// Number of batches from the front that form one group.
 fn group_len<'a>(batches: impl Iterator<Item = &'a StoreBatch>) -> usize {
     let mut bytes = 0;
     let fits = batches.take_while(|batch| {

@@ -8,27 +8,27 @@ use std::sync::Arc;
 
 /// A file of the log.
 pub(crate) trait LogFile: Send + Sync {
-    /// Writes all of it or fails.
+    /// Writes all bytes or fails.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Reads until the buffer is full or the file ends; returns how much.
+    /// Reads until the buffer is full or the file ends; returns the number of bytes read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
     fn sync(&self) -> io::Result<()>;
     fn truncate(&self, len: u64) -> io::Result<()>;
     fn len(&self) -> io::Result<u64>;
 }
 
-/// Where files of the log live.
+/// The file system below the log.
 pub(crate) trait FileSystem: Send + Sync {
-    /// An empty file with room for `len` bytes.
+    /// Creates an empty file with space for `len` bytes.
     fn create(&self, path: &Path, len: u64) -> io::Result<Arc<dyn LogFile>>;
     fn open(&self, path: &Path) -> io::Result<Arc<dyn LogFile>>;
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Makes creations and removals in a directory last.
+    /// Makes creations and removals in a directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
     fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
 }
 
-/// The file system.
+/// The file system of the operating system.
 pub(crate) struct OsFileSystem;
 
 impl LogFile for File {
@@ -75,11 +75,11 @@ impl FileSystem for OsFileSystem {
         let allocated = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len);
         match allocated.map_err(io::Error::from) {
             Ok(()) => {}
-            // File systems without the operation: there, a full disk shows only when writing.
+            // For file systems without the operation: there, a full disk shows only on writing.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => file.set_len(len)?,
             Err(error) => {
                 drop(file);
-                // The room it took, if any, is wanted back; that it is not there any more is all the caller needs.
+                // Frees the space it took, if any. The caller only needs the file to be gone.
                 let _ = fs::remove_file(path);
                 return Err(error);
             }

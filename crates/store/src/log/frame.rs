@@ -1,4 +1,4 @@
-//! Frames and heads of segments, byte by byte.
+//! Encoding of frames and segment heads.
 //!
 //! A segment is a head and then frames up to a frame head of zeros, or the end of the file. All numbers are little-endian.
 //!
@@ -14,8 +14,8 @@
 //! | 48 | lsn known to be on disk (8) | 32 | records |
 //! | 56 | time it was made, ms (8) | | |
 //!
-//! Frames are numbered one by one (lsn). The salt of a segment goes into the CRC of its frames, so that neither what an earlier
-//! file left on the disk nor a payload that looks like a frame is taken for one.
+//! Frames are numbered consecutively (lsn). The salt of a segment is part of the CRC of its frames, so remains of an earlier
+//! file on the disk, or a payload that looks like a frame, are not mistaken for one.
 
 use std::io;
 
@@ -28,11 +28,11 @@ const SEGMENT_MAGIC: &[u8; 8] = b"TIDELOG\0";
 const FRAME_MAGIC: [u8; 4] = *b"TGFR";
 const READ_BYTES: usize = 1 << 20;
 
-/// Entries were copied here so that an older segment can go.
+/// Contains entries copied so that an older segment can be removed.
 pub(crate) const FLAG_COPY: u16 = 1;
-/// Has records for the keyed state.
+/// Contains records for the keyed state.
 pub(crate) const FLAG_KEYED: u16 = 2;
-/// Numbers up to this frame's are left out, because what had them could not be repaired.
+/// Numbers before this frame's are missing, because their frames could not be repaired.
 pub(crate) const FLAG_GAP: u16 = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,13 +40,13 @@ pub(crate) struct SegmentHead {
     pub(crate) salt: u64,
     pub(crate) id: u32,
     pub(crate) first_lsn: u64,
-    /// The frame that comes before the first: one less, unless numbers were left out.
+    /// The number of the preceding frame: one less, unless numbers were left out.
     pub(crate) follows_lsn: u64,
     pub(crate) synced_lsn: u64,
     pub(crate) created_ms: u64,
 }
 
-/// A segment that does not begin with a head.
+/// A segment without a valid head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SegmentHeadError {
     Torn(&'static str),
@@ -70,22 +70,26 @@ impl SegmentHead {
         bytes
     }
 
-    /// `Ok(None)`: nothing was ever written there.
+    /// `Ok(None)`: nothing was ever written here.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, SegmentHeadError> {
         if bytes.iter().all(|&byte| byte == 0) {
             return Ok(None);
         }
         if bytes.len() < SEGMENT_HEAD {
-            return Err(SegmentHeadError::Torn("it ends within its head"));
+            return Err(SegmentHeadError::Torn(
+                "the file ends within the segment head",
+            ));
         }
         if bytes[..8] != *SEGMENT_MAGIC {
             return Err(SegmentHeadError::Torn(
-                "it does not begin as a segment does",
+                "the file does not begin with a segment head",
             ));
         }
         let version = u32_at(bytes, 8);
         if u32_at(bytes, 12) != head_checksum(bytes) {
-            return Err(SegmentHeadError::Torn("the checksum of its head is wrong"));
+            return Err(SegmentHeadError::Torn(
+                "the checksum of the segment head is wrong",
+            ));
         }
         if version != LAYOUT_VERSION {
             return Err(SegmentHeadError::Version(version));
@@ -100,13 +104,13 @@ impl SegmentHead {
         }))
     }
 
-    /// What the checksums of this segment's frames begin with.
+    /// Initial value for the checksums of this segment's frames.
     pub(crate) fn seed(&self) -> u32 {
         crc32c::crc32c(&self.encode()[16..28])
     }
 }
 
-/// Fills in the head of a frame whose records are in place.
+/// Writes the head of a frame whose records are in place.
 pub(crate) fn seal(frame: &mut [u8], seed: u32, lsn: u64, synced_lsn: u64, shard: u16, flags: u16) {
     let len = (frame.len() - FRAME_HEAD) as u32;
     frame[..4].copy_from_slice(&FRAME_MAGIC);
@@ -119,14 +123,14 @@ pub(crate) fn seal(frame: &mut [u8], seed: u32, lsn: u64, synced_lsn: u64, shard
     frame[8..12].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The seed with which the checksum of a frame is right, whatever the head of its segment says; `None` if there is none.
+/// Computes the seed with which the checksum of a frame is valid, independent of the segment head; `None` if there is none.
 ///
-/// A checksum is a linear function of what it begins with, so that the equation for its 32 bits can be solved. A frame that
-/// was changed has a solution as well: only another frame tells whether it is right.
+/// A checksum is a linear function of its initial value, so the equation for its 32 bits can be solved. A corrupted frame also
+/// has a solution; only a second frame confirms the seed.
 pub(super) fn solve_seed(frame: &[u8]) -> Option<u32> {
     let without = checksum(frame, 0);
     let mut wanted = u32_at(frame, 8) ^ without;
-    // What each bit of the seed changes, and the bits it stands for; reduced to one leading bit each.
+    // The effect of each seed bit, and the bits it represents; reduced to one leading bit each.
     let mut rows: [Option<(u32, u32)>; 32] = [None; 32];
     for bit in 0..32 {
         let (mut change, mut bits) = (checksum(frame, 1 << bit) ^ without, 1 << bit);
@@ -150,7 +154,7 @@ pub(super) fn solve_seed(frame: &[u8]) -> Option<u32> {
     Some(seed)
 }
 
-/// The version counts: one that was changed is damage, which can be mended, and no layout of another program.
+/// Includes the version: a changed version is damage, which can be repaired, not the layout of another program.
 fn head_checksum(head: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&head[8..12]), &head[16..SEGMENT_HEAD])
 }
@@ -160,10 +164,10 @@ fn checksum(frame: &[u8], seed: u32) -> u32 {
     crc32c::crc32c_append(crc, &frame[12..])
 }
 
-/// A whole frame whose checksum is right.
+/// A complete frame with a valid checksum.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Frame<'a> {
-    /// Where it begins in its segment.
+    /// Offset of the frame in its segment.
     pub(crate) offset: u64,
     pub(crate) lsn: u64,
     pub(crate) synced_lsn: u64,
@@ -175,17 +179,17 @@ pub(crate) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Takes the frame at the start of `bytes`, which may go on behind it.
+    /// Parses the frame at the start of `bytes`, which may continue behind it.
     pub(crate) fn parse(bytes: &'a [u8], offset: u64, seed: u32) -> Result<Self, &'static str> {
         if bytes.len() < FRAME_HEAD || bytes[..4] != FRAME_MAGIC {
-            return Err("no frame begins there");
+            return Err("no frame begins here");
         }
         let end = FRAME_HEAD + u32_at(bytes, 4) as usize;
         let Some(frame) = bytes.get(..end) else {
-            return Err("the frame there is incomplete");
+            return Err("the frame is incomplete");
         };
         if u32_at(frame, 8) != checksum(frame, seed) {
-            return Err("the checksum of the frame there is wrong");
+            return Err("the checksum of the frame is wrong");
         }
         Ok(Self {
             offset,
@@ -198,7 +202,7 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// Where its first record is in the segment.
+    /// Offset of its first record in the segment.
     pub(crate) fn records_at(&self) -> u32 {
         (self.offset + FRAME_HEAD as u64) as u32
     }
@@ -208,26 +212,26 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// What is at a place of a segment.
+/// The content at an offset of a segment.
 #[derive(Debug)]
 pub(crate) enum NextFrame<'a> {
     Frame(Frame<'a>),
     /// Zeros, or the end of the file.
     End,
-    /// Neither.
+    /// Neither a frame nor an end.
     Damaged(&'static str),
 }
 
-/// Reads frames one after the other.
+/// Reads frames sequentially.
 pub(crate) struct FrameReader<'f> {
     file: &'f dyn LogFile,
     seed: u32,
-    /// Where the next frame begins.
+    /// Offset of the next frame.
     pub(crate) offset: u64,
-    /// Nothing is read from here on.
+    /// Reading stops at this offset.
     end: u64,
     buffer: Vec<u8>,
-    /// Where the buffer begins in the file.
+    /// Offset of the buffer in the file.
     buffer_at: u64,
 }
 
@@ -249,11 +253,11 @@ impl<'f> FrameReader<'f> {
             return Ok(NextFrame::End);
         }
         if head.len() < FRAME_HEAD || head[..4] != FRAME_MAGIC {
-            return Ok(NextFrame::Damaged("no frame begins there"));
+            return Ok(NextFrame::Damaged("no frame begins here"));
         }
         let len = FRAME_HEAD + u32_at(head, 4) as usize;
         if self.offset + len as u64 > self.end {
-            return Ok(NextFrame::Damaged("the frame there is incomplete"));
+            return Ok(NextFrame::Damaged("the frame is incomplete"));
         }
         let (offset, seed) = (self.offset, self.seed);
         self.read_ahead(len)?;
@@ -267,7 +271,7 @@ impl<'f> FrameReader<'f> {
         }
     }
 
-    /// Up to `len` bytes from the offset on, fewer only at the end.
+    /// Returns up to `len` bytes from the offset on; fewer only at the end.
     fn read_ahead(&mut self, len: usize) -> io::Result<&[u8]> {
         let start = (self.offset - self.buffer_at) as usize;
         let len = len.min(self.end.saturating_sub(self.offset) as usize);
@@ -288,7 +292,7 @@ impl<'f> FrameReader<'f> {
     }
 }
 
-/// Looks for whole frames anywhere from `offset` on.
+/// Searches for complete frames anywhere from `offset` on.
 pub(crate) fn find_later_frames(
     file: &dyn LogFile,
     seed: u32,
@@ -298,7 +302,7 @@ pub(crate) fn find_later_frames(
     let len = file.len()?;
     let mut at = offset;
     while let Some(start) = find_magic(file, at)? {
-        // From a whole frame on, the others follow.
+        // From a complete frame on, the others follow.
         let mut reader = FrameReader::new(file, seed, start, len);
         at = start + 1;
         while let NextFrame::Frame(frame) = reader.next()? {
@@ -309,7 +313,7 @@ pub(crate) fn find_later_frames(
     Ok(())
 }
 
-/// The first place from `at` on where a frame may begin.
+/// The first offset from `at` on where a frame may begin.
 pub(super) fn find_magic(file: &dyn LogFile, mut at: u64) -> io::Result<Option<u64>> {
     let mut chunk = vec![0; 64 << 10];
     loop {
@@ -322,7 +326,7 @@ pub(super) fn find_magic(file: &dyn LogFile, mut at: u64) -> io::Result<Option<u
             .position(|window| window == FRAME_MAGIC);
         match start {
             Some(start) => return Ok(Some(at + start as u64)),
-            // A magic may begin in the last three bytes.
+            // A magic may begin within the last three bytes.
             None => at += (read - (FRAME_MAGIC.len() - 1)) as u64,
         }
     }

@@ -1,5 +1,5 @@
-//! After an fsync that failed: what was acknowledged since the last good one may not be on disk, and the system does not try
-//! again. It is still in the page cache, mostly; it is read from there and written again to a new segment.
+//! Recovery from a failed fsync. Data acknowledged since the last successful fsync may not be on disk, and the system does not
+//! retry. It is usually still in the page cache; it is read from there and written to a new segment.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +11,7 @@ use super::writer::{LogWriter, NO_SHARD};
 use crate::batch::FRAME_HEAD;
 
 impl LogWriter {
-    /// Writes all frames that are not known to be on disk again. The last good place stays as it is if that fails.
+    /// Rewrites all frames that are not known to be on disk. If that fails, the last synced position stays unchanged.
     pub(super) fn rewrite_unsynced(&mut self) -> io::Result<()> {
         let Some(from) = self.maintenance.failed_sync_position() else {
             return Ok(());
@@ -20,7 +20,7 @@ impl LogWriter {
         let end_lsn = self.written_lsn;
         self.segments.seal();
         for segment in &mut self.segments.all {
-            // Its head may be among what is not on disk, and another fsync would not bring it there.
+            // Its head may be among the lost data, and another fsync would not write it.
             if segment.id >= from.segment {
                 segment.forget_head_lsn();
             }
@@ -31,10 +31,7 @@ impl LogWriter {
             let mut frame = match frames.remove(&lsn) {
                 Some(frame) => frame,
                 None => {
-                    tracing::error!(
-                        lsn,
-                        "a batch that was acknowledged could not be read back: it is lost"
-                    );
+                    tracing::error!(lsn, "acknowledged batch could not be read back; it is lost");
                     FrameCopy::gap()
                 }
             };
@@ -82,7 +79,7 @@ impl LogWriter {
             {
                 tracing::error!(
                     lsn,
-                    "a batch holds something that is no record; its rest is ignored"
+                    "batch contains an invalid record; ignoring the rest of the batch"
                 );
             }
         }
@@ -99,7 +96,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// The frames behind a place by their numbers, as far as they can be read. An earlier rescue that failed may have
+    /// The frames behind a position by their numbers, as far as they are readable. An earlier recovery that failed may have
     /// written some of them twice.
     fn unsynced_frames(&self, from: LogPosition) -> BTreeMap<u64, FrameCopy> {
         let mut copied = BTreeMap::new();
@@ -107,7 +104,7 @@ impl LogWriter {
             if segment.id < from.segment {
                 continue;
             }
-            // Before the first fsync it is the beginning of a segment, where its head is.
+            // Before the first fsync the position is the beginning of a segment, where its head is.
             let start = if segment.id == from.segment {
                 from.offset.max(SEGMENT_HEAD as u64)
             } else {

@@ -1,10 +1,10 @@
-//! What waits for which session and where it is: the log's memory.
+//! In-memory index of the log: the entries queued for each session, and where they are.
 //!
-//! Invariants: the entries of a queue grow in `seq`; an entry that is done stays as a tombstone only while an earlier one
-//! waits; the counts of a segment are the sums over the entries and packet ids that point into it.
+//! Invariants: the entries of a queue increase in `seq`; an entry that is done stays as a tombstone only while an earlier one
+//! is queued; the counts of a segment are the sums over the entries and packet ids that point into it.
 //!
-//! While a log is read, entries that were copied when a segment was reclaimed come behind younger ones. Inserting each in its
-//! place would cost the square of the queue's length, so that they are kept as further ascending runs and merged at the end.
+//! During recovery, entries copied by reclaiming come after younger ones. Inserting each in its place would cost the square
+//! of the queue's length. They are therefore kept as further ascending runs and merged at the end.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,16 +12,16 @@ use super::record::{LogRecord, LogRecords};
 use super::session_queues::SessionQueues;
 use crate::queue::QueueSummary;
 
-/// The records of a frame make no sense although its checksum is right.
+/// The records of a frame are invalid although its checksum is right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecordsError;
 
 const RELEASED: u8 = 1;
-/// The body's bytes are counted with this entry, not with the others of the same message.
+/// The body's bytes are counted with this entry, not with other entries of the same message.
 const CARRIES_BODY: u8 = 2;
 const DONE: u8 = 4;
 
-/// A message that waits for a session: 32 bytes.
+/// A message queued for a session: 32 bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IndexEntry {
     pub(crate) seq: u64,
@@ -46,7 +46,7 @@ impl IndexEntry {
         self.flags & DONE != 0
     }
 
-    /// Bytes it keeps alive in its segment.
+    /// Bytes of its segment that it keeps alive.
     #[inline]
     fn live_bytes(&self, session: u64) -> u64 {
         let body = if self.flags & CARRIES_BODY != 0 {
@@ -70,13 +70,13 @@ fn number_len(number: u64) -> u64 {
 #[derive(Debug, Default)]
 pub(crate) struct SessionQueue {
     entries: VecDeque<IndexEntry>,
-    /// Of them, tombstones.
+    /// Number of tombstones among the entries.
     tombstones: u32,
-    /// There are further runs in `QueueIndex::late`.
+    /// Whether there are further runs in `QueueIndex::further_runs`.
     has_further_runs: bool,
     /// Bytes of bodies.
     bytes: u64,
-    /// QoS 2 packet ids taken from the client, ascending, each with the segment that says so.
+    /// QoS 2 packet ids received from the client, ascending, each with the segment that records it.
     received: Vec<(u16, u32)>,
 }
 
@@ -85,7 +85,7 @@ impl SessionQueue {
         self.entries.is_empty() && self.received.is_empty() && !self.has_further_runs
     }
 
-    /// Where the entry with this number is, or would be.
+    /// The position of the entry with this number, or where it would be inserted.
     #[inline]
     fn position(entries: &VecDeque<IndexEntry>, seq: u64) -> Result<usize, usize> {
         let Some(front) = entries.front() else {
@@ -94,7 +94,7 @@ impl SessionQueue {
         if seq <= front.seq {
             return if seq == front.seq { Ok(0) } else { Err(0) };
         }
-        // Without gaps it is exactly there.
+        // Without gaps it is at exactly this position.
         let guess = (seq - front.seq) as usize;
         if entries.get(guess).is_some_and(|entry| entry.seq == seq) {
             return Ok(guess);
@@ -102,7 +102,7 @@ impl SessionQueue {
         entries.binary_search_by_key(&seq, |entry| entry.seq)
     }
 
-    /// Entries that wait, from a number on.
+    /// Queued entries from a sequence number on.
     pub(crate) fn entries_from(&self, seq: u64) -> impl Iterator<Item = &IndexEntry> {
         let start = match Self::position(&self.entries, seq) {
             Ok(start) | Err(start) => start,
@@ -123,14 +123,14 @@ impl SessionQueue {
     }
 }
 
-/// What points into a segment.
+/// Counts of what points into a segment.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LiveTotals {
     pub(crate) count: u64,
     pub(crate) bytes: u64,
 }
 
-/// Counts of all segments, the first having number `first`.
+/// Counts of all segments; the first element belongs to segment `first`.
 #[derive(Debug, Default)]
 struct SegmentLiveTotals {
     first: u32,
@@ -167,24 +167,24 @@ impl SegmentLiveTotals {
     }
 }
 
-/// Everything that waits.
+/// The queues of all sessions.
 #[derive(Debug, Default)]
 pub(crate) struct QueueIndex {
     queues: SessionQueues,
-    /// Queues nothing waits in, kept because something soon will.
+    /// Empty queues, kept because they will probably be used again soon.
     idle_queues: usize,
     counts: SegmentLiveTotals,
     messages: u64,
-    /// Further runs of queues, while a log is read.
+    /// Further runs of queues, during recovery only.
     further_runs: HashMap<u64, Vec<VecDeque<IndexEntry>>, foldhash::fast::RandomState>,
     is_recovering: bool,
 }
 
-/// Idle queues that are always kept.
+/// Number of idle queues that are always kept.
 const MAX_IDLE_QUEUES: usize = 65_536;
 
 impl QueueIndex {
-    /// An index to be filled from a log whose first segment has this number; [`finish`](Self::finish) ends the filling.
+    /// An index to be filled from a log whose first segment has this number; [`finish`](Self::finish) completes it.
     pub(crate) fn for_recovery(first_segment: u32) -> Self {
         let mut index = QueueIndex {
             is_recovering: true,
@@ -211,7 +211,7 @@ impl QueueIndex {
         self.counts.live.get(at).copied().unwrap_or_default()
     }
 
-    /// A segment is gone; nothing pointed into it.
+    /// Forgets a removed segment, into which nothing points.
     pub(crate) fn forget_segment(&mut self, segment: u32) {
         while self.counts.first <= segment && self.counts.live.pop_front().is_some() {
             self.counts.first += 1;
@@ -225,7 +225,7 @@ impl QueueIndex {
         self.queues.get(session)
     }
 
-    /// Sessions something waits for.
+    /// Sessions with queued messages.
     pub(crate) fn queued_sessions(&self) -> Vec<u64> {
         let queues = self.queues.iter();
         queues
@@ -254,7 +254,7 @@ impl QueueIndex {
         })
     }
 
-    /// The entry of a session whose attributes are at this very place, if it still waits.
+    /// The entry of a session whose attributes are at exactly this position, if it is still queued.
     pub(crate) fn entry_at(
         &self,
         session: u64,
@@ -269,14 +269,14 @@ impl QueueIndex {
         (is_it && !entry.is_done()).then_some(entry)
     }
 
-    /// Whether this segment is the one that says the packet id was received.
+    /// Whether the reception of the packet id is recorded in this segment.
     pub(crate) fn is_received_in(&self, session: u64, packet_id: u16, segment: u32) -> bool {
         self.queues
             .get(session)
             .is_some_and(|queue| queue.received.binary_search(&(packet_id, segment)).is_ok())
     }
 
-    /// Applies the records of a frame. `base` is where the first of them is in the segment.
+    /// Applies the records of a frame. `base` is the offset of the first one in the segment.
     pub(crate) fn apply(
         &mut self,
         records: &[u8],
@@ -349,7 +349,7 @@ impl QueueIndex {
         Ok(())
     }
 
-    /// The queue of a session that is about to have something.
+    /// The queue of a session, created if needed.
     #[inline]
     fn queue_for(&mut self, session: u64) -> &mut SessionQueue {
         let (queue, is_new) = self.queues.get_or_insert(session);
@@ -372,7 +372,7 @@ impl QueueIndex {
         }
     }
 
-    /// An entry that is not behind all others of its session: it was copied, or written again after an error.
+    /// Inserts an entry that is not the last of its session: it was copied, or written again after an error.
     #[cold]
     fn insert_out_of_order(&mut self, session: u64, entry: IndexEntry) {
         if let Some(found) = self.find(session, entry.seq) {
@@ -391,7 +391,7 @@ impl QueueIndex {
         queue.bytes += u64::from(entry.body_len);
         if !is_reading {
             match SessionQueue::position(&queue.entries, entry.seq) {
-                // A tombstone, or `find` would have found it.
+                // A tombstone; otherwise `find` would have returned it.
                 Ok(at) => {
                     queue.entries[at] = entry;
                     queue.tombstones -= 1;
@@ -403,7 +403,7 @@ impl QueueIndex {
         queue.has_further_runs = true;
         let queue = self.queues.get_mut(session).expect("it was just looked up");
         let late = self.further_runs.entry(session).or_default();
-        // The run with the highest end below it, as in patience sorting: the fewest runs. The queue itself is one.
+        // The run with the highest end below it, as in patience sorting, which gives the fewest runs. The queue itself is one.
         let ends_below = |run: &VecDeque<IndexEntry>| {
             let end = run.back().map_or(0, |last| last.seq + 1);
             (end <= entry.seq).then_some(end)
@@ -422,7 +422,7 @@ impl QueueIndex {
         }
     }
 
-    /// The entry of a session with this number, if it waits.
+    /// The queued entry of a session with this number.
     fn find(&mut self, session: u64, seq: u64) -> Option<&mut IndexEntry> {
         let queue = self.queues.get_mut(session)?;
         if queue.has_further_runs {
@@ -483,7 +483,7 @@ impl QueueIndex {
         entry.flags |= DONE;
         self.subtract_entry(session, &old);
         let queue = self.queues.get_mut(session).expect("it was found in it");
-        // Merging removes it otherwise.
+        // Otherwise merging removes it.
         if !queue.has_further_runs {
             queue.tombstones += 1;
             queue.drop_tombstones();
@@ -493,7 +493,7 @@ impl QueueIndex {
         }
     }
 
-    /// Takes an entry out of the sums.
+    /// Subtracts an entry from the sums.
     fn subtract_entry(&mut self, session: u64, entry: &IndexEntry) {
         self.messages -= 1;
         self.counts
@@ -555,7 +555,7 @@ impl QueueIndex {
         }
     }
 
-    /// The log has been read: merges runs and gives memory back that growing took too much of.
+    /// Completes recovery: merges runs and frees excess capacity.
     pub(crate) fn finish(&mut self) {
         self.is_recovering = false;
         for (session, runs) in std::mem::take(&mut self.further_runs) {

@@ -1,12 +1,12 @@
 //! High-water marks of the message log in a file outside it, so that a lost beginning or end is noticed.
 //!
-//! The log itself cannot tell that its first segment, its last frames or all of it are missing. The file `log.marks` beside it
-//! says with which segment the log begins, up to which frame it was forced to disk, and up to which frame it was written. The
-//! last one counts only within the boot of the system it was set in: a power failure may take what was not forced to disk. It
-//! also says whether there is a file `queues`, without which nobody would know of messages in another server.
+//! The log itself cannot show that its first segment, its last frames or all of it are missing. The file `log.marks` beside it
+//! records the first segment of the log, the last synced frame, and the last written frame. The last written frame counts only
+//! within the boot in which it was set, because a power failure may lose what was not synced. The file also records whether
+//! a file `queues` exists; without it, queued messages in another server would be forgotten.
 //!
-//! Invariants: a mark is set after what it stands for has happened, and the first segment moves on, on disk, before an older
-//! one is removed. A mark therefore never demands what a crash or a power failure may take.
+//! Invariants: a mark is set after the fact that it records, and the mark of the first segment is durable before an older
+//! segment is removed. A mark therefore never demands what a crash or a power failure may take.
 
 use std::fs::File;
 use std::io;
@@ -22,26 +22,26 @@ pub(crate) const FILE: &str = "log.marks";
 const FIRST_SEGMENT: usize = 0;
 const SYNCED_LSN: usize = 1;
 const WRITTEN_LSN: usize = 2;
-/// Of the file `queues`: 0 if there is none, else its CRC32C and one.
+/// Describes the file `queues`: 0 if there is none, otherwise its CRC32C plus one.
 const QUEUES_OWNER: usize = 3;
 const MARKS: usize = 4;
 
-/// What a log must contain.
+/// The minimum that a log must contain.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LogMark {
     /// The log begins with this segment or an older one; `None`: it may have no segment.
     pub(crate) first_segment: Option<u32>,
-    /// The log goes on at least to this frame.
+    /// The log continues at least to this frame.
     pub(crate) last_lsn: u64,
 }
 
-/// What the file of marks says.
+/// The content of the file of marks.
 #[derive(Debug)]
 pub(crate) struct LogMarkReading {
     pub(crate) mark: LogMark,
-    /// The CRC32C of who owns the queues in another server, if somebody does.
+    /// The CRC32C of the owner name of queues in another server, if there is one.
     pub(crate) queues_owner: Option<u32>,
-    /// Why the file says nothing.
+    /// Why the file could not be used.
     pub(crate) problem: Option<String>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn read(dir: &Path) -> Result<LogMarkReading, StoreError> {
         mark: LogMark::default(),
         queues_owner: None,
         problem: Some(format!(
-            "{} {what}: it cannot be told whether the message log lost its beginning or its end",
+            "{} {what}: a lost beginning or end of the message log cannot be detected",
             path.display()
         )),
     };
@@ -93,7 +93,7 @@ pub(crate) struct LogMarksFile {
 }
 
 impl LogMarksFile {
-    /// Writes the marks of a log that is on disk up to its end.
+    /// Writes the marks of a log that is synced up to its end.
     pub(crate) fn create(
         dir: &Path,
         mark: LogMark,
@@ -126,7 +126,7 @@ impl LogMarksFile {
         self.marks.set(WRITTEN_LSN, lsn.min(MAX_HIGH_WATER_MARK));
     }
 
-    /// Forces the marks to disk.
+    /// Syncs the marks to disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         File::open(&self.path)?.sync_data()
     }

@@ -1,5 +1,5 @@
-//! The keeper's thread: forces the log to disk at the interval of the policy, removes segments nobody needs once that is
-//! safe, and looks at the room on the file system. What takes long is done here and not by the writer.
+//! The maintenance thread: syncs the log at the interval of the policy, removes unneeded segments once that is safe, and
+//! monitors free space. Slow operations run here rather than on the writer.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,10 +14,10 @@ use super::segments::segment_path;
 use super::shared::{HealthFlag, StoreShared, increment, lock};
 use crate::config::{Fsync, StoreConfig};
 
-/// How often room is looked at, and what failed is tried again.
+/// Interval of checks of free space, and of retries.
 const TICK: Duration = Duration::from_millis(500);
 
-/// A place in the log: the frames up to `lsn` end there.
+/// A position in the log: the frames up to `lsn` end here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LogPosition {
     pub(crate) lsn: u64,
@@ -25,34 +25,34 @@ pub(crate) struct LogPosition {
     pub(crate) offset: u64,
 }
 
-/// A segment nobody needs any more once a frame is on disk.
+/// A segment to remove once a frame is on disk.
 #[derive(Clone, Copy)]
 pub(crate) struct SegmentRemoval {
     pub(crate) lsn: u64,
     pub(crate) segment: u32,
-    /// The head of the segment that is the oldest then, to be written again before: nothing but it tells where the log begins.
+    /// The head of the segment that is the oldest afterwards. It is rewritten first, because only it shows where the log begins.
     pub(crate) new_oldest: Option<SegmentHead>,
-    /// The segment the log begins with then, if there is any.
+    /// The first segment of the log after the removal, if there is any.
     pub(crate) next: Option<u32>,
 }
 
 #[derive(Default)]
 struct MaintenanceState {
-    /// Written, and not known to be on disk up to there.
+    /// Frames up to here are written and not known to be on disk.
     dirty_end: Option<LogPosition>,
-    /// The files that hold what is dirty.
+    /// The files with unsynced data.
     files: Vec<Arc<dyn LogFile>>,
     synced: LogPosition,
-    /// The oldest segment with a frame that was written.
+    /// The oldest segment with a written frame.
     oldest: Option<u32>,
-    /// Forcing to disk failed: the writer has to write everything behind `synced` again.
+    /// A sync failed: the writer has to rewrite everything behind `synced`.
     has_failed: bool,
     is_syncing: bool,
-    /// Somebody waits for what is dirty to be on disk.
+    /// Whether a caller waits for the unsynced data to be on disk.
     is_urgent: bool,
-    /// Segments to be removed, in this order.
+    /// Segments to remove, in this order.
     removals: VecDeque<SegmentRemoval>,
-    /// When to try again, after one could not be removed.
+    /// When to retry a failed removal.
     removals_retry_at: Option<Instant>,
     is_stopping: bool,
 }
@@ -106,7 +106,7 @@ impl LogMaintenance {
         self.synced_lsn.load(Ordering::Acquire)
     }
 
-    /// Frames up to `mark` were written, the last of them to `file`.
+    /// Records that frames up to `mark` were written, the last of them to `file`.
     pub(crate) fn record_write(&self, file: &Arc<dyn LogFile>, mark: LogPosition) {
         let mut state = lock(&self.state);
         let is_last = |last: &Arc<dyn LogFile>| Arc::ptr_eq(last, file);
@@ -119,7 +119,7 @@ impl LogMaintenance {
         }
     }
 
-    /// Frames up to `mark` were written and forced to disk by the writer itself.
+    /// Records that frames up to `mark` were written and synced by the writer itself.
     pub(crate) fn record_synced_write(&self, mark: LogPosition) {
         let mut state = lock(&self.state);
         self.set_written(&mut state, mark);
@@ -129,7 +129,7 @@ impl LogMaintenance {
         }
     }
 
-    /// Frames up to `mark` are in the log, whose oldest segment has its head on disk.
+    /// Records that frames up to `mark` are in the log, whose oldest segment has its head on disk.
     fn set_written(&self, state: &mut MaintenanceState, mark: LogPosition) {
         self.marks.set_written(mark.lsn);
         if state.oldest.is_none() {
@@ -138,14 +138,14 @@ impl LogMaintenance {
         }
     }
 
-    /// Frames up to `mark` are on disk.
+    /// Records that frames up to `mark` are on disk.
     fn set_synced(&self, state: &mut MaintenanceState, mark: LogPosition) {
         state.synced = mark;
         self.synced_lsn.store(mark.lsn, Ordering::Release);
         self.marks.set_synced(mark.lsn);
     }
 
-    /// What is dirty is wanted on disk soon, whatever the policy.
+    /// Requests an early sync, whatever the policy.
     pub(crate) fn request_sync(&self) {
         let mut state = lock(&self.state);
         if state.dirty_end.is_some() && !state.is_urgent {
@@ -154,13 +154,13 @@ impl LogMaintenance {
         }
     }
 
-    /// Where to write again from, if forcing to disk failed.
+    /// Where rewriting has to begin after a failed sync.
     pub(crate) fn failed_sync_position(&self) -> Option<LogPosition> {
         let state = lock(&self.state);
         state.has_failed.then_some(state.synced)
     }
 
-    /// Everything behind what is on disk was written again, beginning at `start` and ending at `end`, to these files.
+    /// Records that everything unsynced was rewritten to these files, from `start` to `end`.
     pub(crate) fn record_rewrite(
         &self,
         start: LogPosition,
@@ -176,7 +176,7 @@ impl LogMaintenance {
         self.wakeup.notify_one();
     }
 
-    /// Removed in the order of these calls.
+    /// Queues a segment for removal; removals happen in the order of these calls.
     pub(crate) fn queue_removal(&self, removal: SegmentRemoval) {
         lock(&self.state).removals.push_back(removal);
         self.wakeup.notify_one();
@@ -186,7 +186,7 @@ impl LogMaintenance {
         !lock(&self.state).removals.is_empty()
     }
 
-    /// Everything written is on disk.
+    /// Whether everything written is on disk.
     #[cfg(test)]
     pub(crate) fn is_all_synced(&self) -> bool {
         let state = lock(&self.state);
@@ -221,7 +221,7 @@ impl LogMaintenance {
         }
     }
 
-    /// Waits for something to do; returns whether to force to disk.
+    /// Waits for work; returns whether to sync.
     fn wait_for_work(&self, last_sync: Instant) -> bool {
         let started = Instant::now();
         let mut state = lock(&self.state);
@@ -243,7 +243,7 @@ impl LogMaintenance {
             if rest.is_zero() || can_remove || state.is_stopping {
                 return false;
             }
-            // Nobody forces to disk otherwise.
+            // With this policy nothing else syncs.
             if self.config.fsync == Fsync::Never && first.is_some() && can_sync {
                 return true;
             }
@@ -276,7 +276,7 @@ impl LogMaintenance {
                 self.set_synced(&mut state, mark);
                 drop(state);
                 if self.shared.set_flag(HealthFlag::Sync, false) {
-                    tracing::info!("the message log can be forced to disk again");
+                    tracing::info!("message log sync recovered");
                 }
                 self.shared.wake();
             }
@@ -286,7 +286,7 @@ impl LogMaintenance {
                 drop(state);
                 increment(&counters.write_errors, 1);
                 if self.shared.set_flag(HealthFlag::Sync, true) {
-                    tracing::error!(%error, "the message log cannot be forced to disk; writing it again elsewhere");
+                    tracing::error!(%error, "message log sync failed; rewriting unsynced frames to a new segment");
                 }
                 self.shared.wake();
             }
@@ -302,7 +302,7 @@ impl LogMaintenance {
                 return;
             }
             let segment = removal.segment;
-            // One by one and each for good: a younger segment may say that something in an older one is done.
+            // One by one, each durably: a younger segment may record that an entry of an older one is done.
             let head = removal
                 .new_oldest
                 .map_or(Ok(()), |head| self.write_head(&head));
@@ -316,7 +316,7 @@ impl LogMaintenance {
                 );
             if let Err(error) = removed {
                 increment(&self.shared.counters.write_errors, 1);
-                tracing::warn!(segment, %error, "a segment of the message log cannot be removed; trying again");
+                tracing::warn!(segment, %error, "message log segment removal failed; retrying");
                 lock(&self.state).removals_retry_at = Some(Instant::now() + TICK);
                 return;
             }
@@ -325,21 +325,21 @@ impl LogMaintenance {
         }
     }
 
-    /// Says, on disk, with which segment the log begins from now on.
+    /// Durably records with which segment the log begins from now on.
     fn write_first_segment_mark(&self, segment: Option<u32>) -> io::Result<()> {
         lock(&self.state).oldest = segment;
         self.marks.set_first(segment);
         self.marks.sync()
     }
 
-    /// Brings the head of a segment to disk, by a file of its own: of what fails by another, its owner is told as well.
+    /// Writes the head of a segment to disk through a separate file; a failure is also reported to the owner of the log file.
     fn write_head(&self, head: &SegmentHead) -> io::Result<()> {
         let file = self.files.open(&segment_path(&self.dir, head.id))?;
         file.write_at(&head.encode(), 0)?;
         let synced = file.sync();
         if synced.is_err() {
             let mut state = lock(&self.state);
-            // Frames behind it may be lost as well.
+            // Frames behind it may also be lost.
             state.has_failed = true;
             let synced = state.synced;
             state.dirty_end.get_or_insert(synced);
@@ -368,10 +368,10 @@ impl LogMaintenance {
                 tracing::error!(
                     free_bytes = free,
                     min_free_bytes = min,
-                    "the disk is full: new messages for sessions that outlive their connection are refused"
+                    "disk full; refusing new messages for persistent sessions"
                 );
             } else {
-                tracing::info!(free_bytes = free, "the disk has room again");
+                tracing::info!(free_bytes = free, "disk space is available again");
             }
             self.shared.wake();
         }

@@ -1,4 +1,4 @@
-//! Many small places of the log read with few calls: places that lie close to each other are one span, read once.
+//! Reads many small ranges of the log with few calls: ranges close to each other form one span, which is read once.
 
 use std::io;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use bytes::{Bytes, BytesMut};
 
 use super::file_system::LogFile;
 
-/// Places this close are read with one call: copying so much costs about as much as a call.
+/// Ranges this close are read with one call: copying that much costs about as much as a call.
 const MAX_GAP_BYTES: u64 = 4096;
 const MAX_SPAN_BYTES: u64 = 1 << 20;
 
-/// Some bytes of a segment.
+/// A range of bytes in a segment.
 pub(super) struct SegmentRange<'a> {
     pub(super) file: &'a Arc<dyn LogFile>,
     pub(super) segment: u32,
@@ -25,8 +25,8 @@ impl SegmentRange<'_> {
     }
 }
 
-/// The bytes of all places, in their order; empty where they cannot be read, of which `failed` is told with offset and
-/// length. A span that cannot be read is read place by place, so that one bad block costs only what lies in it.
+/// Returns the bytes of all ranges, in their order; empty where they cannot be read, which is reported to `failed` with offset
+/// and length. An unreadable span is read range by range, so a bad block affects only the ranges within it.
 pub(super) fn read_ranges(
     places: &[SegmentRange<'_>],
     failed: &mut dyn FnMut(u64, usize, &io::Error),
@@ -68,12 +68,12 @@ pub(super) fn read_ranges(
 fn read_at(place: &SegmentRange<'_>, start: u64, len: usize) -> io::Result<Bytes> {
     let mut buffer = BytesMut::zeroed(len);
     if place.file.read_at(&mut buffer, start)? < len {
-        return Err(io::Error::other("the file ends before"));
+        return Err(io::Error::other("the file ends within the range"));
     }
     Ok(buffer.freeze())
 }
 
-/// How many of the places that are sorted by where they are make up the first span, and where it ends.
+/// Number of ranges, sorted by position, that form the first span, and where it ends.
 fn first_span(places: &[SegmentRange<'_>], order: &[usize]) -> (usize, u64) {
     let first = &places[order[0]];
     let mut end = first.end();
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    /// A file whose bytes say where they are.
+    /// A file whose bytes encode their offset.
     struct Ramp {
         len: u64,
         reads: Mutex<Vec<(u64, usize)>>,

@@ -1,5 +1,5 @@
-//! The reader's thread: bodies of messages for those who return, and old segments for reclaiming. The writer never waits
-//! for a disk to read.
+//! The reader's thread: reads bodies of messages for resumed sessions, and old segments for reclaiming. The writer never waits
+//! for disk reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,14 +14,14 @@ use super::writer::MAX_PAGES;
 use crate::handle::StoreObserver;
 use crate::queue::{QueueEntry, QueuePage};
 
-/// Pages that wait are read together up to so many bytes of messages.
+/// Waiting pages are read together up to this size of their messages.
 const MAX_COMBINED_READ_BYTES: usize = 4 << 20;
-/// What is read of a segment at a time.
+/// Size of the pieces in which a segment is read.
 const CHUNK_BYTES: usize = 1 << 20;
 
 pub(crate) enum ReadJob {
     Page(PageReadJob),
-    /// Whole frames of a segment, from a place on.
+    /// Complete frames of a segment, from an offset on.
     Chunk {
         segment: u32,
         file: Arc<dyn LogFile>,
@@ -31,7 +31,7 @@ pub(crate) enum ReadJob {
     },
 }
 
-/// A piece of a session's queue that its shard asked for.
+/// A piece of a session's queue, requested by its shard.
 pub(crate) struct PageReadJob {
     pub(crate) shard: u16,
     pub(crate) session: u64,
@@ -46,7 +46,7 @@ impl PageReadJob {
     }
 }
 
-/// An entry and the file it is in.
+/// An entry and the file that contains it.
 pub(crate) struct EntryToRead {
     pub(crate) entry: IndexEntry,
     pub(crate) file: Arc<dyn LogFile>,
@@ -56,11 +56,11 @@ pub(crate) struct EntryToRead {
 pub(crate) struct SegmentChunk {
     pub(crate) segment: u32,
     pub(crate) seed: u32,
-    /// Where the frames begin.
+    /// Offset of the frames.
     pub(crate) offset: u64,
-    /// Whole frames; empty at the end of the segment.
+    /// Complete frames; empty at the end of the segment.
     pub(crate) bytes: Vec<u8>,
-    /// Why it ends before the segment does.
+    /// Why the chunk ends before the segment does.
     pub(crate) error: Option<String>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct LogReader {
     pub(crate) shared: Arc<StoreShared>,
     pub(crate) observer: Arc<dyn StoreObserver>,
     pub(crate) jobs: Receiver<ReadJob>,
-    /// Pages asked for and not answered.
+    /// Pages requested and not answered.
     pub(crate) open_pages: Arc<AtomicUsize>,
 }
 
@@ -76,7 +76,7 @@ impl LogReader {
     pub(crate) fn run(self) {
         let mut pages = Vec::new();
         while let Ok(job) = self.jobs.recv() {
-            // Clients come back together, and their messages lie among each other's: what waits is read in one go.
+            // Clients often reconnect together, and their messages are interleaved: everything queued is read at once.
             let mut next = Some(job);
             let mut bytes = 0;
             while let Some(ReadJob::Page(page)) = next {
@@ -109,14 +109,14 @@ impl LogReader {
                 is_last: page.is_last,
             };
             self.observer.on_fetched(page.shard, answer);
-            // The writer holds requests back while many are open.
+            // The writer holds requests back at the limit of open pages.
             if self.open_pages.fetch_sub(1, Ordering::AcqRel) == MAX_PAGES {
                 self.shared.wake();
             }
         }
     }
 
-    /// The entries of all pages, one after the other.
+    /// Reads the entries of all pages, in their order.
     fn read_entries(&self, pages: &[PageReadJob]) -> Vec<QueueEntry> {
         let all = || pages.iter().flat_map(|page| &page.wanted);
         let mut places = Vec::new();
@@ -134,7 +134,7 @@ impl LogReader {
         }
         let read = read_ranges(&places, &mut |offset, bytes, error| {
             increment(&self.shared.counters.read_errors, 1);
-            tracing::error!(offset, bytes, %error, "queued messages cannot be read");
+            tracing::error!(offset, bytes, %error, "queued messages could not be read");
         });
         let stored = all().zip(read.chunks_exact(2));
         let stored = stored.map(|(EntryToRead { entry, .. }, parts)| QueueEntry {
@@ -160,7 +160,7 @@ fn read_chunk(segment: u32, file: &dyn LogFile, seed: u32, offset: u64, end: u64
     while chunk.bytes.len() < CHUNK_BYTES && reader.offset < end {
         match reader.next() {
             Ok(NextFrame::Frame(frame)) => {
-                // The checksum was right: head and records are written back as they stood.
+                // The checksum was right: head and records are copied unchanged.
                 chunk.bytes.extend_from_slice(frame.whole);
             }
             Ok(NextFrame::End) => break,

@@ -1,8 +1,8 @@
-//! Giving segments back: oldest first, what still lives in one is copied to the end of the log.
+//! Reclaiming of segments: oldest first; live entries are copied to the end of the log.
 //!
-//! Only ever the oldest, because every record speaks of entries before it: when all segments before a `done` are gone, there is
-//! nothing it could be about, and it needs no copying. A segment goes when its frames and the copies are on disk and what it
-//! says about the keyed state is on disk there.
+//! It is always the oldest segment, because every record refers to earlier entries: when all segments before a `done` are
+//! gone, it has no effect and needs no copy. A segment is removed when its frames and the copies are on disk and the library
+//! has the segment's keyed state on disk.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,27 +17,27 @@ use crate::batch::StoreBatch;
 
 #[derive(Default)]
 pub(super) struct ReclaimState {
-    /// The segment being copied, and up to where.
+    /// The segment being copied, and the offset reached.
     copying: Option<(u32, u64)>,
-    /// A part of it is being read.
+    /// Whether a part of it is being read.
     is_reading: bool,
-    /// Segments below this number go, whatever lives in them.
+    /// Segments below this number are rewritten, however much of them is live.
     compact_below: u32,
-    /// The oldest segment cannot be read to its end, so that nothing can be given back.
+    /// Whether the oldest segment cannot be read to its end, so that none can be removed.
     is_stuck: bool,
 }
 
-/// Less garbage than this many segments is not worth copying.
+/// Garbage of fewer segments than this is not worth copying.
 const MIN_GARBAGE_SEGMENTS: u64 = 4;
 
 impl LogWriter {
-    /// One step; `true` if something was copied or given back, so that another step makes sense.
+    /// One step; `true` if it copied or removed something and another step makes sense.
     pub(super) fn reclaim_step(&mut self) -> bool {
         self.begin_compaction();
         if let Some(chunk) = self.shared.take_chunk() {
             self.reclaim.is_reading = false;
             if self.has_backlog() {
-                // A `done` may wait to be written that the copies must not overtake. It is read again later.
+                // A `done` that the copies must not overtake may still wait to be written. The part is read again later.
                 return false;
             }
             self.copy_chunk(&chunk);
@@ -51,7 +51,7 @@ impl LogWriter {
         may_go
     }
 
-    /// Gives the oldest segment back, or has the next part of it read to be copied.
+    /// Removes the oldest segment, or requests its next part for copying.
     fn advance_oldest_segment(&mut self) -> bool {
         let head_id = self.segments.writing_segment_id();
         let Some(oldest) = self.segments.all.front() else {
@@ -100,7 +100,7 @@ impl LogWriter {
             tracing::error!(
                 segment = id,
                 live,
-                "a segment was copied and still has live entries; it is kept"
+                "message log segment still has live entries after copying; keeping it"
             );
             return false;
         }
@@ -142,7 +142,7 @@ impl LogWriter {
                 segment,
                 offset = place,
                 error,
-                "the oldest segment of the message log cannot be read, so that none can be given back"
+                "oldest message log segment cannot be read; no segment can be reclaimed"
             );
         }
         let mut copies = self.shared.recycled_batch();
@@ -166,7 +166,7 @@ impl LogWriter {
         }
     }
 
-    /// Writes again what of a frame is still wanted, as it is now.
+    /// Copies the live records of a frame in their present state.
     fn copy_live(&self, frame: &Frame<'_>, segment: u32, copies: &mut StoreBatch) {
         let base = frame.records_at();
         let mut body = None;

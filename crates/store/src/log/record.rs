@@ -1,10 +1,10 @@
-//! Records of a batch, read back.
+//! Decoder of the records of a batch.
 
 use disk::varint;
 
 use crate::batch::{StateKind, tag};
 
-/// One record. Places are relative to the first record of the frame.
+/// One record. Offsets are relative to the first record of the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogRecord<'a> {
     Message {
@@ -54,8 +54,8 @@ pub(crate) enum LogRecord<'a> {
     },
 }
 
-/// The records of a frame in order. `None` in place of a record: what follows is none, which a right checksum excludes
-/// unless another program wrote it.
+/// The records of a frame in order. `None` in place of a record marks invalid bytes, which a valid checksum excludes
+/// unless another program wrote them.
 pub(crate) struct LogRecords<'a> {
     bytes: &'a [u8],
     at: usize,

@@ -1,12 +1,12 @@
-//! Reading the whole log when a store is opened, and telling a torn end from damage.
+//! Recovery: reads the whole log when a store is opened, and distinguishes a torn end from damage.
 //!
-//! Frames are numbered without gaps, and every frame says up to which number the log was known to be on disk when it was
-//! written. Where the numbers break off, only what stands behind can tell: if a frame there knows the missing one to have
-//! been on disk, something has damaged it since, and the log is refused. Otherwise it is the end that a crash tore, of which
-//! nothing was promised to survive; it is cut off and told.
+//! Frames are numbered without gaps, and every frame records up to which number the log was known to be on disk when it was
+//! written. Where the sequence breaks, the data behind decides. If a frame there records that the missing one was on disk, the
+//! log was damaged since and is refused. Otherwise a crash tore the end, none of which was guaranteed to survive; it is cut
+//! off and reported.
 //!
-//! A segment may end in garbage when writing to it failed; the segment behind it then goes on with the very next number, or
-//! repeats frames whose fsync failed. Applying a frame twice in order changes nothing.
+//! A segment may end in garbage when writing to it failed. The following segment then continues with the next number, or
+//! repeats frames whose fsync failed. Applying a frame twice in order has no further effect.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,22 +24,22 @@ use super::log_mark::LogMark;
 use super::segments::{self, Segment, UNKNOWN_LSN, segment_path};
 use crate::error::{StoreError, StoreOpenError};
 
-/// What a log holds.
+/// The content of a log.
 pub(crate) struct RecoveredLog {
     pub(crate) index: QueueIndex,
     pub(crate) segments: VecDeque<Segment>,
-    /// The number of the segment to come.
+    /// The number of the next segment.
     pub(crate) next_id: u32,
     pub(crate) last_lsn: u64,
-    /// Known to be on disk.
+    /// The last frame known to be on disk.
     pub(crate) synced_lsn: u64,
-    /// Segments in which nothing was ever written, or writing failed at once.
+    /// Segments that were never written to, or whose first write failed.
     pub(crate) unused_segments: Vec<u32>,
     pub(crate) truncation: Option<LogTruncation>,
 }
 
 impl RecoveredLog {
-    /// What the log contains, once everything in it is on disk.
+    /// The mark of this log, once all of it is on disk.
     pub(crate) fn log_mark(&self) -> LogMark {
         match self.segments.front() {
             Some(first) => LogMark {
@@ -51,16 +51,16 @@ impl RecoveredLog {
     }
 }
 
-/// An end that is to be cut off.
+/// An end to be cut off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LogTruncation {
     pub(crate) path: PathBuf,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
-    /// Whole frames among them.
+    /// Complete frames within it.
     pub(crate) frames: u64,
     pub(crate) detail: String,
-    /// Segments that go altogether.
+    /// Segments to be removed entirely.
     pub(crate) segments: Vec<u32>,
 }
 
@@ -78,13 +78,13 @@ impl fmt::Display for LogTruncation {
     }
 }
 
-/// A segment as it was found.
+/// A segment found in the directory.
 pub(crate) struct SegmentFile {
     pub(crate) id: u32,
     pub(crate) path: PathBuf,
     pub(crate) file: Arc<dyn LogFile>,
     pub(crate) len: u64,
-    /// `Ok(None)`: prepared, and never written to.
+    /// `Ok(None)`: prepared and never written to.
     pub(crate) head: Result<Option<SegmentHead>, SegmentHeadError>,
 }
 
@@ -127,20 +127,20 @@ pub(crate) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error
     move |source| StoreError::Io { what, path, source }
 }
 
-/// Where the numbers broke off.
+/// A break in the sequence of frame numbers.
 struct SequenceBreak {
-    /// Which of the segments found.
+    /// Index of the segment among those found.
     at: usize,
     offset: u64,
     detail: String,
 }
 
-/// Gets the number and the records of a frame.
+/// Receives the number and the records of a frame.
 pub(crate) type KeyedRecordsHandler<'a> = dyn FnMut(u64, &[u8]) -> Result<(), StoreError> + 'a;
 
-/// Reads all segments. `keyed` gets the records of frames that have some for the keyed state. Changes no file.
+/// Reads all segments. `keyed` receives the records of frames with keyed state. Changes no file.
 ///
-/// What `mark` says the log must contain, and it does not, is damage.
+/// Missing content that `mark` demands is damage.
 pub(crate) fn recover_log(
     dir: &Path,
     files: &dyn FileSystem,
@@ -153,7 +153,7 @@ pub(crate) fn recover_log(
     let mut kept = VecDeque::new();
     // The number of the next frame.
     let mut expected = None;
-    // Where reading ended last, to be looked at if the next segment does not go on there.
+    // Where reading ended last; examined if the next segment does not continue there.
     let mut end: Option<SequenceBreak> = None;
     let mut broken = false;
     let mut synced_lsn = 0;
@@ -161,7 +161,7 @@ pub(crate) fn recover_log(
         let head = match &segment.head {
             Ok(Some(head)) => Ok(head),
             Ok(None) if !has_any_frames(&found[at + 1..]) => continue,
-            // Nothing is written to a segment before the one in front of it has a head.
+            // Nothing is written to a segment before its predecessor has a head.
             Ok(None) => Err("its head is missing"),
             Err(SegmentHeadError::Torn(detail)) => Err(*detail),
             Err(SegmentHeadError::Version(version)) => {
@@ -175,7 +175,7 @@ pub(crate) fn recover_log(
         let head = match head {
             Ok(head) => head,
             Err(detail) => {
-                // The head of the oldest is on disk before anything else: as if the very first frame were missing.
+                // The head of the oldest segment is on disk before anything else: treat it as if the very first frame were missing.
                 expected.get_or_insert(1);
                 end.get_or_insert_with(|| SequenceBreak {
                     at,
@@ -186,14 +186,14 @@ pub(crate) fn recover_log(
             }
         };
         if let Some(expected) = expected.filter(|&expected| head.follows_lsn >= expected) {
-            // When an fsync failed over several segments, all of them are repeated further on.
+            // When an fsync failed over several segments, all of them are repeated later.
             if is_repeated(&found[at + 1..], expected) {
                 continue;
             }
             broken = true;
             break;
         }
-        // Frames may be repeated here, and not all of them if that was interrupted.
+        // Frames may be repeated here, and only some of them if the repetition was interrupted.
         let known = expected.replace(head.first_lsn);
         let mut into = Segment {
             id: segment.id,
@@ -218,7 +218,7 @@ pub(crate) fn recover_log(
             synced_lsn = synced_lsn.max(frame.synced_lsn);
             applied.map_err(|_| StoreError::Damaged {
                 what: format!("{} at byte {}", segment.path.display(), frame.offset),
-                detail: "a frame holds something that is no record".to_owned(),
+                detail: "a frame contains an invalid record".to_owned(),
             })
         })?;
         expected = expected.max(known);
@@ -256,7 +256,7 @@ pub(crate) fn recover_log(
     })
 }
 
-/// Refuses a log whose beginning is not there, or cannot be read.
+/// Refuses a log whose beginning is missing or unreadable.
 fn check_beginning(
     dir: &Path,
     found: &[SegmentFile],
@@ -295,12 +295,12 @@ fn check_beginning(
     Ok(())
 }
 
-/// Whether something was ever written to one of these segments.
+/// Whether anything was ever written to one of these segments.
 pub(crate) fn has_any_frames(behind: &[SegmentFile]) -> bool {
     behind.iter().any(|found| !matches!(found.head, Ok(None)))
 }
 
-/// Whether one of these segments begins no later than with the frame that is due.
+/// Whether one of these segments begins no later than the expected frame.
 fn is_repeated(behind: &[SegmentFile], expected: u64) -> bool {
     let mut heads = behind
         .iter()
@@ -308,7 +308,7 @@ fn is_repeated(behind: &[SegmentFile], expected: u64) -> bool {
     heads.any(|head| head.follows_lsn < expected)
 }
 
-/// Gives each frame that follows the one before; tells what ended it, `None` if it ends as a segment does.
+/// Passes each frame that follows its predecessor to the callback; returns why it stopped, `None` at a regular end.
 pub(crate) fn read_segment(
     segment: &SegmentFile,
     head: &SegmentHead,
@@ -329,7 +329,7 @@ pub(crate) fn read_segment(
                 let due = expected.unwrap_or(frame.lsn);
                 let is_gap = frame.flags & FLAG_GAP != 0 && frame.lsn >= due;
                 if frame.lsn != due && !is_gap {
-                    return Ok(Some("the frame there has a number out of order"));
+                    return Ok(Some("the number of the frame is out of order"));
                 }
                 *expected = Some(frame.lsn + 1);
                 each(frame)?;
@@ -338,7 +338,7 @@ pub(crate) fn read_segment(
     }
 }
 
-/// Whether what stands behind the break is a torn end, which is returned to be cut off, or shows damage.
+/// Returns a torn end to be cut off, or an error if the data behind the break shows damage.
 fn classify_break(
     found: &[SegmentFile],
     end: SequenceBreak,
@@ -395,7 +395,7 @@ fn classify_break(
     if bytes == 0 && !broken {
         return Ok(None);
     }
-    // From a segment whose head is torn, nothing is kept.
+    // Nothing is kept of a segment whose head is torn.
     let keep = usize::from(end.offset > 0);
     Ok(Some(LogTruncation {
         path: segment.path.clone(),
@@ -410,7 +410,7 @@ fn classify_break(
     }))
 }
 
-/// The end of the last byte that is not zero, `from` if there is none behind it.
+/// The end of the last non-zero byte, `from` if there is none behind it.
 fn last_written(file: &dyn LogFile, from: u64, len: u64) -> io::Result<u64> {
     let mut chunk = vec![0; 1 << 20];
     let mut last = from;

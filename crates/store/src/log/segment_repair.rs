@@ -1,6 +1,6 @@
-//! Writing damaged segments anew from the whole frames that are left in them.
+//! Rewrites damaged segments from the complete frames that are left in them.
 //!
-//! Numbers that are lost are left out by a frame that says so (`FLAG_GAP`), so that the repaired log reads like any other.
+//! Lost numbers are skipped by a frame with `FLAG_GAP`, so the repaired log reads like any other.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use crate::batch::FRAME_HEAD;
 use crate::error::StoreError;
 use crate::tools::StoreRepairReport;
 
-/// Puts every segment in order that does not go on where the one before ended.
+/// Repairs every segment that does not continue where its predecessor ended.
 pub(crate) fn repair_segments(log: &Path) -> Result<StoreRepairReport, StoreError> {
     let mut repaired = StoreRepairReport::default();
     let found = open_segment_files(log, &OsFileSystem)?;
@@ -40,7 +40,7 @@ pub(crate) fn repair_segments(log: &Path) -> Result<StoreRepairReport, StoreErro
     Ok(repaired)
 }
 
-/// The number behind its last frame, if there is nothing to mend.
+/// The number behind its last frame, if the segment is intact.
 fn next_lsn_if_intact(
     segment: &SegmentFile,
     expected: Option<u64>,
@@ -61,12 +61,12 @@ fn next_lsn_if_intact(
     let mut behind = 0;
     find_later_frames(&*segment.file, head.seed(), end, &mut |_| behind += 1)
         .map_err(io_error("read", &segment.path))?;
-    // A torn end of the last segment is cut off by the next start.
+    // The next start cuts off a torn end of the last segment.
     let is_whole = behind == 0 && (bad.is_none() || is_last);
     Ok(next.max(expected).filter(|_| is_whole))
 }
 
-/// Writes the whole frames of a segment to a new file that takes its place.
+/// Writes the complete frames of a segment to a new file that replaces it.
 fn rewrite_segment(
     log: &Path,
     segment: &SegmentFile,
@@ -166,10 +166,10 @@ fn rewrite_segment(
     Ok(next.max(expected))
 }
 
-/// Frames that are tried to find the seed of their segment.
+/// Number of frames tried to find the seed of their segment.
 const MAX_SEED_ATTEMPTS: usize = 64;
 
-/// What the checksums of a segment without a head begin with, found by a frame whose successor has the same.
+/// The checksum seed of a segment without a head: a frame and its successor must have the same.
 fn find_seed(file: &dyn LogFile) -> io::Result<Option<u32>> {
     let len = file.len()?;
     let mut at = SEGMENT_HEAD as u64;

@@ -1,4 +1,4 @@
-//! The files of the log: their names, the one being written, and the one prepared to follow it.
+//! The files of the log: their names, the segment being written, and the prepared next segment.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,23 +14,23 @@ pub(crate) struct Segment {
     pub(crate) id: u32,
     pub(crate) seed: u32,
     pub(crate) head: SegmentHead,
-    /// The head is on disk once this frame is; `UNKNOWN_LSN` if that says nothing.
+    /// The head is on disk once this frame is; `UNKNOWN_LSN` if no frame implies that.
     pub(crate) head_lsn: u64,
     pub(crate) file: Arc<dyn LogFile>,
-    /// Bytes it may grow to; what it has once sealed.
+    /// Bytes to which it may grow; its size once sealed.
     pub(crate) capacity: u64,
-    /// Bytes with frames in them, the head included.
+    /// Bytes in use by the head and frames.
     pub(crate) used: u64,
     pub(crate) last_lsn: u64,
     /// The last frame with records for the keyed state, 0 if there is none.
     pub(crate) keyed_lsn: u64,
 }
 
-/// Of a segment whose head is on disk or not, whatever frames are: it was found there, or forcing it to disk failed.
+/// Frames do not show whether the segment's head is on disk: the segment was recovered, or a sync of it failed.
 pub(crate) const UNKNOWN_LSN: u64 = u64::MAX;
 
 impl Segment {
-    /// No frame tells any more whether the head is on disk, unless it is known to be there.
+    /// Marks that no frame implies any more that the head is on disk, unless it is known to be.
     pub(crate) fn forget_head_lsn(&mut self) {
         if self.head_lsn > 0 {
             self.head_lsn = UNKNOWN_LSN;
@@ -38,7 +38,7 @@ impl Segment {
     }
 }
 
-/// Where segments are and how large new ones are.
+/// The directory of the segments, and the size of new ones.
 pub(crate) struct SegmentDirectory {
     pub(crate) dir: PathBuf,
     pub(crate) files: Arc<dyn FileSystem>,
@@ -55,7 +55,7 @@ pub(crate) fn segment_path(dir: &Path, id: u32) -> PathBuf {
     dir.join(format!("{id:010}.log"))
 }
 
-/// Numbers of the segments in a directory, ascending. Other files are left alone.
+/// Numbers of the segments in a directory, ascending. Other files are ignored.
 pub(crate) fn list_segment_ids(dir: &Path) -> io::Result<Vec<u32>> {
     let mut ids = Vec::new();
     for file in std::fs::read_dir(dir)? {
@@ -75,11 +75,11 @@ pub(crate) fn list_segment_ids(dir: &Path) -> io::Result<Vec<u32>> {
 pub(crate) struct Segments {
     pub(crate) directory: SegmentDirectory,
     pub(crate) all: VecDeque<Segment>,
-    /// Whether the last one takes more frames.
+    /// Whether the last one accepts more frames.
     is_open: bool,
-    /// Made and empty, for when the last one is full.
+    /// An empty segment, prepared for when the last one is full.
     next: Option<(u32, Arc<dyn LogFile>)>,
-    /// The number of a segment that is to be made.
+    /// The number of the next segment to create.
     next_id: u32,
 }
 
@@ -99,7 +99,7 @@ impl Segments {
         self.all.back_mut().filter(|_| self.is_open)
     }
 
-    /// The head of the oldest segment, if it is not sure that it is on disk; it is to be brought there.
+    /// The head of the oldest segment, if it may not be on disk and has to be written again.
     pub(crate) fn unsynced_oldest_head(&mut self, synced_lsn: u64) -> Option<SegmentHead> {
         let oldest = self.all.front_mut()?;
         let is_doubtful = oldest.head_lsn > synced_lsn;
@@ -111,7 +111,7 @@ impl Segments {
         self.next.is_some()
     }
 
-    /// The number that the segment being written has, or the next one will have.
+    /// The number of the segment being written, or of the next one if none is open.
     pub(crate) fn writing_segment_id(&self) -> u32 {
         match self.all.back() {
             Some(last) if self.is_open => last.id,
@@ -119,7 +119,7 @@ impl Segments {
         }
     }
 
-    /// Makes the segment that follows, if there is none: from then on it has room.
+    /// Creates the next segment if there is none, which reserves its space.
     pub(crate) fn prepare_next(&mut self) -> io::Result<()> {
         if self.next.is_none() {
             let path = self.directory.path(self.next_id);
@@ -132,22 +132,22 @@ impl Segments {
         Ok(())
     }
 
-    /// No more frames go into the last segment; what it has room for beyond them is given back.
+    /// Closes the last segment for further frames and frees its unused space.
     pub(crate) fn seal(&mut self) {
         if let Some(last) = self.open_segment() {
-            // It may fail where writing failed before; it is only room.
+            // May fail where writing failed before; it only frees space.
             if last.file.truncate(last.used).is_ok() {
                 last.capacity = last.used;
             }
             if last.used == SEGMENT_HEAD as u64 {
-                // Its first frame will be in another segment.
+                // The next frame goes to another segment.
                 last.forget_head_lsn();
             }
         }
         self.is_open = false;
     }
 
-    /// Begins a segment with room for a frame of `frame_len` bytes.
+    /// Begins a segment with space for a frame of `frame_len` bytes.
     pub(crate) fn begin_segment(
         &mut self,
         frame_len: u64,
@@ -161,7 +161,7 @@ impl Segments {
         if wanted > place.segment_bytes
             && let Some((id, _)) = self.next.take()
         {
-            // One frame larger than a segment: it gets a segment of its own size under the same number.
+            // A frame larger than a segment gets a segment of its own size under the same number.
             self.next_id = id;
         }
         let (id, file) = match self.next.take() {
@@ -185,11 +185,11 @@ impl Segments {
         let mut written = file.write_at(&head.encode(), 0);
         let is_oldest = self.all.is_empty();
         if is_oldest {
-            // Where the log begins is known whatever happens: what follows a lost beginning must not be taken for all of it.
+            // Where the log begins must be known in all cases: what follows a lost beginning must not pass for the whole log.
             written = written.and_then(|()| file.sync());
         }
         if let Err(error) = written {
-            // Made anew under this number when it is tried again.
+            // The retry creates it again under this number.
             self.next_id = id;
             return Err(error);
         }
@@ -208,16 +208,16 @@ impl Segments {
         Ok(())
     }
 
-    /// Removes the segment that was prepared and never used.
+    /// Removes the prepared, unused segment.
     pub(crate) fn drop_next(&mut self) {
         if let Some((id, _)) = self.next.take() {
-            // An empty one that stays is taken for what it is.
+            // A leftover empty segment is recognised as unused.
             let _ = self.directory.files.remove(&self.directory.path(id));
             self.next_id = id;
         }
     }
 
-    /// Bytes on disk, prepared ones included.
+    /// Bytes on disk, including prepared segments.
     pub(crate) fn bytes(&self) -> u64 {
         let next = if self.has_next() {
             self.directory.segment_bytes
@@ -233,7 +233,7 @@ impl Segments {
     }
 }
 
-/// A number nobody can guess: what hash maps take their keys from.
+/// An unpredictable number, generated like the keys of hash maps.
 pub(crate) fn random_u64() -> u64 {
     use std::hash::BuildHasher as _;
     std::hash::RandomState::new().hash_one(now_ms())

@@ -1,5 +1,5 @@
-//! The queues of all sessions by their number. Records of one session come in runs, so that the queue found last is tried
-//! before any is looked for.
+//! The queues of all sessions by session number. Records of one session come in runs, so the last queue is tried
+//! before a look-up.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ pub(super) struct SessionQueues {
     places: HashMap<u64, u32, foldhash::fast::RandomState>,
     slots: Vec<SessionQueue>,
     free: Vec<u32>,
-    /// Session and place of the queue that was changed last.
+    /// Session and slot of the queue that was changed last.
     last: Option<(u64, u32)>,
 }
 

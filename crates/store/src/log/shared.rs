@@ -1,4 +1,4 @@
-//! Where shards and threads of the store meet: submitted batches, health, counters.
+//! State shared by shards and threads of the store: submitted batches, health, counters.
 //!
 //! A shard takes one lock to submit, which the writer holds only to swap two vectors.
 
@@ -12,7 +12,7 @@ use crate::handle::StoreHealth;
 use crate::queue::QueueFetch;
 
 const SLOTS: usize = 63;
-/// The bit for everything that does not come from a shard.
+/// The bit for all events that do not come from a shard.
 const EVENT_BIT: u64 = 1 << SLOTS;
 const MAX_RECYCLED_BATCHES: usize = 256;
 
@@ -21,21 +21,21 @@ pub(crate) enum StoreRequest {
     Fetch(u16, QueueFetch),
 }
 
-/// Reasons not to be well.
+/// Causes of impaired health.
 #[derive(Debug, Clone, Copy)]
 #[repr(u8)]
 pub(crate) enum HealthFlag {
-    /// The log has reached its bound, or the segment to come has no room.
+    /// The log has reached its limit, or there is no space for the next segment.
     LogFull = 1,
-    /// The file system has too little room.
+    /// The file system has too little free space.
     DiskFull = 2,
-    /// Writing the log fails.
+    /// Writes to the log fail.
     Log = 4,
-    /// Writing the keyed state fails.
+    /// Writes to the keyed state fail.
     Keyed = 8,
-    /// Forcing to disk fails.
+    /// Syncs fail.
     Sync = 16,
-    /// Another server has the queues, and is away for too long.
+    /// The server that holds the queues has been away for too long.
     Queues = 32,
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn increment(counter: &AtomicU64, by: u64) {
 #[derive(Default)]
 pub(crate) struct StoreShared {
     slots: SubmissionSlots,
-    /// Which slots have something.
+    /// Slots with submitted requests.
     dirty: AtomicU64,
     writer: OnceLock<Thread>,
     pending_bytes: AtomicUsize,
@@ -82,7 +82,7 @@ pub(crate) struct StoreShared {
     recycled_batches: Mutex<Vec<StoreBatch>>,
     chunks: Mutex<Vec<SegmentChunk>>,
     pub(crate) is_stopping: AtomicBool,
-    /// Segments that are there now are to be reclaimed, however much lives in them.
+    /// All present segments are to be reclaimed, however much of them is live.
     pub(crate) is_compaction_requested: AtomicBool,
     pub(crate) is_compacting: AtomicBool,
     pub(crate) counters: StoreCounters,
@@ -99,7 +99,7 @@ impl StoreShared {
         self.wake_for(1 << slot);
     }
 
-    /// Something other than a shard's request needs the writer.
+    /// Wakes the writer for anything other than a shard's request.
     pub(crate) fn wake(&self) {
         self.wake_for(EVENT_BIT);
     }
@@ -112,12 +112,12 @@ impl StoreShared {
         }
     }
 
-    /// This thread is the writer; what was submitted before wakes it.
+    /// Registers this thread as the writer; earlier submissions wake it.
     pub(crate) fn register_writer(&self) {
         let _ = self.writer.set(std::thread::current());
     }
 
-    /// Gives everything submitted since to `each`, in the order of each shard; `false` if nobody called.
+    /// Passes everything submitted since the last call to `each`, in the order of each shard; `false` if there was no wake-up.
     pub(crate) fn collect_requests(
         &self,
         spare: &mut Vec<StoreRequest>,
@@ -145,7 +145,7 @@ impl StoreShared {
         lock(&self.recycled_batches).pop().unwrap_or_default()
     }
 
-    /// A batch was logged, and nobody needs it any more.
+    /// Recycles batches that were logged and are no longer needed.
     pub(crate) fn recycle(&self, batches: &mut Vec<StoreBatch>) {
         let mut spares = lock(&self.recycled_batches);
         let room = MAX_RECYCLED_BATCHES.saturating_sub(spares.len());
@@ -155,7 +155,7 @@ impl StoreShared {
         }
     }
 
-    /// The store writes something of its own.
+    /// Counts bytes that the store writes itself.
     pub(crate) fn add_pending_bytes(&self, bytes: usize) {
         self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -185,7 +185,7 @@ impl StoreShared {
         self.health_flags.load(Ordering::Acquire) & trouble as u8 != 0
     }
 
-    /// Says whether a trouble is there; returns whether that is new.
+    /// Sets or clears a health flag; returns whether that changed it.
     pub(crate) fn set_flag(&self, trouble: HealthFlag, is_there: bool) -> bool {
         let bit = trouble as u8;
         let before = if is_there {
@@ -196,7 +196,7 @@ impl StoreShared {
         if (before & bit != 0) == is_there {
             return false;
         }
-        // Computed anew until it fits, as another thread may change its trouble at the same time.
+        // Repeated until it succeeds, because another thread may change its flag at the same time.
         loop {
             let troubles = self.health_flags.load(Ordering::Acquire);
             let full = HealthFlag::LogFull as u8 | HealthFlag::DiskFull as u8;

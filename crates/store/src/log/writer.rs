@@ -1,8 +1,8 @@
-//! The writer's thread: takes what all shards submitted since it looked last, writes it with one call, has it forced to
-//! disk by the policy, and then says so once per shard.
+//! The writer's thread: takes what all shards submitted since the last round, writes it with one call, syncs according to
+//! the policy, and then reports it once per shard.
 //!
-//! Nothing is acknowledged that is not written. When writing fails, the segment is left alone, batches stay in the order they
-//! came, and writing is tried again in a new segment with growing pauses.
+//! Nothing is acknowledged that is not written. When a write fails, the segment is abandoned, batches keep their order, and
+//! the write is retried in a new segment with growing pauses.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,20 +25,20 @@ use crate::config::{Fsync, StoreConfig};
 use crate::handle::StoreObserver;
 use crate::queue::QueueFetch;
 
-/// Pages being read at a time; further requests wait.
+/// Maximum number of pages being read at a time; further requests wait.
 pub(crate) const MAX_PAGES: usize = 64;
-/// A batch of the store itself: copies.
+/// The shard number of batches of the store itself: copies.
 pub(super) const NO_SHARD: u16 = u16::MAX;
-/// What is written before it is acknowledged, unless one batch is larger.
+/// Bytes written before they are acknowledged, unless one batch is larger.
 const MAX_GROUP_BYTES: u64 = 4 << 20;
-/// Smaller batches are put together, larger ones written from where they are.
+/// Smaller batches are copied into one buffer, larger ones are written from where they are.
 const COPY_BYTES: usize = 64 << 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// How long it sleeps if nobody calls.
+/// How long the writer sleeps without a wake-up.
 const MAX_SLEEP: Duration = Duration::from_secs(1);
 
-/// Writing failed; when to try again.
+/// A failed write, and when to retry.
 struct WriteFailure {
     retry_at: Instant,
     pause: Duration,
@@ -56,27 +56,27 @@ pub(crate) struct LogWriter {
     pub(super) open_pages: Arc<AtomicUsize>,
     /// The last frame in the log.
     pub(super) written_lsn: u64,
-    /// What `written_lsn` was at first, and the last frame the log had then: fewer, if the keyed state knew a later one.
+    /// The initial `written_lsn`, and the last frame in the log at that time, which is lower if the keyed state knew a later one.
     started_at_lsn: u64,
     recovered_lsn: u64,
     /// The number of the next frame.
     pub(super) next_lsn: u64,
-    /// Submitted and not written, in order.
+    /// Submitted and not yet written, in order.
     backlog: VecDeque<(u16, StoreBatch)>,
     fetches: VecDeque<(u16, QueueFetch)>,
-    /// Where queues are, if not in this log.
+    /// The server that holds the queues, if they are not in this log.
     external_queues: Option<ExternalQueues>,
     pub(super) reclaim: ReclaimState,
     failure: Option<WriteFailure>,
     prepare_at: Option<Instant>,
-    // Memory that is used again.
+    // Reused buffers.
     requests: Vec<StoreRequest>,
     joined_frames: Vec<u8>,
     logged: Vec<(u16, u64)>,
     finished_batches: Vec<StoreBatch>,
 }
 
-/// What a writer begins with.
+/// The parts from which a writer is built.
 pub(crate) struct LogWriterParts {
     pub(crate) shared: Arc<StoreShared>,
     pub(crate) config: StoreConfig,
@@ -125,7 +125,7 @@ impl LogWriter {
         self.shared.register_writer();
         let mut stopping_since = None;
         loop {
-            // Before collecting: what was submitted before stopping is collected.
+            // Before collecting, so that everything submitted before the stop is collected.
             let is_stopping = self.shared.is_stopping.load(Ordering::Acquire);
             let was_called = self.collect();
             self.write_all();
@@ -159,7 +159,7 @@ impl LogWriter {
         if batches > 0 {
             tracing::error!(
                 batches,
-                "stopping without having written everything submitted"
+                "store stops before all submitted batches were written; they are lost"
             );
         }
         self.segments.seal();
@@ -178,7 +178,7 @@ impl LogWriter {
         self.shared.collect_requests(&mut self.requests, each)
     }
 
-    /// Writes what was submitted, and answers what was asked.
+    /// Writes what was submitted, and answers requests.
     fn write_all(&mut self) {
         self.write_backlog();
         if self.external_queues.is_none() {
@@ -199,7 +199,7 @@ impl LogWriter {
         }
     }
 
-    /// How long to sleep if nobody calls.
+    /// How long to sleep without a wake-up.
     fn wait_timeout(&self) -> Duration {
         let now = Instant::now();
         let retry_at = self.failure.as_ref().map(|failure| failure.retry_at);
@@ -223,7 +223,7 @@ impl LogWriter {
         !self.backlog.is_empty()
     }
 
-    /// Writes a batch of the store itself, now; nothing else waits to be written.
+    /// Writes a batch of the store itself immediately; requires an empty backlog.
     pub(super) fn write_own(&mut self, batch: StoreBatch) {
         debug_assert!(self.backlog.is_empty(), "it would be written out of order");
         self.backlog.push_back((NO_SHARD, batch));
@@ -259,7 +259,7 @@ impl LogWriter {
             HealthFlag::Log
         };
         if self.shared.set_flag(trouble, true) {
-            tracing::error!(%error, "the message log cannot be written; batches wait and it is tried again");
+            tracing::error!(%error, "message log write failed; keeping batches and retrying");
         }
         let last_pause = self.failure.as_ref().map(|failure| failure.pause);
         let pause = last_pause.map_or(FIRST_PAUSE, |pause| (pause * 2).min(MAX_PAUSE));
@@ -271,11 +271,11 @@ impl LogWriter {
 
     fn clear_failure(&mut self) {
         if self.failure.take().is_some() && self.shared.set_flag(HealthFlag::Log, false) {
-            tracing::info!("the message log can be written again");
+            tracing::info!("message log writes recovered");
         }
     }
 
-    /// The frame that is before the one after `lsn`: itself, unless numbers were left out when the store was opened.
+    /// The number of the frame before the one after `lsn`: `lsn` itself, unless numbers were skipped when the store was opened.
     pub(super) fn preceding_lsn(&self, lsn: u64) -> u64 {
         if lsn == self.started_at_lsn {
             self.recovered_lsn
@@ -284,7 +284,7 @@ impl LogWriter {
         }
     }
 
-    /// The segment to write a frame of this length to.
+    /// Ensures that the open segment has space for a frame of this length.
     pub(super) fn ensure_segment_room(&mut self, frame_len: u64) -> io::Result<()> {
         let has_room =
             |segment: &&mut super::segments::Segment| segment.used + frame_len <= segment.capacity;
@@ -394,7 +394,7 @@ impl LogWriter {
         }
     }
 
-    /// Brings index and keyed state up to what was written.
+    /// Applies the written batches to the index and the keyed state.
     fn apply_group(&mut self, batches: usize, start: u64, end: LogPosition) {
         let mut offset = start;
         let mut lsn = self.next_lsn;
@@ -404,7 +404,7 @@ impl LogWriter {
             let records = &batch.bytes[FRAME_HEAD..];
             let base = (offset + FRAME_HEAD as u64) as u32;
             if self.index.apply(records, end.segment, base).is_err() {
-                tracing::error!("a batch holds something that is no record; its rest is ignored");
+                tracing::error!("batch contains an invalid record; ignoring the rest of the batch");
             }
             if batch.is_keyed {
                 keyed_lsn = Some(lsn);
@@ -427,7 +427,7 @@ impl LogWriter {
         segment.keyed_lsn = keyed_lsn.unwrap_or(segment.keyed_lsn);
     }
 
-    /// Hands requests for messages to the reader, once everything submitted before them is written.
+    /// Passes requests for messages to the reader, once everything submitted before them is written.
     fn start_fetches(&mut self) {
         while self.backlog.is_empty()
             && self.open_pages.load(Ordering::Acquire) < MAX_PAGES
@@ -442,12 +442,14 @@ impl LogWriter {
                 is_last,
             });
             if self.jobs.send(job).is_err() {
-                tracing::error!("the thread that reads queued messages has ended");
+                tracing::error!(
+                    "reader thread of queued messages has ended; requests stay unanswered"
+                );
             }
         }
     }
 
-    /// The entries for a page, and whether nothing is behind them.
+    /// The entries for a page, and whether it is the last.
     fn select_page_entries(&self, fetch: &QueueFetch) -> (Vec<EntryToRead>, bool) {
         let mut wanted: Vec<EntryToRead> = Vec::new();
         let Some(queue) = self.index.queue(fetch.session) else {
@@ -476,7 +478,7 @@ impl LogWriter {
         (wanted, true)
     }
 
-    /// Keeps an empty segment at hand, so that what was accepted always has room.
+    /// Keeps an empty segment prepared, so that accepted messages always have space.
     fn prepare_next(&mut self) {
         let now = Instant::now();
         if self.failure.is_some() || self.prepare_at.is_some_and(|at| at > now) {
@@ -496,14 +498,14 @@ impl LogWriter {
             match prepared {
                 Err(error) => tracing::error!(
                     %error,
-                    "no room for another segment of the message log: new messages are refused"
+                    "no space for another message log segment; refusing new messages"
                 ),
                 Ok(()) if is_full => tracing::error!(
                     bytes,
                     max_log_bytes = max,
-                    "the message log has reached its bound: new messages are refused"
+                    "message log reached its size limit; refusing new messages"
                 ),
-                Ok(()) => tracing::info!(bytes, "the message log has room again"),
+                Ok(()) => tracing::info!(bytes, "message log has space again"),
             }
         }
     }
