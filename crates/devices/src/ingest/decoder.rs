@@ -1,4 +1,4 @@
-//! What is heard of messages becomes rows: keys to their numbers, values to what the thing model makes of them.
+//! Turns decoded messages into rows: key names become key numbers, values take the form of the thing model.
 
 use std::sync::Arc;
 
@@ -15,22 +15,22 @@ use super::profile::{
 use super::rejections::RejectionLog;
 use crate::protocol::{ControlMessage, DeviceProtocol, KeySlot, MessageVisitor, RawValue, RowInfo};
 
-/// Keys that the devices of a product may have.
+/// Maximum number of keys for the devices of a product.
 const MAX_KEYS: usize = 4096;
-/// Keys of a message whose places are remembered, and how long one may be.
+/// Maximum number of keys of a message whose positions are remembered, and maximum length of such a key.
 const MAX_POSITIONS: usize = 256;
 const MAX_WRITTEN_BYTES: usize = 256;
-/// After so many messages with another key at this place it is remembered instead.
+/// After this many messages with another key at a position, that key is remembered instead.
 const MISSES_UNTIL_RELEARNED: u8 = 16;
 
-/// What one lane knows of a product.
+/// State of a product in one lane.
 pub(super) struct ProductContext {
     pub(super) profile: Arc<ProductProfile>,
     /// The keys of the last message, in their order.
     places: Vec<KeyPosition>,
     slots: Vec<KeyDisposition>,
     names: HashMap<Box<str>, KeySlot, foldhash::fast::RandomState>,
-    /// Numbers of the keys that the chain asks for.
+    /// Numbers of the keys that the chain uses.
     pub(super) chain_keys: Box<[KeyId]>,
     /// Names of the keys that have a slot.
     keys: HashMap<KeyId, Box<str>, foldhash::fast::RandomState>,
@@ -42,7 +42,7 @@ struct KeyPosition {
     misses: u8,
 }
 
-/// What is done with the values of a key.
+/// How the values of a key are handled.
 enum KeyDisposition {
     Open(KeyId),
     /// Texts that are numbers become numbers.
@@ -57,7 +57,7 @@ const TOO_MANY_KEYS: KeySlot = KeySlot::MAX;
 impl ProductContext {
     pub(super) fn new(profile: Arc<ProductProfile>, storage: &dyn TelemetryStorage) -> Self {
         let keys = profile.chain.keys().iter();
-        // A key that cannot be is never met.
+        // No message has a key with an invalid name.
         let number = |name: &str| storage.register_key(name).unwrap_or(KeyId(u32::MAX));
         let chain_keys = keys.map(|name| number(name)).collect();
         Self {
@@ -134,7 +134,7 @@ impl ProductContext {
     }
 }
 
-/// As `starts_with`, which calls a function: names are too short for that to be worth it.
+/// Like `starts_with`, which calls a function: these names are too short for a call to pay off.
 #[inline]
 fn starts_with_bytes(text: &[u8], start: &[u8]) -> bool {
     let Some(text) = text.get(..start.len()) else {
@@ -146,16 +146,16 @@ fn starts_with_bytes(text: &[u8], start: &[u8]) -> bool {
     let (words, _) = start.as_chunks::<8>();
     let (text_words, _) = text.as_chunks::<8>();
     let mut pairs = text_words.iter().zip(words);
-    // The last eight bytes may have been compared in part.
+    // The last eight bytes may overlap bytes that were compared before.
     pairs.all(|(one, other)| one == other) && text_end == end
 }
 
-/// Whom a row is about.
+/// The device a row belongs to.
 #[derive(Clone, Copy)]
 pub(super) enum RowSubject {
-    /// Who has sent the message of this number.
+    /// The sender of the message with this index.
     Sender,
-    /// This one of the devices behind gateways.
+    /// The device with this index among the children of gateways.
     Child(u32),
 }
 
@@ -176,7 +176,7 @@ pub(super) struct DecodedControlMessage<'a> {
     pub(super) control_message: ControlMessage<'a>,
 }
 
-/// All that was heard of some messages.
+/// Decoded content of a batch of messages.
 #[derive(Default)]
 pub(super) struct DecodedMessages<'a> {
     pub(super) points: Vec<Point<'a>>,
@@ -186,14 +186,14 @@ pub(super) struct DecodedMessages<'a> {
 }
 
 impl<'a> DecodedMessages<'a> {
-    /// Empty, with the memory of this one.
+    /// Empties the value and keeps its memory.
     pub(super) fn into_empty<'b>(mut self) -> DecodedMessages<'b> {
         self.points.clear();
         self.rows.clear();
         self.control_messages.clear();
         self.children.clear();
         DecodedMessages {
-            // Collecting nothing of the same layout keeps the memory.
+            // Collecting nothing into the same layout keeps the memory.
             points: self.points.into_iter().map(|_| unreachable!()).collect(),
             control_messages: self
                 .control_messages
@@ -220,7 +220,7 @@ impl<'a> DecodedMessages<'a> {
     }
 }
 
-/// What hearing needs of the lane.
+/// The parts of the lane that decoding needs.
 pub(super) struct DecodeContext<'l> {
     pub(super) products: &'l mut ProductContexts,
     pub(super) storage: &'l dyn TelemetryStorage,
@@ -228,20 +228,20 @@ pub(super) struct DecodeContext<'l> {
     pub(super) outputs: &'l dyn PipelineOutputs,
     pub(super) counters: &'l LaneCounters,
     pub(super) rejections: &'l RejectionLog,
-    /// Nobody looks again for devices that are not at hand.
+    /// Devices that are not in memory are not looked up again.
     pub(super) is_retry: bool,
-    /// Set when others were left something.
+    /// Set when an output received something that is not durable yet.
     pub(super) is_unsettled: &'l mut bool,
-    /// The message is not the device's own: the product's dialects do not matter.
+    /// The message was not sent by the device itself: the product's protocols do not matter.
     pub(super) is_reporting: bool,
 }
 
-/// The products that a lane has met, by their numbers.
+/// The products seen by a lane, by their numbers.
 #[derive(Default)]
 pub(super) struct ProductContexts(Vec<Option<Box<ProductContext>>>);
 
 impl ProductContexts {
-    /// The desk of a product, as the product is now. `None`: there is no such product any more.
+    /// The context of a product in its present version. `None`: the product does not exist any more.
     #[inline]
     pub(super) fn context_of(
         &mut self,
@@ -263,7 +263,7 @@ impl ProductContexts {
     }
 }
 
-/// Hears one message.
+/// Decodes one message.
 pub(super) struct MessageDecoder<'l, 'a> {
     pub(super) context: DecodeContext<'l>,
     pub(super) profiles: &'l [Option<Arc<ProductProfile>>],
@@ -271,14 +271,14 @@ pub(super) struct MessageDecoder<'l, 'a> {
     pub(super) arena: &'a Bump,
     pub(super) sender: DeviceRef<'a>,
     pub(super) source_message: DeviceMessage<'a>,
-    /// It will be worked off again.
+    /// The message will be processed again.
     pub(super) is_deferred: bool,
     pub(super) product: ProductNo,
     pub(super) about: RowSubject,
     pub(super) message: u32,
     pub(super) received_ms: i64,
     pub(super) dialect: DeviceProtocol,
-    /// Where the points of the row begin.
+    /// Index of the row's first point.
     pub(super) row_start: usize,
 }
 
@@ -292,7 +292,7 @@ impl<'l, 'a> MessageDecoder<'l, 'a> {
             .as_deref_mut()
     }
 
-    /// Whether the device that the topic names is known.
+    /// Whether the device named by the topic is known.
     pub(super) fn begin(&mut self, device: Option<&'a str>, child: Option<&'a str>) -> bool {
         match (child, device) {
             (Some(child), _) => self.enter_device(Some(child)),
@@ -389,7 +389,7 @@ impl<'a> MessageVisitor<'a> for MessageDecoder<'_, 'a> {
         };
         match desk.slots.get(slot as usize) {
             Some(&KeyDisposition::Open(key)) => {
-                // Null says that there is nothing to say.
+                // Null means that there is no value.
                 if let Some(value) = untyped_value(value) {
                     self.decoded.points.push(Point { key, value });
                 }

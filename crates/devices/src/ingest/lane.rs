@@ -1,4 +1,4 @@
-//! One thread's way through the pipeline: its buffers, and what it remembers of products.
+//! One thread's path through the pipeline: its buffers and its cache of products.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use crate::protocol::{self, ControlMessage};
 
 /// Memory kept between messages.
 const MAX_RETAINED_BYTES: usize = 256 << 10;
-/// Between two looks at a store without room.
+/// Interval between two checks of a store without room.
 const SPACE_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Messages of which one is timed.
+/// One of this many messages is timed.
 const TIMED_ONE_IN: u32 = 16;
 
 pub(super) type ProfileTable = Vec<Option<Arc<ProductProfile>>>;
 
-/// Works messages off; each thread has its own.
+/// Processes messages; each thread has its own.
 pub struct Lane {
     shared: Arc<PipelineShared>,
     profiles: Cache<Arc<ArcSwap<ProfileTable>>, Arc<ProfileTable>>,
@@ -41,11 +41,11 @@ pub struct Lane {
     arena: Bump,
     decoded: DecodedMessages<'static>,
     stored_rows: Vec<StoredRow>,
-    /// Of each stored row, the message it is of.
+    /// For each stored row, the index of its message.
     messages_of: Vec<u32>,
-    /// What others are told of, where they want to know.
+    /// Rows to publish, if an output wants them.
     saved_rows: Vec<SavedRow>,
-    /// Places of stored rows that were not taken.
+    /// Indexes of rows that the store rejected.
     rejected: Vec<u32>,
     scratch: EvaluationScratch,
     messages_until_timed: u32,
@@ -53,20 +53,20 @@ pub struct Lane {
     waits_when_busy: bool,
     is_reporting: bool,
     waits_when_full: bool,
-    /// Others have been left something, or rows have to be waited for.
+    /// An output or the store holds something that is not durable yet.
     is_unsettled: bool,
-    /// Rows were not stored that the store may take later.
+    /// The store rejected rows that it may accept later.
     was_storage_full: bool,
 }
 
-/// A row that others are told of.
+/// A row to be published.
 struct SavedRow {
-    /// Its place among what was heard.
+    /// Its index among the decoded rows.
     decoded_index: u32,
     ts_ms: i64,
     first: u32,
     count: u32,
-    /// Its place among the stored ones.
+    /// Its index among the stored rows.
     stored_index: Option<u32>,
 }
 
@@ -88,7 +88,7 @@ impl Lane {
                 EvaluationResources::new(shared.seed(number), number),
                 MAX_RETAINED_BYTES,
             ),
-            // The first one, so that there is a time where there are few messages.
+            // The first message is timed, so that there is a measurement even with few messages.
             messages_until_timed: 1,
             is_retry: false,
             waits_when_busy: false,
@@ -100,31 +100,32 @@ impl Lane {
         }
     }
 
-    /// What it does not find is not to be found.
+    /// Makes this a retry lane: devices that it does not find are not deferred again.
     pub(super) fn for_retries(mut self) -> Self {
         self.is_retry = true;
         self
     }
 
-    /// Whose messages it has are not those of the devices themselves, and speak Tidegate's own dialect.
+    /// Makes this a lane for reported rows: they are not sent by the devices themselves and use Tidegate's
+    /// own protocol.
     pub(super) fn for_reports(mut self) -> Self {
         self.is_reporting = true;
         self
     }
 
-    /// It waits for a store that is behind.
+    /// Makes the lane wait for a store that is behind.
     pub(super) fn wait_when_busy(mut self) -> Self {
         self.waits_when_busy = true;
         self
     }
 
-    /// It waits for a store without room, too, until the pipeline ends.
+    /// Makes the lane also wait for a store without room, until the pipeline stops.
     pub(super) fn wait_when_full(mut self) -> Self {
         self.waits_when_full = true;
         self
     }
 
-    /// Waits a moment while the store has no room. `false`: the pipeline ends.
+    /// Waits briefly while the store has no room. Returns `false` if the pipeline stops.
     pub(super) fn wait_for_space(&self) -> bool {
         while self.shared.storage.is_full() {
             if self.shared.is_stopping.load(Ordering::Relaxed) {
@@ -135,7 +136,7 @@ impl Lane {
         !self.shared.is_stopping.load(Ordering::Relaxed)
     }
 
-    /// Whether rows were refused since this was asked last that the store may take later.
+    /// Whether the store rejected rows since the last call that it may accept later.
     #[inline]
     pub fn take_storage_full(&mut self) -> bool {
         std::mem::take(&mut self.was_storage_full)
@@ -148,7 +149,7 @@ impl Lane {
         (profile.and_then(Option::as_ref)).is_some_and(|profile| profile.is_stored)
     }
 
-    /// Counts a message that is not taken, since there is no room for its rows.
+    /// Counts a message that is rejected because the store has no room for its rows.
     #[cold]
     pub(super) fn discard(&mut self, message: &DeviceMessage<'_>) {
         self.counters.unstored.add(1);
@@ -162,8 +163,8 @@ impl Lane {
         self.is_unsettled
     }
 
-    /// Whether something came of what was worked off since this was asked last that is not safe yet: [`Pipeline::settle`] says when
-    /// it is.
+    /// Whether messages processed since the last call have results that are not safe yet:
+    /// [`Pipeline::settle`] reports when they are.
     ///
     /// [`Pipeline::settle`]: super::Pipeline::settle
     #[inline]
@@ -179,7 +180,7 @@ impl Lane {
         &self.counters
     }
 
-    /// When the messages of a product are worked off; `None`: there is no such product any more.
+    /// When the messages of a product are processed; `None` if the product does not exist any more.
     #[inline]
     pub(super) fn mode_for(&mut self, voice: DeviceRef<'_>) -> Option<PipelineMode> {
         let profiles = self.profiles.load();
@@ -187,7 +188,8 @@ impl Lane {
         Some(profile.mode)
     }
 
-    /// Whether the next message is one of those that are timed: looking at the clock takes as long as a good part of the work.
+    /// Whether the next message is timed: reading the clock takes about as long as a good part of the
+    /// processing.
     #[inline]
     pub(super) fn is_timed(&mut self) -> bool {
         self.messages_until_timed -= 1;
@@ -198,7 +200,7 @@ impl Lane {
         is_timed
     }
 
-    /// Works one message off, now.
+    /// Processes one message immediately.
     #[inline]
     pub(super) fn process_one(&mut self, message: &DeviceMessage<'_>) {
         if !self.is_timed() {
@@ -211,7 +213,7 @@ impl Lane {
         self.counters.latency.record(took);
     }
 
-    /// As `Lane::work`, and goes on when a message makes it panic: that one is left out.
+    /// Like [`Lane::process`], but skips a message that causes a panic and continues.
     pub(super) fn process_catching_panics(&mut self, messages: &[DeviceMessage<'_>]) {
         let whole = panic::catch_unwind(AssertUnwindSafe(|| self.process(messages)));
         if whole.is_ok() {
@@ -219,7 +221,7 @@ impl Lane {
         }
         for message in messages {
             let one = std::slice::from_ref(message);
-            // What was stored already is stored again, to the same effect.
+            // Rows that are stored already are stored again, with the same effect.
             if panic::catch_unwind(AssertUnwindSafe(|| self.process(one))).is_err() {
                 self.counters.malformed.add(1);
                 let (device, topic) = (message.sender.id, message.topic);
@@ -232,7 +234,7 @@ impl Lane {
         }
     }
 
-    /// Works messages off, in their order: reads all, then stores all, then tells of all.
+    /// Processes messages in order: decodes all, then stores all, then publishes all.
     pub(super) fn process(&mut self, messages: &[DeviceMessage<'_>]) {
         self.stored_rows.clear();
         self.messages_of.clear();
@@ -339,7 +341,7 @@ impl Lane {
         }
     }
 
-    /// Stores rows; whether some were not stored that the store may take later.
+    /// Stores rows. Returns whether the store rejected some that it may accept later.
     #[inline]
     fn store_rows(
         &self,
@@ -360,7 +362,7 @@ impl Lane {
             let (first, count) = (row.first as usize, row.count as usize);
             let points = &points[first..first + count];
             match shared.storage.append(row.device, row.ts_ms, points) {
-                // What was accepted is not given up because the disk is slow or full.
+                // Accepted messages are not discarded because the disk is slow or full.
                 Err(error) if self.should_retry(&error) => continue,
                 result => return result,
             }
@@ -396,7 +398,7 @@ impl Lane {
         had_no_room
     }
 
-    /// Whether a row is tried again, having waited for what is in its way.
+    /// Whether to retry a row; waits for the obstacle to go.
     #[cold]
     fn should_retry(&self, error: &StorageError) -> bool {
         match error.kind {
@@ -478,7 +480,7 @@ fn decode<'a>(
     let is_begun = hearing.begin(route.device, route.child);
     let outcome =
         is_begun.then(|| protocol::decode_message(&route, message.payload, arena, &mut hearing));
-    // One that is worked off again is logged then.
+    // A deferred message is logged when it is processed again.
     if let Some(profile) = logged
         && !hearing.is_deferred
     {
@@ -493,13 +495,13 @@ fn decode<'a>(
     }
 }
 
-/// A row and whose it is.
+/// A row and its device.
 struct DeviceRow<'v> {
     voice: DeviceRef<'v>,
     row: DecodedRow,
 }
 
-/// What a chain wants saved of a row: its points, or others.
+/// Points that a chain saves for a row: its own or others.
 struct ChainOutput<'a> {
     saved: Vec<Option<Vec<Point<'a>>>>,
 }
@@ -540,13 +542,13 @@ fn run_chain<'a>(
     ChainOutput { saved: stops.saved }
 }
 
-/// Where a chain's nodes put what they do.
+/// Receives the effects of a chain's nodes.
 struct LaneChainEffects<'s, 'a> {
     desk: &'s ProductContext,
     arena: &'a Bump,
     shared: &'s PipelineShared,
     voice: DeviceRef<'s>,
-    /// Where the points of the row itself are.
+    /// Address of the row's own points.
     row_points: *const Point<'a>,
     saved: Vec<Option<Vec<Point<'a>>>>,
 }
@@ -579,7 +581,7 @@ impl<'a> ChainEffects<'a> for LaneChainEffects<'_, 'a> {
     }
 }
 
-/// Counts what nothing becomes of, and notes it of its device.
+/// Counts a message without effect and records it for its device.
 fn count_ignored(
     messages: &[DeviceMessage<'_>],
     heard: &DecodedMessages<'_>,
@@ -595,7 +597,7 @@ fn count_ignored(
             _ => continue,
         };
         counters.ignored.add(1);
-        // One that comes with each report would fill the book.
+        // A message type that accompanies every report would fill the list of rejections.
         if what != "propertySourceTimes" {
             let about = subject_of(messages, heard, heard_said.message, heard_said.about);
             let now_ms = messages[heard_said.message as usize].received_ms;
@@ -604,7 +606,7 @@ fn count_ignored(
     }
 }
 
-/// Tells everybody of what is saved now, and of what else was said.
+/// Publishes the saved rows and the control messages.
 fn publish_results(
     messages: &[DeviceMessage<'_>],
     heard: &DecodedMessages<'_>,

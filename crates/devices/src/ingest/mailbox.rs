@@ -1,4 +1,4 @@
-//! A bounded queue of messages: one half is filled while a worker empties the other.
+//! A bounded message queue: one half is filled while a worker empties the other.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use super::mailbox_segment::MailboxSegment;
 use super::marks::{MailboxDamage, MarkFile};
 use super::pipeline::DeviceMessage;
 
-/// Whoever waits for the worker looks so often whether it is worth waiting.
+/// Interval at which a waiting publisher checks whether the worker still makes progress.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What became of a message for a mailbox.
+/// Result of a push into a mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PushOutcome {
     Accepted,
-    /// It is larger than any room, or the mailbox is closed.
+    /// The message is larger than a half, or the mailbox is closed.
     TooLarge,
     /// The mailbox is full and its worker is stuck.
     Full,
@@ -25,11 +25,11 @@ pub(super) enum PushOutcome {
 
 pub(super) struct Mailbox {
     state: Mutex<MailboxState>,
-    /// There is something to do.
+    /// Signals that there is work.
     filled: Condvar,
-    /// There is room again, or everything is done.
+    /// Signals that there is room again, or that all work is done.
     emptied: Condvar,
-    /// Publishers are to wait.
+    /// Publishers have to wait.
     is_half_full: AtomicBool,
     pub(super) queued: AtomicU64,
     pub(super) queued_bytes: AtomicU64,
@@ -37,15 +37,15 @@ pub(super) struct Mailbox {
 
 struct MailboxState {
     filling: MailboxSegment,
-    /// Not there while the worker has it.
+    /// `None` while the worker has this half.
     spare: Option<MailboxSegment>,
-    /// Halves that a worker has taken, and those that it has done.
+    /// Halves taken by a worker, and halves completed.
     taken: u64,
     done: u64,
     is_worker_asleep: bool,
     waiting: u32,
     is_stopped: bool,
-    /// There is no worker any more.
+    /// The worker has ended.
     has_worker_ended: bool,
 }
 
@@ -62,7 +62,7 @@ impl Mailbox {
         ['a', 'b'].map(|half| directory.join(format!("mailbox-{number}{half}")))
     }
 
-    /// With what a process before has left, the older part first. What is damaged is logged.
+    /// Opens the mailbox with the messages of a previous process, the older half first. Logs damage.
     pub(super) fn open(
         files: Option<(&Path, &MarkFile)>,
         number: usize,
@@ -110,7 +110,7 @@ impl Mailbox {
         }
     }
 
-    /// Begins with two empty halves.
+    /// Starts with two empty halves.
     pub(super) fn begin(&self, mut halves: Vec<MailboxSegment>) {
         let mut state = self.lock();
         halves.iter_mut().for_each(|half| half.clear(0));
@@ -124,12 +124,13 @@ impl Mailbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether publishers are to wait: half of a half is full. What is on its way has the rest.
+    /// Whether publishers have to wait: half of a half is full. The rest is reserved for messages already on
+    /// their way.
     pub(super) fn is_half_full(&self) -> bool {
         self.is_half_full.load(Ordering::Relaxed)
     }
 
-    /// Puts a message in; waits for room, unless `is_hopeless` says that the worker makes none.
+    /// Adds a message. Waits for room, unless `is_hopeless` reports that the worker makes none.
     #[inline]
     pub(super) fn push(
         &self,
@@ -176,7 +177,8 @@ impl Mailbox {
         state
     }
 
-    /// What has come in, for the worker, who gives back what it had. `None`: there is nothing, and there will be nothing.
+    /// Takes the filled half for the worker and returns the one it has processed. `None`: the mailbox is
+    /// empty and closed.
     pub(super) fn exchange(&self, done: Option<MailboxSegment>) -> Option<MailboxSegment> {
         let mut state = self.lock();
         if let Some(mut done) = done {
@@ -213,8 +215,8 @@ impl Mailbox {
         Some(full)
     }
 
-    /// Waits until everything that is in it now has been worked off. `false`: it is not, and `is_hopeless` says that it will not be
-    /// soon.
+    /// Waits until all messages now in the mailbox are processed. Returns `false` if they are not and
+    /// `is_hopeless` reports that they will not be soon.
     pub(super) fn flush(&self, is_hopeless: impl Fn() -> bool) -> bool {
         let mut state = self.lock();
         let target = state.taken + u64::from(!state.filling.is_empty());
@@ -227,13 +229,13 @@ impl Mailbox {
         true
     }
 
-    /// There is no worker any more.
+    /// Records that the worker has ended.
     pub(super) fn end(&self) {
         self.lock().has_worker_ended = true;
         self.emptied.notify_all();
     }
 
-    /// Takes no more. What is in it is worked off.
+    /// Accepts no more messages. Queued messages are still processed.
     pub(super) fn stop(&self) {
         self.lock().is_stopped = true;
         self.filled.notify_all();

@@ -1,9 +1,10 @@
-//! A piece of memory for messages that wait, which a file stands behind, so that they outlive the process.
+//! Memory for waiting messages, backed by a file so that they outlive the process.
 //!
-//! Layout: a head of 64 bytes (magic, sequence number, bytes used, salt, CRC32C of magic, sequence number and salt), then records
-//! one after the other, each with a CRC32C that begins with the salt and padded to eight bytes. The salt changes whenever the piece
-//! is begun anew, so that records from before are none. `used` is written last: a record that was not finished when the process was
-//! killed is not there. Used bytes, salt and sequence number are also in [marks](super::marks) outside the file.
+//! Layout: a head of 64 bytes (magic, sequence number, bytes used, salt, CRC32C of magic, sequence number and
+//! salt), then consecutive records. Each record has a CRC32C that starts with the salt, and is padded to
+//! eight bytes. The salt changes whenever the segment is cleared, so that earlier records are invalid. `used`
+//! is written last: a record that was incomplete when the process was killed does not count. Used bytes, salt
+//! and sequence number are also in [marks](super::marks) outside the file.
 
 use std::fs::OpenOptions;
 use std::hash::{BuildHasher as _, RandomState};
@@ -33,20 +34,20 @@ pub(super) struct MailboxSegment {
     used: usize,
     count: u32,
     salt: u64,
-    /// The checksum that those of records begin with; `None` where no file stands behind.
+    /// Seed of the record checksums; `None` without a backing file.
     seed: Option<u32>,
     mark: Option<HalfMark>,
 }
 
-/// A message that has waited.
+/// A message from the queue.
 pub(super) struct QueuedMessage<'a> {
     pub(super) message: DeviceMessage<'a>,
-    /// When it was handed over, by the pipeline's clock, where it is timed.
+    /// Time of submission by the pipeline's clock, if the message is timed.
     pub(super) enqueued_ns: u64,
 }
 
 impl MailboxSegment {
-    /// For a node that keeps nothing.
+    /// A segment without a file, for a node without persistence.
     pub(super) fn in_memory(bytes: usize) -> io::Result<Self> {
         let memory = MmapMut::map_anon(bytes.max(2 * HEAD_BYTES))?;
         let mut segment = Self {
@@ -61,7 +62,8 @@ impl MailboxSegment {
         Ok(segment)
     }
 
-    /// Opens or makes the file, with what is known of it. What is damaged or missing is told; the other messages are there.
+    /// Opens or creates the file and compares it with its marks. Reports what is damaged or missing; the
+    /// other messages remain readable.
     pub(super) fn open(
         path: &Path,
         bytes: usize,
@@ -78,15 +80,16 @@ impl MailboxSegment {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let file = options.open(path)?;
-        // A file that was larger before keeps its size, for the sake of what is in it.
+        // A file that was larger before keeps its size, because its content is still needed.
         let bytes = file.metadata()?.len().max(bytes as u64);
-        // A page that has no place on the disk would end the process when it is written to.
+        // Writing to a page without disk space would end the process.
         match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
-            // Some file systems cannot; those that copy on write promise nothing anyhow.
+            // Some file systems do not support this; copy-on-write ones give no guarantee in any case.
             Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(bytes)?,
             allocated => allocated?,
         }
-        // SAFETY: the data directory is locked by this process; nobody else changes the file while it is mapped.
+        // SAFETY: this process holds the lock of the data directory; no other process changes the file while
+        // it is mapped.
         let memory = unsafe { MmapOptions::new().map_mut(&file)? };
         let mut segment = Self {
             memory,
@@ -132,12 +135,12 @@ impl MailboxSegment {
         self.memory.len() - HEAD_BYTES
     }
 
-    /// Forgets what is in it.
+    /// Discards the content.
     pub(super) fn clear(&mut self, sequence: u64) {
         self.set_used(0);
         self.count = 0;
         if self.seed.is_some() {
-            // What is left of records from before is not to be taken for some of these.
+            // Remains of earlier records must not be taken for present ones.
             self.salt = RandomState::new().hash_one(self.salt) & MAX_HIGH_WATER_MARK;
             self.seed = Some(seed(self.salt));
             if let Some(mark) = &self.mark {
@@ -156,7 +159,7 @@ impl MailboxSegment {
     }
 
     fn set_used(&mut self, used: usize) {
-        // What was written before must be in the mapping before: a process that is killed has done its writes in this order.
+        // Earlier writes must reach the mapping first: a killed process has done its writes in this order.
         compiler_fence(Ordering::SeqCst);
         self.used = used;
         self.memory[USED_AT..USED_AT + 8].copy_from_slice(&(used as u64).to_le_bytes());
@@ -171,7 +174,7 @@ impl MailboxSegment {
         (RECORD_HEAD_BYTES + texts).next_multiple_of(8)
     }
 
-    /// Whether there was room for it.
+    /// Appends a message. Returns `false` if there is no room.
     #[inline]
     pub(super) fn push(&mut self, message: &DeviceMessage<'_>, handed_ns: u64) -> bool {
         let size = Self::size_of(message);
@@ -204,18 +207,18 @@ impl MailboxSegment {
         true
     }
 
-    /// What this process has put in, in order.
+    /// Messages appended by this process, in order.
     pub(super) fn messages(&self) -> impl Iterator<Item = QueuedMessage<'_>> {
         messages(&self.memory[HEAD_BYTES..HEAD_BYTES + self.used], None)
     }
 
-    /// What a process before has left, in order, without what is damaged.
+    /// Messages left by a previous process, in order, without damaged ones.
     pub(super) fn recovered_messages(&self) -> impl Iterator<Item = QueuedMessage<'_>> {
         messages(&self.memory[HEAD_BYTES..HEAD_BYTES + self.used], self.seed)
     }
 }
 
-/// What a file has, whatever became of it.
+/// Content of a file after an inspection for damage.
 struct SegmentContents {
     used: usize,
     salt: u64,
@@ -241,7 +244,7 @@ fn contents_of(file: Option<&[u8]>, known: Option<MarkValues>) -> SegmentContent
         && file.starts_with(&MAGIC)
         && file[HEAD_CRC_AT..HEAD_CRC_AT + 4] == head_crc(file).to_le_bytes();
     if !has_head && expected == 0 {
-        // One that was never begun is of no use to anybody.
+        // A file that was never used has no content to lose.
         let is_new = file.iter().all(|&byte| byte == 0) || known.is_some();
         contents.damage = (!is_new).then(|| {
             "the head of the file is not what was written; messages in it are lost".to_owned()
@@ -252,7 +255,7 @@ fn contents_of(file: Option<&[u8]>, known: Option<MarkValues>) -> SegmentContent
     if has_head {
         contents.salt = number_at(file, SALT_AT);
         contents.sequence = number_at(file, SEQUENCE_AT);
-        // The mark of the last message is set after it.
+        // The mark is set after the last message is written.
         said = said.max(number_at(file, USED_AT).min(file.len() as u64) as usize);
     }
     let most = file.len().saturating_sub(HEAD_BYTES);
@@ -281,7 +284,7 @@ fn read_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// How many messages wait in a file, and what is wrong with it. Nothing is changed.
+/// Counts the messages in a file and reports damage. Changes nothing.
 pub(super) fn check(
     path: &Path,
     known: Option<MarkValues>,
@@ -311,13 +314,13 @@ fn seed(salt: u64) -> u32 {
     crc32c::crc32c(&salt.to_le_bytes())
 }
 
-/// Of a record without its padding.
+/// Checksum of a record without its padding.
 fn record_crc(seed: u32, record: &[u8]) -> u32 {
     let crc = crc32c::crc32c_append(seed, &record[..CRC_AT]);
     crc32c::crc32c_append(crc, &record[RECORD_HEAD_BYTES..])
 }
 
-/// Messages of records; what is damaged is skipped.
+/// Iterates over the messages of records; skips damaged ones.
 fn messages(mut rest: &[u8], seed: Option<u32>) -> impl Iterator<Item = QueuedMessage<'_>> {
     std::iter::from_fn(move || {
         // Records begin at multiples of eight bytes.

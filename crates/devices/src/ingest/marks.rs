@@ -1,4 +1,5 @@
-//! Marks of mailboxes, in the file `marks` beside them: what each half contains, so that damage of a half is noticed.
+//! High-water marks of mailboxes, in the file `marks` beside them: the extent of each half, so that damage of
+//! a half is detected.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ const USED: usize = 0;
 const SALT: usize = 1;
 const SEQUENCE: usize = 2;
 
-/// What a half contained when the process ended.
+/// Content of a half when the process ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct MarkValues {
     pub(super) used: usize,
@@ -33,7 +34,7 @@ impl HalfMark {
             .set(self.half * MARKS_PER_CACHE_LINE_PAIR + USED, used as u64);
     }
 
-    /// The half is empty from now on; its records have this salt.
+    /// Marks the half as empty; its new records have this salt.
     pub(super) fn reset(&self, sequence: u64, salt: u64) {
         self.set_used(0);
         let line = self.half * MARKS_PER_CACHE_LINE_PAIR;
@@ -43,7 +44,7 @@ impl HalfMark {
     }
 }
 
-/// The file of a directory.
+/// The marks file of a directory.
 pub(super) struct MarkFile {
     marks: Arc<HighWaterMarks>,
     values: Vec<MarkValues>,
@@ -51,7 +52,8 @@ pub(super) struct MarkFile {
 
 pub(super) type MailboxDamage = (PathBuf, String);
 
-/// Halves as the file knows them; after a power failure nothing that was not synced is known. Also what is wrong with it.
+/// Reads the marks of the halves and reports damage. After a power failure, marks of data that was not synced
+/// do not count.
 pub(super) fn read(directory: &Path) -> io::Result<(Vec<MarkValues>, Option<MailboxDamage>)> {
     let path = directory.join(FILE);
     let wrong = |detail: &str| {
@@ -82,7 +84,7 @@ pub(super) fn read(directory: &Path) -> io::Result<(Vec<MarkValues>, Option<Mail
 }
 
 impl MarkFile {
-    /// Begins with what is known of so many mailboxes or more.
+    /// Opens the file with the known marks, for at least this many mailboxes.
     pub(super) fn open(
         directory: &Path,
         mailboxes: usize,
@@ -117,14 +119,14 @@ impl MarkFile {
         }
     }
 
-    /// Whether nothing waits in this mailbox as far as the file knows.
+    /// Whether this mailbox is empty according to the file.
     pub(super) fn is_empty(&self, mailbox: usize) -> bool {
         let halves = [2 * mailbox, 2 * mailbox + 1];
         let mut known = halves.iter().filter_map(|half| self.values_of(*half));
         known.all(|known| known.used == 0)
     }
 
-    /// Halves that the file knows.
+    /// Number of halves in the file.
     pub(super) fn halves(&self) -> usize {
         self.values.len()
     }

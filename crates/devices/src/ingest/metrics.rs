@@ -1,8 +1,9 @@
-//! What the pipeline counts. Each lane has its own counters, written by its thread alone and read by anybody.
+//! Metrics of the pipeline. Each lane has its own counters, written by its thread alone and read by any
+//! thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that one thread writes: no read-modify-write of the bus.
+/// A counter written by one thread: no atomic read-modify-write.
 #[derive(Default)]
 pub struct Counter(AtomicU64);
 
@@ -18,12 +19,12 @@ impl Counter {
     }
 }
 
-/// Parts of a power of two.
+/// Buckets per power of two.
 const SUB_BUCKETS: usize = 16;
 const SUB_BUCKET_BITS: u32 = 4;
 const BUCKETS: usize = 40 * SUB_BUCKETS;
 
-/// How long things took, to 1/16 of the time, up to nine minutes.
+/// Distribution of durations with a resolution of 1/16, up to nine minutes.
 pub struct LatencyHistogram {
     buckets: Box<[Counter; BUCKETS]>,
     pub sum_ns: Counter,
@@ -47,7 +48,7 @@ fn bucket_of(ns: u64) -> usize {
     ((power - SUB_BUCKET_BITS + 1) as usize * SUB_BUCKETS + part).min(BUCKETS - 1)
 }
 
-/// The most that is counted in a bucket.
+/// The largest duration counted in a bucket.
 fn upper_ns(bucket: usize) -> u64 {
     if bucket < SUB_BUCKETS {
         return bucket as u64;
@@ -71,33 +72,33 @@ impl LatencyHistogram {
     }
 }
 
-/// What one lane counts.
+/// Counters of one lane.
 #[derive(Default)]
 pub struct LaneCounters {
-    /// Messages that devices sent, of any kind.
+    /// Messages from devices, of any kind.
     pub messages: Counter,
     pub rows: Counter,
     pub points: Counter,
-    /// Messages that could not be read.
+    /// Messages that could not be decoded.
     pub malformed: Counter,
-    /// Values that did not fit the thing model, or whose key nobody knows.
+    /// Values that did not fit the thing model, or whose key is unknown.
     pub refused: Counter,
-    /// Rows that the store did not take.
+    /// Rows that the store rejected.
     pub unstored: Counter,
-    /// Rows that a chain ended before they were stored.
+    /// Rows that a chain dropped before they were stored.
     pub filtered: Counter,
-    /// Messages about devices that nobody knows.
+    /// Messages about unknown devices.
     pub unknown: Counter,
-    /// Messages, or parts of them, that nothing becomes of.
+    /// Messages, or parts of them, without effect.
     pub ignored: Counter,
     pub batches: Counter,
-    /// From the arrival of a message to the end of its work; one of sixteen is timed.
+    /// Time from the arrival of a message to the end of its processing; one of sixteen is timed.
     pub latency: LatencyHistogram,
-    /// The part of it in a mailbox.
+    /// The share of it spent in a mailbox.
     pub waiting: LatencyHistogram,
 }
 
-/// The counters of all lanes at one time.
+/// The sum of the counters of all lanes at one time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PipelineSnapshot {
     pub messages: u64,
@@ -119,7 +120,7 @@ pub struct PipelineSnapshot {
     pub waiting: HistogramSnapshot,
 }
 
-/// A histogram, read.
+/// The values of a histogram at one time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HistogramSnapshot {
     counts: Vec<u64>,
@@ -141,7 +142,7 @@ impl HistogramSnapshot {
         }
     }
 
-    /// What was recorded since.
+    /// The recordings since `before`.
     pub fn difference(&self, before: &Self) -> Self {
         let mut counts = self.counts.clone();
         for (count, before) in counts.iter_mut().zip(&before.counts) {
@@ -154,7 +155,7 @@ impl HistogramSnapshot {
         }
     }
 
-    /// What so many of a thousand took at most.
+    /// The upper bound of the fastest `per_mille` thousandths, in nanoseconds.
     pub fn quantile_ns(&self, per_mille: u64) -> u64 {
         let wanted = (self.count * per_mille).div_ceil(1000).max(1);
         let mut seen = 0;
@@ -167,7 +168,7 @@ impl HistogramSnapshot {
         0
     }
 
-    /// How many took at most so long; a little more may be counted.
+    /// Number of durations up to this bound; slightly longer ones may be counted.
     pub fn within_ns(&self, ns: u64) -> u64 {
         let last = bucket_of(ns);
         self.counts.iter().take(last + 1).sum()

@@ -1,23 +1,25 @@
-//! The pipeline: from a message of a device to its stored rows, and to all who want to know.
+//! The telemetry pipeline: decodes device messages, stores their rows and passes them to observers.
 //!
 //! ```text
 //!                  sync: on the thread that has the message
-//! message ─ route ┬───────────────────────────────▶ Lane: read, validate ─ chain ─ store ─ tell
-//!                 └▶ mailbox (a mapped file) ─ worker ▶  (the same, many at once)
+//! message ─ route ┬───────────────────────────────▶ Lane: decode, validate ─ chain ─ store ─ publish
+//!                 └▶ mailbox (a mapped file) ─ worker ▶  (the same, in batches)
 //!                  actor
 //! ```
 //!
-//! In both modes the messages of one device are stored in the order of their arrival: a sync device is worked for on the
-//! thread of its connection, an actor's device always has the same mailbox, which one worker empties.
+//! In both modes, the messages of one device are stored in order of arrival. In sync mode the thread of the
+//! device's connection processes them. In actor mode a device always uses the same mailbox, which one worker
+//! empties.
 //!
-//! What holds when [`Pipeline::submit`] has returned: in sync mode the rows are in the store. In actor mode the message is in its
-//! mailbox, which is a file mapped into memory: `kill -9` does not touch it, and the next start works it off before anything
-//! else ([`Pipeline::open`]). A power failure loses what the operating system had not yet written of it, at most the bytes of
-//! the mailboxes; products whose devices may not lose even that are to be `sync`, with the store's fsync policy.
+//! Guarantees when [`Pipeline::submit`] has returned: in sync mode the rows are in the store. In actor mode
+//! the message is in its mailbox, a file mapped into memory. It survives `kill -9`, and the next start
+//! processes it before anything else ([`Pipeline::open`]). A power failure loses what the operating system
+//! had not yet written, at most the bytes of the mailboxes. Products that must not lose even that use `sync`
+//! with the store's fsync policy.
 //!
-//! What takes longer than a shard may wait, which is syncs of the store and what devices say besides telemetry, is left behind
-//! ([`Lane::take_unsettled`]), and [`Pipeline::settle`] says when it is safe: acknowledgements wait for that. A mailbox keeps its messages
-//! for as long.
+//! A shard does not wait for syncs of the store or for device messages other than telemetry; both complete on
+//! other threads ([`Lane::take_unsettled`]). [`Pipeline::settle`] reports when they are safe, and
+//! acknowledgements wait for that. A mailbox keeps its messages until then.
 
 mod decoder;
 mod lane;

@@ -22,19 +22,19 @@ use super::profile::{DeviceRef, PipelineMode, ProductNo, ProductProfile};
 use super::rejections::{DeviceRejections, RejectionLog};
 use crate::protocol;
 
-/// Whether a message was taken.
+/// Whether a message was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum SubmitOutcome {
     Accepted,
-    /// The telemetry store has no room for its rows: whoever sent it has to send it again.
+    /// The telemetry store has no room for the rows; the sender has to send the message again.
     StorageFull,
 }
 
-/// What a device has sent.
+/// A message sent by a device.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceMessage<'a> {
-    /// The device whose connection it came on.
+    /// The device whose connection it arrived on.
     pub sender: DeviceRef<'a>,
     pub topic: &'a str,
     pub payload: &'a [u8],
@@ -43,13 +43,13 @@ pub struct DeviceMessage<'a> {
 
 #[derive(Debug, Clone)]
 pub struct PipelineConfig {
-    /// Where mailboxes are kept; `None`: in memory, and they end with the process.
+    /// Directory of the mailboxes; `None` keeps them in memory, where they end with the process.
     pub directory: Option<PathBuf>,
-    /// Mailboxes of the actor mode, each with a worker.
+    /// Number of mailboxes of the actor mode, each with a worker.
     pub mailboxes: usize,
-    /// Bytes that one mailbox holds. What is larger than half of it is worked off at once.
+    /// Capacity of one mailbox. Messages larger than half of it are processed immediately.
     pub mailbox_bytes: usize,
-    /// Messages that are worked off together, at most.
+    /// Maximum number of messages processed together.
     pub max_batch: usize,
 }
 
@@ -64,7 +64,7 @@ impl Default for PipelineConfig {
     }
 }
 
-/// In place of the time at which a message was handed over.
+/// Marks a message without a submission time.
 const UNTIMED: u64 = u64::MAX;
 
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +78,7 @@ pub enum PipelineStartError {
     Worker(io::Error),
 }
 
-/// Messages that wait in the mailboxes of a directory, and what is damaged in them. Nothing is changed.
+/// Counts the messages waiting in the mailboxes of a directory and lists damage. Changes nothing.
 ///
 /// # Errors
 /// If a file cannot be read at all.
@@ -101,7 +101,7 @@ pub fn check_mailboxes(directory: &Path) -> io::Result<(u64, Vec<String>)> {
     Ok((messages, problems.into_iter().map(problem).collect()))
 }
 
-/// What all lanes share.
+/// State shared by all lanes.
 pub(super) struct PipelineShared {
     pub(super) profiles: Arc<ArcSwap<ProfileTable>>,
     pub(super) storage: Arc<dyn TelemetryStorage>,
@@ -110,7 +110,7 @@ pub(super) struct PipelineShared {
     pub(super) rejections: RejectionLog,
     lanes: Mutex<Vec<Arc<LaneCounters>>>,
     random: RandomState,
-    /// Nobody waits for room any more.
+    /// Nothing waits for room any more.
     pub(super) is_stopping: AtomicBool,
 }
 
@@ -126,7 +126,7 @@ impl PipelineShared {
     }
 
     fn settle(&self, done: DurableCallback) {
-        // What was left with others may become rows.
+        // Work queued with the outputs may still produce rows.
         let storage = self.storage.clone();
         self.outputs.settle(Box::new(move || storage.settle(done)));
     }
@@ -136,18 +136,19 @@ impl PipelineShared {
         self.settle(Box::new(move || {
             let _ = done.send(());
         }));
-        // Whoever cannot say it any more has dropped it.
+        // If the settlement can never be reported, its sender has been dropped.
         let _ = is_done.recv();
     }
 
-    /// What a process before has accepted and not done. `false`: the store has no room for all of it.
+    /// Processes the messages that a previous process accepted and did not complete. Returns `false` if the
+    /// store has no room for all of them.
     fn replay(self: &Arc<Self>, halves: &[MailboxSegment]) -> bool {
         let mut lane: Option<Lane> = None;
         for waiting in halves.iter().flat_map(MailboxSegment::recovered_messages) {
             let lane = lane
                 .get_or_insert_with(|| Lane::new(Arc::clone(self)).for_retries().wait_when_busy());
             let mut message = waiting.message;
-            // Products have new numbers since.
+            // Product numbers differ from those of the previous process.
             let speaker = self.resolver.resolve_device(message.sender.no);
             if let Some(speaker) =
                 speaker.filter(|speaker| speaker.id.as_str() == message.sender.id)
@@ -160,7 +161,7 @@ impl PipelineShared {
         lane.is_none_or(|mut lane| !lane.take_storage_full())
     }
 
-    /// Randomness for the functions of expressions; it is not for secrets.
+    /// Seed for random functions of expressions; not for secrets.
     pub(super) fn seed(&self, lane: u16) -> [u8; 32] {
         let mut seed = [0; 32];
         for (part, bytes) in seed.chunks_mut(8).enumerate() {
@@ -171,7 +172,7 @@ impl PipelineShared {
     }
 }
 
-/// From messages of devices to the store.
+/// Takes messages of devices and stores their rows.
 pub struct Pipeline {
     shared: Arc<PipelineShared>,
     mailboxes: Arc<[Mailbox]>,
@@ -180,11 +181,11 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Starts it. What is left in mailboxes from before is worked off before this returns: products must be known by then, see
-    /// `profiles`, and devices must be found by [`DeviceResolver::resolve_device`].
+    /// Starts the pipeline. Messages left in mailboxes are processed before this returns. Products must be
+    /// passed in `profiles`, and [`DeviceResolver::resolve_device`] must find devices.
     ///
     /// # Errors
-    /// If the mailboxes cannot be opened, or there can be no more threads.
+    /// If the mailboxes cannot be opened, or a thread cannot be started.
     pub fn open(
         config: &PipelineConfig,
         profiles: Vec<(ProductNo, ProductProfile)>,
@@ -241,7 +242,7 @@ impl Pipeline {
                     mailbox.begin(halves);
                     for_workers.push(None);
                 }
-                // Until then the mailbox takes nothing.
+                // Until then the mailbox accepts nothing.
                 false => for_workers.push(Some(halves)),
             }
         }
@@ -270,7 +271,7 @@ impl Pipeline {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Mailboxes of a process that had more of them.
+    /// Processes mailboxes of a previous process that had more of them.
     fn replay_surplus(
         &self,
         config: &PipelineConfig,
@@ -284,7 +285,7 @@ impl Pipeline {
             if !files.iter().any(|file| file.exists()) {
                 match 2 * number >= guard.halves() {
                     true => break,
-                    // What was in it was worked off before, unless a mark says otherwise.
+                    // Its content was processed earlier, unless a mark says otherwise.
                     false if guard.is_empty(number) => continue,
                     false => {}
                 }
@@ -306,27 +307,28 @@ impl Pipeline {
         Ok(())
     }
 
-    /// A thread's way in.
+    /// Creates the lane of a thread.
     pub fn lane(&self) -> Lane {
         Lane::new(self.shared.clone())
     }
 
-    /// The way in for messages of [`PipelineOutputs::defer_message`].
+    /// Creates a lane for messages of [`PipelineOutputs::defer_message`].
     pub fn retry_lane(&self) -> Lane {
         self.lane().for_retries()
     }
 
-    /// The way in for rows that others bring on behalf of devices: on Tidegate's own topics, whatever the product's devices speak.
+    /// Creates a lane for rows reported on behalf of devices: on Tidegate's own topics, whatever the
+    /// product's protocols.
     pub fn report_lane(&self) -> Lane {
         self.lane().for_retries().wait_when_busy().for_reports()
     }
 
-    /// Works a message off here and now, whatever the mode of the product.
+    /// Processes a message on this thread, whatever the mode of the product.
     pub fn process(&self, lane: &mut Lane, message: &DeviceMessage<'_>) {
         lane.process_catching_panics(std::slice::from_ref(message));
     }
 
-    /// A product is new or has changed; `None`: it is no more.
+    /// Sets the profile of a new or changed product; `None` removes it.
     pub fn set_profile(&self, product: ProductNo, profile: Option<ProductProfile>) {
         let profile = profile.map(Arc::new);
         self.shared.profiles.rcu(|profiles| {
@@ -340,7 +342,7 @@ impl Pipeline {
         });
     }
 
-    /// Takes a message. What holds when it returns is said in the [module](super).
+    /// Accepts a message. The [module](super) documents the guarantees on return.
     #[inline]
     pub fn submit(&self, lane: &mut Lane, message: &DeviceMessage<'_>) -> SubmitOutcome {
         match lane.mode_for(message.sender) {
@@ -354,8 +356,8 @@ impl Pipeline {
         }
     }
 
-    /// Whether a message would be refused, because its rows are to be stored and the store has no room. May say `false` of one that
-    /// [`Pipeline::submit`] refuses a moment later.
+    /// Whether a message would be refused because its rows are to be stored and the store has no room. May
+    /// return `false` for a message that [`Pipeline::submit`] refuses a moment later.
     #[inline]
     pub fn would_refuse(&self, lane: &mut Lane, by: DeviceRef<'_>, topic: &str) -> bool {
         self.shared.storage.is_full()
@@ -377,7 +379,7 @@ impl Pipeline {
         };
         match mailbox.push(message, handed_ns, is_full) {
             PushOutcome::Accepted => return SubmitOutcome::Accepted,
-            // Behind what the device has said before.
+            // Behind earlier messages of the device.
             PushOutcome::TooLarge if mailbox.flush(is_full) => lane.process_one(message),
             PushOutcome::TooLarge | PushOutcome::Full => {
                 lane.discard(message);
@@ -391,22 +393,22 @@ impl Pipeline {
     }
 
     fn mailbox_of(&self, device: DeviceNo) -> &Mailbox {
-        // A part of the store is written from one mailbox if there are no more mailboxes than parts.
+        // If there are no more mailboxes than partitions, each partition is written from one mailbox only.
         let at = series::partition_of(device) + series::PARTITION_COUNT * device.spread() as usize;
         &self.mailboxes[at % self.mailboxes.len()]
     }
 
-    /// Whether publishers are to wait.
+    /// Whether publishers have to wait.
     #[inline]
     pub fn is_saturated(&self) -> bool {
-        // While the store has no room, messages are refused rather than waited for.
+        // While the store has no room, messages are refused instead of waiting.
         (self.mailboxes.iter().any(Mailbox::is_half_full) || self.shared.storage.is_behind())
             && !self.shared.storage.is_full()
             || self.shared.outputs.is_full()
     }
 
-    /// Calls `done`, from any thread, when all that has come of what was worked off until now is safe: rows as far as the store's fsync
-    /// policy goes, what else was said in the registry.
+    /// Calls `done`, from any thread, when the results of all messages processed so far are safe: rows as far
+    /// as the store's fsync policy demands, everything else in the registry.
     pub fn settle(&self, done: DurableCallback) {
         self.shared.settle(done);
     }
@@ -415,14 +417,15 @@ impl Pipeline {
         self.shared.wait_until_settled();
     }
 
-    /// Waits until all mailboxes are empty and all that was in them is done.
+    /// Waits until all mailboxes are empty and their messages are processed.
     pub fn flush(&self) {
         for mailbox in &*self.mailboxes {
             mailbox.flush(|| false);
         }
     }
 
-    /// Works off what is in the mailboxes, and ends the workers. What comes after this is worked off by who brings it.
+    /// Processes the content of the mailboxes and ends the workers. The submitting thread processes later
+    /// messages itself.
     pub fn stop(&self) {
         self.shared.is_stopping.store(true, Ordering::Relaxed);
         self.mailboxes.iter().for_each(Mailbox::stop);
@@ -444,12 +447,12 @@ impl Pipeline {
         }
     }
 
-    /// What of a device was not taken lately, and why.
+    /// Recent rejections of a device.
     pub fn rejections_of(&self, device: DeviceNo) -> DeviceRejections {
         self.shared.rejections.rejections_of(device)
     }
 
-    /// A device is no more.
+    /// Forgets a removed device.
     pub fn forget_device(&self, device: DeviceNo) {
         self.shared.rejections.forget(device);
     }
@@ -465,7 +468,7 @@ impl Drop for Pipeline {
 struct MailboxWorker {
     lane: Lane,
     shared: Arc<PipelineShared>,
-    /// What a process before has left there, for which there was no room at the start.
+    /// Messages of a previous process for which there was no room at the start.
     backlog: Option<Vec<MailboxSegment>>,
     mailboxes: Arc<[Mailbox]>,
     number: usize,
@@ -487,10 +490,10 @@ impl MailboxWorker {
         while let Some(full) = mailbox.exchange(done.take()) {
             self.drain(&full);
             if self.lane.take_storage_full() {
-                // It stays in its file for the next start.
+                // The content stays in its file for the next start.
                 return mailbox.end();
             }
-            // What is to survive is elsewhere before it goes from here.
+            // The results must be durable elsewhere before the messages leave the mailbox.
             if self.lane.take_unsettled() {
                 self.lane.wait_until_settled();
             }
@@ -498,7 +501,7 @@ impl MailboxWorker {
         }
     }
 
-    /// `false`: the pipeline ends before there is room.
+    /// Returns `false` if the pipeline stops before there is room.
     fn replay_when_possible(&self, halves: &[MailboxSegment]) -> bool {
         while self.lane.wait_for_space() {
             if self.shared.replay(halves) {

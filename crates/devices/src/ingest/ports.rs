@@ -1,4 +1,4 @@
-//! What the pipeline needs of others: the store, the registry, and everybody who wants to know.
+//! Interfaces of the pipeline to the store, the registry and the consumers of its output.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::pipeline::DeviceMessage;
 use super::profile::{DeviceHandle, DeviceRef, ProductProfile};
 use crate::protocol::{ControlMessage, DeviceProtocol};
 
-/// Why something was not stored.
+/// Why a row was not stored.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{reason}")]
 pub struct StorageError {
@@ -19,32 +19,34 @@ pub struct StorageError {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StorageErrorKind {
-    /// The row cannot be stored, now or later.
+    /// The row can never be stored.
     Invalid,
-    /// The store is behind with writing, and takes rows again in a moment.
+    /// The store is behind with writing and accepts rows again shortly.
     Busy,
-    /// The store has no room, or its disk fails: it may take rows again when somebody has seen to that.
+    /// The store has no room, or its disk fails. It may accept rows again after an operator has acted.
     NoRoom,
 }
 
-/// Points of one device and time, among the points of a batch.
+/// Points of one device and time: a range of the points of a batch.
 #[derive(Debug, Clone, Copy)]
 pub struct StoredRow {
     pub device: DeviceNo,
     pub ts_ms: i64,
-    /// From which of the points on, and how many.
+    /// Index of the first point, and the number of points.
     pub first: u32,
     pub count: u32,
 }
 
-/// Where rows are kept. What it has taken survives the end of the process.
+/// Storage of rows. Accepted rows survive the end of the process.
 pub trait TelemetryStorage: Send + Sync {
-    /// The number of a key; makes it.
+    /// Returns the number of a key; creates the key if necessary.
     ///
     /// # Errors
-    /// If there are too many keys, or the name cannot be one.
+    /// If there are too many keys, or the name is invalid.
     fn register_key(&self, name: &str) -> Result<KeyId, StorageError>;
 
+    /// Stores one row.
+    ///
     /// # Errors
     /// If the row is not stored: too old, too far in the future, a full disk.
     fn append(
@@ -54,7 +56,7 @@ pub trait TelemetryStorage: Send + Sync {
         points: &[Point<'_>],
     ) -> Result<(), StorageError>;
 
-    /// Stores many rows, in their order per device, and tells which were not stored, ascending.
+    /// Stores many rows, in their order per device, and reports which were not stored, ascending.
     fn append_all(
         &self,
         rows: &[StoredRow],
@@ -70,49 +72,52 @@ pub trait TelemetryStorage: Send + Sync {
         }
     }
 
-    /// Whether publishers are to wait, because whoever appends has to.
+    /// Whether publishers have to wait because appending blocks.
     fn is_behind(&self) -> bool {
         false
     }
 
-    /// Whether rows are refused until somebody makes room.
+    /// Whether rows are rejected until there is room again.
     fn is_full(&self) -> bool {
         false
     }
 
-    /// Whether what is taken has to be waited for, see [`TelemetryStorage::settle`].
+    /// Whether accepted rows become durable only later, see [`TelemetryStorage::settle`].
     fn needs_settle(&self) -> bool {
         false
     }
 
-    /// Calls `done`, from any thread, when all that was taken until now is as safe as it is to be.
+    /// Calls `done`, from any thread, when all rows accepted so far are as durable as the fsync policy
+    /// demands.
     fn settle(&self, done: DurableCallback) {
         done();
     }
 }
 
-/// Who is behind which gateway.
+/// Resolves devices, in particular children of gateways.
 pub trait DeviceResolver: Send + Sync {
-    /// The device that a gateway calls by this name, if it is registered and may be behind it. Called on shards: never waits.
+    /// The device that a gateway calls by this name, if it is registered and may be behind the gateway.
+    /// Called on shards: never waits.
     fn resolve_child(&self, gateway: DeviceRef<'_>, name: &str) -> Option<Arc<DeviceHandle>>;
 
-    /// Brings the devices that a message speaks of to hand, so that [`DeviceResolver::resolve_child`] finds them. May wait: called at start.
+    /// Loads the devices that a message names, so that [`DeviceResolver::resolve_child`] finds them. May
+    /// wait: called at start.
     fn load_children(&self, message: &DeviceMessage<'_>) {
         let _ = message;
     }
 
-    /// The device of a number. May wait: called at start.
+    /// The device with this number. May wait: called at start.
     fn resolve_device(&self, device: DeviceNo) -> Option<Arc<DeviceHandle>>;
 }
 
-/// Everybody else. Called on shards and workers: never waits.
+/// Consumers of the pipeline's output. Called on shards and workers: never waits.
 pub trait PipelineOutputs: Send + Sync {
     /// Whether [`PipelineOutputs::publish_row`] is to be called at all.
     fn wants_rows(&self) -> bool {
         false
     }
 
-    /// A row has come through the chain to where it is saved, and is in the store if its product stores telemetry.
+    /// A row has passed the chain up to its save node, and is in the store if its product stores telemetry.
     fn publish_row(
         &self,
         speaker: DeviceRef<'_>,
@@ -123,7 +128,7 @@ pub trait PipelineOutputs: Send + Sync {
         let _ = (speaker, profile, ts_ms, points);
     }
 
-    /// A device has said something besides telemetry. `by`: the one whose connection it came on.
+    /// A device has sent something other than telemetry. `by`: the device on whose connection it arrived.
     fn handle_control_message(
         &self,
         by: DeviceRef<'_>,
@@ -135,20 +140,22 @@ pub trait PipelineOutputs: Send + Sync {
         let _ = (by, about, dialect, said, now_ms);
     }
 
-    /// A device hears from now on what it may not have heard before: it has connected, or subscribed to a filter.
+    /// A device may receive messages that it could not receive before: it has connected, or subscribed to a
+    /// filter.
     fn notify_reachable(&self, device: DeviceRef<'_>, filter: Option<&str>) {
         let _ = (device, filter);
     }
 
-    /// A gateway speaks of devices that are not at hand: they may be on the disk, or nowhere. Whoever finds it has the message worked off
-    /// again by a lane of [`Pipeline::retry_lane`](super::Pipeline::retry_lane); what of it is stored already is stored again, to the
-    /// same effect. `false`: nobody will.
+    /// A gateway's message names devices that are not in memory: they may be on disk or unknown. The
+    /// implementation loads them and processes the message again with a lane of
+    /// [`Pipeline::retry_lane`](super::Pipeline::retry_lane). Rows that are stored already are stored again,
+    /// with the same effect. Returns `false` if the message will not be processed again.
     fn defer_message(&self, message: &DeviceMessage<'_>) -> bool {
         let _ = message;
         false
     }
 
-    /// A message of a product that keeps a log of them.
+    /// A message of a product with a message log.
     fn log_message(
         &self,
         by: DeviceRef<'_>,
@@ -160,7 +167,7 @@ pub trait PipelineOutputs: Send + Sync {
         let _ = (by, profile, topic, payload, now_ms);
     }
 
-    /// A node of a chain wants an alarm to be looked at.
+    /// A node of a chain requests the evaluation of an alarm.
     fn evaluate_alarms(
         &self,
         speaker: DeviceRef<'_>,
@@ -180,25 +187,25 @@ pub trait PipelineOutputs: Send + Sync {
         let _ = (name, row);
     }
 
-    /// Whether it has something of what it was told that does not survive the end of the process yet. Asked after each batch of messages
-    /// that it was told of.
+    /// Whether the implementation holds something that does not yet survive the end of the process. Asked
+    /// after each batch of messages passed to it.
     fn is_unsettled(&self) -> bool {
         false
     }
 
-    /// Calls `done`, from any thread, when all it was told until now survives the end of the process, and so does what it has made of
-    /// it.
+    /// Calls `done`, from any thread, when everything passed so far, and everything derived from it, survives
+    /// the end of the process.
     fn settle(&self, done: DurableCallback) {
         done();
     }
 
-    /// Whether publishers are to wait for one of them.
+    /// Whether publishers have to wait for one of the consumers.
     fn is_full(&self) -> bool {
         false
     }
 }
 
-/// Nobody.
+/// Discards everything.
 pub struct NoOutputs;
 
 impl PipelineOutputs for NoOutputs {}

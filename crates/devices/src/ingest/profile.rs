@@ -1,4 +1,4 @@
-//! What the pipeline has to know of products and devices, ready for use.
+//! Products and devices in the form the pipeline uses.
 
 use std::sync::Arc;
 
@@ -9,43 +9,43 @@ use crate::chain::Chain;
 use crate::protocol::{DeviceProtocols, RawValue};
 use crate::{DeviceId, ProductId};
 
-/// A product's number: dense, for as long as the process runs.
+/// Number of a product: dense, valid for the lifetime of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ProductNo(pub u32);
 
-/// When a message of a product's devices is done with.
+/// When the messages of a product's devices are processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PipelineMode {
-    /// At once, on the thread that has it: least latency.
+    /// Immediately, on the thread that received the message: lowest latency.
     #[default]
     Sync,
-    /// From a mailbox, many at a time: most throughput.
+    /// From a mailbox, in batches: highest throughput.
     Actor,
 }
 
-/// What a product says of a key.
+/// How a product treats a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRule {
-    /// Any value goes.
+    /// Any value is stored.
     Open,
-    /// The same, and texts that are numbers are kept as numbers.
+    /// Any value is stored; texts that are numbers are stored as numbers.
     OpenNumbers,
-    /// Its values are left out, and nobody minds.
+    /// Values are dropped without being counted.
     Ignored,
-    /// Nobody has said that there is such a key, and that is not enough.
+    /// The key is not in the thing model, and the product accepts modelled keys only.
     Unknown,
-    /// Checked and converted by `ThingModel::convert` with this number.
+    /// Checked and converted by [`TelemetryModel::convert`] with this number.
     Property(u32),
 }
 
-/// What a thing model says of values.
+/// Checks and converts values as a thing model requires.
 pub trait TelemetryModel: Send + Sync {
     fn key_rule(&self, name: &str) -> KeyRule;
 
-    /// The value as it is to be stored, or why it is not: said to whoever looks after the device.
+    /// Returns the value in its stored form, or the reason for the rejection, which is shown to operators.
     ///
     /// # Errors
-    /// If it does not fit.
+    /// If the value does not fit.
     fn convert<'a>(
         &self,
         property: u32,
@@ -54,7 +54,7 @@ pub trait TelemetryModel: Send + Sync {
     ) -> Result<PointValue<'a>, Box<str>>;
 }
 
-/// No thing model: whatever comes is right.
+/// No thing model: every value is accepted.
 pub struct PermissiveModel;
 
 impl TelemetryModel for PermissiveModel {
@@ -72,7 +72,7 @@ impl TelemetryModel for PermissiveModel {
     }
 }
 
-/// The number that a text is, written as JSON has numbers; codes such as `007` are none.
+/// Parses a text as a number in JSON notation. Codes such as `007` are not numbers.
 pub(super) fn parse_number(text: &str) -> Option<RawValue<'_>> {
     const MAX_BYTES: usize = 40;
     let digits = text.strip_prefix('-').unwrap_or(text);
@@ -96,7 +96,7 @@ pub(super) fn parse_number(text: &str) -> Option<RawValue<'_>> {
     }
 }
 
-/// A value that no model says anything of. `None`: null.
+/// Converts a value without a model. Returns `None` for null.
 #[inline]
 pub(super) fn untyped_value(value: RawValue<'_>) -> Option<PointValue<'_>> {
     Some(match value {
@@ -109,30 +109,30 @@ pub(super) fn untyped_value(value: RawValue<'_>) -> Option<PointValue<'_>> {
     })
 }
 
-/// A product, as the pipeline sees it. Immutable; a changed product gets a new one.
+/// A product as the pipeline sees it. Immutable; a changed product gets a new profile.
 #[derive(Clone)]
 pub struct ProductProfile {
     pub product: ProductId,
-    /// What its devices may speak.
+    /// Protocols that its devices may use.
     pub dialects: DeviceProtocols,
     pub mode: PipelineMode,
     pub model: Arc<dyn TelemetryModel>,
     pub chain: Arc<Chain>,
     /// Whether telemetry is stored in the node.
     pub is_stored: bool,
-    /// Whether messages are logged as a second document.
+    /// Whether messages are also logged as a document.
     pub is_logged: bool,
-    /// Whether it has alarm rules.
+    /// Whether the product has alarm rules.
     pub has_alarms: bool,
-    /// Names of sinks that get rows, and of those that get messages.
+    /// Names of the sinks that receive rows, and of those that receive messages.
     pub sinks: Arc<[Box<str>]>,
     pub log_sinks: Arc<[Box<str>]>,
-    /// Of a payload so much is logged.
+    /// Bytes of a payload that are logged, at most.
     pub log_payload_bytes: usize,
 }
 
 impl ProductProfile {
-    /// Takes what comes, at once, and stores it.
+    /// A profile that accepts every key and stores rows in sync mode.
     pub fn permissive(product: ProductId) -> Self {
         Self {
             product,
@@ -150,7 +150,7 @@ impl ProductProfile {
     }
 }
 
-/// Who says something: a registered device.
+/// A registered device that sends or is the subject of messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceHandle {
     pub no: DeviceNo,
@@ -169,7 +169,7 @@ impl DeviceHandle {
     }
 }
 
-/// A [`DeviceHandle`], borrowed.
+/// A borrowed [`DeviceHandle`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceRef<'a> {
     pub no: DeviceNo,

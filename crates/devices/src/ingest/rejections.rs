@@ -1,30 +1,30 @@
-//! What of a device was not taken, and why: kept for the devices that had trouble last.
+//! Rejected messages and values with their reasons, for the devices with the most recent rejections.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use series::DeviceNo;
 
-/// Devices of which it is kept.
+/// Maximum number of devices with recorded rejections.
 const MAX_DEVICES: usize = 4096;
-/// Reasons kept of one device, the last ones.
+/// Maximum number of reasons per device; the latest are kept.
 const MAX_KEPT: usize = 8;
 const MAX_TEXT_BYTES: usize = 256;
 
-/// Something that was not taken.
+/// A rejected message or value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IngestRejection {
     pub at_ms: i64,
-    /// The key, or the topic if the whole message was not taken.
+    /// The key, or the topic if the whole message was rejected.
     pub subject: Box<str>,
     pub reason: Box<str>,
-    /// How often, with the same subject and reason.
+    /// Number of rejections with the same subject and reason.
     pub count: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceRejections {
-    /// Since the process has started, or the device was forgotten here because others had trouble.
+    /// Rejections since the process started, or since the device was evicted here by others.
     pub count: u64,
     /// The latest is last.
     pub last: Vec<IngestRejection>,

@@ -1,4 +1,4 @@
-//! The node's own time series as the store of the pipeline.
+//! Implements [`TelemetryStorage`] with the node's own time series.
 
 use broker::hooks::DurableCallback;
 use series::{DeviceNo, KeyId, Point, Series, SeriesError};
@@ -24,7 +24,7 @@ impl TelemetryStorage for Series {
         Series::get_or_create_key(self, name).map_err(|error| storage_error(&error))
     }
 
-    /// Does not wait for a sync, whatever the policy: [`TelemetryStorage::settle`] does.
+    /// Does not wait for a sync, whatever the fsync policy: use [`TelemetryStorage::settle`].
     #[inline]
     fn append(
         &self,
@@ -51,7 +51,7 @@ impl TelemetryStorage for Series {
         self.submit_row_refs(rows.len(), row, &mut |at, error| {
             all.push((at, storage_error(&error)));
         });
-        // Rows are taken part by part of the store.
+        // The store takes rows partition by partition.
         all.sort_unstable_by_key(|(at, _)| *at);
         for (at, error) in all {
             refused(at, error);

@@ -1,4 +1,4 @@
-//! The pipeline before a store in memory.
+//! Tests of the pipeline with a store in memory.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use crate::chain::Chain;
 use crate::protocol::{ControlMessage, DeviceProtocol, DeviceProtocols, RawValue};
 use crate::{DeviceId, ProductId};
 
-/// Rows as text, in the order of their arrival.
+/// Stores rows as text, in order of arrival.
 #[derive(Default)]
 struct MemoryStorage {
     keys: Mutex<Vec<String>>,
@@ -75,7 +75,7 @@ impl MemoryStorage {
     }
 }
 
-/// Knows devices 0 to 99, `d0` and so on; those from 50 on are behind gateways.
+/// Knows devices 0 to 99, named `d0` and so on; devices from 50 on are behind gateways.
 #[derive(Default)]
 struct RecordingOutputs {
     heard: Mutex<Vec<String>>,
@@ -136,7 +136,7 @@ impl PipelineOutputs for RecordingOutputs {
     }
 }
 
-/// Knows two properties.
+/// A thing model with two properties.
 struct Thermometer;
 
 impl TelemetryModel for Thermometer {
@@ -169,7 +169,7 @@ struct Setup {
     pipeline: Arc<Pipeline>,
 }
 
-/// Product 0 takes everything, product 1 has a thing model.
+/// Product 0 accepts every key; product 1 has a thing model.
 fn setup_with(config: &PipelineConfig, mode: PipelineMode, memory: Arc<MemoryStorage>) -> Setup {
     let world = Arc::new(RecordingOutputs::default());
     let open = ProductProfile {
@@ -488,7 +488,7 @@ fn what_waits_in_a_mailbox_outlives_the_process() {
         .0;
     assert!(left.push(&message(1, r#"{"a":1}"#), 5));
     assert!(left.push(&message(2, r#"{"a":2}"#), 6));
-    // As if the process had been killed.
+    // Simulates a killed process.
     drop(left);
     let config = PipelineConfig {
         directory: Some(directory.path().to_owned()),
@@ -507,7 +507,7 @@ fn what_waits_in_a_mailbox_outlives_the_process() {
     let setup = setup_with(&config, PipelineMode::Actor, memory.clone());
     assert_eq!(memory.rows(0).len(), 3, "nothing twice");
     drop(setup);
-    // A file that is none of ours is begun anew.
+    // A file with a foreign format is recreated.
     std::fs::write(&path, [7; 100]).unwrap();
     setup_with(&config, PipelineMode::Actor, memory);
 }
@@ -518,7 +518,7 @@ fn telemetry_without_room_is_refused_and_what_was_taken_before_waits() {
         let setup = setup(mode);
         let mut lane = setup.pipeline.lane();
         setup.memory.set_full(true);
-        // An actor may take some until its worker finds that there is no room.
+        // Actor mode may accept some messages until its worker finds that the store is full.
         let large = format!(r#"{{"a":"{}"}}"#, "x".repeat(6 << 10));
         for (payload, at) in [(r#"{"a":1}"#, 1), (&*large, 2)] {
             let admission = send(&setup, &mut lane, 0, TELEMETRY, payload, at);
@@ -540,7 +540,8 @@ fn telemetry_without_room_is_refused_and_what_was_taken_before_waits() {
     }
 }
 
-/// What was accepted and waits in a mailbox is not given up, neither while the pipeline runs nor when it ends or starts without room.
+/// Accepted messages in a mailbox are not discarded for lack of room: not while the pipeline runs, not when
+/// it stops, and not when it starts without room.
 #[test]
 fn what_waits_in_a_mailbox_waits_for_room() {
     let directory = tempfile::tempdir().unwrap();
@@ -586,7 +587,7 @@ fn what_waits_in_a_mailbox_waits_for_room() {
     assert_eq!(memory.rows(0), ["1: a=Int(1)"], "once");
 }
 
-/// Fills the first half of a mailbox as a process that is killed leaves it.
+/// Fills the first half of a mailbox and leaves it like a killed process does.
 fn fill_mailbox(directory: &std::path::Path, messages: i64) {
     let no = speaker(0);
     let (guard, _) = marks::MarkFile::open(directory, 1).unwrap();
