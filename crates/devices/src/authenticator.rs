@@ -1,7 +1,7 @@
-//! Whether a client is a device: asked once per connect, answered from memory for those that came lately.
+//! Decides whether a client is a device. Called once per connect, and answered from memory for recently used devices.
 //!
-//! A name that is not in memory may be on the disk or nowhere: the answer is [`DeviceLookup::WouldBlock`] then, and
-//! [`DeviceAuthenticator::find_blocking`] is to be asked on a thread that may wait.
+//! A name that is not in memory may be on disk or may not exist. The result is then [`DeviceLookup::WouldBlock`], and
+//! the caller repeats the lookup with [`DeviceAuthenticator::find_blocking`] on a thread that may block.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,42 +17,42 @@ use crate::device::Device;
 use crate::product::{CredentialKind, SharedSecure};
 use crate::registry::{DeviceName, Registry, RegistryError};
 
-/// Devices that were let in and did not become connected: they are forgotten beyond this many.
+/// Maximum number of admitted devices that have not completed their connect; beyond it, the oldest are dropped.
 const MAX_ADMITTED: usize = 65_536;
 
-/// What a client shows.
+/// Credentials that a client presents.
 #[derive(Clone, Copy)]
 pub struct PresentedCredentials<'a> {
     pub client_id: &'a str,
     pub username: Option<&'a str>,
     pub password: Option<&'a [u8]>,
-    /// Of its verified certificate.
+    /// Common name of the verified client certificate.
     pub common_name: Option<&'a str>,
     pub now_ms: u64,
 }
 
-/// Who it is.
+/// Result of a device lookup.
 #[derive(Debug, Clone)]
 pub enum DeviceLookup {
-    /// No device, as far as anybody knows.
+    /// No known device matches.
     NotADevice,
-    /// A device, but not with this.
+    /// A device matches, but the credentials are wrong.
     Rejected,
     Device(DeviceAdmission),
-    /// It may do nothing but ask to be registered.
+    /// The client may only request registration.
     Provisioning,
-    /// It takes a look at the disk, or time.
+    /// The lookup needs to read the disk or to compute a hash.
     WouldBlock,
 }
 
-/// A device that is let in.
+/// A device whose credentials are accepted.
 #[derive(Debug, Clone)]
 pub struct DeviceAdmission {
     pub device: Arc<Device>,
     pub kind: CredentialKind,
-    /// The end of its token's life.
+    /// Expiry of its JWT.
     pub expires_at_ms: Option<u64>,
-    /// It has proved itself with what its product has for all devices, as it was then.
+    /// The product's shared secure credential that the device has used, as it was at that time.
     pub(crate) shared_secure: Option<SharedSecure>,
 }
 
@@ -67,7 +67,7 @@ impl DeviceAdmission {
         }
     }
 
-    /// Whether a device that was let in like this would be let in again, as the registry has it `now`.
+    /// Whether the device `now` in the registry would still be admitted with the same credential.
     pub(crate) fn is_still_valid(&self, now: &Device) -> bool {
         let product = now.product.get();
         let has_shared = match &self.shared_secure {
@@ -86,22 +86,22 @@ impl DeviceAdmission {
     }
 }
 
-/// Finds devices by what clients show.
+/// Identifies devices by the credentials that clients present.
 pub struct DeviceAuthenticator {
     registry: Registry,
-    /// For passwords that were found right; of this process alone.
+    /// Digests of verified passwords, with a key of this process.
     verified: SecretDigester,
-    /// Let in, and not yet connected.
+    /// Admitted devices that are not connected yet.
     admitted: Mutex<PendingAdmissions>,
 }
 
-/// What an answer may take.
+/// How much work a lookup may do.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum LookupEffort {
     Memory,
-    /// A look at the disk.
+    /// Reads from disk.
     Disk,
-    /// That, and some 30 ms for a chosen password.
+    /// Reads from disk and about 30 ms for an argon2 hash.
     Hashing,
 }
 
@@ -123,22 +123,23 @@ impl DeviceAuthenticator {
         &self.registry
     }
 
-    /// Whether a client that shows this may be a device.
+    /// Whether a client with these credentials may be a device.
     #[inline]
     #[must_use]
     pub fn may_be_device(&self, username: Option<&str>, common_name: Option<&str>) -> bool {
         self.registry.has_products() && (username.is_some() || common_name.is_some())
     }
 
-    /// From memory alone.
+    /// Looks the device up in memory only.
     #[must_use]
     pub fn find_in_memory(&self, shown: &PresentedCredentials<'_>) -> DeviceLookup {
-        // Memory alone does not fail.
+        // A lookup in memory does not fail.
         self.find_with_effort(shown, LookupEffort::Memory)
             .unwrap_or(DeviceLookup::WouldBlock)
     }
 
-    /// From the disk if it has to be; [`DeviceLookup::WouldBlock`]: there is a chosen password to be checked.
+    /// Looks the device up, on disk if necessary. Returns [`DeviceLookup::WouldBlock`] if an argon2 hash has to be
+    /// computed.
     pub fn find_on_disk(
         &self,
         shown: &PresentedCredentials<'_>,
@@ -146,7 +147,7 @@ impl DeviceAuthenticator {
         self.find_with_effort(shown, LookupEffort::Disk)
     }
 
-    /// From the disk if it has to be; may take some 30 ms for a chosen password.
+    /// Looks the device up, on disk if necessary. May take about 30 ms for an argon2 hash.
     pub fn find_blocking(
         &self,
         shown: &PresentedCredentials<'_>,
@@ -270,7 +271,7 @@ impl DeviceAuthenticator {
         })
     }
 
-    /// The device of a client that was let in, until [`DeviceAuthenticator::take_admission`] asks.
+    /// Remembers an admitted device until [`DeviceAuthenticator::take_admission`] fetches it.
     pub fn add_admission(
         &self,
         peer: Option<SocketAddr>,
@@ -279,7 +280,8 @@ impl DeviceAuthenticator {
     ) {
         let mut admitted = self.lock_admitted();
         if admitted.young.len() >= MAX_ADMITTED / 2 {
-            // Whoever is let in and does not connect while so many do is not coming.
+            // Drops the older generation: with so many admissions since, those clients will not complete their
+            // connect.
             admitted.old = std::mem::take(&mut admitted.young);
         }
         let is_named = shown.username.is_some();
@@ -287,12 +289,13 @@ impl DeviceAuthenticator {
         admitted.young.insert(connection, (admission, is_named));
     }
 
-    /// A new client is at the door: whoever was let in on such a connection before did not come.
+    /// Discards an admission that an earlier connect on the same connection has left behind.
     pub fn remove_admission(&self, peer: Option<SocketAddr>, client_id: &str) {
         self.lock_admitted().remove(peer, client_id);
     }
 
-    /// Which device the client is that is connected now; `None`: none. Asked once per connection. `is_named`: it has a user name.
+    /// Returns the device of a client that has just connected, or `None`. Called once per connection. `is_named`: the
+    /// client sent a user name.
     #[must_use]
     pub fn take_admission(
         &self,
@@ -301,7 +304,8 @@ impl DeviceAuthenticator {
         is_named: bool,
     ) -> Option<DeviceAdmission> {
         let (admission, was_named) = self.lock_admitted().remove(peer, client_id)?;
-        // One that shows nothing was not asked about, and is not who was here before.
+        // A client without a user name did not go through authentication, so an admission with a user name belongs to
+        // an earlier client.
         (is_named || !was_named).then_some(admission)
     }
 
@@ -310,7 +314,7 @@ impl DeviceAuthenticator {
     }
 }
 
-/// Devices that were let in, and whether they said a user name; in two generations.
+/// Admitted devices and whether they sent a user name, in two generations.
 #[derive(Default)]
 struct PendingAdmissions {
     young: HashMap<ConnectionKey, (DeviceAdmission, bool), RandomState>,
@@ -335,8 +339,8 @@ impl PendingAdmissions {
     }
 }
 
-/// A connection has an address of its own; without one, its client id has to do. The client id may be given after the client
-/// was let in.
+/// Key of a connection: its peer address or, without one, the client id. The broker may assign the client id after
+/// the admission.
 #[derive(PartialEq, Eq, Hash)]
 enum ConnectionKey {
     Peer(SocketAddr),
@@ -397,7 +401,7 @@ fn check_secure_login(device: Arc<Device>, login: &SecureLogin<'_>, now_ms: u64)
     }
 }
 
-/// `None`: the device has no key for tokens.
+/// Returns `None` if the device has no key for JWTs.
 fn check_jwt(device: &Arc<Device>, token: &[u8], now_ms: u64) -> Option<DeviceLookup> {
     let mut keys = device.credentials.iter().filter_map(|known| match known {
         Credential::Jwt { key } => Some(key),

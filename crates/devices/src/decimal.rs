@@ -1,22 +1,22 @@
-//! The double that is nearest to a decimal, without a detour over its text.
+//! Computes the double nearest to a decimal without parsing its text.
 
-/// 10^0 to 10^22, the powers that a double has exactly.
+/// 10^0 to 10^22, the powers of ten that a double represents exactly.
 const POWERS: [f64; 23] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16,
     1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
 ];
 
-/// Powers of five that 63 bits hold, the least ones: so many places has a decimal that is dealt with here.
+/// Maximum number of decimal places handled here: smaller powers of five fit into 63 bits.
 const MAX_PLACES: usize = 27;
 
-/// 5^-1 to 5^-27, each by the power of two that makes 128 bits of it, rounded up.
+/// 5^-1 to 5^-27, each scaled by a power of two to 128 bits and rounded up.
 const FIFTHS: [u128; MAX_PLACES + 1] = {
     let mut fifths = [0; MAX_PLACES + 1];
     let (mut places, mut five) = (1, 1_u128);
     while places <= MAX_PLACES {
         five *= 5;
         let bits = 128 - five.leading_zeros();
-        // 2^(bits + 127) by 5^places, 64 bits of the quotient at a time.
+        // Divides 2^(bits + 127) by 5^places, 64 bits of the quotient at a time.
         let dividend = 1_u128 << (bits + 63);
         let (high, rest) = (dividend / five, dividend % five);
         fifths[places] = ((high << 64) | ((rest << 64) / five)) + 1;
@@ -25,11 +25,11 @@ const FIFTHS: [u128; MAX_PLACES + 1] = {
     fifths
 };
 
-/// The double nearest to `mantissa` times ten to this power; `None` if that is not as easily said.
+/// Returns the double nearest to `mantissa` times ten to this power, or `None` if the fast path does not apply.
 #[inline]
 pub(crate) fn nearest_double(mantissa: u64, power: i64) -> Option<f64> {
     if mantissa <= 1 << 53 && (-22..=22).contains(&power) {
-        // Both factors are exact, so that one rounding is all there is.
+        // Both factors are exact, so there is a single rounding.
         let factor = POWERS[power.unsigned_abs() as usize];
         return Some(match power < 0 {
             true => mantissa as f64 / factor,
@@ -44,18 +44,19 @@ pub(crate) fn nearest_double(mantissa: u64, power: i64) -> Option<f64> {
     }
 }
 
-/// `mantissa` by 10^places, as a product with the reciprocal (Lemire, Number Parsing at a Gigabyte per Second, 2021): 64 bits of
-/// the reciprocal nearly always tell how the product is rounded, and 128 of them always do for so few places.
+/// Divides `mantissa` by 10^places by multiplying with the reciprocal (Lemire, Number Parsing at a Gigabyte per
+/// Second, 2021). 64 bits of the reciprocal nearly always decide the rounding; 128 bits always do for this number of
+/// places.
 #[inline]
 fn times_fifths(mantissa: u64, fifths: u128, places: i32) -> f64 {
-    /// Bits of a double, the hidden one included, one to round by and one that the product may lack.
+    /// Bits of a double including the hidden one, one bit to round by, and one that the product may lack.
     const WANTED: u32 = 55;
     let zeros = mantissa.leading_zeros();
     let factor = u128::from(mantissa << zeros);
     let mut product = factor * (fifths >> 64);
     let high = (product >> 64) as u64;
     if high & (u64::MAX >> WANTED) == u64::MAX >> WANTED {
-        // What the rest of the reciprocal adds may go up to there.
+        // The remaining bits of the reciprocal can carry into the upper half.
         product += (factor * u128::from(fifths as u64)) >> 64;
     }
     let (high, low) = ((product >> 64) as u64, product as u64);
@@ -63,15 +64,15 @@ fn times_fifths(mantissa: u64, fifths: u128, places: i32) -> f64 {
     let upper = (high >> 63) as u32;
     let unused = upper + 64 - WANTED;
     let mut kept = high >> unused;
-    // Halfway between two doubles, which only few places can be: to the even one.
+    // A tie between two doubles, which is possible with few places only, rounds to even.
     let is_half = low <= 1 && places <= 4 && kept & 0b11 == 1 && kept << unused == high;
     kept &= !u64::from(is_half);
     let rounded = (kept + (kept & 1)) >> 1;
-    // Bits of 5^places: so many times the logarithm of five, of which 16 bits are enough.
+    // Number of bits of 5^places: places times log2(5), for which 16 bits of precision are enough.
     let bits = ((places * 152_170) >> 16) + 1;
     let exponent = unused as i32 + 2 - zeros as i32 - bits - places;
     let scale = f64::from_bits(((1023 + exponent) as u64) << 52);
-    // Both are exact, and far from the least and the largest doubles.
+    // Both factors are exact and far from the smallest and the largest double.
     rounded as f64 * scale
 }
 
@@ -103,7 +104,7 @@ mod tests {
     proptest! {
         #[test]
         fn halfway_goes_to_the_even_one(double in 1_u64 << 52..1 << 53, places in 1..5_u32, off in -1..2_i64) {
-            // A bit more than a double has, by 2^places.
+            // One bit more than a double has, times 2^places.
             let mantissa = (2 * double + 1) * 5_u64.pow(places);
             let mantissa = mantissa.checked_add_signed(off).unwrap();
             let expected: f64 = format!("{mantissa}e-{places}").parse().unwrap();

@@ -1,6 +1,6 @@
-//! A device as it is registered, and the bytes of its record.
+//! A registered device and the encoding of its record.
 //!
-//! Record: layout version, flags, then texts (length and bytes) and numbers (LEB128). A field that is not there takes one byte.
+//! Record: layout version, flags, then texts (length and bytes) and numbers (LEB128). An absent field takes one byte.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,37 +15,37 @@ const LAYOUT: u8 = 1;
 const DISABLED: u64 = 1;
 const GATEWAY: u64 = 1 << 1;
 
-/// Bounds of one device.
+/// Limits of one device.
 pub(crate) const MAX_TAGS: usize = 64;
 pub(crate) const MAX_TAG_BYTES: usize = 128;
 pub(crate) const MAX_NAME_BYTES: usize = 256;
 pub(crate) const MAX_CREDENTIALS: usize = 8;
 
-/// A registered device. Immutable: a change makes another one.
+/// A registered device. Immutable: a change creates a new `Device`.
 #[derive(Debug)]
 pub struct Device {
     pub no: DeviceNo,
     pub id: DeviceId,
     pub product: Arc<ProductSlot>,
-    /// For people; empty: the id.
+    /// Display name; if empty, the id is used.
     pub name: Box<str>,
-    /// The gateway it is behind.
+    /// The gateway in front of this device.
     pub parent: Option<DeviceNo>,
     pub group: Option<Box<str>>,
     pub tags: Box<[(Box<str>, Box<str>)]>,
     pub is_enabled: bool,
-    /// It may have devices behind it, whatever its product says.
+    /// The device may have child devices, whatever its product allows.
     pub is_gateway: bool,
     pub created_ms: u64,
-    /// Grows with each change.
+    /// Increases with each change.
     pub revision: u32,
     pub(crate) credentials: Box<[Credential]>,
     pub(crate) claim: Option<DeviceClaim>,
-    /// A digest of the password that was found right last, so that it is not to be found right by argon2 again.
+    /// Digest of the last password that was verified, which avoids repeating argon2 for the same password.
     pub(crate) verified_password_digest: OnceLock<[u8; 32]>,
 }
 
-/// What somebody has to show to claim the device.
+/// What a client must present to claim the device.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct DeviceClaim {
     pub(crate) digest: [u8; 32],
@@ -69,7 +69,7 @@ impl Device {
         }
     }
 
-    /// The name by which its gateway knows it.
+    /// The name by which its gateway addresses the device.
     #[must_use]
     pub fn name_at_gateway(&self) -> &str {
         match id_for_name(&self.name) == self.id.as_str() {
@@ -84,19 +84,19 @@ impl Device {
         tag.map(|(_, value)| &**value)
     }
 
-    /// Whether devices may be behind it.
+    /// Whether the device may have child devices.
     #[must_use]
     pub fn is_gateway(&self) -> bool {
         self.is_gateway || self.product.get().definition.gateway
     }
 
-    /// Whether it is let in at all.
+    /// Whether the device may connect: the device and its product are enabled.
     #[must_use]
     pub fn is_admitted(&self) -> bool {
         self.is_enabled && self.product.get().definition.enabled
     }
 
-    /// A copy that can be changed.
+    /// A copy that can be modified.
     pub(crate) fn draft(&self) -> Device {
         Device {
             no: self.no,
@@ -149,7 +149,7 @@ impl Device {
         out
     }
 
-    /// `None`: the record is damaged, or its product is not there.
+    /// Returns `None` if the record is damaged or its product does not exist.
     pub(crate) fn decode(
         no: DeviceNo,
         mut bytes: &[u8],

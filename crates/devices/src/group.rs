@@ -1,4 +1,4 @@
-//! Groups of devices: some that are named, and all that have something in common.
+//! Groups of devices: an explicit list, a selector over common properties, or both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,50 +11,51 @@ use series::DeviceNo;
 use crate::device::Device;
 use crate::registry::{DeviceFilter, DeviceListPage, Registry, RegistryError};
 
-/// The kind of configuration objects that are groups.
+/// The kind of the configuration objects that define groups.
 pub const KIND: &str = "device_group";
-/// Groups of one node.
+/// Maximum number of groups of a node.
 pub const MAX_GROUPS: usize = 10_000;
-/// Devices that a question about a group may concern.
+/// Maximum number of devices in one request about a group.
 pub const MAX_MEMBERS: usize = 10_000;
 const MAX_TAGS: usize = 16;
 const MAX_TEXT_CHARS: usize = 256;
 
-/// Which devices: those of `devices`, and all of which everything holds that `product`, `group` and `tags` say, if they say anything.
+/// Members of a group: the devices listed in `devices`, and all devices that match `product`, `group` and `tags`
+/// (those that are set).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GroupDefinition {
-    /// For people; the id, if there is none.
+    /// Display name; default: the id.
     #[schemars(length(max = 256))]
     pub name: String,
     #[schemars(length(max = 1000))]
     pub description: String,
-    /// Ids of devices that belong to it in any case.
+    /// Ids of devices that always belong to the group.
     #[schemars(with = "Vec<String>", length(max = 10_000))]
     pub devices: BTreeSet<String>,
-    /// Devices of this product.
+    /// Id of the product that members must have.
     #[schemars(length(max = 256))]
     pub product: Option<String>,
-    /// Devices that say themselves that they are in this group.
+    /// Value of the `group` field that members must have.
     #[schemars(length(max = 256))]
     pub group: Option<String>,
-    /// Devices that have all these tags.
+    /// Tags that members must all have.
     #[schemars(extend("maxProperties" = 16))]
     pub tags: BTreeMap<String, String>,
 }
 
-/// What of a written group is not as it has to be.
+/// A field of a group with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {detail}")]
 pub struct GroupDefinitionError {
-    /// Empty: the group as a whole.
+    /// Path of the field; empty: the group as a whole.
     pub field: String,
     pub detail: String,
 }
 
 impl GroupDefinition {
     /// # Errors
-    /// What is wrong, with the path of the field.
+    /// Returns the path of the invalid field and what is wrong with it.
     pub fn read(value: &Value) -> Result<Self, GroupDefinitionError> {
         let invalid = |field: &str, detail: String| GroupDefinitionError {
             field: field.to_owned(),
@@ -98,15 +99,16 @@ impl GroupDefinition {
         Ok(group)
     }
 
-    /// Whether devices belong to it for what they are.
+    /// Whether devices are members by their properties.
     fn has_selector(&self) -> bool {
         self.product.is_some() || self.group.is_some() || !self.tags.is_empty()
     }
 
-    /// Devices of the group in the order of their numbers, beginning with `from`; a page may be short and still have a next one.
+    /// Returns the devices of the group in the order of their numbers, from `from` on. A short page does not mean
+    /// that it is the last one.
     ///
     /// # Errors
-    /// If the registry cannot be read.
+    /// Fails if the registry cannot be read.
     pub fn members(
         &self,
         registry: &Registry,
@@ -129,7 +131,7 @@ impl GroupDefinition {
         }
         let mut named: Vec<Arc<Device>> = Vec::new();
         for id in &self.devices {
-            // One that is no more, or not yet, is no member.
+            // A removed or not yet created device is not a member.
             named.extend(registry.device(id)?);
         }
         let is_here = |device: &Arc<Device>| {
@@ -146,10 +148,10 @@ impl GroupDefinition {
         Ok(page)
     }
 
-    /// All devices of the group, up to so many; whether there are more.
+    /// Returns all devices of the group up to a limit, and whether there are more.
     ///
     /// # Errors
-    /// If the registry cannot be read.
+    /// Fails if the registry cannot be read.
     pub fn all_members(
         &self,
         registry: &Registry,

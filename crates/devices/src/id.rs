@@ -1,4 +1,4 @@
-//! Names of devices and products. They stand in topics and paths, which is why they may not hold everything.
+//! Ids of devices and products. Ids appear in topics and URL paths, which restricts their characters.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,7 +7,7 @@ const MAX_ID_BYTES: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{found:?} is not an id: expected 1 to {MAX_ID_BYTES} bytes without '/', '+', '#', blanks and control characters, and neither \".\" nor \"..\""
+    "{found:?} is not an id: expected 1 to {MAX_ID_BYTES} bytes without '/', '+', '#', blanks and control characters, and not \".\" or \"..\""
 )]
 pub struct InvalidIdError {
     found: String,
@@ -18,7 +18,7 @@ fn is_allowed(c: char) -> bool {
 }
 
 fn check(text: &str) -> Result<Box<str>, InvalidIdError> {
-    // "." and ".." are taken out of URL paths.
+    // "." and ".." are removed from URL paths.
     let is_step = matches!(text, "." | "..");
     if is_step || text.is_empty() || text.len() > MAX_ID_BYTES || !text.chars().all(is_allowed) {
         return Err(InvalidIdError {
@@ -28,8 +28,9 @@ fn check(text: &str) -> Result<Box<str>, InvalidIdError> {
     Ok(text.into())
 }
 
-/// The id for a name that a device or its gateway has chosen: the name itself if it can be one; otherwise what of it can be in an id,
-/// and a digest of the whole, so that the same name always has the same id and another name another one.
+/// Derives an id from a name that a device or its gateway has chosen. A name that is a valid id is returned
+/// unchanged. Otherwise the id consists of the allowed characters and a digest of the whole name. The same name
+/// always has the same id, and different names have different ids.
 #[must_use]
 pub fn id_for_name(name: &str) -> Cow<'_, str> {
     const DIGEST_BYTES: usize = 5;
@@ -91,11 +92,11 @@ macro_rules! id {
 }
 
 id!(
-    /// A device's id, unique in the node.
+    /// Id of a device, unique in the node.
     DeviceId
 );
 id!(
-    /// A product's id, unique in the node.
+    /// Id of a product, unique in the node.
     ProductId
 );
 

@@ -1,11 +1,11 @@
-//! What waits for a thread of its own, and whether so much of it that whoever brings it is to slow down.
+//! A queue of blocking work for one thread. It reports when it is full, so that producers slow down.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Takes whatever it is given, since nothing of it may be lost: the bound is where it says that it is full.
+/// An unbounded queue: no job may be lost. The bound only sets the flag that producers check with `is_full`.
 pub(crate) struct JobQueue<T> {
     waiting: Mutex<VecDeque<T>>,
     changed: Condvar,
@@ -42,7 +42,7 @@ impl<T> JobQueue<T> {
         self.changed.notify_one();
     }
 
-    /// Puts back what could not be done, to be the next again.
+    /// Puts failed work back at the front.
     pub(crate) fn put_back(&self, work: T) {
         let mut waiting = self.lock();
         waiting.push_front(work);
@@ -56,7 +56,7 @@ impl<T> JobQueue<T> {
         work
     }
 
-    /// Returns when there is something to do or the time is over, and now and then without a reason.
+    /// Blocks until there is work or the timeout is over; may wake up spuriously.
     pub(crate) fn wait(&self, most: Duration) {
         let waiting = self.lock();
         if waiting.is_empty() && !self.is_stopping() {
@@ -73,9 +73,9 @@ impl<T> JobQueue<T> {
         self.is_full.load(Relaxed)
     }
 
-    /// Tells the thread to end when it has done what waits.
+    /// Makes the thread end after the queued work.
     pub(crate) fn stop(&self) {
-        // Under the lock: not between the thread's last look and its wait.
+        // The lock prevents a lost wake-up between the thread's last check and its wait.
         let waiting = self.lock();
         self.is_stopping.store(true, Relaxed);
         drop(waiting);
@@ -86,7 +86,7 @@ impl<T> JobQueue<T> {
         self.is_stopping.load(Relaxed)
     }
 
-    /// Whether the thread is to end now.
+    /// Whether the thread may end now.
     pub(crate) fn is_done(&self) -> bool {
         self.is_stopping() && self.lock().is_empty()
     }
@@ -120,7 +120,7 @@ mod tests {
         queue.stop();
         assert!(queue.is_stopping() && !queue.is_done());
         queue.pop();
-        // Would never return if it waited.
+        // Would block for ever if `stop` had no effect.
         queue.wait(Duration::MAX);
         assert!(queue.is_done());
     }

@@ -1,10 +1,11 @@
-//! The device platform: products and their thing models, devices, what devices say and are told, telemetry and alarms.
+//! The device platform: products with thing models, a device registry, telemetry, commands and alarms.
 //!
-//! - [`Registry`]: products and devices, in the store, the ones used lately in memory.
-//! - [`DeviceAuthenticator`]: whether a client is a device; [`Device::may_publish`] and [`Device::may_subscribe`]: what it may do.
-//! - [`DeviceStates`]: which devices are here.
-//! - [`platform`]: registry and pipeline put together.
-//! - [`ThingModel`]: what messages of a product are checked against.
+//! - [`Registry`]: products and devices in the store, with recently used devices cached in memory.
+//! - [`DeviceAuthenticator`]: identifies the device behind a client; [`Device::may_publish`] and
+//!   [`Device::may_subscribe`]: its topic permissions.
+//! - [`DeviceStates`]: which devices are online.
+//! - [`platform`]: connects the registry to the telemetry pipeline.
+//! - [`ThingModel`]: what messages of a product are validated against.
 
 pub mod alarm;
 mod authenticator;

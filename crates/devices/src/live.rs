@@ -1,5 +1,5 @@
-//! Who watches telemetry as it comes: devices, and keys of theirs. A watcher that is too slow loses updates, is told how many, and holds
-//! nobody up.
+//! Live telemetry: watchers receive rows of devices and keys as they are stored. A watcher that is too slow loses
+//! updates, learns how many, and delays nobody.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -8,14 +8,14 @@ use hashbrown::HashMap;
 use series::{DeviceNo, KeyId, Point, PointValue};
 use tokio::sync::mpsc;
 
-/// Updates that wait for one watcher.
+/// Maximum number of updates queued for one watcher.
 const MAX_WAITING: usize = 1024;
-/// Devices that one watcher may watch.
+/// Maximum number of devices of one watcher.
 pub const MAX_WATCHED: usize = 10_000;
 
 type HashState = foldhash::fast::RandomState;
 
-/// A value that outlives its message.
+/// An owned value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LiveValue {
     Bool(bool),
@@ -37,7 +37,7 @@ impl From<PointValue<'_>> for LiveValue {
     }
 }
 
-/// A row of a watched device, as far as its keys are watched.
+/// A row of a watched device, reduced to the watched keys.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TelemetryUpdate {
     pub device: DeviceNo,
@@ -46,20 +46,20 @@ pub struct TelemetryUpdate {
 }
 
 struct WatcherQueue {
-    /// `None`: all.
+    /// Watched keys; `None`: all.
     keys: Option<Box<[KeyId]>>,
     updates: mpsc::Sender<TelemetryUpdate>,
     lost_updates: AtomicU64,
 }
 
-/// All watchers.
+/// All watchers of live telemetry.
 #[derive(Default)]
 pub struct LiveTelemetry {
     watched: AtomicUsize,
     by_device: RwLock<HashMap<DeviceNo, Vec<Arc<WatcherQueue>>, HashState>>,
 }
 
-/// A watcher; ends when it is dropped.
+/// A watcher of live telemetry; dropping it ends the subscription.
 pub struct TelemetryWatcher {
     live: Arc<LiveTelemetry>,
     watch: Arc<WatcherQueue>,
@@ -67,20 +67,20 @@ pub struct TelemetryWatcher {
     updates: mpsc::Receiver<TelemetryUpdate>,
 }
 
-/// Too many devices for one watcher.
+/// A watcher asks for too many devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0} devices; {MAX_WATCHED} can be watched at once")]
+#[error("expected at most {MAX_WATCHED} devices to watch, found {0}")]
 pub struct WatchLimitError(usize);
 
 impl LiveTelemetry {
-    /// Whether anybody watches anything.
+    /// Whether there is any watcher.
     #[inline]
     pub fn is_watched(&self) -> bool {
         self.watched.load(Ordering::Relaxed) > 0
     }
 
     /// # Errors
-    /// If there are too many devices.
+    /// Fails if there are more than [`MAX_WATCHED`] devices.
     pub fn watch(
         self: &Arc<Self>,
         devices: &[DeviceNo],
@@ -115,7 +115,7 @@ impl LiveTelemetry {
         })
     }
 
-    /// Tells watchers of a row that is stored. Never waits.
+    /// Sends a stored row to its watchers. Never blocks.
     pub fn publish_row(&self, device: DeviceNo, ts_ms: i64, points: &[Point<'_>]) {
         let by_device = self
             .by_device
@@ -147,12 +147,12 @@ impl LiveTelemetry {
 }
 
 impl TelemetryWatcher {
-    /// The next update.
+    /// Waits for the next update.
     pub async fn next(&mut self) -> Option<TelemetryUpdate> {
         self.updates.recv().await
     }
 
-    /// Updates that were lost since this was asked last.
+    /// Returns the number of updates lost since the last call.
     pub fn take_lost(&self) -> u64 {
         self.watch.lost_updates.swap(0, Ordering::Relaxed)
     }

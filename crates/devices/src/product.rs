@@ -1,4 +1,5 @@
-//! Products: what all devices of a kind have in common. A product is a configuration object, read here.
+//! Products: what all devices of one type have in common. A product is a configuration object, which this module
+//! parses.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,10 +14,10 @@ use crate::alarm;
 use crate::id::ProductId;
 use crate::model::{ThingModel, UnknownKeys};
 
-/// The kind of configuration objects that are products.
+/// The kind of the configuration objects that define products.
 pub const KIND: &str = "product";
 
-/// A topic dialect that devices of a product speak.
+/// A device protocol (topics and payloads) that devices of a product use.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -38,7 +39,7 @@ impl From<crate::protocol::DeviceProtocol> for ProductProtocol {
     }
 }
 
-/// A kind of credentials.
+/// The type of a credential.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -68,59 +69,60 @@ impl fmt::Display for CredentialKind {
     }
 }
 
-/// How messages go through the pipeline.
+/// How messages pass through the pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProductMode {
-    /// A message is stored when its handling returns: the least latency.
+    /// A message is stored before its handling returns: lowest latency.
     Sync,
-    /// A bounded mailbox and batches: the most throughput.
+    /// Messages pass through a bounded mailbox and are stored in batches: highest throughput.
     #[default]
     Actor,
 }
 
-/// What of the devices' telemetry is kept, and where else it goes.
+/// Which telemetry of the devices is stored, and which sinks receive it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProductStorage {
-    /// Whether telemetry is stored in the node.
+    /// Whether the node stores telemetry.
     pub enabled: bool,
-    /// Only these keys are stored; empty: all.
+    /// Keys that are stored; empty: all keys.
     #[schemars(with = "Vec<String>", length(max = 4096))]
     pub keys: BTreeSet<String>,
-    /// Days that points are kept; 0: the node's default.
+    /// Retention of points in days; 0: the default of the node.
     #[schemars(range(max = 36500))]
     pub retention_d: u32,
-    /// From an age on, points are reduced to aggregates of intervals; ages ascend, and an interval is a multiple of the one before.
+    /// Steps that reduce old points to one aggregate per interval. Ages ascend, and each interval is a multiple of
+    /// the one before.
     #[schemars(length(max = 4))]
     pub downsampling: Vec<DownsamplingStep>,
-    /// Names of sinks that get telemetry as well.
+    /// Names of sinks that also receive telemetry.
     #[schemars(length(max = 16))]
     pub sinks: Vec<String>,
-    /// Whether each message, from a device or to it, goes to the sinks itself, too, as a second document.
+    /// Whether the sinks also receive each message from or to a device as a second document.
     pub device_log: bool,
-    /// Of a message's payload its document has no more bytes; 0: none.
+    /// Maximum payload bytes in the document of a message; 0: no payload.
     #[schemars(range(max = 1_048_576))]
     pub log_payload_bytes: u32,
-    /// Names of sinks that get messages; empty: those that get telemetry.
+    /// Names of sinks that receive messages; empty: the sinks of telemetry.
     #[schemars(length(max = 16))]
     pub log_sinks: Vec<String>,
 }
 
-/// How fine old points are.
+/// Resolution of points older than an age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DownsamplingStep {
-    /// In days.
+    /// Age of the points in days.
     #[schemars(range(min = 1, max = 36500))]
     pub after_d: u32,
-    /// Seconds, so that a day has a whole number of intervals.
+    /// Interval in seconds; a day must contain a whole number of intervals.
     #[schemars(range(min = 1, max = 86400))]
     pub interval_s: u32,
 }
 
 impl ProductStorage {
-    /// Names of the sinks that get messages, if [`ProductStorage::device_log`] says so.
+    /// Names of the sinks that receive messages. Used only if [`ProductStorage::device_log`] is set.
     pub fn log_sink_names(&self) -> &[String] {
         match self.log_sinks.is_empty() {
             true => &self.sinks,
@@ -147,9 +149,9 @@ impl Default for ProductStorage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProvisionMode {
-    /// A device nobody knows is made.
+    /// An unknown device is created.
     AllowNew,
-    /// Only devices that were registered before, and have never connected, are given credentials.
+    /// Only devices that were registered before and have never connected receive credentials.
     CheckExisting,
 }
 
@@ -158,10 +160,10 @@ pub enum ProvisionMode {
 #[serde(deny_unknown_fields)]
 pub struct ProductProvisioning {
     pub mode: ProvisionMode,
-    /// What devices show to be of this product; unique in the node.
+    /// Key by which devices name this product; unique in the node.
     #[schemars(length(min = 8, max = 64))]
     pub key: String,
-    /// What they prove it with. Not shown again.
+    /// Secret that authorises registration. Not returned by the API.
     #[schemars(length(min = 8, max = 64))]
     pub secret: String,
 }
@@ -174,13 +176,13 @@ impl fmt::Debug for ProductProvisioning {
     }
 }
 
-/// `secureId` and `secureKey` of all devices that have none of their own.
+/// `secureId` and `secureKey` for all devices that have no secure credential of their own.
 #[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SharedSecure {
     #[schemars(length(min = 1, max = 128))]
     pub secure_id: String,
-    /// Not shown again.
+    /// Secure key. Not returned by the API.
     #[schemars(length(min = 1, max = 128))]
     pub secure_key: String,
 }
@@ -193,43 +195,44 @@ impl fmt::Debug for SharedSecure {
     }
 }
 
-/// A product as somebody writes it.
+/// A product as written by the operator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProductDefinition {
-    /// For people; the id, if there is none.
+    /// Display name; default: the id.
     #[schemars(length(max = 256))]
     pub name: String,
     #[schemars(length(max = 1000))]
     pub description: String,
-    /// A disabled product lets none of its devices in.
+    /// Whether devices of the product may connect.
     pub enabled: bool,
-    /// The thing model: JetLinks' metadata, as an object or as text of one.
+    /// Thing model: JetLinks metadata as an object, or as a text that contains the object.
     pub model: Value,
-    /// What becomes of reported keys that the model does not have.
+    /// How reported keys that are not in the thing model are handled.
     pub unknown_keys: UnknownKeys,
-    /// Texts that are numbers, such as `"21.5"`, are stored as numbers, unless the thing model says what their key is.
+    /// Whether texts that are numbers, such as `"21.5"`, are stored as numbers, unless the thing model defines the
+    /// type of the key.
     pub text_numbers: bool,
-    /// The topics its devices speak; empty: all.
+    /// Device protocols that devices may use; empty: all.
     #[schemars(with = "Vec<ProductProtocol>")]
     pub dialects: BTreeSet<ProductProtocol>,
-    /// The credentials its devices may have; empty: all.
+    /// Types of credentials that devices may have; empty: all.
     #[schemars(with = "Vec<CredentialKind>")]
     pub credentials: BTreeSet<CredentialKind>,
     pub secure: Option<SharedSecure>,
-    /// How old or early the timestamp of `secureId|timestamp` may be.
+    /// Maximum difference in seconds between the timestamp in `secureId|timestamp` and the clock of the node.
     #[schemars(range(min = 1, max = 86400))]
     pub secure_window_s: u32,
-    /// Devices may have other devices behind them.
+    /// Whether devices may have child devices.
     pub gateway: bool,
-    /// Devices without a connection count as online for so long after they were heard of.
+    /// Seconds for which a device without a connection counts as online after its last activity.
     #[schemars(range(min = 1, max = 31536000))]
     pub inactivity_timeout_s: u32,
-    /// The rule chain its messages go through; `null`: the root chain.
+    /// Name of the rule chain that processes the messages; `null`: the root chain.
     pub chain: Option<String>,
     pub mode: ProductMode,
     pub storage: ProductStorage,
-    /// Rules of alarms.
+    /// Alarm rules.
     #[schemars(with = "Vec<alarm::AlarmRule>", length(max = 64))]
     pub alarms: Vec<Value>,
     pub provisioning: Option<ProductProvisioning>,
@@ -259,7 +262,7 @@ impl Default for ProductDefinition {
     }
 }
 
-/// Something about a product that cannot stay as it is.
+/// A field of a product with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
 pub struct ProductError {
@@ -267,19 +270,19 @@ pub struct ProductError {
     pub message: String,
 }
 
-/// A product, ready to be used.
+/// A product with its compiled thing model.
 #[derive(Debug)]
 pub struct Product {
     pub id: ProductId,
     pub definition: ProductDefinition,
-    /// Compiled.
+    /// The compiled thing model.
     pub model: ThingModel,
-    /// Of the configuration object; grows with each change.
+    /// Version of the configuration object; increases with each change.
     pub version: u64,
 }
 
 impl Product {
-    /// Reads a product; every message names its field.
+    /// Parses and validates a product; each error names its field.
     pub fn read(id: &str, value: &Value, version: u64) -> Result<Self, Vec<ProductError>> {
         let one = |field: &str, message: String| {
             vec![ProductError {
@@ -290,12 +293,12 @@ impl Product {
         let id = ProductId::new(id).map_err(|error| one("id", error.to_string()))?;
         let definition: ProductDefinition = serde_json::from_value(value.clone())
             .map_err(|error| one("product", error.to_string()))?;
-        // JetLinks keeps metadata as text.
+        // JetLinks stores metadata as text.
         let parsed: Value;
         let metadata = match &definition.model {
             Value::String(text) => {
                 parsed = serde_json::from_str(text)
-                    .map_err(|error| one("model", format!("its text is no JSON: {error}")))?;
+                    .map_err(|error| one("model", format!("expected JSON text: {error}")))?;
                 &parsed
             }
             other => other,
@@ -432,7 +435,7 @@ impl Product {
         self.definition.mode
     }
 
-    /// `None`: the root chain.
+    /// The rule chain of the product; `None`: the root chain.
     #[must_use]
     pub fn chain(&self) -> Option<&str> {
         self.definition.chain.as_deref()
@@ -444,7 +447,7 @@ impl Product {
     }
 }
 
-/// The field behind `downsampling` of what is wrong, and what it is.
+/// Checks the steps of `downsampling`. An error holds the field path behind `downsampling` and the message.
 fn check_steps(steps: &[DownsamplingStep]) -> Result<(), (String, String)> {
     const DAY_S: u32 = 86_400;
     let mut before: Option<&DownsamplingStep> = None;
@@ -480,7 +483,7 @@ fn check_steps(steps: &[DownsamplingStep]) -> Result<(), (String, String)> {
     Ok(())
 }
 
-/// Where a product is found in its newest version; devices hold it.
+/// Holds the newest version of a product; devices refer to the slot.
 #[derive(Debug)]
 pub struct ProductSlot {
     id: ProductId,
@@ -500,7 +503,7 @@ impl ProductSlot {
         &self.id
     }
 
-    /// The product as it is now. Cheap: looked at for each message.
+    /// The current version of the product. Cheap, because it is read for each message.
     #[inline]
     pub fn get(&self) -> Guard<Arc<Product>> {
         self.current.load()

@@ -1,4 +1,4 @@
-//! How far the one thread is that works a queue off in its order, for those who wait for what was in it.
+//! Progress of a queue that one thread works off in order, with callbacks for waiters.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -6,12 +6,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use broker::hooks::DurableCallback;
 
-/// Counts what comes into a queue and what is done of it.
+/// Counts the entries added to a queue and the entries completed.
 #[derive(Default)]
 pub struct QueueProgress {
     added: AtomicU64,
     done: AtomicU64,
-    /// To be called when so many are done.
+    /// Callbacks with the number of completed entries that they wait for.
     waiters: Mutex<VecDeque<(u64, DurableCallback)>>,
 }
 
@@ -20,18 +20,18 @@ impl QueueProgress {
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something comes into the queue; to be said before it can be done.
+    /// Counts an entry; call it before the entry can be completed.
     pub fn add(&self) {
         self.added.fetch_add(1, SeqCst);
     }
 
-    /// The oldest is done, or was not put in after all.
+    /// Counts the oldest entry as completed, or a counted entry as not queued after all.
     pub fn complete(&self) {
         let done = self.done.fetch_add(1, SeqCst) + 1;
         self.call_waiters(done);
     }
 
-    /// What waits cannot be done now: nobody waits for it.
+    /// Calls all waiters now, because the queued work cannot be done at present.
     pub fn abandon_waiters(&self) {
         self.call_waiters(u64::MAX);
     }
@@ -45,18 +45,18 @@ impl QueueProgress {
         due.into_iter().for_each(|(_, settled)| settled());
     }
 
-    /// Whether anything is to be done.
+    /// Whether there is unfinished work.
     #[inline]
     pub fn is_pending(&self) -> bool {
         self.done.load(SeqCst) < self.added.load(SeqCst)
     }
 
-    /// Calls `settled`, from any thread, when everything is done that has come until now.
+    /// Calls `settled`, from any thread, once everything added so far is completed.
     pub fn settle(&self, settled: DurableCallback) {
         let mut callers = self.waiters();
         let came = self.added.load(SeqCst);
         if self.done.load(SeqCst) < came {
-            // Whoever is done next takes the lock after this.
+            // The next completion takes the lock after this.
             callers.push_back((came, settled));
             let done = self.done.load(SeqCst);
             drop(callers);

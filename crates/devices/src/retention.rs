@@ -1,4 +1,5 @@
-//! How long the telemetry of devices stays, as their products say: policies of the time series, and which device has which.
+//! Retention of device telemetry: derives the policies of the time series from products, and assigns a policy to each
+//! device.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -10,10 +11,10 @@ use crate::product::{Product, ProductError, ProductStorage};
 use crate::registry::{DeviceChange, Registry};
 
 const DAY_MS: i64 = 86_400_000;
-/// Policies besides that of the node.
+/// Maximum number of policies in addition to the policy of the node.
 const MAX_POLICIES: usize = 255;
 
-/// What products say of it, in the form of the time series. Clones are the same.
+/// Retention and downsampling of all products, as the time series needs them. Clones share their state.
 #[derive(Clone)]
 pub struct Retention {
     inner: Arc<RetentionInner>,
@@ -21,22 +22,22 @@ pub struct Retention {
 
 struct RetentionInner {
     registry: Registry,
-    /// Of products that say nothing.
+    /// Retention in days of products that do not set one.
     default_d: u32,
     assignments: RwLock<ProductAssignments>,
 }
 
-/// The products of devices, as numbers; filled as they are asked for.
+/// The product of each device as a number; loaded on demand.
 #[derive(Default)]
 struct ProductAssignments {
     numbers: HashMap<Box<str>, u16>,
-    /// By the device's number.
+    /// Indexed by the device number.
     by_device: Vec<u16>,
 }
 
-/// Not asked for yet.
+/// The device has not been looked up yet.
 const NOT_LOADED: u16 = 0;
-/// There is no such device.
+/// The device does not exist.
 const NO_DEVICE: u16 = u16::MAX;
 
 impl ProductAssignments {
@@ -44,7 +45,7 @@ impl ProductAssignments {
         if let Some(number) = self.numbers.get(product) {
             return *number;
         }
-        // More products than that are not let in.
+        // The registry does not accept more products than fit.
         let number = (self.numbers.len() + 1).min(usize::from(NO_DEVICE) - 1) as u16;
         self.numbers.insert(product.into(), number);
         number
@@ -59,7 +60,7 @@ impl ProductAssignments {
     }
 }
 
-/// A policy as it is compared and ordered: days, and steps in days and seconds.
+/// A policy in comparable form: days, and steps in days and seconds.
 type PolicyKey = (u32, Vec<(u32, u32)>);
 
 fn policy_key(storage: &ProductStorage, standard_d: u32) -> PolicyKey {
@@ -84,7 +85,7 @@ fn policy((retention_d, steps): &PolicyKey) -> RetentionPolicy {
 }
 
 impl Retention {
-    /// `default_d`: days that points of products stay which say nothing of it; 0: for ever.
+    /// `standard_d`: days that points of products without a retention are stored; 0: for ever.
     pub fn new(registry: Registry, standard_d: u32) -> Self {
         let retention = Self {
             inner: Arc::new(RetentionInner {
@@ -113,7 +114,7 @@ impl Retention {
         retention
     }
 
-    /// What all products say now.
+    /// The policies of all products, and how devices map to them.
     #[must_use]
     pub fn assignment(&self) -> PolicyAssignment {
         let inner = &self.inner;
@@ -134,7 +135,7 @@ impl Retention {
         if all.len() > MAX_POLICIES {
             tracing::error!(
                 policies = all.len(),
-                "products say more than {MAX_POLICIES} different things of retention and downsampling; all points of the others stay"
+                "more than {MAX_POLICIES} combinations of retention and downsampling; points of the other products are never deleted"
             );
         }
         let mut policies = vec![(0, policy(&standard))];
@@ -159,7 +160,7 @@ impl Retention {
             by_number[at] = match all.iter().position(|known| *known == written) {
                 _ if *written == standard => 0,
                 Some(place) if place < MAX_POLICIES => place as u8 + 1,
-                // Rather too long than too short.
+                // If in doubt, store longer.
                 _ => longest,
             };
         }
@@ -170,7 +171,7 @@ impl Retention {
             true => 0,
             false => match this.product_number_of(device) {
                 Some(home) => by_number.get(usize::from(home)).copied().unwrap_or(0),
-                // Who cannot be asked loses nothing for it.
+                // If the device cannot be read, its points are stored longest.
                 None => longest,
             },
         };
@@ -181,7 +182,7 @@ impl Retention {
         }
     }
 
-    /// The number of the product of a device; `None`: it cannot be read now.
+    /// Returns the number of a device's product, or `None` if the device cannot be read now.
     fn product_number_of(&self, device: DeviceNo) -> Option<u16> {
         let inner = &self.inner;
         let homes = inner
@@ -196,7 +197,7 @@ impl Retention {
         let found = match inner.registry.by_no(device) {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(%error, "a device cannot be read; its telemetry stays for now");
+                tracing::warn!(%error, "reading a device failed; its telemetry is retained for now");
                 return None;
             }
         };
@@ -212,10 +213,10 @@ impl Retention {
         Some(number)
     }
 
-    /// Whether there may be another product that says this.
+    /// Checks whether the policy of a product fits the limit.
     ///
     /// # Errors
-    /// If there would be too many different policies.
+    /// Fails if there would be too many different policies.
     pub fn check(&self, product: &Product) -> Result<(), ProductError> {
         let standard_d = self.inner.default_d;
         let products = self.inner.registry.products();
@@ -233,7 +234,7 @@ impl Retention {
         Err(ProductError {
             field: "storage.retention_d".to_owned(),
             message: format!(
-                "expected one of the {MAX_POLICIES} combinations of retention and downsampling that other products have; there can be no more"
+                "expected one of the {MAX_POLICIES} combinations of retention and downsampling that other products use; this is the maximum"
             ),
         })
     }
@@ -327,7 +328,7 @@ mod tests {
         };
         assert_eq!(counts(), [10, 30, 20, 2]);
 
-        // Another product for a device, and another word of a product.
+        // Assign another product to a device, and change a product.
         put(objects, "plain", json!({"storage": {"retention_d": 3}}));
         let moved = json!({"id": "long", "product": "short"});
         let moved: NewDevice = serde_json::from_value(moved).unwrap();

@@ -1,5 +1,5 @@
-//! What a device may publish and subscribe to: the topics of its product's dialects, for itself and, in what it says of them,
-//! for the devices behind it. Whether those are really behind it is looked at when the message is read.
+//! Topics that a device may publish and subscribe to: the topics of its product's protocols, for itself and its child
+//! devices. Whether a named child is really behind the gateway is checked when the message is read.
 
 use crate::device::Device;
 use crate::product::ProductProtocol;
@@ -9,7 +9,7 @@ pub const PROVISION_RESPONSE: &str = "/provision/response";
 
 const THINGSBOARD: &str = "v1/devices/me/";
 const THINGSBOARD_GATEWAY: &str = "v1/gateway/";
-/// Behind `v1/devices/me/`; with a slash at the end, anything may follow.
+/// Suffixes of `v1/devices/me/`; anything may follow a final slash.
 const UPLINK: [&str; 6] = [
     "telemetry",
     "attributes",
@@ -24,7 +24,7 @@ const DOWNLINK: [&str; 4] = [
     "rpc/request/",
     "rpc/response/",
 ];
-/// Behind `v1/gateway/`.
+/// Suffixes of `v1/gateway/`.
 const GATEWAY_UPLINK: [&str; 7] = [
     "connect",
     "disconnect",
@@ -44,13 +44,14 @@ fn is_one_of(list: &[&str], rest: &str) -> bool {
 }
 
 impl Device {
-    /// Whether it may publish on a topic by what it is.
+    /// Whether the device's protocols allow publishing to a topic.
     #[must_use]
     pub fn may_publish(&self, topic: &str) -> bool {
         self.is_topic_allowed(topic, &UPLINK, &GATEWAY_UPLINK)
     }
 
-    /// Whether it may subscribe to a filter by what it is. Wildcards may stand behind its own names only.
+    /// Whether the device's protocols allow subscribing to a filter. Wildcards are allowed only behind the device's
+    /// own names.
     #[must_use]
     pub fn may_subscribe(&self, filter: &str) -> bool {
         self.is_topic_allowed(filter, &DOWNLINK, &GATEWAY_DOWNLINK)

@@ -1,4 +1,4 @@
-//! Attributes of devices: what the device says of itself (client), what is kept about it (server) and what it is to know
+//! Attributes of devices in three scopes: written by the device (client), stored about it (server), and sent to it
 //! (shared).
 
 use std::ops::Bound;
@@ -16,7 +16,7 @@ pub const MAX_ATTRIBUTES: usize = 1024;
 const MAX_KEY_BYTES: usize = 256;
 const MAX_VALUE_BYTES: usize = 64 << 10;
 
-/// Whose an attribute is.
+/// The scope of an attribute.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -24,9 +24,9 @@ const MAX_VALUE_BYTES: usize = 64 << 10;
 pub enum AttributeScope {
     /// Written by the device.
     Client,
-    /// Seen by the device, which is told of changes.
+    /// Visible to the device, which is notified of changes.
     Shared,
-    /// Not seen by the device.
+    /// Not visible to the device.
     Server,
 }
 
@@ -53,7 +53,7 @@ pub struct DeviceAttribute {
     pub updated_ms: u64,
 }
 
-/// Attributes of a device have changed; told when they are in the store.
+/// Changed attributes of a device; emitted once they are in the store.
 #[derive(Debug)]
 pub struct AttributeChange<'a> {
     pub device: &'a Device,
@@ -63,7 +63,7 @@ pub struct AttributeChange<'a> {
 }
 
 impl Registry {
-    /// Calls `listener` after each change of attributes.
+    /// Registers an observer that is called after each change of attributes.
     pub fn add_attribute_observer(
         &self,
         listener: Box<dyn Fn(&AttributeChange<'_>) + Send + Sync>,
@@ -74,7 +74,7 @@ impl Registry {
             .push(listener);
     }
 
-    /// All attributes of a scope, in the order of their keys.
+    /// Returns all attributes of a scope in the order of their keys.
     pub fn attributes(
         &self,
         device: &Device,
@@ -105,7 +105,7 @@ impl Registry {
         Ok(found.flatten())
     }
 
-    /// Sets some attributes; the others stay. `null` removes one.
+    /// Sets the given attributes and leaves the others. `null` removes an attribute.
     pub fn set_attributes(
         &self,
         device: &Device,
@@ -118,13 +118,13 @@ impl Registry {
         };
         for (key, _) in &values {
             if key.is_empty() || key.len() > MAX_KEY_BYTES || key.contains('\0') {
-                let message = format!("a key has 1 to {MAX_KEY_BYTES} bytes without NUL");
+                let message = format!("expected keys of 1 to {MAX_KEY_BYTES} bytes without NUL");
                 return Err(invalid(message));
             }
         }
         let now_ms = crate::now_ms();
         let inner = &self.inner;
-        // One change at a time, so that the bound holds.
+        // Changes are serialised, so that the limit holds.
         let writing = inner.next_no.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch = inner.tables.batch()?;
         let mut fresh = 0;
@@ -139,14 +139,14 @@ impl Registry {
             bytes.extend_from_slice(value.to_string().as_bytes());
             if bytes.len() > MAX_VALUE_BYTES {
                 return Err(invalid(format!(
-                    "{key:?} has more than {MAX_VALUE_BYTES} bytes"
+                    "{key:?}: expected at most {MAX_VALUE_BYTES} bytes"
                 )));
             }
             batch.put(&inner.attributes, &row, &bytes)?;
         }
         if fresh > 0 && self.attributes(device, scope)?.len() + fresh > MAX_ATTRIBUTES {
             return Err(invalid(format!(
-                "a device has up to {MAX_ATTRIBUTES} of a scope"
+                "expected at most {MAX_ATTRIBUTES} attributes per scope"
             )));
         }
         batch.commit(Durability::Buffered)?;

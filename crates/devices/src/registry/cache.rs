@@ -1,7 +1,7 @@
-//! The devices that were asked for lately, with what finds them: a bounded cache with a second chance (CLOCK).
+//! Cache of recently used devices with their names: bounded, second-chance eviction (CLOCK).
 //!
-//! A key is a hash of a name or digest. Two names may share one, so that whoever finds a device by it looks whether it is the
-//! one that was meant; that the wrong one was found costs a look at the disk, nothing else.
+//! A key is a hash of a name or digest. Two names may share a hash, so the caller checks whether the device found has
+//! the name. A wrong device costs one read from disk and nothing else.
 
 use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,7 +21,7 @@ pub(crate) struct DeviceCache {
     devices: [Mutex<CacheStripe>; STRIPES],
     keys: [Mutex<HashMap<u64, u32, RandomState>>; STRIPES],
     max_per_stripe: usize,
-    /// Grows with each change of any device; what was read before a change is not put in after it.
+    /// Increases with each change of any device. A record read before a change is not inserted after it.
     changes: AtomicU64,
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
@@ -56,7 +56,7 @@ impl DeviceCache {
         }
     }
 
-    /// To be given to [`DeviceCache::put`] for what is read from now on.
+    /// The generation to pass to [`DeviceCache::put`] with records read from now on.
     pub(crate) fn generation(&self) -> u64 {
         self.changes.load(std::sync::atomic::Ordering::Acquire)
     }
@@ -77,7 +77,7 @@ impl DeviceCache {
         lock(self.stripe_of(no)).by_no.contains_key(&no.0)
     }
 
-    /// Who has this name; to be checked against what the device says.
+    /// Returns the device that may have this name; the caller compares the name with the device.
     pub(crate) fn find(&self, name: &DeviceName<'_>) -> Option<Arc<Device>> {
         let key = self.key(name);
         let no = *lock(&self.keys[key as usize % STRIPES]).get(&key)?;
@@ -116,7 +116,7 @@ impl DeviceCache {
                 devices_here.by_no.insert(no, at);
             }
         }
-        // While the devices are held, so that nobody removes this one before its keys are there.
+        // The lock on the devices is held, so that nobody removes this device before its keys are there.
         if let Some(old) = &evicted {
             self.remove_keys(old);
         }
@@ -126,7 +126,7 @@ impl DeviceCache {
         }
     }
 
-    /// The device has changed or has gone.
+    /// Removes a device that has changed or was deleted.
     pub(crate) fn remove(&self, no: DeviceNo) {
         let mut devices = lock(self.stripe_of(no));
         self.changes

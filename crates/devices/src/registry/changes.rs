@@ -1,4 +1,4 @@
-//! Making, changing and removing devices: many in one batch of the store, or one.
+//! Creates, changes and removes devices: one, or many in one store batch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,39 +16,40 @@ use crate::credential::{Credential, CredentialSummary, IssuedCredential, NewCred
 use crate::device::{Device, MAX_CREDENTIALS, MAX_NAME_BYTES, MAX_TAG_BYTES, MAX_TAGS};
 use crate::id::DeviceId;
 
-/// A device as somebody writes it, whole.
+/// A complete device as written by the operator.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewDevice {
-    /// Unique in the node; 1 to 64 bytes without `/`, `+`, `#` and blanks.
+    /// Id, unique in the node; 1 to 64 bytes without `/`, `+`, `#` and blanks.
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub id: String,
-    /// The id of its product.
+    /// Id of the product.
     #[schemars(length(min = 1, max = 64))]
     pub product: String,
-    /// For people; the id, if there is none.
+    /// Display name; default: the id.
     #[serde(default)]
     #[schemars(length(max = 256))]
     pub name: String,
-    /// The id of its group.
+    /// Id of the device's group.
     #[serde(default)]
     #[schemars(length(min = 1, max = 64))]
     pub group: Option<String>,
     #[serde(default)]
     #[schemars(extend("maxProperties" = 64))]
     pub tags: BTreeMap<String, String>,
-    /// The id of the gateway it is behind.
+    /// Id of the gateway in front of the device.
     #[serde(default)]
     #[schemars(length(min = 1, max = 64))]
     pub parent: Option<String>,
-    /// A disabled device is not let in.
+    /// Whether the device may connect.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// It may have devices behind it.
+    /// Whether the device may have child devices.
     #[serde(default)]
     pub gateway: bool,
-    /// `null`: those it has stay; a new device gets a token, or what its product has for all.
+    /// Credentials; `null`: a present device keeps its credentials, and a new one gets a generated token or the
+    /// shared credential of the product.
     #[serde(default)]
     #[schemars(length(max = 8))]
     pub credentials: Option<Vec<NewCredential>>,
@@ -58,25 +59,25 @@ fn yes() -> bool {
     true
 }
 
-/// What must be there for a change to be made.
+/// Precondition of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WritePrecondition {
     Any,
     Absent,
-    /// The device in this revision.
+    /// The device exists with this revision.
     Revision(u32),
 }
 
-/// A device as it was written.
+/// Result of writing a device.
 #[derive(Debug, Clone)]
 pub struct DeviceWriteOutcome {
     pub device: Arc<Device>,
-    /// What was made for it, to be told once.
+    /// Generated credentials, which are shown only once.
     pub issued: Vec<IssuedCredential>,
     pub was_created: bool,
 }
 
-/// Told when it is in the store, on the thread that did it.
+/// A change of a device. Observers receive it after the store commit, on the thread that made the change.
 #[derive(Debug)]
 pub enum DeviceChange<'a> {
     Created(&'a Arc<Device>),
@@ -84,12 +85,12 @@ pub enum DeviceChange<'a> {
     Removed(&'a Arc<Device>),
 }
 
-/// What is kept of a credential, and what is told once.
+/// The stored form of a credential, and the form shown once.
 type PreparedCredential = (Credential, Option<IssuedCredential>);
-/// What came of a device.
+/// Result of writing one device.
 type DeviceWriteResult = Result<DeviceWriteOutcome, RegistryError>;
 
-/// A device with what is kept of its credentials.
+/// A new device with the stored form of its credentials.
 pub(super) struct PreparedDevice {
     pub(super) device: NewDevice,
     credentials: Option<Vec<PreparedCredential>>,
@@ -103,7 +104,7 @@ fn invalid(field: &str, message: impl Into<String>) -> RegistryError {
 }
 
 impl Registry {
-    /// Calls `listener` after each change of a device.
+    /// Registers an observer that is called after each change of a device.
     pub fn add_device_observer(&self, listener: Box<dyn Fn(&DeviceChange<'_>) + Send + Sync>) {
         let listeners = self.inner.device_observers.write();
         listeners
@@ -111,7 +112,8 @@ impl Registry {
             .push(listener);
     }
 
-    /// Makes a device, or replaces it. It is on disk when this returns. Takes some 30 ms for a chosen password.
+    /// Creates or replaces a device. The device is on disk when this returns. Takes about 30 ms for a short password,
+    /// which is hashed with argon2.
     pub fn put(
         &self,
         device: NewDevice,
@@ -121,10 +123,10 @@ impl Registry {
         self.inner
             .put_all(vec![sealed], expected, Durability::Synced)?
             .pop()
-            .expect("one for each")
+            .expect("one result per device")
     }
 
-    /// Removes a device with its attributes; `false`: there was none.
+    /// Removes a device with its attributes; returns `false` if there was none.
     pub fn remove(&self, id: &str, expected: WritePrecondition) -> Result<bool, RegistryError> {
         let inner = &*self.inner;
         let next = inner.next_no.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +152,7 @@ impl Registry {
         Ok(true)
     }
 
-    /// What people are shown of its credentials.
+    /// The public part of the device's credentials.
     #[must_use]
     pub fn credentials_of(&self, device: &Device) -> Vec<CredentialSummary> {
         device.credentials.iter().map(Credential::summary).collect()
@@ -182,7 +184,7 @@ impl RegistryInner {
         listeners.iter().for_each(|listener| listener(change));
     }
 
-    /// Everything that can be done without looking at other devices.
+    /// Validates and prepares what does not depend on other devices.
     pub(super) fn prepare(
         &self,
         device: NewDevice,
@@ -199,19 +201,17 @@ impl RegistryInner {
         if device.name.len() > MAX_NAME_BYTES {
             return Err(invalid(
                 "name",
-                format!("expected up to {MAX_NAME_BYTES} bytes"),
+                format!("expected at most {MAX_NAME_BYTES} bytes"),
             ));
         }
         if device.tags.len() > MAX_TAGS {
-            return Err(invalid(
-                "tags",
-                format!("expected up to {MAX_TAGS} of them"),
-            ));
+            return Err(invalid("tags", format!("expected at most {MAX_TAGS} tags")));
         }
         for (key, value) in &device.tags {
             let is_right = |text: &str| text.len() <= MAX_TAG_BYTES && !text.contains('\0');
             if key.is_empty() || !is_right(key) || !is_right(value) {
-                let message = format!("{key:?}: expected up to {MAX_TAG_BYTES} bytes without NUL");
+                let message =
+                    format!("{key:?}: expected at most {MAX_TAG_BYTES} bytes without NUL");
                 return Err(invalid("tags", message));
             }
         }
@@ -223,7 +223,7 @@ impl RegistryInner {
         let wanted = match wanted {
             None => None,
             Some(wanted) if wanted.len() > MAX_CREDENTIALS => {
-                let message = format!("expected up to {MAX_CREDENTIALS} of them");
+                let message = format!("expected at most {MAX_CREDENTIALS} credentials");
                 return Err(invalid("credentials", message));
             }
             Some(wanted) => Some(wanted),
@@ -235,7 +235,7 @@ impl RegistryInner {
             for credential in wanted {
                 let kind = credential.kind();
                 if !product.allows_credential(kind) {
-                    let message = format!("the product takes no credentials of type {kind}");
+                    let message = format!("the product does not allow credentials of type {kind}");
                     return Err(invalid("credentials", message));
                 }
                 if kind == crate::CredentialKind::Token && !issues && is_generated(&credential) {
@@ -251,7 +251,7 @@ impl RegistryInner {
         })
     }
 
-    /// What a new device gets if nobody says.
+    /// Credentials of a new device that is written without any.
     fn default_credentials(
         &self,
         device: &NewDevice,
@@ -270,7 +270,8 @@ impl RegistryInner {
         Ok(vec![token.into_stored(&device.id, &self.digester())?])
     }
 
-    /// One result for each, in their order; those that can be written are.
+    /// Writes devices in one batch. Returns one result per device, in order; an invalid device does not prevent the
+    /// others.
     pub(super) fn put_all(
         &self,
         devices: Vec<PreparedDevice>,
@@ -299,7 +300,7 @@ impl RegistryInner {
         Ok(results)
     }
 
-    /// Replaces a device by a changed one, if it is still the same.
+    /// Replaces a device by a changed one if it was not modified in the meantime.
     pub(super) fn update_device(
         &self,
         no: DeviceNo,
@@ -329,18 +330,18 @@ fn is_generated(credential: &NewCredential) -> bool {
     matches!(credential, NewCredential::Token { token: None })
 }
 
-/// Changes that are made together, seen by those that come after them.
+/// Changes written in one batch; later changes see the earlier ones.
 struct DeviceTransaction<'a> {
     inner: &'a RegistryInner,
     batch: TableBatch,
     next: u32,
-    /// Rows of the index that have another owner by now; `None`: nobody.
+    /// Index rows with a new owner; `None`: no owner.
     names: HashMap<Vec<u8>, Option<DeviceNo>, RandomState>,
-    /// Names that were taken away, some of them perhaps given again.
+    /// Names removed from their devices; some may have been assigned again.
     removed_names: Vec<(Vec<u8>, DeviceNo)>,
     devices: HashMap<u32, Arc<Device>, RandomState>,
     counts: HashMap<Box<str>, i64, RandomState>,
-    /// Those that were there before.
+    /// Devices that existed before.
     replaced: Vec<DeviceNo>,
 }
 
@@ -400,11 +401,11 @@ impl<'a> DeviceTransaction<'a> {
         let parent = match &new.parent {
             None => None,
             Some(id) if *id == new.id => {
-                return Err(invalid("parent", "a device is not behind itself"));
+                return Err(invalid("parent", "a device cannot be its own parent"));
             }
             Some(id) => match self.by_name(&DeviceName::Id(id))? {
                 Some(parent) if parent.is_gateway() => Some(parent.no),
-                Some(_) => return Err(invalid("parent", format!("{id:?} is no gateway"))),
+                Some(_) => return Err(invalid("parent", format!("{id:?} is not a gateway"))),
                 None => return Err(invalid("parent", format!("there is no device {id:?}"))),
             },
         };
@@ -519,7 +520,7 @@ impl<'a> DeviceTransaction<'a> {
         Ok(())
     }
 
-    /// Takes away what finds a device.
+    /// Removes the index entries of a device.
     fn remove_index_entries(&mut self, old: &Device) -> Result<(), RegistryError> {
         for name in DeviceName::names_of(old) {
             let row = name.encode();
@@ -568,7 +569,7 @@ impl<'a> DeviceTransaction<'a> {
         Ok(())
     }
 
-    /// Writes everything; gives back the next number.
+    /// Commits everything and returns the next device number.
     fn commit(mut self, durability: Durability) -> Result<u32, RegistryError> {
         let inner = self.inner;
         let mut count = i64::from(inner.count.load(Relaxed));
@@ -588,7 +589,7 @@ impl<'a> DeviceTransaction<'a> {
             .put(&inner.meta, b"count", &count.to_be_bytes())?;
         self.batch
             .put(&inner.meta, b"next", &self.next.to_be_bytes())?;
-        // Before they are there: who has a name is always found by it.
+        // Before the devices are visible: the owner of a name must always be found by it.
         for (row, owner) in &self.names {
             if let Some(no) = owner {
                 inner.name_index.add(row, *no);

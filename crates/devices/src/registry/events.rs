@@ -1,6 +1,7 @@
-//! Events that devices have reported: the last ones of each device, in the store.
+//! Events reported by devices: the newest events of each device, in the store.
 //!
-//! A row of the table `device_event` has the device's number and the event's, counted down, as its key: the newest comes first.
+//! The key of a row in the table `device_event` is the device's number and the event's number counted down, so that
+//! the newest event comes first.
 
 use std::ops::Bound;
 
@@ -12,31 +13,31 @@ use store::Durability;
 
 use super::{Registry, RegistryError, RegistryInner};
 
-/// Of the data of one event; a larger one is not kept.
+/// Maximum size of the data of an event; a larger event is rejected.
 const MAX_DATA_BYTES: usize = 64 << 10;
 
 /// An event of a device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceEvent {
-    /// Grows with each event of the device.
+    /// Number of the event; increases with each event of the device.
     #[serde(default)]
     pub number: u64,
-    /// When it happened, in milliseconds since 1970: as the device says, or when the message came.
+    /// Time in milliseconds since 1970, as reported by the device or, without one, when the message arrived.
     pub ts_ms: i64,
-    /// Its id in the thing model.
+    /// Id of the event in the thing model.
     pub event: String,
     pub data: Value,
 }
 
-/// Which events of a device.
+/// Selects events of a device.
 #[derive(Debug, Clone, Default)]
 pub struct DeviceEventFilter {
-    /// `None`: of any id.
+    /// Event id; `None`: any.
     pub event: Option<String>,
     pub from_ms: Option<i64>,
-    /// Behind the last one.
+    /// Exclusive end.
     pub to_ms: Option<i64>,
-    /// Only those with a smaller number.
+    /// Only events with a smaller number.
     pub before: Option<u64>,
     pub limit: usize,
 }
@@ -56,7 +57,8 @@ fn decode(key: &[u8], value: &[u8]) -> Option<DeviceEvent> {
 }
 
 impl Registry {
-    /// Keeps an event of a device; the oldest one goes when there are too many. Called by one thread at a time.
+    /// Appends an event of a device and removes the oldest one above the limit. Must be called by one thread at a
+    /// time.
     pub fn append_event(
         &self,
         device: DeviceNo,
@@ -93,7 +95,7 @@ impl Registry {
         Ok(batch.commit(Durability::Buffered)?)
     }
 
-    /// The newest first.
+    /// Returns events, the newest first.
     pub fn events(
         &self,
         device: DeviceNo,

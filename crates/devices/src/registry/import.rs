@@ -1,5 +1,5 @@
-//! Devices by the thousand: lines of CSV or JSON in, and out. A line that cannot be taken is told and does not hold up the
-//! others; the same lines again change nothing more.
+//! Bulk import and export of devices as lines of CSV or JSON. A rejected line is reported and does not stop the
+//! import; repeating an import changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,12 @@ use super::{NewDevice, Registry, RegistryError, WritePrecondition};
 use crate::credential::NewCredential;
 use crate::device::Device;
 
-/// Lines written together.
+/// Number of lines written in one batch.
 const BATCH_LINES: usize = 2_000;
-/// Refused lines that are told; more are counted. All of a piece of some MiB, which takes a few MiB of memory.
+/// Maximum number of rejected lines that are reported; further ones are only counted. The limit covers a chunk of
+/// some MiB with only rejected lines, and takes a few MiB of memory.
 const MAX_REFUSED: usize = 50_000;
-/// Of the reason of one.
+/// Maximum length of one rejection reason.
 const MAX_REASON_BYTES: usize = 256;
 const COLUMNS: [&str; 13] = [
     "id",
@@ -37,28 +38,28 @@ const COLUMNS: [&str; 13] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ImportFormat {
-    /// One JSON object per line, as a device is written.
+    /// One JSON object per line, with the fields of a device.
     Jsonl,
-    /// A head line with names of columns, then a line per device.
+    /// A header line with column names, then one line per device.
     Csv,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ImportMode {
-    /// Devices that are there are replaced; their credentials stay unless the line has some.
+    /// Existing devices are replaced; they keep their credentials unless the line contains some.
     #[default]
     Replace,
-    /// Devices that are there are refused.
+    /// Existing devices are rejected.
     Create,
 }
 
-/// A line that was not taken.
+/// A rejected line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ImportRejection {
-    /// From 1 on, as the caller counts.
+    /// Line number as counted by the caller, from 1 on.
     pub line: u64,
-    /// The field that is wrong, as far as it is one.
+    /// Path of the invalid field; empty if no single field is invalid.
     pub field: String,
     pub reason: String,
 }
@@ -67,16 +68,16 @@ pub struct ImportRejection {
 pub struct ImportSummary {
     pub created: u64,
     pub updated: u64,
-    /// How many lines were refused; the first 50,000 are told.
+    /// Number of rejected lines; the first 50,000 are listed in `refusals`.
     pub refused: u64,
     pub refusals: Vec<ImportRejection>,
-    /// The line behind the last one, where another import goes on.
+    /// Number of the line after the last one, where the next import continues.
     pub next_line: u64,
 }
 
 impl Registry {
-    /// Takes the devices of `text`. `first_line` is the number of its first line; CSV begins with its head line all the same,
-    /// which does not count then. What was taken is on disk when this returns.
+    /// Imports the devices of `text`. `first_line` is the number of its first line. CSV always begins with the header
+    /// line, which is not counted if `first_line` is greater than 1. Imported devices are on disk when this returns.
     pub fn import(
         &self,
         text: &str,
@@ -97,7 +98,7 @@ impl Registry {
             ImportFormat::Csv => {
                 let head = records.next_csv_record().unwrap_or_default().0;
                 check_header(&head)?;
-                // The head of the file itself is its first line.
+                // The header of the file itself is its first line.
                 line = line.max(2);
                 head
             }
@@ -128,7 +129,7 @@ impl Registry {
                 self.import_batch(&mut portion, expected, durability, &mut imported)?;
             }
         }
-        // With the last portion those before it are on disk.
+        // The last batch syncs the batches before it.
         self.import_batch(&mut portion, expected, Durability::Synced, &mut imported)?;
         imported.refusals.sort_by_key(|refused| refused.line);
         imported.next_line = line;
@@ -154,7 +155,7 @@ impl Registry {
         Ok(())
     }
 
-    /// A device as a line of an export, with its end. Exports hold no secrets.
+    /// A device as a line of an export, including the line end. Exports contain no secrets.
     pub fn export_line(
         &self,
         device: &Device,
@@ -208,7 +209,7 @@ impl Registry {
     }
 }
 
-/// The head line of an export.
+/// The header line of an export.
 #[must_use]
 pub fn export_header(format: ImportFormat) -> Option<String> {
     match format {
@@ -247,7 +248,7 @@ fn invalid(field: &str, message: impl Into<String>) -> RegistryError {
 }
 
 fn from_json(line: &str) -> Result<NewDevice, RegistryError> {
-    // What serde says of a value may hold it; secrets do not belong there, but a position does.
+    // The message of serde may quote the value, which may be a secret; the position is harmless.
     serde_json::from_str(line).map_err(|error| invalid("", error.to_string()))
 }
 
@@ -356,7 +357,7 @@ impl<'a> ImportRecords<'a> {
         Some(line)
     }
 
-    /// A record after RFC 4180, and how many lines it has.
+    /// Reads a record as defined in RFC 4180; returns its fields and its number of lines.
     fn next_csv_record(&mut self) -> Option<(Vec<String>, u64)> {
         if self.rest.is_empty() {
             return None;
@@ -365,7 +366,7 @@ impl<'a> ImportRecords<'a> {
         let (mut lines, mut is_quoted) = (1, false);
         let mut letters = self.rest.char_indices().peekable();
         while let Some((at, letter)) = letters.next() {
-            let field = fields.last_mut().expect("there is always one");
+            let field = fields.last_mut().expect("a record has at least one field");
             match letter {
                 '"' if is_quoted => match letters.next_if(|(_, next)| *next == '"') {
                     Some(_) => field.push('"'),

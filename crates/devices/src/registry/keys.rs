@@ -14,7 +14,7 @@ use series::DeviceNo;
 use crate::credential::Credential;
 use crate::device::Device;
 
-/// A name that finds one device.
+/// A name that identifies one device.
 #[allow(
     clippy::enum_variant_names,
     reason = "a common name is called so in certificates"
@@ -27,7 +27,7 @@ pub(crate) enum DeviceName<'a> {
     CommonName(&'a str),
 }
 
-/// The letters that rows of names begin with.
+/// Prefixes of the index rows for names.
 pub(super) const NAME_PREFIXES: [u8; 4] = *b"ituc";
 
 impl<'a> DeviceName<'a> {
@@ -52,7 +52,7 @@ impl<'a> DeviceName<'a> {
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
             DeviceName::Id(id) => [b"i", id.as_bytes()].concat(),
-            // Half of a digest is as good as all of it to tell tokens apart.
+            // Half of the digest is enough to tell tokens apart.
             DeviceName::Token(digest) => [b"t", &digest[..16]].concat(),
             DeviceName::Username(username) => [b"u", username.as_bytes()].concat(),
             DeviceName::CommonName(name) => [b"c", name.as_bytes()].concat(),
@@ -60,7 +60,7 @@ impl<'a> DeviceName<'a> {
     }
 }
 
-/// What many devices have in common.
+/// A property by which devices are indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceIndexKey<'a> {
     Product(&'a str),
@@ -83,7 +83,7 @@ impl<'a> DeviceIndexKey<'a> {
             .chain(device.parent.map(DeviceIndexKey::Parent))
     }
 
-    /// The beginning of its rows.
+    /// The prefix of its index rows.
     pub(crate) fn prefix(&self) -> Vec<u8> {
         match self {
             DeviceIndexKey::Product(id) => [b"p", id.as_bytes(), b"\0"].concat(),
@@ -102,7 +102,7 @@ impl<'a> DeviceIndexKey<'a> {
     }
 }
 
-/// The number at the end of a key or in a value.
+/// The device number at the end of a key or value.
 pub(crate) fn no_at_end(bytes: &[u8]) -> Option<DeviceNo> {
     let (_, no) = bytes.split_last_chunk::<4>()?;
     Some(DeviceNo(u32::from_be_bytes(*no)))

@@ -1,4 +1,4 @@
-//! Looking at many devices: by what they have in common, a page at a time.
+//! Lists devices by common properties, one page at a time.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -9,31 +9,31 @@ use super::keys::{DeviceIndexKey, no_at_end};
 use super::{Registry, RegistryError};
 use crate::device::Device;
 
-/// Records one page looks at; a page that ends there goes on with the next.
+/// Maximum number of records that one page examines; the next page continues there.
 const MAX_SCANNED: usize = 20_000;
 
-/// Which devices. Everything that is given must hold.
+/// Selects devices; all given conditions must hold.
 #[derive(Debug, Clone, Default)]
 pub struct DeviceFilter<'a> {
     pub product: Option<&'a str>,
     pub group: Option<&'a str>,
     pub tag: Option<(&'a str, &'a str)>,
-    /// The gateway they are behind.
+    /// The gateway in front of the devices.
     pub parent: Option<DeviceNo>,
     /// Part of the id or the name.
     pub text: Option<&'a str>,
 }
 
-/// Some devices.
+/// One page of devices.
 #[derive(Debug, Default)]
 pub struct DeviceListPage {
     pub devices: Vec<Arc<Device>>,
-    /// Where the next page begins, if there may be one; a page may be short, or empty, and still have a next one.
+    /// Start of the next page, if there may be one. A short or empty page may still have a next one.
     pub next: Option<DeviceNo>,
 }
 
 impl<'a> DeviceFilter<'a> {
-    /// The one of which there are likely the fewest.
+    /// The key that is likely to match the fewest devices.
     fn most_selective_key(&self) -> Option<DeviceIndexKey<'a>> {
         let parent = self.parent.map(DeviceIndexKey::Parent);
         let tag = self.tag.map(|(key, value)| DeviceIndexKey::Tag(key, value));
@@ -59,8 +59,8 @@ impl<'a> DeviceFilter<'a> {
 }
 
 impl Registry {
-    /// Devices in the order of their numbers, which is that in which they were made; beginning with number `from`.
-    /// `also` says more of what is wanted.
+    /// Returns devices from number `from` on, in the order of their numbers, which is the order of creation. `also`
+    /// is an additional filter.
     pub fn list(
         &self,
         filter: &DeviceFilter<'_>,
@@ -112,7 +112,7 @@ impl Registry {
         }
     }
 
-    /// The devices behind a gateway.
+    /// Returns the child devices of a gateway.
     pub fn children(
         &self,
         parent: DeviceNo,

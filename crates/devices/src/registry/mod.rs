@@ -1,7 +1,8 @@
-//! All products and devices of a node: in tables of the store, the ones that were asked for lately in memory.
+//! The registry: all products and devices of a node, in tables of the store, with recently used devices cached in
+//! memory.
 //!
-//! Nothing but products and names is read at start, and names of very many devices while they are used already. Numbers are dense and never given twice. Changes are made one after the other; those
-//! that read never wait for them.
+//! A start reads products and names only; with very many devices, the names are loaded in the background. Device
+//! numbers are dense and never reused. Changes are serialised; readers never wait for them.
 
 mod attributes;
 mod cache;
@@ -38,16 +39,16 @@ pub(crate) use keys::DeviceName;
 use keys::no_at_end;
 use name_index::{NameCandidates, NameIndex};
 
-/// Bounds of a registry.
+/// Limits of a registry.
 #[derive(Debug, Clone)]
 pub struct RegistryConfig {
-    /// Devices kept in memory, each of some 400 bytes.
+    /// Maximum number of devices in memory, each about 400 bytes.
     pub cached_devices: usize,
     pub max_devices: u32,
     pub max_products: usize,
-    /// The least length of a token or password that a device chooses itself when it registers.
+    /// Minimum length in bytes of a token or password that a device chooses when it registers.
     pub min_provisioned_secret_bytes: usize,
-    /// Events kept of each device; 0: none.
+    /// Maximum number of stored events per device; 0: events are not stored.
     pub max_events_per_device: u32,
 }
 
@@ -63,7 +64,7 @@ impl Default for RegistryConfig {
     }
 }
 
-/// Why something was not done.
+/// Why a registry operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistryError {
@@ -71,15 +72,15 @@ pub enum RegistryError {
     NotFound { what: &'static str, id: String },
     #[error("{field}: {message}")]
     Invalid { field: String, message: String },
-    #[error("{field}: {name:?} is taken by another device")]
+    #[error("{field}: {name:?} is already in use by another device")]
     NameTaken { field: &'static str, name: String },
-    #[error("there is a device {id:?} already")]
+    #[error("there is already a device {id:?}")]
     Exists { id: String },
-    #[error("there are devices behind {id:?}; remove them or give them another parent first")]
+    #[error("{id:?} has child devices; remove them or give them another parent first")]
     HasChildren { id: String },
-    #[error("it is in revision {current} now")]
+    #[error("the current revision is {current}")]
     Conflict { current: u32 },
-    #[error("{what} are the most; remove some, or raise devices.max_devices")]
+    #[error("{what} is the maximum; remove devices or raise devices.max_devices")]
     Full { what: String },
     #[error(transparent)]
     Store(#[from] store::StoreError),
@@ -94,7 +95,7 @@ impl From<CredentialError> for RegistryError {
     }
 }
 
-/// The products and devices of a node. Clones are the same registry.
+/// The products and devices of a node. Clones share one registry.
 #[derive(Clone)]
 pub struct Registry {
     pub(crate) inner: Arc<RegistryInner>,
@@ -111,14 +112,14 @@ pub(crate) struct RegistryInner {
     meta: Table,
     pub(crate) digester: RwLock<Arc<SecretDigester>>,
     products: RwLock<HashMap<Box<str>, Arc<ProductSlot>, RandomState>>,
-    /// Ids of products that stand in the configuration; what the store says of them does not count.
+    /// Ids of products declared in the configuration file; a stored product with the same id is ignored.
     declared: RwLock<HashSet<Box<str>>>,
-    /// Whether there is any; asked for every client that connects.
+    /// Whether there is any product; checked for every client that connects.
     has_products: AtomicBool,
     has_provisioning: AtomicBool,
     cache: DeviceCache,
     name_index: NameIndex,
-    /// The next number. One change at a time.
+    /// The next device number. The lock serialises changes.
     next_no: Mutex<u32>,
     count: AtomicU32,
     attribute_observers: RwLock<Vec<AttributeObserver>>,
@@ -129,7 +130,7 @@ type DeviceObserver = Box<dyn Fn(&DeviceChange<'_>) + Send + Sync>;
 type AttributeObserver = Box<dyn Fn(&AttributeChange<'_>) + Send + Sync>;
 
 impl Registry {
-    /// Opens the tables and takes over products, and each of their changes from now on.
+    /// Opens the tables, loads the products and follows their changes.
     pub fn open(objects: &Objects, config: RegistryConfig) -> Result<Self, RegistryError> {
         let tables = objects.tables().clone();
         let inner = RegistryInner {
@@ -176,7 +177,7 @@ impl Registry {
                     inner.apply_product(&change.id, object.map(|o| (&o.value, o.version)));
                 }
                 Err(error) => {
-                    tracing::error!(id = change.id, %error, "a changed product cannot be read; the old one stays");
+                    tracing::error!(id = change.id, %error, "reading a changed product failed; the previous version remains in use");
                 }
             }
         }));
@@ -186,7 +187,7 @@ impl Registry {
                 inner.cache.clear();
                 inner.name_index.clear();
                 if let Err(error) = inner.load_meta() {
-                    tracing::error!(%error, "the restored devices cannot be read");
+                    tracing::error!(%error, "reading the restored devices failed");
                 }
                 inner.load_names();
             }
@@ -210,17 +211,20 @@ impl Registry {
         }
     }
 
-    /// A product that stands in the configuration: it is as it is there, whatever the store says.
+    /// Adds a product declared in the configuration file. A stored product with the same id is ignored.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns the invalid fields.
     pub fn declare(&self, id: &str, product: &serde_json::Value) -> Result<(), Vec<ProductError>> {
         let read = Product::read(id, product, 0)?;
         self.check_product(&read).map_err(|error| vec![error])?;
         if let Some(owner) = self.owner_of_key(&read) {
             return Err(vec![ProductError {
                 field: "provisioning.key".to_owned(),
-                message: format!("the product {:?} has this key already", owner.as_str()),
+                message: format!(
+                    "the key is already in use by the product {:?}",
+                    owner.as_str()
+                ),
             }]);
         }
         let declared = self.inner.declared.write();
@@ -231,7 +235,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Whether a product stands in the configuration.
+    /// Whether a product is declared in the configuration file.
     #[must_use]
     pub fn is_declared(&self, id: &str) -> bool {
         self.inner.is_declared(id)
@@ -255,7 +259,7 @@ impl Registry {
         self.inner.product(id)
     }
 
-    /// In the order of their ids.
+    /// All products in the order of their ids.
     #[must_use]
     pub fn products(&self) -> Vec<Arc<ProductSlot>> {
         let products = self.inner.products.read();
@@ -265,7 +269,7 @@ impl Registry {
         all
     }
 
-    /// Whether a product may be written like this, besides what [`Product::read`] says.
+    /// Checks what [`Product::read`] cannot: the limit of products.
     pub fn check_product(&self, product: &Product) -> Result<(), ProductError> {
         let wrong = |field: &str, message: &str| ProductError {
             field: field.to_owned(),
@@ -276,13 +280,13 @@ impl Registry {
         if is_new && products.len() >= self.inner.config.max_products {
             return Err(wrong(
                 "product",
-                "there are as many products as there may be",
+                "the maximum number of products is reached",
             ));
         }
         Ok(())
     }
 
-    /// The other product that has the provisioning key of this one.
+    /// The other product that already uses the provisioning key of this one.
     pub fn owner_of_key(&self, product: &Product) -> Option<ProductId> {
         let key = &product.definition.provisioning.as_ref()?.key;
         let products = self.products();
@@ -294,36 +298,36 @@ impl Registry {
         owner.map(|slot| slot.id().clone())
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.inner.count.load(Relaxed)
     }
 
-    /// Whether all names of devices are in memory; until then, those that are not are looked up on the disk.
+    /// Whether all names of devices are loaded; until then, names that are not in memory are looked up on disk.
     #[must_use]
     pub fn has_loaded_names(&self) -> bool {
         self.inner.name_index.is_complete()
     }
 
-    /// How many devices a product has.
+    /// The number of devices of a product.
     pub fn count_of(&self, product: &str) -> Result<u64, RegistryError> {
         self.inner.count_of(product)
     }
 
-    /// Whether a device is as the registry has it, as far as memory knows: `false` may also say that it is not in memory.
+    /// Whether a device is unchanged in the registry. `false` may also mean that it is not in memory.
     pub(crate) fn is_current(&self, device: &Device) -> bool {
         let known = self.inner.cache.get(device.no);
         known.is_some_and(|known| known.revision == device.revision)
     }
 
-    /// The device if it is in memory.
+    /// The device, if it is in memory.
     #[must_use]
     pub fn cached(&self, id: &str) -> Option<Arc<Device>> {
         self.inner.cache.find(&DeviceName::Id(id))
     }
 
-    /// The device, from the disk if it has to be.
+    /// The device, from disk if necessary.
     pub fn device(&self, id: &str) -> Result<Option<Arc<Device>>, RegistryError> {
         self.inner.find(&DeviceName::Id(id))
     }
@@ -340,20 +344,20 @@ impl Registry {
         }
     }
 
-    /// The device with this access token, from the disk if it has to be.
+    /// The device with this access token, from disk if necessary.
     pub fn by_token(&self, token: &str) -> Result<Option<Arc<Device>>, RegistryError> {
         let digest = self.inner.digest(token.as_bytes());
         self.inner.find(&DeviceName::Token(&digest))
     }
 
-    /// The device with this access token if it is in memory.
+    /// The device with this access token, if it is in memory.
     #[must_use]
     pub fn cached_by_token(&self, token: &str) -> Option<Arc<Device>> {
         let digest = self.inner.digest(token.as_bytes());
         self.inner.cache.find(&DeviceName::Token(&digest))
     }
 
-    /// Devices in memory, and how often one was found there and not.
+    /// The number of devices in memory, cache hits and cache misses.
     #[must_use]
     pub fn cache_counts(&self) -> (usize, u64, u64) {
         let cache = &self.inner.cache;
@@ -429,7 +433,7 @@ impl RegistryInner {
             .contains(id)
     }
 
-    /// A product was written or, with `None`, removed.
+    /// Applies a written or, with `None`, removed product.
     fn apply_product(&self, id: &str, written: Option<(&serde_json::Value, u64)>) {
         let product = match written.map(|(value, version)| Product::read(id, value, version)) {
             None => None,
@@ -439,7 +443,7 @@ impl RegistryInner {
                 tracing::error!(
                     id,
                     error,
-                    "a product of the store cannot be read; it stays as it was"
+                    "reading a stored product failed; the previous version remains in use"
                 );
                 return;
             }
@@ -481,7 +485,7 @@ impl RegistryInner {
         self.cache.find(name)
     }
 
-    /// By a name, from the disk if it has to be.
+    /// Finds a device by name, on disk if necessary.
     pub(crate) fn find(&self, name: &DeviceName<'_>) -> Result<Option<Arc<Device>>, RegistryError> {
         if let Some(device) = self.cache.find(name) {
             self.cache.count_lookup(true);
@@ -507,7 +511,7 @@ impl RegistryInner {
         Ok(None)
     }
 
-    /// Who has a name, as the table of names says.
+    /// The owner of a name according to the name index.
     fn owner(&self, row: &[u8]) -> Result<Option<DeviceNo>, RegistryError> {
         match self.name_index.find(row) {
             NameCandidates::Devices(candidates) if candidates.is_empty() => Ok(None),
@@ -515,7 +519,7 @@ impl RegistryInner {
         }
     }
 
-    /// The record, from the disk; it is in memory then.
+    /// Reads a record from disk and caches it.
     fn load_device(&self, no: DeviceNo) -> Result<Option<Arc<Device>>, RegistryError> {
         let generation = self.cache.generation();
         let device = self.load_device_uncached(no)?.map(Arc::new);
@@ -525,7 +529,7 @@ impl RegistryInner {
         Ok(device)
     }
 
-    /// The same for those who look at many: the memory stays with what is used.
+    /// The same without caching, for scans over many devices.
     fn load_device_uncached(&self, no: DeviceNo) -> Result<Option<Device>, RegistryError> {
         let key = no.0.to_be_bytes();
         let read = self.devices.get_with(&key, |bytes| {
@@ -534,7 +538,7 @@ impl RegistryInner {
         if matches!(read, Some(None)) {
             tracing::warn!(
                 no = no.0,
-                "the record of a device is damaged, or its product is not there"
+                "a device record is damaged or its product does not exist"
             );
         }
         Ok(read.flatten())
@@ -544,7 +548,7 @@ impl RegistryInner {
 #[cfg(test)]
 mod tests;
 
-/// A product as devices name it.
+/// Parses the product id in a device definition.
 pub(crate) fn product_id(text: &str) -> Result<ProductId, RegistryError> {
     ProductId::new(text).map_err(|error| RegistryError::Invalid {
         field: "product".to_owned(),

@@ -1,9 +1,10 @@
-//! Who has a name, in memory: for all names of all devices a part of a hash and the device's number, some 20 bytes.
+//! In-memory index of names: part of a hash and the device number for each name of each device, about 20 bytes per
+//! name.
 //!
-//! A device that connects after the node has started is found with one look at the disk instead of two, and a name that nobody
-//! has with none. What stands here only says where to look: two names may have the same part of a hash, and a name that has been
-//! taken away may still be here, so that the record of the device is asked whether it has the name. What has a name is here,
-//! once the table of names has been read; before that, the table itself is asked.
+//! A device that connects after a start is found with one read from disk instead of two, and an unknown name without
+//! any. Entries are hints only: two names may share a hash part, and a removed name may still be listed. The caller
+//! therefore checks the name against the device record. Once the table of names has been read, every existing name is
+//! listed; before that, the table itself is queried.
 
 use std::hash::BuildHasher as _;
 use std::ops::Bound;
@@ -20,7 +21,7 @@ use store::Table;
 use super::keys::{NAME_PREFIXES, no_at_end};
 
 const STRIPES: usize = 16;
-/// So many devices are read before the registry is open; more, while it is used.
+/// Maximum number of devices whose names are read before the registry opens; more are loaded in the background.
 const MAX_SYNC_LOAD: u32 = 20_000;
 
 type NameTable = HashTable<NameEntry>;
@@ -33,7 +34,7 @@ struct NameEntry {
 
 impl NameEntry {
     fn hash(part: u32) -> u64 {
-        // The upper bits and the lower ones are both used.
+        // The hash map uses both the upper and the lower bits.
         u64::from(part).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }
@@ -48,25 +49,25 @@ pub(super) struct NameIndex {
 struct NameIndexShared {
     state: RandomState,
     stripes: [RwLock<NameTable>; STRIPES],
-    /// All names are here.
+    /// All names are loaded.
     is_complete: AtomicBool,
-    /// Grows when everything is forgotten; who has begun to read before that stops.
+    /// Increases when the index is cleared; a loader that started earlier stops.
     generation: AtomicU64,
 }
 
 /// Devices that may have a name.
 pub(super) enum NameCandidates {
-    /// One of these, or nobody.
+    /// One of these devices has the name, or none does.
     Devices(Vec<DeviceNo>),
-    /// The table of names has to be asked.
+    /// The caller has to query the table of names.
     NotLoaded,
 }
 
 impl NameIndex {
-    /// Forgets everything and reads the table of names, on another thread if there are many devices.
+    /// Clears the index and reads the table of names, on another thread if there are many devices.
     pub(super) fn load(&self, index: &Table, devices: u32) {
         let turn = self.stop();
-        // Most devices have an id and one credential with a name.
+        // Most devices have an id and one named credential.
         let expected = devices as usize * 2 / STRIPES;
         for shard in &self.shared.stripes {
             let mut entries = shard.write().unwrap_or_else(PoisonError::into_inner);
@@ -83,7 +84,7 @@ impl NameIndex {
             let names = shared.fill(&index, turn);
             let duration_ms = started.elapsed().as_millis() as u64;
             if let Some(names) = names {
-                tracing::info!(names, duration_ms, "names of devices are in memory");
+                tracing::info!(names, duration_ms, "device names loaded into memory");
             }
         };
         match named.spawn(read) {
@@ -92,17 +93,17 @@ impl NameIndex {
                 *place = Some(reader);
             }
             Err(error) => {
-                tracing::warn!(%error, "no thread to read names of devices: they are looked up on the disk");
+                tracing::warn!(%error, "starting the loader of device names failed; names are looked up on disk");
             }
         }
     }
 
-    /// What is here does not hold any more: the table is asked until it is read again.
+    /// Clears the index; lookups use the table until it is read again.
     pub(super) fn clear(&self) {
         self.stop();
     }
 
-    /// Waits for the thread that reads, which gives up.
+    /// Stops the loader thread and waits for it.
     fn stop(&self) -> u64 {
         let turn = self.shared.generation.fetch_add(1, Ordering::AcqRel) + 1;
         self.shared.is_complete.store(false, Ordering::Release);
@@ -110,9 +111,9 @@ impl NameIndex {
         if let Some(reader) = place.take()
             && reader.join().is_err()
         {
-            tracing::error!("the thread that reads names of devices has panicked");
+            tracing::error!("the loader of device names panicked");
         }
-        // It may have been done just then.
+        // The loader may have finished just before.
         self.shared.is_complete.store(false, Ordering::Release);
         turn
     }
@@ -121,7 +122,7 @@ impl NameIndex {
         self.shared.is_complete.load(Ordering::Acquire)
     }
 
-    /// Who may have the name that this row of the table is for.
+    /// Devices that may have the name of this index row.
     pub(super) fn find(&self, row: &[u8]) -> NameCandidates {
         if !self.is_complete() {
             return NameCandidates::NotLoaded;
@@ -133,12 +134,12 @@ impl NameIndex {
         NameCandidates::Devices(same.map(|entry| DeviceNo(entry.no)).collect())
     }
 
-    /// The device has this name, or will have.
+    /// Adds a name that the device has or is about to get.
     pub(super) fn add(&self, row: &[u8], no: DeviceNo) {
         self.shared.add(row, no);
     }
 
-    /// The device does not have it any more.
+    /// Removes a name from the device.
     pub(super) fn remove(&self, row: &[u8], no: DeviceNo) {
         let (shard, part) = self.shared.stripe_of(row);
         let mut entries = shard.write().unwrap_or_else(PoisonError::into_inner);
@@ -171,7 +172,7 @@ impl NameIndexShared {
         }
     }
 
-    /// Takes all names in, and says how many. Those that change meanwhile are told as well.
+    /// Loads all names and returns their number. Concurrent changes are applied by `add` and `remove`.
     fn fill(&self, index: &Table, turn: u64) -> Option<u64> {
         let mut names = 0;
         let is_wanted = || self.generation.load(Ordering::Acquire) == turn;
@@ -184,7 +185,7 @@ impl NameIndexShared {
                 is_wanted()
             });
             if let Err(error) = scanned {
-                tracing::error!(%error, "names of devices cannot be read: they are looked up one by one");
+                tracing::error!(%error, "reading device names failed; names are looked up on disk");
                 return None;
             }
         }
@@ -204,7 +205,7 @@ mod tests {
     fn these(names: &NameIndex, row: &[u8]) -> Vec<u32> {
         match names.find(row) {
             NameCandidates::Devices(found) => found.iter().map(|no| no.0).collect(),
-            NameCandidates::NotLoaded => panic!("it was read"),
+            NameCandidates::NotLoaded => panic!("expected a loaded index"),
         }
     }
 
@@ -222,7 +223,7 @@ mod tests {
         batch.commit(Durability::Buffered).unwrap();
         let names = NameIndex::default();
         assert!(matches!(names.find(&row(1)), NameCandidates::NotLoaded));
-        // On another thread, while names come and go.
+        // On another thread, while names are added and removed.
         names.load(&index, 50_000);
         names.add(b"tnew", DeviceNo(70_000));
         names.add(b"tnew", DeviceNo(70_000));
@@ -234,11 +235,11 @@ mod tests {
         assert_eq!(these(&names, b"tnew"), [70_000]);
         names.remove(b"tnew", DeviceNo(70_000));
         assert!(these(&names, b"tnew").is_empty());
-        // Another name for a product is not one of a device.
+        // A product index row is not a name of a device.
         assert!(these(&names, b"pproduct\0\0\0\0\x01").is_empty());
         let unknown = (0..10_000).map(|at| these(&names, format!("u{at}").as_bytes()).len());
         assert!(unknown.sum::<usize>() < 3, "one in 10^5 is found by chance");
-        // Everything anew, and at once.
+        // Reload everything, this time synchronously.
         names.load(&index, 0);
         assert!(these(&names, &row(7)).contains(&7));
         assert!(these(&names, b"tnew").is_empty());
@@ -257,7 +258,7 @@ mod tests {
         }
         drop(index);
         drop(store);
-        // Nobody holds the directory.
+        // The directory lock is released.
         Store::open(dir.path(), StoreConfig::default()).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Devices that register themselves, and devices that somebody claims.
+//! Self-registration (provisioning) and claiming of devices.
 
 use series::DeviceNo;
 
@@ -10,40 +10,40 @@ use crate::id::id_for_name;
 use crate::product::{Product, ProvisionMode};
 use std::sync::Arc;
 
-/// The longest a claim may last.
+/// Maximum duration of a claim.
 const MAX_CLAIM_MS: u64 = 30 * 24 * 3600 * 1000;
 
-/// What a device says that wants to be registered.
+/// A registration request of a device.
 #[derive(Clone)]
 pub struct ProvisionRequest<'a> {
     pub key: &'a str,
     pub secret: &'a str,
-    /// Its name, which is its id if it can be one. `None`: the node gives one.
+    /// Name of the device, which becomes its id if it is a valid one. `None`: the node generates an id.
     pub device: Option<&'a str>,
-    /// `None`: the node makes a token.
+    /// `None`: the node generates a token.
     pub credential: Option<NewCredential>,
     pub is_gateway: bool,
 }
 
-/// What a device is told that was registered.
+/// Result of a registration.
 #[derive(Debug, Clone)]
 pub struct ProvisionedDevice {
     pub device: Arc<Device>,
-    /// `false`: the device existed and has got new credentials.
+    /// `false`: the device existed and got new credentials.
     pub was_created: bool,
-    /// `None`: it has the credential that it brought.
+    /// `None`: the device uses the credential that it sent.
     pub issued: Option<IssuedCredential>,
 }
 
-/// One answer to all that is wrong with key, secret and name, so that nobody learns which devices there are.
+/// The same error for a wrong key, secret or name, so that clients cannot find out which devices exist.
 fn rejection() -> RegistryError {
     RegistryError::Invalid {
         field: "provisioning".to_owned(),
-        message: "not for this key, secret and device".to_owned(),
+        message: "key, secret and device do not match".to_owned(),
     }
 }
 
-/// A secret that a device chooses must be hard to guess, and a token must fit into a URL path.
+/// Checks that a secret chosen by a device is hard to guess, and that a token fits into a URL path.
 fn check_chosen_secret(credential: &NewCredential, min_bytes: usize) -> Result<(), RegistryError> {
     let (field, secret) = match credential {
         NewCredential::Token { token: Some(token) } => ("token", token),
@@ -80,7 +80,7 @@ impl Registry {
             let product = slot.get();
             let provisioning = product.definition.provisioning.as_ref()?;
             let digester = inner.digester();
-            // In the same time for each wrong secret.
+            // Constant time for each wrong secret.
             let is_right = provisioning.key == key
                 && digester.matches(
                     secret.as_bytes(),
@@ -90,11 +90,12 @@ impl Registry {
         })
     }
 
-    /// Registers a device that shows its product's key and secret, or gives new credentials to a registered one for which `was_seen`
-    /// answers `false`: it has never connected and never reported. Reads and writes the disk.
+    /// Registers a device that presents its product's key and secret. A registered device gets new credentials if
+    /// `was_seen` returns `false`: it has never connected and never reported. Reads and writes the disk.
     ///
     /// # Errors
-    /// If key, secret and device do not fit together, the chosen token or password may not be used, or the store fails.
+    /// Fails if key, secret and device do not match, if the chosen token or password is not allowed, or if the store
+    /// fails.
     pub fn provision(
         &self,
         wanted: ProvisionRequest<'_>,
@@ -145,7 +146,7 @@ impl Registry {
             }
             _ => return Err(rejection()),
         };
-        // Whether a token or user name is in use must not be found out by trying.
+        // Clients must not find out by trying whether a token or user name is in use.
         let mut written = self.put(device, expected).map_err(|error| match error {
             RegistryError::NameTaken { .. }
             | RegistryError::Exists { .. }
@@ -159,7 +160,7 @@ impl Registry {
         })
     }
 
-    /// A device as it would be written, without its credentials.
+    /// The definition of a device without its credentials.
     pub fn to_new_device(&self, device: &Device) -> Result<NewDevice, RegistryError> {
         let parent = match device.parent {
             None => None,
@@ -179,7 +180,8 @@ impl Registry {
         })
     }
 
-    /// The device may be claimed with this secret for so long. An empty secret: whoever knows its id may.
+    /// Allows claiming the device with this secret for a limited time. With an empty secret, knowing the id is
+    /// enough.
     pub fn offer_claim(
         &self,
         no: DeviceNo,
@@ -196,7 +198,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Claims a device: it is in this group from now on. The secret holds once.
+    /// Claims a device: it joins this group. The secret is valid once.
     pub fn claim(
         &self,
         id: &str,
@@ -210,7 +212,7 @@ impl Registry {
         })?;
         let refused = || RegistryError::Invalid {
             field: "claim".to_owned(),
-            message: "not for this device and secret, or too late".to_owned(),
+            message: "device and secret do not match, or the claim has expired".to_owned(),
         };
         let device = self.inner.find(&DeviceName::Id(id))?.ok_or_else(refused)?;
         let digester = self.inner.digester();

@@ -44,7 +44,7 @@ impl Fixture {
         self.registry.put(device, WritePrecondition::Any)
     }
 
-    /// As after an end of the process.
+    /// Opens the store again, as after a restart.
     fn reopened(self, config: RegistryConfig) -> Fixture {
         let Self {
             store,
@@ -236,7 +236,7 @@ fn lists_go_by_what_devices_have_in_common() {
     let refused = fixture.put(json!({"id": "x", "product": "meter", "parent": "d00"}));
     assert_eq!(
         refused.unwrap_err().to_string(),
-        "parent: \"d00\" is no gateway"
+        "parent: \"d00\" is not a gateway"
     );
 }
 
@@ -504,7 +504,7 @@ fn states_are_right_after_takeover_gateways_silence_and_restart() {
         ),
         (DeviceState::Online, DeviceState::Online, 2)
     );
-    // Taken over, in either order.
+    // Taken over, with either order of the calls.
     states.connect(&gate, 2_000);
     states.disconnect(&gate, "taken_over", 2_000);
     states.disconnect(&gate, "taken_over", 3_000);
@@ -513,13 +513,13 @@ fn states_are_right_after_takeover_gateways_silence_and_restart() {
     assert_eq!(take(), ["g online", "c online"]);
     states.disconnect(&gate, "keep_alive_timeout", 61_000);
     assert_eq!(take(), ["g keep_alive_timeout", "c gateway"]);
-    // Heard of over HTTP.
+    // Activity over HTTP.
     states.mark_active(&gate, 70_000);
     states.expire_inactive(75_000);
     assert!(states.is_online(gate.no));
     states.expire_inactive(80_000);
     assert_eq!(take(), ["g online", "g inactive"]);
-    // A takeover that never came.
+    // A takeover that did not complete.
     states.connect(&gate, 90_000);
     states.disconnect(&gate, "taken_over", 91_000);
     states.expire_inactive(96_000);
@@ -637,7 +637,7 @@ fn devices_register_themselves_and_are_claimed() {
             .unwrap()
             .was_created
     );
-    // It has connected: what it has is not for others, whether that was written already or not.
+    // The device has connected: its credentials must not be replaced, whether or not this was already stored.
     let known = registry.device("known").unwrap().unwrap();
     states.connect(&known, 1_000_000);
     assert!(provision("key-old-1", "secret-2", "known").is_err());
@@ -692,7 +692,7 @@ fn lines_that_cannot_be_taken_are_told_and_do_not_hold_up_the_others() {
         .unwrap();
     assert_eq!((again.created, again.updated, registry.count()), (0, 2, 2));
     assert!(registry.by_token("ta").unwrap().is_some());
-    // Out as CSV, and in again elsewhere.
+    // Export as CSV and import into another registry.
     let mut csv = export_header(ImportFormat::Csv).unwrap();
     for device in registry
         .list(&DeviceFilter::default(), DeviceNo(0), 10, &mut |_| true)
