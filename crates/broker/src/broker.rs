@@ -1,4 +1,4 @@
-//! A running broker: its shards' threads, its listeners, and the handle by which everybody else talks to it.
+//! A running broker: the threads of its shards, its listeners, and the handle for the control plane.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ use crate::net::shard_thread::{self, NodeClock, ShardRecovery, ShardSetup};
 use crate::net::tls::{ListenerTls, TlsError};
 use crate::scram::{DecoyCredentials, ScramCredential};
 
-/// Bits in the sets of shards that filters carry.
+/// Largest number of shards: filters carry sets of shards with this many bits.
 pub const MAX_SHARDS: usize = 64;
-/// What a credential made by `tidegate password` has; the stand-in for unknown users takes as long.
+/// Iterations of a credential made by `tidegate password`; the decoy for unknown users takes as long.
 const DEFAULT_CREDENTIAL_ITERATIONS: u32 = 15_000;
 
 /// Why a broker did not start.
@@ -63,9 +63,8 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Opens the listeners and starts the shards.
-    /// With a store, sessions with an expiry, retained and delayed messages outlive the node; those it has come back
-    /// first. The store is closed by its owner, after [`Broker::stop`].
+    /// Opens the listeners and starts the shards. With a store, sessions with an expiry, retained and delayed messages
+    /// outlive the node; the stored ones are recovered first. The store's owner closes it after [`Broker::stop`].
     pub fn start(
         config: BrokerConfig,
         hooks: Arc<dyn HooksFactory>,
@@ -174,7 +173,7 @@ impl Broker {
             let thread = std::thread::Builder::new().name(format!("shard-{id}"));
             let run = move || {
                 if let Err(error) = shard_thread::run_shard(setup) {
-                    tracing::error!(%error, "a shard could not run");
+                    tracing::error!(%error, "shard failed to run");
                 }
             };
             threads.push(thread.spawn(run).map_err(StartError::Thread)?);
@@ -183,7 +182,7 @@ impl Broker {
         for tls in handle.listener_tls() {
             handle.watch_certificates(tls).map_err(StartError::Thread)?;
         }
-        // Ends early if a shard could not run, which it has told.
+        // Ends early if a shard could not run, which has been logged.
         for () in is_ready.iter().take(shards) {}
         handle.set_ready();
         Ok(Self {
@@ -201,8 +200,8 @@ impl Broker {
         self.handle.listeners()
     }
 
-    /// Stops gracefully: no new connections, DISCONNECT 0x8B to every client, everything written out, within the
-    /// configured time. Blocks until it is done.
+    /// Stops gracefully within the configured time: no new connections, DISCONNECT 0x8B to every client, all pending
+    /// output written. Blocks until the broker has stopped.
     pub fn stop(self) {
         self.handle.set_stopping();
         for inbox in self.handle.inboxes() {
@@ -210,7 +209,7 @@ impl Broker {
         }
         for thread in self.threads {
             if thread.join().is_err() {
-                tracing::error!("a shard ended by a panic; this is a bug");
+                tracing::error!("shard thread ended with a panic; this is a bug");
             }
         }
         for path in self.unix_sockets {
@@ -219,7 +218,7 @@ impl Broker {
     }
 }
 
-/// Reads what the store has, starts it, and gives each shard its part.
+/// Recovers the sessions and messages from the store, starts its writer, and gives each shard its part.
 fn recover_shards(
     store: &Store,
     node: &NodeState,

@@ -1,7 +1,7 @@
-//! What a broker needs to know to start: limits, listeners, users. Plain data with the defaults; reading
-//! it from a file, the environment or flags is the program's business.
+//! Configuration of a broker: limits, listeners, users. Plain data with defaults; the program reads it from a file, the
+//! environment or flags.
 //!
-//! Every bound the broker enforces stands here. Sizes are in bytes, times in the unit of the name's suffix.
+//! This file contains every bound that the broker enforces. Sizes are in bytes, times in the unit of the name's suffix.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,22 +9,23 @@ use std::path::PathBuf;
 /// The whole configuration of a broker.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct BrokerConfig {
-    /// Shards, that is threads that route messages; 0 means one per core the process may use. At most 64.
+    /// Number of shards (threads that route messages), at most 64; 0 means one per core the process may use.
     pub shards: usize,
     pub limits: BrokerLimits,
     pub listeners: Vec<ListenerConfig>,
     /// Users that may log in with a password or by SCRAM-SHA-256.
     pub users: Vec<UserConfig>,
-    /// Seconds a graceful stop may take before what is left is cut; 0 means [`DEFAULT_STOP_TIMEOUT_S`].
+    /// Seconds a graceful stop may take before the remaining connections are closed; 0 means
+    /// [`DEFAULT_STOP_TIMEOUT_S`].
     pub stop_timeout_s: u32,
-    /// Sent as Server Reference with DISCONNECT 0x9C instead of 0x8B at a graceful stop, if set (`host:port`).
+    /// If set (`host:port`), a graceful stop sends DISCONNECT 0x9C with this Server Reference instead of 0x8B.
     pub server_reference: Option<String>,
-    /// Seconds between two publications of `$SYS_PREFIX` topics; 0 turns them off.
+    /// Seconds between two publications of the `$SYS` topics; 0 turns them off.
     pub sys_interval_s: u32,
 }
 
 impl BrokerConfig {
-    /// As many shards as a broker with this configuration has.
+    /// The number of shards of a broker with this configuration.
     pub fn shard_count(&self) -> usize {
         match self.shards {
             0 => std::thread::available_parallelism()
@@ -37,10 +38,10 @@ impl BrokerConfig {
 
 pub const DEFAULT_STOP_TIMEOUT_S: u32 = 10;
 
-/// What to do with one more message for a session whose queue is full.
+/// What happens to another message for a session whose queue is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueuePolicy {
-    /// The oldest queued message makes room.
+    /// The oldest queued message is dropped.
     #[default]
     DropOldest,
     /// The new message is dropped.
@@ -49,17 +50,17 @@ pub enum QueuePolicy {
     Disconnect,
 }
 
-/// What happens when a client connects with the client id of a session that another user made.
+/// What happens when a client connects with the client id of a session that another user created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SessionOwnerConflict {
     /// The client is refused with 0x85 (client identifier not valid); the session and its connection stay.
     #[default]
     RejectClient,
-    /// The session ends, with its connection if it has one, and the client gets a new one.
+    /// The session ends, with its connection if it has one, and the client gets a new session.
     EndSession,
 }
 
-/// How a shared subscription picks the member that gets a message.
+/// How a shared subscription selects the member that receives a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum SharedSubscriptionStrategy {
     #[default]
@@ -69,29 +70,30 @@ pub enum SharedSubscriptionStrategy {
     Sticky,
     HashClientId,
     HashTopic,
-    /// A member on the publisher's shard if there is one, else round robin.
+    /// A member on the publisher's shard if there is one, otherwise round robin.
     Local,
 }
 
-/// Bounds that hold for every client of the node.
+/// Bounds for every client of the node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BrokerLimits {
     /// Connections of the whole node.
     pub max_connections: u32,
-    /// Sessions of the whole node, online and offline.
+    /// Sessions of the whole node, with and without a connection.
     pub max_sessions: u32,
-    /// Largest packet accepted, fixed header included; a listener may set a smaller one.
+    /// Largest packet accepted, fixed header included; a listener may set a smaller limit.
     pub max_packet_size: u32,
-    /// Largest CONNECT accepted, its will included; never larger than `max_packet_size`.
+    /// Largest CONNECT accepted, will included; never larger than `max_packet_size`.
     pub max_connect_bytes: u32,
-    /// Bytes of packets that are not whole, of all connections of a shard; a connection that exceeds it is closed.
+    /// Bytes of incomplete packets on all connections of a shard; a connection that exceeds the limit is closed.
     pub max_partial_bytes_per_shard: u64,
-    /// Seconds in which a packet that has begun has to become whole.
+    /// Seconds within which an incomplete packet has to be completed.
     pub packet_timeout_s: u32,
     pub max_topic_bytes: u16,
     pub max_topic_levels: u16,
     pub max_client_id_bytes: u16,
-    /// What the client id of a client with a user name begins with; `${username}` stands for that name. Empty: anything.
+    /// Required prefix of the client id of a client with a user name; `${username}` stands for that name. Empty: no
+    /// requirement.
     pub client_id_prefix: String,
     pub other_users_session: SessionOwnerConflict,
     pub max_username_bytes: u16,
@@ -102,54 +104,55 @@ pub struct BrokerLimits {
     pub shared_available: bool,
     pub exclusive_available: bool,
     pub max_subscriptions_per_session: u32,
-    /// Bytes of filters, with 64 for each subscription.
+    /// Bytes of topic filters, plus 64 for each subscription.
     pub max_subscription_bytes_per_session: u64,
-    /// The same of all sessions of a shard.
+    /// The same for all sessions of a shard.
     pub max_subscription_bytes_per_shard: u64,
-    /// Seconds a session may outlive its connection. A larger wish of a client is cut to this.
+    /// Seconds a session may outlive its connection. A larger value requested by a client is reduced to this.
     pub max_session_expiry_s: u32,
     /// QoS 1 and 2 messages a client may have in flight towards the broker.
     pub receive_maximum: u16,
-    /// QoS 1 and 2 messages the broker has in flight towards a client at most, whatever the client allows.
+    /// Upper bound on QoS 1 and 2 messages in flight towards a client, whatever the client allows.
     pub max_inflight: u16,
     /// Topic aliases a client may use towards the broker.
     pub topic_alias_maximum: u16,
-    /// Topic aliases the broker uses towards a client at most, whatever the client allows; 0 turns them off.
+    /// Upper bound on topic aliases the broker uses towards a client, whatever the client allows; 0 turns them off.
     pub max_outgoing_topic_aliases: u16,
     /// QoS 1 and 2 messages waiting for one session.
     pub max_queued_messages: u32,
-    /// Also the bound on what is in flight to one client.
+    /// Bytes waiting for one session; also the bound on bytes in flight to one client.
     pub max_queued_bytes: u32,
     pub queue_policy: QueuePolicy,
-    /// Whether QoS 0 messages wait in the queue of a session that is away.
+    /// Whether QoS 0 messages are queued for a session without a connection.
     pub queue_qos0: bool,
-    /// Bytes waiting for one socket; beyond, QoS 0 messages are dropped and QoS 1 and 2 wait in the session.
+    /// Bytes waiting for one socket; beyond, QoS 0 messages are dropped, and QoS 1 and 2 wait in the session.
     pub max_outbox_bytes: u32,
-    /// Bytes waiting for all sockets of one shard; beyond, publishers are not read.
+    /// Bytes waiting for all sockets of one shard; beyond, the shard stops reading from publishers.
     pub max_buffered_bytes_per_shard: u64,
-    /// Bytes in all session queues of one shard; beyond, what would be queued is dropped.
+    /// Bytes in all session queues of one shard; beyond, messages are dropped instead of queued.
     pub max_queued_bytes_per_shard: u64,
     /// Seconds a message may wait for a session; 0: as long as its expiry and the session last.
     pub max_queued_age_s: u32,
-    /// Bytes waiting between two shards; beyond, publishers of the sending shard are not read.
+    /// Bytes waiting between two shards; beyond, the sending shard stops reading from publishers.
     pub max_cross_shard_bytes: u32,
-    /// Messages that may come of one message, by rules that publish and by those that answer them; beyond, they are dropped.
+    /// Messages that may derive from one message, directly and indirectly, by rules that publish; beyond, they are
+    /// dropped.
     pub max_derived_messages: u32,
-    /// Milliseconds of work on them after the first turn; beyond, they are dropped.
+    /// Milliseconds of work on derived messages after the first turn; beyond, they are dropped.
     pub max_derived_ms: u32,
     pub max_retained_messages: u32,
     pub max_retained_bytes: u64,
     pub max_retained_payload: u32,
-    /// Seconds after which a retained message without an expiry of its own goes; 0 means never.
+    /// Seconds after which a retained message without an expiry of its own is removed; 0 means never.
     pub retained_expiry_s: u32,
     pub max_delayed_messages: u32,
     pub max_delayed_bytes: u64,
     pub max_delay_s: u32,
-    /// Keep-alive in seconds: a client that asks for 0 or more than this gets this; 0 means no limit.
+    /// Keep-alive in seconds: a client that requests 0 or more than this gets this value; 0 means no limit.
     pub max_keep_alive_s: u16,
-    /// Whether a payload marked as UTF-8 is checked (0x99 if it is not).
+    /// Whether a payload marked as UTF-8 is checked (0x99 if it is not valid).
     pub validate_payload_format: bool,
-    /// Reason strings in answers to clients that allow them.
+    /// Whether answers to clients that allow them contain reason strings.
     pub reason_strings: bool,
     pub shared_strategy: SharedSubscriptionStrategy,
 }
@@ -208,16 +211,16 @@ impl Default for BrokerLimits {
     }
 }
 
-/// Where a listener is bound.
+/// Address of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BindAddress {
-    /// Port 0 lets the system choose; the address in use is told by `Broker::listeners`.
+    /// Port 0 lets the system choose a port; `BrokerHandle::listeners` returns the address in use.
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
 impl BindAddress {
-    /// Whether only this machine can reach it: a loopback address or a Unix socket.
+    /// Whether only this machine can reach the address: a loopback address or a Unix socket.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().to_canonical().is_loopback(),
@@ -241,32 +244,32 @@ impl std::fmt::Display for BindAddress {
     }
 }
 
-/// How clients authenticate the listener and the other way round.
+/// TLS settings of a listener, including client certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsConfig {
     /// PEM files. They are read again when they change and on SIGHUP; open connections stay.
     pub certificate: PathBuf,
     pub private_key: PathBuf,
-    /// PEM file of the authorities that sign client certificates; none: client certificates are not asked for.
+    /// PEM file of the authorities that sign client certificates; `None`: no client certificate is requested.
     pub client_ca: Option<PathBuf>,
-    /// With `client_ca`: refuse clients that show no certificate.
+    /// With `client_ca`: refuse clients without a certificate.
     pub require_client_certificate: bool,
-    /// Take the certificate's common name as the user name.
+    /// Use the certificate's common name as the user name.
     pub common_name_as_username: bool,
 }
 
-/// One place to listen. `tls` and `websocket` combine freely with TCP; a Unix socket takes neither.
+/// One listener. `tls` and `websocket_path` combine freely with TCP; a Unix socket supports neither.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListenerConfig {
-    /// Unique; shown in metrics and the API.
+    /// Unique name; shown in metrics and the API.
     pub name: String,
     pub bind: BindAddress,
     pub tls: Option<TlsConfig>,
     /// `Some(path)` such as `/mqtt`: MQTT in WebSocket binary frames at that path.
     pub websocket_path: Option<String>,
-    /// Expect a PROXY protocol header (version 1 or 2) first on each connection.
+    /// Whether each connection must begin with a PROXY protocol header (version 1 or 2).
     pub proxy_protocol: bool,
-    /// `None`: anonymous clients are let in on loopback and Unix sockets only, and not from behind a proxy.
+    /// `None`: anonymous clients are accepted on loopback and Unix sockets only, and not from behind a proxy.
     pub allow_anonymous: Option<bool>,
     pub max_connections: u32,
     /// New connections per second (a burst of one second is allowed); 0 means no limit.
@@ -275,21 +278,21 @@ pub struct ListenerConfig {
     pub max_message_rate: u32,
     /// Bytes per second and client; 0 means no limit.
     pub max_byte_rate: u32,
-    /// 0 means the node's `max_packet_size`; never larger than that.
+    /// Largest packet accepted; 0 means the node's `max_packet_size`; never larger than that.
     pub max_packet_size: u32,
-    /// Bytes of packets that are not whole, of all connections of this listener on a shard; 0 means half of the node's.
+    /// Bytes of incomplete packets on all connections of this listener on a shard; 0 means half of the node's limit.
     pub max_partial_bytes_per_shard: u64,
     /// Keep-alive bounds in seconds for clients of this listener; 0 means no bound.
     pub min_keep_alive_s: u16,
     pub max_keep_alive_s: u16,
     /// Seconds from accept to a complete CONNECT (TLS and WebSocket handshake included).
     pub connect_timeout_s: u16,
-    /// Pending connections in the kernel.
+    /// Length of the kernel's queue of pending connections.
     pub backlog: u32,
 }
 
 impl ListenerConfig {
-    /// A plain MQTT listener with the defaults.
+    /// Returns a plain MQTT listener with the defaults.
     pub fn new(name: impl Into<String>, bind: BindAddress) -> Self {
         Self {
             name: name.into(),
@@ -311,7 +314,7 @@ impl ListenerConfig {
         }
     }
 
-    /// Whether clients without credentials are let in here.
+    /// Whether this listener accepts clients without credentials.
     pub fn allows_anonymous(&self) -> bool {
         self.allow_anonymous.unwrap_or(match &self.bind {
             _ if self.proxy_protocol => false,
@@ -321,8 +324,8 @@ impl ListenerConfig {
     }
 }
 
-/// A user and what proves it: `scram-sha-256$ITERATIONS$SALT$STORED_KEY$SERVER_KEY`, the last three in base64,
-/// as `tidegate password` prints it. Serves both plain passwords and SCRAM-SHA-256; holds no password.
+/// A user and its credential, `scram-sha-256$ITERATIONS$SALT$STORED_KEY$SERVER_KEY` with the last three in base64, as
+/// printed by `tidegate password`. It serves plain passwords and SCRAM-SHA-256, and does not contain the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct UserConfig {
     pub username: String,

@@ -1,10 +1,10 @@
-//! What the control plane may ask of a running broker beyond looking (see [`crate::info`]), and what it is told as it
-//! happens. Plain data; [`crate::BrokerHandle`] is who is asked.
+//! Requests of the control plane to a running broker other than inspection (see [`crate::info`]), and the events it
+//! receives. Plain data; [`crate::BrokerHandle`] executes the requests.
 
 use bytes::Bytes;
 use serde::Serialize;
 
-/// A message to be published in the broker's own name. It is routed like any other; no rule of authorisation applies.
+/// A message published in the broker's own name. It is routed like any other; no authorization applies.
 #[derive(Debug, Clone, Default)]
 pub struct PublishRequest {
     pub topic: String,
@@ -21,7 +21,7 @@ pub struct PublishRequest {
     pub user_properties: Vec<(String, String)>,
 }
 
-/// A message that one client was sent.
+/// A message that was sent to one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirectDelivery {
     /// As its subscription has it.
@@ -30,35 +30,35 @@ pub struct DirectDelivery {
     pub is_ack_tracked: bool,
 }
 
-/// Why the broker did not take what it was asked to publish or to subscribe to.
+/// Why the broker refused a publish or subscribe request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
-    /// A field that is not what it should be: its name, what was expected.
+    /// A field with an invalid value: its name and what was expected.
     #[error("{field}: {expected}")]
     InvalidField {
         field: &'static str,
         expected: String,
     },
-    /// A bound of the node is reached: which one.
+    /// A limit of the node is reached; names the limit.
     #[error("a limit is reached: {0}")]
     LimitReached(String),
-    /// Nobody but the node itself publishes on this topic.
+    /// Only the node itself may publish on this topic.
     #[error(
         "the topic is reserved for messages of the platform to devices; send a command or write attributes instead, or see devices.down_topic_publishers"
     )]
     ReservedTopic,
-    /// The store cannot take more now: the disk is full or does not answer.
+    /// The store accepts no writes: the disk is full or fails.
     #[error("the store does not take messages now")]
     StoreUnavailable,
     #[error("the node is stopping, or a shard does not answer")]
     Unavailable,
 }
 
-/// What became of a message.
+/// The outcome of publishing a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PublishResult {
-    /// Whether anybody subscribes to it now.
+    /// Whether the topic has subscribers at present.
     pub has_subscribers: bool,
 }
 
@@ -80,9 +80,9 @@ pub struct RetainedInfo {
     pub topic: String,
     pub qos: u8,
     pub payload_bytes: usize,
-    /// When it was published; milliseconds since the Unix epoch.
+    /// Time of publication, in milliseconds since the Unix epoch.
     pub published_at_ms: u64,
-    /// When it goes by itself.
+    /// Time at which it expires.
     pub expires_at_ms: Option<u64>,
     /// Client id of its publisher, if it is still known.
     pub publisher: Option<String>,
@@ -92,9 +92,9 @@ pub struct RetainedInfo {
 #[derive(Debug, Clone, Default)]
 pub struct StoredMessage {
     pub topic: String,
-    /// In a queue the beginning of it, if it is long.
+    /// For a message in a queue, only the beginning of a long payload.
     pub payload: Bytes,
-    /// Bytes of the whole payload.
+    /// Length of the whole payload in bytes.
     pub payload_bytes: usize,
     pub qos: u8,
     pub retain: bool,
@@ -108,21 +108,21 @@ pub struct StoredMessage {
     pub user_properties: Vec<(String, String)>,
 }
 
-/// Which retained messages: sorted by topic, those behind `after`, at most `limit`.
+/// Selects retained messages: sorted by topic, after the topic `after`, at most `limit`.
 #[derive(Debug, Clone, Default)]
 pub struct RetainedQuery {
-    /// Only topics this filter matches.
+    /// Only topics that this filter matches.
     pub filter: Option<String>,
     pub after: Option<String>,
     pub limit: usize,
 }
 
-/// One message that waits for a session. `position` grows along the queue. In a durable session it stays the message's
-/// own; else only until messages in front of it are thrown away.
+/// One message that waits for a session. `position` grows along the queue. In a durable session a position always
+/// identifies the same message; otherwise only until a message in front of it is deleted.
 #[derive(Debug, Clone)]
 pub struct QueuedMessage {
     pub position: u64,
-    /// Sent and not acknowledged yet: its packet id.
+    /// Packet id of a message that is sent and not acknowledged yet.
     pub packet_id: Option<u16>,
     pub message: StoredMessage,
 }
@@ -134,13 +134,13 @@ pub enum ListenerError {
     UnknownListener(String),
     #[error("it is {0} already")]
     AlreadyInState(&'static str),
-    /// The system does not let it listen: why.
+    /// The system refused to listen; contains the reason.
     #[error("{0}")]
     Failed(String),
 }
 
-/// What happens at the node, told to whoever listens ([`crate::BrokerHandle::subscribe_events`]). Nobody waits for a slow listener:
-/// it loses events and is told how many.
+/// An event at the node, sent to subscribers ([`crate::BrokerHandle::subscribe_events`]). The broker does not wait for
+/// a slow subscriber: it loses events and receives their number.
 #[derive(Debug, Clone, Serialize)]
 pub struct BrokerEvent {
     /// Milliseconds since the Unix epoch.
@@ -168,14 +168,14 @@ pub enum BrokerEventKind {
         /// A short word such as `normal`, `keep_alive_timeout`, `taken_over`.
         reason: &'static str,
     },
-    /// A client was not let in.
+    /// A client was refused.
     AuthenticationFailed {
-        /// What it said of itself, as far as it could be read.
+        /// The client id it sent, if it could be read.
         client_id: Option<Box<str>>,
         username: Option<Box<str>>,
         peer_address: String,
         listener: Box<str>,
-        /// Of MQTT 5, such as 134 (bad user name or password).
+        /// MQTT 5 reason code, such as 134 (bad user name or password).
         reason_code: u8,
     },
     SessionCreated {
@@ -193,15 +193,15 @@ pub enum BrokerEventKind {
         client_id: Box<str>,
         topic_filter: Box<str>,
     },
-    /// Messages lost to one client, or to everybody, for one reason; several drops may come as one event.
+    /// Messages lost to one client, or to all, for one reason; several drops may be reported as one event.
     Dropped {
         client_id: Option<Box<str>>,
         topic: Box<str>,
-        /// As the metric names it: `queue_full`, `expired`.
+        /// Named as in the metric: `queue_full`, `expired`.
         reason: &'static str,
         count: u64,
     },
-    /// Something its owner should look at: `store_full`, `store_failed`.
+    /// A condition the operator should examine: `store_full`, `store_failed`.
     AlarmRaised {
         alarm: &'static str,
         detail: String,
@@ -212,7 +212,7 @@ pub enum BrokerEventKind {
 }
 
 impl BrokerEventKind {
-    /// The client it is about, if it is about one.
+    /// The client that the event concerns, if there is one.
     pub fn client_id(&self) -> Option<&str> {
         match self {
             BrokerEventKind::Connected { client_id, .. }

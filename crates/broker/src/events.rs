@@ -1,5 +1,5 @@
-//! The stream of what happens at the node. Nobody waits for who listens: a slow listener loses events and is told how
-//! many. While nobody listens, the shards are not even interested.
+//! The stream of broker events. The broker does not wait for subscribers: a slow one loses events and receives their
+//! number. Without subscribers, the shards produce no events.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,16 +14,16 @@ use crate::hooks::{
     PacketFacts, RefusedConnect,
 };
 
-/// Events kept for a listener that is behind.
+/// Events buffered for a slow subscriber.
 const EVENT_BUFFER: usize = 4096;
-/// Drops of one client for one reason are told once in this time, with their number.
+/// Drops of one client for one reason are reported once per interval, with their number.
 const DROP_REPORT_INTERVAL_MS: u64 = 1000;
-/// Clients and reasons whose drops are counted apart, for each shard.
+/// Combinations of client and reason whose drops are counted separately, per shard.
 const DROP_SLOTS: usize = 256;
-/// Drops of all clients that one shard tells of in [`DROP_REPORT_INTERVAL_MS`].
+/// Largest number of drop events for all clients that one shard reports within [`DROP_REPORT_INTERVAL_MS`].
 const MAX_DROP_REPORTS: u32 = 100;
 
-/// Where events go. Clones are the same stream.
+/// Sends events to subscribers. Clones share one stream.
 #[derive(Clone)]
 pub(crate) struct EventStream {
     sender: broadcast::Sender<Arc<BrokerEvent>>,
@@ -47,7 +47,7 @@ impl EventStream {
     pub(crate) fn emit(&self, kind: BrokerEventKind) {
         if self.has_subscribers() {
             let at_ms = now_ms();
-            // The last may have left just now.
+            // The last subscriber may have left just now.
             let _ = self.sender.send(Arc::new(BrokerEvent { at_ms, kind }));
         }
     }
@@ -69,7 +69,7 @@ impl HooksFactory for EventStream {
     }
 }
 
-/// Tells when the store ceases to take work, and when it takes it again.
+/// Emits an event when the store stops accepting writes, and when it accepts them again.
 #[derive(Default)]
 pub(crate) struct StoreAlarms {
     raised: Option<&'static str>,
@@ -155,7 +155,7 @@ impl Hooks for EventHooks {
     }
 
     fn disconnected(&mut self, client: &Client<'_>, reason: &'static str) {
-        // Listeners to events know one word for both.
+        // Events use one word for both reasons.
         let reason = match reason {
             "discarded" => "taken_over",
             reason => reason,
@@ -225,8 +225,8 @@ impl Hooks for EventHooks {
     }
 }
 
-/// Counts drops, so that a stream of them becomes a few events: one a second for each client and reason, and not more
-/// than so many for all clients. What is not told at once is told with the next of its kind.
+/// Counts drops and reports them as few events: one per second for each client and reason, with an upper bound for all
+/// clients. Drops that are not reported at once are added to the next event of the same kind.
 #[derive(Default)]
 struct DropAggregator {
     slots: Vec<DropSlot>,
@@ -243,7 +243,7 @@ struct DropSlot {
 }
 
 impl DropAggregator {
-    /// One more; how many are to be told of now, if any are.
+    /// Counts one more drop; returns the number to report now, if any.
     fn count(&mut self, client_id: Option<&str>, why: DropReason, now_ms: u64) -> Option<u64> {
         use std::hash::BuildHasher;
         if self.slots.is_empty() {
@@ -312,7 +312,7 @@ mod tests {
             told.push(match event.kind {
                 BrokerEventKind::AlarmRaised { alarm, .. } => (true, alarm),
                 BrokerEventKind::AlarmCleared { alarm } => (false, alarm),
-                _ => panic!("another event"),
+                _ => panic!("unexpected event"),
             });
         }
         let (full, failed) = ("store_full", "store_failed");

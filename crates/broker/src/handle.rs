@@ -1,5 +1,5 @@
-//! How the control plane talks to a running broker: questions go to the shards as messages and are answered between
-//! two turns; counters are read without asking anybody.
+//! The control plane's handle to a running broker. Queries go to the shards as messages and are answered between two
+//! turns; counters are read without a query.
 
 mod listeners;
 mod operations;
@@ -41,19 +41,19 @@ struct HandleInner {
     node: Arc<NodeState>,
     inboxes: Arc<[ShardInbox]>,
     listeners: Vec<ListenerInfo>,
-    /// In the order of the listeners.
+    /// In the order of the listeners in the configuration.
     listener_contexts: Vec<Arc<ListenerContext>>,
-    /// Held while one is started or stopped.
+    /// Held while a listener is started or stopped.
     listener_change: tokio::sync::Mutex<()>,
     tls: Mutex<Vec<Arc<ListenerTls>>>,
-    /// With a store.
+    /// `None` without a store.
     store_reader: Option<StoreReader>,
     pending_store_read: Arc<PendingStoreRead>,
     lifecycle: NodeLifecycle,
     clock: NodeClock,
 }
 
-/// Where a node is in its life.
+/// Lifecycle state of a node.
 #[derive(Default)]
 struct NodeLifecycle {
     ready: AtomicBool,
@@ -66,12 +66,12 @@ impl NodeLifecycle {
     }
 }
 
-/// Why a node does not take clients.
+/// Why a node does not accept clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotReadyReason {
     Starting,
     Stopping,
-    /// A shard has not had its turn for seconds.
+    /// A shard has not completed a turn for seconds.
     Stalled,
 }
 
@@ -126,13 +126,13 @@ impl BrokerHandle {
         entrances.filter_map(|entrance| entrance.tls.clone())
     }
 
-    /// All that is looked after.
+    /// The TLS settings that are watched for changes.
     fn all_tls(&self) -> Vec<Arc<ListenerTls>> {
         let tls = self.shared.tls.lock();
         tls.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the files of a listener's TLS again when they change, and with [`BrokerHandle::reload_certificates`], until the broker
+    /// Reloads a listener's TLS files when they change and on [`BrokerHandle::reload_certificates`], until the broker
     /// stops.
     pub fn watch_certificates(&self, tls: Arc<ListenerTls>) -> io::Result<()> {
         let mut all = self
@@ -144,7 +144,7 @@ impl BrokerHandle {
         if all.len() > 1 {
             return Ok(());
         }
-        // On a thread of its own, since files may be slow.
+        // On a separate thread, since file access may be slow.
         let handle = self.clone();
         let watch = move || {
             while !handle.is_stopping() {
@@ -158,7 +158,7 @@ impl BrokerHandle {
         thread.spawn(watch).map(drop)
     }
 
-    /// Listeners are open, shards run, no stop is under way.
+    /// Whether listeners are open, shards run and no stop is in progress.
     pub fn is_ready(&self) -> bool {
         self.shared.lifecycle.is_ready()
     }
@@ -188,14 +188,14 @@ impl BrokerHandle {
         self.shared.inboxes.len()
     }
 
-    /// Reads the certificates of all listeners again.
+    /// Reloads the certificates of all listeners.
     pub fn reload_certificates(&self) {
         for tls in self.all_tls() {
             log_reload_result(tls.reload());
         }
     }
 
-    /// Asks one shard; `None` if it is gone or does not answer in time.
+    /// Queries one shard; `None` if it has ended or does not answer in time.
     async fn query_shard<T: Send + 'static>(
         &self,
         shard: u16,
@@ -203,7 +203,7 @@ impl BrokerHandle {
     ) -> Option<T> {
         let (answer, answered) = oneshot::channel();
         self.shared.inboxes[usize::from(shard)].push(InboxItem::Query(Box::new(move |shard| {
-            // Nobody may be waiting any more.
+            // The caller may have stopped waiting.
             let _ = answer.send(question(shard));
         })));
         tokio::time::timeout(SHARD_RESPONSE_TIMEOUT, answered)
@@ -212,7 +212,7 @@ impl BrokerHandle {
             .ok()
     }
 
-    /// Asks one shard a question that takes several of its turns.
+    /// Runs a query on one shard that takes several of its turns.
     async fn scan_shard<W: ShardScan>(&self, shard: u16, mut walk: W) -> Option<W::Answer> {
         loop {
             match self
@@ -225,7 +225,7 @@ impl BrokerHandle {
         }
     }
 
-    /// The answers of all shards, one after the other; of one that does not answer there is none.
+    /// Returns the answers of all shards, one after the other; a shard that does not answer is left out.
     async fn scan_all_shards<W: ShardScan>(&self, walk: impl Fn() -> W) -> Vec<W::Answer> {
         let mut answers = Vec::new();
         for shard in 0..self.shared.inboxes.len() as u16 {
@@ -253,7 +253,7 @@ impl BrokerHandle {
         self.query_shard(shard, find).await.flatten()
     }
 
-    /// Sorted by client id, then topic filter.
+    /// Subscriptions, sorted by client id, then topic filter.
     pub async fn subscriptions(&self, query: ListQuery) -> Vec<SubscriptionInfo> {
         let walk = || SessionRowScan::<SubscriptionInfo>::new(query.clone());
         let mut all = self.scan_all_shards(walk).await.concat();
@@ -262,7 +262,7 @@ impl BrokerHandle {
         all
     }
 
-    /// Filters somebody subscribes to, sorted; `after` is a filter here.
+    /// Topic filters with subscribers, sorted; `after` is a filter here.
     pub async fn topics(&self, query: ListQuery) -> Vec<TopicInfo> {
         let mut merged: BTreeMap<String, TopicInfo> = BTreeMap::new();
         let answers = self.scan_all_shards(|| TopicScan::new(query.clone())).await;
@@ -309,7 +309,7 @@ impl BrokerHandle {
         self.query_shard(shard, discard).await.unwrap_or(false)
     }
 
-    /// Counters of all shards, what is retained, and the age of the oldest queued message.
+    /// Counters of all shards, retained messages, and the age of the oldest queued message.
     pub async fn metrics(&self) -> Vec<MetricFamily> {
         let mut families = metrics::metric_families(&self.shared.node.metrics);
         let retained = self.shared.node.retained.size();

@@ -1,9 +1,9 @@
-//! What may hang on the broker: a trait called on the shard, synchronously, at each point of a client's and a
-//! message's life. The broker knows these points, not who listens.
+//! Extension points of the broker: [`Hooks`] is called synchronously on the shard at each point of a client's and a
+//! message's life. The broker does not depend on the implementations.
 //!
-//! An implementation says once which points it wants ([`Hooks::interest`]); the others cost nothing, not even a call.
-//! Anything that waits is answered with [`Authentication::Pending`], or goes through a bounded queue of the
-//! implementation's own: a hook that blocks stops its shard.
+//! An implementation declares once which points it wants ([`Hooks::interest`]); other points cost nothing, not even a
+//! call. Blocking work is answered with [`Authentication::Pending`] or goes through a bounded queue of the
+//! implementation: a hook that blocks stops its shard.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -38,22 +38,22 @@ impl Interest {
     pub const ACK: Self = Self(1 << 8);
     pub const DROP: Self = Self(1 << 9);
     pub const PING: Self = Self(1 << 10);
-    /// A CONNECT that is refused.
+    /// Refused CONNECT packets.
     pub const CONNECT_REFUSED: Self = Self(1 << 11);
     /// Sessions that begin and end.
     pub const SESSION: Self = Self(1 << 12);
-    /// What clients may do or may not, whoever decided it.
+    /// Authorization decisions, whichever component made them.
     pub const AUTHORIZATION_DECIDED: Self = Self(1 << 13);
     /// QoS 1 and 2 messages that wait for a client without a connection.
     pub const QUEUE: Self = Self(1 << 14);
-    /// Messages that may be denied whoever publishes them, besides what authorisation says.
+    /// Messages that hooks may deny for any publisher, in addition to authorization.
     pub const PUBLISH_GUARD: Self = Self(1 << 15);
 
     pub fn contains(self, point: Self) -> bool {
         self.0 & point.0 == point.0
     }
 
-    /// Whether any of the points is in it.
+    /// Whether the set contains any of the points.
     pub fn intersects(self, points: Self) -> bool {
         self.0 & points.0 != 0
     }
@@ -67,10 +67,10 @@ impl BitOr for Interest {
     }
 }
 
-/// Where a client comes from.
+/// Where a client connects from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerAddress {
-    /// The client's address; behind a proxy that says so, the one the proxy saw.
+    /// The client's address; behind a proxy that reports it, the address the proxy saw.
     Tcp(SocketAddr),
     Unix,
 }
@@ -84,8 +84,8 @@ impl std::fmt::Display for PeerAddress {
     }
 }
 
-/// Whether messages on a topic carry a secret between a device and the node, so that nobody else hears of them: no rule, and
-/// no subscriber.
+/// Whether messages on a topic carry a secret between a device and the node. Such messages reach no rule and no
+/// subscriber.
 #[inline]
 #[must_use]
 pub fn carries_secret(topic: &str) -> bool {
@@ -100,23 +100,23 @@ pub fn carries_secret(topic: &str) -> bool {
 pub struct Client<'a> {
     pub client_id: &'a str,
     pub username: Option<&'a str>,
-    /// None once the session is without a connection.
+    /// `None` while the session has no connection.
     pub peer: Option<PeerAddress>,
-    /// The address that a session without a connection was connected from last, if the node has not been restarted since.
+    /// The address of the last connection of a session without a connection, if the node has not been restarted since.
     pub last_address: Option<SocketAddr>,
-    /// The node's address that it is connected to; `None`: it is not, or not over TCP.
+    /// The node's address that the client is connected to; `None` without a connection or without TCP.
     pub local_address: Option<&'a SocketAddr>,
     pub version: Version,
-    /// Of its connection, or the last one.
+    /// The current connection, or the last one.
     pub connection: ConnectionInfo,
 }
 
-/// What is known of a connection that has been let in.
+/// Properties of a connection that was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ConnectionInfo {
-    /// Milliseconds since 1970; 0: not let in yet.
+    /// Milliseconds since 1970; 0: not accepted yet.
     pub connected_ms: u64,
-    /// 0 once the connection is gone.
+    /// 0 after the connection has closed.
     pub keep_alive_s: u16,
     pub clean_start: bool,
     pub session_expiry_s: u32,
@@ -131,66 +131,66 @@ pub struct CertificateNames {
     pub alternative_names: Box<[Box<str>]>,
 }
 
-/// Credentials as a client showed them.
+/// Credentials presented by a client.
 pub struct Credentials<'a> {
     pub client: Client<'a>,
     pub password: Option<&'a [u8]>,
-    /// What the client's certificate says, if it showed one that was verified.
+    /// Names in the client's certificate, if it presented one that was verified.
     pub certificate: Option<&'a CertificateNames>,
-    /// The method of an enhanced authentication, which the broker conducts; its outcome is told with
+    /// The method of an enhanced authentication, which the broker conducts; it reports success with
     /// [`Hooks::enhanced_auth_succeeded`].
     pub method: Option<&'a str>,
     pub listener: &'a str,
-    /// Whether the listener lets clients in that show nothing.
+    /// Whether the listener accepts clients without credentials.
     pub allows_anonymous: bool,
-    /// Whether the listener takes the certificate's common name as the user name.
+    /// Whether the listener uses the certificate's common name as the user name.
     pub common_name_as_username: bool,
     pub keep_alive_s: u16,
     pub clean_start: bool,
 }
 
-/// A client that was not let in.
+/// A client that was refused.
 #[derive(Debug, Clone, Copy)]
 pub struct RefusedConnect<'a> {
-    /// What it said of itself, as far as it could be read.
+    /// The client id it sent, if it could be read.
     pub client_id: Option<&'a str>,
     pub username: Option<&'a str>,
     pub peer: PeerAddress,
-    /// The node's address that it came to; `None`: it was not over TCP.
+    /// The node's address that the client connected to; `None` without TCP.
     pub local_address: Option<SocketAddr>,
     pub listener: &'a str,
     pub code: ReasonCode,
-    /// What it sent, if that was a whole CONNECT. With its password.
+    /// Its CONNECT packet, password included, if a complete one was received.
     pub connect: Option<&'a Connect<'a>>,
 }
 
-/// How a client was let in.
+/// The terms on which a client was accepted.
 #[derive(Clone, Copy)]
 pub struct AcceptedConnect<'a> {
     pub session_present: bool,
-    /// What it sent. With its password.
+    /// Its CONNECT packet, password included.
     pub connect: &'a Connect<'a>,
-    /// What holds, which may be less than it asked for.
+    /// The value in effect, which may be smaller than the value requested.
     pub keep_alive_s: u16,
     pub session_expiry_s: u32,
     pub listener: &'a str,
-    /// It may do everything.
+    /// The client may do everything.
     pub is_superuser: bool,
 }
 
-/// Where a message comes from that is published.
+/// The origin of a published message.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MessageOrigin<'a> {
-    /// The client that sent it; `None`: the node itself, such as a delayed message or one of the API.
+    /// The client that sent it; `None`: the node itself, such as a delayed message or one from the API.
     pub client: Option<Client<'a>>,
-    /// Of its PUBLISH; 0: it had none.
+    /// Packet id of its PUBLISH; 0: none.
     pub packet_id: u16,
     pub dup: bool,
-    /// Of a message that hooks have asked for, see [`MessageDraft`]; else 0.
+    /// Tag of a message requested by hooks, see [`MessageDraft`]; otherwise 0.
     pub tag: u64,
 }
 
-/// What hooks may know of a SUBSCRIBE, an UNSUBSCRIBE or an acknowledgement.
+/// Facts about a SUBSCRIBE, an UNSUBSCRIBE or an acknowledgement, as passed to hooks.
 #[derive(Debug, Clone, Copy)]
 pub struct PacketFacts<'a> {
     /// 0: there was no packet.
@@ -199,60 +199,60 @@ pub struct PacketFacts<'a> {
 }
 
 impl PacketFacts<'_> {
-    /// The control plane has done it, or the node itself.
+    /// The control plane or the node itself acted; there was no packet.
     pub const NONE: Self = Self {
         packet_id: 0,
         properties: Properties::EMPTY,
     };
 }
 
-/// The answer to an authentication.
+/// The result of an authentication.
 pub enum Authentication {
-    /// Not for this hook to say: the users of the configuration and the listener's rule for anonymous clients decide.
+    /// This hook does not decide: the users of the configuration and the listener's rule for anonymous clients apply.
     Ignore,
     Allow(Box<ClientGrant>),
     Deny(ReasonCode),
-    /// The answer comes later; the client waits, the shard does not.
+    /// The result comes later. The client waits; the shard does not.
     Pending(Pin<Box<dyn Future<Output = Authentication>>>),
 }
 
 impl Authentication {
-    /// Let in with what the client said of itself.
+    /// Accepts the client with the names it sent.
     pub fn allow() -> Self {
         Self::Allow(Box::default())
     }
 }
 
-/// What a client is given that is let in.
+/// What an accepted client is granted.
 #[derive(Default)]
 pub struct ClientGrant {
-    /// Its name from now on; `None`: the one it gave.
+    /// Its user name from now on; `None`: the one it sent.
     pub username: Option<Box<str>>,
-    /// It proved no name: it has none, whatever it gave.
+    /// The client proved no user name: it has none, whatever it sent.
     pub is_anonymous: bool,
-    /// Its client id from now on; `None`: the one it gave.
+    /// Its client id from now on; `None`: the one it sent.
     pub client_id: Option<Box<str>>,
-    /// Asked before each PUBLISH and SUBSCRIBE; `None`: [`Hooks::authorize`] is, if that is wanted.
+    /// Checked before each PUBLISH and SUBSCRIBE; `None`: [`Hooks::authorize`] decides, if a hook wants it.
     pub permissions: Option<Arc<dyn Permissions>>,
-    /// When its connection is closed (milliseconds since 1970), such as the end of a token's life.
+    /// When its connection is closed (milliseconds since 1970), for example at the end of a token's life.
     pub expires_at_ms: Option<u64>,
 }
 
-/// What one client may do. Lives with its session, goes with it from shard to shard, and answers at once.
+/// The permissions of one client. They belong to its session, move with it between shards, and must not block.
 pub trait Permissions: Send + Sync {
     fn check(&self, client: &Client<'_>, action: &ClientAction<'_>) -> Authorization;
 
-    /// Whether it may do everything, whatever the rules.
+    /// Whether the client may do everything, regardless of the rules.
     fn is_superuser(&self) -> bool {
         false
     }
 
-    /// The device the client is, if it is one of a registry.
+    /// The device that the client is, if it is a registered device.
     fn device(&self) -> Option<ClientDevice<'_>> {
         None
     }
 
-    /// Which rules decide about an action, in a word; asked only if somebody listens to [`Interest::AUTHORIZATION_DECIDED`].
+    /// Short name of the rules that decide about an action; called only with [`Interest::AUTHORIZATION_DECIDED`].
     fn decision_source(
         &self,
         client: &Client<'_>,
@@ -263,7 +263,7 @@ pub trait Permissions: Send + Sync {
     }
 }
 
-/// Which device a client is.
+/// The device that a client is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientDevice<'a> {
     pub id: &'a str,
@@ -288,7 +288,7 @@ pub enum ClientAction<'a> {
 pub enum Authorization {
     Allow,
     Deny,
-    /// Deny and end the connection.
+    /// Deny and close the connection.
     Disconnect,
 }
 
@@ -296,14 +296,15 @@ pub enum Authorization {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PublishVerdict {
     Continue,
-    /// It goes on, and [`Hooks::take_outgoing`] and [`Hooks::take_backpressure`] are asked when it has gone.
+    /// It is delivered; then [`Hooks::take_outgoing`] and [`Hooks::take_backpressure`] are called.
     ContinueAndCollect,
-    /// It ends here; its publisher is answered as if it had been delivered.
+    /// It is not delivered; its publisher is answered as if it had been.
     Stop,
-    /// It ends here, and is not accepted: what would keep it has no room now. Its publisher is told so with reason 0x97; before version 5
-    /// its connection is closed.
+    /// It is not delivered and not accepted because a queue or store has no room for it. Its publisher gets reason
+    /// 0x97; before version 5 its connection is closed.
     Refuse,
-    /// It ends here: nobody who publishes it may do so, see [`Hooks::denies_publish`]. Its publisher is told so with reason 0x87.
+    /// It is not delivered because no client may publish it, see [`Hooks::denies_publish`]. Its publisher gets reason
+    /// 0x87.
     Deny,
 }
 
@@ -337,7 +338,7 @@ impl DropReason {
     }
 }
 
-/// Which acknowledgement of a subscriber.
+/// The kind of a subscriber's acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AckKind {
     PubAck,
@@ -348,13 +349,14 @@ pub enum AckKind {
 /// See [`Hooks::notify_when_durable`].
 pub type DurableCallback = Box<dyn FnOnce() + Send + Sync>;
 
-/// Whether a publisher still has to wait, see [`Hooks::take_backpressure`]. Asked every millisecond: has to be quick.
+/// Returns whether a publisher still has to wait, see [`Hooks::take_backpressure`]. It is called every millisecond and
+/// must be fast.
 pub type BackpressureCheck = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// One shard's listener to what happens on it. Every method does nothing by default.
+/// Call-backs for the events of one shard. Every method does nothing by default.
 pub trait Hooks {
-    /// The points this implementation wants, asked at start, and again when somebody begins or ceases to listen to
-    /// events.
+    /// The points this implementation wants. Called at start, and again when the first event subscriber arrives or the
+    /// last one leaves.
     fn interest(&self) -> Interest {
         Interest::NONE
     }
@@ -364,44 +366,43 @@ pub trait Hooks {
         Authentication::Ignore
     }
 
-    /// A client has proven by an enhanced authentication that it is the user of these credentials. Asked with
-    /// [`Interest::AUTHENTICATE`]; `Ignore` lets it in.
+    /// Called when a client has proven by an enhanced authentication that it is the user of these credentials. Requires
+    /// [`Interest::AUTHENTICATE`]; `Ignore` accepts the client.
     fn enhanced_auth_succeeded(&mut self, credentials: &Credentials<'_>) -> Authentication {
         let _ = credentials;
         Authentication::Ignore
     }
 
-    /// A client could not prove by an enhanced authentication that it is this user. Told with
+    /// Called when a client failed to prove by an enhanced authentication that it is this user. Requires
     /// [`Interest::AUTHENTICATE`].
     fn enhanced_auth_failed(&mut self, username: &str, peer: PeerAddress) {
         let _ = (username, peer);
     }
 
-    /// Whether there may be users besides those of the configuration that log in by SCRAM-SHA-256. Asked with
+    /// Whether there may be users besides those of the configuration that log in by SCRAM-SHA-256. Requires
     /// [`Interest::AUTHENTICATE`].
     fn offers_scram(&self) -> bool {
         false
     }
 
-    /// What proves a user by SCRAM-SHA-256, besides the users of the configuration. Asked with
-    /// [`Interest::AUTHENTICATE`].
+    /// The SCRAM-SHA-256 credential of a user that is not in the configuration. Requires [`Interest::AUTHENTICATE`].
     fn scram_credential(&mut self, username: &str) -> Option<ScramCredential> {
         let _ = username;
         None
     }
 
-    /// A client is not let in; whoever decided it.
+    /// Called when a client is refused, whichever component decided it.
     fn connect_refused(&mut self, refused: &RefusedConnect<'_>) {
         let _ = refused;
     }
 
-    /// Whether a client may do something whose session has no permissions of its own.
+    /// Decides whether a client may do something, for clients whose session has no permissions of its own.
     fn authorize(&mut self, client: &Client<'_>, action: &ClientAction<'_>) -> Authorization {
         let _ = (client, action);
         Authorization::Allow
     }
 
-    /// It was decided whether a client may do something; `source` says which rules did, if they say it.
+    /// Called after each authorization decision; `source` names the rules that decided, if they report it.
     fn authorized(
         &mut self,
         client: &Client<'_>,
@@ -412,13 +413,13 @@ pub trait Hooks {
         let _ = (client, action, answer, source);
     }
 
-    /// The client is connected; its CONNACK is on its way.
+    /// Called when the client is connected; its CONNACK is on its way.
     fn connected(&mut self, client: &Client<'_>, accepted: &AcceptedConnect<'_>) {
         let _ = (client, accepted);
     }
 
-    /// The connection is gone. `reason` is a short word such as `normal`, `keep_alive_timeout`, `taken_over`, or `discarded`
-    /// if the one that took over begins a new session.
+    /// Called when the connection has closed. `reason` is a short word such as `normal`, `keep_alive_timeout`,
+    /// `taken_over`, or `discarded` if the connection that took over begins a new session.
     fn disconnected(&mut self, client: &Client<'_>, reason: &'static str) {
         let _ = (client, reason);
     }
@@ -427,12 +428,12 @@ pub trait Hooks {
         let _ = client_id;
     }
 
-    /// The session is gone, and with it what waited in it.
+    /// Called when the session has ended; its waiting messages are discarded.
     fn session_ended(&mut self, client_id: &str) {
         let _ = client_id;
     }
 
-    /// `packet` is the SUBSCRIBE; what the control plane subscribes has none.
+    /// Called for each new subscription. `packet` is the SUBSCRIBE; a subscription made by the control plane has none.
     fn subscribed(
         &mut self,
         client: &Client<'_>,
@@ -443,7 +444,7 @@ pub trait Hooks {
         let _ = (client, filter, options, packet);
     }
 
-    /// `options` are those of the subscription that has ended; `packet` is the UNSUBSCRIBE, if there was one.
+    /// Called for each ended subscription with its `options`; `packet` is the UNSUBSCRIBE, if there was one.
     fn unsubscribed(
         &mut self,
         client: &Client<'_>,
@@ -454,40 +455,40 @@ pub trait Hooks {
         let _ = (client, filter, options, packet);
     }
 
-    /// Whether [`Hooks::publish`] wants to be told of messages on a topic. Asked before anything is made ready for it, so that
-    /// a message nobody here wants costs next to nothing.
+    /// Whether [`Hooks::publish`] wants messages on a topic. Called before any preparation, so that a message that no
+    /// hook wants costs almost nothing.
     fn wants_topic(&mut self, topic: &str) -> bool {
         let _ = topic;
         true
     }
 
-    /// Whether a message must not be published: it is neither retained nor delivered, no hook is told of it, and its publisher gets
-    /// 0x87. Asked with [`Interest::PUBLISH_GUARD`] before [`Hooks::publish`], for topics that [`Hooks::wants_topic`] wants, whatever the
-    /// message comes from.
+    /// Whether a message must not be published. A denied message is neither retained nor delivered, no hook receives
+    /// it, and its publisher gets 0x87. Called with [`Interest::PUBLISH_GUARD`] before [`Hooks::publish`], for topics
+    /// that [`Hooks::wants_topic`] accepts, for every origin.
     fn denies_publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> bool {
         let _ = (message, origin);
         false
     }
 
-    /// Whether a QoS 1 or 2 message is refused as by `PublishVerdict::RejectClient`. Asked of all hooks before the first is told, so that none has
-    /// made anything of a message that its publisher will send again.
+    /// Whether a QoS 1 or 2 message is refused as by [`PublishVerdict::Refuse`]. All hooks are asked before the first
+    /// one processes the message, so that none has acted on a message that its publisher will send again.
     fn refuses_publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> bool {
         let _ = (message, origin);
         false
     }
 
-    /// A message was accepted from a client, or from the broker itself (wills, delayed messages, the API).
+    /// Called for a message accepted from a client or from the broker itself (wills, delayed messages, the API).
     fn publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> PublishVerdict {
         let _ = (message, origin);
         PublishVerdict::Continue
     }
 
-    /// A message was put on its way to one subscriber's socket. `packet_id` is 0 for QoS 0.
+    /// Called when a message is written to one subscriber's outbox. `packet_id` is 0 for QoS 0.
     fn delivered(&mut self, client: &Client<'_>, message: &MessageView<'_>, packet_id: u16) {
         let _ = (client, message, packet_id);
     }
 
-    /// A subscriber has acknowledged a message with this packet.
+    /// Called when a subscriber has acknowledged a message with this packet.
     fn acked(
         &mut self,
         client: &Client<'_>,
@@ -498,13 +499,14 @@ pub trait Hooks {
         let _ = (client, message, packet, kind);
     }
 
-    /// A QoS 1 or 2 message waits for a client without a connection.
+    /// Called when a QoS 1 or 2 message waits for a client without a connection.
     fn queued(&mut self, client: &Client<'_>, message: &MessageView<'_>) {
         let _ = (client, message);
     }
 
-    /// A message was dropped for one subscriber, or for all (`client` is `None`). `origin` has the publisher if the message was dropped
-    /// when it came in; a message that its publisher may not publish is dropped for the publisher itself.
+    /// Called when a message is dropped for one subscriber, or for all (`client` is `None`). `origin` has the publisher
+    /// if the message was dropped on arrival; a message denied to its publisher is reported as dropped for that
+    /// publisher.
     fn dropped(
         &mut self,
         client: Option<&Client<'_>>,
@@ -519,51 +521,53 @@ pub trait Hooks {
         let _ = client;
     }
 
-    /// Messages to publish because of what was told. Asked until there are none, at once after [`PublishVerdict::ContinueAndCollect`], and
-    /// else when the shard is done with what a client has sent. They are told to [`Hooks::publish`] like all others.
+    /// Messages that the hook wants published because of earlier calls. Called until it returns `None`: at once after
+    /// [`PublishVerdict::ContinueAndCollect`], otherwise after the input of a client is processed. Their publication
+    /// calls [`Hooks::publish`] like any other.
     fn take_outgoing(&mut self) -> Option<OutgoingMessages> {
         None
     }
 
-    /// Gets back what [`Hooks::take_outgoing`] gave, published, for its allocation.
+    /// Returns the published batch of [`Hooks::take_outgoing`], so that its allocation is reused.
     fn recycle_outgoing(&mut self, outgoing: OutgoingMessages) {
         let _ = outgoing;
     }
 
-    /// Whether something that came of what was told in this turn is not safe yet, so that the answers of this turn have to wait for
-    /// it. Asked like [`Hooks::take_outgoing`], before [`Hooks::take_backpressure`]; heeded where there is a store, whose turns answers wait for.
+    /// Whether work caused in this turn is not durable yet, so that the answers of this turn have to wait for it.
+    /// Called like [`Hooks::take_outgoing`], before [`Hooks::take_backpressure`]. It has an effect only with a store,
+    /// since only then do answers wait for turns.
     fn has_unsettled_work(&mut self) -> bool {
         false
     }
 
-    /// The turn is over in which [`Hooks::has_unsettled_work`] said so. Calls `done`, from any thread, when all that came of it is safe; to
-    /// drop it is to call nobody, and the answers wait for ever.
+    /// Called at the end of a turn in which [`Hooks::has_unsettled_work`] returned true. Calls `done`, from any thread,
+    /// when the work is durable. If `done` is dropped without a call, the answers wait for ever.
     fn notify_when_durable(&mut self, done: DurableCallback) {
         done();
     }
 
-    /// What the publisher of what was told since this was asked last is to wait for, because something behind this implementation takes
-    /// no more of it. Asked like [`Hooks::take_outgoing`]. Others are not made to wait.
+    /// Backpressure on the publisher whose messages were passed to this hook since the last call, because a component
+    /// behind the hook has no room. Called like [`Hooks::take_outgoing`]. Other publishers do not wait.
     fn take_backpressure(&mut self) -> Option<BackpressureCheck> {
         None
     }
 
-    /// A message of [`Hooks::take_outgoing`] is not published: too many come of one message, see
+    /// Called when a message of [`Hooks::take_outgoing`] is not published because too many derive from one message, see
     /// [`BrokerLimits::max_derived_messages`](crate::config::BrokerLimits::max_derived_messages).
     fn outgoing_dropped(&mut self, topic: &str, tag: u64) {
         let _ = (topic, tag);
     }
 
-    /// Every ten seconds, or a little later: time for what has to be done on the shard's own thread now and then. Has to be quick.
+    /// Called about every ten seconds for periodic work on the shard's own thread. It must be fast.
     fn housekeeping(&mut self) {}
 }
 
-/// No hooks.
+/// Hooks that do nothing.
 pub struct NoHooks;
 
 impl Hooks for NoHooks {}
 
-/// Makes the hooks of each shard; called on the shard's own thread, so that they need not be `Send`.
+/// Creates the hooks of each shard. Called on the shard's own thread, so that they need not be `Send`.
 pub trait HooksFactory: Send + Sync {
     fn hooks_for(&self, shard: u16) -> Box<dyn Hooks>;
 }

@@ -1,16 +1,16 @@
-//! What the broker tells about itself: clients, sessions, subscriptions, topics, listeners. Read-only
-//! snapshots for the control plane; field names are those of the HTTP API.
+//! Information about the broker: clients, sessions, subscriptions, topics, listeners. Read-only snapshots for the
+//! control plane; field names are those of the HTTP API.
 
 use serde::Serialize;
 
-/// One connected client or one session that outlived its connection.
+/// One connected client, or one session without a connection.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClientInfo {
     pub client_id: String,
-    /// `device:MESSAGE_ID_BYTES` for a device of the registry, whatever credential it shows.
+    /// `device:ID` for a registered device, whatever credential it presents.
     pub username: Option<String>,
-    /// The device it is and its product, while it is known to this node: from its first connection after a start.
+    /// The device and its product, if this node knows them: from the device's first connection after a start.
     pub device: Option<String>,
     pub product: Option<String>,
     pub connected: bool,
@@ -28,11 +28,11 @@ pub struct ClientInfo {
     pub session_created_at_ms: u64,
     pub session_expiry_s: u32,
     pub subscriptions: usize,
-    /// Sent to the client and not yet acknowledged.
+    /// Messages sent to the client and not yet acknowledged.
     pub inflight: usize,
     pub queued_messages: usize,
     pub queued_bytes: usize,
-    /// Milliseconds the oldest queued message has waited; 0 if none.
+    /// Milliseconds the oldest queued message has waited; 0 if there is none.
     pub queue_age_ms: u64,
     /// Bytes waiting for the socket.
     pub outbox_bytes: usize,
@@ -56,7 +56,7 @@ pub struct SubscriptionInfo {
     pub shard: u16,
 }
 
-/// One topic filter and how many subscribe to it on the whole node.
+/// One topic filter and its number of subscribers on the whole node.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TopicInfo {
@@ -72,15 +72,15 @@ pub struct ListenerInfo {
     pub name: String,
     /// `mqtt`, `mqtts`, `ws`, `wss` or `unix`.
     pub protocol: &'static str,
-    /// The address in use (the chosen port if 0 was asked for), or the path of the Unix socket.
+    /// The address in use (the chosen port if port 0 was configured), or the path of the Unix socket.
     pub address: String,
-    /// Whether it takes connections; it can be stopped and started at run time.
+    /// Whether it accepts connections; it can be stopped and started at run time.
     pub running: bool,
     pub connections: u64,
     pub max_connections: u32,
 }
 
-/// Which rows to answer: all that match every given condition, sorted by client id (then topic filter).
+/// Selects rows: all that match every given condition, sorted by client id (then topic filter).
 #[derive(Debug, Clone, Default)]
 pub struct ListQuery {
     /// Exact client id.
@@ -93,16 +93,16 @@ pub struct ListQuery {
     pub topic_filter: Option<String>,
     /// Only filters that match this topic name.
     pub matches_topic: Option<String>,
-    /// Rows after this client id (exclusive), for paging.
+    /// Only rows after this client id (exclusive), for paging.
     pub after: Option<String>,
-    /// At most this many rows.
+    /// Maximum number of rows.
     pub limit: usize,
 }
 
-/// A family of metrics as Prometheus has them.
+/// A metric family in the sense of Prometheus.
 #[derive(Debug, Clone)]
 pub struct MetricFamily {
-    /// Without the program's prefix: `messages_received_total`.
+    /// Name without the program's prefix: `messages_received_total`.
     pub name: &'static str,
     pub help: &'static str,
     pub kind: MetricKind,

@@ -1,8 +1,8 @@
 //! The MQTT broker: shards, connections, sessions, subscription tree, delivery, retained messages, listeners.
 //!
-//! [`Broker::start`] opens the listeners and starts one thread per shard. The heart of a shard is sans-io (`core`);
-//! `net` gives it sockets and a clock. Whoever wants to know or to decide what happens implements
-//! [`Hooks`](hooks::Hooks); whoever wants to look or to steer has a [`BrokerHandle`].
+//! [`Broker::start`] opens the listeners and starts one thread per shard. The core of a shard (`core`) is sans-io;
+//! `net` connects it to sockets and a clock. Implementations of [`Hooks`](hooks::Hooks) observe and decide what
+//! happens; the control plane inspects and operates the broker through a [`BrokerHandle`].
 
 mod broker;
 pub mod config;

@@ -1,5 +1,5 @@
-//! Counters of one shard: written by the shard alone with plain loads and stores, read by anybody. Adding one is a
-//! line in the table below; the exposition, the labels and the help come from it.
+//! Counters of one shard, written by the shard alone with plain loads and stores and read by any thread. A new metric
+//! is one line in the table below, which also provides its labels and help text.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -141,7 +141,7 @@ pub fn sum_over_shards(shards: &[std::sync::Arc<ShardMetrics>], metric: Metric) 
         .fold(0, |sum, shard| sum.wrapping_add(shard.get(metric)))
 }
 
-/// Metrics that are told per shard, since their point is how evenly shards are used.
+/// Metrics reported per shard, since they show how evenly the shards are loaded.
 const PER_SHARD_METRICS: [Metric; 4] = [
     Metric::Connections,
     Metric::BusyNanoseconds,
@@ -149,7 +149,7 @@ const PER_SHARD_METRICS: [Metric; 4] = [
     Metric::CrossShardOut,
 ];
 
-/// Everything the shards count, as families in the order of the table.
+/// All metrics of the shards, as families in the order of the table.
 pub(crate) fn metric_families(shards: &[std::sync::Arc<ShardMetrics>]) -> Vec<MetricFamily> {
     let mut families: Vec<MetricFamily> = Vec::new();
     for (at, spec) in SPECS.iter().enumerate() {

@@ -15,11 +15,11 @@ use ring::{digest, hmac, pbkdf2};
 
 /// The name of the method in MQTT's Authentication Method property.
 pub const METHOD: &str = "SCRAM-SHA-256";
-/// What [`ScramCredential::generate`] is given when nothing else is asked for: about 4 ms of one core a login.
+/// Default number of iterations for [`ScramCredential::generate`]: about 4 ms of one core per login.
 pub const DEFAULT_ITERATIONS: u32 = 15_000;
 /// RFC 7677, section 4: the fewest iterations a server should use.
 pub const MIN_ITERATIONS: u32 = 4096;
-/// A bound on what one peer can make the other compute (under half a second of one core).
+/// Upper bound on the computation one peer can impose on the other (under half a second of one core).
 pub const MAX_ITERATIONS: u32 = 1_000_000;
 
 const KEY_BYTES: usize = 32;
@@ -35,27 +35,27 @@ type ScramKey = [u8; KEY_BYTES];
 /// Why an exchange or a credential is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScramError {
-    /// A message that is not what the grammar of RFC 5802, section 7 allows here.
+    /// A message that violates the grammar of RFC 5802, section 7.
     #[error("malformed SCRAM message: {0}")]
     Malformed(&'static str),
     #[error("SCRAM channel binding is not supported; use SCRAM-SHA-256 without it")]
     ChannelBinding,
-    /// The proof does not fit: an unknown user or a wrong password, on purpose not told apart.
+    /// The proof is wrong: an unknown user or a wrong password, deliberately not distinguished.
     #[error("unknown user or wrong password")]
     BadCredentials,
-    /// A message came that the exchange is not waiting for.
+    /// A message that the exchange does not expect at this point.
     #[error("SCRAM message out of order: {0}")]
     OutOfOrder(&'static str),
-    /// The client's view: the server ended the exchange with `e=`.
+    /// On the client: the server ended the exchange with `e=`.
     #[error("the server refused: {0}")]
     RefusedByServer(String),
-    /// The client's view: the server could not prove that it knows the password.
+    /// On the client: the server could not prove that it knows the password.
     #[error("the server's signature is wrong: it does not know this user's credential")]
     BadServerSignature,
     /// A credential that is not `scram-sha-256$ITERATIONS$SALT$STORED_KEY$SERVER_KEY`.
     #[error("not a credential: {0}")]
     BadCredentialText(&'static str),
-    #[error("the system gives no random bytes")]
+    #[error("the system provides no random bytes")]
     NoRandomness,
 }
 
@@ -161,15 +161,15 @@ impl fmt::Display for ScramCredential {
     }
 }
 
-/// Shows nothing that helps to guess the password.
+/// Does not reveal anything that helps to guess the password.
 impl fmt::Debug for ScramCredential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Credential({SCHEME}, {} iterations)", self.iterations)
     }
 }
 
-/// Answers for users that do not exist: the same salt for the same name each time, so that asking does not
-/// tell who exists. The secret has to outlive a restart to keep that up across it.
+/// Credentials for users that do not exist: the same salt for the same name each time, so that a client cannot find out
+/// which users exist. The secret must survive a restart for that to hold across restarts.
 #[derive(Clone)]
 pub struct DecoyCredentials {
     secret: hmac::Key,
@@ -177,7 +177,7 @@ pub struct DecoyCredentials {
 }
 
 impl DecoyCredentials {
-    /// `iterations` should be what the node's real credentials have.
+    /// `iterations` should equal those of the node's real credentials.
     pub fn new(secret: &[u8], iterations: u32) -> Self {
         Self {
             secret: hmac::Key::new(hmac::HMAC_SHA256, secret),
@@ -186,14 +186,14 @@ impl DecoyCredentials {
         }
     }
 
-    /// A decoy with a secret of its own that is forgotten with the process.
+    /// Creates a decoy with a random secret that is lost when the process ends.
     pub fn random(iterations: u32) -> Result<Self, ScramError> {
         let mut secret = [0; KEY_BYTES];
         fill_random(&mut secret)?;
         Ok(Self::new(&secret, iterations))
     }
 
-    /// A credential that no password fits and that nobody can tell from a real one. Verifying a plain
+    /// A credential that no password matches and that cannot be distinguished from a real one. Verifying a plain
     /// password against it takes as long as against a real one.
     pub fn credential(&self, username: &str) -> ScramCredential {
         let part = |label: &[u8]| -> ScramKey {
@@ -220,7 +220,7 @@ pub struct ServerScram {
 
 enum ServerScramState {
     Start,
-    /// Boxed: most of a connection's life there is no exchange.
+    /// Boxed, because a connection rarely has an exchange in progress.
     WaitsForProof(Box<ScramChallenge>),
     Over,
 }
@@ -231,7 +231,7 @@ struct ScramChallenge {
     /// `client-first-message-bare "," server-first-message`, the front of the AuthMessage.
     auth_message: String,
     gs2_header: String,
-    /// The client's nonce followed by ours.
+    /// The client's nonce followed by the server's.
     nonce: String,
 }
 
@@ -249,8 +249,8 @@ impl ServerScram {
         }
     }
 
-    /// Takes the client's first message and answers the challenge (salt, iterations, nonce). `lookup` is
-    /// called once with the user name; for a user it does not know the `decoy` answers.
+    /// Processes the client's first message and returns the challenge (salt, iterations, nonce). `lookup` is called
+    /// once with the user name; for an unknown user the `decoy` provides the challenge.
     pub fn first(
         &mut self,
         client_first: &[u8],
@@ -282,8 +282,8 @@ impl ServerScram {
         Ok(server_first.into_bytes())
     }
 
-    /// Takes the client's proof and answers the server's signature. On an error the exchange is over and
-    /// the client is not who it says.
+    /// Verifies the client's proof and returns the server's signature. After an error the exchange is over and the
+    /// client is not authenticated.
     pub fn last(&mut self, client_final: &[u8]) -> Result<Vec<u8>, ScramError> {
         let ServerScramState::WaitsForProof(challenge) =
             std::mem::replace(&mut self.state, ServerScramState::Over)
@@ -322,7 +322,7 @@ impl ServerScram {
         Ok(format!("v={}", BASE64.encode(server_signature)).into_bytes())
     }
 
-    /// Who the client says it is; proven only after [`last`](Self::last) succeeded. Empty before
+    /// The user name the client claims; proven only after [`last`](Self::last) has succeeded. Empty before
     /// [`first`](Self::first).
     pub fn username(&self) -> &str {
         &self.username
@@ -369,7 +369,7 @@ impl ClientScram {
         format!("{GS2_HEADER}{}", self.first_bare).into_bytes()
     }
 
-    /// Takes the server's challenge and answers the proof. Costs the iterations the server asks for.
+    /// Processes the server's challenge and returns the proof. Costs the iterations that the server requests.
     pub fn last(&mut self, server_first: &[u8]) -> Result<Vec<u8>, ScramError> {
         let ClientScramState::WaitsForChallenge =
             std::mem::replace(&mut self.state, ClientScramState::Over)
@@ -414,7 +414,7 @@ impl ClientScram {
         Ok(format!("{without_proof},p={}", BASE64.encode(proof)).into_bytes())
     }
 
-    /// Takes the server's last message; `Ok` means that the server knows the credential too.
+    /// Processes the server's last message; `Ok` means that the server knows the credential, too.
     pub fn finish(&mut self, server_final: &[u8]) -> Result<(), ScramError> {
         let ClientScramState::WaitsForSignature {
             server_key,
@@ -440,9 +440,9 @@ impl ClientScram {
 }
 
 struct ClientFirst<'a> {
-    /// `n,,` or what stands in its place, with both commas.
+    /// `n,,` or another header, with both commas.
     gs2_header: &'a str,
-    /// Everything behind the header.
+    /// Everything after the header.
     bare: &'a str,
     username: String,
     nonce: &'a str,
@@ -497,7 +497,7 @@ impl<'a> ClientFirst<'a> {
     }
 }
 
-/// Undoes `=2C` and `=3D`; any other `=` is an error (RFC 5802, section 5.1).
+/// Decodes `=2C` and `=3D`; any other `=` is an error (RFC 5802, section 5.1).
 fn decode_name(name: &str) -> Result<String, ScramError> {
     let mut parts = name.split('=');
     let mut decoded = parts.next().unwrap_or_default().to_owned();
@@ -591,7 +591,7 @@ fn xor(a: &ScramKey, b: &ScramKey) -> ScramKey {
     std::array::from_fn(|i| a[i] ^ b[i])
 }
 
-/// Equality in a time that does not depend on where the first difference is.
+/// Compares in a time that does not depend on the position of the first difference.
 fn constant_time_eq(a: &ScramKey, b: &ScramKey) -> bool {
     std::hint::black_box(a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y))) == 0
 }

@@ -1,4 +1,4 @@
-//! `$SYS_PREFIX/broker/...`: the node about itself, as retained messages, for those who have no Prometheus at hand.
+//! Publishes the state of the node as retained messages on `$SYS/broker/...`, for users without Prometheus.
 
 use mqtt::{Properties, QoS};
 
@@ -6,7 +6,7 @@ use crate::core::message::{MessageView, NEVER_MS};
 use crate::core::shard::Shard;
 use crate::metrics::{Metric, sum_over_shards};
 
-/// Publishes all topics anew; called on the first shard at an interval.
+/// Publishes all topics; called periodically on the first shard.
 pub(crate) fn publish_sys_topics(shard: &mut Shard) {
     let node = shard.node.clone();
     let sum = |metrics: &[Metric]| -> u64 {

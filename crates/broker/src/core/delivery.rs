@@ -1,6 +1,6 @@
-//! The last step of a message: to one session, that is into its connection's outbox, its inflight window or its queue.
+//! Delivery of a message to one session: into its connection's outbox, its in-flight window or its queue.
 //!
-//! [`Delivery`] owns all connections and sessions of the shard. It never looks at the subscription tree, so that the
+//! [`Delivery`] owns all connections and sessions of the shard. It does not use the subscription tree, so that the
 //! router can walk the tree while it delivers.
 
 use mqtt::{QoS, Version};
@@ -23,7 +23,7 @@ use crate::hooks::{
 };
 use crate::metrics::{Metric, ShardMetrics};
 
-/// Below this, it goes on.
+/// Pumping continues when the outbox is smaller than this.
 pub(crate) const PUMP_LOW_BYTES: usize = 16 * 1024;
 /// One published message in this many is timed until it is written to a socket.
 const SAMPLE_EVERY: u32 = 1024;
@@ -32,9 +32,9 @@ pub(crate) struct Delivery {
     pub(crate) connections: Slab<Connection>,
     pub(crate) sessions: Slab<Session>,
     pub(crate) pool: BufferPool,
-    /// Connections with something to write since the last turn.
+    /// Connections with output added since the last turn.
     pub(crate) dirty: Vec<u32>,
-    /// Connections to end, found while something else was under way.
+    /// Connections to close, collected while another operation is in progress.
     pub(crate) pending_closes: Vec<(u32, CloseReason)>,
     pub(crate) metrics: Arc<ShardMetrics>,
     pub(crate) limits: Arc<BrokerLimits>,
@@ -44,13 +44,13 @@ pub(crate) struct Delivery {
     pub(crate) now_us: u64,
     /// Bytes in all outboxes.
     pub(crate) buffered_bytes: usize,
-    /// Bytes in all session queues, as far as they are in memory.
+    /// Bytes in all session queues that are held in memory.
     pub(super) queued_bytes: usize,
     pub(super) retained: Arc<RetainedStore>,
-    /// While something from before a start is delivered: only sessions whose number leaves the second as remainder of
-    /// the first get it.
+    /// `(remainder, divisor)` of session numbers. While data from before a start is delivered, only sessions whose
+    /// number modulo the second value equals the first one receive it.
     pub(crate) session_filter: Option<(u64, u64)>,
-    /// None: nothing is durable here.
+    /// `None`: nothing is durable on this node.
     pub(crate) journal: Option<Box<ShardJournal>>,
     pub(crate) ack_watchers: AckWatchers,
     sample_in: u32,
@@ -58,22 +58,23 @@ pub(crate) struct Delivery {
     last_message_number: u32,
 }
 
-/// One message on its way to any number of sessions: what they share.
+/// One message on its way to any number of sessions, with the data they share.
 pub(crate) struct Dispatch<'a> {
     pub(crate) view: MessageView<'a>,
-    /// The session it comes from, if it is of this shard.
+    /// The publisher's session, if it is on this shard.
     pub(crate) origin: Option<u32>,
-    /// Made for the first session that has to keep the message, shared by all.
+    /// Created for the first session that has to keep the message, shared by all.
     message: Option<Rc<Message>>,
     /// A large payload, shared by all.
     payload: Option<bytes::Bytes>,
-    /// It must not reach anybody twice, whatever happens: it is QoS 2 and its publisher repeats it after a crash.
+    /// The message must not reach any subscriber twice, even after a crash: it is QoS 2 and its publisher repeats it
+    /// then.
     pub(super) is_exactly_once: bool,
-    /// It is written down; what is left is who it waits for.
+    /// The message is in the journal; each further session only adds a reference.
     pub(super) is_journaled: bool,
-    /// Whether more than one session gets it, so that encoding it once pays.
+    /// Whether more than one session receives it, so that encoding it once saves work.
     has_many_sessions: bool,
-    /// The QoS 0 packet as the last subscriber got it, and for which form (version 5 or not, retain flag).
+    /// The QoS 0 packet as encoded for the last subscriber, and its form (version 5 or not, retain flag).
     template: Vec<u8>,
     template_form: Option<(bool, bool)>,
 }
@@ -93,7 +94,7 @@ impl<'a> Dispatch<'a> {
         }
     }
 
-    /// `scratch` spares an allocation for the packet that many sessions get; see [`Dispatch::into_scratch`].
+    /// Reuses `scratch` for the packet that many sessions get, to avoid an allocation; see [`Dispatch::into_scratch`].
     pub(crate) fn for_many_sessions(mut self, scratch: &mut Vec<u8>) -> Self {
         self.has_many_sessions = true;
         self.template = std::mem::take(scratch);
@@ -105,7 +106,7 @@ impl<'a> Dispatch<'a> {
     }
 }
 
-/// A message's publisher is known by its session until somebody needs the names.
+/// Fills in the publisher of a message, which is known by its session alone until its names are needed.
 pub(crate) fn with_publisher<'a>(
     sessions: &'a Slab<Session>,
     origin: Option<u32>,
@@ -124,7 +125,7 @@ pub(crate) fn with_publisher<'a>(
     }
 }
 
-/// The client of a session, for hooks.
+/// The client of a session, as passed to hooks.
 pub(crate) fn hook_client<'a>(
     session: &'a Session,
     connections: &'a Slab<Connection>,
@@ -176,12 +177,12 @@ impl Delivery {
         }
     }
 
-    /// Numbers the messages of shard `id`; see [`MessageView::number`].
+    /// Sets the shard id that is part of message numbers; see [`MessageView::number`].
     pub(crate) fn set_message_number_shard(&mut self, id: u16) {
         self.last_message_number = u32::from(id) & 0xff;
     }
 
-    /// The number of a message that was received just now.
+    /// Returns the number for a message that was just received.
     #[inline]
     pub(crate) fn next_message_number(&mut self) -> u32 {
         self.last_message_number = self.last_message_number.wrapping_add(0x100);
@@ -196,7 +197,7 @@ impl Delivery {
         }
     }
 
-    /// Appends to a connection's outbox what `write` writes.
+    /// Appends the output of `write` to a connection's outbox.
     #[inline]
     pub(crate) fn write(&mut self, at: u32, write: impl FnOnce(&mut Vec<u8>)) {
         let connection = &mut self.connections[at as usize];
@@ -206,12 +207,12 @@ impl Delivery {
         Self::mark_dirty(connection, at, &mut self.dirty);
     }
 
-    /// Something else than MQTT waits for the connection's socket.
+    /// Marks a connection whose socket has other pending work than MQTT packets.
     pub(crate) fn mark_socket_dirty(&mut self, at: u32) {
         Self::mark_dirty(&mut self.connections[at as usize], at, &mut self.dirty);
     }
 
-    /// To one subscriber. `identifiers` are those beyond the subscriber's own.
+    /// Delivers to one subscriber. `identifiers` are those beyond the subscriber's own.
     #[inline]
     pub(crate) fn deliver(
         &mut self,
@@ -299,7 +300,7 @@ impl Delivery {
                     group,
                     seq: session.next_seq(),
                 };
-                let outbound = session.outbound.as_mut().expect("made just now");
+                let outbound = session.outbound.as_mut().expect("created above");
                 let packet_id = outbound.send(parcel.clone());
                 if parcel.seq != 0 {
                     let place = (session.store_number, parcel.seq);
@@ -353,7 +354,7 @@ impl Delivery {
             }
         }
         let len = envelope.packet_len(view);
-        // While QoS 1 and 2 messages wait for the socket, QoS 0 must not take all of it.
+        // While QoS 1 and 2 messages wait for the socket, QoS 0 must not use all of its outbox.
         let room = if connection.wants_pump && connection.is_slow {
             PUMP_LOW_BYTES
         } else {
@@ -455,8 +456,8 @@ impl Delivery {
         Self::mark_dirty(connection, at, &mut self.dirty);
     }
 
-    /// A QoS 1 or 2 message for a durable session whose client can take it now: it goes into the store and to the socket,
-    /// and nothing of it stays here but its number.
+    /// Sends a QoS 1 or 2 message to a durable session whose client can take it now. The message is written to the
+    /// store and to the socket; only its number stays in memory.
     #[inline]
     fn send_stored_message(
         &mut self,
@@ -486,7 +487,7 @@ impl Delivery {
             + size_of::<SessionMessage>();
         let session = &mut self.sessions[session_at as usize];
         let seq = session.next_seq();
-        let outbound = session.outbound.as_mut().expect("the caller has seen it");
+        let outbound = session.outbound.as_mut().expect("checked by the caller");
         envelope.packet_id = outbound.send_stored(seq, qos, size);
         let place = (session.store_number, seq);
         self.persist_dispatch(
@@ -507,8 +508,8 @@ impl Delivery {
         );
     }
 
-    /// A QoS 1 or 2 message that has its packet id. If it is too large for the client it counts as delivered
-    /// [MQTT-3.1.2-25].
+    /// Sends a QoS 1 or 2 message that has its packet id. A message that is too large for the client counts as
+    /// delivered [MQTT-3.1.2-25].
     pub(super) fn send_session_message(
         &mut self,
         session: u32,
@@ -549,7 +550,7 @@ impl Delivery {
         );
     }
 
-    /// A message of which it is known that it is not too large for the client. `origin` is the publisher's session if
+    /// Encodes a message that is known to fit the client's maximum packet size. `origin` is the publisher's session if
     /// the view does not name it.
     #[inline]
     fn encode_counted(
@@ -565,7 +566,8 @@ impl Delivery {
             envelope.alias = alias_for(&mut self.connections[at as usize], view.topic, len);
         }
         if envelope.qos == QoS::ExactlyOnce && is_stored {
-            // Its packet id must be known after a crash, else its repetition would be another message to the client.
+            // Its packet id must be durable first; otherwise the client would take its repetition after a crash for
+            // another message.
             self.hold_outbox(at);
         }
         self.encode_to_outbox(at, &envelope, view, shared);
@@ -585,7 +587,7 @@ impl Delivery {
         }
     }
 
-    /// Counts and tells that a message did not reach a session, or any.
+    /// Counts and reports that a message did not reach a session, or any session.
     pub(crate) fn record_drop(
         &mut self,
         session: Option<u32>,
@@ -595,7 +597,7 @@ impl Delivery {
         self.dropped_from(None, session, view, &MessageOrigin::default(), why);
     }
 
-    /// The same of a message that comes in from a session here.
+    /// Like [`Delivery::record_drop`], for a message received from a session of this shard.
     pub(crate) fn dropped_from(
         &mut self,
         publisher: Option<u32>,
@@ -630,7 +632,7 @@ impl Delivery {
         }
     }
 
-    /// A message was acknowledged by its subscriber.
+    /// Records that a subscriber acknowledged a message.
     pub(crate) fn record_acknowledgement(
         &mut self,
         session: u32,
@@ -653,7 +655,7 @@ impl Delivery {
         }
     }
 
-    /// Bytes were written to the connection's socket.
+    /// Records that bytes were written to the connection's socket.
     pub(crate) fn record_written(&mut self, at: u32, count: usize) {
         let connection = &mut self.connections[at as usize];
         connection.outbox.advance(count, &mut self.pool);
@@ -673,13 +675,13 @@ impl Delivery {
         }
     }
 
-    /// A session without a connection gives its resources up; what waited in it is counted as dropped.
+    /// Frees the resources of a session without a connection; its waiting messages count as dropped.
     pub(crate) fn drop_backlog(&mut self, session_at: u32) {
         let Some(mut outbound) = self.sessions[session_at as usize].outbound.take() else {
             return;
         };
         self.update_queue_counters(outbound.size(), QueueSize::default());
-        // What they were is only known to the store.
+        // Only the store knows which messages these were.
         self.metrics.add(
             Metric::DroppedSessionEnded,
             outbound.count_only_stored() as u64,
@@ -734,8 +736,8 @@ pub(super) fn shared_dispatch_message(
     }
 }
 
-/// The alias to send a topic by, if the client allows aliases: its first topics get one each.
-/// `len` is that of the packet without one.
+/// The alias for a topic, if the client allows aliases: its first topics get one each. `len` is the length of the
+/// packet without an alias.
 fn alias_for(connection: &mut Connection, topic: &str, len: usize) -> Option<(u16, bool)> {
     let extra = connection.extra.as_mut()?;
     if extra.aliases_out_max == 0 {
@@ -745,7 +747,7 @@ fn alias_for(connection: &mut Connection, topic: &str, len: usize) -> Option<(u1
         return Some((alias, true));
     }
     let next = extra.aliases_out.len() as u16 + 1;
-    // A first use makes the packet longer, by the property and perhaps by a byte of each length.
+    // A first use makes the packet longer, by the property and possibly by one byte per length field.
     if next > extra.aliases_out_max || len + 5 > connection.max_packet_out as usize {
         return None;
     }

@@ -1,8 +1,8 @@
-//! A message on its way: [`MessageView`] borrows it from wherever it lies (a read buffer, a batch from another
-//! shard, a stored [`Message`]); [`Message`] owns it for a queue, an inflight window or the retained store.
+//! A message in the broker. [`MessageView`] borrows it from a read buffer, a batch from another shard, or a stored
+//! [`Message`]; [`Message`] owns it for a queue, an in-flight window or the retained store.
 //!
-//! Properties are the wire form without topic alias and subscription identifiers, so that they can be
-//! forwarded as they are; the message expiry in them is the publisher's and is counted down on encoding.
+//! Properties are in wire form without topic alias and subscription identifiers, so that they can be forwarded
+//! unchanged. The message expiry in them is the publisher's and is counted down on encoding.
 
 use bytes::Bytes;
 use mqtt::{Properties, Property, QoS};
@@ -17,7 +17,7 @@ pub struct MessageView<'a> {
     pub topic: &'a str,
     pub properties: Properties<'a>,
     pub payload: &'a [u8],
-    /// The payload once more, if it is large and already shared.
+    /// The payload again, if it is large and already shared.
     pub(crate) shared_payload: Option<&'a Bytes>,
     pub qos: QoS,
     pub retain: bool,
@@ -27,14 +27,15 @@ pub struct MessageView<'a> {
     /// Client id of the publisher; empty for messages of the broker itself.
     pub from_client_id: &'a str,
     pub from_username: &'a str,
-    /// Hooks have asked for it, see [`Hooks::take_outgoing`](crate::hooks::Hooks::take_outgoing).
+    /// Whether a hook requested it, see [`Hooks::take_outgoing`](crate::hooks::Hooks::take_outgoing).
     pub is_derived: bool,
-    /// Tells messages apart that this node received in the same millisecond: the shard in the low 8 bits, a counter above.
+    /// Distinguishes messages received by this node in the same millisecond: the shard in the low 8 bits, a counter
+    /// above.
     pub number: u32,
 }
 
 impl<'a> MessageView<'a> {
-    /// A message as a client would publish it, for whoever tries hooks without a broker.
+    /// A message as published by a client, to test hooks without a broker.
     pub fn from_client(
         client_id: &'a str,
         topic: &'a str,
@@ -53,7 +54,7 @@ impl<'a> MessageView<'a> {
 }
 
 impl MessageView<'_> {
-    /// Stands for a message of which nothing is known here.
+    /// Placeholder for a message of which nothing is known.
     pub(crate) fn unknown() -> Self {
         Self {
             topic: "",
@@ -71,7 +72,7 @@ impl MessageView<'_> {
         }
     }
 
-    /// Bytes it costs a queue.
+    /// Bytes it counts for in a queue.
     pub(crate) fn size(&self) -> usize {
         self.topic.len()
             + self.from_client_id.len()
@@ -124,7 +125,7 @@ impl Message {
         flags |= if view.retain { RETAIN } else { 0 };
         flags |= if view.is_derived { DERIVED } else { 0 };
         let properties = view.properties.as_bytes();
-        // User names may be up to 65,535 bytes like every MQTT string, so every length but one fits 16 bits.
+        // User names may have up to 65,535 bytes like every MQTT string, so every length but one fits 16 bits.
         let inline = if large.is_some() {
             &[][..]
         } else {
@@ -168,7 +169,7 @@ impl Message {
             properties: Properties::from_validated(properties),
             payload: self.large_payload.as_deref().unwrap_or(inline),
             shared_payload: self.large_payload.as_ref(),
-            qos: QoS::try_from(self.flags & QOS).expect("written from a QoS"),
+            qos: QoS::try_from(self.flags & QOS).expect("was written from a QoS"),
             retain: self.flags & RETAIN != 0,
             received_ms: self.received_ms,
             expires_ms: self.expires_ms,
@@ -187,14 +188,14 @@ impl Message {
         self.received_ms
     }
 
-    /// Bytes this message costs a queue.
+    /// Bytes this message counts for in a queue.
     pub(crate) fn size(&self) -> usize {
         self.bytes.len() + self.large_payload.as_ref().map_or(0, Bytes::len)
     }
 }
 
-/// Bytes that were copied from a `str`, as a `str` again. Checked, since a few nanoseconds for some forty bytes
-/// are no reason for `unsafe`.
+/// Converts bytes that were copied from a `str` back. The conversion is checked: a few nanoseconds for about forty
+/// bytes do not justify `unsafe`.
 #[inline]
 pub(crate) fn str_from_utf8(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("these bytes were copied from a str")

@@ -1,5 +1,5 @@
-//! The sans-io heart of a shard: bytes and the time go in, bytes and words to other shards come out. No socket, no
-//! clock, no async.
+//! The sans-io core of a shard. Input: bytes and the time. Output: bytes and messages to other shards. It uses no
+//! socket, no clock and no async code.
 
 pub(crate) mod ack_watchers;
 pub(crate) mod authentication;

@@ -1,4 +1,4 @@
-//! A PUBLISH from a client: what it may say, whether it was here before, where it goes, how it is answered. And the
+//! PUBLISH from a client: validation, detection of duplicates, routing and the answer to the publisher; and the
 //! acknowledgements of both directions.
 
 use mqtt::{Ack, PacketType, Properties, Publish, QoS, ReasonCode, Version};
@@ -19,7 +19,7 @@ use crate::metrics::Metric;
 use store::StateKind;
 
 pub(super) const DELAYED_PREFIX: &str = "$delayed/";
-/// Topics of the broker itself.
+/// Prefix of the topics published by the broker itself.
 pub(crate) const SYS_PREFIX: &str = "$SYS/";
 
 fn publish_refusal(code: ReasonCode, detail: impl Into<std::rc::Rc<str>>) -> CloseReason {
@@ -80,7 +80,7 @@ impl Shard {
         if publish.properties.is_empty() {
             return self.accept_publish(at, session, &publish);
         }
-        // Properties that concern only this connection are taken off; the topic may come from an alias.
+        // Properties that concern only this connection are removed; the topic may come from an alias.
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let topic = match publish.properties.topic_alias() {
@@ -112,7 +112,7 @@ impl Shard {
                 "PUBLISH: retain is off here",
             ));
         }
-        // A topic has at most one level more than bytes, so that short ones need not be counted.
+        // A topic has at most one level more than bytes, so that the levels of short topics need not be counted.
         if publish.topic.len() >= usize::from(limits.max_topic_levels.min(limits.max_topic_bytes))
             && let Err(error) = mqtt::validate_topic_name(publish.topic, &self.topic_limits())
         {
@@ -206,7 +206,8 @@ impl Shard {
         Ok(self.action_after_publish(at))
     }
 
-    /// A store takes nothing now. Before version 5 there is no answer but to close [MQTT-3.3.5-2].
+    /// Refuses a message because the store accepts no writes. Before version 5, closing the connection is the only
+    /// possible answer [MQTT-3.3.5-2].
     fn refuse_store_unavailable(
         &mut self,
         at: u32,
@@ -225,7 +226,7 @@ impl Shard {
         Ok(ConnectionAction::Continue)
     }
 
-    /// Whether a QoS 2 message was received before and not yet released [MQTT-4.3.3-10].
+    /// Whether a QoS 2 message was received before and is not released yet [MQTT-4.3.3-10].
     fn is_duplicate_qos2(
         &mut self,
         at: u32,
@@ -255,7 +256,7 @@ impl Shard {
         Ok(false)
     }
 
-    /// Checks a message that is here for the first time and sends it on its way; the answer is for its publisher.
+    /// Validates a message that is not a duplicate and routes it; returns the answer for its publisher.
     #[inline]
     fn accept_new_message(
         &mut self,
@@ -269,7 +270,7 @@ impl Shard {
                 let Some((seconds, topic)) = self.parse_delayed(rest) else {
                     return Ok(ReasonCode::TOPIC_NAME_INVALID);
                 };
-                // Whether it may be published is a question of the topic it will have.
+                // Authorization applies to the topic on which the message will be published.
                 view.topic = topic;
                 delay_s = Some(seconds);
             } else if view.topic.starts_with(SYS_PREFIX) {
@@ -323,7 +324,7 @@ impl Shard {
             && std::str::from_utf8(view.payload).is_err()
         {
             return match view.qos {
-                // There is no answer to a QoS 0 message but this.
+                // Closing is the only possible answer to a QoS 0 message.
                 QoS::AtMostOnce => Err(publish_refusal(
                     ReasonCode::PAYLOAD_FORMAT_INVALID,
                     "PUBLISH: the payload is marked as UTF-8 and is not",
@@ -334,7 +335,7 @@ impl Shard {
         Ok(None)
     }
 
-    /// A message that is accepted, from a client or from the broker itself: hooks, retained store, subscribers.
+    /// Processes an accepted message from a client or from the broker itself: hooks, retained store, subscribers.
     pub(crate) fn publish_view(
         &mut self,
         view: &MessageView<'_>,
@@ -343,7 +344,7 @@ impl Shard {
         self.publish_from(view, origin, &MessageOrigin::default())
     }
 
-    /// The same with what hooks may know of where it comes from; the client is added here.
+    /// Like [`Shard::publish_view`], with the origin of the message for hooks; this function adds the client to it.
     #[inline]
     pub(super) fn publish_from(
         &mut self,
@@ -374,7 +375,7 @@ impl Shard {
         }
         let publisher = origin.and_then(|at| self.delivery.sessions[at as usize].connection);
         if matches!(verdict, PublishVerdict::Stop | PublishVerdict::Refuse) {
-            // Who keeps a message to itself may still have it to make safe.
+            // A hook that stops the message may still have to make it durable.
             self.wait_for_hooks(publisher);
             self.refused_by_hooks = verdict == PublishVerdict::Refuse;
             return match verdict {
@@ -413,13 +414,15 @@ impl Shard {
         delivery.hooks.publish(&named, &told)
     }
 
-    /// Publishes what hooks want published because of a message of this connection, or of events, and asks what has to be waited for.
+    /// Publishes messages that hooks requested because of a message of this connection or of events, and checks what
+    /// the turn has to wait for.
     pub(crate) fn publish_hook_messages(&mut self, publisher: Option<u32>) {
         self.publish_derived(publisher);
         self.wait_for_hooks(publisher);
     }
 
-    /// Holds acknowledgements back until what hooks have taken is safe, and the publisher while they can take no more of it.
+    /// Holds acknowledgements back until the data taken by hooks is durable, and pauses the publisher while hooks
+    /// signal backpressure.
     pub(crate) fn wait_for_hooks(&mut self, publisher: Option<u32>) {
         if self.delivery.hooks.has_unsettled_work()
             && let Some(journal) = &mut self.delivery.journal
@@ -451,7 +454,7 @@ impl Shard {
             self.delivery.dropped_from(origin, None, view, told, why);
         }
         match (refusal, is_wanted) {
-            // Those who subscribe have got it; its publisher learns that it was not kept.
+            // Current subscribers have received it; the publisher is told that it was not retained.
             (Some(refusal), _) => refusal,
             (None, true) => ReasonCode::SUCCESS,
             (None, false) => ReasonCode::NO_MATCHING_SUBSCRIBERS,
@@ -477,7 +480,7 @@ impl Shard {
             named.expires_ms = self.delivery.now_ms + u64::from(limits.retained_expiry_s) * 1000;
         }
         let kept = self.node.retained.store(&named, limits);
-        // What the node says of itself is said anew after a start.
+        // The node's own messages are published again after a start.
         if kept.is_ok()
             && !named.topic.starts_with(SYS_PREFIX)
             && let Some(journal) = &mut self.delivery.journal
@@ -494,7 +497,7 @@ impl Shard {
         })
     }
 
-    /// A message was dropped for all as it came in.
+    /// Records a message that was dropped for all subscribers on arrival.
     fn dropped_at_entry(
         &mut self,
         view: &MessageView<'_>,
@@ -506,12 +509,12 @@ impl Shard {
             .dropped_from(publisher, None, view, &origin, why);
     }
 
-    /// A message of the broker itself, or one whose time has come.
+    /// Publishes a message of the broker itself, or a delayed message that is due.
     pub(crate) fn publish_internal(&mut self, view: &MessageView<'_>) {
         self.publish_view(view, None);
     }
 
-    /// The seconds and the topic of `$delayed/{seconds}/{topic}`, without the prefix.
+    /// Parses `$delayed/{seconds}/{topic}` without its prefix; returns the seconds and the topic.
     fn parse_delayed<'a>(&self, rest: &'a str) -> Option<(u32, &'a str)> {
         let (seconds, topic) = rest.split_once('/')?;
         let is_good = mqtt::validate_topic_name(topic, &self.topic_limits()).is_ok()
@@ -520,7 +523,7 @@ impl Shard {
         is_good.then_some((seconds.parse().ok()?, topic))
     }
 
-    /// Keeps a message until its time has come.
+    /// Stores a message until it is due.
     fn schedule_delayed(
         &mut self,
         session: u32,
@@ -537,7 +540,7 @@ impl Shard {
         }
         let at_ms = self.now_ms() + u64::from(delay_s) * 1000;
         let named = with_publisher(&self.delivery.sessions, Some(session), view);
-        // Its expiry, like everything else about it, counts from the moment it is published.
+        // Its expiry, like all its other properties, counts from the moment of publication.
         let expires_ms = expiry_time_ms(view.properties, at_ms);
         let view = MessageView {
             received_ms: at_ms,
@@ -621,7 +624,7 @@ impl Shard {
                 self.delivery.mark_stored_done(session, seq);
                 self.delivery.pump_if_pending(session);
             }
-            // [MQTT-4.3.3] PUBREL answers every PUBREC; version 5 can say that nothing is known of it.
+            // [MQTT-4.3.3] PUBREL answers every PUBREC; version 5 can report an unknown packet id.
             AckOutcome::Unknown if ack.reason.is_error() => {}
             AckOutcome::Unknown => {
                 let reason = ReasonCode::PACKET_IDENTIFIER_NOT_FOUND;
@@ -675,8 +678,8 @@ impl Shard {
         self.send_ack(at, PacketType::PubComp, ack.packet_id, reason);
     }
 
-    /// The set of a client that sends one QoS 2 message after the other is not allocated anew each time; it goes
-    /// when the connection does.
+    /// Keeps the packet id set of a client that sends QoS 2 messages one after the other, to avoid an allocation per
+    /// message. The set is freed with the connection.
     fn recycle_incoming_ids(&mut self, session: u32) {
         let session = &mut self.delivery.sessions[session as usize];
         if session.connection.is_none() {

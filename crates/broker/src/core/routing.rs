@@ -1,4 +1,4 @@
-//! From a topic to those who want it: subscribers of this shard, other shards, one member of each group.
+//! Routing from a topic to its receivers: subscribers of this shard, other shards, and one member of each group.
 
 use super::delivery::{Delivery, Dispatch, with_publisher};
 use super::message::MessageView;
@@ -13,7 +13,7 @@ use crate::metrics::Metric;
 use mqtt::QoS;
 use slab::Slab;
 
-/// To every session of this shard whose plain subscriptions match.
+/// Delivers to every session of this shard with a matching non-shared subscription.
 #[inline]
 pub(super) fn deliver_locally(
     delivery: &mut Delivery,
@@ -37,17 +37,17 @@ pub(super) fn deliver_locally(
     }
 }
 
-/// Each shard whose bit is set gets one reference in its batch of this turn.
+/// Adds one reference per shard whose bit is set to the batch of this turn for that shard.
 fn forward_to_shards(
     links: &mut ShardMessageQueues,
     delivery: &mut Delivery,
     mut shards: u64,
     dispatch: &mut Dispatch<'_>,
 ) {
-    // Who published it is needed only where it is kept, or told to somebody.
-    let told = Interest::DELIVER | Interest::ACK | Interest::DROP;
+    // The publisher is needed only where the message is stored or reported to hooks.
+    let publisher_points = Interest::DELIVER | Interest::ACK | Interest::DROP;
     let named = match dispatch.view.qos {
-        QoS::AtMostOnce if !delivery.interest.intersects(told) => dispatch.view,
+        QoS::AtMostOnce if !delivery.interest.intersects(publisher_points) => dispatch.view,
         _ => with_publisher(&delivery.sessions, dispatch.origin, &dispatch.view),
     };
     while shards != 0 {
@@ -62,7 +62,7 @@ fn forward_to_shards(
 }
 
 impl Shard {
-    /// Sends a message on its way; false if nobody wants it.
+    /// Routes a message; returns false if it has no subscriber.
     #[inline]
     pub(crate) fn route(&mut self, view: &MessageView<'_>, origin: Option<u32>) -> bool {
         let (set, filters) = self.tree.match_topic(view.topic);
@@ -138,7 +138,7 @@ impl Shard {
         }
     }
 
-    /// Messages from another shard, for the subscribers of this one.
+    /// Delivers messages from another shard to the subscribers of this one.
     pub(crate) fn deliver_batch(&mut self, from: u16, batch: &CrossShardBatch) {
         for crossing in batch.iter() {
             let view = crossing.view;
@@ -186,7 +186,7 @@ impl Shard {
             .choose_local_member(member.nth, strategy)
         {
             Some(session) => self.deliver_to_member(group, session, dispatch),
-            // Our members have left while the message was on its way: any other shard's will do.
+            // Local members left while the message was on its way: a member on any other shard may receive it.
             None => self.deliver_to_group(group, dispatch),
         }
     }
@@ -196,8 +196,8 @@ impl Shard {
             .record_drop(None, &dispatch.view, DropReason::NoSubscribers);
     }
 
-    /// Hands messages of a member that went away to other members of their groups. The caller has made sure that
-    /// there are others.
+    /// Redistributes messages of a departed member to other members of their groups. The caller ensures that there are
+    /// other members.
     pub(crate) fn redistribute(&mut self, parcels: Vec<SessionMessage>) {
         for parcel in parcels {
             let mut view = parcel.message.view();
@@ -207,7 +207,7 @@ impl Shard {
                 continue;
             }
             let mut dispatch = Dispatch::new(view, None);
-            // It is the other member's in the batch in which it is no more this one's, whenever the node dies.
+            // One batch adds it to the new member and removes it from the old one, so that a crash cannot duplicate it.
             dispatch.is_exactly_once = view.qos != QoS::AtMostOnce;
             self.deliver_to_group(parcel.group, &mut dispatch);
         }

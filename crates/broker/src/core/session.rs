@@ -1,4 +1,5 @@
-//! The part of a session that outlives its connection: subscriptions, messages in flight both ways, the queue.
+//! The state of a session that outlives its connection: subscriptions, messages in flight in both directions, the
+//! queue.
 
 mod outbound_messages;
 mod packet_ids;
@@ -19,38 +20,38 @@ pub(crate) struct SessionWill {
     pub(crate) delay_s: u32,
 }
 
-/// Key of a timer in the shard's timer table: when, and a number that makes it unique.
+/// Key of a timer in the shard's timer table: the time, and a number that makes it unique.
 pub(crate) type TimerKey = (u64, u64);
 
 pub(crate) struct Session {
     /// Shared with the directory of the node.
     pub(crate) client_id: std::sync::Arc<str>,
-    /// What it is stored under; 0: it is not.
+    /// Number of the session in the store; 0: it is not stored.
     pub(crate) store_number: u64,
-    /// Of the last message that was stored for it.
+    /// Sequence number of the last message stored for it.
     pub(crate) last_seq: u64,
-    /// The number in the key of its record in the store, if it has one.
+    /// Number in the key of its record in the store, if it has a record.
     pub(crate) record_number: Option<u64>,
     pub(crate) username: Option<Box<str>>,
-    /// What its client may do, as it was told when it connected last.
+    /// Permissions of its client, as granted at the last connect.
     pub(crate) permissions: Option<std::sync::Arc<dyn Permissions>>,
     /// The connection, if there is one.
     pub(crate) connection: Option<u32>,
-    /// Where its client was connected from, once it is not.
+    /// Address of its last connection, if it has no connection.
     pub(crate) last_address: Option<Box<std::net::SocketAddr>>,
-    /// Sorted; where in the tree this session stands.
+    /// Sorted; the positions of this session in the subscription tree.
     pub(crate) subscriptions: Vec<(FilterId, GroupId)>,
-    /// What they count for.
+    /// Bytes that the subscriptions count for.
     pub(crate) subscription_bytes: u64,
     pub(crate) outbound: Option<Box<OutboundMessages>>,
     pub(crate) incoming_qos2: Option<Box<PacketIdSet>>,
     pub(crate) will: Option<Box<SessionWill>>,
     pub(crate) expiry_s: u32,
     pub(crate) is_clean_start: bool,
-    /// A bridge of mosquitto before version 5: it wants nothing back that it sent, and retain flags as they were.
+    /// A mosquitto bridge before version 5: it receives none of its own messages, and retain flags are unchanged.
     pub(crate) is_bridge: bool,
     pub(crate) version: mqtt::Version,
-    /// Ends the session, or publishes its will, while it is away.
+    /// Timer that ends the session, or publishes its will, while it has no connection.
     pub(crate) expiry_timer: Option<TimerKey>,
     pub(crate) will_timer: Option<TimerKey>,
     pub(crate) created_ms: u64,

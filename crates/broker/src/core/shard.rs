@@ -1,8 +1,8 @@
-//! One shard: bytes of its connections, words of the other shards and the time go in; bytes, words and connections to
-//! close come out. Everything a shard knows is here, and only its own thread touches it.
+//! One shard. Input: bytes from its connections, messages from the other shards, and the time. Output: bytes, shard
+//! messages, and connections to close. The shard owns all its state exclusively; only its own thread touches it.
 //!
-//! The path of a PUBLISH: `receive` (here) finds the packet, `publish.rs` checks it, `route.rs` finds who wants it,
-//! `deliver.rs` puts it into outboxes.
+//! The path of a PUBLISH: `receive` (here) parses the packet, `publish.rs` checks it, `routing.rs` finds its
+//! subscribers, `delivery.rs` writes it to outboxes.
 
 use hashbrown::HashMap;
 use std::collections::VecDeque;
@@ -32,25 +32,25 @@ use crate::metrics::{Metric, ShardMetrics};
 use crate::scram::{DecoyCredentials, ScramCredential};
 use store::QueuePage;
 
-/// A listener as all shards see it.
+/// A listener as seen by all shards.
 pub(crate) struct NodeListener {
     pub(crate) config: ListenerConfig,
     pub(crate) connections: AtomicU64,
-    /// Whether it takes new ones.
+    /// Whether the listener accepts new connections.
     pub(crate) is_running: AtomicBool,
 }
 
-/// Checks a password against a credential, away from the shard: it takes milliseconds by design.
+/// Checks a password against a credential outside the shard's thread, because the check takes milliseconds by design.
 pub(crate) type PasswordChecker = Box<dyn Fn(ScramCredential, Vec<u8>) -> Authentication>;
 
-/// The longest a client waits at once; if its rate asks for more it waits again.
+/// Longest single pause of a client. If its rate requires a longer pause, it pauses again.
 const MAX_PAUSE_MS: u64 = 10_000;
 
-/// What all shards of a node share.
+/// State shared by all shards of a node.
 pub(crate) struct NodeState {
-    /// Those of the start; a shard has its own.
+    /// The limits at the start of the node; each shard has its own current copy.
     pub(crate) limits: Arc<BrokerLimits>,
-    /// What of them is asked for before a shard has to do with a connection.
+    /// The current value of the limit, which is checked before a connection is assigned to a shard.
     pub(crate) max_connections: AtomicU32,
     pub(crate) listeners: Vec<NodeListener>,
     pub(crate) users: HashMap<String, ScramCredential, RandomState>,
@@ -63,18 +63,18 @@ pub(crate) struct NodeState {
     pub(crate) events: EventStream,
 }
 
-/// What the owner of a connection's socket is to do next.
+/// What the owner of a connection's socket does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionAction {
-    /// Go on reading.
+    /// Continue reading.
     Continue,
-    /// Do not read for so many milliseconds, then ask again with [`Shard::resume`].
+    /// Stop reading for this number of milliseconds, then call [`Shard::resume`].
     Pause(u64),
-    /// Do not read until [`Shard::resume`] is called for the connection (an authentication is under way).
+    /// Stop reading until [`Shard::resume`] is called for the connection (an authentication is in progress).
     AwaitResume,
-    /// Take the connection to another shard with [`Shard::hand_over`].
+    /// Move the connection to another shard with [`Shard::hand_over`].
     HandOver(u16),
-    /// Write out what is in the outbox, then close.
+    /// Write the rest of the outbox, then close.
     Close,
 }
 
@@ -82,38 +82,38 @@ pub(crate) struct Shard {
     pub(crate) id: u16,
     pub(crate) shards: u16,
     pub(crate) node: Arc<NodeState>,
-    /// As they are now.
+    /// The current limits.
     pub(crate) limits: Arc<BrokerLimits>,
     pub(crate) tree: SubscriptionTree,
     pub(crate) delivery: Delivery,
     pub(crate) shard_queues: ShardMessageQueues,
-    /// Pieces of what was between two shards when the node died, read at a start.
+    /// Pages of the durable shard links that were pending when the node died; read at start.
     pub(crate) link_pages: Vec<QueuePage>,
-    /// Of sessions that have ended, for other members of their groups.
+    /// Messages of ended sessions, to be redistributed to other members of their groups.
     pub(crate) shared_backlogs: VecDeque<SharedBacklog>,
     pub(crate) timer_wheel: TimerWheel,
     pub(crate) timers: TimerTable,
-    /// Sessions of this shard by client id.
+    /// Session indices of this shard by client id.
     pub(crate) by_client_id: HashMap<Arc<str>, u32, RandomState>,
     pub(crate) pending_subacks: VecDeque<PendingSubAck>,
     pub(crate) pending_responses: Vec<PendingResponse>,
     pub(crate) check_password: PasswordChecker,
-    /// Authentications started during the current call, for the owner of the sockets to await.
+    /// Authentications started during the current call; the owner of the sockets awaits them.
     pub(crate) started_authentications: Vec<(u32, u32, Authentication)>,
-    /// Connections whose owner is to look at them again: closed, or no longer held.
+    /// Connections that the owner examines again: closed, or no longer held.
     pub(crate) to_wake: Vec<u32>,
-    /// Set by the owner while too much waits for another shard.
+    /// Set by the owner while too many bytes wait for another shard.
     pub(crate) is_congested: bool,
-    /// What hooks want published, as far as it is not.
+    /// Messages requested by hooks that are not published yet.
     pub(crate) derived_messages: DerivedMessages,
-    /// Hooks have refused the message that is being published.
+    /// Whether hooks refused the message that is being published.
     pub(crate) refused_by_hooks: bool,
     pub(crate) is_stopping: bool,
     pub(crate) packet_budget: PartialPacketBudget,
-    /// When it was last logged that a client speaks another protocol.
+    /// When the last warning about a client with another protocol was logged.
     pub(crate) last_foreign_warning_ms: u64,
     pub(crate) scratch: Vec<u8>,
-    /// Spare room for a packet that goes to many sessions.
+    /// Reusable buffer for a packet that goes to many sessions.
     pub(crate) packet_buffer: Vec<u8>,
     serial: u32,
     due: Vec<(u32, u32)>,
@@ -161,24 +161,24 @@ impl Shard {
             packet_buffer: Vec::new(),
             serial: 0,
             due: Vec::new(),
-            // Any odd number does: it only spreads messages over the members of a group.
+            // Any odd seed is fine: it only spreads messages over the members of a group.
             random: 0x9e37_79b9_7f4a_7c15 ^ (u64::from(id) << 32) ^ now_ms | 1,
             node,
         }
     }
 
-    /// Asks the hooks anew which points they want.
+    /// Reads the hook points that the hooks want again.
     pub(crate) fn refresh_hook_interest(&mut self) {
         self.delivery.interest = self.delivery.hooks.interest();
     }
 
-    /// Other limits hold from now on. What clients were told when they connected must not be among what differs.
+    /// Replaces the limits. Limits that were announced to connected clients in CONNACK must not change.
     pub(crate) fn set_limits(&mut self, limits: Arc<BrokerLimits>) {
         self.delivery.limits = limits.clone();
         self.limits = limits;
     }
 
-    /// What hooks want published of what they were told, if anybody is told anything. `at`: the connection that has caused it.
+    /// Publishes messages that hooks requested, if any hook is registered. `at`: the connection that caused them.
     #[inline]
     pub(crate) fn poll_hooks(&mut self, at: Option<u32>) {
         if self.delivery.interest != Interest::NONE {
@@ -195,7 +195,7 @@ impl Shard {
         &self.delivery.metrics
     }
 
-    /// xorshift64: for spreading, not for secrets.
+    /// xorshift64: for load spreading, not for secrets.
     pub(crate) fn random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -203,7 +203,7 @@ impl Shard {
         self.random
     }
 
-    /// Tells the shard the time; the owner calls it before everything else of a turn. `us` is a monotonic clock.
+    /// Sets the time; the owner calls it before anything else in a turn. `us` is a monotonic clock.
     pub(crate) fn set_now(&mut self, now_ms: u64, us: u64) {
         self.delivery.now_ms = now_ms;
         self.delivery.now_us = us;
@@ -213,7 +213,7 @@ impl Shard {
         self.delivery.now_ms
     }
 
-    /// A connection was accepted. Its slot stays taken until [`Shard::remove_connection`].
+    /// Registers an accepted connection. Its slot stays in use until [`Shard::remove_connection`].
     pub(crate) fn open_connection(&mut self, listener: u16, peer: PeerAddress) -> u32 {
         self.serial = self.serial.wrapping_add(1);
         let config = &self.node.listeners[usize::from(listener)].config;
@@ -235,7 +235,7 @@ impl Shard {
         at
     }
 
-    /// The client's certificate is known only after the TLS handshake.
+    /// Sets the names in the client's certificate, which are known only after the TLS handshake.
     pub(crate) fn set_certificate(&mut self, at: u32, names: CertificateNames) {
         self.delivery.connections[at as usize].extra().certificate = Some(Box::new(names));
     }
@@ -244,19 +244,20 @@ impl Shard {
         self.delivery.connections[at as usize].local_address = local;
     }
 
-    /// Where the client really is, told by a proxy in front of it.
+    /// Sets the client's real address, as reported by a proxy in front of it.
     pub(crate) fn set_peer(&mut self, at: u32, peer: PeerAddress) {
         self.delivery.connections[at as usize].peer = peer;
     }
 
-    /// Bytes came in.
+    /// Handles bytes received from a connection.
     pub(crate) fn receive(&mut self, at: u32, data: &[u8]) -> ConnectionAction {
         let connection = &mut self.delivery.connections[at as usize];
         if connection.phase == ConnectionPhase::Closing {
             return ConnectionAction::Close;
         }
         if connection.phase == ConnectionPhase::Connected {
-            // Before that it stays the time of accept: bytes that trickle in do not buy time for CONNECT.
+            // Until CONNECT it stays the time of accept: bytes that trickle in do not extend the time allowed for
+            // CONNECT.
             connection.last_seen_ms = self.delivery.now_ms;
         }
         self.delivery
@@ -283,7 +284,7 @@ impl Shard {
         }
     }
 
-    /// Goes on with what was held back by a pause, an authentication or a move.
+    /// Continues with the input that a pause, an authentication or a move has held back.
     pub(crate) fn resume(&mut self, at: u32) -> ConnectionAction {
         let connection = &mut self.delivery.connections[at as usize];
         match connection.phase {
@@ -309,7 +310,7 @@ impl Shard {
             self.track_partial_deadline(at, flow == ConnectionAction::Continue, consumed > 0);
             buffer.drain(..consumed);
             let connection = &mut self.delivery.connections[at as usize];
-            // Whatever was put there meanwhile (a packet that has to be looked at again) comes first.
+            // Packets added meanwhile (a packet to be examined again) come first.
             if !connection.partial_packets.is_empty() {
                 connection.partial_packets.extend_from_slice(&buffer);
             } else {
@@ -331,7 +332,7 @@ impl Shard {
         self.track_partial_deadline(at, flow == ConnectionAction::Continue, true);
     }
 
-    /// Takes whole packets off the front of `data`; returns how many bytes they were.
+    /// Processes whole packets at the front of `data` and returns the number of bytes consumed.
     fn process(&mut self, at: u32, data: &[u8]) -> (usize, ConnectionAction) {
         let mut consumed = 0;
         let connection = &self.delivery.connections[at as usize];
@@ -347,7 +348,7 @@ impl Shard {
             let frame = match mqtt::split_frame(&data[consumed..], max) {
                 Ok(Some(frame)) => frame,
                 Ok(None) if self.is_not_connect(at, &data[consumed..]) => {
-                    // It would be refused when it is whole, too.
+                    // The complete packet would be refused, too.
                     let closing = CloseReason::without_code("protocol_error")
                         .with_detail("the first packet was not CONNECT [MQTT-3.1.0-1]");
                     self.close_on_error(at, closing, data);
@@ -376,7 +377,7 @@ impl Shard {
             };
             match result {
                 Ok(ConnectionAction::Continue) => consumed += len,
-                // A pause comes after the packet.
+                // A pause takes effect after the packet.
                 Ok(
                     flow @ (ConnectionAction::Pause(_)
                     | ConnectionAction::AwaitResume
@@ -400,7 +401,7 @@ impl Shard {
                 .is_some_and(|first| first >> 4 != PacketType::Connect as u8)
     }
 
-    /// Ends a connection because of what its client sent.
+    /// Closes a connection because of an error in what its client sent.
     fn close_on_error(&mut self, at: u32, closing: CloseReason, packet: &[u8]) {
         if closing.reason == "protocol_error" {
             self.metrics().inc(Metric::ProtocolErrors);
@@ -412,7 +413,7 @@ impl Shard {
         }
     }
 
-    /// What follows each call that may have changed other connections.
+    /// Completes each call that may have changed other connections.
     fn finish_input(&mut self, at: u32, bytes: usize, flow: ConnectionAction) -> ConnectionAction {
         self.close_pending_connections();
         self.count_partial(at);
@@ -434,7 +435,8 @@ impl Shard {
         }
     }
 
-    /// A publisher waits while the node is saturated, or while it is over its own rate; asked after each PUBLISH.
+    /// Returns whether a publisher pauses, because the node is saturated or the publisher exceeds its own rate. Called
+    /// after each PUBLISH.
     #[inline]
     pub(crate) fn action_after_publish(&mut self, at: u32) -> ConnectionAction {
         let limit = self.limits.max_buffered_bytes_per_shard as usize;
@@ -461,7 +463,7 @@ impl Shard {
         ConnectionAction::Continue
     }
 
-    /// Not read for a while; which the keep-alive does not hold against the client.
+    /// Stops reading for a while; the keep-alive timer does not count that time against the client.
     fn pause(&mut self, at: u32, wait_ms: u64) -> ConnectionAction {
         let wait_ms = wait_ms.min(MAX_PAUSE_MS);
         self.delivery.metrics.inc(Metric::PausedPublishers);
@@ -530,7 +532,7 @@ impl Shard {
         }
     }
 
-    /// The session of a connection in phase `ConnackInfo`.
+    /// The session of a connection in phase `Connected`.
     #[inline]
     pub(crate) fn session_of_connection(&self, at: u32) -> u32 {
         let session = self.delivery.connections[at as usize].session;
@@ -549,7 +551,7 @@ impl Shard {
         call(&mut *delivery.hooks, &client)
     }
 
-    /// Time has passed.
+    /// Runs timers after time has passed.
     pub(crate) fn tick(&mut self) {
         let now_ms = self.now_ms();
         let partial = self.packet_budget.total() as u64;
@@ -586,7 +588,7 @@ impl Shard {
         self.close_pending_connections();
     }
 
-    /// Looks at a silent connection again at a time; earlier if that is further away than the wheel turns.
+    /// Schedules the next check of a silent connection; earlier if the time exceeds the range of the timer wheel.
     pub(crate) fn schedule_check(&mut self, at: u32, when_ms: u64) {
         let when_ms = when_ms.min(self.now_ms() + TimerWheel::MAX_AHEAD_MS);
         let connection = &mut self.delivery.connections[at as usize];
@@ -599,7 +601,7 @@ impl Shard {
         let Some(connection) = self.delivery.connections.get(at as usize) else {
             return;
         };
-        // An entry may be of an earlier connection in this slot, or of an earlier plan for this one.
+        // An entry may belong to an earlier connection in this slot, or to an earlier schedule of this one.
         if connection.serial != serial || now_ms < connection.next_check_ms {
             return;
         }

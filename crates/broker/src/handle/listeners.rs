@@ -1,4 +1,4 @@
-//! Listeners that stop and start while the node runs.
+//! Stops and starts listeners while the node runs.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::net::inbox::InboxItem;
 use crate::net::listener::{self, ListenerSocket};
 
 impl BrokerHandle {
-    /// Every listener of the configuration, whether it takes connections or not.
+    /// Every listener of the configuration, running or not.
     pub fn listeners(&self) -> Vec<ListenerInfo> {
         let mut listeners = self.shared.listeners.clone();
         for (info, state) in listeners.iter_mut().zip(&self.shared.node.listeners) {
@@ -30,7 +30,7 @@ impl BrokerHandle {
         found.ok_or_else(|| ListenerError::UnknownListener(name.to_owned()))
     }
 
-    /// Lets a listener that was stopped listen again, where it did before.
+    /// Starts a stopped listener on its previous address.
     pub async fn start_listener(&self, name: &str) -> Result<(), ListenerError> {
         let index = self.listener_index(name)?;
         let _changing = self.shared.listener_change.lock().await;
@@ -48,7 +48,7 @@ impl BrokerHandle {
         if let (BindAddress::Tcp(address), Ok(used)) =
             (&mut config.bind, info.address.parse::<SocketAddr>())
         {
-            // With port 0 the system has chosen one, which clients know by now.
+            // With port 0 the system has chosen a port, which clients use by now.
             *address = used;
         }
         let failed =
@@ -62,11 +62,11 @@ impl BrokerHandle {
             })));
         }
         state.is_running.store(true, Relaxed);
-        tracing::info!(listener = name, address = info.address, "listening again");
+        tracing::info!(listener = name, address = info.address, "listener started");
         Ok(())
     }
 
-    /// No new connections there from now on; with `disconnect` those it has are closed too, else they stay.
+    /// Stops accepting connections on a listener; with `disconnect` its connections are closed, too.
     pub async fn stop_listener(&self, name: &str, disconnect: bool) -> Result<(), ListenerError> {
         let index = self.listener_index(name)?;
         let _changing = self.shared.listener_change.lock().await;
@@ -80,7 +80,7 @@ impl BrokerHandle {
             if let BindAddress::Unix(path) = &self.shared.listener_contexts[index].config.bind {
                 remove_socket(path);
             }
-            tracing::info!(listener = name, "not listening any more");
+            tracing::info!(listener = name, "listener stopped");
         }
         if disconnect {
             self.disconnect_listener(index as u16).await;
@@ -108,6 +108,6 @@ impl BrokerHandle {
 
 fn remove_socket(path: &Path) {
     if let Err(error) = std::fs::remove_file(path) {
-        tracing::warn!(path = %path.display(), %error, "the socket's file stays");
+        tracing::warn!(path = %path.display(), %error, "cannot remove the socket file; it stays");
     }
 }

@@ -1,4 +1,4 @@
-//! Publishing, subscribing for clients, sending clients away, listening to what happens.
+//! Operations of the control plane: publish, subscribe for clients, disconnect clients, subscribe to events.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use crate::hooks::{Client, OutgoingMessages};
 use crate::net::inbox::InboxItem;
 
 impl BrokerHandle {
-    /// Asks one shard to do something; the answer comes when it is in the log and, as far as the question says with the
-    /// number of an announcement, known to all shards.
+    /// Runs an operation on one shard. The answer arrives when the operation is in the log. If it returned the number
+    /// of an announcement, all shards have also confirmed that announcement.
     pub(super) async fn query_shard_durably<T: Send + 'static>(
         &self,
         shard: u16,
@@ -28,7 +28,7 @@ impl BrokerHandle {
         let (answer, answered) = oneshot::channel();
         let ask = move |shard: &mut Shard| {
             let (value, sequence) = question(shard);
-            // Nobody may be waiting any more.
+            // The caller may have stopped waiting.
             let give = move || drop(answer.send(value));
             shard.respond_when_durable(sequence, Box::new(give));
         };
@@ -39,14 +39,14 @@ impl BrokerHandle {
             .ok()
     }
 
-    /// The shard that publishes to a topic for the control plane, so that its messages keep their order.
+    /// The shard that publishes to a topic for the control plane, so that messages of one topic keep their order.
     pub(super) fn shard_for(&self, topic: &str) -> u16 {
         let mut hasher = DefaultHasher::new();
         topic.hash(&mut hasher);
         (hasher.finish() % self.shared.inboxes.len() as u64) as u16
     }
 
-    /// Publishes in the broker's own name; the answer comes when the message is safe.
+    /// Publishes in the broker's own name; returns when the message is durable.
     pub async fn publish(
         &self,
         publication: PublishRequest,
@@ -54,7 +54,7 @@ impl BrokerHandle {
         self.publish_as(publication, "", "").await
     }
 
-    /// Publishes under a name: the client id and user name that hooks and those who look at queues see.
+    /// Publishes under the client id and user name that hooks and queue listings show.
     pub async fn publish_as(
         &self,
         publication: PublishRequest,
@@ -74,8 +74,8 @@ impl BrokerHandle {
         answer.unwrap_or(Err(ControlError::Unavailable))
     }
 
-    /// Sends a message to one client alone, as far as it has subscribed to the topic: `false` if it has not, or has no session.
-    /// Whoever else subscribes does not get it. The answer comes when the message is safe.
+    /// Sends a message to one client only. Returns `false` if the client has no session or no subscription that matches
+    /// the topic. Other subscribers do not receive it. Returns when the message is durable.
     pub async fn send_to_client(
         &self,
         client_id: &str,
@@ -90,8 +90,8 @@ impl BrokerHandle {
         answer.unwrap_or(Err(ControlError::Unavailable))
     }
 
-    /// As `BrokerHandle::emit`, for those who cannot wait, such as hooks; `done` is called on the client's shard with what came of it, or
-    /// dropped if there is no such session.
+    /// Like [`BrokerHandle::send_to_client`], for callers that cannot wait, such as hooks. `done` is called on the
+    /// client's shard with the result, or dropped if there is no such session.
     pub fn send_to_client_then(
         &self,
         client_id: &str,
@@ -106,9 +106,10 @@ impl BrokerHandle {
         self.shared.inboxes[usize::from(shard)].push(InboxItem::Query(Box::new(tell)));
     }
 
-    /// Sends a message to one client that is connected and has subscribed to the topic. `done` is called on its shard: `None` if it is
-    /// not or has not, and nothing is kept for it then. `acked` is called there when the client has acknowledged the message; it is
-    /// dropped when that cannot be any more, with the session or because nothing was sent.
+    /// Sends a message to one client that is connected and has subscribed to the topic. `done` is called on the
+    /// client's shard, with `None` if the client is not connected or not subscribed; the message is not queued then.
+    /// `acked` is called there when the client has acknowledged the message. It is dropped when no acknowledgement can
+    /// follow, because the session has ended or nothing was sent.
     pub fn send_to_connected_client(
         &self,
         client_id: &str,
@@ -126,8 +127,8 @@ impl BrokerHandle {
         self.shared.inboxes[usize::from(shard)].push(InboxItem::Query(Box::new(tell)));
     }
 
-    /// Lets a shard publish messages that a hook has made elsewhere, as it does with those of [`Hooks::take_outgoing`]; then it
-    /// calls `done`. A node that stops calls nothing.
+    /// Publishes messages that a hook has created on another thread, as with [`Hooks::take_outgoing`], and then calls
+    /// `done`. A stopping node calls nothing.
     ///
     /// [`Hooks::take_outgoing`]: crate::hooks::Hooks::take_outgoing
     pub fn publish_outgoing(
@@ -144,8 +145,9 @@ impl BrokerHandle {
         self.shared.inboxes[usize::from(shard)].push(InboxItem::Query(Box::new(publish)));
     }
 
-    /// Subscribes on behalf of a client that has a session, connected or not, as far as the client itself may: the
-    /// granted QoS. Like a SUBACK, the answer comes when every shard knows of it. `None`: no session.
+    /// Subscribes on behalf of a client that has a session, connected or not, with the client's own permissions.
+    /// Returns the granted QoS. Like a SUBACK, the answer arrives when every shard knows the subscription. `None`: no
+    /// session.
     pub async fn subscribe(
         &self,
         client_id: &str,
@@ -167,7 +169,7 @@ impl BrokerHandle {
         }
     }
 
-    /// False if the session has no such subscription. The answer comes when every shard knows of it.
+    /// Returns false if the session has no such subscription. The answer arrives when every shard has removed it.
     pub async fn unsubscribe(&self, client_id: &str, topic_filter: &str) -> bool {
         let Some(shard) = self.shared.node.directory.shard_of(client_id) else {
             return false;
@@ -180,8 +182,8 @@ impl BrokerHandle {
             .unwrap_or(false)
     }
 
-    /// Ends the connection of a client, with a reason code for it and a short word for hooks, events and the log; its
-    /// session goes on. False if it has no connection.
+    /// Closes a client's connection, with a reason code for the client and a short word for hooks, events and the log.
+    /// The session continues. Returns false if there is no connection.
     pub async fn disconnect(&self, client_id: &str, code: ReasonCode, why: &'static str) -> bool {
         let Some(shard) = self.shared.node.directory.shard_of(client_id) else {
             return false;
@@ -194,8 +196,9 @@ impl BrokerHandle {
         .unwrap_or(false)
     }
 
-    /// Ends the connections of all clients that `is_meant` says (of a user name, of an address), like
-    /// [`BrokerHandle::disconnect`]; how many there were. It is asked on the shards, some thousand times in one turn.
+    /// Closes the connections of all clients for which `is_meant` (user name, address) returns true, like
+    /// [`BrokerHandle::disconnect`], and returns their number. The predicate runs on the shards, for some thousand
+    /// clients per turn.
     pub async fn disconnect_matching(
         &self,
         is_meant: impl Fn(&Client<'_>) -> bool + Clone + Send + 'static,
@@ -215,9 +218,10 @@ impl BrokerHandle {
         self.scan_all_shards(away).await;
     }
 
-    /// Other limits for the whole node. Each shard takes them up with its next turn, for what comes from then on: nobody
-    /// is sent away, and a queue that is over a new bound is cut with the next message. What CONNACK tells (`max_packet_size`, `max_qos`,
-    /// `receive_maximum`, `topic_alias_maximum`, what is available) and the bounds on topics have to stay as they are.
+    /// Changes the limits of the whole node. Each shard applies them from its next turn: no client is disconnected, and
+    /// a queue over a new bound is trimmed with its next message. Values announced in CONNACK (`max_packet_size`,
+    /// `max_qos`, `receive_maximum`, `topic_alias_maximum`, available features) and the bounds on topics must not
+    /// change.
     pub fn set_limits(&self, limits: BrokerLimits) {
         let node = &self.shared.node;
         node.max_connections.store(limits.max_connections, Relaxed);
@@ -230,16 +234,16 @@ impl BrokerHandle {
         }
     }
 
-    /// What happens from now on. A receiver that is too slow is told how many events it has missed. The shards tell
-    /// nothing while nobody listens.
+    /// Subscribes to events from now on. A slow receiver gets the number of events it missed. Without subscribers the
+    /// shards produce no events.
     pub fn subscribe_events(&self) -> broadcast::Receiver<Arc<BrokerEvent>> {
         let receiver = self.shared.node.events.subscribe();
-        // They would find out by themselves, but not before they have done what is asked of them next.
+        // The shards would notice by themselves, but possibly after the next request sent to them.
         self.refresh_hook_interest();
         receiver
     }
 
-    /// Lets the shards ask their hooks anew which points they want, before they do what is asked of them next.
+    /// Makes the shards read again which points their hooks want, before they handle the next request.
     pub fn refresh_hook_interest(&self) {
         for inbox in self.shared.inboxes.iter() {
             inbox.push(InboxItem::Query(Box::new(Shard::refresh_hook_interest)));

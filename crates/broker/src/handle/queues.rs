@@ -1,5 +1,5 @@
-//! What waits for a session: look at it, throw it away. A durable session's messages may be in the store only, which
-//! is asked a piece at a time.
+//! Inspects and deletes the messages that wait for a session. Messages of a durable session may be in the store only,
+//! which is read one page at a time.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,19 +13,19 @@ use crate::core::queue_control::{QueueListing, StoredQueueRange};
 use crate::core::records::{read_attributes, read_message};
 use crate::core::session::SessionMessage;
 
-/// What is read from the store at once.
+/// Messages read from the store at once.
 const PIECE_MESSAGES: u32 = 256;
 const PIECE_BYTES: u32 = 1 << 20;
 
-/// The store as the control plane asks it: one piece at a time for all who look.
+/// Read access of the control plane to the store: one page at a time for all callers.
 pub(crate) struct StoreReader {
     store: Store,
-    /// As which the store knows it; behind those of the shards.
+    /// The reader number known to the store; it follows those of the shards.
     number: u16,
     turn: tokio::sync::Mutex<()>,
 }
 
-/// Where the store's writer leaves the piece that was asked for.
+/// Receives the page that was requested from the store's writer.
 #[derive(Default)]
 pub(crate) struct PendingStoreRead {
     waiting: Mutex<Option<(QueueFetch, oneshot::Sender<QueuePage>)>>,
@@ -38,13 +38,13 @@ impl PendingStoreRead {
 
     pub(crate) fn complete(&self, page: QueuePage) {
         let mut waiting = self.lock();
-        // A piece that was waited for too long may come behind the next question.
+        // A page that arrives after its time-out may follow the next request.
         let first = page.entries.first().map(|entry| entry.seq);
         let is_meant = waiting.as_ref().is_some_and(|(asked, _)| {
             asked.session == page.session && first.is_none_or(|first| first >= asked.from_seq)
         });
         if is_meant && let Some((_, answer)) = waiting.take() {
-            // Nobody may be waiting any more.
+            // The caller may have stopped waiting.
             let _ = answer.send(page);
         }
     }
@@ -101,7 +101,7 @@ fn listed_message(entry: &QueueEntry) -> Option<QueuedMessage> {
     })
 }
 
-/// Its number and what it took of the queue's bound, if it has not been sent.
+/// Its number and its share of the queue's byte limit, if it has not been sent.
 fn unsent_entry(entry: &QueueEntry) -> Option<(u64, usize)> {
     if entry.released || entry.packet_id != 0 {
         return None;
@@ -111,8 +111,8 @@ fn unsent_entry(entry: &QueueEntry) -> Option<(u64, usize)> {
 }
 
 impl BrokerHandle {
-    /// What waits for a session, sent or not, in order, behind the position `after`. Of a long payload the beginning
-    /// is shown. `None`: no session.
+    /// The messages that wait for a session, sent or not, in order, after the position `after`. A long payload is
+    /// truncated. `None`: no session.
     pub async fn queued_messages(
         &self,
         client_id: &str,
@@ -141,7 +141,7 @@ impl BrokerHandle {
         Some(rows)
     }
 
-    /// Throws away what waits for a session and has not been sent: how many. `None`: no session.
+    /// Deletes the waiting messages of a session that have not been sent, and returns their number. `None`: no session.
     pub async fn clear_queue(&self, client_id: &str) -> Option<u64> {
         let shard = self.shared.node.directory.shard_of(client_id)?;
         let id = client_id.to_owned();
@@ -151,7 +151,7 @@ impl BrokerHandle {
             return Some(count);
         };
         let mut from_seq = stored.from_seq;
-        // What comes meanwhile stays.
+        // Messages that arrive meanwhile stay.
         while from_seq <= stored.last_seq
             && let Some(page) = looker
                 .read_piece(&self.shared.pending_store_read, stored.session, from_seq)
@@ -172,8 +172,8 @@ impl BrokerHandle {
         Some(count)
     }
 
-    /// Throws one message away that waits in a durable session and has not been sent; false if there is none at this
-    /// position. `None`: no session.
+    /// Deletes one unsent message from a durable session's queue; false if there is none at this position. `None`: no
+    /// session.
     pub async fn delete_queued_message(&self, client_id: &str, position: u64) -> Option<bool> {
         let shard = self.shared.node.directory.shard_of(client_id)?;
         let id = client_id.to_owned();

@@ -1,11 +1,11 @@
-//! Retained messages: page through them, look at one, take one away.
+//! Lists, reads and deletes retained messages.
 
 use super::BrokerHandle;
 use crate::control::{ControlError, RetainedInfo, RetainedQuery, StoredMessage};
 use crate::core::message_info::{retained_info, stored_message};
 
 impl BrokerHandle {
-    /// Sorted by topic, level by level.
+    /// Retained messages, sorted by topic, level by level.
     pub async fn retained(&self, query: RetainedQuery) -> Vec<RetainedInfo> {
         let retained = &self.shared.node.retained;
         let now_ms = self.shared.clock.now_ms();
@@ -48,7 +48,7 @@ impl BrokerHandle {
         Some(stored_message(&view, view.qos, true, usize::MAX))
     }
 
-    /// Takes a retained message away without telling subscribers; false if there is none.
+    /// Deletes a retained message without notifying subscribers; false if there is none.
     pub async fn delete_retained(&self, topic: &str) -> Result<bool, ControlError> {
         let shard = self.shard_for(topic);
         let topic = topic.to_owned();

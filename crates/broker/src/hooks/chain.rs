@@ -1,4 +1,4 @@
-//! Several implementations of hooks in a row, as one.
+//! A chain of several hook implementations that acts as one.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use super::{
 };
 use crate::scram::ScramCredential;
 
-/// Asks its links in their order. Who is to decide: the first that does not answer `Ignore` to an authentication, all
-/// together on an authorisation or a message (the first refusal is final, and those behind it are not asked). What
-/// only has to be told is told to each. A link that answers an authentication with `Pending` has the last word on it.
+/// Calls its links in order. An authentication is decided by the first link that does not answer `Ignore`; a link that
+/// answers `Pending` decides finally. An authorization or a message is decided by all links: the first refusal is
+/// final, and later links are not called. Notifications go to every link.
 #[derive(Clone, Default)]
 pub struct HookChain {
     links: Vec<Arc<dyn HooksFactory>>,
@@ -41,7 +41,7 @@ impl HooksFactory for HookChain {
     }
 }
 
-/// Tells when the last link has let it go.
+/// Calls `done` when the last link has dropped its reference.
 struct SharedDurableCallback(Option<DurableCallback>);
 
 impl Drop for SharedDurableCallback {
@@ -54,9 +54,9 @@ impl Drop for SharedDurableCallback {
 
 struct ChainLink {
     hooks: Box<dyn Hooks>,
-    /// Since the last turn.
+    /// Whether a link has reported unsettled work since the last turn.
     is_unsettled: bool,
-    /// As it said when it was asked last.
+    /// The interest returned by its last call.
     interest: Cell<Interest>,
 }
 
@@ -257,14 +257,14 @@ impl Hooks for ChainedHooks {
     }
 
     fn recycle_outgoing(&mut self, outgoing: OutgoingMessages) {
-        // Whose it was does not matter: it is an empty buffer.
+        // The buffer is empty, so any link may reuse it.
         if let Some(last) = self.links.last_mut() {
             last.hooks.recycle_outgoing(outgoing);
         }
     }
 
     fn has_unsettled_work(&mut self) -> bool {
-        // Each is asked: what it said before is not said again.
+        // Every link is called, because each reports its unsettled work only once.
         let mut is_unsettled = false;
         for link in &mut self.links {
             link.is_unsettled |= link.hooks.has_unsettled_work();
@@ -306,7 +306,7 @@ mod tests {
     use super::*;
     use mqtt::{QoS, ReasonCode, Version};
 
-    /// Wants some points, gives the same answers always, and counts what it was asked.
+    /// Wants some points, always gives the same answers, and counts its calls.
     struct Fixed {
         interest: Interest,
         authorization: Authorization,

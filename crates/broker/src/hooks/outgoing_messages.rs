@@ -1,8 +1,8 @@
-//! Messages that a hook wants published because of what it was told.
+//! Messages that a hook wants published.
 
 use mqtt::{Properties, PropertiesBuf, QoS};
 
-/// One message to be published, with where it comes from.
+/// One message to be published, with its origin.
 #[derive(Debug, Clone, Copy)]
 pub struct MessageDraft<'a> {
     /// A valid topic name.
@@ -11,21 +11,21 @@ pub struct MessageDraft<'a> {
     pub properties: &'a PropertiesBuf,
     pub qos: QoS,
     pub retain: bool,
-    /// Who publishes, for hooks and those who look at queues; empty: the node itself.
+    /// The publisher as reported to hooks and in queue listings; empty: the node itself.
     pub client_id: &'a str,
     pub username: &'a str,
-    /// Told to [`Hooks::publish`](super::Hooks::publish) when it is published.
+    /// Passed to [`Hooks::publish`](super::Hooks::publish) when the message is published.
     pub tag: u64,
 }
 
-/// Messages one after the other in one buffer, in the order they are to be published.
+/// Messages one after the other in one buffer, in the order of publication.
 #[derive(Default)]
 pub struct OutgoingMessages {
     bytes: Vec<u8>,
     spans: Vec<DraftSpan>,
 }
 
-/// Where a message begins; by default the first.
+/// Position of a message in the buffer; the default is the first message.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OutgoingPosition {
     message: usize,
@@ -44,7 +44,7 @@ struct DraftSpan {
     tag: u64,
 }
 
-/// A message as it lies in the buffer.
+/// A message borrowed from the buffer.
 pub struct MessageDraftView<'a> {
     pub topic: &'a str,
     pub payload: &'a [u8],
@@ -65,12 +65,12 @@ impl OutgoingMessages {
         self.spans.len()
     }
 
-    /// Bytes of all messages.
+    /// Content bytes of all messages.
     pub fn content_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Memory that they take, about.
+    /// Approximate memory use in bytes.
     pub(crate) fn size(&self) -> usize {
         self.bytes.len() + self.spans.len() * size_of::<DraftSpan>()
     }
@@ -98,7 +98,7 @@ impl OutgoingMessages {
         });
     }
 
-    /// Keeps the allocation for the next messages.
+    /// Removes all messages and keeps the allocation.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.spans.clear();
