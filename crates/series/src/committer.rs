@@ -1,7 +1,8 @@
-//! The settler's thread: segment files that were written are forced to disk, many at once, and get their names.
+//! The committer's thread: forces written segment files to disk, many at once, and gives them their final
+//! names.
 //!
-//! The flusher does not wait for the disk: rows it has written can be read from the file and leave memory. Until the file has its
-//! name, though, a start does not find it, and the write-ahead log keeps its rows.
+//! The flusher does not wait for the disk: rows it has written can be read from the file and leave memory. A
+//! start finds only named files, so the write-ahead log keeps the rows until then.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +19,7 @@ use crate::wal::files::sync_dir;
 const IDLE: Duration = Duration::from_secs(1);
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// Files that may wait; the flusher waits if there are more.
+/// Maximum number of uncommitted files; the flusher waits if there are more.
 pub(crate) const MAX_UNCOMMITTED_FILES: usize = 128;
 
 pub(crate) fn run(shared: &Arc<SeriesShared>) {
@@ -31,16 +32,16 @@ pub(crate) fn run(shared: &Arc<SeriesShared>) {
     }
 }
 
-/// What one partition has to settle.
+/// Uncommitted files of one partition.
 struct PendingSegments {
     files: Vec<Arc<Segment>>,
-    /// The last row that is in a file, with all before it.
+    /// Up to this row, all rows are in files.
     written_lsn: u64,
 }
 
-/// Forces to disk what was written until now.
+/// Forces the files written so far to disk.
 pub(crate) fn commit_segments(shared: &SeriesShared) -> Result<(), SeriesError> {
-    // One at a time, so that nothing is named before what comes before it.
+    // One commit at a time, so that no file is named before those that precede it.
     let _turn = lock(&shared.commit_lock);
     let result = commit_all(shared);
     match &result {
@@ -76,7 +77,7 @@ fn commit_all(shared: &SeriesShared) -> Result<(), SeriesError> {
         }
     }
     let dir = shared.segments_dir();
-    // Those that say up to which row all are in files come behind the others, and one after the other.
+    // Files that declare up to which row all are flushed are named after the others, one after the other.
     let (mut lasts, mut others) = (vec![Vec::new(); PARTITIONS], Vec::new());
     for (due, lasts) in all.iter().zip(&mut lasts) {
         for file in &due.files {
@@ -100,7 +101,7 @@ fn commit_all(shared: &SeriesShared) -> Result<(), SeriesError> {
             sync_dir(&dir)?;
         }
     }
-    // Before the log lets go of their rows.
+    // Must happen before the log removes the rows of these files.
     let written = std::array::from_fn(|partition| all[partition].written_lsn);
     write_manifest(shared, written)?;
     let mut settled = 0;
@@ -119,7 +120,7 @@ fn commit_all(shared: &SeriesShared) -> Result<(), SeriesError> {
     shared.wal.remove_flushed_files(&shared.flushed_lsns())
 }
 
-/// Writes down which files there are, if that has changed; up to these rows all are in them.
+/// Writes the manifest if the list of files has changed; up to these row numbers, all rows are in files.
 pub(crate) fn write_manifest(
     shared: &SeriesShared,
     flushed: [u64; PARTITIONS],
@@ -141,7 +142,7 @@ pub(crate) fn write_manifest(
     if manifest.files == last.files && manifest.flushed == last.flushed {
         return Ok(());
     }
-    // The names of keys in these files, and what was deleted of them, are on disk before.
+    // The key names in these files and their deletions must be on disk first.
     manifest.keys = shared.keys.sync()?;
     manifest.deletions = lock(&shared.deletions).sync()?;
     manifest.next_file_id = shared.file_ids.load(Ordering::Relaxed);
@@ -150,7 +151,8 @@ pub(crate) fn write_manifest(
     Ok(())
 }
 
-/// What a file has after a sync that failed is unknown: its groups, which have checksums, are written to another one.
+/// After a failed sync the content of a file is unknown: its groups, which have checksums, are copied to
+/// another file.
 fn rewrite_failed_segment(
     shared: &SeriesShared,
     partition: usize,

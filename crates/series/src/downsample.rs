@@ -1,7 +1,9 @@
-//! Old rows as one row per interval: how many values there were, their sum, least and most, the first and the last.
+//! Downsampling: old rows become one row per interval with count, sum, minimum, maximum, first and last
+//! value.
 //!
-//! Such a row has the time its interval begins. Of a key whose values are numbers, a range gives the mean; of others the last
-//! value. Aggregates over whole intervals are what they would be of the points.
+//! The time of such a row is the begin of its interval. For a key with numeric values, a range query returns
+//! the mean, otherwise the last value. Aggregates over whole intervals are the same as over the original
+//! points.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +12,7 @@ use crate::column_table::{Column, ColumnFacet, ColumnTable};
 use crate::point::{KeyId, PointValue};
 use crate::summary::{Aggregate, IntervalSummary, NumericValue};
 
-/// Makes rows and rows that were downsampled before into rows of longer intervals.
+/// Downsamples rows, and rows that were downsampled before, to longer intervals.
 pub(crate) fn downsample(
     raw: &ColumnTable,
     before: &[ColumnTable],
@@ -38,7 +40,7 @@ pub(crate) fn downsample(
             let summary = of_key.entry(start_of(ts_ms)).or_default();
             match before.is_empty() {
                 true => summary.add(ts_ms, value),
-                // Where rows come late to what was downsampled before, its first and last value stay.
+                // If late rows meet downsampled ones, the first and last value of the latter remain.
                 false => summary.add_between(ts_ms, value),
             }
         }
@@ -90,7 +92,7 @@ fn value_at(column: Option<&Column>, row: usize) -> Option<PointValue<'_>> {
     Some(column.values.get(column.value_index(row)?))
 }
 
-/// Gives what each row says of each key.
+/// Passes the summary of each row and key to the caller.
 pub(crate) fn for_each_summary(
     table: &ColumnTable,
     each: &mut dyn FnMut(KeyId, i64, &IntervalSummary),
@@ -134,7 +136,7 @@ pub(crate) fn for_each_summary(
     }
 }
 
-/// The rows as a range gives them: the mean of numbers, the last of others.
+/// The rows as a range query returns them: the mean of numbers, the last of other values.
 pub(crate) fn to_range_values(table: &ColumnTable) -> ColumnTable {
     values(table, Aggregate::Avg)
 }

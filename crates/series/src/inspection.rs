@@ -1,5 +1,5 @@
-//! Looking at a directory: for a start, which refuses what is damaged; for a check, which lists it; for a repair, which lists it
-//! and goes on without it.
+//! Inspection of a directory. A start rejects damage, a check lists it, a repair lists it and continues
+//! without the damaged data.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ use crate::error::{SeriesError, SeriesOpenError, io_error};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InspectionMode {
-    /// The first damage is an error, and nothing was changed then.
+    /// The first damage is an error; nothing has been changed by then.
     Start,
-    /// Nothing is changed.
+    /// Changes nothing.
     Check,
-    /// Damaged files are kept beside the repaired ones.
+    /// Keeps damaged files beside the repaired ones.
     Repair,
 }
 
 pub(crate) struct Inspection {
     pub(crate) mode: InspectionMode,
-    /// What is damaged, with what is lost.
+    /// Damage, with the data that is lost.
     pub(crate) problems: Vec<String>,
     /// Copies of damaged files.
     pub(crate) damaged_copies: Vec<PathBuf>,
@@ -41,7 +41,7 @@ impl Inspection {
         self.mode == InspectionMode::Repair
     }
 
-    /// Takes damage down, or ends a start with it.
+    /// Records damage; at a start, returns it as an error.
     pub(crate) fn report_damage(
         &mut self,
         path: &Path,
@@ -62,7 +62,7 @@ impl Inspection {
         Ok(())
     }
 
-    /// Takes an error down that is damage, or ends with it.
+    /// Records an error that reports damage; returns any other error.
     pub(crate) fn report_open_error(
         &mut self,
         error: SeriesOpenError,

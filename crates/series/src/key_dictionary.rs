@@ -1,7 +1,8 @@
-//! Names of keys and their numbers, in a file that only grows.
+//! Dictionary of key names and their numbers, in an append-only file.
 //!
-//! Looking a name up takes no lock: slots of an open-addressed table hold numbers, names never move. File: a head line, then
-//! per key the CRC32C of the rest, the length (2 bytes) and the name. A number is a name's place.
+//! A look-up takes no lock: slots of an open-addressed table contain numbers, and names never move. File: a
+//! head line, then per key the CRC32C of the rest, the length (2 bytes) and the name. The number of a key is
+//! its position.
 
 use std::fs::File;
 use std::hash::BuildHasher as _;
@@ -25,7 +26,7 @@ type NamePage = Box<[OnceLock<Box<str>>]>;
 
 pub(crate) struct KeyDictionary {
     hasher: foldhash::fast::RandomState,
-    /// Numbers of names plus one, 0 where there is none.
+    /// Number of the name plus one; 0 for an empty slot.
     slots: Box<[AtomicU32]>,
     names: Box<[OnceLock<NamePage>]>,
     len: AtomicU32,
@@ -36,15 +37,15 @@ pub(crate) struct KeyDictionary {
     marks: OnceLock<Arc<SeriesMarks>>,
 }
 
-/// Names of a file in their order; `None` are those that a repair found lost.
+/// Names of a file in order; `None` for names that a repair found lost.
 struct ParsedKeys {
     names: Vec<Option<String>>,
-    /// Where the last whole entry ends.
+    /// End of the last complete entry.
     end: usize,
     is_changed: bool,
 }
 
-/// Reads the entries of a file. `expected` names were there.
+/// Parses the entries of a file, which must contain at least `expected` names.
 fn parse_keys(
     path: &Path,
     bytes: &[u8],
@@ -60,7 +61,8 @@ fn parse_keys(
     let mut gap = None;
     while at < bytes.len() {
         let Some(len) = entry_len(&bytes[at..]) else {
-            // A crash while a name was written: nobody was given its number. Names behind it show damage.
+            // A crash interrupted the write of a name: its number was never returned. Names behind it would
+            // indicate damage.
             let is_entry = |later: &usize| entry_len(&bytes[*later..]).is_some_and(|len| len > 6);
             let Some(later) = (at + 1..bytes.len()).find(is_entry) else {
                 break;
@@ -116,7 +118,8 @@ fn encode(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Reads the dictionary without opening it: how many keys it has. A repair gives keys whose names are lost names of their own.
+/// Reads the dictionary without opening it and returns the number of keys. A repair gives replacement names
+/// to keys whose names are lost.
 pub(crate) fn inspect_keys(
     dir: &Path,
     expected: u32,
@@ -137,7 +140,7 @@ pub(crate) fn inspect_keys(
 }
 
 impl KeyDictionary {
-    /// Opens the dictionary, which must have so many keys.
+    /// Opens the dictionary, which must have this many keys.
     pub(crate) fn open(
         dir: &Path,
         max: u32,
@@ -184,7 +187,7 @@ impl KeyDictionary {
         Ok(keys)
     }
 
-    /// New keys are marked there from now on.
+    /// New keys are recorded in these marks from now on.
     pub(crate) fn set_marks(&self, guard: &Arc<SeriesMarks>) {
         let _ = self.marks.set(Arc::clone(guard));
     }
@@ -224,7 +227,7 @@ impl KeyDictionary {
         self.len.load(Ordering::Acquire)
     }
 
-    /// The key of this name, made if it is not there.
+    /// Returns the key of this name; creates it if it does not exist.
     pub(crate) fn get_or_create(&self, name: &str) -> Result<KeyId, SeriesError> {
         if let Some(key) = self.find(name) {
             return Ok(key);
@@ -248,7 +251,7 @@ impl KeyDictionary {
         file.seek(SeekFrom::Start(*end)).map_err(io("write"))?;
         file.write_all(&bytes).map_err(io("write"))?;
         if self.is_synced {
-            // Rows that name this number may be forced to disk at any time from now on.
+            // From now on, rows with this number may be forced to disk at any time.
             file.sync_data().map_err(io("force to disk"))?;
         }
         *end += bytes.len() as u64;
@@ -276,7 +279,7 @@ impl KeyDictionary {
     }
 }
 
-/// The length of the whole entry that stands there.
+/// Length of the complete entry at the start of the bytes.
 fn entry_len(bytes: &[u8]) -> Option<usize> {
     let len = u16::from_le_bytes([*bytes.get(4)?, *bytes.get(5)?]);
     let end = 6 + usize::from(len);
@@ -300,7 +303,7 @@ mod tests {
                 assert_eq!(keys.get_or_create(name).unwrap(), KeyId(at as u32));
             }
         }
-        // The end of a name that was never given out.
+        // The beginning of a name whose number was never returned.
         let path = dir.path().join("keys");
         let mut bytes = std::fs::read(&path).unwrap();
         bytes.extend_from_slice(&[1, 2, 3, 4, 200, 0, b'x']);

@@ -1,24 +1,28 @@
 //! Time series: typed points of numbered devices and named keys, embedded in the node.
 //!
-//! [`Series`] is one directory. [`append`](Series::append) takes a row, points of one device and one time; queries give rows,
-//! latest values and aggregates. Files, bytes, what a crash can take and how old rows go are in docs/telemetry-storage.md.
+//! [`Series`] is one directory. [`append`](Series::append) takes a row, which has the points of one device
+//! and one time. Queries return rows, latest values and aggregates. docs/telemetry-storage.md describes
+//! files, bytes, the effects of a crash and retention.
 //!
-//! **The way in.** Devices are spread over eight partitions by their number. Under the partition's lock (`part.rs`) a row is
-//! encoded once (`cell.rs`), copied to the write-ahead log (`wal/`), which is mapped into memory, and to the device's bytes
-//! in the memtable (`memtable.rs`). No system call, no file and no compression is on this way.
+//! **Write path.** Devices are spread over eight partitions by their number. Under the partition's lock
+//! (`partition.rs`) a row is encoded once (`cell.rs`). It is copied to the memory-mapped write-ahead log
+//! (`wal/`) and to the rows of the memtable (`memtable/`). This path has no system call, no file operation
+//! and no compression.
 //!
-//! **To disk.** Full or old memtables are frozen; the flusher (`flush.rs`) makes columns of them (`table.rs`), compresses these in
-//! groups (`codec/`) and writes segment files (`segment.rs`), one per partition and day. The settler (`settle.rs`) forces them to disk
-//! and names them. The merger (`merge.rs`) makes few files of
-//! many and applies policies (`downsample.rs`) and deletions (`deletions.rs`). The keeper (`keeper.rs`) forces the log to disk,
-//! prepares its next file and looks at the room that is left.
+//! **Flush to disk.** Full or old memtables are frozen. The flusher (`flusher.rs`) turns them into columns
+//! (`column_table.rs`), compresses these in row groups (`codec/`) and writes segment files (`segment/`), one
+//! per partition and day. The committer (`committer.rs`) forces them to disk and gives them their names. The
+//! merger (`merger.rs`) combines many files into few and applies policies (`downsample.rs`) and deletions
+//! (`deletions.rs`). The maintenance thread (`maintenance.rs`) forces the log to disk, prepares its next file
+//! and checks the free disk space.
 //!
-//! **Order.** Rows of a partition are numbered. A segment file says up to which row it has all of them, so that a start
-//! (`replay.rs`) reads the rest from the log; and which row is its last, so that of two values of one time the younger one is known.
+//! **Order.** Rows of a partition are numbered. A segment file states up to which row all rows are in segment
+//! files, so that a start (`replay.rs`) reads only the rest from the log. It also states the number of its
+//! last row, so that the younger of two values of one time is known.
 //!
-//! **The way out.** A scan (`scan.rs`) takes a snapshot under the lock, walks through the windows in order of time, and puts
-//! together only what overlaps: late rows, files that were not merged yet, and memory. Aggregates use the statistics of a
-//! group where it lies within one interval (`query.rs`).
+//! **Read path.** A scan (`scan.rs`) takes a snapshot under the lock and visits the windows in order of time.
+//! It merges only what overlaps: late rows, files that are not merged yet, and memory. Aggregates use the
+//! statistics of a row group that lies within one interval (`query.rs`).
 
 mod append;
 mod cell;
@@ -67,7 +71,7 @@ pub use point::{DeviceNo, KeyId, Point, PointValue, RowBatch, SeriesRow};
 pub use query::{RangeQuery, RowOrder};
 pub use summary::{Aggregate, IntervalSummary, Intervals, MAX_INTERVALS, NumericSum, NumericValue};
 
-/// For the fuzzer: reads bytes as a group of a segment file; how many values it has.
+/// For the fuzzer: decodes bytes as a group of a segment file and returns the number of values.
 #[doc(hidden)]
 pub fn read_group(bytes: &[u8]) -> usize {
     codec::row_group::fuzz_decode(bytes)

@@ -1,4 +1,4 @@
-//! What policies say of a device's rows of an age.
+//! Resolves which policy applies to rows of a device and an age.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
@@ -6,12 +6,12 @@ use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
 use crate::config::{PolicyAssignment, PolicyResolver, RetentionPolicy};
 use crate::point::DeviceNo;
 
-/// What policies say, at this moment.
+/// The policies in force at one moment.
 pub(crate) struct PolicyTable {
     of: HashMap<u8, RetentionPolicy>,
     default_policy: RetentionPolicy,
     policy_of: Option<PolicyResolver>,
-    /// Tells these policies from others.
+    /// Distinguishes these policies from others.
     pub(crate) revision: u64,
 }
 
@@ -44,7 +44,7 @@ impl PolicyTable {
         self.of.get(&number).unwrap_or(&self.default_policy)
     }
 
-    /// Whether a policy wants something else between these ages.
+    /// Whether a policy changes its treatment between these ages.
     pub(crate) fn changes_between(&self, before_ms: i64, age_ms: i64) -> bool {
         let mut all = self.of.values().chain([&self.default_policy]);
         all.any(|policy| policy.interval_at(before_ms) != policy.interval_at(age_ms))

@@ -1,8 +1,9 @@
-//! What is known of the store's files outside them: high-water marks and the list of segment files.
+//! Records about the store's files, kept outside them: high-water marks and the list of segment files.
 //!
-//! `marks` ([`disk::HighWaterMarks`]) has per partition the last row appended and the last row on disk, and how many keys and deletions
-//! there are. `manifest` is replaced whenever segment files are named or go: the files that must be there, and up to where
-//! everything is in them. A start compares both with what it finds, so that a lost end, head or file is noticed.
+//! `marks` ([`disk::HighWaterMarks`]) contains, per partition, the last row appended and the last row on
+//! disk, and the numbers of keys and deletions. `manifest` is replaced whenever segment files are named or
+//! removed. It lists the files that must exist, and up to which row they are complete. A start compares both
+//! with the directory, so that a lost end, head or file is detected.
 
 use std::collections::HashSet;
 use std::fs;
@@ -20,7 +21,8 @@ pub(crate) const MARKS: &str = "marks";
 pub(crate) const MANIFEST: &str = "manifest";
 const MANIFEST_HEAD: &[u8] = b"tidegate series manifest 1\n";
 
-/// Marks of a partition begin a line of their own; the second one is of rows on disk.
+/// Index of a partition's mark of appended rows. It starts a line; the mark behind it is that of rows on
+/// disk.
 fn appended_mark_index(partition: usize) -> usize {
     partition * MARKS_PER_CACHE_LINE_PAIR
 }
@@ -32,7 +34,7 @@ const DELETIONS_MARK: usize = FIRST_LIST_MARK + 2;
 const SYNCED_DELETIONS_MARK: usize = FIRST_LIST_MARK + 3;
 const MARK_COUNT: usize = FIRST_LIST_MARK + MARKS_PER_CACHE_LINE_PAIR;
 
-/// A segment file that must be there.
+/// A segment file that must exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ManifestFile {
     pub(crate) partition: usize,
@@ -40,16 +42,16 @@ pub(crate) struct ManifestFile {
     pub(crate) id: u64,
 }
 
-/// The list of segment files and what is in them.
+/// The list of segment files and the extent of their content.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Manifest {
-    /// Up to this row all rows of a partition are in segment files, or were deleted or expired since.
+    /// Up to this row, all rows of a partition are in segment files, or were deleted or expired since.
     pub(crate) flushed: [u64; PARTITIONS],
     /// Rows in segment files have keys below this number.
     pub(crate) keys: u32,
     /// The number of the next deletion.
     pub(crate) deletions: u64,
-    /// No file so far has this number or a higher one.
+    /// All files so far have lower numbers.
     pub(crate) next_file_id: u64,
     pub(crate) files: Vec<ManifestFile>,
 }
@@ -100,14 +102,14 @@ impl Manifest {
         Some(manifest)
     }
 
-    /// Replaces the file of a directory.
+    /// Replaces the file in a directory.
     pub(crate) fn write(&self, dir: &Path) -> Result<(), SeriesError> {
         let written = disk::replace_file(dir, MANIFEST, &self.encode());
         written.map_err(io_error("write", &dir.join(MANIFEST)))
     }
 }
 
-/// What must be there at a start.
+/// The content that a start must find.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ExpectedContents {
     /// The last row of each partition.
@@ -115,7 +117,7 @@ pub(crate) struct ExpectedContents {
     pub(crate) manifest: Manifest,
     pub(crate) keys: u32,
     pub(crate) next_deletion: u64,
-    /// Files that could have told more, and cannot be read.
+    /// Files with further expectations that cannot be read.
     pub(crate) unreadable: Vec<(PathBuf, &'static str)>,
 }
 
@@ -155,7 +157,7 @@ pub(crate) fn read_expected(dir: &Path) -> Result<ExpectedContents, SeriesError>
 }
 
 impl ExpectedContents {
-    /// After a power failure only what was synced must be there.
+    /// After a power failure only synced data must be there.
     fn apply_marks(&mut self, numbers: &[u64], is_same_boot: bool) {
         let known = |appended: usize, synced: usize| match is_same_boot {
             true => numbers[appended].max(numbers[synced]),
@@ -171,7 +173,7 @@ impl ExpectedContents {
         self.next_deletion = self.next_deletion.max(deletions);
     }
 
-    /// What cannot be noticed for want of a file.
+    /// Describes what cannot be detected because a file is missing.
     pub(crate) fn problems(&self) -> Vec<String> {
         let problem = |(path, detail): &(PathBuf, &str)| {
             format!(
@@ -182,7 +184,7 @@ impl ExpectedContents {
         self.unreadable.iter().map(problem).collect()
     }
 
-    /// Files of the manifest that are neither there nor replaced by one that is.
+    /// Files of the manifest that neither exist nor were replaced by an existing file.
     pub(crate) fn missing_files(
         &self,
         found: &[Segment],
@@ -202,7 +204,7 @@ pub(crate) struct SeriesMarks {
 }
 
 impl SeriesMarks {
-    /// Begins with what a start has found, all of which is on disk.
+    /// Creates the marks from what a start has found, all of which is on disk.
     pub(crate) fn create(
         dir: &Path,
         last_lsn: [u64; PARTITIONS],

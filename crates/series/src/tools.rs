@@ -1,4 +1,4 @@
-//! What an operator does to the directory of a store that is not open: look at it, and keep what can be read.
+//! Operator tools for the directory of a closed store: check and repair.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::series_marks::{self, Manifest, ManifestFile, SeriesMarks};
 use crate::wal::files::sync_dir;
 use crate::{deletions, key_dictionary, replay};
 
-/// What is in a store, and what is wrong with it.
+/// Content of a store, and its damage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeriesCheckReport {
     pub keys: u64,
@@ -24,23 +24,23 @@ pub struct SeriesCheckReport {
     pub rows: u64,
     /// Rows that are only in the write-ahead log.
     pub log_rows: u64,
-    /// What is damaged or missing, with what is lost.
+    /// Damaged or missing files, with the data that is lost.
     pub problems: Vec<String>,
 }
 
-/// What a repair did.
+/// Result of a repair.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeriesRepairReport {
-    /// What could not be read.
+    /// Data that could not be read.
     pub lost: Vec<String>,
     /// Copies of the damaged files.
     pub damaged_copies: Vec<PathBuf>,
 }
 
-/// Reads everything of a store that is not open, and changes nothing.
+/// Reads a closed store completely and changes nothing.
 ///
 /// # Errors
-/// If it is open, has another layout, or a file cannot be read at all.
+/// If the store is open, has another layout, or a file cannot be read at all.
 pub fn check(dir: &Path, config: &SeriesConfig) -> Result<SeriesCheckReport, SeriesOpenError> {
     let mut inspection = Inspection::new(InspectionMode::Check);
     let mut checked = inspect(dir, config, &mut inspection)?;
@@ -48,10 +48,11 @@ pub fn check(dir: &Path, config: &SeriesConfig) -> Result<SeriesCheckReport, Ser
     Ok(checked)
 }
 
-/// Goes on without what cannot be read. Copies of damaged files stay beside the others until somebody removes them.
+/// Removes unreadable data from a closed store. Copies of damaged files remain beside the others until an
+/// operator removes them.
 ///
 /// # Errors
-/// As of [`check`], and if something cannot be written.
+/// Like [`check`], and if a file cannot be written.
 pub fn repair(dir: &Path, config: &SeriesConfig) -> Result<SeriesRepairReport, SeriesOpenError> {
     let mut inspection = Inspection::new(InspectionMode::Repair);
     inspect(dir, config, &mut inspection)?;
@@ -85,7 +86,7 @@ fn inspect(
             let readable =
                 write_readable_groups(&segments_dir, segment, next_id, config.window_ms)?;
             let damaged = std::mem::replace(segment, readable);
-            // There is a copy of it.
+            // A copy of it exists.
             fs::remove_file(&damaged.path).map_err(io_error("remove", &damaged.path))?;
             next_id += 1;
         }
@@ -116,7 +117,7 @@ fn manifest_file(segment: &Segment) -> ManifestFile {
     }
 }
 
-/// Reads all groups of a file; whether something of it is damaged.
+/// Reads all groups of a file. Returns whether any part is damaged.
 fn check_segment(
     segment: &Segment,
     rows: &mut u64,
@@ -144,11 +145,11 @@ fn check_segment(
     Ok(inspection.problems.len() > problems)
 }
 
-/// Takes a group, or what is wrong with it.
+/// Receives a group, or a description of its damage.
 type GroupVisitor<'a> =
     dyn FnMut(&GroupLocation, Result<&[u8], SeriesError>) -> Result<(), SeriesOpenError> + 'a;
 
-/// Gives each group of a file, or what is wrong with it; returns what is wrong with its index.
+/// Passes each group of a file, or its damage, to the visitor. Returns the damage of the index.
 fn for_each_group(
     segment: &Arc<Segment>,
     each: &mut GroupVisitor<'_>,
@@ -180,7 +181,7 @@ fn for_each_group(
     }
 }
 
-/// Writes the groups of a damaged file that can be read to another one.
+/// Copies the readable groups of a damaged file to another file.
 fn write_readable_groups(
     dir: &Path,
     damaged: &Segment,

@@ -1,17 +1,17 @@
-//! Numbers of a few bits each, one behind the other, and streams of single bits.
+//! Bit packing: numbers of a fixed bit width, and streams of single bits.
 
 use disk::varint::VarintReader;
 
-/// Numbers packed at once.
+/// Numbers packed together.
 pub(crate) const BLOCK: usize = 128;
 
-/// Bits that the number needs.
+/// Number of bits that the number needs.
 #[inline]
 pub(crate) fn width(number: u64) -> u32 {
     64 - number.leading_zeros()
 }
 
-/// Appends numbers of no more than `width` bits.
+/// Appends numbers of at most `width` bits.
 #[inline]
 pub(crate) fn pack(out: &mut Vec<u8>, numbers: impl ExactSizeIterator<Item = u64>, width: u32) {
     if width == 0 {
@@ -25,7 +25,7 @@ pub(crate) fn pack(out: &mut Vec<u8>, numbers: impl ExactSizeIterator<Item = u64
         if used >= 64 {
             out.extend_from_slice(&word.to_le_bytes());
             used -= 64;
-            // What did not fit any more; nothing if the word was full exactly.
+            // The bits that did not fit into the word; zero if the word was filled exactly.
             word = if used == 0 {
                 0
             } else {
@@ -45,7 +45,7 @@ pub(crate) fn unpack(reader: &mut VarintReader<'_>, out: &mut [u64], width: u32)
         return Some(());
     }
     let bytes = reader.take((out.len() * width as usize).div_ceil(8))?;
-    // Room behind the bytes, so that each number is read with whole words.
+    // Padding behind the bytes lets each number be read with whole words.
     let mut padded = [0_u8; BLOCK * 8 + 16];
     padded[..bytes.len()].copy_from_slice(bytes);
     let mask = u64::MAX >> (64 - width);

@@ -1,5 +1,5 @@
-//! Floats: decimals as integers of one scale, with exceptions; or their bits as integers; or each as what changed in its bits, where
-//! many are the one before; or as they are.
+//! Floats in one of four encodings: decimals as integers of one scale with exceptions; their bits as
+//! integers; the changed bits of each, where many repeat the one before; or uncompressed.
 
 use disk::varint::{VarintReader, put};
 
@@ -14,7 +14,8 @@ const CHANGES: u8 = 2;
 const PLAIN: u8 = 3;
 const BITS: u8 = 4;
 
-/// Floats looked at to find a scale, and how many of them first: where none is a short decimal, few will be.
+/// Number of floats sampled to find a scale, and of the first ones checked: without a short decimal among
+/// these, few will follow.
 const SAMPLE: usize = 64;
 const FIRST_SAMPLE: usize = 8;
 
@@ -29,7 +30,7 @@ pub(crate) fn encode(out: &mut Vec<u8>, floats: &FloatValues) {
     }
 }
 
-/// The scale of the sample's decimals, if most of it are some.
+/// The common scale of the sample's decimals, if most of its floats are decimals.
 fn find_common_scale(floats: &[f64], sample: usize) -> Option<u8> {
     let step = floats.len().div_ceil(sample).max(1);
     let (mut decimals, mut looked_at, mut most) = (0, 0, 0);
@@ -77,8 +78,8 @@ fn encode_plain(out: &mut Vec<u8>, floats: &[f64]) {
     }
 }
 
-/// Floats of one sign are in the order of their bits, and those of one size differ in the lower ones alone. Zeros at the end of all are
-/// left out: those of single precision have 29.
+/// Floats of one sign sort like their bits, and floats of similar size differ in the lower bits only.
+/// Trailing zeros common to all are left out: single-precision floats have 29.
 fn encode_bits(out: &mut Vec<u8>, floats: &[f64]) {
     let all = floats.iter().fold(0, |all, float| all | float.to_bits());
     let shift = if all == 0 { 0 } else { all.trailing_zeros() };
@@ -97,7 +98,7 @@ fn encode_exceptions(out: &mut Vec<u8>, floats: &[f64], scale: u8) {
             places.push(at as i64);
             exceptions.push(float);
         }
-        // An exception is where the one before it was, so that it makes no number larger.
+        // An exception repeats the number before it, so that it widens no number.
         numbers.push(number.or_else(|| numbers.last().copied()).unwrap_or(0));
     }
     out.push(EXCEPTIONS);
@@ -110,8 +111,9 @@ fn encode_exceptions(out: &mut Vec<u8>, floats: &[f64], scale: u8) {
         .for_each(|float| out.extend_from_slice(&float.to_le_bytes()));
 }
 
-/// The first float, and then for each: a zero bit if it is the one before; 01 and the bits that changed, if these are among
-/// those that changed last; 11, how many leading zeros, how many bits less one, and these.
+/// The first float, then for each following one: a zero bit if it equals the one before; 01 and the changed
+/// bits, if these are within those that changed last; or 11, the number of leading zeros, the number of bits
+/// less one, and these bits.
 fn encode_changes(floats: &[f64]) -> Vec<u8> {
     let mut writer = BitWriter::default();
     let mut before = 0_u64;
@@ -238,7 +240,7 @@ mod tests {
         round_trip(odd.to_vec());
         round_trip(vec![]);
         round_trip(vec![f64::NAN; 1000]);
-        // Decimals with some among them that are none.
+        // Decimals with some floats that are not.
         let mixed: Vec<f64> = (0..5000)
             .map(|at| {
                 if at % 97 == 0 {

@@ -1,8 +1,10 @@
-//! Integers: all of one distance, runs of equal ones, or blocks of 128, each packed the way that takes the least.
+//! Integers: an arithmetic sequence, runs of equal numbers, or blocks of 128, each packed in the smallest
+//! way.
 //!
-//! A block is a byte (way and width of a number in bits), the first number's distance to the last one before, the least
-//! of what is packed, and the packed rest: the numbers themselves, the distances between them, or how these change. A
-//! sensor that reports every second thus has times of a few bytes per block, or of none.
+//! A block is a byte (packing and bit width), the difference of its first number to the last one before, the
+//! minimum of the packed numbers, and the packed numbers less that minimum. Packed are the numbers
+//! themselves, their differences, or the differences of differences. The times of a sensor that reports every
+//! second thus take a few bytes per block, or none.
 
 use disk::varint::{self, VarintReader, put, put_signed};
 
@@ -16,7 +18,7 @@ const PLAIN: u8 = 0;
 const DELTA: u8 = 1;
 const DELTA_OF_DELTA: u8 = 2;
 
-/// Appends integers; their count is for the reader to know.
+/// Appends integers; the reader has to know their count.
 pub(crate) fn encode(out: &mut Vec<u8>, numbers: &[i64]) {
     let Some((&first, rest)) = numbers.split_first() else {
         return;
@@ -46,7 +48,7 @@ pub(crate) fn encode(out: &mut Vec<u8>, numbers: &[i64]) {
     encode_blocks(out, numbers);
 }
 
-/// The way and width that take the least for a block, and the least of what is packed.
+/// The packing and width that take the fewest bytes for a block, and the minimum of the packed numbers.
 #[inline]
 fn choose_packing(block: &[i64]) -> (u8, u32, i64) {
     let (mut least, mut most) = (block[0], block[0]);
@@ -73,7 +75,8 @@ fn choose_packing(block: &[i64]) -> (u8, u32, i64) {
     let plain = spread(least, most);
     let delta = spread(least_delta, most_delta);
     let change = spread(least_change, most_change);
-    // Each step is one more number in the block's head: a bit per number pays for it from some ten numbers on.
+    // Each step adds one number to the block's head: one bit less per number pays for it from about ten
+    // numbers on.
     let head = (24 / block.len()) as u32;
     if plain <= delta + head && plain <= change + 2 * head {
         (PLAIN, plain, least)
@@ -88,7 +91,7 @@ fn encode_blocks(out: &mut Vec<u8>, numbers: &[i64]) {
     let mut last = 0_i64;
     for block in numbers.chunks(BLOCK) {
         let (way, width, least) = choose_packing(block);
-        // 63 bits are packed as 64, so that six bits say it.
+        // 63 bits are packed as 64, so that six bits can state the width.
         let width = if width == 63 { 64 } else { width };
         out.push(way << 6 | width.min(63) as u8);
         match way {

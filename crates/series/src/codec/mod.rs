@@ -1,6 +1,7 @@
-//! Columns as few bytes: integers (`ints.rs`), floats (`floats.rs`), texts (`texts.rs`), and groups of rows (`group.rs`).
+//! Column compression: integers (`ints.rs`), floats (`floats.rs`), texts (`texts.rs`), and groups of rows
+//! (`row_group.rs`).
 //!
-//! Reading takes any bytes: what is no column is refused, and takes no more memory than its rows may.
+//! Decoders accept any bytes: invalid input is rejected, and memory use is bounded by the number of rows.
 
 pub(crate) mod bits;
 pub(crate) mod floats;

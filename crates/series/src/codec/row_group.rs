@@ -1,8 +1,9 @@
-//! A group: rows of one device, column by column.
+//! A row group: rows of one device, column by column.
 //!
-//! CRC32C of what follows (4 bytes) · rows · interval in ms, 0 for rows as they came · length and bytes of the times · columns ·
-//! per column: key, flags and facet, kind, how many rows have it, length, statistics · the columns' bytes. Numbers are varints.
-//! The statistics of a column without gaps let an aggregate over the whole group skip its bytes.
+//! CRC32C of the rest (4 bytes) · rows · interval in ms, 0 for original rows · length and bytes of the times
+//! · columns · per column: key, flags and facet, kind, number of rows with a value, length, statistics · the
+//! columns' bytes. Numbers are varints. With the statistics of a column without gaps, an aggregate over the
+//! whole group skips the column's bytes.
 
 use disk::varint::{VarintReader, put};
 
@@ -12,9 +13,9 @@ use crate::column_values::{ColumnValues, MixedKinds, ValueKind};
 use crate::point::{KeyId, PointValue};
 use crate::summary::{IntervalSummary, NumericValue};
 
-/// Rows of a group at most.
+/// Maximum number of rows in a group.
 pub(crate) const MAX_ROWS: usize = 8192;
-/// Fewer rows are read as fast as statistics.
+/// Below this number, reading the rows is as fast as reading statistics.
 const MIN_STATISTICS_ROWS: usize = 512;
 const MAX_COLUMNS: usize = 1 << 20;
 
@@ -31,7 +32,7 @@ const KINDS: [ValueKind; 5] = [
     ValueKind::Json,
 ];
 
-/// Appends a group; the rows are sorted and no more than [`MAX_ROWS`]. What is in `bytes` goes.
+/// Encodes a group into `bytes`, replacing their content. The rows are sorted and at most [`MAX_ROWS`].
 pub(crate) fn encode(
     out: &mut Vec<u8>,
     table: &ColumnTable,
@@ -148,7 +149,7 @@ fn decode_presence(reader: &mut VarintReader<'_>, count: usize, len: usize) -> O
     (rows.len() == count).then_some(rows)
 }
 
-/// What an aggregate over all rows of a column needs, of a column of numbers without gaps and NaN.
+/// Statistics of a numeric column without gaps and NaN: what an aggregate over all its rows needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ColumnStatistics {
     pub(crate) sum: NumericValue,
@@ -172,7 +173,7 @@ fn statistics(column: &Column, ts: &[i64]) -> Option<ColumnStatistics> {
     let mut summary = IntervalSummary::default();
     summary.add_values(values, 0..ts.len(), (ts[0], ts[ts.len() - 1]));
     let sum = summary.sum.number();
-    // Whole numbers whose sum is too large are added again by who asks.
+    // If the sum of integers overflows, the caller adds up the values instead.
     let is_exact = values.kind == Some(ValueKind::Float) || matches!(sum, NumericValue::Int(_));
     if summary.numbers as usize != ts.len() || !is_exact {
         return None;
@@ -193,7 +194,7 @@ fn statistics(column: &Column, ts: &[i64]) -> Option<ColumnStatistics> {
 }
 
 impl ColumnStatistics {
-    /// Five numbers of 8 bytes: whole ones or floats, as the column has them.
+    /// Five numbers of 8 bytes: integers or floats, as in the column.
     fn encode(&self) -> [u64; 5] {
         let number = |number: NumericValue| match number {
             NumericValue::Int(number) => number as u64,
@@ -229,7 +230,7 @@ impl ColumnStatistics {
     }
 }
 
-/// What a group says of one of its columns.
+/// Description of a column in a group.
 pub(crate) struct GroupColumn<'a> {
     pub(crate) key: KeyId,
     pub(crate) facet: ColumnFacet,
@@ -240,7 +241,7 @@ pub(crate) struct GroupColumn<'a> {
     bytes: &'a [u8],
 }
 
-/// A group whose head was read.
+/// A group with a parsed head.
 pub(crate) struct RowGroup<'a> {
     pub(crate) rows: usize,
     pub(crate) interval_ms: i64,
@@ -248,7 +249,7 @@ pub(crate) struct RowGroup<'a> {
     pub(crate) entries: Vec<GroupColumn<'a>>,
 }
 
-/// Whether these are the bytes that were written.
+/// Whether the checksum matches.
 pub(crate) fn is_intact(bytes: &[u8]) -> bool {
     let Some((crc, rest)) = bytes.split_first_chunk() else {
         return false;
@@ -256,7 +257,7 @@ pub(crate) fn is_intact(bytes: &[u8]) -> bool {
     crc32c::crc32c(rest) == u32::from_le_bytes(*crc)
 }
 
-/// Reads the head of a group; `None` if it is none.
+/// Parses the head of a group; `None` if it is invalid.
 pub(crate) fn parse_group(bytes: &[u8]) -> Option<RowGroup<'_>> {
     let mut reader = VarintReader::new(bytes);
     reader.take(4)?;
@@ -344,7 +345,7 @@ impl RowGroup<'_> {
         })
     }
 
-    /// The rows with these keys; `None` if the bytes are no group.
+    /// Decodes the columns of these keys; `None` if the bytes are invalid.
     pub(crate) fn decode_table(&self, wanted: Option<&[KeyId]>) -> Option<ColumnTable> {
         let ts = self.decode_times()?;
         let is_wanted =
@@ -398,7 +399,7 @@ fn decode_mixed(
     Some(())
 }
 
-/// For the fuzzer: reads bytes as a group, and all of it if they are one.
+/// For the fuzzer: decodes bytes as a group, completely if the head is valid.
 pub(crate) fn fuzz_decode(bytes: &[u8]) -> usize {
     let Some(table) = parse_group(bytes).and_then(|group| group.decode_table(None)) else {
         return 0;
@@ -468,7 +469,7 @@ mod tests {
             let mut table = ColumnTable::default();
             for (row, &(number, present)) in numbers.iter().enumerate() {
                 table.begin_row(row as i64 * 7);
-                // One of a kind, one of all kinds, one that is often missing.
+                // A column of one kind, one of all kinds, and one with many gaps.
                 for (key, number, is_there) in [(1, number / 6 * 6 + pick, true), (2, number, true), (3, number, present < 99)] {
                     let column = table.column(KeyId(key), ColumnFacet::Value);
                     if is_there && number < u64::MAX - 6 {

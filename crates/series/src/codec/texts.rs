@@ -1,4 +1,4 @@
-//! Texts: each different one once and their numbers, or all of them; their bytes with LZ4 where that helps.
+//! Texts: a dictionary and indexes, or all texts in sequence; compressed with LZ4 where that saves space.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use crate::column_values::{TextPool, TextValues};
 const ALL: u8 = 0;
 const DICTIONARY: u8 = 1;
 
-/// Texts of one column of a group.
+/// Maximum bytes of the texts in one column of a group.
 const MAX_BYTES: usize = 1 << 26;
 
-/// Fewer bytes are not worth packing.
+/// Fewer bytes are not worth compressing.
 const MIN_PACKED: usize = 128;
 
 pub(crate) fn encode(out: &mut Vec<u8>, texts: &TextValues) {
@@ -83,7 +83,7 @@ fn decode_all(reader: &mut VarintReader<'_>, len: usize) -> Option<TextPool> {
         0 => reader.take(total)?.to_vec(),
         packed => {
             let packed = reader.take(packed)?;
-            // LZ4 makes no more than 255 bytes of one.
+            // LZ4 expands one byte to at most 255.
             if total / 255 > packed.len() {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! One block of the write-ahead log: its head, its records, and the lane of the partition that fills it.
+//! A block of the write-ahead log: its head, its records, and the writer of the partition that fills it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,32 +11,33 @@ use crate::point::KeyId;
 
 pub(crate) const BLOCK_BYTES: usize = 256 << 10;
 pub(crate) const BLOCK_HEAD: usize = 64;
-/// Before each record: CRC32C of the rest, length of the body (3 bytes), kind.
+/// Precedes each record: CRC32C of the rest, length of the body (3 bytes), kind.
 pub(crate) const RECORD_HEAD: usize = 8;
 const MAGIC: &[u8; 8] = b"TGSWAL2\0";
 
-/// A row: device, shape, distance in time to the row before, values.
+/// A row: device, shape, time difference to the previous row, values.
 pub(crate) const ROW: u8 = 1;
 /// A shape: number, count, keys.
 pub(crate) const SHAPE: u8 = 2;
-/// Up to which row the partition is known to be on disk.
+/// The number of the last row known to be on disk.
 pub(crate) const SYNCED: u8 = 3;
-/// A text that values of rows behind it name: number, bytes.
+/// A text that the values of later rows refer to: number, bytes.
 pub(crate) const WORD: u8 = 4;
-/// What a word takes apart from its text, at most.
+/// Maximum bytes of a word record apart from its text.
 pub(crate) const WORD_HEAD: usize = RECORD_HEAD + 5;
 
-/// What a block says about itself.
+/// The head of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlockHead {
     pub(crate) partition: u16,
     pub(crate) salt: u64,
-    /// Of the partition's blocks, ascending.
+    /// Number of the block among those of its partition, ascending.
     pub(crate) number: u64,
     pub(crate) first_lsn: u64,
-    /// The partition's last row before it: the number before the first one, unless numbers were left out at a start.
+    /// The partition's last row before this block: the number before the first one, unless a start skipped
+    /// numbers.
     pub(crate) follows_lsn: u64,
-    /// The last row known to be on disk when it was begun.
+    /// The last row known to be on disk when the block was begun.
     pub(crate) synced_lsn: u64,
 }
 
@@ -55,7 +56,7 @@ impl BlockHead {
         bytes
     }
 
-    /// `None` if that is no head.
+    /// Returns `None` if the bytes are not a valid head.
     pub(crate) fn decode(bytes: &[u8; BLOCK_HEAD]) -> Option<Self> {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let crc = u32::from_le_bytes(bytes[8..12].try_into().expect("4 bytes"));
@@ -71,7 +72,7 @@ impl BlockHead {
         })
     }
 
-    /// What checksums of records begin with, so that none is taken for one of another block.
+    /// Seed of the record checksums, so that no record is mistaken for one of another block.
     pub(crate) fn seed(&self) -> u32 {
         crc32c::crc32c(&self.encode()[8..])
     }
@@ -108,7 +109,7 @@ impl BlockWriter {
         self.map.len() - self.at
     }
 
-    /// Writes a record, whose head is filled in; the caller has made sure of the room.
+    /// Writes a record and fills in its head; the caller ensures that there is room.
     #[inline]
     pub(crate) fn put_record(&mut self, kind: u8, record: &mut [u8]) {
         let body = (record.len() - RECORD_HEAD) as u32;
@@ -117,7 +118,7 @@ impl BlockWriter {
         record[..4].copy_from_slice(&crc.to_le_bytes());
         self.map[self.at..self.at + record.len()].copy_from_slice(record);
         self.at += record.len();
-        // After the bytes: whoever finds the mark and syncs has them.
+        // After the bytes: a thread that sees the mark and syncs also covers them.
         if !self.segment.is_dirty.load(Ordering::Relaxed) {
             self.segment.is_dirty.store(true, Ordering::Release);
         }
@@ -148,12 +149,12 @@ impl BlockWriter {
     }
 }
 
-/// What a shape takes in a block at most.
+/// Maximum bytes of a shape in a block.
 pub(crate) fn max_shape_bytes(keys: usize) -> usize {
     RECORD_HEAD + 15 + 5 * keys
 }
 
-/// A record, or why there is none.
+/// The next record, or why there is none.
 pub(crate) enum NextRecord<'a> {
     Record {
         kind: u8,
@@ -164,7 +165,7 @@ pub(crate) enum NextRecord<'a> {
     Damaged,
 }
 
-/// Reads the record at `at` of a block and moves behind it.
+/// Reads the record at `at` of a block and advances behind it.
 pub(crate) fn next_record<'a>(block: &'a [u8], seed: u32, at: &mut usize) -> NextRecord<'a> {
     let Some(head) = block.get(*at..*at + RECORD_HEAD) else {
         return NextRecord::End;
@@ -189,12 +190,12 @@ pub(crate) fn next_record<'a>(block: &'a [u8], seed: u32, at: &mut usize) -> Nex
     }
 }
 
-/// Up to which row later records of this block know the partition to have been on disk, 0 if none says.
+/// The highest row number that later records of this block report to be on disk; 0 if none does.
 pub(crate) fn later_synced_lsn(block: &[u8], seed: u32, from: usize) -> u64 {
     let mut synced_lsn = 0;
     for at in from..block.len().saturating_sub(RECORD_HEAD) {
         let mut end = at;
-        // A mark is its kind and at most ten bytes.
+        // A sync mark is its kind and at most ten bytes.
         if block[at + 7] == SYNCED
             && block[at + 4] <= 10
             && block[at + 5] == 0

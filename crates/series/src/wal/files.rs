@@ -1,4 +1,5 @@
-//! The files of the write-ahead log: claiming blocks, forcing to disk, removing what segment files hold.
+//! The files of the write-ahead log: claims blocks, forces them to disk, and removes files whose rows are in
+//! segment files.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -23,7 +24,7 @@ pub(crate) struct WalFile {
     bytes: u64,
     /// Something was written since the last sync began.
     pub(crate) is_dirty: AtomicBool,
-    /// The last row of each partition in it; the largest number while the partition still writes to it.
+    /// The last row of each partition in the file; `u64::MAX` while the partition still writes to it.
     pub(crate) upto: [AtomicU64; PARTITIONS],
 }
 
@@ -48,7 +49,7 @@ struct WalState {
     is_open: bool,
     prepared: Option<Arc<WalFile>>,
     next_id: u32,
-    /// There are rows, or were since the start. Before the first one, no file takes up room.
+    /// There are rows, or were since the start. Before the first row, no file takes up disk space.
     is_used: bool,
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct Wal {
     dir: PathBuf,
     segment_bytes: u64,
     state: Mutex<WalState>,
-    /// Who prepares files.
+    /// The thread that prepares files.
     maintenance: OnceLock<Thread>,
     pub(crate) bytes: AtomicU64,
 }
@@ -86,7 +87,7 @@ impl Wal {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This thread prepares files from now on.
+    /// Sets the thread that prepares files.
     pub(crate) fn set_maintenance_thread(&self, thread: Thread) {
         let _ = self.maintenance.set(thread);
     }
@@ -101,7 +102,7 @@ impl Wal {
             .open(&path);
         let file = file.map_err(io_error("make", &path))?;
         if let Err(error) = allocate(&file, self.segment_bytes) {
-            // It has no room or is of no use; made anew under this number when it is tried again.
+            // The file has no disk space or is unusable; the next attempt creates it again under this number.
             let _ = fs::remove_file(&path);
             return Err(io_error("allocate", &path)(error));
         }
@@ -110,7 +111,7 @@ impl Wal {
         Ok(WalFile::new(id, path, file, self.segment_bytes))
     }
 
-    /// Makes the file that follows, if there is none and one will be wanted.
+    /// Creates the next file, if there is none and one will be needed.
     pub(crate) fn prepare_next_file(&self) -> Result<(), SeriesError> {
         let id = {
             let mut state = self.state();
@@ -120,11 +121,11 @@ impl Wal {
             state.next_id += 1;
             state.next_id - 1
         };
-        // Without the lock: claiming goes on meanwhile, with a file of its own if need be.
+        // Without the lock: claiming continues meanwhile, with a file of its own if necessary.
         let segment = self.create(id)?;
         let mut state = self.state();
         if state.all.back().is_some_and(|last| last.id > id) {
-            // Files are read in the order of their numbers; nothing was written to this one.
+            // Files are read in order of their numbers; nothing was written to this one.
             drop(state);
             self.discard(&segment);
             return Ok(());
@@ -134,12 +135,12 @@ impl Wal {
     }
 
     fn discard(&self, segment: &WalFile) {
-        // An empty one that stays is removed at the next start.
+        // If an empty file remains, the next start removes it.
         let _ = fs::remove_file(&segment.path);
         self.bytes.fetch_sub(segment.bytes, Ordering::Relaxed);
     }
 
-    /// A block for a partition, whose last one is done with.
+    /// Claims a block for a partition that has filled its last one.
     pub(crate) fn claim_block(&self, head: BlockHead) -> Result<BlockWriter, SeriesError> {
         let mut state = self.state();
         state.is_used = true;
@@ -173,7 +174,7 @@ impl Wal {
         ))
     }
 
-    /// Forces everything that was written before to disk.
+    /// Forces everything written before to disk.
     pub(crate) fn sync(&self) -> Result<(), SeriesError> {
         let all: Vec<_> = self.state().all.iter().cloned().collect();
         let mut result = Ok(());
@@ -188,7 +189,7 @@ impl Wal {
         result
     }
 
-    /// No more blocks of the file that is being filled are given out.
+    /// Allocates no more blocks of the file that is being filled.
     pub(crate) fn retire_open_file(&self) {
         self.state().is_open = false;
     }
@@ -222,7 +223,7 @@ impl Wal {
         self.state().is_used
     }
 
-    /// Partitions that the oldest file is kept for.
+    /// The partitions that still need the oldest file.
     pub(crate) fn pinning_partitions(&self, flushed: &[u64; PARTITIONS]) -> Vec<usize> {
         let state = self.state();
         let Some(first) = state.all.front() else {
@@ -244,9 +245,9 @@ impl Wal {
 fn map_block(file: &File, offset: u64) -> io::Result<MmapMut> {
     let mut options = MmapOptions::new();
     options.offset(offset).len(BLOCK_BYTES);
-    // SAFETY: nobody else maps or writes this block: it is given out once, its file is of this process alone, as the lock on
-    // the directory says, and is removed, never cut, while it may be mapped. Its room is allocated, so that writing to it
-    // does not fail for want of any.
+    // SAFETY: no other code maps or writes this block: it is allocated once. Its file belongs to this process
+    // alone, as the lock on the directory guarantees. The file may be removed while it is mapped, but is
+    // never truncated. Its space is allocated, so that writes do not fail for lack of disk space.
     unsafe { options.map_mut(file) }
 }
 
@@ -268,7 +269,7 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<(), SeriesError> {
     disk::sync_dir(dir).map_err(io_error("force to disk", dir))
 }
 
-/// A number nobody can guess: what hash maps take their keys from.
+/// An unpredictable number from the key source of hash maps.
 pub(crate) fn random_u64() -> u64 {
     RandomState::new().hash_one(0_u8)
 }

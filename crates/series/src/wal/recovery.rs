@@ -1,8 +1,8 @@
-//! Reading the write-ahead log at a start.
+//! Reads the write-ahead log at a start.
 //!
-//! Each partition's blocks are a chain: a block begins with the row after the last one of the block before. Where the chain
-//! breaks, what follows is cut off, as after a power failure, unless something further on knows the missing row to have
-//! been on disk: then it was damaged since, and nothing is changed.
+//! Each partition's blocks form a chain: a block begins with the row after the last one of the block before.
+//! Where the chain breaks, the rest is truncated, as after a power failure. If a later record shows that the
+//! missing row was on disk, the log has been damaged since, and nothing is changed.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -32,16 +32,16 @@ pub(crate) struct WalRow<'a> {
     pub(crate) ts_ms: i64,
     pub(crate) keys: &'a Arc<[KeyId]>,
     pub(crate) values: &'a [u8],
-    /// What the words in them are.
+    /// The texts of the words in the values.
     pub(crate) words: &'a HashMap<u32, Box<str>>,
 }
 
-/// What was cut off.
+/// A truncation of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WalTruncation {
     pub path: PathBuf,
     pub offset: u64,
-    /// Blocks of the same partition that followed.
+    /// Truncated blocks of the same partition that followed.
     pub blocks: usize,
 }
 
@@ -66,17 +66,17 @@ struct OpenWalFiles {
     ids: Vec<u32>,
 }
 
-/// What the rest of the store knows of the log.
+/// What the rest of the store knows about the log.
 pub(crate) struct RecoveryBounds {
-    /// The last row of each partition that is in segment files with all before it.
+    /// For each partition, the row up to which all are in segment files.
     pub(crate) flushed: [u64; PARTITIONS],
-    /// The last row of each partition that must be there.
+    /// The last row of each partition that must exist.
     pub(crate) expected: [u64; PARTITIONS],
     /// Rows have keys below this number.
     pub(crate) keys: u32,
 }
 
-/// Gives each row that is in no segment file.
+/// Passes each row that is in no segment file to the caller.
 pub(crate) fn recover_wal(
     dir: &Path,
     known: &RecoveryBounds,
@@ -129,7 +129,7 @@ pub(crate) fn recover_wal(
     if !inspection.is_writing() {
         return Ok(recovered);
     }
-    // Only now, when nothing was found damaged, is anything changed.
+    // The log is changed only after it was found to be undamaged.
     for (segment, offset, len) in dropped {
         let (file, path) = (&files.files[segment], &files.paths[segment]);
         let cut = file
@@ -150,7 +150,7 @@ pub(crate) fn recover_wal(
             removed = true;
             continue;
         }
-        // It may never have been forced to disk, and what is written from now on says that it was.
+        // The file may never have been forced to disk, but later sync marks will cover it.
         file.sync_all().map_err(io_error("force to disk", &path))?;
         let bytes = file.metadata().map_err(io_error("look at", &path))?.len();
         let segment = WalFile::new(files.ids[at], path, file, bytes);
@@ -209,7 +209,7 @@ fn find_blocks(
         if bytes == [0; BLOCK_HEAD] {
             continue;
         }
-        // A head is written as a whole or not at all: it is within one sector.
+        // A head is written completely or not at all: it is within one sector.
         let Some(head) = BlockHead::decode(&bytes) else {
             let detail = "the head of a block is not what was written";
             inspection.report_damage(path, offset, detail)?;
@@ -252,7 +252,7 @@ impl BlockChain<'_> {
         Ok(block)
     }
 
-    /// Where its last block is, or the directory if there is none.
+    /// Position of its last block, or the directory if there is none.
     fn end_position(&self, dir: &Path) -> (PathBuf, u64) {
         let last = self.chain.last();
         last.map_or((dir.to_owned(), 0), |found| {
@@ -314,7 +314,8 @@ impl BlockChain<'_> {
         Ok(())
     }
 
-    /// Gives the rows of a block; returns the number of the row that is due next, or where something is no record and why.
+    /// Reads the rows of a block. Returns the number of the next expected row, or where a record is invalid
+    /// and why.
     fn read_block(
         &self,
         found: &BlockLocation,
@@ -387,7 +388,7 @@ impl BlockChain<'_> {
         }
     }
 
-    /// The row `due` is missing at this place: a torn end, or damage.
+    /// The row `due` is missing at this position: decides between a torn end and damage.
     fn classify_break(
         &self,
         recovered: &mut RecoveredWal,
@@ -412,7 +413,7 @@ impl BlockChain<'_> {
             let detail = "a row is missing; what follows shows that it was on disk once";
             inspection.report_damage(&path, found.offset + offset as u64, detail)?;
         }
-        // A block whose rows are kept stays; the one that follows begins where they end.
+        // A block whose rows are kept stays; the next one begins where they end.
         let gone = &self.chain[at + usize::from(offset > 0)..];
         let heads = gone.iter();
         dropped.extend(heads.map(|found| (found.segment, found.offset, BLOCK_HEAD)));
