@@ -1,5 +1,5 @@
-//! What the check of one publication costs, as the broker asks for it:
-//! `cargo run --release -p tidegate-auth --example permissions`.
+//! Measures the cost of one authorisation check: `cargo run --release -p tidegate-auth --example
+//! permissions`.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,4 +1,5 @@
-//! Who is not let in, whatever it shows: client ids, users, addresses; for a time or for good.
+//! Bans of client ids, users and addresses, temporary or permanent. A banned client is refused
+//! whatever its credentials.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,15 +12,15 @@ use serde_json::Value;
 use crate::json;
 use crate::rules::{AddressRange, RuleSubject};
 
-/// Temporary bans the node makes itself; beyond, those that end first go.
+/// Maximum number of temporary bans made by the node; the earliest to end are evicted.
 const MAX_TEMPORARY: usize = 100_000;
 const MAX_REASON_CHARS: usize = 512;
 
-/// One ban.
+/// A ban.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ban {
     pub target: BanTarget,
-    /// Milliseconds since 1970; `None`: for good.
+    /// End of the ban in milliseconds since 1970; `None`: permanent.
     pub until_ms: Option<u64>,
     pub reason: String,
 }
@@ -78,9 +79,9 @@ impl Ban {
 /// All bans of a node.
 #[derive(Default)]
 pub(crate) struct BanList {
-    /// From the store.
+    /// Bans from the store.
     stored: ArcSwap<BanIndex>,
-    /// Made by the node itself: client ids, with their ends.
+    /// Bans made by the node: client ids with the end of the ban.
     temporary: Mutex<HashMap<String, u64>>,
 }
 
@@ -109,7 +110,7 @@ impl BanList {
         self.stored.store(index.into());
     }
 
-    /// Keeps a client id out for a while.
+    /// Bans a client id until the given time.
     pub(crate) fn add_temporary(&self, client_id: &str, until_ms: u64) {
         let now_ms = crate::now_ms();
         let mut temporary = self
@@ -154,7 +155,7 @@ impl BanList {
     }
 }
 
-/// Of two bans of the same the longer one counts.
+/// Keeps the longer of two bans of the same target.
 fn keep_longest<K>(
     entry: std::collections::hash_map::Entry<'_, K, Option<u64>>,
     until_ms: Option<u64>,

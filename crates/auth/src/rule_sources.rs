@@ -1,4 +1,4 @@
-//! Rules of one client that come from outside: asked for when it connects, and again when they have become old.
+//! Rules of one client from external sources: fetched when it connects and refreshed periodically.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -9,10 +9,10 @@ use tokio::runtime::Handle;
 use crate::authenticator::{AnswerFuture, AuthBackendError, LoginRequest};
 use crate::rules::AclRule;
 
-/// After a failure it is tried again this soon.
+/// Delay until the next attempt after a failure.
 const RETRY_MS: u64 = 5_000;
 
-/// Where rules of a client come from.
+/// An external source of a client's rules.
 pub(crate) trait RuleSource: Send + Sync {
     fn fetch_rules<'a>(
         &'a self,
@@ -20,12 +20,12 @@ pub(crate) trait RuleSource: Send + Sync {
     ) -> AnswerFuture<'a, Result<Vec<AclRule>, AuthBackendError>>;
 }
 
-/// All sources of a node, asked in their order.
+/// All rule sources of a node, in the order of evaluation.
 pub(crate) struct RuleSources {
     pub(crate) sources: Vec<Arc<dyn RuleSource>>,
-    /// After this time rules are asked for again.
+    /// Interval between refreshes.
     pub(crate) refresh_ms: AtomicU64,
-    /// Rules that could not be asked for again within this time are not gone by any more.
+    /// Rules that could not be refreshed for this long are no longer used.
     pub(crate) max_age_ms: AtomicU64,
     pub(crate) runtime: Handle,
 }
@@ -50,21 +50,21 @@ impl RuleSources {
     }
 }
 
-/// The rules of one client from outside.
+/// The external rules of one client.
 pub(crate) struct ExternalRules {
     sources: Arc<RuleSources>,
-    /// Without its password.
+    /// The login request without its password.
     request: LoginRequest,
     rules: ArcSwap<Box<[AclRule]>>,
     fetched_ms: AtomicU64,
-    /// When to ask again.
+    /// Time of the next refresh.
     next_fetch_ms: AtomicU64,
     is_fetching: AtomicBool,
     has_changed: AtomicBool,
 }
 
 impl ExternalRules {
-    /// Asks for the first time; a source that does not answer is a failure.
+    /// Fetches the rules for the first time. Fails if any source fails.
     pub(crate) async fn fetch(
         sources: &Arc<RuleSources>,
         mut request: LoginRequest,
@@ -93,12 +93,12 @@ impl ExternalRules {
         age_ms > self.sources.max_age_ms.load(Relaxed)
     }
 
-    /// Whether there are other rules since this was asked last.
+    /// Whether the rules have changed since the last call.
     pub(crate) fn take_changed(&self) -> bool {
         self.has_changed.load(Relaxed) && self.has_changed.swap(false, Relaxed)
     }
 
-    /// Starts to ask again if it is time; does not wait.
+    /// Starts a refresh in the background if one is due.
     pub(crate) fn refresh_if_due(self: &Arc<Self>, now_ms: u64) {
         if now_ms < self.next_fetch_ms.load(Relaxed) || self.is_fetching.swap(true, Relaxed) {
             return;
@@ -116,7 +116,7 @@ impl ExternalRules {
                     refresh_ms
                 }
                 Err(failure) => {
-                    tracing::debug!(client_id = own.request.client_id, %failure, "no rules were to be had");
+                    tracing::debug!(client_id = own.request.client_id, %failure, "rule refresh failed; retrying with the previous rules");
                     refresh_ms.min(RETRY_MS)
                 }
             };

@@ -1,11 +1,11 @@
-//! Texts that are never shown.
+//! Secrets, which `Debug` never prints.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// A password or a key of a setting.
+/// A password or key from the settings.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Secret(String);
@@ -15,7 +15,8 @@ impl Secret {
         &self.0
     }
 
-    /// A secret of a setting, or of the file another setting names; `field` is what the first is called.
+    /// Reads a secret from a setting or from the file named by another setting. `field` is the name of
+    /// the first setting.
     pub(crate) fn from_setting(
         field: &str,
         given: Option<&Secret>,

@@ -1,5 +1,5 @@
-//! What the configuration says of authentication and authorisation. Authenticators, sources of rules, and rules are
-//! JSON, here as in the store, so that there is one way to write them and one that reads them.
+//! Settings of authentication and authorisation. Authenticators, rule sources and rules are JSON values, as in the
+//! store, so that the configuration file and the API share one format and one parser.
 
 use broker::config::UserConfig;
 use serde_json::{Map, Value};
@@ -22,7 +22,7 @@ use crate::rules::AclRule;
 use crate::tally::AnswerTally;
 use crate::users::{BuiltInAuthenticator, UserRegistry};
 
-/// Everything the configuration says.
+/// All authentication settings.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AuthSettings {
     pub limits: AuthLimits,
@@ -33,7 +33,7 @@ pub struct AuthSettings {
 }
 
 impl AuthSettings {
-    /// The ids of [`Self::authenticators`], in their order: the name or the type, with a number where one before has it.
+    /// The ids of [`Self::authenticators`], in order: the name, or else the type; a number is appended to duplicates.
     pub fn authenticator_ids(&self) -> Vec<String> {
         let mut ids: Vec<String> = Vec::new();
         for value in &self.authenticators {
@@ -47,7 +47,7 @@ impl AuthSettings {
         ids
     }
 
-    /// The ids of [`Self::rules`], in their order.
+    /// The ids of [`Self::rules`], in order.
     pub fn rule_ids(&self) -> Vec<String> {
         let numbers = 1..=self.rules.len();
         numbers
@@ -56,28 +56,28 @@ impl AuthSettings {
     }
 }
 
-/// What one number or word says.
+/// Scalar settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthLimits {
-    /// What holds for what no rule speaks of.
+    /// The result for an action that no rule matches.
     pub no_match: NoMatchPolicy,
     pub on_denial: DenialPolicy,
-    /// The longest a client waits for the answer of all authenticators together.
+    /// Time limit for the whole authentication of a client, in milliseconds.
     pub timeout_ms: u64,
-    /// Clients that may wait for an answer at once; more are told that the server is busy.
+    /// Maximum number of concurrent pending checks; further clients are refused as "server busy".
     pub max_checks: u32,
-    /// Passwords checked at once; 0: as many as there are cores.
+    /// Number of concurrent password checks; 0: number of cores.
     pub password_threads: u32,
     pub rules_refresh_s: u32,
     pub rules_max_age_s: u32,
-    /// New clients per second of the whole node; 0: no limit.
+    /// New clients per second over the whole node; 0: no limit.
     pub max_logins_per_s: u32,
-    /// Failed logins within the window that lock a user out; 0: none do.
+    /// Failed logins within the window that lock out a user; 0: no lockout.
     pub max_failed_logins_per_user: u32,
     pub max_failed_logins_per_address: u32,
     pub failed_login_window_s: u32,
     pub lockout_s: u32,
-    /// Disconnects within the window that get a client banned; 0: none do.
+    /// Disconnects within the window that ban a client; 0: no bans.
     pub flapping_disconnects: u32,
     pub flapping_window_s: u32,
     pub flapping_ban_s: u32,
@@ -85,7 +85,7 @@ pub struct AuthLimits {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NoMatchPolicy {
-    /// Denied as soon as the configuration has a rule or a source of rules.
+    /// Deny if the configuration has a rule or a rule source, otherwise allow.
     #[default]
     Auto,
     Allow,
@@ -121,11 +121,11 @@ impl Default for AuthLimits {
     }
 }
 
-/// Why a part of the settings is of no use.
+/// An invalid part of the settings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct AuthObjectError {
-    /// What is wrong, with the field. Never holds a secret.
+    /// The problem and the field. Never contains a secret.
     pub message: String,
 }
 
@@ -135,7 +135,7 @@ impl From<String> for AuthObjectError {
     }
 }
 
-/// What authenticators are made with.
+/// Shared objects needed to build authenticators.
 pub(crate) struct AuthenticatorContext {
     pub(crate) users: Arc<UserRegistry>,
     pub(crate) checker: PasswordCheckPool,
@@ -143,22 +143,22 @@ pub(crate) struct AuthenticatorContext {
     pub(crate) devices: device_authenticator::DeviceDirectorySlot,
 }
 
-/// An authenticator in its place.
+/// An authenticator with its position in the chain.
 pub(crate) struct AuthenticatorEntry {
     pub(crate) name: String,
-    /// Lower ones are asked first.
+    /// Entries with lower values are evaluated first.
     pub(crate) order: i64,
-    /// Of the node itself: without users or devices it asks nobody.
+    /// A built-in authenticator: without users or devices it takes no part in the chain.
     pub(crate) is_builtin: bool,
-    /// When a failure of it was last told to the log.
+    /// When its last failure was logged at `warn`, in milliseconds since 1970.
     pub(crate) logged_ms: AtomicU64,
-    /// Its `type`.
+    /// The `type` in its settings.
     pub(crate) kind: String,
     pub(crate) tally: AnswerTally,
     pub(crate) authenticator: Box<dyn Authenticator>,
 }
 
-/// The fields every authenticator and source has, taken off the others.
+/// The fields common to all authenticators and sources, split from the others.
 struct DefinitionHeader {
     kind: String,
     name: String,
@@ -237,7 +237,7 @@ struct PasswordFileSettings {
 #[serde(deny_unknown_fields)]
 struct EmptySettings {}
 
-/// Makes an authenticator of its settings; `None` if it is turned off.
+/// Builds an authenticator from its settings; `None` if it is disabled.
 pub(crate) fn build_authenticator(
     value: &Value,
     shop: &AuthenticatorContext,
@@ -298,7 +298,7 @@ pub(crate) fn build_authenticator(
     }))
 }
 
-/// Makes a source of rules; `None` if it is turned off.
+/// Builds a rule source from its settings; `None` if it is disabled.
 pub(crate) fn build_rule_source(value: &Value) -> Result<Option<Arc<dyn RuleSource>>, String> {
     let head = DefinitionHeader::parse(value, uses_backend)?;
     let bounds = head.bounds.clone().unwrap_or_default();
@@ -316,7 +316,7 @@ pub(crate) fn build_rule_source(value: &Value) -> Result<Option<Arc<dyn RuleSour
     Ok(head.is_enabled.then_some(made))
 }
 
-/// A rule of the configuration or of the store, with its place among the others; `None` if it is turned off.
+/// Parses a rule and its `order`; `None` if it is disabled.
 pub(crate) fn parse_rule(value: &Value) -> Result<Option<(i64, AclRule)>, String> {
     let Value::Object(fields) = value else {
         return Err(format!(

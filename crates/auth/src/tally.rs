@@ -1,11 +1,11 @@
-//! What an authenticator has answered so far, for its status.
+//! Counts the answers of an authenticator for its status.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use crate::authenticator::{AuthBackendError, AuthenticatorAnswer};
 
-/// Longest text of an error that is kept.
+/// Maximum length of a stored error text.
 const MAX_ERROR_CHARS: usize = 500;
 
 #[derive(Default)]
@@ -21,19 +21,19 @@ pub(crate) struct AnswerTally {
 /// The last failure of an authenticator. Contains no secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthenticatorError {
-    /// In milliseconds since 1970.
+    /// Milliseconds since 1970.
     pub at_ms: u64,
     pub text: String,
 }
 
-/// How an authenticator does, since it was made or changed.
+/// The status of an authenticator since it was created or changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthenticatorStatus {
     pub id: String,
-    /// Such as `jwt`.
+    /// The type, such as `jwt`.
     pub kind: String,
     pub order: i64,
-    /// Whether its last answer was a failure.
+    /// Whether the last answer was a failure.
     pub is_failing: bool,
     pub accepted: u64,
     pub rejected: u64,

@@ -1,4 +1,4 @@
-//! Texts with `${...}` for what differs between clients.
+//! Texts with `${...}` placeholders for fields of a login request.
 
 use crate::authenticator::LoginRequest;
 
@@ -36,7 +36,7 @@ impl TemplateField {
         })
     }
 
-    /// `None` if the client has none of it.
+    /// `None` if the client does not have the field.
     pub(crate) fn value_for(&self, request: &LoginRequest) -> Option<String> {
         match self {
             Self::ClientId => Some(request.client_id.clone()),
@@ -64,7 +64,7 @@ enum TemplateSegment {
     Field(TemplateField),
 }
 
-/// A text to fill in.
+/// A text with placeholders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Template(Vec<TemplateSegment>);
 
@@ -86,8 +86,8 @@ impl Template {
         Ok(Self(parts))
     }
 
-    /// The text for one client; what the client has not is left out. `None` if it is one placeholder and the client
-    /// has nothing for it.
+    /// Fills in the fields of one client. A missing field becomes an empty text. Returns `None` if the template is
+    /// a single placeholder and its field is missing.
     pub(crate) fn fill(&self, request: &LoginRequest) -> Option<String> {
         if let [TemplateSegment::Field(field)] = &self.0[..] {
             return field.value_for(request);
@@ -99,7 +99,7 @@ impl Template {
         Some(parts.collect())
     }
 
-    /// As [`fill`](Self::fill), with each value encoded for a URL.
+    /// Like [`fill`](Self::fill), with each value URL-encoded.
     pub(crate) fn fill_url(&self, request: &LoginRequest) -> String {
         let parts = self.0.iter().map(|part| match part {
             TemplateSegment::Text(text) => text.clone(),

@@ -1,4 +1,4 @@
-//! The users the node keeps itself: those of the configuration and those of the store.
+//! The node's built-in users, from the configuration and from the store.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -15,16 +15,16 @@ use crate::decoy_check::{DecoyPasswordCheck, stable_index};
 use crate::json;
 use crate::password::{self, MAX_PASSWORD_BYTES, PasswordCheckPool};
 
-/// What is known of one user.
+/// The credentials of one user.
 #[derive(Clone)]
 pub(crate) struct UserRecord {
-    /// `None`: the SCRAM verifier serves for plain passwords, too.
+    /// `None`: plain passwords are checked against the SCRAM verifier.
     password_hash: Option<Arc<str>>,
     scram: Option<ScramCredential>,
     is_superuser: bool,
 }
 
-/// A user as it is kept in the store. It has no password: that became a hash and a verifier.
+/// A stored user. The password is already replaced by a hash and a verifier.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredUser {
@@ -47,7 +47,7 @@ impl UserRecord {
         }
     }
 
-    /// Takes as long as the hash was made for.
+    /// Verifies a password; the duration depends on the parameters of the hash.
     fn verify_password(&self, password: &[u8]) -> bool {
         match (&self.password_hash, &self.scram) {
             (Some(hash), _) => password::verify(hash, password).unwrap_or(false),
@@ -78,7 +78,7 @@ impl UserRecord {
     }
 }
 
-/// Turns `password` into what is kept of it. Takes some 30 ms.
+/// Replaces `password` by a hash and a SCRAM verifier. Takes some 30 ms.
 pub(crate) fn hash_password(mut value: Value) -> Result<Value, String> {
     let Some(fields) = value.as_object_mut() else {
         return Err(format!(
@@ -111,13 +111,13 @@ pub(crate) fn hash_password(mut value: Value) -> Result<Value, String> {
     Ok(value)
 }
 
-/// Users looked at for one in place of a user that does not exist.
+/// Number of users used as decoys for unknown users.
 const MAX_DECOYS: usize = 64;
 
-/// All users, by name.
+/// All users by name.
 #[derive(Default)]
 pub(crate) struct UserRegistry {
-    /// Those of the configuration win.
+    /// Users of the configuration; they take precedence over stored ones.
     configured: HashMap<String, UserRecord>,
     stored: RwLock<HashMap<String, UserRecord>>,
 }
@@ -130,7 +130,7 @@ impl UserRegistry {
         }
     }
 
-    /// A user of the store; `None` takes it away.
+    /// Sets a stored user; `None` removes it.
     pub(crate) fn set_stored(&self, username: &str, user: Option<UserRecord>) {
         let mut kept = self.stored.write().unwrap_or_else(PoisonError::into_inner);
         match user {
@@ -154,7 +154,7 @@ impl UserRegistry {
             .or_else(|| self.lock_stored().get(username).cloned())
     }
 
-    /// One of the users in place of one that does not exist: always the same one for a name.
+    /// The user checked in place of an unknown one: always the same one for a name.
     fn decoy_user(&self, username: &str) -> Option<UserRecord> {
         let kept = self.lock_stored();
         let count = self.configured.len() + kept.len();
@@ -168,7 +168,7 @@ impl UserRegistry {
         self.find(username)?.scram
     }
 
-    /// Who a user is that has proven itself.
+    /// The identity of a user who has authenticated.
     pub(crate) fn identity(&self, username: &str) -> AuthenticatedIdentity {
         AuthenticatedIdentity {
             is_superuser: self.find(username).is_some_and(|user| user.is_superuser),
@@ -177,7 +177,7 @@ impl UserRegistry {
     }
 }
 
-/// The authenticator that asks [`UserRegistry`].
+/// The authenticator of [`UserRegistry`].
 pub(crate) struct BuiltInAuthenticator {
     pub(crate) users: Arc<UserRegistry>,
     pub(crate) checker: PasswordCheckPool,
@@ -190,7 +190,7 @@ impl Authenticator for BuiltInAuthenticator {
 
     fn check_now(&self, request: &LoginRequest) -> Option<AuthenticatorAnswer> {
         match request.username_and_password() {
-            // Of one that does not exist it takes as long.
+            // An unknown user takes the same path, so that it takes the same time.
             Some(_) => None,
             None => Some(AuthenticatorAnswer::Ignore),
         }

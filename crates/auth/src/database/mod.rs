@@ -1,9 +1,10 @@
-//! Databases that know users and their rules. Each only says how a question becomes rows; what rows mean is here.
+//! Authentication and rules from databases. Each database driver only executes the query; this module interprets
+//! the rows.
 #![cfg_attr(
     not(any(feature = "mysql", feature = "postgres", feature = "redis")),
     allow(
         dead_code,
-        reason = "settings are checked also where no database was built in"
+        reason = "settings are validated even without a database driver"
     )
 )]
 
@@ -41,7 +42,7 @@ use password_scheme::{PasswordScheme, StoredPassword};
 /// Columns by name in lower case; `None` is NULL.
 type DatabaseRow = HashMap<String, Option<String>>;
 
-/// Columns that are the conditions of a rule.
+/// Columns that make up the conditions of a rule.
 const RULE_COLUMNS: [&str; 10] = [
     "permission",
     "action",
@@ -55,11 +56,11 @@ const RULE_COLUMNS: [&str; 10] = [
     "ipaddr",
 ];
 
-/// How to reach a database, and what to ask it.
+/// How to reach a database, and the query to run.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DatabaseSettings {
-    /// `host:port`
+    /// Address as `host:port`.
     server: String,
     #[serde(default)]
     database: Option<String>,
@@ -69,15 +70,15 @@ struct DatabaseSettings {
     password: Option<Secret>,
     #[serde(default)]
     password_file: Option<PathBuf>,
-    /// Connections at most.
+    /// Maximum number of connections.
     #[serde(default = "pool_size")]
     pool_size: usize,
     #[serde(default)]
     tls: bool,
-    /// PEM file of the authorities to trust instead of those of the system.
+    /// PEM file of certificate authorities to trust instead of those of the system.
     #[serde(default)]
     tls_ca: Option<PathBuf>,
-    /// SQL, or a command of Redis, with placeholders.
+    /// The query, in SQL or as a Redis command, with placeholders.
     query: String,
     #[serde(default)]
     password_hash_algorithm: PasswordScheme,
@@ -126,9 +127,9 @@ impl DatabaseSettings {
     }
 }
 
-/// A database that answers one question about clients.
+/// A database that answers one query per client.
 trait UserDatabase: Send + Sync + 'static {
-    /// All rows there are for a client, or for the rules of one.
+    /// All rows for a client: user rows or rule rows.
     fn query_rows<'a>(
         &'a self,
         request: &'a LoginRequest,
@@ -137,7 +138,7 @@ trait UserDatabase: Send + Sync + 'static {
 
 type OptionalBackend<T> = Option<Result<T, String>>;
 
-/// An authenticator of this kind; `None` if the program was built without it or there is no such kind.
+/// Builds an authenticator of this kind; `None` if the kind is unknown.
 pub(crate) fn build_authenticator(
     kind: &str,
     name: &str,
@@ -159,7 +160,7 @@ pub(crate) fn build_authenticator(
     })
 }
 
-/// A source of rules of this kind, likewise.
+/// Builds a rule source of this kind; `None` if the kind is unknown.
 pub(crate) fn build_rule_source(
     kind: &str,
     name: &str,
@@ -202,7 +203,7 @@ fn open_database(
         }
         _ => Err(format!("type: this program was built without {kind}")),
     };
-    // Only Redis has rules in another form than users.
+    // Used only with the feature `redis`, whose rules have another format than its users.
     let _ = for_rules;
     Some(made.map(|made| (made, settings.password_hash_algorithm)))
 }
@@ -214,12 +215,13 @@ fn parse_flag(text: &str) -> bool {
     )
 }
 
-/// Users and their hashes in a database.
+/// Authenticates users stored in a database.
 struct DatabaseAuthenticator {
     lookup: Box<dyn UserDatabase>,
     password_scheme: Arc<PasswordScheme>,
     checker: PasswordCheckPool,
-    /// Of the user who was found last: a check for one that does not exist takes as long.
+    /// The last stored password found; used as the decoy for unknown users, so that both checks take equally
+    /// long.
     last_found: Mutex<Option<StoredPassword>>,
 }
 
@@ -257,7 +259,7 @@ impl Authenticator for DatabaseAuthenticator {
                         "the query gives no column password_hash; name it with AS",
                     ));
                 }
-                // A user without a password cannot log in with one.
+                // A user without a stored password cannot log in with one.
                 Some(None) => return Ok(AuthenticatorAnswer::Deny),
                 Some(Some(hash)) => hash,
             };
@@ -274,7 +276,7 @@ impl Authenticator for DatabaseAuthenticator {
             let (told, outcome) = tokio::sync::oneshot::channel();
             let is_right = self.checker.run(move || {
                 let checked = scheme.verify(&stored, &password);
-                // Nobody may be waiting any more.
+                // The login may have timed out.
                 let _ = told.send(checked.err());
                 checked.is_ok_and(|is_right| is_right)
             });
@@ -295,7 +297,7 @@ impl Authenticator for DatabaseAuthenticator {
     }
 }
 
-/// Rules of clients in a database.
+/// Reads the rules of clients from a database.
 struct DatabaseRuleSource(Box<dyn UserDatabase>);
 
 impl RuleSource for DatabaseRuleSource {
@@ -324,7 +326,7 @@ fn parse_rule(row: &DatabaseRow) -> Result<AclRule, String> {
             fields.insert(column.to_owned(), Value::String(text.clone()));
         }
     }
-    // A row for everybody may leave out whom it is about, but not what: NULL is a mistake rather than everything.
+    // A missing subject means every client, but a missing topic is an error: NULL must not become "every topic".
     if !fields.contains_key("topic") && !fields.contains_key("topics") {
         return Err("topic: missing".into());
     }

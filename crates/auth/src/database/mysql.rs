@@ -35,7 +35,7 @@ impl MySqlUserDatabase {
             .pass(settings.password())
             .db_name(settings.database.clone())
             .pool_opts(pool)
-            // A socket would be another server than the one that was named.
+            // A Unix socket could lead to a different server than the configured one.
             .prefer_socket(false)
             .tcp_keepalive(Some(KEEP_ALIVE));
         if settings.tls {
@@ -47,7 +47,7 @@ impl MySqlUserDatabase {
                     .map(|authority| authority.to_vec().into())
                     .collect(),
             };
-            // Those built into the library are nobody's choice.
+            // Do not trust the authorities built into the library.
             let tls = SslOpts::default()
                 .with_root_certs(trusted)
                 .with_disable_built_in_roots(true);
@@ -109,7 +109,7 @@ impl UserDatabase for MySqlUserDatabase {
         Box::pin(async move {
             let first = self.query(request).await;
             let answer = match first {
-                // A connection that lay idle may have been closed by the server.
+                // The server may have closed an idle connection: retry once.
                 Err(mysql_async::Error::Io(_)) => self.query(request).await,
                 answer => answer,
             };

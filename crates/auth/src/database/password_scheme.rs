@@ -1,5 +1,5 @@
-//! How a database keeps passwords whose hashes do not say it themselves: a digest with a salt before or behind the
-//! password, PBKDF2 with its parameters in a setting, or in clear.
+//! Password storage schemes that the hash itself does not describe: a digest with a salt before or after the
+//! password, PBKDF2 with parameters from the settings, or plain text.
 
 use std::num::NonZeroU32;
 
@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::password::{HashError, MAX_PASSWORD_BYTES, constant_time_eq, verify};
 
-/// What a database has of a password.
+/// A password as stored in a database.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct StoredPassword {
     pub(crate) hash: String,
@@ -20,7 +20,7 @@ pub(crate) struct StoredPassword {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum PasswordHashAlgorithm {
-    /// The hash says itself how it was made.
+    /// Recognised by the hash's own format.
     #[default]
     Auto,
     Bcrypt,
@@ -28,7 +28,7 @@ pub(crate) enum PasswordHashAlgorithm {
     Sha256,
     Sha512,
     Pbkdf2,
-    /// In clear; only if somebody says so.
+    /// Plain text; only if configured explicitly.
     Plain,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum MacFunction {
     Sha512,
 }
 
-/// How passwords are kept.
+/// How a database stores passwords.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct PasswordScheme {
@@ -73,7 +73,7 @@ impl Default for PasswordScheme {
 }
 
 impl PasswordScheme {
-    /// What is kept of a password that nobody has, for as long as no other is known.
+    /// The decoy to use until a real stored password is known.
     pub(crate) fn decoy(&self) -> StoredPassword {
         let hash = match self.algorithm {
             PasswordHashAlgorithm::Auto | PasswordHashAlgorithm::Argon2 => {
@@ -95,7 +95,7 @@ impl PasswordScheme {
         }
     }
 
-    /// Whether the password is the one that is kept. Takes as long as the scheme asks for.
+    /// Whether the password matches the stored one. Takes as long as the scheme requires.
     pub(crate) fn verify(
         &self,
         stored: &StoredPassword,

@@ -1,4 +1,4 @@
-//! PostgreSQL. A connection carries many questions at once, so a few of them serve many clients.
+//! PostgreSQL. Queries are pipelined on a connection, so a few connections serve many clients.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) struct PostgresUserDatabase {
     next: AtomicUsize,
 }
 
-/// A connection with the question prepared.
+/// A connection with the prepared statement.
 struct PreparedConnection {
     client: Client,
     statement: tokio_postgres::Statement,
@@ -63,7 +63,7 @@ impl PostgresUserDatabase {
         Ok(PreparedConnection { client, statement })
     }
 
-    /// A connection that works as far as one knows.
+    /// A connection that is not known to be closed.
     async fn prepared_connection(&self) -> Result<Arc<PreparedConnection>, PostgresQueryError> {
         let at = self.next.fetch_add(1, Relaxed) % self.slots.len();
         let mut slot = self.slots[at].lock().await;
@@ -98,7 +98,7 @@ impl PostgresUserDatabase {
     }
 }
 
-/// Why a question failed, and whether that was because its connection had been closed meanwhile.
+/// A failed query, and whether the connection had been closed.
 struct PostgresQueryError {
     error: String,
     is_closed: bool,
@@ -138,7 +138,7 @@ fn convert_row(row: &tokio_postgres::Row) -> DatabaseRow {
         .collect()
 }
 
-/// A parameter as a text, whatever type the server wants: it reads it as that.
+/// A parameter sent as text; the server converts it to the required type.
 #[derive(Debug)]
 struct TextParameter(Option<String>);
 
@@ -164,7 +164,7 @@ impl ToSql for TextParameter {
     to_sql_checked!();
 }
 
-/// A value as a text, of the types users and rules are kept in.
+/// A column value as text, for the types used for users and rules.
 struct TextColumn(String);
 
 impl<'a> FromSql<'a> for TextColumn {
@@ -174,7 +174,7 @@ impl<'a> FromSql<'a> for TextColumn {
             Type::INT2 => i16::from_sql(kind, raw)?.to_string(),
             Type::INT4 => i32::from_sql(kind, raw)?.to_string(),
             Type::INT8 => i64::from_sql(kind, raw)?.to_string(),
-            // Texts, names, enumerations.
+            // Text, name and enumeration types.
             _ => std::str::from_utf8(raw)?.to_owned(),
         }))
     }
@@ -191,7 +191,7 @@ impl UserDatabase for PostgresUserDatabase {
     ) -> AnswerFuture<'a, Result<Vec<DatabaseRow>, AuthBackendError>> {
         Box::pin(async move {
             match self.query(request).await {
-                // The server has been restarted, perhaps.
+                // The server may have been restarted: retry once.
                 Err(asked) if asked.is_closed => Ok(self.query(request).await?),
                 answer => Ok(answer?),
             }

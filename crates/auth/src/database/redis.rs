@@ -1,5 +1,5 @@
-//! Redis and what speaks its protocol. A question is a command whose words have placeholders; a word stays one word,
-//! whatever is filled in.
+//! Redis and compatible servers. The query is a command whose words may contain placeholders; a word remains one
+//! argument, whatever is filled in.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,15 +22,15 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) struct RedisUserDatabase {
     client: Client,
-    /// The one connection, which all requests share, with its number.
+    /// The connection shared by all requests, with its number.
     connection: Mutex<Option<(u64, MultiplexedConnection)>>,
-    /// Connections made so far.
+    /// Number of connections made so far.
     connection_count: AtomicU64,
     command_words: Vec<Template>,
     reply_shape: ReplyShape,
 }
 
-/// Lets the policy of targets choose among the addresses of a server.
+/// Resolves host names under the target policy.
 struct RestrictedResolver;
 
 impl AsyncDNSResolver for RestrictedResolver {
@@ -46,12 +46,12 @@ impl AsyncDNSResolver for RestrictedResolver {
     }
 }
 
-/// What the answer to the command looks like.
+/// The form of the reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ReplyShape {
-    /// HMGET, HGET: values of these fields.
+    /// HMGET, HGET: the values of these fields.
     Fields(Vec<String>),
-    /// HGETALL: names and values.
+    /// HGETALL: field names and values.
     Pairs,
     /// HGETALL for rules: topics and actions.
     Rules,
@@ -80,7 +80,7 @@ impl RedisUserDatabase {
         if let Some(database) = &settings.database {
             let number = database
                 .parse()
-                .map_err(|_| "database: expected the number of one")?;
+                .map_err(|_| "database: expected a database number")?;
             login = login.set_db(number);
         }
         let info = address
@@ -109,7 +109,7 @@ impl RedisUserDatabase {
         })
     }
 
-    /// The connection, made anew if the last one was lost.
+    /// The current connection, or a new one if the last was lost.
     async fn connection(&self) -> Result<(u64, MultiplexedConnection), AuthBackendError> {
         let mut slot = self.connection.lock().await;
         if let Some(connection) = &*slot {
@@ -128,7 +128,7 @@ impl RedisUserDatabase {
         Ok((number, connection))
     }
 
-    /// The answer to a command; one whose connection turns out to be lost is asked again on a new one.
+    /// Runs a command. If its connection turns out to be lost, the command is retried on a new one.
     async fn run_command(&self, command: &Cmd) -> Result<Value, AuthBackendError> {
         let mut is_first = true;
         loop {
@@ -154,7 +154,7 @@ impl RedisUserDatabase {
         for word in &self.command_words {
             match word.fill(request) {
                 Some(word) => command.arg(word),
-                // The client has no such name, and so no such key.
+                // The client lacks a name used in the key, so no key can exist.
                 None => return Ok(Vec::new()),
             };
         }
@@ -162,7 +162,7 @@ impl RedisUserDatabase {
     }
 }
 
-/// Takes a command apart; the error says which ones there are.
+/// Parses a command; the error lists the supported commands.
 fn parse_command(query: &str, for_rules: bool) -> Result<(Vec<Template>, ReplyShape), String> {
     let words: Vec<&str> = query.split_whitespace().collect();
     let name = words.first().map(|word| word.to_ascii_uppercase());
@@ -221,9 +221,7 @@ fn parse_reply(answer: Value, shape: &ReplyShape) -> Result<Vec<DatabaseRow>, Au
             .collect(),
         (one, ReplyShape::Fields(fields)) => vec![(fields.first().cloned(), value_to_text(one))],
         _ => {
-            return Err(AuthBackendError::new(
-                "the answer is not what the command gives",
-            ));
+            return Err(AuthBackendError::new("unexpected reply to the command"));
         }
     };
     let pairs = pairs
@@ -237,14 +235,14 @@ fn parse_reply(answer: Value, shape: &ReplyShape) -> Result<Vec<DatabaseRow>, Au
     let row: DatabaseRow = pairs
         .map(|(name, value)| (name.to_lowercase(), value))
         .collect();
-    // Every field of a key that is not there is nil.
+    // All fields of a missing key are nil.
     let is_there = row.values().any(Option::is_some);
     Ok(if is_there { vec![row] } else { Vec::new() })
 }
 
-/// A topic and what is allowed with it: `publish`, or JSON with conditions on QoS and retain.
+/// Parses a topic and its action: `publish`, or JSON with conditions on QoS and retain.
 fn parse_rule(topic: String, action: Option<String>) -> Result<DatabaseRow, AuthBackendError> {
-    let wrong = || AuthBackendError(format!("the rule for {topic:?} is not one"));
+    let wrong = || AuthBackendError(format!("the rule for {topic:?} is invalid"));
     let action = action.ok_or_else(wrong)?;
     let mut row = DatabaseRow::new();
     match action.starts_with('{') {

@@ -1,9 +1,9 @@
-//! SQL with `${...}` for what differs between clients: each becomes a parameter that is bound, never a part of the text.
+//! SQL with `${...}` placeholders for client data. Each becomes a bound parameter and is never inserted into the text.
 
 use crate::authenticator::LoginRequest;
 use crate::template::TemplateField;
 
-/// How a database writes the place of a parameter.
+/// The parameter syntax of a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ParameterStyle {
     /// `?`
@@ -14,7 +14,7 @@ pub(crate) enum ParameterStyle {
     Numbered,
 }
 
-/// An SQL statement whose placeholders have become parameters.
+/// An SQL statement with its placeholders converted to parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ParameterizedStatement {
     pub(crate) sql: String,
@@ -26,7 +26,7 @@ impl ParameterizedStatement {
         let mut sql = String::with_capacity(text.len());
         let mut fields = Vec::new();
         let mut rest = text;
-        // Within a quoted text a placeholder would be a part of it, and could not be bound.
+        // A placeholder within a quoted text would be part of the text and could not be bound.
         let mut quote: Option<char> = None;
         while let Some(next) = rest.chars().next() {
             if let Some(after) = rest.strip_prefix("${") {
@@ -68,7 +68,7 @@ impl ParameterizedStatement {
 
     pub(crate) fn parameters(&self, request: &LoginRequest) -> Vec<Option<String>> {
         let values = self.fields.iter().map(|field| field.value_for(request));
-        // No database takes a NUL within a text.
+        // No database accepts a NUL in a text.
         values
             .map(|value| value.filter(|value| !value.contains('\0')))
             .collect()

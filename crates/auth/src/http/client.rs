@@ -1,4 +1,5 @@
-//! Asking an HTTP server as authenticators do: JSON, and errors without the URL, which may hold a password.
+//! An HTTP client for authenticators: JSON responses, and errors without the URL, which may contain a
+//! password.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,9 +31,9 @@ pub(crate) struct AuthHttpResponse {
 }
 
 impl HttpClient {
-    /// `ca`: PEM file of the authorities trusted instead of those of the system.
+    /// `ca`: PEM file of certificate authorities to trust instead of those of the system.
     pub(crate) fn new(url: &str, ca: Option<&Path>) -> Result<Self, String> {
-        // A plain URL needs no authorities, and a system without them is fine with it.
+        // A plain URL needs no certificate authorities and must work on a system without any.
         let config = match url.starts_with("https:") {
             true => tls::client_config(ca)?,
             false => {
@@ -43,7 +44,7 @@ impl HttpClient {
         Ok(Self { client })
     }
 
-    /// Asks; redirections are not followed. `json` is the body, if there is one.
+    /// Sends a request. Redirects are not followed. `json` is the request body, if any.
     pub(crate) async fn send(
         &self,
         method: Method,
@@ -59,14 +60,14 @@ impl HttpClient {
         let answer = self.client.request(method, url, headers, body).await;
         let answer = answer.map_err(|error| match error {
             HttpError::InvalidRequest(_) => {
-                AuthBackendError::new("the request cannot be made: is the URL one?")
+                AuthBackendError::new("the request cannot be built: invalid URL?")
             }
             other => AuthBackendError(other.to_string()),
         })?;
         let status = StatusCode::from_u16(answer.status);
         Ok(AuthHttpResponse {
             status: status
-                .map_err(|_| AuthBackendError::new("the answer has no status that HTTP knows"))?,
+                .map_err(|_| AuthBackendError::new("the response has an invalid HTTP status"))?,
             body: answer.body,
         })
     }

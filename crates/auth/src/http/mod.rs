@@ -1,4 +1,4 @@
-//! A web server that is asked about each client: who may come in, and what it may do.
+//! Authentication and rules from an HTTP service, which receives one request per client.
 
 mod client;
 
@@ -27,16 +27,17 @@ const MAX_ATTRIBUTES: usize = 64;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HttpSettings {
-    /// With placeholders behind the host if wanted.
+    /// The URL; placeholders are allowed after the host.
     url: String,
     #[serde(default)]
     method: HttpMethod,
     #[serde(default)]
     headers: BTreeMap<String, Secret>,
-    /// What is sent: name and value with placeholders; in the body of POST, in the query of GET.
+    /// Names and values to send, with placeholders; in the body of a POST or the query string of a
+    /// GET.
     #[serde(default)]
     body: Option<BTreeMap<String, String>>,
-    /// PEM file of the authorities to trust instead of those of the system.
+    /// PEM file of certificate authorities to trust instead of those of the system.
     #[serde(default)]
     tls_ca: Option<PathBuf>,
 }
@@ -49,7 +50,7 @@ enum HttpMethod {
     Get,
 }
 
-/// A question to a web server about a client.
+/// A request about a client.
 pub(crate) struct HttpQuery {
     client: HttpClient,
     method: Method,
@@ -59,7 +60,7 @@ pub(crate) struct HttpQuery {
 }
 
 impl HttpQuery {
-    /// `usual`: the fields that are sent if the settings name none.
+    /// `usual`: the fields to send if the settings name none.
     pub(crate) fn new(settings: &HttpSettings, usual: &[&str]) -> Result<Self, String> {
         let rest = settings
             .url
@@ -101,7 +102,7 @@ impl HttpQuery {
         })
     }
 
-    /// The status and, if there is a body, the JSON in it.
+    /// Sends the request; returns the status and the JSON body, if any.
     async fn query(
         &self,
         request: &LoginRequest,
@@ -136,7 +137,7 @@ impl HttpQuery {
     }
 }
 
-/// What a web server says about a client that wants to come in.
+/// The response to an authentication request.
 #[derive(Deserialize)]
 struct HttpAuthResponse {
     result: HttpAuthResult,
@@ -206,7 +207,7 @@ impl HttpAuthenticator {
 
 impl Authenticator for HttpAuthenticator {
     fn applies_to(&self, _request: &LoginRequest) -> bool {
-        // It may know clients by other things than a user name.
+        // The service may identify clients by other data than a user name.
         true
     }
 
@@ -229,7 +230,7 @@ impl Authenticator for HttpAuthenticator {
     }
 }
 
-/// Asked for the rules of a client.
+/// Fetches the rules of a client.
 pub(crate) struct HttpRuleSource(HttpQuery);
 
 impl HttpRuleSource {
@@ -255,7 +256,7 @@ impl RuleSource for HttpRuleSource {
                         .map_err(|error| AuthBackendError(format!("the answer's rules: {error}")))
                 }
                 (200, None) => Err(AuthBackendError::new("the answer 200 has no JSON in it")),
-                // It knows none of this client.
+                // The service has no rules for this client.
                 (204 | 404, _) => Ok(Vec::new()),
                 (status, _) => Err(AuthBackendError(format!(
                     "it answered with status {status}"

@@ -1,4 +1,4 @@
-//! What a token says, once its signature is proven.
+//! Evaluates the claims of a token whose signature has been verified.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +10,21 @@ use crate::http::parse_attributes;
 use crate::rules::AclRule;
 use crate::template::Template;
 
-/// Names of claims.
+/// Names of the claims to evaluate.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ClaimSettings {
-    /// Rules for this client.
+    /// Claim with ACL rules for this client.
     acl: String,
-    /// The client's user name, instead of the one it gave.
+    /// Claim with the user name, which replaces the one sent by the client.
     username: Option<String>,
-    /// The client's id, instead of the one it gave.
+    /// Claim with the client id, which replaces the one sent by the client.
     client_id: Option<String>,
     is_superuser: String,
     attributes: String,
-    /// Whether a token without an end (`exp`) is taken.
+    /// Whether tokens without an expiry (`exp`) are refused.
     require_expiry: bool,
-    /// Clocks may differ by so much.
+    /// Tolerated clock difference in seconds.
     leeway_s: u64,
 }
 
@@ -68,7 +68,8 @@ impl ClaimMapping {
         })
     }
 
-    /// The client gave the token in the place of a name, so that its name is in the token or nowhere.
+    /// Requires a name in the token: the token was sent as the user name, so the client has no other
+    /// name.
     pub(super) fn require_name(&mut self) {
         self.has_no_name = true;
         self.settings.username.get_or_insert_with(|| "sub".into());
@@ -83,7 +84,7 @@ impl ClaimMapping {
         match self.build_identity(claims, request, now_ms) {
             Ok(identity) => AuthenticatorAnswer::Allow(Box::new(identity)),
             Err(why) => {
-                tracing::debug!(client_id = request.client_id, why, "a token was refused");
+                tracing::debug!(client_id = request.client_id, why, "token refused");
                 AuthenticatorAnswer::Deny
             }
         }
@@ -98,13 +99,15 @@ impl ClaimMapping {
         let settings = &self.settings;
         let leeway_ms = settings.leeway_s * 1000;
         let expires_at_ms = match parse_time_ms(claims, "exp")? {
-            Some(at_ms) if at_ms.saturating_add(leeway_ms) <= now_ms => return Err("it is over"),
+            Some(at_ms) if at_ms.saturating_add(leeway_ms) <= now_ms => {
+                return Err("it has expired (exp)");
+            }
             Some(at_ms) => Some(at_ms.saturating_add(leeway_ms)),
-            None if settings.require_expiry => return Err("it has no end (exp)"),
+            None if settings.require_expiry => return Err("it has no expiry (exp)"),
             None => None,
         };
         if parse_time_ms(claims, "nbf")?.is_some_and(|at_ms| at_ms > now_ms + leeway_ms) {
-            return Err("it does not hold yet (nbf)");
+            return Err("it is not valid yet (nbf)");
         }
         for (claim, template) in &self.required {
             let wanted = template.fill(request).filter(|wanted| !wanted.is_empty());
@@ -115,7 +118,7 @@ impl ClaimMapping {
                 None => false,
             };
             if !is_there {
-                return Err("a required claim has another value, or is not there");
+                return Err("a required claim is missing or has a different value");
             }
         }
         let name = |claim: &Option<String>| -> Result<Option<String>, &'static str> {
@@ -124,13 +127,13 @@ impl ClaimMapping {
                 Some(Value::String(name)) if !name.is_empty() && !name.contains('\0') => {
                     Ok(Some(name.clone()))
                 }
-                _ => Err("the claim for the client's name is missing or not a text"),
+                _ => Err("the claim for the client's name is missing or not a string"),
             }
         };
         let username = name(&settings.username);
         let rules = match claims.get(&settings.acl) {
             None | Some(Value::Null) => Vec::new(),
-            Some(acl) => AclRule::list_from_json(acl).map_err(|_| "its rules cannot be read")?,
+            Some(acl) => AclRule::list_from_json(acl).map_err(|_| "its rules are invalid")?,
         };
         Ok(AuthenticatedIdentity {
             is_anonymous: self.has_no_name && username.is_err(),
@@ -151,7 +154,7 @@ impl ClaimMapping {
     }
 }
 
-/// A time in seconds since 1970, with a fraction or as a text if its maker likes that.
+/// A time in seconds since 1970; fractions and numeric texts are accepted.
 fn parse_time_ms(claims: &Map<String, Value>, claim: &str) -> Result<Option<u64>, &'static str> {
     let seconds = match claims.get(claim) {
         None | Some(Value::Null) => return Ok(None),

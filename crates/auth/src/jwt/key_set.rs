@@ -1,5 +1,5 @@
-//! Where keys come from, and how they are replaced while clients come in: files are read again when they change, a set
-//! at a URL is fetched from time to time and when a token names a key that is not in it.
+//! Sources of verification keys and their reloading at run time. Files are reloaded when they change. A set at a URL
+//! is fetched periodically, and when a token names an unknown key.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,10 +17,10 @@ use super::verification_key::{self, VerificationKey};
 use crate::authenticator::AuthBackendError;
 use crate::http::HttpClient;
 
-/// An unknown key makes the set be fetched again, but not more often than this.
+/// Minimum interval between fetches triggered by unknown keys.
 const MIN_REFETCH_INTERVAL_MS: u64 = 10_000;
 const FILE_CHECK_INTERVAL_MS: u64 = 1_000;
-/// Keys nobody could confirm for so long are not gone by any more.
+/// Keys that could not be refreshed for this long are no longer used.
 const MAX_AGE_MS: u64 = 24 * 3600 * 1000;
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -35,12 +35,12 @@ pub(super) enum KeySource {
 pub(super) struct KeySet {
     origin: KeySource,
     keys: ArcSwap<Vec<VerificationKey>>,
-    /// When the keys were read or fetched; 0: never.
+    /// When the keys were last read or fetched; 0: never.
     read_ms: AtomicU64,
-    /// When that was tried last.
+    /// When that was last attempted.
     tried_ms: AtomicU64,
     modified: std::sync::Mutex<Option<SystemTime>>,
-    /// One at a time fetches.
+    /// Serialises fetches.
     fetching: Mutex<()>,
 }
 
@@ -77,7 +77,7 @@ impl KeySet {
         }
     }
 
-    /// Whether one of the keys has signed the token.
+    /// Whether the token is signed by one of the keys.
     pub(super) async fn verify_token(
         &self,
         token: &ParsedToken<'_>,
@@ -89,7 +89,7 @@ impl KeySet {
         if let Some(answer) = self.verify_with_current_keys(token) {
             return Ok(answer);
         }
-        // The key may be a new one.
+        // The token may be signed by a new key.
         if matches!(self.origin, KeySource::Url { .. }) && token.key_id.is_some() {
             self.fetch(MIN_REFETCH_INTERVAL_MS).await?;
             return Ok(self.verify_with_current_keys(token).unwrap_or(false));
@@ -97,7 +97,7 @@ impl KeySet {
         Ok(false)
     }
 
-    /// `None`: no key could have signed it.
+    /// `None`: no key could have signed the token.
     fn verify_with_current_keys(&self, token: &ParsedToken<'_>) -> Option<bool> {
         let keys = self.keys.load();
         let is_named = |key: &&VerificationKey| match (&token.key_id, &key.id) {
@@ -115,7 +115,7 @@ impl KeySet {
         read_ms != 0 && crate::now_ms().saturating_sub(read_ms) < MAX_AGE_MS
     }
 
-    /// Fetches the set, unless that was tried a moment ago.
+    /// Fetches the set, unless the last attempt is more recent than `not_within_ms`.
     async fn fetch(&self, not_within_ms: u64) -> Result<(), AuthBackendError> {
         let KeySource::Url { url, client } = &self.origin else {
             return Ok(());
@@ -140,7 +140,7 @@ impl KeySet {
             return Err(AuthBackendError(format!("the key set: status {status}")));
         }
         let keys = verification_key::keys_from_jwks(&answer.body).map_err(AuthBackendError)?;
-        tracing::debug!(keys = keys.len(), "a key set was fetched");
+        tracing::debug!(keys = keys.len(), "key set fetched");
         self.keys.store(Arc::new(keys));
         self.read_ms.store(crate::now_ms(), Relaxed);
         Ok(())
@@ -154,7 +154,7 @@ impl KeySet {
         };
         let told = |error: String| format!("{}: {error}", path.display());
         if std::fs::metadata(path).is_ok_and(|found| found.len() > MAX_FILE_BYTES) {
-            return Err(told("larger than a file of keys may be".into()));
+            return Err(told("larger than the maximum size of a key file".into()));
         }
         let bytes = std::fs::read(path).map_err(|e| told(format!("cannot be read: {e}")))?;
         let keys = match is_pem {
@@ -165,14 +165,14 @@ impl KeySet {
         Ok(())
     }
 
-    /// As if the file had changed, whatever its time says.
+    /// Reloads at the next use, whatever the file's modification time.
     #[cfg(test)]
     pub(super) fn force_reload(&self) {
         self.tried_ms.store(0, Relaxed);
         *self.modified.lock().unwrap() = None;
     }
 
-    /// Reads a file again that has changed; one that cannot be read leaves the keys of before.
+    /// Reloads a changed file. If it cannot be read, the previous keys remain.
     fn reload_if_changed(&self) {
         let (KeySource::Pem(path) | KeySource::File(path)) = &self.origin else {
             return;
@@ -189,9 +189,9 @@ impl KeySet {
         }
         *known = current;
         match self.read_file() {
-            Ok(()) => tracing::info!(file = %path.display(), "keys for tokens were read again"),
+            Ok(()) => tracing::info!(file = %path.display(), "token keys reloaded"),
             Err(error) => {
-                tracing::error!(%error, "keys for tokens could not be read again; those of before stay");
+                tracing::error!(%error, "token keys could not be reloaded; the previous keys stay in effect");
             }
         }
     }
@@ -201,7 +201,7 @@ fn modification_time(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).ok()?.modified().ok()
 }
 
-/// Fetches a set again and again, for as long as somebody uses it.
+/// Fetches the set periodically for as long as it is in use.
 async fn refresh_periodically(set: Weak<KeySet>, refresh: Duration) {
     let mut was_told = false;
     loop {
@@ -209,7 +209,7 @@ async fn refresh_periodically(set: Weak<KeySet>, refresh: Duration) {
         match current.fetch(0).await {
             Ok(()) => was_told = false,
             Err(failure) if !was_told => {
-                tracing::warn!(%failure, "the keys for tokens could not be fetched; those of before stay");
+                tracing::warn!(%failure, "token keys could not be fetched; the previous keys stay in effect");
                 was_told = true;
             }
             Err(_) => {}

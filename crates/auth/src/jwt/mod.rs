@@ -1,4 +1,4 @@
-//! JSON Web Tokens as passwords: who signed them, until when they hold, what they say about the client.
+//! Authentication by JSON Web Tokens: signature, validity period and claims.
 
 mod claim_mapping;
 mod key_set;
@@ -26,13 +26,13 @@ use claim_mapping::ClaimMapping;
 use key_set::{KeySet, KeySource};
 use verification_key::VerificationKey;
 
-/// Longer ones are no tokens.
+/// Longer texts are not treated as tokens.
 const MAX_TOKEN_BYTES: usize = 32 * 1024;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct JwtSettings {
-    /// For HS256, HS384 and HS512.
+    /// Shared secret for HS256, HS384 and HS512.
     #[serde(default)]
     secret: Option<Secret>,
     #[serde(default)]
@@ -42,25 +42,25 @@ pub(crate) struct JwtSettings {
     /// PEM file with a public key or a certificate.
     #[serde(default)]
     public_key_file: Option<PathBuf>,
-    /// A JSON Web Key Set, as a file or at a URL.
+    /// A JSON Web Key Set, from a file or a URL.
     #[serde(default)]
     jwks_file: Option<PathBuf>,
     #[serde(default)]
     jwks_url: Option<String>,
     #[serde(default = "refresh_s")]
     jwks_refresh_s: u64,
-    /// PEM file of the authorities to trust for `jwks_url` instead of those of the system.
+    /// PEM file of certificate authorities to trust for `jwks_url` instead of those of the system.
     #[serde(default)]
     tls_ca: Option<PathBuf>,
-    /// Where the token is.
+    /// Where the client sends the token.
     #[serde(default)]
     from: TokenLocation,
-    /// The only algorithms that are taken; empty: all that fit the keys.
+    /// Accepted algorithms; empty: all that fit the keys.
     #[serde(default)]
     algorithms: Vec<String>,
     #[serde(default)]
     claims: claim_mapping::ClaimSettings,
-    /// Claims that must have a value, with placeholders.
+    /// Claims and their required values, with placeholders.
     #[serde(default)]
     required_claims: BTreeMap<String, String>,
 }
@@ -126,7 +126,7 @@ impl JwtAuthenticator {
         let refresh = Duration::from_secs(settings.jwks_refresh_s);
         let mut claims = ClaimMapping::new(&settings.claims, &settings.required_claims)?;
         if settings.from == TokenLocation::Username {
-            // The token itself is no name.
+            // The token itself is not a name.
             claims.require_name();
         }
         Ok(Self {
@@ -154,7 +154,7 @@ impl JwtAuthenticator {
         };
         let is_taken = self.algorithms.is_empty() || self.algorithms.contains(&token.algorithm);
         if !is_taken || !self.keys.verify_token(&token).await? {
-            // Somebody else may know who signed it.
+            // Another authenticator may have the key.
             return Ok(AuthenticatorAnswer::Ignore);
         }
         Ok(self
@@ -176,11 +176,11 @@ impl Authenticator for JwtAuthenticator {
     }
 }
 
-/// A token taken apart; nothing of it is proven yet.
+/// A parsed token whose signature is not verified yet.
 pub(crate) struct ParsedToken<'a> {
     algorithm: String,
     key_id: Option<String>,
-    /// What is signed.
+    /// The signed bytes.
     message: &'a [u8],
     signature: Vec<u8>,
     claims: Map<String, Value>,
@@ -191,7 +191,7 @@ struct TokenHeader {
     alg: String,
     #[serde(default)]
     kid: Option<String>,
-    /// Extensions that must be understood: there are none here.
+    /// Critical extensions; none is supported.
     #[serde(default)]
     crit: Option<Value>,
 }

@@ -1,4 +1,4 @@
-//! Tokens made here, of each kind, good and bad.
+//! Valid and invalid tokens of each kind, created here.
 
 use std::sync::LazyLock;
 
@@ -112,7 +112,7 @@ async fn a_token_nobody_here_signed_is_not_ours() {
     let jwt = by_secret();
     let good = hs256(json!({}));
     let mut bad = good.clone();
-    // The last character but one: the last one may carry no bits.
+    // Change the last character but one: the last may contain unused bits only.
     let at = bad.len() - 2;
     let other = if &bad[at..=at] == "A" { "B" } else { "A" };
     bad.replace_range(at..=at, other);
@@ -143,7 +143,7 @@ async fn required_claims_must_fit_the_client() {
         AuthenticatorAnswer::Deny
     );
     assert_eq!(ask(json!({"sub": "ann"})).await, AuthenticatorAnswer::Deny);
-    // A client without a name does not fit a token without one.
+    // A client without a name does not match a token without one.
     let nameless = LoginRequest {
         username: None,
         ..request(&hs256(json!({"aud": "tidegate", "sub": ""})))
@@ -263,7 +263,7 @@ async fn only_algorithms_that_were_named_are_taken() {
     );
 }
 
-/// `openssl genrsa 2048`, made for this test.
+/// Output of `openssl genrsa 2048`, created for this test.
 const RSA_PRIVATE: &str = include_str!("test_rsa_private.pem");
 const RSA_PUBLIC: &str = include_str!("test_rsa_public.pem");
 

@@ -1,5 +1,5 @@
-//! Keys that sign tokens, from a secret, PEM or a JSON Web Key Set, and whether a signature is theirs (RFC 7515, 7517,
-//! 7518, 8037). An algorithm is only ever taken with a key of its kind, so that nobody can pass a public key for a secret.
+//! Verification keys from a secret, PEM or a JSON Web Key Set, and signature checks (RFC 7515, 7517, 7518, 8037). An
+//! algorithm is accepted only with a key of its kind, so that a public key cannot be used as a shared secret.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -17,12 +17,12 @@ const EC: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.2.1");
 const P256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.3.1.7");
 const P384: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.132.0.34");
 const ED25519: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.101.112");
-/// Keys of one set.
+/// Maximum number of keys per set.
 const MAX_KEYS: usize = 256;
 
 pub(crate) struct VerificationKey {
     pub(super) id: Option<String>,
-    /// The only algorithm it is for, if it says so.
+    /// The only algorithm allowed for the key, if specified.
     algorithm: Option<String>,
     material: KeyMaterial,
 }
@@ -57,7 +57,7 @@ impl VerificationKey {
         }
     }
 
-    /// A public key (`PUBLIC KEY`) or a certificate.
+    /// Parses a public key (`PUBLIC KEY`) or a certificate.
     pub(super) fn from_pem(pem: &[u8]) -> Result<Self, String> {
         if let Ok(der) = SubjectPublicKeyInfoDer::from_pem_slice(pem) {
             return Self::from_spki(&der);
@@ -86,7 +86,7 @@ impl VerificationKey {
         }))
     }
 
-    /// Whether the signature is this key's. `None`: the algorithm is not one for this key.
+    /// Whether the signature was made by this key. `None`: the algorithm does not fit the key.
     pub(super) fn verify_signature(
         &self,
         algorithm: &str,
@@ -140,7 +140,7 @@ fn rsa_parameters(algorithm: &str) -> Option<&'static RsaParameters> {
     })
 }
 
-/// One key of a set. What is not understood is left out.
+/// One key of a set. Unknown fields are ignored.
 #[derive(Deserialize)]
 struct Jwk {
     kty: String,
@@ -169,7 +169,7 @@ struct Jwks {
     keys: Vec<serde_json::Value>,
 }
 
-/// The keys of a JSON Web Key Set that can be used here.
+/// The usable keys of a JSON Web Key Set.
 pub(super) fn keys_from_jwks(json: &[u8]) -> Result<Vec<VerificationKey>, String> {
     let set: Jwks = serde_json::from_slice(json)
         .map_err(|_| "expected a JSON Web Key Set: {\"keys\": [...]}")?;
@@ -177,7 +177,7 @@ pub(super) fn keys_from_jwks(json: &[u8]) -> Result<Vec<VerificationKey>, String
     let keys = keys.filter_map(|key| serde_json::from_value::<Jwk>(key).ok()?.into_key());
     let keys: Vec<_> = keys.collect();
     match keys.is_empty() {
-        true => Err("there is no key in the set that can be used".into()),
+        true => Err("the key set contains no usable key".into()),
         false => Ok(keys),
     }
 }

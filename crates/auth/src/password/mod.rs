@@ -1,5 +1,5 @@
-//! Password hashes as others keep them: told apart by how they begin, or described by a setting. Checking takes
-//! milliseconds by design, so it is done on threads that may wait, a bounded number at a time.
+//! Password hashes in common formats, recognised by their prefix or described by a setting. A check takes
+//! milliseconds by design, so checks run on blocking threads with bounded concurrency.
 
 mod password_hash;
 
@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 pub use password_hash::{HashError, hash, verify};
 pub(crate) use password_hash::{MAX_PASSWORD_BYTES, constant_time_eq};
 
-/// Threads that check passwords: as many as there are cores, since each check keeps one busy.
+/// Runs password checks, by default as many at a time as there are cores, since each check keeps one core busy.
 #[derive(Clone)]
 pub(crate) struct PasswordCheckPool {
     runtime: Handle,
@@ -24,12 +24,12 @@ impl PasswordCheckPool {
         Self { runtime, places }
     }
 
-    /// Runs a check on a thread that may wait; false if that thread broke.
+    /// Runs a check on a blocking thread; returns false if it panics.
     pub(crate) async fn run(&self, check: impl FnOnce() -> bool + Send + 'static) -> bool {
         self.run_for(check).await.unwrap_or(false)
     }
 
-    /// The same for other answers; `None` if that thread broke.
+    /// Runs any computation on a blocking thread; returns `None` if it panics.
     pub(crate) async fn run_for<T: Send + 'static>(
         &self,
         check: impl FnOnce() -> T + Send + 'static,

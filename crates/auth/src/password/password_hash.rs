@@ -1,5 +1,4 @@
-//! Hashes that say themselves how they were made: argon2, bcrypt, PBKDF2, SCRAM verifiers, and what mosquitto_passwd
-//! writes.
+//! Self-describing password hashes: argon2, bcrypt, PBKDF2, SCRAM verifiers and those of mosquitto_passwd.
 
 use std::num::NonZeroU32;
 
@@ -10,16 +9,17 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use broker::scram::ScramCredential;
 use ring::{digest, pbkdf2};
 
-/// Longer ones are refused before any work is done.
+/// Longer passwords are refused before hashing.
 pub(crate) const MAX_PASSWORD_BYTES: usize = 4096;
-/// What one check may cost, whoever wrote the hash: memory and passes of argon2, cost of bcrypt, rounds of PBKDF2.
+/// Upper limits of the cost of one check, independent of the hash's origin: memory and passes of argon2, cost of
+/// bcrypt, rounds of PBKDF2.
 const MAX_ARGON2_KIB: u32 = 256 * 1024;
 const MAX_ARGON2_PASSES: u32 = 16;
 const MAX_BCRYPT_COST: u32 = 16;
 const MAX_PBKDF2_ROUNDS: u32 = 10_000_000;
 const MAX_KEY_BYTES: usize = 64;
 
-/// Why a stored hash is of no use. Never holds the hash.
+/// Why a stored hash is unusable. Never contains the hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HashError {
     #[error(
@@ -27,19 +27,19 @@ pub enum HashError {
          $pbkdf2-sha512$..., $6$... or $7$... (mosquitto_passwd), scram-sha-256$..."
     )]
     Unknown,
-    #[error("damaged: its fields are not as its form has them")]
+    #[error("damaged: its fields do not match its format")]
     Damaged,
-    #[error("checking it would cost more than is allowed")]
+    #[error("its cost parameters exceed the limit")]
     TooCostly,
 }
 
-/// A new hash of a password: argon2id with 19 MiB and two passes, about 25 ms of one core.
+/// Hashes a password with argon2id, 19 MiB and two passes: about 25 ms of one core.
 pub fn hash(password: &[u8]) -> Result<String, HashError> {
     let hashed = Argon2::default().hash_password(password);
     Ok(hashed.map_err(|_| HashError::Damaged)?.to_string())
 }
 
-/// Whether the password is the one that was hashed. What may cost too much is refused without computing it.
+/// Verifies a password against a stored hash. A hash above the cost limits is refused without computing it.
 pub fn verify(stored: &str, password: &[u8]) -> Result<bool, HashError> {
     let form = HashFormat::parse(stored)?;
     if password.len() > MAX_PASSWORD_BYTES {
@@ -64,7 +64,7 @@ pub fn verify(stored: &str, password: &[u8]) -> Result<bool, HashError> {
     })
 }
 
-/// Equality in a time that does not depend on where the first difference is.
+/// Equality in constant time, independent of the position of the first difference.
 pub(crate) fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     let difference = a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y));
     a.len() == b.len() && std::hint::black_box(difference) == 0
@@ -79,7 +79,7 @@ enum HashFormat {
         salt: Vec<u8>,
         key: Vec<u8>,
     },
-    /// One round, the salt behind the password: mosquitto before version 2.
+    /// One round of SHA-512 with the salt after the password: mosquitto before version 2.
     Sha512 {
         salt: Vec<u8>,
         key: Vec<u8>,
@@ -113,7 +113,7 @@ impl HashFormat {
                     _ => pbkdf2::PBKDF2_HMAC_SHA512,
                 };
                 let parameters = fields.next().ok_or(HashError::Damaged)?;
-                // `i=10000,l=32` as in PHC strings, or the bare number of passlib.
+                // `i=10000,l=32` as in PHC strings, or only the number of rounds as written by passlib.
                 let mut parameters = parameters.split(',');
                 let written = parameters.find_map(|parameter| match parameter.split_once('=') {
                     Some(("i", rounds)) => Some(rounds),
@@ -175,7 +175,7 @@ fn parse_number<T: std::str::FromStr>(field: Option<&str>) -> Result<T, HashErro
         .ok_or(HashError::Damaged)
 }
 
-/// Base64 with or without padding; `.` instead of `+` as passlib writes it.
+/// Decodes Base64 with or without padding; also accepts `.` for `+`, as written by passlib.
 fn decode_base64(field: Option<&str>) -> Result<Vec<u8>, HashError> {
     let text = field
         .ok_or(HashError::Damaged)?
@@ -192,7 +192,7 @@ fn decode_base64(field: Option<&str>) -> Result<Vec<u8>, HashError> {
 mod tests {
     use super::*;
 
-    /// As mosquitto_passwd 2 writes it.
+    /// The format of mosquitto_passwd 2.
     fn pbkdf2_sha512(rounds: u32) -> String {
         let mut key = [0; 64];
         let rounds_given = NonZeroU32::new(rounds).unwrap();
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn hashes_other_programs_made_are_understood() {
-        // RFC 7914, section 11: the first 32 of its 64 bytes; in the way of PHC and in that of passlib.
+        // RFC 7914, section 11: the first 32 of its 64 bytes, in PHC and in passlib format.
         let key = "VawEblbjCJ/sFpHCJUS2BflBhSFt3gRl5oudV8INrLw";
         let phc = format!("$pbkdf2-sha256$i=1,l=32$c2FsdA${key}");
         assert_eq!(verify(&phc, b"passwd"), Ok(true));

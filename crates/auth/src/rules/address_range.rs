@@ -1,10 +1,10 @@
-//! Ranges of addresses: `10.0.0.0/8`, `fd00::/8`, a single address.
+//! Address ranges: `10.0.0.0/8`, `fd00::/8`, or a single address.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// A network, or one address. IPv4 addresses within IPv6 count as IPv4.
+/// A network or a single address. IPv4-mapped IPv6 addresses are treated as IPv4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AddressRange {
     first: u128,
@@ -19,7 +19,7 @@ impl AddressRange {
         is_v4 == self.is_v4 && (self.first..=self.last).contains(&bits)
     }
 
-    /// Its address, if it is of one only.
+    /// The address, if the range contains only one.
     pub fn single(&self) -> Option<IpAddr> {
         (self.first == self.last).then(|| self.first())
     }

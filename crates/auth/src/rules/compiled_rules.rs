@@ -1,5 +1,5 @@
-//! Rules for one client: those that hold for it, with its names filled in, in their order; looked at from the first
-//! level of a topic when they are many.
+//! Rules compiled for one client: the applicable rules in order, with placeholders filled in. Large rule lists are
+//! indexed by the first topic level.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use foldhash::fast::RandomState;
 use super::topic_pattern::{SubjectTopics, without_subscription_prefix};
 use super::{AclRule, RuleSubject};
 
-/// From so many entries on a table by first level pays off.
+/// Number of rules from which the index by first level is faster.
 const MIN_INDEXED_RULES: usize = 12;
 
-/// What one client may do.
+/// The compiled rules of one client.
 pub struct CompiledRules {
-    /// Of the rules it was made from.
+    /// Generation of the rule set they were compiled from.
     pub(crate) generation: u64,
-    /// Nothing has to be looked at: that is the answer.
+    /// The answer to every action, if it does not depend on the action.
     constant_answer: Option<Authorization>,
     rules: Box<[CompiledRule]>,
     index: Option<FirstLevelIndex>,
@@ -35,14 +35,14 @@ struct CompiledRule {
     topics: SubjectTopics,
 }
 
-/// Entries by the first level of the topics they speak of, in their order.
+/// Rules by the first level of their topics, in order.
 struct FirstLevelIndex {
     by_first_level: HashMap<Box<str>, Box<[u32]>, RandomState>,
-    /// For first levels that no entry names.
+    /// Rules for first levels that no rule names.
     wildcard_rules: Box<[u32]>,
 }
 
-/// What holds when no rule speaks of an action, and what a denial does.
+/// The result for unmatched actions, and the effect of a denial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RulePolicy {
     pub allow_unmatched: bool,
@@ -59,7 +59,7 @@ impl RulePolicy {
 }
 
 impl CompiledRules {
-    /// Rules in their order for one client.
+    /// Compiles ordered rules for one client.
     pub fn new<'r>(
         generation: u64,
         rules: impl IntoIterator<Item = &'r AclRule>,
@@ -81,7 +81,7 @@ impl CompiledRules {
                 let is_last = rule.publish && rule.subscribe && rule.qos == 0b111;
                 entries.push(entry(SubjectTopics::All));
                 if is_last && rule.retain.is_none() {
-                    // Nothing behind it is ever looked at.
+                    // Rules after this one never match.
                     break;
                 }
                 continue;
@@ -119,17 +119,17 @@ impl CompiledRules {
         }
     }
 
-    /// For those who may do everything.
+    /// Allows everything; for superusers.
     pub(crate) fn allow_all(generation: u64) -> Self {
         Self::constant(generation, Authorization::Allow)
     }
 
-    /// Of no rules: has to be made anew before it is asked.
+    /// A placeholder that must be recompiled before use.
     pub(crate) fn not_compiled() -> Self {
         Self::constant(0, Authorization::Deny)
     }
 
-    /// For those of whom nothing is known any more.
+    /// Denies everything; for a client whose external rules have expired.
     pub(crate) fn unmatched_only(generation: u64, policy: RulePolicy) -> Self {
         Self::constant(generation, policy.denial_outcome())
     }
@@ -150,7 +150,7 @@ impl CompiledRules {
         self.decide_with_default(action, self.no_match)
     }
 
-    /// The same where what no rule speaks of is denied.
+    /// Like [`decide`](Self::decide), but denies actions that no rule matches.
     pub(crate) fn decide_strictly(&self, action: &ClientAction<'_>) -> Authorization {
         self.decide_with_default(action, self.denial)
     }
@@ -162,7 +162,7 @@ impl CompiledRules {
         no_match: Authorization,
     ) -> Authorization {
         match self.constant_answer {
-            // Fixed because there is no rule.
+            // The answer is constant because there are no rules.
             Some(_) if self.rules.is_empty() => return no_match,
             Some(answer) => return answer,
             None => {}
@@ -174,10 +174,10 @@ impl CompiledRules {
         }
     }
 
-    /// Whether a rule says anything about an action.
+    /// Whether any rule matches an action.
     pub(crate) fn has_matching_rule(&self, action: &ClientAction<'_>) -> bool {
         match self.constant_answer {
-            // A first rule about everything, or none.
+            // A constant answer comes from a first rule that matches everything, or from the absence of rules.
             Some(_) => !self.rules.is_empty(),
             None => self.deciding_rule(action).is_some(),
         }
@@ -209,7 +209,8 @@ impl CompiledRules {
                 let filter = without_subscription_prefix(filter);
                 let qos = 1 << (options.qos as u8);
                 self.rules.iter().find(|entry| {
-                    // A subscription that reaches anything forbidden is forbidden; one is allowed only as a whole.
+                    // A deny rule applies if the filter overlaps its topics; an allow rule only if it covers the
+                    // whole filter.
                     entry.subscribe
                         && entry.qos & qos != 0
                         && match entry.is_allowed {
@@ -256,15 +257,15 @@ impl FirstLevelIndex {
     }
 }
 
-/// The rules of a node, compiled once more for each client unless they mean the same for all.
+/// The rules of a node. They are compiled per client unless they are the same for all clients.
 pub(crate) struct NodeRuleSet {
     pub(crate) generation: u64,
     pub(crate) policy: RulePolicy,
-    /// From the configuration.
+    /// Rules of the configuration.
     pub(crate) configured_rules: Arc<[AclRule]>,
-    /// From the store.
+    /// Rules of the store.
     pub(crate) stored_rules: Arc<[AclRule]>,
-    /// Set if the rules mean the same for every client.
+    /// Set if the rules are the same for every client.
     pub(crate) shared_rules: Option<Arc<CompiledRules>>,
 }
 
@@ -294,7 +295,7 @@ impl NodeRuleSet {
         }
     }
 
-    /// The rules for one client: its own first, then those of the configuration, then those of the store.
+    /// Compiles the rules of one client: its own first, then those of the configuration, then those of the store.
     pub(crate) fn compile_for(
         &self,
         who: &RuleSubject<'_>,

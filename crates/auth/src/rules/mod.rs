@@ -1,4 +1,4 @@
-//! Rules: who may publish or subscribe to what. The first rule that speaks of an action decides.
+//! ACL rules: who may publish or subscribe to what. The first matching rule decides.
 
 mod address_range;
 mod compiled_rules;
@@ -15,29 +15,29 @@ pub use topic_pattern::{RuleSubject, TopicPattern};
 
 use crate::json::{self, OneOrMany};
 
-/// Rules of one source; more is a mistake, or somebody means harm.
+/// Maximum number of rules per source; guards against mistakes and abuse.
 pub const MAX_RULES: usize = 100_000;
-/// Topics, names or addresses of one rule.
+/// Maximum number of topics, names or addresses per rule.
 const MAX_CONDITIONS: usize = 10_000;
 
-/// One rule.
+/// An ACL rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AclRule {
     pub is_allowed: bool,
     pub publish: bool,
     pub subscribe: bool,
-    /// Bit n: holds for QoS n.
+    /// Bit n: matches QoS n.
     pub qos: u8,
-    /// Of messages only.
+    /// The retain flag to match; publications only.
     pub retain: Option<bool>,
-    /// Empty: every topic.
+    /// Empty: matches every topic.
     pub topics: Vec<TopicPattern>,
     pub usernames: Vec<NamePattern>,
     pub client_ids: Vec<NamePattern>,
     pub addresses: Vec<AddressRange>,
 }
 
-/// A name, in which `*` stands for any characters.
+/// A name pattern, in which `*` matches any characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamePattern(Box<str>);
 
@@ -67,7 +67,7 @@ impl From<&str> for NamePattern {
     }
 }
 
-/// As it is written: in TOML, in objects, in answers of authenticators.
+/// A rule as written in TOML, in stored objects and in answers of authenticators.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AclRuleDefinition {
@@ -88,7 +88,7 @@ struct AclRuleDefinition {
     address: OneOrMany<String>,
 }
 
-/// Databases and forms say numbers as texts.
+/// A QoS condition; databases and forms return numbers as texts.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum QosValue {
@@ -105,7 +105,7 @@ enum RetainValue {
 }
 
 impl AclRule {
-    /// A rule for everybody about everything.
+    /// A rule that matches every client and every action.
     pub fn match_all(is_allowed: bool) -> Self {
         Self {
             is_allowed,
@@ -120,7 +120,7 @@ impl AclRule {
         }
     }
 
-    /// Reads a rule; the error says which field is wrong and what was expected.
+    /// Parses a rule; the error names the field and the expected value.
     pub fn from_json(value: &Value) -> Result<Self, String> {
         let written: AclRuleDefinition = json::parse(value)?;
         let is_allowed = match written.permission.as_str() {
@@ -185,8 +185,8 @@ impl AclRule {
         })
     }
 
-    /// Reads a list of rules, or the older form of EMQX that only allows:
-    /// `{"pub": [...], "sub": [...], "all": [...]}`.
+    /// Parses a list of rules, or the older allow-only form of EMQX: `{"pub": [...], "sub": [...],
+    /// "all": [...]}`.
     pub fn list_from_json(value: &Value) -> Result<Vec<Self>, String> {
         match value {
             Value::Array(rules) if rules.len() > MAX_RULES => {
@@ -217,7 +217,7 @@ impl AclRule {
         }
     }
 
-    /// Whether it holds for this client at all, whatever the topic.
+    /// Whether the rule applies to this client for some topic.
     fn applies_to(&self, who: &RuleSubject<'_>) -> bool {
         let named = |patterns: &[NamePattern], name: Option<&str>| {
             patterns.is_empty()
@@ -231,7 +231,7 @@ impl AclRule {
                 }))
     }
 
-    /// Whether it means the same for every client.
+    /// Whether the rule is the same for every client.
     fn is_client_independent(&self) -> bool {
         self.usernames.is_empty()
             && self.client_ids.is_empty()
@@ -248,7 +248,7 @@ fn parse_qos_set(written: &[QosValue]) -> Result<u8, String> {
     for qos in written {
         let numbers: Vec<Option<u8>> = match qos {
             QosValue::Number(number) => vec![Some(*number)],
-            // Databases keep lists as `0,1`.
+            // Databases store lists as `0,1`.
             QosValue::Text(text) => (text.split(','))
                 .map(|number| number.trim().parse().ok())
                 .collect(),

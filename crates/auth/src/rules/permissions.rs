@@ -1,4 +1,4 @@
-//! What the client of one session may do: its compiled rules, made anew when the rules of the node or its own change.
+//! The permissions of one session: compiled rules, recompiled when the rules of the node or of the client change.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,22 +12,22 @@ use crate::rule_sources::ExternalRules;
 
 /// The rules of the node, shared by all sessions.
 pub(crate) struct NodeRules {
-    /// Of the book; looked at for each action.
+    /// Generation of `rule_set`; read for each action.
     generation: AtomicU64,
     rule_set: ArcSwap<NodeRuleSet>,
-    /// Held while there is to be another book.
+    /// Serialises replacements of `rule_set`.
     change_lock: Mutex<()>,
     pub(crate) denied: AtomicU64,
-    /// Milliseconds since 1970, a quarter of a second old at most.
+    /// Cached time in milliseconds since 1970, at most a quarter of a second old.
     pub(crate) clock_ms: AtomicU64,
 }
 
 impl NodeRules {
     pub(crate) fn new(policy: RulePolicy, file: Arc<[AclRule]>) -> Self {
-        let book = NodeRuleSet::new(1, policy, file, Arc::new([]));
+        let rule_set = NodeRuleSet::new(1, policy, file, Arc::new([]));
         Self {
             generation: AtomicU64::new(1),
-            rule_set: ArcSwap::from_pointee(book),
+            rule_set: ArcSwap::from_pointee(rule_set),
             change_lock: Mutex::new(()),
             denied: AtomicU64::new(0),
             clock_ms: AtomicU64::new(crate::now_ms()),
@@ -38,14 +38,14 @@ impl NodeRules {
         self.rule_set.load_full()
     }
 
-    /// Other rules from the store; every session takes them up with its next action.
+    /// Replaces the stored rules; sessions use them from their next action on.
     pub(crate) fn set_store_rules(&self, rules: Arc<[AclRule]>) {
         self.replace_rule_set(|old, next| {
             NodeRuleSet::new(next, old.policy, old.configured_rules.clone(), rules)
         });
     }
 
-    /// Another policy; every session takes it up with its next action.
+    /// Replaces the policy; sessions use it from their next action on.
     pub(crate) fn set_policy(&self, policy: RulePolicy) {
         if self.rule_set.load().policy != policy {
             self.replace_rule_set(|old, next| {
@@ -70,7 +70,7 @@ impl NodeRules {
         self.generation.store(generation, Relaxed);
     }
 
-    /// What a client may do by the rules of the node alone.
+    /// Checks an action against the rules of the node only.
     pub(crate) fn check_node_rules(
         &self,
         client: &Client<'_>,
@@ -89,17 +89,17 @@ impl NodeRules {
     }
 }
 
-/// What is known of a client beyond its names and its address; most have none of it.
+/// Attributes of a client beyond its names and address; most clients have none.
 #[derive(Default)]
 pub(crate) struct SubjectAttributes {
     pub(crate) common_name: Option<Box<str>>,
     pub(crate) attributes: Box<[(Box<str>, Box<str>)]>,
     pub(crate) is_superuser: bool,
-    /// From its token, or from who let it in.
+    /// Rules from its token or its authenticator.
     pub(crate) own_rules: Box<[AclRule]>,
-    /// Of a device.
+    /// The permissions of a device.
     pub(crate) device: Option<crate::device_authenticator::DeviceGrant>,
-    /// From outside, asked for anew from time to time.
+    /// Rules from external sources, refreshed periodically.
     pub(crate) external_rules: Option<Arc<ExternalRules>>,
 }
 
@@ -107,7 +107,7 @@ pub(crate) struct SessionPermissions {
     node_rules: Arc<NodeRules>,
     attributes: Option<Box<SubjectAttributes>>,
     compiled: ArcSwap<CompiledRules>,
-    /// Set when its sourced rules have become too old to go by.
+    /// Whether the external rules were too old to use at the last compilation.
     is_expired: AtomicBool,
 }
 
@@ -131,7 +131,7 @@ impl SessionPermissions {
         who: &RuleSubject<'_>,
     ) -> Self {
         let compiled = match who.client_id {
-            // It is given one in a moment; rules are looked at then.
+            // The broker assigns a client id in a moment; rules are compiled at the first check.
             "" => Arc::new(CompiledRules::not_compiled()),
             _ => compile_rules(&rights.rule_set(), facts.as_deref(), who),
         };
@@ -147,7 +147,7 @@ impl SessionPermissions {
         self.attributes.as_ref()?.external_rules.as_ref()
     }
 
-    /// Whether what was compiled still holds.
+    /// Whether the compiled rules are still valid.
     #[inline]
     fn is_current(&self, compiled: &CompiledRules) -> bool {
         if compiled.generation != self.node_rules.generation.load(Relaxed) {
@@ -165,7 +165,7 @@ impl SessionPermissions {
         }
     }
 
-    /// What a device is decides first, then rules; what neither speaks of is denied, whatever holds for others.
+    /// Checks the device's own permissions, then the rules. What neither allows is denied, whatever the policy.
     fn check_device(
         &self,
         rights: &crate::device_authenticator::DeviceGrant,
@@ -191,10 +191,13 @@ impl SessionPermissions {
             let now_ms = self.node_rules.clock_ms.load(Relaxed);
             self.is_expired.store(sourced.is_expired(now_ms), Relaxed);
         }
-        let book = self.node_rules.rule_set();
+        let rule_set = self.node_rules.rule_set();
         let compiled = match self.is_expired.load(Relaxed) {
-            true => Arc::new(CompiledRules::unmatched_only(book.generation, book.policy)),
-            false => compile_rules(&book, facts, &who),
+            true => Arc::new(CompiledRules::unmatched_only(
+                rule_set.generation,
+                rule_set.policy,
+            )),
+            false => compile_rules(&rule_set, facts, &who),
         };
         self.compiled.store(compiled.clone());
         compiled
@@ -202,19 +205,19 @@ impl SessionPermissions {
 }
 
 fn compile_rules(
-    book: &NodeRuleSet,
+    rule_set: &NodeRuleSet,
     facts: Option<&SubjectAttributes>,
     who: &RuleSubject<'_>,
 ) -> Arc<CompiledRules> {
     let Some(facts) = facts else {
-        return book.compile_for(who, &[]);
+        return rule_set.compile_for(who, &[]);
     };
     if facts.is_superuser {
-        return Arc::new(CompiledRules::allow_all(book.generation));
+        return Arc::new(CompiledRules::allow_all(rule_set.generation));
     }
     match &facts.external_rules {
-        None => book.compile_for(who, &[&facts.own_rules]),
-        Some(sourced) => book.compile_for(who, &[&facts.own_rules, &sourced.rules()]),
+        None => rule_set.compile_for(who, &[&facts.own_rules]),
+        Some(sourced) => rule_set.compile_for(who, &[&facts.own_rules, &sourced.rules()]),
     }
 }
 
@@ -260,12 +263,13 @@ impl Permissions for SessionPermissions {
         if self.is_expired.load(Relaxed) {
             return Some("unknown");
         }
-        let (book, facts) = (self.node_rules.rule_set(), self.attributes.as_deref());
+        let (rule_set, facts) = (self.node_rules.rule_set(), self.attributes.as_deref());
         let who = rule_subject(client, facts);
         let speaks = |rules: &[AclRule]| {
-            CompiledRules::new(book.generation, rules, &who, book.policy).has_matching_rule(action)
+            CompiledRules::new(rule_set.generation, rules, &who, rule_set.policy)
+                .has_matching_rule(action)
         };
-        // In the order in which they count.
+        // In the order of evaluation.
         let sources = [
             (
                 "client",
@@ -275,8 +279,8 @@ impl Permissions for SessionPermissions {
                 "outside",
                 (self.external_rules()).is_some_and(|sourced| speaks(&sourced.rules())),
             ),
-            ("file", speaks(&book.configured_rules)),
-            ("store", speaks(&book.stored_rules)),
+            ("file", speaks(&rule_set.configured_rules)),
+            ("store", speaks(&rule_set.stored_rules)),
         ];
         let decides = sources.into_iter().find(|(_, speaks)| *speaks);
         Some(decides.map_or("default", |(name, _)| name))

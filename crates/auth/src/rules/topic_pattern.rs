@@ -1,22 +1,21 @@
-//! Which topics a rule speaks of: filters as MQTT has them, with `${...}` for what differs between clients, or a literal
-//! text behind `eq `.
+//! Topic patterns of rules: MQTT topic filters with `${...}` placeholders, or a literal text after `eq `.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use mqtt::TopicLimits;
 
-/// Literal instead of a filter: `eq a/#` speaks of the very filter `a/#`.
+/// Prefix of a literal: `eq a/#` matches only the filter `a/#` itself.
 const LITERAL_PREFIX: &str = "eq ";
 
-/// What a client is called and where it comes from, as rules see it.
+/// The names and the address of a client, as used by rules.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RuleSubject<'a> {
     pub client_id: &'a str,
     pub username: Option<&'a str>,
     pub common_name: Option<&'a str>,
     pub address: Option<std::net::IpAddr>,
-    /// Further names an authenticator has given the client, for `${client_attrs.NAME}`.
+    /// Attributes assigned by an authenticator, for `${client_attrs.NAME}`.
     pub attributes: &'a [(Box<str>, Box<str>)],
 }
 
@@ -58,7 +57,7 @@ enum PatternPart {
     Placeholder(RulePlaceholder),
 }
 
-/// The topics of a rule as they were written.
+/// A topic pattern as written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicPattern {
     is_literal: bool,
@@ -72,14 +71,14 @@ enum PatternText {
 }
 
 impl TopicPattern {
-    /// Reads a pattern; the error says what is wrong with it.
+    /// Parses a pattern; the error describes what is invalid.
     pub fn parse(written: &str) -> Result<Self, String> {
         let (is_literal, text) = match written.strip_prefix(LITERAL_PREFIX) {
             Some(text) => (true, text),
             None => (false, written),
         };
         let parts = parse_parts(text)?;
-        // A stand-in of one letter where the client's own text will be.
+        // Validate with a one-letter sample in place of each placeholder.
         let sample: String = parts
             .iter()
             .map(|part| match part {
@@ -99,13 +98,13 @@ impl TopicPattern {
         Ok(Self { is_literal, text })
     }
 
-    /// Whether it means the same for every client.
+    /// Whether the pattern is the same for every client.
     pub(crate) fn is_client_independent(&self) -> bool {
         matches!(self.text, PatternText::Constant(_))
     }
 
-    /// The pattern for one client; `None` if it speaks of nothing for this one: a name is missing, or could be taken
-    /// for more than one level or for a wildcard.
+    /// Fills in the names of one client. `None` if a name is missing, or contains a separator or wildcard; the rule
+    /// then matches nothing for this client.
     pub(crate) fn resolve(&self, who: &RuleSubject<'_>) -> Option<SubjectTopics> {
         let text = match &self.text {
             PatternText::Constant(text) => text.clone(),
@@ -158,20 +157,20 @@ fn parse_parts(text: &str) -> Result<Vec<PatternPart>, String> {
     Ok(parts)
 }
 
-/// The topics of a rule for one client.
+/// The topics of a rule, resolved for one client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SubjectTopics {
-    /// Every topic, those that begin with `$` included.
+    /// Every topic, including those that begin with `$`.
     All,
     /// `#`: every topic that does not begin with `$`.
     AllButSpecial,
-    /// Topics that begin with the text (`a/b/` of `a/b/#`), or are it without the slash.
+    /// Topics that begin with the text (`a/b/` for `a/b/#`), or equal it without the final slash.
     Subtree(Arc<str>),
-    /// A filter with wildcards elsewhere, and how long it is in front of the first.
+    /// A filter with wildcards elsewhere, and the length of its text before the first wildcard.
     Filter(Arc<str>, u32),
     /// One topic.
     Exact(Arc<str>),
-    /// The topic, or the very filter.
+    /// Exactly this topic or filter.
     Literal(Arc<str>),
 }
 
@@ -185,7 +184,7 @@ impl SubjectTopics {
         }
     }
 
-    /// Whether it speaks of a message to this topic.
+    /// Whether a message to this topic matches.
     #[inline]
     pub(crate) fn matches_topic(&self, topic: &str) -> bool {
         match self {
@@ -206,7 +205,7 @@ impl SubjectTopics {
         }
     }
 
-    /// Whether every message the filter of a subscription lets through is one it speaks of.
+    /// Whether the topics include every topic that a subscription filter matches.
     pub(crate) fn covers_filter(&self, filter: &str) -> bool {
         match self {
             Self::All => true,
@@ -217,7 +216,7 @@ impl SubjectTopics {
         }
     }
 
-    /// Whether any message the filter of a subscription lets through is one it speaks of.
+    /// Whether the topics include any topic that a subscription filter matches.
     pub(crate) fn overlaps_filter(&self, filter: &str) -> bool {
         match self {
             Self::All => true,
@@ -228,7 +227,7 @@ impl SubjectTopics {
         }
     }
 
-    /// The first level of the topics it speaks of, if that is always the same.
+    /// The first level of the topics, if it is constant.
     pub(crate) fn first_level(&self) -> Option<&str> {
         match self {
             Self::All | Self::AllButSpecial | Self::Filter(_, 0) => None,
@@ -240,7 +239,7 @@ impl SubjectTopics {
     }
 }
 
-/// As [`mqtt::filter_matches`], for what is behind a common beginning, and so not at the beginning of a topic.
+/// Like [`mqtt::filter_matches`], for the remainder after a common prefix, which is not the beginning of a topic.
 fn remainder_matches(mut filter: &str, mut topic: &str) -> bool {
     let level = |text: &str| text.bytes().position(|byte| byte == b'/');
     loop {
@@ -255,25 +254,25 @@ fn remainder_matches(mut filter: &str, mut topic: &str) -> bool {
         match (filter_end, topic_end) {
             (None, None) => return true,
             (Some(a), Some(b)) => (filter, topic) = (&filter[a + 1..], &topic[b + 1..]),
-            // `#` stands for the level above it, too.
+            // `#` also matches the parent level.
             (Some(a), None) => return &filter[a + 1..] == "#",
             (None, Some(_)) => return false,
         }
     }
 }
 
-/// The topics a subscription is about, without `$share/`, `$queue/` and `$exclusive/`.
+/// The topic filter of a subscription without `$share/`, `$queue/` or `$exclusive/`.
 pub(crate) fn without_subscription_prefix(filter: &str) -> Cow<'_, str> {
     use mqtt::SubscriptionFilter::{Exclusive, Plain, Queue, Shared};
     match mqtt::parse_filter(filter, &TopicLimits::NONE) {
         Ok(Plain(inner) | Shared { filter: inner, .. } | Queue { filter: inner }) => inner.into(),
         Ok(Exclusive { topic }) => topic.into(),
-        // The broker has refused it before.
+        // The broker has already refused an invalid filter.
         Err(_) => filter.into(),
     }
 }
 
-/// Wildcards in the first level do not stand for levels that begin with `$` [MQTT-4.7.2-1].
+/// A wildcard in the first level does not match levels that begin with `$` [MQTT-4.7.2-1].
 fn is_special_topic_hidden(special: &str, filter: &str) -> bool {
     special.starts_with('$') && filter.starts_with(['+', '#'])
 }
@@ -295,7 +294,7 @@ fn filter_covers(pattern: &str, filter: &str) -> bool {
     }
 }
 
-/// Whether there is a topic that matches both.
+/// Whether any topic matches both filters.
 fn filters_overlap(a: &str, b: &str) -> bool {
     if is_special_topic_hidden(a, b) || is_special_topic_hidden(b, a) {
         return false;
