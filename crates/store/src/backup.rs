@@ -1,7 +1,7 @@
-//! All objects and tables as one file and back: a head line, then one JSON object per line, then one line per row of a table,
-//! in hexadecimal. For backup and for moving to another node.
+//! Export of all objects and tables to one file, and import: a head line, one JSON object per line, then one line per table
+//! row, in hexadecimal. For backups and for moving to another node.
 //!
-//! Rows may be millions: they are not kept in memory, but wait in a file until everything was read and found right.
+//! There may be millions of rows: an import holds them in a temporary file, not in memory, until the whole file was checked.
 
 use std::collections::HashSet;
 use std::io::{self, BufRead as _, BufReader, Read, Write};
@@ -17,19 +17,19 @@ use crate::row_spool::{self, RowSpool};
 
 const FORMAT: &str = "tidegate-objects";
 const VERSION: u64 = 1;
-/// An object and its JSON escapes fit.
+/// Fits an object with its JSON escapes.
 const MAX_LINE_BYTES: u64 = 32 << 20;
 
-/// What becomes of the objects that are there.
+/// What an import does with existing objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImportMode {
-    /// Objects of the file replace those with the same kind and id; all others stay.
+    /// Objects of the file replace those with the same kind and id; all others are left alone.
     Merge,
-    /// Only the objects of the file are there afterwards.
+    /// Afterwards only the objects of the file exist.
     Replace,
 }
 
-/// What an import did.
+/// Result of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImportReport {
     pub written: u64,
@@ -49,8 +49,8 @@ pub enum ImportError {
 }
 
 impl Objects {
-    /// Writes all objects and rows of tables; returns how many. Journals are not among them. The file holds password hashes and keys: keep
-    /// it as you keep those.
+    /// Writes all objects and table rows; returns their number. Journals are not included. The file contains password hashes and
+    /// keys: protect it accordingly.
     pub fn export_to(&self, out: &mut dyn Write) -> Result<u64, ImportError> {
         let db = self.db()?;
         let head = json!({ "format": FORMAT, "version": VERSION, "created_ms": now_ms() });
@@ -80,9 +80,9 @@ impl Objects {
         Ok(count)
     }
 
-    /// Reads what [`export_to`](Self::export_to) wrote: all of it or, if a line is not right, nothing. Rows are written in
-    /// portions, before the objects: after a failure of the disk the same import is to be made again. Objects get new
-    /// versions and keep the time they were made.
+    /// Imports what [`export_to`](Self::export_to) wrote: everything, or nothing if a line is invalid. Rows are written in
+    /// portions, before the objects; after a disk failure, repeat the same import. Objects get new versions and keep their
+    /// creation time.
     pub fn import_from(
         &self,
         input: &mut dyn Read,
@@ -133,13 +133,13 @@ impl Objects {
             };
             Ok::<_, ImportError>((removed, written))
         };
-        // Objects last, so that an import that was cut short is seen not to have been made.
+        // Objects last, so that an interrupted import is recognisable as incomplete.
         let replaced = replace().and_then(|rows| {
             self.commit(batch)?;
             Ok(rows)
         });
         if has_tables {
-            // Also of rows that were written before a failure.
+            // Also for rows that were written before a failure.
             self.tables().notify_restored();
         }
         let (removed_rows, written_rows) = replaced?;

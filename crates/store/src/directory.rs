@@ -1,7 +1,7 @@
-//! The data directory: whose it is, which layout it has, and putting the log's files in order after reading them.
+//! The data directory: lock, layout version, owner of external queues, and applying the result of recovery to the log's files.
 //!
-//! `lock`, `version`, `state/` (the LSM library), `log/` (segments), `log.marks` and `state.mark` (what both must
-//! contain), `queues` (who owns the queues in another server).
+//! Content: `lock`, `version`, `state/` (the LSM library), `log/` (segments), `log.marks` and `state.mark` (the minimum
+//! content of both), `queues` (owner name of the queues in another server).
 
 use std::collections::hash_map::RandomState;
 use std::fs::{self, File};
@@ -24,7 +24,7 @@ pub(crate) const LOG: &str = "log";
 const VERSION: &str = "version";
 const QUEUES: &str = "queues";
 
-/// Takes a directory for this process, and makes it if it is not there; tells whether it is new.
+/// Locks a directory for this process and creates it if needed; returns whether it is new.
 pub(crate) fn lock_or_create(dir: &Path) -> Result<(File, bool), StoreOpenError> {
     let lock = disk::lock_directory(dir).map_err(|not_taken| match not_taken {
         DirectoryLockError::Locked => StoreOpenError::Locked {
@@ -38,7 +38,7 @@ pub(crate) fn lock_or_create(dir: &Path) -> Result<(File, bool), StoreOpenError>
     let log = dir.join(LOG);
     fs::create_dir_all(&log).map_err(io_error("make the directory", &log))?;
     if is_new {
-        // Before the version: a store that has one has its marks.
+        // Before the version: every store with a version has marks.
         LogMarksFile::create(dir, LogMark::default(), None)?;
         StateMark::default().write(dir)?;
         write_version(dir).map_err(io_error("write its version to", dir))?;
@@ -46,7 +46,7 @@ pub(crate) fn lock_or_create(dir: &Path) -> Result<(File, bool), StoreOpenError>
     Ok((lock, is_new))
 }
 
-/// Takes a directory that is a store already.
+/// Locks an existing store.
 pub(crate) fn lock_existing(dir: &Path) -> Result<File, StoreOpenError> {
     if !dir.join(VERSION).exists() && !dir.join(STATE).exists() {
         return Err(StoreOpenError::Missing {
@@ -56,7 +56,7 @@ pub(crate) fn lock_existing(dir: &Path) -> Result<File, StoreOpenError> {
     lock_or_create(dir).map(|(lock, _)| lock)
 }
 
-/// `true` if nothing was stored there yet.
+/// Checks the layout version; `true` if nothing was stored here yet.
 fn check_version(dir: &Path) -> Result<bool, StoreOpenError> {
     let path = dir.join(VERSION);
     let refuse = |found: &str| StoreOpenError::Version {
@@ -91,7 +91,7 @@ fn write_line(dir: &Path, name: &str, line: &str) -> io::Result<()> {
     disk::replace_file(dir, name, format!("{line}\n").as_bytes())
 }
 
-/// The name under which this directory owns queues in another server, if it ever did.
+/// The owner name under which this directory holds queues in another server, if any.
 pub(crate) fn queues_owner(dir: &Path) -> Result<Option<String>, StoreOpenError> {
     let path = dir.join(QUEUES);
     match fs::read_to_string(&path) {
@@ -101,13 +101,13 @@ pub(crate) fn queues_owner(dir: &Path) -> Result<Option<String>, StoreOpenError>
     }
 }
 
-/// What the marks say about the file with the owner.
+/// The record of the owner file in the marks.
 pub(crate) fn queues_owner_mark(dir: &Path) -> Result<Option<u32>, StoreOpenError> {
     let owner = queues_owner(dir)?;
     Ok(owner.map(|owner| crc32c::crc32c(owner.as_bytes())))
 }
 
-/// Compares the file with the owner with what the marks say about it.
+/// Compares the owner file with its record in the marks.
 pub(crate) fn check_queues_owner(dir: &Path, marked: Option<u32>) -> Result<(), StoreOpenError> {
     let found = queues_owner_mark(dir)?;
     let what = match (found, marked) {
@@ -126,9 +126,9 @@ pub(crate) fn check_queues_owner(dir: &Path, marked: Option<u32>) -> Result<(), 
     })
 }
 
-/// A name nobody else has.
+/// Generates a unique owner name.
 pub(crate) fn generate_owner_name() -> String {
-    // Keys of a hash map are random enough for a name.
+    // Keys of a hash map are sufficiently random for a name.
     let number = || RandomState::new().hash_one(std::process::id());
     format!("{:016x}{:016x}", number(), number())
 }
@@ -138,20 +138,20 @@ pub(crate) fn write_queues_owner(dir: &Path, owner: &str) -> Result<(), StoreOpe
     Ok(())
 }
 
-/// The server could not be taken over for the first time: nothing waits there.
+/// Removes the owner file after the first attempt to claim the server failed: nothing is queued there.
 pub(crate) fn remove_queues_owner(dir: &Path) {
-    // If it stays, a start without that server says how to go on.
+    // If it stays, a start without that server reports how to proceed.
     let _ = fs::remove_file(dir.join(QUEUES));
 }
 
-/// Cuts off the end that was found torn, removes files nothing was written to, and forces to disk what may not be there.
+/// Cuts off a torn end, removes unused files, and syncs what may not be on disk.
 pub(crate) fn apply_recovery(
     log_dir: &Path,
     files: &dyn FileSystem,
     recovered: &RecoveredLog,
 ) -> Result<(), StoreError> {
     let cut_segments = recovered.truncation.iter().flat_map(|cut| &cut.segments);
-    // The youngest first: what is left after a crash in between is still a log with a torn end.
+    // Youngest first: a crash in between leaves a log with a torn end.
     let mut gone: Vec<u32> = cut_segments
         .chain(&recovered.unused_segments)
         .copied()
@@ -168,7 +168,7 @@ pub(crate) fn apply_recovery(
         let path = segment_path(log_dir, segment.id);
         let is_last = recovered.segments.back().map(|last| last.id) == Some(segment.id);
         if is_last {
-            // What is prepared behind the end is given back; a new segment is begun.
+            // The prepared space behind the end is freed; a new segment follows.
             let truncated = segment.file.truncate(segment.used);
             truncated.map_err(io_error("cut", &path))?;
         }

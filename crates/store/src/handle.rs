@@ -1,4 +1,4 @@
-//! One data directory: what shards submit to, and what a node reads when it starts.
+//! [`Store`]: one open data directory, to which shards submit batches and from which a node restores its state.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -31,30 +31,30 @@ use crate::objects::Objects;
 use crate::queue::{QueueFetch, QueuePage, QueueSummary};
 use crate::tables::Tables;
 
-/// Places in a segment are 32 bits wide.
+/// Offsets in a segment are 32 bits wide.
 const MAX_BATCH_BYTES: usize = 1 << 30;
 
-/// Who submits batches, told on threads of the store: it must not block.
+/// Receives the results of submissions and fetches, on threads of the store. Implementations must not block.
 pub trait StoreObserver: Send + Sync {
-    /// Everything this shard submitted up to and including this batch is in the log (with [`Fsync::Always`](crate::Fsync):
-    /// on disk).
+    /// Everything this shard submitted up to and including this batch is in the log; with
+    /// [`Fsync::Always`](crate::Fsync), on disk.
     fn on_logged(&self, shard: u16, batch: u64);
     /// The answer to a fetch.
     fn on_fetched(&self, shard: u16, page: QueuePage);
 }
 
-/// Whether the store takes new work.
+/// Whether the store accepts new work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum StoreHealth {
     Ok = 0,
-    /// No room: refuse new messages. What was submitted is still written, and acknowledgements make room.
+    /// No space: refuse new messages. Submitted batches are still written, and acknowledgements free space.
     Full = 1,
-    /// Writing fails. What was submitted is kept, and written when it works again.
+    /// Writes fail. Submitted batches are kept and written after recovery.
     Failed = 2,
 }
 
-/// What opening found.
+/// Result of opening a store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreOpenReport {
     /// The directory was empty.
@@ -65,43 +65,43 @@ pub struct StoreOpenReport {
     pub log_bytes: u64,
     /// Bytes of a damaged or incomplete end that were cut off.
     pub truncated_bytes: u64,
-    /// Where and why something was cut off, in words for the log.
+    /// Where and why data was cut off, as text for the log.
     pub truncation: Option<String>,
-    /// What else is wrong and does not keep the store from being opened, in words for the log.
+    /// Other problems that do not prevent opening the store, as text for the log.
     pub warnings: Vec<String>,
     pub duration_ms: u64,
 }
 
-/// Counters and gauges, for metrics and for people.
+/// Counters and gauges of a store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreStats {
     pub segments: u64,
-    /// Bytes of all segments of the log, written ones.
+    /// Size of all written segments of the log.
     pub log_bytes: u64,
-    /// Of these, roughly what is still wanted.
+    /// Approximate part of `log_bytes` that is live.
     pub live_bytes: u64,
-    /// Entries that wait, once per session.
+    /// Queued entries; a message counts once per session.
     pub live_messages: u64,
-    /// Sessions something waits for.
+    /// Sessions with queued messages.
     pub queued_sessions: u64,
     pub pending_bytes: u64,
     pub batches: u64,
     pub groups: u64,
     pub written_bytes: u64,
-    /// Bytes written again to give segments back.
+    /// Bytes copied by reclaiming.
     pub copied_bytes: u64,
     pub fsyncs: u64,
     pub last_fsync_us: u64,
     pub write_errors: u64,
     /// Messages that could not be read back.
     pub read_errors: u64,
-    /// Room on the file system.
+    /// Free space of the file system.
     pub free_bytes: u64,
     /// Disk space of keyed state and objects.
     pub keyed_bytes: u64,
 }
 
-/// A data directory, open. Clones are the same store; the last one to go closes it.
+/// An open data directory. Clones refer to the same store; dropping the last one closes it.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<StoreInner>,
@@ -114,10 +114,10 @@ struct StoreInner {
     shared: Arc<StoreShared>,
     files: Arc<dyn FileSystem>,
     log_dir: PathBuf,
-    /// What was found, until the writer has it.
+    /// The recovered content, until the writer starts.
     recovered_store: Mutex<Option<RecoveredStore>>,
     threads: Mutex<Option<StoreThreads>>,
-    /// Locked; the system lets go of it with the process.
+    /// Exclusive lock; the system releases it when the process ends.
     _lock: File,
 }
 
@@ -126,7 +126,7 @@ struct RecoveredStore {
     log_marks: LogMarksFile,
     applied_lsn: u64,
     external_queues: Option<ExternalQueues>,
-    /// What the other server has, by session.
+    /// Queues in the other server, by session.
     summaries: Option<QueueSummaries>,
 }
 
@@ -140,7 +140,7 @@ struct StoreThreads {
 }
 
 impl Store {
-    /// Opens a data directory, or makes one.
+    /// Opens a data directory, or creates one.
     pub fn open(
         dir: &Path,
         config: StoreConfig,
@@ -149,7 +149,7 @@ impl Store {
         Self::open_with(dir, config, Arc::new(OsFileSystem))
     }
 
-    /// The same, with queued messages in another server instead of the log.
+    /// As [`open`](Self::open), with queued messages in another server instead of the log.
     pub fn open_with_queues(
         dir: &Path,
         config: StoreConfig,
@@ -158,7 +158,7 @@ impl Store {
         Self::open_inner(dir, config, Arc::new(OsFileSystem), Some(queues))
     }
 
-    /// Wherever its queues are; they stay there.
+    /// Opens a store and leaves its queues where they are.
     pub(crate) fn open_with(
         dir: &Path,
         config: StoreConfig,
@@ -243,7 +243,7 @@ impl Store {
         Ok((store, report))
     }
 
-    /// Starts the writer. What was submitted before is written now.
+    /// Starts the writer, which first writes what was already submitted.
     pub fn start(&self, owner: Arc<dyn StoreObserver>) -> io::Result<()> {
         let inner = &*self.inner;
         let mut running = lock(&inner.threads);
@@ -254,7 +254,7 @@ impl Store {
         Ok(())
     }
 
-    /// Hands a batch to the writer. Never blocks; the order of one shard's batches is kept.
+    /// Submits a batch to the writer. Never blocks; the batches of one shard keep their order.
     ///
     /// # Panics
     ///
@@ -270,15 +270,15 @@ impl Store {
             .submit(shard, StoreRequest::Batch(shard, batch));
     }
 
-    /// Asks for messages of a session; [`StoreObserver::on_fetched`] answers. Sees every batch this shard submitted before. A message
-    /// that cannot be read from the disk is given with an empty body and without being `released`.
+    /// Requests messages of a session; [`StoreObserver::on_fetched`] receives them. The request sees every batch this shard
+    /// submitted before. An unreadable message is returned with an empty body and without being `released`.
     pub fn fetch(&self, shard: u16, fetch: QueueFetch) {
         self.inner
             .shared
             .submit(shard, StoreRequest::Fetch(shard, fetch));
     }
 
-    /// An empty batch, with memory of an earlier one if there is any.
+    /// An empty batch that reuses the memory of an earlier one if possible.
     pub fn recycled_batch(&self) -> StoreBatch {
         self.inner.shared.recycled_batch()
     }
@@ -288,7 +288,7 @@ impl Store {
         self.inner.shared.pending_bytes()
     }
 
-    /// Whether more waits for the log than should: publishers are to wait.
+    /// Whether pending bytes exceed their limit and publishers have to pause.
     pub fn is_overloaded(&self) -> bool {
         self.pending_bytes() > self.inner.config.max_pending_bytes
     }
@@ -320,8 +320,8 @@ impl Store {
         }
     }
 
-    /// Calls `each` with every key and value of a space, in order of the keys. At start: later, the newest batches may be
-    /// missing.
+    /// Calls `each` with every key and value of a space, in key order. Intended for the start: later, the newest batches may
+    /// be missing.
     pub fn scan(
         &self,
         space: StateKind,
@@ -337,9 +337,9 @@ impl Store {
         Ok(())
     }
 
-    /// Removes those of the keys whose value is unwanted, whoever put it; returns how many. Unlike a batch that deletes, it
-    /// never removes what another shard puts at the same time. It is not in the log: after a crash they may be there again.
-    /// A value so new that it has not left the log for the keyed state is not seen. May block.
+    /// Removes those of the keys whose current value is unwanted, whichever shard wrote it; returns their number. Unlike a delete
+    /// in a batch, it never removes a value that another shard writes at the same time. The removal is not in the log: keys may
+    /// reappear after a crash. Values not yet applied from the log are not seen. May block.
     pub fn prune(
         &self,
         space: StateKind,
@@ -351,7 +351,7 @@ impl Store {
         pruned.inspect_err(|_| keyed.mark_failed())
     }
 
-    /// What waits for a session; `None` if nothing does. Before [`start`](Self::start) only.
+    /// The queue of a session; `None` if it is empty. Before [`start`](Self::start) only.
     pub fn queue(&self, session: u64) -> Option<QueueSummary> {
         let opened = lock(&self.inner.recovered_store);
         let opened = opened.as_ref()?;
@@ -361,7 +361,7 @@ impl Store {
         }
     }
 
-    /// The sessions something waits for. Before [`start`](Self::start) only.
+    /// Sessions with queued messages. Before [`start`](Self::start) only.
     pub fn queued_sessions(&self) -> Vec<u64> {
         let opened = lock(&self.inner.recovered_store);
         let Some(opened) = &*opened else {
@@ -381,8 +381,8 @@ impl Store {
         self.inner.objects.tables()
     }
 
-    /// Writes the log anew without what nobody wants any more; [`is_compacting`](Self::is_compacting) says when that is
-    /// done. A running node does it by itself, as far as it is worth it.
+    /// Rewrites the log without garbage; [`is_compacting`](Self::is_compacting) reports when it is done. A running node reclaims
+    /// by itself as far as it is worthwhile.
     pub fn compact(&self) {
         let shared = &self.inner.shared;
         shared.is_compacting.store(true, Ordering::Release);
@@ -396,18 +396,18 @@ impl Store {
         self.inner.shared.is_compacting.load(Ordering::Acquire)
     }
 
-    /// Has the LSM library write everything anew, without what was replaced or removed.
+    /// Compacts the LSM library, which removes replaced and deleted values.
     pub(crate) fn compact_keyed(&self) -> Result<(), StoreError> {
         self.inner.keyed.db()?.compact()
     }
 
-    /// Writes and syncs everything submitted, and ends the writer and the other threads of the store.
+    /// Writes and syncs everything submitted, then ends the threads of the store.
     pub fn close(&self) {
         self.inner.close();
     }
 }
 
-/// What tests need to know and do.
+/// Test access to internals.
 #[cfg(test)]
 impl Store {
     pub(crate) fn is_all_synced(&self) -> bool {
@@ -417,7 +417,7 @@ impl Store {
             .is_some_and(|running| running.maintenance.0.is_all_synced())
     }
 
-    /// As if a write of the LSM library had failed.
+    /// Simulates a failed write of the LSM library.
     pub(crate) fn fail_keyed_state(&self) {
         self.inner.keyed.mark_failed();
     }
@@ -436,7 +436,7 @@ impl StoreInner {
             external_queues: outside,
             summaries: _,
         } = opened;
-        // The keyed state may know frames that the log lost in a power failure; their numbers are not used again.
+        // The keyed state may know frames that the log lost in a power failure; their numbers are not reused.
         let written_lsn = recovered.last_lsn.max(applied_lsn);
         let synced = LogPosition {
             lsn: written_lsn,
@@ -489,12 +489,12 @@ impl StoreInner {
         });
         if self.keyed.has_unverified_tables() {
             let (keyed, shared) = (Arc::clone(&self.keyed), Arc::clone(shared));
-            // It ends by itself; nobody waits for it.
+            // Nothing joins this thread; it ends by itself.
             spawn("store-verifier", move || {
                 keyed.verify_remaining_tables(&shared.is_stopping)
             })?;
         }
-        // A store that starts on a full disk says so from the beginning.
+        // A store that starts on a full disk reports it from the beginning.
         keeper.check_free_space();
         let (keeps, applies) = (Arc::clone(&keeper), Arc::clone(&applier));
         Ok(StoreThreads {
@@ -511,7 +511,7 @@ impl StoreInner {
         };
         self.shared.is_stopping.store(true, Ordering::Release);
         self.shared.wake();
-        // In this order: the log is written, then on disk, then in the keyed state.
+        // The order matters: write the log, then sync it, then apply it to the keyed state.
         join_thread(running.writer);
         let (keeper, keeper_thread) = running.maintenance;
         keeper.stop();
@@ -521,7 +521,7 @@ impl StoreInner {
         join_thread(applier_thread);
         join_thread(running.reader);
         if let Err(error) = self.keyed.update_mark() {
-            tracing::warn!(%error, "the mark of the keyed state was not written");
+            tracing::warn!(%error, "keyed state mark not written");
         }
     }
 }
@@ -532,7 +532,7 @@ impl Drop for StoreInner {
     }
 }
 
-/// Takes over the queues in another server.
+/// Claims the queues in another server.
 fn open_queues(
     dir: &Path,
     recovered: &RecoveredLog,
@@ -578,7 +578,7 @@ fn open_queues(
     Ok((outside, summaries))
 }
 
-/// Queues are to be in the log, but were in another server.
+/// Refuses to use the embedded log while queues of this directory are in another server.
 fn check_queues_location(dir: &Path) -> Result<(), StoreOpenError> {
     match directory::queues_owner(dir)? {
         None => Ok(()),
@@ -601,11 +601,11 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHand
 
 fn join_thread(thread: JoinHandle<()>) {
     if thread.join().is_err() {
-        tracing::error!("a thread of the store has panicked");
+        tracing::error!("store thread panicked");
     }
 }
 
-/// Gives the keyed state what the log knows and it does not.
+/// Applies frames of the log that the keyed state lacks.
 struct KeyedStateCatchUp<'a> {
     db: &'a KeyedDatabase,
     applied_lsn: u64,
@@ -642,7 +642,7 @@ impl<'a> KeyedStateCatchUp<'a> {
         if self.last_lsn > self.applied_lsn {
             self.write.commit(self.last_lsn)?;
         }
-        // What waits for it to be on disk begins with this number.
+        // Segments wait for a sync from this number on.
         self.db.sync()?;
         Ok(self.last_lsn)
     }

@@ -1,7 +1,7 @@
-//! The LSM library: one database with a keyspace per kind of thing.
+//! The keyed state: one database of the LSM library with a keyspace per kind of state.
 //!
-//! A database that failed to write refuses everything from then on; it is then closed and opened again, which is why it is
-//! reached through a lock that can be empty.
+//! After a failed write, the database refuses all further operations. It is then closed and opened again; the lock around it can
+//! therefore be empty.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -28,17 +28,17 @@ use crate::state::keyspace_files::TableFile;
 use crate::state::state_mark::{JournalMark, StateMark};
 use crate::tables::TableKeyspaces;
 
-/// Up to which frame of the log the spaces have everything.
+/// Key of the last frame of the log that the keyspaces contain.
 const APPLIED_LSN: &[u8] = b"applied_lsn";
-/// What may stay in memory of what is read from the journal at a start.
+/// Amount of replayed journal data that may stay in memory after a start.
 const MAX_REPLAYED_BYTES: u64 = 4 << 20;
-/// Tables of so many bytes are read and checked before the state is opened, all others while the node runs.
+/// Tables up to this total size are verified before the state is opened, all others while the node runs.
 const MAX_VERIFIED_BYTES: u64 = 64 << 20;
 const REPAIR_ADVICE: &str =
     "Restore a backup, or run `tidegate store repair` to keep what can be read";
 pub(crate) const REPLACE_ADVICE: &str = "Restore a backup; or move the directory `state` away, run `tidegate store repair` and import an export with \
                        `tidegate store import`: sessions, subscriptions and retained messages are lost then";
-/// How long a call that reads objects may hold an old database while it is to be closed.
+/// How long readers of objects may hold an old database that is to be closed.
 const MAX_CLOSING: Duration = Duration::from_secs(10);
 
 /// An open database.
@@ -51,14 +51,15 @@ pub(crate) struct KeyedDatabase {
     pub(crate) objects: Keyspace,
     pub(crate) journals: Keyspace,
     pub(crate) tables: TableKeyspaces,
-    /// Held while the spaces are written, so that nothing comes between looking at a value and removing it.
+    /// Held during writes of the keyspaces, so that no write comes between checking and removing a value.
     writing: Mutex<()>,
 }
 
-/// How every keyspace is laid out.
+/// Options of every keyspace.
 ///
-/// A filter answers whether a key is there at all. Filters of whole tables of the library are megabytes: too large for the cache
-/// beside everything else, they would be read and hashed anew for each key. In parts of a block each, those in use stay in the cache.
+/// Filters show whether a key exists at all. Unpartitioned filters of whole tables are megabytes in size. They do not fit into the
+/// cache beside everything else, and would be read and hashed again for each key. Of block-sized partitions, those in use stay
+/// cached.
 pub(crate) fn keyspace_options() -> KeyspaceCreateOptions {
     KeyspaceCreateOptions::default()
         .max_memtable_size(16 << 20)
@@ -67,7 +68,7 @@ pub(crate) fn keyspace_options() -> KeyspaceCreateOptions {
 }
 
 impl KeyedDatabase {
-    /// The library panics at some kinds of damage; that is an error here.
+    /// Opens the database. The library panics at some kinds of damage; this function returns them as errors.
     fn open(path: &Path, cache_bytes: u64) -> Result<Self, StoreError> {
         let opening = AssertUnwindSafe(|| Self::open_database(path, cache_bytes));
         std::panic::catch_unwind(opening).unwrap_or_else(|panic| {
@@ -118,7 +119,7 @@ impl KeyedDatabase {
         Ok(stored.map_or(0, |bytes| u64_at(&bytes, 0)))
     }
 
-    /// Begins a write of what frames of the log say.
+    /// Begins a write of records from frames of the log.
     pub(crate) fn write(&self) -> KeyedWrite<'_> {
         KeyedWrite {
             db: self,
@@ -126,7 +127,7 @@ impl KeyedDatabase {
         }
     }
 
-    /// Removes those of the keys whose value is unwanted as it is now; returns how many they were.
+    /// Removes those of the keys whose current value is unwanted; returns their number.
     pub(crate) fn prune(
         &self,
         space: StateKind,
@@ -149,7 +150,7 @@ impl KeyedDatabase {
         Ok(count)
     }
 
-    /// Everything written so far is on disk afterwards.
+    /// Syncs everything written so far to disk.
     pub(crate) fn sync(&self) -> Result<(), StoreError> {
         self.database
             .persist(PersistMode::SyncData)
@@ -169,7 +170,7 @@ impl KeyedDatabase {
         Ok(())
     }
 
-    /// Whether tables have what was in a journal that is gone.
+    /// Whether tables contain the content of a removed journal.
     fn covers_journal(&self, journal: &JournalMark, cleared: &BTreeSet<u64>) -> bool {
         let others = [&self.meta, &self.objects, &self.journals];
         let tables = self.tables.list();
@@ -189,7 +190,7 @@ impl KeyedDatabase {
     }
 }
 
-/// What frames say about the spaces, written all at once.
+/// A write of keyed records from frames, applied atomically.
 pub(crate) struct KeyedWrite<'a> {
     db: &'a KeyedDatabase,
     batch: OwnedWriteBatch,
@@ -212,7 +213,7 @@ impl KeyedWrite<'_> {
         self.batch.len()
     }
 
-    /// Writes it, with the number of the last frame that was added.
+    /// Commits the write together with the number of the last added frame.
     pub(crate) fn commit(mut self, lsn: u64) -> Result<(), StoreError> {
         let writing = self.db.writing.lock();
         let _writing = writing.unwrap_or_else(PoisonError::into_inner);
@@ -224,26 +225,26 @@ impl KeyedWrite<'_> {
     }
 }
 
-/// The database, or nothing while it is being opened again.
+/// The database, or nothing while it is being reopened.
 pub(crate) struct KeyedState {
-    /// Of the store.
+    /// Directory of the store.
     dir: PathBuf,
     path: PathBuf,
     cache_bytes: u64,
     db: RwLock<Option<Arc<KeyedDatabase>>>,
     has_failed: AtomicBool,
     marker: Mutex<StateMarkWriter>,
-    /// Tables whose contents were not looked at when the state was opened.
+    /// Tables that were not verified when the state was opened.
     unverified: Mutex<Vec<TableFile>>,
 }
 
-/// What the mark says, and how far journals were read for it.
+/// The content of the mark, and how far journals were read for it.
 struct StateMarkWriter {
     scans: Vec<JournalScan>,
     mark: StateMark,
 }
 
-/// A state that was opened.
+/// Result of opening the state.
 struct OpenedState {
     db: KeyedDatabase,
     marker: StateMarkWriter,
@@ -251,7 +252,7 @@ struct OpenedState {
     tables: Vec<TableFile>,
 }
 
-/// The first damage, as an error.
+/// Returns the first damage as an error.
 fn first_damage_error(examined: &StateExamination) -> Result<(), StoreOpenError> {
     match examined.first_damage() {
         None => Ok(()),
@@ -267,7 +268,7 @@ fn first_damage_error(examined: &StateExamination) -> Result<(), StoreOpenError>
     }
 }
 
-/// Examines the state of the store in `dir`, cuts off a torn end and opens it.
+/// Examines the state of the store in `dir`, cuts off a torn end and opens the database.
 fn open_state(dir: &Path, cache_bytes: u64, is_first: bool) -> Result<OpenedState, StoreOpenError> {
     let path = dir.join(directory::STATE);
     let read = StateMark::read(dir)?;
@@ -287,7 +288,7 @@ fn open_state(dir: &Path, cache_bytes: u64, is_first: bool) -> Result<OpenedStat
         let cut = cut.and_then(|file| file.set_len(torn.offset).and_then(|()| file.sync_all()));
         cut.map_err(io_error("cut", &torn.path))?;
         warnings.push(format!(
-            "the end of the journal of the keyed state was not whole and was cut off, as after a crash; changes that \
+            "the torn end of the keyed state's journal was cut off, as after a crash; changes that \
              were not forced to disk may be lost: {torn}"
         ));
     }
@@ -295,7 +296,7 @@ fn open_state(dir: &Path, cache_bytes: u64, is_first: bool) -> Result<OpenedStat
         && !path.join("version").exists()
         && path.exists()
     {
-        // It was being made for the first time.
+        // Its creation was interrupted.
         std::fs::remove_dir_all(&path).map_err(io_error("remove", &path))?;
     }
     let db = KeyedDatabase::open(&path, cache_bytes)?;
@@ -326,7 +327,7 @@ fn open_state(dir: &Path, cache_bytes: u64, is_first: bool) -> Result<OpenedStat
 }
 
 impl KeyedState {
-    /// Opens the state of the store in `dir`; tells what is wrong and does not keep it from being opened.
+    /// Opens the state of the store in `dir`; returns problems that do not prevent opening as warnings.
     pub(crate) fn open(
         dir: &Path,
         cache_bytes: u64,
@@ -345,7 +346,7 @@ impl KeyedState {
         Ok((keyed, opened.warnings))
     }
 
-    /// Says in the mark what is on disk, if that has changed. Forces the state to disk before.
+    /// Updates the mark if what is on disk has changed. Syncs the state first.
     pub(crate) fn update_mark(&self) -> Result<(), StoreError> {
         let db = self.healthy_db()?;
         let mut marker = self.marker.lock().unwrap_or_else(PoisonError::into_inner);
@@ -356,7 +357,7 @@ impl KeyedState {
         if mark == marker.mark {
             return Ok(());
         }
-        // After reading the journals: what was read is on disk then.
+        // After reading the journals, so that what was read is on disk.
         db.sync().inspect_err(|_| self.mark_failed())?;
         if mark.keyspaces != marker.mark.keyspaces {
             let synced = sync_keyspaces(&self.path, &mark.keyspaces);
@@ -367,7 +368,7 @@ impl KeyedState {
         Ok(())
     }
 
-    /// Reads what was appended to journals since they were read last.
+    /// Reads what was appended to journals since the last scan.
     fn scan_journals(&self, known: &[JournalScan]) -> Result<Vec<JournalScan>, StoreError> {
         let listed = journal::list_journals(&self.path)
             .map_err(io_error("list the journals in", &self.path))?;
@@ -376,7 +377,7 @@ impl KeyedState {
             let scan = known.iter().find(|scan| scan.id == id);
             let mut scan = scan.cloned().unwrap_or_else(|| JournalScan::new(id));
             let file = match File::open(&path) {
-                // It was removed meanwhile.
+                // The journal was removed in the meantime.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 opened => opened.map_err(io_error("open", &path))?,
             };
@@ -387,7 +388,7 @@ impl KeyedState {
         Ok(scans)
     }
 
-    /// Reads the tables that were not read when the state was opened, until `is_stopping`, and tells of damaged ones.
+    /// Verifies the tables that were not read when the state was opened, until `is_stopping`, and reports damaged ones.
     pub(crate) fn verify_remaining_tables(&self, is_stopping: &AtomicBool) {
         let tables = {
             let mut unverified = self
@@ -417,14 +418,14 @@ impl KeyedState {
             .is_empty()
     }
 
-    /// Has what tables have in memory written to the disk, in the background, if it is much and there is room for it.
+    /// Requests a background flush of replayed data, if there is much of it and enough disk space.
     ///
-    /// At a start, what was written last is read from the journal into lists in memory, where finding a row takes longer than in a
-    /// file, and stays there until more is written.
+    /// At a start, the latest writes are read from the journal into lists in memory. Finding a row there takes longer than in a
+    /// file, and without a flush the lists stay until enough new data is written.
     pub(crate) fn flush_replayed(&self, free_bytes: u64) -> Result<(), StoreError> {
         let db = self.db()?;
         let replayed = db.database.write_buffer_size();
-        // A file takes as much again when it is merged with others.
+        // A merge of the file with others takes the same space again.
         if replayed <= MAX_REPLAYED_BYTES || replayed * 4 > free_bytes {
             return Ok(());
         }
@@ -440,7 +441,7 @@ impl KeyedState {
         db.clone().ok_or(StoreError::Recovering)
     }
 
-    /// As [`db`](Self::db), and an error if somebody else has seen it fail.
+    /// As [`db`](Self::db), but an error if another thread has marked it as failed.
     pub(crate) fn healthy_db(&self) -> Result<Arc<KeyedDatabase>, StoreError> {
         if self.has_failed.load(Ordering::Acquire) {
             return Err(StoreError::Recovering);
@@ -448,12 +449,12 @@ impl KeyedState {
         self.db()
     }
 
-    /// A write failed: the database takes no more of them.
+    /// Records a failed write: the database accepts no more of them.
     pub(crate) fn mark_failed(&self) {
         self.has_failed.store(true, Ordering::Release);
     }
 
-    /// Closes the database, when nobody uses it any more, and opens it again.
+    /// Closes the database once it is unused, and opens it again.
     pub(crate) fn reopen(&self) -> Result<Arc<KeyedDatabase>, StoreError> {
         let old = {
             let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
@@ -481,7 +482,7 @@ impl KeyedState {
             }
         };
         for warning in &opened.warnings {
-            tracing::warn!(warning, "the keyed state was opened again");
+            tracing::warn!(warning, "keyed state reopened");
         }
         let db = Arc::new(opened.db);
         *self.marker.lock().unwrap_or_else(PoisonError::into_inner) = opened.marker;
@@ -494,9 +495,9 @@ impl KeyedState {
 
 impl Drop for KeyedState {
     fn drop(&mut self) {
-        // What is not in the mark is only not looked for.
+        // A missing mark only means that some losses are not detected.
         if let Err(error) = self.update_mark() {
-            tracing::warn!(%error, "the mark of the keyed state was not written");
+            tracing::warn!(%error, "keyed state mark not written");
         }
     }
 }

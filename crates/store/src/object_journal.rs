@@ -1,4 +1,4 @@
-//! Journals: entries with growing numbers, of which the oldest make room. The audit log is one.
+//! Journals: entries with increasing numbers, of which the oldest are removed. The audit log is one.
 //!
 //! Key: name, NUL, number (8 bytes, big-endian). Value: JSON.
 
@@ -8,12 +8,12 @@ use crate::error::StoreError;
 use crate::keyed_state::KeyedDatabase;
 use crate::objects::Objects;
 
-/// How many old entries one append removes at most, when the bound was lowered.
+/// Maximum number of old entries that one append removes after the limit was lowered.
 const MAX_TRIM: u64 = 64;
 
 impl Objects {
-    /// Adds an entry, numbered from 1 on, and removes the oldest beyond `max_entries`. Survives the end of the process at
-    /// once, and a power failure from the next sync on.
+    /// Appends an entry, numbered from 1 on, and removes the oldest beyond `max_entries`. Survives the end of the process
+    /// immediately, and a power failure from the next sync on.
     pub fn append_journal_entry(
         &self,
         journal: &str,
@@ -48,7 +48,7 @@ impl Objects {
         Ok(number)
     }
 
-    /// Up to `limit` entries, newest first, beginning below number `before`.
+    /// Up to `limit` entries, newest first, with numbers below `before`.
     pub fn list_journal_entries(
         &self,
         name: &str,
@@ -72,7 +72,7 @@ impl Objects {
     }
 }
 
-/// The number of the first entry and of the next.
+/// The numbers of the first and the next entry.
 fn number_bounds(db: &KeyedDatabase, journal: &str) -> Result<(u64, u64), StoreError> {
     let mut range = db
         .journals

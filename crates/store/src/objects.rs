@@ -1,7 +1,7 @@
-//! Configuration objects: JSON values with a kind, an id and a version, changed by few and read by many.
+//! Configuration objects: JSON values with a kind, an id and a version, changed rarely and read often.
 //!
-//! A version is taken from one counter for all objects, so that an object which is deleted and made again never has a
-//! version twice: what an ETag needs. Key: kind, NUL, id. Value: version, created, updated (8 bytes each, little-endian), JSON.
+//! Versions come from one counter for all objects. An object that is deleted and created again therefore never repeats a
+//! version, as an ETag requires. Key: kind, NUL, id. Value: version, created, updated (8 bytes each, little-endian), JSON.
 
 use std::collections::HashMap;
 use std::ops::Bound;
@@ -26,46 +26,46 @@ pub struct Object {
     pub kind: String,
     pub id: String,
     pub value: Value,
-    /// Grows with every change; never the same twice for one id, even if it was deleted in between.
+    /// Increases with every change; never repeats for one id, even after a deletion.
     pub version: u64,
     pub created_ms: u64,
     pub updated_ms: u64,
 }
 
-/// What must be there for a change to be made.
+/// Precondition of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpectedVersion {
-    /// Whatever.
+    /// No precondition.
     Any,
-    /// No such object.
+    /// The object must not exist.
     Absent,
-    /// The object in this version.
+    /// The object must have this version.
     Version(u64),
 }
 
-/// An object was changed.
+/// Notification of a changed object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectChange {
     pub kind: String,
     pub id: String,
-    /// 0: deleted.
+    /// 0 if deleted.
     pub version: u64,
 }
 
 type ObjectObserver = Box<dyn Fn(&ObjectChange) + Send + Sync>;
 
-/// The configuration objects and journals of a store. Calls read and write files: not for a shard's thread.
+/// The configuration objects and journals of a store. Calls read and write files: do not make them on a shard's thread.
 #[derive(Clone)]
 pub struct Objects {
     pub(crate) inner: Arc<ObjectsInner>,
 }
 
-/// Objects that do not keep their store open.
+/// A weak reference to [`Objects`] that does not keep the store open.
 #[derive(Clone)]
 pub struct WeakObjects(std::sync::Weak<ObjectsInner>);
 
 impl WeakObjects {
-    /// `None`: the store is closed.
+    /// `None` if the store is closed.
     pub fn upgrade(&self) -> Option<Objects> {
         let inner = self.0.upgrade()?;
         Some(Objects { inner })
@@ -74,18 +74,18 @@ impl WeakObjects {
 
 pub(crate) struct ObjectsInner {
     keyed: Arc<KeyedState>,
-    /// They go into the same backup.
+    /// Tables, which are part of the same backup.
     tables: Tables,
-    /// One change at a time.
+    /// Serialises changes.
     writing: Mutex<ObjectWriteState>,
-    /// Taken before `writing` is let go, so that changes are told in the order they were made.
+    /// Acquired before `writing` is released, so that observers are notified in the order of the changes.
     notify_lock: Mutex<()>,
     observers: RwLock<Vec<ObjectObserver>>,
 }
 
 #[derive(Default)]
 pub(crate) struct ObjectWriteState {
-    /// Per journal, the number of its first entry and of the next.
+    /// The numbers of the first and the next entry of each journal.
     pub(crate) journals: HashMap<String, (u64, u64)>,
 }
 
@@ -102,7 +102,7 @@ impl Objects {
         }
     }
 
-    /// For listeners, which would else keep the store open that keeps them.
+    /// For observers, which would otherwise keep open the store that holds them.
     pub fn downgrade(&self) -> WeakObjects {
         WeakObjects(Arc::downgrade(&self.inner))
     }
@@ -120,7 +120,7 @@ impl Objects {
         writing.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The object, if there is one.
+    /// The object, if it exists.
     pub fn get(&self, kind: &str, id: &str) -> Result<Option<Object>, StoreError> {
         read(&*self.db()?, kind, id)
     }
@@ -133,7 +133,7 @@ impl Objects {
         limit: usize,
     ) -> Result<Vec<Object>, StoreError> {
         let db = self.db()?;
-        // A NUL cannot be in an id, so that this is the first key behind `after`.
+        // An id cannot contain NUL, so this is the first key behind `after`.
         let from = match after {
             Some(id) => Bound::Excluded(object_key(kind, id)),
             None => Bound::Included(object_key(kind, "")),
@@ -149,7 +149,7 @@ impl Objects {
         Ok(found)
     }
 
-    /// Makes or replaces an object. It is on disk when this returns.
+    /// Creates or replaces an object. It is on disk when this returns.
     pub fn put(
         &self,
         kind: &str,
@@ -180,7 +180,7 @@ impl Objects {
         Ok(object)
     }
 
-    /// Removes an object; `false` if there was none. On disk when this returns.
+    /// Removes an object; `false` if it does not exist. The removal is on disk when this returns.
     pub fn delete(
         &self,
         kind: &str,
@@ -208,8 +208,8 @@ impl Objects {
         Ok(true)
     }
 
-    /// Calls `listener` after each change, when it is on disk, on the thread that made it and in the order of the changes.
-    /// It may read objects, and must not change any.
+    /// Calls `listener` after each change once it is on disk, on the thread that made it and in the order of the changes.
+    /// It may read objects but must not change any.
     pub fn observe_changes(&self, listener: Box<dyn Fn(&ObjectChange) + Send + Sync>) {
         let listeners = self.inner.observers.write();
         listeners
@@ -292,7 +292,7 @@ pub(crate) fn last_version(db: &KeyedDatabase) -> Result<u64, StoreError> {
     Ok(stored.map_or(0, |bytes| u64_at(&bytes, 0)))
 }
 
-/// The write of a batch's counter, for those who write many objects at once.
+/// Writes the version counter once for a batch of objects.
 pub(crate) fn put_last_version(
     db: &KeyedDatabase,
     batch: &mut fjall::OwnedWriteBatch,

@@ -1,4 +1,4 @@
-//! Rows of tables on their way through a backup: a line of the file, and a file of their own where they wait.
+//! Table rows in a backup: their encoding as lines, and a temporary file that holds them during an import.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -8,9 +8,9 @@ use crate::error::StoreError;
 use crate::keyed_state::KeyedDatabase;
 use crate::tables::is_table_name;
 
-/// How the line of a row begins.
+/// Prefix of a row's line.
 pub(crate) const LINE_START: &str = "{\"table\":";
-/// Rows written in one go.
+/// Rows written in one batch.
 const ROWS_PER_PORTION: usize = 5_000;
 const MAX_PART_BYTES: usize = 32 << 20;
 
@@ -24,7 +24,7 @@ struct TableRowLine<'a> {
 
 pub(crate) fn write_line(table: &str, key: &[u8], value: &[u8], line: &mut String) {
     line.clear();
-    // A String takes everything.
+    // Writing to a String cannot fail.
     let _ = write!(line, "{LINE_START}\"{table}\",\"key\":\"");
     put_hex(key, line);
     line.push_str("\",\"value\":\"");
@@ -51,13 +51,13 @@ fn hex(text: &str) -> Result<Vec<u8>, String> {
     bytes.ok_or_else(|| "expected pairs of hexadecimal digits".to_owned())
 }
 
-/// Rows that were read, in a file without a name.
+/// Parsed rows in an unnamed temporary file.
 pub(crate) struct RowSpool {
     file: Option<BufWriter<File>>,
     rows: u64,
 }
 
-/// The same, ready to be read.
+/// A [`RowSpool`] ready for reading.
 pub(crate) struct RowSpoolReader {
     file: BufReader<File>,
     rows: u64,
@@ -71,7 +71,7 @@ impl RowSpool {
         }
     }
 
-    /// The outer error is the disk's, the inner one the line's.
+    /// The outer error is a disk error, the inner one an invalid line.
     pub(crate) fn add(&mut self, line: &str) -> io::Result<Result<(), String>> {
         let parsed = match serde_json::from_str::<TableRowLine<'_>>(line.trim_end()) {
             Err(error) => Err(format!("expected a row as exported: {error}")),
@@ -109,7 +109,7 @@ impl RowSpool {
     }
 }
 
-/// Gone with its last handle.
+/// Creates a file without a name, which the system removes with its last handle.
 fn create_unnamed_file() -> io::Result<File> {
     let number = std::process::id();
     let time = crate::objects::now_ms();
@@ -161,7 +161,7 @@ impl RowSpoolReader {
     }
 }
 
-/// Empties all tables; returns how many rows they had, roughly.
+/// Clears all tables; returns their approximate number of rows.
 pub(crate) fn clear_tables(db: &KeyedDatabase) -> Result<u64, StoreError> {
     let mut removed = 0;
     for (_, keyspace) in db.tables.list() {

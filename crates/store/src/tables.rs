@@ -1,7 +1,7 @@
-//! Tables: keyspaces with names for crates above, in the same library as the rest of the keyed state and in the same backup.
+//! Tables: named keyspaces for crates above, in the same library and the same backup as the rest of the keyed state.
 //!
-//! A table has keys and values of bytes in the order of the keys. What belongs together is written by one [`TableBatch`], all of
-//! it or nothing. Calls read and write files: not for a shard's thread, except for what a caller keeps in memory itself.
+//! Keys and values of a table are bytes, ordered by key. One [`TableBatch`] writes related changes atomically. Calls read and
+//! write files: do not make them on a shard's thread, except for data that the caller caches itself.
 
 use std::collections::HashMap;
 use std::ops::Bound;
@@ -13,9 +13,9 @@ use foldhash::fast::RandomState;
 use crate::error::StoreError;
 use crate::keyed_state::{KeyedDatabase, KeyedState, keyspace_options};
 
-/// Before the name of a table in the library.
+/// Prefix of a table's name in the library.
 const PREFIX: &str = "table_";
-/// A name takes no more than this, so that it can be part of a file's name.
+/// Limit on a table's name, so that it can be part of a file name.
 const MAX_NAME_BYTES: usize = 48;
 const MAX_TABLES: usize = 64;
 
@@ -26,7 +26,7 @@ pub(crate) struct TableKeyspaces {
 }
 
 impl TableKeyspaces {
-    /// Finds those that are there; opening one is a matter of some milliseconds.
+    /// Opens the existing tables; each takes some milliseconds.
     pub(crate) fn open(database: &Database) -> Result<Self, StoreError> {
         let keyspaces = Self::default();
         for name in database.list_keyspace_names() {
@@ -55,7 +55,7 @@ impl TableKeyspaces {
         Ok(keyspace)
     }
 
-    /// In the order of their names.
+    /// All tables in name order.
     pub(crate) fn list(&self) -> Vec<(Box<str>, Keyspace)> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let tables = open.iter();
@@ -82,16 +82,16 @@ pub struct Table {
     name: Box<str>,
 }
 
-/// How surely a batch is on disk when it has been written.
+/// Durability of a written batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// It survives the end of the process, and a power failure from the next sync on.
+    /// Survives the end of the process, and a power failure from the next sync on.
     Buffered,
-    /// It survives a power failure.
+    /// Survives a power failure.
     Synced,
 }
 
-/// Changes that are made together.
+/// Changes that are applied atomically.
 pub struct TableBatch {
     keyed: Arc<KeyedState>,
     db: Arc<KeyedDatabase>,
@@ -106,11 +106,11 @@ impl Tables {
         }
     }
 
-    /// A table; it is made if it is not there.
+    /// The table of this name, created if needed.
     ///
     /// # Panics
     ///
-    /// If the name is not 1 to 48 of a-z, 0-9 and _: names of tables are part of the program.
+    /// If the name is not 1 to 48 of a-z, 0-9 and _: table names are constants of the program.
     pub fn table(&self, name: &str) -> Result<Table, StoreError> {
         assert!(
             is_table_name(name),
@@ -139,13 +139,13 @@ impl Tables {
         })
     }
 
-    /// Everything written so far survives a power failure afterwards.
+    /// Syncs everything written so far to disk.
     pub fn sync(&self) -> Result<(), StoreError> {
         let synced = self.keyed.healthy_db()?.sync();
         synced.inspect_err(|_| self.keyed.mark_failed())
     }
 
-    /// Calls `listener` when tables have been replaced by those of a backup: what is known of them does not hold any more.
+    /// Registers `listener`, called when an import has replaced the tables; callers must then discard cached rows.
     pub fn observe_restores(&self, listener: Box<dyn Fn() + Send + Sync>) {
         let listeners = self.restore_observers.lock();
         listeners
@@ -175,7 +175,7 @@ impl Table {
         self.get_with(key, <[u8]>::to_vec)
     }
 
-    /// As [`get`](Self::get), without a copy.
+    /// As [`get`](Self::get), without copying the value.
     pub fn get_with<T>(
         &self,
         key: &[u8],
@@ -191,7 +191,7 @@ impl Table {
         found.map_err(StoreError::keyed_error("read a table"))
     }
 
-    /// Calls `each` with the keys and values that begin with `prefix`, from `from` on if it is given, in their order, until it
+    /// Calls `each` with the keys and values whose key begins with `prefix`, from `from` on if given, in key order, until it
     /// returns `false`.
     pub fn scan(
         &self,
@@ -205,7 +205,7 @@ impl Table {
             Bound::Excluded(key) if key < prefix => Bound::Included(prefix.to_vec()),
             Bound::Excluded(key) => Bound::Excluded(key.to_vec()),
         };
-        // An empty range would not be one the library takes.
+        // The library rejects an empty range.
         if let Bound::Included(start) | Bound::Excluded(start) = &start
             && !start.starts_with(prefix)
         {
@@ -245,7 +245,7 @@ impl TableBatch {
         self.batch.is_empty()
     }
 
-    /// Makes the changes: all of them or none.
+    /// Applies the changes: all of them or none.
     pub fn commit(self, durability: Durability) -> Result<(), StoreError> {
         let batch = match durability {
             Durability::Buffered => self.batch,

@@ -1,4 +1,4 @@
-//! What an operator does to the data directory of a node that does not run: look at it, mend it, make it small.
+//! Tools for the data directory of a stopped node: check, repair, compact.
 
 use std::fs;
 use std::io;
@@ -23,44 +23,44 @@ use crate::state::examination::{StateExamination, examine_state, list_keyspaces}
 use crate::state::salvage_journal;
 use crate::state::state_mark::StateMark;
 
-/// Says what is being done, in words for people.
+/// Receives a description of each step, as text for people.
 pub type ProgressObserver<'a> = dyn FnMut(&str) + 'a;
 
-/// What is in a store, and what is wrong with it.
+/// Content and problems of a store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreCheckReport {
     pub segments: u64,
     pub log_bytes: u64,
-    /// Of these, roughly what is still wanted.
+    /// Approximate live part of the log.
     pub live_bytes: u64,
     pub queued_messages: u64,
     pub queued_sessions: u64,
-    /// Keys of each space, in the order of [`StateKind::ALL`].
+    /// Number of keys in each space, in the order of [`StateKind::ALL`].
     pub keys: [u64; 4],
     pub objects: u64,
-    /// Rows of each table.
+    /// Number of rows in each table, with its name.
     pub rows: Vec<(String, u64)>,
     pub keyed_bytes: u64,
     /// A torn end, which the next start cuts off.
     pub torn_end: Option<String>,
-    /// What cannot be read.
+    /// Descriptions of unreadable data.
     pub problems: Vec<String>,
 }
 
 const NEXT_START_ADVICE: &str = "The next start, or `tidegate store repair`, writes it anew";
 
-/// What a repair did.
+/// Result of a repair.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreRepairReport {
-    /// What could not be read, segment by segment.
+    /// Descriptions of lost data, segment by segment.
     pub lost: Vec<String>,
     /// The damaged files, kept beside the repaired ones.
     pub damaged_copies: Vec<PathBuf>,
-    /// What is still damaged, and what to do about it.
+    /// Remaining damage, and how to deal with it.
     pub unrepaired: Vec<String>,
 }
 
-/// Reads everything. The message log is not changed; the keyed state is brought up to its own journal, as by a start.
+/// Reads and checks everything. The message log is not changed; the keyed state applies its own journal, as at a start.
 pub fn check(
     dir: &Path,
     progress: &mut ProgressObserver<'_>,
@@ -98,7 +98,7 @@ pub fn check(
     Ok(checked)
 }
 
-/// Compares the files of the keyed state with what they must contain; `false` if they must not be opened.
+/// Compares the files of the keyed state with their required content; `false` if they must not be opened.
 fn check_state_files(dir: &Path, checked: &mut StoreCheckReport) -> Result<bool, StoreOpenError> {
     let state = dir.join(directory::STATE);
     let read = StateMark::read(dir)?;
@@ -125,7 +125,7 @@ fn check_state_files(dir: &Path, checked: &mut StoreCheckReport) -> Result<bool,
     Ok(is_sound)
 }
 
-/// Looks at every file, and reads all tables.
+/// Examines every file and reads all tables.
 fn examine_all(state: &Path, mark: Option<&StateMark>) -> Result<StateExamination, StoreOpenError> {
     let mut examined = examine_state(state, mark).map_err(io_error("look at", state))?;
     let damaged = examined.tables.iter().map(|table| table.verify());
@@ -176,7 +176,8 @@ fn check_keyed(dir: &Path, checked: &mut StoreCheckReport) -> Result<(), StoreOp
     Ok(())
 }
 
-/// Keeps of a damaged log and of damaged journals of the keyed state what can be read. Damaged files stay under another name until somebody removes them.
+/// Keeps what is readable of a damaged log and of damaged journals of the keyed state. Damaged files stay under another name until
+/// an operator removes them.
 pub fn repair(
     dir: &Path,
     progress: &mut ProgressObserver<'_>,
@@ -232,7 +233,7 @@ fn repair_log(
     Ok(repaired)
 }
 
-/// Gives up queues in another server whose owner is not known any more. A damaged name of the owner is left to people.
+/// Gives up queues in another server whose owner is unknown. A damaged owner file is left to the operator.
 fn repair_queues_owner(
     dir: &Path,
     recovered: &RecoveredLog,
@@ -244,7 +245,7 @@ fn repair_queues_owner(
     };
     if directory::queues_owner(dir)?.is_some() {
         repaired.unrepaired.push(error.to_string());
-        // It stays known.
+        // The owner stays recorded.
         return Ok(LogMarksFile::create(dir, recovered.log_mark(), marked).map(drop)?);
     }
     write_log_marks(dir, recovered)?;
@@ -255,7 +256,7 @@ fn repair_queues_owner(
     Ok(())
 }
 
-/// Writes damaged journals of the keyed state anew. What they lack is then taken from the message log, as far as it is there.
+/// Rewrites damaged journals of the keyed state. Their lost content is then taken from the message log as far as possible.
 fn repair_state(
     dir: &Path,
     repaired: &mut StoreRepairReport,
@@ -302,7 +303,7 @@ fn repair_state(
     progress("writing damaged journals of the keyed state anew");
     for path in &damaged {
         if !path.exists() {
-            // With a journal, even an empty one, numbers of changes go on behind those in tables.
+            // With a journal, even an empty one, sequence numbers continue behind those in tables.
             disk::replace_file(&state, &file_name(path), b"").map_err(io_error("make", path))?;
             continue;
         }
@@ -317,7 +318,7 @@ fn repair_state(
     StateMark::from_scans(&[], ids).write(dir)?;
     let (keyed, _) = KeyedState::open(dir, StoreConfig::default().cache_bytes)?;
     if !damaged.is_empty() {
-        // The next start applies the whole message log.
+        // Makes the next start apply the whole message log.
         keyed.db()?.write().commit(0)?;
     }
     Ok(())
@@ -328,7 +329,7 @@ fn file_name(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Says anew what the log must contain: what it contains now.
+/// Resets the marks of the log to its present content.
 fn write_log_marks(dir: &Path, recovered: &RecoveredLog) -> Result<(), StoreOpenError> {
     let log = dir.join(directory::LOG);
     for segment in &recovered.segments {
@@ -346,7 +347,7 @@ fn write_log_marks(dir: &Path, recovered: &RecoveredLog) -> Result<(), StoreOpen
     Ok(())
 }
 
-/// Writes log and keyed state anew without what nobody wants any more; returns the bytes on disk before and after.
+/// Rewrites log and keyed state without garbage; returns the bytes on disk before and after.
 pub fn compact(
     dir: &Path,
     config: StoreConfig,

@@ -1,4 +1,4 @@
-//! Comparing the directory of the keyed state with its mark, without changing anything.
+//! Compares the directory of the keyed state with its mark, without changing anything.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ const VERSION: &str = "version";
 const VERSION_BYTES: &[u8] = b"FJL\x03";
 const KEYSPACES: &str = "keyspaces";
 
-/// The end of the youngest journal, which a crash tore.
+/// The end of the youngest journal, torn by a crash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TornEnd {
     pub(crate) path: PathBuf,
@@ -35,22 +35,22 @@ impl std::fmt::Display for TornEnd {
     }
 }
 
-/// What was found.
+/// Result of an examination.
 #[derive(Debug, Default)]
 pub(crate) struct StateExamination {
-    /// Journals that are not what was written.
+    /// Journals that differ from what was written.
     pub(crate) damaged_journals: Vec<FileDamage>,
-    /// Other files that are not.
+    /// Other files that differ from what was written.
     pub(crate) other_damage: Vec<FileDamage>,
     pub(crate) torn_end: Option<TornEnd>,
     pub(crate) scans: Vec<JournalScan>,
     pub(crate) tables: Vec<TableFile>,
-    /// Journals that are gone; tables must have what was in them.
+    /// Removed journals; tables must contain their content.
     pub(crate) removed_journals: Vec<JournalMark>,
 }
 
 impl StateExamination {
-    /// The first damage, and whether a repair can do something about it.
+    /// The first damage, and whether a repair can fix it.
     pub(crate) fn first_damage(&self) -> Option<(&FileDamage, bool)> {
         let journal = self.damaged_journals.first().map(|damage| (damage, true));
         let other = self.other_damage.first().map(|damage| (damage, false));
@@ -58,7 +58,7 @@ impl StateExamination {
     }
 }
 
-/// Looks at everything but the contents of tables. `mark`: `None` if nobody knows what must be there.
+/// Examines everything except the content of tables. `mark`: `None` if the required content is unknown.
 pub(crate) fn examine_state(
     state: &Path,
     mark: Option<&StateMark>,
@@ -98,7 +98,7 @@ pub(crate) fn examine_state(
     Ok(examined)
 }
 
-/// The keyspaces in a directory, those that were not made to the end left out.
+/// The keyspaces in a directory, without those whose creation was interrupted.
 pub(crate) fn list_keyspaces(state: &Path) -> io::Result<BTreeSet<u64>> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(state.join(KEYSPACES))? {
@@ -116,7 +116,7 @@ pub(crate) fn list_keyspaces(state: &Path) -> io::Result<BTreeSet<u64>> {
     Ok(found)
 }
 
-/// Makes the names of keyspaces last.
+/// Makes the directory entries of keyspaces durable.
 pub(crate) fn sync_keyspaces(state: &Path, ids: &BTreeSet<u64>) -> io::Result<()> {
     let folder = state.join(KEYSPACES);
     for id in ids {
@@ -143,7 +143,7 @@ fn examine_keyspaces(
         None => BTreeSet::new(),
     };
     let mut wanted = found;
-    // Those without a file `current` are among these, and reading it tells that it is missing.
+    // Keyspaces without a file `current` are included; reading it then reports the missing file.
     wanted.extend(mark.iter().flat_map(|mark| &mark.keyspaces));
     if mark.is_none() {
         wanted.insert(0);
@@ -168,7 +168,7 @@ fn examine_journals(
         if found.iter().any(|(id, _)| *id == marked.id) {
             continue;
         }
-        // One is removed only when another was begun.
+        // A journal is removed only after a newer one was begun.
         if youngest.is_some_and(|youngest| youngest > marked.id) {
             examined.removed_journals.push(marked.clone());
         } else {

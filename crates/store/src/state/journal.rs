@@ -1,9 +1,9 @@
-//! Journals of the LSM library: their batches, one after the other.
+//! Parser for journals of the LSM library, which are sequences of batches.
 //!
 //! A batch is a start (tag 1, number of items (4), sequence number (8)), its items, and an end (tag 3, XXH3 of the items (8), a
 //! magic of four bytes). An item is a tag 2, type, compression, keyspace (8), lengths of key (2), value (4) and stored value
-//! (4), key and stored value; or a tag 4 and a keyspace (8) that was emptied. Numbers are little-endian. A new journal has room
-//! behind its last batch, which is zeros.
+//! (4), key and stored value; or a tag 4 and the number of a cleared keyspace (8). Numbers are little-endian. A new journal has
+//! preallocated zeros behind its last batch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -19,19 +19,19 @@ const CLEAR: usize = 9;
 const END: usize = 13;
 const MAGIC: &[u8; 4] = b"FJL\x03";
 const FIRST_READ: usize = 64 << 10;
-/// A batch is never larger; a length beyond is damage.
+/// Upper limit on a batch; a larger length is damage.
 const MAX_BATCH_BYTES: usize = 2 << 30;
 
-/// What is at the beginning of some bytes.
+/// Result of parsing the beginning of some bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ParsedBatch {
     Batch(JournalBatch),
-    /// More bytes may make it a batch.
+    /// The beginning of a batch; more bytes may complete it.
     Incomplete,
     Damaged(&'static str),
 }
 
-/// A whole batch.
+/// A complete batch.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct JournalBatch {
     pub(super) len: usize,
@@ -103,17 +103,17 @@ pub(super) fn parse_batch(bytes: &[u8]) -> ParsedBatch {
     })
 }
 
-/// How far a journal was read, and what is in it up to there.
+/// How far a journal was read, and what it contains up to there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct JournalScan {
     pub(crate) id: u64,
-    /// Where its last whole batch ends.
+    /// End of its last complete batch.
     pub(crate) end: u64,
-    /// CRC32C of the bytes up to there.
+    /// CRC32C of the bytes up to `end`.
     pub(crate) crc: u32,
     /// The highest sequence number of each keyspace.
     pub(crate) highest: BTreeMap<u64, u64>,
-    /// Keyspaces that were emptied.
+    /// Cleared keyspaces.
     pub(crate) cleared: BTreeSet<u64>,
 }
 
@@ -128,7 +128,7 @@ impl JournalScan {
         }
     }
 
-    /// Reads on from where it ended, up to `limit`; tells why it stopped before, `None`: there is no more.
+    /// Continues reading at `end`, up to `limit`; returns why it stopped before, `None` at the regular end.
     pub(crate) fn read_further(
         &mut self,
         file: &File,
@@ -137,7 +137,7 @@ impl JournalScan {
     ) -> io::Result<Option<&'static str>> {
         let mut buffer = Vec::new();
         let mut wanted = FIRST_READ;
-        // Where the buffer begins in the file.
+        // Offset of the buffer in the file.
         let mut at = self.end;
         loop {
             let start = (self.end - at) as usize;
@@ -192,7 +192,7 @@ pub(super) fn read_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Resu
     Ok(filled)
 }
 
-/// Where the last byte that is not zero ends, `from` if there is none behind it.
+/// End of the last non-zero byte, `from` if there is none behind it.
 pub(super) fn last_written(file: &File, from: u64) -> io::Result<u64> {
     let mut chunk = vec![0; 1 << 20];
     let (mut at, mut last) = (from, from);
@@ -208,7 +208,7 @@ pub(super) fn last_written(file: &File, from: u64) -> io::Result<u64> {
     }
 }
 
-/// The journals of a directory by their numbers, ascending.
+/// The journals of a directory with their numbers, ascending.
 pub(crate) fn list_journals(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut journals = Vec::new();
     for file in std::fs::read_dir(dir)? {

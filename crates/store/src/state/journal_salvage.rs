@@ -1,4 +1,4 @@
-//! Writing a damaged journal anew from the whole batches that are left in it.
+//! Rewrites a damaged journal from the complete batches that are left in it.
 
 use std::fs::{self, File};
 use std::io;
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use super::journal::{ParsedBatch, parse_batch};
 
-/// What became of a journal.
+/// Result of salvaging a journal.
 pub(crate) struct JournalSalvage {
-    /// Ranges of bytes that could not be read.
+    /// Unreadable byte ranges.
     pub(crate) lost_ranges: Vec<(u64, u64)>,
-    /// The damaged file.
+    /// Path of the damaged file.
     pub(crate) damaged_copy: PathBuf,
 }
 
-/// Keeps all whole batches of a journal, in their order. The damaged file stays under another name.
+/// Keeps all complete batches of a journal, in their order. The damaged file is kept under another name.
 pub(crate) fn salvage_journal(path: &Path) -> io::Result<JournalSalvage> {
     let bytes = fs::read(path)?;
     let written = bytes
@@ -31,7 +31,7 @@ pub(crate) fn salvage_journal(path: &Path) -> io::Result<JournalSalvage> {
                 at += batch.len;
             }
             ParsedBatch::Incomplete | ParsedBatch::Damaged(_) => {
-                // The next place where a batch may begin.
+                // The next offset where a batch may begin.
                 let next = bytes[at + 1..written].iter().position(|&byte| byte == 1);
                 let next = next.map_or(written, |next| at + 1 + next);
                 match lost.last_mut() {

@@ -1,5 +1,5 @@
-//! The files of one keyspace: `current` names a version file and has its checksum; the version file names the tables and has
-//! theirs.
+//! The files of one keyspace: `current` names a version file and contains its checksum; the version file lists the tables and
+//! their checksums.
 
 use std::fs::{self, File};
 use std::io::{self, Cursor, Read};
@@ -11,7 +11,7 @@ pub(crate) const CURRENT: &str = "current";
 const CURRENT_BYTES: usize = 25;
 const LEVELS: u8 = 7;
 
-/// A file with a table.
+/// A file that contains a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TableFile {
     pub(crate) path: PathBuf,
@@ -19,7 +19,7 @@ pub(crate) struct TableFile {
     checksum: u128,
 }
 
-/// A file that is not what was written.
+/// A file that differs from what was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileDamage {
     pub(crate) path: PathBuf,
@@ -33,7 +33,7 @@ impl FileDamage {
     }
 }
 
-/// Finds the tables of a keyspace.
+/// Lists the tables of a keyspace.
 pub(crate) fn list_tables(keyspace: &Path) -> Result<Vec<TableFile>, FileDamage> {
     let path = keyspace.join(CURRENT);
     let current = read(&path)?;
@@ -98,7 +98,7 @@ fn read(path: &Path) -> Result<Vec<u8>, FileDamage> {
     })
 }
 
-/// Numbers and checksums of the tables in a version file whose checksum is right.
+/// Numbers and checksums of the tables in a version file, whose own checksum is already verified.
 fn parse_version(bytes: &[u8]) -> Option<Vec<(u64, u128)>> {
     let archive = sfa::Reader::from_reader(&mut Cursor::new(bytes)).ok()?;
     let section = archive.toc().section(b"tables")?;
@@ -118,7 +118,7 @@ fn parse_version(bytes: &[u8]) -> Option<Vec<(u64, u128)>> {
                     return None;
                 }
                 tables.push((id, numbers.u128()?));
-                // The sequence number of a table that was brought in as a whole.
+                // The sequence number of a table that was ingested as a whole.
                 numbers.u64()?;
             }
         }
@@ -153,7 +153,7 @@ impl LittleEndianReader<'_> {
 }
 
 impl TableFile {
-    /// Reads all of it and compares the checksum; `Ok` as well if it is gone, merged with others meanwhile.
+    /// Reads the whole file and compares the checksum; also `Ok` if compaction has removed the file in the meantime.
     pub(crate) fn verify(&self) -> Result<(), FileDamage> {
         let failed = |error: io::Error| FileDamage::new(self.path.clone(), error.to_string());
         let mut file = match File::open(&self.path) {

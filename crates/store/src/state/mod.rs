@@ -1,12 +1,13 @@
-//! Whether the files of the keyed state are what was written, which the LSM library does not tell.
+//! Integrity checks of the keyed state's files, which the LSM library does not make itself.
 //!
-//! The library cuts its journal off at the first batch it cannot read, removes a keyspace whose version file is missing, and
-//! panics at some kinds of damage. So its files are examined before it opens them:
+//! The library truncates its journal at the first unreadable batch, removes a keyspace whose version file is missing, and
+//! panics at some kinds of damage. Its files are therefore examined before it opens them:
 //!
 //! - `journal.rs` reads the batches of journals.
-//! - `tree.rs` reads which tables a keyspace has, and their checksums.
-//! - `mark.rs` is the file `state.mark` outside the directory: what it must contain at least.
-//! - `examine.rs` compares the directory with the mark.
+//! - `journal_salvage.rs` rewrites a damaged journal.
+//! - `keyspace_files.rs` reads which tables a keyspace has, and their checksums.
+//! - `state_mark.rs` is the file `state.mark` outside the directory: the minimum content of the directory.
+//! - `examination.rs` compares the directory with the mark.
 
 pub(crate) mod examination;
 pub(crate) mod journal;

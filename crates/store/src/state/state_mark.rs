@@ -1,7 +1,7 @@
-//! What the keyed state must contain at least, in a file outside its directory: `state.mark`, a line of JSON and its checksum.
+//! The minimum content of the keyed state, in a file outside its directory: `state.mark`, a line of JSON and its checksum.
 //!
-//! Invariant: it speaks only of what was on disk before it was written. A crash or a power failure therefore never takes what
-//! it demands. It is written about a second after something has changed, and when the store is closed.
+//! Invariant: it records only what was on disk before it was written. It therefore never demands what a crash or a power
+//! failure may take. It is written about a second after a change, and when the store is closed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,7 +24,7 @@ pub(crate) struct JournalMark {
     pub(crate) bytes: u64,
     /// CRC32C of these bytes.
     pub(crate) crc: u32,
-    /// The highest sequence number of each keyspace in it. A journal is removed when tables have all of it.
+    /// The highest sequence number of each keyspace in it. A journal is removed once tables contain all of it.
     pub(crate) highest: BTreeMap<u64, u64>,
 }
 
@@ -33,11 +33,11 @@ pub(crate) struct JournalMark {
 pub(crate) struct StateMark {
     /// Ascending.
     pub(crate) journals: Vec<JournalMark>,
-    /// The directories of keyspaces; empty: the state may not be there yet.
+    /// The directories of keyspaces; empty: the state may not exist yet.
     pub(crate) keyspaces: BTreeSet<u64>,
 }
 
-/// What the file says; without a mark, why there is none.
+/// The content of the file; without a mark, the reason.
 #[derive(Debug)]
 pub(crate) struct StateMarkReading {
     pub(crate) mark: Option<StateMark>,
@@ -63,7 +63,7 @@ impl StateMark {
         let unknown = |what: &str| StateMarkReading {
             mark: None,
             problem: Some(format!(
-                "{} {what}: it cannot be told whether the keyed state lost something",
+                "{} {what}: losses of the keyed state cannot be detected",
                 path.display()
             )),
         };

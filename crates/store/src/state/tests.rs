@@ -1,4 +1,4 @@
-//! Files of the keyed state that were damaged.
+//! Tests with damaged files of the keyed state.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ fn config() -> StoreConfig {
     }
 }
 
-/// Objects, rows in the journal and rows in tables of the library.
+/// Creates objects, rows in the journal and rows in tables of the library.
 fn make(dir: &Path) {
     let (store, report) = Store::open(dir, config()).unwrap();
     assert!(report.warnings.is_empty(), "{:?}", report.warnings);
@@ -90,7 +90,7 @@ fn is_old_version(path: &Path) -> bool {
     u64::from_le_bytes(*current) != number
 }
 
-/// The end of a journal without what was never written.
+/// The end of a journal without its preallocated zeros.
 fn trim(path: &Path) {
     let bytes = fs::read(path).unwrap();
     let len = bytes.iter().rposition(|&byte| byte != 0).unwrap() + 1;
