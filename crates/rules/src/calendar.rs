@@ -1,13 +1,13 @@
-//! The Gregorian calendar in plain arithmetic: seconds to year, month, day and back.
+//! Gregorian calendar arithmetic: converts between seconds and year, month, day.
 
 use std::fmt;
 
 pub(crate) const DAY_S: i64 = 86_400;
 
-/// The years the functions accept and print with four digits.
+/// Years that functions accept and print with four digits.
 pub(crate) const YEARS: std::ops::RangeInclusive<i64> = 0..=9999;
 
-/// What a calendar and a clock show.
+/// A calendar date and a time of day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Civil {
     pub year: i64,
@@ -18,7 +18,7 @@ pub struct Civil {
     pub second: i64,
 }
 
-/// As `2015-03-05T23:51:47`.
+/// Formats as `2015-03-05T23:51:47`.
 impl fmt::Display for Civil {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -37,7 +37,7 @@ impl fmt::Display for Civil {
 }
 
 impl Civil {
-    /// From seconds since 1970 on a local clock.
+    /// Converts from seconds since 1970 on a local clock.
     pub fn from_local_s(local_s: i64) -> Civil {
         let (year, month, day) = date_of(local_s.div_euclid(DAY_S));
         let second = local_s.rem_euclid(DAY_S);
@@ -51,7 +51,7 @@ impl Civil {
         }
     }
 
-    /// Seconds since 1970 on a local clock; `None` if there is no such date or time.
+    /// Seconds since 1970 on a local clock; `None` if the date or time does not exist.
     pub(crate) fn to_local_s(self) -> Option<i64> {
         let valid = YEARS.contains(&self.year)
             && (1..=12).contains(&self.month)
@@ -78,7 +78,7 @@ impl Civil {
         day_number(self.year, self.month, self.day) - day_number(self.year, 1, 1) + 1
     }
 
-    /// ISO 8601: week 1 is the one with the year's first Thursday.
+    /// ISO 8601: week 1 contains the year's first Thursday.
     pub fn week_of_year(self) -> i64 {
         let thursday = day_number(self.year, self.month, self.day) + 4 - self.weekday();
         let (year, _, _) = date_of(thursday);
@@ -95,18 +95,20 @@ pub(crate) fn days_in_month(year: i64, month: i64) -> i64 {
     }
 }
 
-/// The month that a day since 1970-01-01 is in, counted from January of the year 0, so that a year begins at multiples of 12.
+/// The month that contains a day, given as days since 1970-01-01. Months are counted from January of year 0,
+/// so that a year begins at multiples of 12.
 pub(crate) fn month_of(day_number: i64) -> i64 {
     let (year, month, _) = date_of(day_number);
     year * 12 + month - 1
 }
 
-/// The first day of such a month.
+/// The first day of such a month, in days since 1970-01-01.
 pub(crate) fn month_start(month: i64) -> i64 {
     day_number(month.div_euclid(12), month.rem_euclid(12) + 1, 1)
 }
 
-/// Days since 1970-01-01. Years begin in March here, so that the leap day is the last of a year, and come in eras of 400.
+/// Days since 1970-01-01. The calculation uses years that begin in March, so that the leap day is the last
+/// day of a year, and eras of 400 years.
 fn day_number(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);

@@ -1,4 +1,4 @@
-//! A statement into a rule.
+//! Compiles a statement into a rule.
 
 use crate::compile_options::CompileOptions;
 use crate::event_field::Field;
@@ -17,10 +17,10 @@ use crate::syntax::ast::{
 use crate::syntax::{WINDOWS, default_alias, parse};
 use crate::window::WindowDefinition;
 
-/// Makes a rule of a statement.
+/// Compiles a statement into a rule.
 ///
-/// # Errors
-/// If it is not one: says where, what was expected, and which name may have been meant.
+/// # Errors If the statement is invalid. The error contains the position, what was expected, and the name
+/// that may have been meant.
 pub fn compile(sql: &str, options: &CompileOptions) -> Result<Rule, StatementError> {
     let statement = parse(sql, &options.limits)?;
     let sources = parse_sources(sql, &statement.from)?;
@@ -28,7 +28,7 @@ pub fn compile(sql: &str, options: &CompileOptions) -> Result<Rule, StatementErr
         .dialect
         .unwrap_or_else(|| infer_dialect(&statement.from));
     let mut builder = PlanBuilder::new(dialect, options.timezone.clone(), options.limits.max_depth);
-    // Its place among equal texts costs least at the start.
+    // The empty text is stored at position 0, where deduplication finds it at the lowest cost.
     builder.text("");
     let mut resolver = Resolver::new(sql, builder, &options.limits, NameScope::Event);
     resolver.is_open = sources.iter().any(RuleSource::has_open_fields);
@@ -57,7 +57,7 @@ pub fn compile(sql: &str, options: &CompileOptions) -> Result<Rule, StatementErr
         .filter
         .map(|filter| plan.extract_keys(filter))
         .unwrap_or_default();
-    // Outputs of other rules and what bridges bring do not come through the index.
+    // Outputs of other rules and bridge messages do not come through the index.
     let is_found_by_topic = sources
         .iter()
         .all(|source| matches!(source, RuleSource::Event(_) | RuleSource::Topic(_)));
@@ -120,7 +120,7 @@ fn parse_sources(sql: &str, from: &[(Box<str>, Span)]) -> Result<Vec<RuleSource>
     Ok(sources)
 }
 
-/// Rules that name FluxMQ's events are FluxMQ's.
+/// A rule that names FluxMQ events uses the FluxMQ dialect.
 fn infer_dialect(from: &[(Box<str>, Span)]) -> Dialect {
     let is_fluxmq = |name: &str| {
         name.get(..6)
@@ -215,7 +215,7 @@ fn compile_foreach<'s>(
     })
 }
 
-/// FOREACH without DO: the event, the lists, and the item.
+/// The columns of FOREACH without DO: the event, the lists, and the item.
 fn default_foreach_columns(
     resolver: &mut Resolver<'_>,
     lists: Vec<OutputColumn>,
@@ -319,7 +319,7 @@ fn compile_windowed<'s>(
     })
 }
 
-/// An alias in GROUP BY stands for what SELECT calls by it, unless a field has the name.
+/// Resolves an alias in GROUP BY to its expression in SELECT, unless a field has this name.
 fn resolve_group_key<'s>(resolver: &Resolver<'s>, key: &'s Expr) -> &'s Expr {
     match &key.node {
         ExprNode::Name(name) if Field::find(name).is_none() => {
@@ -329,7 +329,7 @@ fn resolve_group_key<'s>(resolver: &Resolver<'s>, key: &'s Expr) -> &'s Expr {
     }
 }
 
-/// Aliases that WHERE may use: those of items that are about one event.
+/// Declares the aliases that WHERE may use: those of items about one event.
 fn declare_row_aliases<'s>(resolver: &mut Resolver<'s>, items: &'s [SelectItem]) {
     for (column, item) in items.iter().enumerate() {
         if let SelectItemKind::Expr {

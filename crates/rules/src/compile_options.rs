@@ -1,39 +1,41 @@
-//! How a statement is to be understood, and how much of it there may be.
+//! Compile options: dialect, time zone and limits of a statement.
 
 use crate::function_context::Dialect;
 use crate::zone::Zone;
 
-/// What compiling needs to know besides the text.
+/// Everything that compilation needs besides the text.
 #[derive(Debug, Clone, Default)]
 pub struct CompileOptions {
-    /// `None`: a rule whose FROM has `$EVENT.` speaks FluxMQ, any other EMQX.
+    /// `None`: FluxMQ if FROM contains `$EVENT.`, otherwise EMQX.
     pub dialect: Option<Dialect>,
-    /// For functions that print local time.
+    /// Time zone of functions that print local time.
     pub timezone: Zone,
     pub limits: StatementLimits,
 }
 
-/// Bounds of a statement and of one evaluation.
+/// Limits of a statement and of one evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatementLimits {
     pub max_sql_bytes: usize,
-    /// Nested expressions, steps of a path, levels of JSON.
+    /// Maximum number of nested expressions, steps of a path, and levels of JSON.
     pub max_depth: usize,
-    /// Items of one list: of SELECT, of FROM, of arguments, of IN.
+    /// Maximum number of items in one list: SELECT, FROM, arguments, IN.
     pub max_items: usize,
-    /// Parts of the whole statement.
+    /// Maximum number of nodes in the whole statement.
     pub max_nodes: usize,
-    /// What one evaluation may do: each part of an expression is a step, and each 64 bytes of text handled are.
+    /// Maximum number of steps of one evaluation. Each part of an expression is a step, and so are each 64
+    /// bytes of processed text.
     pub max_steps: u32,
-    /// Bytes that one evaluation may bring forth.
+    /// Maximum number of bytes that one evaluation may create.
     pub max_output_bytes: usize,
-    /// Outputs of one FOREACH.
+    /// Maximum number of outputs of one FOREACH.
     pub max_outputs: usize,
-    /// What all programs of jq in one evaluation may do together; 10,000 steps take about a millisecond.
+    /// Maximum number of steps of all jq programs in one evaluation together; 10,000 steps take about a
+    /// millisecond.
     pub max_jq_steps: u64,
 }
 
-/// The bounds of one evaluation.
+/// Limits of one evaluation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EvaluationLimits {
     pub(crate) max_steps: u32,

@@ -1,8 +1,8 @@
-//! Why an evaluation failed. A fault ends one rule for one message; it is counted by its kind and shown in traces.
+//! Evaluation errors. An error ends one rule for one event; it is counted by kind and shown in traces.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What went wrong, with the function and the argument where one is to blame.
+/// The reason for a failed evaluation, with the function and argument that caused it, if any.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EvaluationError {
     #[error("{function}: argument {argument} is {found}, expected {expected}")]
@@ -34,32 +34,33 @@ pub enum EvaluationError {
         function: &'static str,
         why: Box<str>,
     },
-    /// A bound on what one call, or all calls of a kind, may do.
+    /// A limit of one call, or of all calls of a kind, is exceeded.
     #[error("{function}: {why}")]
     LimitExceeded {
         function: &'static str,
         why: Box<str>,
     },
-    /// In EMQX's dialect a path into it makes the rule fail.
+    /// In EMQX's dialect a path into such a payload makes the rule fail.
     #[error("the payload is not JSON, but the rule reads a part of it: {why}")]
     PayloadNotJson { why: Box<str> },
-    /// A defect of the program, which ends this evaluation and nothing else.
+    /// A bug of the program. It ends this evaluation and nothing else.
     #[error("the evaluation failed inside the rule engine; the log has the place")]
     InternalError,
     #[error("the rule took more than its budget of {steps} steps")]
     StepLimit { steps: u64 },
 }
 
-/// Evaluates something, and makes a fault of a panic: one message must not take its shard along.
+/// Evaluates, and turns a panic into an error, so that one message cannot bring down its shard.
 pub(crate) fn catch_panic<T>(
     evaluate: impl FnOnce() -> Result<T, EvaluationError>,
 ) -> Result<T, EvaluationError> {
-    // What an evaluation changes are caches, counters and values in the arena, each whole after every step.
+    // An evaluation changes only caches, counters and values in the arena, which are consistent after every
+    // step.
     catch_unwind(AssertUnwindSafe(evaluate)).unwrap_or(Err(EvaluationError::InternalError))
 }
 
 impl EvaluationError {
-    /// One word for metrics.
+    /// The kind of error as one word, for metrics.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {

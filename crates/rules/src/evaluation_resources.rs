@@ -1,4 +1,5 @@
-//! What evaluations of one shard share: random numbers, ids, compiled regular expressions and time zones. All bounded.
+//! Resources shared by the evaluations of one shard: random numbers, ids, compiled regular expressions and
+//! time zones. All of them are bounded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,13 +8,13 @@ use crate::function_context::FunctionLimits;
 use crate::random::Rng;
 use crate::zone::Zone;
 
-/// How many compiled things of one kind are kept; the one unused for longest goes first.
+/// Maximum number of cached compilations of one kind; the least recently used one is evicted first.
 const MAX_CACHED: usize = 256;
-/// The longest regular expression, and the most memory one may take once compiled.
+/// Maximum length of a regular expression. The next limit is its maximum memory once compiled.
 const MAX_PATTERN_BYTES: usize = 4 << 10;
 const MAX_REGEX_BYTES: usize = 1 << 20;
 
-/// One for each shard.
+/// Resources of one shard.
 pub struct EvaluationResources {
     pub rng: Rng,
     pub(crate) ids: IdGenerator,
@@ -21,15 +22,15 @@ pub struct EvaluationResources {
     zones: CompilationCache<Zone>,
     #[cfg(feature = "jq")]
     pub(crate) programs: CompilationCache<Arc<crate::functions::jq::JqProgram>>,
-    /// What `getenv` may read.
+    /// The variables that `getenv` may read.
     environment: Environment,
 }
 
-/// Variables of the node's environment by their names; those that are not set have an empty value.
+/// Environment variables of the node by name. A variable that is not set has an empty value.
 pub type Environment = Arc<BTreeMap<Box<str>, Box<str>>>;
 
 impl EvaluationResources {
-    /// `node` tells apart the snowflake ids of different shards and nodes; its lower 10 bits count.
+    /// `node` distinguishes the snowflake ids of different shards and nodes; only its lower 10 bits are used.
     #[must_use]
     pub fn new(seed: [u8; 32], node: u16) -> EvaluationResources {
         EvaluationResources {
@@ -47,7 +48,7 @@ impl EvaluationResources {
         }
     }
 
-    /// Lets `getenv` read these variables and no others.
+    /// Allows `getenv` to read exactly these variables.
     #[must_use]
     pub fn with_environment(mut self, environment: Environment) -> EvaluationResources {
         self.environment = environment;
@@ -58,7 +59,7 @@ impl EvaluationResources {
         self.environment.get(name).map(|value| &**value)
     }
 
-    /// A compiled expression; one that no earlier event used is counted.
+    /// A compiled expression. A compilation that is not in the cache is counted.
     pub(crate) fn compiled_regex(
         &mut self,
         pattern: &str,
@@ -70,7 +71,7 @@ impl EvaluationResources {
         })
     }
 
-    /// Lends the compiled expressions to a program of jq.
+    /// Takes the cache of compiled expressions, to lend it to a jq program.
     #[cfg(feature = "jq")]
     pub(crate) fn take_regexes(&mut self) -> CompilationCache<Arc<CompiledRegex>> {
         std::mem::replace(&mut self.regexes, CompilationCache::new())
@@ -93,22 +94,22 @@ impl EvaluationResources {
 /// A compiled regular expression.
 pub(crate) struct CompiledRegex {
     pub(crate) regex: regex::Regex,
-    /// No more memory than this; the time one byte of text may take grows with it.
+    /// Upper bound of its memory. The time per byte of text grows with it.
     size_bytes: usize,
 }
 
 impl CompiledRegex {
-    /// How much looking through so many bytes of text may cost: most expressions take a nanosecond for each byte, but at worst
-    /// one looks at each of its states for each byte.
+    /// Cost of matching a text of this length. Most expressions take a nanosecond per byte, but in the worst
+    /// case all states are visited for every byte.
     pub(crate) fn matching_cost(&self, text_bytes: usize) -> u64 {
         self.size_bytes as u64 * text_bytes as u64
     }
 }
 
-/// The sizes that compiled expressions are told apart by.
+/// Size classes of compiled expressions.
 const REGEX_SIZES: [usize; 5] = [8 << 10, 32 << 10, 128 << 10, 512 << 10, MAX_REGEX_BYTES];
 
-/// An expression of bounded length and size.
+/// Compiles an expression of limited length and size.
 pub(crate) fn compile_regex(pattern: &str) -> Result<Arc<CompiledRegex>, Box<str>> {
     if pattern.len() > MAX_PATTERN_BYTES {
         let why = format!("the regular expression is longer than {MAX_PATTERN_BYTES} bytes");
@@ -120,7 +121,7 @@ pub(crate) fn compile_regex(pattern: &str) -> Result<Arc<CompiledRegex>, Box<str
             .dfa_size_limit(MAX_REGEX_BYTES)
             .build()
     };
-    // The first size that is enough; whatever else is wrong is wrong at any size.
+    // Uses the smallest sufficient size class. Other errors are the same in every class.
     let mut built = Err(regex::Error::CompiledTooBig(0));
     let mut size_bytes = 0;
     for size in REGEX_SIZES {
@@ -133,7 +134,7 @@ pub(crate) fn compile_regex(pattern: &str) -> Result<Arc<CompiledRegex>, Box<str
     built
         .map(|regex| Arc::new(CompiledRegex { regex, size_bytes }))
         .map_err(|error| {
-            // The last line says what is wrong, those before it draw where.
+            // The last line states the error; the lines before it show the position.
             let text = error.to_string();
             let why = text.lines().last().unwrap_or_default();
             let why = why.trim_start_matches("error: ");
@@ -141,21 +142,21 @@ pub(crate) fn compile_regex(pattern: &str) -> Result<Arc<CompiledRegex>, Box<str
         })
 }
 
-/// State of the ids that grow.
+/// State of the generators of increasing ids.
 pub(crate) struct IdGenerator {
     node: u64,
-    /// Milliseconds and count of the last snowflake id.
+    /// Milliseconds and counter of the last snowflake id.
     last: u64,
-    /// Milliseconds and count of the last UUID of version 7.
+    /// Milliseconds and counter of the last version 7 UUID.
     last_uuid: u64,
 }
 
-/// 2010-11-04T01:42:54.657Z, where the milliseconds of snowflake ids begin.
+/// 2010-11-04T01:42:54.657Z, the epoch of snowflake ids in milliseconds.
 const SNOWFLAKE_EPOCH_MS: u64 = 1_288_834_974_657;
 
 impl IdGenerator {
-    /// 41 bits of milliseconds, 10 of node, 12 that count. Always greater than the last: a millisecond with more than 4096 ids
-    /// and a clock that went back borrow from the future.
+    /// Layout: 41 bits of milliseconds, 10 bits of node, 12 bits of counter. Every id is greater than the
+    /// last: a millisecond with more than 4096 ids, or a clock that went back, borrows from the future.
     pub(crate) fn snowflake(&mut self, now_ms: u64) -> i64 {
         let now = now_ms.saturating_sub(SNOWFLAKE_EPOCH_MS) << 12;
         self.last = now.max(self.last + 1);
@@ -163,7 +164,7 @@ impl IdGenerator {
         ((ms & 0x1ff_ffff_ffff) << 22 | self.node << 12 | count) as i64
     }
 
-    /// 48 bits of milliseconds and 12 that count within one, always greater than the last.
+    /// Returns 48 bits of milliseconds and a 12-bit counter. Every result is greater than the last.
     pub(crate) fn uuid_v7(&mut self, now_ms: u64) -> (u64, u64) {
         self.last_uuid = (now_ms << 12).max(self.last_uuid + 1);
         (
@@ -173,7 +174,7 @@ impl IdGenerator {
     }
 }
 
-/// Things by the text they were compiled from.
+/// Compilations by their source text.
 pub(crate) struct CompilationCache<T> {
     entries: BTreeMap<Box<str>, (T, u64)>,
     clock: u64,

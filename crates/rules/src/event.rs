@@ -1,4 +1,4 @@
-//! The event under evaluation: one plain struct over borrowed data, made for each thing that happens.
+//! The event under evaluation: one plain struct over borrowed data, created for each occurrence.
 
 use std::net::SocketAddr;
 
@@ -7,27 +7,27 @@ use mqtt::Properties;
 use crate::rule_source::EventKind;
 use crate::value::Value;
 
-/// What happened. Fields that an event of its kind does not have stay at their defaults and read as null.
+/// An event. Fields that its kind does not have keep their defaults and read as null.
 #[derive(Clone, Copy)]
 pub struct RuleEvent<'m> {
     pub kind: EventKind,
-    /// When it happened, in milliseconds since 1970.
+    /// Time of the event in milliseconds since 1970.
     pub timestamp_ms: u64,
-    /// The node's name.
+    /// Name of the node.
     pub node: &'m str,
-    /// The node's address.
+    /// Address of the node.
     pub node_ip: &'m str,
-    /// `MQTT`, or what the client speaks.
+    /// `MQTT`, or another protocol of the client.
     pub protocol: &'m str,
-    /// The message's identity, the same in all events about it; written as 32 hexadecimal digits.
+    /// Id of the message, the same in all events about it; written as 32 hexadecimal digits.
     pub id: Option<u128>,
     pub client_id: &'m str,
     pub username: Option<&'m str>,
-    /// The client's address.
+    /// Address of the client.
     pub peer: Option<SocketAddr>,
-    /// The listener's address.
+    /// Address of the listener.
     pub socket: Option<SocketAddr>,
-    /// The topic, or the filter of a subscription.
+    /// The topic, or the topic filter of a subscription.
     pub topic: Option<&'m str>,
     pub qos: Option<u8>,
     pub retain: bool,
@@ -35,34 +35,34 @@ pub struct RuleEvent<'m> {
     pub payload: Option<&'m [u8]>,
     /// The packet identifier.
     pub message_id: Option<u16>,
-    /// When the message came in, in milliseconds since 1970.
+    /// Time at which the message was received, in milliseconds since 1970.
     pub received_at_ms: Option<u64>,
-    /// Who published the message that is delivered, acknowledged or dropped.
+    /// Publisher of the message that is delivered, acknowledged or dropped.
     pub from_client_id: Option<&'m str>,
     pub from_username: Option<&'m str>,
-    /// Properties of the packet: those of the message, the connection, or the subscription.
+    /// Properties of the packet: of the message, the connection, or the subscription.
     pub properties: Properties<'m>,
     /// Properties of the packet that acknowledges the message.
     pub ack_properties: Properties<'m>,
-    /// Why: of a drop, a disconnection, a refusal, a failed rule; which acknowledgement.
+    /// Reason of a drop, a disconnection, a refusal or a failed rule; or the kind of acknowledgement.
     pub reason: Option<&'m str>,
-    /// EMQX's word for it, where that is another.
+    /// EMQX's term for the reason, if it differs.
     pub emqx_reason: Option<&'m str>,
     /// `allow` or `deny`.
     pub result: Option<&'m str>,
     /// `publish` or `subscribe`.
     pub action: Option<&'m str>,
-    /// Who decided about an authorisation.
+    /// The authorizer that decided.
     pub authz_source: Option<&'m str>,
     /// The rule that failed.
     pub rule_name: Option<&'m str>,
     pub connection: Option<&'m ConnectionDetails<'m>>,
-    /// The fields of `$rule/NAME`, `$bridges/..` and `$EVENT.DEVICE`, by name: a map or the text of a JSON object.
-    /// Of the other events, fields besides those above; null if there are none.
+    /// The fields of `$rule/NAME`, `$bridges/..` and `$EVENT.DEVICE` by name: a map, or the text of a JSON
+    /// object. For other events: fields in addition to those above; null if there are none.
     pub extra: Value<'m>,
 }
 
-/// What a connection said of itself.
+/// Parameters of a connection from its CONNECT packet.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ConnectionDetails<'m> {
     /// The protocol level: 3, 4 or 5.
@@ -87,7 +87,7 @@ pub struct WillDetails<'m> {
 }
 
 impl<'m> RuleEvent<'m> {
-    /// An event of which only the kind and the time are known yet.
+    /// An event with only the kind and the time set.
     #[inline]
     pub fn new(kind: EventKind, timestamp_ms: u64) -> Self {
         Self {

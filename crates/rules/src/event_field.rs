@@ -1,4 +1,4 @@
-//! Fields of events: one small number each, known under the spellings of both dialects.
+//! Fields of events: each is one small number, with the spellings of both dialects.
 
 use std::net::SocketAddr;
 
@@ -36,7 +36,7 @@ pub(crate) enum Field {
     FromClientId,
     FromUsername,
     Reason,
-    /// The same in EMQX's words.
+    /// The reason in EMQX's terms.
     EmqxReason,
     Result,
     Action,
@@ -56,13 +56,13 @@ pub(crate) enum Field {
     IsAnonymous,
     Auth,
     Will,
-    /// Fields that EMQX has and this broker has no values for.
+    /// Fields of EMQX that this broker has no values for.
     Absent,
 }
 
 use Field as F;
 
-/// Every spelling of every field. The first of a field is FluxMQ's if it has one.
+/// Every spelling of every field. The first one is FluxMQ's if it exists.
 const FIELD_NAMES: &[(&str, Field)] = &[
     ("protocol", F::Protocol),
     ("id", F::Id),
@@ -138,7 +138,8 @@ const FIELD_NAMES: &[(&str, Field)] = &[
     ("is_bridge", F::Absent),
 ];
 
-/// Other spellings of an event's field: `payload` of `msg`, `clientid` of `clientId`. None if no field has this name.
+/// Other spellings of an event's field: `payload` for `msg`, `clientid` for `clientId`. Empty if no field has
+/// this name.
 pub fn spellings(name: &str) -> impl Iterator<Item = &'static str> {
     let field = Field::find(name).filter(|field| *field != F::Absent);
     FIELD_NAMES
@@ -147,7 +148,7 @@ pub fn spellings(name: &str) -> impl Iterator<Item = &'static str> {
         .map(|(other, _)| *other)
 }
 
-/// The names under which `SELECT *` brings the fields of an event, in their order.
+/// The column names and fields of `SELECT *` for an event, in order.
 type EventColumns = &'static [(&'static str, Field)];
 
 impl Field {
@@ -158,7 +159,7 @@ impl Field {
             .map(|&(_, field)| field)
     }
 
-    /// The field that this one is in a dialect.
+    /// The field that this one stands for in a dialect.
     pub(crate) fn for_dialect(self, dialect: Dialect) -> Self {
         match (self, dialect) {
             (F::Reason, Dialect::Emqx) => F::EmqxReason,
@@ -170,7 +171,7 @@ impl Field {
         FIELD_NAMES.iter().map(|&(name, _)| name)
     }
 
-    /// One of its names, for people.
+    /// One of its names, for messages to people.
     pub(crate) fn name(self) -> &'static str {
         if self == F::EmqxReason {
             return "reason";
@@ -181,15 +182,15 @@ impl Field {
             .map_or("", |&(name, _)| name)
     }
 
-    /// All fields but the payload, which needs more than the event.
+    /// Reads any field except the payload, which needs more than the event.
     pub(crate) fn read<'a>(self, event: &RuleEvent<'a>, arena: &'a Arena) -> Value<'a> {
         let mut value = Value::Undefined;
         self.read_into(event, arena, &mut value);
         value
     }
 
-    /// The same, put where it belongs. To return it and copy it there took a third of the time of `SELECT *`: a value that was
-    /// stored in parts cannot be loaded as a whole at once.
+    /// Like `read`, but writes the value to its destination. Returning and copying it took a third of the
+    /// time of `SELECT *`: a value stored in parts cannot be loaded as a whole immediately.
     #[inline]
     pub(crate) fn read_into<'a>(
         self,
@@ -200,7 +201,7 @@ impl Field {
         self.read_known_into(event, arena, out);
     }
 
-    /// The same where the field is known to the compiler, which leaves nothing else of all this.
+    /// Like `read_into` for a field known at compile time, so that the compiler removes all other cases.
     #[inline(always)]
     pub(crate) fn read_known_into<'a>(
         self,
@@ -242,7 +243,7 @@ impl Field {
             }
             F::NodeIp => {
                 *out = match event.socket {
-                    // The address that the client came to.
+                    // The address that the client connected to.
                     Some(socket) if !socket.ip().is_unspecified() => {
                         Value::Str(host_text(socket, arena))
                     }
@@ -325,7 +326,7 @@ impl Field {
             F::IsAnonymous => {
                 *out = of_connection(&|connection| Value::Bool(connection.is_anonymous))
             }
-            // A password is nobody's business.
+            // A password is never shown.
             F::Auth => {
                 *out = Value::Map(arena.alloc_slice_copy(&[
                     ("username", text(event.username)),
@@ -338,7 +339,7 @@ impl Field {
     }
 }
 
-/// What `SELECT *` selects of an event of this kind.
+/// The columns that `SELECT *` selects for an event of this kind.
 pub(crate) fn columns(kind: EventKind, dialect: Dialect) -> EventColumns {
     match dialect {
         Dialect::Fluxmq => fluxmq_columns(kind),
@@ -469,7 +470,7 @@ fn emqx_columns(kind: EventKind) -> EventColumns {
     }
 }
 
-/// Only an acknowledgement has such properties.
+/// Only an acknowledgement has these properties.
 fn ack_properties<'a>(event: &RuleEvent<'a>, arena: &'a Arena) -> Value<'a> {
     match event.kind {
         EventKind::Acked | EventKind::MessageAcked => properties_map(event.ack_properties, arena),
@@ -477,7 +478,7 @@ fn ack_properties<'a>(event: &RuleEvent<'a>, arena: &'a Arena) -> Value<'a> {
     }
 }
 
-/// How a delivery was acknowledged: an acknowledgement with an error of MQTT 5 names its reason code.
+/// The result of a delivery: an MQTT 5 acknowledgement with an error yields its reason code.
 fn ack_status<'a>(event: &RuleEvent<'a>) -> Value<'a> {
     const ACK_NAMES: [&str; 3] = ["ack", "rec", "comp"];
     match (event.kind, event.reason) {
@@ -505,7 +506,7 @@ fn hex(id: u128, arena: &Arena) -> &str {
     arena.alloc_str(str::from_utf8(text.as_flattened()).unwrap_or_default())
 }
 
-/// The hexadecimal digits of a number: its nibbles are spread over eight bytes, which become digits all at once.
+/// The eight hexadecimal digits of a number: its nibbles are spread over eight bytes and converted at once.
 #[inline]
 fn eight_digits(number: u32) -> [u8; 8] {
     let mut x = u64::from(number);
@@ -518,7 +519,7 @@ fn eight_digits(number: u32) -> [u8; 8] {
 
 fn host_text(address: SocketAddr, arena: &Arena) -> &str {
     match address {
-        // The common case, without the machinery of formatting.
+        // The common case, without the cost of formatting.
         SocketAddr::V4(address) => {
             let mut text = [0_u8; 15];
             let mut length = 0;
@@ -567,8 +568,8 @@ fn will_map<'a>(connection: &'a ConnectionDetails<'a>, arena: &'a Arena) -> Valu
     ]))
 }
 
-/// The properties of a packet by their names in the specification, without blanks as EMQX writes them; user properties are a
-/// map under `User-Property`, and a list of keys and values under `User-Property-Pairs`.
+/// The properties of a packet by their names in the specification, without spaces as in EMQX. User properties
+/// are a map under `User-Property` and a list of keys and values under `User-Property-Pairs`.
 fn properties_map<'a>(packet: mqtt::Properties<'a>, arena: &'a Arena) -> Value<'a> {
     if packet.is_empty() {
         return Value::Map(&[]);
@@ -580,7 +581,8 @@ fn properties_map<'a>(packet: mqtt::Properties<'a>, arena: &'a Arena) -> Value<'
         let (name, value) = match property {
             Property::UserProperty(name, value) => {
                 let value = Value::Str(value);
-                // Of several with one name the last counts; all of them are in the pairs.
+                // The last of several properties with one name wins in the map; the pairs contain all of
+                // them.
                 match user.iter_mut().find(|(known, _)| *known == name) {
                     Some((_, known)) => *known = value,
                     None => user.push((name, value)),
@@ -616,7 +618,7 @@ fn properties_map<'a>(packet: mqtt::Properties<'a>, arena: &'a Arena) -> Value<'
             Property::ReceiveMaximum(value) => ("Receive-Maximum", Value::Int(value.into())),
             Property::TopicAliasMaximum(value) => ("Topic-Alias-Maximum", Value::Int(value.into())),
             Property::MaximumPacketSize(value) => ("Maximum-Packet-Size", Value::Int(value.into())),
-            // Those of authentication are secrets, the others are not for a message or a client.
+            // Authentication properties are secret; the others do not concern a message or a client.
             _ => continue,
         };
         fields.push((name, value));

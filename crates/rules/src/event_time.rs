@@ -1,4 +1,4 @@
-//! When an event happened, as it says itself: an expression that a rule names beside its statement.
+//! The timestamp contained in an event, read by an expression that a rule defines beside its statement.
 
 use crate::compile_options::{CompileOptions, EvaluationLimits};
 use crate::eval::Evaluator;
@@ -16,7 +16,7 @@ use crate::syntax::parse_expression;
 use crate::value::{Number, Value};
 use crate::zone::Zone;
 
-/// Such an expression, ready: `payload.ts`.
+/// A compiled timestamp expression, such as `payload.ts`.
 pub struct EventTime {
     plan: Plan,
     node: OpId,
@@ -25,17 +25,16 @@ pub struct EventTime {
     limits: EvaluationLimits,
 }
 
-/// Numbers below it are seconds: until the year 5138.
+/// Smaller numbers are seconds (until the year 5138).
 const SECONDS_BELOW: f64 = 1e11;
-/// Numbers below it are milliseconds, and so on.
+/// Smaller numbers are milliseconds. Each further unit has a limit 1000 times larger.
 const MILLISECONDS_BELOW: f64 = 1e14;
 const MICROSECONDS_BELOW: f64 = 1e17;
 
 impl EventTime {
-    /// Reads an expression about the events of a rule.
+    /// Compiles an expression about the events of a rule.
     ///
-    /// # Errors
-    /// If it is none: says where, and what was expected.
+    /// # Errors If the expression is invalid. The error contains the position and what was expected.
     pub fn compile(
         text: &str,
         rule: &Rule,
@@ -64,10 +63,9 @@ impl EventTime {
         })
     }
 
-    /// Milliseconds since 1970; `None`: the event does not say.
+    /// The event's timestamp in milliseconds since 1970; `None` if it has none.
     ///
-    /// # Errors
-    /// As [`Rule::run`].
+    /// # Errors As [`Rule::run`].
     pub fn read<'a>(
         &'a self,
         view: &EventView<'a>,
@@ -88,8 +86,9 @@ impl EventTime {
     }
 }
 
-/// A number of seconds, milliseconds, microseconds or nanoseconds since 1970, told apart by how large it is, or a text: such a
-/// number, or a day and time as ISO 8601 writes them, of the rule's zone if they name no offset.
+/// Converts a number of seconds, milliseconds, microseconds or nanoseconds since 1970, distinguished by
+/// magnitude. Also accepts text: such a number, or an ISO 8601 date and time, which is in the rule's zone
+/// unless it contains an offset.
 fn to_unix_ms(value: &Value<'_>, zone: &Zone) -> Option<u64> {
     if let Value::Str(text) = value
         && let Some(time_ms) = time_ms(text, zone)

@@ -1,4 +1,4 @@
-//! One event as all rules see it that look at it: what one of them had to work out, the others find.
+//! A view of one event, shared by all rules that evaluate it: what one rule has computed, the others reuse.
 
 use std::cell::{Cell, RefCell, RefMut};
 
@@ -10,7 +10,7 @@ use crate::function_context::{Dialect, MessagePart, MessageSource};
 use crate::lazy_document::LazyDocument;
 use crate::value::{Arena, Value};
 
-/// What evaluations on one shard share: the arena, and what functions keep between messages.
+/// Memory shared by the evaluations on one shard: the arena, and what functions keep between messages.
 pub struct EvaluationScratch {
     arena: Arena,
     tools: RefCell<EvaluationResources>,
@@ -18,7 +18,7 @@ pub struct EvaluationScratch {
 }
 
 impl EvaluationScratch {
-    /// Keeps at most about `keep_bytes` of memory between messages.
+    /// Retains at most about `keep_bytes` of memory between messages.
     #[must_use]
     pub fn new(tools: EvaluationResources, keep_bytes: usize) -> Self {
         Self {
@@ -28,7 +28,8 @@ impl EvaluationScratch {
         }
     }
 
-    /// Forgets everything of the events before. Call it between events; a chain of rules is one event.
+    /// Releases everything about previous events. Called between events; a chain of rules counts as one
+    /// event.
     pub fn reset(&mut self) {
         if self.arena.allocated_bytes() > self.shrink_above_bytes {
             self.arena = Arena::new();
@@ -42,12 +43,12 @@ impl EvaluationScratch {
         &self.arena
     }
 
-    /// Random numbers, ids, compiled expressions. Panics while a rule is evaluated.
+    /// Random numbers, ids and compiled expressions. Panics while a rule is being evaluated.
     pub(crate) fn tools(&self) -> RefMut<'_, EvaluationResources> {
         self.tools.borrow_mut()
     }
 
-    /// An event to be shown to rules. `now_ms` is what the functions that ask for the time get.
+    /// Creates the view of an event. `now_ms` is the time that functions see.
     #[must_use]
     pub fn view<'a>(&'a self, event: &'a RuleEvent<'a>, now_ms: u64) -> EventView<'a> {
         EventView {
@@ -65,7 +66,7 @@ impl EvaluationScratch {
     }
 }
 
-/// An event with what is already known about its payload.
+/// An event and what is already known about its payload.
 pub struct EventView<'a> {
     pub(crate) event: &'a RuleEvent<'a>,
     pub(crate) now_ms: u64,
@@ -75,7 +76,7 @@ pub struct EventView<'a> {
     client_ip: Cell<Option<Value<'a>>>,
     payload: Cell<Option<Value<'a>>>,
     document: Cell<Option<Option<&'a LazyDocument<'a>>>>,
-    /// Whether the payload is JSON from its first byte to its last.
+    /// Whether the whole payload is valid JSON.
     is_json: Cell<Option<bool>>,
     whole: Cell<Option<Value<'a>>>,
 }
@@ -86,7 +87,7 @@ impl<'a> EventView<'a> {
         self.event
     }
 
-    /// Where values of this evaluation may be put.
+    /// The arena for values of this evaluation.
     #[must_use]
     pub fn arena(&self) -> &'a Arena {
         self.arena
@@ -103,13 +104,13 @@ impl<'a> EventView<'a> {
         value
     }
 
-    /// A field, put where it belongs. What has to be written out is, once.
+    /// Writes a field to its destination. A field that needs formatting is formatted once.
     #[inline]
     pub(crate) fn read_into(&self, field: Field, out: &mut Value<'a>) {
         self.read_known_into(field, out);
     }
 
-    /// The same where the field is known to the compiler.
+    /// Like `read_into` for a field known at compile time.
     #[inline(always)]
     pub(crate) fn read_known_into(&self, field: Field, out: &mut Value<'a>) {
         let kept = match field {
@@ -131,7 +132,7 @@ impl<'a> EventView<'a> {
         };
     }
 
-    /// The payload: text if it is UTF-8, else bytes.
+    /// The payload: text if it is valid UTF-8, otherwise bytes.
     pub(crate) fn payload(&self) -> Value<'a> {
         if let Some(value) = self.payload.get() {
             return value;
@@ -144,7 +145,7 @@ impl<'a> EventView<'a> {
         value
     }
 
-    /// The payload as JSON, read as far as somebody looked.
+    /// The payload as JSON, parsed lazily.
     pub(crate) fn document(&self) -> Option<&'a LazyDocument<'a>> {
         if let Some(document) = self.document.get() {
             return document;
@@ -157,7 +158,7 @@ impl<'a> EventView<'a> {
         document
     }
 
-    /// Whether the payload is JSON to its end, of which paths have read a part.
+    /// Whether the whole payload is valid JSON, of which paths may have read only a part.
     #[inline]
     pub(crate) fn is_json(&self) -> bool {
         match self.is_json.get() {
@@ -171,14 +172,14 @@ impl<'a> EventView<'a> {
             (Some(document), _) => document.is_valid_to_end(),
             (None, Value::Str(text)) => crate::json::check(text).is_ok(),
             (None, Value::Bytes(_)) => false,
-            // An event without a payload has none that could be wrong.
+            // An event without payload has no invalid payload.
             (None, _) => true,
         };
         self.is_json.set(Some(is_json));
         is_json
     }
 
-    /// Why paths into the payload lead nowhere, if it is no JSON.
+    /// The JSON error of the payload, if it is not JSON.
     #[must_use]
     pub fn payload_error(&self) -> Option<Box<str>> {
         match self.payload() {
@@ -188,7 +189,7 @@ impl<'a> EventView<'a> {
         }
     }
 
-    /// The fault of a rule that needs the payload to be JSON.
+    /// The error of a rule that requires a JSON payload.
     #[cold]
     pub(crate) fn not_json_error(&self) -> EvaluationError {
         EvaluationError::PayloadNotJson {
@@ -196,7 +197,7 @@ impl<'a> EventView<'a> {
         }
     }
 
-    /// The payload as it goes into an output: FluxMQ shows JSON as JSON, EMQX as text.
+    /// The payload as an output column: FluxMQ embeds JSON as JSON, EMQX as text.
     pub(crate) fn payload_column(&self, dialect: Dialect) -> Value<'a> {
         let payload = self.payload();
         let Value::Str(text) = payload else {

@@ -1,4 +1,5 @@
-//! What a function may ask: the arena, the message, the clock's reading, random numbers, the rule's memory. Nothing else.
+//! The context of a function call: the arena, the message, the time, random numbers and the rule's key-value
+//! store. Functions have access to nothing else.
 
 use crate::evaluation_error::EvaluationError;
 use crate::evaluation_resources::EvaluationResources;
@@ -6,7 +7,7 @@ use crate::kv_store::KvStore;
 use crate::value::{Arena, Value};
 use crate::zone::Zone;
 
-/// Whose meaning counts where the two products disagree.
+/// The product whose semantics apply where EMQX and FluxMQ differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Dialect {
     Fluxmq,
@@ -24,33 +25,34 @@ impl Dialect {
     }
 }
 
-/// The text of what is not there, as EMQX writes it.
+/// The text of an undefined value, as EMQX writes it.
 pub(crate) const UNDEFINED: &str = "undefined";
 
-/// What bounds function calls, each of them or all of one evaluation.
+/// Limits of function calls, per call or per evaluation.
 #[derive(Clone, Copy, Debug)]
 pub struct FunctionLimits {
-    /// The longest text or bytes a function may make.
+    /// Maximum length of a text or byte string created by a function.
     pub max_output_bytes: usize,
-    /// The most items an array or map made by a function may have.
+    /// Maximum number of items of an array or map created by a function.
     pub max_items: usize,
-    /// What all programs of jq in one evaluation may do together; 10,000 steps take about a millisecond.
+    /// Maximum number of steps of all jq programs in one evaluation together; 10,000 steps take about a
+    /// millisecond.
     pub max_jq_steps: u64,
-    /// How many of these steps are left.
+    /// Remaining jq steps.
     pub jq_steps: u64,
-    /// How many regular expressions and programs of jq that no earlier event used may still be compiled.
+    /// Remaining compilations of regular expressions and jq programs that are not cached.
     pub compilations: u32,
-    /// Steps that the call takes beyond those that its arguments and its result count for.
+    /// Steps of the call in addition to those for its arguments and its result.
     pub extra_steps: u32,
 }
 
-/// The default of `rules.max_jq_steps`: a shard serves other clients again after about 5 ms.
+/// Default of `rules.max_jq_steps`: a shard serves other clients again after about 5 ms.
 pub(crate) const MAX_JQ_STEPS: u64 = 50_000;
-/// A statement has at most 256 items, so that one whose expressions are all constant never needs more for long.
+/// A statement has at most 256 items, so a statement with constant patterns never needs more for long.
 const MAX_COMPILATIONS: u32 = 32;
 
 impl FunctionLimits {
-    /// Those of one evaluation.
+    /// Limits of one evaluation.
     pub(crate) fn new(max_output_bytes: usize, max_jq_steps: u64) -> Self {
         FunctionLimits {
             max_output_bytes,
@@ -60,7 +62,7 @@ impl FunctionLimits {
         }
     }
 
-    /// Notes that something is compiled which may have come with the event.
+    /// Counts a compilation whose text may come from the event.
     pub(crate) fn count_compilation(&mut self) -> Result<(), Box<str>> {
         match self.compilations.checked_sub(1) {
             Some(left) => {
@@ -88,7 +90,7 @@ impl Default for FunctionLimits {
     }
 }
 
-/// What the functions of the family "message" ask for.
+/// A part of the message that functions of the family "message" return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessagePart {
     Topic,
@@ -102,17 +104,17 @@ pub enum MessagePart {
     MessageId,
 }
 
-/// The event under evaluation, as far as functions see it.
+/// The event under evaluation, as functions see it.
 pub trait MessageSource<'a> {
-    /// A part of it; null if this event has none.
+    /// A part of the message; null if this event does not have it.
     fn message_part(&self, part: MessagePart, arena: &'a Arena) -> Value<'a>;
 }
 
-/// Handed to every function call.
+/// The argument of every function call besides its values.
 pub struct FunctionContext<'a, 'e> {
     pub arena: &'a Arena,
     pub tools: &'e mut EvaluationResources,
-    /// The rule's memory.
+    /// The rule's key-value store.
     pub kv: &'e mut KvStore,
     pub message: Option<&'e dyn MessageSource<'a>>,
     /// The rule's time zone.
@@ -123,7 +125,7 @@ pub struct FunctionContext<'a, 'e> {
 }
 
 impl<'a> FunctionContext<'a, '_> {
-    /// Whether a result of so many bytes is allowed.
+    /// Checks that a result of this size is allowed.
     pub(crate) fn check_output_size(
         &self,
         function: &'static str,
@@ -139,8 +141,8 @@ impl<'a> FunctionContext<'a, '_> {
         })
     }
 
-    /// The text of a value as `str` means it in this dialect: EMQX rounds floats to 10 digits behind the point, and writes
-    /// `undefined` for what is not there.
+    /// The text of a value as `str` returns it in this dialect. EMQX rounds floats to 10 decimal places and
+    /// writes `undefined` for missing values.
     pub(crate) fn text(&self, value: Value<'a>) -> &'a str {
         match value {
             Value::Undefined if self.dialect == Dialect::Emqx => UNDEFINED,

@@ -1,10 +1,10 @@
-//! What the conjuncts of WHERE say about the events that can pass, for the index that chooses the rules to ask.
+//! Index keys: what the conjuncts of WHERE require of an event, for the index that selects candidate rules.
 
-/// What an event must have for the rule to be worth asking. A rule that is asked needlessly only costs time; one that is
-/// not asked although it would have passed is wrong, so that in doubt nothing is said here.
+/// Necessary conditions for an event to pass the rule. A candidate that does not pass only costs time.
+/// Missing a rule that would have passed is a bug, so an uncertain condition is omitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IndexKeys {
-    /// The topic is, or matches, one of these. `None`: any topic, or none. Empty: no event can pass.
+    /// The topic equals or matches one of these. `None`: no condition. Empty: no event can pass.
     pub topics: Option<Box<[TopicKey]>>,
     /// The client id is one of these.
     pub client_ids: Option<Box<[Box<str>]>>,
@@ -14,9 +14,9 @@ pub struct IndexKeys {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TopicKey {
-    /// `topic = 't/a'`. The topic of a subscription is a filter, and is compared as it stands.
+    /// `topic = 't/a'`. The topic of a subscription event is a filter and is compared literally.
     Exact(Box<str>),
-    /// `topic =~ 't/+'`, a valid filter.
+    /// `topic =~ 't/+'` with a valid filter.
     Filter(Box<str>),
 }
 

@@ -1,4 +1,5 @@
-//! What a rule remembers from one message to the next: `kv_store_put`, `kv_store_get`, `kv_store_del`. Bounded.
+//! The bounded key-value store of a rule, which keeps values between messages: `kv_store_put`,
+//! `kv_store_get`, `kv_store_del`.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +7,10 @@ use crate::value::OwnedValue;
 use crate::windows::DecodeError;
 use crate::windows::codec::{WindowReader, put_bytes, put_owned, put_u64};
 
-/// Of the bytes of a snapshot.
+/// Version of the snapshot format.
 const VERSION: u8 = 1;
 
-/// How much one rule may remember.
+/// Limits of one rule's store.
 #[derive(Clone, Copy, Debug)]
 pub struct KvLimits {
     pub max_entries: usize,
@@ -34,7 +35,7 @@ pub struct KvStore {
     limits: KvLimits,
     entries: BTreeMap<Box<str>, OwnedValue>,
     bytes: usize,
-    /// How often something was changed.
+    /// Number of changes so far.
     changes: u64,
 }
 
@@ -52,10 +53,9 @@ impl KvStore {
         self.entries.get(key)
     }
 
-    /// Keeps a value, in place of the one the key had.
+    /// Stores a value, replacing the previous value of the key.
     ///
-    /// # Errors
-    /// If it would be one entry or one byte too much.
+    /// # Errors If the store would exceed its limit of entries or bytes.
     pub fn put(&mut self, key: &str, value: OwnedValue) -> Result<(), KvStoreFullError> {
         let old = self.entries.get(key).map_or(0, |old| entry_bytes(key, old));
         let bytes = self.bytes - old + entry_bytes(key, &value);
@@ -69,7 +69,7 @@ impl KvStore {
         Ok(())
     }
 
-    /// Whether there was such a key.
+    /// Removes a key. Returns whether it existed.
     pub fn remove(&mut self, key: &str) -> bool {
         let Some(old) = self.entries.remove(key) else {
             return false;
@@ -83,13 +83,13 @@ impl KvStore {
         self.entries.iter().map(|(key, value)| (&**key, value))
     }
 
-    /// Grows with every change.
+    /// The number of changes so far; it grows with every change.
     #[must_use]
     pub fn change_count(&self) -> u64 {
         self.changes
     }
 
-    /// All of it as bytes, for [`KvStore::restore`].
+    /// Serializes the store for [`KvStore::restore`].
     #[must_use]
     pub fn snapshot(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
@@ -101,10 +101,9 @@ impl KvStore {
         out
     }
 
-    /// What a snapshot has, as far as there is room for it now.
+    /// Restores a snapshot, as far as the current limits allow.
     ///
-    /// # Errors
-    /// If the bytes are no snapshot.
+    /// # Errors If the bytes are not a valid snapshot.
     pub fn restore(limits: KvLimits, snapshot: &[u8]) -> Result<Self, DecodeError> {
         let mut restored = Self::new(limits);
         let mut from = WindowReader::new(snapshot);
@@ -113,7 +112,7 @@ impl KvStore {
         }
         for _ in 0..from.u64()? {
             let key = std::str::from_utf8(from.bytes()?).map_err(|_| DecodeError)?;
-            // Less may be allowed than when it was written.
+            // The limits may be lower than when the snapshot was written.
             let _ = restored.put(key, from.owned()?);
         }
         restored.changes = 0;

@@ -1,26 +1,26 @@
-//! JSON read only as far as paths lead: members are read in their order until the one that is asked for, and what was read is
-//! kept for the next who asks.
+//! Lazy JSON: members are read in order up to the requested one, and what was read is kept for later
+//! requests.
 //!
-//! What stands behind is not looked at, so that a text that is broken further on still answers. Of members with one name the
-//! first counts.
+//! The rest of the text is not checked, so a text that is invalid further on still yields values. Of several
+//! members with the same name the first one counts.
 
 use std::cell::Cell;
 
 use crate::json::{JsonError, Reader};
 use crate::value::{Arena, Value};
 
-/// An array or an object of which a part has been read.
+/// A partly read array or object.
 pub(crate) struct LazyDocument<'a> {
     text: &'a str,
     arena: &'a Arena,
     is_object: bool,
-    /// How far it has been read. At 0 the bracket that opens it is still to come.
+    /// Number of bytes read so far. At 0 the opening bracket is still unread.
     read_bytes: Cell<usize>,
     first: Cell<Option<&'a LazyMember<'a>>>,
     last: Cell<Option<&'a LazyMember<'a>>>,
-    /// Read to its end, or to where it ceases to be JSON.
+    /// Read to the end, or up to the first syntax error.
     is_complete: Cell<bool>,
-    /// It ceased to be JSON.
+    /// A syntax error was found.
     is_broken: Cell<bool>,
 }
 
@@ -28,13 +28,13 @@ pub(crate) struct LazyDocument<'a> {
 pub(crate) struct LazyMember<'a> {
     key: &'a str,
     value: Value<'a>,
-    /// Its own members, once somebody asked for one.
+    /// Its own members, once one of them was requested.
     inner: Cell<Option<Option<&'a LazyDocument<'a>>>>,
     next: Cell<Option<&'a LazyMember<'a>>>,
 }
 
 impl<'a> LazyDocument<'a> {
-    /// Of text that may be an array or object; nothing is read yet.
+    /// Creates a document from text that may be an array or object. Reads nothing yet.
     pub(crate) fn new(text: &'a str, arena: &'a Arena) -> Option<&'a Self> {
         let text = text.trim_start_matches([' ', '\t', '\r', '\n']);
         if !text.starts_with(['{', '[']) {
@@ -52,19 +52,19 @@ impl<'a> LazyDocument<'a> {
         }))
     }
 
-    /// Whether a member was not found because the text is no JSON from some place on.
+    /// Whether a member was not found because of a syntax error in the text before it.
     pub(crate) fn is_broken(&self) -> bool {
         self.is_broken.get()
     }
 
-    /// Whether the rest, which nobody has read, is JSON too, with nothing behind it. Reads it, but keeps nothing.
+    /// Whether the unread rest is valid JSON, too, without trailing text. Reads the rest without keeping it.
     pub(crate) fn is_valid_to_end(&self) -> bool {
         if self.is_complete.get() && self.is_broken.get() {
             return false;
         }
         let mut reader = Reader::at(self.text, self.read_bytes.get());
         let rest = match (self.is_complete.get(), self.read_bytes.get()) {
-            // Whoever read an empty one has not moved.
+            // An empty container does not advance the reader.
             (_, 0) => reader.skip(crate::json::MAX_DEPTH),
             _ => reader.skip_members(self.is_object, crate::json::MAX_DEPTH - 1),
         };
@@ -115,7 +115,7 @@ impl<'a> LazyDocument<'a> {
         at.or_else(|| self.read_member())
     }
 
-    /// Items from one position to another, both included; counted as in [`LazyDocument::member_by_index`].
+    /// Items between two positions, both inclusive, counted as in [`LazyDocument::member_by_index`].
     pub(crate) fn items(&self, from: i64, to: i64) -> Option<&'a [Value<'a>]> {
         if self.is_object {
             return None;
@@ -127,7 +127,7 @@ impl<'a> LazyDocument<'a> {
         Some(crate::eval::slice(items.into_bump_slice(), from, to))
     }
 
-    /// The first items, of an array of which none has been read.
+    /// Reads the first items of an unread array.
     fn read_up_to(&self, index: usize) -> Option<&'a LazyMember<'a>> {
         let mut member = None;
         for _ in 0..index {
@@ -162,7 +162,7 @@ impl<'a> LazyDocument<'a> {
         Some(member)
     }
 
-    /// The next member and where it ends; none at the bracket that closes.
+    /// The next member and its end offset; `None` at the closing bracket.
     fn read_next(&self) -> Result<Option<(&'a str, Value<'a>, usize)>, JsonError> {
         let mut reader = Reader::at(self.text, self.read_bytes.get());
         let close = if self.is_object { b'}' } else { b']' };
@@ -194,7 +194,7 @@ impl<'a> LazyMember<'a> {
         self.value
     }
 
-    /// Its members, if it is an array or object or the text of one.
+    /// The member as a document, if it is an array or object, or the text of one.
     pub(crate) fn nested_document(&self, arena: &'a Arena) -> Option<&'a LazyDocument<'a>> {
         if let Some(inner) = self.inner.get() {
             return inner;
@@ -272,7 +272,7 @@ mod tests {
                     document.read_member();
                 }
                 assert_eq!(document.is_valid_to_end(), is_json, "{text} after {read}");
-                // Asking changes nothing.
+                // The check changes nothing.
                 assert_eq!(document.is_valid_to_end(), is_json, "{text} after {read}");
             }
         }

@@ -1,6 +1,8 @@
-//! The rule language: one SQL statement over the events of a broker, compiled once, evaluated for every message that can match.
+//! The rule language: one SQL statement over the events of a broker, compiled once and evaluated for every
+//! candidate event.
 //!
-//! Pure: no I/O, no threads, no clock, no randomness but what it is given. Everything of one evaluation lives in one arena.
+//! The crate is pure: no I/O, no threads, no clock, and only the randomness that the caller supplies. All
+//! values of one evaluation live in one arena.
 
 mod calendar;
 mod compile;

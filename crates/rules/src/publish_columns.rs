@@ -1,5 +1,4 @@
-//! `SELECT *` of a published message, what rules ask for most: written out field by field, so that nothing is looked up while it
-//! is put together.
+//! `SELECT *` of a published message, the most frequent query. Written out field by field to avoid lookups.
 
 use crate::eval::OutputColumns;
 use crate::event_field::Field;
@@ -15,7 +14,7 @@ macro_rules! record {
 }
 
 impl<'a> EventView<'a> {
-    /// The same as `field::resolve_columns` says; nothing if the event is another.
+    /// Returns the same columns as `event_field::columns`; `None` for any other kind of event.
     pub(crate) fn publish_columns(&self, dialect: Dialect) -> Option<OutputColumns<'a>> {
         if self.event.kind != EventKind::Publish || !self.event.extra.is_null() {
             return None;

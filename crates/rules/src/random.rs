@@ -6,7 +6,8 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// 32 bytes from the system's source make ids unique; a test gives its own.
+    /// Creates a generator. Seed it with 32 bytes from the operating system for unique ids; tests use a fixed
+    /// seed.
     #[must_use]
     pub fn new(seed: [u8; 32]) -> Rng {
         let mut state = [0; 4];
@@ -14,7 +15,7 @@ impl Rng {
             *word = u64::from_le_bytes(bytes.try_into().expect("chunks of 8 bytes"));
         }
         if state == [0; 4] {
-            // The one state it never leaves.
+            // The all-zero state is a fixed point of the generator.
             state = [0x9e37_79b9_7f4a_7c15, 1, 2, 3];
         }
         Rng { state }
@@ -33,12 +34,12 @@ impl Rng {
         result
     }
 
-    /// From 0 up to, but not including, 1.
+    /// A number from 0 (inclusive) to 1 (exclusive).
     pub fn next_f64(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// From 0 up to, but not including, `end`, which must not be 0. Every number is as likely as any other.
+    /// A uniformly distributed number from 0 (inclusive) to `end` (exclusive). `end` must not be 0.
     pub fn next_below(&mut self, end: u64) -> u64 {
         let mut product = u128::from(self.next_u64()) * u128::from(end);
         let threshold = end.wrapping_neg() % end;

@@ -1,4 +1,4 @@
-//! A compiled rule, and its evaluation for one event.
+//! A compiled rule and its evaluation for one event.
 
 use crate::compile_options::EvaluationLimits;
 use crate::eval::{Evaluator, OutputColumns};
@@ -15,12 +15,12 @@ use crate::value::Value;
 use crate::window::{ClosedWindow, WindowDefinition, WindowSample};
 use crate::zone::Zone;
 
-/// One statement, ready. Immutable, and small: see [`Rule::size_bytes`].
+/// A compiled statement. It is immutable and small: see [`Rule::size_bytes`].
 pub struct Rule {
     pub(crate) sources: Box<[RuleSource]>,
     pub(crate) keys: IndexKeys,
     pub(crate) filter: Option<OpId>,
-    /// What is left of it for events that the index found, see [`Rule::run_indexed`].
+    /// The part of WHERE that remains for events selected by the index, see [`Rule::run_indexed`].
     pub(crate) indexed_filter: Option<OpId>,
     pub(crate) body: RuleBody,
     pub(crate) plan: Plan,
@@ -28,9 +28,9 @@ pub struct Rule {
     pub(crate) zone: Zone,
     pub(crate) limits: EvaluationLimits,
     pub(crate) max_outputs: usize,
-    /// What is no error, but hardly meant so.
+    /// Probable mistakes that are not errors.
     pub(crate) warnings: Box<[StatementError]>,
-    /// LIMIT: what comes after so many outputs of one event is left out.
+    /// LIMIT: outputs of one event beyond this number are dropped.
     pub(crate) limit: usize,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct WindowedBody {
     pub(crate) having: Option<OpId>,
 }
 
-/// What a rule remembers from one event to the next, on one shard.
+/// The state that a rule keeps between events.
 #[derive(Debug, Default)]
 pub struct RuleState {
     pub kv: KvStore,
@@ -67,14 +67,14 @@ impl RuleState {
     }
 }
 
-/// What a rule brings forth. Lives as long as the arena is not reset.
+/// An output of a rule. Valid until the arena is reset.
 #[derive(Debug, Clone, Copy)]
 pub struct RuleOutput<'a> {
     pub columns: &'a [(&'a str, Value<'a>)],
 }
 
 impl<'a> RuleOutput<'a> {
-    /// A column by its name; null if there is none.
+    /// A column by name; null if it does not exist.
     #[must_use]
     pub fn column(&self, name: &str) -> Value<'a> {
         self.columns
@@ -93,12 +93,12 @@ impl<'a> RuleOutput<'a> {
     }
 }
 
-/// What came of an evaluation.
+/// The outcome of an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunOutcome {
-    /// WHERE, INCASE or HAVING did not hold, or there was nothing to go through.
+    /// WHERE, INCASE or HAVING was not true, or FOREACH had no items.
     NoResult,
-    /// So many outputs.
+    /// The number of outputs.
     Passed(u32),
 }
 
@@ -108,13 +108,13 @@ impl Rule {
         &self.sources
     }
 
-    /// What an event must have to be worth showing to [`Rule::run`].
+    /// Necessary conditions for an event to pass [`Rule::run`].
     #[must_use]
     pub fn index_keys(&self) -> &IndexKeys {
         &self.keys
     }
 
-    /// What the statement hardly means as it is written, each with its place.
+    /// Probable mistakes in the statement, each with its position.
     #[must_use]
     pub fn warnings(&self) -> &[StatementError] {
         &self.warnings
@@ -125,7 +125,8 @@ impl Rule {
         self.dialect
     }
 
-    /// The window of a rule with GROUP BY; such a rule is asked with [`Rule::sample_event`] and [`Rule::close_window`].
+    /// The window of a rule with GROUP BY. Such a rule is evaluated with [`Rule::sample_event`] and
+    /// [`Rule::close_window`].
     #[must_use]
     pub fn window(&self) -> Option<&WindowDefinition> {
         match &self.body {
@@ -134,7 +135,7 @@ impl Rule {
         }
     }
 
-    /// Whether FROM has this event. `$rule/` and `$bridges/` are known by their names to whoever sends from them.
+    /// Whether FROM contains this event. For `$rule/` and `$bridges/`, the caller selects rules by name.
     #[must_use]
     pub fn accepts_event(&self, event: &RuleEvent<'_>) -> bool {
         self.sources.iter().any(|source| match source {
@@ -149,11 +150,11 @@ impl Rule {
         })
     }
 
-    /// Shows an event of FROM to the rule. Each output is given to `out` after the evaluation, so that `out` may run other
-    /// rules on what it got.
+    /// Evaluates an event that matches FROM. Passes each output to `out` after the evaluation, so that `out`
+    /// may evaluate other rules on it.
     ///
-    /// # Errors
-    /// What the event made go wrong: an overflow, an argument of the wrong type, too many steps. Nothing was given out then.
+    /// # Errors An error caused by the event: an overflow, an argument of the wrong type, too many steps. In
+    /// that case `out` was not called.
     pub fn run<'a>(
         &'a self,
         view: &EventView<'a>,
@@ -163,11 +164,10 @@ impl Rule {
         self.run_with_filter(self.filter, view, state, out)
     }
 
-    /// The same for an event that an [`RuleIndex`](crate::index::RuleIndex) has found by the rule's sources and keys: what the index has
-    /// seen to already is not asked again.
+    /// Like [`Rule::run`] for an event that a [`RuleIndex`](crate::index::RuleIndex) has matched by the
+    /// rule's sources and keys. Conditions that the index has checked are skipped.
     ///
-    /// # Errors
-    /// As [`Rule::run`].
+    /// # Errors As [`Rule::run`].
     pub fn run_indexed<'a>(
         &'a self,
         view: &EventView<'a>,
@@ -223,10 +223,9 @@ impl Rule {
         }
     }
 
-    /// What a window is to count of an event; nothing if WHERE does not hold, or if the rule has no window.
+    /// The sample that a window counts for an event; `None` if WHERE is not true or the rule has no window.
     ///
-    /// # Errors
-    /// As [`Rule::run`].
+    /// # Errors As [`Rule::run`].
     pub fn sample_event<'a>(
         &'a self,
         view: &EventView<'a>,
@@ -249,10 +248,9 @@ impl Rule {
         })
     }
 
-    /// SELECT and HAVING of a window whose time has come. The view may be of any event.
+    /// Evaluates SELECT and HAVING for a closed window. The view may be that of any event.
     ///
-    /// # Errors
-    /// As [`Rule::run`].
+    /// # Errors As [`Rule::run`].
     pub fn close_window<'a>(
         &'a self,
         closed: &ClosedWindow<'a>,
@@ -275,7 +273,7 @@ impl Rule {
         Ok(emit_output(columns, out))
     }
 
-    /// Memory of the rule, in all.
+    /// Total memory of the rule in bytes.
     #[must_use]
     pub fn size_bytes(&self) -> usize {
         let source = |source: &RuleSource| match source {
@@ -334,13 +332,15 @@ impl Rule {
             self.dialect,
         );
         evaluator.set_limits(self.limits);
-        // EMQX has no windows, whose aggregates leave out what is null.
+        // EMQX has no windows, so its strict null handling does not apply to them: their aggregates skip
+        // nulls.
         evaluator.needs_values =
             self.dialect == Dialect::Emqx && !matches!(self.body, RuleBody::Windowed(_));
         catch_panic(|| work(&mut evaluator))
     }
 
-    /// In EMQX's dialect a rule that reads a part of the payload fails if it is no JSON, wherever that shows.
+    /// In EMQX's dialect a rule that reads a part of the payload fails if the payload is not JSON, wherever
+    /// the error is.
     #[inline]
     fn check_payload(&self, view: &EventView<'_>) -> Result<(), EvaluationError> {
         let is_wrong = self.dialect == Dialect::Emqx && self.plan.reads_payload && !view.is_json();

@@ -1,20 +1,20 @@
-//! Where a rule's events come from: what may stand in FROM, under the names of FluxMQ and of EMQX.
+//! Sources of events: the names allowed in FROM, in the spellings of FluxMQ and EMQX.
 
 use std::fmt;
 
-/// What happened. One kind has one set of fields, whatever its name in FROM.
+/// The kind of an event. Each kind has one set of fields, independent of its name in FROM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum EventKind {
     Publish,
     Delivered,
-    /// Each acknowledgement of a subscriber: of QoS 2 two.
+    /// Every acknowledgement of a subscriber: two for QoS 2.
     Acked,
-    /// A message was acknowledged by a subscriber: of QoS 2 its PUBREC.
+    /// A subscriber acknowledged a message; for QoS 2 with its PUBREC.
     MessageAcked,
     /// A message was dropped for one subscriber, or for all.
     Dropped,
-    /// A message reached nobody.
+    /// A message had no recipient.
     MessageDropped,
     /// A message was dropped for one subscriber.
     DeliveryDropped,
@@ -28,7 +28,7 @@ pub enum EventKind {
     Unsubscribed,
     Ping,
     Device,
-    /// A rule failed, or one of its actions did for good.
+    /// A rule failed, or one of its actions failed permanently.
     RuleFailed,
 }
 
@@ -54,7 +54,7 @@ impl EventKind {
         Self::RuleFailed,
     ];
 
-    /// The name in FROM: FluxMQ's where it has one, else EMQX's.
+    /// The name in FROM: FluxMQ's if it exists, otherwise EMQX's.
     pub fn name(self) -> &'static str {
         match self {
             Self::Publish => "$EVENT.PUBLISH",
@@ -78,7 +78,7 @@ impl EventKind {
         }
     }
 
-    /// What the field `event` says: EMQX's word.
+    /// The value of the field `event`: EMQX's name.
     pub fn event_name(self) -> &'static str {
         match self {
             Self::Publish => "message.publish",
@@ -101,7 +101,7 @@ impl EventKind {
     }
 }
 
-/// FluxMQ's names, without `$EVENT.`; a `/` may stand for the dot.
+/// FluxMQ's names without `$EVENT.`; a `/` is accepted instead of the dot.
 const FLUXMQ_EVENTS: &[(&str, EventKind)] = &[
     ("PUBLISH", EventKind::Publish),
     ("DELIVERED", EventKind::Delivered),
@@ -118,7 +118,7 @@ const FLUXMQ_EVENTS: &[(&str, EventKind)] = &[
     ("RULE_FAILED", EventKind::RuleFailed),
 ];
 
-/// EMQX's names, without `$events/`; an `_` may stand for the first `/`.
+/// EMQX's names without `$events/`; a `_` is accepted instead of the first `/`.
 const EMQX_EVENTS: &[(&str, EventKind)] = &[
     ("message/publish", EventKind::Publish),
     ("message/delivered", EventKind::Delivered),
@@ -133,7 +133,7 @@ const EMQX_EVENTS: &[(&str, EventKind)] = &[
     ("auth/check_authz_complete", EventKind::AuthzComplete),
     ("session/subscribed", EventKind::Subscribed),
     ("session/unsubscribed", EventKind::Unsubscribed),
-    // Their names before EMQX 5.7, which rules still carry.
+    // Names before EMQX 5.7, which existing rules still use.
     ("client/check_authn_complete", EventKind::AuthnComplete),
     ("client/check_authz_complete", EventKind::AuthzComplete),
     ("delivery/dropped", EventKind::DeliveryDropped),
@@ -147,18 +147,18 @@ pub enum RuleSource {
     Topic(Box<str>),
     /// The outputs of another rule: `$rule/NAME`.
     Rule(Box<str>),
-    /// What comes in through a connector: `$bridges/TYPE:NAME`; here `TYPE:NAME`.
+    /// Messages from a connector: `$bridges/TYPE:NAME`, here `TYPE:NAME`.
     Bridge(Box<str>),
 }
 
-/// A name that begins with `$` and is none of those known.
+/// An unknown name that begins with `$`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownSourceError {
     pub nearest: Option<&'static str>,
 }
 
 impl RuleSource {
-    /// Reads a name of FROM. Whether a topic filter is valid is not looked at here.
+    /// Parses a name in FROM. Does not check whether a topic filter is valid.
     pub fn parse(name: &str) -> Result<Self, UnknownSourceError> {
         if let Some(rest) = strip_prefix_ignore_case(name, "$EVENT.")
             .or_else(|| strip_prefix_ignore_case(name, "$EVENT/"))
@@ -193,8 +193,8 @@ impl RuleSource {
         Ok(Self::Topic(name.into()))
     }
 
-    /// Reads a name of FROM that may stand for several events: `$events/client/+`, `$events/#`. As in EMQX, published messages
-    /// are not among them.
+    /// Parses a name in FROM that may stand for several events: `$events/client/+`, `$events/#`. As in EMQX,
+    /// such a pattern does not include published messages.
     pub fn parse_all(name: &str) -> Result<Vec<Self>, UnknownSourceError> {
         let Some(filter) = name
             .strip_prefix("$events/")
@@ -220,7 +220,7 @@ impl RuleSource {
         }
     }
 
-    /// Whether events of this kind can come from this source.
+    /// Whether this source can yield events of this kind.
     pub fn accepts_kind(&self, kind: EventKind) -> bool {
         match self {
             Self::Event(own) => *own == kind,
@@ -229,7 +229,7 @@ impl RuleSource {
         }
     }
 
-    /// Whether only the sender knows which fields there are.
+    /// Whether the fields are known only to the sender.
     pub fn has_open_fields(&self) -> bool {
         matches!(
             self,

@@ -1,8 +1,8 @@
-//! What is wrong with a statement, and where.
+//! Errors of a statement with their positions.
 
 use std::fmt;
 
-/// A place in the statement: bytes from the start.
+/// A range of the statement, in bytes from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Span {
     pub(crate) start: u32,
@@ -11,7 +11,7 @@ pub(crate) struct Span {
 
 impl Span {
     pub(crate) fn new(start: usize, end: usize) -> Self {
-        // Statements are bounded far below 4 GiB.
+        // The length limit of statements is far below 4 GiB.
         Self {
             start: start as u32,
             end: end as u32,
@@ -26,24 +26,24 @@ impl Span {
     }
 }
 
-/// Why a statement is no rule.
+/// The error of an invalid statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatementError {
-    /// From 1.
+    /// Line number, from 1.
     pub line: u32,
-    /// In characters, from 1.
+    /// Column in characters, from 1.
     pub column: u32,
-    /// What stands there; empty at the end of the statement.
+    /// The text at this position; empty at the end of the statement.
     pub text: Box<str>,
-    /// What is wrong with it.
+    /// Description of the error.
     pub message: Box<str>,
-    /// What could stand there instead.
+    /// What is allowed at this position instead.
     pub expected: Option<Box<str>>,
     /// The name that may have been meant.
     pub suggestion: Option<Box<str>>,
-    /// The line it stands in, cut to what a screen shows.
+    /// The line of the statement, shortened for display.
     source_line: Box<str>,
-    /// How many characters to mark, and after how many of the line.
+    /// Length of the marked part in characters, and its offset in the line.
     mark: (u32, u32),
 }
 
@@ -57,7 +57,7 @@ impl StatementError {
         let line_start = sql[..start].rfind('\n').map_or(0, |at| at + 1);
         let line_end = sql[start..].find('\n').map_or(sql.len(), |at| start + at);
         let column = sql[line_start..start].chars().count();
-        // A long line is shown from a little before the place.
+        // A long line is shown from shortly before the position.
         let is_long = sql[line_start..line_end].chars().count() > MAX_SHOWN_CHARS;
         let hidden = if is_long {
             column.saturating_sub(MAX_SHOWN_CHARS / 2)
@@ -97,7 +97,7 @@ impl StatementError {
         self
     }
 
-    /// Several lines for a terminal: what is wrong, the line of the statement, the place under it.
+    /// Several lines for a terminal: the error, the line of the statement, and a marker under the position.
     pub fn report(&self) -> String {
         let number = self.line.to_string();
         let gutter = " ".repeat(number.len());

@@ -1,6 +1,6 @@
-//! The name somebody may have meant: edit distance over the names there are.
+//! Suggestions for misspelled names, by edit distance.
 
-/// The nearest of `names`, if it is near enough to be a slip of the pen. Upper and lower case and `_` count for nothing.
+/// The closest of `names`, if it is close enough to be a typing error. Case and `_` are ignored.
 #[must_use]
 pub fn nearest_name<'n>(wanted: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let wanted = normalize(wanted);
@@ -15,7 +15,7 @@ pub fn nearest_name<'n>(wanted: &str, names: impl Iterator<Item = &'n str>) -> O
         .map(|(_, name)| name)
 }
 
-/// Adds which name may be meant to an error of serde about an unknown field or variant, which lists those there are.
+/// Appends a suggestion to a serde error about an unknown field or variant, which lists the known ones.
 #[must_use]
 pub fn with_suggestion(error: &str) -> String {
     let mut starts = ["unknown field `", "unknown variant `"].into_iter();
@@ -37,7 +37,7 @@ fn normalize(name: &str) -> Vec<char> {
         .collect()
 }
 
-/// Insertions, deletions, substitutions, and neighbours that changed places.
+/// Counts insertions, deletions, substitutions and transpositions of neighbours.
 fn edit_distance(a: &[char], b: &[char]) -> usize {
     let mut before: Vec<usize> = vec![0; b.len() + 1];
     let mut last: Vec<usize> = (0..=b.len()).collect();

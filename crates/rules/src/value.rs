@@ -1,39 +1,40 @@
-//! Values of the rule language. They are `Copy` and live in the arena of one evaluation, which is reset after the message.
+//! Values of the rule language. They are `Copy` and live in the arena of one evaluation, which is reset after
+//! the message.
 
 use std::cmp::Ordering;
 
 use crate::json;
 
-/// Everything of one evaluation lives in one of these.
+/// The memory of one evaluation.
 pub type Arena = bumpalo::Bump;
 
-/// One value. `Bytes` and `Str` compare by their bytes; a payload is `Bytes` until somebody proves it to be text.
+/// One value. `Bytes` and `Str` compare bytewise; a payload is `Bytes` until it is checked to be UTF-8.
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
 pub enum Value<'a> {
-    /// There is no such field or item. EMQX tells it from null; anywhere else it is null.
+    /// A missing field or item. EMQX distinguishes it from null; elsewhere it is null.
     Undefined,
     /// The null of a JSON text.
     Null,
     Bool(bool),
     Int(i64),
-    /// The digits of an integer that an `Int` cannot hold, as JSON writes it. It compares and is written exactly; nothing is
-    /// calculated with it.
+    /// The digits of an integer that does not fit an `Int`, as in JSON. It is compared and written exactly
+    /// but cannot be used in calculations.
     Big(&'a str),
     Float(f64),
     Str(&'a str),
     Bytes(&'a [u8]),
     Array(&'a [Value<'a>]),
-    /// Fields in the order they came. Should a name come twice, the later one counts.
+    /// Fields in their original order. If a name occurs twice, the later one counts.
     Map(&'a [(&'a str, Value<'a>)]),
-    /// Checked text of a JSON array or object that nobody has read into `ArrayBuilder` or `PersistentMap` yet.
+    /// Validated text of a JSON array or object that is not yet parsed into `Array` or `Map`.
     Json(&'a str),
 }
 
 const _: () = assert!(size_of::<Value<'static>>() == 24);
 
 impl<'a> Value<'a> {
-    /// The name of its type in messages to people.
+    /// The type name for error messages.
     #[must_use]
     pub fn type_name(&self) -> &'static str {
         match self {
@@ -56,13 +57,13 @@ impl<'a> Value<'a> {
         matches!(self, Value::Undefined | Value::Null)
     }
 
-    /// Whether there is no such value, which EMQX tells from null.
+    /// Whether the value is missing, which EMQX distinguishes from null.
     #[must_use]
     pub fn is_undefined(&self) -> bool {
         matches!(self, Value::Undefined)
     }
 
-    /// What a condition makes of it: true, numbers that are not zero, and the word `true`.
+    /// The value as a condition: `true`, nonzero numbers and the text `true` are true.
     #[must_use]
     pub fn is_truthy(&self) -> bool {
         match self {
@@ -76,7 +77,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Text and bytes as bytes.
+    /// The bytes of a text or byte string.
     #[must_use]
     pub fn as_bytes(&self) -> Option<&'a [u8]> {
         match *self {
@@ -86,7 +87,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Text, and bytes that are UTF-8.
+    /// A text, or a byte string that is valid UTF-8.
     #[must_use]
     pub fn as_str(&self) -> Option<&'a str> {
         match *self {
@@ -96,7 +97,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// An integer, a float without a fraction, or text of an integer.
+    /// An integer, a float without a fraction, or the text of an integer.
     #[must_use]
     pub fn as_i64(&self) -> Option<i64> {
         match *self {
@@ -109,7 +110,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A number or text of a number.
+    /// A number or the text of a number.
     #[must_use]
     pub fn as_f64(&self) -> Option<f64> {
         match self {
@@ -118,8 +119,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A number or text of a number, integers kept; integers of more than 64 bits are none, since nothing can be calculated
-    /// with them exactly.
+    /// A number or the text of a number; integers stay integers. Integers of more than 64 bits yield `None`,
+    /// because calculations with them would not be exact.
     #[must_use]
     pub fn as_number(&self) -> Option<Number> {
         match *self {
@@ -130,8 +131,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// How two values compare, or `None` if they do not: null with anything, text with a number it does not spell, arrays and
-    /// maps that are not equal.
+    /// Compares two values. `None` if they are not comparable: null with anything, text with a number it does
+    /// not represent, arrays or maps that are not equal.
     #[must_use]
     pub fn compare(&self, other: &Value<'_>) -> Option<Ordering> {
         match (self, other) {
@@ -152,20 +153,20 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Equality as `=` means it: nothing equals null.
+    /// Equality of the operator `=`: nothing equals null.
     #[must_use]
     pub fn equals(&self, other: &Value<'_>) -> bool {
         self.compare(other) == Some(Ordering::Equal)
     }
 
-    /// Equality as a list of distinct values means it: null is the same as null.
+    /// Equality for distinct values: null is the same as null.
     #[must_use]
     pub fn is_not_distinct(&self, other: &Value<'_>) -> bool {
         (self.is_null() && other.is_null()) || self.equals(other)
     }
 
-    /// Equality as EMQX matches values in IN and CASE: also of the same type, so that 1 is neither 1.0 nor '1', and null is
-    /// not what is undefined.
+    /// Equality as EMQX matches values in IN and CASE: the types must be equal, so that 1 equals neither 1.0
+    /// nor '1', and null is not undefined.
     #[must_use]
     pub fn is_strictly_equal(&self, other: &Value<'_>) -> bool {
         match (self, other) {
@@ -184,12 +185,12 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// An order of all values, for sorting: null, booleans, numbers (what is none comes first), text, arrays, maps.
+    /// A total order for sorting: null, booleans, numbers (NaN first), text, arrays, maps.
     #[must_use]
     pub fn total_order(&self, other: &Value<'_>) -> Ordering {
         match (self.type_rank(), other.type_rank()) {
             (left, right) if left != right => left.cmp(&right),
-            // Arrays have no order among themselves, and neither have maps.
+            // All arrays compare as equal in this order, and so do all maps.
             (ARRAY_RANK.., _) => Ordering::Equal,
             (2, _) => self
                 .compare(other)
@@ -214,7 +215,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Reads one level of JSON text: its members that are arrays or objects stay text.
+    /// Parses one level of JSON text. Nested arrays and objects stay text.
     #[must_use]
     pub fn parse_one_level(self, arena: &'a Arena) -> Value<'a> {
         match self {
@@ -223,13 +224,13 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A field of a map; null if this is no map or has no such field.
+    /// A field of a map; null if this is not a map or has no such field.
     #[must_use]
     pub fn field(&self, name: &str, arena: &'a Arena) -> Value<'a> {
         self.find_field(name, arena).unwrap_or(Value::Undefined)
     }
 
-    /// A field of a map, which may be there and null.
+    /// A field of a map; the field may exist and be null.
     #[must_use]
     pub fn find_field(&self, name: &str, arena: &'a Arena) -> Option<Value<'a>> {
         match self.parse_one_level(arena) {
@@ -242,7 +243,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// An item of an array counted from 0, or from the end if negative; null if there is none.
+    /// An item of an array counted from 0, or from the end if negative; null if it does not exist.
     #[must_use]
     pub fn item(&self, index: i64, arena: &'a Arena) -> Value<'a> {
         let Value::Array(items) = self.parse_one_level(arena) else {
@@ -259,8 +260,8 @@ impl<'a> Value<'a> {
             .unwrap_or(Value::Undefined)
     }
 
-    /// Its text: text as it is, numbers in their shortest form, arrays and maps as JSON, null as `null`. Bytes that are not
-    /// UTF-8 lose what is not.
+    /// The value as text: text unchanged, numbers in their shortest form, arrays and maps as JSON, null as
+    /// `null`. Invalid UTF-8 in bytes is replaced.
     #[must_use]
     pub fn text(&self, arena: &'a Arena) -> &'a str {
         match *self {
@@ -277,8 +278,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Writes it as JSON. Integers stay integers, floats keep a point or an exponent and are as short as they can be; a float
-    /// that is no number is null. Bytes are written as text if they are UTF-8 and as base64 if not.
+    /// Writes the value as JSON. Integers stay integers. Floats keep a point or an exponent and have the
+    /// shortest form; NaN and infinities become null. Bytes become text if they are UTF-8, otherwise base64.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         json::write(self, out);
     }
@@ -313,7 +314,7 @@ fn bool_text(truth: bool) -> &'static str {
     if truth { "true" } else { "false" }
 }
 
-/// The shortest text that reads back as this number; it has a point or an exponent.
+/// The shortest text that parses back to this number, with a point or an exponent.
 pub(crate) fn float_text(number: f64, buffer: &mut zmij::Buffer) -> &str {
     if number.is_finite() {
         buffer.format_finite(number)
@@ -322,14 +323,14 @@ pub(crate) fn float_text(number: f64, buffer: &mut zmij::Buffer) -> &str {
     }
 }
 
-/// A float as an integer, if it is one.
+/// Converts a float without a fraction to an integer.
 pub(crate) fn float_to_i64(number: f64) -> Option<i64> {
-    // 2^63 is a float, 2^63 - 1 is not.
+    // 2^63 is representable as a float, 2^63 - 1 is not.
     let fits = (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&number);
     (fits && number.trunc() == number).then_some(number as i64)
 }
 
-/// Integers of any size by their digits, floats by what they are exactly.
+/// Compares numbers exactly: integers of any size by their digits, floats by their exact values.
 fn compare_decimal(left: &Value<'_>, right: &Value<'_>) -> Option<Ordering> {
     let (left, right) = (
         DecimalDigits::from_value(left)?,
@@ -349,7 +350,7 @@ fn compare_decimal(left: &Value<'_>, right: &Value<'_>) -> Option<Ordering> {
     })
 }
 
-/// A number in decimal digits, without zeros in front.
+/// A number in decimal digits without leading zeros.
 struct DecimalDigits<'a> {
     is_negative: bool,
     digits: std::borrow::Cow<'a, str>,
@@ -389,13 +390,13 @@ impl<'a> DecimalDigits<'a> {
     }
 }
 
-/// Digits behind a sign, or without one.
+/// Whether the text consists of digits with an optional sign.
 pub(crate) fn is_integer(text: &str) -> bool {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
 }
 
-/// Arrays and maps are the same if their parts are; the order of fields does not matter.
+/// Compares arrays and maps by their members; the order of fields does not matter.
 fn are_structures_not_distinct(left: &Value<'_>, right: &Value<'_>) -> bool {
     let arena = Arena::new();
     let (left, right): (Value<'_>, Value<'_>) = (*left, *right);
@@ -414,9 +415,9 @@ fn are_structures_not_distinct(left: &Value<'_>, right: &Value<'_>) -> bool {
     }
 }
 
-/// As many fields on both sides, in whatever order.
+/// Compares the fields of two maps of the same size, in any order.
 fn are_fields_not_distinct(left: MapFields<'_>, right: MapFields<'_>, arena: &Arena) -> bool {
-    // Most often the order is the same, too.
+    // In most cases the order is the same, too.
     let ordered = left
         .iter()
         .zip(right)
@@ -441,10 +442,10 @@ fn are_fields_not_distinct(left: MapFields<'_>, right: MapFields<'_>, arena: &Ar
 
 type MapFields<'a> = &'a [(&'a str, Value<'a>)];
 
-/// What arrays come after in the order of all values; maps come behind them.
+/// Rank of arrays in the order of all values; maps follow.
 const ARRAY_RANK: u8 = 4;
 
-/// A number, integers kept apart from floats.
+/// A number: an integer or a float.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
     Int(i64),
@@ -452,12 +453,12 @@ pub enum Number {
 }
 
 impl Number {
-    /// Reads a whole text, blanks around it allowed. Integers beyond 64 bits become floats.
+    /// Parses a whole text, optionally surrounded by blanks. Integers beyond 64 bits become floats.
     #[must_use]
     pub fn parse(text: &str) -> Option<Number> {
         let text = text.trim();
         let digits = text.strip_prefix(['-', '+']).unwrap_or(text).as_bytes();
-        // Rust's own parser would also take "inf" and "nan".
+        // Rust's own parser also accepts "inf" and "nan".
         if !matches!(digits.first()?, b'0'..=b'9' | b'.') {
             return None;
         }
@@ -476,7 +477,7 @@ impl Number {
         }
     }
 
-    /// Exact, also where an integer has no float of its own.
+    /// Compares exactly, even if an integer is not representable as a float.
     #[must_use]
     pub fn compare(self, other: Number) -> Option<Ordering> {
         match (self, other) {
@@ -511,7 +512,7 @@ fn compare_int_float(int: i64, float: f64) -> Option<Ordering> {
     }
 }
 
-/// A value that lives as long as its owner likes: what windows and the key-value store of a rule keep.
+/// A value that is not bound to an arena, for windows and the key-value store of a rule.
 #[derive(Clone, Debug)]
 pub enum OwnedValue {
     Undefined,
@@ -528,7 +529,7 @@ pub enum OwnedValue {
 }
 
 impl OwnedValue {
-    /// A copy in the arena.
+    /// Copies the value into the arena.
     #[must_use]
     pub fn to_value<'a>(&self, arena: &'a Arena) -> Value<'a> {
         match self {
@@ -554,7 +555,7 @@ impl OwnedValue {
         }
     }
 
-    /// About how much memory it takes.
+    /// Approximate memory of the value in bytes.
     #[must_use]
     pub fn size_bytes(&self) -> usize {
         let inner = match self {
@@ -635,7 +636,7 @@ mod tests {
             let fields: Vec<_> = names.map(|n| format!("\"f{n}\":{n}")).collect();
             format!("{{{}}}", fields.join(","))
         };
-        // As many as would take minutes if each were looked for among all.
+        // A quadratic comparison of this many fields would take minutes.
         let forward = fields(&mut (0..60_000));
         let backward = fields(&mut (0..60_000).rev());
         assert!(Value::Json(&forward).equals(&Value::Json(&backward)));

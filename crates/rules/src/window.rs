@@ -1,41 +1,44 @@
-//! GROUP BY over windows: what is counted together, and what of it.
+//! GROUP BY with windows: which events are grouped together, and which aggregates are computed.
 
 use std::fmt;
 
 use crate::value::Value;
 use crate::zone::Zone;
 
-/// The windowed part of a rule. The rule turns an event into a [`WindowSample`]; who keeps the windows adds it up and gives a
-/// [`ClosedWindow`] window back to the rule.
+/// The windowed part of a rule. The rule turns an event into a [`WindowSample`]. The owner of the windows
+/// aggregates the samples and passes a [`ClosedWindow`] back to the rule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WindowDefinition {
     pub kind: WindowKind,
-    /// Expressions of GROUP BY: the length of [`WindowSample::key`].
+    /// Number of expressions in GROUP BY: the length of [`WindowSample::key`].
     pub keys: usize,
-    /// One for each different call of an aggregate in SELECT and HAVING: the order of [`WindowSample::arguments`] and
+    /// One per distinct aggregate call in SELECT and HAVING, in the order of [`WindowSample::arguments`] and
     /// [`ClosedWindow::aggregates`].
     pub aggregates: Box<[Aggregate]>,
-    /// Where the days of windows of whole days, weeks and months begin.
+    /// The zone that defines the start of a day for windows of whole days, weeks and months.
     pub zone: Zone,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WindowKind {
-    /// One after the other, beginning at multiples of their size since 1970; those of whole days at midnight in the rule's zone.
+    /// Consecutive windows that begin at multiples of their size since 1970. Windows of whole days begin at
+    /// midnight in the rule's zone.
     Tumbling { size_ms: u64 },
-    /// The same by the calendar of the rule's zone.
+    /// Consecutive windows by the calendar of the rule's zone.
     Calendar { size: u32, unit: CalendarUnit },
-    /// One begins every `every_ms`; they overlap if that is less than `size_ms`.
+    /// A window begins every `every_ms`. Windows overlap if that is less than `size_ms`.
     Hopping { size_ms: u64, every_ms: u64 },
-    /// The time before each event; each event closes one.
+    /// The time before each event; every event closes a window.
     Sliding { size_ms: u64 },
-    /// Ends when nothing came for `gap_ms`, or `max_ms` after its first event, after which another begins.
+    /// Ends when no event arrives for `gap_ms`, or `max_ms` after its first event, after which another
+    /// begins.
     Session { gap_ms: u64, max_ms: Option<u64> },
-    /// So many events. One begins every `step` events; they overlap if that is less than `events`.
+    /// A number of events. A window begins every `step` events. Windows overlap if that is less than
+    /// `events`.
     Count { events: u64, step: u64 },
 }
 
-/// What only a calendar knows the length of.
+/// Units whose length depends on the calendar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CalendarUnit {
     /// Begins on Monday.
@@ -44,7 +47,7 @@ pub enum CalendarUnit {
 }
 
 impl CalendarUnit {
-    /// No more than these are in one window: a year.
+    /// Maximum number of units in one window: a year.
     pub(crate) fn max_size(self) -> u32 {
         match self {
             Self::Week => 52,
@@ -67,7 +70,7 @@ pub struct Aggregate {
     pub percentile: f64,
 }
 
-/// Nulls are left out of all of them; `count(*)` counts events, its argument is never null.
+/// All aggregates skip nulls. `count(*)` counts events: its argument is never null.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AggregateKind {
     Count,
@@ -83,16 +86,16 @@ pub enum AggregateKind {
     DistinctCount,
 }
 
-/// One event as a window sees it.
+/// The values of one event that a window needs.
 #[derive(Clone, Copy)]
 pub struct WindowSample<'a> {
-    /// When it happened.
+    /// Time of the event in milliseconds since 1970.
     pub timestamp_ms: u64,
     pub key: &'a [Value<'a>],
     pub arguments: &'a [Value<'a>],
 }
 
-/// A window whose time has come.
+/// A window that has closed.
 #[derive(Clone, Copy)]
 pub struct ClosedWindow<'a> {
     pub start_ms: u64,

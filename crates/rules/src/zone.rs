@@ -1,4 +1,4 @@
-//! Time zones: IANA names from a bundled database, and fixed offsets. Nothing is read from the system.
+//! Time zones: IANA names from a bundled database, and fixed offsets. The system's database is never read.
 
 use std::sync::LazyLock;
 
@@ -8,7 +8,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use crate::calendar::{Civil, DAY_S};
 
-/// Never the system's, also if another crate should turn that feature of jiff on.
+/// Never the system's database, even if another crate enables that feature of jiff.
 static BUNDLED: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
 /// A time zone. Cheap to clone.
@@ -31,13 +31,14 @@ impl Default for Zone {
 impl Zone {
     pub const UTC: Zone = Zone(ZoneKind::Fixed(0));
 
-    /// Seconds east of UTC, less than a day.
+    /// A fixed offset in seconds east of UTC, less than a day.
     #[must_use]
     pub fn fixed(offset_s: i32) -> Option<Zone> {
         (offset_s.unsigned_abs() < DAY_S as u32).then_some(Zone(ZoneKind::Fixed(offset_s)))
     }
 
-    /// `UTC`, `Z`, an IANA name such as `Europe/Berlin`, or an offset: `+08:00`, `-0330`, `+8`, `+01:02:03`.
+    /// Parses `UTC`, `Z`, an IANA name such as `Europe/Berlin`, or an offset: `+08:00`, `-0330`, `+8`,
+    /// `+01:02:03`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Zone> {
         match text {
@@ -51,7 +52,7 @@ impl Zone {
         }
     }
 
-    /// Its name, or its offset in seconds.
+    /// The name, or the offset as text.
     #[must_use]
     pub fn name(&self) -> String {
         match &self.0 {
@@ -61,7 +62,7 @@ impl Zone {
         }
     }
 
-    /// Seconds east of UTC at a moment.
+    /// Offset in seconds east of UTC at a point in time.
     #[must_use]
     pub fn offset_s(&self, unix_s: i64) -> i32 {
         match &self.0 {
@@ -73,8 +74,9 @@ impl Zone {
         }
     }
 
-    /// The moment at which clocks show `local_s`, given as seconds as if they were UTC. A time that is skipped is moved on by
-    /// what was skipped, of a time that comes twice it is the first.
+    /// The point in time at which local clocks show `local_s`, given in seconds as if they were UTC. A
+    /// skipped local time is moved forward by the length of the gap. Of a repeated local time the first
+    /// occurrence is used.
     #[must_use]
     pub fn to_unix_s(&self, local_s: i64) -> i64 {
         match &self.0 {
@@ -99,7 +101,7 @@ fn named_to_unix_s(zone: &TimeZone, local_s: i64) -> Option<i64> {
     Some(zone.to_timestamp(local).ok()?.as_second())
 }
 
-/// `Z`, `±hh[:mm][:ss]`, `±hhmm[ss]`: seconds east of UTC.
+/// Parses `Z`, `±hh[:mm][:ss]`, `±hhmm[ss]` into seconds east of UTC.
 pub(crate) fn parse_offset(text: &str) -> Option<i32> {
     if matches!(text, "Z" | "z") {
         return Some(0);
@@ -180,7 +182,7 @@ mod tests {
         assert_eq!(berlin.offset_s(1_690_599_987), 7_200);
         assert_eq!(berlin.offset_s(1_700_599_987), 3_600);
         assert_eq!(berlin.to_unix_s(1_690_599_987 + 7_200), 1_690_599_987);
-        // 2023-03-26 02:30 was skipped, 2023-10-29 02:30 came twice.
+        // 2023-03-26 02:30 was skipped, 2023-10-29 02:30 occurred twice.
         assert_eq!(berlin.to_unix_s(1_679_797_800), 1_679_797_800 - 3_600);
         assert_eq!(berlin.to_unix_s(1_698_546_600), 1_698_546_600 - 7_200);
     }
