@@ -1,4 +1,4 @@
-//! Adding rows, and waiting until they are as safe as the fsync policy says.
+//! Appends rows, and waits until they are as durable as the fsync policy demands.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -10,17 +10,17 @@ use crate::partition::partition_of;
 use crate::point::{DeviceNo, Point, RowBatch, RowPoints};
 use crate::shared::{SeriesShared, lock};
 
-/// When what was submitted is on disk.
+/// Identifies the sync that makes submitted rows durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SyncTicket(u64);
 
-/// Called when rows are as safe as the fsync policy says.
+/// Called when rows are as durable as the fsync policy demands.
 pub type DurableCallback = Box<dyn FnOnce() + Send + Sync>;
 
 impl Series {
-    /// Adds a row: points of one device and one time, in any order of times. Where a key has a value at this time already, this
-    /// one takes its place. When it returns, the row survives the end of this process, and with [`Fsync::Always`] a power
-    /// failure.
+    /// Appends a row: points of one device and one time. Rows may arrive in any order of times. If a key
+    /// already has a value at this time, the new value replaces it. When this returns, the row survives the
+    /// end of the process and, with [`Fsync::Always`], a power failure.
     pub fn append(
         &self,
         device: DeviceNo,
@@ -31,7 +31,8 @@ impl Series {
         self.wait_until_durable(ticket)
     }
 
-    /// As [`append`](Self::append), without waiting for a sync: [`wait_until_durable`](Self::wait_until_durable) does.
+    /// Like [`append`](Self::append), without waiting for a sync:
+    /// [`wait_until_durable`](Self::wait_until_durable) does that.
     #[inline]
     pub fn submit(
         &self,
@@ -47,8 +48,8 @@ impl Series {
         Ok(self.ticket())
     }
 
-    /// Adds rows in their order per device, with one lock per partition. Where one is refused, [`RowsError`] tells which, and the
-    /// others are there all the same.
+    /// Appends rows in their order per device, with one lock per partition. If a row is rejected,
+    /// [`RowsError`] identifies it; the other rows are appended.
     pub fn append_rows(&self, rows: &RowBatch) -> Result<(), RowsError> {
         let result = self.submit_rows(rows);
         let (Ok(ticket) | Err(RowsError { ticket, .. })) = result;
@@ -60,7 +61,7 @@ impl Series {
         result.map(|_| ())
     }
 
-    /// As [`append_rows`](Self::append_rows), without waiting for a sync.
+    /// Like [`append_rows`](Self::append_rows), without waiting for a sync.
     pub fn submit_rows(&self, rows: &RowBatch) -> Result<SyncTicket, RowsError> {
         let (mut first, mut count): (Option<(usize, SeriesError)>, usize) = (None, 0);
         let row = |at: usize| {
@@ -84,7 +85,8 @@ impl Series {
         }
     }
 
-    /// As [`submit_rows`](Self::submit_rows), of so many rows that stand elsewhere. Tells which are refused, in any order.
+    /// Like [`submit_rows`](Self::submit_rows), for `count` rows stored elsewhere. Reports the rejected rows,
+    /// in any order.
     pub fn submit_row_refs<'r, 'p: 'r>(
         &self,
         count: usize,
@@ -109,7 +111,7 @@ impl Series {
             }
             let of_part = (0..count).filter(|&at| partition_of(row(at).0) == index);
             if let Err(error) = shared.check_admission() {
-                // Not one after the other: each might be held for seconds.
+                // Not one after the other: each attempt might block for seconds.
                 of_part.for_each(|at| refused(at, clone_batch_error(&error)));
                 continue;
             }
@@ -128,13 +130,14 @@ impl Series {
     #[inline]
     fn ticket(&self) -> SyncTicket {
         match self.shared().config.fsync {
-            // A sync that begins after this has all that was appended before.
+            // The next sync to begin covers all rows appended before.
             Fsync::Always => SyncTicket(self.shared().syncs_begun.load(Ordering::SeqCst) + 1),
             Fsync::Every(_) | Fsync::Never => SyncTicket(0),
         }
     }
 
-    /// Waits until what was submitted is as safe as the fsync policy says: for a sync with [`Fsync::Always`], otherwise not at all.
+    /// Waits until submitted rows are as durable as the fsync policy demands: for a sync with
+    /// [`Fsync::Always`], otherwise not at all.
     pub fn wait_until_durable(&self, ticket: SyncTicket) -> Result<(), SeriesError> {
         if ticket.0 == 0 {
             return Ok(());
@@ -157,13 +160,13 @@ impl Series {
         Ok(())
     }
 
-    /// Whether rows are only safe after a sync that is to be waited for.
+    /// Whether rows become durable only with a sync that callers have to wait for.
     pub fn needs_sync_wait(&self) -> bool {
         self.shared().config.fsync == Fsync::Always
     }
 
-    /// Calls `safe` when all that was submitted until now is as safe as the fsync policy says: at once, or on a thread of the series.
-    /// One that is closed before that drops it.
+    /// Calls `safe` when all rows submitted so far are as durable as the fsync policy demands: immediately,
+    /// or on a thread of the series. A store that is closed before that drops the callback.
     pub fn notify_when_durable(&self, safe: DurableCallback) {
         let (shared, ticket) = (self.shared(), self.ticket());
         let mut syncs = lock(&shared.syncs);
@@ -180,30 +183,30 @@ impl Series {
         }
     }
 
-    /// Whether [`wait_until_durable`](Self::wait_until_durable) would return at once.
+    /// Whether [`wait_until_durable`](Self::wait_until_durable) would return immediately.
     pub fn is_durable(&self, ticket: SyncTicket) -> bool {
         ticket.0 == 0 || lock(&self.shared().syncs).done >= ticket.0
     }
 
-    /// Forces everything appended so far to disk, whatever the policy.
+    /// Forces all rows appended so far to disk, whatever the policy.
     pub fn sync(&self) -> Result<(), SeriesError> {
         let begun = self.shared().syncs_begun.load(Ordering::SeqCst);
         self.wait_until_durable(SyncTicket(begun + 1))
     }
 }
 
-/// Rows of a batch that were refused; all others were appended.
+/// Rows of a batch that were rejected; all others were appended.
 #[derive(Debug, thiserror::Error)]
 #[error("row {} of a batch was refused: {} ({refused} in all)", first.0, first.1)]
 pub struct RowsError {
-    /// The first one's place in the batch, and why.
+    /// Index of the first rejected row in the batch, and the reason.
     pub first: (usize, SeriesError),
     pub refused: usize,
-    /// Of those that were appended.
+    /// Ticket of the appended rows.
     pub ticket: SyncTicket,
 }
 
-/// What admits no row, for each of them.
+/// Clones an error that rejects every row, once per row.
 fn clone_batch_error(error: &SeriesError) -> SeriesError {
     match error {
         SeriesError::Full(why) => SeriesError::Full(why),

@@ -1,4 +1,4 @@
-//! Rows of one device as columns: what segment files are made of and what queries work on.
+//! Rows of one device as columns: the form of segment files and queries.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -8,14 +8,14 @@ use crate::column_values::ColumnValues;
 use crate::memtable::DeviceRows;
 use crate::point::{KeyId, Point};
 
-/// What a column says of its key: the value itself, or one of the aggregates of a downsampled interval.
+/// What a column contains for its key: the value itself, or an aggregate of a downsampled interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum ColumnFacet {
     Value = 0,
-    /// Values in the interval, of any kind.
+    /// Number of values in the interval, of any kind.
     Count = 1,
-    /// Numbers among them: numbers and bools that are not NaN.
+    /// Number of numeric values: numbers and bools that are not NaN.
     Numbers = 2,
     Sum = 3,
     Min = 4,
@@ -42,7 +42,7 @@ pub(crate) struct Column {
 }
 
 impl Column {
-    /// The place of a row's value.
+    /// The index of a row's value.
     pub(crate) fn value_index(&self, row: usize) -> Option<usize> {
         match &self.rows {
             None => (row < self.values.len()).then_some(row),
@@ -65,10 +65,10 @@ impl Column {
     }
 }
 
-/// Goes through a column row by row, so that its places need not be looked for.
+/// Steps through a column row by row, without searching for indexes.
 struct ColumnCursor<'a> {
     column: &'a Column,
-    /// Forwards the place that is next; backwards the one behind it.
+    /// Forwards the next index; backwards the one behind it.
     place: usize,
     backwards: bool,
 }
@@ -87,7 +87,7 @@ impl<'a> ColumnCursor<'a> {
         }
     }
 
-    /// The place of the value of this row, which is next to the one before.
+    /// The index of this row's value; the row is adjacent to the previous one.
     #[inline]
     fn step(&mut self, row: usize) -> Option<usize> {
         let Some(rows) = &self.column.rows else {
@@ -105,17 +105,17 @@ impl<'a> ColumnCursor<'a> {
     }
 }
 
-/// What reading rows of memory needs, to be used again.
+/// Reusable buffers for reading rows from memory.
 #[derive(Default)]
 pub(crate) struct RowReadBuffers {
     numbers: Vec<u32>,
     of_shapes: HashMap<u32, Range<usize>, foldhash::fast::RandomState>,
-    /// Per key of a shape its column, or [`UNWANTED`].
+    /// For each key of a shape its column, or [`UNWANTED`].
     columns: Vec<u32>,
 }
 
 const UNWANTED: u32 = u32::MAX;
-/// Rows whose memory is waited for together.
+/// Rows whose memory is prefetched together.
 const ROWS_AHEAD: usize = 16;
 
 /// Rows of one device.
@@ -123,7 +123,7 @@ const ROWS_AHEAD: usize = 16;
 pub(crate) struct ColumnTable {
     pub(crate) ts: Vec<i64>,
     pub(crate) columns: Vec<Column>,
-    /// Each row is later than the one before.
+    /// Each row is later than the previous one.
     pub(crate) is_sorted: bool,
 }
 
@@ -162,14 +162,14 @@ impl ColumnTable {
         self.columns.len() - 1
     }
 
-    /// Gives the row begun last a value.
+    /// Adds a value to the last row.
     #[inline]
     pub(crate) fn put(&mut self, column: usize, cell: Cell<'_>) {
         let row = self.ts.len() - 1;
         self.columns[column].push(row, cell);
     }
 
-    /// Columns that not all rows have, as far as they end early, get their lists of rows.
+    /// Completes columns that end early: they get lists of their rows.
     pub(crate) fn finish(&mut self) {
         let rows = self.ts.len();
         for column in &mut self.columns {
@@ -180,7 +180,7 @@ impl ColumnTable {
         self.columns.retain(|column| column.values.len() > 0);
     }
 
-    /// Adds rows from memory, of a time and of the wanted keys only; `None` if what was written cannot be read.
+    /// Adds rows from memory, limited to a time range and the wanted keys; `None` if the encoding is invalid.
     pub(crate) fn read_rows(
         &mut self,
         rows: &DeviceRows<'_>,
@@ -194,7 +194,7 @@ impl ColumnTable {
             column.values.forget_words();
         }
         rows.numbers(from_ms, to_ms, &mut reading.numbers);
-        // Rows of one shape one after the other: which columns of the table are theirs, and where the run begins.
+        // Consecutive rows of one shape: the columns of that shape, and the begin of the run.
         let (mut shape, mut columns, mut start) = (None, 0..0, 0);
         for (at, &number) in reading.numbers.iter().enumerate() {
             if at % ROWS_AHEAD == 0 {
@@ -238,7 +238,7 @@ impl ColumnTable {
         Some(())
     }
 
-    /// The rows that follow have values of these columns.
+    /// The following rows have values in these columns.
     fn begin_columns(&mut self, columns: &[u32]) {
         let rows = self.ts.len();
         for &column in columns {
@@ -262,7 +262,7 @@ impl ColumnTable {
         }
     }
 
-    /// Empty, with the memory it had.
+    /// Empties the table and keeps its memory.
     pub(crate) fn clear(&mut self) {
         self.ts.clear();
         self.is_sorted = true;
@@ -272,7 +272,8 @@ impl ColumnTable {
         }
     }
 
-    /// Gives the rows of [from, to) in their order, or backwards, with their values of these facets; stops when told to.
+    /// Passes the rows of [from, to) with the values of these facets to the visitor, forwards or backwards,
+    /// until it stops.
     pub(crate) fn for_each_row(
         &self,
         range: Range<usize>,
@@ -315,7 +316,7 @@ impl ColumnTable {
             .sum()
     }
 
-    /// Adds rows that are all later.
+    /// Appends rows that are all later.
     pub(crate) fn append(&mut self, other: &ColumnTable) {
         let before = self.ts.len();
         self.is_sorted &= other.is_sorted
@@ -339,7 +340,7 @@ impl ColumnTable {
         }
     }
 
-    /// Some of its rows.
+    /// A range of the rows.
     pub(crate) fn slice(&self, range: Range<usize>) -> ColumnTable {
         let mut part = ColumnTable {
             ts: self.ts[range.clone()].to_vec(),
@@ -368,7 +369,7 @@ impl ColumnTable {
         part
     }
 
-    /// Takes out the values of a key, or of all, in [from, to).
+    /// Removes the values of a key, or of all keys, in [from, to).
     pub(crate) fn remove(&mut self, key: Option<KeyId>, from_ms: i64, to_ms: i64) {
         let is_gone = |column: &Column| key.is_none_or(|key| key == column.key);
         if !self.ts.iter().any(|ts_ms| (from_ms..to_ms).contains(ts_ms))
@@ -398,13 +399,14 @@ impl ColumnTable {
         *self = kept;
     }
 
-    /// The rows within a time, as long as they are in order.
+    /// The rows within a time range, if the table is sorted.
     pub(crate) fn rows_between(&self, from_ms: i64, to_ms: i64) -> Range<usize> {
         let start = self.ts.partition_point(|&ts_ms| ts_ms < from_ms);
         start..self.ts.partition_point(|&ts_ms| ts_ms < to_ms).max(start)
     }
 
-    /// Puts tables together, each younger than the one before: of two values of a key and a time the younger one stays.
+    /// Merges tables, each younger than the one before: of two values of a key and a time, the younger one
+    /// wins.
     pub(crate) fn merge(tables: &[ColumnTable]) -> ColumnTable {
         let rows = tables.iter().map(|table| table.ts.len()).sum();
         let mut order: Vec<(i64, u32, u32)> = Vec::with_capacity(rows);
@@ -424,7 +426,7 @@ impl ColumnTable {
                     .collect()
             })
             .collect();
-        // Per column of the result the source of its value in this row.
+        // For each column of the result, the source of its value in this row.
         let mut winners: Vec<Option<(usize, usize, usize)>> = vec![None; merged.columns.len()];
         for same in order.chunk_by(|left, right| left.0 == right.0) {
             merged.begin_row(same[0].0);
@@ -447,7 +449,7 @@ impl ColumnTable {
         merged
     }
 
-    /// Puts rows into the order of their times, each time once.
+    /// Sorts rows by time; each time occurs once.
     pub(crate) fn sort(&mut self) {
         self.finish();
         if !self.is_sorted {

@@ -1,4 +1,4 @@
-//! Values of one key in the order of their rows, of one kind or of several.
+//! Values of one key in row order, of one kind or of several.
 
 use crate::cell::{Cell, RawCell};
 use crate::decimal;
@@ -28,7 +28,7 @@ impl ValueKind {
     }
 }
 
-/// Floats, as integers of one scale as long as all of them are.
+/// Floats, stored as integers of one scale while all of them fit.
 #[derive(Debug, Clone)]
 pub(crate) enum FloatValues {
     Decimal { scale: u8, numbers: Vec<i64> },
@@ -123,7 +123,7 @@ impl FloatValues {
     }
 }
 
-/// The same decimal with more places, if it is still exact.
+/// The same decimal with more places, if it remains exact.
 fn rescale(number: i64, from: u8, to: u8) -> Option<i64> {
     let by = decimal::INT_POWERS[usize::from(to.checked_sub(from)?)];
     number
@@ -131,20 +131,20 @@ fn rescale(number: i64, from: u8, to: u8) -> Option<i64> {
         .filter(|number| number.unsigned_abs() < 1 << 53)
 }
 
-/// Different texts that are looked for among all; of more of them only the one before is.
+/// Maximum number of distinct texts that are searched; with more, only the previous text is compared.
 const MAX_SEARCHED_TEXTS: usize = 8;
 
-/// Texts, most of which were there before: each different one is kept once, as long as they are few.
+/// Mostly repeated texts: each distinct text is stored once, as long as they are few.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TextValues {
-    /// Of each value its text.
+    /// For each value, the index of its text.
     pub(crate) numbers: Vec<i64>,
     pub(crate) words: TextPool,
-    /// The word of a memtable that was taken last, and which text it is.
+    /// The last word of a memtable, and the index of its text.
     known: Option<(u32, i64)>,
 }
 
-/// Texts one behind the other.
+/// Concatenated texts.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TextPool {
     pub(crate) ends: Vec<u32>,
@@ -173,7 +173,7 @@ impl TextPool {
 }
 
 impl TextValues {
-    /// Of each value the place of its text among these.
+    /// `numbers` contains for each value the index of its text.
     pub(crate) fn new(numbers: Vec<i64>, words: TextPool) -> Self {
         Self {
             numbers,
@@ -186,7 +186,7 @@ impl TextValues {
         self.numbers.len()
     }
 
-    /// Whether no text is there twice.
+    /// Whether all texts are distinct.
     pub(crate) fn are_distinct(&self) -> bool {
         self.words.len() <= MAX_SEARCHED_TEXTS
     }
@@ -213,12 +213,12 @@ impl TextValues {
         self.numbers.push(number);
     }
 
-    /// `None` if it is no text.
+    /// Returns `None` if the bytes are not valid text.
     #[inline]
     fn push_bytes(&mut self, text: &[u8]) -> Option<()> {
         match self.find(text) {
             Some(number) => self.numbers.push(number),
-            // What is there already needs no check.
+            // A known text needs no validation.
             None => self.push(std::str::from_utf8(text).ok()?),
         }
         Some(())
@@ -261,18 +261,18 @@ impl TextValues {
     }
 }
 
-/// Where values of several kinds are.
+/// Positions of values of several kinds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MixedKinds {
     pub(crate) kinds: Vec<u8>,
-    /// Each one's place among those of its kind.
+    /// For each value, its index among the values of its kind.
     pub(crate) places: Vec<u32>,
 }
 
-/// Values of one key in the order of their rows.
+/// Values of one key in row order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ColumnValues {
-    /// The kind of all, or of the last one.
+    /// The kind of all values, or of the last one.
     pub(crate) kind: Option<ValueKind>,
     pub(crate) mixed: Option<Box<MixedKinds>>,
     pub(crate) bools: Vec<i64>,
@@ -283,7 +283,7 @@ pub(crate) struct ColumnValues {
 }
 
 impl ColumnValues {
-    /// Empty, with the memory they had.
+    /// Empties the column and keeps its memory.
     pub(crate) fn clear(&mut self) {
         self.kind = None;
         self.mixed = None;
@@ -351,7 +351,7 @@ impl ColumnValues {
         }
     }
 
-    /// Takes a value as it stands in memory; `None` if it is none.
+    /// Adds a value from its encoded form; `None` if it is invalid.
     #[inline]
     pub(crate) fn push_raw(&mut self, cell: RawCell<'_>) -> Option<()> {
         match cell {
@@ -378,7 +378,7 @@ impl ColumnValues {
                 self.set_kind(ValueKind::Text);
                 self.texts.push_bytes(text)?;
             }
-            // Whoever reads it knows the words, and takes [`ColumnValues::push_word`].
+            // Words need the reader's dictionary: use [`ColumnValues::push_word`].
             RawCell::Word(_) => return None,
             RawCell::Json(text) => {
                 self.set_kind(ValueKind::Json);
@@ -388,14 +388,14 @@ impl ColumnValues {
         Some(())
     }
 
-    /// Takes a word of the memtable that is read.
+    /// Adds a word of the memtable being read.
     #[inline]
     pub(crate) fn push_word(&mut self, word: u32, text: &str) {
         self.set_kind(ValueKind::Text);
         self.texts.push_word(word, text);
     }
 
-    /// Another memtable is read from now on: its words are others.
+    /// Forgets the last word before another memtable is read, which has other words.
     pub(crate) fn forget_words(&mut self) {
         self.texts.known = None;
     }
@@ -448,7 +448,7 @@ impl ColumnValues {
         self.kind = other.kind;
     }
 
-    /// Some of them.
+    /// A range of the values.
     pub(crate) fn slice(&self, range: std::ops::Range<usize>) -> ColumnValues {
         let mut part = ColumnValues::default();
         match (&self.mixed, self.kind, &self.floats) {

@@ -1,4 +1,4 @@
-//! One device's rows of several files, put together for the file that takes their place.
+//! Merges one device's rows from several files.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::downsample::downsample;
 use crate::error::SeriesError;
 use crate::segment::{GroupLocation, Segment, SegmentReader, SegmentWriter};
 
-/// Groups of at least as many rows are copied as they are.
+/// Groups with at least this many rows are copied unchanged.
 const COPY_GROUP_ROWS: u32 = 2048;
 
-/// Walks through the groups of a file.
+/// Iterates over the groups of a file.
 pub(crate) struct GroupCursor {
     reader: SegmentReader,
     block: usize,
@@ -53,10 +53,10 @@ impl GroupCursor {
     }
 }
 
-/// The rows of one device in files that are merged.
+/// The rows of one device in the files to merge.
 pub(crate) struct DeviceMerge<'a> {
     pub(crate) cursors: &'a mut [GroupCursor],
-    /// Per file those that its rows were there for.
+    /// For each file, the deletions that its rows precede.
     pub(crate) deletions: Vec<Vec<Deletion>>,
     pub(crate) device: u32,
 }
@@ -77,7 +77,7 @@ impl DeviceMerge<'_> {
         Ok((table, interval_ms))
     }
 
-    /// Writes rows as they are, in the order of their times, each time once.
+    /// Writes original rows in order of their times; each time occurs once.
     pub(crate) fn write_merged(
         &mut self,
         mut places: Vec<(usize, GroupLocation)>,
@@ -85,7 +85,7 @@ impl DeviceMerge<'_> {
         bytes: &mut Vec<u8>,
     ) -> Result<(), SeriesError> {
         places.sort_by_key(|(_, place)| place.first_ts);
-        // What waits to be written, and the interval of its rows.
+        // The rows waiting to be written, and their interval.
         let mut pending = (ColumnTable::default(), 0);
         let mut at = 0;
         while at < places.len() {
@@ -111,7 +111,7 @@ impl DeviceMerge<'_> {
                 continue;
             }
             cluster.sort_by_key(|(age, _)| *age);
-            // Rows and downsampled ones cannot be in one group.
+            // Original and downsampled rows cannot share a group.
             let mut by_interval: Vec<(i64, Vec<ColumnTable>)> = Vec::new();
             for (age, place) in cluster.iter() {
                 let (table, interval_ms) = self.read(*age, place, bytes)?;

@@ -1,4 +1,5 @@
-//! The latest values of devices that were asked for: what segment files have, kept up when more rows go there.
+//! Cache of latest values for queried devices: the values in segment files, updated when more rows are
+//! flushed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -50,7 +51,7 @@ pub(crate) struct LatestValue {
 pub(crate) struct LatestValues(pub(crate) Vec<LatestValue>);
 
 impl LatestValues {
-    /// Takes a value that was appended after those that are there.
+    /// Adds a value that was appended after the present ones.
     pub(crate) fn put(&mut self, key: KeyId, ts_ms: i64, value: PointValue<'_>) {
         match self.0.iter_mut().find(|latest| latest.key == key) {
             Some(latest) if latest.ts_ms <= ts_ms => {
@@ -80,7 +81,7 @@ impl LatestValues {
         })
     }
 
-    /// Takes the latest values of a sorted table.
+    /// Adds the latest values of a sorted table.
     pub(crate) fn put_table(&mut self, table: &ColumnTable) {
         for column in &table.columns {
             let Some(place) = column.values.len().checked_sub(1) else {
@@ -94,7 +95,7 @@ impl LatestValues {
         }
     }
 
-    /// Takes the latest values of rows in memory.
+    /// Adds the latest values of rows in memory.
     pub(crate) fn put_newest(&mut self, newest: &NewestRow) {
         let view = match newest {
             NewestRow::Row(ts_ms, values) => {
@@ -127,7 +128,7 @@ impl LatestValues {
     }
 }
 
-/// Lists of some devices of a partition.
+/// Latest values of some devices of a partition.
 #[derive(Default)]
 pub(crate) struct LatestCache {
     of: HashMap<u32, Arc<LatestValues>, foldhash::fast::RandomState>,
@@ -148,7 +149,7 @@ impl LatestCache {
         self.bytes += list.bytes();
         self.of.insert(device, list);
         while self.bytes > max_bytes {
-            // Any one: who is asked for often is back soon.
+            // Evicts any entry: a frequently queried device soon returns.
             let Some(&victim) = self.of.keys().next() else {
                 break;
             };
@@ -167,7 +168,7 @@ impl LatestCache {
         self.bytes = 0;
     }
 
-    /// Rows of this device go to segment files.
+    /// Updates the entry of a device whose rows are flushed to segment files.
     pub(crate) fn merge_newest(&mut self, device: u32, newest: &NewestRow) {
         let Some(list) = self.of.get_mut(&device) else {
             return;

@@ -1,11 +1,12 @@
-//! The merger's thread: few files per window instead of many, a device's rows of a day side by side, and policies applied.
+//! The merger's thread: merges the files of a window, so that a device's rows of a day are contiguous, and
+//! applies policies.
 //!
-//! A window's files are ordered by age; only neighbours are merged, so that the order stays. Small young files are merged when
-//! there are eight that are alike, so that each row is written a few times at most; once a window is over, what it has
-//! becomes one file. Groups that are large enough are copied as they are.
+//! A window's files are ordered by age. Only adjacent files are merged, so that the order remains. Small
+//! young files are merged when there are eight of similar size, so that each row is rewritten a few times at
+//! most. Once a window is over, its files become one file. Groups that are large enough are copied unchanged.
 //!
-//! When a window's age passes one of a policy's, its files are looked at: expired rows go, others are downsampled. A file
-//! whose devices all expire is removed without being read.
+//! When a window reaches an age at which a policy changes, its files are checked: expired rows are removed,
+//! others are downsampled. A file whose devices have all expired is removed without being read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,12 +24,12 @@ use crate::shared::{SeriesShared, increment, lock};
 use crate::wal::PARTITIONS;
 use crate::wal::files::sync_dir;
 
-/// Files that are alike before they are merged.
+/// Number of files of similar size that are merged.
 const MERGE_FAN_IN: usize = 8;
-/// After its end, a window waits this long for late rows before it becomes one file.
+/// After its end, a window waits this long for late rows before its files become one.
 const QUIET_MS: i64 = 3_600_000;
 const TICK: Duration = Duration::from_secs(1);
-/// How often policies are looked at, and how often files are written anew for deletions alone.
+/// Interval between policy checks, and between rewrites of files for deletions alone.
 const POLICY_INTERVAL: Duration = Duration::from_secs(60);
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
 const RETRY_PAUSE: Duration = Duration::from_secs(30);
@@ -67,10 +68,10 @@ pub(crate) fn run(shared: &Arc<SeriesShared>) {
     }
 }
 
-/// What is done this time.
+/// Mode of one pass.
 #[derive(Clone, Copy)]
 struct MergePass {
-    /// Windows do not wait to be quiet, nor files to be many.
+    /// Merges without waiting for windows to be quiet or for the usual number of files.
     is_immediate: bool,
     applies_policies: bool,
     purges_deletions: bool,
@@ -108,7 +109,7 @@ struct Merger<'a> {
 impl<'a> Merger<'a> {
     fn new(shared: &'a SeriesShared, partition: usize, pass: MergePass) -> Self {
         let part = lock(&shared.partitions[partition].partition);
-        // Others are younger than all of these, in each window.
+        // In each window, all other files are younger than these.
         let settled = part
             .files
             .iter()
@@ -131,7 +132,7 @@ impl<'a> Merger<'a> {
             .saturating_sub(window.saturating_add(1).saturating_mul(window_ms))
     }
 
-    /// Merges files of one window, if some are due.
+    /// Merges files of one window, if a merge is due.
     fn merge_due_window(&mut self) -> Result<bool, SeriesError> {
         let files = Arc::clone(&self.files);
         for of_window in files.chunk_by(|left, right| left.meta.window == right.meta.window) {
@@ -145,7 +146,7 @@ impl<'a> Merger<'a> {
         Ok(false)
     }
 
-    /// Applies policies and deletions to one file, if they have something to change in it.
+    /// Applies policies and deletions to one file, if they change it.
     fn apply_policies(&mut self) -> Result<bool, SeriesError> {
         let files = Arc::clone(&self.files);
         let newest = self
@@ -232,7 +233,7 @@ impl<'a> Merger<'a> {
             .collect()
     }
 
-    /// Writes neighbours of one window as one file.
+    /// Merges adjacent files of one window into one.
     fn merge(&mut self, inputs: &[Arc<Segment>]) -> Result<(), SeriesError> {
         let shared = self.shared;
         let first = &inputs[0].meta;
@@ -278,7 +279,8 @@ impl<'a> Merger<'a> {
         }
         let mut replaces: Vec<u64> = inputs.iter().map(|input| input.meta.id).collect();
         for input in inputs {
-            // Those that a reader still holds would come back after a crash, once the file that replaced them is gone.
+            // Files that a reader still holds would reappear after a crash once the file that replaced them
+            // is removed.
             let is_there = |id: &&u64| {
                 shared
                     .segments_dir()
@@ -311,7 +313,7 @@ impl<'a> Merger<'a> {
         }
         part.replace_files(&ids, written.map(Arc::new));
         drop(part);
-        // Files that are listed are not missing.
+        // Files in the manifest must not be missing.
         committer::write_manifest(self.shared, self.shared.flushed_lsns())?;
         for input in inputs {
             input.is_gone.store(true, Ordering::Release);
@@ -365,11 +367,11 @@ impl<'a> Merger<'a> {
     }
 }
 
-/// Which files of a window are to be merged now, neighbours in age.
+/// The files of a window to merge now, adjacent in age.
 fn due_files(files: &[Arc<Segment>], is_over: bool, at_once: bool) -> Option<&[Arc<Segment>]> {
     let total: u64 = files.iter().map(|file| file.bytes).sum();
     if is_over && files.len() > 1 {
-        // A few late rows wait, so that a large file is not written again for each of them.
+        // A few late rows wait, so that a large file is not rewritten for each of them.
         let largest = files.iter().map(|file| file.bytes).max().unwrap_or(0);
         if at_once || total - largest >= largest / 4 || files.len() >= MERGE_FAN_IN {
             return Some(files);
@@ -378,7 +380,7 @@ fn due_files(files: &[Arc<Segment>], is_over: bool, at_once: bool) -> Option<&[A
     if files.len() < MERGE_FAN_IN {
         return None;
     }
-    // The longest run of young files of which none is much larger than all younger ones.
+    // The longest run of young files in which none is much larger than all younger ones together.
     let mut start = files.len() - 1;
     let mut younger = files[start].bytes;
     while start > 0 && files[start - 1].bytes <= younger * 2 {
@@ -391,7 +393,7 @@ fn due_files(files: &[Arc<Segment>], is_over: bool, at_once: bool) -> Option<&[A
     (files.len() >= 3 * MERGE_FAN_IN).then(|| &files[files.len() - MERGE_FAN_IN..])
 }
 
-/// Deletions that no file needs any more are forgotten.
+/// Removes deletions that no file needs any more.
 fn remove_applied_deletions(shared: &SeriesShared) -> Result<(), SeriesError> {
     let mut deletions = lock(&shared.deletions);
     if deletions.len() == 0 {
@@ -407,7 +409,7 @@ fn remove_applied_deletions(shared: &SeriesShared) -> Result<(), SeriesError> {
                 segment.meta.last_lsn <= deletion.lsn
                     && segment.checked_deletions.load(Ordering::Acquire) < deletion.number
             };
-            // Rows of the write-ahead log are read again at a start.
+            // A start reads rows of the write-ahead log again.
             if deletion.lsn > flushed_lsn || part.files.iter().any(is_unclear) {
                 needed.push(*deletion);
             } else {
@@ -415,7 +417,7 @@ fn remove_applied_deletions(shared: &SeriesShared) -> Result<(), SeriesError> {
             }
         }
     }
-    // The one with the highest number stays, and with it the number.
+    // The deletion with the highest number stays, to preserve the number.
     let highest = dropped
         .iter()
         .map(|(_, deletion)| deletion.number)

@@ -1,7 +1,8 @@
-//! One partition: taking rows in.
+//! One partition: appends rows.
 //!
-//! Under the partition's lock a row is written to the write-ahead log and to the memtable, in this order; a full memtable is
-//! frozen and left to the flusher. Nothing here waits for a disk, except for a block when no file was prepared in time.
+//! Under the partition's lock a row is written to the write-ahead log and then to the memtable. A full
+//! memtable is frozen and handed to the flusher. Nothing here waits for a disk, except for a block when no
+//! file was prepared in time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,18 +20,19 @@ use crate::shared::{SeriesShared, increment};
 use crate::wal::block::{BlockHead, RECORD_HEAD, ROW, WORD_HEAD, max_shape_bytes};
 use crate::wal::{BlockWriter, PARTITIONS};
 
-/// Points in a row.
+/// Maximum number of points in a row.
 pub const MAX_POINTS: usize = 1024;
-/// Bytes of a row, in the worst case.
+/// Maximum encoded size of a row.
 pub const MAX_ROW_BYTES: usize = 128 << 10;
 
-/// In which of so many independent parts the rows of a device are; workers that share devices out by it do not meet in one.
+/// Number of partitions. Workers that divide devices with [`partition_of`] do not contend for a partition.
 pub const PARTITION_COUNT: usize = PARTITIONS;
 
-/// The part of a device. Neighbours are in different ones, and so are devices whose numbers go by steps, as those of every eighth.
+/// The partition of a device. Consecutive numbers are in different partitions, and so are numbers with a
+/// constant step, such as every eighth.
 #[inline]
 pub fn partition_of(device: DeviceNo) -> usize {
-    // Of the devices of one place, each is in another part.
+    // The devices of one index are each in another partition.
     let turned = DeviceNo(index_in_partition(device)).spread();
     (device.0 ^ turned) as usize % PARTITIONS
 }
@@ -42,20 +44,20 @@ pub(crate) fn index_in_partition(device: DeviceNo) -> u32 {
 pub(crate) struct Partition {
     index: usize,
     pub(crate) active: Memtable,
-    /// Full and waiting for their segment files, oldest first.
+    /// Full memtables waiting for their segment files, oldest first.
     pub(crate) frozen: Vec<Arc<Memtable>>,
     /// Sorted by window, then from old to young.
     pub(crate) files: Arc<Vec<Arc<Segment>>>,
-    /// Those of them that are not known to be on disk, in the order they were written.
+    /// Files that are not known to be on disk, in the order they were written.
     pub(crate) uncommitted: Vec<Arc<Segment>>,
-    /// The last row that is in a file, with all before it.
+    /// Up to this row, all rows are in files.
     pub(crate) written_lsn: u64,
-    /// Of rows in segment files alone.
+    /// Covers rows in segment files only.
     pub(crate) latest: LatestCache,
     pub(crate) deletions: PartitionDeletions,
-    /// Changes whenever files or deletions do.
+    /// Changes whenever files or deletions change.
     pub(crate) generation: u64,
-    /// The last row of the write-ahead log, when a block is claimed for the first time.
+    /// The last row of the write-ahead log before the first block is claimed.
     follows_lsn: u64,
     block: Option<BlockWriter>,
     next_number: u64,
@@ -63,7 +65,7 @@ pub(crate) struct Partition {
     scratch: Vec<u8>,
 }
 
-/// What a partition begins with.
+/// Initial state of a partition.
 #[derive(Default)]
 pub(crate) struct PartitionStart {
     pub(crate) active: Memtable,
@@ -73,7 +75,7 @@ pub(crate) struct PartitionStart {
     pub(crate) next_number: u64,
     /// The last row of the write-ahead log.
     pub(crate) follows_lsn: u64,
-    /// The last row that is in a segment file, with all before it.
+    /// Up to this row, all rows are in segment files.
     pub(crate) flushed_lsn: u64,
 }
 
@@ -108,7 +110,7 @@ impl Partition {
         part
     }
 
-    /// Takes in what was written of a memtable that ends with this row.
+    /// Adds the files written from a memtable that ends with this row.
     pub(crate) fn add_written_files(&mut self, files: Vec<Segment>, last_lsn: u64) {
         let files: Vec<Arc<Segment>> = files.into_iter().map(Arc::new).collect();
         self.uncommitted.extend(files.iter().cloned());
@@ -116,7 +118,7 @@ impl Partition {
         self.written_lsn = last_lsn;
     }
 
-    /// Puts a file that says the same into the place of one that is not settled.
+    /// Replaces an uncommitted file with one of the same content.
     pub(crate) fn replace_file(&mut self, old: &Arc<Segment>, new: Segment) -> Arc<Segment> {
         let new = Arc::new(new);
         self.replace_files(&[old.meta.id], [Arc::clone(&new)]);
@@ -130,7 +132,7 @@ impl Partition {
         new
     }
 
-    /// Takes files out and others in.
+    /// Replaces files with others.
     pub(crate) fn replace_files(
         &mut self,
         gone: &[u64],
@@ -147,14 +149,14 @@ impl Partition {
         self.generation += 1;
     }
 
-    /// Takes out what these deletions mean in memory, and keeps them for segment files.
+    /// Applies these deletions to memory and keeps them for segment files.
     pub(crate) fn delete(&mut self, shared: &SeriesShared, deletions: &[Deletion]) {
         for deletion in deletions {
             let device = DeviceNo(deletion.device);
             if self.active.has_device(index_in_partition(device)) {
                 match deletion.covers_device() {
                     true => self.active.remove_device(index_in_partition(device)),
-                    // Rows that were frozen are filtered when they are read.
+                    // Frozen rows are filtered when they are read.
                     false => self.freeze(shared),
                 }
             }
@@ -167,7 +169,7 @@ impl Partition {
         self.generation += 1;
     }
 
-    /// The rows of this memtable are in segment files now: what is known of their devices' latest values takes them in.
+    /// Merges the rows of a flushed memtable into the cache of latest values.
     pub(crate) fn fold_latest(&mut self, memtable: &Memtable) {
         if self.latest.is_empty() {
             return;
@@ -204,7 +206,7 @@ impl Partition {
                 None => return self.append_deduplicated(shared, device, ts_ms, points),
             },
         };
-        // The row, and what it takes to say its shape, its words and how much is on disk.
+        // The row, and the room to define its shape and words and to record the synced row.
         let needed = room + len * WORD_HEAD + max_shape_bytes(len) + RECORD_HEAD + 10;
         if self.block.as_ref().is_none_or(|lane| lane.room() < needed) {
             self.claim_block(shared)?;
@@ -255,7 +257,7 @@ impl Partition {
         Ok(())
     }
 
-    /// The shape of a row that has other keys than the one before; `None` if it has a key twice.
+    /// The shape of a row whose keys differ from the previous row's; `None` if a key occurs twice.
     #[cold]
     fn find_or_insert_shape(
         &mut self,
@@ -278,7 +280,7 @@ impl Partition {
         Ok(Some(self.active.insert_shape(keys)))
     }
 
-    /// Appends a row that has keys twice: the last value of each.
+    /// Appends a row with duplicate keys, using the last value of each.
     fn append_deduplicated(
         &mut self,
         shared: &SeriesShared,
@@ -322,7 +324,7 @@ impl Partition {
         Ok(())
     }
 
-    /// The file of a block that is done with no longer has to wait for more of it.
+    /// The file of a completed block no longer waits for rows of this partition.
     fn release_block(&self, before: Option<BlockWriter>) {
         let Some(before) = before else { return };
         let is_same = |lane: &BlockWriter| Arc::ptr_eq(&lane.segment, &before.segment);
@@ -332,7 +334,7 @@ impl Partition {
         }
     }
 
-    /// Leaves the rows to the flusher and begins anew.
+    /// Freezes the memtable for the flusher and starts a new one.
     pub(crate) fn freeze(&mut self, shared: &SeriesShared) {
         let lane = self.block.take();
         self.release_block(lane);

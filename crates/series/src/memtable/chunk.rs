@@ -1,4 +1,4 @@
-//! Where rows stand in memory, and how those of one device are found.
+//! Positions of rows in memory, and access to the rows of one device.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,13 +13,13 @@ pub(super) const NONE: u32 = u32::MAX;
 
 const CACHE_LINE: usize = 64;
 
-/// A row of a chunk.
+/// The position of a row in a chunk.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowPosition {
     pub(super) ts_ms: i64,
-    /// Where it begins in the chunk.
+    /// Offset of the row in the chunk.
     pub(super) at: u32,
-    /// The number of the device's row before, or [`NONE`].
+    /// The number of the device's previous row, or [`NONE`].
     pub(super) before: u32,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct RowChunk {
     pub(super) rows: Vec<RowPosition>,
 }
 
-/// Memory of chunks that are done with.
+/// Memory of released chunks, for reuse.
 pub(crate) struct ChunkPool {
     pub(super) chunks: Mutex<Vec<RowChunk>>,
     pub(super) chunk_bytes: usize,
@@ -37,7 +37,7 @@ pub(crate) struct ChunkPool {
 }
 
 impl ChunkPool {
-    /// For so many bytes at most, in chunks of this size.
+    /// A pool of at most this many bytes, in chunks of this size.
     pub(crate) fn new(bytes: usize, chunk_bytes: usize) -> Self {
         Self {
             chunks: Mutex::default(),
@@ -50,7 +50,7 @@ impl ChunkPool {
         lock(&self.chunks).pop()
     }
 
-    /// Keeps the memory of a memtable, if nobody reads it any more.
+    /// Takes over the memory of a memtable that has no readers left.
     pub(crate) fn recycle(&self, memtable: Arc<Memtable>) {
         let Some(memtable) = Arc::into_inner(memtable) else {
             return;
@@ -68,7 +68,7 @@ impl ChunkPool {
         }
     }
 
-    /// Gives some of the memory back.
+    /// Releases part of the memory.
     pub(crate) fn shrink(&self) {
         let mut chunks = lock(&self.chunks);
         let half = chunks.len() / 2;
@@ -94,7 +94,7 @@ impl<'a> DeviceRows<'a> {
         (chunk, chunk.rows[number as usize & 0xffff])
     }
 
-    /// The numbers of the rows of [from, to), oldest first.
+    /// The numbers of the rows in [from, to), oldest first.
     pub(crate) fn numbers(&self, from_ms: i64, to_ms: i64, numbers: &mut Vec<u32>) {
         numbers.clear();
         let mut next = self.last;
@@ -108,7 +108,7 @@ impl<'a> DeviceRows<'a> {
         numbers.reverse();
     }
 
-    /// A row: its time, its shape, and a reader that stands at its values.
+    /// The time and shape of a row, and a reader positioned at its values.
     #[inline]
     pub(crate) fn row(&self, number: u32) -> Option<(i64, u32, VarintReader<'a>)> {
         let (chunk, row) = self.row_at(number);
@@ -118,15 +118,15 @@ impl<'a> DeviceRows<'a> {
         Some((row.ts_ms, shape, reader))
     }
 
-    /// Looks at rows that are read next. They lie far apart: the processor fetches all of them at once, instead of one when the one
-    /// before has been read.
+    /// Prefetches rows that are read next. They are far apart: the processor fetches all of them at once,
+    /// instead of one after the other.
     #[inline]
     pub(crate) fn prefetch(&self, numbers: &[u32]) {
         let mut seen = 0_u8;
         for &number in numbers {
             let (chunk, row) = self.row_at(number);
             let at = row.at as usize;
-            // Rows of usual size are on two lines of the cache.
+            // Rows of usual size span two cache lines.
             for at in [at, at + CACHE_LINE] {
                 seen ^= chunk.bytes.get(at).copied().unwrap_or_default();
             }

@@ -1,10 +1,10 @@
-//! Rows of one partition that are in no segment file yet, as bytes in the order they came.
+//! Rows of one partition that are in no segment file yet, encoded in order of arrival.
 //!
-//! A row is the number of its shape and its values (`cell.rs`). Rows stand in chunks, one behind the other; the list of a chunk says of
-//! each row when it was, where it begins, and which one of the same device came before. So taking a row in touches little memory
-//! however many devices there are, and a device's rows are found from its last one backwards. A shape is a list of keys;
-//! devices of a kind share theirs. Full chunks do not change any more: a reader copies only the last one, and their memory is
-//! used again by memtables to come ([`ChunkPool`]).
+//! A row is the number of its shape and its values (`cell.rs`). Rows are appended to chunks. The index of a
+//! chunk has for each row its time, its offset, and the device's previous row. Adding a row therefore touches
+//! little memory however many devices there are, and a device's rows are found backwards from its last one. A
+//! shape is a list of keys, shared by devices of the same kind. Full chunks do not change any more: a reader
+//! copies only the last one, and later memtables reuse their memory ([`ChunkPool`]).
 
 mod chunk;
 mod text_dictionary;
@@ -21,18 +21,18 @@ use chunk::{NONE, RowPosition};
 use disk::varint;
 pub(crate) use text_dictionary::TextDictionary;
 
-/// Rows of a chunk, and chunks of a memtable: a row's number has both.
+/// Maximum numbers of rows in a chunk and of chunks in a memtable: a row number contains both.
 const MAX_CHUNK_ROWS: usize = 1 << 16;
 const MAX_CHUNKS: usize = (1 << 16) - 2;
 const PAGE: usize = 1024;
-/// What a device takes apart from its rows.
+/// Memory per device apart from its rows.
 const SLOT_BYTES: usize = size_of::<DeviceSlot>() + 8;
 
-/// A list of keys and what is known about their values.
+/// A list of keys with encoding hints for their values.
 pub(crate) struct RowShape {
     pub(crate) keys: Arc<[KeyId]>,
     pub(crate) hints: Box<[EncodingHint]>,
-    /// The block of the write-ahead log that has said what this shape is.
+    /// The block of the write-ahead log that last defined this shape.
     pub(crate) defined_in: u64,
 }
 
@@ -41,11 +41,11 @@ struct DeviceSlot {
     /// The number of its last row, or [`NONE`].
     last: u32,
     rows: u32,
-    /// Of the last row.
+    /// The shape of the last row.
     shape: u32,
     min_ts: i64,
     max_ts: i64,
-    /// Each row is later than the one before.
+    /// Each row is later than the previous one.
     is_sorted: bool,
     /// All rows have the keys of the last one.
     has_same_keys: bool,
@@ -66,7 +66,7 @@ impl DeviceSlot {
     }
 }
 
-/// Rows of one device, to be read when the lock is gone.
+/// Rows of one device, readable without the lock.
 pub(crate) enum DeviceView {
     Frozen(Arc<Memtable>, u32),
     Active {
@@ -99,22 +99,22 @@ impl DeviceView {
     }
 }
 
-/// What is latest of a device.
+/// The newest data of a device.
 pub(crate) enum NewestRow {
     /// The values of its last row.
     Row(i64, Vec<(KeyId, OwnedValue)>),
-    /// Any of its rows may have it.
+    /// Any of its rows may contain the newest value.
     Any(DeviceView),
 }
 
 /// Rows of one partition.
 pub(crate) struct Memtable {
     shapes: Vec<RowShape>,
-    /// The keys of each, for readers.
+    /// The keys of each shape, for readers.
     keys: Arc<Vec<Arc<[KeyId]>>>,
     words: TextDictionary,
     by_keys: HashMap<Arc<[KeyId]>, u32, foldhash::fast::RandomState>,
-    /// By a device's place in its partition: pages of slot numbers.
+    /// Slot numbers by the device's index in its partition, in pages.
     places: Vec<Option<Box<[u32; PAGE]>>>,
     slots: Vec<Vec<DeviceSlot>>,
     full: Arc<Vec<Arc<RowChunk>>>,
@@ -122,9 +122,9 @@ pub(crate) struct Memtable {
     bytes: usize,
     pub(crate) rows: u64,
     pub(crate) points: u64,
-    /// The number of the row to come.
+    /// The number of the next row.
     pub(crate) next_lsn: u64,
-    /// When the first row came, by the store's clock.
+    /// When the first row arrived, by the store's clock.
     pub(crate) since_ms: i64,
 }
 
@@ -157,7 +157,7 @@ impl Memtable {
         self.rows == 0
     }
 
-    /// Whether it has to be frozen, however many bytes it may take.
+    /// Whether it has to be frozen, whatever its size in bytes.
     pub(crate) fn is_full(&self) -> bool {
         self.full.len() >= MAX_CHUNKS
     }
@@ -168,7 +168,7 @@ impl Memtable {
         Some(page[place as usize % PAGE]).filter(|&slot| slot != NONE)
     }
 
-    /// The slot of the device at this place of the partition, made if it is not there.
+    /// Returns the slot of the device at this index of the partition; creates it if it does not exist.
     #[inline]
     pub(crate) fn slot_or_insert(&mut self, place: u32, device: u32) -> u32 {
         match self.find(place) {
@@ -188,7 +188,7 @@ impl Memtable {
         }
         let page = self.places[page].get_or_insert_with(|| Box::new([NONE; PAGE]));
         if self.slots.last().is_none_or(|last| last.len() == PAGE) {
-            // The first page grows as it is needed, so that few devices take little.
+            // The first page grows on demand, so that few devices take little memory.
             let capacity = if self.slots.is_empty() { 8 } else { PAGE };
             self.slots.push(Vec::with_capacity(capacity));
         }
@@ -209,10 +209,10 @@ impl Memtable {
         &self.slots[slot as usize / PAGE][slot as usize % PAGE]
     }
 
-    /// The shape of this row, if the device's row before had the same keys.
+    /// The shape of this row, if the device's previous row had the same keys.
     #[inline]
     pub(crate) fn last_shape_if_same(&self, slot: u32, points: impl RowPoints) -> Option<u32> {
-        // That of a device without rows is any one.
+        // A device without rows has an arbitrary shape.
         let shape = self.at(slot).shape;
         let keys = &self.shapes.get(shape as usize)?.keys;
         let is_it =
@@ -224,7 +224,7 @@ impl Memtable {
         self.by_keys.get(keys).copied()
     }
 
-    /// Takes a new list of keys in, none of which is there twice.
+    /// Adds a list of distinct keys as a new shape.
     pub(crate) fn insert_shape(&mut self, keys: Arc<[KeyId]>) -> u32 {
         let shape = self.shapes.len() as u32;
         self.bytes += 128 + keys.len() * (size_of::<KeyId>() + size_of::<EncodingHint>());
@@ -238,19 +238,19 @@ impl Memtable {
         shape
     }
 
-    /// What rows of this shape are written with.
+    /// The shape and the text dictionary with which its rows are encoded.
     #[inline]
     pub(crate) fn shape_and_words(&mut self, shape: u32) -> (&mut RowShape, &mut TextDictionary) {
         (&mut self.shapes[shape as usize], &mut self.words)
     }
 
-    /// What the rows in it take.
+    /// Memory of the rows.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes + self.words.bytes
     }
 
-    /// Adds a row whose values were written with the hints of its shape.
+    /// Adds a row whose values were encoded with the hints of its shape.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -349,13 +349,13 @@ impl Memtable {
         }
     }
 
-    /// A device's rows, if some may be of this time.
+    /// A device's rows, if any may lie within these times.
     pub(crate) fn view(&self, place: u32, from_ms: i64, to_ms: i64) -> Option<DeviceView> {
         let slot = self.at(self.non_empty_slot(place)?);
         (slot.max_ts >= from_ms && slot.min_ts < to_ms).then(|| self.view_of(slot))
     }
 
-    /// As [`Memtable::view`], without copying anything.
+    /// Like [`Memtable::view`], without copying.
     pub(crate) fn frozen_view(
         self: &Arc<Self>,
         place: u32,
@@ -368,7 +368,7 @@ impl Memtable {
         is_wanted.then(|| DeviceView::Frozen(Arc::clone(self), number))
     }
 
-    /// What a device has last.
+    /// The newest data of a device.
     pub(crate) fn newest(&self, place: u32) -> Option<NewestRow> {
         let slot = self.at(self.non_empty_slot(place)?);
         if !slot.is_sorted || !slot.has_same_keys {
@@ -385,12 +385,12 @@ impl Memtable {
         Some(NewestRow::Row(ts_ms, values))
     }
 
-    /// Whether the device at this place has rows.
+    /// Whether the device at this index has rows.
     pub(crate) fn has_device(&self, place: u32) -> bool {
         self.non_empty_slot(place).is_some()
     }
 
-    /// Devices in it, ascending.
+    /// The devices in the memtable, ascending.
     pub(crate) fn devices(&self) -> Vec<u32> {
         let slots = self.slots.iter().flatten();
         let mut devices: Vec<u32> = slots
@@ -401,7 +401,7 @@ impl Memtable {
         devices
     }
 
-    /// Takes all rows of a device out; their bytes stay until the memtable goes.
+    /// Removes all rows of a device; their memory is released with the memtable.
     pub(crate) fn remove_device(&mut self, place: u32) {
         let Some(at) = self.find(place) else { return };
         let slot = &mut self.slots[at as usize / PAGE][at as usize % PAGE];
@@ -464,7 +464,7 @@ mod tests {
             } else {
                 1_700_000_000_000 + number
             };
-            // More shapes than a piece takes.
+            // More shapes than one page contains.
             let first = if number % 3 == 0 {
                 (number % 500) as u32
             } else {

@@ -1,29 +1,30 @@
-//! Texts that come again and again, kept once: states, names, units. A value that is one of them is its number.
+//! A dictionary of repeated texts, each stored once: states, names, units. A value that is one of them is
+//! stored as its number.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::cell::EncodingHint;
 
-/// What is shorter stands as it is, and what is longer is seldom there twice.
+/// Shorter texts are stored in place; longer ones are rarely repeated.
 const TEXT_LENGTHS: std::ops::RangeInclusive<usize> = 3..=128;
 const MAX_WORDS: usize = 4096;
 
 #[derive(Default)]
 pub(crate) struct TextDictionary {
-    /// By their numbers, for readers too.
+    /// Indexed by their numbers, also for readers.
     pub(super) texts: Arc<Vec<Arc<str>>>,
     numbers: HashMap<Arc<str>, u32, foldhash::fast::RandomState>,
-    /// The block of the write-ahead log that has said what each of them is.
+    /// For each text, the block of the write-ahead log that last defined it.
     defined_in: Vec<u64>,
-    /// The block that is being written, and the words it has still to say.
+    /// The current block, and the words still to be defined in it.
     block: u64,
     pub(crate) undefined: Vec<u32>,
     pub(super) bytes: usize,
 }
 
 impl TextDictionary {
-    /// The next values are written to this block.
+    /// Following values are written to this block.
     #[inline]
     pub(crate) fn begin_block(&mut self, block: u64) {
         self.block = block;
@@ -34,7 +35,7 @@ impl TextDictionary {
         &self.texts[number as usize]
     }
 
-    /// The number of a text, if it has one or is to have one.
+    /// The number of a text, if it has one or gets one now.
     #[inline]
     pub(crate) fn number_for_text(&mut self, text: &str, hint: &mut EncodingHint) -> Option<u32> {
         let number = match self.texts.get(hint.word as usize) {
@@ -58,7 +59,7 @@ impl TextDictionary {
             hint.word = number;
             return Some(number);
         }
-        // Keys whose texts are all different fill nothing up.
+        // Keys whose texts are all different do not fill the dictionary.
         hint.record_search(false);
         if self.texts.len() == MAX_WORDS {
             return None;
@@ -85,7 +86,7 @@ mod tests {
             ["idle", "idle", "on", "idle"].map(|text| words.number_for_text(text, &mut hint));
         assert_eq!(numbers, [Some(0), Some(0), None, Some(0)]);
         assert_eq!((words.get(0), &words.undefined[..]), ("idle", &[0][..]));
-        // Another block has to say it again, once.
+        // Another block has to define it again, once.
         words.begin_block(2);
         assert_eq!(words.number_for_text("idle", &mut hint), Some(0));
         assert_eq!(words.number_for_text("idle", &mut hint), Some(0));
