@@ -10,8 +10,9 @@ use crate::zone::Zone;
 
 /// Maximum number of cached compilations of one kind; the least recently used one is evicted first.
 const MAX_CACHED: usize = 256;
-/// Maximum length of a regular expression. The next limit is its maximum memory once compiled.
+/// Maximum length of a regular expression.
 const MAX_PATTERN_BYTES: usize = 4 << 10;
+/// Maximum memory of a compiled regular expression.
 const MAX_REGEX_BYTES: usize = 1 << 20;
 
 /// Resources of one shard.

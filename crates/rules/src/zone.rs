@@ -52,7 +52,7 @@ impl Zone {
         }
     }
 
-    /// The name, or the offset as text.
+    /// The name, or the offset in seconds as text.
     #[must_use]
     pub fn name(&self) -> String {
         match &self.0 {

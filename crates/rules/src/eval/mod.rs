@@ -1,4 +1,4 @@
-//! Evaluates the operations of a plan for one event. Allocates in the arena only, and counts its steps.
+//! Evaluates the operations of a plan for one event. Allocates only in the arena, and counts its steps.
 
 mod operators;
 mod output;
@@ -21,25 +21,26 @@ use crate::zone::Zone;
 pub(crate) use output::OutputColumns;
 pub(crate) use paths::slice;
 
-/// So many bytes of text are a step of their own.
+/// Every so many bytes of text count as one step.
 const BYTES_PER_STEP: usize = 64;
-/// Calls with more arguments go by way of the arena.
+/// Calls with more arguments collect them in the arena.
 const ARGUMENTS_ON_STACK: usize = 6;
-/// The most items a range makes.
+/// Maximum number of items that a range expression creates.
 const MAX_RANGE: u64 = 100_000;
 
-/// `'a` is how long values live, `'e` how long the evaluation lasts.
+/// `'a` is the lifetime of values, `'e` that of the evaluation.
 pub(crate) struct Evaluator<'a, 'e> {
     plan: &'a Plan,
     view: &'e EventView<'a>,
     context: FunctionContext<'a, 'e>,
     memos: &'a mut [Option<Value<'a>>],
-    /// The item of FOREACH.
+    /// The current item of FOREACH.
     pub(crate) item: Value<'a>,
-    /// The columns a template is filled from.
+    /// The columns that a template is filled in from.
     pub(crate) output: &'a [(&'a str, Value<'a>)],
     pub(crate) closed: Option<ClosedWindow<'a>>,
-    /// As in EMQX, an operator or function that gets no value where it needs one is a fault; else it gives null.
+    /// Strict null handling, as in EMQX: a missing operand or argument is an error. Otherwise the result is
+    /// null.
     pub(crate) needs_values: bool,
     steps_left: u32,
     max_steps: u32,
@@ -87,7 +88,8 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         self.context.limits = FunctionLimits::new(limits.max_output_bytes, limits.max_jq_steps);
     }
 
-    /// What is known now, to be forgotten later: memos worked out for one item of FOREACH.
+    /// The memos known so far, to be restored later: memos computed for one item of FOREACH are discarded
+    /// after it.
     pub(crate) fn memos(&self) -> &'a [Option<Value<'a>>] {
         self.view.arena.alloc_slice_copy(self.memos)
     }
@@ -96,7 +98,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         self.memos.copy_from_slice(memos);
     }
 
-    /// What FOREACH goes through; what is no list has no items.
+    /// The items that FOREACH iterates over; a value that is not a list has none.
     pub(crate) fn foreach_items(&self, value: Value<'a>) -> &'a [Value<'a>] {
         let list = match value {
             Value::Str(text) => {
@@ -131,7 +133,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         }
     }
 
-    /// Whether a condition holds; null does not.
+    /// Whether a condition is true; null is not.
     pub(crate) fn is_condition_true(&mut self, condition: OpId) -> Result<bool, EvaluationError> {
         Ok(self.evaluate(condition)?.is_truthy())
     }
@@ -213,7 +215,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         })
     }
 
-    /// A field of `$rule/`, `$bridges/` or a device.
+    /// A field of `$rule/`, `$bridges/` or a device event.
     fn evaluate_open_field(&mut self, name: TextRange, field: Option<Field>) -> Value<'a> {
         match self
             .view
@@ -226,7 +228,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         }
     }
 
-    /// A column of the output, else a field of the event.
+    /// A column of the output, or else a field of the event.
     fn evaluate_column(&mut self, name: TextRange, field: Option<Field>) -> Value<'a> {
         let name = self.plan.text(name);
         if let Some((_, value)) = self.output.iter().rev().find(|(column, _)| *column == name) {
@@ -290,7 +292,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         match op {
             BinaryOp::Match => Ok(operators::matches(left, right)),
             BinaryOp::Concat => self.concat(left, right),
-            // As in EMQX: text and anything are joined, there also text and what is not there.
+            // As in EMQX, `+` concatenates text with any value, there also with undefined.
             BinaryOp::Add if operators::is_text(left) || operators::is_text(right) => {
                 if self.context.dialect == Dialect::Emqx {
                     self.concat_text(left, right)
@@ -326,7 +328,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         }
     }
 
-    /// One side of an operator. Those that most are need not go the long way.
+    /// Evaluates one side of an operator. The most frequent kinds of operand take a short path.
     #[inline]
     fn evaluate_operand(&mut self, id: OpId) -> Result<Value<'a>, EvaluationError> {
         let plan = self.plan;
@@ -340,7 +342,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         Ok(value)
     }
 
-    /// The result is known as soon as one side decides; null decides nothing.
+    /// Stops as soon as one side decides the result; null decides nothing.
     fn evaluate_logic(
         &mut self,
         deciding: bool,
@@ -417,7 +419,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
         Ok(Value::Bool(negated))
     }
 
-    /// What IN and CASE match values by.
+    /// The equality used by IN and CASE.
     fn equality_function(&self) -> fn(&Value<'_>, &Value<'_>) -> bool {
         match self.context.dialect {
             Dialect::Fluxmq => |left, right| left.equals(right),
@@ -455,7 +457,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
             return Ok(Value::Bool(negated));
         }
         let (text, pattern) = (value.text(self.view.arena), pattern.text(self.view.arena));
-        // In the worst case the one is looked through for every character of the other.
+        // In the worst case one text is searched at every character of the other.
         self.charge_steps(
             text.len() * pattern.len() / BYTES_PER_STEP / 16 + text.len() / BYTES_PER_STEP,
         )?;
@@ -539,7 +541,7 @@ impl<'a, 'e> Evaluator<'a, 'e> {
     }
 }
 
-/// Whether there is a value for each argument.
+/// Checks that every argument has a value.
 #[inline]
 fn check_present(function: &'static str, values: &[Value<'_>]) -> Result<(), EvaluationError> {
     match values.iter().position(Value::is_null) {
@@ -556,7 +558,7 @@ fn check_present(function: &'static str, values: &[Value<'_>]) -> Result<(), Eva
     }
 }
 
-/// Bytes that a function may have to look at.
+/// Bytes that a function may have to read.
 fn input_bytes(value: Value<'_>) -> usize {
     match value {
         Value::Str(text) | Value::Json(text) | Value::Big(text) => text.len(),

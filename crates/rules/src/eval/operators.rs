@@ -1,4 +1,4 @@
-//! What operators do with values.
+//! Operators on values.
 
 use std::cmp::Ordering;
 
@@ -11,7 +11,7 @@ pub(super) fn is_text(value: Value<'_>) -> bool {
     matches!(value, Value::Str(_) | Value::Bytes(_))
 }
 
-/// A number and a text that spells none: what EMQX does not compare.
+/// Whether one side is a number and the other a text that is no number. EMQX does not compare these.
 #[inline]
 pub(super) fn is_unordered(left: Value<'_>, right: Value<'_>) -> bool {
     let is_number = |value| matches!(value, Value::Int(_) | Value::Float(_) | Value::Big(_));
@@ -19,8 +19,8 @@ pub(super) fn is_unordered(left: Value<'_>, right: Value<'_>) -> bool {
         || (is_number(right) && is_text(left) && left.as_number().is_none())
 }
 
-/// Null compares as false with everything in FluxMQ's dialect. What has no order does not either, but that it is not the same is
-/// known.
+/// Compares two values. In FluxMQ's dialect, every comparison with null is false. Values without an order are
+/// not equal, so `!=` is true for them and all other comparisons are false.
 pub(super) fn compare(op: BinaryOp, left: Value<'_>, right: Value<'_>, dialect: Dialect) -> bool {
     if left.is_null() || right.is_null() {
         return dialect == Dialect::Emqx && compare_null(op, left, right);
@@ -37,8 +37,9 @@ pub(super) fn compare(op: BinaryOp, left: Value<'_>, right: Value<'_>, dialect: 
     }
 }
 
-/// As EMQX has it: what is undefined equals only what is undefined too, and compares as false with everything else. Null is a
-/// word: it equals null and the text `null`, and differs from anything else.
+/// Comparison with null or undefined as in EMQX. Undefined equals only undefined, and all its other
+/// comparisons are false. Null acts as a word: it equals null and the text `null`, and differs from anything
+/// else.
 fn compare_null(op: BinaryOp, left: Value<'_>, right: Value<'_>) -> bool {
     let ordering = match (left, right) {
         (Value::Undefined, Value::Undefined) | (Value::Null, Value::Null) => Some(Ordering::Equal),
@@ -59,7 +60,8 @@ fn compare_null(op: BinaryOp, left: Value<'_>, right: Value<'_>) -> bool {
 
 const NULL: &[u8] = b"null";
 
-/// Null stays null in FluxMQ's dialect; in EMQX's whatever is no boolean is as false after NOT as before it.
+/// NOT. In FluxMQ's dialect null stays null; in EMQX's dialect a value that is no boolean is false both
+/// before and after NOT.
 pub(super) fn not<'a>(value: Value<'a>, dialect: Dialect) -> Value<'a> {
     match (value, dialect) {
         (Value::Bool(truth), _) => Value::Bool(!truth),
@@ -164,11 +166,11 @@ fn number(
     })
 }
 
-/// `%` stands for any text, `_` for one character, a backslash takes the next as it is.
+/// LIKE: `%` matches any text, `_` one character, and a backslash escapes the next character.
 pub(super) fn is_like(text: &str, pattern: &str) -> bool {
     let mut text = text.chars();
     let mut pattern = pattern.chars();
-    // Where to go on if what follows the last `%` does not fit.
+    // Position to resume at if the text after the last `%` does not match.
     let mut retry = None;
     loop {
         let mut after = pattern.clone();

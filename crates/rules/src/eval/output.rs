@@ -1,5 +1,5 @@
-//! Puts an output together: columns in their order, a later one in place of an earlier one of the same name, nested ones
-//! inside each other.
+//! Builds an output from its columns in order. A later column replaces an earlier one of the same name;
+//! nested columns are merged into each other.
 
 use bumpalo::collections::Vec;
 
@@ -70,7 +70,7 @@ impl<'a> Evaluator<'a, '_> {
         let event = self.view.event;
         let is_open = !event.extra.is_null();
         if !is_open || event.kind == EventKind::Device {
-            // The first columns are all different, so that nobody need look.
+            // The first columns have distinct names, so no lookup is necessary.
             let is_first = fields.is_empty();
             for &(name, field) in event_field::columns(event.kind, self.context.dialect) {
                 let old = match is_first {
@@ -114,7 +114,7 @@ impl<'a> Evaluator<'a, '_> {
         self.charge_steps(bytes / BYTES_PER_STEP / 16)
     }
 
-    /// The old value with the new one in its place inside.
+    /// Returns the old value with the new one inserted at the path.
     fn put_nested(
         &mut self,
         old: Value<'a>,
@@ -164,7 +164,7 @@ impl<'a> Evaluator<'a, '_> {
                 match (place, at) {
                     (PutPosition::Head, _) => items.insert(0, new),
                     (_, Some(at)) => items[at] = new,
-                    // Of a list that is not there, the first item is made whatever its number.
+                    // In a missing list the first item is created at any index.
                     (PutPosition::Index(_), None) if !items.is_empty() => {}
                     _ => items.push(new),
                 }
@@ -174,7 +174,7 @@ impl<'a> Evaluator<'a, '_> {
     }
 }
 
-/// Where in a value another is put.
+/// A position inside a value at which another value is inserted.
 #[derive(Clone, Copy)]
 enum PutPosition<'a> {
     Key(&'a str),
@@ -183,7 +183,7 @@ enum PutPosition<'a> {
     Tail,
 }
 
-/// Text that is JSON, and JSON that is text, as something to put into.
+/// Converts text that is JSON, and unparsed JSON, into a container to insert into.
 fn to_container<'a>(value: Value<'a>, arena: &'a Arena) -> Value<'a> {
     match value {
         Value::Str(text) => match crate::json::parse_lazy(text, arena) {
@@ -201,7 +201,7 @@ fn put<'a>(fields: &mut OutputFields<'a>, name: &'a str, value: Value<'a>) {
     }
 }
 
-/// Bytes of text in it and about what numbers take; not much more than `enough` is counted.
+/// Estimates the bytes of a value: its text, and a constant per number. Stops counting soon after `enough`.
 fn estimated_bytes(value: Value<'_>, enough: usize) -> usize {
     let mut total = 0;
     match value {

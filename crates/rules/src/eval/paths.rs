@@ -1,4 +1,4 @@
-//! Paths: into the payload as far as needed, into values, into text that is JSON.
+//! Paths: into the payload (parsed lazily), into values, and into text that is JSON.
 
 use super::Evaluator;
 use crate::evaluation_error::EvaluationError;
@@ -8,12 +8,12 @@ use crate::lazy_document::LazyDocument;
 use crate::plan::{Op, OpId, StepOp};
 use crate::value::Value;
 
-/// A step with what had to be worked out.
+/// A path step with its computed position or name.
 enum ResolvedStep<'a> {
     Key(&'a str),
     Index(i64),
     Slice(i64, i64),
-    /// A step with null leads nowhere.
+    /// The step is null; the path yields nothing.
     Missing,
 }
 
@@ -31,8 +31,9 @@ impl<'a> Evaluator<'a, '_> {
         self.walk_value(value, steps)
     }
 
-    /// A path into the payload. To EMQX one that is no JSON is a fault, but not in templates. That a member was found says
-    /// nothing about what follows it, which is looked at when the rule has passed.
+    /// Evaluates a path into the payload. In EMQX's dialect a payload that is not JSON is an error, except in
+    /// templates. Finding a member does not validate the text after it; that is checked after the rule has
+    /// passed.
     fn payload_path(
         &mut self,
         steps: &'a [StepOp],
@@ -53,7 +54,7 @@ impl<'a> Evaluator<'a, '_> {
         Ok(value)
     }
 
-    /// The payload of the event, not a column of that name.
+    /// Whether the base is the payload of the event and not a column of that name.
     fn is_payload(&self, base: OpId) -> bool {
         match self.plan.op(base) {
             Op::Field(Field::Payload) => true,
@@ -65,7 +66,7 @@ impl<'a> Evaluator<'a, '_> {
         }
     }
 
-    /// Through arrays and objects of which only a part is read.
+    /// Follows the path through lazily parsed arrays and objects.
     fn walk_document(
         &mut self,
         document: &'a LazyDocument<'a>,
@@ -155,7 +156,7 @@ impl<'a> Evaluator<'a, '_> {
         Ok(value)
     }
 
-    /// A range of what is no list: undefined, and to EMQX a fault.
+    /// A range of a value that is not a list: undefined, and in EMQX's dialect an error.
     fn non_list_range(&self, value: Value<'a>) -> Result<Value<'a>, EvaluationError> {
         match self.context.dialect {
             Dialect::Fluxmq => Ok(Value::Undefined),
@@ -181,7 +182,7 @@ impl<'a> Evaluator<'a, '_> {
             StepOp::Get(id) => match self.evaluate(id)? {
                 Value::Str(key) => ResolvedStep::Key(key),
                 value => match value.as_i64() {
-                    // From 0 here; what is negative counts from the end as ever.
+                    // Positions count from 0 here; negative ones count from the end as usual.
                     Some(index @ 0..) => ResolvedStep::Index(index.saturating_add(1)),
                     Some(index) => ResolvedStep::Index(index),
                     None => ResolvedStep::Missing,
@@ -198,12 +199,12 @@ impl<'a> Evaluator<'a, '_> {
     }
 }
 
-/// What may be the text of a list.
+/// Whether the value may be the text of a list.
 fn is_text(value: Value<'_>) -> bool {
     matches!(value, Value::Str(_) | Value::Bytes(_) | Value::Json(_))
 }
 
-/// From 1, or from the end.
+/// Converts a position from 1, or negative from the end, to an index.
 pub(super) fn list_position(index: i64, length: usize) -> Option<usize> {
     let at = if index > 0 {
         index - 1
@@ -215,7 +216,7 @@ pub(super) fn list_position(index: i64, length: usize) -> Option<usize> {
         .filter(|&at| index != 0 && at < length)
 }
 
-/// From one position to another, both included.
+/// The items between two positions, both inclusive.
 pub(crate) fn slice<T>(items: &[T], from: i64, to: i64) -> &[T] {
     let length = items.len() as i64;
     let place = |index: i64| {

@@ -1,4 +1,4 @@
-//! Names that a statement gives to its own values, and how they are found again.
+//! Aliases: names that a statement gives to its values, and their lookup.
 
 use super::OpId;
 use crate::syntax::ast::{AliasPart, Expr, ExprNode, PathStep};
@@ -7,12 +7,12 @@ use crate::syntax::ast::{AliasPart, Expr, ExprNode, PathStep};
 pub(crate) struct Alias {
     pub(crate) parts: Vec<AliasPart>,
     pub(crate) node: OpId,
-    /// Which column shows it.
+    /// The column with this alias.
     pub(crate) column: usize,
 }
 
 impl Alias {
-    /// How many steps of a path this name is; 1 stands for the first name alone.
+    /// The number of path steps that this alias covers; 1 means the first name alone.
     pub(crate) fn matched_steps(&self, head: &str, steps: &[PathStep]) -> Option<usize> {
         let (AliasPart::Key(first), rest) = self.parts.split_first()? else {
             return None;
@@ -45,7 +45,7 @@ fn part_text(part: &AliasPart) -> &str {
     }
 }
 
-/// Whether two expressions are written the same, wherever they stand.
+/// Whether two expressions are written identically, ignoring their positions.
 pub(crate) fn is_same_expr(left: &Expr, right: &Expr) -> bool {
     let all = |left: &[Expr], right: &[Expr]| {
         left.len() == right.len()

@@ -1,4 +1,4 @@
-//! Puts a plan together, operation by operation, and folds what is constant on the way.
+//! Builds a plan operation by operation, and folds constants on the way.
 
 use super::{ListRange, Op, OpId, Plan, PutStep, StepOp, TextRange};
 use super::{constant_checks, constant_folding};
@@ -8,14 +8,14 @@ use crate::function_context::Dialect;
 use crate::value::{OwnedValue, Value};
 use crate::zone::Zone;
 
-/// A plan has no room for more.
+/// The plan exceeds a size limit.
 #[derive(Debug)]
 pub(crate) struct PlanSizeError(pub(crate) &'static str);
 
-/// Why an operation is not pushed.
+/// The reason why an operation cannot be added.
 pub(crate) enum PlanError {
     TooLarge(PlanSizeError),
-    /// It is constant, and fails.
+    /// A constant operation whose evaluation fails.
     AlwaysFails(EvaluationError),
 }
 
@@ -27,7 +27,7 @@ impl From<PlanSizeError> for PlanError {
 
 pub(crate) struct PlanBuilder {
     pub(super) plan: Plan,
-    /// How deep the evaluation of each operation goes.
+    /// Evaluation depth of each operation.
     depths: Vec<u16>,
     max_depth: u16,
     pub(crate) dialect: Dialect,
@@ -39,7 +39,7 @@ impl PlanBuilder {
         Self {
             plan: Plan::default(),
             depths: Vec::new(),
-            // Aliases may add to what the statement nests itself.
+            // Aliases may add depth to what the statement itself nests.
             max_depth: (max_depth.saturating_mul(2).min(500) + 32) as u16,
             dialect,
             zone,
@@ -65,7 +65,7 @@ impl PlanBuilder {
         &self.plan.text[text.start as usize..(text.start + text.length) as usize]
     }
 
-    /// Equal texts stand once.
+    /// Stores a text. Equal texts are stored once.
     pub(crate) fn text(&mut self, text: &str) -> TextRange {
         let start = self.plan.text.find(text).unwrap_or_else(|| {
             let start = self.plan.text.len();
@@ -98,16 +98,16 @@ impl PlanBuilder {
         Ok(id)
     }
 
-    /// Notes that a part of this value is read, which may be the payload.
+    /// Records that a part of this value is read, which may be the payload.
     pub(crate) fn mark_payload_read(&mut self, base: OpId) {
         self.plan.reads_payload |= matches!(self.op(base), Op::Field(Field::Payload));
     }
 
-    /// Pushes an operation, or what it comes to if all it needs is constant.
+    /// Adds an operation, or its result if all its operands are constant.
     pub(crate) fn push_folded(&mut self, op: Op) -> Result<OpId, PlanError> {
         let mut constant = match op {
             Op::Call(function, _) => function.pure,
-            // What an event, an output or a window says is not known before.
+            // The values of events, outputs and windows are not known at compile time.
             Op::Field(_)
             | Op::Open(..)
             | Op::Column(..)
@@ -117,7 +117,7 @@ impl PlanBuilder {
             | Op::Aggregate(_)
             | Op::WindowStart
             | Op::WindowEnd => false,
-            // And these are what they are.
+            // These operations are already constants.
             Op::Null | Op::Bool(_) | Op::Int(_) | Op::Float(_) | Op::Text(_) | Op::Owned(_) => {
                 return Ok(self.push(op)?);
             }
@@ -151,7 +151,7 @@ impl PlanBuilder {
                 self.plan.owned.push(value);
                 Op::Owned((self.plan.owned.len() - 1) as u16)
             }
-            // Large constants are made anew each time rather than kept in each of many rules.
+            // Large constants are evaluated each time rather than stored in every one of many rules.
             _ => return Ok(id),
         };
         self.plan.ops[id.0 as usize] = folded;
@@ -166,7 +166,7 @@ impl PlanBuilder {
         )
     }
 
-    /// A constant that is neither array nor map.
+    /// The value of a constant that is neither array nor map.
     pub(crate) fn scalar(&self, id: OpId) -> Option<Value<'_>> {
         match self.op(id) {
             Op::Null => Some(Value::Undefined),
@@ -204,7 +204,7 @@ impl PlanBuilder {
         &self.plan.steps[list.start as usize..][..list.length as usize]
     }
 
-    /// Worked out once however often it is used; constants and fields need no memory for that.
+    /// Makes an operation evaluated once however often it is used. Constants and fields need no memo.
     pub(crate) fn memo(&mut self, id: OpId) -> Result<OpId, PlanSizeError> {
         match self.op(id) {
             Op::Memo(..) | Op::Field(_) | Op::Item => return Ok(id),

@@ -1,18 +1,18 @@
-//! Looks at the constants of a statement: those that would make every evaluation fail are errors, those that hardly mean what
-//! they say are warnings.
+//! Checks the constants of a statement: a constant that would make every evaluation fail is an error, one
+//! that is probably a mistake is a warning.
 
 use super::builder::PlanBuilder;
 use super::{Op, OpId};
 use crate::evaluation_error::EvaluationError;
 use crate::functions::{self, Function};
 
-/// Why a call can never succeed: which argument, and what is wrong with it.
+/// The reason why a call can never succeed: the argument and its error.
 pub(super) struct ConstantArgumentError {
     pub(super) argument: usize,
     pub(super) reason: String,
 }
 
-/// Looks at each constant argument by itself; calls of constants alone are evaluated instead.
+/// Checks each constant argument separately. Calls with only constant arguments are evaluated instead.
 pub(super) fn check_call(
     builder: &PlanBuilder,
     function: &'static Function,
@@ -53,8 +53,8 @@ pub(super) fn check_call(
     None
 }
 
-/// The names of the parameters in the order of this many arguments. Functions that are called in two ways name the second way
-/// behind a `|`.
+/// The parameter names for this number of arguments. Functions with two signatures list the second one after
+/// a `|`.
 fn parameter_names(
     function: &'static Function,
     arguments: usize,
@@ -67,7 +67,7 @@ fn parameter_names(
             .map(|(name, _)| name.trim_matches([' ', '[', ']']))
             .collect()
     };
-    // Types have a `|`, too: what belongs to one parameter has no second name.
+    // A `|` also separates types: a single parameter has no second name.
     match function.name {
         "formatDate" if is_unit_first => vec!["unit", "zone", "format", "time"],
         "formatDate" => vec!["timestamp", "pattern", "zone"],
@@ -77,7 +77,8 @@ fn parameter_names(
     }
 }
 
-/// Whether a fault of constants alone will come again with every event. A budget may be larger then.
+/// Whether an error from constants alone will recur with every event. Budget errors do not count, because the
+/// budget may be larger then.
 pub(super) fn is_deterministic(fault: &EvaluationError) -> bool {
     matches!(
         fault,
@@ -89,7 +90,7 @@ pub(super) fn is_deterministic(fault: &EvaluationError) -> bool {
     )
 }
 
-/// What a pattern of LIKE hardly means.
+/// A warning about a LIKE pattern that is probably a mistake.
 pub(super) fn like_warning(builder: &PlanBuilder, pattern: OpId) -> Option<String> {
     let Op::Text(text) = builder.op(pattern) else {
         return None;

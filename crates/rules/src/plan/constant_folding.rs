@@ -1,4 +1,4 @@
-//! Evaluates what is constant once, when the rule is compiled.
+//! Evaluates constant operations once, at compile time.
 
 use super::OpId;
 use super::builder::PlanBuilder;
@@ -18,7 +18,7 @@ const LIMITS: EvaluationLimits = EvaluationLimits {
     max_jq_steps: 50_000,
 };
 
-/// What a constant operation comes to.
+/// The result of a constant operation.
 pub(super) fn evaluate_constant(
     builder: &PlanBuilder,
     id: OpId,

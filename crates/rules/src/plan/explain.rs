@@ -1,4 +1,4 @@
-//! A rule in words, for people who want to know what became of their statement.
+//! Explains a compiled rule as text.
 
 use std::fmt::{self, Write as _};
 
@@ -7,15 +7,16 @@ use crate::index_keys::{IndexKeys, TopicKey};
 use crate::rule::{Rule, RuleBody};
 use crate::value::Value;
 
-/// Deeper than any plan is; what is deeper is left out.
+/// Limit of the explanation; the rest is omitted. No plan nests as deeply as the depth limit.
 const MAX_SHOWN_BYTES: usize = 16 << 10;
 
 impl Rule {
-    /// Dialect, sources, what the index looks at, and each expression as it is evaluated: aliases found, constants worked out.
+    /// Dialect, sources, index keys, and each expression as evaluated: with resolved aliases and folded
+    /// constants.
     #[must_use]
     pub fn explain(&self) -> String {
         let mut out = String::new();
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = self.write_plan(&mut out);
         out
     }
@@ -142,7 +143,7 @@ impl Plan {
     }
 
     fn write_op(&self, id: OpId, out: &mut String) -> fmt::Result {
-        // An alias that stands in many places is written out in each.
+        // An alias used in many places is written out in each of them.
         if out.len() > MAX_SHOWN_BYTES {
             return write!(out, "..");
         }

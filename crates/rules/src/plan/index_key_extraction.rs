@@ -1,4 +1,4 @@
-//! What a condition says about the events that can meet it.
+//! Extracts index keys: what a condition requires of the events that can satisfy it.
 
 use std::cmp::Ordering;
 
@@ -8,11 +8,11 @@ use crate::index_keys::{IndexKeys, TopicKey};
 use crate::syntax::ast::BinaryOp;
 use crate::value::Value;
 
-/// More than this is not worth an entry for each in the index.
+/// A longer list is not worth one index entry per alternative.
 const MAX_ALTERNATIVES: usize = 64;
 
 impl Plan {
-    /// The keys of events that can meet the condition.
+    /// The keys of the events that can satisfy the condition.
     pub(crate) fn extract_keys(&self, condition: OpId) -> IndexKeys {
         match self.op(condition) {
             Op::Bool(true) => IndexKeys::default(),
@@ -63,8 +63,9 @@ impl Plan {
         }
     }
 
-    /// What is left of the condition once the index has found the event under the one topic that the keys allow. Filters, and
-    /// names with wildcards, are asked again: the index does not stand for those.
+    /// The part of the condition that remains after the index has matched the only topic that the keys allow.
+    /// Filters, and names that contain wildcards, are evaluated again, because the index does not match them
+    /// exactly.
     pub(crate) fn remaining_condition(&self, condition: OpId, keys: &IndexKeys) -> Option<OpId> {
         match keys.topics.as_deref() {
             Some([TopicKey::Exact(topic)]) if !mqtt::has_wildcards(topic) => {
@@ -116,13 +117,13 @@ impl Plan {
         })
     }
 
-    /// A field beside a constant.
+    /// The keys for a comparison of a field with a constant.
     fn comparison_keys(&self, subject: OpId, op: BinaryOp, value: Value<'_>) -> IndexKeys {
         let mut keys = IndexKeys::default();
         if self.is_field(subject, Field::Qos) {
             keys.qos = qos_bits(|qos| qos_comparison(op, qos, value));
         }
-        // A number would also equal text that spells it otherwise.
+        // A number also equals texts that spell it differently.
         if let (BinaryOp::Equal, Value::Str(text)) = (op, value) {
             if self.is_field(subject, Field::Topic) {
                 keys.topics = Some([TopicKey::Exact(text.into())].into());
@@ -151,7 +152,7 @@ fn mirrored_operator(op: BinaryOp) -> BinaryOp {
         BinaryOp::LessEqual => BinaryOp::GreaterEqual,
         BinaryOp::Greater => BinaryOp::Less,
         BinaryOp::GreaterEqual => BinaryOp::LessEqual,
-        // `'t' =~ topic` says nothing about the topic.
+        // `'t' =~ topic` does not restrict the topic.
         BinaryOp::Match => BinaryOp::Concat,
         op => op,
     }
@@ -196,7 +197,7 @@ fn intersect_keys(left: IndexKeys, right: IndexKeys) -> IndexKeys {
 }
 
 fn union_keys(left: IndexKeys, right: IndexKeys) -> IndexKeys {
-    // What can never be adds nothing.
+    // A side that can never be true adds nothing.
     if left.topics.as_deref().is_some_and(<[_]>::is_empty) {
         return right;
     }
@@ -210,7 +211,7 @@ fn union_keys(left: IndexKeys, right: IndexKeys) -> IndexKeys {
     }
 }
 
-/// Both conditions hold, so that either list will do: the one that is cheaper to look up.
+/// Both conditions must be true, so either list suffices: chooses the one that is cheaper to look up.
 fn cheaper_list<T>(
     left: Option<Box<[T]>>,
     right: Option<Box<[T]>>,

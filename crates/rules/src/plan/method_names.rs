@@ -1,12 +1,12 @@
-//! Methods of values, as FluxMQ takes them over from Java.
+//! Methods on values, which FluxMQ adopts from Java.
 
-/// The function that does what a method of this name does, with the value in front of the arguments.
+/// The function equivalent to a method of this name, with the value as its first argument.
 pub(super) fn function_name(method: &str) -> &str {
     match method {
         "toUpperCase" => "upper",
         "toLowerCase" => "lower",
         "toString" => "str",
-        // Java's replaces all, FluxMQ's function of this name only the first.
+        // Java's `replace` replaces all occurrences, FluxMQ's function of this name only the first.
         "replace" => "replaceAll",
         "size" => "length",
         "getBytes" => "bytes",

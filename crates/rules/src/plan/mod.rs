@@ -1,5 +1,5 @@
-//! What a statement means, ready to be evaluated: a flat list of operations that refer to each other by number. Immutable and
-//! small, since there may be a hundred thousand.
+//! The plan of a statement, ready to be evaluated: a flat list of operations that refer to each other by
+//! number. It is immutable and small, because there may be a hundred thousand of them.
 
 pub(crate) mod aliases;
 pub(crate) mod builder;
@@ -16,18 +16,18 @@ use crate::functions::Function;
 use crate::syntax::ast::BinaryOp;
 use crate::value::OwnedValue;
 
-/// The number of an operation.
+/// Number of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OpId(pub(crate) u16);
 
-/// A piece of the plan's text.
+/// A range of the plan's text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TextRange {
     pub(crate) start: u32,
     pub(crate) length: u32,
 }
 
-/// A piece of one of the plan's lists.
+/// A range of one of the plan's lists.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ListRange {
     pub(crate) start: u16,
@@ -44,15 +44,16 @@ pub(crate) enum Op {
     /// A constant array or map.
     Owned(u16),
     Field(Field),
-    /// A field that only the sender knows; a field of all events if the sender does not.
+    /// A field known only to the sender. If the sender does not set it, it is the given field of all events,
+    /// if any.
     Open(TextRange, Option<Field>),
-    /// A column of the output a template is filled from; else a field.
+    /// A column of the output that a template is filled in from; otherwise a field.
     Column(TextRange, Option<Field>),
     /// The whole output.
     Output,
     /// The item of FOREACH.
     Item,
-    /// Worked out once in an evaluation.
+    /// Evaluated once per evaluation.
     Memo(OpId, u16),
     Path(OpId, ListRange),
     Call(&'static Function, ListRange),
@@ -63,14 +64,14 @@ pub(crate) enum Op {
     In(OpId, ListRange, bool),
     Between(OpId, ListRange, bool),
     Like(OpId, OpId, bool),
-    /// `=~` with a filter known to be valid.
+    /// `=~` with a filter that is known to be valid.
     MatchFilter(OpId, TextRange),
-    /// Conditions and results in turn, then what else.
+    /// Conditions and results alternating, then the ELSE value.
     Case(ListRange),
-    /// The subject, constants and results in turn, then what else.
+    /// The subject, constants and results alternating, then the ELSE value.
     Switch(ListRange),
     Array(ListRange),
-    /// Names are constants, values follow, in turn.
+    /// Names (constants) and values alternating.
     Map(ListRange),
     Range(OpId, OpId),
     /// An expression of GROUP BY.
@@ -84,16 +85,16 @@ pub(crate) enum Op {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum StepOp {
     Key(TextRange),
-    /// From 1; negative from the end.
+    /// Counted from 1; negative from the end.
     Index(i32),
-    /// The same, worked out; a name if it is text.
+    /// A computed position, or a name if it is text.
     Computed(OpId),
-    /// `.get(n)`: from 0.
+    /// `.get(n)`, counted from 0.
     Get(OpId),
     Slice(OpId, OpId),
 }
 
-/// Where a column goes.
+/// The destination of a column.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ColumnTarget {
     All,
@@ -107,18 +108,18 @@ pub(crate) enum PutStep {
     Index(i32),
     Head,
     Tail,
-    /// A position that is worked out; a name if it is text.
+    /// A computed position, or a name if it is text.
     Computed(OpId),
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OutputColumn {
     pub(crate) target: ColumnTarget,
-    /// Without meaning for `ColumnTarget::AllConditions`.
+    /// Unused for `ColumnTarget::AllConditions`.
     pub(crate) node: OpId,
 }
 
-/// Operations and what they refer to.
+/// Operations and the tables they refer to.
 #[derive(Default)]
 pub(crate) struct Plan {
     pub(crate) ops: Vec<Op>,
@@ -127,7 +128,7 @@ pub(crate) struct Plan {
     pub(crate) puts: Vec<PutStep>,
     pub(crate) owned: Vec<OwnedValue>,
     pub(crate) text: String,
-    /// How many memos there are.
+    /// Number of memos.
     pub(crate) memos: u16,
     /// Whether a path leads into the payload.
     pub(crate) reads_payload: bool,
@@ -154,7 +155,7 @@ impl Plan {
         &self.puts[list.start as usize..][..list.length as usize]
     }
 
-    /// Heap memory.
+    /// Heap memory in bytes.
     pub(crate) fn size_bytes(&self) -> usize {
         size_of_val(&*self.ops)
             + size_of_val(&*self.lists)

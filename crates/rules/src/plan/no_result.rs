@@ -1,5 +1,5 @@
-//! Why an event has no output: the values that WHERE compared, and what is wrong with the payload. For people, off the path of
-//! messages.
+//! Explains why an event has no output: the values that WHERE compared, and the JSON error of the payload.
+//! For people; not on the message path.
 
 use super::{ColumnTarget, ListRange, Op, OpId, Plan, PutStep};
 use crate::eval::Evaluator;
@@ -11,19 +11,19 @@ use crate::syntax::ast::BinaryOp;
 use crate::value::Value;
 
 const MAX_COMPARED: usize = 16;
-/// Of the text of one value.
+/// Maximum length of the text of one value, in bytes.
 const MAX_VALUE_BYTES: usize = 200;
 
 /// An operand of WHERE with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ComparedOperand {
     pub expression: String,
-    /// As JSON; why it cannot be evaluated, if it cannot.
+    /// The value as JSON, or the error of its evaluation.
     pub value: String,
 }
 
 impl Rule {
-    /// Whether WHERE holds for an event; `None` if it cannot be evaluated.
+    /// Whether WHERE is true for an event; `None` if its evaluation fails.
     #[must_use]
     pub fn evaluate_where<'a>(
         &'a self,
@@ -37,7 +37,7 @@ impl Rule {
             .ok()
     }
 
-    /// What WHERE compares, with its values for an event: each operand that is no constant.
+    /// The operands that WHERE compares, except constants, with their values for an event.
     #[must_use]
     pub fn compared_operands<'a>(
         &'a self,
@@ -64,7 +64,7 @@ impl Rule {
         compared
     }
 
-    /// What is wrong with the payload of an event, if the rule reads fields of it and it is not JSON.
+    /// The JSON error of an event's payload, if the rule reads fields of it.
     #[must_use]
     pub fn payload_error(&self, view: &EventView<'_>) -> Option<String> {
         if !self.reads_payload() {
@@ -85,7 +85,8 @@ impl Rule {
         })
     }
 
-    /// Whether an output may have a column of this name. What other rules, bridges and devices send has any.
+    /// Whether an output can have a column of this name. Outputs of rules over other rules, bridges and
+    /// devices can have any column.
     #[must_use]
     pub(crate) fn may_have_column(&self, name: &str) -> bool {
         let columns = match &self.body {
@@ -98,7 +99,7 @@ impl Rule {
                 RuleSource::Rule(_) | RuleSource::Bridge(_) | RuleSource::Event(EventKind::Device)
             )
         };
-        // The items of FOREACH are objects of any kind.
+        // The items of FOREACH are objects with arbitrary fields.
         let takes_items = matches!(&self.body, RuleBody::Foreach { .. });
         columns.iter().any(|column| match column.target {
             ColumnTarget::All => takes_items || self.sources.iter().any(is_open),
@@ -110,7 +111,7 @@ impl Rule {
         })
     }
 
-    /// Whether an expression of the rule goes into the payload.
+    /// Whether an expression of the rule reads fields of the payload.
     fn reads_payload(&self) -> bool {
         let plan = &self.plan;
         let is_payload = |mut id: OpId| loop {
@@ -144,7 +145,7 @@ fn display_value<'a>(
 }
 
 impl Plan {
-    /// The operands of the comparisons in a condition.
+    /// Collects the operands of the comparisons in a condition.
     fn collect_operands(&self, id: OpId, operands: &mut Vec<OpId>) {
         match self.op(id) {
             Op::Memo(inner, _) | Op::Not(inner) => self.collect_operands(inner, operands),

@@ -1,4 +1,4 @@
-//! Gives every name of a statement its meaning: fields, aliases, functions, aggregates.
+//! Name resolution: gives every name of a statement its meaning as a field, alias, function or aggregate.
 
 use super::aliases::{Alias, is_same_expr};
 use super::builder::{PlanBuilder, PlanError, PlanSizeError};
@@ -17,18 +17,18 @@ use crate::syntax::ast::{
 use crate::syntax::default_alias;
 use crate::window::{Aggregate, AggregateKind};
 
-/// Where an expression stands, which decides what its names can mean.
+/// The context of an expression, which decides what its names can mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NameScope {
-    /// About one event.
+    /// Evaluated for one event.
     Event,
-    /// SELECT and HAVING of a rule with a window: about what was counted together.
+    /// SELECT and HAVING of a rule with a window: evaluated for a group.
     Group,
-    /// The placeholder of a template: about an output.
+    /// A template placeholder: evaluated for an output.
     Template,
 }
 
-/// More of them nobody reads.
+/// Further warnings are dropped, because nobody reads them.
 const MAX_WARNINGS: usize = 20;
 
 pub(crate) struct Resolver<'s> {
@@ -38,20 +38,20 @@ pub(crate) struct Resolver<'s> {
     pub(crate) scope: NameScope,
     /// Whether a source has fields that only the sender knows.
     pub(crate) is_open: bool,
-    /// Whether all events are of devices, whose fields have two spellings.
+    /// Whether all events are device events, whose fields have two spellings.
     pub(crate) is_of_devices: bool,
     pub(crate) aliases: Vec<Alias>,
-    /// The name of FOREACH's item, where there is one.
+    /// Name of FOREACH's item, if any.
     pub(crate) item: Option<Box<str>>,
     /// Expressions of GROUP BY.
     pub(crate) keys: Vec<&'s Expr>,
-    /// Items of SELECT by their aliases, for GROUP BY and HAVING of a rule with a window.
+    /// Items of SELECT with their aliases, for GROUP BY and HAVING of a rule with a window.
     pub(crate) selected: &'s [SelectItem],
-    /// What windows count, each with its argument.
+    /// The aggregates of windows, each with its argument.
     pub(crate) aggregates: Vec<(Aggregate, Option<&'s Expr>)>,
-    /// What is no error, but hardly meant so.
+    /// Probable mistakes that are not errors.
     pub(crate) warnings: Vec<StatementError>,
-    /// How many aliases of `selected` are being looked into.
+    /// Number of aliases in `selected` that are currently being resolved.
     alias_depth: usize,
 }
 
@@ -116,7 +116,7 @@ impl<'s> Resolver<'s> {
             .map_err(|too_much| self.plan_size_error(too_much, span))
     }
 
-    /// The columns of SELECT or DO. Those with an alias are known by it from then on.
+    /// Resolves the columns of SELECT or DO. A column with an alias is known by it from then on.
     pub(crate) fn resolve_columns(
         &mut self,
         items: &'s [SelectItem],
@@ -141,7 +141,7 @@ impl<'s> Resolver<'s> {
             if self.builder.dialect == Dialect::Fluxmq
                 && let Some(parts) = &mut natural
             {
-                // There the list's name stands for an item of it, too.
+                // In this context the list's name also stands for an item of the list.
                 parts.retain(|part| matches!(part, AliasPart::Key(_)));
             }
             let (parts, positions) = match (alias, &natural) {
@@ -153,7 +153,7 @@ impl<'s> Resolver<'s> {
                 }
             };
             let target = self.resolve_target(&parts, &positions, item.span)?;
-            // A field under its own name is found as a field.
+            // A field under its own name is resolved as a field.
             if alias.is_some() && natural.as_ref() != Some(&parts) {
                 self.aliases.push(Alias {
                     parts,
@@ -166,7 +166,8 @@ impl<'s> Resolver<'s> {
         Ok(columns)
     }
 
-    /// Once everything is resolved: aliases that others use are worked out once, in their columns too.
+    /// Called after all names are resolved: turns aliases used by other expressions into memos, also in their
+    /// own columns.
     pub(crate) fn share_aliases(
         &self,
         columns: &mut [OutputColumn],
@@ -177,7 +178,7 @@ impl<'s> Resolver<'s> {
         }
     }
 
-    /// The positions in a name that are worked out.
+    /// Resolves the computed positions in a name.
     fn resolve_positions(&mut self, parts: &'s [AliasPart]) -> Result<Vec<OpId>, StatementError> {
         let mut positions = Vec::new();
         for part in parts {
@@ -188,7 +189,7 @@ impl<'s> Resolver<'s> {
         Ok(positions)
     }
 
-    /// The positions in a path that are worked out, whose name it is.
+    /// The computed positions in a path that serves as a column name.
     fn path_positions(&self, node: OpId) -> Vec<OpId> {
         let Op::Path(_, steps) = self.builder.op(node) else {
             return Vec::new();
@@ -223,7 +224,7 @@ impl<'s> Resolver<'s> {
                 AliasPart::Tail => PutStep::Tail,
                 AliasPart::Computed(_) => match positions.next() {
                     Some(position) => PutStep::Computed(*position),
-                    // A constant after all, or found under an alias.
+                    // It turned out to be constant or an alias.
                     None => continue,
                 },
             });
@@ -406,8 +407,8 @@ impl<'s> Resolver<'s> {
         self.push(Op::Path(base, list), span)
     }
 
-    /// EMQX takes what stands in double quotes for a name. Here it is one if there is such a field, alias or item, and text if
-    /// not, since statements of other products write text so.
+    /// In EMQX, double quotes denote a name. Here they denote a name if such a field, alias or item exists,
+    /// otherwise text, because statements of other products write text this way.
     fn double_quoted_name(
         &mut self,
         text: &'s str,
@@ -433,7 +434,7 @@ impl<'s> Resolver<'s> {
         Ok(None)
     }
 
-    /// A name and the steps after it.
+    /// Resolves a name and the steps after it.
     fn resolve_name(
         &mut self,
         name: &'s str,
@@ -473,7 +474,7 @@ impl<'s> Resolver<'s> {
         steps: &'s [PathStep],
         span: Span,
     ) -> Result<Option<OpId>, StatementError> {
-        // The latest of those that say most.
+        // Of the aliases that match the most steps, the latest one.
         let found = (self.aliases.iter().enumerate())
             .filter_map(|(at, alias)| Some((alias.matched_steps(name, steps)?, at)))
             .max();
@@ -501,14 +502,14 @@ impl<'s> Resolver<'s> {
         let known = Field::names().map(|name| -> &str { name }).chain(own);
         match nearest_name(name, known) {
             Some(name) => error.with_suggestion(Some(format!("`{name}`"))),
-            // Whoever comes from elsewhere forgets the payload.
+            // Users of other products tend to omit `payload.`.
             None => error.with_expected(format!(
                 "a field of the event, or payload.{name} for what is in the payload"
             )),
         }
     }
 
-    /// In SELECT and HAVING of a rule with a window a name is an alias, or wrong.
+    /// In SELECT and HAVING of a rule with a window a name must be an alias.
     fn resolve_group_name(
         &mut self,
         name: &'s str,
@@ -537,7 +538,7 @@ impl<'s> Resolver<'s> {
         ))
     }
 
-    /// What SELECT calls by this name.
+    /// The expression in SELECT with this alias.
     pub(crate) fn find_select_alias(&self, name: &str) -> Option<&'s Expr> {
         self.selected.iter().find_map(|item| match &item.kind {
             SelectItemKind::Expr {
@@ -582,7 +583,7 @@ impl<'s> Resolver<'s> {
             return Err(error.with_expected("GROUP BY with tumbling(10s) or another window, and the aggregate in SELECT or HAVING"));
         }
         let ids = self.resolve_exprs(args)?;
-        // EMQX knows these operators as functions too.
+        // EMQX also provides these operators as functions.
         if let &[left, right] = &ids[..] {
             for op in [BinaryOp::Quotient, BinaryOp::Remainder] {
                 if name.eq_ignore_ascii_case(op.text()) {
@@ -640,7 +641,7 @@ impl<'s> Resolver<'s> {
         error.with_suggestion(functions::nearest(name).map(|name| format!("`{name}`")))
     }
 
-    /// Methods that are not functions with the value in front.
+    /// Methods that do not correspond to a function with the value as its first argument.
     fn resolve_method(
         &mut self,
         name: &str,
@@ -657,7 +658,7 @@ impl<'s> Resolver<'s> {
         Ok(Some(found))
     }
 
-    /// A call that is an aggregate: its name is one, and so are its arguments.
+    /// Resolves a call if it is an aggregate, as decided by its name and its arguments.
     fn resolve_aggregate(
         &mut self,
         name: &str,
@@ -708,7 +709,7 @@ impl<'s> Resolver<'s> {
                 return Err(error.with_expected("percentile(x, 95)"));
             }
             (_, CallForm::Plain | CallForm::Method, [argument]) => (kind, Some(argument), 0.0),
-            // max(a, b) of two values is the function.
+            // `max(a, b)` with two values is the function.
             _ => return Ok(None),
         };
         let at = self.aggregates.iter().position(|(known, known_argument)| {
@@ -758,7 +759,7 @@ impl<'s> Resolver<'s> {
         right: &'s Expr,
         span: Span,
     ) -> Result<OpId, StatementError> {
-        // To compare with null as it is written is to ask for it.
+        // A comparison with a literal null is a null check.
         let negated = op == BinaryOp::NotEqual;
         if negated || op == BinaryOp::Equal {
             for (value, null) in [(left, right), (right, left)] {
@@ -778,7 +779,7 @@ impl<'s> Resolver<'s> {
         };
         let text = self.builder.text_of(filter);
         let is_topic = matches!(self.builder.op(left_id), Op::Field(Field::Topic));
-        // FluxMQ's examples match what is no topic with a regular expression.
+        // FluxMQ's examples use `=~` with a regular expression for values other than topics.
         if !is_topic
             && self.builder.dialect == Dialect::Fluxmq
             && text.contains(['*', '^', '[', '(', '\\', '|', '?'])
@@ -802,7 +803,8 @@ impl<'s> Resolver<'s> {
 }
 
 impl Resolver<'_> {
-    /// FluxMQ's examples have `topic LIKE 'sensor/+/data'`. No topic has such a level, so that a filter is all it can mean there.
+    /// FluxMQ's examples contain `topic LIKE 'sensor/+/data'`. No topic contains such a level, so the pattern
+    /// can only mean a filter.
     fn filter_of_like(&self, subject: OpId, pattern: OpId) -> Option<TextRange> {
         let Op::Text(filter) = self.builder.op(pattern) else {
             return None;
@@ -817,7 +819,7 @@ impl Resolver<'_> {
     }
 }
 
-/// What stands there, as the name of a column that was given none.
+/// The source text of an item, as the name of a column without alias.
 fn default_column_name(sql: &str, span: Span) -> Box<str> {
     const MAX_CHARS: usize = 64;
     let text = &sql[span.start as usize..span.end as usize];
@@ -831,7 +833,7 @@ fn default_column_name(sql: &str, span: Span) -> Box<str> {
     name.chars().take(MAX_CHARS).collect::<String>().into()
 }
 
-/// The field of a device's event under either of its spellings.
+/// The field of a device event under either spelling.
 fn device_field(name: &str) -> &str {
     match name {
         "device_id" | "deviceid" => "deviceId",

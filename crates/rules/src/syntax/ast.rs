@@ -1,4 +1,4 @@
-//! The syntax tree of a statement: what was written, not yet what it means.
+//! The syntax tree of a statement, before name resolution.
 
 use crate::statement_error::Span;
 
@@ -14,7 +14,7 @@ pub(crate) struct Statement {
 pub(crate) enum StatementBody {
     Select(Vec<SelectItem>),
     Foreach {
-        /// The last one is the list; those before it are names for its use.
+        /// The last one is the list; those before it name values for use in it.
         lists: Vec<SelectItem>,
         each: Option<Vec<SelectItem>>,
         incase: Option<Expr>,
@@ -37,17 +37,17 @@ pub(crate) enum SelectItemKind {
 #[derive(Debug, Clone)]
 pub(crate) enum AliasPart {
     Key(Box<str>),
-    /// `a[2]`, from 1; negative from the end.
+    /// `a[2]`, counted from 1; negative from the end.
     Index(i64),
-    /// `a[0]`: before the first.
+    /// `a[0]`: inserts before the first item.
     Head,
-    /// `a[-0]`: after the last.
+    /// `a[-0]`: inserts after the last item.
     Tail,
-    /// `a[b]`: a position that is worked out.
+    /// `a[b]`: a computed position.
     Computed(Box<Expr>),
 }
 
-/// Written the same; what is worked out is never the same.
+/// Equal if written identically; computed positions are never equal.
 impl PartialEq for AliasPart {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -68,7 +68,7 @@ pub(crate) struct GroupBy {
 #[derive(Debug, Clone)]
 pub(crate) struct Expr {
     pub(crate) span: Span,
-    /// Levels of expressions inside it, and itself.
+    /// Number of nested levels of expressions, including itself.
     pub(crate) depth: u16,
     pub(crate) node: ExprNode,
 }
@@ -141,7 +141,7 @@ pub(crate) enum BinaryOp {
     Subtract,
     Multiply,
     Divide,
-    /// `div`: of integers, towards zero.
+    /// `div`: integer division that truncates towards zero.
     Quotient,
     Remainder,
 }
@@ -170,7 +170,7 @@ impl BinaryOp {
 }
 
 impl ExprNode {
-    /// Levels of expressions inside.
+    /// Number of nested levels of expressions.
     pub(crate) fn depth(&self) -> u16 {
         let deepest = |exprs: &[Expr]| exprs.iter().map(|expr| expr.depth).max().unwrap_or(0);
         match self {

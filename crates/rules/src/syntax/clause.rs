@@ -1,4 +1,4 @@
-//! Clauses: SELECT, FOREACH, FROM, WHERE, GROUP BY with its window, HAVING, LIMIT.
+//! Parser of clauses: SELECT, FOREACH, FROM, WHERE, GROUP BY with its window, HAVING, LIMIT.
 
 use super::Parser;
 use super::ast::{
@@ -11,7 +11,7 @@ use crate::suggestion::nearest_name;
 use crate::window::{CalendarUnit, WindowKind};
 use crate::windows::MAX_OVERLAPPING;
 
-/// Words that end an expression, so that no field can have their names without backquotes.
+/// Keywords that end an expression. A field with such a name needs backquotes.
 pub(crate) fn is_clause_word(word: &str) -> bool {
     const CLAUSE_KEYWORDS: &[&str] = &[
         "select", "foreach", "from", "where", "do", "incase", "group", "having", "limit", "as",
@@ -140,7 +140,7 @@ impl Parser<'_> {
         })
     }
 
-    /// `SELECT a FORM "t"`: a word before a name in quotes can only be meant as FROM.
+    /// `SELECT a FORM "t"`: a word before a quoted name can only be a misspelled FROM.
     fn is_misspelled_from(&self) -> bool {
         matches!(self.peek_at(1).kind, TokenKind::Text(_))
     }
@@ -165,7 +165,8 @@ impl Parser<'_> {
         }
     }
 
-    /// After the bracket: 1 is the first, -1 the last, 0 before the first, -0 after the last; or an expression.
+    /// Parses a position after the bracket: 1 is the first item, -1 the last, 0 before the first, -0 after
+    /// the last; or an expression.
     fn parse_alias_position(&mut self) -> Result<AliasPart, StatementError> {
         let is_negative = self.at_symbol(Symbol::Minus);
         let number = match self.peek_at(usize::from(is_negative)).kind {
@@ -259,8 +260,8 @@ impl Parser<'_> {
         }
     }
 
-    /// A source, most often in quotes. Without them it ends at a blank or a comma, and is read from the text itself: its
-    /// characters are operators and comments to the lexer.
+    /// Parses a source, usually in quotes. An unquoted source ends at a blank or a comma and is read from the
+    /// text itself, because the lexer would treat its characters as operators and comments.
     fn parse_source(&mut self) -> Result<(Box<str>, Span), StatementError> {
         const EXPECTED: &str = "a source in quotes, such as \"t/#\" or \"$EVENT.PUBLISH\"";
         let token = self.peek().clone();
@@ -302,7 +303,7 @@ impl Parser<'_> {
             }
             keys.push(self.parse_expr()?);
             self.count_items(keys.len(), self.last_span())?;
-            // The window stands after the last expression, with or without a comma.
+            // The window follows the last expression, with or without a comma.
             if !self.eat_symbol(Symbol::Comma) && !self.at_window() {
                 break;
             }
@@ -363,7 +364,7 @@ impl Parser<'_> {
             _ => {
                 let events = self.parse_event_count(1, 1_000_000)?;
                 let step = match self.eat_symbol(Symbol::Comma) {
-                    // Of more windows at a time nobody keeps count.
+                    // Limits the number of windows that overlap.
                     true => self.parse_event_count(events.div_ceil(MAX_OVERLAPPING), events)?,
                     false => events,
                 };
@@ -374,7 +375,7 @@ impl Parser<'_> {
         Ok(Some((kind, name.cover(close.span))))
     }
 
-    /// A time, or weeks or months of the calendar.
+    /// Parses a duration, or a number of weeks or months of the calendar.
     fn tumbling(&mut self) -> Result<WindowKind, StatementError> {
         let start = self.peek().span;
         let (span, number, unit) = self.number_and_unit(TUMBLING)?;
@@ -411,7 +412,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `10s`, `500ms`, `1m`, `2h`, `1d`, also in quotes; from 1 ms to 31 days.
+    /// Parses `10s`, `500ms`, `1m`, `2h`, `1d`, also in quotes; from 1 ms to 31 days.
     fn parse_duration(&mut self) -> Result<u64, StatementError> {
         let (span, number, unit) = self.number_and_unit(DURATION)?;
         self.millis(span, number, &unit, DURATION)
@@ -501,7 +502,8 @@ fn default_alias_position(index: &Expr) -> AliasPart {
     }
 }
 
-/// The name an item gets that has no alias: the path itself, nested; anything else has none of its own.
+/// The name of an item without alias: a path keeps its nested form; other expressions have no name of their
+/// own.
 pub(crate) fn default_alias(expr: &Expr) -> Option<Vec<AliasPart>> {
     match &expr.node {
         ExprNode::Name(name) => Some(vec![AliasPart::Key(name.clone())]),

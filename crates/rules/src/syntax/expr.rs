@@ -1,4 +1,5 @@
-//! Expressions, by binding power: `or`, `and`, `not`, comparisons, `||`, `+ -`, `* / div mod`, a sign, paths and methods.
+//! Parser of expressions by binding power: `or`, `and`, `not`, comparisons, `||`, `+ -`, `* / div mod`, sign,
+//! paths and methods.
 
 use super::ast::{BinaryOp, CallForm, Expr, ExprNode, PathStep};
 use super::clause::is_clause_word;
@@ -15,7 +16,7 @@ const SUM: u8 = 6;
 const PRODUCT: u8 = 7;
 const SIGN: u8 = 8;
 
-/// What stands between two operands.
+/// An operator between two operands.
 enum InfixOperator {
     Binary(BinaryOp),
     Is,
@@ -31,7 +32,7 @@ impl Parser<'_> {
         self.parse_binding(0)
     }
 
-    /// An expression of operators that bind more tightly than `weakest`.
+    /// Parses an expression of operators that bind more tightly than `weakest`.
     fn parse_binding(&mut self, weakest: u8) -> Result<Expr, StatementError> {
         self.depth += 1;
         if self.depth > self.bounds.max_depth {
@@ -53,7 +54,8 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    /// What is not nested by brackets, such as a long sum, is bounded here: whoever walks the tree goes as deep.
+    /// Creates a node and checks the depth limit, which also applies to expressions nested without brackets,
+    /// such as a long sum: recursion over the tree is equally deep.
     fn new_expr(&mut self, span: Span, node: ExprNode) -> Result<Expr, StatementError> {
         self.count_node(span)?;
         let depth = node.depth() + 1;
@@ -75,7 +77,7 @@ impl Parser<'_> {
         if self.eat_symbol(Symbol::Plus) {
             return self.parse_binding(SIGN);
         }
-        // `not(x)` is the operator too.
+        // `not(x)` is the operator, too.
         if self.eat_word("not") {
             let operand = self.parse_binding(NOT)?;
             let span = start.cover(operand.span);
@@ -144,7 +146,7 @@ impl Parser<'_> {
         self.new_expr(token.span, ExprNode::Name(name.into()))
     }
 
-    /// After the name, at the parenthesis.
+    /// Parses a call after its name, at the parenthesis.
     fn parse_call(&mut self, name: &str, name_span: Span) -> Result<Expr, StatementError> {
         self.advance();
         let mut form = CallForm::Plain;
@@ -218,7 +220,7 @@ impl Parser<'_> {
         self.new_expr(start.cover(self.last_span()), node)
     }
 
-    /// A list `[1, 2]` or a range `[1..5]`.
+    /// Parses a list `[1, 2]` or a range `[1..5]`.
     fn parse_bracketed(&mut self) -> Result<Expr, StatementError> {
         let start = self.advance().span;
         let mut items = Vec::new();
@@ -267,7 +269,7 @@ impl Parser<'_> {
         self.new_expr(start.cover(close.span), ExprNode::Map(fields))
     }
 
-    /// Keys, indexes and methods after a value.
+    /// Parses keys, indexes and methods after a value.
     fn parse_postfix(&mut self, base: Expr) -> Result<Expr, StatementError> {
         let mut base = base;
         let mut steps = Vec::new();
@@ -318,7 +320,7 @@ impl Parser<'_> {
         self.new_expr(call.span, call.node)
     }
 
-    /// What stands after a dot: a word (keywords too), a number, or anything in quotes.
+    /// Parses what follows a dot: a word (also a keyword), a number, or anything in quotes.
     fn parse_keys(&mut self, steps: &mut Vec<PathStep>) -> Result<(), StatementError> {
         let token = self.peek().clone();
         match token.kind {
@@ -330,7 +332,7 @@ impl Parser<'_> {
                 self.advance();
                 steps.push(PathStep::Key(self.text(token.span).into()));
             }
-            // `a.1.2` and `a.2nd` came out of the lexer as a number, and what follows it.
+            // The lexer returns the keys in `a.1.2` and `a.2nd` as a number and its suffix.
             TokenKind::Int(_) | TokenKind::Float(_) => {
                 self.advance();
                 let mut text = self.text(token.span).to_owned();

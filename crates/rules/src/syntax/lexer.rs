@@ -1,9 +1,9 @@
-//! Text of a statement into tokens.
+//! Lexer: splits the text of a statement into tokens.
 
 use super::token::{Symbol, Token, TokenKind};
 use crate::statement_error::{Span, StatementError};
 
-/// Reads all tokens from `start` on; the last one is `Kind::End`.
+/// Reads all tokens from `start`; the last one is `TokenKind::End`.
 pub(crate) fn tokenize(sql: &str, start: usize) -> Result<Vec<Token>, StatementError> {
     let mut lexer = Lexer { sql, at: start };
     let mut out = Vec::with_capacity(sql.len() / 5 + 4);
@@ -69,7 +69,7 @@ impl<'s> Lexer<'s> {
                 .rest()
                 .trim_start_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
             self.at = self.sql.len() - trimmed.len();
-            // `#` is a comment in the manuals of both products.
+            // Both products' manuals use `#` for comments.
             if trimmed.starts_with("--") || trimmed.starts_with('#') {
                 self.at += trimmed.find('\n').unwrap_or(trimmed.len());
             } else if trimmed.starts_with("/*") {
@@ -91,8 +91,9 @@ impl<'s> Lexer<'s> {
         }
     }
 
-    /// A doubled quote stands for one; a backslash does as in JSON, and before anything else stands for itself, so that
-    /// regular expressions can be written as they are.
+    /// Parses quoted text. A doubled quote stands for one quote. Backslash escapes are those of JSON; before
+    /// any other character the backslash stands for itself, so that regular expressions need no extra
+    /// escaping.
     fn text(&mut self, quote: u8) -> Result<Token, StatementError> {
         let start = self.at;
         self.at += 1;
@@ -148,7 +149,7 @@ impl<'s> Lexer<'s> {
         out.push(plain);
     }
 
-    /// `` `a name` ``, MySQL's way to quote one. The span leaves the quotes out.
+    /// A name in backquotes, as in MySQL. The span excludes the quotes.
     fn quoted_word(&mut self) -> Result<Token, StatementError> {
         let start = self.at;
         let Some(length) = self.rest()[1..].find('`') else {

@@ -1,4 +1,4 @@
-//! Text of a statement into its syntax tree.
+//! Parser: turns the text of a statement into its syntax tree.
 
 pub(crate) mod ast;
 mod clause;
@@ -12,7 +12,7 @@ use token::{Symbol, Token, TokenKind};
 
 pub(crate) use clause::{WINDOWS, default_alias};
 
-/// Reads a whole statement.
+/// Parses a whole statement.
 pub(crate) fn parse(sql: &str, bounds: &StatementLimits) -> Result<ast::Statement, StatementError> {
     let mut parser = Parser::new(sql, 0, bounds)?;
     let statement = parser.parse_statement()?;
@@ -20,7 +20,7 @@ pub(crate) fn parse(sql: &str, bounds: &StatementLimits) -> Result<ast::Statemen
     Ok(statement)
 }
 
-/// Reads a single expression from `start` to the end of the text, as in the placeholder of a template.
+/// Parses one expression from `start` to the end of the text, as in a template placeholder.
 pub(crate) fn parse_expression(
     text: &str,
     start: usize,
@@ -63,9 +63,9 @@ impl<'s> Parser<'s> {
         })
     }
 
-    /// Goes on with what the lexer makes of the text from `start` on.
+    /// Replaces the remaining tokens by those of the text from `start`.
     fn resume_at(&mut self, start: usize) -> Result<(), StatementError> {
-        // Its end is where the last token was read.
+        // The token ends at the position that was read last.
         self.tokens.truncate(self.at);
         self.tokens.push(Token {
             kind: TokenKind::Word,
@@ -77,7 +77,7 @@ impl<'s> Parser<'s> {
     }
 
     fn peek(&self) -> &Token {
-        // The last token is the end, which is never passed.
+        // The last token is `End`; the parser never moves past it.
         &self.tokens[self.at.min(self.tokens.len() - 1)]
     }
 
@@ -97,7 +97,7 @@ impl<'s> Parser<'s> {
         &self.sql[span.start as usize..span.end as usize]
     }
 
-    /// The end of what was read last.
+    /// The end of the last token read.
     fn last_span(&self) -> Span {
         self.tokens[self.at.saturating_sub(1)].span
     }
@@ -121,7 +121,7 @@ impl<'s> Parser<'s> {
         Err(self.unexpected_error(expected))
     }
 
-    /// Whether the next token is this word, in any case and not between backquotes.
+    /// Whether the next token is this word, in any case and not in backquotes.
     fn at_word(&self, word: &str) -> bool {
         self.is_word(self.peek(), word)
     }

@@ -4,9 +4,9 @@ use crate::statement_error::Span;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum TokenKind {
-    /// A word as written; whether it is a keyword depends on where it stands.
+    /// A word as written; whether it is a keyword depends on its position.
     Word,
-    /// Its text without quotes, escapes undone.
+    /// The text without quotes and with escapes resolved.
     Text(Box<str>),
     Int(i64),
     Float(f64),
