@@ -1,17 +1,17 @@
-//! What the API asks of the alarms of devices. Alarms are JSON here; what they mean is known elsewhere.
+//! The interface between the API and the alarms of devices. Alarms are opaque JSON here.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-/// A question or a change that cannot be answered with an alarm.
+/// Why a query or change of an alarm failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AlarmBackendError {
     NotFound(String),
-    /// It is not in the state for it.
+    /// The state of the alarm does not allow the change.
     Conflict(String),
-    /// A field is not as it has to be.
+    /// A field is invalid.
     Field {
         field: String,
         detail: String,
@@ -19,66 +19,66 @@ pub enum AlarmBackendError {
     Unavailable(String),
 }
 
-/// Which alarms of a list.
+/// Selects alarms of a list.
 #[derive(Debug, Clone, Default)]
 pub struct AlarmQuery {
-    /// The id of a device: its alarms, and those that are propagated to it.
+    /// A device id: the alarms of the device, and those propagated to it.
     pub device: Option<String>,
     pub product: Option<String>,
     pub kind: Option<String>,
-    /// Any of these; empty: all.
+    /// Any of these states; empty: all.
     pub states: Vec<String>,
     pub severities: Vec<String>,
-    /// When they were raised; the end is not included.
+    /// Range of the time of raising, end exclusive.
     pub from_ms: Option<u64>,
     pub to_ms: Option<u64>,
-    /// Only those with a smaller number.
+    /// Only alarms with a smaller number.
     pub before: Option<u64>,
     pub limit: usize,
 }
 
-/// Alarms of a page, the newest first, and the number where the next one begins.
+/// A page of alarms, newest first, and the cursor of the next page.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AlarmPage {
     pub rows: Vec<Value>,
     pub next: Option<u64>,
 }
 
-/// Something became of an alarm.
+/// A change of an alarm.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AlarmUpdate {
     /// `raised`, `severity_changed`, `acknowledged`, `cleared` or `removed`.
     pub change: &'static str,
     pub alarm: Value,
-    /// The numbers of the devices it counts for.
+    /// Numbers of the devices the alarm belongs to or is propagated to.
     pub devices: Vec<u32>,
 }
 
-/// The alarms. Called on threads that may block.
+/// Access to alarms. Methods are called on threads that may block.
 pub trait AlarmBackend: Send + Sync + 'static {
     fn list(&self, query: &AlarmQuery) -> Result<AlarmPage, AlarmBackendError>;
     fn get(&self, id: u64) -> Result<Option<Value>, AlarmBackendError>;
     fn acknowledge(&self, id: u64, who: &str) -> Result<Value, AlarmBackendError>;
     fn clear(&self, id: u64, who: &str) -> Result<Value, AlarmBackendError>;
     fn remove(&self, id: u64) -> Result<(), AlarmBackendError>;
-    /// How many there are, by state and severity.
+    /// The number of alarms by state and severity.
     fn counts(&self) -> Value;
     fn subscribe(&self) -> broadcast::Receiver<Arc<AlarmUpdate>>;
     /// The number of a device, as in [`AlarmUpdate::devices`].
     fn device_number(&self, id: &str) -> Result<Option<u32>, AlarmBackendError>;
 
-    /// How often notifications were sent, each with its name.
+    /// Counters of each notification.
     fn notification_status(&self) -> Vec<Value>;
-    /// Sends one about an alarm that is none.
+    /// Sends a notification about a test alarm.
     fn test_notification(&self, name: &str) -> Result<(), AlarmBackendError>;
 
-    /// The rules of the alarms of the node about itself, and whether anybody has changed them.
+    /// The rules of the platform alarms, and whether they were changed.
     fn platform_rules(&self) -> Result<Value, AlarmBackendError>;
-    /// Has other rules hold; `None`: those of the program.
+    /// Replaces the rules of the platform alarms; `None`: restores the default rules.
     fn set_platform_rules(&self, rules: Option<Vec<Value>>) -> Result<Value, AlarmBackendError>;
 }
 
-/// A node without alarms.
+/// The backend of a node without alarms.
 pub struct NoAlarmBackend;
 
 fn no_alarms_error<T>() -> Result<T, AlarmBackendError> {

@@ -1,4 +1,4 @@
-//! What the API asks of the commands of devices. Commands are JSON here; what becomes of them is known elsewhere.
+//! The interface between the API and the commands of devices. Commands are opaque JSON here.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,14 +7,14 @@ use serde_json::{Map, Value};
 
 use crate::device_backend::DeviceBackendError;
 
-/// What a device shall do.
+/// What a command does.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CommandOperation {
     Call {
         method: String,
         params: Value,
     },
-    /// A function of its thing model.
+    /// Calls a function of the thing model.
     Invoke {
         function: String,
         params: Value,
@@ -31,30 +31,30 @@ pub struct CommandRequest {
     pub timeout_ms: Option<u64>,
     pub expires_in_s: Option<u64>,
     pub retries: u32,
-    /// Who asks.
+    /// The caller that requested the command.
     pub requested_by: String,
-    /// Whether its end is waited for, where the device is here.
+    /// Whether the caller waits for the result if the device is connected.
     pub waits: bool,
 }
 
-/// The end of a command; `None`: it was not waited for long enough.
+/// Resolves with the result of a command; `None`: the wait timed out.
 pub type CommandCompletion = Pin<Box<dyn Future<Output = Option<Value>> + Send>>;
 
-/// A command that was taken.
+/// A command that was accepted.
 pub struct CommandReceipt {
     pub id: u64,
     pub value: Value,
-    /// `None`: its device is not here, or nobody wants to wait.
+    /// `None`: the device is not connected, or the caller does not wait.
     pub end: Option<CommandCompletion>,
 }
 
-/// Which commands of a list, the newest first.
+/// Selects commands of a list, newest first.
 #[derive(Debug, Clone, Default)]
 pub struct CommandQuery {
     /// The id of a device.
     pub device: Option<String>,
     pub states: Vec<String>,
-    /// Those older than this one.
+    /// Only commands older than this one.
     pub before: Option<u64>,
     pub limit: usize,
 }
@@ -65,7 +65,7 @@ pub struct CommandPage {
     pub next: Option<u64>,
 }
 
-/// The commands of devices. Called on threads that may block.
+/// The commands of devices. Methods are called on threads that may block.
 pub trait CommandBackend: Send + Sync + 'static {
     fn send_command(&self, request: CommandRequest) -> Result<CommandReceipt, DeviceBackendError>;
 
@@ -76,7 +76,7 @@ pub trait CommandBackend: Send + Sync + 'static {
     fn cancel(&self, id: u64, who: &str) -> Result<Value, DeviceBackendError>;
 }
 
-/// A node without devices.
+/// The backend of a node without devices.
 pub struct NoCommandBackend;
 
 impl CommandBackend for NoCommandBackend {

@@ -1,5 +1,5 @@
-//! What the API asks of the connectors beside their objects: which types there are, whether one is reached, how sinks do,
-//! and their dead letters.
+//! The interface between the API and the connectors, beyond their objects: types, connection tests,
+//! states of sinks and sources, and dead letters.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,33 +12,33 @@ use crate::objects::ObjectValidationError;
 
 pub type BackendFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What a system said: who it is, or why it cannot be reached.
+/// The result of a connection test: the identity of the system, or an error.
 pub type ConnectionTestResult = Result<String, String>;
 
-/// A request that somebody posted to a source and that may come in; its body is still to be read.
+/// An admitted push request to a source; its body has not been read yet.
 pub trait PendingPush: Send {
     fn max_body_bytes(&self) -> usize;
-    /// Resolves once every message in the body has been taken.
+    /// Resolves when every message in the body has been accepted.
     fn accept_body(
         self: Box<Self>,
         body: Bytes,
     ) -> BackendFuture<'static, Result<(), SourcePushError>>;
 }
 
-/// Why something posted to a source is not taken; texts are for people.
+/// Why a push to a source failed; texts are for humans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourcePushError {
-    /// There is no such source, or nothing can be posted to it.
+    /// The source does not exist or does not accept pushes.
     Unknown,
     /// The source does not receive at the moment.
     SourceClosed(String),
-    /// The source's secret is not in the request.
+    /// The request does not contain the source's secret.
     Credentials(String),
-    /// The body is not what the source expects.
+    /// The body is not in the form the source expects.
     Content(String),
-    /// Too much waits to be taken.
+    /// Too many requests are waiting.
     TooManyRequests,
-    /// It was not taken in time, and may still be.
+    /// The messages were not accepted in time and may still be accepted later.
     TimedOut,
 }
 
@@ -46,40 +46,40 @@ pub enum SourcePushError {
 pub trait ConnectorBackend: Send + Sync + 'static {
     /// All types with their schemas.
     fn types(&self) -> Vec<Map<String, Value>>;
-    /// How connectors do, sorted by name.
+    /// The states of connectors, sorted by name.
     fn connector_statuses(&self) -> Vec<Value>;
-    /// Reaches the system of a connector. `None`: there is no such connector.
+    /// Tests the connection of a connector. `None`: the connector does not exist.
     fn test_connector<'a>(
         &'a self,
         name: &'a str,
     ) -> BackendFuture<'a, Option<ConnectionTestResult>>;
-    /// Reaches the system of a connector as it would be stored.
+    /// Tests the connection of a connector that is not stored yet.
     fn test_settings<'a>(
         &'a self,
         settings: &'a Value,
     ) -> BackendFuture<'a, Result<ConnectionTestResult, ObjectValidationError>>;
-    /// Reaches the system of a sink and checks its statement. `None`: there is no such sink.
+    /// Tests the connection of a sink and checks its statement. `None`: the sink does not exist.
     fn test_sink<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<ConnectionTestResult>>;
-    /// How sinks do, sorted by name.
+    /// The states of sinks, sorted by name.
     fn sink_statuses(&self) -> Vec<Value>;
     fn sink_status(&self, name: &str) -> Option<Value>;
-    /// How sources do, sorted by name.
+    /// The states of sources, sorted by name.
     fn source_statuses(&self) -> Vec<Value>;
-    /// Whether what is posted to a source may come in, by the head of the request.
+    /// Decides from the request head whether a push to a source is admitted.
     fn admit_push(
         &self,
         source: &str,
         headers: &HeaderMap,
     ) -> Result<Box<dyn PendingPush>, SourcePushError>;
-    /// Dead letters of a sink from the oldest on, beginning behind an id. `None`: there is no such sink.
+    /// Dead letters of a sink, oldest first, after an id. `None`: the sink does not exist.
     fn dead_letters(&self, sink: &str, after: u64, limit: usize) -> Option<Vec<Value>>;
-    /// Queues dead letters again, all of them if no ids are given; says how many.
+    /// Queues dead letters again, all if no ids are given; returns their number.
     fn replay_dead_letters<'a>(
         &'a self,
         sink: &'a str,
         ids: Option<Vec<u64>>,
     ) -> BackendFuture<'a, Option<usize>>;
-    /// Throws dead letters away, all of them if no ids are given; says how many.
+    /// Deletes dead letters, all if no ids are given; returns their number.
     fn discard_dead_letters<'a>(
         &'a self,
         sink: &'a str,
@@ -87,7 +87,7 @@ pub trait ConnectorBackend: Send + Sync + 'static {
     ) -> BackendFuture<'a, Option<usize>>;
 }
 
-/// A node without connectors.
+/// The backend of a node without connectors.
 pub struct NoConnectorBackend;
 
 impl ConnectorBackend for NoConnectorBackend {

@@ -1,107 +1,110 @@
-//! What the API asks of the registry of devices. Devices are JSON here; what they mean is known elsewhere.
+//! The interface between the API and the device registry. Devices are opaque JSON here.
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use tokio::sync::broadcast;
 
-/// A change or a question that cannot be answered with a device.
+/// Why a query or change of a device failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceBackendError {
-    /// There is no such device, product or group.
+    /// The device, product or group does not exist.
     NotFound(String),
-    /// A field is not as it has to be.
+    /// A field is invalid.
     Field {
         field: String,
         detail: String,
     },
-    /// It is there already, or there is no room.
+    /// The object already exists, or a limit is reached.
     Conflict(String),
-    /// It has changed meanwhile.
+    /// The object has changed since it was read.
     Changed,
     Unavailable(String),
 }
 
-/// Which devices of a list.
+/// Selects devices of a list.
 #[derive(Debug, Clone, Default)]
 pub struct DeviceQuery {
     pub product: Option<String>,
     pub group: Option<String>,
     /// Key and value.
     pub tag: Option<(String, String)>,
-    /// The id of their gateway.
+    /// The id of the gateway.
     pub parent: Option<String>,
     /// Part of the id or name.
     pub text: Option<String>,
     /// `notActive`, `online`, `offline`.
     pub state: Option<String>,
-    /// The number where the page begins.
+    /// The number at which the page begins.
     pub from: u32,
     pub limit: usize,
 }
 
-/// A device with its version, which grows with each change and is never the same for two devices of one id.
+/// A device with its version. Versions grow with each change and never repeat for devices of the
+/// same id.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceView {
     pub value: Value,
     pub version: u64,
 }
 
-/// Devices of a page, and where the next one begins.
+/// A page of devices, and the cursor of the next page.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DevicePage {
     pub rows: Vec<Value>,
     pub next: Option<u32>,
 }
 
-/// Text of an export, and where the next piece begins.
+/// Text of an export, and the cursor of the next piece.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceExportPage {
     pub text: String,
     pub next: Option<u32>,
 }
 
-/// Which events of a device.
+/// Selects events of a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceEventQuery {
-    /// `None`: of any id.
+    /// `None`: events of any id.
     pub event: Option<String>,
     pub from_ms: Option<i64>,
-    /// Behind the last one.
+    /// End of the time range, exclusive.
     pub to_ms: Option<i64>,
-    /// Only those with a smaller number.
+    /// Only events with a smaller number.
     pub before: Option<u64>,
     pub limit: usize,
 }
 
-/// Attributes of a device have changed.
+/// A change of attributes of a device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttributeNews {
     pub device: String,
     /// `client`, `shared` or `server`.
     pub scope: &'static str,
-    /// `None`: removed.
+    /// `None`: the attribute was removed.
     pub values: Vec<(String, Option<Value>)>,
     pub at_ms: u64,
 }
 
-/// The registry. Called on threads that may block.
+/// The device registry. Methods are called on threads that may block.
 pub trait DeviceBackend: Send + Sync + 'static {
-    /// Events of a device, the newest first: `number`, `ts_ms`, `event` and `data` of each.
+    /// Events of a device, newest first: `number`, `ts_ms`, `event` and `data` of each.
     fn events(&self, id: &str, query: &DeviceEventQuery) -> Result<Vec<Value>, DeviceBackendError>;
 
     fn list(&self, query: &DeviceQuery) -> Result<DevicePage, DeviceBackendError>;
 
     fn get(&self, id: &str) -> Result<Option<DeviceView>, DeviceBackendError>;
 
-    /// The id that a device with this name gets where nobody gives one: the name itself if it can be an id.
+    /// The id for a device with this name if the caller gives none: the name itself if it is a
+    /// valid id.
     fn id_for_name(&self, name: &str) -> String;
 
-    /// Whether there is a product with this id, stored or of the configuration.
+    /// Whether a product with this id is stored or declared.
     fn has_product(&self, id: &str) -> bool;
 
-    /// Makes or replaces a device; `expected` is the version that has to be there, 0 that there is none, `None` whatever.
-    /// `true`: it was made. What was made for it is told in `issued`, once.
+    /// Creates or replaces a device. `expected` is the required version: 0 requires that the device
+    /// is absent, `None` accepts any. Returns `true` if it was created. Generated credentials are
+    /// in `issued`, which is shown only once.
     fn put(
         &self,
         id: &str,
@@ -109,15 +112,15 @@ pub trait DeviceBackend: Send + Sync + 'static {
         expected: Option<u64>,
     ) -> Result<(DeviceView, bool), DeviceBackendError>;
 
-    /// `false`: there was none.
+    /// Deletes a device; `false` if it did not exist.
     fn remove(&self, id: &str, expected: Option<u64>) -> Result<bool, DeviceBackendError>;
 
     fn attributes(&self, id: &str, scope: &str) -> Result<Vec<Value>, DeviceBackendError>;
 
-    /// Changes of attributes of all devices from now on.
+    /// Attribute changes of all devices from now on.
     fn attribute_news(&self) -> broadcast::Receiver<Arc<AttributeNews>>;
 
-    /// Sets some; `null` removes one.
+    /// Sets attributes; `null` removes one.
     fn set_attributes(
         &self,
         id: &str,
@@ -125,10 +128,10 @@ pub trait DeviceBackend: Send + Sync + 'static {
         values: Map<String, Value>,
     ) -> Result<(), DeviceBackendError>;
 
-    /// Puts a device into the group of whoever knows the secret that it has offered.
+    /// Adds a device to the group of a caller that knows the secret offered by the device.
     fn claim(&self, id: &str, secret: &str, group: &str) -> Result<DeviceView, DeviceBackendError>;
 
-    /// Takes lines of `jsonl` or `csv`.
+    /// Imports lines of `jsonl` or `csv`.
     fn import(
         &self,
         text: &str,
@@ -144,11 +147,11 @@ pub trait DeviceBackend: Send + Sync + 'static {
         limit: usize,
     ) -> Result<DeviceExportPage, DeviceBackendError>;
 
-    /// How many there are.
+    /// The number of devices.
     fn counts(&self) -> Result<Value, DeviceBackendError>;
 }
 
-/// A node without devices.
+/// The backend of a node without devices.
 pub struct NoDeviceBackend;
 
 fn no_devices_error<T>() -> Result<T, DeviceBackendError> {

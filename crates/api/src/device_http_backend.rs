@@ -1,4 +1,5 @@
-//! What the HTTP API for devices asks of the device platform. A device is who shows its access token.
+//! The interface between the HTTP API for devices and the device platform. Devices authenticate
+//! with their access token.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -6,28 +7,28 @@ use std::pin::Pin;
 
 use serde_json::Value;
 
-/// What a device posts.
+/// The kind of data a device posts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DevicePostKind {
     Telemetry,
     Attributes,
 }
 
-/// Why a device is not served.
+/// Why a device request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceHttpError {
-    /// There is no such device, or it is not let in.
+    /// The device is unknown or may not connect.
     UnknownDevice,
-    /// What it says cannot be read.
+    /// The body cannot be parsed.
     Malformed(String),
-    /// Not now: it takes no more.
+    /// The node is overloaded; the device should retry.
     Busy,
-    /// There is no room to store it.
+    /// The telemetry store has no space.
     StorageFull,
     Unavailable(String),
 }
 
-/// Who knocks.
+/// The caller of a device request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceCaller {
     /// The device's access token.
@@ -36,18 +37,20 @@ pub struct DeviceCaller {
 
 /// The next command of a device.
 pub enum NextCommand {
-    /// `id`, `method` and `params`.
+    /// The command: `id`, `method` and `params`.
     Command(Value),
-    /// There is none; when this ends, there may be one.
+    /// No command is pending; when the future resolves, there may be one.
     None(Pin<Box<dyn Future<Output = ()> + Send>>),
 }
 
-/// Ends with the next change of a device's shared attributes: values by key, and the keys of removed ones as `deleted`.
+/// Resolves at the next change of a device's shared attributes: values by key, and the keys of
+/// removed ones as `deleted`.
 pub type AttributeUpdate = Pin<Box<dyn Future<Output = Value> + Send>>;
 
-/// The device platform. Called on threads that may block.
+/// The device platform. Methods are called on threads that may block.
 pub trait DeviceHttpBackend: Send + Sync + 'static {
-    /// Takes what a device says. When it returns, that is as safe as after the acknowledgement of a message over MQTT.
+    /// Processes data of a device. On return it is as durable as after the acknowledgement of an
+    /// MQTT message.
     fn post_data(
         &self,
         knock: &DeviceCaller,
@@ -55,10 +58,12 @@ pub trait DeviceHttpBackend: Send + Sync + 'static {
         body: &[u8],
     ) -> Result<(), DeviceHttpError>;
 
-    /// Stores telemetry for the device with this id, as if it had reported it. [`DeviceHttpError::UnknownDevice`]: there is none.
+    /// Stores telemetry for the device with this id, as if it had reported it. Fails with
+    /// [`DeviceHttpError::UnknownDevice`] if there is none.
     fn store_telemetry(&self, device: &str, body: &[u8]) -> Result<(), DeviceHttpError>;
 
-    /// Attributes of the device: of keys separated by commas. `None`: none of this scope; both `None`: all of both.
+    /// The device's attributes of the given comma-separated keys. `None`: none of this scope; both
+    /// `None`: all of both scopes.
     fn attributes(
         &self,
         knock: &DeviceCaller,
@@ -69,10 +74,10 @@ pub trait DeviceHttpBackend: Send + Sync + 'static {
     /// Waits from now on for a change of the device's shared attributes.
     fn attribute_update(&self, knock: &DeviceCaller) -> Result<AttributeUpdate, DeviceHttpError>;
 
-    /// The command that the device gets next, which counts as sent then.
+    /// The device's next command. It counts as sent.
     fn next_command(&self, knock: &DeviceCaller) -> Result<NextCommand, DeviceHttpError>;
 
-    /// What came of a command: JSON or text.
+    /// Processes the device's response to a command: JSON or text.
     fn answer_command(
         &self,
         knock: &DeviceCaller,
@@ -80,17 +85,18 @@ pub trait DeviceHttpBackend: Send + Sync + 'static {
         body: &[u8],
     ) -> Result<(), DeviceHttpError>;
 
-    /// The device calls the platform: `method` and `params`.
+    /// A call from the device to the platform: `method` and `params`.
     fn call_platform(&self, knock: &DeviceCaller, body: &[u8]) -> Result<Value, DeviceHttpError>;
 
-    /// The device offers to be claimed: `secretKey` and `durationMs`.
+    /// The device allows itself to be claimed: `secretKey` and `durationMs`.
     fn offer_claim(&self, knock: &DeviceCaller, body: &[u8]) -> Result<(), DeviceHttpError>;
 
-    /// A device wants to be registered: what it is told. `Err`: it was not, and what it is told.
+    /// Registers a device. Both results are the JSON of the response; `Err`: the registration was
+    /// rejected.
     fn provision_device(&self, from: IpAddr, body: &[u8]) -> Result<Value, Value>;
 }
 
-/// A node without devices.
+/// The backend of a node without devices.
 pub struct NoDeviceHttpBackend;
 
 impl DeviceHttpBackend for NoDeviceHttpBackend {

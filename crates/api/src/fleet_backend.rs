@@ -1,16 +1,16 @@
-//! What the API asks of groups of devices and of pull sources beside their objects.
+//! The interface between the API and device groups and pull sources, beyond their objects.
 
 use serde_json::Value;
 
 use crate::connector_backend::BackendFuture;
 use crate::device_backend::{DeviceBackendError, DevicePage};
 
-/// What came of trying a pull source: rows by device, or why there are none.
+/// The result of testing a pull source: rows by device, or an error.
 pub type PullTestResult = Result<Value, String>;
 
-/// Groups and pull sources. What does not wait for an answer of others is called on threads that may block.
+/// Device groups and pull sources. Synchronous methods are called on threads that may block.
 pub trait FleetBackend: Send + Sync + 'static {
-    /// Devices of a group, as in the list of all devices.
+    /// The devices of a group, as in the list of all devices.
     fn group_devices(
         &self,
         group: &str,
@@ -21,17 +21,17 @@ pub trait FleetBackend: Send + Sync + 'static {
         Err(group_not_found(group))
     }
 
-    /// How many devices a group has.
+    /// The number of devices in a group.
     fn group_counts(&self, group: &str) -> Result<Value, DeviceBackendError> {
         Err(group_not_found(group))
     }
 
-    /// The ids of all devices of a group; refused if there are too many for one question.
+    /// The ids of all devices of a group; an error if there are too many for one query.
     fn group_members(&self, group: &str) -> Result<Vec<String>, DeviceBackendError> {
         Err(group_not_found(group))
     }
 
-    /// How pull sources do, sorted by name.
+    /// The states of all pull sources, sorted by name.
     fn pull_source_statuses(&self) -> Vec<Value> {
         Vec::new()
     }
@@ -41,7 +41,8 @@ pub trait FleetBackend: Send + Sync + 'static {
         None
     }
 
-    /// Asks the system of a pull source once, and stores nothing. `None`: there is no such source.
+    /// Queries the system of a pull source once and stores nothing. `None`: the source does not
+    /// exist.
     fn test_pull_source<'a>(&'a self, name: &'a str) -> BackendFuture<'a, Option<PullTestResult>> {
         let _ = name;
         Box::pin(std::future::ready(None))
@@ -52,7 +53,7 @@ fn group_not_found(group: &str) -> DeviceBackendError {
     DeviceBackendError::NotFound(format!("There is no group of devices {group:?}."))
 }
 
-/// A node without devices.
+/// The backend of a node without devices.
 pub struct NoFleetBackend;
 
 impl FleetBackend for NoFleetBackend {}

@@ -1,4 +1,5 @@
-//! The page at `/`: what this node is, where it listens and what the API offers. No script, nothing from elsewhere.
+//! The page at `/`: version, state, listeners and links into the API. No script, no external
+//! resources.
 
 use std::fmt::Write as _;
 
@@ -6,19 +7,20 @@ use broker::info::ListenerInfo;
 
 use crate::node_backend::NotReadyReason;
 
-/// What anybody may open. `/metrics` can be set to need a key.
+/// Links that everybody may open. `/metrics` can be set to require a key.
 const OPEN_LINKS: [(&str, &str); 5] = [
     ("/api/docs", "the HTTP API: every operation and its fields"),
     (
         "/api/v1/openapi.json",
-        "the same for programs (OpenAPI 3.1)",
+        "the same, machine-readable (OpenAPI 3.1)",
     ),
     ("/metrics", "metrics for Prometheus"),
     ("/healthz", "whether the process runs"),
     ("/readyz", "whether the node accepts clients"),
 ];
 
-/// Examples of what needs a token or an API key; a browser alone cannot open them, so they are no links.
+/// Examples of paths that need a token or an API key. A browser alone cannot open them, so they are
+/// not links.
 const PROTECTED: [(&str, &str); 4] = [
     ("/api/v1/node", "this node"),
     ("/api/v1/clients", "connected clients"),

@@ -1,13 +1,15 @@
-//! Metrics of the process as Prometheus' own clients name them, read from `/proc`; none where there is no `/proc`.
+//! Metrics of the process, named as by Prometheus client libraries and read from `/proc`; none
+//! where there is no `/proc`.
 
 use std::fs;
 
 use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 
-/// Linux counts processor time for user space in hundredths of a second on every architecture it runs on today.
+/// Linux counts processor time for user space in hundredths of a second on all current
+/// architectures.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Everything that could be read. Blocks on the file system, briefly.
+/// All metrics that could be read. Blocks briefly on the file system.
 pub(crate) fn families() -> Vec<MetricFamily> {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -28,13 +30,13 @@ pub(crate) fn families() -> Vec<MetricFamily> {
         ),
         (
             "process_resident_memory_bytes",
-            "Memory of the process that is in RAM.",
+            "Resident memory of the process in bytes.",
             MetricKind::Gauge,
             status_bytes(&status, "VmRSS:"),
         ),
         (
             "process_virtual_memory_bytes",
-            "Address space of the process.",
+            "Virtual memory of the process in bytes.",
             MetricKind::Gauge,
             status_bytes(&status, "VmSize:"),
         ),
@@ -46,7 +48,7 @@ pub(crate) fn families() -> Vec<MetricFamily> {
         ),
         (
             "process_max_fds",
-            "File descriptors that may be open at once.",
+            "Maximum number of open file descriptors.",
             MetricKind::Gauge,
             max_fds(&limits),
         ),
@@ -67,8 +69,8 @@ pub(crate) fn families() -> Vec<MetricFamily> {
         .collect()
 }
 
-/// Field `number` of `/proc/PID/stat` as proc(5) counts. The second, the program's name, may hold blanks and
-/// parentheses, so counting starts behind its last parenthesis.
+/// Field `number` of `/proc/PID/stat`, counted as in proc(5). The second field, the program's name,
+/// may contain blanks and parentheses, so counting starts after its last parenthesis.
 fn stat_field(stat: &str, number: usize) -> Option<f64> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(number - 3)?.parse().ok()
@@ -91,7 +93,8 @@ fn status_bytes(status: &str, field: &str) -> Option<f64> {
 
 fn open_fds() -> Option<f64> {
     const FDS: &str = "/proc/self/fd";
-    // The kernel has told their number as the directory's size since 6.2; before, that is 0.
+    // Since Linux 6.2 the size of the directory is the number of descriptors; earlier kernels
+    // report 0.
     match fs::metadata(FDS).ok()?.len() {
         0 => Some(fs::read_dir(FDS).ok()?.count() as f64),
         count => Some(count as f64),

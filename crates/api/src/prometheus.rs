@@ -1,4 +1,4 @@
-//! Metrics as text for Prometheus (exposition format 0.0.4).
+//! Metrics in the Prometheus text format (exposition format 0.0.4).
 
 use std::fmt::Write as _;
 
@@ -6,9 +6,9 @@ use broker::info::{MetricFamily, MetricKind, MetricValue};
 
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Appends families, each name with `prefix` before it. A family without samples is left out.
+/// Appends families, each name prefixed with `prefix`. Families without samples are skipped.
 pub(crate) fn write_families(families: &[MetricFamily], prefix: &str, out: &mut String) {
-    // Writing to a string cannot fail, so results of `write!` are passed over here and below.
+    // Writing to a string cannot fail, so the results of `write!` are ignored here and below.
     for family in families.iter().filter(|family| !family.samples.is_empty()) {
         let name = format!("{prefix}{}", family.name);
         let kind = match family.kind {
@@ -72,7 +72,7 @@ pub(crate) fn write_families(families: &[MetricFamily], prefix: &str, out: &mut 
     }
 }
 
-/// One sample; `bound` is the upper bound of a histogram's bucket.
+/// Writes one sample; `bound` is the upper bound of a histogram bucket.
 fn write_sample(
     out: &mut String,
     name: &str,

@@ -1,4 +1,5 @@
-//! What the API asks of the rule engine beside its objects: trying a rule, how rules do, watching one.
+//! The interface between the API and the rule engine, beyond rule objects: tests, states and
+//! traces.
 
 use std::sync::Arc;
 
@@ -7,20 +8,20 @@ use tokio::sync::broadcast;
 
 use crate::objects::ObjectValidationError;
 
-/// The rule engine. Called on threads that may block.
+/// The rule engine. Methods are called on threads that may block.
 pub trait RuleBackend: Send + Sync + 'static {
-    /// Tries a rule on an event, without a message being sent. `rule` is as it would be stored, `event` what a client has
-    /// written.
+    /// Tests a rule on an event without publishing anything. `rule` has the stored form; `event` is
+    /// the JSON of the request.
     fn test_rule(&self, rule: &Value, event: &Value) -> Result<Value, ObjectValidationError>;
-    /// How a rule of this name does.
+    /// The state of a rule.
     fn rule_status(&self, name: &str) -> Option<Value>;
-    /// How the rules behind a name do, sorted by name.
+    /// The states of the rules after a name, sorted by name.
     fn rule_statuses(&self, after: Option<&str>, limit: usize) -> Vec<Value>;
-    /// What meets a rule from now on, as JSON. `None`: there is no such rule.
+    /// The trace of a rule from now on, as JSON. `None`: the rule does not exist.
     fn trace_rule(&self, name: &str) -> Option<broadcast::Receiver<Arc<Value>>>;
 }
 
-/// A node without rules.
+/// The backend of a node without rules.
 pub struct NoRuleBackend;
 
 impl RuleBackend for NoRuleBackend {

@@ -1,4 +1,4 @@
-//! Sockets of the HTTP listener: TCP or Unix, with a bound on how long a peer may leave what is written to it unread.
+//! Sockets of the HTTP listener: TCP or Unix, with a time limit on unread output.
 
 use std::future::Future as _;
 use std::io;
@@ -19,11 +19,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::connection_tracker::{CloseReason, ConnectionTracker};
 
-/// Connections that may wait in the kernel.
+/// Maximum number of connections waiting in the kernel.
 const BACKLOG: u32 = 1024;
-/// A peer that has taken less within the time for writing counts as one that does not read.
+/// A peer that reads fewer bytes within the write time-out is closed.
 const MIN_PROGRESS_BYTES: usize = 16 * 1024;
-/// Longest PROXY header read.
+/// Maximum length of a PROXY header, in bytes.
 const MAX_PROXY_HEADER_BYTES: usize = 1024;
 
 /// An open HTTP listener.
@@ -38,13 +38,13 @@ enum ListeningSocket {
     Unix(UnixListener, SocketPath),
 }
 
-/// Removes the socket's file when the listener is closed.
+/// Removes the socket file when the listener is closed.
 #[derive(Debug)]
 struct SocketPath(PathBuf);
 
 impl Drop for SocketPath {
     fn drop(&mut self) {
-        // It may have been removed by hand.
+        // The file may already have been removed manually.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -74,7 +74,7 @@ impl HttpListener {
         })
     }
 
-    /// The next connection and where it comes from; `None`: from a Unix socket.
+    /// The next connection and its peer address; `None` for a Unix socket.
     pub(crate) async fn accept(&self) -> io::Result<(Box<dyn HttpSocket>, Option<SocketAddr>)> {
         match &self.socket {
             ListeningSocket::Tcp(listener) => {
@@ -89,13 +89,14 @@ impl HttpListener {
     }
 }
 
-/// A socket whose peer has to read: a write that makes too little progress within `timeout` ends the connection.
+/// A socket whose writes must make progress: less than the minimum within `timeout` closes the
+/// connection.
 pub(crate) struct TimedSocket {
     socket: Box<dyn HttpSocket>,
-    /// Bytes that were read ahead.
+    /// Bytes read ahead.
     ahead: Vec<u8>,
     timeout: Duration,
-    /// Runs while a write waits, until enough has been taken.
+    /// Set while a write waits; cleared when enough has been written.
     deadline: Option<Pin<Box<Sleep>>>,
     progress: usize,
     connections: Arc<ConnectionTracker>,
@@ -140,7 +141,7 @@ impl TimedSocket {
                     .get_or_insert_with(|| Box::pin(sleep_until(until)));
                 ready!(deadline.as_mut().poll(context));
                 self.connections.count_close(CloseReason::WriteTimeout);
-                let why = "the client does not read what is sent to it";
+                let why = "the client does not read the response";
                 Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
             }
             failed => failed,
@@ -197,7 +198,8 @@ impl AsyncWrite for TimedSocket {
     }
 }
 
-/// Reads the PROXY header that begins a connection: the client it names, if any, and what came behind it.
+/// Reads the PROXY header at the start of a connection. Returns the client it names, if any, and
+/// the bytes read after it.
 pub(crate) async fn read_proxy_header(
     socket: &mut dyn HttpSocket,
 ) -> io::Result<(Option<SocketAddr>, Vec<u8>)> {

@@ -1,4 +1,4 @@
-//! What the API asks of the telemetry of devices. Devices and keys are names here.
+//! The interface between the API and the telemetry of devices. Devices and keys are names here.
 
 use std::future::Future;
 use std::io;
@@ -8,12 +8,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A question that has no answer.
+/// Why a telemetry query failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TelemetryBackendError {
-    /// There is no such device.
+    /// The device does not exist.
     NoDevice(String),
-    /// A parameter is not as it has to be.
+    /// A parameter is invalid.
     Parameter {
         name: &'static str,
         detail: String,
@@ -29,20 +29,20 @@ pub struct TelemetrySample {
     pub value: Value,
 }
 
-/// Which rows of a device.
+/// Selects rows of one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowQuery {
     pub device: String,
-    /// `None`: all.
+    /// `None`: all keys.
     pub keys: Option<Vec<String>>,
     pub from_ms: i64,
-    /// Behind the last one.
+    /// End of the time range, exclusive.
     pub to_ms: i64,
     pub limit: usize,
     pub newest_first: bool,
 }
 
-/// Which intervals of some devices.
+/// Selects intervals of some devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IntervalQuery {
     pub devices: Vec<String>,
@@ -50,34 +50,34 @@ pub struct IntervalQuery {
     pub from_ms: i64,
     pub to_ms: i64,
     pub length: IntervalLength,
-    /// Where an interval of a fixed length begins. `None`: at a local midnight if there is a time zone, otherwise at a multiple of
-    /// the length.
+    /// Start of an interval of fixed length. `None`: a local midnight if there is a time zone,
+    /// otherwise a multiple of the length.
     pub origin_ms: Option<i64>,
-    /// An IANA name; UTC without it.
+    /// IANA name of the time zone; `None` means UTC.
     pub time_zone: Option<String>,
     pub functions: Vec<IntervalFunction>,
-    /// All devices together, as if they were one.
+    /// Whether all devices are merged as if they were one.
     pub merged: bool,
 }
 
-/// How long intervals are.
+/// Length of the intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IntervalLength {
-    /// One from the first time to the last.
+    /// One interval from the first time to the last.
     All,
-    /// At least 1.
+    /// A fixed length in milliseconds, at least 1.
     Ms(i64),
     Calendar(CalendarUnit),
 }
 
-/// A unit of the calendar, in local time.
+/// A calendar unit in local time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CalendarUnit {
     Day,
-    /// From Monday on.
+    /// Starts on Monday.
     Week,
-    /// From Sunday on, as ThingsBoard's `WEEK`; only its paths have it.
+    /// Starts on Sunday, as ThingsBoard's `WEEK`; available on ThingsBoard's paths only.
     #[serde(skip)]
     WeekFromSunday,
     Month,
@@ -85,7 +85,7 @@ pub enum CalendarUnit {
     Year,
 }
 
-/// What to tell of an interval.
+/// Aggregate function of an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum IntervalFunction {
@@ -98,18 +98,18 @@ pub enum IntervalFunction {
     Last,
 }
 
-/// An interval of one key of one device.
+/// One interval of one key of one device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IntervalRow {
-    /// `None`: all that were asked for.
+    /// `None`: all devices of the query, merged.
     pub device: Option<String>,
     pub key: String,
     pub ts_ms: i64,
-    /// By function, in the order of the question; null where there is no value for it.
+    /// By function, in the order of the query; null where there is no value.
     pub values: Vec<Value>,
 }
 
-/// What a watcher is told.
+/// An item of a live telemetry stream.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LiveTelemetryItem {
     Row {
@@ -117,54 +117,55 @@ pub enum LiveTelemetryItem {
         ts_ms: i64,
         values: Vec<(String, Value)>,
     },
-    /// It was too slow for so many rows.
+    /// The number of rows skipped because the receiver was too slow.
     Lost(u64),
 }
 
-/// Rows as they come.
+/// A live stream of telemetry rows.
 pub trait LiveTelemetryStream: Send {
-    /// `None`: that was all.
+    /// The next item; `None` at the end of the stream.
     fn next(&mut self) -> Pin<Box<dyn Future<Output = Option<LiveTelemetryItem>> + Send + '_>>;
 }
 
-/// Something a device has said that was not taken.
+/// Data of a device that was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RejectionInfo {
-    /// A key, a topic, or what else it was about.
+    /// A key, a topic, or another subject of the rejection.
     pub subject: String,
     pub reason: String,
-    /// The same, so often.
+    /// Number of equal rejections.
     pub count: u64,
     pub last_at_ms: i64,
 }
 
-/// What of a device was not taken since the node started.
+/// Data of a device that was rejected since the node started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DeviceRejectionList {
     pub device: String,
     pub count: u64,
-    /// The last few kinds of them, the latest last.
+    /// The most recent kinds of rejection, latest last.
     pub refusals: Vec<RejectionInfo>,
 }
 
-/// The telemetry of devices. Called on threads that may block.
+/// Access to the telemetry of devices. Methods are called on threads that may block.
 pub trait TelemetryBackend: Send + Sync + 'static {
-    /// The latest value of each key that has one, or of these.
+    /// The latest value of the given keys, or of each key that has one.
     fn latest(
         &self,
         device: &str,
         keys: Option<&[String]>,
     ) -> Result<Vec<TelemetrySample>, TelemetryBackendError>;
 
-    /// Gives rows to `each` until it says `false`.
+    /// Passes rows to `each` until it returns `false`.
     fn rows(
         &self,
         query: &RowQuery,
         each: &mut dyn FnMut(i64, Vec<(String, Value)>) -> bool,
     ) -> Result<(), TelemetryBackendError>;
 
-    /// Writes rows as JSON objects `{"ts_ms", "values"}`, each with `separator` behind it, and says how many. `full` is called now
-    /// and then with what was written; it may take it, and ends it with `false`.
+    /// Writes rows as JSON objects `{"ts_ms", "values"}`, each followed by `separator`, and returns
+    /// their number. Calls `full` now and then with the text written so far; `full` may take the
+    /// text, and stops the query by returning `false`.
     fn write_rows(
         &self,
         query: &RowQuery,
@@ -173,17 +174,18 @@ pub trait TelemetryBackend: Send + Sync + 'static {
         full: &mut dyn FnMut(&mut Vec<u8>) -> bool,
     ) -> Result<usize, TelemetryBackendError>;
 
-    /// Writes rows as a Parquet file, group by group: a line for each value. What `out` refuses ends it.
+    /// Writes rows as a Parquet file, one group after another, with one line per value. An error of
+    /// `out` ends the export.
     fn write_parquet(
         &self,
         query: &RowQuery,
         out: &mut (dyn io::Write + Send),
     ) -> Result<(), TelemetryBackendError>;
 
-    /// Of each device and key its intervals, ascending.
+    /// The intervals of each device and key, ascending.
     fn intervals(&self, query: &IntervalQuery) -> Result<Vec<IntervalRow>, TelemetryBackendError>;
 
-    /// Takes the values of these keys, or of all, in [`from_ms`, `to_ms`) out.
+    /// Deletes the values of these keys, or of all keys, in [`from_ms`, `to_ms`).
     fn delete(
         &self,
         device: &str,
@@ -192,10 +194,10 @@ pub trait TelemetryBackend: Send + Sync + 'static {
         to_ms: i64,
     ) -> Result<(), TelemetryBackendError>;
 
-    /// What of a device was not taken lately.
+    /// The recent rejections of a device.
     fn rejections(&self, device: &str) -> Result<DeviceRejectionList, TelemetryBackendError>;
 
-    /// What is stored of these devices from now on.
+    /// Subscribes to rows of these devices that are stored from now on.
     fn subscribe(
         &self,
         devices: &[String],
@@ -203,7 +205,7 @@ pub trait TelemetryBackend: Send + Sync + 'static {
     ) -> Result<Box<dyn LiveTelemetryStream>, TelemetryBackendError>;
 }
 
-/// A node without devices.
+/// The backend of a node without devices.
 pub struct NoTelemetryBackend;
 
 fn device_not_found(device: &str) -> TelemetryBackendError {

@@ -1,14 +1,16 @@
-//! The first operator: a node whose store has none makes one, with a password nobody else knows.
+//! Creates the first operator: if the store contains none, the node creates one with a random
+//! password.
 
 use store::{ExpectedVersion, Objects};
 
 use super::{Role, password, secret};
 use crate::objects::operator;
 
-/// The name of the operator the first start makes.
+/// Name of the operator that the first start creates.
 const FIRST_OPERATOR: &str = "admin";
 
-/// What the node's owner has to be told, once and nowhere else.
+/// Credentials of the first operator. They are shown to the node's owner once and stored nowhere
+/// else in clear text.
 pub struct FirstOperator {
     pub username: &'static str,
     pub password: String,
@@ -16,17 +18,17 @@ pub struct FirstOperator {
 
 #[derive(Debug, thiserror::Error)]
 pub enum FirstOperatorError {
-    #[error("cannot make the first operator of the API: {0}")]
+    #[error("cannot create the first operator of the API: {0}")]
     Store(#[from] store::StoreError),
-    #[error("cannot make the first operator of the API: {0}")]
+    #[error("cannot create the first operator of the API: {0}")]
     Object(#[from] store::ObjectError),
-    #[error("cannot make the first operator of the API: {0}")]
+    #[error("cannot create the first operator of the API: {0}")]
     Randomness(#[from] super::RandomSourceError),
-    #[error("cannot make the first operator of the API: {0}")]
+    #[error("cannot create the first operator of the API: {0}")]
     Hash(String),
 }
 
-/// Makes the operator `admin` if there is no operator at all; blocks.
+/// Creates the operator `admin` if there is no operator at all. Blocks.
 pub fn ensure_first_operator(
     objects: &Objects,
 ) -> Result<Option<FirstOperator>, FirstOperatorError> {
@@ -37,7 +39,7 @@ pub fn ensure_first_operator(
     let stored = operator::StoredOperator {
         role: Role::Admin,
         enabled: true,
-        description: "Made at the first start".into(),
+        description: "Created at the first start".into(),
         password_hash: password::hash_password(&password)
             .map_err(|error| FirstOperatorError::Hash(error.to_string()))?,
     };

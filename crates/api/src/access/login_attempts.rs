@@ -1,9 +1,10 @@
-//! The bound on guessing passwords and shared secrets. Failures count for each pair of address and name, so that nobody is
-//! kept out by the failures of somebody else at the same address. Beyond that, an address that fails for many names, and
-//! a name that is guessed at from many addresses, have to wait, but not a pair that has got in before.
+//! The limit on guessing passwords and shared secrets. Failures are counted per pair of address and
+//! name, so that failures of one client do not lock out others at the same address. In addition, an
+//! address that fails for many names, and a name that is guessed from many addresses, must wait;
+//! pairs with an earlier success are exempt.
 //!
-//! Tokens and API keys cannot be guessed in any number of attempts that a node answers; they are always looked up, and
-//! never counted here but for the answer to those that fail.
+//! Tokens and API keys cannot be guessed in any number of attempts that a node answers. They are
+//! always looked up; failures only affect the response to further failures.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -13,11 +14,13 @@ use std::time::{Duration, Instant};
 use crate::config::SharedHttpConfig;
 use crate::connection_tracker::address_key;
 
-/// Addresses, names and pairs remembered; beyond, the one that failed longest ago is forgotten.
+/// Maximum number of addresses, names and pairs remembered; beyond it the one with the oldest
+/// failure is forgotten.
 const MAX_FAILURE_RECORDS: usize = 10_000;
-/// Pairs that got in; beyond, the oldest is forgotten.
+/// Maximum number of pairs with a success; beyond it the oldest is forgotten.
 const MAX_KNOWN_PAIRS: usize = 10_000;
-/// Failures of an address for any names, and for a name from any addresses, in multiples of those of a pair.
+/// Allowed failures of an address for any names, and of a name from any addresses, as a multiple of
+/// those of a pair.
 const WIDE_LIMIT_FACTOR: u32 = 10;
 
 pub(crate) struct LoginAttempts {
@@ -28,7 +31,7 @@ pub(crate) struct LoginAttempts {
 #[derive(Default)]
 struct AttemptMemory {
     failures: HashMap<AttemptKey, FailureWindow>,
-    /// Pairs that got in.
+    /// Pairs with a successful login.
     known: HashSet<(IpAddr, String)>,
     /// The same, oldest first.
     known_order: VecDeque<(IpAddr, String)>,
@@ -39,9 +42,9 @@ enum AttemptKey {
     Pair(IpAddr, String),
     Address(IpAddr),
     Name(String),
-    /// Of a secret that many share, by what it is called.
+    /// Failures for a shared secret, by its name.
     Secret(IpAddr, String),
-    /// Of tokens of devices that do not exist.
+    /// Failures with device tokens that do not exist.
     Tokens(IpAddr),
 }
 
@@ -59,7 +62,7 @@ impl LoginAttempts {
         }
     }
 
-    /// How many failures are too many, within which time.
+    /// The maximum number of failures, and the period in which they count.
     fn limits(&self) -> (u32, Duration) {
         let config = self.live.get();
         let window = Duration::from_secs(config.failed_login_window_s.into());
@@ -70,7 +73,7 @@ impl LoginAttempts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long nobody may try for that name from there; `None`: now.
+    /// How long attempts for that name from that address remain blocked; `None`: not blocked.
     pub(crate) fn blocked_for(&self, from: IpAddr, name: &str, now: Instant) -> Option<Duration> {
         let (max_failures, window) = self.limits();
         let (from, name) = (address_key(from), truncate_name(name));
@@ -103,7 +106,7 @@ impl LoginAttempts {
         }
     }
 
-    /// The same as [`Self::blocked_for`] for a shared secret, of which failures count for the pair alone.
+    /// Like [`Self::blocked_for`] for a shared secret, whose failures count for the pair alone.
     pub(crate) fn secret_blocked_for(
         &self,
         from: IpAddr,
@@ -123,7 +126,8 @@ impl LoginAttempts {
             .count_failure(secret_key(from, name), window, now);
     }
 
-    /// A device showed a token that nobody has. How long the address has to wait, if it did so too often.
+    /// Records an unknown device token. Returns how long the address must wait if it exceeds the
+    /// limit.
     pub(crate) fn record_token_failure(&self, from: IpAddr, now: Instant) -> Option<Duration> {
         let (max_failures, window) = self.limits();
         let failures =
@@ -133,7 +137,8 @@ impl LoginAttempts {
         (failures.count > max_failures).then_some(left)
     }
 
-    /// The right password: earlier slips of that pair are forgotten, and it is known from now on.
+    /// Records a successful login: earlier failures of the pair are forgotten, and the pair is
+    /// known from now on.
     pub(crate) fn record_success(&self, from: IpAddr, name: &str) {
         let pair = (address_key(from), truncate_name(name));
         let mut memory = self.lock();
@@ -176,7 +181,7 @@ fn secret_key(from: IpAddr, name: &str) -> AttemptKey {
     AttemptKey::Secret(address_key(from), truncate_name(name))
 }
 
-/// A guess at a name of megabytes shall not be remembered as such.
+/// Truncates long names, so that the table does not store megabytes.
 fn truncate_name(name: &str) -> String {
     name.chars().take(64).collect()
 }

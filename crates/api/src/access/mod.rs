@@ -1,4 +1,4 @@
-//! Who may use the API: roles, what proves who one is, and the bound on guessing.
+//! Authentication and authorisation of API requests: roles, credentials, and the limit on guessing.
 
 mod basic;
 mod first_operator;
@@ -28,36 +28,36 @@ use crate::state::ApiState;
 use login_attempts::LoginAttempts;
 use tokens::TokenStore;
 
-/// What somebody may do; each role may do what those before it may.
+/// The role of a caller; each role includes those before it.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Looks.
+    /// May read.
     Viewer,
-    /// Steers clients and messages, and says who may connect.
+    /// May control clients and messages, and change who may connect.
     Operator,
-    /// Everything.
+    /// May do everything.
     Admin,
 }
 
-/// What proved who asks.
+/// How a caller was authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum AuthenticationMethod {
-    /// A token an operator got for a password.
+    /// A token that an operator obtained with a password.
     Token,
     ApiKey,
-    /// The node's own token file: somebody who can read the data directory.
+    /// The node's own token file: the caller can read the data directory.
     LocalToken,
-    /// Nothing, and `http.anonymous` says that this will do.
+    /// No credentials; `http.anonymous` allows it.
     Anonymous,
-    /// Nothing, at a route that is open to all.
+    /// No credentials, on a route that is open to all.
     Nothing,
 }
 
-/// Who asks.
+/// The identity of a caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CallerIdentity {
     /// The operator's name or the key's id.
@@ -67,7 +67,7 @@ pub(crate) struct CallerIdentity {
 }
 
 impl CallerIdentity {
-    /// Who has not said who it is, where nobody has to.
+    /// The identity of a caller without credentials.
     fn anonymous() -> Self {
         Self {
             name: "anonymous".to_owned(),
@@ -76,22 +76,22 @@ impl CallerIdentity {
         }
     }
 
-    /// What it may do; `None`: nothing that needs a role.
+    /// The caller's role; `None`: it may use nothing that needs a role.
     pub(crate) fn role_or_none(&self) -> Option<Role> {
         (self.proof != AuthenticationMethod::Nothing).then_some(self.role)
     }
 }
 
-/// Everything the checks remember between requests.
+/// State of the access checks that outlives a request.
 pub(crate) struct AccessState {
     pub(crate) passwords: PasswordHasher,
     pub(crate) tokens: TokenStore,
-    /// For which the next token is given on ThingsBoard's paths, and nothing else.
+    /// Refresh tokens of ThingsBoard's paths; they only serve to get the next token.
     pub(crate) refresh_tokens: TokenStore,
     pub(crate) attempts: LoginAttempts,
-    /// Counts whenever credentials may have ended, which streams follow.
+    /// Incremented whenever credentials may have been revoked; streams watch it.
     revoked: watch::Sender<u64>,
-    /// Of the token file, if there is one.
+    /// Hash of the token file's content, if there is one.
     local_token: Option<SecretHash>,
 }
 
@@ -107,14 +107,15 @@ impl AccessState {
         }
     }
 
-    /// Ends all that came of a login.
+    /// Revokes all tokens of a login.
     pub(crate) fn end_login(&self, family: TokenFamily) {
         self.tokens.revoke_family(family);
         self.refresh_tokens.revoke_family(family);
         self.notify_revocation();
     }
 
-    /// Credentials may have ended: those who listen are looked at again.
+    /// Notifies open streams that credentials may have been revoked, so that they check theirs
+    /// again.
     pub(crate) fn notify_revocation(&self) {
         self.revoked.send_modify(|count| *count += 1);
     }
@@ -124,10 +125,11 @@ impl AccessState {
     }
 }
 
-/// ThingsBoard's clients send their token here, so that a proxy may want credentials of its own in the other field.
+/// ThingsBoard's clients send their token in this header, so that a proxy can use the Authorization
+/// header itself.
 const X_AUTHORIZATION: HeaderName = HeaderName::from_static("x-authorization");
 
-/// The field with the credentials for this API.
+/// The header with the credentials for this API.
 pub(crate) fn credentials_header(
     headers: &HeaderMap,
 ) -> Result<Option<&HeaderValue>, ProblemDetails> {
@@ -137,7 +139,7 @@ pub(crate) fn credentials_header(
             continue;
         };
         if fields.next().is_some() {
-            let detail = format!("There is more than one {name} field.");
+            let detail = format!("The request has more than one {name} header.");
             return Err(ProblemDetails::unauthorized(detail));
         }
         return Ok(Some(field));
@@ -145,7 +147,7 @@ pub(crate) fn credentials_header(
     Ok(None)
 }
 
-/// Who asks, if that is enough for a route.
+/// Authenticates the caller and checks that it may use a route.
 pub(crate) async fn authorize(
     app: &ApiState,
     access: EndpointAccess,
@@ -154,11 +156,11 @@ pub(crate) async fn authorize(
 ) -> Result<CallerIdentity, ProblemDetails> {
     let needed = match access {
         EndpointAccess::Open => {
-            // Wrong credentials do not make an open door a closed one.
+            // Wrong credentials do not lock a caller out of an open route.
             let known = authorize_caller(app, headers, from).await;
             return Ok(known.unwrap_or_else(|_| CallerIdentity::anonymous()));
         }
-        // What it proves itself by is none of an operator's credentials.
+        // The caller uses credentials of a source or device, which the handler checks.
         EndpointAccess::Source | EndpointAccess::Device => return Ok(CallerIdentity::anonymous()),
         EndpointAccess::Metrics if app.is_open(app.config.get().metrics_access) => {
             return Ok(CallerIdentity::anonymous());
@@ -175,7 +177,7 @@ pub(crate) async fn authorize(
         false => Err(ProblemDetails::new(
             StatusCode::FORBIDDEN,
             format!(
-                "This needs the role {}; {} is {}.",
+                "This request needs the role {}; {} is {}.",
                 needed.name(),
                 who.name,
                 who.role.name()
@@ -184,7 +186,7 @@ pub(crate) async fn authorize(
     }
 }
 
-/// Who sent a request, with or without a right to.
+/// Authenticates the caller of a request, whatever the route requires.
 pub(crate) async fn authorize_caller(
     app: &ApiState,
     headers: &HeaderMap,
@@ -206,7 +208,8 @@ pub(crate) async fn authorize_caller(
     }
 }
 
-/// Who sent a request, by its X-Authorization or Authorization field. `None`: it has neither.
+/// Identifies the caller by the X-Authorization or Authorization header. `None`: the request has
+/// neither.
 async fn identify(
     app: &ApiState,
     headers: &HeaderMap,
@@ -261,7 +264,7 @@ async fn identify_by_token(
     Ok(identity)
 }
 
-/// Who has logged in, as they are now. `None`: they were changed, shut out or deleted since.
+/// The current operator or key behind a login. `None`: it was changed, disabled or deleted since.
 pub(crate) async fn find_login_holder(
     app: &ApiState,
     login: &LoginRecord,
@@ -282,7 +285,7 @@ pub(crate) async fn find_login_holder(
     }))
 }
 
-/// The API key of this id, if this is its secret and it is good now.
+/// The API key with this id, if the secret matches and the key is currently valid.
 pub(crate) async fn find_api_key(
     app: &ApiState,
     id: &str,
@@ -313,7 +316,7 @@ async fn identify_by_api_key(
     })
 }
 
-/// A token for the data directory, good until the node stops.
+/// Generates the token for the data directory, valid until the node stops.
 pub fn new_local_token() -> Result<String, RandomSourceError> {
     random_secret()
 }

@@ -1,4 +1,4 @@
-//! Passwords of operators: hashed as those of users are, off the threads that answer requests, two at a time.
+//! Password hashing for operators, on threads that may block and limited to two hashes at a time.
 
 use auth::password::HashError;
 use tokio::sync::Semaphore;
@@ -6,10 +6,10 @@ use tokio::sync::Semaphore;
 use crate::call;
 use crate::problem_details::ProblemDetails;
 
-/// Hashes computed at once: each takes a core and 19 MiB for some 20 ms.
+/// Maximum number of concurrent hashes: each uses a core and 19 MiB for about 20 ms.
 const MAX_CONCURRENT_HASHES: usize = 2;
 pub(crate) const MIN_CHARS: usize = 8;
-/// Argon2 takes more; who sends more sends something else than meant.
+/// Argon2 accepts longer passwords; longer input is probably a mistake.
 pub(crate) const MAX_CHARS: usize = 256;
 
 pub(crate) struct PasswordHasher {
@@ -25,7 +25,7 @@ impl Default for PasswordHasher {
 }
 
 impl PasswordHasher {
-    /// The hash of a password as the PHC string `$argon2id$...`.
+    /// Hashes a password as the PHC string `$argon2id$...`.
     pub(crate) async fn hash(&self, password: String) -> Result<String, ProblemDetails> {
         self.run_limited(move || hash_password(&password))
             .await?
@@ -34,7 +34,8 @@ impl PasswordHasher {
             })
     }
 
-    /// Whether `hash` is that of the password. None: there is no such operator; it takes as long and is false.
+    /// Whether the password matches `hash`. Without a hash (unknown operator) the check takes as
+    /// long and returns false.
     pub(crate) async fn verify(
         &self,
         password: String,
@@ -48,12 +49,16 @@ impl PasswordHasher {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ProblemDetails> {
-        let _permit = self.permits.acquire().await.expect("it is never closed");
+        let _permit = self
+            .permits
+            .acquire()
+            .await
+            .expect("the semaphore is never closed");
         call::run_blocking(work, "Passwords cannot be checked now.").await
     }
 }
 
-/// Refuses what is no password to rely on.
+/// Rejects weak passwords.
 pub(crate) fn check_strength(password: &str) -> Result<(), ProblemDetails> {
     if password.chars().count() < MIN_CHARS {
         let detail = format!("password is too short; expected at least {MIN_CHARS} characters.");
@@ -70,7 +75,8 @@ pub(super) fn hash_password(password: &str) -> Result<String, HashError> {
     auth::password::hash(password.as_bytes())
 }
 
-/// Of a password nobody has, so that asking for an unknown operator takes as long as for a known one.
+/// Hash of a password that nobody has, so that a login for an unknown operator takes as long as for
+/// a known one.
 const DECOY_HASH: &str = "$argon2id$v=19$m=19456,t=2,p=1$dGlkZWdhdGUgZGVjb3k$Zr1f0Z7yqOQ2m0g1Ew3o2bWcY0dH9q5QvJ1kT6m8nXs";
 
 fn verify_password(password: &str, hash: Option<&str>) -> bool {
@@ -98,7 +104,7 @@ mod tests {
         assert!(!verify_password("correct horse", Some("plain text")));
     }
 
-    /// A backup that somebody else made may hold any hash.
+    /// A backup from an untrusted origin may contain any hash.
     #[test]
     fn a_hash_that_would_take_gigabytes_lets_nobody_in() {
         let costly = "$argon2id$v=19$m=4000000,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";

@@ -1,5 +1,6 @@
-//! Random secrets and the form in which they are kept. A secret of 256 random bits cannot be guessed, so a plain hash
-//! protects it; passwords, which people choose, are another matter (see `password`).
+//! Random secrets and the form in which they are stored. A secret of 256 random bits cannot be
+//! guessed, so a plain hash protects it. Passwords are chosen by people and need a slow hash (see
+//! `password`).
 
 use std::fmt;
 
@@ -10,9 +11,9 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The system has no randomness to give.
+/// The system's random number generator failed.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("the system has no randomness to give")]
+#[error("the system's random number generator failed")]
 pub struct RandomSourceError;
 
 /// 256 random bits as text.
@@ -20,21 +21,23 @@ pub(crate) fn random_secret() -> Result<String, RandomSourceError> {
     random_text::<32>()
 }
 
-/// A secret that reads as a JSON Web Token of these claims. Who has it is known by all of it; its last part is random and signs nothing.
+/// A secret that can be parsed as a JSON Web Token with these claims. The whole text is the secret;
+/// its last part is random and not a signature.
 pub(crate) fn readable_token(claims: &Value) -> Result<String, RandomSourceError> {
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let head = part(&json!({"alg": "HS256", "typ": "JWT"}));
     Ok(format!("{head}.{}.{}", part(claims), random_secret()?))
 }
 
-/// A random id with a word in front; short, and not a secret.
+/// A short random id with a prefix; not a secret.
 pub(crate) fn random_id(prefix: &str) -> Result<String, RandomSourceError> {
     Ok(format!("{prefix}{}", random_text::<9>()?))
 }
 
 /// A password of 120 random bits, in groups that can be read aloud.
 pub(crate) fn random_password() -> Result<String, RandomSourceError> {
-    // Without letters and digits that look alike; 32 of them, so that each byte's low bits choose one fairly.
+    // Letters and digits that do not look alike. There are 32, so the low bits of a byte choose
+    // one uniformly.
     const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
     let mut bytes = [0; 24];
     SystemRandom::new()
@@ -60,7 +63,8 @@ fn random_text<const BYTES: usize>() -> Result<String, RandomSourceError> {
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
-/// SHA-256 of a secret. Two of them are compared, never secrets: how far they agree tells nothing about the secret.
+/// SHA-256 of a secret. Hashes are compared instead of secrets, because the length of a common
+/// prefix reveals nothing about the secret.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct SecretHash([u8; 32]);

@@ -1,5 +1,5 @@
-//! Tokens that operators, and API keys on ThingsBoard's paths, get for their password: random, only their hashes are kept, and only
-//! in memory, so that a restart ends them all.
+//! Tokens of operators, and of API keys on ThingsBoard's paths. Tokens are random; only their
+//! hashes are stored, and only in memory, so a restart revokes all of them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::secret::SecretHash;
 
-/// Of the whole node.
+/// Maximum number of tokens of the node.
 const MAX_TOKENS: usize = 10_000;
-/// Of one operator or key; one more ends the oldest.
+/// Maximum number of tokens of one operator or key; one more revokes the oldest.
 const MAX_PER_OWNER: usize = 100;
 
 #[derive(Default)]
@@ -18,14 +18,14 @@ pub(crate) struct TokenStore {
     logins: Mutex<HashMap<SecretHash, StoredToken>>,
 }
 
-/// Who got a token.
+/// The owner of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TokenOwner {
     Operator(String),
     ApiKey(String),
 }
 
-/// Tokens that came of one login.
+/// Identifies the tokens of one login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TokenFamily(u64);
 
@@ -39,7 +39,8 @@ impl TokenFamily {
 #[derive(Debug, Clone)]
 pub(crate) struct LoginRecord {
     pub(crate) owner: TokenOwner,
-    /// Of the operator's password hash, or of the key's secret: a new one ends the tokens got for the old one.
+    /// Hash of the operator's password hash, or of the key's secret: a new one revokes the tokens
+    /// issued for the old one.
     pub(crate) password: SecretHash,
     pub(crate) family: TokenFamily,
 }
@@ -82,7 +83,7 @@ impl TokenStore {
         );
     }
 
-    /// The login behind a token that has not expired.
+    /// The login of a token that has not expired.
     pub(crate) fn find(&self, token: &SecretHash) -> Option<LoginRecord> {
         let mut logins = self.lock();
         let kept = logins.get(token)?;
@@ -101,7 +102,7 @@ impl TokenStore {
         self.lock().retain(|_, kept| kept.login.family != family);
     }
 
-    /// Ends tokens of a family but the youngest so many, and this one.
+    /// Revokes all tokens of a family except the youngest `count` and the given one.
     pub(crate) fn retain_youngest(
         &self,
         family: TokenFamily,

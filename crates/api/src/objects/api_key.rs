@@ -1,4 +1,4 @@
-//! API keys: programs that use the API with an id and a secret, sent as HTTP Basic credentials.
+//! API keys: programs authenticate with an id and a secret, sent as HTTP Basic credentials.
 
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -14,10 +14,10 @@ use crate::state::ApiState;
 
 pub(crate) const KIND: &str = "api_key";
 const MAX_KEYS: usize = 10_000;
-/// The field of [`StoredApiKey`] nobody is shown.
+/// The field of [`StoredApiKey`] that is never shown.
 const SECRET_FIELD: &str = "secret_hash";
 
-/// As it is stored.
+/// The stored form.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StoredApiKey {
     pub(crate) role: Role,
@@ -33,11 +33,11 @@ struct ApiKeyInput {
     role: Role,
     #[serde(default = "yes")]
     enabled: bool,
-    /// What it is for.
+    /// Purpose of the key.
     #[serde(default)]
     #[schemars(length(max = 1000))]
     description: String,
-    /// From then on it lets nobody in; `null`: never.
+    /// Time from which the key is rejected, in milliseconds since 1970; `null`: never.
     #[serde(default)]
     expires_at_ms: Option<u64>,
 }
@@ -63,7 +63,7 @@ const NAMES: ObjectKindNames = ObjectKindNames {
     read: Role::Admin,
     write: Role::Admin,
     id_prefix: Some("key-"),
-    description: "Programs that use this API. A key's secret is told once, when it is made.",
+    description: "Programs that use this API. A key's secret is shown only once, when it is created.",
 };
 
 impl ObjectKind for ApiKeys {
@@ -93,7 +93,8 @@ impl ObjectKind for ApiKeys {
             let input: ApiKeyInput = call::parse(input)?;
             check_description(&input.description)?;
             if id.contains(':') {
-                let detail = "id: a colon cannot be in it, since it ends the user name of Basic credentials.";
+                let detail =
+                    "id: must not contain a colon, which ends the user name of Basic credentials.";
                 return Err(ProblemDetails::invalid_field("id", detail));
             }
             let mut once = Map::new();

@@ -1,5 +1,5 @@
-//! Objects the API keeps but does not understand: who may connect over MQTT and what they may do there. Those who
-//! enforce these rules say what fits, over [`ObjectBackend`].
+//! Objects that the API stores but does not interpret, such as users, ACL rules, rules, connectors
+//! and products. The components that use them validate them through [`ObjectBackend`].
 
 use std::sync::Arc;
 
@@ -13,74 +13,74 @@ use crate::problem_details::ProblemDetails;
 use crate::state::ApiState;
 use store::Objects;
 
-/// A kind of objects whose meaning is known elsewhere.
+/// A kind of objects that is interpreted outside the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BackendObjectKind {
-    /// Who may log in over MQTT with a password.
+    /// A user who may log in over MQTT with a password.
     User,
-    /// How those who connect prove who they are.
+    /// A method of authenticating MQTT clients.
     Authenticator,
-    /// Who may publish and subscribe what.
+    /// A rule about what clients may publish and subscribe to.
     AclRule,
-    /// Who is shut out.
+    /// A client, user or address that may not connect.
     Ban,
-    /// What is done with messages.
+    /// A rule of the rule engine.
     Rule,
-    /// An outside system.
+    /// A connection to an external system.
     Connector,
-    /// What is written to one.
+    /// A target for rows in an external system.
     Sink,
-    /// What is received from one.
+    /// An origin of messages in an external system.
     Source,
-    /// What devices of a kind have in common.
+    /// Common properties of devices of one kind.
     Product,
-    /// Who is told of alarms.
+    /// A notification about alarms.
     Notification,
-    /// What happens to what devices report.
+    /// A rule chain for the data of devices.
     Chain,
-    /// Devices that belong together.
+    /// A group of devices.
     DeviceGroup,
-    /// Systems that are asked for values of devices.
+    /// A system that is queried for values of devices.
     PullSource,
 }
 
 impl BackendObjectKind {
-    /// Its name in the store.
+    /// Name of the kind in the store.
     pub fn storage_kind(self) -> &'static str {
         kind_names(self).kind
     }
 
-    /// The field that holds the id.
+    /// Name of the field with the id.
     pub fn id_field(self) -> &'static str {
         kind_names(self).id_field
     }
 }
 
-/// What a client wrote is not an object of its kind.
+/// Why the JSON of a request is not a valid object of its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectValidationError {
-    /// The path of the field, such as `password` or `topics[2]`; empty: the object as a whole.
+    /// Path of the field, such as `password` or `topics[2]`; empty: the object as a whole.
     pub field: String,
     /// What is wrong and what was expected, as a sentence.
     pub detail: String,
 }
 
-/// An object that the configuration declares: the API shows it and does not change it.
+/// An object declared in the configuration. The API shows it but cannot change it.
 #[derive(Debug, Clone)]
 pub struct DeclaredObject {
     pub id: String,
-    /// In the form in which a stored object of the kind is kept, secrets included.
+    /// The object in its stored form, secrets included.
     pub value: Value,
-    /// Which part of the configuration declares it: `file`, `environment` or `command_line`.
+    /// Origin of the declaration: `file`, `environment` or `command_line`.
     pub origin: &'static str,
-    /// Where, such as `tidegate.toml:42`.
+    /// Place of the declaration, such as `tidegate.toml:42`.
     pub declared_at: String,
 }
 
-/// Who understands these objects. Called on threads that may block.
+/// Validates and interprets objects. Methods are called on threads that may block.
 pub trait ObjectBackend: Send + Sync + 'static {
-    /// From what a client wrote, without the id, to what is stored. `current` is what is stored now: secrets that are
-    /// left out stay what they are.
+    /// Converts the JSON of a request, without the id, to the stored form. `current` is the stored
+    /// object; omitted secrets keep their values.
     fn prepare(
         &self,
         kind: BackendObjectKind,
@@ -89,7 +89,8 @@ pub trait ObjectBackend: Send + Sync + 'static {
         current: Option<&Value>,
     ) -> Result<Value, ObjectValidationError>;
 
-    /// Whether no other object has what has to be unique of an accepted one. If one has, the answer is 409.
+    /// Whether the unique fields of an accepted object are unused by other objects. Otherwise the
+    /// response is 409.
     fn check_unique(
         &self,
         kind: BackendObjectKind,
@@ -100,13 +101,13 @@ pub trait ObjectBackend: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Whether an object may go, or why not.
+    /// Whether an object may be deleted; the error is the reason.
     fn check_removal(&self, kind: BackendObjectKind, id: &str) -> Result<(), String> {
         let _ = (kind, id);
         Ok(())
     }
 
-    /// What an accepted object hardly means as it is written, for the answer to whoever wrote it.
+    /// Probable mistakes in an accepted object, returned to the caller that wrote it.
     fn warnings(&self, kind: BackendObjectKind, stored: &Value) -> Vec<String> {
         let _ = (kind, stored);
         Vec::new()
@@ -118,10 +119,10 @@ pub trait ObjectBackend: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// What is shown of a stored object: everything but its secrets.
+    /// A stored object without its secrets.
     fn public_view(&self, kind: BackendObjectKind, stored: &Value) -> Value;
 
-    /// JSON schemas (2020-12) of objects: of what is written and what is shown. They hold no references.
+    /// JSON schemas (2020-12) of the written and the shown object. They contain no references.
     fn schemas(&self, kind: BackendObjectKind) -> (Value, Value);
 }
 
@@ -162,7 +163,7 @@ pub(super) fn of(kind: BackendObjectKind, rules: &Arc<dyn ObjectBackend>) -> Bac
 pub(super) struct BackendObjects {
     kind: BackendObjectKind,
     names: ObjectKindNames,
-    /// By id.
+    /// Declared objects by id.
     declared: Declared,
     rules: Arc<dyn ObjectBackend>,
 }
@@ -180,7 +181,7 @@ fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
-            description: "Those who may connect over MQTT with a name and a password.",
+            description: "Clients that may connect over MQTT with a user name and a password.",
         },
         BackendObjectKind::Authenticator => ObjectKindNames {
             kind: "authenticator",
@@ -190,11 +191,11 @@ fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             type_name: "Authenticator",
             id_field: "id",
             tag: "rules",
-            // They say where the credentials of others are kept.
+            // Authenticators name the systems that store credentials.
             read: Role::Admin,
             write: Role::Admin,
             id_prefix: None,
-            description: "Ways in which those who connect over MQTT prove who they are, asked one after the other.",
+            description: "Methods of authenticating MQTT clients, evaluated in order.",
         },
         BackendObjectKind::AclRule => ObjectKindNames {
             kind: "acl_rule",
@@ -207,7 +208,7 @@ fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: Some("rule-"),
-            description: "Who may publish and subscribe what. The first rule that fits decides.",
+            description: "Rules about who may publish and subscribe to what. The first matching rule decides.",
         },
         BackendObjectKind::Ban => ObjectKindNames {
             kind: "ban",
@@ -220,7 +221,7 @@ fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: Some("ban-"),
-            description: "Clients, users and addresses that are shut out.",
+            description: "Clients, users and addresses that may not connect.",
         },
         BackendObjectKind::Rule => ObjectKindNames {
             kind: "rule",
@@ -233,7 +234,7 @@ fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
-            description: "Statements over what happens, and what is done with what comes out.",
+            description: "SQL statements over events, and actions on their results.",
         },
         BackendObjectKind::Connector => ObjectKindNames {
             kind: "connector",
@@ -243,11 +244,11 @@ fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             type_name: "Connector",
             id_field: "name",
             tag: "connectors",
-            // They say where the credentials of others are kept.
+            // Connectors contain credentials of external systems.
             read: Role::Admin,
             write: Role::Admin,
             id_prefix: None,
-            description: "Outside systems with their addresses and credentials, shared by sinks.",
+            description: "Addresses and credentials of external systems, shared by sinks.",
         },
         BackendObjectKind::Sink => ObjectKindNames {
             kind: "sink",
@@ -260,7 +261,7 @@ fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
-            description: "What rules send their outputs to: which connector, what is written there, and how.",
+            description: "Targets of rule outputs: the connector, and what is written there and how.",
         },
         BackendObjectKind::Source => ObjectKindNames {
             kind: "source",
@@ -273,7 +274,7 @@ fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
-            description: "What is received from outside systems, for rules with FROM \"$bridges/TYPE:NAME\".",
+            description: "Messages received from external systems, for rules with FROM \"$bridges/TYPE:NAME\".",
         },
         BackendObjectKind::Product => ObjectKindNames {
             kind: "product",
@@ -286,7 +287,7 @@ fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
-            description: "What devices of a kind have in common: their thing model, topics, credentials and storage.",
+            description: "Common properties of devices of one kind: thing model, topics, credentials and storage.",
         },
         BackendObjectKind::Notification => ObjectKindNames {
             kind: "notification",
@@ -299,7 +300,7 @@ fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
-            description: "Who is told of which alarms, and how: by a sink (a webhook, mail ...) or by a message.",
+            description: "Recipients of alarms: a sink (webhook, mail ...) or an MQTT message.",
         },
         BackendObjectKind::Chain => ObjectKindNames {
             kind: "chain",
@@ -312,21 +313,21 @@ fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
-            description: "What happens to each row that devices report, node by node. A product names its chain; the one called root is for \
+            description: "Processing of each row that devices report, node by node. A product names its chain; the one called root is for \
                     those that name none.",
         },
         BackendObjectKind::DeviceGroup => ObjectKindNames {
             kind: "device_group",
             path: "device-groups",
-            singular: "a group of devices",
-            plural: "groups of devices",
+            singular: "a device group",
+            plural: "device groups",
             type_name: "DeviceGroup",
             id_field: "id",
             tag: "devices",
             read: Role::Viewer,
             write: Role::Operator,
             id_prefix: None,
-            description: "Devices that belong together: some that are named, and all of a product or with some tags.",
+            description: "Sets of devices: named ones, and all of a product or with given tags.",
         },
         BackendObjectKind::PullSource => ObjectKindNames {
             kind: "pull_source",
@@ -336,11 +337,11 @@ fn kind_names(kind: BackendObjectKind) -> ObjectKindNames {
             type_name: "PullSource",
             id_field: "name",
             tag: "devices",
-            // They say where the credentials of others are kept, and make the node ask any address.
+            // Pull sources contain credentials and can make the node query any address.
             read: Role::Admin,
             write: Role::Admin,
             id_prefix: None,
-            description: "Systems that are asked on a schedule for values of devices: Prometheus, HTTP servers, IPMI.",
+            description: "Systems that are queried on a schedule for values of devices: Prometheus, HTTP servers, IPMI.",
         },
     }
 }
@@ -350,12 +351,12 @@ impl ObjectKind for BackendObjects {
         &self.names
     }
 
-    /// Bans are not declared: they come and go while the node runs.
+    /// Bans cannot be declared, because they come and go while the node runs.
     fn declared(&self) -> Option<&Declared> {
         (self.kind != BackendObjectKind::Ban).then_some(&self.declared)
     }
 
-    /// A rule object of EMQX is known by its `id` and may have a `name` besides.
+    /// A rule object of EMQX is identified by its `id` and may also have a `name`.
     fn foreign_id_field(&self) -> Option<&'static str> {
         (self.kind == BackendObjectKind::Rule).then_some("id")
     }
@@ -374,7 +375,7 @@ impl ObjectKind for BackendObjects {
         let (rules, kind) = (self.rules.clone(), self.kind);
         let (id, current) = (id.to_owned(), current.cloned());
         Box::pin(async move {
-            // It may hash a password or look at files.
+            // Preparing may hash a password or read files.
             let accept = move || {
                 let stored = rules.prepare(kind, &id, input, current.as_ref());
                 let stored = stored.map_err(|invalid| match invalid.field.as_str() {

@@ -1,4 +1,4 @@
-//! What operators and API keys have in common: both hold a role, and prove themselves by what is stored as a hash.
+//! Code shared by operators and API keys: both have a role and a secret that is stored as a hash.
 
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
@@ -11,7 +11,7 @@ use crate::problem_details::ProblemDetails;
 
 const MAX_DESCRIPTION_CHARS: u32 = 1000;
 
-/// For serde: holders are enabled unless somebody says otherwise.
+/// Default for serde: holders are enabled.
 pub(super) fn yes() -> bool {
     true
 }
@@ -28,7 +28,7 @@ pub(super) fn check_description(description: &str) -> Result<(), ProblemDetails>
     }
 }
 
-/// The schemas of what a client may write and of what it sees.
+/// The schemas of the written and the shown object.
 pub(super) fn schemas<I: JsonSchema, V: JsonSchema>(
     generator: &mut SchemaGenerator,
 ) -> (Value, Value) {
@@ -36,7 +36,7 @@ pub(super) fn schemas<I: JsonSchema, V: JsonSchema>(
     (input, V::json_schema(generator).to_value())
 }
 
-/// What an object has as its secret already: it stays unless it is replaced.
+/// The existing secret of an object; it stays unless it is replaced.
 pub(super) fn existing_secret<T: DeserializeOwned>(
     current: Option<&Value>,
     field: &str,
@@ -48,7 +48,7 @@ pub(super) fn to_stored_value(holder: impl Serialize) -> Value {
     serde_json::to_value(holder).expect("its fields are plain")
 }
 
-/// An object without the field that holds its secret.
+/// The object without the field that contains its secret.
 pub(super) fn without_field(value: &Value, secret: &str) -> Value {
     let mut shown = value.clone();
     if let Some(fields) = shown.as_object_mut() {
@@ -67,7 +67,7 @@ pub(super) fn list_all(
         .map_err(|error| store_problem(&error))
 }
 
-/// All objects of a kind, if there is room for `id` among them.
+/// All objects of a kind; an error if `id` would exceed the maximum number.
 pub(super) fn list_with_capacity_for(
     id: &str,
     names: &ObjectKindNames,
@@ -77,7 +77,7 @@ pub(super) fn list_with_capacity_for(
     let all = list_all(names, max, objects)?;
     match all.len() >= max && all.iter().all(|other| other.id != id) {
         true => Err(ProblemDetails::conflict(format!(
-            "There are {max} {} already; delete some first.",
+            "The limit of {max} {} is reached; delete some first.",
             names.plural
         ))),
         false => Ok(all),

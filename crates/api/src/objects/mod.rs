@@ -1,4 +1,5 @@
-//! Configuration objects over HTTP: the same five routes for every kind, versions as ETags, every change in the audit log.
+//! Configuration objects over HTTP: the same five routes for every kind, versions as ETags, and
+//! every change in the audit log.
 
 pub(crate) mod api_key;
 mod backend_objects;
@@ -32,27 +33,28 @@ pub use backend_objects::{
 };
 pub(crate) use preconditions::Preconditions;
 
-/// Objects looked at for one page of a filtered list; a page may end early, its `next` goes on.
+/// Maximum number of objects read for one page of a filtered list. A page may end early; its `next`
+/// continues.
 const MAX_SCANNED_OBJECTS: usize = 10_000;
 const MAX_ID_BYTES: usize = 256;
 
-/// What the routes of a kind need to know about it.
+/// Names and properties of a kind, as its routes need them.
 pub(crate) struct ObjectKindNames {
-    /// In the store.
+    /// Kind in the store.
     pub(crate) kind: &'static str,
-    /// Under `/api/v1/`.
+    /// Path segment under `/api/v1/`.
     pub(crate) path: &'static str,
-    /// In sentences.
+    /// Name in sentences.
     pub(crate) singular: &'static str,
     pub(crate) plural: &'static str,
-    /// In the OpenAPI document: `Operator`.
+    /// Name in the OpenAPI document: `Operator`.
     pub(crate) type_name: &'static str,
-    /// The field that holds the id.
+    /// Name of the field with the id.
     pub(crate) id_field: &'static str,
     pub(crate) tag: &'static str,
     pub(crate) read: Role,
     pub(crate) write: Role,
-    /// Ids are made here, beginning so, unless the one who makes the object gives one (`None`: it must).
+    /// Prefix of generated ids; `None`: the caller must provide an id.
     pub(crate) id_prefix: Option<&'static str>,
     pub(crate) description: &'static str,
 }
@@ -65,10 +67,10 @@ type PrepareFuture<'a> =
 
 type HandlerFuture = Pin<Box<dyn Future<Output = ApiResult> + Send>>;
 
-/// What a kind made of a client's input.
+/// An object prepared from the JSON of a request.
 pub(crate) struct PreparedObject {
     pub(crate) stored: Value,
-    /// Shown in this one answer and never again: the secret of a new API key.
+    /// Fields shown in this response only: the secret of a new API key.
     pub(crate) shown_once: Map<String, Value>,
 }
 
@@ -81,24 +83,25 @@ impl From<Value> for PreparedObject {
     }
 }
 
-/// One kind of objects.
+/// A kind of objects.
 pub(crate) trait ObjectKind: Send + Sync + 'static {
     fn names(&self) -> &ObjectKindNames;
-    /// As JSON schemas: what a client may write, without the id, and what it sees, without id and version.
+    /// JSON schemas: of the written object without the id, and of the shown object without id and
+    /// version.
     fn schemas(&self, generator: &mut SchemaGenerator) -> (Value, Value);
-    /// The objects that the configuration declares; `None`: it cannot declare any of this kind.
+    /// The objects that the configuration declares; `None`: the kind cannot be declared.
     fn declared(&self) -> Option<&Declared> {
         None
     }
-    /// A field of foreign objects that holds the id, in place of the own one.
+    /// A compatibility field that may contain the id instead of the kind's own field.
     fn foreign_id_field(&self) -> Option<&'static str> {
         None
     }
-    /// Fields that are in the answer to a POST and never again, with their descriptions.
+    /// Fields shown only in the response to the POST, with their descriptions.
     fn shown_once(&self) -> &'static [(&'static str, &'static str)] {
         &[]
     }
-    /// From what a client wrote to what is stored; secrets that are left out stay what they are.
+    /// Converts the JSON of a request to the stored form; omitted secrets keep their values.
     fn prepare<'a>(
         &'a self,
         app: &'a ApiState,
@@ -108,7 +111,8 @@ pub(crate) trait ObjectKind: Send + Sync + 'static {
     ) -> PrepareFuture<'a>;
     /// The stored object without its secrets.
     fn public_view(&self, app: &ApiState, stored: &Value) -> Value;
-    /// Whether the object may become this (`None`: go), looking at all others. It may read files.
+    /// Whether the object may change to this value (`None`: be deleted), given all others. May read
+    /// files.
     fn check_change(
         &self,
         objects: &Objects,
@@ -120,17 +124,17 @@ pub(crate) trait ObjectKind: Send + Sync + 'static {
     }
 }
 
-/// Runs what reads and writes files off the threads that answer requests.
+/// Runs a store operation on a thread that may block.
 pub(crate) async fn run_on_store<T: Send + 'static>(
     app: &ApiState,
     work: impl FnOnce(&Objects) -> T + Send + 'static,
 ) -> Result<T, ProblemDetails> {
     let objects = app.objects.clone();
-    call::run_blocking(move || work(&objects), "The store did not answer.").await
+    call::run_blocking(move || work(&objects), "The store did not respond.").await
 }
 
 pub(crate) fn store_problem(error: &store::StoreError) -> ProblemDetails {
-    tracing::error!(%error, "the store of configuration objects failed");
+    tracing::error!(%error, "configuration store operation failed");
     ProblemDetails::unavailable(format!("{error}."))
 }
 
@@ -158,26 +162,26 @@ async fn get_object(
         .map_err(|error| store_problem(&error))
 }
 
-/// A stored object of a kind the API itself understands.
+/// Loads a stored object of a kind that the API itself interprets.
 pub(crate) async fn load_object<T: DeserializeOwned>(
     app: &ApiState,
     kind: &'static str,
     id: &str,
 ) -> Result<Option<T>, ProblemDetails> {
     let object = get_object(app, kind, id).await?;
-    // One that cannot be read lets nobody in.
+    // An unreadable operator or key grants no access.
     Ok(
         object.and_then(|object| match serde_json::from_value(object.value) {
             Ok(stored) => Some(stored),
             Err(error) => {
-                tracing::error!(kind, id, %error, "a stored object cannot be read");
+                tracing::error!(kind, id, %error, "stored object is unreadable; ignored");
                 None
             }
         }),
     )
 }
 
-/// All kinds there are.
+/// All kinds of objects.
 pub(crate) fn object_kinds(rules: &Arc<dyn ObjectBackend>) -> Vec<Arc<dyn ObjectKind>> {
     let mut kinds: Vec<Arc<dyn ObjectKind>> =
         vec![Arc::new(operator::Operators), Arc::new(api_key::ApiKeys)];
@@ -236,14 +240,14 @@ pub(crate) fn object_endpoints(kind: &Arc<dyn ObjectKind>) -> Vec<Endpoint> {
             .request_body_with(object_schema::create_input_schema(kind.clone()))
             .response_with(201, "Made.", created)
             .with_location()
-            .problem_response(409, "The id is in use, or the configuration declares an object with it."),
+            .problem_response(409, "The id is in use by a stored or declared object."),
         described(read, names.read, format!("Look at {}", names.singular))
             .path_parameter(names.id_field, id_about)
-            .response_with(200, "It, as it is now.", view.clone())
+            .response_with(200, "The stored object.", view.clone())
             .with_etag(),
-        described(write, names.write, format!("Make or replace {}", names.singular))
+        described(write, names.write, format!("Create or replace {}", names.singular))
             .description(
-                "The whole object; secrets that are left out stay what they are. Fields left out otherwise get their \
+                "The whole object; omitted secrets keep their values. Other omitted fields get their \
                  defaults.",
             )
             .path_parameter(names.id_field, id_about)
@@ -257,13 +261,13 @@ pub(crate) fn object_endpoints(kind: &Arc<dyn ObjectKind>) -> Vec<Endpoint> {
             .empty_response(204, "Deleted.")
             .problem_response(
                 409,
-                "Other objects name it, the configuration declares it, or it is the last admin.",
+                "Other objects refer to it, the configuration declares it, or it is the last admin.",
             )
             .with_etag(),
     ]
 }
 
-/// The object as a client sees it, without what is said of where it is kept.
+/// The object as a client sees it, without its origin.
 fn shown_fields(
     kind: &dyn ObjectKind,
     app: &ApiState,
@@ -274,7 +278,7 @@ fn shown_fields(
         Value::Object(fields) => fields,
         other => Map::from_iter([("value".to_owned(), other)]),
     };
-    // The id first, for readers; maps of serde_json keep their order by name, so this only adds it.
+    // Adds the id; maps of serde_json are ordered by name.
     shown.insert(kind.names().id_field.to_owned(), id.into());
     shown
 }
@@ -289,7 +293,8 @@ fn object_view(kind: &dyn ObjectKind, app: &ApiState, object: &Object) -> Value 
     Value::Object(shown)
 }
 
-/// A declared object as a client sees it. It has no version: it changes with the configuration, at a start.
+/// A declared object as a client sees it. It has no version, because it changes only with the
+/// configuration at a start.
 fn shown_declared(kind: &dyn ObjectKind, app: &ApiState, object: &DeclaredObject) -> Value {
     let mut shown = shown_fields(kind, app, &object.id, &object.value);
     shown.insert("origin".to_owned(), object.origin.into());
@@ -297,12 +302,12 @@ fn shown_declared(kind: &dyn ObjectKind, app: &ApiState, object: &DeclaredObject
     Value::Object(shown)
 }
 
-/// The object of this id that the configuration declares.
+/// The declared object with this id.
 fn declared<'k>(kind: &'k dyn ObjectKind, id: &str) -> Option<&'k DeclaredObject> {
     kind.declared()?.get(id)
 }
 
-/// An object of the configuration is changed there. Without this, a stored object of the same id would have no effect.
+/// Rejects changes of declared objects. A stored object with the same id would have no effect.
 fn check_not_declared(kind: &dyn ObjectKind, id: &str) -> Result<(), ProblemDetails> {
     let Some(object) = declared(kind, id) else {
         return Ok(());
@@ -335,7 +340,7 @@ fn object_not_found(kind: &dyn ObjectKind, id: &str) -> ProblemDetails {
     ))
 }
 
-/// Without its article: `an operator` becomes `operator`.
+/// The name without its article: `an operator` becomes `operator`.
 fn without_article(one: &str) -> &str {
     one.split_once(' ').map_or(one, |(_, noun)| noun)
 }
@@ -355,8 +360,8 @@ impl Row {
     }
 }
 
-/// Up to `limit` objects behind `after`, stored and declared ones in the order of their ids. A declared one hides the
-/// stored one of the same id.
+/// Up to `limit` objects after `after`, stored and declared ones ordered by id. A declared object
+/// hides a stored one with the same id.
 fn rows_after(
     kind: &dyn ObjectKind,
     objects: &Objects,
@@ -436,7 +441,8 @@ async fn read(kind: Arc<dyn ObjectKind>, call: ApiCall) -> ApiResult {
     Ok(with_etag(StatusCode::OK, &object, body))
 }
 
-/// The id in what a client wrote; where there is a foreign one, the own field is the object's business.
+/// Removes the id from the JSON of a request. If the compatibility field contains it, the kind's
+/// own field belongs to the object.
 fn take_object_id(kind: &dyn ObjectKind, input: &mut Map<String, Value>) -> Option<Value> {
     let foreign = kind.foreign_id_field();
     let foreign = foreign.and_then(|field| input.remove(field));
@@ -482,7 +488,7 @@ async fn create(kind: Arc<dyn ObjectKind>, mut call: ApiCall) -> ApiResult {
     Ok(response)
 }
 
-/// Creates an object of a kind that others understand, unless there is one. The caller may create such objects.
+/// Creates an object of a backend kind unless it exists. The caller's role must allow it.
 pub(crate) async fn create_if_absent(
     call: &ApiCall,
     kind: BackendObjectKind,
@@ -492,7 +498,7 @@ pub(crate) async fn create_if_absent(
     let kind: Arc<dyn ObjectKind> = Arc::new(backend_objects::of(kind, &call.app.rules));
     let names = kind.names();
     if call.identity.role_or_none() < Some(names.write) {
-        let detail = format!("This needs the role {}.", names.write.name());
+        let detail = format!("This request needs the role {}.", names.write.name());
         return Err(ProblemDetails::new(StatusCode::FORBIDDEN, detail));
     }
     check_id(names.id_field, id)?;
@@ -510,7 +516,8 @@ async fn write(kind: Arc<dyn ObjectKind>, mut call: ApiCall) -> ApiResult {
     let id = call.path(names.id_field).to_owned();
     let preconditions = Preconditions::read(call.headers())?;
     let mut input = fields_of(call.body_value().await?)?;
-    // What a GET answered may be put back: what cannot be changed has to be what it is.
+    // The response to a GET may be sent back; fields that cannot change must have their current
+    // value.
     match take_object_id(&*kind, &mut input) {
         None => {}
         Some(Value::String(given)) if given == id => {}
@@ -547,7 +554,7 @@ async fn write(kind: Arc<dyn ObjectKind>, mut call: ApiCall) -> ApiResult {
     Ok(with_etag(status, &object, body))
 }
 
-/// Whether the object may become this; gives it back.
+/// Checks whether the object may change to this value, and returns the value.
 async fn run_check_change(
     kind: &Arc<dyn ObjectKind>,
     call: &ApiCall,
@@ -562,7 +569,8 @@ async fn run_check_change(
     .await?
 }
 
-/// Writes the object, tells the audit log, and answers how the object looks now. The caller holds `changing`.
+/// Stores the object, records the change in the audit log, and returns the object as it is now. The
+/// caller holds `changing`.
 async fn save(
     kind: &Arc<dyn ObjectKind>,
     call: &ApiCall,
@@ -625,7 +633,7 @@ fn fields_of(input: Value) -> Result<Map<String, Value>, ProblemDetails> {
         Value::Object(fields) => Ok(fields),
         _ => Err(ProblemDetails::new(
             StatusCode::UNPROCESSABLE_ENTITY,
-            "The body is not what was expected: expected a JSON object.",
+            "The body is invalid: expected a JSON object.",
         )),
     }
 }
@@ -641,7 +649,7 @@ fn check_id(field: &'static str, id: &str) -> Result<(), ProblemDetails> {
     }
 }
 
-/// As a part of a path.
+/// Encodes text as a path segment.
 pub(crate) fn percent_encode(text: &str) -> String {
     use std::fmt::Write as _;
     text.bytes().fold(String::new(), |mut encoded, byte| {

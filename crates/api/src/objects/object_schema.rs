@@ -1,4 +1,5 @@
-//! The schemas of a kind's bodies and answers: what the kind says, with id, version and times around it.
+//! The schemas of a kind's requests and responses: the kind's own fields with id, version and
+//! times.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::ObjectKind;
 use crate::endpoint::SchemaFn;
 
-/// A GET's answer.
+/// The response of a GET.
 pub(super) fn view_schema(kind: Arc<dyn ObjectKind>) -> SchemaFn {
     named_schema(kind, "", |kind, generator| {
         let mut schema = object_schema(kind.schemas(generator).1);
@@ -18,7 +19,7 @@ pub(super) fn view_schema(kind: Arc<dyn ObjectKind>) -> SchemaFn {
     })
 }
 
-/// A POST's answer.
+/// The response of a POST.
 pub(super) fn created_schema(kind: Arc<dyn ObjectKind>) -> SchemaFn {
     if kind.shown_once().is_empty() {
         return view_schema(kind);
@@ -35,7 +36,7 @@ pub(super) fn created_schema(kind: Arc<dyn ObjectKind>) -> SchemaFn {
     })
 }
 
-/// A POST's body.
+/// The body of a POST.
 pub(super) fn create_input_schema(kind: Arc<dyn ObjectKind>) -> SchemaFn {
     named_schema(kind, "New", |kind, generator| {
         let mut schema = object_schema(kind.schemas(generator).0);
@@ -45,14 +46,14 @@ pub(super) fn create_input_schema(kind: Arc<dyn ObjectKind>) -> SchemaFn {
     })
 }
 
-/// A PUT's body.
+/// The body of a PUT.
 pub(super) fn put_input_schema(kind: Arc<dyn ObjectKind>) -> SchemaFn {
     named_schema(kind, "Input", |kind, generator| {
         object_schema(kind.schemas(generator).0)
     })
 }
 
-/// The schema under a name of its own in the document.
+/// Registers the schema under a name of its own in the document.
 fn named_schema(
     kind: Arc<dyn ObjectKind>,
     suffix: &'static str,
@@ -104,7 +105,7 @@ fn add_id(kind: &dyn ObjectKind, schema: &mut Value, is_required: bool) {
     add_property(schema, kind.names().id_field, property, is_required);
 }
 
-/// Where the object is kept, and what only stored ones have.
+/// Adds the origin fields, and the fields that only stored objects have.
 fn add_origin(kind: &dyn ObjectKind, schema: &mut Value) {
     let can_be_declared = kind.declared().is_some();
     let origins: &[&str] = match can_be_declared {
@@ -113,23 +114,29 @@ fn add_origin(kind: &dyn ObjectKind, schema: &mut Value) {
     };
     let origin = json!({
         "type": "string", "enum": origins,
-        "description": "`api`: a stored object. Objects of the configuration are changed there.",
+        "description": "`api`: a stored object. Declared objects are changed in the configuration.",
     });
     add_property(schema, "origin", origin, true);
     if can_be_declared {
         let place = json!({
             "type": "string",
-            "description": "File and line that declare the object; absent for stored ones.",
+            "description": "File and line of the declaration; absent for stored objects.",
         });
         add_property(schema, "declared_at", place, false);
     }
     for (name, about) in [
         (
             "version",
-            "Grows with every change; the ETag without its quotes. Only stored objects have one.",
+            "Version, which grows with every change: the ETag without quotes. Only stored objects have one.",
         ),
-        ("created_at_ms", "When it was stored."),
-        ("updated_at_ms", "When it was changed last."),
+        (
+            "created_at_ms",
+            "Time of creation, in milliseconds since 1970.",
+        ),
+        (
+            "updated_at_ms",
+            "Time of the last change, in milliseconds since 1970.",
+        ),
     ] {
         let property = json!({"type": "integer", "minimum": 0, "description": about});
         add_property(schema, name, property, !can_be_declared);

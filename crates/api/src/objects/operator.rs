@@ -14,10 +14,10 @@ use crate::state::ApiState;
 
 pub(crate) const KIND: &str = "operator";
 const MAX_OPERATORS: usize = 1000;
-/// The field of [`StoredOperator`] nobody is shown.
+/// The field of [`StoredOperator`] that is never shown.
 const SECRET_FIELD: &str = "password_hash";
 
-/// As it is stored.
+/// The stored form.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StoredOperator {
     pub(crate) role: Role,
@@ -31,13 +31,13 @@ pub(crate) struct StoredOperator {
 #[serde(deny_unknown_fields)]
 struct OperatorInput {
     role: Role,
-    /// A disabled operator cannot log in, and its tokens end.
+    /// Whether the operator may log in; disabling it revokes its tokens.
     #[serde(default = "yes")]
     enabled: bool,
     #[serde(default)]
     #[schemars(length(max = 1000))]
     description: String,
-    /// At least 8 characters. Left out, it stays what it is.
+    /// Password of at least 8 characters. If omitted, it stays unchanged.
     #[serde(default)]
     #[schemars(length(min = 8, max = 256))]
     password: Option<String>,
@@ -63,7 +63,7 @@ const NAMES: ObjectKindNames = ObjectKindNames {
     read: Role::Admin,
     write: Role::Admin,
     id_prefix: None,
-    description: "People who use this API with a name and a password. (Those who connect over MQTT are users.)",
+    description: "People who use this API with a name and a password. (MQTT clients log in as users.)",
 };
 
 impl ObjectKind for Operators {
@@ -113,7 +113,7 @@ impl ObjectKind for Operators {
         credential_holder::without_field(stored, SECRET_FIELD)
     }
 
-    /// Somebody has to be left who can let others in.
+    /// At least one admin who can log in must remain.
     fn check_change(
         &self,
         objects: &Objects,
@@ -135,7 +135,7 @@ impl ObjectKind for Operators {
             .any(|other| other.id == id && is_admin(&other.value));
         if was_admin && !others_do && !next.is_some_and(is_admin) {
             return Err(ProblemDetails::conflict(
-                "This is the last admin who can log in; make another one first.",
+                "This is the last admin who can log in; create another one first.",
             ));
         }
         Ok(())

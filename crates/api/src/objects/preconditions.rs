@@ -1,4 +1,4 @@
-//! If-Match and If-None-Match (RFC 9110): changes that only happen to the version somebody has seen.
+//! If-Match and If-None-Match (RFC 9110): conditions on the version of an object.
 
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 
@@ -12,7 +12,7 @@ pub(crate) struct Preconditions {
 
 #[derive(Debug, PartialEq, Eq)]
 enum EntityTags {
-    /// `*`: whatever version there is.
+    /// `*`: any version.
     Any,
     Versions(Vec<u64>),
 }
@@ -35,21 +35,21 @@ impl Preconditions {
         })
     }
 
-    /// For a GET: whether the client has this version.
+    /// For a GET: whether the client already has this version.
     pub(crate) fn is_not_modified(&self, version: u64) -> bool {
         self.if_none_match
             .as_ref()
             .is_some_and(|tags| tags.matches(Some(version)))
     }
 
-    /// For a change: whether the object is what the client thinks it is.
+    /// For a change: whether the object has the version that the client expects.
     pub(crate) fn check(&self, version: Option<u64>) -> Result<(), ProblemDetails> {
         let now = match version {
-            Some(version) => format!("its version is \"{version}\" now"),
-            None => "there is none now".to_owned(),
+            Some(version) => format!("its current version is \"{version}\" now"),
+            None => "it does not exist".to_owned(),
         };
         let fails = |what: String| {
-            let detail = format!("{what}: {now}. Read it again, then decide.");
+            let detail = format!("{what}: {now}. Read it again before changing it.");
             Err(ProblemDetails::new(StatusCode::PRECONDITION_FAILED, detail))
         };
         if self
@@ -57,14 +57,14 @@ impl Preconditions {
             .as_ref()
             .is_some_and(|tags| !tags.matches(version))
         {
-            return fails("The object is not in the version of If-Match".to_owned());
+            return fails("The object does not have the version of If-Match".to_owned());
         }
         if self
             .if_none_match
             .as_ref()
             .is_some_and(|tags| tags.matches(version))
         {
-            return fails("If-None-Match says that there must be no such object".to_owned());
+            return fails("If-None-Match requires that the object does not exist".to_owned());
         }
         Ok(())
     }
@@ -80,7 +80,7 @@ fn read_tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<EntityTags
             return Ok(Some(EntityTags::Any));
         }
         for tag in text.split(',') {
-            // A proxy that compresses may have made it weak; it is the same version still.
+            // A compressing proxy may have made the tag weak; it is still the same version.
             let tag = tag.trim();
             let tag = tag.strip_prefix("W/").unwrap_or(tag);
             let version = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
@@ -88,7 +88,7 @@ fn read_tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<EntityTags
                 let detail = format!("{name} is {text:?}; expected * or an ETag in quotes.");
                 return Err(ProblemDetails::invalid_parameter(name.as_str(), detail));
             };
-            // A tag we never gave out fits nothing.
+            // A tag that this API never issued matches nothing.
             versions.extend(version.parse::<u64>());
         }
     }
