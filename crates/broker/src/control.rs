@@ -24,9 +24,9 @@ pub struct PublishRequest {
 /// A message that was sent to one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirectDelivery {
-    /// As its subscription has it.
+    /// QoS of the delivery according to the client's subscription.
     pub qos: u8,
-    /// Whether its acknowledgement will be told. With QoS 1 it is, unless messages before it have to go first.
+    /// Whether its acknowledgement will be reported. With QoS 1 it is, unless earlier messages have to be sent first.
     pub is_ack_tracked: bool,
 }
 

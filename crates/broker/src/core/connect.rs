@@ -1,7 +1,7 @@
-//! From the first packet to CONNACK: what CONNECT may say, who the client is, which session it gets.
+//! From the first packet to CONNACK: validation of CONNECT, authentication of the client, selection of its session.
 //!
-//! A client is authenticated on the shard that accepted it. If its session lives on another shard, the connection moves
-//! there (the session stays where its state is), and `establish` runs there.
+//! A client is authenticated on the shard that accepted it. If its session is on another shard, the connection moves
+//! there (the session stays where its state is), and `establish_session` runs there.
 
 use mqtt::{
     ConnAck, Connect, Direction, Disconnect, Frame, Packet, Properties, PropertiesBuf, Property,
@@ -24,7 +24,7 @@ use crate::hooks::{
 };
 use crate::metrics::Metric;
 
-/// A connection on its way to the shard that holds its session.
+/// A connection on its way to the shard of its session.
 pub(crate) struct ConnectionHandover {
     listener: u16,
     peer: PeerAddress,
@@ -41,8 +41,8 @@ pub(crate) fn connect_refusal(
     CloseReason::new(code, "refused").with_detail(detail)
 }
 
-/// The refusal of an authenticator or a check of bans and limits. The detail fits the code, so that a client
-/// whose credentials are right is not told that they are wrong.
+/// Closes a connection that an authenticator, a ban or a limit refused. The detail matches the code, so that a client
+/// with valid credentials is not told that they are wrong.
 pub(crate) fn denied(code: ReasonCode) -> CloseReason {
     let detail = match code {
         ReasonCode::BANNED => "the client, its user or its address is banned",
@@ -57,7 +57,7 @@ pub(crate) fn denied(code: ReasonCode) -> CloseReason {
 }
 
 impl Shard {
-    /// The first packet of a connection; nothing but CONNECT may come [MQTT-3.1.0-1].
+    /// Handles the first packet of a connection; only CONNECT is allowed [MQTT-3.1.0-1].
     pub(crate) fn handle_first_packet(
         &mut self,
         at: u32,
@@ -68,7 +68,7 @@ impl Shard {
             return Err(CloseReason::without_code("protocol_error")
                 .with_detail("the first packet was not CONNECT [MQTT-3.1.0-1]"));
         }
-        // Known even if the packet turns out not to be valid, so that the refusal keeps to them.
+        // The properties are read even if the packet turns out to be invalid, so that the refusal respects them.
         let wishes = Connect::readable_properties(frame.body);
         self.apply_response_limits(at, Version::V311, wishes);
         let Packet::Connect(connect) = Packet::decode(frame, Version::V311, Direction::FromClient)?
@@ -78,7 +78,7 @@ impl Shard {
         self.apply_response_limits(at, connect.version, connect.properties);
         self.check_connect(&connect)?;
         self.check_certificate_username(at, connect.username)?;
-        // Looked at again when the answer of the authenticator is there, perhaps on another shard.
+        // Parsed again when the authenticator's answer arrives, possibly on another shard.
         self.delivery.connections[at as usize].extra().connect = raw.to_vec();
         if let Some(method) = connect.properties.authentication_method() {
             let data = connect.properties.authentication_data();
@@ -178,7 +178,7 @@ impl Shard {
         Ok(())
     }
 
-    /// What the client wants of every packet that is sent to it, a refusal included.
+    /// Applies the client's limits on packets sent to it, refusals included.
     fn apply_response_limits(&mut self, at: u32, version: Version, properties: Properties<'_>) {
         let connection = &mut self.delivery.connections[at as usize];
         connection.version = version;
@@ -195,7 +195,7 @@ impl Shard {
         }
     }
 
-    /// The client is who it says: find or make its session, answer CONNACK.
+    /// Called after authentication: finds or creates the client's session and sends CONNACK.
     pub(crate) fn establish_session(&mut self, at: u32) -> Result<ConnectionAction, CloseReason> {
         let raw = std::mem::take(&mut self.delivery.connections[at as usize].extra().connect);
         let connect = decode_connect(&raw)
@@ -250,9 +250,9 @@ impl Shard {
             };
             self.close(other, CloseReason::new(ReasonCode::SESSION_TAKEN_OVER, why));
         }
-        // Closing the other connection may have ended the session, and with it the claim.
+        // Closing the other connection may have ended the session and released its claim.
         let existing = self.by_client_id.get(&*id).copied();
-        // A session of nobody in particular is not handed to somebody: it ends.
+        // A session without an owner is not resumed by a named user; it ends.
         let session_present = existing.is_some() && is_own && !connect.clean_start;
         let session = match existing {
             Some(session) if session_present => session,
@@ -280,13 +280,13 @@ impl Shard {
         extra.grant.as_ref()?.username.as_deref()
     }
 
-    /// Whether the session was made by the user of this connection. Those without a name are one user.
+    /// Whether the user of this connection created the session. All clients without a name count as one user.
     fn is_session_owner(&self, at: u32, session: u32) -> bool {
         let session = &self.delivery.sessions[session as usize];
         session.username.as_deref() == self.granted_username(at)
     }
 
-    /// What the client id of this client has to begin with.
+    /// The required prefix of this client's client id.
     fn client_id_prefix(&self, at: u32) -> String {
         let wanted = &self.limits.client_id_prefix;
         match self.granted_username(at) {
@@ -296,7 +296,7 @@ impl Shard {
     }
 
     fn new_session(&mut self, id: &Arc<str>, expiry_s: u32) -> Result<u32, CloseReason> {
-        // Ending an earlier session has released the name.
+        // Ending an earlier session has released the client id.
         if let SessionClaim::OtherShard(_) = self.node.directory.claim(id, self.id) {
             return Err(connect_refusal(
                 ReasonCode::SERVER_BUSY,
@@ -330,7 +330,7 @@ impl Shard {
         Ok(session)
     }
 
-    /// A client id nobody can guess, since who knows it can take the session over.
+    /// Generates a client id that cannot be guessed, since a client that knows it can take the session over.
     fn assign_client_id(&self) -> Result<String, CloseReason> {
         let mut random = [0_u8; 12];
         ring::rand::SystemRandom::new()
@@ -345,7 +345,7 @@ impl Shard {
         Ok(format!("tg-{hex}"))
     }
 
-    /// Joins a connection and a session.
+    /// Attaches a connection to a session.
     fn attach_session(&mut self, at: u32, session_at: u32, connect: &Connect<'_>) {
         let will = connect
             .will
@@ -419,7 +419,7 @@ impl Shard {
             qos: will.qos,
             retain: will.retain,
             received_ms: self.delivery.now_ms,
-            // Its expiry runs from the moment it is published.
+            // Its expiry counts from the moment of publication.
             expires_ms: NEVER_MS,
             from_client_id: &session.client_id,
             from_username: session.username.as_deref().unwrap_or(""),
@@ -478,7 +478,7 @@ impl Shard {
         }
         if session_present {
             self.delivery.pump(session);
-            // What is to be sent again comes before the answers to whatever the client sends next.
+            // Messages to be sent again come before the answers to the client's next packets.
             let outbound = self.delivery.sessions[session as usize].outbound.as_ref();
             if outbound.is_some_and(|outbound| outbound.is_loading()) {
                 self.delivery.connections[at as usize].is_held = true;
@@ -486,7 +486,7 @@ impl Shard {
         }
     }
 
-    /// Gives back what only the way to CONNACK needed.
+    /// Frees the state that was needed only until CONNACK.
     fn release_connect_state(&mut self, at: u32) {
         let connection = &mut self.delivery.connections[at as usize];
         if let Some(extra) = &mut connection.extra {
@@ -548,7 +548,7 @@ impl Shard {
             out.push(Property::ServerKeepAlive(connection.keep_alive_s));
         }
         if connect.properties.request_response_information() == Some(true) {
-            // Where this client may let others answer it: below its own client id.
+            // The client may receive responses on topics below its own client id.
             let client_id = &self.delivery.sessions[session as usize].client_id;
             out.push(Property::ResponseInformation(&format!(
                 "$response/{client_id}/"
@@ -565,7 +565,7 @@ impl Shard {
         }
     }
 
-    /// Answers a CONNECT that is not accepted, as far as its version allows, and closes.
+    /// Refuses a CONNECT with the answer that its version allows, and closes the connection.
     pub(crate) fn refuse_connect(&mut self, at: u32, closing: CloseReason, raw: &[u8]) {
         let unauthorized = [
             ReasonCode::NOT_AUTHORIZED,
@@ -602,7 +602,7 @@ impl Shard {
         let connect = decode_connect(kept);
         let refused = RefusedConnect {
             client_id: connect.as_ref().map(|connect| connect.client_id),
-            // Without a password it may be the token of a device, or nearly one.
+            // Without a password the user name may be the token of a device, or almost one.
             username: connect
                 .as_ref()
                 .filter(|connect| connect.password.is_some())
@@ -627,7 +627,7 @@ impl Shard {
     ) {
         let answer_3 = mqtt::v3_return_code(code);
         if version != Version::V5 && answer_3 == 0 {
-            // 3.1.1 has five return codes; what none of them says is said by closing.
+            // 3.1.1 has five return codes; for any other reason the connection is closed without CONNACK.
             return;
         }
         let connection = &self.delivery.connections[at as usize];
@@ -647,7 +647,7 @@ impl Shard {
         };
         Packet::ConnAck(connack).encode(version, &mut packet);
         if packet.len() > max {
-            // The reason string is left out if the packet would be too large with it [MQTT-3.2.2-19].
+            // The reason string is omitted if the packet would be too large with it [MQTT-3.2.2-19].
             packet.clear();
             let properties = Properties::EMPTY;
             let connack = ConnAck {
@@ -661,7 +661,7 @@ impl Shard {
             .write(at, |out| out.extend_from_slice(&packet));
     }
 
-    /// DISCONNECT from the client.
+    /// Handles DISCONNECT from the client.
     pub(crate) fn handle_disconnect(
         &mut self,
         at: u32,
@@ -693,7 +693,7 @@ impl Shard {
         Ok(ConnectionAction::Close)
     }
 
-    /// Takes a connection that is moving to the shard of its session off this one.
+    /// Removes a connection that is moving to the shard of its session from this shard.
     pub(crate) fn hand_over(&mut self, at: u32) -> ConnectionHandover {
         let connection = &mut self.delivery.connections[at as usize];
         let moving = ConnectionHandover {
@@ -709,7 +709,7 @@ impl Shard {
         moving
     }
 
-    /// Takes a connection that comes from another shard.
+    /// Adds a connection that comes from another shard.
     pub(crate) fn accept_handover(
         &mut self,
         moving: ConnectionHandover,
@@ -741,7 +741,7 @@ impl Shard {
         (at, flow)
     }
 
-    /// Whether a client may do something.
+    /// Decides whether a client may do something.
     pub(crate) fn authorize(&mut self, session: u32, action: &ClientAction<'_>) -> Authorization {
         let answer = self.decide_authorization(session, action);
         if self
@@ -773,7 +773,7 @@ impl Shard {
         self.call_hook(session, |hooks, client| hooks.authorize(client, action))
     }
 
-    /// Whether anybody has to be asked, or told, what the client of a session may do.
+    /// Whether permissions have to be checked, or decisions reported, for the client of a session.
     #[inline]
     pub(crate) fn needs_authorization(&self, session: u32) -> bool {
         let asked = Interest::AUTHORIZE | Interest::AUTHORIZATION_DECIDED;
@@ -784,8 +784,7 @@ impl Shard {
     }
 }
 
-/// How long the session outlives its connection. Before version 5 a session that is not clean lasts as long as the
-/// node allows.
+/// Session expiry in seconds. Before version 5 a session that is not clean lasts as long as the node allows.
 fn session_expiry_s(connect: &Connect<'_>, max_s: u32) -> u32 {
     match connect.version {
         Version::V5 => connect
@@ -806,8 +805,8 @@ pub(crate) fn decode_connect(raw: &[u8]) -> Option<Connect<'_>> {
     }
 }
 
-/// The version a CONNECT claims that could not be decoded: byte 7 or 9 behind the protocol's name. Levels above 5 are
-/// answered in the form of 5, the newest there is.
+/// The version claimed by a CONNECT that could not be decoded: byte 7 or 9, after the protocol's name. Levels above 5
+/// are answered in the form of version 5, the newest one.
 fn claimed_version(raw: &[u8]) -> Option<Version> {
     if raw.first()? >> 4 != mqtt::PacketType::Connect as u8 {
         return None;

@@ -1,6 +1,6 @@
-//! The state of one connection: how far it is, what its client asked for, what waits for its socket.
+//! The state of one connection: its phase, the client's settings, and the output waiting for its socket.
 //!
-//! Kept small, since most of a million connections are idle: what few of them need stands in [`ConnectionExtra`], boxed.
+//! It is small, since most of a million connections are idle: rarely needed state is boxed in [`ConnectionExtra`].
 
 use hashbrown::HashMap;
 use mqtt::{ReasonCode, Version};
@@ -18,35 +18,35 @@ use crate::scram::ServerScram;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionPhase {
-    /// Nothing but CONNECT may come.
+    /// Only CONNECT is allowed.
     AwaitConnect,
-    /// CONNECT is here; an authenticator thinks or the client is asked back.
+    /// CONNECT was received; an authenticator is working or an enhanced authentication is in progress.
     Authenticating,
     Connected,
-    /// No more packets are taken; the outbox is written out, then the socket is closed.
+    /// No more packets are processed; the outbox is written, then the socket is closed.
     Closing,
 }
 
 pub(crate) const NO_SESSION: u32 = u32::MAX;
 
 pub(crate) struct Connection {
-    /// Distinguishes this connection from others that had or will have the same slot.
+    /// Distinguishes this connection from earlier and later ones in the same slot.
     pub(crate) serial: u32,
     pub(crate) session: u32,
     pub(crate) outbox: Outbox,
-    /// The beginning of a packet whose rest is still to come, or packets that may not be looked at yet.
+    /// The beginning of an incomplete packet, or packets that may not be processed yet.
     pub(crate) partial_packets: Vec<u8>,
-    /// When the packet in `partial` began; 0: it is not the client that is waited for.
+    /// When the packet in `partial_packets` began; 0: the connection is not waiting for the client.
     pub(crate) partial_since_ms: u64,
     /// Bytes of this connection in the shard's `PartialPacketBudget`.
     pub(crate) partial_bytes_counted: u32,
-    /// Bytes that the layers below MQTT keep.
+    /// Bytes buffered by the layers below MQTT.
     pub(crate) layer_bytes: u16,
-    /// Of the last bytes; of accept as long as there was no CONNECT.
+    /// Time of the last bytes received; until CONNECT, the time of accept.
     pub(crate) last_seen_ms: u64,
-    /// When the timer wheel is to look at it.
+    /// When the timer wheel checks the connection.
     pub(crate) next_check_ms: u64,
-    /// Microseconds clock of the oldest sampled message in the outbox; 0: none.
+    /// Time of the oldest sampled message in the outbox, in microseconds of the monotonic clock; 0: none.
     pub(crate) sampled_us: u64,
     pub(crate) max_packet_in: u32,
     /// The client's Maximum Packet Size.
@@ -58,22 +58,22 @@ pub(crate) struct Connection {
     pub(crate) phase: ConnectionPhase,
     pub(crate) version: Version,
     pub(crate) is_dirty: bool,
-    /// Its socket did not take all of the last write.
+    /// Whether its socket did not take all of the last write.
     pub(crate) is_slow: bool,
-    /// Packets wait until an earlier SUBSCRIBE is answered.
+    /// Whether packets wait until an earlier SUBSCRIBE is answered.
     pub(crate) is_held: bool,
-    /// More may go out once the outbox has drained.
+    /// Whether more messages may be sent once the outbox has drained.
     pub(crate) wants_pump: bool,
-    /// The client wants reason strings and user properties with failures.
+    /// Whether the client wants reason strings and user properties with failures.
     pub(crate) wants_problem_information: bool,
     pub(crate) peer: PeerAddress,
-    /// Where the client came in; `None`: not over TCP.
+    /// The local address the client connected to; `None` without TCP.
     pub(crate) local_address: Option<SocketAddr>,
     pub(crate) extra: Option<Box<ConnectionExtra>>,
 }
 
-/// Retained messages on their way to a new subscription: which ones, and how far it is with them. They are looked up
-/// piece by piece, so that a subscription to a million of them keeps none of them waiting in memory.
+/// Retained messages to be sent for a new subscription, and the progress. They are looked up in steps, so that a
+/// subscription to a million of them keeps none waiting in memory.
 pub(crate) struct PendingRetained {
     pub(crate) filter: Box<str>,
     pub(crate) subscriber: Subscriber,
@@ -89,14 +89,14 @@ pub(crate) struct ConnectionExtra {
     pub(crate) retained: VecDeque<PendingRetained>,
     pub(crate) rate: Option<ClientRateLimiter>,
     pub(crate) publisher_wait: PublisherWait,
-    /// The CONNECT packet while its client is being authenticated, or while it moves to another shard.
+    /// The CONNECT packet while its client is being authenticated, or while the connection moves to another shard.
     pub(crate) connect: Vec<u8>,
     /// Set once the client is authenticated.
     pub(crate) grant: Option<ConnectionGrant>,
     pub(crate) exchange: Option<AuthExchange>,
     /// Names in the client's verified certificate.
     pub(crate) certificate: Option<Box<CertificateNames>>,
-    /// Closes the connection when what let the client in ends.
+    /// Closes the connection when its authentication expires.
     pub(crate) expiry_timer: Option<TimerKey>,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct ConnectionExtra {
 #[derive(Clone, Default)]
 pub(crate) struct ConnectionGrant {
     pub(crate) username: Option<Box<str>>,
-    /// Instead of the one CONNECT says.
+    /// Replaces the client id in CONNECT.
     pub(crate) client_id: Option<Box<str>>,
     pub(crate) permissions: Option<Arc<dyn Permissions>>,
     pub(crate) expires_at_ms: Option<u64>,
@@ -113,12 +113,12 @@ pub(crate) struct ConnectionGrant {
     pub(crate) data: Vec<u8>,
 }
 
-/// An enhanced authentication under way.
+/// An enhanced authentication in progress.
 pub(crate) struct AuthExchange {
     pub(crate) scram: ServerScram,
 }
 
-/// Token buckets of one client, in messages and bytes. Refilled when looked at.
+/// Token buckets of one client, in messages and bytes. They are refilled on access.
 pub(crate) struct ClientRateLimiter {
     messages_per_s: u32,
     bytes_per_s: u32,
@@ -138,12 +138,12 @@ impl ClientRateLimiter {
         })
     }
 
-    /// One PUBLISH came in.
+    /// Counts one received PUBLISH.
     pub(crate) fn count_message(&mut self) {
         self.messages -= 1.0;
     }
 
-    /// Takes the bytes a client has sent and says for how long it is not to be read, in milliseconds.
+    /// Charges the bytes a client has sent and returns for how many milliseconds it is not to be read.
     pub(crate) fn charge_bytes(&mut self, bytes: usize, now_ms: u64) -> u64 {
         let elapsed_s = now_ms.saturating_sub(self.refilled_ms) as f64 / 1000.0;
         self.refilled_ms = now_ms;
@@ -203,16 +203,16 @@ impl Connection {
         self.extra.get_or_insert_default()
     }
 
-    /// When the client counts as gone unless it is heard before: 1.5 times its keep-alive [MQTT-3.1.2-22].
+    /// When the client counts as gone if it stays silent: 1.5 times its keep-alive [MQTT-3.1.2-22].
     pub(crate) fn keep_alive_deadline_ms(&self) -> Option<u64> {
         (self.keep_alive_s > 0).then(|| self.last_seen_ms + u64::from(self.keep_alive_s) * 1500)
     }
 }
 
-/// Why a connection ends, for the client (`code`, v5 only), for hooks and for the log.
+/// Why a connection is closed, for the client (`code`, v5 only), for hooks and for the log.
 #[derive(Debug, Clone)]
 pub(crate) struct CloseReason {
-    /// Sent in DISCONNECT; none: nothing is sent.
+    /// Sent in DISCONNECT; `None`: no DISCONNECT is sent.
     pub(crate) code: Option<ReasonCode>,
     /// A short word for events and metrics.
     pub(crate) reason: &'static str,

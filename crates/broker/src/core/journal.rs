@@ -1,12 +1,12 @@
-//! What a shard writes down, and what has to wait until it is written.
+//! The journal of a shard: what a turn writes to the store, and what waits until it is written.
 //!
-//! Everything a turn of the shard changes in durable sessions, retained and delayed messages goes into one batch of
-//! the store, numbered by the turn. An answer that says "I have it" (PUBACK, PUBREC, PUBCOMP, PUBREL, SUBACK) and a
-//! QoS 2 message on its way to a subscriber stay in their outbox, with everything behind them, until the turn they
-//! belong to is complete: its own batch is in the log, and so is what other shards wrote because of words that left
-//! with it. Turns complete in their order.
+//! All changes of a turn to durable sessions, retained and delayed messages go into one batch of the store, numbered by
+//! the turn. Answers that confirm receipt (PUBACK, PUBREC, PUBCOMP, PUBREL, SUBACK) and QoS 2 messages to a subscriber
+//! stay in their outbox, with everything behind them, until their turn is complete. A turn is complete when its own
+//! batch is in the log, and so is what other shards wrote because of the shard messages sent with it. Turns complete in
+//! order.
 //!
-//! Another shard confirms words by *its own* log alone, not by what it passed on in turn, so that two shards never
+//! A shard confirms shard messages by *its own* log alone, not by what it forwarded in turn, so that two shards never
 //! wait for each other.
 
 use std::collections::VecDeque;
@@ -20,23 +20,25 @@ use super::delivery::Dispatch;
 use super::message::MessageView;
 use super::records;
 
-/// Sessions whose stored messages are read at once; others wait for their turn.
+/// Sessions whose stored messages are read concurrently; others wait.
 const MAX_CONCURRENT_FETCHES: usize = 64;
-/// How much of one session's stored messages is read at once.
+/// Messages of one session read from the store at once.
 const FETCH_MESSAGES: u32 = 128;
 const FETCH_BYTES: u32 = 64 * 1024;
 
-/// Session numbers from here on are not sessions but links: queues of what one shard has for another.
+/// Session numbers from here on denote shard links: queues of messages from one shard to another.
 pub(crate) const FIRST_LINK_NUMBER: u64 = 1 << 62;
 
-/// A QoS 2 message that a durable session published and another shard has subscribers for must reach them once, though
-/// its packet id is written down by one shard and who gets it by the other, and the node may die in between. So it is
-/// written into the link together with the packet id, the words about it leave when that is in the log, and the
-/// other shard takes it out of the link in the batch in which it writes down who gets it. What a start finds in a
-/// link is delivered then.
+/// A durable queue of QoS 2 messages from one shard to another.
+///
+/// A QoS 2 message that a durable session published must reach subscribers on another shard exactly once. One shard
+/// logs its packet id, the other shard logs its subscribers, and the node may die in between. Therefore the message is
+/// written into the link together with the packet id, and the shard message about it leaves when that is in the log.
+/// The other shard removes it from the link in the batch that records its subscribers. A start delivers the messages it
+/// finds in a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShardLink {
-    /// How many shards the node had. Their sessions are those whose number leaves the shard's as remainder.
+    /// Number of shards the node had. A session belongs to the shard whose id is its number modulo this.
     pub(crate) shards: u16,
     pub(crate) from: u16,
     pub(crate) to: u16,
@@ -62,52 +64,52 @@ impl ShardLink {
 pub(crate) struct ShardJournal {
     shard: u16,
     batch: StoreBatch,
-    /// Number of the turn being filled.
+    /// Number of the turn in progress.
     turn: u64,
     /// Turns whose batch is not yet in the log.
     unlogged_turns: VecDeque<u64>,
-    /// Turns of which hooks have something that is not safe yet.
+    /// Turns for which hooks have data that is not durable yet.
     unsettled_turns: VecDeque<u64>,
-    /// Whether this turn will be one.
+    /// Whether the turn in progress will wait for hooks.
     waits_for_hooks: bool,
-    /// Delayed messages that were due, to be deleted when what came of them in this turn is safe.
+    /// Delayed messages that were due, to be deleted when the results of their turn are durable.
     routed_delayed: VecDeque<(u64, [u8; 16])>,
-    /// For each other shard the turns whose words it has not confirmed.
+    /// For each other shard, the turns whose shard messages it has not confirmed.
     unconfirmed_turns: Vec<VecDeque<u64>>,
-    /// Shards that get words in this turn that they have to confirm.
+    /// Shards that have to confirm shard messages of this turn.
     shards_to_confirm: u64,
     /// Number of the last message in the link to each other shard.
     link_seqs: Vec<u64>,
-    /// Shards with something new in their link.
+    /// Shards with new entries in their link.
     updated_links: u64,
     /// Connections with bytes that wait for a turn.
     held_connections: VecDeque<(u64, Vec<u32>)>,
-    /// Words heard: in which turn of ours, from which shard, which turn of theirs.
+    /// Shard messages received: the own turn, the sending shard, the sender's turn.
     received_turns: VecDeque<(u64, u16, u64)>,
-    /// Sessions by the number they are stored under.
+    /// Sessions by their number in the store.
     session_by_number: HashMap<u64, u32, RandomState>,
     next_number: u64,
-    /// Shards number their sessions alternately.
+    /// Number of shards; shards assign interleaved session numbers.
     shard_count: u64,
     fetch_requests: VecDeque<u64>,
     fetches: Vec<QueueFetch>,
     active_fetches: usize,
-    /// Why the store takes nothing new; told by its owner.
+    /// Whether the store refuses new writes; set by its owner.
     pub(crate) refuses_writes: bool,
     scratch: Vec<u8>,
 }
 
-/// What the end of a turn leaves.
+/// The results of closing a turn.
 pub(crate) struct TurnEnd {
     pub(crate) turn: u64,
     /// Shards that have to confirm the turn, one bit each.
     pub(crate) shards_to_confirm: u64,
-    /// Shards to which words may leave only when the turn is in the log.
+    /// Shards whose messages may leave only when the turn is in the log.
     pub(crate) updated_links: u64,
-    /// For the store, like the rest.
+    /// The batch to pass to the store.
     pub(crate) batch: Option<StoreBatch>,
     pub(crate) fetches: Vec<QueueFetch>,
-    /// Hooks are to say when the turn is safe.
+    /// Whether hooks have to report when the turn is durable.
     pub(crate) waits_for_hooks: bool,
 }
 
@@ -139,7 +141,7 @@ impl ShardJournal {
         }
     }
 
-    /// A number for a session of this shard.
+    /// Assigns a number to a session of this shard.
     pub(crate) fn assign_number(&mut self, session: u32) -> u64 {
         let number = self.next_number;
         self.next_number += self.shard_count;
@@ -155,7 +157,7 @@ impl ShardJournal {
         self.session_by_number.get(&number).copied()
     }
 
-    /// A number for anything else that needs one of its own.
+    /// Returns a unique number for another purpose.
     pub(crate) fn next_unique_number(&mut self) -> u64 {
         let number = self.next_number;
         self.next_number += self.shard_count;
@@ -186,14 +188,15 @@ impl ShardJournal {
         self.turn
     }
 
-    /// Messages that another shard has to write down go to it in this turn.
+    /// Marks a shard that has to log messages of this turn.
     #[inline]
     fn require_confirmation(&mut self, shard: u16) {
         self.shards_to_confirm |= 1 << shard;
     }
 
-    /// A message goes to another shard, for all its subscribers or for one member of a group. What has to arrive
-    /// exactly once gets a place in the link, which is returned; everything else above QoS 0 the other shard confirms.
+    /// Records that a message goes to another shard, for all its subscribers or for one member of a group. A message
+    /// that must arrive exactly once gets an entry in the link, whose number is returned. Any other message above QoS 0
+    /// is confirmed by the other shard.
     pub(crate) fn record_cross_shard(
         &mut self,
         to: u16,
@@ -214,7 +217,7 @@ impl ShardJournal {
         Some(self.append_link_entry(to, member))
     }
 
-    /// A message; what follows with [`ShardJournal::append_entry`] waits for it.
+    /// Appends a message; entries that follow with [`ShardJournal::append_entry`] refer to it.
     #[inline]
     pub(crate) fn append_message(&mut self, view: &MessageView<'_>) {
         self.batch.begin_message_with_head(
@@ -224,14 +227,15 @@ impl ShardJournal {
         );
     }
 
-    /// After a start, links are continued where they ended.
+    /// Continues a link after a start where it ended.
     pub(crate) fn resume_link(&mut self, link: ShardLink, last_seq: u64) {
         if usize::from(link.shards) == self.link_seqs.len() && link.from == self.shard {
             self.link_seqs[usize::from(link.to)] = last_seq;
         }
     }
 
-    /// The message written last is on its way to another shard, for all its subscribers or for one member of a group.
+    /// Records that the message written last goes to another shard, for all its subscribers or for one member of a
+    /// group.
     fn append_link_entry(&mut self, to: u16, member: Option<(&str, &str)>) -> u64 {
         let seq = &mut self.link_seqs[usize::from(to)];
         *seq += 1;
@@ -248,7 +252,7 @@ impl ShardJournal {
         *seq
     }
 
-    /// A message has arrived from another shard, and who gets it is written down.
+    /// Removes a message that arrived from another shard from its link, after its subscribers are recorded.
     pub(crate) fn complete_link_entry(&mut self, from: u16, seq: u64) {
         let link = ShardLink {
             shards: self.shard_count as u16,
@@ -258,7 +262,7 @@ impl ShardJournal {
         self.batch.complete_entry(link.store_number(), seq);
     }
 
-    /// The message written last waits for a session.
+    /// Records that the message written last waits for a session.
     #[inline]
     pub(crate) fn append_entry(
         &mut self,
@@ -303,7 +307,7 @@ impl ShardJournal {
         self.batch.end_session(number);
     }
 
-    /// What is stored under a number is no session's any more, and is not thrown away yet.
+    /// The records under a number no longer belong to a session, but are not deleted yet.
     pub(crate) fn unbind_session(&mut self, number: u64) {
         self.session_by_number.remove(&number);
     }
@@ -316,7 +320,7 @@ impl ShardJournal {
         self.batch.delete(space, key);
     }
 
-    /// A connection has bytes that wait for this turn.
+    /// Records that a connection has bytes that wait for this turn.
     pub(crate) fn hold_connection(&mut self, connection: u32) {
         match self.held_connections.back_mut() {
             Some((turn, connections)) if *turn == self.turn => connections.push(connection),
@@ -335,7 +339,7 @@ impl ShardJournal {
         }
     }
 
-    /// The last turn that is complete.
+    /// The last complete turn.
     pub(crate) fn last_complete_turn(&self) -> u64 {
         let before = |turns: &VecDeque<u64>| turns.front().map_or(self.turn, |&first| first) - 1;
         let others = self.unconfirmed_turns.iter().map(before).min();
@@ -343,12 +347,12 @@ impl ShardJournal {
         own.min(others.unwrap_or(u64::MAX))
     }
 
-    /// Words of another shard's turn were heard in this one.
+    /// Records that messages of another shard's turn were received in this turn.
     pub(crate) fn record_turn_marker(&mut self, from: u16, turn: u64) {
         self.received_turns.push_back((self.turn, from, turn));
     }
 
-    /// The next words of another shard that are in our log, with all that came of them.
+    /// The next turn of another shard whose messages, with all their results, are in this shard's log.
     pub(crate) fn next_confirmation(&mut self) -> Option<(u16, u64)> {
         let logged = self
             .unlogged_turns
@@ -375,7 +379,7 @@ impl ShardJournal {
         }
     }
 
-    /// What is answered from now on in this turn waits for what hooks have made of it.
+    /// Answers from now on in this turn also wait for what hooks make durable.
     pub(crate) fn mark_waiting_for_hooks(&mut self) {
         self.waits_for_hooks = true;
     }
@@ -405,7 +409,7 @@ impl ShardJournal {
         }
     }
 
-    /// What hooks have made of a turn is safe. Turns are told in any order.
+    /// The data of hooks for a turn is durable. Turns are reported in any order.
     pub(crate) fn mark_settled(&mut self, turn: u64) {
         self.unsettled_turns.retain(|&other| other != turn);
     }
@@ -448,12 +452,12 @@ impl ShardJournal {
         }
     }
 
-    /// Asks for the stored messages of a session from `from_seq` on, now or when others are done.
+    /// Requests the stored messages of a session from `from_seq` on, now or after other sessions.
     pub(crate) fn request_fetch(&mut self, number: u64) {
         self.fetch_requests.push_back(number);
     }
 
-    /// The next session whose stored messages may be asked for.
+    /// The next session whose stored messages may be requested.
     pub(crate) fn next_fetch(&mut self) -> Option<u64> {
         if self.active_fetches >= MAX_CONCURRENT_FETCHES {
             return None;

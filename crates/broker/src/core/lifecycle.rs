@@ -1,5 +1,5 @@
-//! How connections and sessions end: what is said to the client, what becomes of the session, the will, the messages
-//! of shared subscriptions.
+//! How connections and sessions end: the DISCONNECT, the session's remaining state, the will, the messages of shared
+//! subscriptions.
 
 use mqtt::{Disconnect, Packet, PropertiesBuf, Property, ReasonCode, Version};
 
@@ -14,8 +14,8 @@ use crate::hooks::{Authorization, ClientAction, DropReason, Interest, MessageOri
 use crate::metrics::Metric;
 
 impl Shard {
-    /// Ends a connection: DISCONNECT if its version has one for servers, then nothing more is taken from it. The slot
-    /// stays until its owner has written the outbox out and calls [`Shard::remove_connection`].
+    /// Closes a connection: sends DISCONNECT if the version has one for servers, then ignores further input. The slot
+    /// stays until its owner has written the outbox and calls [`Shard::remove_connection`].
     pub(crate) fn close(&mut self, at: u32, closing: CloseReason) {
         let connection = &mut self.delivery.connections[at as usize];
         if connection.phase == ConnectionPhase::Closing {
@@ -62,7 +62,7 @@ impl Shard {
         };
         Packet::Disconnect(disconnect).encode(Version::V5, &mut packet);
         if packet.len() > max {
-            // The reason string is left out if the packet would be too large with it [MQTT-3.14.2-3].
+            // The reason string is omitted if the packet would be too large with it [MQTT-3.14.2-3].
             packet.clear();
             let properties = mqtt::Properties::EMPTY;
             Packet::Disconnect(Disconnect { reason, properties }).encode(Version::V5, &mut packet);
@@ -71,7 +71,7 @@ impl Shard {
             .write(at, |out| out.extend_from_slice(&packet));
     }
 
-    /// Parts a connection from its session, which goes on alone, or ends.
+    /// Detaches a connection from its session, which then continues alone or ends.
     fn detach_session(&mut self, at: u32, session_at: u32, closing: &CloseReason) {
         self.metrics().sub(Metric::ClientsConnected, 1);
         if self.delivery.interest.contains(Interest::DISCONNECT) {
@@ -159,7 +159,7 @@ impl Shard {
         self.publish_view(&view, Some(session_at));
     }
 
-    /// A will goes where its client might have published itself.
+    /// Whether the client may publish the will to its topic.
     fn is_will_allowed(&mut self, session_at: u32, view: &MessageView<'_>) -> bool {
         let (topic, qos, retain) = (view.topic, view.qos, view.retain);
         !topic.starts_with(SYS_PREFIX)
@@ -167,7 +167,7 @@ impl Shard {
                 == Authorization::Allow
     }
 
-    /// Messages of shared subscriptions that this session has not acknowledged go to members that are there.
+    /// Passes unacknowledged messages of shared subscriptions to members that are online.
     fn redistribute_shared(&mut self, session_at: u32) {
         let tree = &self.tree;
         let Some(outbound) = &mut self.delivery.sessions[session_at as usize].outbound else {
@@ -182,7 +182,8 @@ impl Shard {
                     let (online, total) = elsewhere.fold((0, 0), |(online, total), remote| {
                         (online + remote.online, total + remote.total)
                     });
-                    // A session that only lost its connection keeps what nobody else could take at once.
+                    // A session that only lost its connection keeps messages that no other member could receive at
+                    // once.
                     let anybody = group.local_online() > 0 || online > 0;
                     anybody || !is_member && (group.local_len() > 0 || total > 0)
                 })
@@ -207,9 +208,9 @@ impl Shard {
         }
     }
 
-    /// Ends a session without a connection: its will, its subscriptions, its messages, its name.
+    /// Ends a session without a connection: its will, its subscriptions, its messages, its client id.
     pub(crate) fn end_session(&mut self, session_at: u32) {
-        // Its shared subscriptions first, so that neither its messages nor its will come back to it.
+        // Its shared subscriptions first, so that neither its messages nor its will return to it.
         self.leave_groups(session_at);
         self.redistribute_shared(session_at);
         // [MQTT-3.1.2-10]: the will is due at the latest when the session ends.
@@ -242,7 +243,7 @@ impl Shard {
         }
     }
 
-    /// Connections found to end while something else was under way.
+    /// Closes the connections that were marked while another operation was in progress.
     pub(crate) fn close_pending_connections(&mut self) {
         while let Some((at, closing)) = self.delivery.pending_closes.pop() {
             if self.delivery.connections.contains(at as usize) {
@@ -251,13 +252,13 @@ impl Shard {
         }
     }
 
-    /// The peer has gone, or the socket failed.
+    /// The peer has closed the connection, or the socket failed.
     pub(crate) fn connection_lost(&mut self, at: u32, why: &'static str) {
         self.close(at, CloseReason::without_code(why));
         self.close_pending_connections();
     }
 
-    /// The owner is done with a connection; its slot is free.
+    /// Frees the slot of a connection that its owner has closed.
     pub(crate) fn remove_connection(&mut self, at: u32) {
         self.release_partial(at);
         let mut connection = self.delivery.connections.remove(at as usize);
@@ -269,7 +270,7 @@ impl Shard {
         self.metrics().sub(Metric::Connections, 1);
     }
 
-    /// Ends the connection of a client, and its session.
+    /// Closes the connection of a client and ends its session.
     pub(crate) fn terminate_client(&mut self, client_id: &str) -> bool {
         let Some(&session) = self.by_client_id.get(client_id) else {
             return false;
@@ -289,7 +290,7 @@ impl Shard {
         true
     }
 
-    /// Ends every connection for a graceful stop.
+    /// Closes every connection for a graceful stop.
     pub(crate) fn close_all(&mut self) {
         self.is_stopping = true;
         let all: Vec<u32> = self

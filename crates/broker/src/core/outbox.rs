@@ -1,34 +1,34 @@
-//! What waits for one socket: encoded bytes in order, small packets copied together, large payloads shared.
+//! Output waiting for one socket: encoded bytes in order, small packets copied together, large payloads shared.
 //!
-//! Invariant: `len` is the number of bytes not yet written, over all segments. An empty outbox owns no memory
-//! once `recycle` has run; buffers come from and go back to the shard's [`BufferPool`].
+//! Invariant: `len` is the number of bytes not yet written, over all segments. An empty outbox owns no memory once
+//! `recycle` has run; buffers come from the shard's [`BufferPool`] and return to it.
 
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Payloads of at least this size are shared between subscribers instead of copied. Below it a copy costs
-/// less than keeping a reference and one more entry for `writev`.
+/// Payloads of at least this size are shared between subscribers instead of copied. Below it, a copy costs less than a
+/// reference and an additional entry for `writev`.
 pub(crate) const SHARE_FROM_BYTES: usize = 16 * 1024;
 
-/// Buffers above this capacity are given back to the allocator instead of the pool.
+/// Buffers above this capacity are returned to the allocator instead of the pool.
 const POOLED_CAPACITY: usize = 256 * 1024;
 /// Capacity of all spare buffers together.
 const POOLED_BYTES: usize = 16 << 20;
 
-/// What a spare buffer may always have: smaller ones are not worth looking at.
+/// Capacity that a spare buffer may always have; trimming smaller buffers is not worthwhile.
 const SMALL_CAPACITY: usize = 4 * 1024;
 
-/// Spare buffers of a shard, so that a connection owns one only while it needs it. What a flood has left is given back by
-/// [`trim`](Self::trim).
+/// Spare buffers of a shard, so that a connection owns one only while it needs it. [`trim`](Self::trim) frees the
+/// memory that remains after a burst.
 #[derive(Default)]
 pub(crate) struct BufferPool {
-    /// The last one is taken first: those at the front are the ones that nobody needs.
+    /// The last one is taken first, so that those at the front are the unused ones.
     spare: Vec<Vec<u8>>,
     bytes: usize,
-    /// The fewest that were spare since the pool was trimmed.
+    /// Minimum number of spare buffers since the last trim.
     unneeded: usize,
-    /// The most that one was filled with since then.
+    /// Maximum fill of a buffer since the last trim.
     filled: usize,
 }
 
@@ -40,13 +40,13 @@ impl BufferPool {
         buffer
     }
 
-    /// Gives memory back that was not needed since this was called last: half of the buffers that nobody took, and what the others
-    /// have beyond twice what was put into any.
+    /// Frees memory that was not needed since the last call: half of the buffers that were not used, and the capacity
+    /// of the others beyond twice the maximum fill.
     pub(crate) fn trim(&mut self) {
         self.spare.drain(..self.unneeded.div_ceil(2));
         let enough = (2 * self.filled).max(SMALL_CAPACITY);
         for buffer in &mut self.spare {
-            // What is little is left alone, so that buffers do not shrink and grow in turn.
+            // Small buffers are left alone, so that they do not shrink and grow in turn.
             if buffer.capacity() > 2 * enough {
                 *buffer = Vec::with_capacity(enough);
             }
@@ -84,15 +84,15 @@ impl OutboxSegment {
 
 #[derive(Default)]
 pub(crate) struct Outbox {
-    /// Segments before `tail`, only used once a large payload was appended.
+    /// Segments before `tail`, used only after a large payload was appended.
     #[allow(clippy::box_collection)]
     // an idle connection pays eight bytes for it, not thirty-two
     earlier: Option<Box<VecDeque<OutboxSegment>>>,
     tail: Vec<u8>,
-    /// Bytes of the first segment that are written already.
+    /// Bytes of the first segment that are already written.
     written: usize,
     len: usize,
-    /// What may not leave yet: from which byte on, and until which turn of the shard is complete. In order.
+    /// Bytes that may not leave yet: the first byte, and the turn of the shard they wait for. In order.
     #[allow(clippy::box_collection)] // as above
     holds: Option<Box<VecDeque<OutboxHold>>>,
 }
@@ -111,7 +111,7 @@ impl Outbox {
         self.len == 0
     }
 
-    /// What is appended from now on waits for a turn to be complete. True if nothing waited for that turn yet.
+    /// Holds bytes appended from now on until a turn is complete. Returns true if none waited for that turn yet.
     pub(crate) fn hold(&mut self, turn: u64) -> bool {
         let from = self.len;
         let holds = self.holds.get_or_insert_default();
@@ -122,7 +122,7 @@ impl Outbox {
         is_new
     }
 
-    /// Everything up to a turn is complete.
+    /// Releases the bytes that wait for turns up to `turn`.
     pub(crate) fn release(&mut self, turn: u64) {
         if let Some(holds) = &mut self.holds {
             while holds.front().is_some_and(|hold| hold.turn <= turn) {
@@ -143,7 +143,7 @@ impl Outbox {
         }
     }
 
-    /// Appends what `write` puts at the end of the buffer it is given.
+    /// Appends the bytes that `write` puts at the end of the buffer it is given.
     #[inline]
     pub(crate) fn append_with<R>(
         &mut self,
@@ -168,7 +168,7 @@ impl Outbox {
         earlier.push_back(OutboxSegment::Shared(bytes));
     }
 
-    /// The bytes to write next, as many slices as fit into `slices`; returns how many were filled.
+    /// The bytes to write next, as many slices as fit into `slices`; returns the number of slices filled.
     pub(crate) fn fill_slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut skip = self.written;
         let mut ready = self.ready_bytes();
@@ -191,7 +191,7 @@ impl Outbox {
         filled
     }
 
-    /// The bytes to write next if they lie in one piece, the usual case.
+    /// The bytes to write next if they are contiguous, which is the usual case.
     pub(crate) fn contiguous(&self) -> Option<&[u8]> {
         match &self.earlier {
             None => Some(&self.tail[self.written..][..self.ready_bytes()]),
@@ -223,7 +223,7 @@ impl Outbox {
             self.written = 0;
             pool.put_back(std::mem::take(&mut self.tail));
         } else if self.earlier.is_none() && self.written >= 64 * 1024 {
-            // A slow reader that never catches up would otherwise let the written part grow.
+            // Otherwise the written part would grow with a slow reader that never catches up.
             self.tail.drain(..self.written);
             self.written = 0;
         }
@@ -301,7 +301,7 @@ mod tests {
         pool.trim();
         assert!(pool.bytes >= 10 * 200 * 1024);
         for _ in 0..10 {
-            // From now on two are enough, and little is put into them.
+            // From now on two buffers are enough, and little is put into them.
             let mut two = [pool.take(), pool.take()];
             two[0].extend_from_slice(&[7; 3000]);
             two.into_iter().for_each(|buffer| pool.put_back(buffer));

@@ -1,5 +1,5 @@
-//! Sessions in the store and back: records of sessions and subscriptions, what a start makes of them, and the end of a
-//! shard's turn, when what it wrote leaves for the log.
+//! Stores sessions and recovers them: records of sessions and subscriptions, their recovery at start, and the end of a
+//! shard's turn, when its batch is passed to the log.
 
 use mqtt::{SubscriptionFilter, SubscriptionOptions};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::subscription_tree::filter_and_group;
 use super::timers::Timer;
 use crate::metrics::Metric;
 
-/// A session as the store has it.
+/// A session as stored.
 pub(crate) struct RecoveredSession {
     pub(crate) client_id: Box<str>,
     /// A [`SessionRecord`].
@@ -30,7 +30,7 @@ pub(crate) struct RecoveredSession {
     pub(crate) queue: Option<QueueSummary>,
 }
 
-/// A message published to `$delayed/...`, as the store has it.
+/// A message published to `$delayed/...`, as stored.
 pub(crate) struct RecoveredDelayedMessage {
     pub(crate) due_ms: u64,
     pub(crate) number: u64,
@@ -38,7 +38,7 @@ pub(crate) struct RecoveredDelayedMessage {
 }
 
 impl Delivery {
-    /// Whether nothing new can be stored now.
+    /// Whether the store accepts no new messages at present.
     #[inline]
     pub(crate) fn refuses_new_messages(&self) -> bool {
         self.journal
@@ -46,7 +46,7 @@ impl Delivery {
             .is_some_and(|journal| journal.refuses_writes)
     }
 
-    /// Like `hold`, for an answer to what an earlier turn wrote.
+    /// Like `hold`, for an answer to writes of an earlier turn.
     pub(crate) fn hold_for_incomplete_turns(&mut self, at: u32) {
         if let Some(journal) = &mut self.journal
             && (journal.has_pending_records() || journal.last_complete_turn() + 1 < journal.turn())
@@ -58,7 +58,7 @@ impl Delivery {
 }
 
 impl Shard {
-    /// Writes down what of a session is to outlive the node; or that nothing is any more.
+    /// Writes the durable state of a session, or deletes it if the session is no longer durable.
     pub(crate) fn persist_session(&mut self, at: u32) {
         if self.delivery.journal.is_none() {
             return;
@@ -108,7 +108,7 @@ impl Shard {
         journal.put(StateKind::Sessions, &key, &bytes);
     }
 
-    /// A session is to outlive the node from now on: with its subscriptions, and what it has to deliver.
+    /// Makes a session durable from now on, with its subscriptions and its waiting messages.
     fn make_durable(&mut self, at: u32) {
         let Some(journal) = &mut self.delivery.journal else {
             return;
@@ -144,7 +144,7 @@ impl Shard {
         }
     }
 
-    /// The session has ended. What is stored for it ends with it, unless it is left to others.
+    /// The session has ended. Its stored messages are deleted, unless a shared backlog takes them over.
     pub(crate) fn delete_stored_session(&mut self, at: u32, estate: Option<SharedBacklog>) {
         let session = &mut self.delivery.sessions[at as usize];
         let Some(journal) = &mut self.delivery.journal else {
@@ -186,7 +186,7 @@ impl Shard {
         }
     }
 
-    /// From now on what is to outlive the node is written down.
+    /// Starts writing durable state to the journal.
     pub(crate) fn start_journal(&mut self, first_number: u64, links: &[(ShardLink, u64)]) {
         let mut journal = ShardJournal::new(self.id, self.shards, first_number);
         for &(link, last_seq) in links {
@@ -195,12 +195,12 @@ impl Shard {
         self.delivery.journal = Some(Box::new(journal));
     }
 
-    /// Brings a session back as it was when the node stopped, or died.
+    /// Restores a session as it was when the node stopped or died.
     pub(crate) fn restore_session(&mut self, stored: &RecoveredSession) {
         let Some(record) = SessionRecord::read(&stored.record) else {
             tracing::error!(
                 client_id = &*stored.client_id,
-                "the record of a session could not be read; it is left out"
+                "session record could not be decoded; session skipped"
             );
             return;
         };
@@ -212,7 +212,7 @@ impl Shard {
             self.node.directory.release(&stored.client_id, self.id);
             tracing::error!(
                 client_id = &*stored.client_id,
-                "a session was left out: the node holds as many sessions as it may"
+                "limits.max_sessions reached; stored session skipped"
             );
             return;
         }
@@ -240,7 +240,8 @@ impl Shard {
         session.expiry_s = record.expiry_s;
         session.created_ms = record.created_ms;
         session.username = record.username.map(Into::into);
-        // A crash has cut the connection now; who was away has been since then.
+        // A crash has closed the connection now; a session without a connection has been offline since the recorded
+        // time.
         session.disconnected_ms = match record.connected {
             true => now_ms,
             false => record.disconnected_ms,
@@ -285,11 +286,11 @@ impl Shard {
         options: SubscriptionOptions,
         identifier: u32,
     ) {
-        // The limits may be others than when it was made.
+        // The limits may have changed since the subscription was made.
         let Ok(kind) = mqtt::parse_filter(written, &self.topic_limits()) else {
             tracing::warn!(
                 filter = written,
-                "a stored subscription is beyond today's limits; it is left out"
+                "stored subscription exceeds the current limits; subscription skipped"
             );
             return;
         };
@@ -327,12 +328,12 @@ impl Shard {
         }
     }
 
-    /// A message published to `$delayed/...` before the node stopped.
+    /// Restores a message published to `$delayed/...` before the node stopped.
     pub(crate) fn restore_delayed(&mut self, delayed: RecoveredDelayedMessage) {
         let limits = self.limits.clone();
         let bytes = delayed.message.size() as u64;
         if !self.node.directory.reserve_delayed(bytes, &limits) {
-            tracing::error!("a delayed message was left out: there are as many as there may be");
+            tracing::error!("limit of delayed messages reached; stored delayed message skipped");
             return;
         }
         self.metrics().inc(Metric::DelayedMessages);
@@ -344,7 +345,7 @@ impl Shard {
         self.timers.add(delayed.due_ms, timer);
     }
 
-    /// What the store knows and nobody wants any more: queues of sessions without a record, and these keys.
+    /// Deletes records in the store that are no longer used: queues of sessions without a record, and these keys.
     pub(crate) fn discard_orphaned_records(
         &mut self,
         sessions: &[u64],
@@ -361,8 +362,8 @@ impl Shard {
         }
     }
 
-    /// Closes the turn. What it wrote is to be handed to the store before anything of this shard is written to a
-    /// socket or said to another.
+    /// Closes the turn. Its batch must be passed to the store before any output of this shard is written to a socket or
+    /// sent to another shard.
     pub(crate) fn end_turn(&mut self, spare: impl FnOnce() -> StoreBatch) -> Option<TurnEnd> {
         let journal = self.delivery.journal.as_mut()?;
         let end = journal.end_turn(spare);
@@ -380,7 +381,7 @@ impl Shard {
         Some(end)
     }
 
-    /// The store has everything up to a turn.
+    /// The store has logged everything up to a turn.
     pub(crate) fn handle_turn_logged(&mut self, turn: u64) {
         if let Some(journal) = &mut self.delivery.journal {
             journal.mark_logged(turn);
@@ -389,7 +390,7 @@ impl Shard {
         self.release_complete_turns();
     }
 
-    /// What hooks have made of a turn is safe.
+    /// The data of hooks for a turn is durable.
     pub(crate) fn handle_turn_settled(&mut self, turn: u64) {
         if let Some(journal) = &mut self.delivery.journal {
             journal.mark_settled(turn);
@@ -397,7 +398,7 @@ impl Shard {
         self.release_complete_turns();
     }
 
-    /// Lets go what waited for turns that are complete, and confirms what other shards wait for.
+    /// Releases the output that waited for turns that are complete, and confirms turns to other shards.
     pub(crate) fn release_complete_turns(&mut self) {
         while let Some(journal) = &mut self.delivery.journal
             && let Some((turn, connections)) = journal.pop_releasable()
@@ -427,13 +428,13 @@ impl Shard {
         self.send_ready_responses();
     }
 
-    /// Whether what is in a link is for this shard to deliver. When the node has as many shards as it had, that is as it
-    /// was; else every shard looks for the sessions that were on the other one.
+    /// Whether this shard delivers the messages in a link. With an unchanged number of shards it is the same shard as
+    /// before; otherwise every shard delivers to the sessions that were on the link's shard.
     pub(crate) fn is_responsible_for(&self, link: ShardLink) -> bool {
         link.shards != self.shards || link.to == self.id
     }
 
-    /// Delivers what was on its way between two shards when the node died, to those who were to get it.
+    /// Delivers the messages that were between two shards when the node died to their receivers.
     pub(crate) fn deliver_linked(&mut self, link: ShardLink, page: &QueuePage) {
         for entry in &page.entries {
             let message = records::read_message(&entry.body);
@@ -441,7 +442,7 @@ impl Shard {
             if let (Some(message), Some(member)) = (message, member) {
                 self.deliver_linked_message(link, &message.view(), member);
             } else {
-                tracing::error!("a message between two shards could not be read; it is lost");
+                tracing::error!("message in a shard link could not be decoded; message lost");
             }
             if link.shards == self.shards
                 && let Some(journal) = &mut self.delivery.journal
@@ -470,7 +471,7 @@ impl Shard {
             self.delivery.session_filter = None;
             return;
         };
-        // One shard chooses the member.
+        // Exactly one shard chooses the member.
         if link.shards == self.shards || self.id == 0 {
             let group = self
                 .tree
@@ -482,14 +483,14 @@ impl Shard {
         }
     }
 
-    /// Nothing of a link is wanted any more.
+    /// Deletes a link that is no longer used.
     pub(crate) fn delete_link(&mut self, link: ShardLink) {
         if let Some(journal) = &mut self.delivery.journal {
             journal.end_session(link.store_number());
         }
     }
 
-    /// A piece of a session's stored messages.
+    /// Handles a page of a session's stored messages.
     pub(crate) fn handle_fetched_page(&mut self, page: QueuePage) {
         if ShardLink::from_store_number(page.session).is_some() {
             self.link_pages.push(page);
@@ -502,7 +503,7 @@ impl Shard {
         self.close_pending_connections();
     }
 
-    /// A client that came back has got what there was to be sent again: what it sent meanwhile has its turn.
+    /// All messages to be sent again to a resumed client have been loaded: the packets it sent meanwhile are processed.
     fn resume_after_load(&mut self, number: u64) {
         let journal = self.delivery.journal.as_ref();
         let session = journal.and_then(|journal| journal.session_by_number(number));

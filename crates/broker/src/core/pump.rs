@@ -1,6 +1,6 @@
-//! What waits for a connected session goes out as its window and its socket allow: messages in flight from an earlier
-//! connection, the queue, retained messages of new subscriptions. A piece at a time, so that a client with a million
-//! queued messages holds nobody up.
+//! Sends the messages that wait for a connected session as its window and its socket allow: messages in flight from an
+//! earlier connection, the queue, retained messages of new subscriptions. It works in steps, so that a client with a
+//! million queued messages does not delay others.
 
 use mqtt::{PacketType, QoS, ReasonCode};
 use std::rc::Rc;
@@ -19,8 +19,8 @@ const PUMP_HIGH_BYTES: usize = 64 * 1024;
 const RETAINED_PER_STEP: usize = 16;
 
 impl Delivery {
-    /// Sends what waits for a connected session as far as window and socket allow: messages in flight from an earlier
-    /// connection, the queue, retained messages of new subscriptions.
+    /// Sends the messages that wait for a connected session as far as window and socket allow: messages in flight from
+    /// an earlier connection, the queue, retained messages of new subscriptions.
     pub(crate) fn pump(&mut self, session_at: u32) {
         let session = &mut self.sessions[session_at as usize];
         let Some(at) = session.connection else { return };
@@ -113,7 +113,7 @@ impl Delivery {
         }
     }
 
-    /// The next retained messages of a new subscription; false if there are none or they have to wait.
+    /// Sends the next retained messages of a new subscription; false if there are none or they have to wait.
     fn pump_retained(&mut self, session_at: u32, at: u32) -> bool {
         let connection = &mut self.connections[at as usize];
         let window = send_window(connection, &self.limits);
@@ -165,14 +165,14 @@ impl Delivery {
         true
     }
 
-    /// Whether hooks deny a retained message, which may have been stored before they did.
+    /// Whether hooks deny a retained message that may have been stored before they did.
     fn is_retained_denied(&mut self, view: &MessageView<'_>) -> bool {
         self.interest.contains(Interest::PUBLISH_GUARD)
             && self.hooks.wants_topic(view.topic)
             && self.hooks.denies_publish(view, &MessageOrigin::default())
     }
 
-    /// The connection of a session is gone: retained messages still to be sent wait like others, as many as fit.
+    /// The connection of a session has closed: its remaining retained messages are queued like others, as many as fit.
     pub(crate) fn queue_pending_retained(&mut self, session_at: u32, at: u32) {
         let Some(extra) = &mut self.connections[at as usize].extra else {
             return;
@@ -199,7 +199,7 @@ impl Delivery {
         }
     }
 
-    /// After an acknowledgement: the window may have room for what waits.
+    /// Called after an acknowledgement, when the window may have room for waiting messages.
     #[inline]
     pub(crate) fn pump_if_pending(&mut self, session_at: u32) {
         let session = &self.sessions[session_at as usize];

@@ -1,4 +1,4 @@
-//! What the store has of an earlier life of the node, dealt out to the shards before they start.
+//! Recovers the state of an earlier run from the store and distributes it to the shards before they start.
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
@@ -10,34 +10,34 @@ use super::persistence::{RecoveredDelayedMessage, RecoveredSession};
 use super::records;
 use super::shard::NodeState;
 
-/// What one shard gets back.
+/// The state recovered for one shard.
 #[derive(Default)]
 pub(crate) struct RecoveredShard {
     pub(crate) sessions: Vec<RecoveredSession>,
     pub(crate) delayed: Vec<RecoveredDelayedMessage>,
-    /// Session numbers with messages in the log and no record: the node died while they were made or ended.
+    /// Session numbers with messages in the log and no record: the node died while the session was created or ended.
     pub(crate) orphans: Vec<u64>,
-    /// Links between shards with something in them, and the number of the last message there.
+    /// Links between shards that contain messages, and the number of the last message there.
     pub(crate) links: Vec<(ShardLink, u64)>,
-    /// Keys of what is of no use any more: retained messages that have expired, sessions that another replaced.
+    /// Keys of obsolete records: expired retained messages, sessions replaced by another.
     pub(crate) obsolete_keys: Vec<(StateKind, Box<[u8]>)>,
 }
 
-/// Everything that was recovered.
+/// The state recovered for the node.
 pub(crate) struct RecoveredNode {
     pub(crate) shards: Vec<RecoveredShard>,
     /// Above every number that was ever used.
     pub(crate) first_number: u64,
 }
 
-/// Records that could not be read, by kind.
+/// Logs the number of records that could not be decoded, by kind.
 fn warn_unreadable_records(what: &str, count: u64) {
     if count > 0 {
-        tracing::error!(count, "{what} in the store could not be read; left out");
+        tracing::error!(count, "stored {what} could not be decoded; skipped");
     }
 }
 
-/// Reads the store; retained messages go straight to where all shards find them.
+/// Reads the store; retained messages go directly to the retained store shared by all shards.
 pub(crate) fn recover_from_store(
     store: &Store,
     node: &NodeState,
@@ -66,12 +66,12 @@ pub(crate) fn recover_from_store(
     }
     Ok(RecoveredNode {
         shards: recovered,
-        // So that a session's number leaves its shard's as remainder.
+        // Rounded so that a session's number modulo the number of shards is its shard.
         first_number: (highest + 1).next_multiple_of(shards as u64),
     })
 }
 
-/// Where a session is, by its number: which shard, and the how manieth there.
+/// Position of a session by its number: its shard, and its index there.
 type SessionPositions = HashMap<u64, (usize, usize), RandomState>;
 
 fn read_sessions(
@@ -86,7 +86,7 @@ fn read_sessions(
     };
     let mut unreadable = 0;
     let mut unwanted = Vec::new();
-    // Keys sort by client id, so that two records of one client stand next to each other.
+    // Keys sort by client id, so that two records of one client are adjacent.
     let mut last: Option<SessionCandidate> = None;
     store.scan(StateKind::Sessions, &mut |key, value| {
         let record = records::SessionRecord::read(value);
@@ -115,7 +115,7 @@ fn read_sessions(
             last = Some(candidate);
             return;
         }
-        // The node died between the end of one session and the record of it.
+        // The node died between the end of one session and the record of that end.
         let (older, newer) = match earlier.created_ms <= candidate.created_ms {
             true => (earlier, candidate),
             false => (candidate, earlier),
@@ -140,7 +140,7 @@ struct SessionCandidate {
     session: RecoveredSession,
 }
 
-/// Gives sessions to the shards: by their number, so that with as many shards as before each is where it was.
+/// Assigns sessions to shards by their number. With an unchanged number of shards, each session returns to its shard.
 struct SessionAssigner<'a> {
     recovered: &'a mut [RecoveredShard],
     places: SessionPositions,
@@ -216,7 +216,7 @@ fn read_retained(
     if too_many > 0 {
         tracing::error!(
             too_many,
-            "retained messages were left out: limits.max_retained_messages or max_retained_bytes is lower than it was"
+            "limits.max_retained_messages or max_retained_bytes reached; stored retained messages skipped"
         );
     }
     Ok(())

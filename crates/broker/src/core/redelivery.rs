@@ -1,9 +1,10 @@
-//! Messages whose subscribers are written down, while what hooks have made of them may not be: the node died in between.
+//! Messages that come again after a crash, when their subscribers are logged but the data of hooks may not be durable.
 //!
-//! A QoS 2 packet id and the entries of subscribers are in the log with the batch of their turn; rows of hooks become safe a little
-//! later, and PUBREC waits for both. Whoever got no PUBREC sends the message again: then hooks hear of it a second time, and
-//! subscribers do not. So what hooks make of a message is there at least once, and its subscribers get it exactly once. What hooks
-//! have published because of it goes out again. A delayed message, which nobody sends again, stays in the store until both are safe.
+//! A QoS 2 packet id and the entries of subscribers are in the log with the batch of their turn. Rows of hooks become
+//! durable a little later, and PUBREC waits for both. A publisher that got no PUBREC sends the message again: then
+//! hooks receive it a second time, and subscribers do not. So hooks process a message at least once, and its
+//! subscribers get it exactly once. Messages that hooks published because of it are published again. A delayed message,
+//! which no publisher sends again, stays in the store until both are durable.
 
 use mqtt::{Publish, ReasonCode};
 use store::StateKind;
@@ -16,7 +17,8 @@ use super::shard::Shard;
 use crate::hooks::{Interest, MessageOrigin, PublishVerdict};
 
 impl Shard {
-    /// A QoS 2 message has come again whose packet id is known. If the node has started since, hooks are told of it.
+    /// Handles a repeated QoS 2 message with a known packet id. If the node has been started since, hooks are notified
+    /// of it.
     #[inline]
     pub(super) fn notify_redelivered(
         &mut self,
@@ -39,14 +41,14 @@ impl Shard {
         publish: &Publish<'_>,
     ) -> Result<(), CloseReason> {
         let view = message_view(publish, self.now_ms(), self.delivery.next_message_number());
-        // A delayed message is in the store as a whole, and hooks hear of it when it is due.
+        // A delayed message is in the store as a whole, and hooks receive it when it is due.
         let is_told_otherwise =
             view.topic.starts_with(DELAYED_PREFIX) || view.topic.starts_with(SYS_PREFIX);
         if !is_told_otherwise && self.check_publish_allowed(session, &view)?.is_none() {
             let verdict =
                 self.call_publish_hooks_only(&view, Some(session), &message_origin(publish));
             if verdict == PublishVerdict::Refuse {
-                // It comes again with the next connection, until hooks take it.
+                // The client sends it again with its next connection, until hooks accept it.
                 let incoming = &mut self.delivery.sessions[session as usize].incoming_qos2;
                 (incoming.get_or_insert_default()).undo_take_restored(publish.packet_id);
                 return Err(CloseReason::new(ReasonCode::QUOTA_EXCEEDED, "store_full"));
@@ -55,7 +57,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Tells hooks of a message that its subscribers have got.
+    /// Notifies hooks of a message that its subscribers have already received.
     fn call_publish_hooks_only(
         &mut self,
         view: &MessageView<'_>,
@@ -73,7 +75,7 @@ impl Shard {
         verdict
     }
 
-    /// A message published to `$delayed/...` is due. `number` is that of its place in the store.
+    /// Publishes a due message of `$delayed/...`. `number` is that of its place in the store.
     pub(crate) fn publish_due_delayed(&mut self, message: &Message, number: u64) {
         if let Some(journal) = &mut self.delivery.journal {
             let key = records::delayed_key(message.received_ms(), number);
@@ -87,7 +89,8 @@ impl Shard {
         if let Some(journal) = &mut self.delivery.journal
             && journal.waits_for_hooks()
         {
-            // Its subscribers have it with this turn. Hooks are told again if the node dies before they have made theirs safe.
+            // Its subscribers have it with this turn. If the node dies before the data of hooks is durable, hooks are
+            // notified again.
             let number = number | records::DELAYED_ROUTED;
             let key = records::delayed_key(message.received_ms(), number);
             journal.put(StateKind::Delayed, &key, &records::message_bytes(&view));

@@ -1,5 +1,5 @@
-//! A session's queue: in memory as far as the client is about to take it, else in the store, within its bounds and by
-//! its policy. A session that is not durable has all of it in memory.
+//! A session's queue: messages that the client is about to receive are in memory, the rest in the store, within the
+//! session's limits and by its policy. The queue of a session that is not durable is in memory entirely.
 
 use mqtt::{QoS, ReasonCode};
 use std::rc::Rc;
@@ -24,7 +24,7 @@ fn queue_limits(limits: &BrokerLimits) -> QueueLimits {
 }
 
 impl Session {
-    /// A number for the next message that is stored for it; 0 if none is.
+    /// The number of the next message stored for the session; 0 if messages are not stored.
     #[inline]
     pub(crate) fn next_seq(&mut self) -> u64 {
         if self.store_number == 0 {
@@ -34,8 +34,9 @@ impl Session {
         self.last_seq
     }
 
-    /// Whether one more message is left to the store: it is durable, and either nobody is there to take it or enough
-    /// waits for the client already. Members of groups keep theirs at hand, since others may have to take them over.
+    /// Whether another message is left to the store only. That is so if the session is durable, and either has no
+    /// connection or already has enough messages in memory. Messages of groups stay in memory, since other members may
+    /// have to take them over.
     fn should_store_only(&self, group: GroupId) -> bool {
         let has_room = self.outbound.as_ref().is_none_or(|o| o.has_memory_room());
         self.store_number != 0 && (!has_room || self.connection.is_none() && group == NO_GROUP)
@@ -43,7 +44,8 @@ impl Session {
 }
 
 impl Delivery {
-    /// Writes a message of a durable session down; `journaled`: the message itself is, for another session.
+    /// Writes a message of a durable session to the journal; `journaled`: the message itself is there for another
+    /// session.
     pub(super) fn persist_message(
         &mut self,
         session: u32,
@@ -68,7 +70,8 @@ impl Delivery {
         );
     }
 
-    /// Writes down that a message waits for a durable session, and the message itself if it is the first.
+    /// Records that a message waits for a durable session; also appends the message itself, if this is its first
+    /// session.
     #[inline]
     pub(super) fn persist_dispatch(
         &mut self,
@@ -83,7 +86,7 @@ impl Delivery {
             return;
         };
         if !std::mem::replace(&mut dispatch.is_journaled, true) {
-            // Not a copy made for the window: that would have to be checked to be UTF-8 once more.
+            // Not the copy made for the window: its bytes would have to be checked as UTF-8 again.
             journal.append_message(&with_publisher(
                 &self.sessions,
                 dispatch.origin,
@@ -93,7 +96,7 @@ impl Delivery {
         journal.append_entry(place, packet_id, qos, retain, identifiers);
     }
 
-    /// A message is nothing to the store any more.
+    /// Marks a stored message as no longer needed.
     #[inline]
     pub(crate) fn mark_stored_done(&mut self, session: u32, seq: u64) {
         if seq != 0
@@ -103,7 +106,7 @@ impl Delivery {
         }
     }
 
-    /// What is appended to a connection's outbox from now on waits until this turn is in the log.
+    /// Holds bytes appended to a connection's outbox from now on until this turn is in the log.
     #[inline]
     pub(crate) fn hold_outbox(&mut self, at: u32) {
         if let Some(journal) = &mut self.journal
@@ -114,7 +117,7 @@ impl Delivery {
         }
     }
 
-    /// Puts a message into a session's queue.
+    /// Adds a message to a session's queue.
     pub(super) fn enqueue_dispatch(
         &mut self,
         dispatch: &mut Dispatch<'_>,
@@ -155,7 +158,7 @@ impl Delivery {
         self.enqueue_in_memory(session, parcel, &mut dispatch.is_journaled);
     }
 
-    /// Puts a message into a session's queue that did not come by a dispatch.
+    /// Adds a message that did not come by a dispatch to a session's queue.
     pub(crate) fn enqueue_message(&mut self, at: u32, mut parcel: SessionMessage) {
         let mut journaled = false;
         if !self.sessions[at as usize].should_store_only(parcel.group) {
@@ -206,7 +209,7 @@ impl Delivery {
         seq
     }
 
-    /// Makes room in a session's queue by its policy; false if the message has to go.
+    /// Makes room in a session's queue by its policy; false if the message has to be dropped.
     fn make_room(&mut self, at: u32, size: usize, view: &MessageView<'_>) -> bool {
         let session = &mut self.sessions[at as usize];
         let outbound = session.outbound.get_or_insert_default();
@@ -223,7 +226,7 @@ impl Delivery {
                 }
                 for seq in stored {
                     self.mark_stored_done(at, seq);
-                    // What it was is only known to the store.
+                    // Only the store knows which message it was.
                     self.record_drop(Some(at), &MessageView::unknown(), DropReason::QueueFull);
                 }
                 return true;
@@ -253,7 +256,7 @@ impl Delivery {
         );
     }
 
-    /// A durable session without a connection keeps no message in memory.
+    /// Removes the messages of a durable session without a connection from memory.
     pub(crate) fn unload_queue(&mut self, at: u32) {
         let session = &mut self.sessions[at as usize];
         let Some(outbound) = &mut session.outbound else {
@@ -270,7 +273,7 @@ impl Delivery {
         }
     }
 
-    /// Reads on in the store for a connected session, if it is time to.
+    /// Reads more messages from the store for a connected session, if its queue is low.
     pub(super) fn request_more_messages(&mut self, at: u32) {
         let session = &self.sessions[at as usize];
         if session.outbound.as_ref().is_some_and(|o| o.should_load())
@@ -281,9 +284,9 @@ impl Delivery {
         }
     }
 
-    /// Starts as many reads as may be under way.
+    /// Starts as many reads as may run concurrently.
     fn start_fetches(&mut self) {
-        // What was read waits in memory: not too much of it.
+        // Messages that were read wait in memory, so their total is limited.
         let most = self.limits.max_queued_bytes_per_shard as usize / 2;
         while self.queued_bytes <= most
             && let Some(journal) = &mut self.journal
@@ -302,7 +305,7 @@ impl Delivery {
         }
     }
 
-    /// A piece of a session's stored messages.
+    /// Handles a page of a session's stored messages.
     pub(crate) fn handle_fetched_page(&mut self, page: QueuePage) {
         let Some(journal) = &mut self.journal else {
             return;
@@ -359,7 +362,7 @@ impl Delivery {
             if unreadable > 0 {
                 tracing::error!(
                     unreadable,
-                    "stored messages could not be read; this is a bug"
+                    "stored messages could not be decoded; this is a bug"
                 );
             }
         }

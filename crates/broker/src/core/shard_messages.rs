@@ -1,8 +1,8 @@
-//! What shards say to each other. Everything from one shard to another arrives in the order it was said, which is
-//! what "a message published after the SUBACK arrives" rests on.
+//! Messages between shards. All messages from one shard to another arrive in the order they were sent; the guarantee
+//! that "a message published after the SUBACK arrives" depends on it.
 //!
-//! Messages are written one after the other into a batch, so that crossing costs one allocation per turn and not one
-//! per message; large payloads are handed over by reference.
+//! Application messages are written one after the other into a batch, so that crossing costs one allocation per turn
+//! and not one per message. Large payloads are passed by reference.
 
 use bytes::Bytes;
 use mqtt::{Properties, QoS};
@@ -11,17 +11,17 @@ use std::collections::VecDeque;
 use super::message::{MessageView, str_from_utf8};
 use super::outbox::SHARE_FROM_BYTES;
 
-/// One thing a shard says to another.
+/// One message from a shard to another.
 #[derive(Debug)]
 pub(crate) enum ShardMessage {
     Messages(CrossShardBatch),
-    /// The speaker has, or no longer has, plain subscribers to a filter.
+    /// The sender has, or no longer has, non-shared subscribers to a filter.
     FilterInterest {
         filter: Box<str>,
         wanted: bool,
         sequence: u64,
     },
-    /// The speaker's members in a group.
+    /// The number of the sender's members in a group.
     GroupMembers {
         filter: Box<str>,
         group: Box<str>,
@@ -29,22 +29,22 @@ pub(crate) enum ShardMessage {
         total: u32,
         sequence: u64,
     },
-    /// Everything up to this sequence number of the listener has taken effect at the speaker.
+    /// The sender has applied all announcements of the receiver up to this sequence number.
     SequenceApplied {
         sequence: u64,
     },
-    /// Messages said up to now are answered for once they are in the log of the listener.
+    /// Marks the end of a turn: the receiver confirms the messages up to here once they are in its log.
     TurnMarker {
         turn: u64,
     },
-    /// All that was said up to this turn of the listener, and came to be stored, is in the log.
+    /// The data that came of the receiver's messages up to this turn is in the sender's log.
     TurnLogged {
         turn: u64,
     },
 }
 
 impl ShardMessage {
-    /// Bytes it keeps while it waits, roughly.
+    /// Approximate bytes it occupies while it waits.
     pub(crate) fn size_bytes(&self) -> usize {
         match self {
             ShardMessage::Messages(batch) => batch.size(),
@@ -57,7 +57,7 @@ impl ShardMessage {
     }
 }
 
-/// A message meant for one member of a group of the listener instead of all its subscribers.
+/// The target of a message for one member of a group on the receiving shard, instead of all its subscribers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GroupMemberTarget<'a> {
     pub(crate) filter: &'a str,
@@ -65,15 +65,15 @@ pub(crate) struct GroupMemberTarget<'a> {
     pub(crate) nth: u32,
 }
 
-/// A message that has crossed.
+/// A message received from another shard.
 pub(crate) struct CrossShardMessage<'a> {
     pub(crate) view: MessageView<'a>,
     pub(crate) member: Option<GroupMemberTarget<'a>>,
-    /// Its number in the link between the two shards, if it is in there.
+    /// Its number in the link between the two shards, if it has an entry there.
     pub(crate) link_seq: Option<u64>,
 }
 
-/// Messages one after the other, each a head of fixed size and then its texts, properties and small payload.
+/// Messages one after the other: each a header of fixed size, then its texts, properties and small payload.
 #[derive(Debug, Default)]
 pub(crate) struct CrossShardBatch {
     bytes: Vec<u8>,
@@ -88,7 +88,7 @@ const FOR_MEMBER: u8 = 1 << 4;
 const LINKED: u8 = 1 << 5;
 const DERIVED: u8 = 1 << 6;
 
-/// The head of a message: when it came and expires, then the lengths of what follows it, then flags.
+/// The header of a message: times of receipt and expiry, then the lengths of the parts, then flags.
 const HEAD_BYTES: usize = 8 + 8 + 4 + 4 + 4 + 2 + 2 + 2 + 1;
 
 impl CrossShardBatch {
@@ -181,7 +181,7 @@ impl CrossShardBatch {
                 properties,
                 payload: shared_payload.map_or(inline, |shared| shared),
                 shared_payload,
-                qos: QoS::try_from(flags & 3).expect("pushed from a QoS"),
+                qos: QoS::try_from(flags & 3).expect("was pushed from a QoS"),
                 retain: flags & RETAIN != 0,
                 received_ms,
                 expires_ms,
@@ -198,7 +198,8 @@ impl CrossShardBatch {
         })
     }
 
-    /// Its memory, for a batch in the other direction: what one thread allocates and another frees is dear.
+    /// Returns its memory, for a batch in the other direction: memory allocated by one thread and freed by another is
+    /// expensive.
     pub(crate) fn into_buffer(self) -> Vec<u8> {
         self.bytes
     }
@@ -239,25 +240,25 @@ impl<'a> BatchReader<'a> {
     }
 }
 
-/// Buffers kept for batches, and the largest that is kept.
+/// Number of buffers kept for batches, and the largest capacity that is kept.
 const SPARE_BUFFERS: usize = 64;
 const SPARE_BYTES: usize = 1 << 20;
 
-/// What a shard has to say to the others since it was last asked.
+/// Messages waiting to be sent to the other shards.
 pub(crate) struct ShardMessageQueues {
     this_shard: u16,
     outgoing: Vec<Vec<ShardMessage>>,
-    /// Number of the last thing said that wants to be confirmed.
+    /// Number of the last announcement that has to be confirmed.
     sequence: u64,
-    /// What each other shard has confirmed.
+    /// The last announcement confirmed by each other shard.
     applied_sequences: Vec<u64>,
-    /// Shards something waits for, one bit each.
+    /// Shards with waiting messages, one bit each.
     pub(crate) waiting_shards: u64,
-    /// Bytes of messages that wait for any of them.
+    /// Bytes of messages waiting for all of them.
     pub(crate) waiting_bytes: usize,
-    /// For each shard, words that may leave when a turn is in the log, with that turn.
+    /// For each shard, messages that may leave when a turn is in the log, with that turn.
     held_messages: Vec<VecDeque<(u64, Vec<ShardMessage>)>>,
-    /// For each shard the turn for which its next words have to wait; 0: none.
+    /// For each shard, the turn for which its next messages have to wait; 0: none.
     held_until_turn: Vec<u64>,
     logged_turn: u64,
     spare_buffers: Vec<Vec<u8>>,
@@ -304,7 +305,7 @@ impl ShardMessageQueues {
         self.waiting_shards |= 1 << shard;
     }
 
-    /// Keeps the memory of a batch that was heard.
+    /// Keeps the memory of a batch that was processed.
     pub(crate) fn recycle_buffer(&mut self, spare: Vec<u8>) {
         if self.spare_buffers.len() < SPARE_BUFFERS && spare.capacity() <= SPARE_BYTES {
             self.spare_buffers.push(spare);
@@ -316,7 +317,7 @@ impl ShardMessageQueues {
         self.waiting_shards |= 1 << shard;
     }
 
-    /// Says something to all others that they have to confirm; returns its number.
+    /// Sends a message that has to be confirmed to all other shards; returns its number.
     pub(crate) fn broadcast(&mut self, said: impl Fn(u64) -> ShardMessage) -> u64 {
         self.sequence += 1;
         for shard in 0..self.outgoing.len() as u16 {
@@ -341,17 +342,17 @@ impl ShardMessageQueues {
             .all(|(n, &applied)| n == this_shard || applied >= sequence)
     }
 
-    /// Number of the last thing said that others have to confirm.
+    /// Number of the last message that other shards have to confirm.
     pub(crate) fn last_sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Whether every other shard has confirmed all that was said.
+    /// Whether every other shard has confirmed all announcements.
     pub(crate) fn is_all_applied(&self) -> bool {
         self.is_applied_by_all(self.sequence)
     }
 
-    /// What was said to these shards, one bit each, leaves when a turn is in the log, and so does what follows it.
+    /// Holds the messages sent to these shards (one bit each), and those that follow, until a turn is in the log.
     pub(crate) fn hold_until_logged(&mut self, mut shards: u64, turn: u64) {
         while shards != 0 {
             self.held_until_turn[shards.trailing_zeros() as usize] = turn;
@@ -369,7 +370,7 @@ impl ShardMessageQueues {
         }
     }
 
-    /// Takes what waits for a shard and may leave.
+    /// Takes the messages for a shard that may leave.
     pub(crate) fn take_ready(&mut self, shard: u16) -> Vec<ShardMessage> {
         let said = self.take_for_shard(shard);
         let until = std::mem::take(&mut self.held_until_turn[usize::from(shard)]);

@@ -1,8 +1,9 @@
-//! What is stored for a member of shared subscriptions when its session ends: it is read piece by piece and handed on to
-//! the other members [MQTT 4.8.2]. One estate of a shard is settled at a time, so that others do not wait for it.
+//! Redistributes the stored messages of a shared subscription member whose session has ended. They are read page by
+//! page and passed on to the other members [MQTT 4.8.2]. A shard processes one backlog at a time, so that other work
+//! does not wait for it.
 //!
-//! The store does not say by which subscription a message came. What can only have come by one shared subscription is
-//! handed on; what may be meant for the session alone ends with it.
+//! The store does not record by which subscription a message came. A message that can only have come by one shared
+//! subscription is passed on; a message that may be meant for the session alone ends with it.
 
 use std::rc::Rc;
 
@@ -17,14 +18,14 @@ use super::shared_subscription::SubscriptionGroup;
 use super::subscriber_list::{GroupId, NO_GROUP};
 use crate::hooks::DropReason;
 
-/// Estates that may wait for their turn, and filters one may have; what is beyond is not handed on.
+/// Bound on the backlogs waiting, and on the filters of one; anything beyond is not passed on.
 const MAX_SHARED_BACKLOGS: usize = 10_000;
 const MAX_FILTERS: usize = 256;
 
 pub(crate) struct SharedBacklog {
-    /// The session was stored under.
+    /// The number under which the session was stored.
     store_number: u64,
-    /// What is before has been settled.
+    /// Messages before this number have been processed.
     from_seq: u64,
     /// Filters and names of groups that have other members.
     shared_filters: Vec<(Rc<str>, Rc<str>)>,
@@ -33,7 +34,7 @@ pub(crate) struct SharedBacklog {
 }
 
 impl SharedBacklog {
-    /// The only subscription a message of this topic can have come by, if that is a shared one.
+    /// The only subscription by which a message of this topic can have come, if that is a shared one.
     fn target_group(&self, topic: &str) -> Option<&(Rc<str>, Rc<str>)> {
         let fits = |filter: &str| mqtt::filter_matches(filter, topic);
         if self.other_filters.iter().any(|filter| fits(filter)) {
@@ -53,7 +54,7 @@ fn has_members(group: &SubscriptionGroup) -> bool {
 }
 
 impl Delivery {
-    /// As `drop_backlog`, of a session whose estate has it all.
+    /// Like `drop_backlog`, for a session whose [`SharedBacklog`] contains its messages.
     pub(super) fn release_backlog(&mut self, at: u32) {
         if let Some(outbound) = self.sessions[at as usize].outbound.take() {
             self.update_queue_counters(outbound.size(), QueueSize::default());
@@ -62,7 +63,7 @@ impl Delivery {
 }
 
 impl Shard {
-    /// What a session that has left its groups leaves to them; `None`: nothing.
+    /// The backlog that a session that has left its groups leaves to them; `None`: nothing.
     pub(super) fn collect_shared_backlog(&self, at: u32) -> Option<SharedBacklog> {
         let session = &self.delivery.sessions[at as usize];
         let is_stored = session.store_number != 0 && self.delivery.journal.is_some();
@@ -88,7 +89,7 @@ impl Shard {
         (!estate.shared_filters.is_empty() && filters <= MAX_FILTERS).then_some(estate)
     }
 
-    /// Settles it when those before it are settled.
+    /// Queues a backlog; it is processed after those before it.
     pub(super) fn start_redistribution(&mut self, estate: SharedBacklog) {
         let number = estate.store_number;
         self.shared_backlogs.push_back(estate);
@@ -100,7 +101,7 @@ impl Shard {
         }
     }
 
-    /// Hands on what is in a piece of stored messages, if it is of the estate that is being settled.
+    /// Passes on the messages in a page of stored messages, if it belongs to the backlog being processed.
     pub(super) fn redistribute_page(&mut self, page: &QueuePage) {
         let is_meant = |estate: &mut SharedBacklog| estate.store_number == page.session;
         let Some(mut estate) = self.shared_backlogs.pop_front_if(is_meant) else {
@@ -156,7 +157,7 @@ impl Shard {
         }]);
     }
 
-    /// Members may have left since the session ended.
+    /// Returns the group if it still has members; they may have left since the session ended.
     fn find_group_with_members(&self, filter: &str, name: &str) -> Option<GroupId> {
         let filter = self.tree.find(filter)?;
         let group = self.tree.find_group(filter, name)?;

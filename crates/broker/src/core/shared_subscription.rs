@@ -1,15 +1,15 @@
-//! Shared subscriptions: the members of one group under one filter, here and on other shards, and the choice of
-//! the one that gets a message.
+//! Shared subscriptions: the members of one group under one filter, on this and on other shards, and the selection of
+//! the member that receives a message.
 //!
-//! Members are counted over shards in the order of their shard's number, so that shards that agree on the counts
-//! agree on what the n-th member is. Only members that are online are chosen as long as there is one.
+//! Members are counted over shards in the order of their shard's number, so that shards that agree on the counts agree
+//! on which member is the n-th. Only online members are chosen as long as there is one.
 
 use std::rc::Rc;
 
 use super::subscriber_list::{FilterId, Subscriber, SubscriberList};
 use crate::config::SharedSubscriptionStrategy;
 
-/// How many members of a group another shard has.
+/// The number of members of a group on another shard.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct RemoteMembers {
     pub(crate) shard: u16,
@@ -38,7 +38,7 @@ pub(crate) enum MemberChoice {
     Remote { shard: u16, nth: u32 },
 }
 
-/// What a strategy may look at.
+/// The data a strategy may use to select a member.
 pub(crate) struct MemberSelection<'a> {
     pub(crate) strategy: SharedSubscriptionStrategy,
     pub(crate) this_shard: u16,
@@ -120,7 +120,7 @@ impl SubscriptionGroup {
         }
     }
 
-    /// The member that gets a message; `None` only if there is no member at all.
+    /// The member that receives a message; `None` only if there is no member at all.
     pub(crate) fn choose_member(&mut self, draw: &MemberSelection<'_>) -> Option<MemberChoice> {
         let online = self.online_members.len()
             + self
@@ -193,8 +193,8 @@ impl SubscriptionGroup {
         }
     }
 
-    /// The member for a message that another shard has sent to the `nth` of ours. Our members may have changed
-    /// meanwhile; then another of ours gets it.
+    /// The member for a message that another shard has sent to this shard's `nth` member. If the members have changed
+    /// meanwhile, another local member receives it.
     pub(crate) fn choose_local_member(
         &mut self,
         nth: u32,
@@ -212,7 +212,8 @@ impl SubscriptionGroup {
         if strategy != SharedSubscriptionStrategy::Sticky {
             return Some(session);
         }
-        // The sender sticks to a place in our list; the place's owner may move, the first choice must not.
+        // The sender sticks to a position in the local list. The member at that position may change; the first choice
+        // must not.
         match self.sticky_choice {
             Some(MemberChoice::Local(chosen)) if list.get(chosen).is_some() => Some(chosen),
             _ => {
@@ -254,7 +255,7 @@ impl SubscriptionGroup {
     }
 }
 
-/// The same on every shard and in every run (FNV-1a): hash strategies must agree between shards.
+/// Returns the same hash on every shard and in every run (FNV-1a), since hash strategies must agree between shards.
 fn stable_hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

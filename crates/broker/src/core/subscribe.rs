@@ -1,7 +1,7 @@
-//! SUBSCRIBE and UNSUBSCRIBE: into the tree, out to the other shards, and only then SUBACK.
+//! SUBSCRIBE and UNSUBSCRIBE: update the subscription tree, announce the change to the other shards, then send SUBACK.
 //!
-//! A SUBACK waits until every shard has the filter, so that a message published after it always arrives. What shards
-//! have confirmed is one number each, since words between two shards keep their order.
+//! A SUBACK waits until every shard has the filter, so that a message published after it always arrives. One number per
+//! shard records what that shard has confirmed, since messages between two shards keep their order.
 
 use mqtt::{
     Packet, Properties, PropertiesBuf, Property, ReasonCode, SubAck, Subscribe, SubscribeFilter,
@@ -25,9 +25,9 @@ pub(crate) struct PendingSubAck {
     connection: u32,
     serial: u32,
     packet: Vec<u8>,
-    /// Subscriptions that get retained messages, with their filter.
+    /// Subscriptions that receive retained messages, with their filter.
     retained: Vec<(Rc<str>, Subscriber)>,
-    /// It is made for good only when it is in the log.
+    /// Whether the SUBACK also waits for the turn to be in the log.
     is_durable: bool,
 }
 
@@ -37,7 +37,7 @@ impl PendingSubAck {
     }
 }
 
-/// What came of one filter of a SUBSCRIBE.
+/// The outcome of one filter of a SUBSCRIBE.
 pub(super) struct SubscribeOutcome {
     code: ReasonCode,
     detail: Option<String>,
@@ -45,10 +45,10 @@ pub(super) struct SubscribeOutcome {
     retained: Option<(Rc<str>, Subscriber)>,
 }
 
-/// What a subscription takes besides its filter and the name of its group, in bytes.
+/// Bytes that a subscription counts for besides its filter and the name of its group.
 const SUBSCRIPTION_OVERHEAD_BYTES: u64 = 64;
 
-/// What a subscription counts for in the bounds on bytes of subscriptions.
+/// Bytes that a subscription counts for in the limits on subscription bytes.
 fn subscription_bytes(text: &str, group: Option<&str>) -> u64 {
     SUBSCRIPTION_OVERHEAD_BYTES + (text.len() + group.map_or(0, str::len)) as u64
 }
@@ -105,7 +105,7 @@ impl Shard {
             self.send_pending_suback(awaited);
             return Ok(ConnectionAction::Continue);
         }
-        // What the client sends meanwhile waits, so that its own messages come to it behind the SUBACK.
+        // Packets that the client sends meanwhile wait, so that its own messages reach it after the SUBACK.
         connection.is_held = true;
         self.pending_subacks.push_back(awaited);
         Ok(ConnectionAction::AwaitResume)
@@ -131,7 +131,7 @@ impl Shard {
             let mut properties = PropertiesBuf::new();
             properties.push(Property::ReasonString(detail));
             let packet = encode(properties.as_properties());
-            // Left out if the packet would be too large with it [MQTT-3.9.2-1].
+            // Omitted if the packet would be too large with it [MQTT-3.9.2-1].
             if packet.len() <= connection.max_packet_out as usize {
                 return packet;
             }
@@ -139,7 +139,8 @@ impl Shard {
         encode(Properties::EMPTY)
     }
 
-    /// 3.1.1 knows one failure code, 3.1 none at all but the client still learns that it failed.
+    /// Maps a code to the client's version: 3.1.1 has one failure code; 3.1 has none, but the client still receives a
+    /// failure.
     fn suback_code(&self, at: u32, code: ReasonCode) -> u8 {
         let is_v5 = self.delivery.connections[at as usize].version == mqtt::Version::V5;
         if code.is_error() && !is_v5 {
@@ -296,7 +297,7 @@ impl Shard {
         Ok(outcome)
     }
 
-    /// Something CONNACK has said is not to be had: a protocol error in version 5 (sections 3.2.2.3.11 and
+    /// Rejects a feature that CONNACK announced as unavailable: a protocol error in version 5 (sections 3.2.2.3.11 and
     /// 3.2.2.3.13), a failure of this one filter before.
     fn reject_unavailable(
         &self,
@@ -325,7 +326,7 @@ impl Shard {
         subscriptions.binary_search(&(filter, group)).is_ok()
     }
 
-    /// Puts a subscription into the tree and, if it is the first of its kind here, tells the other shards.
+    /// Inserts a subscription into the tree and, if it is the first of its kind here, announces it to the other shards.
     pub(super) fn insert_subscription(
         &mut self,
         text: &str,
@@ -363,7 +364,7 @@ impl Shard {
             self.metrics().inc(Metric::Subscriptions);
             self.metrics().add(Metric::SubscriptionBytes, bytes);
         }
-        // Retained messages: never for shared subscriptions; else by retain handling [MQTT-3.3.1-9 to 3.3.1-11].
+        // Retained messages: never for shared subscriptions; otherwise by retain handling [MQTT-3.3.1-9 to 3.3.1-11].
         let wants_retained = group.is_none_or(|name| name == EXCLUSIVE_GROUP)
             && match subscriber.options.retain_handling {
                 0 => true,
@@ -413,7 +414,7 @@ impl Shard {
         self.tree.group_mut(group_id).announced_sequence = sequence;
     }
 
-    /// Sends a SUBACK, and behind it the retained messages its subscriptions ask for.
+    /// Sends a SUBACK, followed by the retained messages for its subscriptions.
     fn send_pending_suback(&mut self, awaited: PendingSubAck) {
         let at = awaited.connection;
         let Some(connection) = self.delivery.connections.get(at as usize) else {
@@ -440,7 +441,7 @@ impl Shard {
         let session = connection.session;
         let pending = &mut connection.extra().retained;
         for (filter, subscriber) in subscriptions {
-            // Subscribing again begins again, and leaves nothing of the first time waiting.
+            // A repeated subscription starts again and discards the retained messages still pending from the first one.
             pending.retain(|earlier| *earlier.filter != *filter);
             pending.push_back(PendingRetained {
                 filter: (&*filter).into(),
@@ -451,7 +452,7 @@ impl Shard {
         self.delivery.pump(session);
     }
 
-    /// Another shard has confirmed what it was told.
+    /// Another shard has confirmed announcements up to `sequence`.
     pub(crate) fn handle_applied(&mut self, shard: u16, sequence: u64) {
         self.shard_queues.record_applied(shard, sequence);
         while let Some(first) = self.pending_subacks.front()
@@ -464,8 +465,8 @@ impl Shard {
         self.send_ready_responses();
     }
 
-    /// Subscribes a session without a SUBSCRIBE of its client: what it is granted and which announcement says it to the
-    /// other shards, or why not. Retained messages go to a client that is there.
+    /// Subscribes a session without a SUBSCRIBE packet. Returns the granted QoS and the number of the announcement to
+    /// the other shards, or the error. Retained messages are sent if the client is connected.
     pub(super) fn subscribe_without_packet(
         &mut self,
         session: u32,
@@ -552,7 +553,7 @@ impl Shard {
         ReasonCode::SUCCESS
     }
 
-    /// Takes a subscription out of the tree; the session's own list is the caller's business.
+    /// Removes a subscription from the tree; the caller updates the session's own list.
     pub(crate) fn remove_subscription(&mut self, session: u32, filter: FilterId, group: GroupId) {
         let name = (group != NO_GROUP).then(|| &*self.tree.group(group).name);
         let bytes = subscription_bytes(&self.tree.filter(filter).text, name);
@@ -582,8 +583,8 @@ impl Shard {
         }
     }
 
-    /// A client has come back: subscriptions it may not have any more end, and of what was queued for them nothing
-    /// reaches it.
+    /// Called when a client resumes its session. Subscriptions that are no longer allowed end, and messages queued for
+    /// them are not delivered.
     pub(crate) fn recheck_subscriptions(&mut self, session_at: u32) {
         if !self.needs_authorization(session_at) {
             return;
@@ -614,7 +615,7 @@ impl Shard {
         tracing::info!(
             client_id = &*session.client_id,
             subscriptions = denied.len(),
-            "a session is resumed without subscriptions that are no longer allowed"
+            "session resumed; subscriptions that are no longer allowed were removed"
         );
         let up_to_seq = session.last_seq;
         if let Some(outbound) = &mut session.outbound {
@@ -656,7 +657,7 @@ impl Shard {
         self.redistribute(taken);
     }
 
-    /// A session came or went: its groups prefer members that are there.
+    /// A session went online or offline: its groups prefer online members.
     pub(crate) fn set_group_presence(&mut self, session: u32, online: bool) {
         let groups: Vec<GroupId> = self.delivery.sessions[session as usize]
             .subscriptions
@@ -669,7 +670,7 @@ impl Shard {
         }
     }
 
-    /// Takes in what another shard said.
+    /// Handles messages from another shard.
     pub(crate) fn handle_shard_messages(&mut self, from: u16, said: Vec<ShardMessage>) {
         let mut to_confirm = 0;
         for said in said {

@@ -1,15 +1,15 @@
-//! The subscription tree of one shard: which of its sessions, and which other shards, want a topic.
+//! The subscription tree of one shard: which of its sessions, and which other shards, subscribe to a topic.
 //!
-//! Every filter anybody on the node subscribes to has one [`FilterEntry`] entry. Filters without wildcards are found
-//! by one hash look-up of the whole topic; filters with wildcards stand in a trie by level. Results are kept in a
-//! bounded cache by topic, since most publishers repeat theirs.
+//! Every filter subscribed to anywhere on the node has one [`FilterEntry`]. Filters without wildcards are found by one
+//! hash look-up of the whole topic; filters with wildcards are in a trie by level. Results are kept in a bounded cache
+//! by topic, since most publishers repeat their topics.
 //!
 //! Invariants:
 //! - a filter exists exactly as long as it has a subscriber here, a group member anywhere, or a bit of another shard;
 //! - a trie node exists exactly as long as a wildcard filter ends at or below it;
-//! - a cache entry is valid if its `generation` is the tree's, or if no wildcard filter that changed since then matches its
-//!   topic: each change of a wildcard filter or of its subscribers advances the generation and is listed in `recent_changes`;
-//!   a change of a filter without wildcards only removes the entry of its own topic.
+//! - a cache entry is valid if its `generation` is the tree's, or if no wildcard filter that changed since then matches
+//!   its topic: each change of a wildcard filter or of its subscribers advances the generation and is listed in
+//!   `recent_changes`; a change of a filter without wildcards only removes the entry of its own topic.
 
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashTable};
@@ -24,9 +24,9 @@ use mqtt::{SubscriptionFilter, SubscriptionOptions};
 
 const NONE: u32 = u32::MAX;
 
-/// Topics whose result is kept.
+/// Topics whose result is cached.
 const CACHE_TOPICS: usize = 32 * 1024;
-/// Merged targets over all kept results; keeps many topics times many overlapping subscribers bounded.
+/// Merged targets over all cached results; limits the product of many topics and many overlapping subscribers.
 const CACHE_TARGETS: usize = 1 << 20;
 
 /// Changes of wildcard filters that cache entries are compared with before they are computed again.
@@ -36,13 +36,13 @@ pub(crate) struct FilterEntry {
     pub(crate) text: Rc<str>,
     pub(crate) subscribers: SubscriberList,
     pub(crate) groups: Vec<GroupId>,
-    /// Other shards with a plain subscriber, one bit each.
+    /// Other shards with a non-shared subscriber, one bit each.
     pub(crate) remote_shards: u64,
     /// Sequence number of the last announcement of this shard's own bit to the others.
     pub(crate) announced_sequence: u64,
 }
 
-/// One session a message goes to, after overlapping subscriptions have been merged.
+/// One session that receives a message, after overlapping subscriptions have been merged.
 #[derive(Clone)]
 pub(crate) struct DeliveryTarget {
     pub(crate) subscriber: Subscriber,
@@ -50,12 +50,12 @@ pub(crate) struct DeliveryTarget {
     pub(crate) more_identifiers: Option<Rc<[u32]>>,
 }
 
-/// The sessions of this shard that get a message.
+/// The sessions of this shard that receive a message.
 pub(crate) enum LocalTargets {
     None,
-    /// Exactly one filter with local subscribers matches: its list is used as it stands.
+    /// Exactly one filter with local subscribers matches: its list is used directly.
     SingleFilter(FilterId),
-    /// Several do: merged, so that a session gets the message once.
+    /// Several filters match: merged, so that a session receives the message once.
     Merged(Box<[DeliveryTarget]>),
 }
 
@@ -72,7 +72,7 @@ impl MatchSet {
             && self.remote_shards == 0
     }
 
-    /// Whether more than one session of this shard gets the message.
+    /// Whether more than one session of this shard receives the message.
     #[inline]
     pub(crate) fn has_many_targets(&self, filters: &Slab<FilterEntry>) -> bool {
         match &self.local_targets {
@@ -131,14 +131,14 @@ pub(crate) struct SubscriptionTree {
     generation: u64,
     /// The wildcard filters of the latest generations, the newest at the end.
     recent_changes: VecDeque<Rc<str>>,
-    /// Hashes of topics missed lately: a topic is kept on its second miss, so that a stream of topics that never
-    /// repeat does not pay for being remembered.
+    /// Hashes of recently missed topics. A topic is cached on its second miss, so that a stream of topics that never
+    /// repeat does not fill the cache.
     recent_misses: Box<[u32]>,
-    /// The result of a match that is not kept.
+    /// The result of a match that is not cached.
     uncached_match: MatchSet,
     matching: Vec<FilterId>,
     pending: Vec<(u32, u32)>,
-    /// Results that were not taken from the cache.
+    /// Number of results that were not taken from the cache.
     #[cfg(test)]
     pub(crate) computed: u64,
 }
@@ -198,7 +198,7 @@ impl SubscriptionTree {
         &mut self.groups[id as usize]
     }
 
-    /// The entry of `text`, made if there is none. A caller that made it must add something to it.
+    /// Returns the entry of `text` and creates it if there is none. A caller that created it must add something to it.
     pub(crate) fn find_or_insert(&mut self, text: &str) -> FilterId {
         if let Some(id) = self.find(text) {
             return id;
@@ -223,7 +223,7 @@ impl SubscriptionTree {
         id
     }
 
-    /// Removes the entry if nobody needs it any more.
+    /// Removes the entry if it is no longer used.
     pub(crate) fn remove_if_unused(&mut self, id: FilterId) {
         let filter = &self.filters[id as usize];
         if !filter.subscribers.is_empty() || !filter.groups.is_empty() || filter.remote_shards != 0
@@ -245,7 +245,7 @@ impl SubscriptionTree {
         self.filters.remove(id as usize);
     }
 
-    /// Adds or replaces the plain subscription of a session; returns whether it is new.
+    /// Adds or replaces the non-shared subscription of a session; returns whether it is new.
     pub(crate) fn subscribe(&mut self, id: FilterId, subscriber: Subscriber) -> bool {
         let is_new = self.filters[id as usize].subscribers.insert(subscriber);
         self.invalidate_matches(id);
@@ -290,7 +290,7 @@ impl SubscriptionTree {
         group
     }
 
-    /// Removes a group without members, and its filter if that was all.
+    /// Removes a group without members, and its filter if that is unused then.
     pub(crate) fn remove_group_if_unused(&mut self, group: GroupId) {
         if !self.groups[group as usize].is_empty() {
             return;
@@ -301,7 +301,7 @@ impl SubscriptionTree {
         self.remove_if_unused(id);
     }
 
-    /// Results that were computed from this filter's content, not only its existence, are no longer true.
+    /// Invalidates the results that were computed from this filter's content, not only its existence.
     fn invalidate_matches(&mut self, id: FilterId) {
         let text = self.filters[id as usize].text.clone();
         if mqtt::has_wildcards(&text) {
@@ -319,7 +319,7 @@ impl SubscriptionTree {
         self.generation += 1;
     }
 
-    /// Whether a result of an earlier generation still holds: no filter that changed since then matches the topic.
+    /// Whether a result of an earlier generation is still valid: no filter that changed since then matches the topic.
     fn is_unaffected(&self, topic: &str, since_generation: u64) -> bool {
         let changes = self.generation - since_generation;
         changes <= self.recent_changes.len() as u64
@@ -389,7 +389,7 @@ impl SubscriptionTree {
                 name => self.nodes[at].children.get(name).copied(),
             };
             path.push((at, level));
-            at = next.expect("a filter in the table stands in the trie") as usize;
+            at = next.expect("a filter in the table is in the trie") as usize;
         }
         let node = &mut self.nodes[at];
         if ends_with_hash {
@@ -413,11 +413,11 @@ impl SubscriptionTree {
         self.advance_generation(text);
     }
 
-    /// All filters that match `topic`, in `self.found`.
+    /// Collects all filters that match `topic` in `self.matching`.
     fn collect(&mut self, topic: &str) {
         self.matching.clear();
         if let Some(id) = self.find(topic) {
-            // Whoever publishes to a name with wildcards was refused before; this is no filter with wildcards.
+            // Publishing to a name with wildcards was refused before, so this filter has no wildcards.
             self.matching.push(id);
         }
         if self.wildcard_filters == 0 {
@@ -456,11 +456,11 @@ impl SubscriptionTree {
         }
     }
 
-    /// All filters that match `topic`, for those who ask outside of a message's way.
+    /// All filters that match `topic`, for queries outside a message's path.
     pub(crate) fn matching_filters(&mut self, topic: &str) -> Vec<FilterId> {
         self.collect(topic);
         let filters = &self.filters;
-        // Of a question, other than of a PUBLISH, the topic may be anything.
+        // The topic of a query, unlike that of a PUBLISH, may be any text.
         let matches = |id: &&FilterId| mqtt::filter_matches(&filters[**id as usize].text, topic);
         self.matching.iter().filter(matches).copied().collect()
     }
@@ -523,20 +523,20 @@ impl SubscriptionTree {
         merged.into_boxed_slice()
     }
 
-    /// Who gets a message for `topic`, and the tree to look the answer's ids up in.
+    /// Returns the receivers of a message for `topic`, and the filters to resolve their ids.
     #[inline]
     pub(crate) fn match_topic(&mut self, topic: &str) -> (&MatchSet, &Slab<FilterEntry>) {
         let hash = self.hasher.hash_one(topic);
         let generation = self.generation;
         let kept = |cached: &CachedMatch| *cached.topic == *topic;
-        // By index, since a reference that leaves the function would keep a miss from changing the cache.
+        // By index, since a reference that leaves the function would prevent a miss from changing the cache.
         if let Some(index) = self.cache.find_bucket_index(hash, kept)
             && self
                 .cache
                 .get_bucket(index)
                 .is_some_and(|cached| cached.generation == generation)
         {
-            let cached = self.cache.get_bucket(index).expect("looked at just now");
+            let cached = self.cache.get_bucket(index).expect("found above");
             return (&cached.set, &self.filters);
         }
         self.compute_match(hash, topic)
@@ -550,7 +550,7 @@ impl SubscriptionTree {
             let generation = self.generation;
             let since = self.cache.get_bucket(index).map(|cached| cached.generation);
             if since.is_some_and(|since| self.is_unaffected(topic, since)) {
-                let cached = self.cache.get_bucket_mut(index).expect("found just now");
+                let cached = self.cache.get_bucket_mut(index).expect("found above");
                 cached.generation = generation;
                 return (&cached.set, &self.filters);
             }
@@ -572,7 +572,7 @@ impl SubscriptionTree {
         if self.cache.len() >= CACHE_TOPICS
             || self.cached_targets + set.target_count() > CACHE_TARGETS
         {
-            // Rare, cheap on average, and leaves no bookkeeping of ages on the hot path.
+            // Clearing is rare and cheap on average, and needs no bookkeeping of ages on the hot path.
             self.cache.clear();
             self.cached_targets = 0;
         }
@@ -590,7 +590,7 @@ impl SubscriptionTree {
     }
 }
 
-/// The filter a subscription is filed under and the group it belongs to, if any.
+/// The filter under which a subscription is stored, and the group it belongs to, if any.
 pub(crate) fn filter_and_group<'a>(kind: &SubscriptionFilter<'a>) -> (&'a str, Option<&'a str>) {
     match *kind {
         SubscriptionFilter::Plain(filter) => (filter, None),
@@ -603,5 +603,5 @@ pub(crate) fn filter_and_group<'a>(kind: &SubscriptionFilter<'a>) -> (&'a str, O
 /// The group of `$queue/{filter}`. No `$share` group can have this name: a group's name has no `/`.
 pub(crate) const QUEUE_GROUP: &str = "$queue/";
 
-/// The group of `$exclusive/{topic}`, which has one member at most.
+/// The group of `$exclusive/{topic}`, which has at most one member.
 pub(crate) const EXCLUSIVE_GROUP: &str = "$exclusive/";

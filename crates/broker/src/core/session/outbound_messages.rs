@@ -1,7 +1,7 @@
 //! Messages towards a client: in flight, queued, and the order between them.
 //!
-//! Messages leave in one order: first what was in flight when a connection was resumed, then the queue, then what
-//! arrives. [`OutboundMessages::next`] gives them out one by one as the client's window and the socket allow.
+//! Messages leave in one order: first those in flight when a connection was resumed, then the queue, then new ones.
+//! [`OutboundMessages::next`] returns them one by one as the client's window and the socket allow.
 
 mod queue_listing;
 mod stored_tail;
@@ -16,7 +16,7 @@ use crate::config::QueuePolicy;
 use crate::core::message::Message;
 use crate::core::subscriber_list::{GroupId, NO_GROUP};
 
-/// One message for one session: what of it differs between subscribers.
+/// One message for one session: the parts that differ between subscribers.
 #[derive(Clone)]
 pub(crate) struct SessionMessage {
     pub(crate) message: Rc<Message>,
@@ -24,9 +24,9 @@ pub(crate) struct SessionMessage {
     pub(crate) retain: bool,
     /// Subscription identifiers.
     pub(crate) identifiers: Option<Rc<[u32]>>,
-    /// The shared subscription it came by, else `NO_GROUP`.
+    /// The shared subscription it came by, otherwise `NO_GROUP`.
     pub(crate) group: GroupId,
-    /// What it is stored under; 0: it is not.
+    /// Its number in the store; 0: it is not stored.
     pub(crate) seq: u64,
 }
 
@@ -42,22 +42,22 @@ enum InflightStage {
     Done,
     /// PUBLISH sent (or to be sent again), PUBACK or PUBREC awaited.
     Published,
-    /// PUBREL sent (or to be sent again), PUBCOMP awaited. The message itself is gone.
+    /// PUBREL sent (or to be sent again), PUBCOMP awaited. The message itself has been dropped.
     Released,
 }
 
 struct InflightMessage {
     stage: InflightStage,
-    /// Takes a place in the client's window on this connection.
+    /// Whether it takes a place in the client's window on this connection.
     occupies_window: bool,
     qos: QoS,
-    /// Of the message; 0 once it is gone.
+    /// Size of the message in bytes; 0 once it has been dropped.
     size: u32,
-    /// Of the message; stays when that is gone.
+    /// Number of the message in the store; stays when the message has been dropped.
     seq: u64,
-    /// None: the message is gone, or only in the store.
+    /// `None`: the message has been dropped, or is only in the store.
     parcel: Option<SessionMessage>,
-    /// The message after PUBREC, if somebody is to be told of the end.
+    /// The message after PUBREC, if hooks have to be notified of the end of the exchange.
     released: Option<Box<SessionMessage>>,
 }
 
@@ -67,7 +67,7 @@ impl InflightMessage {
     }
 }
 
-/// What [`OutboundMessages::next`] wants on the wire.
+/// What [`OutboundMessages::next`] wants to send.
 pub(crate) enum Transmit {
     Publish {
         packet_id: u16,
@@ -81,29 +81,29 @@ pub(crate) enum Transmit {
     PublishQos0 {
         parcel: SessionMessage,
     },
-    /// It expired, or grew too old, in the queue.
+    /// The message expired, or exceeded the maximum age, in the queue.
     Expired {
         parcel: SessionMessage,
     },
-    /// The client may not have it any more.
+    /// The client may no longer receive the message.
     NoLongerAllowed {
         parcel: SessionMessage,
     },
-    /// A QoS 2 message was sent on an earlier connection, and the client may not have it any more. The client may have kept its
-    /// packet id, and gets a PUBREL for it.
+    /// A QoS 2 message was sent on an earlier connection, and the client may no longer receive it. The client may have
+    /// stored its packet id, and gets a PUBREL for it.
     Withdrawn {
         packet_id: u16,
         parcel: SessionMessage,
     },
 }
 
-/// Of what was queued or in flight until a client came back, it gets only what matches one of these filters: it may not
-/// subscribe to the others any more.
+/// Restricts messages that were queued or in flight before the client resumed its session to those that match one of
+/// these filters, since the client may no longer subscribe to the others.
 pub(crate) struct QueueFilter {
     pub(crate) filters: Vec<Rc<str>>,
-    /// Number of the last stored message it is about.
+    /// Number of the last stored message the filter applies to.
     pub(crate) up_to_seq: u64,
-    /// The same for messages that are in memory only: when they were received.
+    /// The same for messages that are in memory only: the latest time of receipt.
     pub(crate) up_to_ms: u64,
 }
 
@@ -118,11 +118,11 @@ impl QueueFilter {
     }
 }
 
-/// What an acknowledgement did.
+/// The outcome of an acknowledgement.
 pub(crate) enum AckOutcome {
     /// No such packet id in that stage.
     Unknown,
-    /// The message is done.
+    /// The exchange is complete.
     Done {
         seq: u64,
         parcel: Option<SessionMessage>,
@@ -137,23 +137,23 @@ pub(crate) enum AckOutcome {
 /// Whether a queue has room for one more message.
 pub(crate) enum QueueRoom {
     Available,
-    /// Older ones have made way: these, and behind them the stored ones of these numbers.
+    /// Older messages were dropped: these, and behind them the stored ones with these numbers.
     MadeRoom {
         parcels: Vec<SessionMessage>,
         stored: Range<u64>,
     },
-    /// No room, and the policy says the new one goes.
+    /// No room; the policy drops the new message.
     Refused,
-    /// No room, and the policy says the client goes.
+    /// No room; the policy disconnects the client.
     Disconnect,
 }
 
-/// How much waits in a queue.
+/// The size of a queue.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct QueueSize {
     pub(crate) messages: usize,
     pub(crate) bytes: usize,
-    /// Of the bytes, those that are in memory.
+    /// Of the bytes, those in memory.
     pub(crate) bytes_in_memory: usize,
 }
 
@@ -163,7 +163,7 @@ pub(crate) struct QueueLimits {
     pub(crate) policy: QueuePolicy,
 }
 
-/// How much may be in flight to a client.
+/// Limits on messages in flight to a client.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SendWindow {
     pub(crate) messages: u16,
@@ -179,16 +179,18 @@ pub(crate) struct OutboundMessages {
     unacknowledged: u16,
     /// Entries from here on were sent on an earlier connection and not yet on this one.
     resend_from: usize,
-    /// Of those before `resend_from`, how many take a place in the client's window.
+    /// Of those before `resend_from`, the number that take a place in the client's window.
     in_window: u16,
     /// Bytes of messages in the ring.
     inflight_bytes: usize,
     queue: VecDeque<SessionMessage>,
     queued_bytes: usize,
     stored_tail: StoredTail,
-    /// Something came by a shared subscription, which the store does not know: what is in flight stays in memory.
+    /// Whether a message came by a shared subscription, which the store does not record: messages in flight stay in
+    /// memory.
     must_keep_messages: bool,
-    /// Messages that have been sent, or have left the queue otherwise: by it those in memory are counted.
+    /// Number of messages that were sent or left the queue otherwise; positions of messages in memory are counted from
+    /// it.
     taken_count: u64,
     queue_filter: Option<Box<QueueFilter>>,
 }
@@ -197,7 +199,7 @@ const PACKET_IDS: usize = 65_535;
 /// The ring may span this many times the window, and at least `RING_MIN`, while one old message stays unacknowledged.
 const RING_SPAN: usize = 4;
 const RING_MIN: usize = 1024;
-/// Places that an empty queue keeps; a flood may have made many more.
+/// Capacity that an empty queue keeps; a burst may have grown it far beyond.
 const IDLE_QUEUE_CAPACITY: usize = 64;
 
 impl Default for OutboundMessages {
@@ -243,13 +245,13 @@ impl OutboundMessages {
         self.ring.is_empty() && self.queue.is_empty() && self.is_fully_loaded()
     }
 
-    /// How many are in flight or wait for earlier ones, and the packet id of the last of them.
+    /// The number of messages in flight or waiting for earlier ones, and the packet id of the last of them.
     pub(crate) fn inflight_span(&self) -> (usize, u16) {
         let count = self.ring.len();
         (count, self.id_at(count.saturating_sub(1)))
     }
 
-    /// Whether a new message may go out at once, ahead of nothing.
+    /// Whether a new message may be sent at once without overtaking another.
     #[inline]
     pub(crate) fn can_send(&self, window: SendWindow) -> bool {
         self.queue.is_empty()
@@ -276,7 +278,7 @@ impl OutboundMessages {
         (packet_id != 0 && offset < self.ring.len()).then_some(offset)
     }
 
-    /// Takes a message into flight; the caller has asked `can_send` or comes from `next`.
+    /// Puts a message in flight; the caller has checked `can_send` or uses the result of `next`.
     #[inline]
     pub(crate) fn send(&mut self, parcel: SessionMessage) -> u16 {
         self.must_keep_messages |= parcel.group != NO_GROUP;
@@ -291,8 +293,8 @@ impl OutboundMessages {
         })
     }
 
-    /// Takes a message into flight of which this shard keeps nothing but its number: while its client is connected it
-    /// is not sent again [MQTT-4.4.0-1], and another connection reads it from the store.
+    /// Puts a message in flight of which this shard keeps only the number. While its client is connected it is not sent
+    /// again [MQTT-4.4.0-1]; another connection reads it from the store.
     #[inline]
     pub(crate) fn send_stored(&mut self, seq: u64, qos: QoS, size: usize) -> u16 {
         debug_assert!(!self.must_keep_messages);
@@ -307,7 +309,7 @@ impl OutboundMessages {
         })
     }
 
-    /// Whether what is sent may be left to the store, if it is there.
+    /// Whether the store alone may hold messages that are sent, if they are stored.
     #[inline]
     pub(crate) fn can_leave_to_store(&self) -> bool {
         !self.must_keep_messages
@@ -325,7 +327,7 @@ impl OutboundMessages {
         packet_id
     }
 
-    /// Sees whether there is room for one more message of a size; makes some if the policy says so.
+    /// Checks whether there is room for one more message of a size; makes room if the policy says so.
     pub(crate) fn make_room(&mut self, size: usize, limits: &QueueLimits) -> QueueRoom {
         let fits = |now: QueueSize| {
             now.messages < limits.max_messages && now.bytes + size <= limits.max_bytes
@@ -352,7 +354,7 @@ impl OutboundMessages {
         }
         let first = self.stored_tail.from_seq;
         while !fits(self.size()) && self.stored_tail.messages > 0 {
-            // How large that one was is only known to the store.
+            // Only the store knows how large that message was.
             self.stored_tail.bytes -= self.stored_tail.bytes / self.stored_tail.messages;
             self.stored_tail.messages -= 1;
             self.stored_tail.from_seq += 1;
@@ -361,14 +363,14 @@ impl OutboundMessages {
         QueueRoom::MadeRoom { parcels, stored }
     }
 
-    /// Puts a message behind all others; the caller has asked for room.
+    /// Appends a message to the queue; the caller has checked for room.
     pub(crate) fn push(&mut self, parcel: SessionMessage) {
         self.must_keep_messages |= parcel.group != NO_GROUP;
         self.queued_bytes += parcel.size();
         self.queue.push_back(parcel);
     }
 
-    /// The next thing to put on the wire, if the window has room for one.
+    /// The next thing to send, if the window has room for one.
     pub(crate) fn next(
         &mut self,
         window: SendWindow,
@@ -378,7 +380,7 @@ impl OutboundMessages {
         while self.resend_from < self.ring.len() {
             let packet_id = self.id_at(self.resend_from);
             let entry = &mut self.ring[self.resend_from];
-            // PUBREL is sent whatever the window [MQTT-3.3.4-10].
+            // PUBREL is sent regardless of the window [MQTT-3.3.4-10].
             if entry.stage == InflightStage::Published && self.in_window >= window.messages {
                 return None;
             }
@@ -406,7 +408,7 @@ impl OutboundMessages {
         if parcel.qos != QoS::AtMostOnce && !self.has_room(window) {
             return None;
         }
-        let parcel = self.queue.pop_front().expect("looked at just now");
+        let parcel = self.queue.pop_front().expect("checked above");
         if self.queue.is_empty() {
             self.queue.shrink_to(IDLE_QUEUE_CAPACITY);
         }
@@ -434,14 +436,14 @@ impl OutboundMessages {
         })
     }
 
-    /// Ends an exchange whose message the client may not have any more, or goes on with it without the message.
+    /// Ends an exchange whose message the client may no longer receive, or continues it without the message.
     ///
-    /// A QoS 1 exchange ends. A packet id of QoS 2 stays in use until PUBCOMP: a client that has kept it would take the next
-    /// message with it for a repetition [MQTT-4.3.3].
+    /// A QoS 1 exchange ends. A packet id of QoS 2 stays in use until PUBCOMP: a client that has stored it would take
+    /// the next message with it for a repetition [MQTT-4.3.3].
     fn withdraw(&mut self, packet_id: u16) -> Transmit {
-        let offset = self.offset_of(packet_id).expect("it is in flight");
+        let offset = self.offset_of(packet_id).expect("the message is in flight");
         let entry = &mut self.ring[offset];
-        let parcel = entry.parcel.take().expect("the caller has seen it");
+        let parcel = entry.parcel.take().expect("checked by the caller");
         if entry.qos != QoS::ExactlyOnce {
             self.complete_entry(offset);
             return Transmit::NoLongerAllowed { parcel };
@@ -504,8 +506,8 @@ impl OutboundMessages {
         }
     }
 
-    /// `refused`: the client answered with an error, which ends the exchange [MQTT-4.3.3]. `keeps`: PUBCOMP gives the message out once
-    /// more.
+    /// Handles PUBREC. `refused`: the client answered with an error, which ends the exchange [MQTT-4.3.3]. `keeps`: the
+    /// message is kept until PUBCOMP and returned with it.
     pub(crate) fn pubrec(&mut self, packet_id: u16, refused: bool, keeps: bool) -> AckOutcome {
         if let Some(offset) =
             self.offset_in(packet_id, InflightStage::Published, Some(QoS::ExactlyOnce))
@@ -522,7 +524,7 @@ impl OutboundMessages {
             }
             return AckOutcome::Release { seq, parcel };
         }
-        // PUBREC once more: its PUBREL is due once more.
+        // A repeated PUBREC is answered with PUBREL again.
         match self.offset_in(packet_id, InflightStage::Released, None) {
             Some(_) if !refused => AckOutcome::Release {
                 seq: 0,
@@ -540,7 +542,7 @@ impl OutboundMessages {
         }
     }
 
-    /// The connection is gone: what is in flight will be sent again on the next one.
+    /// The connection has closed: messages in flight will be sent again on the next one.
     pub(crate) fn reset_for_resend(&mut self) {
         self.resend_from = 0;
         self.in_window = 0;
@@ -549,14 +551,15 @@ impl OutboundMessages {
         }
     }
 
-    /// Ends an exchange whose message was never put on the wire.
+    /// Ends an exchange whose message was never sent.
     pub(crate) fn abandon_packet(&mut self, packet_id: u16) {
         if let Some(offset) = self.offset_of(packet_id) {
             self.complete_entry(offset);
         }
     }
 
-    /// The session becomes durable: `store` writes down a message, with its packet id if it was sent, and numbers it.
+    /// The session becomes durable: `store` writes a message, with its packet id if it was sent, and returns its
+    /// number.
     pub(crate) fn persist_all(&mut self, mut store: impl FnMut(u16, &SessionMessage) -> u64) {
         for offset in 0..self.ring.len() {
             let packet_id = self.id_at(offset);
@@ -571,14 +574,15 @@ impl OutboundMessages {
         }
     }
 
-    /// Everything that is not acknowledged, the queue included; the session is ending.
+    /// Removes and returns everything that is not acknowledged, the queue included; the session is ending.
     pub(crate) fn drain_all(&mut self) -> Vec<SessionMessage> {
         let in_flight = self.ring.drain(..).filter_map(|entry| entry.parcel);
         in_flight.chain(self.queue.drain(..)).collect()
     }
 
-    /// The session has left a shared subscription. What is queued for it goes to the other members, if there are any; what is in
-    /// flight is still delivered [MQTT-3.10.4-3]. Nothing keeps the group's id, which may soon be another's.
+    /// The session has left a shared subscription. Its queued messages go to the other members, if there are any;
+    /// messages in flight are still delivered [MQTT-3.10.4-3]. References to the group's id are removed, since the id
+    /// may be reused.
     pub(crate) fn leave_group(&mut self, group: GroupId, has_others: bool) -> Vec<SessionMessage> {
         let mut taken = Vec::new();
         if has_others {
@@ -598,8 +602,8 @@ impl OutboundMessages {
         taken
     }
 
-    /// Takes out what may go to another member of its shared subscription: QoS 1 messages, sent or not, and queued
-    /// QoS 2 messages. A QoS 2 message that was sent stays [MQTT-4.8.2-4, MQTT-4.8.2-5].
+    /// Removes the messages that may go to another member of their shared subscription: QoS 1 messages, sent or not,
+    /// and queued QoS 2 messages. A QoS 2 message that was sent stays [MQTT-4.8.2-4, MQTT-4.8.2-5].
     pub(crate) fn drain_shared(
         &mut self,
         mut may_go: impl FnMut(GroupId) -> bool,
@@ -623,7 +627,7 @@ impl OutboundMessages {
     }
 }
 
-/// Takes what fits a condition out of a queue; both parts keep their order.
+/// Removes the messages that match a condition from a queue; both parts keep their order.
 fn drain_matching(
     queue: &mut VecDeque<SessionMessage>,
     mut fits: impl FnMut(&mut SessionMessage) -> bool,

@@ -1,11 +1,12 @@
 //! The packet ids of a client's QoS 2 messages.
 
-/// Packet ids of QoS 2 messages that came in and are not yet released: 16 pages of 4,096 bits, kept while used.
+/// Packet ids of QoS 2 messages that were received and are not yet released: 16 pages of 4,096 bits, allocated while
+/// used.
 #[derive(Default)]
 pub(crate) struct PacketIdSet {
     pages: [Option<Box<[u64; 64]>>; 16],
     len: u32,
-    /// Those that a start has found in the store, until their message comes again or is released.
+    /// Packet ids that a start found in the store, until their message is repeated or released.
     restored: Vec<u16>,
 }
 
@@ -36,20 +37,20 @@ impl PacketIdSet {
         is_new
     }
 
-    /// As [`insert`](Self::insert), of a packet id that a start has found in the store.
+    /// Like [`insert`](Self::insert), for a packet id that a start found in the store.
     pub(crate) fn restore(&mut self, packet_id: u16) {
         if self.insert(packet_id) {
             self.restored.push(packet_id);
         }
     }
 
-    /// Whether a packet id comes from before the start; true once for each.
+    /// Whether a packet id dates from before the start; returns true once for each.
     pub(crate) fn take_restored(&mut self, packet_id: u16) -> bool {
         let at = self.restored.iter().position(|&other| other == packet_id);
         at.map(|at| self.restored.swap_remove(at)).is_some()
     }
 
-    /// Undoes [`take_restored`](Self::take_restored).
+    /// Reverts [`take_restored`](Self::take_restored).
     pub(crate) fn undo_take_restored(&mut self, packet_id: u16) {
         self.restored.push(packet_id);
     }
@@ -58,7 +59,7 @@ impl PacketIdSet {
         (0..=u16::MAX).filter(|&packet_id| self.contains(packet_id))
     }
 
-    /// Returns whether it was there.
+    /// Returns whether it was present.
     pub(crate) fn remove(&mut self, packet_id: u16) -> bool {
         self.take_restored(packet_id);
         let (page, word, bit) = Self::position(packet_id);

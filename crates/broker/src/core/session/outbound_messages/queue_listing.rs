@@ -1,11 +1,11 @@
-//! A session's messages as the control plane sees them, and those it throws away.
+//! Lists and deletes a session's messages for the control plane.
 
 use super::{InflightStage, OutboundMessages, SessionMessage, drain_matching};
 use crate::control::QueuedMessage;
 use crate::core::message_info::{MAX_SHOWN_PAYLOAD_BYTES, stored_message};
 
 impl OutboundMessages {
-    /// Where a message stands whose session is not stored: all that were ever sent or queued count.
+    /// The position of a message of a session that is not stored: the count of all messages sent or queued before it.
     fn position(&self, parcel: &SessionMessage, place: usize) -> u64 {
         match parcel.seq {
             0 => (self.taken_count + place as u64 + 1).saturating_sub(self.ring.len() as u64),
@@ -13,7 +13,7 @@ impl OutboundMessages {
         }
     }
 
-    /// At most `limit` messages behind a position, in their order, as far as they have to be looked for here.
+    /// At most `limit` messages after a position, in order, including only messages that are in memory.
     pub(crate) fn list_messages(&self, after: Option<u64>, limit: usize) -> Vec<QueuedMessage> {
         let until = self.listing_store_start().unwrap_or(u64::MAX);
         let in_flight = self.ring.iter().enumerate().filter_map(|(place, entry)| {
@@ -41,19 +41,19 @@ impl OutboundMessages {
             .collect()
     }
 
-    /// From which number on not all messages are here, though all are in the store.
+    /// The number from which on not all messages are in memory, though all are in the store.
     pub(crate) fn listing_store_start(&self) -> Option<u64> {
         let in_flight = self.ring.iter().find(|entry| entry.is_only_stored());
         in_flight.map(|entry| entry.seq).or(self.first_stored_seq())
     }
 
-    /// From which number on what was not sent yet is only in the store.
+    /// The number from which on unsent messages are only in the store.
     pub(crate) fn first_stored_seq(&self) -> Option<u64> {
         (self.stored_tail.messages > 0).then_some(self.stored_tail.from_seq)
     }
 
-    /// Throws queued messages in memory away: all of them, or the one of a durable session that has this number. What was
-    /// sent stays.
+    /// Deletes queued messages in memory: all of them, or the one of a durable session with this number. Messages that
+    /// were sent stay.
     pub(crate) fn discard_queued(&mut self, only: Option<u64>) -> Vec<SessionMessage> {
         let goes =
             |parcel: &mut SessionMessage| only.is_none_or(|seq| seq != 0 && parcel.seq == seq);
@@ -63,7 +63,7 @@ impl OutboundMessages {
         discarded
     }
 
-    /// Forgets a message that is only in the store; false if it is not, or is on its way from there.
+    /// Discounts a message that is only in the store; false if it is not, or is being read from there.
     pub(crate) fn discard_stored(&mut self, seq: u64, size: usize) -> bool {
         let stored = &mut self.stored_tail;
         if stored.messages == 0 || stored.fetching.is_some() || seq < stored.from_seq {

@@ -1,4 +1,4 @@
-//! What of a durable session's messages is only in the store, and how they come from there a piece at a time.
+//! The part of a durable session's queue that is only in the store, and its loading page by page.
 
 use mqtt::QoS;
 
@@ -6,38 +6,38 @@ use super::{InflightMessage, InflightStage, OutboundMessages, PACKET_IDS, Sessio
 use crate::core::subscriber_list::NO_GROUP;
 
 /// Messages of a durable session that are only in the store, behind all that are in memory. A session without a
-/// connection keeps nothing in memory; one that comes back reads a piece at a time.
+/// connection keeps none in memory; a resumed one reads them page by page.
 #[derive(Default)]
 pub(super) struct StoredTail {
-    /// Numbers from here on are stored and not here.
+    /// Messages from this number on are stored and not in memory.
     pub(super) from_seq: u64,
     pub(super) messages: usize,
     pub(super) bytes: usize,
-    /// When the oldest came, roughly.
+    /// When the oldest was received, approximately.
     pub(super) since_ms: u64,
-    /// Where the piece that is being read begins.
+    /// First number of the page that is being read.
     pub(super) fetching: Option<u64>,
-    /// Stored since then: messages and bytes.
+    /// Messages and bytes stored since that read began.
     pub(super) since_fetch: (usize, usize),
 }
 
-/// Messages a queue keeps in memory when it may leave the rest to the store.
+/// Messages a queue keeps in memory when the rest may stay in the store.
 const MAX_LOADED_MESSAGES: usize = 256;
-/// Below so many, more are read from the store.
+/// With fewer messages in memory, more are read from the store.
 const LOAD_LOW_WATER: usize = 64;
 
 impl OutboundMessages {
-    /// Nothing is in the store that is not here.
+    /// Whether all stored messages are in memory.
     pub(super) fn is_fully_loaded(&self) -> bool {
         self.stored_tail.messages == 0 && self.stored_tail.fetching.is_none()
     }
 
-    /// Whether one more message may wait in memory, when it might also be left to the store.
+    /// Whether another message may wait in memory, if it could also stay in the store only.
     pub(crate) fn has_memory_room(&self) -> bool {
         self.is_fully_loaded() && self.queue.len() < MAX_LOADED_MESSAGES
     }
 
-    /// A message was left to the store.
+    /// Records a message that is in the store only.
     pub(crate) fn push_stored(&mut self, seq: u64, size: usize, now_ms: u64) {
         let stored = &mut self.stored_tail;
         if stored.messages == 0 && stored.fetching.is_none() {
@@ -49,7 +49,7 @@ impl OutboundMessages {
         stored.since_fetch.1 += size;
     }
 
-    /// A session that was read back from the store: all it has is there.
+    /// A session recovered from the store: all its messages are there.
     pub(crate) fn restored(from_seq: u64, messages: usize, bytes: usize, now_ms: u64) -> Self {
         Self {
             stored_tail: StoredTail {
@@ -63,7 +63,7 @@ impl OutboundMessages {
         }
     }
 
-    /// Leaves everything to the store, where it is anyway.
+    /// Removes the messages from memory; they remain in the store.
     pub(crate) fn unload(&mut self) {
         let in_flight = self
             .ring
@@ -82,14 +82,14 @@ impl OutboundMessages {
         }
         *self = Self {
             stored_tail: std::mem::take(&mut self.stored_tail),
-            // What it is about may not have been read yet.
+            // Messages to which the filter applies may not have been read yet.
             queue_filter: self.queue_filter.take(),
             ..Self::default()
         };
     }
 
-    /// Whether all of it may be left to the store: nothing came by a shared subscription, which the store does not know,
-    /// or not all of it is here.
+    /// Whether all messages may be left to the store: none came by a shared subscription, which the store does not
+    /// record, or not all of them are in memory.
     pub(crate) fn can_unload(&self) -> bool {
         let in_flight = self.ring.iter().filter_map(|entry| entry.parcel.as_ref());
         let mut here = in_flight.chain(&self.queue);
@@ -103,14 +103,14 @@ impl OutboundMessages {
         in_flight.count() + self.stored_tail.messages
     }
 
-    /// Where to read on in the store, if it is time to.
+    /// Whether to read more from the store now.
     pub(crate) fn should_load(&self) -> bool {
         self.stored_tail.messages > 0
             && self.stored_tail.fetching.is_none()
             && self.queue.len() < LOAD_LOW_WATER
     }
 
-    /// Whether something is being read from the store, or about to be.
+    /// Whether a read from the store is in progress or pending.
     pub(crate) fn is_loading(&self) -> bool {
         !self.is_fully_loaded()
     }
@@ -121,19 +121,19 @@ impl OutboundMessages {
         self.stored_tail.from_seq
     }
 
-    /// A piece was read, or is not wanted any more. False if it is not what belongs next.
+    /// A page was read, or is no longer wanted. Returns false if it is not the next page.
     pub(crate) fn accept_load(&mut self) -> bool {
         let began = self.stored_tail.fetching.take();
         began.is_some_and(|began| began <= self.stored_tail.from_seq)
     }
 
-    /// Whether a stored message is still to be read.
+    /// Whether a stored message has not been read yet.
     pub(crate) fn is_stored(&self, seq: u64) -> bool {
         seq >= self.stored_tail.from_seq
     }
 
-    /// A message from the store, in the order of their numbers. `packet_id` is that of an earlier attempt to send it;
-    /// a released one has no parcel any more.
+    /// Adds a message from the store, in the order of their numbers. `packet_id` is that of an earlier attempt to send
+    /// it; a released message has no content any more.
     pub(crate) fn load_message(
         &mut self,
         seq: u64,
@@ -183,12 +183,12 @@ impl OutboundMessages {
         });
     }
 
-    /// The end of a piece; `is_retry`: nothing was behind it when it was read.
+    /// Ends a page; `is_retry`: the store had nothing after it when it was read.
     pub(crate) fn finish_load_piece(&mut self, is_last: bool) {
         if is_last {
             (self.stored_tail.messages, self.stored_tail.bytes) = self.stored_tail.since_fetch;
         } else {
-            // What is counted and what is there may differ by what was acknowledged before a restart.
+            // The count and the actual messages may differ by those acknowledged before a restart.
             self.stored_tail.messages = self.stored_tail.messages.max(1);
         }
     }
