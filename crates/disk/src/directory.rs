@@ -1,14 +1,14 @@
-//! Directories: whose one is, and names in it that survive a power failure.
+//! Directory locks, and file names that survive a power failure.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// A directory that could not be taken.
+/// A directory that could not be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryLockError {
-    #[error("somebody else has it")]
+    #[error("locked by another process")]
     Locked,
     /// A file operation failed.
     #[error("cannot {what} {}: {source}", path.display())]
@@ -20,19 +20,19 @@ pub enum DirectoryLockError {
     },
 }
 
-/// Takes a directory for this process, and makes it if it is not there. Other users cannot enter it from then on. It is given back when the file is closed, at the latest by
-/// the end of the process.
+/// Locks a directory for this process and creates it if it is missing. It revokes the access of other users. The lock
+/// is released when the file is closed, at the latest by the end of the process.
 ///
 /// # Errors
-/// If another process has it, or its file `lock` cannot be opened.
+/// If another process holds the lock, or the file `lock` cannot be opened.
 pub fn lock_directory(dir: &Path) -> Result<File, DirectoryLockError> {
     let path = dir.join("lock");
     let failed = |what, path: &Path| {
         let path = path.to_owned();
         move |source| DirectoryLockError::Io { what, path, source }
     };
-    crate::create_private_dir(dir).map_err(failed("make the directory", dir))?;
-    // One that belongs to somebody else stays as it is.
+    crate::create_private_dir(dir).map_err(failed("create the directory", dir))?;
+    // The directory may belong to another user; then its mode stays unchanged.
     let _ = crate::revoke_others_access(dir);
     let lock = OpenOptions::new()
         .write(true)
@@ -48,18 +48,19 @@ pub fn lock_directory(dir: &Path) -> Result<File, DirectoryLockError> {
     }
 }
 
-/// Forces the names in a directory to disk: which files are there, and what they are called.
+/// Syncs a directory, so that created, renamed and removed names are durable.
 ///
 /// # Errors
-/// If the file system refuses.
+/// If the file system returns an error.
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Writes a file as a whole: after a crash there is the old one or the new one, never a piece. It is written as `name.new` first.
+/// Replaces a file atomically: after a crash there is the old or the new file, never a part. The new content is first
+/// written to `name.new`.
 ///
 /// # Errors
-/// If the file system refuses; the old file may be there still.
+/// If the file system returns an error; the old file may still be in place.
 pub fn replace_file(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let unfinished = dir.join(format!("{name}.new"));
     let mut options = OpenOptions::new();
@@ -80,7 +81,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let dir = parent.path().join("new");
         let lock = lock_directory(&dir).unwrap();
-        // Another file of the same process is somebody else to the system, too.
+        // The lock also excludes a second file handle of the same process.
         assert!(matches!(
             lock_directory(&dir),
             Err(DirectoryLockError::Locked)
@@ -95,7 +96,7 @@ mod tests {
         let file = parent.path().join("file");
         fs::write(&file, "").unwrap();
         let error = lock_directory(&file).unwrap_err().to_string();
-        assert!(error.starts_with("cannot make the directory "), "{error}");
+        assert!(error.starts_with("cannot create the directory "), "{error}");
         assert!(error.contains(file.to_str().unwrap()), "{error}");
     }
 

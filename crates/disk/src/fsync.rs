@@ -1,18 +1,18 @@
-//! When what was written is forced to disk.
+//! The fsync policy.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// When what was written is forced to disk. It decides what a power failure can lose; a killed process loses nothing
-/// acknowledged with any of them.
+/// When written data is forced to disk. The policy decides what a power failure can lose. If only the process is
+/// killed, nothing acknowledged is lost under any policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fsync {
-    /// Before it is acknowledged. A power failure loses nothing acknowledged.
+    /// Before each acknowledgement. A power failure loses nothing acknowledged.
     Always,
-    /// At this interval. A power failure may lose what was acknowledged since the last one.
+    /// At this interval. A power failure may lose what was acknowledged since the last sync.
     Every(Duration),
-    /// When the operating system sees fit, usually within 30 seconds.
+    /// When the operating system writes the data back, usually within 30 seconds.
     Never,
 }
 
@@ -22,7 +22,7 @@ impl Default for Fsync {
     }
 }
 
-/// Not an fsync policy.
+/// A text that is not an fsync policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected \"always\", \"never\" or an interval from 1ms to 60s such as \"100ms\", not {0:?}"

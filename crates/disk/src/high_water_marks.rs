@@ -1,11 +1,12 @@
-//! High-water marks of logs, kept in a file outside them, so that a lost end or a lost file is noticed.
+//! High-water marks of logs, stored in a file outside the logs, so that a lost tail or a lost file is detected.
 //!
-//! The file is mapped into memory: setting a mark is one store, without a system call, and survives the end of the process. A
-//! power failure may keep a newer mark than the log it belongs to, because nothing orders the two on disk. The file therefore
-//! names the boot of the system it was written in: `is_same_boot` of [`MarksFileState`] says whether marks of unsynced data can be trusted.
+//! The file is mapped into memory: setting a mark is one store instruction without a system call, and it survives the
+//! end of the process. After a power failure a mark may be newer than its log, because nothing orders the two on disk.
+//! The file therefore contains the id of the boot in which it was written: `is_same_boot` of [`MarksFileState`] says
+//! whether marks of unsynced data can be trusted.
 //!
-//! Layout, little-endian: `TGMARKS1`, CRC32C of bytes 12 to 63 (4), number of marks (4), boot id (36 bytes of text), zeros up to
-//! 128; then 8 bytes for each mark, the number in the lower 48 bits and a check of it in the upper 16.
+//! Layout, little-endian: `TGMARKS1`, CRC32C of bytes 12 to 63 (4), number of marks (4), boot id (36 bytes of text),
+//! zeros up to 128; then 8 bytes for each mark, the number in the lower 48 bits and a check of it in the upper 16.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -19,27 +20,27 @@ const HEAD: usize = 128;
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const BOOT_BYTES: usize = 36;
 const NUMBER_BITS: u32 = 48;
-/// The largest number that a mark can be.
+/// The largest value of a mark.
 pub const MAX_HIGH_WATER_MARK: u64 = (1 << NUMBER_BITS) - 1;
-/// Marks per cache line pair: threads that set marks of their own use lines of their own.
+/// Marks per pair of cache lines. Threads that set marks concurrently should use separate pairs.
 pub const MARKS_PER_CACHE_LINE_PAIR: usize = 16;
 
-/// What a file of marks contains.
+/// The content of a marks file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MarksFileState {
-    /// There is no such file.
+    /// The file does not exist.
     Missing,
-    /// The file is not what was written.
+    /// The file fails its checks.
     Damaged,
     Intact {
         numbers: Vec<u64>,
-        /// The system was not started anew since the marks were set, so that everything written before them is there, synced
-        /// or not.
+        /// The system has not been restarted since the marks were set, so everything written before them is present,
+        /// synced or not.
         is_same_boot: bool,
     },
 }
 
-/// A mapped file of marks.
+/// A mapped marks file.
 pub struct HighWaterMarks {
     map: MmapRaw,
     len: usize,
@@ -56,7 +57,7 @@ fn decode(word: u64) -> Option<u64> {
     (encode(number) == word).then_some(number)
 }
 
-/// The id of this boot; empty where the system does not tell it, and then no boot is the same.
+/// The id of the current boot; empty if the system provides none, and an empty id matches no boot.
 fn boot_id() -> [u8; BOOT_BYTES] {
     let mut id = [0; BOOT_BYTES];
     if let Ok(text) = fs::read(BOOT_ID)
@@ -96,10 +97,10 @@ fn parse(bytes: &[u8]) -> Option<MarksFileState> {
     })
 }
 
-/// Reads a file of marks without changing it.
+/// Reads a marks file without changing it.
 ///
 /// # Errors
-/// If the file system refuses.
+/// If the file system returns an error.
 pub fn read_high_water_marks(path: &Path) -> io::Result<MarksFileState> {
     match fs::read(path) {
         Ok(bytes) => Ok(parse(&bytes).unwrap_or(MarksFileState::Damaged)),
@@ -109,10 +110,10 @@ pub fn read_high_water_marks(path: &Path) -> io::Result<MarksFileState> {
 }
 
 impl HighWaterMarks {
-    /// Replaces the file `name` of a directory by one with these numbers, and maps it.
+    /// Replaces the file `name` in a directory by one with these marks, and maps it.
     ///
     /// # Errors
-    /// If the file system refuses; the old file may be there still.
+    /// If the file system returns an error; the old file may still be in place.
     pub fn create(dir: &Path, name: &str, numbers: &[u64]) -> io::Result<Self> {
         let mut bytes = encode_head(numbers.len()).to_vec();
         for &number in numbers {
@@ -130,16 +131,17 @@ impl HighWaterMarks {
         })
     }
 
-    /// Sets a mark. What it stands for must have been written before.
+    /// Sets a mark. The data it covers must already be written.
     ///
     /// # Panics
-    /// If there are not so many marks.
+    /// If the index of the mark is out of range.
     #[inline]
     pub fn set(&self, mark: usize, number: u64) {
         assert!(mark < self.len, "a mark of this file");
         debug_assert!(number <= MAX_HIGH_WATER_MARK, "a mark has 48 bits");
-        // SAFETY: the map begins at a page, has `len` words behind its head, lives as long as `self`, and is only written by
-        // whole words here; the directory belongs to this process, so that nobody cuts the file.
+        // SAFETY: the map begins at a page, has `len` words behind its head, lives as long as `self`, and is only
+        // written by whole words here; the directory is locked by this process, so that no other process truncates the
+        // file.
         let word = unsafe {
             let words = self.map.as_mut_ptr().add(HEAD).cast::<u64>();
             AtomicU64::from_ptr(words.add(mark))

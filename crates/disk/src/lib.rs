@@ -1,5 +1,5 @@
-//! How things stand on disk, for all that stores something there: when it is forced there, whose a directory is, numbers of
-//! variable length.
+//! Durability primitives for everything that stores files: fsync policy, directory locks, high-water marks, file
+//! permissions and varints.
 
 mod directory;
 mod fsync;

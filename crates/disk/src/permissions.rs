@@ -1,4 +1,4 @@
-//! Who may use what this process creates: the user it runs as, and others only where that is the purpose.
+//! File permissions: files belong to the process's user only; other users get access only where intended.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -11,19 +11,20 @@ use rustix::fs::Mode;
 const OTHERS_MODE_MASK: u32 = 0o077;
 const UMASK_NOT_SET: u32 = u32::MAX;
 
-/// What the process was started with.
+/// The umask with which the process was started.
 static UMASK: AtomicU32 = AtomicU32::new(UMASK_NOT_SET);
 
-/// From now on other users cannot use the files and directories that this process creates. For the start of a program.
+/// Denies other users access to files and directories that this process creates from now on. Call it at program start.
 pub fn restrict_umask() {
     let before = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     UMASK.store(before.bits(), Ordering::Relaxed);
 }
 
-/// Gives a file, directory or socket that is meant for other users the mode it would have had without [`restrict_umask`].
+/// Sets the mode of a file, directory or socket intended for other users to what it would be without
+/// [`restrict_umask`].
 ///
 /// # Errors
-/// If the file system refuses.
+/// If the file system returns an error.
 pub fn apply_original_umask(path: &Path) -> io::Result<()> {
     let umask = UMASK.load(Ordering::Relaxed);
     if umask == UMASK_NOT_SET {
@@ -38,25 +39,25 @@ pub fn apply_original_umask(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(all & !umask))
 }
 
-/// Makes a directory that only its owner can enter, if it is not there.
+/// Creates a directory with mode 0700, unless it exists.
 ///
 /// # Errors
-/// If the file system refuses.
+/// If the file system returns an error.
 pub fn create_private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// The mode of a file or directory that other users can use; `None` if they cannot, or nothing is there.
+/// The mode of a file or directory accessible to other users; `None` if it is not accessible or does not exist.
 #[must_use]
 pub fn others_mode(path: &Path) -> Option<u32> {
     let mode = fs::metadata(path).ok()?.permissions().mode() & 0o7777;
     (mode & OTHERS_MODE_MASK != 0).then_some(mode)
 }
 
-/// Takes the access of other users to a directory away; says whether they had any.
+/// Revokes the access of other users to a directory. Returns whether they had any.
 ///
 /// # Errors
-/// If the directory belongs to somebody else, or the file system refuses.
+/// If the directory belongs to another user, or the file system returns an error.
 pub fn revoke_others_access(path: &Path) -> io::Result<bool> {
     let Some(mode) = others_mode(path) else {
         return Ok(false);

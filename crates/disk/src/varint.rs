@@ -1,5 +1,5 @@
-//! Numbers of one to ten bytes (LEB128): seven bits a byte, the lowest first; the highest bit says that more follow. What writes and
-//! reads them is meant to be inlined where it is used.
+//! Variable-length integers (LEB128) of one to ten bytes: seven bits per byte, lowest first; the highest bit says that
+//! more bytes follow. The functions are meant to be inlined.
 
 /// Appends a number.
 #[inline]
@@ -16,7 +16,7 @@ pub fn put_signed(out: &mut Vec<u8>, number: i64) {
     put(out, zigzag(number));
 }
 
-/// Writes a number at `at`, where ten bytes have room; returns where it ends.
+/// Writes a number at `at`, where ten bytes must be available; returns the end position.
 #[inline]
 pub fn write(out: &mut [u8], mut at: usize, mut number: u64) -> usize {
     while number >= 0x80 {
@@ -38,7 +38,7 @@ pub fn unzigzag(number: u64) -> i64 {
     (number >> 1) as i64 ^ -((number & 1) as i64)
 }
 
-/// Takes a number off the front; `None`: it ends too early, or is none.
+/// Takes a number off the front; `None` if it is truncated or too large.
 #[inline]
 pub fn take(bytes: &mut &[u8]) -> Option<u64> {
     read(|| bytes.split_off_first().copied())
@@ -64,17 +64,17 @@ fn read(mut next: impl FnMut() -> Option<u8>) -> Option<u64> {
     None
 }
 
-/// How many bytes a number takes.
+/// Encoded length of a number in bytes.
 #[inline]
 pub fn len(number: u64) -> usize {
     (63 - (number | 1).leading_zeros() as usize) / 7 + 1
 }
 
-/// Bytes that [`pack`] has room for: six numbers of ten bytes and four single ones.
+/// Capacity of [`pack`] in bytes: six numbers of ten bytes and four single bytes.
 pub const PACK_BUFFER_BYTES: usize = 64;
 
-/// Appends a few bytes and numbers with one check for room. They are written where they stay: put together elsewhere and
-/// copied, the processor would have to wait for the single bytes before it could read them as a whole.
+/// Appends a few bytes and numbers with a single capacity check. They are written in place: if they were assembled
+/// elsewhere and copied, the wide load of the copy would stall on the single-byte stores before it.
 #[inline]
 pub fn pack(out: &mut Vec<u8>, fill: impl FnOnce(&mut PackBuffer<'_>)) {
     let start = out.len();
@@ -89,7 +89,7 @@ pub fn pack(out: &mut Vec<u8>, fill: impl FnOnce(&mut PackBuffer<'_>)) {
     out.truncate(end);
 }
 
-/// What [`pack`] fills.
+/// The buffer that the callback of [`pack`] fills.
 pub struct PackBuffer<'a> {
     bytes: &'a mut [u8; PACK_BUFFER_BYTES],
     len: usize,
@@ -111,14 +111,14 @@ impl PackBuffer<'_> {
         self.byte(number as u8);
     }
 
-    /// Bytes so far.
+    /// Number of bytes written so far.
     #[inline]
     pub fn size(&self) -> usize {
         self.len
     }
 }
 
-/// Reads bytes in order; `None` where they end too early or are no number.
+/// Reads bytes in order; returns `None` at the end of the input or for an invalid number.
 #[derive(Clone, Copy)]
 pub struct VarintReader<'a> {
     pub bytes: &'a [u8],
@@ -153,7 +153,7 @@ impl<'a> VarintReader<'a> {
         self.number().map(unzigzag)
     }
 
-    /// A number that has to be no more than `max`.
+    /// A number of at most `max`; `None` if it is larger.
     #[inline]
     pub fn number_up_to(&mut self, max: usize) -> Option<usize> {
         let number = usize::try_from(self.number()?).ok()?;

@@ -1,7 +1,7 @@
-//! Queued messages in Redis or in MySQL/MariaDB: what `store::QueueBackend` asks for, said in the words of each server.
+//! Session queues in Redis or MySQL/MariaDB: implementations of `store::QueueBackend`.
 //!
-//! A server belongs to one data directory, which writes numbered groups; the number is written with the group, in one
-//! transaction, and a transaction of a connection that was given up finds another number and fails.
+//! A server's queues belong to one data directory, which writes numbered groups. The group number is written in the
+//! same transaction as the group. A late transaction of an abandoned connection finds a different number and fails.
 
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -14,43 +14,44 @@ use std::time::Duration;
 
 use store::QueueBackend;
 
-/// Bodies up to this size stand with their only entry; larger and shared ones once, beside.
+/// Bodies up to this size with a single entry are stored in that entry; larger and shared bodies are stored once,
+/// separately.
 #[cfg(any(feature = "mysql", feature = "redis"))]
 const MAX_INLINE_BYTES: usize = 4096;
 
-/// Which server.
+/// The kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueBackendKind {
     Redis,
     MySql,
 }
 
-/// How to reach it.
+/// How to reach the server, and limits.
 #[derive(Clone)]
 pub struct QueueBackendOptions {
     /// `redis://`, `rediss://` or `mysql://`, with user and password.
     pub url: String,
-    /// Begins the names of keys and tables: letters, digits and `_`.
+    /// Prefix of the names of keys and tables: letters, digits and `_`.
     pub prefix: String,
-    /// PEM file of the authorities to trust instead of the system's.
+    /// PEM file of certificate authorities to trust instead of those of the system.
     pub tls_ca: Option<PathBuf>,
     pub connect_timeout: Duration,
-    /// For one command, or one group of them.
+    /// Time limit of one command or one group of commands.
     pub command_timeout: Duration,
-    /// The largest message there can be.
+    /// Size of the largest message.
     pub max_body_bytes: u64,
 }
 
 impl fmt::Debug for QueueBackendOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the address, which has a password in it.
+        // The URL is omitted because it contains a password.
         f.debug_struct("Options")
             .field("prefix", &self.prefix)
             .finish_non_exhaustive()
     }
 }
 
-/// A backend; nothing is connected yet. The error says which option is wrong, without its value.
+/// Creates a backend without connecting. The error names the invalid option, without its value.
 pub fn create_backend(
     kind: QueueBackendKind,
     options: &QueueBackendOptions,
@@ -68,7 +69,12 @@ pub fn create_backend(
         QueueBackendKind::MySql => {
             mysql::MySqlQueueBackend::new(options).map(|made| Box::new(made) as _)
         }
-        #[allow(unreachable_patterns, reason = "the program may have both")]
-        _ => Err("this program was built without it (Cargo features `redis`, `mysql`)".into()),
+        #[allow(
+            unreachable_patterns,
+            reason = "unreachable if both features are enabled"
+        )]
+        _ => Err(
+            "this program was built without this backend (Cargo features `redis`, `mysql`)".into(),
+        ),
     }
 }

@@ -1,10 +1,11 @@
-//! Queues in MySQL or MariaDB.
+//! Session queues in MySQL or MariaDB.
 //!
-//! Tables `P_meta` (layout version, owner, number of the last group), `P_entry` (what waits, by session and sequence number),
-//! `P_message` (bodies that stand beside, and how many entries they have), `P_received` (QoS 2 packet ids of clients).
+//! Tables: `P_meta` (layout version, owner, number of the last group), `P_entry` (queue entries by session and sequence
+//! number), `P_message` (separately stored bodies with their number of entries), `P_received` (QoS 2 packet ids of
+//! clients).
 //!
-//! A group is one transaction. It begins by counting the group's number up from the one before, so that the transaction of
-//! a connection that was given up cannot come after that of another.
+//! A group is one transaction. It begins by incrementing the stored group number, conditional on the previous number,
+//! so that the transaction of an abandoned connection cannot be applied after that of another.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -22,13 +23,13 @@ use tokio::runtime::Runtime;
 use crate::{MAX_INLINE_BYTES, QueueBackendOptions};
 
 const VERSION: u32 = 1;
-/// Rows a statement names.
+/// Maximum number of rows per statement.
 const MAX_ROWS_PER_STATEMENT: usize = 500;
-/// Text of a statement that has bodies in it, unless one is larger.
+/// Maximum text of a statement with bodies, unless a single body is larger.
 const MAX_STATEMENT_BYTES: usize = 1 << 20;
-/// Entries of a session that go with one transaction.
+/// Entries of a session removed per transaction.
 const REMOVED_PER_TRANSACTION: usize = 1000;
-/// All that waits is counted at start.
+/// The recovery counts all entries at start.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(600);
 
 pub(crate) struct MySqlQueueBackend {
@@ -40,12 +41,12 @@ pub(crate) struct MySqlQueueBackend {
     command_timeout: Duration,
     max_body_bytes: u64,
     connection: Option<Conn>,
-    /// The server's number of the connection that was last, which may still hold locks.
+    /// Connection id of the previous connection, which may still hold locks.
     last_id: u32,
     owner: String,
-    /// The last group the server has.
+    /// Number of the last group applied by the server.
     applied: u64,
-    /// Whether bodies may stand beside.
+    /// Whether separately stored bodies may exist.
     has_messages: bool,
 }
 
@@ -57,7 +58,10 @@ impl MySqlQueueBackend {
         let parsed = Opts::from_url(&options.url).map_err(wrong)?;
         let address = format!("{}:{}", parsed.ip_or_hostname(), parsed.tcp_port());
         if parsed.db_name().is_none() {
-            return Err("it names no database: mysql://USER:PASSWORD@HOST:PORT/DATABASE".into());
+            return Err(
+                "the URL names no database; expected mysql://USER:PASSWORD@HOST:PORT/DATABASE"
+                    .into(),
+            );
         }
         let tls = match (&options.tls_ca, parsed.ssl_opts()) {
             (None, None) => None,
@@ -68,7 +72,7 @@ impl MySqlQueueBackend {
                 Some((system.collect(), Some(tls.clone())))
             }
         };
-        // The authorities built into the library are nobody's choice.
+        // Do not trust the authorities built into the library.
         let tls = tls.map(|(trusted, tls)| {
             tls.unwrap_or_default()
                 .with_root_certs(trusted)
@@ -106,9 +110,9 @@ impl MySqlQueueBackend {
         let id = made.id();
         self.connection = Some(made);
         if self.last_id != 0 && self.last_id < id {
-            // The connection before may still hold locks.
+            // The previous connection may still hold locks.
             let kill = format!("KILL {}", self.last_id);
-            // Refused if it is gone; the answer says nothing else.
+            // An error means that the connection is already gone.
             let _ = self.with_connection(|conn| Box::pin(conn.query_drop(kill)));
             if self.connection.is_none() {
                 let made = Conn::new(self.options.clone());
@@ -127,7 +131,7 @@ impl MySqlQueueBackend {
         match self.read_meta()? {
             Some((_, owner, _)) if owner != self.owner => {
                 self.connection = None;
-                Err(BackendError::new("another node has taken the queues"))
+                Err(BackendError::new("the queues now belong to another node"))
             }
             Some((_, _, applied)) if applied >= self.applied => {
                 self.applied = applied;
@@ -138,7 +142,7 @@ impl MySqlQueueBackend {
                     server = self.name(),
                     had = self.applied,
                     has = found.map_or(0, |(_, _, applied)| applied),
-                    "the server has lost queued messages it had acknowledged"
+                    "server has lost queued messages that it had acknowledged; continuing with the remaining ones"
                 );
                 self.create_tables()?;
                 self.claim_ownership(self.applied)
@@ -146,7 +150,7 @@ impl MySqlQueueBackend {
         }
     }
 
-    /// Asks over the connection, which ends with any error.
+    /// Runs a query on the connection; any error closes the connection.
     fn with_connection<T>(
         &mut self,
         ask: impl for<'c> FnOnce(
@@ -207,7 +211,7 @@ impl MySqlQueueBackend {
         Ok(())
     }
 
-    /// Says whose the queues are.
+    /// Writes the owner and the group number.
     fn claim_ownership(&mut self, applied: u64) -> Result<()> {
         let (p, owner) = (&self.prefix, &self.owner);
         let claim = format!(
@@ -223,7 +227,7 @@ impl MySqlQueueBackend {
         let needed = 2 * self.max_body_bytes + (64 << 10);
         match max.first() {
             Some(&max) if max < needed => Err(BackendError(format!(
-                "the server takes statements of {max} bytes; set its max_allowed_packet to {needed} at least, or \
+                "the server accepts statements of {max} bytes; set its max_allowed_packet to at least {needed}, or \
                  limits.max_packet_size lower"
             ))),
             _ => Ok(()),
@@ -242,7 +246,7 @@ impl MySqlQueueBackend {
         if self.connection.as_ref().map(Conn::affected_rows) != Some(1) {
             self.connection = None;
             return Err(BackendError::new(
-                "the group was written over another connection",
+                "the group was already written over another connection",
             ));
         }
         self.write_entries(group)?;
@@ -349,7 +353,7 @@ impl MySqlQueueBackend {
         let released: Vec<(u64, u64)> = released.map(|c| (c.session, c.seq)).collect();
         for released in released.chunks(MAX_ROWS_PER_STATEMENT) {
             let keys = key_table(released);
-            // Its body goes with the entry: it may be shared.
+            // The body is removed with the entry only, since it may be shared.
             self.execute(format!(
                 "UPDATE ({keys}) c STRAIGHT_JOIN {p}_entry e ON e.session = c.s AND e.seq = c.q SET e.released = 1"
             ))?;
@@ -357,7 +361,7 @@ impl MySqlQueueBackend {
         Ok(())
     }
 
-    /// Removes entries, and bodies nobody wants any more.
+    /// Removes entries, and bodies that no entry refers to any more.
     fn remove_entries(&mut self, entries: &[(u64, u64)]) -> Result<()> {
         let p = self.prefix.clone();
         let keys = key_table(entries);
@@ -394,7 +398,7 @@ impl MySqlQueueBackend {
         Ok(())
     }
 
-    /// Removes some entries of a session; `false`: there are none left.
+    /// Removes some entries of a session; `false` if none are left.
     fn remove_some_entries(&mut self, session: u64) -> Result<bool> {
         let p = self.prefix.clone();
         let seqs: Vec<u64> = self.query_rows(format!(
@@ -475,7 +479,7 @@ impl QueueBackend for MySqlQueueBackend {
         let written = self.write(group);
         match written {
             Ok(()) => self.applied = group.number,
-            // The transaction may be open still.
+            // The transaction may still be open: drop the connection.
             Err(_) => self.connection = None,
         }
         written
@@ -521,7 +525,7 @@ impl QueueBackend for MySqlQueueBackend {
             })
             .collect();
         let mut sizes = vec![0; wanted.len()];
-        let mut beside: Vec<(usize, usize, u64)> = Vec::new();
+        let mut separate_bodies: Vec<(usize, usize, u64)> = Vec::new();
         for (nth, seq, packet_id, released, message, size, attributes, body) in rows {
             let (page, fetch) = (&mut pages[nth], &wanted[nth]);
             sizes[nth] += u64::from(size) + attributes.len() as u64;
@@ -532,7 +536,7 @@ impl QueueBackend for MySqlQueueBackend {
                 continue;
             }
             if message != 0 && !released {
-                beside.push((nth, page.entries.len(), message));
+                separate_bodies.push((nth, page.entries.len(), message));
             }
             page.entries.push(QueueEntry {
                 seq,
@@ -542,7 +546,7 @@ impl QueueBackend for MySqlQueueBackend {
                 body: if released { Bytes::new() } else { body.into() },
             });
         }
-        let mut ids: Vec<u64> = beside.iter().map(|(.., id)| *id).collect();
+        let mut ids: Vec<u64> = separate_bodies.iter().map(|(.., id)| *id).collect();
         ids.sort_unstable();
         ids.dedup();
         let mut bodies: HashMap<u64, Bytes> = HashMap::new();
@@ -554,14 +558,14 @@ impl QueueBackend for MySqlQueueBackend {
             ))?;
             bodies.extend(rows.into_iter().map(|(id, body)| (id, body.into())));
         }
-        for (page, entry, id) in beside {
+        for (page, entry, id) in separate_bodies {
             pages[page].entries[entry].body = bodies.get(&id).cloned().unwrap_or_default();
         }
         Ok(pages)
     }
 }
 
-/// Which fetch, sequence number, packet id, released, message, size, attributes, body.
+/// Index of the fetch, sequence number, packet id, released, message, size, attributes, body.
 type FetchedRow = (usize, u64, u16, bool, u64, u32, Vec<u8>, Vec<u8>);
 
 fn run_with_timeout<T>(
@@ -585,7 +589,7 @@ fn message_id(group: u64, message: u32) -> u64 {
     group << 20 | u64::from(message)
 }
 
-/// A table of these keys.
+/// A derived table of these keys.
 fn key_table(entries: &[(u64, u64)]) -> String {
     let keys = entries.iter().map(|(s, q)| format!("SELECT {s} s, {q} q"));
     keys.collect::<Vec<_>>().join(" UNION ALL ")
@@ -602,7 +606,7 @@ fn put_hex(text: &mut String, bytes: &[u8]) {
     text.push('\'');
 }
 
-/// Statements of many rows.
+/// Builds statements with many rows.
 struct MultiRowStatement {
     head: String,
     tail: &'static str,
@@ -618,7 +622,7 @@ impl MultiRowStatement {
         }
     }
 
-    /// Where the next row is to be written.
+    /// Starts a row; returns the text to append it to.
     fn begin_row(&mut self) -> &mut String {
         let before = if self.text.is_empty() {
             &self.head

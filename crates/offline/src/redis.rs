@@ -1,11 +1,11 @@
-//! Queues in Redis.
+//! Session queues in Redis.
 //!
 //! `P:owner` (layout version and owner), `P:group` (number of the last group), `P:q:SESSION` (sorted set: entries by
-//! sequence number), `P:s:SESSION` (hash: `eSEQ` packet id, `xSEQ` released, `rID` received), `P:m:MESSAGE_ID_BYTES` and `P:n:MESSAGE_ID_BYTES` (a body
-//! that stands beside, and how many entries it has).
+//! sequence number), `P:s:SESSION` (hash: `eSEQ` packet id, `xSEQ` released, `rID` received), `P:m:ID` and `P:n:ID` (a
+//! separately stored body, and its number of entries; `ID` has `MESSAGE_ID_BYTES` bytes).
 //!
-//! A group is one MULTI. Each ends by watching `P:group` for the next, so that the transaction of a connection that was
-//! given up cannot come after that of another.
+//! A group is one MULTI. Each ends by watching `P:group` for the next, so that the transaction of an abandoned
+//! connection cannot be applied after that of another.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -20,18 +20,18 @@ use store::{
 use crate::{MAX_INLINE_BYTES, QueueBackendOptions};
 
 const VERSION: &str = "1";
-/// Entries of a session that go with one call.
+/// Entries of a session removed per call.
 const REMOVED_PER_CALL: usize = 1000;
-/// Sequence number, length of body, kind.
+/// Sequence number, length of the body, kind.
 const MEMBER_HEAD_BYTES: usize = 13;
-/// Group and number of the message in it.
+/// Group number and index of the message within the group.
 const MESSAGE_ID_BYTES: usize = 12;
 const BODY_INLINE: u8 = 0;
 const BODY_SEPARATE: u8 = 1;
 
-/// Takes bodies that stand beside from entries that are gone.
+/// Decrements the entry counts of separately stored bodies and removes bodies without entries.
 const RELEASE_BODIES_LUA: &str = r"
-local function let_go(found)
+local function release_bodies(found)
   for _, m in ipairs(found) do
     if string.byte(m, 13) == 1 then
       local id = string.sub(m, 14, 25)
@@ -42,13 +42,13 @@ local function let_go(found)
   end
 end
 ";
-/// Session, first and last sequence number, again and again.
+/// Arguments: triples of session, first and last sequence number.
 const COMPLETE_ENTRIES_SCRIPT: &str = r"
 for i = 2, #ARGV, 3 do
   local q, s = ARGV[1] .. ':q:' .. ARGV[i], ARGV[1] .. ':s:' .. ARGV[i]
   local found = redis.call('ZRANGEBYSCORE', q, ARGV[i + 1], ARGV[i + 2])
   redis.call('ZREMRANGEBYSCORE', q, ARGV[i + 1], ARGV[i + 2])
-  let_go(found)
+  release_bodies(found)
   if redis.call('EXISTS', s) == 1 then
     for seq = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]) do
       local name = string.format('%.0f', seq)
@@ -66,10 +66,10 @@ if #found == 0 then
   return 0
 end
 redis.call('ZREMRANGEBYRANK', q, 0, #found - 1)
-let_go(found)
+release_bodies(found)
 return #found
 ";
-/// Number of entries, bytes of bodies, first and last sequence number.
+/// Returns the number of entries, bytes of bodies, first and last sequence number.
 const SUMMARY_SCRIPT: &str = r"
 local n, bytes = redis.call('ZCARD', ARGV[1]), 0
 for at = 0, n - 1, 500 do
@@ -91,9 +91,9 @@ pub(crate) struct RedisQueueBackend {
     connect_timeout: Duration,
     command_timeout: Duration,
     connection: Option<Connection>,
-    /// `VERSION OWNER`, once recovered.
+    /// `VERSION OWNER`; empty before recovery.
     owner: String,
-    /// The last group the server has.
+    /// Number of the last group applied by the server.
     applied: u64,
 }
 
@@ -147,14 +147,14 @@ impl RedisQueueBackend {
         let (owner, applied) = self.watch_group_number()?;
         if owner.as_deref().is_some_and(|owner| owner != self.owner) {
             self.connection = None;
-            return Err(BackendError::new("another node has taken the queues"));
+            return Err(BackendError::new("the queues now belong to another node"));
         }
         if owner.is_none() || applied < self.applied {
             tracing::error!(
                 server = self.name(),
                 had = self.applied,
                 has = applied,
-                "the server has lost queued messages it had acknowledged; it has to write to disk (appendonly yes)"
+                "server has lost queued messages that it had acknowledged; enable persistence (appendonly yes)"
             );
             self.claim_ownership(self.applied)?;
         } else {
@@ -174,7 +174,7 @@ impl RedisQueueBackend {
         Ok((owner.and_then(text), group.as_ref().map_or(0, number)))
     }
 
-    /// Says whose the queues are, and watches.
+    /// Writes the owner and the group number, and watches the number.
     fn claim_ownership(&mut self, applied: u64) -> Result<()> {
         let mut wire = CommandBuffer::default();
         wire.command(&[b"UNWATCH"]);
@@ -191,7 +191,7 @@ impl RedisQueueBackend {
         format!("{}:{name}", self.prefix)
     }
 
-    /// Sends all and gives the answers; any error ends the connection.
+    /// Sends the commands and returns the replies; any error closes the connection.
     fn send(&mut self, wire: &CommandBuffer) -> Result<Vec<Value>> {
         let answers = self.exchange(wire);
         if answers.is_err() {
@@ -240,7 +240,7 @@ impl RedisQueueBackend {
     }
 
     fn put_states(&self, group: &QueueGroup<'_>, wire: &mut CommandBuffer) {
-        // Fields to set, with their values, and fields to take away, by session.
+        // Hash fields to set, with their values, and fields to delete, by session.
         let mut states: HashMap<u64, (Vec<String>, Vec<String>)> = HashMap::new();
         let mut set = |session: u64, field: String, value: Option<String>| {
             let (set, gone) = states.entry(session).or_default();
@@ -292,7 +292,7 @@ impl RedisQueueBackend {
     }
 
     fn put_completions(&self, group: &QueueGroup<'_>, wire: &mut CommandBuffer) {
-        // Runs of sequence numbers without gaps: (session, first, last).
+        // Ranges of consecutive sequence numbers: (session, first, last).
         let mut runs: Vec<(u64, u64, u64)> = Vec::new();
         for change in group.changes.iter().filter(|change| change.done) {
             match runs.last_mut() {
@@ -308,7 +308,7 @@ impl RedisQueueBackend {
             return;
         }
         wire.begin_command(4 + 3 * runs.len());
-        // The whole text: a server that has lost a script it was to remember would apply a group in part.
+        // Send the full script text: with EVALSHA, a server that has lost the script would apply a group in part.
         for part in [
             "EVAL",
             &format!("{RELEASE_BODIES_LUA}{COMPLETE_ENTRIES_SCRIPT}"),
@@ -324,7 +324,7 @@ impl RedisQueueBackend {
         }
     }
 
-    /// Calls `each` with the names of keys that begin so.
+    /// Calls `each` with the session ids in the names of all keys of this kind.
     fn scan_keys(
         &mut self,
         kind: &str,
@@ -348,7 +348,7 @@ impl RedisQueueBackend {
             cursor = answer.next().and_then(text).unwrap_or_default();
             let keys = answer.next().map(array).unwrap_or_default().into_iter();
             let sessions = keys.filter_map(|key| text(key)?.strip_prefix(&start)?.parse().ok());
-            // A key may come twice.
+            // SCAN may return a key more than once.
             let fresh: Vec<u64> = sessions.filter(|session| seen.insert(*session)).collect();
             if !fresh.is_empty() {
                 each(self, &fresh)?;
@@ -401,7 +401,7 @@ impl RedisQueueBackend {
         Ok(summaries)
     }
 
-    /// Entries as they stand there, and what is known of their being sent.
+    /// Reads the raw entries and their delivery state.
     fn read_entries(&mut self, wanted: &[QueueFetch]) -> Result<Vec<RawPage>> {
         let mut wire = CommandBuffer::default();
         for fetch in wanted {
@@ -436,7 +436,7 @@ impl RedisQueueBackend {
 
     fn read_bodies(&mut self, found: &[RawPage]) -> Result<HashMap<Bytes, Bytes>> {
         let ids = found.iter().flat_map(|found| &found.entries);
-        let ids: HashSet<Bytes> = ids.filter_map(|(_, beside)| beside.clone()).collect();
+        let ids: HashSet<Bytes> = ids.filter_map(|(_, body_id)| body_id.clone()).collect();
         let ids: Vec<Bytes> = ids.into_iter().collect();
         if ids.is_empty() {
             return Ok(HashMap::new());
@@ -499,7 +499,7 @@ impl QueueBackend for RedisQueueBackend {
             _ => {
                 self.connection = None;
                 Err(BackendError::new(
-                    "the group was written over another connection",
+                    "the group was already written over another connection",
                 ))
             }
         }
@@ -537,8 +537,8 @@ impl QueueBackend for RedisQueueBackend {
         let found = self.read_entries(wanted)?;
         let bodies = self.read_bodies(&found)?;
         let pages = wanted.iter().zip(found).map(|(fetch, found)| {
-            let entries = found.entries.into_iter().map(|(mut entry, beside)| {
-                if let Some(id) = beside {
+            let entries = found.entries.into_iter().map(|(mut entry, body_id)| {
+                if let Some(id) = body_id {
                     entry.body = bodies.get(&id).cloned().unwrap_or_default();
                 }
                 entry
@@ -553,7 +553,7 @@ impl QueueBackend for RedisQueueBackend {
     }
 }
 
-/// A page without the bodies that stand beside; their ids with the entries.
+/// A page whose separately stored bodies are missing; the entries contain their ids.
 struct RawPage {
     entries: Vec<(QueueEntry, Option<Bytes>)>,
     is_last: bool,
@@ -564,10 +564,10 @@ impl RawPage {
         let mut entries: Vec<(QueueEntry, Option<Bytes>)> = Vec::new();
         let mut bytes = 0;
         for member in members {
-            let Some((mut stored, size, beside)) = decode_member(bytes_of(member).into()) else {
+            let Some((mut stored, size, body_id)) = decode_member(bytes_of(member).into()) else {
                 tracing::error!(
                     session = fetch.session,
-                    "a queued message in Redis cannot be read"
+                    "queued message in Redis is damaged; it is skipped"
                 );
                 continue;
             };
@@ -586,8 +586,8 @@ impl RawPage {
             if stored.released {
                 stored.body = Bytes::new();
             }
-            let beside = beside.filter(|_| !stored.released);
-            entries.push((stored, beside));
+            let body_id = body_id.filter(|_| !stored.released);
+            entries.push((stored, body_id));
         }
         Self {
             entries,
@@ -608,7 +608,8 @@ fn message_id(group: u64, message: u32) -> [u8; MESSAGE_ID_BYTES] {
     id
 }
 
-/// Sequence number, length of the body, kind; the body's id if it stands beside; length of attributes, attributes, body.
+/// Sequence number, length of the body, kind; the body's id if it is stored separately; length of attributes,
+/// attributes, body.
 fn encode_member(group: &QueueGroup<'_>, entry: &NewEntry<'_>) -> Vec<u8> {
     let body = group.messages[entry.message as usize].body;
     let is_beside = has_separate_body(group, entry.message as usize);
@@ -633,13 +634,13 @@ fn encode_member(group: &QueueGroup<'_>, entry: &NewEntry<'_>) -> Vec<u8> {
     member
 }
 
-/// The entry, its size with the body, and the body's id if that stands beside.
+/// Returns the entry, its size including the body, and the body's id if it is stored separately.
 fn decode_member(mut member: Bytes) -> Option<(QueueEntry, u64, Option<Bytes>)> {
     let seq = u64::from_be_bytes(*member.first_chunk()?);
     let body_len = u32::from_be_bytes(*member.get(8..)?.first_chunk()?);
     let kind = *member.get(MEMBER_HEAD_BYTES - 1)?;
     let _ = member.split_to(MEMBER_HEAD_BYTES);
-    let beside = match kind {
+    let body_id = match kind {
         BODY_SEPARATE if member.len() >= MESSAGE_ID_BYTES => {
             Some(member.split_to(MESSAGE_ID_BYTES))
         }
@@ -660,10 +661,10 @@ fn decode_member(mut member: Bytes) -> Option<(QueueEntry, u64, Option<Bytes>)> 
         attributes,
         body: member,
     };
-    Some((stored, size, beside))
+    Some((stored, size, body_id))
 }
 
-/// Commands as they go over the wire.
+/// Commands in wire format.
 #[derive(Default)]
 struct CommandBuffer {
     bytes: Vec<u8>,

@@ -1,5 +1,5 @@
-//! The same behaviour from each server, real ones: what is written is there, once, in order; also when the server is killed,
-//! slow, or somebody else's.
+//! The behaviour of each backend against real servers: written entries are present once and in order, also if the
+//! server is killed, slow, or belongs to another node.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
 use std::collections::HashMap;
@@ -26,21 +26,21 @@ fn options(url: String) -> QueueBackendOptions {
 }
 
 #[derive(Default)]
-struct Ear {
-    heard: Mutex<(u64, Vec<QueuePage>)>,
+struct TestObserver {
+    events: Mutex<(u64, Vec<QueuePage>)>,
     called: Condvar,
 }
 
-impl StoreObserver for Ear {
+impl StoreObserver for TestObserver {
     fn on_logged(&self, _: u16, batch: u64) {
-        let mut heard = self.heard.lock().unwrap();
-        assert!(heard.0 < batch, "numbers grow");
-        heard.0 = batch;
+        let mut events = self.events.lock().unwrap();
+        assert!(events.0 < batch, "numbers grow");
+        events.0 = batch;
         self.called.notify_all();
     }
 
     fn on_fetched(&self, _: u16, page: QueuePage) {
-        self.heard.lock().unwrap().1.push(page);
+        self.events.lock().unwrap().1.push(page);
         self.called.notify_all();
     }
 }
@@ -48,7 +48,7 @@ impl StoreObserver for Ear {
 /// A store with its queues in a server.
 struct Node {
     store: Store,
-    ear: Arc<Ear>,
+    observer: Arc<TestObserver>,
     last: u64,
 }
 
@@ -65,10 +65,10 @@ impl Node {
         };
         let opened = Store::open_with_queues(dir, config, queues);
         let (store, _) = opened.map_err(|error| error.to_string())?;
-        let ear = Arc::new(Ear::default());
+        let observer = Arc::new(TestObserver::default());
         Ok(Self {
             store,
-            ear,
+            observer,
             last: 0,
         })
     }
@@ -79,7 +79,7 @@ impl Node {
         options: &QueueBackendOptions,
     ) -> Self {
         let node = Self::open(dir, kind, options).unwrap();
-        node.store.start(node.ear.clone()).unwrap();
+        node.store.start(node.observer.clone()).unwrap();
         node
     }
 
@@ -92,22 +92,22 @@ impl Node {
     }
 
     fn wait(&self) {
-        let heard = self.ear.heard.lock().unwrap();
-        let waits = |heard: &mut (u64, Vec<QueuePage>)| heard.0 < self.last;
-        let (_heard, timeout) = (self.ear.called)
-            .wait_timeout_while(heard, PATIENCE, waits)
+        let events = self.observer.events.lock().unwrap();
+        let waits = |events: &mut (u64, Vec<QueuePage>)| events.0 < self.last;
+        let (_heard, timeout) = (self.observer.called)
+            .wait_timeout_while(events, PATIENCE, waits)
             .unwrap();
         assert!(!timeout.timed_out(), "not stored in time");
     }
 
     fn page(&self, fetch: QueueFetch) -> QueuePage {
         self.store.fetch(0, fetch);
-        let heard = self.ear.heard.lock().unwrap();
-        let (mut heard, timeout) = (self.ear.called)
-            .wait_timeout_while(heard, PATIENCE, |heard| heard.1.is_empty())
+        let events = self.observer.events.lock().unwrap();
+        let (mut events, timeout) = (self.observer.called)
+            .wait_timeout_while(events, PATIENCE, |events| events.1.is_empty())
             .unwrap();
         assert!(!timeout.timed_out(), "not read in time");
-        heard.1.remove(0)
+        events.1.remove(0)
     }
 
     fn all(&self, session: u64) -> Vec<store::QueueEntry> {
@@ -138,8 +138,8 @@ fn each(test: impl Fn(QueueBackendKind, &TestServer)) {
     }
 }
 
-/// Bodies and entries still there that stand beside.
-fn beside(kind: QueueBackendKind, server: &TestServer) -> usize {
+/// Number of separately stored bodies that still exist.
+fn count_separate_bodies(kind: QueueBackendKind, server: &TestServer) -> usize {
     match kind {
         QueueBackendKind::Redis => server.redis(&["KEYS", "kit:m:*"]).len(),
         QueueBackendKind::MySql => server.sql("SELECT id FROM kit_message").len(),
@@ -203,15 +203,19 @@ fn what_is_written_is_there_again() {
         );
         assert_eq!(summary.received, [78]);
         assert_eq!(node.store.queue(2), None);
-        node.store.start(node.ear.clone()).unwrap();
+        node.store.start(node.observer.clone()).unwrap();
         check(&node);
-        assert_eq!(beside(kind, server), 2);
+        assert_eq!(count_separate_bodies(kind, server), 2);
         node.submit(|batch| batch.end_session(1));
         node.submit(|batch| batch.complete_entry(3, 10));
         node.wait();
         assert!(node.all(1).is_empty() && node.all(3).is_empty());
         node.store.close();
-        assert_eq!(beside(kind, server), 0, "bodies are left over");
+        assert_eq!(
+            count_separate_bodies(kind, server),
+            0,
+            "bodies are left over"
+        );
         drop(node);
 
         let other = tempfile::tempdir().unwrap();
@@ -223,19 +227,19 @@ fn what_is_written_is_there_again() {
     });
 }
 
-/// Writes while `trouble` goes on, and looks that everything acknowledged is there, once and in order.
-fn under_trouble(
+/// Writes while a failure is injected, then checks that every acknowledged entry is present, once and in order.
+fn write_during_failure(
     kind: QueueBackendKind,
     options: &QueueBackendOptions,
-    trouble: impl FnOnce() + Send,
+    failure: impl FnOnce() + Send,
 ) {
     let dir = tempfile::tempdir().unwrap();
     let mut node = Node::started(dir.path(), kind, options);
     let mut expected: HashMap<u64, Vec<u64>> = HashMap::new();
     std::thread::scope(|scope| {
-        let trouble = scope.spawn(trouble);
+        let failure = scope.spawn(failure);
         let mut seq = 0_u64;
-        while !trouble.is_finished() || seq < 500 {
+        while !failure.is_finished() || seq < 500 {
             seq += 1;
             node.submit(|batch| {
                 batch.begin_message(&[&seq.to_be_bytes()]);
@@ -249,7 +253,7 @@ fn under_trouble(
                     expected.get_mut(&(old % 3)).unwrap().retain(|s| *s != old);
                 }
             });
-            // Like a shard: not faster than the store takes it, for long.
+            // Like a shard, wait while the store is overloaded.
             let deadline = Instant::now() + PATIENCE;
             while node.store.is_overloaded() {
                 assert!(Instant::now() < deadline, "it does not heal");
@@ -275,7 +279,7 @@ fn under_trouble(
 #[test]
 fn a_killed_server_loses_and_doubles_nothing() {
     each(|kind, server| {
-        under_trouble(kind, &options(server.url()), || {
+        write_during_failure(kind, &options(server.url()), || {
             for _ in 0..3 {
                 std::thread::sleep(Duration::from_millis(150));
                 server.kill();
@@ -290,14 +294,14 @@ fn a_killed_server_loses_and_doubles_nothing() {
 fn cut_and_stalled_connections_lose_and_double_nothing() {
     each(|kind, server| {
         let proxy = Proxy::start(server.address());
-        under_trouble(kind, &options(server.url_through(proxy.address())), || {
+        write_during_failure(kind, &options(server.url_through(proxy.address())), || {
             for round in 0..20 {
                 std::thread::sleep(Duration::from_millis(30 + round * 3));
                 proxy.close_connections();
             }
             proxy.set_mode(ProxyMode::Delay(Duration::from_millis(40)));
             std::thread::sleep(Duration::from_millis(600));
-            // Longer than a command may take: what was sent arrives later, from a connection given up.
+            // Stall for longer than the command time-out: sent data arrives later, from an abandoned connection.
             proxy.set_mode(ProxyMode::Stall);
             std::thread::sleep(Duration::from_millis(2700));
             proxy.set_mode(ProxyMode::Pass);
@@ -349,11 +353,12 @@ fn what_cannot_be_is_said_at_start_and_without_passwords() {
         assert!(!error.contains("geheim"), "{error}");
         assert!(!format!("{options:?}").contains("geheim"));
     }
-    // Nothing was taken: the directory can still be used without a server.
+    // The directory was not claimed: it can still be used without a server.
     Store::open(dir.path(), StoreConfig::default()).unwrap();
 }
 
-/// Keeps a message in a server and reads it back, trusting this authority alone; the error is that of the start.
+/// Stores a message in a server over TLS with this authority only, and reads it back. Returns the error of the start,
+/// if any.
 fn by_tls(
     server: &TestServer,
     kind: QueueBackendKind,
@@ -371,7 +376,7 @@ fn by_tls(
     };
     let dir = tempfile::tempdir().unwrap();
     let mut node = Node::open(dir.path(), kind, &options)?;
-    node.store.start(node.ear.clone()).unwrap();
+    node.store.start(node.observer.clone()).unwrap();
     node.submit(|batch| {
         batch.begin_message(&[b"secret"]);
         batch.add_entry(1, 1, 0, b"");

@@ -1,4 +1,4 @@
-//! Asking HTTP servers: one request, one bounded answer, connections kept for the next. Redirections are not followed.
+//! An HTTP client: one request, one bounded response, with connection reuse. Redirects are not followed.
 
 use std::io;
 use std::pin::Pin;
@@ -19,11 +19,11 @@ use crate::target_policy;
 pub use hyper::header;
 pub use hyper::{Method as HttpMethod, Uri};
 
-/// What a client may take.
+/// Limits of a client.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpClientLimits {
     pub max_response_bytes: usize,
-    /// Connections kept for the next request, to each server, and how long.
+    /// Idle connections kept per server, and how long.
     pub max_idle_connections: usize,
     pub idle_timeout: Duration,
     pub connect_timeout: Duration,
@@ -40,11 +40,11 @@ impl Default for HttpClientLimits {
     }
 }
 
-/// The client of the library, over connections that follow the policy of targets.
+/// The HTTP client of hyper, with connections that respect the target policy.
 pub type HttpsClient =
     hyper_util::client::legacy::Client<HttpsConnector<PolicyConnector>, Full<Bytes>>;
 
-/// Connects to the host of a URL, if the policy of targets allows its address.
+/// Connects to the host of a URL if the target policy allows its address.
 #[derive(Debug, Clone)]
 pub struct PolicyConnector {
     connect_timeout: Duration,
@@ -78,7 +78,7 @@ impl tower_service::Service<Uri> for PolicyConnector {
     }
 }
 
-/// A client of the library. `tls` is for addresses with `https:`.
+/// Creates a client of hyper. `tls` is used for `https:` URLs.
 #[must_use]
 pub fn https_client(tls: ClientConfig, bounds: &HttpClientLimits) -> HttpsClient {
     let connector = hyper_rustls::HttpsConnectorBuilder::new()
@@ -95,7 +95,7 @@ pub fn https_client(tls: ClientConfig, bounds: &HttpClientLimits) -> HttpsClient
         .build(connector)
 }
 
-/// Clones share their connections.
+/// An HTTP client. Clones share their connections.
 #[derive(Debug, Clone)]
 pub struct OutboundHttpClient {
     client: HttpsClient,
@@ -109,19 +109,19 @@ pub struct HttpResponse {
     pub body: Bytes,
 }
 
-/// Why there is no answer. The URL is in none of them, for there may be a secret in it.
+/// Why there is no response. No variant contains the URL, which may include a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HttpError {
     #[error("the request cannot be made: {0}")]
     InvalidRequest(String),
     #[error("{0}")]
     NoResponse(String),
-    #[error("the answer broke off: {0}")]
+    #[error("the response is incomplete: {0}")]
     IncompleteResponse(String),
 }
 
 impl OutboundHttpClient {
-    /// `tls` is for addresses with `https:`.
+    /// `tls` is used for `https:` URLs.
     #[must_use]
     pub fn new(tls: ClientConfig, bounds: &HttpClientLimits) -> Self {
         let client = https_client(tls, bounds);
@@ -131,8 +131,10 @@ impl OutboundHttpClient {
         }
     }
 
+    /// Sends a request. A response with any status counts as success.
+    ///
     /// # Errors
-    /// If there is no whole answer; one of any status is one.
+    /// If there is no complete response.
     pub async fn request(
         &self,
         method: Method,
@@ -167,7 +169,7 @@ impl HttpResponse {
         (200..300).contains(&self.status)
     }
 
-    /// The status and the beginning of the body, for people.
+    /// The status and the beginning of the body, for messages to operators.
     #[must_use]
     pub fn describe(&self) -> String {
         const MAX_DESCRIPTION_BYTES: usize = 400;
@@ -190,7 +192,7 @@ fn error_chain_text(error: &dyn std::error::Error) -> String {
     what
 }
 
-/// A text within the query or a step of the path of a URL.
+/// Percent-encodes a text for use in a query string or path segment.
 #[must_use]
 pub fn url_encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

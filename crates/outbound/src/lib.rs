@@ -1,5 +1,5 @@
-//! Towards servers of others, which are asked or written to: which addresses may be reached, whom to trust, who we are,
-//! and HTTP, MySQL and PostgreSQL over it.
+//! Connections to external servers: target policy, TLS configuration and client identity, with HTTP, MySQL and
+//! PostgreSQL clients on top.
 
 #[cfg(feature = "http")]
 pub mod http;

@@ -1,4 +1,4 @@
-//! Connections to MySQL and MariaDB that follow the policy of targets.
+//! Connections to MySQL and MariaDB that respect the target policy.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
@@ -8,10 +8,11 @@ use mysql_async::{Conn, Error, OptsBuilder};
 
 use crate::target_policy;
 
-/// How long the addresses of a name are good for.
+/// Lifetime of a name resolution.
 const RESOLUTION_TTL: Duration = Duration::from_secs(30);
 
-/// A pool of connections to one server. The library would resolve the name by itself; it is given addresses instead.
+/// A connection pool for one server. It resolves the name itself and passes addresses to the library, which would
+/// otherwise bypass the target policy.
 pub struct MySqlPool {
     options: OptsBuilder,
     host: String,
@@ -26,7 +27,7 @@ struct OpenPool {
 }
 
 impl MySqlPool {
-    /// `options`: everything but host and port.
+    /// `options`: everything except host and port.
     #[must_use]
     pub fn new(options: OptsBuilder, host: String, port: u16) -> Self {
         let options = options.ip_or_hostname(host.clone()).tcp_port(port);
@@ -38,10 +39,10 @@ impl MySqlPool {
         }
     }
 
-    /// A connection, from the pool or new.
+    /// Returns an idle or new connection.
     ///
     /// # Errors
-    /// If the server cannot be reached, or must not be.
+    /// If the server is unreachable or denied by the target policy.
     pub async fn get_conn(&self) -> Result<Conn, Error> {
         let pool = match self.current_pool() {
             Some(pool) => pool,
@@ -60,7 +61,8 @@ impl MySqlPool {
         (open.resolved_at.elapsed() < RESOLUTION_TTL).then(|| open.pool.clone())
     }
 
-    /// The pool for these addresses; another one is let go, which closes its connections once they are given back.
+    /// The pool for these addresses. A pool for other addresses is dropped, which closes its connections once they
+    /// are returned.
     fn pool_for_addresses(&self, mut addresses: Vec<IpAddr>) -> mysql_async::Pool {
         addresses.sort_unstable();
         let mut slot = self.open.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Connections to PostgreSQL, with TLS by rustls; a server that went away in silence is noticed.
+//! Connections to PostgreSQL with TLS by rustls. A server that disappears silently is detected.
 
 use std::io;
 use std::pin::Pin;
@@ -17,10 +17,10 @@ use tokio_postgres::tls::ChannelBinding;
 use tokio_postgres::{Client, Config, Connection, NoTls};
 use tokio_rustls::TlsConnector;
 
-/// A connection whose server does not acknowledge bytes for so long is given up.
+/// A connection is closed if the server does not acknowledge sent bytes within this time.
 const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where a server is, and how it is spoken to.
+/// Address, credentials and TLS configuration of a server.
 pub struct PostgresServer {
     config: Config,
     host: String,
@@ -36,14 +36,14 @@ pub enum PostgresError {
     Postgres(#[from] tokio_postgres::Error),
 }
 
-/// What the server said, too, which the error itself leaves out.
+/// The error including the server's message, which the error's own text omits.
 pub fn error_message(error: &tokio_postgres::Error) -> String {
     let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
     format!("{error}{}", cause.unwrap_or_default())
 }
 
 impl PostgresServer {
-    /// `config` says who we are and which database it is.
+    /// `config` contains user, password and database.
     pub fn new(
         mut config: Config,
         host: String,
@@ -63,7 +63,7 @@ impl PostgresServer {
         }
     }
 
-    /// A connection, and what moves its bytes until it ends.
+    /// Connects. Returns the client and the task that drives the connection until it ends.
     pub async fn connect(&self) -> Result<(Client, JoinHandle<()>), PostgresError> {
         let stream = crate::target_policy::connect(&self.host, self.port).await?;
         stream.set_nodelay(true)?;
@@ -94,12 +94,12 @@ where
 {
     tokio::spawn(async move {
         if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to PostgreSQL ended");
+            tracing::debug!(%error, "PostgreSQL connection closed");
         }
     })
 }
 
-/// Makes a stream one of TLS.
+/// Wraps a stream in TLS.
 struct RustlsConnect {
     host: String,
     connector: TlsConnector,
@@ -121,7 +121,7 @@ impl tokio_postgres::tls::TlsConnect<TcpStream> for RustlsConnect {
 struct TlsStream(tokio_rustls::client::TlsStream<TcpStream>);
 
 impl tokio_postgres::tls::TlsStream for TlsStream {
-    /// Passwords are not bound to the channel; the certificate says who the server is.
+    /// No channel binding; the certificate authenticates the server.
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }

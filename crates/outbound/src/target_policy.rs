@@ -1,21 +1,21 @@
-//! Which addresses this process may connect to on behalf of objects that people make: connectors, web hooks, pull
-//! sources, authenticators and key sets.
+//! The target policy: which addresses this process may connect to on behalf of configuration objects such as
+//! connectors, web hooks, pull sources, authenticators and key sets.
 //!
-//! The policy belongs to the process, so that no client can be written that forgets it. It is applied to the addresses
-//! a name resolves to, and the connection is made to one of those it has let pass: a name that changes between check
-//! and connection (DNS rebinding) changes nothing.
+//! The policy is global to the process, so that no client can bypass it. It is applied to the addresses a name
+//! resolves to, and the connection uses one of the allowed addresses. A name that changes between check and connection
+//! (DNS rebinding) therefore has no effect.
 
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::OnceLock;
 
-/// Policies are small; more entries than this are a slip.
+/// Maximum number of entries per list; longer lists are a mistake.
 pub const MAX_ENTRIES: usize = 256;
 
 static POLICY: OnceLock<TargetPolicy> = OnceLock::new();
 
-/// What may be connected to. An address that is both allowed and denied is allowed.
+/// Addresses that may be connected to. An address that is both allowed and denied is allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetPolicy {
     deny: Vec<PolicyEntry>,
@@ -30,7 +30,7 @@ enum PolicyEntry {
     Network(IpNetwork),
 }
 
-/// An address and how many of its leading bits count.
+/// An address and the number of its leading bits that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct IpNetwork {
     address: IpAddr,
@@ -38,7 +38,7 @@ struct IpNetwork {
 }
 
 impl Default for TargetPolicy {
-    /// Link-local addresses, among them those of cloud metadata services, are denied.
+    /// Denies link-local addresses, which include those of cloud metadata services.
     fn default() -> Self {
         Self {
             deny: vec![PolicyEntry::LinkLocal],
@@ -48,11 +48,11 @@ impl Default for TargetPolicy {
 }
 
 impl TargetPolicy {
-    /// Reads two lists of entries with commas between: `link-local`, `loopback`, `private`, an address, or a network
-    /// such as `10.0.0.0/8`.
+    /// Parses two comma-separated lists of entries: `link-local`, `loopback`, `private`, an address, or a network such
+    /// as `10.0.0.0/8`.
     ///
     /// # Errors
-    /// Names the entry that is none, and what is allowed.
+    /// The error names the invalid entry and the accepted forms.
     pub fn parse(deny: &str, allow: &str) -> Result<Self, String> {
         Ok(Self {
             deny: parse_entries(deny)?,
@@ -60,7 +60,7 @@ impl TargetPolicy {
         })
     }
 
-    /// Whether an address may be connected to.
+    /// Whether connections to an address are allowed.
     #[must_use]
     pub fn allows(&self, address: IpAddr) -> bool {
         let address = embedded_v4(address);
@@ -69,8 +69,8 @@ impl TargetPolicy {
     }
 }
 
-/// Makes a policy the one of the process. Only the first call counts: the policy does not change while the process
-/// runs, since connections that exist would not follow it.
+/// Sets the policy of the process. Only the first call has an effect: existing connections would not follow a later
+/// change.
 pub fn set_policy(policy: TargetPolicy) {
     let _ = POLICY.set(policy);
 }
@@ -110,7 +110,7 @@ impl PolicyEntry {
             |networks: &[IpNetwork]| networks.iter().any(|network| network.contains(address));
         match self {
             Self::LinkLocal => is_in(LINK_LOCAL),
-            // The unspecified address reaches the own machine.
+            // The unspecified address reaches the local host.
             Self::Loopback => address.is_loopback() || address.is_unspecified(),
             Self::Private => is_in(PRIVATE),
             Self::Network(network) => network.contains(address),
@@ -118,11 +118,11 @@ impl PolicyEntry {
     }
 }
 
-/// Link-local addresses, and those at which clouds offer credentials of the machine.
+/// Link-local addresses, and the addresses of cloud metadata services, which hand out credentials.
 const LINK_LOCAL: &[IpNetwork] = &[
     IpNetwork::v4([169, 254, 0, 0], 16),
     IpNetwork::v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10),
-    // Metadata services beside 169.254.169.254.
+    // Metadata services other than 169.254.169.254.
     IpNetwork::v6([0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254], 128),
     IpNetwork::v6([0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x254], 128),
     IpNetwork::v4([100, 100, 100, 200], 32),
@@ -182,7 +182,7 @@ impl IpNetwork {
     }
 }
 
-/// The IPv4 address that an IPv6 address stands for (mapped, compatible, NAT64, 6to4), or the address itself.
+/// The IPv4 address embedded in an IPv6 address (mapped, compatible, NAT64, 6to4), or the address itself.
 fn embedded_v4(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else {
         return address;
@@ -198,7 +198,7 @@ fn embedded_v4(address: IpAddr) -> IpAddr {
     }
 }
 
-/// An address that the policy denies, with the name it was found for.
+/// An address denied by the policy, with the name that resolved to it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct TargetDeniedError {
     host: String,
@@ -218,7 +218,7 @@ impl fmt::Display for TargetDeniedError {
     }
 }
 
-/// The addresses of a host that may be connected to. `host` is a name or an address, with or without brackets.
+/// Resolves a host to the allowed addresses. `host` is a name or an address, with or without brackets.
 ///
 /// # Errors
 /// If the name has no address, or none that the policy allows ([`TargetDeniedError`], kind `PermissionDenied`).
@@ -259,10 +259,10 @@ fn retain_allowed(
     }
 }
 
-/// Connects to a host at an address that the policy allows.
+/// Connects to an allowed address of a host.
 ///
 /// # Errors
-/// Those of [`resolve`], and those of the connection.
+/// The errors of [`resolve`], and errors of the connection.
 pub async fn connect(host: &str, port: u16) -> io::Result<tokio::net::TcpStream> {
     let addresses = resolve(host, port).await?;
     tokio::net::TcpStream::connect(&addresses[..]).await

@@ -1,4 +1,4 @@
-//! Whom to trust, and who we are. Certificates are files of PEM.
+//! TLS client configuration: trusted authorities and client certificates, from PEM files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-/// What was asked for cannot be had.
+/// A TLS configuration that cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct TlsConfigError {
-    /// What it is about, so that whoever asked can name its setting.
+    /// The part with the error, so that the caller can name its setting.
     pub part: TlsConfigPart,
     pub detail: String,
 }
@@ -19,13 +19,13 @@ pub struct TlsConfigError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsConfigPart {
     General,
-    /// The authorities that are trusted.
+    /// The trusted certificate authorities.
     Authorities,
     Certificate,
     Key,
 }
 
-/// Our own certificate, with those above it, and its key.
+/// The client's certificate chain and its key.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientIdentity<'p> {
     pub certificate: &'p Path,
@@ -39,7 +39,8 @@ fn file_error(part: TlsConfigPart, path: &Path, why: impl std::fmt::Display) -> 
     }
 }
 
-/// Trusts the authorities of a file, or those of the system; shows a certificate if there is one.
+/// Trusts the authorities of a file, or those of the system. Presents a client certificate if
+/// `identity` is given.
 pub fn client_config(
     authorities: Option<&Path>,
     identity: Option<ClientIdentity<'_>>,
@@ -55,7 +56,7 @@ pub fn client_config(
                 roots.add(certificate).map_err(|e| wrong(e.to_string()))?;
             }
             if roots.is_empty() {
-                return Err(wrong("no certificate in it".to_owned()));
+                return Err(wrong("the file contains no certificate".to_owned()));
             }
         }
         None => {
@@ -78,19 +79,19 @@ pub fn client_config(
     Ok(Arc::new(config))
 }
 
-/// Those the system trusts.
+/// The certificate authorities trusted by the system.
 pub fn load_system_authorities() -> Result<Vec<CertificateDer<'static>>, TlsConfigError> {
     let found = rustls_native_certs::load_native_certs().certs;
     match found.is_empty() {
         true => Err(TlsConfigError {
             part: TlsConfigPart::General,
-            detail: "the system has no certificate authorities; name a file with some".to_owned(),
+            detail: "the system has no certificate authorities; specify a file".to_owned(),
         }),
         false => Ok(found),
     }
 }
 
-/// Trusts nobody; for connections without TLS, which need no authorities.
+/// Trusts no authority; for connections without TLS.
 pub fn client_config_without_roots() -> Result<Arc<ClientConfig>, TlsConfigError> {
     client_config_with_roots(RootCertStore::empty())
 }
