@@ -1,4 +1,4 @@
-//! How one value stands in the write-ahead log and in memory: a tag, then as few bytes as it needs.
+//! Encoding of one value in the write-ahead log and in memory: a tag, then as few bytes as possible.
 //!
 //! | tag | then |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | 16 + n | integer, n + 1 bytes |
 //! | 31 | float, 8 bytes |
 //! | 32 | text: varint of its length, bytes |
-//! | 33 | text that was there before: varint of its number among the words of its block or memtable |
+//! | 33 | repeated text: varint of its number among the words of its block or memtable |
 //! | 40 | JSON, likewise |
 //! | 48 + 8 s + n | decimal with s places: integer of n + 1 bytes |
 
@@ -25,17 +25,18 @@ const WORD: u8 = TEXT | 1;
 const JSON: u8 = 5 << 3;
 const DECIMAL: u8 = 6 << 3;
 
-/// The most bytes of a value, apart from a text itself; eight bytes are written whatever is needed.
+/// Maximum bytes of a value, apart from a text itself; eight bytes are always written.
 pub(crate) const MAX_CELL_BYTES: usize = 12;
 
-/// What the values of a key were so far: how many places its floats had, so that looking for them is rare, and which word it was.
+/// Statistics of the previous values of a key: the decimal places of its floats, so that searches are rare,
+/// and the last word.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct EncodingHint {
     scale: u8,
-    /// Values that are taken as they are before a decimal or a word is looked for again.
+    /// Number of values to encode plainly before the next search for a decimal or a word.
     skip: u16,
     penalty: u16,
-    /// The number of the last one.
+    /// The number of the last word.
     pub(crate) word: u32,
 }
 
@@ -56,7 +57,7 @@ impl EncodingHint {
         match decimal::find_scale(value) {
             Some((scale, number)) => {
                 self.record_search(true);
-                // Only upwards: what fits fewer places fits more of them.
+                // The scale only grows: a value with fewer places can also be written with more.
                 self.scale = self.scale.max(scale);
                 Some((scale, number))
             }
@@ -100,7 +101,8 @@ fn write_text(out: &mut [u8], at: usize, tag: u8, text: &str) -> usize {
     at + text.len()
 }
 
-/// Writes a value at `at`, where [`MAX_CELL_BYTES`] and the length of its text have room; returns where it ends.
+/// Writes a value at `at`, where [`MAX_CELL_BYTES`] and the length of its text have room; returns where it
+/// ends.
 #[inline]
 pub(crate) fn write(
     out: &mut [u8],
@@ -134,7 +136,7 @@ pub(crate) fn write(
     }
 }
 
-/// A value as it stands there.
+/// A decoded value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Cell<'a> {
     Decimal { scale: u8, number: i64 },
@@ -150,7 +152,7 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// A value as its bytes say, texts unchecked.
+/// A value as encoded, with texts not validated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RawCell<'a> {
     Decimal { scale: u8, number: i64 },
@@ -206,7 +208,7 @@ pub(crate) fn read_raw<'a>(reader: &mut VarintReader<'a>) -> Option<RawCell<'a>>
     })
 }
 
-/// As [`read_raw`], and makes sure that texts are some; `word` tells what a word is.
+/// Like [`read_raw`], and validates texts; `word` resolves words.
 pub(crate) fn read<'a>(
     reader: &mut VarintReader<'a>,
     word: impl Fn(u32) -> Option<&'a str>,
@@ -244,7 +246,7 @@ mod tests {
         for &value in values {
             at = write(&mut out, at, value, &mut hint, &mut words);
         }
-        // Without the room behind it that a chunk may have or not.
+        // With and without padding behind it: a chunk may have either.
         for bytes in [&out[..], &out[..at]] {
             let mut reader = VarintReader::new(bytes);
             for &value in values {

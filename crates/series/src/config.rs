@@ -1,4 +1,4 @@
-//! How much the series may take, how soon they are on disk and how long they stay.
+//! Configuration of the series: memory and disk limits, durability, retention.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,19 +11,20 @@ use crate::point::DeviceNo;
 
 pub(crate) const DAY_MS: i64 = 86_400_000;
 
-/// From an age on, points become one row of aggregates per interval.
+/// From a given age on, points become one row of aggregates per interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DownsamplingTier {
     /// Age of a day's end from which its points are downsampled.
     pub after_ms: i64,
-    /// Length of an interval; a divisor of [`SeriesConfig::window_ms`], and a multiple of that of the tier before.
+    /// Length of an interval; a divisor of [`SeriesConfig::window_ms`], and a multiple of the previous tier's
+    /// interval.
     pub interval_ms: i64,
 }
 
-/// How long the points of some devices stay, and how fine.
+/// Retention and downsampling of the points of some devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetentionPolicy {
-    /// Points older than this go, whole days at a time; `None`: never.
+    /// Points older than this are removed, whole days at a time; `None`: never.
     pub retention_ms: Option<i64>,
     /// Ascending by age.
     pub tiers: Vec<DownsamplingTier>,
@@ -38,7 +39,8 @@ impl Default for RetentionPolicy {
     }
 }
 
-/// Names the policy of each device, by its number. It is asked when files of segments are looked at and merged, and may wait.
+/// Maps a device number to the number of its policy. Called when segment files are checked and merged; may
+/// wait.
 #[derive(Clone)]
 pub struct PolicyResolver(Arc<dyn Fn(DeviceNo) -> u8 + Send + Sync>);
 
@@ -58,43 +60,46 @@ impl fmt::Debug for PolicyResolver {
     }
 }
 
-/// Policies, and which device has which: one thing, so that nobody reads a number of one by the list of another.
+/// Policies and their assignment to devices: one value, so that no number of one list is looked up in
+/// another.
 #[derive(Debug, Clone, Default)]
 pub struct PolicyAssignment {
-    /// Policies by number. Number 0 holds for devices nobody said anything about; it is the default one if it is missing.
+    /// Policies by number. Number 0 applies to devices without an assignment; if it is missing, it is the
+    /// default policy.
     pub policies: Vec<(u8, RetentionPolicy)>,
-    /// Without it all devices have number 0.
+    /// Without it, all devices have number 0.
     pub policy_of: Option<PolicyResolver>,
-    /// Changes when `policy_of` does: files that were looked at are looked at again. The same over restarts, these need not be.
+    /// Changes when the result of `policy_of` changes, and causes all files to be checked again. Need not be
+    /// stable across restarts.
     pub revision: u64,
 }
 
-/// Bounds of the series.
+/// Limits of the series.
 #[derive(Debug, Clone)]
 pub struct SeriesConfig {
     /// When the write-ahead log is forced to disk.
     pub fsync: Fsync,
-    /// What appended rows may take in memory before they are in segment files.
+    /// Maximum memory for appended rows that are not in segment files yet.
     pub memory_bytes: usize,
-    /// Rows are in a segment file at the latest after this time, so that a start has little to read.
+    /// Rows are in a segment file after this time at the latest, so that a start has little to read.
     pub flush_after: Duration,
     /// Size of one file of the write-ahead log.
     pub wal_segment_bytes: u32,
-    /// Rows are written to segment files early when the write-ahead log has grown to this.
+    /// Rows are flushed to segment files early when the write-ahead log has grown to this size.
     pub max_wal_bytes: u64,
-    /// Nothing more is accepted while the file system has less room than this.
+    /// No rows are accepted while the file system has less free space.
     pub min_free_bytes: u64,
-    /// What one segment file covers. Fixed when a directory is made.
+    /// Time span of one segment file. Fixed when a directory is created.
     pub window_ms: i64,
-    /// Names of keys, in all.
+    /// Maximum number of key names.
     pub max_keys: u32,
     /// Rows may be this far ahead of the clock.
     pub max_future_ms: i64,
-    /// Memory for the latest values of devices that were asked for.
+    /// Memory for the cached latest values of queried devices.
     pub latest_cache_bytes: usize,
-    /// How fast segment files are read after a start to find damaged ones; 0: not at all.
+    /// Speed at which segment files are verified after a start; 0: not at all.
     pub verify_bytes_per_s: u64,
-    /// How long points stay, from the first moment on.
+    /// The retention policies at the start.
     pub assignment: PolicyAssignment,
 }
 
@@ -118,17 +123,18 @@ impl Default for SeriesConfig {
 }
 
 impl SeriesConfig {
-    /// Bytes of one partition's rows from which on they are frozen: half of the memory, all partitions together.
+    /// Size at which the memtable of one partition is frozen: all partitions together take half of the
+    /// memory.
     pub(crate) fn freeze_bytes(&self) -> usize {
         self.memory_bytes / (2 * crate::wal::PARTITIONS)
     }
 
-    /// Rows stand in memory in pieces of this size.
+    /// Size of the chunks that store rows in memory.
     pub(crate) fn chunk_bytes(&self) -> usize {
         (self.freeze_bytes() / 16).clamp(4 << 10, 64 << 10)
     }
 
-    /// Whether the bounds fit together.
+    /// Checks that the limits are consistent.
     pub(crate) fn check(&self) -> Result<(), SeriesOpenError> {
         let refuse = |field, found: String, expected: &str| {
             Err(SeriesOpenError::Setting {
@@ -217,7 +223,7 @@ impl RetentionPolicy {
         Ok(())
     }
 
-    /// The interval that points of this age have; 0 means as they came, `None` that they are gone.
+    /// The interval of points of this age; 0 means original points, `None` that they are removed.
     pub(crate) fn interval_at(&self, age_ms: i64) -> Option<i64> {
         if self
             .retention_ms

@@ -1,9 +1,9 @@
-//! Floats as short decimals: most sensors say `23.6`, which is the float nearest to 236 / 10.
+//! Floats as short decimals: most sensors send values such as `23.6`, which is the float nearest to 236 / 10.
 //!
-//! The division of two integers below 2^53 by a power of ten below 10^22 is rounded once, as reading `23.6` is: if it gives
-//! the same bits back, the integer and the scale are the float.
+//! The division of two integers, below 2^53 and a power of ten below 10^22, is rounded once, as parsing
+//! `23.6` is. If it yields the same bits again, the integer and the scale represent the float.
 
-/// Places behind the point that are tried.
+/// Maximum number of decimal places.
 pub(crate) const MAX_SCALE: u8 = 15;
 
 pub(crate) const POWERS: [f64; 16] = [
@@ -25,7 +25,7 @@ const LIMIT: f64 = (1_u64 << 53) as f64;
 /// Adding this rounds a float of less than 2^51 to an integer.
 const ROUND: f64 = (3_u64 << 51) as f64;
 
-/// The integer that is this float at this scale, if there is one.
+/// The integer that represents this float at this scale, if there is one.
 #[inline]
 pub(crate) fn scale(value: f64, scale: u8) -> Option<i64> {
     let power = POWERS[usize::from(scale & 15)];
@@ -38,12 +38,12 @@ pub(crate) fn scale(value: f64, scale: u8) -> Option<i64> {
     // NaN and infinities fail here.
     let is_small = rounded.abs() < LIMIT;
     let number = rounded as i64;
-    // Bits, so that -0.0 is not taken for 0.0.
+    // A comparison of bits distinguishes -0.0 from 0.0.
     let is_same = (number as f64 / power).to_bits() == value.to_bits();
     (is_small && is_same).then_some(number)
 }
 
-/// The float again.
+/// Converts the integer back to the float.
 #[inline]
 pub(crate) fn unscale(number: i64, scale: u8) -> f64 {
     number as f64 / POWERS[usize::from(scale & 15)]
@@ -54,8 +54,8 @@ pub(crate) fn find_scale(value: f64) -> Option<(u8, i64)> {
     if !value.is_finite() {
         return None;
     }
-    // What is an integer at one scale is one at all that follow, as long as it is small enough: looking at the last of these refuses
-    // most floats at once. Only two more scales can be behind it.
+    // An integer at one scale is an integer at all larger ones, as long as it is small enough. Checking the
+    // largest of these first rejects most floats at once; only two larger scales remain to be checked.
     let exponent = (value.to_bits() >> 52 & 0x7ff) as i64 - 1022;
     // The most places with which it is below 2^49; 1233 / 4096 is a little less than log10(2).
     let small = ((49 - exponent).clamp(0, 50) * 1233 / 4096).min(i64::from(MAX_SCALE)) as u8;

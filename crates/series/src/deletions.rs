@@ -1,7 +1,8 @@
-//! What was deleted and may still be in segment files.
+//! Deletions that may still have rows in segment files.
 //!
-//! A deletion holds for rows of its partition up to the number that was last when it came. It stands in a file that only grows
-//! until no segment file needs it any more: a head line, then per deletion 48 bytes, the last four their CRC32C.
+//! A deletion applies to rows of its partition up to the last number at the time of the deletion. It is kept
+//! in an append-only file until no segment file needs it any more: a head line, then per deletion 48 bytes,
+//! the last four their CRC32C.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -24,7 +25,7 @@ const ALL_KEYS: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Deletion {
-    /// Of all deletions, ascending.
+    /// Number among all deletions, ascending.
     pub(crate) number: u64,
     pub(crate) device: u32,
     pub(crate) key: Option<KeyId>,
@@ -60,7 +61,7 @@ impl Deletion {
         })
     }
 
-    /// Whether it takes all that a device has.
+    /// Whether it deletes everything of a device.
     pub(crate) fn covers_device(&self) -> bool {
         self.key.is_none() && self.from_ms == i64::MIN && self.to_ms == i64::MAX
     }
@@ -81,16 +82,16 @@ pub(crate) struct Deletions {
     pub(crate) next_number: u64,
 }
 
-/// Entries of a file in their order.
+/// Entries of a file in order.
 struct ParsedDeletions {
     deletions: Vec<Deletion>,
-    /// Where the last whole entry ends.
+    /// End of the last complete entry.
     end: usize,
     next_number: u64,
     is_changed: bool,
 }
 
-/// Reads the entries of a file; deletions up to the one before `expected` were there.
+/// Parses the entries of a file, which must contain the deletions below `expected`.
 fn parse_deletions(
     path: &Path,
     bytes: &[u8],
@@ -112,7 +113,7 @@ fn parse_deletions(
         let decoded = <&[u8; ENTRY]>::try_from(entry).ok();
         let Some(deletion) = decoded.and_then(Deletion::decode) else {
             if at + ENTRY >= bytes.len() {
-                // Nobody was told that it is done, unless a mark says so.
+                // The deletion was not confirmed, unless a mark says so.
                 break;
             }
             let detail = "a deletion is not what was written, and others follow";
@@ -149,7 +150,7 @@ fn group_by_partition(deletions: &[Deletion]) -> [PartitionDeletions; PARTITIONS
     of_parts
 }
 
-/// Reads the list without opening it, and the number of the next deletion.
+/// Reads the list without opening it, and returns the number of the next deletion.
 pub(crate) fn inspect_deletions(
     dir: &Path,
     expected: u64,
@@ -159,7 +160,8 @@ pub(crate) fn inspect_deletions(
     let bytes = read_append_file(&path, HEAD)?;
     let mut parsed = parse_deletions(&path, &bytes, expected, inspection)?;
     if parsed.is_changed && inspection.is_repairing() {
-        // Files say up to which number deletions were applied to them: the number stays, with a deletion of nothing.
+        // Segment files record up to which number deletions were applied to them: an empty deletion preserves
+        // the number.
         if parsed.deletions.last().map_or(1, |last| last.number + 1) < parsed.next_number {
             parsed.deletions.push(Deletion {
                 number: parsed.next_number - 1,
@@ -178,7 +180,7 @@ pub(crate) fn inspect_deletions(
 }
 
 impl Deletions {
-    /// Opens the list, which must have the deletions before this number.
+    /// Opens the list, which must have the deletions below this number.
     pub(crate) fn open(
         dir: &Path,
         is_synced: bool,
@@ -203,7 +205,7 @@ impl Deletions {
         Ok((deletions, group_by_partition(&parsed.deletions)))
     }
 
-    /// Forces all of it to disk; returns the number of the next deletion.
+    /// Forces the list to disk; returns the number of the next deletion.
     pub(crate) fn sync(&self) -> Result<u64, SeriesError> {
         if !self.is_synced {
             let synced = self.file.sync_data();
@@ -212,7 +214,7 @@ impl Deletions {
         Ok(self.next_number)
     }
 
-    /// Writes a deletion down and numbers it.
+    /// Records a deletion and numbers it.
     pub(crate) fn add(&mut self, deletions: &mut [Deletion]) -> Result<(), SeriesError> {
         let mut bytes = Vec::new();
         for (deletion, number) in deletions.iter_mut().zip(self.next_number..) {
@@ -232,7 +234,7 @@ impl Deletions {
         Ok(())
     }
 
-    /// Writes the file anew with those that are still needed. The highest number stays, so that none is given twice.
+    /// Rewrites the file with the deletions still needed. The highest number stays, so that none is reused.
     pub(crate) fn rewrite(&mut self, needed: &[Deletion]) -> Result<(), SeriesError> {
         let unfinished = self.path.with_extension("new");
         let write = || {

@@ -1,4 +1,4 @@
-//! The directory: whose it is and which layout it has.
+//! The store's directory: its lock and its layout version.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -54,7 +54,7 @@ fn missing_version_error(dir: &Path, expected: &str) -> SeriesOpenError {
     version_error(dir, "none (its file `version` is missing)", expected)
 }
 
-/// Takes a directory that is there, without changing anything in it.
+/// Locks an existing directory without changing anything in it.
 pub(crate) fn lock_existing(dir: &Path, window_ms: i64) -> Result<File, SeriesOpenError> {
     let expected = expected_version(window_ms);
     match read_version(dir)? {
@@ -64,7 +64,7 @@ pub(crate) fn lock_existing(dir: &Path, window_ms: i64) -> Result<File, SeriesOp
     }
 }
 
-/// Takes a directory for this process, and makes it if it is not there.
+/// Locks a directory for this process; creates it if it does not exist.
 pub(crate) fn lock_or_create(dir: &Path, window_ms: i64) -> Result<File, SeriesOpenError> {
     let lock = lock(dir)?;
     let expected = expected_version(window_ms);
@@ -73,7 +73,7 @@ pub(crate) fn lock_or_create(dir: &Path, window_ms: i64) -> Result<File, SeriesO
         Some(found) => return Err(version_error(dir, &found, &expected)),
         None if dir.join(WAL).exists() => return Err(missing_version_error(dir, &expected)),
         None => {
-            // Before the version: a directory that has one has these, too.
+            // Written before the version: every directory with a version also has these.
             Manifest::default().write(dir)?;
             SeriesMarks::create(dir, [0; PARTITIONS], 0, 0)?;
             let written = disk::replace_file(dir, VERSION, expected.as_bytes());
@@ -88,7 +88,7 @@ pub(crate) fn lock_or_create(dir: &Path, window_ms: i64) -> Result<File, SeriesO
     Ok(lock)
 }
 
-/// Reads a file that grows by entries behind its head. One that is missing, or whose head is cut off, has no entries.
+/// Reads an append-only file with a head. A missing file, or one with a truncated head, has no entries.
 pub(crate) fn read_append_file(path: &Path, head: &[u8]) -> Result<Vec<u8>, SeriesError> {
     match fs::read(path) {
         Ok(bytes) if bytes.len() < head.len() && head.starts_with(&bytes) => Ok(head.to_vec()),
@@ -98,7 +98,7 @@ pub(crate) fn read_append_file(path: &Path, head: &[u8]) -> Result<Vec<u8>, Seri
     }
 }
 
-/// Opens such a file for appending behind its first `whole` bytes, and cuts off the rest.
+/// Opens such a file for appending after its first `whole` bytes, and truncates the rest.
 pub(crate) fn open_append_file(path: &Path, head: &[u8], whole: u64) -> Result<File, SeriesError> {
     let file = OpenOptions::new()
         .read(true)
@@ -118,8 +118,8 @@ pub(crate) fn open_append_file(path: &Path, head: &[u8], whole: u64) -> Result<F
     Ok(file)
 }
 
-/// Opens all segment files, and removes what a crash left behind: unfinished ones, and those that others replace. Tells also the
-/// number of the next file.
+/// Opens all segment files, and removes what a crash left: unfinished files, and files that others replace.
+/// Also returns the number of the next file.
 pub(crate) fn open_segments(
     dir: &Path,
     expected: &ExpectedContents,

@@ -1,9 +1,9 @@
-//! What can go wrong, for those who decide what to do about it.
+//! Errors of the store, separated by how callers react to them.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What was asked was not done.
+/// An operation that was not carried out.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SeriesError {
@@ -15,28 +15,28 @@ pub enum SeriesError {
         #[source]
         source: io::Error,
     },
-    /// What is stored cannot be read.
+    /// Stored data cannot be read.
     #[error("{} of the telemetry store is damaged at byte {offset}: {detail}", path.display())]
     Damaged {
         path: PathBuf,
         offset: u64,
         detail: &'static str,
     },
-    /// There is no room to accept more.
+    /// There is no room to accept more rows.
     #[error("the telemetry store is full: {0}")]
     Full(&'static str),
-    /// Rows come faster than segment files are written, for longer than a caller may be held.
+    /// Rows arrive faster than segment files are written, for longer than a caller may be blocked.
     #[error("the telemetry store is behind with writing; try again later")]
     Busy,
-    /// A row from ahead of the clock.
+    /// A row whose time is ahead of the clock.
     #[error(
         "time {ts_ms} ms is more than {max_future_ms} ms in the future; set the device's clock"
     )]
     Future { ts_ms: i64, max_future_ms: i64 },
-    /// A row that retention would take at once.
+    /// A row that retention would remove immediately.
     #[error("time {ts_ms} ms is older than the longest retention, {retention_ms} ms")]
     TooOld { ts_ms: i64, retention_ms: i64 },
-    /// One row larger than the bound.
+    /// A row that exceeds a limit.
     #[error("a row has {found} {unit}, and {max} is the most")]
     RowTooLarge {
         found: usize,
@@ -46,10 +46,10 @@ pub enum SeriesError {
     /// A row without points.
     #[error("a row has no points")]
     EmptyRow,
-    /// A number nobody got from [`get_or_create_key`](crate::Series::get_or_create_key).
+    /// A number that [`get_or_create_key`](crate::Series::get_or_create_key) has not returned.
     #[error("there is no key with number {0}")]
     UnknownKey(u32),
-    /// A name that cannot be one.
+    /// An invalid name.
     #[error("a key's name has {found} bytes; expected 1 to {max}")]
     KeyName { found: usize, max: usize },
     /// The dictionary is full.
@@ -57,14 +57,14 @@ pub enum SeriesError {
         "there are {max} keys already; names that are made up for each message fill the dictionary"
     )]
     TooManyKeys { max: u32 },
-    /// A query that cannot be.
+    /// An invalid query.
     #[error("{field} is {found}; expected {expected}")]
     Query {
         field: &'static str,
         found: i64,
         expected: &'static str,
     },
-    /// It was closed.
+    /// The store is closed.
     #[error("the telemetry store is closed")]
     Closed,
 }
@@ -73,10 +73,10 @@ pub enum SeriesError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SeriesOpenError {
-    /// Somebody else has it open.
+    /// Another process has it open.
     #[error("another process is using the telemetry store {}; stop it first", path.display())]
     Locked { path: PathBuf },
-    /// Made by a version with another layout.
+    /// Written by a version with another layout.
     #[error(
         "the telemetry store {} has layout {found:?}, and this program reads {expected:?}; use the program that wrote it, or \
          restore the file `version` from a backup if it is damaged",
@@ -87,7 +87,7 @@ pub enum SeriesOpenError {
         found: String,
         expected: String,
     },
-    /// Damage that is not a cut-off end.
+    /// Damage other than a truncated end.
     #[error(
         "{} is damaged at byte {offset}: {detail}. Nothing was changed. Restore a backup of the directory, or keep what can \
          be read with `tidegate store repair`",
@@ -98,7 +98,7 @@ pub enum SeriesOpenError {
         offset: u64,
         detail: String,
     },
-    /// A setting that cannot be.
+    /// An invalid setting.
     #[error("{field} is {found}; expected {expected}")]
     Setting {
         field: &'static str,
@@ -109,7 +109,7 @@ pub enum SeriesOpenError {
     Other(#[from] SeriesError),
 }
 
-/// Turns the error of a file operation into one that says what was being done to which file.
+/// Wraps the error of a file operation with the operation and the file.
 pub(crate) fn io_error<'a>(
     what: &'static str,
     path: &'a Path,

@@ -1,4 +1,4 @@
-//! The flusher's thread: full memtables become segment files.
+//! The flusher's thread: writes full memtables to segment files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::segment::{Segment, SegmentMeta, SegmentWriter};
 use crate::shared::{HealthFlag, SeriesShared, increment, lock};
 use crate::wal::PARTITIONS;
 
-/// Windows written at once; rows of more take another turn.
+/// Windows written at once; rows of further windows take another pass.
 const MAX_WINDOWS: usize = 32;
 const IDLE: Duration = Duration::from_secs(1);
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
@@ -25,7 +25,7 @@ pub(crate) fn run(shared: &Arc<SeriesShared>) {
     loop {
         let is_closing = shared.is_closing.load(Ordering::Acquire);
         let mut pause = IDLE;
-        // Before: rows frozen after that are not meant.
+        // Read first: rows frozen later are not meant.
         let rescued = shared.failed_sync.load(Ordering::Acquire);
         match flush_all(shared) {
             Ok(()) => {
@@ -53,7 +53,7 @@ pub(crate) fn run(shared: &Arc<SeriesShared>) {
 }
 
 fn flush_all(shared: &SeriesShared) -> Result<(), SeriesError> {
-    // One of each partition in turn, so that none is left behind.
+    // One memtable of each partition in turn, so that no partition is neglected.
     loop {
         let mut was_there = false;
         for partition in 0..PARTITIONS {
@@ -87,7 +87,7 @@ fn flush_one(shared: &SeriesShared, partition: usize) -> Result<bool, SeriesErro
         let mut part = lock(&cell.partition);
         part.fold_latest(&memtable);
         part.frozen.remove(0);
-        // Under one lock, so that a snapshot sees the memtable or the files.
+        // Under one lock, so that a snapshot sees either the memtable or the files.
         part.add_written_files(written, memtable.next_lsn - 1);
     }
     shared.adjust_frozen_bytes(0, memtable.bytes());
@@ -96,7 +96,7 @@ fn flush_one(shared: &SeriesShared, partition: usize) -> Result<bool, SeriesErro
     Ok(true)
 }
 
-/// Files that are not on disk yet are bounded, and with them the log that has their rows.
+/// Bounds the number of files that are not on disk yet, and with them the log, which has their rows.
 fn wait_for_committer(shared: &SeriesShared) {
     let is_much = || {
         let files = shared.uncommitted.load(Ordering::Acquire);
@@ -110,7 +110,7 @@ fn wait_for_committer(shared: &SeriesShared) {
     }
 }
 
-/// Writes the rows of a memtable, a file for each window.
+/// Writes the rows of a memtable, one file for each window.
 fn write_memtable(
     shared: &SeriesShared,
     partition: usize,
@@ -139,7 +139,7 @@ fn write_memtable(
     };
     let mut written: Vec<Segment> = Vec::new();
     if let Err(error) = turn.write(&mut written) {
-        // Its rows are written again, all of them.
+        // All its rows are written again.
         written
             .iter()
             .for_each(|segment| segment.is_gone.store(true, Ordering::Release));
@@ -160,7 +160,7 @@ impl MemtableFlush<'_> {
             }
             while let Some((window, mut writer)) = writers.next() {
                 self.done.insert(window);
-                // Only when the last one has its name, all rows of the memtable are in files.
+                // Only when the last one has its final name, all rows of the memtable are in files.
                 let is_last = !self.has_more && writers.len() == 0;
                 let before = shared.partitions[partition]
                     .flushed_lsn

@@ -1,4 +1,4 @@
-//! The store as others see it.
+//! The public handle of the store.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -24,29 +24,30 @@ use crate::wal::PARTITIONS;
 use crate::wal::recovery::WalTruncation;
 use crate::{committer, flusher, maintenance, merger, verifier};
 
-/// What opening found.
+/// Findings of an open.
 #[derive(Debug, Clone, Default)]
 pub struct SeriesOpenReport {
     /// Rows that were in the write-ahead log only.
     pub recovered_rows: u64,
-    /// Ends that were torn off by a crash or a power failure.
+    /// Ends that were truncated after a crash or a power failure.
     pub truncations: Vec<WalTruncation>,
     pub keys: u32,
-    /// Files without data of their own that were damaged or missing and are written anew, with what that means.
+    /// Auxiliary files without data of their own that were damaged or missing and are rewritten, with the
+    /// consequences.
     pub problems: Vec<String>,
 }
 
-/// How things are.
+/// Health of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeriesHealth {
     Ok,
-    /// No room: rows are refused.
+    /// No room: rows are rejected.
     Full,
     /// A disk fails, or writing is behind.
     Failed,
 }
 
-/// Figures since the start, and sizes now.
+/// Counters since the start, and present sizes.
 #[derive(Debug, Clone, Default)]
 pub struct SeriesStats {
     pub rows: u64,
@@ -57,28 +58,28 @@ pub struct SeriesStats {
     pub memory_bytes: u64,
     pub segments: u64,
     pub segment_bytes: u64,
-    /// Points in segment files; one that was overwritten counts until it is merged.
+    /// Points in segment files; an overwritten point counts until it is merged.
     pub segment_points: u64,
     pub flushes: u64,
     pub flushed_bytes: u64,
     pub merges: u64,
     pub merged_bytes: u64,
-    /// Segment files that went because of their age.
+    /// Segment files removed because of their age.
     pub expired_files: u64,
     pub errors: u64,
-    /// Appends that were held because segment files were behind.
+    /// Appends that were blocked because the flusher was behind.
     pub stalls: u64,
     pub syncs: u64,
     pub last_sync_us: u64,
     pub free_bytes: u64,
-    /// Segment files that were found damaged since the start.
+    /// Segment files found damaged since the start.
     pub damaged_files: u64,
 }
 
-/// How often somebody who waits looks again, should a call be missed.
+/// Polling interval of waiting callers, in case a notification is missed.
 const FLUSH_POLL: Duration = Duration::from_millis(50);
 
-/// One directory of time series. Clones are the same store; it is closed with the last of them.
+/// One directory of time series. Clones share the store; it is closed with the last of them.
 #[derive(Clone)]
 pub struct Series {
     inner: Arc<SeriesInner>,
@@ -90,7 +91,7 @@ struct SeriesInner {
 }
 
 impl Series {
-    /// Opens a directory, and makes it if it is not there.
+    /// Opens a directory; creates it if it does not exist.
     pub fn open(
         dir: &Path,
         config: SeriesConfig,
@@ -179,7 +180,8 @@ impl Series {
         &self.inner.shared
     }
 
-    /// The key of this name, made if it is not there. Making one writes to disk; looking one up takes no lock.
+    /// Returns the key of this name; creates it if it does not exist. Creation writes to disk; a look-up
+    /// takes no lock.
     pub fn get_or_create_key(&self, name: &str) -> Result<KeyId, SeriesError> {
         self.shared().keys.get_or_create(name)
     }
@@ -192,12 +194,12 @@ impl Series {
         self.shared().keys.name(key)
     }
 
-    /// All keys that were ever made are the numbers below this.
+    /// All existing keys have numbers below this.
     pub fn key_count(&self) -> u32 {
         self.shared().keys.len()
     }
 
-    /// Gives the latest value of each key that has one, or of these keys, in no order.
+    /// Passes the latest value of each key that has one, or of the given keys, in no particular order.
     pub fn latest(
         &self,
         device: DeviceNo,
@@ -207,7 +209,7 @@ impl Series {
         query::latest(self.shared(), device, keys, each)
     }
 
-    /// Gives rows in the order of their times, each time once with all its points, or with those of these keys.
+    /// Passes rows in order of their times, each time once, with all points or those of the given keys.
     pub fn range(
         &self,
         device: DeviceNo,
@@ -218,7 +220,7 @@ impl Series {
         query::range(self.shared(), device, keys, range, each)
     }
 
-    /// Gives the last values of a key, newest first.
+    /// Passes the last values of a key, newest first.
     pub fn last(
         &self,
         device: DeviceNo,
@@ -237,8 +239,8 @@ impl Series {
         })
     }
 
-    /// Gives a [`IntervalSummary`] for each device, key and interval that has values; of one device all intervals of a key after each
-    /// other, ascending.
+    /// Passes an [`IntervalSummary`] for each device, key and interval with values. The intervals of a device
+    /// and key are consecutive, ascending.
     pub fn aggregate(
         &self,
         devices: &[DeviceNo],
@@ -249,7 +251,7 @@ impl Series {
         query::aggregate(self.shared(), devices, keys, intervals, each)
     }
 
-    /// Takes all rows of these devices out. Rows appended later are there again, but numbers are not to be used twice.
+    /// Deletes all rows of these devices. Rows may be appended again, but device numbers must not be reused.
     pub fn delete_devices(&self, devices: &[DeviceNo]) -> Result<(), SeriesError> {
         self.delete(devices, None, i64::MIN, i64::MAX)
     }
@@ -258,7 +260,7 @@ impl Series {
         self.delete_devices(&[device])
     }
 
-    /// Takes the values of these keys, or of all, in [`from_ms`, `to_ms`) out.
+    /// Deletes the values of the given keys, or of all keys, in [`from_ms`, `to_ms`).
     pub fn delete_range(
         &self,
         device: DeviceNo,
@@ -288,7 +290,7 @@ impl Series {
             if of_part.clone().next().is_none() {
                 continue;
             }
-            // Until it is written down, so that rows are on one side of it or on the other.
+            // Held until the deletion is recorded, so that each row is clearly before or after it.
             let mut part = lock(&cell.partition);
             let deletion = |device: DeviceNo, key| Deletion {
                 number: 0,
@@ -314,7 +316,7 @@ impl Series {
         Ok(())
     }
 
-    /// Devices that have rows, ascending; some of them may have none any more.
+    /// Devices that have rows, ascending; some of them may have none left.
     pub fn devices(&self) -> Result<Vec<DeviceNo>, SeriesError> {
         query::devices(self.shared())
     }
@@ -345,11 +347,11 @@ impl Series {
         Ok(())
     }
 
-    /// Merges what can be merged and applies policies and deletions, now; waits until that is done.
+    /// Merges all that can be merged and applies policies and deletions now; waits for completion.
     pub fn compact(&self) -> Result<(), SeriesError> {
         let shared = self.shared();
         let mut done = lock(&shared.merges_done);
-        // The pass that runs may have looked already: the second one to end has begun after this.
+        // The running pass may have checked already: the second one to end has begun after this call.
         let target = *done + 2;
         while *done < target {
             if shared.is_closing.load(Ordering::Acquire) {
@@ -366,10 +368,10 @@ impl Series {
         Ok(())
     }
 
-    /// Says anew how long points stay. A merge that has begun ends by what was said before.
+    /// Replaces the retention policies. A merge in progress completes with the previous ones.
     ///
     /// # Errors
-    /// If a policy cannot be; everything stays as it was.
+    /// If a policy is invalid; nothing changes then.
     pub fn set_policies(&self, assignment: PolicyAssignment) -> Result<(), SeriesOpenError> {
         let shared = self.shared();
         assignment.check(shared.config.window_ms)?;
@@ -377,13 +379,13 @@ impl Series {
         Ok(())
     }
 
-    /// Whether rows come faster than files are written: whoever appends is held then.
+    /// Whether rows arrive faster than files are written: appends are blocked then.
     #[inline]
     pub fn is_flush_behind(&self) -> bool {
         self.shared().has_flag(HealthFlag::Behind)
     }
 
-    /// Whether rows are refused: the file system has too little room, or segment files cannot be written.
+    /// Whether rows are rejected: too little free disk space, or segment files cannot be written.
     #[inline]
     pub fn is_full(&self) -> bool {
         let shared = self.shared();
@@ -438,7 +440,8 @@ impl Series {
         stats
     }
 
-    /// Stops accepting rows, forces what there is to disk and ends the threads. Also done when the last clone goes.
+    /// Stops accepting rows, forces the present ones to disk and ends the threads. Also done when the last
+    /// clone is dropped.
     pub fn close(&self) {
         self.inner.close();
     }
@@ -452,7 +455,7 @@ impl SeriesInner {
             return;
         }
         shared.is_closing.store(true, Ordering::Release);
-        // Whoever appends now has got past the door before: wait until it is through.
+        // Appends that have passed admission may still be running: wait until they are done.
         for cell in &shared.partitions {
             drop(lock(&cell.partition));
         }
@@ -474,7 +477,7 @@ impl SeriesInner {
         if shared.config.fsync != Fsync::Never {
             maintenance::sync_log(shared);
         }
-        // What has no name after that is read from the log at the next start.
+        // The next start reads the rows of files without a final name from the log.
         let _ = committer::commit_segments(shared);
         shared.wal.drop_prepared();
     }

@@ -1,4 +1,5 @@
-//! The keeper's thread: clock, syncs, the write-ahead log's next file, room on disk, and freezing what is old.
+//! The maintenance thread: clock, syncs, the next file of the write-ahead log, free disk space, and freezing
+//! of old memtables.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -46,7 +47,7 @@ impl Maintenance<'_> {
             sync_log(shared);
         }
         if let Err(error) = shared.wal.prepare_next_file() {
-            // A block that is wanted while there is no file says so to its caller.
+            // If a block is needed while there is no file, its caller gets the error.
             if !shared.has_flag(HealthFlag::DiskFull) {
                 tracing::warn!(%error, "the next file of the telemetry write-ahead log cannot be prepared");
             }
@@ -61,7 +62,7 @@ impl Maintenance<'_> {
 
     fn pause(&self) -> Duration {
         if !self.shared.wal.is_used() {
-            // Whoever takes the first block wakes it.
+            // The caller that takes the first block wakes this thread.
             return SLOW_TICK;
         }
         match self.shared.config.fsync {
@@ -94,7 +95,7 @@ impl Maintenance<'_> {
         }
     }
 
-    /// Rows that have waited for long, or that keep the write-ahead log from shrinking, go to segment files.
+    /// Freezes memtables whose rows have waited long or keep the write-ahead log from shrinking.
     fn freeze_old_memtables(&self) {
         let shared = self.shared;
         let now_ms = shared.clock_ms.load(Ordering::Relaxed);
@@ -112,7 +113,7 @@ impl Maintenance<'_> {
                 part.freeze(shared);
             }
         }
-        // What was left by partitions without rows may go without a flush.
+        // Files of partitions without rows may be removable without a flush.
         if is_long && let Err(error) = shared.wal.remove_flushed_files(&shared.flushed_lsns()) {
             increment(&shared.counters.errors, 1);
             tracing::warn!(%error, "a file of the telemetry write-ahead log stays");
@@ -120,7 +121,7 @@ impl Maintenance<'_> {
     }
 }
 
-/// Forces everything appended so far to disk and tells those who wait.
+/// Forces everything appended so far to disk and notifies the waiting callers.
 pub(crate) fn sync_log(shared: &SeriesShared) {
     let number = shared.syncs_begun.fetch_add(1, Ordering::SeqCst) + 1;
     let last: [u64; PARTITIONS] =
@@ -149,7 +150,8 @@ pub(crate) fn sync_log(shared: &SeriesShared) {
             if shared.set_flag(HealthFlag::Sync, true) {
                 tracing::error!(%error, "the telemetry write-ahead log cannot be forced to disk; its rows go to segment files");
             }
-            // What the file has is unknown from now on; it is written no more, and all its rows go elsewhere.
+            // From now on the content of the file is unknown; it is not written any more, and all its rows go
+            // to segment files.
             shared.wal.retire_open_file();
             for cell in &shared.partitions {
                 lock(&cell.partition).freeze(shared);

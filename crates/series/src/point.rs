@@ -1,14 +1,14 @@
-//! What a point is, and rows of them.
+//! Points, rows and batches of rows.
 
 use crate::error::SeriesError;
 
-/// A device's number: dense, given by who keeps the devices, never used for another one.
+/// A device number: dense, assigned by the device registry, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceNo(pub u32);
 
 impl DeviceNo {
-    /// For sharing devices out over so many places by a remainder: numbers that go by steps, as those of every eighth device, do not meet in
-    /// a few of them, as they do by the number itself.
+    /// Distributes devices over a number of slots by remainder. Numbers with a constant step, such as every
+    /// eighth device, do not collide in a few slots, as they would without this.
     #[inline]
     #[must_use]
     pub fn spread(self) -> u32 {
@@ -16,23 +16,23 @@ impl DeviceNo {
     }
 }
 
-/// The name of a key, as a number of the dictionary that the series keep.
+/// The name of a key, as a number of the series' dictionary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub u32);
 
-/// What a key has at a time.
+/// The value of a key at a time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum PointValue<'a> {
     Bool(bool),
     Int(i64),
     Float(f64),
     Text(&'a str),
-    /// Checked text of a JSON array or object.
+    /// Validated text of a JSON array or object.
     Json(&'a str),
 }
 
 impl PointValue<'_> {
-    /// The number to calculate with: that of a bool is 0 or 1; texts have none.
+    /// The numeric value: a bool is 0 or 1; texts have none.
     pub fn number(&self) -> Option<f64> {
         match *self {
             PointValue::Bool(value) => Some(f64::from(u8::from(value))),
@@ -42,7 +42,7 @@ impl PointValue<'_> {
         }
     }
 
-    /// Its bytes apart from a tag and a length.
+    /// The encoded size without tag and length.
     pub(crate) fn text_len(&self) -> usize {
         match self {
             PointValue::Text(text) | PointValue::Json(text) => text.len(),
@@ -51,14 +51,14 @@ impl PointValue<'_> {
     }
 }
 
-/// One value of one key; its time is that of its row.
+/// The value of one key; its time is that of its row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point<'a> {
     pub key: KeyId,
     pub value: PointValue<'a>,
 }
 
-/// Points of one time, as a query gives them.
+/// Points of one time, as a query returns them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SeriesRow<'a> {
     pub ts_ms: i64,
@@ -100,7 +100,7 @@ pub(crate) struct BufferedRow {
     end: u32,
 }
 
-/// Rows of many devices, to be appended together; its memory is used again after `clear`.
+/// Rows of many devices, to be appended together; `clear` keeps its memory for reuse.
 #[derive(Debug, Clone, Default)]
 pub struct RowBatch {
     rows: Vec<BufferedRow>,
@@ -108,7 +108,7 @@ pub struct RowBatch {
     texts: String,
 }
 
-/// Texts that one [`RowBatch`] can hold.
+/// Maximum bytes of texts in one [`RowBatch`].
 const MAX_TEXTS: usize = 1 << 30;
 
 impl RowBatch {
@@ -163,7 +163,7 @@ impl RowBatch {
         Ok(())
     }
 
-    /// Rows in it.
+    /// Number of rows.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
@@ -172,7 +172,7 @@ impl RowBatch {
         self.rows.is_empty()
     }
 
-    /// Points of all its rows.
+    /// Number of points of all rows.
     pub fn points(&self) -> usize {
         self.points.len()
     }

@@ -1,4 +1,4 @@
-//! What others ask: ranges, latest values, aggregates.
+//! Queries: ranges, latest values, aggregates.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ pub enum RowOrder {
     NewestFirst,
 }
 
-/// Which rows are wanted.
+/// Selects rows.
 #[derive(Debug, Clone, Copy)]
 pub struct RangeQuery {
     /// The first time.
     pub from_ms: i64,
-    /// The time behind the last one.
+    /// The end of the range, exclusive.
     pub to_ms: i64,
-    /// Rows at most.
+    /// Maximum number of rows.
     pub limit: usize,
     pub order: RowOrder,
 }
@@ -94,7 +94,7 @@ pub(crate) fn range(
     scan(shared, &mut ReaderCache::default(), &wanted, &mut rows)
 }
 
-/// Devices that have rows, ascending; some may have none any more.
+/// Devices that have rows, ascending; some of them may have none left.
 pub(crate) fn devices(shared: &SeriesShared) -> Result<Vec<DeviceNo>, SeriesError> {
     let mut devices = Vec::new();
     for partition in 0..PARTITIONS {
@@ -133,7 +133,7 @@ struct LatestCollector {
 
 impl ScanVisitor for LatestCollector {
     fn visit_group(&mut self, group: &RowGroup<'_>, _place: &GroupLocation) -> bool {
-        // Nothing older matters for keys that were found already.
+        // For keys with a value, nothing older matters.
         group
             .entries
             .iter()
@@ -178,7 +178,7 @@ pub(crate) fn latest(
     };
     let mut list = LatestValues::default();
     if is_deleted {
-        // Rare enough to be looked for among all.
+        // Rare enough for a scan of all rows.
         list = scan_latest(shared, device, true)?.0;
     } else {
         if has_files {
@@ -198,7 +198,7 @@ pub(crate) fn latest(
     Ok(())
 }
 
-/// What all of a device's rows have, or those in segment files alone; and which files these were.
+/// The latest values of all of a device's rows, or of those in segment files only; and the generation of these files.
 fn scan_latest(
     shared: &SeriesShared,
     device: DeviceNo,
@@ -236,9 +236,9 @@ fn latest_from_segments(
 struct AggregateCollector<'a> {
     keys: &'a [KeyId],
     intervals: &'a Intervals,
-    /// Per key what its intervals have, ascending.
+    /// For each key its intervals, ascending.
     of_keys: Vec<Vec<(i64, IntervalSummary)>>,
-    /// Where intervals begin among the rows of a table.
+    /// The begin of each interval among the rows of a table.
     bounds: Vec<(i64, std::ops::Range<usize>)>,
 }
 
@@ -326,7 +326,7 @@ impl ScanVisitor for AggregateCollector<'_> {
             };
             let values = &column.values;
             for (start, rows) in &self.bounds {
-                // Where the column has gaps, the places of these rows.
+                // If the column has gaps, the indexes of these rows.
                 let places = match &column.rows {
                     None => rows.clone(),
                     Some(of) => {
@@ -349,7 +349,7 @@ impl ScanVisitor for AggregateCollector<'_> {
     }
 }
 
-/// Gives what each interval of each device and key has, devices and keys in the order they are asked for.
+/// Passes the summary of each interval to the caller, devices and keys in the order of the query.
 pub(crate) fn aggregate(
     shared: &SeriesShared,
     devices: &[DeviceNo],

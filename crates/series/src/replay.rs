@@ -1,4 +1,4 @@
-//! A start: rows of the write-ahead log go back to memory.
+//! Replays the write-ahead log into memory at a start.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ pub(crate) struct ReplayedWal {
     pub(crate) partitions: [PartitionStart; PARTITIONS],
     pub(crate) wal: Wal,
     pub(crate) flushed: [u64; PARTITIONS],
-    /// The last row of each partition that there is; numbers up to that of a deletion may have been left out behind it.
+    /// The last existing row of each partition; numbers up to that of a later deletion may have been skipped.
     pub(crate) last_lsn: [u64; PARTITIONS],
     pub(crate) rows: u64,
     pub(crate) truncations: Vec<WalTruncation>,
 }
 
-/// Reads the write-ahead log, as far as segment files do not have its rows.
+/// Reads the rows of the write-ahead log that are not in segment files.
 pub(crate) fn replay_wal(
     dir: &Path,
     config: &SeriesConfig,
@@ -64,7 +64,7 @@ pub(crate) fn replay_wal(
     let parts = tables.map(|table| {
         let partition = partition.next().expect("there is a table for each");
         let next_lsn = recovered.next_lsn[partition];
-        // Numbers that files or deletions know are not given again.
+        // Numbers used by files or deletions are not reused.
         let part = table.finish(
             next_lsn,
             next_lsn.max(highest[partition] + 1),
@@ -90,12 +90,12 @@ pub(crate) fn replay_wal(
     })
 }
 
-/// What becomes of one partition's rows.
+/// Replays the rows of one partition.
 struct PartitionReplay {
     active: Memtable,
     frozen: Vec<Arc<Memtable>>,
     deletions: PartitionDeletions,
-    /// Those that do not take all of a device, by their rows' numbers; the ones that are past are gone.
+    /// Deletions of parts of a device, by row number; past ones have been removed.
     partial: Vec<Deletion>,
     freeze_bytes: usize,
     spare: ChunkPool,
@@ -131,10 +131,10 @@ impl PartitionReplay {
         }
     }
 
-    /// `None` if its values are none.
+    /// Returns `None` if the values are invalid.
     fn apply_row(&mut self, row: &WalRow<'_>) -> Option<()> {
         while let Some(deletion) = self.partial.pop_if(|deletion| deletion.lsn < row.lsn) {
-            // Rows from before it are apart from those behind it, as when it came.
+            // A deletion separates earlier rows from later ones, as when it was made.
             if self
                 .active
                 .has_device(index_in_partition(DeviceNo(deletion.device)))

@@ -1,7 +1,7 @@
-//! Rows of one device, wherever they are: memory and segment files, in the order of their times and each time once.
+//! Scans the rows of one device in memory and segment files, in order of their times, each time once.
 //!
-//! Groups that overlap in time, and rows in memory among them, are put together; most overlap with none and are read one after
-//! the other. So a scan needs memory for as many groups as overlap.
+//! Groups that overlap in time, and rows in memory among them, are merged; most overlap with none and are
+//! read one after the other. A scan therefore needs memory only for the groups that overlap.
 
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
@@ -21,7 +21,7 @@ use crate::shared::{SeriesShared, lock};
 /// Files kept open during a scan.
 const MAX_READERS: usize = 64;
 
-/// Files that are open; scans of many devices use them again.
+/// Open files; scans of several devices reuse them.
 #[derive(Default)]
 pub(crate) struct ReaderCache {
     open: HashMap<u64, SegmentReader, foldhash::fast::RandomState>,
@@ -44,32 +44,33 @@ impl ReaderCache {
     }
 }
 
-/// Which rows, and what becomes of those that were downsampled.
+/// Selects rows, and how downsampled ones are returned.
 pub(crate) struct ScanRequest<'a> {
     pub(crate) device: DeviceNo,
     pub(crate) keys: Option<&'a [KeyId]>,
     pub(crate) from_ms: i64,
     pub(crate) to_ms: i64,
     pub(crate) backwards: bool,
-    /// Downsampled rows are given as they are, and may overlap with others, rather than as values.
+    /// Returns downsampled rows as aggregates, which may overlap with others, instead of values.
     pub(crate) keeps_aggregates: bool,
-    /// Rows in memory are wanted too.
+    /// Includes rows in memory.
     pub(crate) with_memory: bool,
 }
 
-/// Takes what a scan finds.
+/// Receives the results of a scan.
 pub(crate) trait ScanVisitor {
-    /// A group that overlaps with nothing; `true` if its rows are not wanted any more.
+    /// A group that overlaps with nothing. Return `true` if its rows are not needed.
     fn visit_group(&mut self, _group: &row_group::RowGroup<'_>, _place: &GroupLocation) -> bool {
         false
     }
 
-    /// Sorted rows, some of them perhaps outside the wanted time; downsampled ones if the interval is not 0.
+    /// Sorted rows, some of them possibly outside the requested time; downsampled ones if the interval is not
+    /// 0.
     fn visit_table(&mut self, table: &ColumnTable, interval_ms: i64) -> ControlFlow<()>;
 }
 
 struct LocatedGroup {
-    /// The file's place among all: younger ones come later.
+    /// The file's position by age: younger ones come later.
     age: usize,
     place: GroupLocation,
 }
@@ -81,7 +82,7 @@ struct GroupCluster {
     members: Vec<LocatedGroup>,
 }
 
-/// Puts groups that overlap together; given and returned by time.
+/// Combines overlapping groups; input and output are ordered by time.
 fn cluster_groups(mut members: Vec<LocatedGroup>) -> Vec<GroupCluster> {
     members.sort_by_key(|member| member.place.first_ts);
     let mut clusters: Vec<GroupCluster> = Vec::new();
@@ -110,7 +111,7 @@ pub(crate) struct DeviceSnapshot {
     deletions: Vec<Deletion>,
 }
 
-/// What there is of a device at this moment.
+/// Captures the present rows of a device.
 pub(crate) fn snapshot(shared: &SeriesShared, scan: &ScanRequest<'_>) -> DeviceSnapshot {
     let device = scan.device;
     let (place, from_ms, to_ms) = (index_in_partition(device), scan.from_ms, scan.to_ms);
@@ -165,7 +166,7 @@ pub(crate) fn snapshot(shared: &SeriesShared, scan: &ScanRequest<'_>) -> DeviceS
     }
 }
 
-/// Gives a sink what a device has.
+/// Passes the rows of a device to a visitor.
 pub(crate) fn scan(
     shared: &SeriesShared,
     readers: &mut ReaderCache,
@@ -181,7 +182,7 @@ pub(crate) fn scan(
         segment.window_begin < scan.to_ms
             && segment.window_begin.saturating_add(window_ms) > scan.from_ms
     };
-    // Files are sorted by window; one window's are a run.
+    // Files are sorted by window; those of one window are adjacent.
     let wanted: Vec<(usize, &Arc<Segment>)> = snapshot
         .files
         .iter()
@@ -216,7 +217,7 @@ struct Scanner<'a, 'b> {
     snapshot: &'a DeviceSnapshot,
     readers: &'a mut ReaderCache,
     sink: &'a mut dyn ScanVisitor,
-    /// Rows in memory that were not given yet.
+    /// Rows in memory that were not visited yet.
     remaining: Range<usize>,
 }
 
@@ -263,7 +264,7 @@ impl Scanner<'_, '_> {
     fn scan_cluster(&mut self, cluster: &GroupCluster) -> Result<ControlFlow<()>, SeriesError> {
         let ts = &self.snapshot.memory.ts;
         let left = self.remaining.clone();
-        // Rows in memory on this side of the cluster, among it, and beyond.
+        // Rows in memory before, within and after the cluster.
         let start =
             left.start + ts[left.clone()].partition_point(|&ts_ms| ts_ms < cluster.first_ts);
         let end = left.start + ts[left.clone()].partition_point(|&ts_ms| ts_ms <= cluster.last_ts);

@@ -1,4 +1,4 @@
-//! Where callers and threads of the store meet.
+//! State shared by callers and threads of the store.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::partition::Partition;
 use crate::series_marks::{Manifest, SeriesMarks};
 use crate::wal::{PARTITIONS, Wal};
 
-/// How long a caller is held while segment files are behind.
+/// How long a caller is blocked while the flusher is behind.
 const MAX_HOLD: Duration = Duration::from_secs(5);
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -29,17 +29,17 @@ pub(crate) fn now_ms() -> i64 {
     since.map_or(0, |since| since.as_millis() as i64)
 }
 
-/// Reasons not to accept rows or not to be well.
+/// Reasons for rejecting rows or reporting bad health.
 #[derive(Debug, Clone, Copy)]
 #[repr(u8)]
 pub(crate) enum HealthFlag {
-    /// The file system has too little room.
+    /// The file system has too little free space.
     DiskFull = 1,
     /// The write-ahead log cannot be forced to disk.
     Sync = 2,
     /// Segment files cannot be written.
     Flush = 4,
-    /// Segment files are behind.
+    /// The flusher is behind.
     Behind = 8,
     /// Segment files cannot be forced to disk.
     Settle = 16,
@@ -66,18 +66,18 @@ pub(crate) fn increment(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
-/// Which of the syncs have been done; numbers ascend.
+/// Completed syncs; numbers ascend.
 #[derive(Default)]
 pub(crate) struct SyncProgress {
     pub(crate) done: u64,
-    /// Somebody waits for this one.
+    /// A caller waits for this sync.
     pub(crate) wanted: u64,
-    /// To be called when this one is done.
+    /// Called when the sync of this number is complete.
     pub(crate) callbacks: Vec<(u64, crate::append::DurableCallback)>,
 }
 
 impl SyncProgress {
-    /// Those that are to be called now.
+    /// Removes and returns the callbacks that are due.
     fn take_due_callbacks(&mut self) -> Vec<crate::append::DurableCallback> {
         let done = self.done;
         let called = self.callbacks.extract_if(.., |(number, _)| *number <= done);
@@ -85,7 +85,8 @@ impl SyncProgress {
     }
 }
 
-/// A lane of its own for what each partition's appends touch, so that they do not slow each other down.
+/// The fields that each partition's appends touch, on their own cache lines, so that partitions do not slow
+/// each other down.
 #[repr(align(128))]
 pub(crate) struct SharedPartition {
     pub(crate) partition: Mutex<Partition>,
@@ -93,7 +94,7 @@ pub(crate) struct SharedPartition {
     pub(crate) last_lsn: AtomicU64,
     /// The last row known to be on disk.
     pub(crate) synced_lsn: AtomicU64,
-    /// The last row that is in a segment file on disk, with all before it.
+    /// Up to this row, all rows are in segment files on disk.
     pub(crate) flushed_lsn: AtomicU64,
 }
 
@@ -103,17 +104,17 @@ pub(crate) struct SeriesShared {
     pub(crate) keys: KeyDictionary,
     pub(crate) wal: Wal,
     pub(crate) partitions: [SharedPartition; PARTITIONS],
-    /// The clock of the rows, told every tick: rows outside are refused.
+    /// The clock of the rows, set every tick: rows outside the permitted range are rejected.
     pub(crate) clock_ms: AtomicI64,
     pub(crate) oldest_ms: AtomicI64,
     pub(crate) newest_ms: AtomicI64,
     health_flags: AtomicU8,
     pub(crate) is_closing: AtomicBool,
-    /// As [`SeriesConfig::freeze_bytes`].
+    /// See [`SeriesConfig::freeze_bytes`].
     pub(crate) freeze_bytes: usize,
-    /// Memory of rows that are in segment files now, for rows to come.
+    /// Memory of flushed rows, for reuse.
     pub(crate) chunk_pool: ChunkPool,
-    /// Rows that wait for a segment file.
+    /// Frozen rows that wait for a segment file.
     pub(crate) frozen_bytes: AtomicUsize,
     pub(crate) room: Condvar,
     pub(crate) room_lock: Mutex<()>,
@@ -127,7 +128,7 @@ pub(crate) struct SeriesShared {
     pub(crate) committer: OnceLock<Thread>,
     pub(crate) merger: OnceLock<Thread>,
     pub(crate) verifier: OnceLock<Thread>,
-    /// Segment files that are not known to be on disk, and whoever forces some there.
+    /// Number of segment files that are not known to be on disk; `commit_lock` serialises commits.
     pub(crate) uncommitted: AtomicUsize,
     pub(crate) commit_lock: Mutex<()>,
     /// Everything that can be merged is to be merged now.
@@ -136,12 +137,12 @@ pub(crate) struct SeriesShared {
     pub(crate) merged: Condvar,
     pub(crate) assignment: Mutex<Arc<PolicyAssignment>>,
     pub(crate) counters: SeriesCounters,
-    /// What holds deletions down, and whoever adds one.
+    /// The list of deletions; its lock serialises additions.
     pub(crate) deletions: Mutex<Deletions>,
     pub(crate) file_ids: AtomicU64,
     /// Marks outside the logs.
     pub(crate) marks: Arc<SeriesMarks>,
-    /// As it was written last, and whoever writes it.
+    /// The manifest as last written; its lock serialises writes.
     pub(crate) manifest: Mutex<Manifest>,
     /// Held as long as the store is open.
     pub(crate) _lock: File,
@@ -173,7 +174,7 @@ impl SeriesShared {
                 SharedPartition {
                     partition: Mutex::new(part),
                     last_lsn: AtomicU64::new(last_lsn),
-                    // Recovery has forced to disk what it kept.
+                    // Recovery has forced the rows it kept to disk.
                     synced_lsn: AtomicU64::new(last_lsn),
                     flushed_lsn: AtomicU64::new(flushed_lsn),
                 }
@@ -218,7 +219,7 @@ impl SeriesShared {
         shared
     }
 
-    /// Rows may come from now on until the next tick by this time.
+    /// Sets the time against which rows are checked until the next tick.
     pub(crate) fn set_clock(&self, now_ms: i64) {
         self.clock_ms.store(now_ms, Ordering::Relaxed);
         let oldest = self
@@ -244,7 +245,7 @@ impl SeriesShared {
         self.health_flags.load(Ordering::Relaxed) & trouble as u8 != 0
     }
 
-    /// Says whether a trouble is there; returns whether that is new.
+    /// Sets or clears a flag; returns whether that is a change.
     pub(crate) fn set_flag(&self, trouble: HealthFlag, is_there: bool) -> bool {
         let bit = trouble as u8;
         let before = match is_there {
@@ -258,7 +259,7 @@ impl SeriesShared {
         self.health_flags.load(Ordering::Relaxed)
     }
 
-    /// Refuses or holds the caller while there is no room for rows.
+    /// Rejects or blocks the caller while there is no room for rows.
     #[inline]
     pub(crate) fn check_admission(&self) -> Result<(), SeriesError> {
         const STOPS: u8 = HealthFlag::DiskFull as u8 | HealthFlag::Behind as u8;
@@ -298,13 +299,13 @@ impl SeriesShared {
         Ok(())
     }
 
-    /// Rows wait for a segment file, or are in one now.
+    /// Rows have been frozen, or have been written to a segment file.
     pub(crate) fn adjust_frozen_bytes(&self, more: usize, less: usize) {
         let before = self.frozen_bytes.fetch_add(more, Ordering::AcqRel);
         let now = (before + more).saturating_sub(less);
         self.frozen_bytes
             .fetch_sub(less.min(before + more), Ordering::AcqRel);
-        // Together with what is being filled they take no more than they may.
+        // Together with the rows in active memtables they take no more than the limit.
         let is_behind = now > self.config.memory_bytes / 2;
         if is_behind != self.has_flag(HealthFlag::Behind) {
             let _guard = lock(&self.room_lock);
@@ -327,7 +328,7 @@ impl SeriesShared {
         self.file_ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// All rows that were frozen before this sync failed are in segment files, which is as good.
+    /// All rows frozen before this failed sync are in segment files, which is equivalent.
     pub(crate) fn complete_rescue(&self, upto: u64) {
         if upto > 0 {
             let _ = self
@@ -342,7 +343,7 @@ impl SeriesShared {
         }
     }
 
-    /// Tells those who wait for this sync or one before it.
+    /// Notifies callers that wait for this sync or an earlier one.
     pub(crate) fn notify_synced(&self, number: u64) {
         let mut syncs = lock(&self.syncs);
         syncs.done = syncs.done.max(number);
@@ -357,5 +358,5 @@ impl SeriesShared {
     }
 }
 
-/// Times further away cannot be stored: far more than any calendar.
+/// Times further away cannot be stored: far beyond any calendar date.
 pub(crate) const MAX_TS: i64 = 1 << 59;

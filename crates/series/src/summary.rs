@@ -1,5 +1,5 @@
-//! What is known about the values of an interval. Values keep their types: whole numbers are exact, first and last are values of any
-//! kind.
+//! Summary of the values of an interval. Values keep their types: integers are exact, first and last value
+//! may be of any kind.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use crate::error::SeriesError;
 use crate::latest::OwnedValue;
 use crate::point::PointValue;
 
-/// How values of an interval become one.
+/// An aggregate of the values of an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Aggregate {
     Avg,
@@ -43,7 +43,7 @@ impl NumericValue {
         }
     }
 
-    /// The number to calculate with: that of a bool is 0 or 1; texts and NaN have none.
+    /// The numeric value: a bool is 0 or 1; texts and NaN have none.
     pub(crate) fn from_value(value: PointValue<'_>) -> Option<Self> {
         match value {
             PointValue::Bool(value) => Some(NumericValue::Int(i64::from(value))),
@@ -61,12 +61,12 @@ impl NumericValue {
     }
 }
 
-/// A sum: exact for whole numbers.
+/// A sum that is exact for integers.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct NumericSum {
-    /// Of the whole numbers. Some 2^64 of them fit.
+    /// Sum of the integers. About 2^64 of them fit.
     whole: i128,
-    /// Of the others.
+    /// Sum of the floats.
     rest: f64,
     has_rest: bool,
 }
@@ -97,7 +97,7 @@ impl NumericSum {
         }
     }
 
-    /// A whole number where all are and 64 bits hold it, otherwise the nearest double.
+    /// An integer if all values are integers and 64 bits suffice, otherwise the nearest double.
     pub fn number(self) -> NumericValue {
         match i64::try_from(self.whole) {
             Ok(whole) if !self.has_rest => NumericValue::Int(whole),
@@ -106,19 +106,19 @@ impl NumericSum {
     }
 }
 
-/// What is known about the values of an interval.
+/// Summary of the values of an interval.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct IntervalSummary {
-    /// Values of any kind.
+    /// Number of values of any kind.
     pub count: u64,
-    /// Numbers and bools among them, which `sum`, `min` and `max` are of; a bool is 0 or 1.
+    /// Number of numbers and bools, over which `sum`, `min` and `max` are computed; a bool is 0 or 1.
     pub numbers: u64,
     pub sum: NumericSum,
     pub min: Option<NumericValue>,
     pub max: Option<NumericValue>,
-    /// The earliest value, and when.
+    /// The earliest value and its time.
     first: Option<(i64, OwnedValue)>,
-    /// The latest value, and when.
+    /// The latest value and its time.
     last: Option<(i64, OwnedValue)>,
 }
 
@@ -137,7 +137,7 @@ impl IntervalSummary {
             .map(|(ts_ms, value)| (*ts_ms, value.value()))
     }
 
-    /// So many values of which nothing else is known yet.
+    /// A summary of `count` values without further information.
     pub(crate) fn with_count(count: u64) -> Self {
         Self {
             count,
@@ -180,21 +180,21 @@ impl IntervalSummary {
         }
     }
 
-    /// Takes a value as the earliest, if it is.
+    /// Adopts a value as the first if it is the earliest.
     pub(crate) fn add_first(&mut self, ts_ms: i64, value: PointValue<'_>) {
         if self.first.as_ref().is_none_or(|first| ts_ms < first.0) {
             self.first = Some((ts_ms, OwnedValue::new(value)));
         }
     }
 
-    /// Takes a value as the latest, if it is.
+    /// Adopts a value as the last if it is the latest.
     pub(crate) fn add_last(&mut self, ts_ms: i64, value: PointValue<'_>) {
         if self.last.as_ref().is_none_or(|last| ts_ms >= last.0) {
             self.last = Some((ts_ms, OwnedValue::new(value)));
         }
     }
 
-    /// Adds numbers of which these are known.
+    /// Adds numbers with a known count, sum and range.
     pub(crate) fn add_numbers(
         &mut self,
         numbers: u64,
@@ -207,7 +207,7 @@ impl IntervalSummary {
         self.add_extremes(min, max);
     }
 
-    /// Adds values of a column in the order of their times, which are of the first and the last of them.
+    /// Adds values of a column in order of their times; given are the times of the first and the last value.
     pub(crate) fn add_values(
         &mut self,
         values: &ColumnValues,
@@ -255,7 +255,7 @@ impl IntervalSummary {
         };
         let float = |number: i64| decimal::unscale(number, scale);
         let sum = match is_small(numbers.len(), least, most) {
-            // Exact, and without a division for each.
+            // Exact, and without a division for each value.
             true => float(numbers.iter().sum()),
             false => numbers.iter().map(|&number| float(number)).sum(),
         };
@@ -267,7 +267,7 @@ impl IntervalSummary {
         );
     }
 
-    /// Adds what is known about other values; where times are the same, their last one counts.
+    /// Merges another summary; among equal times, its last value wins.
     pub fn merge(&mut self, other: &IntervalSummary) {
         self.count += other.count;
         self.numbers += other.numbers;
@@ -283,8 +283,9 @@ impl IntervalSummary {
         }
     }
 
-    /// One of the aggregates. `None` if there is no value, or for `avg`, `min`, `max` and `sum` none that is a number. `avg` is a
-    /// float; `min`, `max` and `sum` of whole numbers are whole, and a sum that 64 bits do not hold is a float.
+    /// Returns one of the aggregates. `None` if there is no value or, for `avg`, `min`, `max` and `sum`, no
+    /// number. `avg` is a float. `min`, `max` and `sum` of integers are integers; a sum that exceeds 64 bits
+    /// is a float.
     pub fn get(&self, aggregate: Aggregate) -> Option<PointValue<'_>> {
         let has_numbers = self.numbers > 0;
         match aggregate {
@@ -308,26 +309,27 @@ fn extremes(numbers: &[i64]) -> Option<(i64, i64)> {
     Some((least, most))
 }
 
-/// Whether the sum surely fits 63 bits.
+/// Whether the sum certainly fits 63 bits.
 fn is_small(len: usize, least: i64, most: i64) -> bool {
     len < 1 << 19 && least > -(1 << 44) && most < 1 << 44
 }
 
-/// Times to aggregate over.
+/// The intervals of an aggregation.
 #[derive(Debug, Clone, Default)]
 pub struct Intervals {
     pub from_ms: i64,
     pub to_ms: i64,
-    /// Intervals begin at multiples of this from the origin; the first and the last are cut by `from_ms` and `to_ms`.
+    /// Intervals begin at multiples of this from the origin; the first and the last are cut by `from_ms` and
+    /// `to_ms`.
     pub interval_ms: i64,
-    /// Where one interval begins, such as a local midnight.
+    /// The begin of any one interval, such as a local midnight.
     pub origin_ms: i64,
-    /// Where intervals begin, ascending, in place of `interval_ms` and `origin_ms`: for days, months and years of a calendar. The
-    /// first one begins at `from_ms` or before. Empty: as those say.
+    /// Begins of intervals, ascending, instead of `interval_ms` and `origin_ms`: for calendar days, months
+    /// and years. The first one is not after `from_ms`. If empty, `interval_ms` and `origin_ms` apply.
     pub starts: Vec<i64>,
 }
 
-/// The most intervals of one query.
+/// Maximum number of intervals of one query.
 pub const MAX_INTERVALS: i64 = 1_000_000;
 
 impl Intervals {
@@ -361,7 +363,7 @@ impl Intervals {
         Ok(())
     }
 
-    /// Where the interval of a time begins, and where the next one does.
+    /// The begin of the interval that contains a time, and the begin of the next one.
     #[inline]
     pub(crate) fn interval_of(&self, ts_ms: i64) -> (i64, i64) {
         if self.starts.is_empty() {

@@ -1,5 +1,5 @@
-//! The verifier's thread: after a start it reads all segment files once, slowly, so that damage is reported before somebody asks for
-//! the rows.
+//! The verifier's thread: after a start it reads all segment files once, slowly, so that damage is reported
+//! before a query needs the rows.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use crate::error::SeriesError;
 use crate::segment::{Segment, SegmentReader};
 use crate::shared::{SeriesShared, increment, lock};
 
-/// What is read before it pauses.
+/// Bytes read between two pauses.
 const BYTES_PER_PAUSE: u64 = 1 << 20;
 
 pub(crate) fn run(shared: &Arc<SeriesShared>) {
@@ -24,7 +24,7 @@ pub(crate) fn run(shared: &Arc<SeriesShared>) {
     };
     for (partition, ids) in file_ids_by_partition(shared).into_iter().enumerate() {
         for id in ids {
-            // Files that were merged meanwhile have been read.
+            // Files that were merged meanwhile have been read by the merger.
             let found = {
                 let part = lock(&shared.partitions[partition].partition);
                 part.files.iter().find(|file| file.meta.id == id).cloned()
@@ -46,7 +46,7 @@ pub(crate) fn run(shared: &Arc<SeriesShared>) {
     }
 }
 
-/// Files of each partition.
+/// The files of each partition.
 fn file_ids_by_partition(shared: &SeriesShared) -> Vec<Vec<u64>> {
     let cells = shared.partitions.iter();
     let ids = cells.map(|cell| {

@@ -1,12 +1,13 @@
-//! Segment files: rows of one partition and one window of time, sorted by device and time, never changed.
+//! Segment files: rows of one partition and one time window, sorted by device and time, immutable.
 //!
-//! `TGSSEG1` and a zero byte · groups (`codec/group.rs`) · blocks of the index · footer · length of the footer (4), its CRC32C
-//! (4), `TGSSEG1` and a zero byte. A block of the index has up to 128 groups: how much greater the device is than the one
-//! before, length of the group, first time from the window's begin, last time from the first, rows; its CRC32C ends it. The
-//! footer is kept in memory: what the file is, and of each index block the first device and its place.
+//! `TGSSEG1` and a zero byte · groups (`codec/row_group.rs`) · index blocks · footer · length of the footer
+//! (4), its CRC32C (4), `TGSSEG1` and a zero byte. An index block describes up to 128 groups: difference of
+//! the device to the one before, length of the group, first time from the window's begin, last time from the
+//! first, rows. Its CRC32C ends it. The footer is kept in memory: the metadata of the file, and for each
+//! index block its first device and its offset.
 //!
-//! A file is written under another name; once it is forced to disk, it gets its own. It names the files it replaces: those that a crash left
-//! behind are removed at the next start.
+//! A file is written under a temporary name; once it is forced to disk, it gets its final name. It names the
+//! files it replaces: if a crash leaves them, the next start removes them.
 
 mod reader;
 mod writer;
@@ -29,29 +30,30 @@ const MAGIC: &[u8; 8] = b"TGSSEG1\0";
 const TAIL: usize = 16;
 const MAX_FOOTER: u64 = 256 << 20;
 
-/// What a file is.
+/// Metadata of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SegmentMeta {
     pub(crate) partition: usize,
     /// The number of its window: times divided by the window's length.
     pub(crate) window: i64,
-    /// Of all files ever written; the name.
+    /// Number among all files ever written; part of the file name.
     pub(crate) id: u64,
-    /// Rows in it were appended with numbers up to this one; among files of a window the higher one is younger.
+    /// The highest row number in it; among files of a window, the higher one is younger.
     pub(crate) last_lsn: u64,
-    /// All rows of the partition up to this one are in segment files when this one is.
+    /// Up to this row, all rows of the partition are in segment files once this file exists.
     pub(crate) flushed_lsn: u64,
     pub(crate) rows: u64,
     pub(crate) points: u64,
     /// Deletions up to this number were applied.
     pub(crate) deletions: u64,
-    /// How long its window was over when policies were last applied, and which policies these were; 0 and 0 if never.
+    /// Age of its window when policies were last applied, and the revision of these policies; 0 and 0 if
+    /// never.
     pub(crate) policy_age_ms: u64,
     pub(crate) policy_revision: u64,
     pub(crate) replaces: Vec<u64>,
 }
 
-/// Where a group is and what it holds.
+/// Location and extent of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GroupLocation {
     pub(crate) device: u32,
@@ -75,13 +77,13 @@ pub(crate) struct Segment {
     index: Vec<IndexBlock>,
     last_device: u32,
     pub(crate) window_begin: i64,
-    /// Up to which deletion it was found to hold nothing that is deleted.
+    /// Up to this deletion, the file is known to contain nothing deleted.
     pub(crate) checked_deletions: AtomicU64,
-    /// As `policy_age_ms` and `policy_revision`, when looking showed that nothing is to be done.
+    /// Like `policy_age_ms` and `policy_revision`, when a check showed that nothing is to be done.
     pub(crate) checked_policies: Mutex<(u64, u64)>,
-    /// Nobody needs it any more; removed when the last reader is done.
+    /// The file is obsolete; removed when the last reader is done.
     pub(crate) is_gone: AtomicBool,
-    /// The file as long as it is not known to be on disk: it has its unfinished name, and a start removes it.
+    /// The file until it is known to be on disk: it has its temporary name, and a start would remove it.
     uncommitted_file: Mutex<Option<File>>,
     /// Forcing it to disk has failed.
     pub(crate) has_failed: AtomicBool,
@@ -96,7 +98,7 @@ impl Segment {
         lock(&self.uncommitted_file).is_none()
     }
 
-    /// Opens the file under the name that it has now.
+    /// Opens the file under its present name.
     fn open_file(&self) -> Result<File, SeriesError> {
         let unsettled = lock(&self.uncommitted_file);
         let path = match *unsettled {
@@ -117,7 +119,7 @@ impl Segment {
         result.map_err(io_error("force to disk", &self.path))
     }
 
-    /// Gives it its name: from then on a start finds it, as soon as the directory is on disk.
+    /// Gives the file its final name: a start finds it from then on, once the directory is on disk.
     pub(crate) fn assign_final_name(&self) -> Result<(), SeriesError> {
         let mut unsettled = lock(&self.uncommitted_file);
         if unsettled.is_some() {
@@ -164,7 +166,7 @@ fn damaged_error(path: &Path, offset: u64, detail: &'static str) -> SeriesError 
 }
 
 impl Segment {
-    /// Reads what a file is.
+    /// Reads the metadata of a file.
     pub(crate) fn open(path: PathBuf) -> Result<Self, SeriesOpenError> {
         let file = File::open(&path).map_err(io_error("open", &path))?;
         let bytes = file.metadata().map_err(io_error("look at", &path))?.len();

@@ -1,4 +1,4 @@
-//! Reading a segment file: its index, and its groups.
+//! Reads a segment file: its index and its groups.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -14,17 +14,17 @@ use crate::column_table::ColumnTable;
 use crate::error::{SeriesError, io_error};
 use crate::point::KeyId;
 
-/// Bytes read at once where group follows group.
+/// Bytes read at once when groups are read in sequence.
 const READ_AHEAD_BYTES: usize = 64 << 10;
 
-/// Reads groups of one file; asking for devices in ascending order reads each block of the index once.
+/// Reads groups of one file; visiting devices in ascending order reads each index block once.
 pub(crate) struct SegmentReader {
     segment: Arc<Segment>,
     file: File,
-    /// Which block of the index is in `places`.
+    /// The index block in `places`.
     block: usize,
     places: Vec<GroupLocation>,
-    /// Bytes from this place on, for who reads one group after the other.
+    /// Bytes from this offset on, for sequential reads.
     ahead: Vec<u8>,
     ahead_at: u64,
 }
@@ -42,7 +42,7 @@ impl SegmentReader {
         })
     }
 
-    /// Reads a group's rows, with these keys, and the interval they were downsampled to.
+    /// Reads a group's rows, with these keys, and the interval to which they were downsampled.
     pub(crate) fn read_table(
         &self,
         place: &GroupLocation,
@@ -53,7 +53,7 @@ impl SegmentReader {
         self.decode_table(place, keys, bytes)
     }
 
-    /// As `table`, of bytes that were read.
+    /// Like `read_table`, from bytes already read.
     pub(crate) fn decode_table(
         &self,
         place: &GroupLocation,
@@ -129,7 +129,7 @@ impl SegmentReader {
         Some(())
     }
 
-    /// Gives the places of a device's groups, in the order of their times.
+    /// Passes the locations of a device's groups to the caller, in order of their times.
     pub(crate) fn find_groups(
         &mut self,
         device: u32,
@@ -140,7 +140,7 @@ impl SegmentReader {
         if index.is_empty() || device > segment.last_device {
             return Ok(());
         }
-        // Groups of one device may begin at the end of the block before.
+        // Groups of one device may begin at the end of the previous block.
         let begin = index
             .partition_point(|block| block.first_device < device)
             .saturating_sub(1);
@@ -158,7 +158,7 @@ impl SegmentReader {
         Ok(())
     }
 
-    /// Gives all places, in the order of devices and times.
+    /// Passes all locations to the caller, in order of devices and times.
     pub(crate) fn for_each_group(
         &mut self,
         each: &mut dyn FnMut(GroupLocation) -> Result<(), SeriesError>,
@@ -172,7 +172,7 @@ impl SegmentReader {
         Ok(())
     }
 
-    /// The block of the index by its number, `None` behind the last one.
+    /// The index block with this number, `None` behind the last one.
     pub(crate) fn index_block(
         &mut self,
         block: usize,
@@ -184,7 +184,7 @@ impl SegmentReader {
         Ok(Some(&self.places))
     }
 
-    /// Reads the bytes of a group and makes sure that they are what was written.
+    /// Reads the bytes of a group and checks their checksum.
     pub(crate) fn read(
         &self,
         place: &GroupLocation,
@@ -195,7 +195,7 @@ impl SegmentReader {
         self.check(place, into)
     }
 
-    /// As [`read`](Self::read), for who reads groups in their order: with few calls of the system.
+    /// Like [`read`](Self::read), for groups read in sequence: with few system calls.
     pub(crate) fn read_next(
         &mut self,
         place: &GroupLocation,

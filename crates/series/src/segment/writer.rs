@@ -1,4 +1,4 @@
-//! Writing a segment file.
+//! Writes a segment file.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
@@ -13,12 +13,12 @@ use crate::codec::row_group;
 use crate::column_table::ColumnTable;
 use crate::error::{SeriesError, io_error};
 
-/// Groups of one block of the index.
+/// Groups per index block.
 const INDEX_GROUPS: usize = 128;
-/// Texts in one group at most, unless one row has more.
+/// Maximum text bytes in one group, unless one row has more.
 const MAX_TEXT_BYTES: usize = 4 << 20;
 
-/// Writes a file; groups come sorted by device and time.
+/// Writes a file; groups must be added in order of device and time.
 pub(crate) struct SegmentWriter {
     path: PathBuf,
     unfinished: PathBuf,
@@ -70,7 +70,7 @@ impl SegmentWriter {
         self.meta.rows == 0
     }
 
-    /// Appends sorted rows of a device, none of them before those it has already.
+    /// Appends sorted rows of a device, none of them before its present rows.
     pub(crate) fn put(
         &mut self,
         device: u32,
@@ -87,7 +87,7 @@ impl SegmentWriter {
             0 => row_group::MAX_ROWS,
             parts => (rows / (parts + 1)).clamp(1, row_group::MAX_ROWS),
         };
-        // Groups of about the same size rather than a small last one.
+        // Groups of similar size rather than a small last one.
         let size = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
         let mut start = 0;
         while start < rows {
@@ -119,7 +119,7 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Appends a group as it is.
+    /// Appends an encoded group unchanged.
     pub(crate) fn put_group(
         &mut self,
         place: &GroupLocation,
@@ -175,7 +175,7 @@ impl SegmentWriter {
         self.in_block = 0;
     }
 
-    /// Ends the file; it can be read, and is still to be forced to disk and named.
+    /// Completes the file; it can be read, and has yet to be forced to disk and named.
     pub(crate) fn finish(mut self) -> Result<Segment, SeriesError> {
         self.end_block();
         for block in &mut self.index {
@@ -223,7 +223,7 @@ impl SegmentWriter {
         }
         let file = match self.file.into_inner() {
             Ok(file) => file,
-            // There is nothing in its buffer that could not be written.
+            // Nothing remained in its buffer that could not be written.
             Err(error) => return Err(io_error("write", &self.unfinished)(error.into_error())),
         };
         let (cleared, looked_at) = (
@@ -245,7 +245,7 @@ impl SegmentWriter {
         })
     }
 
-    /// Leaves nothing behind.
+    /// Deletes the unfinished file.
     pub(crate) fn discard(self) {
         let _ = fs::remove_file(&self.unfinished);
     }
