@@ -1,11 +1,11 @@
-//! Rows on their way to a system.
+//! Batches of rows to be written to a system, and the ids of rows.
 
 use crate::row::SinkRow;
 
-/// Names a row for good: the same each time it is tried, and for rows of a disk queue also after a restart.
+/// Identifies a row permanently: it is the same for each attempt and, for rows of a disk queue, after a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RowId {
-    /// Of the queue; a new one for each queue that is made.
+    /// Epoch of the queue; each new queue has a new one.
     pub epoch: u64,
     pub number: u64,
 }
@@ -51,13 +51,13 @@ impl SinkBatch {
         self.ends.is_empty()
     }
 
-    /// Of all rows, packed.
+    /// Size of all packed rows in bytes.
     pub fn byte_len(&self) -> usize {
         self.bytes.len()
     }
 
     /// # Panics
-    /// If there is no such row.
+    /// If `at` is out of range.
     pub fn row(&self, at: usize) -> SinkRow<'_> {
         let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
         SinkRow::from_bytes(&self.bytes[start..self.ends[at]])
@@ -74,7 +74,7 @@ impl SinkBatch {
         }
     }
 
-    /// The rows at these places, in this order.
+    /// The rows at these positions, in this order.
     pub fn select_rows(&self, places: impl IntoIterator<Item = usize>) -> SinkBatch {
         let mut picked = SinkBatch::new(self.epoch);
         for at in places {

@@ -1,6 +1,6 @@
-//! The seam: what a kind of connector says, and nothing about queues, batches, retries or dead letters.
+//! The interface of a connector kind, which knows nothing about queues, batch forming, retries or dead letters.
 //!
-//! To add a kind, write `kinds/NAME.rs` with a `pub(super) const KIND: Kind` and add a line to the table in `kinds/mod.rs`.
+//! To add a kind, write `kinds/NAME.rs` with a `pub(super) const KIND: ConnectorKind` and add a line to the table in `kinds/mod.rs`.
 
 use std::fmt;
 use std::future::Future;
@@ -24,21 +24,21 @@ pub type OpenConnectorResult = Result<Arc<dyn Connector>, SettingsError>;
 pub struct ConnectorKind {
     /// The `type` of a connector's settings.
     pub name: &'static str,
-    /// For people: `MySQL and MariaDB`.
+    /// Display name: `MySQL and MariaDB`.
     pub title: &'static str,
-    /// Sizes of batches where a sink does not say.
+    /// Default batch limits of sinks.
     pub batch: BatchDefaults,
-    /// Of the connector's settings without `type` and `description`: see [`schema_of`].
+    /// Schema of the connector's settings without `type` and `description`: see [`schema_of`].
     pub connector_schema: fn(&mut SchemaGenerator) -> Schema,
-    /// Of what a sink is told besides what all sinks are told.
+    /// Schema of the sink settings that are specific to this kind.
     pub sink_schema: fn(&mut SchemaGenerator) -> Schema,
-    /// Of what a source is told besides what all sources are told. `None`: nothing can be received from these systems.
+    /// Schema of the source settings that are specific to this kind. `None`: the kind has no sources.
     pub source_schema: Option<fn(&mut SchemaGenerator) -> Schema>,
-    /// Makes a connector from its settings. Connects nowhere yet; runs within a tokio runtime.
+    /// Creates a connector from its settings without connecting. Runs within a tokio runtime.
     pub open: fn(Map<String, Value>, &ConnectorContext) -> OpenConnectorResult,
 }
 
-/// How large batches are where nobody says.
+/// Default batch limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchDefaults {
     pub max_rows: usize,
@@ -54,32 +54,32 @@ impl BatchDefaults {
     };
 }
 
-/// What a connector may use of its surroundings.
+/// Parts of the node that a connector may use.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectorContext {
     /// The connector's name, for logs.
     pub name: String,
-    /// Where the node keeps files; relative paths of settings are below it.
+    /// The node's data directory; relative paths of settings are resolved against it.
     pub directory: Option<PathBuf>,
 }
 
-/// The schema of a type of settings.
+/// The schema of a settings type.
 pub fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     T::json_schema(generator)
 }
 
-/// One outside system with its address, credentials, TLS and pool of connections; shared by many sinks.
+/// One outside system with its address, credentials, TLS and connection pool; shared by many sinks.
 pub trait Connector: Send + Sync + 'static {
-    /// Reads what a sink is told about this kind of system. Connects nowhere yet.
+    /// Parses the sink settings of this kind and creates a writer without connecting.
     fn writer(
         self: Arc<Self>,
         settings: Map<String, Value>,
     ) -> Result<Arc<dyn SinkWriter>, SettingsError>;
 
-    /// Reaches the system with its credentials; says what answered, such as `MariaDB 11.8.3`.
+    /// Connects to the system with its credentials; returns a description of it, such as `MariaDB 11.8.3`.
     fn test(&self) -> BoxFuture<'_, Result<String, ConnectorError>>;
 
-    /// Reads what a source is told about this kind of system.
+    /// Parses the source settings of this kind and creates a reader.
     fn reader(
         self: Arc<Self>,
         settings: Map<String, Value>,
@@ -87,42 +87,42 @@ pub trait Connector: Send + Sync + 'static {
         let _ = settings;
         Err(SettingsError::new(
             "connector",
-            "nothing can be received from connectors of this type",
+            "connectors of this type have no sources",
         ))
     }
 }
 
-/// How a sink writes.
+/// Writes the batches of a sink.
 pub trait SinkWriter: Send + Sync + 'static {
-    /// Writes the rows of a batch, in their order. It is called again with what is to be tried again; several batches are
-    /// written at the same time unless the sink keeps an order. The future is dropped when it takes too long.
+    /// Writes the rows of a batch, in their order. Retries call it again with the remaining rows. Several batches are written
+    /// concurrently unless the sink keeps an order. On a time-out the future is dropped.
     fn write<'a>(&'a self, batch: &'a SinkBatch) -> BoxFuture<'a, WriteOutcome>;
 
-    /// Asks the system whether the sink's statement or table is right, without writing a row; says what was found. `None`: the
-    /// kind has nothing of this sort to ask.
+    /// Checks with the system whether the sink's statement or table is valid, without writing a row; returns a description of the
+    /// result. `None`: the kind has no such check.
     fn check(&self) -> Option<BoxFuture<'_, Result<String, ConnectorError>>> {
         None
     }
 
-    /// Called when the sink ends: finishes what is open, such as a file that is not yet renamed.
+    /// Called when the sink ends: completes open work, such as a file that is not yet renamed.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 }
 
-/// What became of a batch.
+/// Result of writing a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteOutcome {
-    /// The system has all rows.
+    /// The system stored all rows.
     All,
-    /// The system has all rows but these, by their place in the batch, each place once.
+    /// The system stored all rows except these, given by their position in the batch, each position once.
     Except(Vec<(usize, ConnectorError)>),
-    /// The system has none of the rows, or it is not known whether it has.
+    /// The system stored none of the rows, or the result is unknown.
     Failed(ConnectorError),
 }
 
 impl WriteOutcome {
-    /// All of so many rows but these. If none is left and all may work later, it is the system that has failed.
+    /// The outcome for `rows` rows of which these failed. If all failed and all failures are transient, the system itself failed.
     pub fn all_except(rows: usize, failures: Vec<(usize, ConnectorError)>) -> Self {
         let is_passing =
             |(_, failure): &(usize, ConnectorError)| failure.retryable == Retryable::Transient;
@@ -149,22 +149,22 @@ impl From<Result<(), ConnectorError>> for WriteOutcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectorError {
     pub retryable: Retryable,
-    /// For people; never with a secret.
+    /// Error text for people; never contains a secret.
     pub message: String,
-    /// The system asked to be left alone for so long.
+    /// The pause that the system requested.
     pub retry_after: Option<Duration>,
 }
 
-/// Whether it helps to try again.
+/// Whether a retry can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retryable {
-    /// It may work later: the system is down, too busy, or refuses the password.
+    /// A later attempt may succeed: the system is down, overloaded, or rejects the password.
     Transient,
-    /// It fails whatever is in the rows until a person changes the sink or the system: a statement that is no SQL, a table or
-    /// column that is not there. It is tried a few times more, then the rows become dead letters.
+    /// Every row fails until an operator changes the sink or the system: an invalid statement, a missing table or column. A few
+    /// more attempts are made, then the rows become dead letters.
     Permanent,
-    /// It fails because of what is in the rows. A batch that failed so is cut into halves until the row is found that
-    /// is to blame (so the system must have nothing of it); a single row becomes a dead letter.
+    /// The content of a row is the cause. A batch that failed so is split into halves until the row is found, so the system must
+    /// not have stored any of it; a single row becomes a dead letter.
     BadRows,
 }
 
@@ -205,24 +205,24 @@ impl fmt::Display for ConnectorError {
     }
 }
 
-/// How a source receives. Runs until an error or until it is dropped; the service starts it again after a pause.
+/// Receives the messages of a source. Runs until an error or until it is dropped; the service restarts it after a pause.
 pub trait SourceReader: Send + Sync + 'static {
     fn read<'a>(&'a self, inlet: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError>;
 
-    /// Whether a request of HTTP with this head may come in, of sources that are posted to.
+    /// For sources that receive HTTP requests: whether a request with this head is accepted.
     fn admit(&self, head: &RequestHead) -> Result<Box<dyn PushRequest>, PushError> {
         let _ = head;
         Err(PushError::Unknown)
     }
 }
 
-/// Where received messages go: to rules with `FROM "$bridges/TYPE:NAME"`.
+/// Destination of received messages: rules with `FROM "$bridges/TYPE:NAME"`.
 pub trait SourcePort: Send + Sync {
-    /// Resolves once the message has been taken: only then is it acknowledged to the system it came from.
+    /// Resolves once the message is processed; only then is it acknowledged to its system.
     fn accept<'a>(&'a self, message: SourceMessage) -> BoxFuture<'a, ()>;
 }
 
-/// A message from outside.
+/// A message received by a source.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SourceMessage {
     pub topic: String,
@@ -230,10 +230,10 @@ pub struct SourceMessage {
     pub qos: u8,
     pub retain: bool,
     pub key: Option<Vec<u8>>,
-    /// Headers, user properties.
+    /// Headers or user properties.
     pub properties: Vec<(String, String)>,
     /// Further fields by name, such as `partition` and `offset`.
     pub fields: Map<String, Value>,
-    /// It is to be published here as well, under this topic.
+    /// Topic under which the message is also published on this node.
     pub local_topic: Option<String>,
 }

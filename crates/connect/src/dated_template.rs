@@ -1,4 +1,4 @@
-//! Texts with `%Y.%m.%d` for the time of a row beside `${...}` for its fields. The time is UTC.
+//! Templates with `%Y.%m.%d` for the time of a row (UTC) in addition to `${...}` for its fields.
 
 use rules::Civil;
 
@@ -8,24 +8,24 @@ use crate::settings::SettingsError;
 use crate::sink_machine::now_ms;
 use crate::template::Template;
 
-/// A text to fill in.
+/// A parsed template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DatedTemplate(Vec<DatedPart>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum DatedPart {
     Template(Template),
-    /// The letter behind the `%`.
+    /// The letter after the `%`.
     Date(char),
 }
 
 const LETTERS: &str = "YymdHMSjGV";
 
 impl DatedTemplate {
-    /// `field` is the setting the text is from, for the error.
+    /// `field` is the name of the setting, for errors.
     pub(crate) fn parse(field: &str, text: &str) -> Result<Self, SettingsError> {
         let mut pieces = Vec::new();
-        // What belongs to a template; a % within a placeholder is none of a date.
+        // Text of the inner template; a % within a placeholder is not a date field.
         let mut plain = String::new();
         let mut rest = text;
         while let Some(next) = rest.chars().next() {
@@ -59,7 +59,7 @@ impl DatedTemplate {
         Ok(Self(pieces))
     }
 
-    /// A null is an error of the row. `what` names the setting.
+    /// Renders the template; a null value is an error of the row. `what` names the setting.
     pub(crate) fn render(
         &self,
         what: &str,
@@ -78,7 +78,7 @@ impl DatedTemplate {
     }
 }
 
-/// When a row came to be: its field `timestamp` in milliseconds, or else now.
+/// Creation time of a row: its field `timestamp` in milliseconds, otherwise the current time.
 pub(crate) fn row_time_ms(row: SinkRow<'_>) -> u64 {
     match row.get("timestamp") {
         Some(SinkValue::Int(at_ms)) => u64::try_from(at_ms).unwrap_or_default(),
@@ -86,7 +86,7 @@ pub(crate) fn row_time_ms(row: SinkRow<'_>) -> u64 {
     }
 }
 
-/// A moment, taken apart.
+/// A point in time, split into calendar fields.
 pub(crate) struct TimestampParts {
     at: Civil,
     iso_year: i64,
@@ -150,7 +150,7 @@ mod tests {
         );
         assert_eq!(rendered("100%% %y %j", 1_709_164_800), "100% 24 060");
         assert_eq!(rendered("%Y-%m-%d", 0), "1970-01-01");
-        // What comes from fields is no date.
+        // Field values are not interpreted as date fields.
         assert_eq!(rendered("${'a%Y'}", 0), "x%d");
     }
 

@@ -1,4 +1,4 @@
-//! Asking HTTP servers: one of several addresses, one bounded answer, connections kept for the next.
+//! HTTP client for a list of equivalent servers: bounded responses, persistent connections, rotation after errors.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -18,18 +18,18 @@ use crate::tls::TlsSettings;
 
 const MAX_SERVERS: usize = 64;
 
-/// Servers that are asked by HTTP.
+/// Equivalent servers reached by HTTP.
 pub(crate) struct HttpServers {
     client: OutboundHttpClient,
-    /// Without a slash at the end.
+    /// Base URLs without a final slash.
     bases: Vec<String>,
-    /// Which of them is asked next.
+    /// Index of the server for the next request.
     next_server: AtomicUsize,
     /// Sent with each request.
     headers: HeaderMap,
 }
 
-/// What it says of failures, in the terms of sinks.
+/// A response, with its failures in the terms of sinks.
 pub(crate) struct ServerResponse(outbound::http::HttpResponse);
 
 impl std::ops::Deref for ServerResponse {
@@ -41,7 +41,7 @@ impl std::ops::Deref for ServerResponse {
 }
 
 impl HttpServers {
-    /// `field` is the setting the addresses are from, for errors. All must be reached the same way.
+    /// `field` is the name of the setting with the addresses, for errors. All addresses must use the same scheme.
     pub(crate) fn new(
         field: &str,
         urls: &[String],
@@ -62,7 +62,7 @@ impl HttpServers {
             match is_url {
                 true => Ok(url.trim_end_matches('/').to_owned()),
                 false => {
-                    // Not shown: there may be a password in it.
+                    // Not shown, because it may contain a password.
                     let detail = "expected http://HOST:PORT or https://HOST:PORT, without a user";
                     Err(SettingsError::new(field, detail))
                 }
@@ -88,13 +88,13 @@ impl HttpServers {
         field: &str,
     ) -> Result<Self, SettingsError> {
         let mut value = HeaderValue::from_str(value)
-            .map_err(|_| SettingsError::new(field, "it has signs that cannot be sent"))?;
+            .map_err(|_| SettingsError::new(field, "it contains characters that cannot be sent"))?;
         value.set_sensitive(true);
         self.headers.insert(name, value);
         Ok(self)
     }
 
-    /// Sends a user name and password with each request.
+    /// Sends a user name and a password with each request.
     pub(crate) fn with_basic_auth(
         self,
         user: &str,
@@ -104,12 +104,12 @@ impl HttpServers {
         self.with_header(AUTHORIZATION, &format!("Basic {both}"), "user")
     }
 
-    /// The address that is asked next.
+    /// The address for the next request.
     pub(crate) fn base(&self) -> &str {
         &self.bases[self.next_server.load(Relaxed) % self.bases.len()]
     }
 
-    /// Asks one server; redirections are not followed. After an error the next server is asked the next time.
+    /// Sends a request to one server without following redirects. After an error, the next request uses the next server.
     pub(crate) async fn request(
         &self,
         method: Method,
@@ -144,7 +144,7 @@ impl HttpServers {
 }
 
 impl ServerResponse {
-    /// What it says went wrong, as a failure that can pass.
+    /// The response as a transient error.
     pub(crate) fn transient_error(&self) -> ConnectorError {
         let failure = ConnectorError::transient(self.describe());
         match self.retry_after() {
@@ -153,14 +153,14 @@ impl ServerResponse {
         }
     }
 
-    /// What it says went wrong, as a failure because of what was sent.
+    /// The response as an error caused by the content of rows.
     pub(crate) fn bad_rows_error(&self) -> ConnectorError {
         ConnectorError::bad_rows(self.describe())
     }
 
     fn retry_after(&self) -> Option<Duration> {
         let text = self.headers.get(RETRY_AFTER)?.to_str().ok()?;
-        // At most a day; a date is not understood.
+        // At most a day; the date format is not supported.
         let seconds = text.trim().parse::<u64>().ok()?.min(86_400);
         Some(Duration::from_secs(seconds))
     }

@@ -1,9 +1,9 @@
-//! Connectors to outside systems, and the one machine that queues, batches, retries and keeps what cannot be written.
+//! Connectors to outside systems, and the sink machine that queues, batches and retries rows and keeps dead letters.
 //!
-//! A rule hands rows to a [`ConnectorService`] by the number of a sink ([`ConnectorService::push`], called on a shard: it never waits). The
-//! sink's queue is emptied on the control plane by the machine (`machine/`), which forms batches and gives them to the
-//! sink's [`SinkWriter`]. A kind of connector only says how to reach a system, how to write a batch and which errors can pass:
-//! see [`connector`]. What sources receive goes to a [`SourceMessageHandler`].
+//! A rule passes rows to a [`ConnectorService`] by sink number ([`ConnectorService::push`], called on a shard: it never waits). The
+//! sink's machine (`sink_machine/`) runs on the control plane. It drains the queue, forms batches and passes them to the
+//! sink's [`SinkWriter`]. A kind of connector only defines how to reach a system, how to write a batch and which errors are
+//! retryable: see [`connector`]. Messages received by sources go to a [`SourceMessageHandler`].
 
 pub mod batch;
 #[cfg(feature = "parquet")]

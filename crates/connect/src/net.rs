@@ -1,4 +1,4 @@
-//! Connections to outside systems whose protocol is spoken here: TCP, with TLS where asked.
+//! TCP connections to outside systems whose protocol is implemented here, optionally with TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -15,16 +15,16 @@ use tokio_rustls::client::TlsStream;
 
 use crate::connector::ConnectorError;
 
-/// For TCP and again for TLS; a sink's own limit on writing may be shorter.
+/// Time-out for TCP, and again for TLS; a sink's own write time-out may be shorter.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection.
+/// A plain or TLS connection.
 pub(crate) enum OutboundStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Reaches a server.
+/// Connects to a server.
 pub(crate) async fn connect(host: &str, port: u16) -> Result<TcpStream, ConnectorError> {
     let connecting = outbound::target_policy::connect(host, port);
     let stream = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
@@ -36,19 +36,19 @@ pub(crate) async fn connect(host: &str, port: u16) -> Result<TcpStream, Connecto
             return Err(ConnectorError::transient(what));
         }
     };
-    // Fails on a connection that is already gone, which the next read tells.
+    // Fails on a connection that is already closed, which the next read reports.
     let _ = stream.set_nodelay(true);
     Ok(stream)
 }
 
-/// Makes a connection one of TLS; `host` is whom the certificate must name.
+/// Adds TLS to a connection; `host` is the name that the certificate must contain.
 pub(crate) async fn wrap_tls(
     stream: TcpStream,
     host: &str,
     config: &Arc<ClientConfig>,
 ) -> Result<OutboundStream, ConnectorError> {
     let name = ServerName::try_from(host.to_owned()).map_err(|_| {
-        ConnectorError::transient(format!("{host:?} is no name a certificate can have"))
+        ConnectorError::transient(format!("{host:?} is not a valid name for a certificate"))
     })?;
     let shaking_hands = TlsConnector::from(config.clone()).connect(name, stream);
     match tokio::time::timeout(CONNECT_TIMEOUT, shaking_hands).await {
@@ -58,7 +58,7 @@ pub(crate) async fn wrap_tls(
         ))),
         Err(_) => {
             let s = CONNECT_TIMEOUT.as_secs();
-            let what = format!("TLS with {host} is not there after {s} seconds");
+            let what = format!("no TLS handshake with {host} within {s} seconds");
             Err(ConnectorError::transient(what))
         }
     }

@@ -1,4 +1,4 @@
-//! Connectors and sinks as objects of the API: what is stored of what somebody wrote, what is shown of it, and schemas.
+//! Connectors, sinks and sources as API objects: schemas, redaction of secrets, and storing of changes.
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema as _, SchemaGenerator};
@@ -14,7 +14,7 @@ pub const CONNECTOR: &str = "connector";
 pub const SINK: &str = "sink";
 pub const SOURCE: &str = "source";
 
-/// Settings that say where a system is: a secret is not kept for another than the one it was given for.
+/// Settings that address a system: a stored secret is not kept when one of them changes.
 const ADDRESS_FIELDS: [&str; 9] = [
     "type",
     "server",
@@ -35,7 +35,7 @@ fn generator() -> SchemaGenerator {
     settings.into_generator()
 }
 
-/// The schema of the settings of a kind's connectors. It holds no references.
+/// The schema of the connector settings of a kind, without references.
 pub fn connector_schema(kind: &ConnectorKind) -> Value {
     let own = (kind.connector_schema)(&mut generator()).to_value();
     let common = json!({
@@ -48,14 +48,13 @@ pub fn connector_schema(kind: &ConnectorKind) -> Value {
     merge_schemas(common, own)
 }
 
-/// The schema of the settings of sinks of a kind's connectors. It holds no references.
+/// The schema of the sink settings of a kind, without references.
 pub fn sink_schema(kind: &ConnectorKind) -> Value {
     let own = (kind.sink_schema)(&mut generator()).to_value();
     merge_schemas(common_sink_schema(), own)
 }
 
-/// The schema of the settings of sources of a kind's connectors, if something can be received from them. It holds no
-/// references.
+/// The schema of the source settings of a kind, without references; `None` if the kind has no sources.
 pub fn source_schema(kind: &ConnectorKind) -> Option<Value> {
     let own = (kind.source_schema?)(&mut generator()).to_value();
     Some(merge_schemas(common_source_schema(), own))
@@ -69,7 +68,7 @@ fn common_sink_schema() -> Value {
     SinkSettings::json_schema(&mut generator()).to_value()
 }
 
-/// The schema of an object with the fields of both.
+/// Merges the common schema with that of a kind.
 fn merge_schemas(mut common: Value, own: Value) -> Value {
     let Value::Object(mut schema) = own else {
         return common;
@@ -89,15 +88,15 @@ fn merge_schemas(mut common: Value, own: Value) -> Value {
     schema.into()
 }
 
-/// Schemas of all connectors or all sinks, for a description of the API: of what is written and what is shown. What depends
-/// on the type is said by [`connector_schema`] and [`sink_schema`].
+/// Schemas of all connectors, sinks or sources for the API description: as written, and as shown. Fields that depend on the type
+/// are in [`connector_schema`] and [`sink_schema`].
 pub fn schemas(object: &str) -> (Value, Value) {
     let schema = match object {
         CONNECTOR => {
             let names: Vec<_> = CONNECTOR_KINDS.iter().map(|kind| kind.name).collect();
             json!({
                 "type": "object",
-                "description": "Its further fields depend on its type, see /api/v1/connector-types. Secrets are written and \
+                "description": "Further fields depend on the type, see /api/v1/connector-types. Secrets are written and \
                     never shown.",
                 "required": ["type"],
                 "properties": {
@@ -113,7 +112,7 @@ pub fn schemas(object: &str) -> (Value, Value) {
             };
             if let Some(schema) = schema.as_object_mut() {
                 schema.remove("additionalProperties");
-                let about = "Its further fields depend on the type of its connector, see /api/v1/connector-types.";
+                let about = "Further fields depend on the type of the connector, see /api/v1/connector-types.";
                 schema.insert("description".into(), about.into());
             }
             schema
@@ -122,14 +121,14 @@ pub fn schemas(object: &str) -> (Value, Value) {
     (schema.clone(), schema)
 }
 
-/// The kind a stored connector is of, or any whose sinks or sources a stored one may be one of.
+/// The schema that applies to a stored object; for sinks and sources those of all kinds, since their kind is not known here.
 fn schemas_of(object: &str, value: &Value) -> Vec<Value> {
     match object {
         CONNECTOR => {
             let kind = value["type"].as_str().and_then(kinds::find_kind);
             kind.map(connector_schema).into_iter().collect()
         }
-        // What is a secret in the settings of any kind is shown of none.
+        // A field that is secret in any kind is redacted in all.
         SOURCE => {
             let of_kinds = CONNECTOR_KINDS
                 .iter()
@@ -146,11 +145,11 @@ fn schemas_of(object: &str, value: &Value) -> Vec<Value> {
     }
 }
 
-/// The object as it may be shown: secrets are left out.
+/// The object without its secrets.
 pub fn redact_secrets(object: &str, mut value: Value) -> Value {
     let schemas = schemas_of(object, &value);
     if schemas.is_empty() {
-        // Of a type this program does not have: nobody knows what is secret.
+        // The type is unknown to this program, and therefore also which fields are secret.
         let kind = value["type"].take();
         return json!({"type": kind});
     }
@@ -168,7 +167,7 @@ fn is_secret(schema: &Value) -> bool {
     schema["writeOnly"] == true || alternatives.into_iter().any(is_secret)
 }
 
-/// The schemas of a value's fields, whichever alternative it is.
+/// The schemas of a value's fields in all alternatives.
 fn field_schemas<'s>(schema: &'s Value, name: &str) -> Vec<&'s Value> {
     let mut found = Vec::new();
     found.extend(schema["properties"].get(name));
@@ -195,7 +194,7 @@ fn remove_secrets(schema: &Value, value: &mut Value) {
     }
 }
 
-/// What was written as it is stored: secrets that were left out stay what they are, if they are for the same system.
+/// Prepares a written object for storage: omitted secrets keep their stored value if the object still addresses the same system.
 pub fn carry_over_secrets(object: &str, mut written: Value, current: Option<&Value>) -> Value {
     let Some(current) = current else {
         return written;
@@ -217,7 +216,7 @@ fn keep_secrets(schema: &Value, written: &mut Value, current: &Value) {
     };
     for (name, value) in current {
         for schema in field_schemas(schema, name) {
-            // `password_file` instead of `password` is a change of mind.
+            // `password_file` replaces `password`.
             let is_replaced = written.contains_key(&format!("{name}_file"));
             match written.get_mut(name) {
                 Some(inner) => keep_secrets(schema, inner, value),
@@ -230,7 +229,7 @@ fn keep_secrets(schema: &Value, written: &mut Value, current: &Value) {
     }
 }
 
-/// All kinds with their schemas, for those who draw forms.
+/// All kinds with their schemas, for generated forms.
 pub fn describe_kinds() -> Vec<Map<String, Value>> {
     let described = CONNECTOR_KINDS.iter().map(|kind| {
         let fields = json!({

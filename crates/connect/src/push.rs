@@ -1,10 +1,10 @@
-//! What systems post to a source by HTTP, instead of being asked for what they have.
+//! HTTP requests that systems post to a source.
 
 use std::sync::Arc;
 
 use crate::connector::{BoxFuture, SourcePort};
 
-/// The header fields of a request: names in lower case, values that are text.
+/// The headers of a request: names in lower case, text values.
 #[derive(Debug, Clone, Default)]
 pub struct RequestHead(Vec<(String, String)>);
 
@@ -18,7 +18,7 @@ impl RequestHead {
         )
     }
 
-    /// The field of this name (in lower case), if there is exactly one: of two nobody knows which is meant.
+    /// The value of this header (in lower case) if it occurs exactly once; repeated headers are ambiguous.
     pub fn get(&self, name: &str) -> Option<&str> {
         let mut found = self.0.iter().filter(|(known, _)| known == name);
         let (_, value) = found.next()?;
@@ -26,11 +26,11 @@ impl RequestHead {
     }
 }
 
-/// A request that may come in, as far as its head tells; it holds a place until it is dropped.
+/// A request whose head was accepted; it occupies a slot until it is dropped.
 pub trait PushRequest: Send {
     fn max_body_bytes(&self) -> usize;
 
-    /// Resolves once every message in the body has been taken.
+    /// Resolves once every message in the body is processed.
     fn accept(
         self: Box<Self>,
         body: Vec<u8>,
@@ -38,24 +38,24 @@ pub trait PushRequest: Send {
     ) -> BoxFuture<'static, Result<(), PushError>>;
 }
 
-/// Why a request is not taken.
+/// Why a request is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PushError {
-    /// There is no such source, or nothing can be posted to it.
+    /// The source does not exist or does not receive HTTP requests.
     Unknown,
-    /// The source does not receive at the moment; for people, why.
+    /// The source is not receiving at present, with the reason for people.
     Closed(&'static str),
-    /// The source's secret is not in the request.
+    /// The request lacks the source's secret.
     Credentials(&'static str),
-    /// What is wrong with the body.
+    /// Describes the error in the body.
     Content(String),
-    /// Too many requests wait to be taken.
+    /// Too many requests are being processed.
     TooManyRequests,
-    /// Its messages were not taken in time. They may still be.
+    /// Its messages were not processed in time. They may still be.
     TimedOut,
 }
 
-/// A request to a source that may come in.
+/// An accepted request to a source.
 pub struct SourcePush {
     pub(crate) admitted: Box<dyn PushRequest>,
     pub(crate) inlet: Arc<dyn SourcePort>,
@@ -66,7 +66,7 @@ impl SourcePush {
         self.admitted.max_body_bytes()
     }
 
-    /// Resolves once every message in the body has been taken.
+    /// Resolves once every message in the body is processed.
     pub async fn accept(self, body: Vec<u8>) -> Result<(), PushError> {
         self.admitted.accept(body, self.inlet).await
     }

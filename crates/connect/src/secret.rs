@@ -1,4 +1,4 @@
-//! Texts that are never shown.
+//! Secret settings, which are never shown.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::settings::SettingsError;
 /// Secrets are short; keys in PEM are the longest.
 const MAX_FILE_BYTES: u64 = 64 << 10;
 
-/// A password or a key of a setting. What has this type in the schema of a kind is left out of every answer.
+/// A password or key in a setting. Fields of this type are left out of every answer.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
@@ -22,7 +22,7 @@ impl Secret {
         &self.0
     }
 
-    /// A secret of a setting, or of the file another setting names (`FIELD_file`).
+    /// Reads a secret from a setting, or from the file that another setting (`FIELD_file`) names.
     pub fn from_setting(
         field: &str,
         given: Option<&Secret>,
@@ -46,7 +46,7 @@ impl Secret {
 
 fn read(path: &Path) -> Result<Secret, String> {
     let wrong = |why: String| format!("{} cannot be read: {why}", path.display());
-    // Whoever names the file need not be whoever runs the node: a device or a pipe would never end.
+    // API users may not be operators of the host: reading a device or a pipe would never end.
     let about = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
     if !about.is_file() || about.len() > MAX_FILE_BYTES {
         return Err(wrong(format!(

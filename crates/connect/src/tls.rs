@@ -1,4 +1,4 @@
-//! TLS towards outside systems: whom to trust, and who we are.
+//! TLS towards outside systems: trusted authorities and the client certificate.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use serde::Deserialize;
 
 use crate::settings::SettingsError;
 
-/// `tls = {}` switches it on; whom to trust and who we are may be said.
+/// TLS settings; `tls = {}` enables TLS with the system's authorities.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TlsSettings {
-    /// PEM file of the authorities to trust instead of those of the system.
+    /// PEM file of the trusted authorities; replaces those of the system.
     pub ca: Option<PathBuf>,
-    /// PEM file of our certificate, and those above it.
+    /// PEM file of the client certificate and its chain.
     pub certificate: Option<PathBuf>,
-    /// PEM file of its key.
+    /// PEM file of the key of the client certificate.
     pub key: Option<PathBuf>,
 }
 
 impl TlsSettings {
-    /// What rustls needs. `field` is the setting this is, for errors.
+    /// The rustls configuration. `field` is the name of the setting, for errors.
     pub fn client_config(&self, field: &str) -> Result<Arc<ClientConfig>, SettingsError> {
         let identity = match (&self.certificate, &self.key) {
             (None, None) => None,
@@ -47,7 +47,7 @@ impl TlsSettings {
         })
     }
 
-    /// What a client of HTTP needs: a plain URL needs no authorities, and a system without them is fine with it.
+    /// The configuration of an HTTP client: a plain URL needs no authorities and also works on a system without any.
     #[cfg(feature = "http")]
     pub(crate) fn http_client_config(
         tls: Option<&Self>,

@@ -1,4 +1,4 @@
-//! Rows as columns with types: what a Parquet file is made of, for sinks and for whoever else writes one.
+//! Mapping of rows to typed columns for Parquet and CSV files.
 
 mod parquet_writer;
 mod record;
@@ -15,15 +15,15 @@ pub(crate) use record::MAX_RECORD_BYTES;
 const MAX_COLUMNS: usize = 1000;
 const MAX_NAME_BYTES: usize = 200;
 
-/// A column as it is declared.
+/// Setting of a column.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ColumnSetting {
     #[schemars(length(min = 1, max = 200))]
     pub(crate) name: String,
-    /// As `${payload.t}`.
+    /// Value, as `${payload.t}`.
     pub(crate) value: String,
-    /// Of a Parquet file: what a value is made. One that cannot be made it makes its row a dead letter; what is missing
+    /// Type of the column in a Parquet file. A row whose value cannot be converted becomes a dead letter; a missing value
     /// is null.
     #[serde(rename = "type")]
     pub(crate) of: Option<ColumnType>,
@@ -35,26 +35,26 @@ pub enum ColumnType {
     #[default]
     Text,
     Bool,
-    /// 64 bits.
+    /// 64-bit integer.
     Int,
-    /// 64 bits.
+    /// 64-bit float.
     Float,
     /// Milliseconds since 1970.
     TimestampMs,
-    /// A text that is JSON.
+    /// JSON text.
     Json,
-    /// Whatever it is.
+    /// Any bytes.
     Bytes,
 }
 
-/// How rows are laid down in a file.
+/// Row groups of a Parquet file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ParquetLayout {
-    /// Rows of a group, which are written, and read, together.
+    /// Maximum number of rows in a row group, which is written and read as a unit.
     #[schemars(range(min = 1, max = 10_000_000))]
     row_group_rows: usize,
-    /// A group has no more than about this; as much memory is needed while a file is written.
+    /// Approximate maximum size of a row group in bytes; writing a file needs as much memory.
     #[schemars(range(min = 65_536, max = 1_073_741_824))]
     row_group_bytes: usize,
     compression: ParquetCompression,
@@ -79,7 +79,7 @@ impl Default for ParquetLayout {
 }
 
 impl ParquetLayout {
-    /// Groups of so many rows and about so many bytes at most.
+    /// Limits a row group to this number of rows and approximately this number of bytes.
     pub fn new(row_group_rows: usize, row_group_bytes: usize) -> Self {
         Self {
             row_group_rows,
@@ -88,7 +88,7 @@ impl ParquetLayout {
         }
     }
 
-    /// `field` is the setting it is from.
+    /// `field` is the name of the setting, for errors.
     pub(crate) fn check(&self, field: &str) -> Result<(), SettingsError> {
         let rows = format!("{field}.row_group_rows");
         check_range(&rows, self.row_group_rows, 1..=10_000_000)?;
@@ -97,18 +97,18 @@ impl ParquetLayout {
     }
 }
 
-/// The columns of a file and where their values come from.
+/// The columns of a file and the templates of their values.
 pub(crate) struct ColumnMapping {
     schema: ColumnSchema,
     values: Vec<Template>,
 }
 
-/// Names and types of columns, without where their values come from: all it takes to read records again.
+/// Names and types of columns without their templates, which suffices to read records.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColumnSchema(Vec<(String, ColumnType)>);
 
 impl ColumnSchema {
-    /// Names, each once, and types.
+    /// Creates it from unique names and their types.
     pub fn new(columns: &[(&str, ColumnType)]) -> Self {
         let columns = columns.iter();
         Self(
@@ -120,7 +120,7 @@ impl ColumnSchema {
 }
 
 impl ColumnMapping {
-    /// From the setting `columns`.
+    /// Creates it from the setting `columns`.
     pub(crate) fn new(settings: &[ColumnSetting]) -> Result<Self, SettingsError> {
         if settings.is_empty() || settings.len() > MAX_COLUMNS {
             let detail = format!("expected 1 to {MAX_COLUMNS}");
@@ -150,7 +150,7 @@ impl ColumnMapping {
         &self.schema
     }
 
-    /// Appends the record of a row, or says which column its value does not fit; then nothing is appended.
+    /// Appends the record of a row, or returns which column its value does not fit and appends nothing.
     pub(crate) fn add(&self, row: SinkRow<'_>, out: &mut Vec<u8>) -> Result<(), String> {
         let start = out.len();
         let mut scratch = Vec::new();
@@ -170,7 +170,7 @@ impl ColumnMapping {
     }
 }
 
-/// What a value is, for people.
+/// Name of a value's type for error texts.
 fn type_name(value: SinkValue<'_>) -> &'static str {
     match value {
         SinkValue::Null => "null",

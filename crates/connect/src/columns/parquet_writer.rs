@@ -1,4 +1,4 @@
-//! Writing a Parquet file, one group of rows after the other, so that no more than a group is in memory.
+//! Writes a Parquet file one row group at a time, so only one group is in memory.
 
 use std::io;
 use std::sync::Arc;
@@ -16,22 +16,22 @@ use super::record::{ColumnValue, put_value, read_record};
 use super::{ColumnSchema, ColumnType, ParquetCompression, ParquetLayout};
 use crate::row::SinkValue;
 
-/// A file that is written. It is none before [`ParquetWriter::finish`].
+/// A Parquet file being written. It is valid only after [`ParquetWriter::finish`].
 pub struct ParquetWriter<W: io::Write + Send> {
     file: SerializedFileWriter<W>,
     schema: ColumnSchema,
     layout: ParquetLayout,
     columns: Vec<ColumnBuffer>,
-    /// Of the group that is gathered.
+    /// Rows in the current group.
     rows: usize,
     bytes: usize,
     record: Vec<u8>,
 }
 
-/// The values of a column in the group that is gathered.
+/// The values of a column in the current group.
 struct ColumnBuffer {
     values: ColumnBufferValues,
-    /// For each row 1, or 0 for null.
+    /// Definition level of each row: 1, or 0 for null.
     levels: Vec<i16>,
 }
 
@@ -104,7 +104,7 @@ impl<W: io::Write + Send> ParquetWriter<W> {
         })
     }
 
-    /// Adds a row: a value for each column, in their order.
+    /// Adds a row: one value per column, in column order.
     pub fn put_row(&mut self, values: &[SinkValue<'_>]) -> io::Result<()> {
         let mut record = std::mem::take(&mut self.record);
         record.clear();
@@ -117,10 +117,10 @@ impl<W: io::Write + Send> ParquetWriter<W> {
         added
     }
 
-    /// Adds a row, by its record.
+    /// Adds a row from its record.
     pub(crate) fn add_record(&mut self, record: &[u8]) -> io::Result<()> {
         let cells = read_record(&self.schema, record)
-            .ok_or_else(|| io::Error::other("a record is not of the shape of its file"))?;
+            .ok_or_else(|| io::Error::other("a record does not match the columns of the file"))?;
         for (column, cell) in self.columns.iter_mut().zip(cells) {
             column.add(cell);
         }
@@ -147,7 +147,7 @@ impl<W: io::Write + Send> ParquetWriter<W> {
         Ok(())
     }
 
-    /// Writes what makes it a file that can be read.
+    /// Writes the footer, which makes the file readable.
     pub fn finish(mut self) -> io::Result<W> {
         self.write_group()?;
         self.file.into_inner().map_err(io_error)
@@ -181,14 +181,14 @@ impl ColumnBuffer {
                 values.push(value)
             }
             (ColumnBufferValues::Bytes(values), Some(ColumnValue::Bytes(value))) => {
-                // Names and topics repeat; a repeated one is shared.
+                // Names and topics repeat; consecutive equal values share memory.
                 let value = match values.last() {
                     Some(last) if last.data() == value => last.clone(),
                     _ => ByteArray::from(value.to_vec()),
                 };
                 values.push(value);
             }
-            // Null; a cell of another type is never read from a record of this shape.
+            // Null; a record with these columns never yields a value of another type.
             _ => {}
         }
     }

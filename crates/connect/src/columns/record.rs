@@ -1,22 +1,22 @@
-//! A row whose values have the types of their columns, as bytes: for each column 0 for null, or 1 and the value. A number
-//! or a time is 8 bytes little-endian, a bool one byte, anything else a length of 4 bytes and so many bytes.
+//! Records: rows whose values have the types of their columns, encoded as bytes. Each column is 0 for null, or 1 and the value. A
+//! number or a time is 8 bytes little-endian, a bool one byte, anything else a length of 4 bytes and the bytes.
 
 use super::{ColumnSchema, ColumnType, type_name};
 use crate::row::SinkValue;
 
 pub(crate) const MAX_RECORD_BYTES: usize = 64 << 20;
 
-/// A value that is read again.
+/// A decoded value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum ColumnValue<'r> {
     Bool(bool),
-    /// Also of a time.
+    /// Also for times.
     Int(i64),
     Float(f64),
     Bytes(&'r [u8]),
 }
 
-/// Appends a value as its column's type, or says why it cannot be made it.
+/// Appends a value converted to its column's type, or returns why it cannot be converted.
 pub(super) fn put_value(
     of: ColumnType,
     value: SinkValue<'_>,
@@ -65,13 +65,13 @@ fn put_bytes(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
     write(out);
-    // One that is longer than 4 bytes can say is far beyond what a record may have, which is looked at next.
+    // A length beyond 4 bytes exceeds the limit on records, which is checked next.
     let length = u32::try_from(out.len() - start - 4).unwrap_or(u32::MAX);
     out[start..start + 4].copy_from_slice(&length.to_le_bytes());
 }
 
 fn integer(value: SinkValue<'_>) -> Option<i64> {
-    /// From here on not every integer is a float.
+    /// Above this value not every integer is representable as a float.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     match value {
         SinkValue::Int(value) => Some(value),
@@ -92,7 +92,7 @@ fn number(value: SinkValue<'_>) -> Option<f64> {
     }
 }
 
-/// Reads a record, value by value; `None` if it is not one of this shape.
+/// Reads a record value by value; `None` if it does not match these columns.
 pub(super) fn read_record<'r>(
     shape: &ColumnSchema,
     record: &'r [u8],

@@ -28,7 +28,7 @@ mod s3;
 
 use crate::connector::ConnectorKind;
 
-/// The table of kinds.
+/// The table of connector kinds.
 pub const CONNECTOR_KINDS: &[&ConnectorKind] = &[
     #[cfg(feature = "http")]
     &clickhouse::KIND,

@@ -1,4 +1,4 @@
-//! Rows from and to JSON.
+//! Conversion of rows from and to JSON.
 
 use std::io::Write as _;
 
@@ -7,13 +7,13 @@ use serde_json::{Map, Value as Json};
 use super::{MAX_DEPTH, SinkRow, SinkRowWriter, SinkValue};
 
 impl SinkValue<'_> {
-    /// Appends it as JSON. Bytes that are no UTF-8 become text with a replacement for what is none; a float that JSON
-    /// does not know becomes null.
+    /// Appends the value as JSON. Invalid UTF-8 becomes text with replacement characters; a float that JSON cannot represent
+    /// becomes null.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         write_value(*self, out, 0);
     }
 
-    /// Appends it as a text in a template: a text without quotes, null as nothing, the rest as JSON.
+    /// Appends the value as text in a template: texts without quotes, null as nothing, other values as JSON.
     pub fn write_text(&self, out: &mut Vec<u8>) {
         match self {
             SinkValue::Null => {}
@@ -34,7 +34,7 @@ impl SinkRow<'_> {
         write_map(*self, out, 0);
     }
 
-    /// The row as a JSON object, for people and tests.
+    /// The row as a JSON object, for display and tests.
     pub fn to_json(&self) -> Json {
         let mut text = Vec::new();
         self.write_json(&mut text);
@@ -62,7 +62,7 @@ impl SinkRowWriter<'_> {
             },
             Json::String(text) => self.text(key, text),
             Json::Object(fields) => self.map(key, |map| map.json_fields(fields)),
-            // Its text is as good as its items, and shorter to make.
+            // Its JSON text is equivalent to its items and faster to create.
             array @ Json::Array(_) => self.json(key, &array.to_string()),
         }
     }
@@ -113,7 +113,7 @@ fn write_map(map: SinkRow<'_>, out: &mut Vec<u8>, depth: usize) {
     out.push(b'}');
 }
 
-/// On one line: a line break in JSON is white space, since one in a string is written otherwise.
+/// Appends JSON on one line: a line break in JSON is white space, because strings escape it.
 fn write_json_text(text: &str, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(text.as_bytes());

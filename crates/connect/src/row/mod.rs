@@ -1,10 +1,10 @@
-//! A row: what a rule hands to a sink, an ordered map of values, packed into bytes.
+//! A row: an ordered map of values that a rule passes to a sink, packed into bytes.
 //!
-//! Packing is a copy and nothing else, so that a shard can do it; reading borrows from the bytes. The same bytes lie in
-//! the queue, in the file of a disk queue and in a dead letter. A value is a tag and, by tag: nothing (null, false, true),
-//! 8 bytes little-endian (integer, float), or a length of 4 bytes and so many bytes. A map is a sequence of key length
-//! (2 bytes), key, value; an array is a sequence of values; a row is a map without its tag and length. Behind the last field may stand
-//! where the row comes from: 2 bytes that are no key length of anything that follows, and a text. Who reads fields stops there.
+//! Packing only copies, so a shard can do it; reading borrows from the bytes. The memory queue, the disk queue and dead
+//! letters contain the same bytes. A value is a tag followed, depending on the tag, by nothing (null, false, true),
+//! 8 bytes little-endian (integer, float), or a length of 4 bytes and the bytes. A map is a sequence of key length
+//! (2 bytes), key, value; an array is a sequence of values; a row is a map without tag and length. The origin of the row may follow
+//! the last field: 2 bytes that are not a valid key length, and a text. Readers of fields stop there.
 
 mod json;
 mod writer;
@@ -22,19 +22,19 @@ const JSON: u8 = 7;
 const ARRAY: u8 = 8;
 const MAP: u8 = 9;
 
-/// Arrays and maps within each other.
+/// Maximum nesting depth of arrays and maps.
 pub(crate) const MAX_DEPTH: usize = 64;
 
-/// In place of a key length: the rest is the origin.
+/// Marker in place of a key length: the rest is the origin.
 const ORIGIN: u16 = u16::MAX;
-/// So that it is shorter than a key whose length would be [`ORIGIN`].
+/// Ensures that an origin is shorter than a key whose length would be [`ORIGIN`].
 const MAX_ORIGIN_BYTES: usize = 1024;
 
 /// A packed row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SinkRow<'a>(&'a [u8]);
 
-/// A value of a row.
+/// A value in a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SinkValue<'a> {
     Null,
@@ -42,7 +42,7 @@ pub enum SinkValue<'a> {
     Int(i64),
     Float(f64),
     Text(&'a str),
-    /// Not UTF-8.
+    /// Bytes that are not UTF-8.
     Bytes(&'a [u8]),
     /// The text of a JSON array or object.
     Json(&'a str),
@@ -55,7 +55,7 @@ pub enum SinkValue<'a> {
 pub struct ArrayItems<'a>(&'a [u8]);
 
 impl<'a> SinkRow<'a> {
-    /// Bytes that a [`SinkRowWriter`] made. Others are no danger: reading ends where they make no sense.
+    /// Wraps bytes written by a [`SinkRowWriter`]. Other bytes are safe: reading ends where they are invalid.
     pub fn from_bytes(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -64,7 +64,7 @@ impl<'a> SinkRow<'a> {
         self.0
     }
 
-    /// What [`SinkRowWriter::origin`] has put behind the fields.
+    /// The origin that [`SinkRowWriter::origin`] appended.
     pub fn origin(self) -> Option<&'a str> {
         let marked = self
             .bytes_after_fields()
@@ -82,17 +82,17 @@ impl<'a> SinkRow<'a> {
         rest
     }
 
-    /// Without the origin.
+    /// The bytes without the origin.
     fn without_origin(self) -> &'a [u8] {
         &self.0[..self.0.len() - self.bytes_after_fields().len()]
     }
 
-    /// Its fields, in order.
+    /// The fields, in order.
     pub fn fields(self) -> RowFields<'a> {
         RowFields(self.0)
     }
 
-    /// The first field of this name.
+    /// The first field with this name.
     pub fn get(self, name: &str) -> Option<SinkValue<'a>> {
         let mut rest = self.0;
         loop {
@@ -122,7 +122,7 @@ impl<'a> Iterator for RowFields<'a> {
 }
 
 impl<'a> ArrayItems<'a> {
-    /// The item so far from the beginning (from 1), or from the end (from -1).
+    /// The item at an index, counted from 1 at the beginning or from -1 at the end.
     pub fn nth(self, index: i64) -> Option<SinkValue<'a>> {
         let mut this = self;
         match index {
@@ -154,7 +154,7 @@ fn take_key(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))
 }
 
-/// Tag and body of the first value, and what is behind it.
+/// Splits off the first value: its tag, its body, and the remaining bytes.
 fn take(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (body, rest) = match tag {

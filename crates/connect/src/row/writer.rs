@@ -1,14 +1,14 @@
-//! Packing a row, field by field.
+//! Packs a row field by field.
 
 use super::{
     ARRAY, BYTES, FALSE, FLOAT, INT, JSON, MAP, MAX_ORIGIN_BYTES, NULL, ORIGIN, SinkRow, SinkValue,
     TEXT, TRUE,
 };
 
-/// Appends a row, or a map within one, to bytes.
+/// Appends a row, or a map within one, to a buffer.
 pub struct SinkRowWriter<'b>(&'b mut Vec<u8>);
 
-/// Appends the values of an array.
+/// Appends the items of an array.
 pub struct ItemWriter<'b>(&'b mut Vec<u8>);
 
 impl<'b> SinkRowWriter<'b> {
@@ -41,13 +41,13 @@ impl<'b> SinkRowWriter<'b> {
         put_sized(self.0, TEXT, value.as_bytes());
     }
 
-    /// Bytes that may or may not be UTF-8; if they are, they are a text for whoever reads the row.
+    /// Appends bytes; if they are valid UTF-8, readers see a text.
     pub fn bytes(&mut self, key: &str, value: &[u8]) {
         put_key(self.0, key);
         put_bytes(self.0, value);
     }
 
-    /// The text of a JSON array or object, taken as it is.
+    /// Appends the text of a JSON array or object unchanged.
     pub fn json(&mut self, key: &str, value: &str) {
         put_key(self.0, key);
         put_sized(self.0, JSON, value.as_bytes());
@@ -63,12 +63,12 @@ impl<'b> SinkRowWriter<'b> {
         put_array(self.0, fill);
     }
 
-    /// All fields of another row.
+    /// Appends all fields of another row.
     pub fn fields_of(&mut self, row: SinkRow<'_>) {
         self.0.extend_from_slice(row.without_origin());
     }
 
-    /// Where the row comes from, for whoever hears of its failure: the last thing that is written. What is too long is left out.
+    /// Appends the origin of the row, for observers of its failure. Must be written last. An origin that is too long is left out.
     pub fn origin(&mut self, origin: &str) {
         if origin.len() <= MAX_ORIGIN_BYTES {
             self.0.extend_from_slice(&ORIGIN.to_le_bytes());
@@ -76,7 +76,7 @@ impl<'b> SinkRowWriter<'b> {
         }
     }
 
-    /// A value of another row.
+    /// Appends a value of another row.
     pub fn value(&mut self, key: &str, value: SinkValue<'_>) {
         put_key(self.0, key);
         put_value(self.0, value);
@@ -125,7 +125,7 @@ impl ItemWriter<'_> {
     }
 }
 
-/// A key longer than a key can be is cut, at a character.
+/// A key beyond the maximum length is cut at a character boundary.
 fn put_key(out: &mut Vec<u8>, key: &str) {
     let key = &key[..key.floor_char_boundary(usize::from(u16::MAX))];
     out.extend_from_slice(&(key.len() as u16).to_le_bytes());
@@ -147,11 +147,11 @@ fn put_float(out: &mut Vec<u8>, value: f64) {
 }
 
 fn put_bytes(out: &mut Vec<u8>, value: &[u8]) {
-    // Whether it is UTF-8 is found out when it is read: not on the shard.
+    // Readers check whether it is UTF-8, so the shard does not have to.
     put_sized(out, TEXT, value);
 }
 
-/// What does not fit a length of 4 bytes does not fit a queue either; it becomes null.
+/// A body too long for a length of 4 bytes would not fit a queue either; it becomes null.
 fn put_sized(out: &mut Vec<u8>, tag: u8, value: &[u8]) {
     match u32::try_from(value.len()) {
         Ok(length) => {

@@ -1,4 +1,4 @@
-//! All connectors and sinks of a node: shards push rows into them, the control plane changes them.
+//! All connectors, sinks and sources of a node: shards push rows into sinks, the control plane changes settings.
 
 mod sink;
 mod source;
@@ -31,11 +31,11 @@ pub use status::{ConnectorStatus, SinkState, SinkStatus};
 const MAX_CONNECTORS: usize = 10_000;
 const MAX_SINKS: usize = 10_000;
 const MAX_SOURCES: usize = 10_000;
-/// How long a sink that was deleted may go on writing what it has.
+/// How long a deleted sink may continue to write its rows.
 const DELETED_SINK_GRACE: Duration = Duration::from_secs(5);
 const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Names a sink for shards; stays the same while the process runs, also when the sink is changed.
+/// Identifies a sink for shards; constant while the process runs, also when the sink is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SinkId(u32);
 
@@ -44,22 +44,22 @@ impl SinkId {
         self.0
     }
 
-    /// The id of this [`number`](Self::number). One that no sink has is the id of no sink.
+    /// The id with this [`number`](Self::number). Unknown numbers yield the id of no sink.
     pub fn from_number(number: u32) -> Self {
         Self(number)
     }
 }
 
-/// Connectors and sinks.
+/// The connectors, sinks and sources of a node.
 #[derive(Clone)]
 pub struct ConnectorService {
     inner: Arc<ConnectorServiceInner>,
 }
 
 pub struct ConnectorServiceOptions {
-    /// Where the node keeps files; without it there are no disk queues, and dead letters end with the process.
+    /// The node's data directory. Without it there are no disk queues, and dead letters are lost when the process ends.
     pub directory: Option<PathBuf>,
-    /// Threads that push.
+    /// Number of threads that push.
     pub shards: usize,
 }
 
@@ -69,11 +69,11 @@ struct ConnectorServiceInner {
     table: ArcSwap<SinkTable>,
     control: Mutex<ServiceState>,
     dead_letter_observer: Arc<OnceLock<Arc<dyn DeadLetterObserver>>>,
-    /// For each thread that pushes the sinks it gave rows that are on their way to files.
+    /// For each pushing thread, the sinks with rows of it that are not in their files yet.
     unsettled: Box<[UnsettledSinks]>,
 }
 
-/// On a cache line of its own.
+/// Aligned to a cache line of its own.
 #[repr(align(128))]
 #[derive(Default)]
 struct UnsettledSinks {
@@ -87,7 +87,7 @@ impl UnsettledSinks {
     }
 }
 
-/// What shards read.
+/// The part of the state that shards read.
 #[derive(Clone, Default)]
 struct SinkTable {
     sinks: Vec<Option<Arc<ManagedSink>>>,
@@ -100,9 +100,9 @@ struct ServiceState {
     sinks: BTreeMap<String, Arc<ManagedSink>>,
     sources: BTreeMap<String, ManagedSource>,
     source_handler: Option<Arc<dyn SourceMessageHandler>>,
-    /// Ids are never given to another name.
+    /// An id is never assigned to another name.
     ids: HashMap<String, SinkId>,
-    /// Machines of sinks that were changed or deleted, on their way out; the next of that name waits for them.
+    /// Machines of changed or deleted sinks that are still ending; the next machine of that name waits for them.
     ending: HashMap<String, JoinHandle<Vec<SinkBatch>>>,
     is_stopping: bool,
 }
@@ -119,7 +119,7 @@ impl ConnectorServiceInner {
     }
 }
 
-/// Takes `type` and `description` off a connector's settings.
+/// Removes `type` and `description` from a connector's settings and returns the kind.
 fn split(
     connector: &Value,
 ) -> Result<(&'static ConnectorKind, String, Map<String, Value>), SettingsError> {
@@ -161,7 +161,7 @@ fn split(
 }
 
 impl ConnectorService {
-    /// Everything that waits runs on `runtime`, which is not a shard's.
+    /// Blocking and asynchronous work runs on `runtime`, which must not be a shard's.
     pub fn new(runtime: Handle, options: ConnectorServiceOptions) -> Self {
         let shards = options.shards;
         Self {
@@ -178,19 +178,19 @@ impl ConnectorService {
         }
     }
 
-    /// Who hears of rows that fail for good; said once.
+    /// Registers the observer of rows that fail permanently; callable once.
     pub fn set_dead_letter_observer(&self, mourner: Arc<dyn DeadLetterObserver>) {
         if self.inner.dead_letter_observer.set(mourner).is_err() {
-            tracing::error!("failed rows were given a second listener; this is a bug");
+            tracing::error!("second dead letter observer ignored; this is a bug");
         }
     }
 
-    /// The sink of this name, if there is one now.
+    /// The present sink of this name.
     pub fn sink(&self, name: &str) -> Option<SinkId> {
         self.inner.table.load().names.get(name).copied()
     }
 
-    /// Gives a row, which `fill` makes, to a sink. Never waits; for shards.
+    /// Pushes a row, which `fill` writes, into a sink. Never waits; for shards.
     pub fn push(
         &self,
         sink: SinkId,
@@ -223,12 +223,12 @@ impl ConnectorService {
         }
     }
 
-    /// Whether a shard has pushed rows of which it is not known that they are in the files of their sink.
+    /// Whether a shard has pushed rows that are not yet known to be in their sink's files.
     pub fn is_unsettled(&self, shard: u16) -> bool {
         self.unsettled(shard).is_any.load(Relaxed)
     }
 
-    /// Calls `done`, from any thread, when all rows this shard has pushed to sinks with files are in these: written, so that the end
+    /// Calls `done`, from any thread, when all rows this shard has pushed to sinks with files are written to them, so that the end
     /// of the process loses none. Files that cannot be written are not waited for.
     pub fn settle(&self, shard: u16, done: Box<dyn FnOnce() + Send + Sync>) {
         let done = WrittenCallback::new(done);
@@ -243,14 +243,14 @@ impl ConnectorService {
         }
     }
 
-    /// Whether a sink with `on_full = "block"` has no room.
+    /// Whether a sink with `on_full = "block"` is full.
     pub fn is_full(&self, sink: SinkId) -> bool {
         let table = self.inner.table.load();
         let sink = table.sinks.get(sink.0 as usize);
         matches!(sink, Some(Some(sink)) if sink.queue.is_blocking())
     }
 
-    /// Resolves when the sink has room, or is gone. For those who were told [`PushOutcome::Blocked`].
+    /// Resolves when the sink has room or no longer exists. For callers that received [`PushOutcome::Blocked`].
     pub async fn wait_for_room(&self, sink: SinkId) {
         loop {
             let room = match self.inner.table.load().sinks.get(sink.0 as usize) {
@@ -261,12 +261,12 @@ impl ConnectorService {
             if !self.is_full(sink) {
                 return;
             }
-            // The sink may have been deleted meanwhile, which tells nobody.
+            // A sink deleted in the meantime sends no notification.
             let _ = tokio::time::timeout(Duration::from_secs(1), told).await;
         }
     }
 
-    /// Makes or replaces a connector; its sinks go on with the new one.
+    /// Creates or replaces a connector; its sinks continue with the new one.
     pub fn set_connector(&self, name: &str, settings: &Value) -> Result<(), SettingsError> {
         let (kind, description, fields) = split(settings)?;
         let connector = self.open(name, kind, fields)?;
@@ -287,7 +287,7 @@ impl ConnectorService {
         Ok(())
     }
 
-    /// Takes a connector away; its sinks keep what they are given until there is one of that name again.
+    /// Removes a connector; its sinks keep their rows until a connector of that name exists again.
     pub fn remove_connector(&self, name: &str) {
         let mut control = self.inner.control();
         if control.connectors.remove(name).is_some() {
@@ -307,7 +307,7 @@ impl ConnectorService {
         }
     }
 
-    /// Who hears what sources receive; without a listener they do not begin to.
+    /// Registers the handler of received messages; sources do not start without one.
     pub fn set_source_handler(&self, listener: Arc<dyn SourceMessageHandler>) {
         let mut control = self.inner.control();
         control.source_handler = Some(listener);
@@ -326,7 +326,7 @@ impl ConnectorService {
         source.start(connector, control.source_handler.clone());
     }
 
-    /// Whether these are settings of a source, as far as the connector is known.
+    /// Validates settings of a source, as far as the connector is known.
     pub fn check_source(&self, settings: &Value) -> Result<(), SettingsError> {
         let (common, own) = SourceSettings::split(settings)?;
         let connector = self.connector_of(&common.connector)?;
@@ -334,7 +334,7 @@ impl ConnectorService {
         connector.reader(own).map(drop)
     }
 
-    /// Makes or replaces a source. One whose connector is not there (yet) waits for it.
+    /// Creates or replaces a source. It waits for its connector if that does not exist yet.
     pub fn set_source(&self, name: &str, settings: &Value) -> Result<(), SettingsError> {
         let (common, own) = SourceSettings::split(settings)?;
         let mut control = self.inner.control();
@@ -359,7 +359,7 @@ impl ConnectorService {
         self.inner.control().sources.remove(name);
     }
 
-    /// Whether a request with this head that somebody posts to a source may come in.
+    /// Checks whether a source accepts a posted request with this head.
     pub fn admit(&self, source: &str, head: &RequestHead) -> Result<SourcePush, PushError> {
         let control = self.inner.control();
         let source = control.sources.get(source).ok_or(PushError::Unknown)?;
@@ -398,20 +398,20 @@ impl ConnectorService {
         (kind.open)(fields, &context)
     }
 
-    /// Whether these are settings of a connector.
+    /// Validates settings of a connector.
     pub fn check_connector(&self, name: &str, settings: &Value) -> Result<(), SettingsError> {
         let (kind, _, fields) = split(settings)?;
         self.open(name, kind, fields).map(drop)
     }
 
-    /// Whether these are settings of a sink, as far as the connector is known.
+    /// Validates settings of a sink, as far as the connector is known.
     pub fn check_sink(&self, settings: &Value) -> Result<(), SettingsError> {
         let (common, own) = SinkSettings::split(settings)?;
         if let crate::settings::DeliveryOrder::By(key) = &common.order {
             crate::Template::parse("order.by", key)?;
         }
         if common.queue.disk.is_some() && self.inner.options.directory.is_none() {
-            let detail = "the node has no folder for its data";
+            let detail = "the node has no data directory";
             return Err(SettingsError::new("queue.disk", detail));
         }
         let connector = self.connector_of(&common.connector)?;
@@ -422,8 +422,8 @@ impl ConnectorService {
             .map_err(|error| SinkSettings::suggest_common_field(settings, error))
     }
 
-    /// Asks the system whether a sink's statement, table and columns are right. An error is one that stays until a person changes
-    /// something; a system that is not reached says nothing. Runs within a tokio runtime.
+    /// Checks a sink's statement, table and columns with its system. An error means that a correction is needed; a system that cannot
+    /// be reached yields no error. Runs within a tokio runtime.
     pub async fn probe_sink(&self, settings: &Value) -> Result<(), SettingsError> {
         let (common, own) = SinkSettings::split(settings)?;
         let field = ["sql", "table"]
@@ -443,7 +443,7 @@ impl ConnectorService {
         }
     }
 
-    /// Reaches the system of a sink and checks its statement, where there is one; says what answered. `None`: no such sink.
+    /// Connects to the system of a sink and checks its statement, if any; returns a description. `None`: no such sink.
     pub async fn test_sink(&self, name: &str) -> Option<Result<String, ConnectorError>> {
         let (sink, connector) = {
             let control = self.inner.control();
@@ -464,7 +464,7 @@ impl ConnectorService {
                 Some(checking) => match tokio::time::timeout(TEST_TIMEOUT, checking).await {
                     Ok(checked) => checked.map(|found| format!("{who}: {found}")),
                     Err(_) => Err(ConnectorError::transient(
-                        "no answer to the statement in time",
+                        "checking the statement timed out",
                     )),
                 },
             },
@@ -473,7 +473,7 @@ impl ConnectorService {
         Some(tested)
     }
 
-    /// Makes or replaces a sink. Rows that wait stay in it. One whose connector is not there (yet) keeps its rows.
+    /// Creates or replaces a sink. Queued rows stay in it. Without its connector, a sink keeps its rows.
     pub fn set_sink(&self, name: &str, settings: &Value) -> Result<SinkId, SettingsError> {
         let (common, own) = SinkSettings::split(settings)?;
         let mut control = self.inner.control();
@@ -523,7 +523,7 @@ impl ConnectorService {
         sink.start_task(connector, before, &self.inner.options);
     }
 
-    /// Takes a sink away: it writes what it has, for a few seconds; what is left then is gone, and so are its dead letters.
+    /// Removes a sink. It continues to write for a few seconds; then its remaining rows and its dead letters are deleted.
     pub fn remove_sink(&self, name: &str) {
         let mut control = self.inner.control();
         let Some(sink) = control.sinks.remove(name) else {
@@ -548,7 +548,7 @@ impl ConnectorService {
             ] {
                 match removed {
                     Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {
-                        tracing::warn!(sink = sink.name(), %error, "files of a deleted sink cannot be removed");
+                        tracing::warn!(sink = sink.name(), %error, "files of a deleted sink could not be removed");
                     }
                     _ => {}
                 }
@@ -558,7 +558,7 @@ impl ConnectorService {
         control.ending.insert(name.to_owned(), ending);
     }
 
-    /// Reaches the system of a connector; says what answered.
+    /// Connects to the system of a connector; returns a description of it.
     pub async fn test_connector(&self, name: &str) -> Option<Result<String, ConnectorError>> {
         let connector = {
             let control = self.inner.control();
@@ -567,7 +567,7 @@ impl ConnectorService {
         Some(test(&*connector).await)
     }
 
-    /// Reaches the system of a connector that was not stored.
+    /// Connects to the system of a connector that is not stored.
     pub async fn test_settings(
         &self,
         settings: &Value,
@@ -577,8 +577,8 @@ impl ConnectorService {
         Ok(test(&*connector).await)
     }
 
-    /// Stops all sinks: they write what they have until the time is over. What is left then stays in files where there
-    /// are any and becomes dead letters otherwise.
+    /// Stops all sinks. They continue to write until the time is over; then remaining rows stay in files if there are any, and
+    /// become dead letters otherwise.
     pub async fn stop(&self, within: Duration) {
         let (sinks, ending) = {
             let mut control = self.inner.control();

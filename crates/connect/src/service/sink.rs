@@ -1,4 +1,4 @@
-//! One sink: its queue, which shards know, and the machine that empties it, which comes and goes as settings change.
+//! One sink: its queue, which shards push into, and the machine that drains it, which is replaced when settings change.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -26,9 +26,9 @@ use crate::sink_machine::queue_feed::DiskQueueView;
 use crate::sink_machine::runner::{SinkRunPlan, StopSignal, run_sink};
 use crate::template::Template;
 
-/// For asking a system about a sink's statement.
+/// Time-out for checking a sink's statement.
 pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
-/// Beyond the deadline of stopping, for what is on its way.
+/// Extra time beyond the stop deadline for batches in flight.
 const COMPLETION_GRACE: Duration = Duration::from_secs(3);
 
 pub(super) struct ManagedSink {
@@ -58,7 +58,7 @@ struct SinkTask {
     done: JoinHandle<Vec<SinkBatch>>,
 }
 
-/// A name as a file's.
+/// Encodes a name as a file name.
 fn file_name(name: &str) -> String {
     let mut file = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -100,7 +100,7 @@ impl ManagedSink {
             let detail = format!("its file cannot be read or written: {error}");
             SettingsError::new("dead_letters", detail)
         })?;
-        // Random enough to tell the rows of this process from those of another.
+        // Sufficiently random to distinguish the rows of this process from those of another.
         let epoch = now_ms() << 16 ^ u64::from(std::process::id());
         Ok(Self {
             name: name.to_owned(),
@@ -150,12 +150,12 @@ impl ManagedSink {
         }
     }
 
-    /// The settings it has that its connector's kind reads.
+    /// The sink settings that are specific to the connector's kind.
     pub(super) fn own_settings(&self) -> Map<String, Value> {
         self.lock().kind_settings.clone()
     }
 
-    /// What was found when somebody had the sink tested.
+    /// Records the result of a requested test.
     pub(super) fn record_test(&self, result: &Result<String, ConnectorError>) {
         self.lock().circuit.record_check(result);
     }
@@ -169,7 +169,7 @@ impl ManagedSink {
         state.kind_settings = own;
     }
 
-    /// Starts the machine with the settings there are now, after the one before has ended.
+    /// Starts the machine with the present settings, after the previous one has ended.
     pub(super) fn start_task(
         self: &Arc<Self>,
         connector: Option<(&'static ConnectorKind, Arc<dyn Connector>)>,
@@ -196,7 +196,7 @@ impl ManagedSink {
                 Some(plan)
             }
             Some(Err(error)) => {
-                tracing::error!(sink = self.name, %error, "a sink does not fit its connector; it keeps its rows");
+                tracing::error!(sink = self.name, %error, "sink settings do not match the connector; keeping its rows");
                 state.state = SinkState::Invalid;
                 state.problem = Some(error.to_string());
                 None
@@ -208,7 +208,7 @@ impl ManagedSink {
                 None
             }
         };
-        // Already now: what is pushed until the files are open is waited for, too.
+        // Set before the files are open, so that rows pushed until then are also waited for.
         let has_files = plan.is_some() && state.common_settings.queue.disk.is_some();
         self.queue.set_spooled(has_files);
         if !has_files {
@@ -236,7 +236,7 @@ impl ManagedSink {
         state.task = Some(SinkTask { stop, done });
     }
 
-    /// Asks the system about the sink's statement before the first row comes.
+    /// Checks the sink's statement with the system before the first row arrives.
     fn spawn_check(&self, plan: &SinkRunPlan) {
         let delivery = &plan.delivery;
         let (writer, circuit) = (delivery.writer.clone(), delivery.circuit.clone());
@@ -249,7 +249,7 @@ impl ManagedSink {
                 checked = tokio::time::timeout(CHECK_TIMEOUT, checking) => checked,
                 _ = stop.wait_for(|stop| *stop != StopSignal::Run) => return,
             };
-            // No answer in time says nothing of the statement.
+            // A time-out says nothing about the statement.
             let Ok(checked) = checked else { return };
             if let Err(error) = &checked {
                 tracing::warn!(sink, %error, "sink check failed; rows wait until the sink can be written");
@@ -308,7 +308,7 @@ impl ManagedSink {
         })
     }
 
-    /// Writes what there is until the time is over; what is left then, and is in no file, becomes dead letters.
+    /// Writes queued rows until the time is over; remaining rows that are in no file become dead letters.
     pub(super) async fn end(&self, within: Duration) {
         self.is_enabled.store(false, Relaxed);
         let Some(SinkTask { stop, mut done }) = self.lock().task.take() else {
@@ -350,7 +350,7 @@ impl ManagedSink {
         tracing::error!(
             sink = self.name,
             rows = letters.len(),
-            "rows were not written before the sink ended; they are dead letters"
+            "rows were not written before the sink ended; they became dead letters"
         );
         self.metrics.failed.fetch_add(letters.len() as u64, Relaxed);
         let dropped = self.dead_letters.add(letters).await;
@@ -369,7 +369,7 @@ impl ManagedSink {
         self.dead_letters.take(ids).await.len()
     }
 
-    /// Queues the rows of dead letters again. Those for which there is no room stay dead letters.
+    /// Queues the rows of dead letters again. Rows that find no room stay dead letters.
     pub(super) async fn replay(&self, ids: Option<Vec<u64>>) -> usize {
         let mut letters = self.dead_letters.take(ids).await.into_iter();
         let mut replayed = 0;
@@ -399,7 +399,7 @@ impl ManagedSink {
         metrics.queued_in_memory = in_memory + disk.as_ref().map_or(0, DiskQueueView::spooling);
         let is_starting = disk.is_none() && state.common_settings.queue.disk.is_some();
         let (disk_rows, disk_bytes) = disk.as_ref().map(DiskQueueView::usage).unwrap_or_default();
-        // What is in files counts until it is acknowledged; what is not, until it is written or given up.
+        // Rows in files count until they are acknowledged, others until they are written or given up.
         let on_the_way = match state.common_settings.queue.disk {
             Some(_) => 0,
             None => (metrics.taken).saturating_sub(metrics.sent + metrics.failed),

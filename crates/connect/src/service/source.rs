@@ -1,4 +1,4 @@
-//! Sources: what outside systems send, handed to whoever listens, which are rules with `FROM "$bridges/TYPE:NAME"`.
+//! Sources: messages received from outside systems, passed to a handler, which runs rules with `FROM "$bridges/TYPE:NAME"`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -41,7 +41,7 @@ fn yes() -> bool {
 }
 
 impl SourceSettings {
-    /// Splits the settings of a source into these and those of the connector's kind.
+    /// Splits the settings of a source into the common ones and those of the connector's kind.
     pub fn split(source: &Value) -> Result<(Self, Map<String, Value>), SettingsError> {
         let fields = source
             .as_object()
@@ -54,10 +54,10 @@ impl SourceSettings {
     }
 }
 
-/// Who hears what sources receive.
+/// Handles the messages of all sources.
 pub trait SourceMessageHandler: Send + Sync {
-    /// `kind` and `name` are those of `$bridges/KIND:NAME`. Resolves once the message has been taken: only then is it
-    /// acknowledged to the system it came from.
+    /// `kind` and `name` are those of `$bridges/KIND:NAME`. Resolves once the message is processed; only then is it acknowledged
+    /// to its system.
     fn handle<'a>(
         &'a self,
         kind: &'a str,
@@ -66,18 +66,18 @@ pub trait SourceMessageHandler: Send + Sync {
     ) -> BoxFuture<'a, ()>;
 }
 
-/// How a source is.
+/// Status of a source.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct SourceStatus {
     pub name: String,
     pub connector: String,
-    /// The type of its connector, if there is one.
+    /// Type of its connector, if that exists.
     #[serde(rename = "type")]
     pub kind: Option<&'static str>,
     pub state: SourceState,
-    /// Messages since the node started.
+    /// Messages received since the node started.
     pub received: u64,
-    /// Failures in a row.
+    /// Consecutive failures.
     pub failures: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
@@ -88,11 +88,11 @@ pub struct SourceStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SourceState {
-    /// It receives, or tries to.
+    /// Receives, or retries.
     Running,
     Disabled,
     NoConnector,
-    /// Its settings do not fit its connector.
+    /// The settings do not match the connector.
     Invalid,
 }
 
@@ -173,7 +173,7 @@ impl ManagedSource {
         self.lock().common_settings.connector.clone()
     }
 
-    /// Receives with the settings there are now.
+    /// Starts receiving with the present settings.
     pub(super) fn start(
         &self,
         connector: Option<(&'static ConnectorKind, Arc<dyn Connector>)>,
@@ -215,7 +215,7 @@ impl ManagedSource {
         self.lock().task = None;
     }
 
-    /// Whether what somebody posts may come in.
+    /// Checks whether a posted request is accepted.
     pub(super) fn admit(&self, head: &RequestHead) -> Result<SourcePush, PushError> {
         let state = self.lock();
         let Some(running) = &state.task else {
@@ -255,7 +255,7 @@ impl ManagedSource {
     }
 }
 
-/// Receives for ever; after a failure it waits, for longer after each further one without a message in between.
+/// Receives forever; after a failure it pauses, for longer after each further failure without a message in between.
 async fn receive(reader: Arc<dyn SourceReader>, inlet: Arc<CountingSourcePort>) {
     let retry = RetrySettings::default();
     let shared = inlet.shared.clone();
@@ -267,7 +267,7 @@ async fn receive(reader: Arc<dyn SourceReader>, inlet: Arc<CountingSourcePort>) 
         }
         let failures = shared.failures.fetch_add(1, Relaxed) + 1;
         if failures == 1 {
-            tracing::warn!(source_name = shared.name, error = %failure, "a source cannot receive; it is tried again");
+            tracing::warn!(source_name = shared.name, error = %failure, "source failed to receive; retrying");
         }
         shared.record_error(failure.message.clone());
         let wait = backoff(&retry, u32::try_from(failures).unwrap_or(u32::MAX))
@@ -276,7 +276,7 @@ async fn receive(reader: Arc<dyn SourceReader>, inlet: Arc<CountingSourcePort>) 
     }
 }
 
-/// A panic of a reader is a failure like others: it must not end the source in silence.
+/// Turns a panic of the reader into an error, so that the source does not end silently.
 async fn catch_reader_panic(mut reading: BoxFuture<'_, ConnectorError>) -> ConnectorError {
     std::future::poll_fn(move |context| {
         let polled = AssertUnwindSafe(|| reading.as_mut().poll(context));
@@ -288,7 +288,7 @@ async fn catch_reader_panic(mut reading: BoxFuture<'_, ConnectorError>) -> Conne
     .await
 }
 
-/// Counts what it passes on.
+/// Counts the messages it passes on.
 struct CountingSourcePort {
     shared: Arc<SharedSourceState>,
     kind: &'static str,
@@ -312,7 +312,7 @@ mod tests {
     use serde_json::json;
     use std::time::Duration;
 
-    /// Receives a message, and loses its connection.
+    /// Test reader that receives a message and then loses its connection.
     struct Fickle;
 
     impl Connector for Fickle {

@@ -1,4 +1,4 @@
-//! What is said about connectors, sinks and dead letters.
+//! Status reports of connectors and sinks, and access to dead letters.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -8,16 +8,16 @@ use crate::sink_machine::circuit_breaker::{CircuitState, SinkHealth};
 use crate::sink_machine::dead_letters::DeadLetter;
 use crate::sink_machine::metrics::SinkMetrics;
 
-/// How a sink is.
+/// Status of a sink.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct SinkStatus {
     pub name: String,
     pub connector: String,
-    /// The type of its connector, if there is one.
+    /// Type of its connector, if that exists.
     #[serde(rename = "type")]
     pub kind: Option<&'static str>,
     pub state: SinkState,
-    /// Why it does not run.
+    /// Why the sink does not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     #[serde(flatten)]
@@ -29,28 +29,28 @@ pub struct SinkStatus {
 #[serde(rename_all = "snake_case")]
 pub enum SinkState {
     Running,
-    /// It cannot write at the moment: `last_error` says why, `failing_since_ms` since when.
+    /// Writes fail at present: `last_error` is the reason, `failing_since_ms` the start.
     Failing,
-    /// It opens its disk queue; what is in that is not counted yet.
+    /// Opens its disk queue, whose rows are not counted yet.
     Starting,
-    /// It refuses rows, and writes those it has.
+    /// Refuses new rows and writes those it has.
     Disabled,
-    /// It keeps its rows until there is a connector of that name.
+    /// Keeps its rows until a connector of that name exists.
     NoConnector,
-    /// Its settings do not fit its connector; it keeps its rows.
+    /// Settings do not match the connector; keeps its rows.
     Invalid,
 }
 
-/// How a connector is.
+/// Status of a connector.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ConnectorStatus {
     pub name: String,
     #[serde(rename = "type")]
     pub kind: &'static str,
     pub description: String,
-    /// Sinks that use it.
+    /// Names of the sinks that use it.
     pub sinks: Vec<String>,
-    /// Whether one of these cannot write at the moment.
+    /// Whether writes of one of these sinks fail at present.
     pub is_failing: bool,
 }
 
@@ -85,7 +85,7 @@ impl ConnectorService {
         self.inner.control().sinks.get(name).cloned()
     }
 
-    /// Up to `limit` dead letters of a sink from the oldest on, beginning behind an id. `None`: no such sink.
+    /// Up to `limit` dead letters of a sink, oldest first, beginning after an id. `None`: no such sink.
     pub fn dead_letters(&self, sink: &str, after: u64, limit: usize) -> Option<Vec<DeadLetter>> {
         Some(self.find(sink)?.dead_letters(after, limit))
     }
@@ -94,12 +94,12 @@ impl ConnectorService {
         self.find(sink)?.dead_letter(id)
     }
 
-    /// Queues dead letters again, all of them if no ids are given; says how many. There may be no room for all.
+    /// Queues dead letters again, all of them if no ids are given; returns how many. The queue may not have room for all.
     pub async fn replay(&self, sink: &str, ids: Option<Vec<u64>>) -> Option<usize> {
         Some(self.find(sink)?.replay(ids).await)
     }
 
-    /// Throws dead letters away, all of them if no ids are given; says how many.
+    /// Deletes dead letters, all of them if no ids are given; returns how many.
     pub async fn discard(&self, sink: &str, ids: Option<Vec<u64>>) -> Option<usize> {
         Some(self.find(sink)?.discard(ids).await)
     }

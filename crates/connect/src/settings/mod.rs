@@ -1,4 +1,4 @@
-//! Settings of connectors and sinks: JSON that people write, and errors that name the field.
+//! Parsing of connector and sink settings (JSON), with errors that name the field.
 
 mod sink;
 
@@ -10,11 +10,11 @@ pub use sink::{
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-/// What is wrong with an object that somebody wrote.
+/// An error in a configuration object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{detail}", if field.is_empty() { String::new() } else { format!("{field}: ") })]
 pub struct SettingsError {
-    /// The field it is about, as `batch.max_rows`; empty if it is about the whole.
+    /// Path of the field, as `batch.max_rows`; empty for the whole object.
     pub field: String,
     pub detail: String,
 }
@@ -27,7 +27,7 @@ impl SettingsError {
         }
     }
 
-    /// The same error of a field within another.
+    /// The same error with the field nested in `outer`.
     pub fn within_field(self, outer: &str) -> Self {
         let field = match self.field.as_str() {
             "" => outer.to_owned(),
@@ -37,7 +37,7 @@ impl SettingsError {
     }
 }
 
-/// Reads settings of a type.
+/// Parses settings.
 pub fn parse_settings<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, SettingsError> {
     serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
         let path = error.path().to_string();
@@ -46,7 +46,7 @@ pub fn parse_settings<T: DeserializeOwned>(fields: Map<String, Value>) -> Result
     })
 }
 
-/// Says which numbers a field takes.
+/// Checks that a number is within a range.
 pub fn check_range<T: PartialOrd + std::fmt::Display + Copy>(
     field: &str,
     value: T,
@@ -62,7 +62,7 @@ pub fn check_range<T: PartialOrd + std::fmt::Display + Copy>(
     }
 }
 
-/// Takes `HOST`, `HOST:PORT` or `[ADDRESS]:PORT` apart.
+/// Parses `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`.
 pub fn host_and_port(
     field: &str,
     server: &str,

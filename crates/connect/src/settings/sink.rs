@@ -1,4 +1,4 @@
-//! What every sink can be told, whatever it writes to.
+//! The settings that all sinks have in common.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{SettingsError, check_range, parse_settings};
 
-/// Fields of a sink that are the machine's; all others are those of the connector's kind.
+/// Fields of a sink that are common; all others belong to the connector's kind.
 const COMMON_FIELDS: [&str; 9] = [
     "connector",
     "description",
@@ -24,7 +24,7 @@ const WRITE_TIMEOUT: &str = "write_timeout_ms";
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SinkSettings {
-    /// The connector it writes to, by name.
+    /// Name of the connector it writes to.
     #[schemars(length(min = 1, max = 256))]
     pub connector: String,
     #[serde(default)]
@@ -39,7 +39,7 @@ pub struct SinkSettings {
     pub queue: QueueSettings,
     #[serde(default)]
     pub order: DeliveryOrder,
-    /// Batches written at the same time.
+    /// Maximum number of batches written concurrently.
     #[serde(default = "four")]
     #[schemars(range(min = 1, max = 256))]
     pub batches_in_flight: u32,
@@ -47,13 +47,13 @@ pub struct SinkSettings {
     pub retry: RetrySettings,
     #[serde(default)]
     pub dead_letters: DeadLetterSettings,
-    /// A batch that takes longer has failed, and is tried again.
+    /// Time-out of a batch; it is then retried.
     #[serde(default = "half_a_minute_ms")]
     #[schemars(range(min = 10, max = 3_600_000))]
     pub write_timeout_ms: u64,
 }
 
-/// When a batch is written: as soon as one of the three is reached. What is left out depends on the connector's kind.
+/// Batch limits: a batch is written as soon as one of them is reached. Defaults depend on the connector's kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchSettings {
@@ -66,7 +66,7 @@ pub struct BatchSettings {
     pub max_wait_ms: Option<u64>,
 }
 
-/// Rows that wait.
+/// Queue of waiting rows.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct QueueSettings {
@@ -75,23 +75,23 @@ pub struct QueueSettings {
     #[schemars(range(min = 1024))]
     pub max_bytes: usize,
     pub on_full: OnFull,
-    /// Keeps what waits in files, so that it survives a restart and the end of the process.
+    /// Keeps waiting rows in files, so they survive a restart and the end of the process.
     pub disk: Option<DiskQueueSettings>,
 }
 
-/// What becomes of a row that finds the queue full.
+/// Policy for a row that finds the queue full.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFull {
-    /// It is taken, and its publisher is not read from until there is room. What publishers had sent before may fill the
-    /// queue up to twice its size; what comes then is dropped.
+    /// The row is queued, and its publisher is paused until there is room. Messages already sent by publishers may fill the
+    /// queue up to twice its size; further rows are dropped.
     #[default]
     Block,
     DropOldest,
     DropNewest,
 }
 
-/// A queue in files.
+/// Disk queue.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DiskQueueSettings {
@@ -100,12 +100,11 @@ pub struct DiskQueueSettings {
     pub sync: DiskQueueSync,
 }
 
-/// When a disk queue is made to be on the disk rather than in the operating system's memory: that matters when the power
-/// fails, not when the process ends.
+/// When a disk queue is synced to disk. This matters in a power failure, not when the process ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskQueueSync {
-    /// After each turn of writing.
+    /// After each round of writes.
     Always,
     /// Once a second.
     #[default]
@@ -113,38 +112,38 @@ pub enum DiskQueueSync {
     Never,
 }
 
-/// In which order rows arrive.
+/// Order in which rows are written.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeliveryOrder {
-    /// In any: batches are written at the same time, and one may be tried again after the next.
+    /// No order: batches are written concurrently, and a retried one may follow a later one.
     #[default]
     None,
-    /// Rows for which this template gives the same text arrive in their order: `{"by": "${clientid}"}`.
+    /// Rows for which this template gives the same text keep their order: `{"by": "${clientid}"}`.
     By(String),
-    /// All in their order: one batch at a time.
+    /// All rows keep their order: one batch at a time.
     All,
 }
 
-/// What is done after an error that can pass, such as a server that is down.
+/// Retries after a transient error, such as a server that is down.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetrySettings {
-    /// The first pause; each further one is twice as long, a little more or less.
+    /// First pause; each further pause is about twice as long.
     #[schemars(range(min = 1, max = 3_600_000))]
     pub first_ms: u64,
     #[schemars(range(min = 1, max = 3_600_000))]
     pub max_ms: u64,
-    /// After so many attempts the rows become dead letters. Left out: it is tried for ever.
+    /// Number of attempts after which rows become dead letters. Default: unlimited.
     #[schemars(range(min = 1))]
     pub max_attempts: Option<u32>,
-    /// After so many attempts in a row that fail because of the statement, or of a table or column that is missing, rows become
-    /// dead letters.
+    /// Number of consecutive attempts, failing because of an invalid statement or a missing table or column, after which rows
+    /// become dead letters.
     #[schemars(range(min = 1))]
     pub max_permanent_attempts: u32,
 }
 
-/// Rows that cannot be written. The oldest make room for new ones.
+/// Rows that cannot be written. New ones replace the oldest.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeadLetterSettings {
@@ -207,7 +206,7 @@ fn half_a_minute_ms() -> u64 {
 }
 
 impl SinkSettings {
-    /// Splits the settings of a sink into those of the machine and those of the connector's kind.
+    /// Splits the settings of a sink into the common ones and those of the connector's kind.
     pub fn split(sink: &Value) -> Result<(Self, Map<String, Value>), SettingsError> {
         let fields = sink
             .as_object()
@@ -222,7 +221,7 @@ impl SinkSettings {
         Ok((settings, own))
     }
 
-    /// Adds which of the settings of all sinks may be meant by one that the connector's kind does not know.
+    /// Extends an error about an unknown field with a similar common field.
     pub fn suggest_common_field(sink: &Value, error: SettingsError) -> SettingsError {
         let is_unknown = error.detail.starts_with("unknown field")
             && sink.get(error.field.as_str()).is_some()

@@ -1,5 +1,5 @@
-//! A placeholder that is more than the way to a value: an expression of the rule language, such as `${upper(clientid)}`, over
-//! the fields of the row.
+//! Placeholders that are expressions of the rule language, such as `${upper(clientid)}`, over the fields of the row. Plain paths
+//! are in `value_path.rs`.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -14,14 +14,14 @@ use rules::{
 
 use crate::row::{ItemWriter, SinkRow, SinkRowWriter, SinkValue};
 
-/// Memory a thread keeps between rows.
+/// Memory that a thread keeps between rows.
 const KEEP_BYTES: usize = 256 << 10;
 
-/// An expression, ready.
+/// A compiled expression.
 #[derive(Clone)]
 pub(crate) struct TemplateExpression {
     text: String,
-    // The form for SQL gives the value with its type.
+    // The SQL form preserves the type of the value.
     compiled: Arc<SqlTemplate>,
 }
 
@@ -45,7 +45,7 @@ thread_local! {
 
 fn scratch() -> EvaluationScratch {
     let mut seed = [0; 32];
-    // Without randomness all threads make the same ids: the functions that make some say so themselves.
+    // Without randomness all threads would generate the same ids; functions that generate some report the failure themselves.
     let _ = SystemRandom::new().fill(&mut seed);
     let node = u16::from_le_bytes([seed[0], seed[1]]);
     EvaluationScratch::new(EvaluationResources::new(seed, node), KEEP_BYTES)
@@ -66,7 +66,7 @@ impl TemplateExpression {
         })
     }
 
-    /// The value for a row; null if the expression fails. `scratch` is what it borrows from.
+    /// The value for a row; null if the expression fails. `scratch` provides memory to borrow from.
     pub(crate) fn find<'a>(&self, row: SinkRow<'_>, into: &'a mut Vec<u8>) -> SinkValue<'a> {
         into.clear();
         SCRATCH.with_borrow_mut(|scratch| {
@@ -90,7 +90,7 @@ impl TemplateExpression {
     }
 }
 
-/// The columns, and those that are fields of events under their other spellings.
+/// The columns, extended by the other spellings of event fields.
 fn with_spellings<'a>(
     columns: &'a [(&'a str, rules::Value<'a>)],
     arena: &'a Arena,
@@ -143,7 +143,7 @@ fn put(out: &mut SinkRowWriter<'_>, key: &str, value: rules::Value<'_>) {
         rules::Value::Float(value) => out.float(key, value),
         rules::Value::Str(value) => out.text(key, value),
         rules::Value::Bytes(value) => out.bytes(key, value),
-        // Its digits, which databases take for a number.
+        // As text, from which databases accept the number.
         rules::Value::Big(value) => out.text(key, value),
         rules::Value::Json(value) => out.json(key, value),
         rules::Value::Array(items) => out.array(key, |out| put_items(out, items)),

@@ -1,7 +1,7 @@
-//! Texts with `${...}` for what differs between rows, parsed once and filled in for each row.
+//! Texts with `${...}` for values of a row, parsed once and rendered for each row.
 //!
-//! A template that is JSON stays JSON whatever the row holds: see `rules::parse_template::TemplateForm`. A null, or what the row does not have, is `null`.
-//! Where that makes no sense, as in a topic or a path, [`Template::render_name`] fails instead.
+//! A template that is JSON renders valid JSON for every row: see `rules::TemplateFormat`. Null and missing values become `null`.
+//! Where null is meaningless, as in a topic or a path, [`Template::render_name`] fails instead.
 
 mod expression;
 mod redis_command;
@@ -21,7 +21,7 @@ use crate::settings::SettingsError;
 
 const MAX_TEMPLATE_BYTES: usize = 1 << 20;
 
-/// A text to fill in.
+/// A parsed template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     parts: Vec<TemplatePart>,
@@ -36,14 +36,14 @@ pub(crate) enum TemplatePart {
 }
 
 impl Template {
-    /// `field` is the setting the text is from, for the error.
+    /// `field` is the name of the setting, for errors.
     pub fn parse(field: &str, text: &str) -> Result<Self, SettingsError> {
         let form = TemplateFormat::detect(text);
         let parts = parse(text, form).map_err(|error| SettingsError::new(field, error))?;
         Ok(Self { parts, form })
     }
 
-    /// The text, if it is the same for all rows.
+    /// The text, if it is constant.
     pub fn constant(&self) -> Option<&str> {
         match &self.parts[..] {
             [] => Some(""),
@@ -57,7 +57,7 @@ impl Template {
         self.form == TemplateFormat::Json
     }
 
-    /// Appends the text for a row.
+    /// Appends the rendered text for a row.
     pub fn render(&self, row: SinkRow<'_>, out: &mut Vec<u8>) {
         let mut scratch = Vec::new();
         for part in &self.parts {
@@ -80,13 +80,13 @@ impl Template {
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     }
 
-    /// The text for a row where it names something, such as a topic: a null is an error of the row. `what` names the setting.
+    /// Renders a name, such as a topic: a null value is an error of the row. `what` names the setting.
     pub fn render_name(&self, what: &str, row: SinkRow<'_>) -> Result<String, ConnectorError> {
         self.check_no_null(what, row)?;
         Ok(self.render_string(row))
     }
 
-    /// The text for a row, with each value encoded for a URL. A null is an error of the row.
+    /// Renders the text with each value encoded for a URL. A null value is an error of the row.
     pub fn render_encoded(&self, what: &str, row: SinkRow<'_>) -> Result<String, ConnectorError> {
         self.check_no_null(what, row)?;
         let mut scratch = Vec::new();
@@ -133,8 +133,8 @@ impl Template {
         Ok(())
     }
 
-    /// The value for a row with its type: that of the field if the template is one placeholder and nothing else, a text
-    /// otherwise. `scratch` is what it may borrow from.
+    /// The value for a row. If the template is a single placeholder, it has the type of the field; otherwise it is a text.
+    /// `scratch` provides memory to borrow from.
     pub fn value<'a>(&self, row: SinkRow<'a>, scratch: &'a mut Vec<u8>) -> SinkValue<'a> {
         match &self.parts[..] {
             [TemplatePart::Path(path, _)] => path.find(row, scratch),
@@ -151,7 +151,7 @@ impl Template {
     }
 }
 
-/// Makes one line of a rendered text, whatever was filled in.
+/// Replaces line breaks in a rendered text, so that it stays one line.
 pub(crate) fn keep_one_line(text: &mut [u8]) {
     for byte in text {
         if matches!(byte, b'\n' | b'\r') {
@@ -182,7 +182,7 @@ fn put_value(value: SinkValue<'_>, position: PlaceholderPosition, out: &mut Vec<
     }
 }
 
-/// What is up to the `}` that ends a placeholder, quotes minded, and what is behind it.
+/// Splits a text at the `}` that ends a placeholder, with respect to quotes.
 pub(crate) fn split_placeholder(text: &str) -> Option<(&str, &str)> {
     let mut quote = None;
     for (at, c) in text.char_indices() {

@@ -1,4 +1,4 @@
-//! Commands of Redis with `${...}`: a word of the template is one argument, whatever is filled in.
+//! Redis commands with `${...}`: a word of the template is one argument, whatever its values are.
 
 use super::Template;
 use crate::row::SinkRow;
@@ -11,7 +11,7 @@ const MAX_WORDS: usize = 1024;
 pub struct RedisCommands(Vec<Vec<Template>>);
 
 impl RedisCommands {
-    /// `field` is the setting the text is from, for the error.
+    /// `field` is the name of the setting, for errors.
     pub fn parse(field: &str, text: &str) -> Result<Self, SettingsError> {
         let words = split(text).map_err(|error| SettingsError::new(field, error))?;
         let mut commands = vec![Vec::new()];
@@ -43,7 +43,7 @@ impl RedisCommands {
         Ok(Self(commands))
     }
 
-    /// How many commands there are for a row.
+    /// Number of commands per row.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -52,12 +52,12 @@ impl RedisCommands {
         self.0.is_empty()
     }
 
-    /// The name of each command, as it was written.
+    /// The name of each command, as written.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|words| words.first()?.constant())
     }
 
-    /// Each command for a row, argument by argument; the first is its name.
+    /// Renders each command for a row, argument by argument; the first is the command name.
     pub fn fill<'c>(
         &'c self,
         row: SinkRow<'c>,
@@ -78,7 +78,7 @@ enum CommandWord {
     Then,
 }
 
-/// Splits at white space; quotes hold a word together, also around what is in `${...}`.
+/// Splits at white space; quotes group a word, also around values of `${...}`.
 fn split(text: &str) -> Result<Vec<CommandWord>, String> {
     let mut words = Vec::new();
     let mut rest = text.trim_start();
@@ -110,7 +110,7 @@ fn split(text: &str) -> Result<Vec<CommandWord>, String> {
     Ok(words)
 }
 
-/// Appends what is up to the quote; returns what is behind it. A backslash takes the next character as it is.
+/// Appends the text up to the quote; returns the rest. A backslash takes the next character literally.
 fn quoted<'t>(text: &'t str, quote: char, word: &mut String) -> Result<&'t str, String> {
     let mut chars = text.char_indices();
     while let Some((at, c)) = chars.next() {

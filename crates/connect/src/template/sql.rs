@@ -1,5 +1,5 @@
-//! SQL with `${...}` for what differs between rows: each becomes a parameter that is bound, never a part of the text. An
-//! `INSERT ... VALUES (...)` is taken apart so that many rows make one statement.
+//! SQL with `${...}`: each placeholder becomes a bound parameter, never a part of the text. An `INSERT ... VALUES (...)` is
+//! split so that many rows form one statement.
 
 use std::borrow::Cow;
 
@@ -7,21 +7,21 @@ use super::Template;
 use crate::row::{SinkRow, SinkValue};
 use crate::settings::SettingsError;
 
-/// Stands where a parameter is bound; no statement has it.
+/// Marks a parameter; no statement contains it.
 const MARK: char = '\0';
-/// Parameters a statement can have in the protocols of MySQL and PostgreSQL.
+/// Maximum number of parameters in the protocols of MySQL and PostgreSQL.
 const MAX_PARAMETERS: usize = 65_535;
 
-/// How a database reads texts and writes the place of a parameter.
+/// How a database parses texts and marks parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SqlDialect {
-    /// `?`; a backslash within a text takes the next character as it is.
+    /// `?`; a backslash within a text escapes the next character.
     MySql,
     /// `$1`, `$2` ...
     Postgres,
 }
 
-/// A statement whose placeholders have become parameters.
+/// A statement with parameters in place of placeholders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SqlStatement {
     text: String,
@@ -30,17 +30,17 @@ pub struct SqlStatement {
     insert: Option<InsertSpans>,
 }
 
-/// Places within the text of `INSERT ... VALUES`.
+/// Offsets within the text of `INSERT ... VALUES`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct InsertSpans {
     values: usize,
     open: usize,
-    /// Behind the closing parenthesis.
+    /// After the closing parenthesis.
     close: usize,
 }
 
 impl SqlStatement {
-    /// `field` is the setting the text is from, for the error.
+    /// `field` is the name of the setting, for errors.
     pub fn parse(field: &str, text: &str, dialect: SqlDialect) -> Result<Self, SettingsError> {
         let sql = SqlScanner::new(text, dialect).scan();
         let sql = sql.map_err(|error| SettingsError::new(field, error))?;
@@ -55,12 +55,12 @@ impl SqlStatement {
         &self.parameters
     }
 
-    /// Whether rows can be put together into one statement.
+    /// Whether rows can be combined into one statement.
     pub fn is_insert(&self) -> bool {
         self.insert.is_some()
     }
 
-    /// Rows that one statement can hold.
+    /// Maximum number of rows in one statement.
     pub fn max_rows(&self) -> usize {
         match self.insert {
             Some(_) => MAX_PARAMETERS / self.parameters.len().max(1),
@@ -68,7 +68,7 @@ impl SqlStatement {
         }
     }
 
-    /// The statement for so many rows: one unless it is an insert.
+    /// The statement for a number of rows, which is 1 unless it is an insert.
     pub fn statement(&self, rows: usize) -> String {
         let mut numbers = 1..;
         let Some(insert) = self.insert else {
@@ -86,8 +86,8 @@ impl SqlStatement {
         statement
     }
 
-    /// For PostgreSQL: the insert of as many rows as arrays of these types hold, one array for each parameter. `None` if the
-    /// values cannot be had so.
+    /// For PostgreSQL: an insert of any number of rows from arrays of these types, one array per parameter. `None` if the
+    /// statement does not allow it.
     pub fn unnest_insert(&self, types: &[String]) -> Option<String> {
         let insert = self.insert?;
         let tuple = self.text[insert.open..insert.close]
@@ -136,7 +136,7 @@ impl SqlStatement {
         marked
     }
 
-    /// The values of a row, one for each parameter.
+    /// Passes the values of a row, one per parameter, to `each`.
     pub fn bind(&self, row: SinkRow<'_>, mut each: impl FnMut(usize, SinkValue<'_>)) {
         let mut scratch = Vec::new();
         for (at, parameter) in self.parameters.iter().enumerate() {
@@ -149,7 +149,7 @@ struct SqlScanner<'t> {
     rest: &'t str,
     dialect: SqlDialect,
     text: String,
-    /// As the text, with an `x` for each byte that is quoted.
+    /// The text with every quoted byte replaced by an `x`.
     mask: String,
     parameters: Vec<Template>,
 }
@@ -167,7 +167,7 @@ impl<'t> SqlScanner<'t> {
 
     fn scan(mut self) -> Result<SqlStatement, String> {
         if self.rest.contains(MARK) {
-            return Err("a NUL character is in it".into());
+            return Err("it contains a NUL character".into());
         }
         if self.rest.is_empty() {
             return Err("expected a statement".into());
@@ -220,7 +220,7 @@ impl<'t> SqlScanner<'t> {
         Ok(())
     }
 
-    /// A text with placeholders in it becomes a parameter as a whole.
+    /// Replaces a quoted text that contains placeholders by one parameter.
     fn quoted_text(&mut self) -> Result<(), String> {
         let mut content = String::new();
         let mut chars = self.rest.char_indices().skip(1).peekable();
@@ -284,8 +284,8 @@ impl<'t> SqlScanner<'t> {
     }
 }
 
-/// FluxMQ's examples spell SQL's null as a text where no quotes are: `${ifNull(payload.t, "NULL")}`. A parameter with that text
-/// would be no null.
+/// FluxMQ's examples write SQL's null as a text where no quotes are: `${ifNull(payload.t, "NULL")}`. A parameter with that text
+/// would not be null, so the word is removed.
 fn without_null_word(placeholder: &str) -> Cow<'_, str> {
     let word = |quoted| {
         let call = placeholder.trim_end().strip_suffix(')')?.trim_end();
@@ -298,7 +298,7 @@ fn without_null_word(placeholder: &str) -> Cow<'_, str> {
     }
 }
 
-/// Finds the one group of values of an insert whose other parts have no parameters.
+/// Finds the single group of values of an insert whose other parts have no parameters.
 fn find_insert(text: &str, mask: &str) -> Option<InsertSpans> {
     let upper = mask.to_ascii_uppercase();
     if !upper.starts_with("INSERT") && !upper.starts_with("REPLACE") {
@@ -431,7 +431,7 @@ mod tests {
             bound[6].starts_with("Text(") && bound[6].len() == 32 + 8,
             "{bound:?}"
         );
-        // Within quotes, and alone, it is a word.
+        // Alone and within quotes it is an ordinary word.
         let words = mysql("INSERT INTO t VALUES ('${ifNull(none, \"NULL\")}', ${name})");
         SinkRowWriter::new(&mut bytes).text("name", "NULL");
         let mut bound = Vec::new();

@@ -1,4 +1,4 @@
-//! What is between `${` and `}`: the way to a value within a row.
+//! Paths to a value within a row, as written between `${` and `}`.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ enum PathStep {
 }
 
 impl ValuePath {
-    /// Whether a placeholder is the way to a value and nothing else: names, quoted or not, and indexes.
+    /// Whether a placeholder is a plain path: names, quoted or not, and indexes.
     pub(crate) fn is_path(text: &str) -> bool {
         let mut quote = None;
         text.trim().chars().all(|c| match (quote, c) {
@@ -79,7 +79,7 @@ impl ValuePath {
         }
     }
 
-    /// The value in a row; null if there is none. `scratch` is what it may borrow from.
+    /// The value in a row; null if there is none. `scratch` provides memory to borrow from.
     pub fn find<'a>(&self, row: SinkRow<'a>, scratch: &'a mut Vec<u8>) -> SinkValue<'a> {
         let mut value = SinkValue::Map(row);
         for (at, step) in self.0.iter().enumerate() {
@@ -101,7 +101,7 @@ impl ValuePath {
     }
 }
 
-/// A column by its name, or by another spelling of the event's field of this name.
+/// A column by its name, or by another spelling of the event field with this name.
 fn find_column<'a>(row: SinkRow<'a>, name: &str) -> Option<SinkValue<'a>> {
     let other = || rules::spellings(name).find_map(|other| row.get(other));
     row.get(name).or_else(other)
@@ -124,7 +124,7 @@ impl fmt::Display for ValuePath {
     }
 }
 
-/// The value within the text of a JSON document.
+/// The value within a JSON text.
 fn within_json<'a>(text: &str, steps: &[PathStep], scratch: &'a mut Vec<u8>) -> SinkValue<'a> {
     if !text.trim_start().starts_with(['{', '[']) {
         return SinkValue::Null;
