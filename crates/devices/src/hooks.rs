@@ -1,4 +1,5 @@
-//! Devices on the broker's shards: who of the clients is one, and what they publish, handed to the pipeline.
+//! Broker hooks for devices: identify devices among the clients of a shard, and pass their messages to the
+//! pipeline.
 
 use std::sync::Arc;
 
@@ -13,36 +14,36 @@ use crate::ingest::{DeviceHandle, DeviceMessage, Lane, Pipeline, SubmitOutcome};
 use crate::protocol;
 use crate::topic_permissions::PROVISION_REQUEST;
 
-/// Which clients are devices.
+/// Identifies the clients that are devices.
 pub trait DeviceClients: Send + Sync {
-    /// Whether there can be devices at all. When this changes, the broker is to be told by `BrokerHandle::refresh_hook_interest`.
+    /// Whether devices can exist at all. When this changes, call `BrokerHandle::refresh_hook_interest`.
     fn is_in_use(&self) -> bool;
 
-    /// The device that a client is, which was let in a moment ago. Asked once for each connection; never waits.
+    /// The device of a client that was just authenticated. Called once per connection; never waits.
     fn device_for(&self, client: &Client<'_>) -> Option<Arc<DeviceHandle>>;
 
-    /// The device hears on these topics from now on. Never waits.
+    /// The device has subscribed to these topics. Never waits.
     fn notify_subscribed(&self, device: &DeviceHandle, filter: &str) {
         let _ = (device, filter);
     }
 
-    /// Whether there is a product of this id. Never waits.
+    /// Whether a product with this id exists. Never waits.
     fn has_product(&self, id: &str) -> bool {
         let _ = id;
         true
     }
 
-    /// The device has published something; told every few seconds at most. Never waits.
+    /// The device has published a message; called every few seconds at most. Never waits.
     fn record_activity(&self, device: &DeviceHandle, now_ms: u64) {
         let _ = (device, now_ms);
     }
 
-    /// A client that is no device asks to be registered as one. Never waits.
+    /// A client that is not a device requests registration. Never waits.
     fn request_provisioning(&self, client: &Client<'_>, request: &[u8]) {
         let _ = (client, request);
     }
 
-    /// A connection of the device is gone.
+    /// A connection of the device has ended.
     fn notify_disconnected(
         &self,
         device: &DeviceHandle,
@@ -53,17 +54,17 @@ pub trait DeviceClients: Send + Sync {
     }
 }
 
-/// Who besides the platform may publish on the topics of messages to devices.
+/// Which clients, besides the platform, may publish on the downlink topics of devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DownTopicPolicy {
-    /// Clients, rules, connectors, the API: everybody whom access rules allow.
+    /// All clients, rules, connectors and API users that the access rules permit.
     pub is_open: bool,
     /// User names of clients.
     pub usernames: Box<[Box<str>]>,
 }
 
 impl DownTopicPolicy {
-    /// From user names with commas between them; `*` stands for everybody.
+    /// Parses user names separated by commas; `*` permits everyone.
     #[must_use]
     pub fn parse(list: &str) -> Self {
         let names = list
@@ -78,7 +79,7 @@ impl DownTopicPolicy {
     }
 }
 
-/// Hooks that hand the messages of devices to a pipeline.
+/// Hooks that pass the messages of devices to a pipeline.
 pub struct DeviceHooks {
     pub pipeline: Arc<Pipeline>,
     pub clients: Arc<dyn DeviceClients>,
@@ -103,27 +104,27 @@ struct DeviceShardHooks {
     pipeline: Arc<Pipeline>,
     clients: Arc<dyn DeviceClients>,
     down_topics: Arc<DownTopicPolicy>,
-    /// Messages on topics that are the platform's own.
+    /// Number of denied messages on topics reserved for the platform.
     denied: u64,
     lane: Lane,
     /// The connected devices of this shard, by client id.
     devices: HashMap<Box<str>, ConnectedDevice, foldhash::fast::RandomState>,
-    /// The pipeline was given something that it has too much of.
+    /// A message was passed to a saturated pipeline, so its publisher has to wait.
     has_fed_full_pipeline: bool,
 }
 
 struct ConnectedDevice {
     device: Arc<DeviceHandle>,
-    /// When it was last said that the device is heard of, in seconds since 1970.
+    /// When the device was last reported as active, in seconds since 1970.
     last_activity_s: u32,
 }
 
-/// Seconds for which a device that reports is not said to be heard of again.
+/// Minimum interval between two activity reports of a device, in seconds.
 const ACTIVITY_INTERVAL_S: u32 = 5;
 
 impl Hooks for DeviceShardHooks {
     fn interest(&self) -> Interest {
-        // The first device may connect before this is asked again.
+        // The first device may connect before the interest is refreshed.
         let always = Interest::CONNECT | Interest::DISCONNECT;
         match self.clients.is_in_use() {
             true => always | Interest::PUBLISH | Interest::SUBSCRIBE | Interest::PUBLISH_GUARD,
@@ -188,7 +189,7 @@ impl Hooks for DeviceShardHooks {
         let may_publish = origin.client.is_some_and(|client| {
             match self.devices.contains_key(client.client_id) {
                 true => downward.is_bidirectional,
-                // A device's user name is its own choice.
+                // A device chooses its own user name.
                 false => client.username.is_some_and(|username| {
                     let mut allowed = self.down_topics.usernames.iter();
                     allowed.any(|allowed| **allowed == *username)
@@ -223,14 +224,14 @@ impl Hooks for DeviceShardHooks {
     }
 
     fn publish(&mut self, message: &MessageView<'_>, origin: &MessageOrigin<'_>) -> PublishVerdict {
-        // What the node itself publishes there is for devices, not from them.
+        // Messages that the node itself publishes there are for devices, not from them.
         let Some(client) = origin.client else {
             return PublishVerdict::Continue;
         };
         let Some(device) = self.devices.get_mut(client.client_id) else {
             if message.topic == PROVISION_REQUEST {
                 self.clients.request_provisioning(&client, message.payload);
-                // It holds a secret.
+                // The payload contains a secret.
                 return PublishVerdict::Stop;
             }
             return PublishVerdict::Continue;
@@ -242,7 +243,7 @@ impl Hooks for DeviceShardHooks {
             self.clients
                 .record_activity(&device.device, message.received_ms);
         }
-        // What one device publishes there is not for the others to hear.
+        // Other clients must not receive what a device publishes there.
         let is_for_node_alone = protocol::parse_downlink_topic(message.topic)
             .is_some_and(|downward| downward.is_bidirectional)
             || carries_secret(message.topic);

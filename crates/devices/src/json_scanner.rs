@@ -1,14 +1,15 @@
-//! JSON read in place: one pass over the bytes, values borrowed from them, nothing built. What has escapes goes into an arena.
+//! Reads JSON in place: one pass over the bytes, values borrowed from them, no tree. Strings with escapes are
+//! decoded into an arena.
 
 use bumpalo::Bump;
 use rules::json::{unescape, unescaped_prefix_length};
 
 use crate::decimal;
 
-/// How deep arrays and objects may nest.
+/// Maximum nesting depth of arrays and objects.
 pub(crate) const MAX_DEPTH: u32 = 64;
 
-/// A value as a device has sent it.
+/// A value as sent by a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RawValue<'a> {
     Null,
@@ -16,11 +17,11 @@ pub enum RawValue<'a> {
     Int(i64),
     Float(f64),
     Text(&'a str),
-    /// Checked text of an array or object.
+    /// Validated text of an array or object.
     Json(&'a str),
 }
 
-/// What is wrong with a payload, and where.
+/// A syntax or type error in a payload, and its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("invalid payload at byte {offset}: expected {expected}")]
 pub struct PayloadError {
@@ -30,20 +31,20 @@ pub struct PayloadError {
 
 pub(crate) type ScanResult<T> = Result<T, PayloadError>;
 
-/// A place in a text.
+/// A position in a text.
 #[derive(Clone)]
 pub(crate) struct JsonCursor<'a> {
     text: &'a str,
     at: usize,
 }
 
-/// Digits that surely fit 63 and 64 bits.
+/// A number with so many digits fits 63 bits.
 const MAX_WHOLE_DIGITS: usize = 18;
 const MAX_DIGITS: usize = 19;
 
 impl<'a> JsonCursor<'a> {
     /// # Errors
-    /// If it is not text.
+    /// If the bytes are not UTF-8.
     pub(crate) fn from_bytes(bytes: &'a [u8]) -> ScanResult<Self> {
         let text = std::str::from_utf8(bytes).map_err(|error| PayloadError {
             offset: error.valid_up_to(),
@@ -63,7 +64,7 @@ impl<'a> JsonCursor<'a> {
         self.text.as_bytes()
     }
 
-    /// What is left.
+    /// The remaining bytes.
     #[inline]
     pub(crate) fn rest(&self) -> &'a [u8] {
         &self.bytes()[self.at..]
@@ -74,7 +75,7 @@ impl<'a> JsonCursor<'a> {
         self.at
     }
 
-    /// The text from an earlier place to this one.
+    /// The text from an earlier position to this one.
     #[inline]
     pub(crate) fn text_since(&self, start: usize) -> &'a str {
         &self.text[start..self.at]
@@ -85,7 +86,7 @@ impl<'a> JsonCursor<'a> {
         self.bytes().get(self.at).copied()
     }
 
-    /// Over bytes that were looked at; they end a character.
+    /// Advances over bytes that were examined; they end at a character boundary.
     #[inline]
     pub(crate) fn advance(&mut self, count: usize) {
         self.at += count;
@@ -105,7 +106,7 @@ impl<'a> JsonCursor<'a> {
         }
     }
 
-    /// Nothing but blanks may follow.
+    /// Fails unless only white space follows.
     pub(crate) fn expect_end(&mut self) -> ScanResult<()> {
         self.skip_whitespace();
         match self.at == self.text.len() {
@@ -114,7 +115,7 @@ impl<'a> JsonCursor<'a> {
         }
     }
 
-    /// Into an array or object; whether it has members.
+    /// Enters an array or object; returns whether it has members.
     #[inline]
     pub(crate) fn enter_container(&mut self, open: u8, expected: &'static str) -> ScanResult<bool> {
         if self.peek() != Some(open) {
@@ -122,7 +123,7 @@ impl<'a> JsonCursor<'a> {
         }
         self.at += 1;
         self.skip_whitespace();
-        // The closing sign stands two behind the opening one in both cases.
+        // In ASCII, the closing bracket is two behind the opening one in both cases.
         if self.peek() == Some(open + 2) {
             self.at += 1;
             return Ok(false);
@@ -130,7 +131,7 @@ impl<'a> JsonCursor<'a> {
         Ok(true)
     }
 
-    /// Behind a member: whether another one follows.
+    /// After a member: whether another one follows.
     #[inline]
     pub(crate) fn has_next_member(&mut self, open: u8) -> ScanResult<bool> {
         self.skip_whitespace();
@@ -161,8 +162,8 @@ impl<'a> JsonCursor<'a> {
         Ok(name)
     }
 
-    /// A part of its caller, so that what it finds stays in registers: written to memory piece by piece and read again as a whole,
-    /// it holds the processor up.
+    /// Inlined into its caller, so that the result stays in registers: writing it to memory piece by piece
+    /// and reading it back as a whole stalls the processor.
     #[inline(always)]
     pub(crate) fn value(&mut self, arena: &'a Bump) -> ScanResult<RawValue<'a>> {
         match self.peek() {
@@ -188,7 +189,7 @@ impl<'a> JsonCursor<'a> {
         Ok(value)
     }
 
-    /// The text of a string whose first quote is here.
+    /// The text of the string that begins here.
     #[inline]
     pub(crate) fn string(&mut self, arena: &'a Bump) -> ScanResult<&'a str> {
         let start = self.at + 1;
@@ -200,7 +201,7 @@ impl<'a> JsonCursor<'a> {
         })
     }
 
-    /// Whether it has escapes.
+    /// Skips a string; returns whether it has escapes.
     #[inline]
     fn skip_string(&mut self) -> ScanResult<bool> {
         if self.peek() != Some(b'"') {
@@ -240,7 +241,7 @@ impl<'a> JsonCursor<'a> {
         Ok(())
     }
 
-    /// Over a value, checking it. Not recursive, so that depth costs no stack.
+    /// Skips and validates a value. Not recursive, so that depth costs no stack.
     pub(crate) fn skip(&mut self) -> ScanResult<()> {
         let mut is_object: u64 = 0;
         let mut depth = 0;
@@ -295,7 +296,7 @@ impl<'a> JsonCursor<'a> {
         self.number().map(|_| ())
     }
 
-    /// A number: whole ones keep 64 bits, others are the nearest double.
+    /// A number: integers keep 64 bits, others become the nearest double.
     #[inline(always)]
     pub(crate) fn number(&mut self) -> ScanResult<RawValue<'a>> {
         let bytes = self.bytes();
@@ -336,7 +337,7 @@ impl<'a> JsonCursor<'a> {
                 self.at = at;
                 return self.error("a digit");
             }
-            // One of so many digits is slow, but right.
+            // Parsing this many digits is slow, but exact.
             let power = if at - first > 8 {
                 1 << 40
             } else {
@@ -372,7 +373,7 @@ impl<'a> JsonCursor<'a> {
 /// 10^0 to 10^7.
 const TENS: [u64; 8] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
 
-/// Takes digits on, wrapping when there are too many; where they end.
+/// Accumulates digits, wrapping on overflow; returns where they end.
 #[inline]
 fn digits(bytes: &[u8], mut at: usize, number: &mut u64) -> usize {
     while let Some(chunk) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
@@ -394,20 +395,20 @@ fn digits(bytes: &[u8], mut at: usize, number: &mut u64) -> usize {
     at
 }
 
-/// How many of eight bytes are digits, from the first on, and their value.
+/// The number of leading digits among eight bytes, and their value.
 #[inline]
 fn leading_digits(chunk: u64) -> (usize, u64) {
     let low = chunk.wrapping_sub(0x3030_3030_3030_3030);
     let high = chunk.wrapping_add(0x4646_4646_4646_4646);
-    // What is no digit disturbs the bytes behind it, not those before it.
+    // A byte that is not a digit affects only the bytes behind it.
     let others = (low | high) & 0x8080_8080_8080_8080;
     let count = others.trailing_zeros() as usize / 8;
     if count == 0 {
         return (0, 0);
     }
-    // As if zeros stood before them.
+    // As if preceded by zeros.
     let low = low << (64 - 8 * count);
-    // Neighbours are put together, then pairs, then fours.
+    // Combines neighbours, then pairs, then groups of four.
     let pairs = low.wrapping_mul(10).wrapping_add(low >> 8) & 0x00ff_00ff_00ff_00ff;
     let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
     let eight = fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff;
@@ -499,7 +500,7 @@ mod tests {
             Just(serde_json::Value::Null),
             any::<bool>().prop_map(serde_json::Value::from),
             any::<i64>().prop_map(serde_json::Value::from),
-            // The other reader rounds long numbers; those are for the next test.
+            // The other parser rounds long numbers; the next test covers them.
             any::<i32>().prop_map(|eighths| serde_json::Value::from(f64::from(eighths) / 8.0)),
             ".{0,12}".prop_map(serde_json::Value::from),
         ];
@@ -549,7 +550,7 @@ mod tests {
             let arena = Bump::new();
             let ours = read(&text, &arena).is_ok();
             let theirs = serde_json::from_str::<serde_json::Value>(&text).is_ok();
-            // They refuse half a surrogate pair, where this one puts the replacement character.
+            // The other parser rejects half a surrogate pair; this one substitutes the replacement character.
             prop_assert!(ours == theirs || text.contains("\\u"), "{text}");
         }
     }

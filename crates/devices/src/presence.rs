@@ -1,11 +1,12 @@
-//! Which devices are here: connections of devices counted, their state told, what has to survive written in batches.
+//! Device presence: counts the connections of devices, notifies observers of state changes, and writes
+//! persistent data in batches.
 //!
-//! A device is online while it has a connection, is behind a gateway that has said so and is online itself, or was heard of
-//! lately. Whoever was ever connected has a row in the store, with the time it was last seen; a node that starts finds nobody
-//! online, and everybody with a row offline. Nothing is written when a device connects: the rows of those that were seen are
-//! written together (`flush`, every second).
+//! A device is online while it has a connection, while it is behind an online gateway that has reported it,
+//! or for some time after a message. Every device that was ever connected has a row in the store with the
+//! time it was last seen. After a start, no device is online, and every device with a row is offline. A
+//! connect writes nothing: `flush` writes the rows of recently seen devices together, every second.
 //!
-//! A slot is 8 bytes, in pages that are there once one of their devices was seen.
+//! A slot takes 8 bytes. Its page is allocated when one of its devices is seen.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -24,17 +25,18 @@ const PAGE: usize = 4096;
 /// For numbers up to 64 million.
 const PAGES: usize = 16_384;
 
-/// A connection that was taken over leaves its device online for so long, for the one that took over.
+/// Seconds for which a device stays online after its connection was taken over, until the new connection is
+/// registered.
 const TAKEOVER_S: u32 = 5;
 
-/// Seconds for which a device behind a gateway that is online is not looked at again.
+/// Seconds for which further activity of a device behind an online gateway is ignored.
 const CHILD_ACTIVITY_INTERVAL_S: u32 = 5;
 
 const COUNT: u32 = 0xffff;
 /// Online without a connection of its own.
 const IS_TRANSIENT: u32 = 1 << 16;
 const IS_DIRTY: u32 = 1 << 17;
-/// Was told to be online.
+/// Observers were notified that the device is online.
 const IS_ONLINE: u32 = 1 << 18;
 
 #[derive(
@@ -59,16 +61,16 @@ impl DeviceState {
     }
 }
 
-/// What is known of when a device was here.
+/// When a device was online.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DevicePresence {
     pub state: DeviceState,
-    /// When it connected for the first time; known once that is written, within a second or so.
+    /// Time of the first connection; known once it is written, within about a second.
     pub activated_ms: Option<u64>,
     pub last_seen_ms: Option<u64>,
 }
 
-/// A device came or went.
+/// A device has gone online or offline.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceStateChange<'a> {
     pub device: &'a Arc<Device>,
@@ -87,7 +89,7 @@ struct DeviceSlot {
 type SlotPages = Box<[OnceLock<Box<[DeviceSlot]>>]>;
 type DeviceStateObserver = Box<dyn Fn(&DeviceStateChange<'_>) + Send + Sync>;
 
-/// The states of all devices. Clones are the same.
+/// The states of all devices. Clones share them.
 #[derive(Clone)]
 pub struct DeviceStates {
     inner: Arc<DeviceStatesInner>,
@@ -97,9 +99,10 @@ struct DeviceStatesInner {
     registry: Registry,
     pages: SlotPages,
     online: AtomicU32,
-    /// Those with something to be written.
+    /// Devices with unwritten changes.
     dirty_devices: Mutex<Vec<DeviceNo>>,
-    /// Online without a connection of their own, and until when; looked at by `sweep`.
+    /// Devices that are online without a connection of their own, and until when; checked by
+    /// `expire_inactive`.
     transient: Mutex<HashMap<u32, TransientPresence, RandomState>>,
     observers: RwLock<Vec<DeviceStateObserver>>,
     pub(crate) flushed: AtomicU64,
@@ -108,7 +111,7 @@ struct DeviceStatesInner {
 struct TransientPresence {
     device: Arc<Device>,
     until_s: u32,
-    /// The gateway it is behind: it goes with it.
+    /// The gateway of the device: both go offline together.
     gateway: Option<DeviceNo>,
 }
 
@@ -132,7 +135,8 @@ impl DeviceStates {
         }
     }
 
-    /// Calls `listener` when a device comes or goes, on the thread that noticed: mostly a shard's.
+    /// Calls `listener` when a device goes online or offline, on the thread that noticed it: mostly a
+    /// shard's.
     pub fn add_observer(&self, listener: DeviceStateObserver) {
         let listeners = self.inner.observers.write();
         listeners
@@ -140,7 +144,7 @@ impl DeviceStates {
             .push(listener);
     }
 
-    /// How many devices are online.
+    /// Number of devices online.
     #[must_use]
     pub fn online_count(&self) -> u32 {
         self.inner.online.load(Relaxed)
@@ -157,7 +161,7 @@ impl DeviceStates {
         Some(&page[no.0 as usize % PAGE])
     }
 
-    /// The device has one more connection.
+    /// Counts a further connection of the device.
     pub fn connect(&self, device: &Arc<Device>, now_ms: u64) {
         let Some(slot) = self.slot_or_create(device.no) else {
             return;
@@ -168,7 +172,7 @@ impl DeviceStates {
         self.publish_state(device, slot, "connected", now_ms);
     }
 
-    /// A connection of its own says more than that the device was heard of: when it ends, the device has gone.
+    /// A connection of its own is stronger evidence than activity: when it ends, the device goes offline.
     fn remove_transient(&self, device: &Arc<Device>, slot: &DeviceSlot) {
         if slot.flags.load(Relaxed) & IS_TRANSIENT == 0 {
             return;
@@ -183,8 +187,8 @@ impl DeviceStates {
         }
     }
 
-    /// A connection of the device is gone. `reason` as the broker says it; one that was taken over does not make the device
-    /// go: the other connection is there or about to be.
+    /// A connection of the device has ended. `reason` is that of the broker. A connection that was taken over
+    /// does not set the device offline: its successor exists or is about to.
     pub fn disconnect(&self, device: &Arc<Device>, reason: &'static str, now_ms: u64) {
         let Some(slot) = self.slot(device.no) else {
             return;
@@ -203,8 +207,8 @@ impl DeviceStates {
         }
     }
 
-    /// The device was heard of: a message of it came, by whatever way. Without a connection it counts as online for its
-    /// product's time of inactivity.
+    /// Records a message of the device, by whatever transport. Without a connection, the device counts as
+    /// online for its product's inactivity time-out.
     pub fn mark_active(&self, device: &Arc<Device>, now_ms: u64) {
         let Some(slot) = self.slot_or_create(device.no) else {
             return;
@@ -217,15 +221,15 @@ impl DeviceStates {
         }
     }
 
-    /// A device with a connection has reported something. To be called every few seconds at most.
+    /// Records activity of a connected device. Call this every few seconds at most.
     pub fn record_activity(&self, no: DeviceNo, now_ms: u64) {
         if let Some(slot) = self.slot(no) {
             self.update_last_seen(no, slot, now_ms);
         }
     }
 
-    /// A gateway has reported something about a device behind it, which is online by that as long as its gateway is, or for its
-    /// product's time of inactivity if the gateway is not connected any more. Cheap if that was said a moment ago.
+    /// Records a gateway's report about a child device. The child is online as long as its gateway is, or for
+    /// its product's inactivity time-out if the gateway is no longer connected. Cheap if called again soon.
     pub fn mark_child_active(&self, device: &Arc<Device>, gateway: DeviceNo, now_ms: u64) {
         if let Some(slot) = self.slot(device.no)
             && slot.flags.load(Relaxed) & IS_ONLINE != 0
@@ -239,7 +243,7 @@ impl DeviceStates {
         }
     }
 
-    /// A gateway says that a device behind it is here. It goes when the gateway goes.
+    /// A gateway reports a child device as connected. The child goes offline with the gateway.
     pub fn connect_child(&self, device: &Arc<Device>, gateway: DeviceNo, now_ms: u64) {
         let Some(slot) = self.slot_or_create(device.no) else {
             return;
@@ -249,7 +253,7 @@ impl DeviceStates {
         self.publish_state(device, slot, "connected", now_ms);
     }
 
-    /// A gateway says that a device behind it has gone, or the device says so itself.
+    /// A gateway reports a child device as disconnected, or the device does so itself.
     pub fn disconnect_child(&self, device: &Arc<Device>, now_ms: u64) {
         let mut heard = self.lock_transient();
         if heard.remove(&device.no.0).is_some()
@@ -286,7 +290,7 @@ impl DeviceStates {
                 until_s,
                 gateway,
             });
-        // A gateway's word holds longer than silence.
+        // A gateway's report extends the time, never shortens it.
         entry.until_s = entry.until_s.max(until_s);
         entry.gateway = entry.gateway.or(gateway);
         slot.flags.fetch_or(IS_TRANSIENT, Relaxed);
@@ -300,7 +304,7 @@ impl DeviceStates {
         self.expire_transient("gateway", now_ms, |heard| heard.gateway == Some(gateway));
     }
 
-    /// Lets those go that were heard of too long ago. To be called every second or so.
+    /// Sets devices offline whose last activity is too long ago. Call this about every second.
     pub fn expire_inactive(&self, now_ms: u64) {
         let now_s = seconds(now_ms);
         self.expire_transient("inactive", now_ms, |heard| heard.until_s <= now_s);
@@ -347,7 +351,7 @@ impl DeviceStates {
         }
     }
 
-    /// Tells the state if it is another one than was told.
+    /// Notifies the observers if the state has changed since the last notification.
     fn publish_state(
         &self,
         device: &Arc<Device>,
@@ -385,7 +389,7 @@ impl DeviceStates {
         slot.is_some_and(|slot| slot.flags.load(Relaxed) & IS_ONLINE != 0)
     }
 
-    /// Whether the device was ever connected or heard of; may look at the disk.
+    /// Whether the device was ever connected or active; may read the disk.
     pub fn was_seen(&self, no: DeviceNo) -> Result<bool, RegistryError> {
         let slot = self.slot(no);
         if slot.is_some_and(|slot| slot.seen_s.load(Relaxed) > 0) {
@@ -394,7 +398,7 @@ impl DeviceStates {
         Ok(self.inner.registry.inner.states.has(&no.0.to_be_bytes())?)
     }
 
-    /// The state of a device; may look at the disk.
+    /// The state of a device; may read the disk.
     pub fn presence(&self, no: DeviceNo) -> Result<DevicePresence, RegistryError> {
         let states = &self.inner.registry.inner.states;
         let row = states.get_with(&no.0.to_be_bytes(), read_row)?.flatten();
@@ -413,13 +417,13 @@ impl DeviceStates {
         })
     }
 
-    /// Writes when devices were seen, for those that were since it was called last. Blocks.
+    /// Writes when devices were last seen, for those seen since the last call. Blocks.
     pub fn flush(&self) -> Result<usize, RegistryError> {
         let mut dirty = {
             let dirty = self.inner.dirty_devices.lock();
             std::mem::take(&mut *dirty.unwrap_or_else(PoisonError::into_inner))
         };
-        // Rows side by side are read and written for less.
+        // Adjacent rows are cheaper to read and write.
         dirty.sort_unstable();
         let inner = &self.inner.registry.inner;
         for portion in dirty.chunks(10_000) {
@@ -429,7 +433,7 @@ impl DeviceStates {
                     continue;
                 };
                 slot.flags.fetch_and(!IS_DIRTY, Relaxed);
-                // One that was removed meanwhile leaves nothing behind.
+                // A device that was removed meanwhile leaves no row.
                 let key = no.0.to_be_bytes();
                 if !inner.has_record(no)? {
                     continue;

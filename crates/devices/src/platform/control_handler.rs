@@ -1,4 +1,4 @@
-//! What the desk does about what devices say.
+//! Handles control messages of devices on the thread for device jobs.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use crate::protocol::{
 };
 use crate::{AttributeScope, Device, NewDevice, RegistryError, WritePrecondition};
 
-/// The description of products that were created because a gateway has named them.
+/// Description of products that were created because a gateway named them.
 pub(super) const CREATED_FOR_GATEWAY: &str = "Created for devices behind a gateway";
-/// Devices that one message may bring along.
+/// Maximum number of devices that one message may register.
 const MAX_NEW_DEVICES: usize = 1000;
 
 impl Platform {
@@ -68,7 +68,7 @@ impl Platform {
                     registry.append_event(device.no, id, ts_ms, data)?;
                 }
             }
-            // Of a device with a connection of its own, that says it.
+            // For a device with its own connection, the connection determines this.
             ControlRequest::Online if sent.subject != sent.sender => {
                 states.connect_child(&device, sent.sender, now_ms);
             }
@@ -132,11 +132,11 @@ impl Platform {
             .filter(|attribute| keys.contains(&attribute.key))
             .map(|attribute| (attribute.key, attribute.value))
             .collect();
-        // A scope without any of what was asked for is left out, as ThingsBoard does.
+        // A scope without any of the requested attributes is omitted, as in ThingsBoard.
         Ok((!values.is_empty()).then(|| Value::Object(values).to_string()))
     }
 
-    /// Tells the client on whose connection something came.
+    /// Sends a message to the client on whose connection a request arrived.
     fn send_downlink(
         &self,
         sent: &ControlJob,
@@ -160,12 +160,12 @@ impl Platform {
             gateway: gateway.map(|gateway| (gateway.product.id().as_str(), gateway.id.as_str())),
         };
         let (mut topic, mut payload) = (String::new(), String::new());
-        // A dialect that cannot say it cannot ask for it either.
+        // A protocol without this message has no request for it either.
         if protocol::encode_downlink(
             sent.dialect,
             &to,
             tell,
-            // It may have waited in a mailbox.
+            // The request may have waited in a mailbox.
             crate::now_ms() as i64,
             &mut topic,
             &mut payload,
@@ -183,7 +183,7 @@ impl Platform {
         Ok(())
     }
 
-    /// Brings the devices a gateway speaks of to hand, and registers those nobody knows if that is allowed.
+    /// Loads the devices that a gateway's message names, and registers unknown ones if that is permitted.
     pub(super) fn load_children(&self, message: &DeviceMessage<'_>) {
         let gateway = match self.registry().by_no(message.sender.no) {
             Ok(Some(gateway)) => gateway,
@@ -211,13 +211,13 @@ impl Platform {
         let registry = self.registry();
         let may_register = self.inner.parts.may_gateways_register && gateway.is_gateway();
         let id = id_for_name(name);
-        // Whoever is found is at hand from now on.
+        // A device that is read here stays in the cache.
         if registry.device(&id)?.is_some() || !may_register {
             return Ok(());
         }
         let (product, display) = registration_hints(message);
         let product = product.and_then(|kind| self.product_for_kind(&kind, gateway));
-        // The gateway is told of it by the name it has given.
+        // Messages to the gateway use the name that it has given.
         let own_name = (id != name).then(|| name.to_owned());
         let device = NewDevice {
             id: id.to_string(),
@@ -231,20 +231,20 @@ impl Platform {
             credentials: Some(Vec::new()),
         };
         registry.put(device, WritePrecondition::Absent)?;
-        // What was written is to be read once, to be at hand.
+        // Reads the new device once, so that it is cached.
         registry.device(&id)?;
         Ok(())
     }
 
-    /// The product for devices that their gateway says are of this kind. It is created if there is none and there may be more;
-    /// `None`: they get the product of their gateway.
+    /// The product for devices of a type that their gateway states. The product is created if it does not
+    /// exist and the limit permits; `None`: they get the product of their gateway.
     fn product_for_kind(&self, kind: &str, gateway: &Device) -> Option<String> {
         let id = id_for_name(kind);
         if self.registry().product(&id).is_some() {
             return Some(id.into_owned());
         }
         let parts = &self.inner.parts;
-        // ThingsBoard's word for no kind in particular.
+        // ThingsBoard's name for no particular type.
         if kind == "default" {
             return None;
         }
@@ -269,7 +269,7 @@ impl Platform {
     }
 }
 
-/// The product and the name of a device, where a message that registers it says them.
+/// The product and the name of a device, where a message that registers it contains them.
 fn registration_hints(message: &DeviceMessage<'_>) -> (Option<String>, Option<String>) {
     let said: Value = serde_json::from_slice(message.payload).unwrap_or_default();
     let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -283,11 +283,11 @@ fn registration_hints(message: &DeviceMessage<'_>) -> (Option<String>, Option<St
     }
 }
 
-/// What calls of devices to the platform are answered with.
+/// The answers to RPC requests of devices to the platform.
 #[must_use]
 pub fn answer_rpc(method: &str, now_ms: i64) -> String {
     match method {
-        // Client libraries ask this to learn how fast they may be; the node's limits hold anyhow.
+        // Client libraries ask for the permitted rates; the node enforces its limits in any case.
         "getSessionLimits" => {
             r#"{"maxPayloadSize":65536,"maxInflightMessages":100,"rateLimits":{}}"#.to_owned()
         }
@@ -297,11 +297,11 @@ pub fn answer_rpc(method: &str, now_ms: i64) -> String {
 }
 
 fn parse_object(json: &str) -> Map<String, Value> {
-    // It was checked when it was read.
+    // It was validated when it was decoded.
     serde_json::from_str(json).unwrap_or_default()
 }
 
-/// The devices behind the speaker that a message is about.
+/// The child devices that a message is about.
 fn child_names(message: &DeviceMessage<'_>) -> Vec<String> {
     let Some(route) = protocol::parse_device_topic(message.topic) else {
         return Vec::new();
@@ -314,12 +314,12 @@ fn child_names(message: &DeviceMessage<'_>) -> Vec<String> {
     }
     let arena = Bump::new();
     let mut names = ChildNameCollector(Vec::new());
-    // What is wrong with it has been told.
+    // Errors of the message have already been reported.
     let _ = protocol::decode_message(&route, message.payload, &arena, &mut names);
     names.0
 }
 
-/// Hears names alone.
+/// Collects names only.
 struct ChildNameCollector(Vec<String>);
 
 impl<'a> MessageVisitor<'a> for ChildNameCollector {

@@ -1,4 +1,4 @@
-//! What a device has said that takes the disk or an answer, owned.
+//! Owned control messages that need the disk or an answer.
 
 use crate::protocol::{AttributeSelection, ControlMessage};
 
@@ -21,7 +21,7 @@ pub(super) enum ControlRequest {
         ts_ms: Option<i64>,
         data: Box<str>,
     },
-    /// It is here: itself, or its gateway says so.
+    /// The device is connected: it reports so itself, or its gateway does.
     Online,
     Offline,
     Registered {
@@ -35,14 +35,14 @@ pub(super) enum ControlRequest {
     },
 }
 
-/// Attributes of a scope that are wanted.
+/// Requested attributes of a scope.
 pub(super) enum AttributeKeys {
     None,
     All,
     Named(Box<[Box<str>]>),
 }
 
-/// How long a claim is offered if the device does not say.
+/// How long a device can be claimed, if it does not state a duration.
 const CLAIM_MS: u64 = 24 * 3600 * 1000;
 
 impl AttributeKeys {
@@ -78,12 +78,12 @@ impl ControlRequest {
         match self {
             Self::Attributes(json) | Self::Tags(json) => json.len(),
             Self::Event { data, .. } => data.len(),
-            // Bounded by what a message may be; mostly some bytes.
+            // Bounded by the maximum message size; mostly a few bytes.
             _ => 64,
         }
     }
 
-    /// `None`: it is for others.
+    /// Returns `None` for messages that other components handle.
     pub(super) fn from_message(said: &ControlMessage<'_>) -> Option<Self> {
         Some(match *said {
             ControlMessage::Attributes { json } => Self::Attributes(json.into()),

@@ -1,4 +1,4 @@
-//! Under which client ids devices are connected, and with which credentials.
+//! The connections of devices: client ids and the credentials used.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,13 +13,13 @@ const STRIPES: usize = 16;
 
 type ConnectionTable = HashMap<DeviceNo, Vec<DeviceConnection>, RandomState>;
 
-/// By the device's number; the youngest connection of a device last. A device may be connected more than once.
+/// By device number; the youngest connection of a device last. A device may have several connections.
 #[derive(Default)]
 pub(super) struct DeviceConnections([Mutex<ConnectionTable>; STRIPES]);
 
 struct DeviceConnection {
     client_id: Box<str>,
-    /// As it was when the connection was made.
+    /// The device as admitted when the connection was made.
     admission: DeviceAdmission,
 }
 
@@ -38,7 +38,7 @@ impl DeviceConnections {
         });
     }
 
-    /// The device whose connection this was.
+    /// Removes a connection and returns its device.
     pub(super) fn remove(&self, no: DeviceNo, client_id: &str) -> Option<Arc<Device>> {
         let mut shard = self.stripe_of(no);
         let connections = shard.get_mut(&no)?;
@@ -56,7 +56,7 @@ impl DeviceConnections {
         Some(shard.get(&no)?.last()?.client_id.clone())
     }
 
-    /// The client ids of a device's connections that `ends` chooses.
+    /// The client ids of a device's connections that satisfy `ends`.
     pub(super) fn select_for_device(
         &self,
         no: DeviceNo,

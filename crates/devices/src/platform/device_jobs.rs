@@ -1,4 +1,5 @@
-//! One thread for what devices say that may wait for the disk: shards and workers leave it here, in order, and go on.
+//! The queue and the thread for blocking work on device messages: shards and workers add jobs in order and
+//! continue.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -18,13 +19,13 @@ use crate::ingest::{DeviceMessage, DeviceRef, ProductNo};
 use crate::protocol::DeviceProtocol;
 use crate::topic_permissions::PROVISION_RESPONSE;
 
-/// Jobs, and bytes of theirs, from which on publishers are to wait.
+/// Number and total size of queued jobs from which publishers have to wait.
 const MAX_JOBS: usize = 10_000;
 const MAX_BYTES: usize = 16 << 20;
 
-/// Something a device has said.
+/// A control message of a device.
 pub(super) struct ControlJob {
-    /// Whose connection it came on.
+    /// The device on whose connection it arrived.
     pub(super) sender: DeviceNo,
     pub(super) subject: DeviceNo,
     pub(super) dialect: DeviceProtocol,
@@ -32,7 +33,7 @@ pub(super) struct ControlJob {
     pub(super) request: ControlRequest,
 }
 
-/// A message that speaks of devices which were not at hand.
+/// A message that names devices which were not in memory.
 pub(super) struct DeferredMessage {
     no: DeviceNo,
     product: ProductNo,
@@ -45,9 +46,9 @@ pub(super) struct DeferredMessage {
 pub(super) enum DeviceJob {
     Control(ControlJob),
     Deferred(DeferredMessage),
-    /// The device of a client that connects may have changed.
+    /// The device of a connecting client may have changed.
     RecheckAdmission(Box<DeviceAdmission>, Box<str>),
-    /// A client wants to be registered.
+    /// A client requests registration.
     Provision {
         client_id: Box<str>,
         /// `None`: over a Unix socket.
@@ -57,7 +58,7 @@ pub(super) enum DeviceJob {
 }
 
 impl DeviceJob {
-    /// About what it holds.
+    /// Approximate memory of the job.
     fn bytes(&self) -> usize {
         match self {
             Self::Control(sent) => sent.request.bytes(),
@@ -99,10 +100,10 @@ impl DeferredMessage {
 #[derive(Default)]
 struct JobQueueState {
     jobs: VecDeque<DeviceJob>,
-    /// Jobs that ever came, and those that are done.
+    /// Number of jobs ever added, and of those completed.
     enqueued: u64,
     done: u64,
-    /// To be called when so many are done.
+    /// Callbacks, each with the number of completed jobs it waits for.
     waiters: VecDeque<(u64, DurableCallback)>,
     is_stopped: bool,
     has_ended: bool,
@@ -112,7 +113,7 @@ struct JobQueueState {
 pub(super) struct DeviceJobQueue {
     state: Mutex<JobQueueState>,
     changed: Condvar,
-    /// Of the jobs that wait.
+    /// Number of queued jobs.
     jobs: AtomicUsize,
     bytes: AtomicUsize,
     thread: OnceLock<ThreadId>,
@@ -143,7 +144,7 @@ impl DeviceJobQueue {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next job; `None`: there will be none.
+    /// The next job; `None`: the queue is stopped.
     fn next(&self) -> Option<DeviceJob> {
         let mut state = self.lock();
         loop {
@@ -162,11 +163,11 @@ impl DeviceJobQueue {
     }
 
     fn begin(&self) {
-        // The first one is the same as all others.
+        // Only one thread sets this.
         let _ = self.thread.set(thread::current().id());
     }
 
-    /// Whether this is the desk's own thread, whose messages have errands that are run at once.
+    /// Whether this is the worker thread, whose own messages run their jobs immediately.
     pub(super) fn is_worker_thread(&self) -> bool {
         (self.thread.get()).is_some_and(|thread| *thread == thread::current().id())
     }
@@ -184,7 +185,7 @@ impl DeviceJobQueue {
         due.into_iter().for_each(|(_, settled)| settled());
     }
 
-    /// Calls `settled` when everything is done that has come until now.
+    /// Calls `settled` when all jobs added so far are complete.
     pub(super) fn settle(&self, settled: DurableCallback) {
         let mut state = self.lock();
         let came = state.enqueued;
@@ -196,7 +197,7 @@ impl DeviceJobQueue {
         settled();
     }
 
-    /// Waits until there is nothing to do.
+    /// Waits until no job is queued or running.
     pub(super) fn wait_idle(&self) {
         let mut state = self.lock();
         while state.done < state.enqueued && !state.has_ended {
@@ -215,7 +216,7 @@ pub(super) fn start_worker(platform: &Platform) -> std::io::Result<()> {
     let weak = Arc::downgrade(&platform.inner);
     let run = move || {
         let mut lane = None;
-        // It ends with the last platform, or when it is told to.
+        // The thread ends when the last platform is dropped, or when it is stopped.
         while let Some(platform) = weak.upgrade().map(|inner| Platform { inner }) {
             let Some(job) = platform.inner.jobs.next() else {
                 return;
@@ -253,13 +254,13 @@ pub(super) fn start_worker(platform: &Platform) -> std::io::Result<()> {
                         topic: PROVISION_RESPONSE.to_owned(),
                         payload: answer.to_string(),
                         needs_subscription: false,
-                        // It holds credentials.
+                        // The answer contains credentials.
                         log_recipient: None,
                     };
                     teller.send(&client_id, letter);
                 }
                 DeviceJob::Deferred(again) => {
-                    // At a start, whoever works off what is left finds devices itself.
+                    // During start, the replay loads the devices itself.
                     if let Some(pipeline) = platform.inner.pipeline.get() {
                         let message = again.message();
                         platform.load_children(&message);

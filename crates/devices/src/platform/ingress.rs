@@ -1,4 +1,4 @@
-//! Messages of devices that come by other ways than a connection of theirs.
+//! Entry point for device messages that do not arrive over the device's own MQTT connection.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -10,32 +10,32 @@ use crate::ingest::{DeviceMessage, Lane, Pipeline, SubmitOutcome};
 use crate::protocol::{self, ControlMessage, KeySlot, MessageVisitor, RawValue, RowInfo};
 use crate::{Device, now_ms};
 
-/// A way in for one thread at a time.
+/// An entry point, used by one thread at a time.
 pub struct DeviceIngress {
     platform: Platform,
     pipeline: Arc<Pipeline>,
     lane: Lane,
 }
 
-/// Why a message is not taken.
+/// Why a message was not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IngressError {
-    /// It cannot be read: where and why.
+    /// The payload is invalid: position and reason.
     #[error("{0}")]
     Malformed(String),
-    /// The device's product does not allow the dialect.
+    /// The device's product does not allow the protocol.
     #[error("the product's devices speak another dialect")]
     ProtocolNotAllowed,
     /// The telemetry store has no room.
     #[error("the telemetry store has no room")]
     StorageFull,
-    /// There is too much to do.
+    /// The node is overloaded.
     #[error("there is too much to do")]
     Busy,
 }
 
 impl Platform {
-    /// `None`: the platform has not begun.
+    /// `None` before the pipeline is attached.
     pub fn ingress(&self) -> Option<DeviceIngress> {
         let pipeline = self.inner.pipeline.get()?.clone();
         Some(DeviceIngress {
@@ -47,11 +47,11 @@ impl Platform {
 }
 
 impl DeviceIngress {
-    /// Takes a message as if the device had sent it on this topic of a dialect, and lets the device count as seen. When it returns,
-    /// that is as safe as after an acknowledgement over MQTT. May wait.
+    /// Processes a message as if the device had sent it on this topic of a protocol, and marks the device as
+    /// active. On return the message is as safe as after an MQTT acknowledgement. May wait.
     ///
     /// # Errors
-    /// If it is not taken.
+    /// If the message is not accepted.
     pub fn submit(
         &mut self,
         device: &Arc<Device>,
@@ -84,7 +84,7 @@ impl DeviceIngress {
         if self.lane.take_unsettled() {
             let (done, is_done) = mpsc::channel::<()>();
             self.pipeline.settle(Box::new(move || drop(done)));
-            // It ends when the other side has gone.
+            // The channel closes when the sender is dropped.
             let _ = is_done.recv();
         }
         match admission {
@@ -94,7 +94,7 @@ impl DeviceIngress {
     }
 }
 
-/// Only looks whether a message can be read.
+/// Only checks that a message can be decoded.
 struct PayloadValidator;
 
 impl<'a> MessageVisitor<'a> for PayloadValidator {

@@ -1,5 +1,5 @@
-//! The registry and the pipeline put together: products become profiles, clients become speakers, and what devices say besides telemetry
-//! goes to attributes, states, tags and claims.
+//! The device platform: connects registry and pipeline. Products become profiles, clients become devices, and
+//! control messages update attributes, states, tags and claims.
 
 mod control_handler;
 mod control_request;
@@ -47,7 +47,7 @@ pub use control_handler::answer_rpc;
 pub use provisioning::{Registration, RegistrationLog};
 pub use reporter::Reporter;
 
-/// Sends a message to one client, or sends it away.
+/// Sends messages to clients, and disconnects them.
 pub trait ClientMessenger: Send + Sync {
     /// Never waits.
     fn send(&self, client_id: &str, letter: EncodedDownlink);
@@ -58,29 +58,29 @@ pub trait ClientMessenger: Send + Sync {
 
 /// Creates products. May wait.
 pub trait ProductFactory: Send + Sync {
-    /// Whether it was created; it is known to the registry then.
+    /// Returns whether the product was created; the registry knows it then.
     fn create(&self, id: &str, product: &serde_json::Value) -> bool;
 }
 
-/// What the platform is made of.
+/// The parts of the platform.
 pub struct PlatformParts {
     pub registry: Registry,
     pub directory: Arc<DeviceAuthenticator>,
     pub states: DeviceStates,
     pub live: Arc<LiveTelemetry>,
     pub chains: Chains,
-    /// Everybody else: rules, sinks, alarms.
+    /// Other consumers: rules, sinks, alarms.
     pub outputs: Arc<dyn PipelineOutputs>,
     pub messenger: Arc<dyn ClientMessenger>,
     pub registration_log: Arc<dyn RegistrationLog>,
-    /// Whether a gateway may register devices by speaking of them.
+    /// Whether a gateway may register devices by naming them in messages.
     pub may_gateways_register: bool,
     pub product_factory: Arc<dyn ProductFactory>,
-    /// Products there may be that gateways have caused to be created; 0: they cause none.
+    /// Maximum number of products created on behalf of gateways; 0 disables their creation.
     pub max_gateway_products: usize,
 }
 
-/// Clones are the same platform.
+/// Clones share the platform.
 #[derive(Clone)]
 pub struct Platform {
     inner: Arc<PlatformInner>,
@@ -96,10 +96,10 @@ struct PlatformInner {
 }
 
 impl Platform {
-    /// Starts the desk's thread; [`Platform::attach_pipeline`] is to follow.
+    /// Starts the thread for device jobs; call [`Platform::attach_pipeline`] next.
     ///
     /// # Errors
-    /// If there can be no more threads.
+    /// If the thread cannot be started.
     pub fn start(parts: PlatformParts) -> std::io::Result<Self> {
         let platform = Self {
             inner: Arc::new(PlatformInner {
@@ -115,13 +115,14 @@ impl Platform {
         Ok(platform)
     }
 
-    /// From now on messages are worked off by this pipeline, which was opened with [`Platform::profiles`].
+    /// Processes messages with this pipeline from now on. It must have been opened with
+    /// [`Platform::profiles`].
     pub fn attach_pipeline(&self, pipeline: Arc<Pipeline>) {
-        // The first one stays.
+        // The first pipeline stays.
         let _ = self.inner.pipeline.set(pipeline);
     }
 
-    /// Ends the desk's thread when it has done what waits for it.
+    /// Ends the thread for device jobs when the queue is empty.
     pub fn stop(&self) {
         self.inner.jobs.stop();
     }
@@ -130,7 +131,7 @@ impl Platform {
         &self.inner.parts.live
     }
 
-    /// Waits until the desk has nothing to do.
+    /// Waits until no device job is queued or running.
     pub fn wait_idle(&self) {
         self.inner.jobs.wait_idle();
     }
@@ -139,13 +140,13 @@ impl Platform {
         &self.inner.parts.registry
     }
 
-    /// The client as which a device is connected; of several the youngest.
+    /// The client id under which a device is connected; of several, the youngest.
     pub fn client_of(&self, device: DeviceNo) -> Option<Box<str>> {
         self.inner.connections.youngest(device)
     }
 
-    /// The clients whose connections end because their device was removed or disabled, belongs to another product now, or does not
-    /// have the credential any more with which they connected.
+    /// The clients to disconnect after a change of their device: it was removed or disabled, belongs to
+    /// another product now, or no longer has the credential with which they connected.
     pub fn connections_to_close(&self, change: &DeviceChange<'_>) -> Vec<Box<str>> {
         let connections = &self.inner.connections;
         match change {
@@ -156,7 +157,7 @@ impl Platform {
         }
     }
 
-    /// The same for all devices of a product that was changed or removed.
+    /// The clients to disconnect after the removal or change of a product.
     pub fn connections_to_close_for_product(&self, id: &ProductId) -> Vec<Box<str>> {
         let is_there = self.registry().product(id.as_str()).is_some();
         let connections = &self.inner.connections;
@@ -165,7 +166,7 @@ impl Platform {
         })
     }
 
-    /// Looks again whether a client may be the device it was let in as.
+    /// Checks again whether a client may act as the device for which it was admitted.
     fn recheck_admission(&self, admission: &DeviceAdmission, client_id: &str) {
         let stays = match self.registry().by_no(admission.device.no) {
             Ok(None) => false,
@@ -209,16 +210,16 @@ impl DeviceClients for Platform {
         let device = Arc::clone(&admission.device);
         let speaker = Arc::new(self.handle_of(&device));
         let connections = &self.inner.connections;
-        // Whoever hears that it is here may want to tell it something.
+        // An observer of the state may send to the device, so the connection must be registered first.
         connections.add(admission.clone(), client.client_id);
-        // Whoever changed it or its product before it stood there did not see it.
+        // A change of the device or its product before the registration did not find this connection.
         if !self.registry().is_current(&device) || !admission.is_still_valid(&device) {
             let client_id = client.client_id.into();
             let job = DeviceJob::RecheckAdmission(Box::new(admission), client_id);
             self.inner.jobs.push(job);
         }
         parts.states.connect(&device, now_ms());
-        // It may have subscribed in an earlier connection.
+        // The session may have subscriptions of an earlier connection.
         parts
             .outputs
             .notify_reachable(speaker.as_device_ref(), None);
@@ -381,7 +382,7 @@ impl PipelineOutputs for Platform {
     }
 
     fn settle(&self, done: DurableCallback) {
-        // What the desk does may leave something with the others.
+        // Device jobs may pass something to the outputs.
         let outside = Arc::clone(&self.inner.parts.outputs);
         let then = Box::new(move || outside.settle(done));
         self.inner.jobs.settle(then);

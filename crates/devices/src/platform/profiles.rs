@@ -1,4 +1,4 @@
-//! Products as the pipeline sees them.
+//! Converts products to profiles of the pipeline.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,7 +12,7 @@ use crate::ingest::{KeyRule, PipelineMode, ProductNo, ProductProfile, TelemetryM
 use crate::protocol::{DeviceProtocols, RawValue};
 use crate::{Product, ProductId, UnknownKeys};
 
-/// Numbers of products, given as they are met.
+/// Product numbers, assigned on first use.
 #[derive(Default)]
 pub(super) struct ProductNumbers(Mutex<HashMap<ProductId, ProductNo>>);
 
@@ -29,7 +29,7 @@ impl Platform {
         self.inner.product_numbers.number_for(product)
     }
 
-    /// All products as they are now, for the pipeline to begin with.
+    /// The profiles of all present products, for [`Pipeline::open`](crate::ingest::Pipeline::open).
     pub fn profiles(&self) -> Vec<(ProductNo, ProductProfile)> {
         let products = self.registry().products();
         let products = products.iter();
@@ -38,7 +38,7 @@ impl Platform {
             .collect()
     }
 
-    /// A product was made, changed or removed.
+    /// Updates the profile after a product was created, changed or removed.
     pub fn refresh_product(&self, id: &str) {
         let Ok(id) = ProductId::new(id) else { return };
         let Some(pipeline) = self.inner.pipeline.get() else {
@@ -49,7 +49,7 @@ impl Platform {
         pipeline.set_profile(self.number_of(&id), profile);
     }
 
-    /// A rule chain was made, changed or removed: products that have it get the new one.
+    /// Updates all products that use a rule chain after it was created, changed or removed.
     pub fn refresh_chain(&self, name: &str) {
         for slot in self.registry().products() {
             if slot.get().chain().unwrap_or(ROOT) == name {
@@ -94,7 +94,7 @@ fn boxed_names(names: &[String]) -> Arc<[Box<str>]> {
     names.iter().map(|name| name.as_str().into()).collect()
 }
 
-/// What a product's thing model says of values, and which of them are to be stored.
+/// The thing model of a product as a telemetry model, and the properties to store.
 struct ProductTelemetryModel(Arc<Product>);
 
 impl TelemetryModel for ProductTelemetryModel {

@@ -1,5 +1,5 @@
-//! Devices that register themselves, in ThingsBoard's words: a JSON object with their product's key and secret goes in, one with
-//! credentials or the reason comes out. By which way they come is for others to know.
+//! Device self-registration in ThingsBoard's format. The request is a JSON object with the product's key and
+//! secret; the answer contains credentials or the reason for a failure. Transports are implemented elsewhere.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use crate::credential::{IssuedCredential, NewCredential};
 use crate::registry::{ProvisionRequest, Registry, RegistryError};
 use crate::{Device, DeviceStates};
 
-/// Larger requests are not looked at.
+/// Larger requests are rejected.
 const MAX_REQUEST_BYTES: usize = 16 << 10;
 
 #[derive(Deserialize)]
@@ -28,7 +28,7 @@ struct ProvisioningPayload {
     gateway: Option<bool>,
 }
 
-/// The product's key in a request; empty if it cannot be read.
+/// The product's key in a request; empty if the request is invalid.
 pub(super) fn key_of(request: &[u8]) -> String {
     #[derive(Deserialize, Default)]
     #[serde(rename_all = "camelCase", default)]
@@ -42,25 +42,25 @@ pub(super) fn key_of(request: &[u8]) -> String {
     }
 }
 
-/// A device that has registered itself.
+/// A completed self-registration.
 pub struct Registration<'a> {
     pub device: &'a Device,
-    /// `false`: it existed and has got new credentials.
+    /// `false`: the device existed and received new credentials.
     pub was_created: bool,
     /// The address the request came from, if it is known.
     pub peer_address: Option<IpAddr>,
 }
 
-/// Keeps a record of devices that register themselves. May wait.
+/// Records self-registrations. May wait.
 pub trait RegistrationLog: Send + Sync {
     fn record(&self, registration: &Registration<'_>);
 }
 
 impl Platform {
-    /// Registers the device that asks for it. `Err` holds the answer, too: nothing was registered. May wait.
+    /// Registers the requesting device. `Err` also contains an answer: nothing was registered. May wait.
     ///
     /// # Errors
-    /// If the request cannot be read, key, secret and name do not fit together, or the store fails.
+    /// If the request is invalid, key, secret and name do not match, or the store fails.
     pub fn provision(&self, from: Option<IpAddr>, request: &[u8]) -> Result<Value, Value> {
         let parts = &self.inner.parts;
         provision(
@@ -141,7 +141,7 @@ fn provision(
             ("MQTT_BASIC", value)
         }
         (_, Some(given)) => given,
-        // No other kind is asked for.
+        // No other kind can be requested.
         (_, None) => return Err(failure("no credentials were made")),
     };
     Ok(json!({
@@ -207,7 +207,7 @@ mod tests {
             json!({"deviceName": "c", "token": "a token/with/levels"}),
             json!({"deviceName": "c", "credentialsType": "MQTT_BASIC", "username": "c", "password": "short"}),
             json!({"deviceName": "c", "credentialsType": "MQTT_BASIC", "username": "provision"}),
-            // In use by another device: the answer is the same as for a wrong secret.
+            // A token in use by another device: the answer is the same as for a wrong secret.
             json!({"deviceName": "c", "token": "TOKEN-OF-DEVICE-B"}),
             json!({"deviceName": "x".repeat(300)}),
         ] {

@@ -1,16 +1,16 @@
-//! The bound on guessing the secret of a product over MQTT: failures of an address for a product's key are counted, and beyond
-//! some nothing more is checked for a while. Over HTTP the API counts in the same way.
+//! Limits guesses of a product's secret over MQTT. Failures are counted by address and product key; beyond a
+//! limit, requests are rejected unchecked for a while. The API counts requests over HTTP in the same way.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// Failures for one key from one address within the window.
+/// Maximum failures for one key from one address within the window.
 const MAX_FAILURES: u32 = 10;
 const WINDOW_MS: u64 = 300_000;
-/// Pairs of address and key; beyond, the one that failed longest ago is forgotten.
+/// Maximum pairs of address and key; beyond, the pair with the oldest failure is forgotten.
 const MAX_REMEMBERED: usize = 10_000;
-/// What is remembered of a key.
+/// Characters of a key that are remembered.
 const MAX_KEY_CHARS: usize = 64;
 
 #[derive(Default)]
@@ -28,7 +28,7 @@ fn pair(from: Option<IpAddr>, key: &str) -> (Option<IpAddr>, String) {
 }
 
 impl ProvisioningAttempts {
-    /// Whether nothing is checked for this key and address now.
+    /// Whether requests with this key from this address are rejected now.
     pub(super) fn is_blocked(&self, from: Option<IpAddr>, key: &str, now_ms: u64) -> bool {
         let failures = self.failures.lock();
         let failures = failures.unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Rows that others bring on behalf of devices: pull sources, and whoever else knows something of a device.
+//! Appends rows on behalf of devices, for pull sources and other producers.
 
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,8 @@ use crate::pull::{IntakeOutcome, Reading, ReadingIntake};
 use crate::registry::RegistryError;
 use crate::{Device, now_ms};
 
-/// Gives rows to the pipeline as if their device had said them on Tidegate's own topics, whatever dialect its product speaks.
+/// Passes rows to the pipeline as if their device had sent them on Tidegate's own topics, whatever its
+/// product's protocol.
 pub struct Reporter {
     platform: Platform,
     pipeline: Arc<Pipeline>,
@@ -20,7 +21,7 @@ pub struct Reporter {
 }
 
 impl Platform {
-    /// `None`: before [`Platform::attach_pipeline`].
+    /// `None` before [`Platform::attach_pipeline`].
     #[must_use]
     pub fn reporter(&self) -> Option<Reporter> {
         let pipeline = self.inner.pipeline.get()?;
@@ -33,7 +34,8 @@ impl Platform {
 }
 
 impl Reporter {
-    /// As [`Reporter::append_row`], as something that the device itself was heard to say. `false`: there is no such device.
+    /// Like [`Reporter::append_row`], and marks the device as active. Returns `false` if the device does not
+    /// exist.
     ///
     /// # Errors
     /// If the registry cannot be read.
@@ -54,13 +56,15 @@ impl Reporter {
         Ok(true)
     }
 
-    /// Calls what it is given when everything reported until then is safe, as [`Pipeline::settle`] does.
+    /// Returns a function that calls its argument when everything reported until then is safe, like
+    /// [`Pipeline::settle`].
     pub fn settler(&self) -> impl Fn(DurableCallback) + Send + Sync + 'static {
         let pipeline = Arc::clone(&self.pipeline);
         move |done| pipeline.settle(done)
     }
 
-    /// The row is in the store when this returns, as far as it fits. May wait for the disk. `values`: a JSON object.
+    /// On return, the row is in the store as far as it is valid. May wait for the disk. `values`: a JSON
+    /// object.
     pub fn append_row(&self, device: &Device, ts_ms: impl Display, values: &str) {
         let payload = format!("{{\"ts\":{ts_ms},\"values\":{values}}}");
         let speaker = self.platform.handle_of(device);

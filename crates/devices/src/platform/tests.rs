@@ -1,4 +1,4 @@
-//! Devices of a registry before a store in memory.
+//! Tests of the platform with a registry and a store in memory.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +12,7 @@ use super::*;
 use crate::ingest::{Lane, NoOutputs, PipelineConfig};
 use crate::{AttributeScope, RegistryConfig};
 
-/// What clients were told.
+/// Messages sent to clients.
 #[derive(Default)]
 struct SentMessages(Mutex<Vec<String>>);
 
@@ -127,7 +127,7 @@ impl Setup {
         self.platform.refresh_product(id);
     }
 
-    /// Registers a device and connects it; its client id has `client-` before its id.
+    /// Registers a device and connects it; its client id is `client-` and its id.
     fn device(&self, device: Value) -> Arc<DeviceHandle> {
         let device = serde_json::from_value(device).unwrap();
         let device = self
@@ -139,7 +139,7 @@ impl Setup {
         self.connect(&device).unwrap()
     }
 
-    /// Lets a device in, which is to connect.
+    /// Admits a device that is about to connect.
     fn admit(&self, device: &Arc<Device>) {
         let shown = crate::PresentedCredentials {
             client_id: &format!("client-{}", device.id),
@@ -380,7 +380,7 @@ fn an_admission_is_for_the_client_that_was_let_in() {
     setup.platform.stop();
 }
 
-/// What becomes of the connections of two devices by a change of the first one or of its product.
+/// The connections that end when the first of two devices, or its product, is changed.
 fn ended(change: impl FnOnce(&Setup)) -> Vec<String> {
     let setup = setup();
     setup.product("meter", json!({}));
@@ -487,7 +487,7 @@ fn devices_are_seen_when_they_report() {
         after_a_start.presence(gateway.no).unwrap().last_seen_ms,
         Some(after_ms)
     );
-    // A disabled device is not heard of any more.
+    // Messages of a disabled device are ignored.
     let mut disabled = setup.registry.to_new_device(&child.device).unwrap();
     disabled.enabled = false;
     setup
@@ -525,10 +525,10 @@ fn devices_behind_a_gateway_keep_their_names_and_kinds() {
         let device = setup.registry.device(id).unwrap().unwrap();
         device.product.id().to_string()
     };
-    // Two are as many as gateways may cause.
+    // Gateways may create two products at most.
     assert_eq!(["b", "c", "d"].map(product), ["valve", "hub", "hub"]);
     let no = device.no;
-    // As the node does when it is told of the new product.
+    // The node does the same when it learns of the new product.
     setup.platform.refresh_product(device.product.id().as_str());
     setup.send(
         &gateway,
