@@ -1,7 +1,7 @@
-//! All alarms, in tables of the store.
+//! Stores all alarms in tables of the store.
 //!
-//! `alarm`: number -> record. `alarm_index`: one entry per way to find it, each ending with the number turned around, so that
-//! the newest comes first:
+//! `alarm`: number -> record. `alarm_index`: one row per access path. Each key ends with the inverted number, so that
+//! the newest alarm comes first:
 //!
 //! | begins with | then | value |
 //! |---|---|---|
@@ -23,10 +23,10 @@ use super::event::AlarmChange;
 use super::pending_notifications::PendingNotifications;
 use super::record::{Alarm, AlarmId, AlarmState};
 
-/// Records that one question may look at; the answer then has a place to go on from.
+/// Maximum number of records that one request examines; the response then contains the position to continue from.
 const MAX_SCANNED: usize = 10_000;
 const NEXT_ID_KEY: &[u8] = b"n";
-/// Alarms removed with one write.
+/// Number of alarms removed in one batch.
 const PURGE_BATCH: usize = 1000;
 
 pub(super) struct AlarmStore {
@@ -48,29 +48,29 @@ pub(super) struct AlarmStoreState {
     next: u64,
     purged_to: u64,
     pub(super) open: HashMap<DeviceNo, Vec<(Box<str>, OpenAlarm)>, RandomState>,
-    /// How many, by state and severity.
+    /// Number of alarms by state and severity.
     counts: [[u64; Severity::ALL.len()]; AlarmState::ALL.len()],
 }
 
-/// Which alarms are asked for, the newest first.
+/// Selects alarms; the result starts with the newest.
 #[derive(Debug, Clone, Default)]
 pub struct AlarmFilter {
-    /// Of this device, or propagated to it.
+    /// Alarms of this device and alarms propagated to it.
     pub device: Option<DeviceNo>,
     pub product: Option<String>,
     pub kind: Option<String>,
-    /// Any of these; empty: all.
+    /// Any of these states; empty: all.
     pub states: Vec<AlarmState>,
     pub severities: Vec<Severity>,
     pub from_ms: Option<u64>,
     pub to_ms: Option<u64>,
 }
 
-/// Some alarms, and where to go on.
+/// One page of alarms.
 #[derive(Debug, Clone, Default)]
 pub struct AlarmPage {
     pub alarms: Vec<Alarm>,
-    /// `None`: there are no more.
+    /// Position of the next page; `None`: this is the last one.
     pub next: Option<AlarmId>,
 }
 
@@ -87,7 +87,7 @@ impl AlarmStore {
         Ok(book)
     }
 
-    /// Reads what is kept in memory: which alarms are not cleared, and how many there are.
+    /// Loads the state kept in memory: the alarms that are not cleared, and the counts.
     pub(super) fn load_open(&self) -> Result<(), StoreError> {
         let mut read = AlarmStoreState::new();
         self.index.scan(b"a", Bound::Unbounded, &mut |key, value| {
@@ -121,7 +121,7 @@ impl AlarmStore {
         Ok(found.flatten())
     }
 
-    /// Writes an alarm in the place of `before`. The number of the change, for [`PendingNotifications`].
+    /// Writes an alarm that replaces `before`. Returns the number of the change for [`PendingNotifications`].
     pub(super) fn put(
         &self,
         state: &mut AlarmStoreState,
@@ -160,7 +160,7 @@ impl AlarmStore {
         Ok(no)
     }
 
-    /// Removes an alarm of which others are told. The number of the change, for [`PendingNotifications`].
+    /// Removes one alarm with a notification. Returns the number of the change for [`PendingNotifications`].
     pub(super) fn remove_one(
         &self,
         state: &mut AlarmStoreState,
@@ -212,7 +212,7 @@ impl AlarmStore {
         }
     }
 
-    /// Up to `limit` alarms, the newest first, from those older than `before` on.
+    /// Returns up to `limit` alarms older than `before`, the newest first.
     pub(super) fn list(
         &self,
         filter: &AlarmFilter,
@@ -241,7 +241,7 @@ impl AlarmStore {
         }
     }
 
-    /// Numbers from an index that has all that are asked for, the newest first.
+    /// Returns alarm numbers, the newest first, from an index that contains all alarms of the filter.
     fn ids(
         &self,
         filter: &AlarmFilter,
@@ -274,8 +274,9 @@ impl AlarmStore {
         Ok(ids)
     }
 
-    /// Looks at a part of all alarms, the next call at the next part: removes those that were cleared before a time, and as long
-    /// as there are more than `max_alarms`, the oldest that are cleared. Returns how many.
+    /// Purges one section of the alarms; the next call continues with the next section. Removes alarms cleared before
+    /// the given time and, while there are more than `max_alarms`, the oldest cleared ones. Returns the number of
+    /// removed alarms.
     pub(super) fn purge(
         &self,
         cleared_before_ms: u64,
@@ -304,7 +305,7 @@ impl AlarmStore {
                 }
                 true
             })?;
-        // From the beginning again when the end was reached.
+        // Starts over after the last alarm.
         state.purged_to = next;
         self.remove(&mut state, &alarms)?;
         Ok(alarms.len())

@@ -1,4 +1,4 @@
-//! A compiled condition: tests over the latest values of a device's keys, by their places.
+//! A compiled condition: tests of the latest values of a device's keys, which are addressed by slot.
 
 use std::cmp::Ordering;
 
@@ -11,10 +11,10 @@ const MAX_DEPTH: usize = 8;
 const MAX_TESTS: usize = 64;
 const MAX_TEXT_BYTES: usize = 1024;
 const MAX_SILENCE_S: u64 = 400 * 24 * 3600;
-/// The key that says whether a device is connected.
+/// The pseudo key that tells whether a device is connected.
 pub(super) const ONLINE_KEY: &str = "$online";
 
-/// A value to compare.
+/// A value that conditions compare.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scalar {
     Bool(bool),
@@ -23,24 +23,24 @@ pub enum Scalar {
     Text(Box<str>),
 }
 
-/// What a device last said of a key.
+/// The latest value of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct LatestValue {
     pub(super) value: Scalar,
-    /// Of the message.
+    /// Timestamp of the message.
     pub(super) ts_ms: i64,
-    /// When it arrived.
+    /// Time of arrival.
     pub(super) received_ms: u64,
 }
 
-/// What a condition is asked about.
+/// The input of a condition.
 pub(super) struct ConditionContext<'a> {
     pub(super) latest: &'a [Option<LatestValue>],
     pub(super) attribute: &'a dyn Fn(&str) -> Option<Scalar>,
     pub(super) now_ms: u64,
 }
 
-/// The names that conditions speak of, by their places.
+/// The key names that conditions use, by slot.
 #[derive(Debug, Default)]
 pub(super) struct KeyNames(pub(super) Vec<Box<str>>);
 
@@ -78,13 +78,13 @@ pub(super) enum CompiledCondition {
     },
 }
 
-/// For which orderings of value and operand a comparison holds.
+/// The orderings of value and operand for which a comparison holds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ComparisonOutcomes {
     less: bool,
     equal: bool,
     greater: bool,
-    /// Also for values that cannot be compared: of `!=`.
+    /// Whether it also holds for values that cannot be compared; true for `!=` only.
     incomparable: bool,
 }
 
@@ -131,7 +131,7 @@ impl CompiledCondition {
         }
     }
 
-    /// When it may begin to hold without a message, if nothing comes before.
+    /// Returns the time at which the condition may begin to hold if no message arrives before.
     pub(super) fn due_ms(&self, facts: &ConditionContext<'_>) -> Option<u64> {
         match self {
             Self::All(some) | Self::Any(some) => {
@@ -145,7 +145,7 @@ impl CompiledCondition {
         }
     }
 
-    /// Whether it speaks of a place.
+    /// Whether the condition tests this slot.
     pub(super) fn refers_to(&self, asked: usize) -> bool {
         match self {
             Self::All(some) | Self::Any(some) => some.iter().any(|one| one.refers_to(asked)),
@@ -225,7 +225,7 @@ impl Scalar {
         }
     }
 
-    /// Numbers, and texts that are numbers, by what they are worth; texts by their letters; `false` before `true`.
+    /// Numbers and numeric texts are compared by value, other texts by code point, and `false` is less than `true`.
     fn compare(&self, other: &Self) -> Option<Ordering> {
         match (self, other) {
             (Self::Bool(a), Self::Bool(b)) => Some(a.cmp(b)),
@@ -254,7 +254,7 @@ fn compile(
     tests: &mut usize,
 ) -> Result<CompiledCondition, AlarmDefinitionError> {
     if depth > MAX_DEPTH {
-        let expected = format!("expected at most {MAX_DEPTH} conditions within each other");
+        let expected = format!("expected at most {MAX_DEPTH} levels of nested conditions");
         return Err(AlarmDefinitionError::new(path, expected));
     }
     let mut several = |word: &str, some: &[AlarmCondition]| {
@@ -304,7 +304,7 @@ fn compile_test(
         Some(scalar) => Ok(scalar),
         None => Err(AlarmDefinitionError::new(
             &at("value"),
-            format!("{value} cannot be compared with; expected a number, a text, true or false"),
+            format!("{value} is not comparable; expected a number, a text, true or false"),
         )),
     };
     if test.attribute.is_some()
@@ -312,7 +312,7 @@ fn compile_test(
     {
         return Err(AlarmDefinitionError::new(
             &at("attribute"),
-            "is not for between and silent_for; expected value",
+            "is not supported by between and silent_for; use value",
         ));
     }
     let operand = || match (&test.value, &test.attribute) {
@@ -367,7 +367,8 @@ fn compile_test(
         }
         operator => CompiledCondition::Compare {
             place,
-            accepted: ComparisonOutcomes::from_operator(operator).expect("the others are above"),
+            accepted: ComparisonOutcomes::from_operator(operator)
+                .expect("between and silent_for are handled above"),
             with: operand()?,
         },
     })
@@ -386,7 +387,7 @@ mod tests {
         Ok((compiled.map_err(|problem| problem.to_string())?, names))
     }
 
-    /// Whether the condition holds for what a device has said.
+    /// Whether the condition holds for the given values of a device.
     fn holds(condition: Json, said: Json) -> bool {
         let (compiled, names) = compiled(condition).expect("a condition");
         let latest = names.0.iter().map(|name| {

@@ -1,4 +1,4 @@
-//! An alarm rule as products and the API have it: JSON, with every field explained in its schema.
+//! The JSON definition of an alarm rule in products and the API. The JSON schema explains every field.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::AlarmDefinitionError;
 
-/// How bad it is, from the worst on.
+/// Severity of an alarm, the worst first.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -43,33 +43,34 @@ impl Severity {
     }
 }
 
-/// What is wrong with a device, when, and how bad that is.
+/// An alarm rule: the condition, its duration, and the severity.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AlarmRule {
-    /// The type of the alarm, such as `overheated`. A device has at most one alarm of a type that is not cleared.
+    /// Type of the alarm, such as `overheated`. A device has at most one alarm of each type that is not cleared.
     pub id: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// What raises it. Of several that hold, the worst severity counts; it goes up and down with them.
+    /// Conditions that raise the alarm. If several hold, the worst severity applies; it follows later changes of the
+    /// conditions.
     pub raise: Vec<RaiseTrigger>,
-    /// What clears it. Without it, somebody has to.
+    /// Condition that clears the alarm. Without it, an operator has to clear the alarm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clear: Option<AlarmTrigger>,
-    /// Whether it also counts as an alarm of the device's parents, up to the topmost.
+    /// Whether the alarm also counts for the gateway of the device, and for further gateways up to the topmost.
     #[serde(default, skip_serializing_if = "is_false")]
     pub propagate: bool,
-    /// A template for people: `${temperature} °C at ${deviceId}`.
+    /// Template of a readable text: `${temperature} °C at ${deviceId}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<String>,
-    /// Names of notifications. Those that ask for all alarms need not be named.
+    /// Names of notifications to send. Notifications that cover all alarms need not be listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notify: Vec<String>,
 }
 
-/// One severity and what raises it.
+/// A severity and the condition that raises it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Map<String, Value>")]
 pub struct RaiseTrigger {
@@ -78,43 +79,43 @@ pub struct RaiseTrigger {
     pub when: AlarmTrigger,
 }
 
-/// A condition, and for how long or how often it has to hold.
+/// A condition, and the duration or number of messages for which it must hold.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AlarmTrigger {
     pub when: AlarmCondition,
-    /// Seconds for which it has to hold without a break.
+    /// Seconds for which the condition must hold without interruption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_s: Option<u32>,
-    /// How many messages it has to hold for: one after the other, or within `within_s`.
+    /// Number of messages for which the condition must hold: consecutive, or within `within_s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within_s: Option<u32>,
-    /// When it counts; at any time if empty.
+    /// Periods in which the condition is evaluated; empty: always.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub schedule: Vec<SchedulePeriod>,
 }
 
-/// A part of the week.
+/// A recurring part of the week.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SchedulePeriod {
-    /// An IANA name such as `Europe/Berlin`; UTC if not said.
+    /// IANA time zone such as `Europe/Berlin`; default: UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
-    /// 1 is Monday, 7 is Sunday; every day if empty.
+    /// Days of the week, from 1 (Monday) to 7 (Sunday); empty: every day.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub days: Vec<u8>,
-    /// `HH:MM`; midnight if not said.
+    /// Start as `HH:MM`; default: midnight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// `HH:MM`, not included; before `from` it is on the next day. Midnight if not said.
+    /// Exclusive end as `HH:MM`; an end before `from` is on the next day. Default: midnight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
 }
 
-/// What has to hold.
+/// A condition: one test, or a combination of conditions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     untagged,
@@ -138,17 +139,17 @@ pub struct AnyCondition {
     pub any: Vec<AlarmCondition>,
 }
 
-/// A test of the latest value of one key. A key that the device has not sent holds for no test.
+/// A test of the latest value of one key. No test holds for a key that the device has not sent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConditionTest {
-    /// A key of telemetry; `$online` is whether the device is connected.
+    /// Telemetry key; `$online` tells whether the device is connected.
     pub key: String,
     pub is: TestOperator,
-    /// What it is compared with; `[from, to]` for `between`, both included; seconds for `silent_for`.
+    /// Operand: `[from, to]` for `between`, both inclusive; seconds for `silent_for`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
-    /// A server attribute of the device to compare with instead; `value` is then for devices without it.
+    /// Name of a server attribute to use as operand; `value` then applies to devices without the attribute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attribute: Option<String>,
 }
@@ -167,17 +168,17 @@ pub enum TestOperator {
     Less,
     #[serde(rename = "<=")]
     LessOrEqual,
-    /// Of text: it is in it.
+    /// The text contains the operand.
     #[serde(rename = "contains")]
     Contains,
     #[serde(rename = "between")]
     Between,
-    /// Nothing came of this key for so many seconds, counted from the last value on.
+    /// No value of the key has arrived for the given number of seconds since the last one.
     #[serde(rename = "silent_for")]
     SilentFor,
 }
 
-/// By hand, because serde does not refuse unknown fields beside a flattened struct.
+/// Parsed manually, because serde does not reject unknown fields next to a flattened struct.
 impl TryFrom<Map<String, Value>> for RaiseTrigger {
     type Error = AlarmDefinitionError;
 
@@ -194,7 +195,7 @@ impl TryFrom<Map<String, Value>> for RaiseTrigger {
     }
 }
 
-/// By hand, because of an untagged enum serde cannot say what is wrong with it.
+/// Parsed manually, because serde's errors for untagged enums do not name the problem.
 impl TryFrom<Value> for AlarmCondition {
     type Error = AlarmDefinitionError;
 
@@ -238,7 +239,7 @@ pub(super) fn from_json<T: serde::de::DeserializeOwned>(
     })
 }
 
-/// The alarm rules of a product, from JSON.
+/// Parses the alarm rules of a product.
 pub fn rules_from_json(value: &Value) -> Result<Vec<AlarmRule>, AlarmDefinitionError> {
     from_json(value.clone()).map_err(|problem| {
         let dot = if problem.field.is_empty() || problem.field.starts_with('[') {
@@ -254,7 +255,10 @@ fn yes() -> bool {
     true
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde asks for")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde requires"
+)]
 fn is_false(value: &bool) -> bool {
     !value
 }

@@ -1,4 +1,4 @@
-//! Texts for people with placeholders: `${temperature} °C at ${deviceName}`.
+//! Text templates with placeholders: `${temperature} °C at ${deviceName}`.
 
 use rules::{
     CompileOptions, EvaluationResources, EvaluationScratch, EventKind, RuleEvent, RuleOutput,
@@ -9,13 +9,13 @@ use serde_json::Value as Json;
 use super::AlarmDefinitionError;
 
 const MAX_TEXT_BYTES: usize = 4096;
-/// Memory kept between texts.
+/// Maximum size of the memory retained between two texts.
 const MAX_RETAINED_BYTES: usize = 64 << 10;
 
-/// A template, compiled.
+/// A compiled template.
 pub(super) struct DetailsTemplate(Template);
 
-/// What fills in templates; one per thread.
+/// Renders templates; one per thread.
 pub(super) struct TemplateRenderer {
     scratch: EvaluationScratch,
     state: RuleState,
@@ -36,7 +36,7 @@ impl DetailsTemplate {
 
 impl TemplateRenderer {
     pub(super) fn new() -> Self {
-        // Nobody guesses anything by the random numbers of a text.
+        // The random numbers of a text need no secrecy.
         Self {
             scratch: EvaluationScratch::new(
                 EvaluationResources::new([7; 32], 0),
@@ -46,7 +46,7 @@ impl TemplateRenderer {
         }
     }
 
-    /// The text for these values; what cannot be worked out is said in its place.
+    /// Renders the template with these values. A failed placeholder is replaced by its error.
     pub(super) fn render(
         &mut self,
         text: &DetailsTemplate,
@@ -98,7 +98,7 @@ mod tests {
     fn a_text_that_is_none_is_refused() {
         let refused = DetailsTemplate::compile("${nosuch(1)}", "details")
             .err()
-            .expect("refused");
+            .expect("an error");
         assert_eq!(refused.field, "details");
     }
 }

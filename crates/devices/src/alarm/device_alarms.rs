@@ -1,7 +1,8 @@
-//! The alarms of one device: values and time go in, what happened comes out. No clock, no store.
+//! State machine for the alarms of one device: values and time in, transitions out. It has no clock and no store.
 //!
-//! Time is the device's: that of its messages, never in the future and never going back; between messages it goes on with
-//! the node's. So data sent later all at once is judged as if it had come in time.
+//! The clock of a device follows the timestamps of its messages. It never goes back and is never in the future;
+//! between messages it advances with the clock of the node. Data that arrives late in bulk is therefore evaluated as
+//! if it had arrived in time.
 
 use std::collections::VecDeque;
 
@@ -16,7 +17,7 @@ use super::schedule::AlarmSchedule;
 
 const MAX_RULES: usize = 64;
 const MAX_RAISES: usize = 8;
-/// Keys that the rules of a product speak of.
+/// Maximum number of keys in all rules of a product.
 const MAX_KEYS: usize = 256;
 const MAX_TIMES: u32 = 1000;
 const MAX_SPAN_S: u32 = 30 * 24 * 3600;
@@ -24,7 +25,7 @@ const MAX_SPAN_S: u32 = 30 * 24 * 3600;
 /// The compiled alarm rules of a product.
 #[derive(Debug)]
 pub struct AlarmSet {
-    /// Of what the conditions speak, by their places; `None`: not a key of telemetry.
+    /// The keys that the conditions use, by slot; `None`: not a telemetry key.
     keys: Box<[Option<KeyId>]>,
     names: Box<[Box<str>]>,
     online_place: Option<usize>,
@@ -34,10 +35,10 @@ pub struct AlarmSet {
 #[derive(Debug)]
 struct CompiledAlarmRule {
     id: Box<str>,
-    /// From the worst on.
+    /// Triggers, the worst severity first.
     raise: Box<[(Severity, CompiledTrigger)]>,
     clear: Option<CompiledTrigger>,
-    /// It is about nothing but whether the device is connected, and judged by the node's time.
+    /// Whether the conditions test only the connection state. Such a rule is evaluated with the clock of the node.
     is_about_presence: bool,
 }
 
@@ -55,12 +56,12 @@ enum TriggerKind {
     Repeating { times: u32, within_ms: Option<u64> },
 }
 
-/// What the alarms of a device know of it.
+/// The alarm state of one device.
 #[derive(Debug)]
 pub struct DeviceAlarms {
     latest: Box<[Option<LatestValue>]>,
     rules: Box<[AlarmRuleState]>,
-    /// The device's time, and the node's when it was that.
+    /// The latest time of the device, and the time of the node at that moment.
     clock_ms: u64,
     node_clock_ms: u64,
 }
@@ -69,19 +70,19 @@ pub struct DeviceAlarms {
 struct AlarmRuleState {
     raise: Box<[TriggerState]>,
     clear: TriggerState,
-    /// The severity of the alarm that is not cleared.
+    /// The severity of the alarm, if it is not cleared.
     active: Option<Severity>,
 }
 
 #[derive(Debug, Default)]
 struct TriggerState {
-    /// Since when the condition holds.
+    /// Start of the period in which the condition has held.
     since_ms: Option<u64>,
-    /// Times of messages it held for.
+    /// Times of the messages for which the condition held.
     match_times_ms: VecDeque<u64>,
 }
 
-/// What became of one alarm.
+/// What happened to an alarm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AlarmTransitionKind {
     Raised(Severity),
@@ -89,17 +90,17 @@ pub enum AlarmTransitionKind {
     Cleared,
 }
 
-/// Something happened to the alarm of a rule, by the rule's place in its set.
+/// A transition of the alarm of a rule; `rule` is the index in the set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AlarmTransition {
     pub rule: usize,
     pub kind: AlarmTransitionKind,
-    /// The device's time.
+    /// Time of the device.
     pub at_ms: u64,
 }
 
 impl AlarmSet {
-    /// Compiles the rules of a product that are enabled. `key` gives the numbers of keys.
+    /// Compiles the enabled rules of a product. `key` resolves the number of a key.
     pub fn compile(
         rules: &[AlarmRule],
         key: &mut dyn FnMut(&str) -> Result<KeyId, AlarmDefinitionError>,
@@ -156,7 +157,7 @@ impl AlarmSet {
     }
 
     fn slot_of(&self, key: KeyId) -> Option<usize> {
-        // A handful: faster than a map.
+        // Few keys: a linear search is faster than a map.
         self.keys.iter().position(|known| *known == Some(key))
     }
 }
@@ -199,7 +200,7 @@ impl CompiledAlarmRule {
         })
     }
 
-    /// The time by which it is judged.
+    /// The time at which the rule is evaluated.
     fn at_ms(&self, device_ms: u64, now_ms: u64) -> u64 {
         match self.is_about_presence {
             true => now_ms,
@@ -248,7 +249,7 @@ impl CompiledTrigger {
             (None, None, Some(_)) => {
                 return Err(AlarmDefinitionError::new(
                     &at("within_s"),
-                    "expected times beside it",
+                    "expected times as well",
                 ));
             }
             (Some(_), _, _) => {
@@ -264,11 +265,11 @@ impl CompiledTrigger {
     }
 }
 
-/// What is new when alarms are looked at.
+/// The new input of an evaluation.
 enum AlarmInput<'a> {
-    /// Values at these places.
+    /// New values in these slots.
     Values(&'a [bool]),
-    /// Only time has gone by.
+    /// Only time has passed.
     Time,
 }
 
@@ -286,25 +287,25 @@ impl DeviceAlarms {
         }
     }
 
-    /// An alarm that was there before this was made.
+    /// Restores an alarm that was raised before this state was created.
     pub fn restore(&mut self, rule: usize, severity: Severity) {
         self.rules[rule].active = Some(severity);
     }
 
-    /// Somebody has cleared the alarm of a rule: it may be raised anew by the next message.
+    /// Resets the rule of an alarm that an operator has cleared; the next message may raise it again.
     pub fn mark_cleared(&mut self, rule: usize) {
         self.rules[rule].reset();
     }
 
-    /// The values that conditions speak of, as last said.
+    /// The latest values of the keys that conditions use.
     pub fn values<'a>(&'a self, set: &'a AlarmSet) -> impl Iterator<Item = (&'a str, &'a Scalar)> {
         let names = set.names.iter().map(|name| &**name);
         let values = names.zip(&self.latest);
         values.filter_map(|(name, latest)| Some((name, &latest.as_ref()?.value)))
     }
 
-    /// Takes a row of telemetry; `false`: nothing in it is asked for. Values older than what is known of their key count for
-    /// nothing.
+    /// Applies a row of telemetry. Returns `false` if no condition uses its keys. Values older than the latest one of
+    /// their key are ignored.
     pub fn observe(
         &mut self,
         set: &AlarmSet,
@@ -314,7 +315,7 @@ impl DeviceAlarms {
         attribute: &dyn Fn(&str) -> Option<Scalar>,
         out: &mut Vec<AlarmTransition>,
     ) -> bool {
-        // Most messages of most products have nothing that is asked for.
+        // Most messages of most products contain no key that conditions use.
         let mut said = [false; MAX_KEYS];
         let mut is_said = false;
         for point in points {
@@ -345,12 +346,12 @@ impl DeviceAlarms {
         is_said
     }
 
-    /// Whether there is an alarm that is not cleared.
+    /// Whether any alarm is not cleared.
     pub fn has_active(&self) -> bool {
         self.rules.iter().any(|rule| rule.active.is_some())
     }
 
-    /// The device came or went.
+    /// Applies a change of the connection state.
     pub fn observe_online(
         &mut self,
         set: &AlarmSet,
@@ -367,13 +368,13 @@ impl DeviceAlarms {
             ts_ms: i64::try_from(now_ms).unwrap_or(i64::MAX),
             received_ms: now_ms,
         });
-        // The device's own clock stays where it is: what it has measured before it came back is still to be reported.
+        // The clock of the device does not advance: values measured before it came back are still to be reported.
         let mut said = [false; MAX_KEYS];
         said[place] = true;
         self.evaluate(set, now_ms, &AlarmInput::Values(&said), attribute, out);
     }
 
-    /// Time has gone by: see [`due_ms`](Self::due_ms).
+    /// Applies elapsed time; see [`due_ms`](Self::due_ms).
     pub fn tick(
         &mut self,
         set: &AlarmSet,
@@ -384,7 +385,7 @@ impl DeviceAlarms {
         self.evaluate(set, now_ms, &AlarmInput::Time, attribute, out);
     }
 
-    /// When, by the node's time, something may happen without a message.
+    /// Returns the time of the node at which a transition may happen without a message.
     pub fn due_ms(&self, set: &AlarmSet, now_ms: u64) -> Option<u64> {
         let device_ms = self.at_ms(now_ms);
         let facts = ConditionContext {
@@ -418,7 +419,7 @@ impl DeviceAlarms {
         set.rules.iter().zip(&self.rules).filter_map(of_rule).min()
     }
 
-    /// The device's time: that of its latest values, and what has passed since they came.
+    /// The time of the device: that of its latest values plus the time since their arrival.
     fn at_ms(&self, now_ms: u64) -> u64 {
         self.clock_ms + now_ms.saturating_sub(self.node_clock_ms)
     }
@@ -459,7 +460,7 @@ impl AlarmRuleState {
         news: &AlarmInput<'_>,
     ) -> Option<AlarmTransitionKind> {
         let mut worst = None;
-        // All of them, since each counts for itself how long it has held.
+        // Evaluates all triggers, because each one tracks how long its condition has held.
         for ((severity, watched), watch) in rule.raise.iter().zip(&mut self.raise) {
             if watch.fires(watched, facts, at_ms, news) && worst.is_none() {
                 worst = Some(*severity);
@@ -521,7 +522,7 @@ impl TriggerState {
                     AlarmInput::Time => false,
                 };
                 if is_counted && holds {
-                    // Never more than are asked for.
+                    // Never more than the rule requires.
                     if self.match_times_ms.len() == times as usize {
                         self.match_times_ms.pop_front();
                     }

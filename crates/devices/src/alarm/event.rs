@@ -1,4 +1,4 @@
-//! What becomes of alarms, as others are told of it, and what others tell alarms.
+//! Alarm events for observers, and alarms that SQL rules raise or clear.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::definition::Severity;
 use super::record::Alarm;
 
-/// What became of an alarm.
+/// The kind of a change of an alarm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AlarmChange {
@@ -20,7 +20,7 @@ pub enum AlarmChange {
 }
 
 impl AlarmChange {
-    /// In the order of their numbers.
+    /// In the order of their codes.
     pub const ALL: [Self; 5] = [
         Self::Raised,
         Self::SeverityChanged,
@@ -40,14 +40,14 @@ impl AlarmChange {
     }
 }
 
-/// Something became of an alarm; told when it is in the store.
+/// A change of an alarm; emitted once it is in the store.
 #[derive(Debug, Clone)]
 pub struct AlarmEvent {
     pub change: AlarmChange,
     pub alarm: Arc<Alarm>,
-    /// Of [`SqlRuleAlarm::tag`], if it came of one; else 0.
+    /// [`SqlRuleAlarm::tag`] of the SQL rule that caused the change; otherwise 0.
     pub tag: u64,
-    /// The number of the change, the same whenever it is told; 0: nobody is to be told of it by a notification.
+    /// Number of the change, identical in repeated events; 0: no notification is sent.
     pub change_no: u64,
 }
 
@@ -60,6 +60,6 @@ pub struct SqlRuleAlarm {
     pub at_ms: u64,
     pub details: String,
     pub rule: String,
-    /// To be told with what comes of it, so that loops of rules end.
+    /// Copied to the resulting event, so that loops of rules end.
     pub tag: u64,
 }

@@ -1,4 +1,4 @@
-//! Alarms of one device under a simulated clock.
+//! Tests the alarms of one device with a simulated clock.
 
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
@@ -30,7 +30,7 @@ impl Device {
         key_of(name)
     }
 
-    /// The device sends a value measured `age_s` seconds ago.
+    /// The device sends a value that was measured `age_s` seconds ago.
     fn says_of(
         &mut self,
         age_s: u64,
@@ -52,7 +52,7 @@ impl Device {
         self.says_of(0, "t", PointValue::Int(value))
     }
 
-    /// Time goes by, and the device is looked at whenever it asks to be.
+    /// Advances the clock and evaluates the device at each due time.
     fn waits(&mut self, seconds: u64) -> Vec<AlarmTransitionKind> {
         let end_ms = self.now_ms + seconds * 1000;
         let mut out = Vec::new();
@@ -62,7 +62,7 @@ impl Device {
             }
             assert!(
                 due_ms > self.now_ms,
-                "due in the past: it would be looked at for ever"
+                "due in the past: it would be evaluated for ever"
             );
             self.now_ms = due_ms;
             self.alarms.tick(&self.set, due_ms, &|_| None, &mut out);
@@ -158,7 +158,7 @@ fn data_sent_later_is_judged_by_its_own_time() {
         device.says_of(540, "t", PointValue::Int(33)),
         [Raised(Minor)]
     );
-    // Older than what is known: as if it had not come.
+    // Values older than the latest one are ignored.
     let mut device = Device::new(json!([
         {"id": "hot", "raise": [{"severity": "MINOR", "when": above(30)}]}
     ]));
@@ -201,7 +201,7 @@ fn repeating_counts_messages_within_a_time() {
     assert_eq!(device.says(31), []);
     device.waits(40);
     assert_eq!(device.says(20), []);
-    // The first is over.
+    // The first match is outside of the window.
     assert_eq!(device.says(31), []);
     device.waits(10);
     assert_eq!(device.says(31), [Raised(Minor)]);
@@ -214,7 +214,7 @@ fn repeating_without_a_time_counts_one_after_the_other() {
     ]));
     for value in [31, 31, 20, 31, 31] {
         assert_eq!(device.says(value), []);
-        // Another key is not a repetition.
+        // A message with another key is not a repetition.
         assert_eq!(device.says_of(0, "u", PointValue::Int(31)), []);
     }
     device.waits(100_000);
@@ -283,7 +283,7 @@ fn a_backlog_is_judged_by_its_own_time_when_the_device_has_come_back() {
     assert_eq!(goes(&mut device, false), []);
     assert_eq!(device.waits(3600), [Raised(Critical)]);
     assert_eq!(goes(&mut device, true), [Cleared]);
-    // Too hot for 90 s, an hour ago, and cool again since.
+    // Too hot for 90 s, one hour ago, and cool again since then.
     assert_eq!(device.says_of(3500, "t", PointValue::Int(40)), []);
     assert_eq!(device.says_of(3450, "t", PointValue::Int(41)), []);
     assert_eq!(
@@ -291,7 +291,7 @@ fn a_backlog_is_judged_by_its_own_time_when_the_device_has_come_back() {
         [Raised(Minor)]
     );
     assert_eq!(device.says_of(3400, "t", PointValue::Int(20)), [Cleared]);
-    // Absence is measured by the node's time, whatever is reported late.
+    // Absence is measured with the clock of the node, whatever is reported late.
     assert_eq!(goes(&mut device, false), []);
     assert_eq!(device.waits(9), []);
     assert_eq!(device.waits(1), [Raised(Critical)]);
@@ -340,7 +340,7 @@ fn rules_that_cannot_be_are_refused_with_their_place() {
     insta::assert_snapshot!(said.join("\n"));
 }
 
-/// Whether a condition that lasts has lasted, told from all that was ever said.
+/// Reference model: whether a condition has held for `for_s`, computed from all values.
 fn has_lasted(said: &[(u64, i64)], now_s: u64, for_s: u64) -> bool {
     let since = said
         .iter()

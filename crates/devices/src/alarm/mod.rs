@@ -1,4 +1,4 @@
-//! Alarms: conditions on what devices say, and what becomes of them.
+//! Alarms: rules with conditions on telemetry, their state per device, storage and notifications.
 
 mod alarm_store;
 mod condition;
@@ -33,15 +33,15 @@ pub use product_rules::check_rules;
 pub use record::{Alarm, AlarmId, AlarmState};
 pub use service::{AlarmConfig, AlarmError, AlarmStats, Alarms};
 
-/// The number of the node itself among those of devices.
+/// The device number that stands for the node itself.
 pub const NODE_NO: series::DeviceNo = watched_devices::NODE_NO;
-/// What the node's own alarms have in place of a product.
+/// The product of the node's own alarms.
 pub const NODE_PRODUCT: &str = "$platform";
 
-/// A field of a definition cannot be what it is.
+/// An invalid field of a definition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct AlarmDefinitionError {
-    /// Where it stands: `alarms[0].raise[1].when.value`.
+    /// Path of the field, such as `alarms[0].raise[1].when.value`.
     pub field: String,
     pub detail: String,
 }

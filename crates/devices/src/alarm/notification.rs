@@ -1,4 +1,4 @@
-//! Notifications: who is told of which alarms, and how. Kept as configuration objects.
+//! Notifications: which alarms are sent to which sink or topic. Notifications are configuration objects.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,17 +17,17 @@ use super::event::{AlarmChange, AlarmEvent};
 use super::pending_notifications::{AlarmNotifier, DurableCallback};
 use super::record::{Alarm, AlarmId, AlarmState, DeviceNumbers};
 
-/// The kind of configuration objects that are notifications.
+/// The kind of the configuration objects that define notifications.
 pub const NOTIFICATION_KIND: &str = "notification";
-/// Notifications of one node.
+/// Maximum number of notifications of a node.
 pub const MAX_NOTIFICATIONS: usize = 256;
 const MAX_LIST: usize = 256;
 const MAX_DESCRIPTION_CHARS: usize = 1000;
 const MAX_EVERY_S: u32 = 604_800;
-/// What was told lately, for `at_most_every_s`; over it, the oldest half is forgotten.
+/// Maximum number of entries for `at_most_every_s`; above it, the older half is dropped.
 const MAX_REMEMBERED: usize = 100_000;
 
-/// Who is to be told of which alarms.
+/// A notification: selects alarms and defines where to send them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Notification {
@@ -36,48 +36,49 @@ pub struct Notification {
     pub description: String,
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// Whether it is told of all alarms that the rest fits, or only of those whose rule names it.
+    /// Whether all matching alarms are sent, or only those whose rule lists this notification.
     #[serde(default = "yes")]
     pub all: bool,
-    /// Of which changes.
+    /// Changes that are sent.
     #[serde(default = "usual_changes")]
     pub on: Vec<AlarmChange>,
-    /// Of which severities; empty: of all.
+    /// Severities that are sent; empty: all.
     #[serde(default)]
     pub severities: Vec<Severity>,
-    /// Of the devices of which products; empty: of all.
+    /// Ids of products whose alarms are sent; empty: all.
     #[serde(default)]
     #[schemars(length(max = 256))]
     pub products: Vec<String>,
-    /// Of which types of alarms; empty: of all.
+    /// Alarm types that are sent; empty: all.
     #[serde(default)]
     #[schemars(length(max = 256))]
     pub types: Vec<String>,
-    /// What is told, with `${...}` for what an alarm has, such as `${severity}`, `${deviceId}` and `${details}`.
+    /// Text of the notification with placeholders for fields of the alarm, such as `${severity}`, `${deviceId}` and
+    /// `${details}`.
     #[serde(default = "usual_text")]
     #[schemars(length(max = 4096))]
     pub text: String,
     pub to: NotificationChannel,
-    /// The same change of the same type of a device is told once in so many seconds; 0: each time.
+    /// Minimum interval in seconds between notifications of the same change, alarm type and device; 0: no limit.
     #[serde(default)]
     #[schemars(range(max = 604_800))]
     pub at_most_every_s: u32,
 }
 
-/// How somebody is told.
+/// The channel of a notification.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NotificationChannel {
-    /// A sink by its name: a web server (webhook), mail, a database ... With its queue and its retries.
+    /// Name of a sink, such as an HTTP, mail or database sink, with its queue and retries.
     Sink(String),
-    /// A message.
+    /// An MQTT message.
     Mqtt(MqttNotification),
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MqttNotification {
-    /// A topic with `${...}`.
+    /// Topic with `${...}` placeholders.
     #[schemars(length(min = 1, max = 4096))]
     pub topic: String,
     #[serde(default)]
@@ -87,17 +88,17 @@ pub struct MqttNotification {
     pub retain: bool,
 }
 
-/// What brings a notification on its way.
+/// Sends notifications.
 pub trait NotificationTransport: Send + Sync {
-    /// Hands a row to a sink; does not wait.
+    /// Passes a row to a sink; does not block.
     fn write_to_sink(&self, name: &str, row: &Map<String, Json>) -> Result<(), String>;
     fn publish(&self, topic: &str, payload: Vec<u8>, qos: u8, retain: bool) -> Result<(), String>;
-    /// Calls `done` when everything it was given so far survives the end of the node, as far as it is meant to; drops it if that
-    /// cannot be said now. Does not wait.
+    /// Calls `done` once everything passed so far survives a crash of the node, as far as the channel is durable.
+    /// Drops `done` if that cannot be determined. Does not block.
     fn settle(&self, done: DurableCallback);
 }
 
-/// How often a notification was sent.
+/// Numbers of sent notifications.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NotificationCounts {
     pub sent: u64,
@@ -109,7 +110,7 @@ pub struct NotificationCounts {
 /// The notifications of a node.
 pub struct Notifications {
     compiled: RwLock<Vec<Arc<CompiledNotification>>>,
-    /// Of the configuration: what the store has under these names does not count.
+    /// Notifications declared in the configuration file; a stored notification with the same name is ignored.
     declared: OnceLock<Vec<(String, Json)>>,
     transport: OnceLock<Arc<dyn NotificationTransport>>,
     renderer: Mutex<NotificationRenderer>,
@@ -125,7 +126,7 @@ struct CompiledNotification {
 
 struct NotificationRenderer {
     template_renderer: TemplateRenderer,
-    /// When which notification told which change of which alarm.
+    /// When each notification was last sent, by change, device and alarm type.
     last_sent: HashMap<(Box<str>, AlarmChange, String, String), u64, RandomState>,
 }
 
@@ -143,7 +144,7 @@ impl Default for Notifications {
     }
 }
 
-/// Reads a notification as somebody writes it. Whether what it names is there is not asked.
+/// Parses and validates a notification. Does not check whether the objects that it names exist.
 pub fn check_notification(value: &Json) -> Result<Notification, AlarmDefinitionError> {
     let definition: Notification = from_json(value.clone())?;
     for (field, list) in [
@@ -191,18 +192,18 @@ pub fn check_notification(value: &Json) -> Result<Notification, AlarmDefinitionE
 
 impl Notifications {
     pub fn set_transport(&self, courier: Arc<dyn NotificationTransport>) {
-        // Set once, at start.
+        // Set once at start.
         let _ = self.transport.set(courier);
     }
 
-    /// Notifications that stand in the configuration: they are as they are there, whatever the store says. Once, before
-    /// [`Notifications::watch_objects`].
+    /// Adds notifications declared in the configuration file; stored ones with the same names are ignored. Call it
+    /// once, before [`Notifications::watch_objects`].
     pub fn declare(&self, notifications: Vec<(String, Json)>) {
-        // Set once, at start.
+        // Set once at start.
         let _ = self.declared.set(notifications);
     }
 
-    /// Takes over the notifications of the store, and each of their changes from now on.
+    /// Loads the stored notifications and follows their changes.
     pub fn watch_objects(self: &Arc<Self>, objects: &Objects) -> Result<(), store::StoreError> {
         self.reload(objects)?;
         let (weak, stored) = (Arc::downgrade(self), objects.clone());
@@ -211,7 +212,7 @@ impl Notifications {
                 && let Some(notifications) = weak.upgrade()
                 && let Err(error) = notifications.reload(&stored)
             {
-                tracing::error!(%error, "notifications cannot be read; those of before stay");
+                tracing::error!(%error, "reading notifications failed; the previous ones remain in use");
             }
         }));
         Ok(())
@@ -234,7 +235,7 @@ impl Notifications {
                 .and_then(|definition| CompiledNotification::new(&name, definition));
             match read {
                 Ok(ready) => {
-                    // What was counted goes on.
+                    // Keep the counts of the previous version.
                     if let Some(old) = before.iter().find(|old| *old.name == *name) {
                         for (count, old) in ready.counts.iter().zip(&old.counts) {
                             count.store(old.load(Relaxed), Relaxed);
@@ -243,7 +244,7 @@ impl Notifications {
                     all.push(Arc::new(ready));
                 }
                 Err(problem) => {
-                    tracing::error!(name, %problem, "a notification cannot be used");
+                    tracing::error!(name, %problem, "a notification is invalid and is skipped");
                 }
             }
         }
@@ -264,7 +265,7 @@ impl Notifications {
         counted.collect()
     }
 
-    /// Tells who is to be told.
+    /// Sends the notifications for an event.
     pub fn notify(&self, event: &AlarmEvent, now_ms: u64) {
         let all = self
             .compiled
@@ -280,7 +281,7 @@ impl Notifications {
         }
     }
 
-    /// Sends one about an alarm that is none, whatever it is to be told of. `None`: there is no such notification.
+    /// Sends a test notification, whatever its filter. `None`: the notification does not exist.
     pub fn send_test(&self, name: &str, now_ms: u64) -> Option<Result<(), String>> {
         let all = self.compiled.read().unwrap_or_else(PoisonError::into_inner);
         let ready = all.iter().find(|ready| *ready.name == *name)?.clone();
@@ -315,7 +316,7 @@ impl Notifications {
         Some(sent)
     }
 
-    /// Which count the outcome belongs to.
+    /// Sends a notification and returns the index of the count to increase.
     fn send(&self, ready: &CompiledNotification, event: &AlarmEvent, now_ms: u64) -> usize {
         let mut writing = self.renderer.lock().unwrap_or_else(PoisonError::into_inner);
         if writing.is_throttled(ready, event, now_ms) {
@@ -325,7 +326,7 @@ impl Notifications {
         match self.send_to_channel(ready, event, now_ms) {
             Ok(()) => 0,
             Err(error) => {
-                tracing::warn!(notification = &*ready.name, alarm = event.alarm.id.0, %error, "a notification cannot be sent");
+                tracing::warn!(notification = &*ready.name, alarm = event.alarm.id.0, %error, "sending a notification failed");
                 2
             }
         }
@@ -352,7 +353,7 @@ impl Notifications {
         let mut row = row;
         row.insert("text".to_owned(), text.into());
         let Some(courier) = self.transport.get() else {
-            return Err("the node has only begun to start".to_owned());
+            return Err("the node is still starting".to_owned());
         };
         match &ready.definition.to {
             NotificationChannel::Sink(name) => courier.write_to_sink(name, &row),
@@ -413,7 +414,7 @@ impl CompiledNotification {
 }
 
 impl NotificationRenderer {
-    /// Whether the same was told a short time ago; if not, it is from now on.
+    /// Whether the same notification was sent within the interval; if not, records it as sent now.
     fn is_throttled(
         &mut self,
         ready: &CompiledNotification,
@@ -450,13 +451,13 @@ impl NotificationRenderer {
     }
 }
 
-/// What a sink gets: the alarm, and what became of it.
+/// The row for a sink: the alarm and its change.
 fn row_of(event: &AlarmEvent) -> Map<String, Json> {
     let Ok(Json::Object(mut row)) = serde_json::to_value(&*event.alarm) else {
         return Map::new();
     };
     row.insert("change".to_owned(), json!(event.change));
-    // Who is told twice knows it by this.
+    // Identifies duplicates.
     let id = format!("{}-{}", event.alarm.id.0, event.change_no);
     row.insert("notificationId".to_owned(), id.into());
     row

@@ -1,7 +1,9 @@
-//! What somebody is to be told of an alarm and may not have been: marks, written with the alarm itself and taken away when who was
-//! told has it safe. What is left at start is told again, under the same number.
+//! Durable marks for alarm notifications that are not known to be durable at their receiver. A mark is written in the
+//! same batch as the alarm, and removed once the receiver reports durability. Marks left at start are sent again with
+//! the same number.
 //!
-//! `alarm_untold`: `m` and a number -> the change and the alarm's record; `n` -> the next number: none is given twice.
+//! Table `alarm_untold`: `m` and a number -> the change and the alarm's record; `n` -> the next number. Numbers are
+//! never reused.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -14,22 +16,23 @@ use store::{Durability, StoreError, Table, TableBatch, Tables};
 use super::event::{AlarmChange, AlarmEvent};
 use super::record::Alarm;
 
-/// Marks there may be: who is told does not get on, and what comes then is told without one.
+/// Maximum number of marks. Beyond it the receiver makes no progress, and further notifications are sent without a
+/// mark.
 const MAX_MARKS: usize = 100_000;
 const NEXT_NO_KEY: &[u8] = b"n";
 const MARK_PREFIX: &[u8] = b"m";
-/// How long a node that stops waits for what was told to be safe.
+/// How long a stopping node waits until sent notifications are durable.
 const FINISH_WITHIN: Duration = Duration::from_secs(2);
 
-/// Called when it is safe; dropped if that cannot be said now.
+/// Called once everything is durable; dropped if that cannot be determined.
 pub type DurableCallback = Box<dyn FnOnce() + Send + Sync>;
 
-/// Who tells others of alarms, and knows when what was told survives the end of the node.
+/// Sends alarm events, and reports when they survive a crash of the node.
 pub trait AlarmNotifier: Send + Sync {
-    /// Whether anybody is to be told.
+    /// Whether this change of an alarm is sent to anyone.
     fn wants(&self, change: AlarmChange, alarm: &Alarm) -> bool;
     fn notify(&self, event: &AlarmEvent, now_ms: u64);
-    /// Calls `done` when everything is safe that it was told so far. Does not wait.
+    /// Calls `done` once every event passed so far is durable. Does not block.
     fn settle(&self, done: DurableCallback);
 }
 
@@ -38,7 +41,7 @@ pub(super) struct PendingNotifications {
     table: Table,
     marks: Mutex<PendingMarks>,
     notifier: OnceLock<Arc<dyn AlarmNotifier>>,
-    /// Up to which number it was told, and is safe.
+    /// Highest numbers that were sent and that are durable.
     notified_up_to: AtomicU64,
     durable_up_to: AtomicU64,
     is_settling: AtomicBool,
@@ -46,11 +49,11 @@ pub(super) struct PendingNotifications {
 
 struct PendingMarks {
     next: u64,
-    /// In their order.
+    /// In ascending order.
     numbers: VecDeque<u64>,
 }
 
-/// Asks once at a time.
+/// A pending durability request; there is at most one at a time.
 struct SettleRequest {
     pending: Arc<PendingNotifications>,
     up_to: u64,
@@ -98,14 +101,14 @@ impl PendingNotifications {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Other alarms were brought back from a backup: of these nobody is told again.
+    /// Drops all marks after alarms were restored from a backup: those are not sent again.
     pub(super) fn clear(&self) -> Result<(), StoreError> {
         self.load()?;
         let numbers = std::mem::take(&mut self.marks().numbers);
         self.remove(numbers.iter())
     }
 
-    /// Tells who is to be told from now on, first of what it may not have been told before.
+    /// Sets the notifier and sends the events that are still marked.
     pub(super) fn set_notifier(&self, to: Arc<dyn AlarmNotifier>) -> Result<(), StoreError> {
         let numbers = self.marks().numbers.clone();
         for no in numbers {
@@ -121,12 +124,13 @@ impl PendingNotifications {
             }
             self.mark_notified(no);
         }
-        // There is one.
+        // The notifier is set only here.
         let _ = self.notifier.set(to);
         Ok(())
     }
 
-    /// Takes note in the batch that writes the alarm. The number of the change; 0: nobody is to be told.
+    /// Adds a mark to the batch that writes the alarm. Returns the number of the change, or 0 if nothing is to be
+    /// sent.
     pub(super) fn mark(
         &self,
         batch: &mut TableBatch,
@@ -153,7 +157,7 @@ impl PendingNotifications {
         Ok(no)
     }
 
-    /// Tells who is to be told.
+    /// Passes an event to the notifier.
     pub(super) fn notify(&self, event: &AlarmEvent) {
         if let (1.., Some(to)) = (event.change_no, self.notifier.get()) {
             to.notify(event, crate::now_ms());
@@ -165,7 +169,7 @@ impl PendingNotifications {
         self.notified_up_to.fetch_max(no, Ordering::AcqRel);
     }
 
-    /// Takes away the marks of what is safe, and asks for what was told since. Called now and then.
+    /// Removes the marks of durable notifications and requests durability of those sent since. Called periodically.
     pub(super) fn settle(self: &Arc<Self>) -> Result<(), StoreError> {
         let safe = self.durable_up_to.load(Ordering::Acquire);
         let mut done = VecDeque::new();
@@ -200,7 +204,8 @@ impl PendingNotifications {
         Ok(())
     }
 
-    /// The node stops: gives what was told a moment to be safe. What is not is told again at the next start.
+    /// Waits briefly at shutdown until sent notifications are durable. The remaining ones are sent again at the next
+    /// start.
     pub(super) fn finish(self: &Arc<Self>) {
         const PAUSE: Duration = Duration::from_millis(5);
         let end = Instant::now() + FINISH_WITHIN;

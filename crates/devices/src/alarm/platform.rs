@@ -1,4 +1,4 @@
-//! Alarms of the node about itself: its own figures are telemetry, judged by rules like those of products.
+//! Alarms of the node about itself: its metrics are treated as telemetry and evaluated by alarm rules.
 
 use std::sync::Arc;
 
@@ -11,37 +11,43 @@ use super::product_rules::ProductAlarmRules;
 use super::service::Alarms;
 use super::watched_devices::{AlarmSubject, DeviceTransitions};
 
-/// Figures that rules may speak of, and what is said of them.
+/// Metrics that rules may use, with descriptions.
 const METRICS: [(&str, &str); 9] = [
     (
         "throughput_drop_percent",
-        "fewer messages a second than usual",
+        "messages per second below the usual rate, in percent",
     ),
     (
         "latency_mean_ms",
-        "mean time from a device's message to the store",
+        "mean time from a device message to the store",
     ),
-    ("latency_p95_ms", "95th percentile of that time"),
-    ("success_percent", "messages of devices that were stored"),
+    (
+        "latency_p95_ms",
+        "95th percentile of the time from a device message to the store",
+    ),
+    (
+        "success_percent",
+        "percentage of device messages that were stored",
+    ),
     ("memory_mb", "resident memory"),
-    ("mailbox_backlog", "messages of devices that wait"),
+    ("mailbox_backlog", "device messages waiting in mailboxes"),
     (
         "rule_success_percent",
-        "evaluations of rules without an error",
+        "percentage of rule evaluations without an error",
     ),
-    ("rule_latency_ms", "mean time of an evaluation"),
-    ("rule_queue", "rows of rules that wait for sinks"),
+    ("rule_latency_ms", "mean time of a rule evaluation"),
+    ("rule_queue", "rule rows waiting for sinks"),
 ];
-/// Samples in a row that have to be bad.
+/// Number of consecutive bad samples that raise an alarm.
 const BAD_SAMPLES: u32 = 3;
-/// How long it has to be good again.
+/// Seconds of good samples that clear an alarm.
 const RECOVERY_S: u32 = 60;
-/// Of the usual throughput, what counts of a new sample.
+/// Weight of a new sample in the usual throughput.
 const BASELINE_WEIGHT: f64 = 0.02;
-/// Below it, a node has no usual throughput.
+/// Minimum throughput for which the usual throughput is evaluated.
 const MIN_BASELINE_PER_S: f64 = 100.0;
 
-/// Figures of the time since the sample before; `None`: there are none, such as a latency without a message.
+/// Metrics since the previous sample; `None`: not available, such as a latency without messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PlatformSample {
     pub messages_per_s: f64,
@@ -55,17 +61,18 @@ pub struct PlatformSample {
     pub rule_queue: Option<f64>,
 }
 
-/// Judges the figures of the node.
+/// Evaluates the metrics of the node.
 pub struct PlatformAlarms {
     alarms: Alarms,
     compiled: Arc<ProductAlarmRules>,
     alarm_state: DeviceAlarms,
     baseline_per_s: f64,
-    /// Three samples in a row are needed in any case; the first ones after a start say nothing of what is usual.
+    /// Number of samples. Rules need three in a row, and the first ones after a start do not define the usual
+    /// throughput.
     samples: u32,
 }
 
-/// The rules that hold if nobody says otherwise.
+/// The default rules.
 pub fn platform_rules() -> Json {
     let rule = |id: &str, figure: &str, is: &str, back: &str, limits: [u32; 2]| {
         let about = METRICS.iter().find(|(name, _)| *name == figure);
@@ -104,20 +111,20 @@ fn compile(rules: &Json) -> Result<ProductAlarmRules, AlarmDefinitionError> {
             let names = METRICS.map(|(name, _)| name).join(", ");
             AlarmDefinitionError::new(
                 "alarms",
-                format!("{name:?} is no figure of the node; expected one of {names}"),
+                format!("{name:?} is not a metric of the node; expected one of {names}"),
             )
         })
     };
     ProductAlarmRules::from_json(0, rules, &mut key)
 }
 
-/// Whether these can be rules of the node's own alarms.
+/// Validates rules for the node's own alarms.
 pub fn check_platform_rules(rules: &Json) -> Result<(), AlarmDefinitionError> {
     compile(rules).map(drop)
 }
 
 impl PlatformAlarms {
-    /// With rules as [`platform_rules`] has them. What is raised by a rule that is not among them is cleared.
+    /// Uses rules in the format of [`platform_rules`]. Alarms of rules that no longer exist are cleared.
     pub fn new(alarms: Alarms, rules: &Json) -> Result<Self, AlarmDefinitionError> {
         let compiled = compile(rules)?;
         let mut machine = DeviceAlarms::new(&compiled.set);
@@ -136,7 +143,7 @@ impl PlatformAlarms {
         })
     }
 
-    /// Takes the figures of the last seconds.
+    /// Evaluates the metrics of the last interval.
     pub fn observe(&mut self, now_ms: u64, sample: &PlatformSample) {
         let figures = [
             self.drop_percent(sample.messages_per_s),
@@ -175,7 +182,8 @@ impl PlatformAlarms {
         });
     }
 
-    /// By how much there are fewer messages than usual. What is usual follows slowly, and not at all while it is much less.
+    /// Returns by how many percent the throughput is below the usual one. The usual throughput follows slowly, and
+    /// not at all while the drop is large.
     fn drop_percent(&mut self, per_s: f64) -> Option<f64> {
         self.samples = self.samples.saturating_add(1);
         if self.samples <= BAD_SAMPLES {

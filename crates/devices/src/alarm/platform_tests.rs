@@ -1,4 +1,4 @@
-//! The node's alarms about itself under a simulated clock.
+//! Tests the node's own alarms with a simulated clock.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -104,7 +104,7 @@ fn throughput_is_compared_with_what_is_usual() {
     );
     assert_eq!(node.next(), expected);
     node.samples(7, with_rate(10_000.0));
-    // From critical down to a warning at most, then it is good for a minute.
+    // Falls from critical to at most a warning, then stays good for a minute.
     assert_eq!(node.next().0, AlarmChange::Cleared);
 }
 
@@ -124,7 +124,7 @@ fn rules_about_what_the_node_does_not_know_are_refused() {
     assert!(
         refused
             .to_string()
-            .contains("\"t\" is no figure of the node"),
+            .contains("\"t\" is not a metric of the node"),
         "{refused}"
     );
 }
@@ -153,5 +153,5 @@ fn what_was_raised_by_a_rule_that_is_gone_is_cleared() {
     let unknown = json!([{"id": "other", "raise": [
         {"severity": "MINOR", "when": {"key": "temperature", "is": ">", "value": 1}}]}]);
     let error = check_platform_rules(&unknown).unwrap_err();
-    assert!(error.detail.contains("no figure of the node"), "{error}");
+    assert!(error.detail.contains("not a metric of the node"), "{error}");
 }

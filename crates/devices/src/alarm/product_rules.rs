@@ -1,4 +1,4 @@
-//! The alarm rules of one version of a product, ready.
+//! The compiled alarm rules of one version of a product.
 
 use serde_json::Value as Json;
 use series::KeyId;
@@ -8,18 +8,18 @@ use super::definition::{AlarmRule, rules_from_json};
 use super::details_template::DetailsTemplate;
 use super::device_alarms::AlarmSet;
 
-/// Names of notifications that a rule may have.
+/// Maximum number of notifications listed by a rule.
 const MAX_NOTIFICATIONS_PER_RULE: usize = 16;
 
 pub(super) struct ProductAlarmRules {
-    /// Of the product.
+    /// Version of the product.
     pub(super) version: u64,
     pub(super) set: AlarmSet,
-    /// By the places of the set.
+    /// By index in the set.
     pub(super) rules: Box<[AlarmRuleMetadata]>,
 }
 
-/// What a rule says besides its conditions.
+/// Fields of a rule other than its conditions.
 pub(super) struct AlarmRuleMetadata {
     pub(super) propagate: bool,
     pub(super) details: Option<DetailsTemplate>,
@@ -67,7 +67,7 @@ impl ProductAlarmRules {
     }
 }
 
-/// Whether these can be the alarm rules of a product.
+/// Validates the alarm rules of a product.
 pub fn check_rules(rules: &Json) -> Result<(), AlarmDefinitionError> {
     ProductAlarmRules::from_json(0, rules, &mut |_| Ok(KeyId(0))).map(drop)
 }

@@ -1,4 +1,4 @@
-//! An alarm as it is kept and shown.
+//! The record of an alarm, as stored and as returned by the API.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,14 +7,14 @@ use series::DeviceNo;
 
 use super::definition::Severity;
 
-/// An alarm's number; later ones are larger.
+/// The number of an alarm; later alarms have larger numbers.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(transparent)]
 pub struct AlarmId(pub u64);
 
-/// Whether what was wrong still is, and whether somebody has seen it.
+/// Whether the alarm is active or cleared, and whether an operator has acknowledged it.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -65,7 +65,7 @@ impl AlarmState {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Alarm {
     pub id: AlarmId,
-    /// What is wrong: the id of the alarm rule, or the name that a rule's action gave.
+    /// Alarm type: the id of the alarm rule, or the name given in a rule action.
     #[serde(rename = "type")]
     pub kind: String,
     pub severity: Severity,
@@ -74,20 +74,20 @@ pub struct Alarm {
     pub device: String,
     #[serde(rename = "productId")]
     pub product: String,
-    /// For people.
+    /// Readable text.
     pub details: String,
-    /// What the conditions speak of, as it was when the severity last changed.
+    /// Values of the keys in the conditions when the severity last changed.
     pub values: Map<String, Value>,
-    /// The SQL rule that raised it; empty: an alarm rule of the product.
+    /// Id of the SQL rule that raised the alarm; empty: an alarm rule of the product.
     pub rule: String,
-    /// Names of the notifications that its rule asks for.
+    /// Names of the notifications listed by the alarm rule.
     pub notify: Vec<String>,
-    /// The device's time, in milliseconds since 1970, as are the others.
+    /// Time of the device in milliseconds since 1970; the other times have the same unit.
     pub raised_ms: u64,
-    /// When its severity last changed.
+    /// Time of the last change of severity.
     pub changed_ms: u64,
     pub cleared_ms: Option<u64>,
-    /// The operator who cleared it; `null`: it was cleared by a condition, or is not cleared.
+    /// Operator who cleared the alarm; `null`: not cleared, or cleared by a condition.
     pub cleared_by: Option<String>,
     pub acknowledged_ms: Option<u64>,
     pub acknowledged_by: Option<String>,
@@ -96,7 +96,7 @@ pub struct Alarm {
     pub(crate) device_no: DeviceNumbers,
 }
 
-/// The numbers of the devices it counts for: its own, then those it is propagated to.
+/// Numbers of the devices that the alarm counts for: its own device, then those it is propagated to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DeviceNumbers(pub(crate) Vec<DeviceNo>);
 
@@ -109,7 +109,7 @@ impl Alarm {
         self.acknowledged_ms.is_some()
     }
 
-    /// The numbers of the devices it counts for: its own first, then those it is propagated to.
+    /// Numbers of the devices that the alarm counts for: its own device first, then those it is propagated to.
     pub fn devices(&self) -> &[DeviceNo] {
         &self.device_no.0
     }
@@ -128,7 +128,7 @@ impl Alarm {
         bytes
     }
 
-    /// `None`: the record is damaged.
+    /// Returns `None` if the record is damaged.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (count, rest) = bytes.split_first()?;
         let (numbers, json) = rest.split_at_checked(usize::from(*count) * 4)?;

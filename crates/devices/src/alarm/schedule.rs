@@ -1,4 +1,4 @@
-//! When a condition counts: parts of the week in a time zone.
+//! Schedules of conditions: periods of the week in a time zone.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -49,7 +49,7 @@ fn compile(period: &SchedulePeriod, path: &str) -> Result<CompiledPeriod, AlarmD
         Some(name) => TimeZone::get(name).map_err(|_| {
             AlarmDefinitionError::new(
                 &format!("{path}.timezone"),
-                format!("{name:?} is no time zone; expected an IANA name such as Europe/Berlin"),
+                format!("{name:?} is not a time zone; expected an IANA name such as Europe/Berlin"),
             )
         })?,
     };
@@ -58,7 +58,7 @@ fn compile(period: &SchedulePeriod, path: &str) -> Result<CompiledPeriod, AlarmD
         if !(1..=7).contains(day) {
             return Err(AlarmDefinitionError::new(
                 &format!("{path}.days"),
-                format!("{day} is no day; expected 1 (Monday) to 7 (Sunday)"),
+                format!("{day} is not a day; expected 1 (Monday) to 7 (Sunday)"),
             ));
         }
         days |= 1 << (day - 1);
@@ -68,7 +68,7 @@ fn compile(period: &SchedulePeriod, path: &str) -> Result<CompiledPeriod, AlarmD
         Some(text) => minute_of_day(text).ok_or_else(|| {
             AlarmDefinitionError::new(
                 &format!("{path}.{field}"),
-                format!("{text:?} is no time of day; expected HH:MM, 00:00 to 24:00"),
+                format!("{text:?} is not a time of day; expected HH:MM, 00:00 to 24:00"),
             )
         }),
     };
@@ -106,7 +106,7 @@ impl CompiledPeriod {
         if self.from_minute < self.to_minute {
             return has(day) && (self.from_minute..self.to_minute).contains(&minute);
         }
-        // Over midnight: the part after midnight belongs to the day before.
+        // A period over midnight: the part after midnight belongs to the day before.
         (has(day) && minute >= self.from_minute) || (has((day + 6) % 7) && minute < self.to_minute)
     }
 }

@@ -1,4 +1,5 @@
-//! The alarms of a node: rows of telemetry go in on shards, alarms come out on a thread of their own.
+//! The alarm service of a node: shards submit rows of telemetry, and the `alarms` thread writes and emits alarm
+//! changes.
 
 mod changes;
 mod observe;
@@ -29,16 +30,16 @@ use crate::job_queue::JobQueue;
 use crate::queue_progress::QueueProgress;
 use crate::registry::Registry;
 
-/// Bounds of alarms.
+/// Limits of alarms.
 #[derive(Debug, Clone)]
 pub struct AlarmConfig {
-    /// Alarms that are kept; over it, the oldest that are cleared go.
+    /// Maximum number of stored alarms; above it, the oldest cleared ones are removed.
     pub max_alarms: u64,
-    /// How long alarms are kept after they were cleared.
+    /// Retention in days of cleared alarms.
     pub cleared_retention_d: u32,
-    /// What may wait to be written before devices are made to wait.
+    /// Number of queued jobs from which devices are slowed down.
     pub max_queued: usize,
-    /// Devices whose conditions are watched at a time.
+    /// Maximum number of devices whose conditions are evaluated.
     pub max_devices: usize,
 }
 
@@ -53,24 +54,24 @@ impl Default for AlarmConfig {
     }
 }
 
-/// What has been counted since the start.
+/// Counts since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AlarmStats {
     pub raised: u64,
     pub cleared: u64,
     pub queued: u64,
     pub watched_devices: u64,
-    /// Messages of devices that were not watched because of `max_devices`.
+    /// Messages of devices that were not evaluated because of `max_devices`.
     pub unwatched: u64,
     pub write_errors: u64,
 }
 
-/// An alarm cannot be changed so.
+/// Why an alarm cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum AlarmError {
     #[error("there is no alarm {}", .0.0)]
     NotFound(AlarmId),
-    #[error("it is {0} already")]
+    #[error("the alarm is already {0}")]
     AlreadyInState(&'static str),
     #[error(transparent)]
     Store(#[from] store::StoreError),
@@ -78,7 +79,7 @@ pub enum AlarmError {
 
 type AlarmObserver = Box<dyn Fn(&AlarmEvent) + Send + Sync>;
 
-/// The alarms of a node. Clones are the same.
+/// The alarms of a node. Clones share one service.
 #[derive(Clone)]
 pub struct Alarms {
     inner: Arc<AlarmsInner>,
@@ -92,10 +93,10 @@ struct AlarmsInner {
     watched_devices: WatchedDevices,
     products: RwLock<HashMap<Box<str>, Arc<ProductAlarmRules>, RandomState>>,
     queue: JobQueue<AlarmJob>,
-    /// Of the queue.
+    /// Progress of the queue.
     progress: QueueProgress,
     is_in_use: AtomicBool,
-    /// Held while alarms are changed and told, so that they are told in the order of their changes.
+    /// Held while alarms are changed and emitted, so that events keep the order of the changes.
     notify_lock: Mutex<()>,
     observers: RwLock<Vec<AlarmObserver>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -112,7 +113,7 @@ impl AlarmsInner {
 }
 
 impl Alarms {
-    /// Reads what is not cleared, and starts the thread.
+    /// Loads the alarms that are not cleared and starts the thread.
     pub fn open(
         tables: &Tables,
         registry: Registry,
@@ -142,7 +143,7 @@ impl Alarms {
                 inner.watched_devices.clear();
                 let read = inner.store.load_open();
                 if let Err(error) = read.and_then(|()| inner.store.pending_notifications.clear()) {
-                    tracing::error!(%error, "the restored alarms cannot be read");
+                    tracing::error!(%error, "reading the restored alarms failed");
                 }
             }
         }));
@@ -150,26 +151,27 @@ impl Alarms {
         let thread = std::thread::Builder::new()
             .name("alarms".into())
             .spawn(move || worker::run(&running))
-            .expect("a thread at start");
+            .expect("starting a thread at startup");
         *lock(&inner.thread) = Some(thread);
         let alarms = Self { inner };
         alarms.refresh_products();
         Ok(alarms)
     }
 
-    /// Takes a row of a device's telemetry. Does not wait.
+    /// Evaluates a row of a device's telemetry. Does not block.
     pub fn observe(&self, device: &Arc<Device>, now_ms: u64, ts_ms: i64, points: &[Point<'_>]) {
         let find = || Some(Arc::clone(device));
         let news = DeviceInput::Row { ts_ms, points };
         self.inner.observe(device.no, &find, now_ms, news);
     }
 
-    /// The same of a device that only its number is known of. It is read from the disk if it is neither watched nor in memory.
+    /// Evaluates a row of a device given by number. The device is read from disk if it is neither watched nor in
+    /// memory.
     pub fn observe_row(&self, device: DeviceNo, now_ms: u64, ts_ms: i64, points: &[Point<'_>]) {
         let find = || {
             let found = self.inner.registry.by_no(device);
             found.unwrap_or_else(|error| {
-                tracing::error!(%error, "a device cannot be read, and its alarms do not see a message of it");
+                tracing::error!(%error, "reading a device failed; its alarms miss a message");
                 None
             })
         };
@@ -177,13 +179,13 @@ impl Alarms {
         self.inner.observe(device, &find, now_ms, news);
     }
 
-    /// Whether any product has alarm rules, as [`Alarms::refresh_products`] found it.
+    /// Whether any product has alarm rules, as of the last [`Alarms::refresh_products`].
     #[inline]
     pub fn is_in_use(&self) -> bool {
         self.inner.is_in_use.load(Relaxed)
     }
 
-    /// A product was made, has changed or is gone.
+    /// Updates the state after a product was created, changed or removed.
     pub fn refresh_products(&self) {
         let products = self.inner.registry.products();
         let has_rules = products
@@ -192,7 +194,7 @@ impl Alarms {
         self.inner.is_in_use.store(has_rules, Relaxed);
     }
 
-    /// A device has come or gone. Does not wait.
+    /// Evaluates a change of a device's connection state. Does not block.
     pub fn observe_presence(&self, device: &Arc<Device>, now_ms: u64, is_online: bool) {
         if device.product.get().definition.alarms.is_empty() {
             return;
@@ -202,23 +204,23 @@ impl Alarms {
         self.inner.observe(device.no, &find, now_ms, news);
     }
 
-    /// Takes an alarm of an SQL rule. Does not wait.
+    /// Submits an alarm of an SQL rule. Does not block.
     pub fn submit_sql_rule_alarm(&self, device: &Arc<Device>, alarm: SqlRuleAlarm) {
         let subject = AlarmSubject::Device(Arc::clone(device));
         self.inner.enqueue(AlarmJob::SqlRule(subject, alarm));
     }
 
-    /// Takes what became of the node's own alarms.
+    /// Submits transitions of the node's own alarms.
     pub(super) fn submit_transitions(&self, turned: DeviceTransitions) {
         self.inner.enqueue(AlarmJob::Transitions(turned));
     }
 
-    /// The node's own alarms that are not cleared, by their types.
+    /// The node's own alarms that are not cleared, by type.
     pub(super) fn open_node_alarms(&self) -> Vec<(Box<str>, Severity)> {
         AlarmContext::open_alarms(&*self.inner, NODE_NO)
     }
 
-    /// Clears an alarm of the node whose rule is gone.
+    /// Clears an alarm of the node whose rule no longer exists.
     pub(super) fn clear_node_alarm(&self, kind: &str) {
         let cleared = SqlRuleAlarm {
             kind: kind.to_owned(),
@@ -233,39 +235,39 @@ impl Alarms {
             .enqueue(AlarmJob::SqlRule(AlarmSubject::Node, cleared));
     }
 
-    /// Attributes of the server have changed.
+    /// Marks the server attributes of a device as changed.
     pub fn invalidate_attributes(&self, device: DeviceNo) {
         self.inner.watched_devices.invalidate_attributes(device);
     }
 
-    /// Something of a device has changed, such as its parent.
+    /// Applies a changed property of a device, such as its parent.
     pub fn update_device(&self, device: &Arc<Device>) {
         self.inner.watched_devices.replace(device);
     }
 
-    /// A device is gone, and its alarms with it.
+    /// Removes the alarms of a removed device.
     pub fn remove_device(&self, device: DeviceNo) {
         self.inner.enqueue(AlarmJob::RemoveDevice(device));
     }
 
-    /// Whether something was taken that is not written yet.
+    /// Whether there are submitted jobs that are not written yet.
     #[inline]
     pub fn is_unsettled(&self) -> bool {
         self.inner.progress.is_pending()
     }
 
-    /// Calls `done`, from any thread, when everything that was taken until now is written. A store that does not write is not waited
-    /// for.
+    /// Calls `done`, from any thread, once everything submitted so far is written. If the store fails, `done` is
+    /// called without waiting.
     pub fn settle(&self, done: DurableCallback) {
         self.inner.progress.settle(done);
     }
 
-    /// Whether devices are to wait: too much waits to be written.
+    /// Whether devices should slow down, because too many jobs are queued.
     pub fn is_full(&self) -> bool {
         self.inner.queue.is_full()
     }
 
-    /// Calls `listener` with everything that becomes of alarms, in its order. It shall not wait long.
+    /// Registers an observer of alarm events, which are emitted in order. The observer must not block for long.
     pub fn add_observer(&self, listener: AlarmObserver) {
         let mut listeners = self
             .inner
@@ -275,14 +277,14 @@ impl Alarms {
         listeners.push(listener);
     }
 
-    /// Who tells others of what becomes of alarms: it is told at least once, whenever the node ends, first of what it may not have
-    /// been told before the start. Once, before anything becomes of an alarm.
+    /// Sets the notifier, which receives each change at least once, even across a crash. It first receives the
+    /// changes that may not have been sent before the start. Call it once, before any alarm changes.
     pub fn set_notifier(&self, to: Arc<dyn AlarmNotifier>) -> Result<(), store::StoreError> {
         let _telling = lock(&self.inner.notify_lock);
         self.inner.store.pending_notifications.set_notifier(to)
     }
 
-    /// The newest first, of those older than `before`.
+    /// Returns alarms older than `before`, the newest first.
     pub fn list(
         &self,
         filter: &AlarmFilter,
@@ -296,12 +298,12 @@ impl Alarms {
         self.inner.store.get(id)
     }
 
-    /// How many alarms there are, by state and severity.
+    /// Number of alarms by state and severity.
     pub fn counts(&self) -> Vec<(AlarmState, Severity, u64)> {
         self.inner.store.lock().counts().collect()
     }
 
-    /// Says that `who` has seen it.
+    /// Acknowledges an alarm on behalf of `who`.
     pub fn acknowledge(&self, id: AlarmId, who: &str) -> Result<Alarm, AlarmError> {
         self.inner.change(id, AlarmChange::Acknowledged, |alarm| {
             if alarm.is_acknowledged() {
@@ -313,7 +315,7 @@ impl Alarms {
         })
     }
 
-    /// Clears it, whatever its conditions say; the next message may raise another one.
+    /// Clears an alarm, whatever its conditions; the next message may raise a new one.
     pub fn clear(&self, id: AlarmId, who: &str) -> Result<Alarm, AlarmError> {
         let cleared = self.inner.change(id, AlarmChange::Cleared, |alarm| {
             if alarm.is_cleared() {
@@ -327,7 +329,7 @@ impl Alarms {
         Ok(cleared)
     }
 
-    /// Removes it from the list; one that is not cleared is as if it had been.
+    /// Removes an alarm from the list; one that is not cleared counts as cleared.
     pub fn remove(&self, id: AlarmId) -> Result<(), AlarmError> {
         let _telling = lock(&self.inner.notify_lock);
         let (alarm, no) = {
@@ -354,12 +356,12 @@ impl Alarms {
         }
     }
 
-    /// Ends the thread when everything that was taken is written.
+    /// Ends the thread once everything submitted is written.
     pub fn close(&self) {
         self.inner.queue.stop();
         let thread = lock(&self.inner.thread).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the alarms ended by a panic; this is a bug");
+            tracing::error!("the alarms thread panicked; this is a bug");
         }
         self.inner.store.pending_notifications.finish();
     }

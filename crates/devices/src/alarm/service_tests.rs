@@ -1,4 +1,4 @@
-//! Alarms of registered devices, in a real store.
+//! Tests the alarms of registered devices with a real store.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -104,12 +104,10 @@ impl Fixture {
     }
 
     fn next(&self) -> AlarmEvent {
-        self.events
-            .recv_timeout(PATIENCE)
-            .expect("something becomes of an alarm")
+        self.events.recv_timeout(PATIENCE).expect("an alarm event")
     }
 
-    /// Nothing has become of any alarm: what was taken is done by a change that comes after it.
+    /// Asserts that no alarm has changed: submitted jobs complete before a later marker alarm.
     fn nothing_happened(&self, device: &Arc<Device>) {
         let marker = SqlRuleAlarm {
             kind: "marker".into(),
@@ -240,7 +238,7 @@ fn rows_are_known_by_the_number_of_their_device_however_it_changes() {
     };
     says(31);
     assert_eq!(node.next().alarm.devices(), [device.no]);
-    // What is known of it stays, and the next alarm is one of its gateway, too.
+    // The state of the device remains, and its next alarm is propagated to the gateway.
     let changed = node.device(json!({"id": "d", "product": "meter", "parent": "g"}));
     node.alarms.update_device(&changed);
     says(20);
@@ -262,7 +260,7 @@ fn rows_are_known_by_the_number_of_their_device_however_it_changes() {
     node.alarms.update_device(&changed);
     says(20);
     node.nothing_happened(&changed);
-    // Nobody has this number.
+    // No device has this number.
     node.alarms.observe_row(DeviceNo(77), 1, 1, &[]);
 }
 
@@ -413,7 +411,7 @@ impl NotificationTransport for RecordingTransport {
     }
 }
 
-/// Hears of everything but acknowledgements, and has it safe or not.
+/// Wants all changes except acknowledgements, and reports durability or not.
 #[derive(Default)]
 struct RecordingNotifier {
     told: Mutex<Vec<(u64, AlarmChange)>>,
@@ -463,7 +461,7 @@ fn what_was_not_safe_with_others_is_told_again_under_its_number() {
     let both = [(1, AlarmChange::Raised), (2, AlarmChange::SeverityChanged)];
     assert_eq!(told(&hearing), both);
 
-    // It ends with the node, and so does the next one.
+    // The node stops without durable notifications, twice.
     let node = node.reopened();
     assert_eq!(told(&hand_over(&node, false)), both);
     let node = node.reopened();
@@ -472,7 +470,7 @@ fn what_was_not_safe_with_others_is_told_again_under_its_number() {
     node.alarms.remove(raised.alarm.id).unwrap();
     assert_eq!(told(&hearing), [(3, AlarmChange::Removed)]);
 
-    // Now all is safe, and numbers go on.
+    // Everything is durable now, and numbers continue.
     let node = node.reopened();
     let hearing = hand_over(&node, true);
     assert_eq!(told(&hearing), []);
@@ -509,7 +507,7 @@ fn who_asked_for_it_is_told_and_not_too_often() {
         }),
     );
     notifications.watch_objects(objects).unwrap();
-    // Followed from then on, too.
+    // Later changes of notifications are applied.
     put(
         "named",
         json!({"all": false, "on": ["raised"], "to": {"sink": "hook"}, "text": "${details}!"}),
@@ -546,7 +544,7 @@ fn who_asked_for_it_is_told_and_not_too_often() {
         .unwrap()
         .1;
     assert_eq!((critical.sent, critical.suppressed), (2, 1));
-    // One that is tried is sent whatever it asks for.
+    // A test is sent whatever the filter.
     assert_eq!(notifications.send_test("critical", 1), Some(Ok(())));
     assert_eq!(notifications.send_test("nosuch", 1), None);
     let told = std::mem::take(&mut *post.0.lock().unwrap());

@@ -1,4 +1,5 @@
-//! Which devices' alarms are looked at: their machines, dealt out over locks, and when each is to be looked at without a message.
+//! The devices whose alarms are evaluated: their state machines in locked partitions, and the times at which each is
+//! due without a message.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -15,14 +16,14 @@ use super::product_rules::ProductAlarmRules;
 use crate::device::Device;
 
 const PARTITIONS: usize = 32;
-/// No device has this number: they are dense, and there are never so many.
+/// No device has this number: numbers are dense and never reach it.
 pub(super) const NODE_NO: DeviceNo = DeviceNo(u32::MAX);
 
 /// All watched devices.
 pub(super) struct WatchedDevices {
     partitions: [Mutex<WatchPartition>; PARTITIONS],
     max_per_partition: usize,
-    /// Devices that were not watched because there are too many.
+    /// Messages of devices that were not watched because of the limit.
     pub(super) unwatched: AtomicU64,
 }
 
@@ -36,20 +37,20 @@ struct WatchedDevice {
     device: Arc<Device>,
     compiled: Arc<ProductAlarmRules>,
     alarms: DeviceAlarms,
-    /// Of the server, as far as conditions may ask for them; `None`: to be read.
+    /// Server attributes used by conditions; `None`: not loaded.
     attributes: Option<Vec<(Box<str>, Scalar)>>,
-    /// The entry of `due` that counts; nothing is due before.
+    /// The valid entry of `due`; nothing is due earlier.
     due_ms: Option<u64>,
 }
 
-/// What a watched device needs of its surroundings when it is new.
+/// Data that a newly watched device needs.
 pub(super) trait AlarmContext {
     fn attributes(&self, device: &Device) -> Vec<(Box<str>, Scalar)>;
-    /// Alarms that are not cleared, by their types.
+    /// Alarms that are not cleared, by type.
     fn open_alarms(&self, device: DeviceNo) -> Vec<(Box<str>, Severity)>;
 }
 
-/// What is new about a device.
+/// New input of a device.
 #[derive(Clone, Copy)]
 pub(super) enum DeviceInput<'a> {
     Row { ts_ms: i64, points: &'a [Point<'a>] },
@@ -57,7 +58,7 @@ pub(super) enum DeviceInput<'a> {
     Time,
 }
 
-/// Whose alarms they are.
+/// The subject of alarms.
 #[derive(Clone)]
 pub(super) enum AlarmSubject {
     Device(Arc<Device>),
@@ -65,7 +66,7 @@ pub(super) enum AlarmSubject {
     Node,
 }
 
-/// Turns of a device, with the values they came of.
+/// Transitions of a device with the values that caused them.
 pub(super) struct DeviceTransitions {
     pub(super) subject: AlarmSubject,
     pub(super) compiled: Arc<ProductAlarmRules>,
@@ -124,7 +125,8 @@ impl WatchedDevices {
         partition.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at a device. `find` is asked for it, and `compiled` for its rules, if they are not known in the version that holds now.
+    /// Evaluates the input of a device. If it is not watched with current rules, `find` looks up the device and
+    /// `compiled` its rules.
     pub(super) fn observe(
         &self,
         no: DeviceNo,
@@ -137,7 +139,7 @@ impl WatchedDevices {
         let mut partition = self.partition(no);
         let known = partition.devices.get(&no);
         if !known.is_some_and(WatchedDevice::is_current) {
-            // Whoever is asked may wait for the disk.
+            // The lookup may read from disk.
             drop(partition);
             let device = find()?;
             let compiled = compiled(&device);
@@ -154,7 +156,7 @@ impl WatchedDevices {
         partition.evaluate(no, around, now_ms, news)
     }
 
-    /// A device has changed: what is known of its conditions stays, unless it has another product.
+    /// Replaces a changed device. The state of its conditions remains unless it has another product.
     pub(super) fn replace(&self, device: &Arc<Device>) {
         let mut partition = self.partition(device.no);
         if let Some(watched) = partition.devices.get_mut(&device.no) {
@@ -165,7 +167,7 @@ impl WatchedDevices {
         }
     }
 
-    /// Looks at all devices that are due.
+    /// Evaluates all due devices.
     pub(super) fn tick(
         &self,
         around: &dyn AlarmContext,
@@ -191,7 +193,7 @@ impl WatchedDevices {
         }
     }
 
-    /// Somebody has cleared an alarm.
+    /// Resets the rule of an alarm that an operator has cleared.
     pub(super) fn mark_cleared(&self, device: DeviceNo, kind: &str) {
         if let Some(watched) = self.partition(device).devices.get_mut(&device)
             && let Some(rule) = watched.compiled.set.rule(kind)
@@ -200,7 +202,7 @@ impl WatchedDevices {
         }
     }
 
-    /// The device's attributes are to be read anew.
+    /// Makes the next evaluation reload the attributes of the device.
     pub(super) fn invalidate_attributes(&self, device: DeviceNo) {
         if let Some(watched) = self.partition(device).devices.get_mut(&device) {
             watched.attributes = None;
@@ -228,7 +230,7 @@ impl WatchedDevices {
 }
 
 impl WatchPartition {
-    /// Forgets devices that nothing is to happen to without a message, if there are too many.
+    /// Drops devices without pending times and active alarms if there are too many.
     fn make_room(&mut self, max: usize) -> bool {
         if self.devices.len() >= max {
             self.devices
@@ -266,7 +268,7 @@ impl WatchPartition {
             }
             DeviceInput::Time => alarms.tick(set, now_ms, &attribute, &mut turns),
         }
-        // One that is later than before is found when the earlier one comes: else each message would leave one here.
+        // A later due time is found when the earlier entry fires. Otherwise each message would leave an entry here.
         if let Some(due_ms) = alarms.due_ms(set, now_ms)
             && watched.due_ms.is_none_or(|planned_ms| due_ms < planned_ms)
         {
@@ -289,7 +291,7 @@ impl WatchPartition {
 }
 
 impl WatchedDevice {
-    /// Whether its rules are those of its product now.
+    /// Whether the rules are those of the product's current version.
     fn is_current(&self) -> bool {
         self.compiled.version == self.device.product.get().version
     }

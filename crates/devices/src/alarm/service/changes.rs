@@ -1,4 +1,4 @@
-//! What becomes of alarms: first in the book, then told.
+//! Applies alarm changes: writes them to the store, then emits events.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
@@ -15,10 +15,10 @@ use super::super::watched_devices::AlarmSubject;
 use super::{AlarmError, AlarmsInner, lock};
 use crate::registry::RegistryError;
 
-/// Gateways of gateways: how far up an alarm is told.
+/// Maximum number of gateway levels that an alarm is propagated to.
 const MAX_PARENTS: usize = 8;
 
-/// What an alarm is to become.
+/// A change to apply to an alarm.
 pub(super) struct AlarmUpdate<'a> {
     pub(super) subject: &'a AlarmSubject,
     pub(super) kind: &'a str,
@@ -57,7 +57,7 @@ impl AlarmsInner {
                     alarm.cleared_ms = Some(wanted.at_ms);
                     (AlarmChange::Cleared, alarm)
                 }
-                // Somebody has raised it again, such as a rule with each message.
+                // The alarm was raised again, for example by a rule for each message.
                 (
                     Some(alarm),
                     AlarmTransitionKind::Raised(to)
@@ -135,7 +135,7 @@ impl AlarmsInner {
         match self.registry.by_no(device) {
             Ok(device) => Ok(device.and_then(|device| device.parent)),
             Err(RegistryError::Store(error)) => Err(error),
-            // It is not propagated further.
+            // The alarm is not propagated further.
             Err(_) => Ok(None),
         }
     }

@@ -1,4 +1,4 @@
-//! What is looked at when a device says something: its rules, its attributes and what is open of it.
+//! Loads what the evaluation of a device needs: alarm rules, attributes and open alarms.
 
 use std::sync::{Arc, PoisonError};
 
@@ -39,7 +39,7 @@ impl AlarmsInner {
         }
     }
 
-    /// The rules of a product in a version.
+    /// The rules of a product in its current version.
     fn compiled(
         &self,
         product: &str,
@@ -68,8 +68,8 @@ impl AlarmsInner {
                 Some(compiled)
             }
             Err(problem) => {
-                // Checked when the product was written: only the dictionary of keys can be full.
-                tracing::error!(product, %problem, "the alarm rules of a product cannot be used");
+                // The rules were validated when the product was written; only a full key dictionary can fail.
+                tracing::error!(product, %problem, "the alarm rules of a product are not active");
                 None
             }
         }
@@ -80,7 +80,7 @@ impl AlarmContext for AlarmsInner {
     fn attributes(&self, device: &Device) -> Vec<(Box<str>, Scalar)> {
         let found = self.registry.attributes(device, AttributeScope::Server);
         let found = found.unwrap_or_else(|error| {
-            tracing::warn!(device = device.id.as_str(), %error, "attributes cannot be read; conditions go without them");
+            tracing::warn!(device = device.id.as_str(), %error, "reading attributes failed; conditions are evaluated without them");
             Vec::new()
         });
         let scalar = |value: &Json| Scalar::from_json(value);

@@ -1,4 +1,4 @@
-//! The thread of alarms: writes what has come, in its order, and looks at what is due.
+//! The alarms thread: processes submitted jobs in order and evaluates due devices.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Weak;
@@ -15,7 +15,7 @@ use super::super::watched_devices::{AlarmSubject, DeviceTransitions};
 use super::AlarmsInner;
 use super::changes::AlarmUpdate;
 
-/// How exact times are that pass without a message.
+/// Resolution of times that pass without a message.
 const TICK: Duration = Duration::from_millis(200);
 const PURGE_EVERY: Duration = Duration::from_secs(60);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub(super) enum AlarmJob {
 }
 
 impl AlarmsInner {
-    /// Does one piece of work; it is to be done again if the store fails.
+    /// Processes one job; it is repeated if the store fails.
     fn run_job(
         &self,
         writer: &mut TemplateRenderer,
@@ -110,12 +110,12 @@ impl AlarmsInner {
         let retention_ms = u64::from(self.config.cleared_retention_d) * DAY_MS;
         let before_ms = crate::now_ms().saturating_sub(retention_ms);
         if let Err(error) = self.store.purge(before_ms, self.config.max_alarms) {
-            tracing::warn!(%error, "old alarms cannot be removed; it is tried again");
+            tracing::warn!(%error, "removing old alarms failed; retrying");
         }
     }
 }
 
-/// The thread: writes what has come, and looks at what is due.
+/// Runs the thread.
 pub(super) fn run(inner: &Weak<AlarmsInner>) {
     let mut writer = TemplateRenderer::new();
     let mut ticked_at = Instant::now();
@@ -131,14 +131,16 @@ pub(super) fn run(inner: &Weak<AlarmsInner>) {
         let result = work.as_ref().map(|work| {
             let work = AssertUnwindSafe(|| inner.run_job(&mut writer, work));
             catch_unwind(work).unwrap_or_else(|_| {
-                tracing::error!("an alarm caused a panic and is left out; this is a bug");
+                tracing::error!(
+                    "processing an alarm panicked; the alarm is skipped; this is a bug"
+                );
                 Ok(())
             })
         });
         if let (Some(work), Some(Err(error))) = (work, &result) {
             inner.write_errors.fetch_add(1, Relaxed);
             if !std::mem::replace(&mut has_failed, true) {
-                tracing::error!(%error, "alarms cannot be written; it is tried again until they can");
+                tracing::error!(%error, "writing alarms failed; retrying until the store recovers");
             }
             inner.progress.abandon_waiters();
             if inner.queue.is_stopping() {
@@ -155,7 +157,7 @@ pub(super) fn run(inner: &Weak<AlarmsInner>) {
         if ticked_at.elapsed() >= TICK {
             ticked_at = Instant::now();
             if let Err(error) = inner.store.pending_notifications.settle() {
-                tracing::warn!(%error, "what was told of alarms cannot be written; it may be told again");
+                tracing::warn!(%error, "updating pending alarm notifications failed; they may be sent again");
             }
             let now_ms = crate::now_ms();
             inner.watched_devices.tick(&*inner, now_ms, &mut |turned| {
