@@ -1,4 +1,4 @@
-//! Dates of thing models: patterns as Java writes them, read into milliseconds since 1970.
+//! Dates of thing models: parses Java date patterns, and converts dates to milliseconds since 1970.
 
 use jiff::fmt::strtime::BrokenDownTime;
 use jiff::tz::TimeZone;
@@ -8,17 +8,17 @@ use series::PointValue as Stored;
 use super::value_error::ValueError;
 use super::value_type::wrong_kind;
 
-/// How a device writes dates. Numbers are milliseconds since 1970 with any format.
+/// The date format of a device. Numbers are milliseconds since 1970 with any format.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DateFormat {
     /// As in the model.
     pub pattern: Box<str>,
-    /// The same for `strptime`; `None`: only numbers come.
+    /// The equivalent `strptime` pattern; `None`: only numbers are accepted.
     strptime: Option<Box<str>>,
     zone: TimeZone,
 }
 
-/// Patterns that mean a number.
+/// Patterns that denote a number.
 const NUMBERS: [&str; 3] = ["timestamp", "number", "long"];
 
 impl DateFormat {

@@ -1,6 +1,7 @@
-//! Thing models: what devices of a product have, do and tell. JetLinks' metadata, as it is written there.
+//! Thing models: the properties, functions and events of a product's devices, in JetLinks' metadata format.
 //!
-//! `ThingModel::from_json` makes of the JSON document what messages are checked against: one look-up by key, one comparison or two.
+//! [`ThingModel::read`] compiles the JSON document into the form that messages are checked against: one
+//! look-up by key, and one or two comparisons.
 
 mod date;
 mod parser;
@@ -20,12 +21,12 @@ pub use value_type::{
     NumberType, TextType, ValueType, untyped,
 };
 
-/// Bounds of a model.
+/// Limits of a model.
 pub const MAX_PROPERTIES: usize = 4096;
 pub const MAX_ITEMS: usize = 1024;
 pub const MAX_TYPE_DEPTH: usize = 8;
 
-/// What becomes of keys that the model does not have.
+/// Treatment of keys that the model does not have.
 #[derive(
     Debug,
     Clone,
@@ -39,10 +40,10 @@ pub const MAX_TYPE_DEPTH: usize = 8;
 )]
 #[serde(rename_all = "snake_case")]
 pub enum UnknownKeys {
-    /// They are stored as they come.
+    /// Stored unchanged.
     #[default]
     Keep,
-    /// They are kept out and counted.
+    /// Rejected and counted.
     Refuse,
 }
 
@@ -57,10 +58,10 @@ pub struct ThingModel {
     pub unknown_keys: UnknownKeys,
 }
 
-/// Something a device measures or is set to.
+/// A property that a device measures or can be set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PropertyModel {
-    /// Its place among the properties of the model.
+    /// Its index among the properties of the model.
     pub index: u16,
     pub id: Box<str>,
     pub name: Box<str>,
@@ -72,7 +73,7 @@ pub struct PropertyModel {
     pub may_report: bool,
 }
 
-/// Something a device can be told to do.
+/// A function that a device can execute.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FunctionModel {
     pub id: Box<str>,
@@ -82,7 +83,7 @@ pub struct FunctionModel {
     pub output: Option<ValueType>,
 }
 
-/// Something that happens to a device.
+/// An event that a device reports.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventModel {
     pub id: Box<str>,
@@ -93,7 +94,7 @@ pub struct EventModel {
 }
 
 impl ThingModel {
-    /// Reads a metadata document. Everything that is wrong with it comes back at once.
+    /// Reads a metadata document. Returns all its errors at once.
     pub fn read(
         metadata: &serde_json::Value,
         unknown_keys: UnknownKeys,
@@ -113,7 +114,7 @@ impl ThingModel {
         }
     }
 
-    /// In their order; [`PropertyModel::index`] is the place.
+    /// In order; [`PropertyModel::index`] is the index.
     #[must_use]
     pub fn properties(&self) -> &[PropertyModel] {
         &self.properties
@@ -136,7 +137,7 @@ impl ThingModel {
         self.events.iter().find(|event| &*event.id == id)
     }
 
-    /// A reported value in the form in which it is stored.
+    /// Returns the stored form of a reported value.
     #[inline]
     pub fn check<'a>(
         &self,
@@ -153,7 +154,7 @@ impl ThingModel {
 }
 
 impl FunctionModel {
-    /// What it is called with, against its inputs.
+    /// Checks the arguments of a call against the function's inputs.
     pub fn check<'m>(&'m self, inputs: Value<'_>, arena: &Arena) -> Result<(), ValueError<'m>> {
         let inputs = match inputs {
             Value::Json(text) => rules::json::parse_one_level(text, arena),

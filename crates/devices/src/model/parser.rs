@@ -1,4 +1,4 @@
-//! From JetLinks' metadata to a model. Everything that is wrong is told at once, each with its place in the document.
+//! Parses JetLinks' metadata into a model. Reports all errors at once, each with its place in the document.
 
 use std::collections::HashSet;
 
@@ -14,13 +14,13 @@ use super::{
     EventModel, FunctionModel, MAX_ITEMS, MAX_PROPERTIES, MAX_TYPE_DEPTH, PropertyModel, ThingModel,
 };
 
-/// More errors than these are not told.
+/// Maximum number of errors reported.
 const MAX_ERRORS: usize = 20;
 const MAX_KEY_BYTES: usize = 256;
 const MAX_ELEMENTS: usize = 4096;
 const TYPES: &str = "int, long, float, double, boolean, string, enum, date, password, file, array, object or geoPoint";
 
-/// Something in a metadata document that cannot stay as it is.
+/// An error in a metadata document.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize)]
 #[error("{place}: {message}")]
 pub struct ThingModelError {
@@ -106,7 +106,7 @@ fn join_path(place: &str, field: &str) -> String {
     }
 }
 
-/// A field's text; numbers and booleans count as text, since JetLinks' own tools write both.
+/// A field's text; numbers and booleans count as text, because JetLinks' own tools write both.
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -117,7 +117,7 @@ fn text(value: &Value) -> Option<String> {
 
 impl ModelParser {
     fn add_error(&mut self, place: impl Into<String>, message: impl Into<String>) {
-        // One more than are told shows that there are more; the rest is not worth its memory.
+        // One more than is reported shows that there are more; further errors are not worth the memory.
         if self.errors.len() <= MAX_ERRORS {
             self.errors.push(ThingModelError {
                 place: place.into(),
@@ -126,7 +126,7 @@ impl ModelParser {
         }
     }
 
-    /// The objects of a list, each with its place; their ids differ.
+    /// The objects of a list, each with its place; their ids must differ.
     fn list<'v>(
         &mut self,
         object: &'v Map<String, Value>,
@@ -210,7 +210,7 @@ impl ModelParser {
         let (id, name) = self.id(place, item)?;
         let value_type = self.field_type(place, item)?;
         let unit = item.get("valueType").and_then(|value| value.get("unit"));
-        // Without `expands.type` a property may be read, written and reported.
+        // Without `expands.type`, a property is readable, writable and reported.
         let uses = item.get("expands").and_then(|expands| expands.get("type"));
         let may = |word: &str| match uses {
             Some(Value::Array(words)) => words.iter().any(|found| found == word),
@@ -393,7 +393,7 @@ impl ModelParser {
         })
     }
 
-    /// A number of a type, written as a number or as text, in the type or among its `expands`.
+    /// A numeric option of a type, written as a number or as text, in the type or in its `expands`.
     fn number(
         &mut self,
         place: &str,
@@ -455,7 +455,8 @@ impl ModelParser {
         is_long: bool,
     ) -> Option<ValueType> {
         let (min, max) = self.range(place, fields)?;
-        // Floats beyond the range of an integer become its bounds. `int` is not held to 32 bits: JetLinks' devices are not.
+        // Floats beyond the range of an integer become its limits. `int` is not restricted to 32 bits:
+        // JetLinks' devices exceed that.
         Some(ValueType::Integer(IntegerType {
             min: min.ceil() as i64,
             max: max.floor() as i64,

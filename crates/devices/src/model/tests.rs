@@ -178,7 +178,7 @@ fn any_json() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Whatever comes, what is stored has the kind of its type and passes again as what it is.
+    /// For any input, the stored value has the kind of its type and is accepted again unchanged.
     #[test]
     fn what_passed_once_passes_again(text in any_json()) {
         let model = model();

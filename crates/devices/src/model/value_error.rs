@@ -1,11 +1,12 @@
-//! Why a value does not fit its type. Made on the way of a message, hence `Copy` and put into words only when somebody reads.
+//! Why a value does not fit its type. Created while messages are processed, hence `Copy`, and formatted only
+//! when read.
 
 use std::fmt;
 
-/// Why a value is kept out of telemetry.
+/// Why a value is not stored as telemetry.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ValueError<'m> {
-    /// Expected one of this kind.
+    /// The value is of another kind than expected.
     Kind {
         expected: &'static str,
         found: &'static str,
@@ -22,12 +23,12 @@ pub enum ValueError<'m> {
         max: u32,
         found: usize,
     },
-    /// Text of a boolean that is neither of its two.
+    /// Text that is neither of the two texts of a boolean.
     NotBoolean {
         yes: &'m str,
         no: &'m str,
     },
-    /// None of the elements.
+    /// The value is not among the elements.
     NotElement {
         count: usize,
     },
@@ -40,7 +41,7 @@ pub enum ValueError<'m> {
     TooLarge {
         max: usize,
     },
-    /// What is wrong is inside an array or object.
+    /// The error is inside an array or object.
     Item {
         at: usize,
         reason: NestedValueError,
@@ -49,11 +50,11 @@ pub enum ValueError<'m> {
         field: &'m str,
         reason: NestedValueError,
     },
-    /// The model does not have the key, and the product keeps to its model.
+    /// The model does not have the key, and the product rejects unknown keys.
     Unknown,
 }
 
-/// What is wrong inside, said shortly.
+/// A nested error in short form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NestedValueError {
     Kind,
@@ -76,7 +77,7 @@ impl fmt::Display for NestedValueError {
 }
 
 impl ValueError<'_> {
-    /// A word for metrics.
+    /// A label for metrics.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {

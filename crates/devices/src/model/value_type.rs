@@ -1,7 +1,7 @@
-//! Types of values, and a value against its type: what fits comes out in the form in which it is stored.
+//! Value types of thing models: check a value against its type and convert it to its stored form.
 //!
-//! Devices are taken at what they mean: a number may come as text, a whole number as `5.0`, a boolean as one of its two
-//! words. Nothing is guessed beyond that.
+//! Conversions are lenient: a number may arrive as text, an integer as `5.0`, a boolean as one of its two
+//! texts. Nothing else is guessed.
 
 use rules::value::{Arena, Value};
 use series::PointValue as Stored;
@@ -9,7 +9,7 @@ use series::PointValue as Stored;
 use super::date::DateFormat;
 use super::value_error::ValueError;
 
-/// Text and JSON that are longer are kept out, whatever the model says.
+/// Longer text and JSON is rejected, whatever the model permits.
 pub const MAX_VALUE_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -26,7 +26,7 @@ pub enum ValueType {
     Array(Option<Box<ValueType>>),
     Object(Box<[FieldType]>),
     Point,
-    /// Anything; of the types that have no rules of their own.
+    /// Any value; for types without rules of their own.
     Any,
 }
 
@@ -41,7 +41,7 @@ pub struct IntegerType {
 pub struct NumberType {
     pub min: f64,
     pub max: f64,
-    /// Decimals that are kept.
+    /// Decimal places to keep.
     pub scale: Option<u8>,
     pub is_double: bool,
 }
@@ -62,7 +62,7 @@ pub struct TextType {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnumerationType {
-    /// Values and what people read.
+    /// Values with their labels.
     pub elements: Box<[(Box<str>, Box<str>)]>,
 }
 
@@ -81,7 +81,7 @@ pub struct FieldType {
 }
 
 impl ValueType {
-    /// The name JetLinks has for it.
+    /// The JetLinks name of the type.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -102,7 +102,8 @@ impl ValueType {
         }
     }
 
-    /// The value as it is stored. Numbers and booleans allocate nothing; text is borrowed where it can be.
+    /// Returns the stored form of a value. Numbers and booleans allocate nothing; text is borrowed where
+    /// possible.
     #[inline]
     pub fn check<'a, 'm>(
         &'m self,
@@ -166,7 +167,7 @@ impl ValueType {
         }
     }
 
-    /// Turns a number of this type into what people read, where the type says how.
+    /// The label of a stored value, where the type defines one.
     #[must_use]
     pub fn label(&self, value: Stored<'_>) -> Option<&str> {
         match (self, value) {
@@ -241,7 +242,7 @@ fn check_size<'m>(text: &str) -> Result<&str, ValueError<'m>> {
     Ok(text)
 }
 
-/// What a key without a type takes.
+/// The stored form of a value whose key has no type.
 pub fn untyped<'a, 'm>(value: Value<'a>, arena: &'a Arena) -> Result<Stored<'a>, ValueError<'m>> {
     match value {
         Value::Bool(found) => Ok(Stored::Bool(found)),
@@ -292,7 +293,7 @@ impl NumberType {
     }
 }
 
-/// To so many decimals. A float holds no more than 15 of them exactly, and a large one none at all.
+/// Rounds to this many decimal places. A float represents at most 15 of them exactly, and a large one none.
 fn round(value: f64, scale: u8) -> f64 {
     const TENS: [f64; 16] = [
         1.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
@@ -325,7 +326,7 @@ impl BooleanType {
     }
 }
 
-/// A text, or a number or bool as one.
+/// A text, or a number or bool converted to text.
 fn as_text<'a, 'm>(
     value: Value<'a>,
     expected: &'static str,
@@ -368,7 +369,7 @@ impl EnumerationType {
         if self.elements.iter().any(|element| has(&element)) {
             return Ok(Stored::Text(text));
         }
-        // Some devices send what people read.
+        // Some devices send the label.
         match self.elements.iter().find(|(_, label)| &**label == text) {
             Some((value, _)) => Ok(Stored::Text(arena.alloc_str(value))),
             None => Err(ValueError::NotElement {
@@ -395,7 +396,7 @@ impl FileEncoding {
     }
 }
 
-/// Places are stored as `{"lon":..,"lat":..}`, however they come.
+/// Locations are stored as `{"lon":..,"lat":..}`, whatever form they arrive in.
 fn check_point<'a, 'm>(value: Value<'a>, arena: &'a Arena) -> Result<Stored<'a>, ValueError<'m>> {
     let found = match unwrap_json_text(value, arena) {
         Value::Map(fields) => {

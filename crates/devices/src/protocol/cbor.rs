@@ -1,4 +1,5 @@
-//! CBOR (RFC 8949) as devices send it: maps of texts to values, read in place; what is nested becomes JSON text.
+//! Decodes CBOR (RFC 8949) from devices: maps of texts to values, read in place; nested values become JSON
+//! text.
 
 use bumpalo::Bump;
 
@@ -6,7 +7,7 @@ use super::thingsboard::NO_KEY_POSITION;
 use super::{MessageVisitor, PayloadError, RawValue, RowInfo};
 use crate::json_scanner::{MAX_DEPTH, ScanResult};
 
-/// Whether a payload is CBOR and no JSON: an array, a map, or a tagged one.
+/// Whether a payload is CBOR and not JSON: it begins with an array, a map, or a tag.
 pub(super) fn is_cbor(payload: &[u8]) -> bool {
     payload.first().is_some_and(|first| *first >= 0x80)
 }
@@ -113,7 +114,7 @@ fn decode_values<'a>(
     Ok(())
 }
 
-/// The JSON of the same meaning. Bytes become Base64, as the RFC proposes.
+/// The equivalent JSON. Byte strings become Base64, as the RFC suggests.
 pub(super) fn to_json<'a>(payload: &'a [u8], arena: &'a Bump) -> ScanResult<&'a str> {
     let mut reader = CborReader {
         bytes: payload,
@@ -137,7 +138,7 @@ enum CborMajorType {
     Simple,
 }
 
-/// The number in a head; `None`: the length is told by a break at the end.
+/// The argument of a head; `None`: indefinite length, ended by a break.
 type HeadArgument = Option<u64>;
 
 struct CborReader<'a> {
@@ -163,7 +164,7 @@ impl<'a> CborReader<'a> {
     }
 
     fn peek_major(&mut self) -> ScanResult<CborMajorType> {
-        // A tag says of what comes what is not needed here.
+        // Tags carry no information that is needed here.
         while self.bytes.get(self.at).is_some_and(|byte| byte >> 5 == 6) {
             self.read_head()?;
         }
@@ -182,7 +183,7 @@ impl<'a> CborReader<'a> {
         })
     }
 
-    /// Over a head; its argument, with the bits of floating-point numbers.
+    /// Reads a head; returns its argument, which contains the bits of floating-point numbers.
     fn read_head(&mut self) -> ScanResult<HeadArgument> {
         let Some(first) = self.bytes.get(self.at) else {
             return self.error("more bytes");
@@ -213,7 +214,7 @@ impl<'a> CborReader<'a> {
         Ok(Some(argument))
     }
 
-    /// Into an array or a map: how many members it says it has.
+    /// Enters an array or a map; returns its number of members.
     fn enter_container(&mut self, major: CborMajorType) -> ScanResult<HeadArgument> {
         if self.peek_major()? != major {
             return match major {
@@ -249,7 +250,7 @@ impl<'a> CborReader<'a> {
         Ok(bytes)
     }
 
-    /// Bytes or text, in one piece or in several.
+    /// Byte or text string, in one chunk or in several.
     fn string(&mut self, major: CborMajorType, arena: &'a Bump) -> ScanResult<&'a [u8]> {
         if let Some(length) = self.read_head()? {
             return self.chunk(length);
@@ -398,7 +399,7 @@ impl<'a> CborReader<'a> {
     }
 }
 
-/// A number of 16 bits, RFC 8949 appendix D.
+/// A half-precision number, RFC 8949 appendix D.
 fn half(bits: u16) -> f64 {
     let (exponent, mantissa) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
     let value = match exponent {
@@ -414,7 +415,7 @@ fn push_string(out: &mut String, text: &str) {
     out.push_str(&serde_json::Value::from(text).to_string());
 }
 
-/// Without padding, in the alphabet for addresses.
+/// Without padding, in the URL-safe alphabet.
 fn push_base64(out: &mut String, bytes: &[u8]) {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     for chunk in bytes.chunks(3) {
@@ -473,7 +474,7 @@ mod tests {
             assert!(to_json(bytes, &Bump::new()).is_err(), "{bytes:x?}");
         }
         assert!(to_json(&[0x81; 200], &Bump::new()).is_err());
-        // So many members are not there.
+        // The stated number of members exceeds the payload.
         assert!(
             to_json(
                 &[0x9b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],

@@ -1,34 +1,34 @@
-//! What the node tells a device, in the words of its dialect: a topic and a payload.
+//! Encodes messages to devices in their protocol, as a topic and a payload.
 
 use super::DeviceProtocol;
 
-/// Whom a message is for.
+/// The recipient of a message.
 #[derive(Debug, Clone, Copy)]
 pub struct DownlinkTarget<'a> {
     pub product: &'a str,
     pub device: &'a str,
-    /// It is behind this one: its product and id, and the name by which the gateway knows the device.
+    /// The gateway of the device: its product and id, and the name by which it knows the device.
     pub gateway: Option<(&'a str, &'a str)>,
 }
 
-/// What a device is told. Texts called `json` are JSON.
+/// A message to a device. Fields named `json` contain JSON.
 #[derive(Debug, Clone, Copy)]
 pub enum DownlinkMessage<'a> {
-    /// Shared attributes have new values.
+    /// New values of shared attributes.
     Attributes {
         json: &'a str,
     },
-    /// Shared attributes are no more.
+    /// Shared attributes were deleted.
     AttributesDeleted {
         keys: &'a [&'a str],
     },
-    /// The answer to a request for attributes; `None`: that scope was not asked for.
+    /// The response to a request for attributes; `None`: that scope was not requested.
     AttributesResponse {
         id: &'a str,
         client_json: Option<&'a str>,
         shared_json: Option<&'a str>,
     },
-    /// Do something, and answer with this id.
+    /// A command, to be answered with this id.
     Command {
         id: &'a str,
         method: &'a str,
@@ -42,36 +42,36 @@ pub enum DownlinkMessage<'a> {
         id: &'a str,
         json: &'a str,
     },
-    /// The answer to what the device has asked the platform to do.
+    /// The response to the device's request to the platform.
     RpcResponse {
         id: &'a str,
         json: &'a str,
     },
-    /// The answer to a request to be made a device.
+    /// The response to a registration request.
     Provisioned {
         json: &'a str,
     },
-    /// The time, for a device that has asked for it with this id.
+    /// The time, in response to the device's request with this id.
     Time {
         id: &'a str,
     },
-    /// A device behind the gateway shall be cut off.
+    /// Asks a gateway to disconnect a child device.
     Disconnect {
         id: &'a str,
     },
 }
 
-/// A dialect has no words for it.
+/// The protocol has no message of this kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{} has no message for this", dialect.as_str())]
 pub struct UnsupportedDownlinkError {
     pub dialect: DeviceProtocol,
 }
 
-/// Writes topic and payload behind what is in the two.
+/// Appends topic and payload to the two buffers.
 ///
 /// # Errors
-/// If the dialect has no words for it.
+/// If the protocol has no message of this kind.
 pub fn encode_downlink(
     dialect: DeviceProtocol,
     to: &DownlinkTarget<'_>,
@@ -102,7 +102,7 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A number if it is one: what devices of ThingsBoard give and take as ids.
+/// The id as a JSON number if it is one: ThingsBoard devices use numeric ids.
 fn id_json(id: &str) -> String {
     match id.parse::<i64>() {
         Ok(number) => number.to_string(),
@@ -114,7 +114,7 @@ fn json_list(keys: &[&str]) -> String {
     serde_json::Value::from(keys.to_vec()).to_string()
 }
 
-/// What is done with properties where only procedures can be called.
+/// Expresses a property operation as an RPC call, for protocols that have only these.
 fn as_rpc_call(tell: &DownlinkMessage<'_>) -> Option<(String, String, String)> {
     Some(match tell {
         DownlinkMessage::Command {
@@ -132,7 +132,7 @@ fn as_rpc_call(tell: &DownlinkMessage<'_>) -> Option<(String, String, String)> {
     })
 }
 
-/// Where the dialects that call procedures say what they say alike. An id follows what ends with a slash.
+/// Topics of the protocols with RPC calls. An id follows a topic that ends with a slash.
 struct RpcTopics {
     call: &'static str,
     attributes: &'static str,
@@ -147,7 +147,7 @@ const THINGSBOARD_TOPICS: RpcTopics = RpcTopics {
     rpc_response: "v1/devices/me/rpc/response/",
 };
 
-/// Behind `tg/{deviceId}/down/`.
+/// Relative to `tg/{deviceId}/down/`.
 const NATIVE_TOPICS: RpcTopics = RpcTopics {
     call: "command/",
     attributes: "attributes",
@@ -281,7 +281,7 @@ fn encode_thingsboard_gateway(
                 &["{\"id\":", &id_json(id), ",\"device\":", &device],
             );
             let values = client_json.or(*shared_json).unwrap_or("{}");
-            // One value is told alone, as it is asked for alone.
+            // A single value is sent on its own, as it is requested on its own.
             match sole_value(values) {
                 Some(value) => append(payload, &[",\"value\":", &value, "}"]),
                 None => append(payload, &[",\"values\":", values, "}"]),
@@ -354,7 +354,7 @@ fn encode_jetlinks(
     true
 }
 
-/// Parameters as the list of names and values that a function takes.
+/// Converts parameters to the list of names and values that a function takes.
 fn function_inputs(params_json: &str) -> String {
     use serde_json::{Value, json};
     let inputs = match serde_json::from_str(params_json) {

@@ -1,4 +1,4 @@
-//! What devices and gateways say in JetLinks' official protocol.
+//! Decodes messages of devices and gateways in JetLinks' official protocol.
 
 use bumpalo::Bump;
 
@@ -16,7 +16,7 @@ pub(super) fn read<'a>(
     ears: &mut impl MessageVisitor<'a>,
 ) -> Result<(), PayloadError> {
     if kind == TopicKind::Direct {
-        // Whatever it is, in a format of its own.
+        // The payload has a proprietary format.
         ears.visit_control_message(ControlMessage::Ignored { what: "direct" });
         return Ok(());
     }
@@ -25,7 +25,7 @@ pub(super) fn read<'a>(
         decode_report(&mut cursor, arena, ears)?;
         return cursor.expect_end();
     }
-    // What needs no words may come without any.
+    // Some message types need no payload.
     if cursor.peek().is_none() {
         match kind {
             TopicKind::Online => ears.visit_control_message(ControlMessage::Online),
@@ -45,7 +45,7 @@ pub(super) fn read<'a>(
     cursor.expect_end()?;
     let said = match kind {
         TopicKind::Reply(to, _) => {
-            // Whoever was asked for properties reports them, too.
+            // The reply to a property request is also a report.
             let is_report = matches!(to, ReplyKind::Read | ReplyKind::Write) && !words.has_failed;
             let properties = words.properties.filter(|json| json.starts_with('{'));
             if let Some(json) = properties.filter(|_| is_report) {
@@ -81,7 +81,7 @@ pub(super) fn read<'a>(
         TopicKind::Log => ControlMessage::Log { json: whole },
         TopicKind::DerivedModel => ControlMessage::DerivedModel { json: whole },
         TopicKind::Firmware(step) => ControlMessage::Firmware { step, json: whole },
-        // No other topic of this dialect has a route.
+        // No other topic of this protocol has a route.
         _ => return Ok(()),
     };
     ears.visit_control_message(said);
@@ -130,7 +130,7 @@ fn decode_report<'a>(
     Ok(())
 }
 
-/// Properties in a message that is not called a report: version 1.0 has them as events, and replies hold them.
+/// Properties in other messages than reports: version 1.0 sends them as events, and replies contain them.
 fn decode_properties<'a>(
     json: &'a str,
     words: &MessageFields<'a>,
@@ -146,7 +146,7 @@ fn decode_properties<'a>(
     Ok(())
 }
 
-/// A time, or `null` or 0 for none.
+/// A time; `null` or 0 means none.
 fn read_timestamp<'a>(cursor: &mut JsonCursor<'a>, arena: &'a Bump) -> ScanResult<Option<i64>> {
     let mut look = cursor.clone();
     if let RawValue::Null | RawValue::Int(0) = look.value(arena)? {
@@ -175,12 +175,12 @@ fn read_headers<'a>(
     for_each_member(cursor, arena, each)
 }
 
-/// All that may be in a message that is no report.
+/// All fields that a message other than a report may have.
 #[derive(Default)]
 struct MessageFields<'a> {
     message_id: Option<&'a str>,
     ts_ms: Option<i64>,
-    /// As it says; without saying it has succeeded.
+    /// As stated by the message; without a statement it has succeeded.
     has_failed: bool,
     code: Option<&'a str>,
     message: Option<&'a str>,

@@ -1,7 +1,8 @@
-//! Topic dialects: what a message of a device says, and how a device is told something. Pure: topic and payload in, what was
-//! said out, and the other way round. Which device speaks, and whether it may, is for others to know.
+//! Device protocols: decode the messages of devices, and encode messages to them. Pure functions of topic and
+//! payload; identity and authorization of the device are handled elsewhere.
 //!
-//! A message is read in one pass; [`MessageVisitor`] hears its values while they are read, so that nothing is built in between.
+//! A message is decoded in one pass. The decoder passes its values to a [`MessageVisitor`] as it reads them,
+//! without an intermediate structure.
 
 mod cbor;
 mod downlink;
@@ -22,7 +23,7 @@ pub use topic::{
     may_be_device_topic, parse_device_topic, parse_downlink_topic,
 };
 
-/// Whose topics and payloads.
+/// A protocol: topics and payload formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeviceProtocol {
     ThingsBoard,
@@ -48,7 +49,7 @@ impl DeviceProtocol {
     }
 }
 
-/// Some of the dialects.
+/// A set of protocols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceProtocols(u8);
 
@@ -67,17 +68,17 @@ impl DeviceProtocols {
     }
 }
 
-/// A number that whoever hears has given to a key.
+/// A number that the visitor assigns to a key.
 pub type KeySlot = u32;
 
-/// What holds for the values told since the last row.
+/// Applies to the values since the last row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowInfo {
-    /// As the device says; `None`: it does not, and the time of its arrival counts.
+    /// The time stated by the device; `None`: the time of arrival applies.
     pub ts_ms: Option<i64>,
-    /// Whether they are to be kept.
+    /// Whether the values are to be stored.
     pub is_stored: bool,
-    /// Whether they may be in the log of messages.
+    /// Whether the values may appear in the message log.
     pub is_logged: bool,
 }
 
@@ -91,57 +92,58 @@ impl RowInfo {
     }
 }
 
-/// Hears what a message says.
+/// Receives the content of a message while it is decoded.
 pub trait MessageVisitor<'a> {
-    /// From now on it is about a device behind the one that speaks, by the name its gateway gives it; `None`: the speaker.
-    /// Whether this device is known: if not, what is about it is not read.
+    /// The following content is about a child device of the sender, by the name its gateway uses; `None`:
+    /// about the sender itself. Returns whether the device is known: if not, its content is skipped.
     fn enter_device(&mut self, child: Option<&'a str>) -> bool {
         let _ = child;
         true
     }
 
-    /// Whether the text goes on with the key that was at this place in messages before: the bytes of the key up to its value, and its slot.
+    /// Predicts the next key from the one at this position in earlier messages. Returns its length in bytes
+    /// up to its value, and its slot.
     #[inline]
     fn predict_key(&mut self, place: usize, rest: &[u8]) -> Option<(usize, KeySlot)> {
         let _ = (place, rest);
         None
     }
 
-    /// The slot of a key. `written` is how it stands in the message up to its value.
+    /// The slot of a key. `written` is its encoded form in the message, up to its value.
     fn resolve_key(&mut self, place: usize, written: &[u8], name: &str) -> KeySlot;
 
     fn visit_value(&mut self, slot: KeySlot, value: RawValue<'a>);
 
-    /// Values since the last row are of one time.
+    /// The values since the last row have one time and form a row.
     fn finish_row(&mut self, info: RowInfo);
 
-    /// Values since the last row were none.
+    /// The values since the last row are to be discarded.
     fn discard_row(&mut self);
 
-    /// Everything but telemetry.
+    /// Receives everything but telemetry.
     fn visit_control_message(&mut self, said: ControlMessage<'a>);
 }
 
-/// What a device says besides telemetry. Texts called `json` are checked.
+/// A message of a device other than telemetry. Fields named `json` contain validated JSON.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ControlMessage<'a> {
     /// Client attributes: a JSON object.
     Attributes {
         json: &'a str,
     },
-    /// It asks for attributes. `None`: all of that scope; names are separated by commas.
+    /// A request for attributes. `None`: all of that scope; names are separated by commas.
     AttributesRequest {
         id: &'a str,
         client: AttributeSelection<'a>,
         shared: AttributeSelection<'a>,
     },
-    /// It asks the platform to do something.
+    /// A request to the platform.
     RpcRequest {
         id: &'a str,
         method: &'a str,
         params_json: &'a str,
     },
-    /// What came of something it was asked to do.
+    /// The reply to a command.
     Reply(DeviceReply<'a>),
     Event {
         id: &'a str,
@@ -150,7 +152,7 @@ pub enum ControlMessage<'a> {
     },
     Online,
     Offline,
-    /// The device talked about is behind this gateway. With the product the gateway says it is of.
+    /// The subject is connected to this gateway. Includes the product that the gateway states.
     Connected {
         product: Option<&'a str>,
     },
@@ -169,34 +171,34 @@ pub enum ControlMessage<'a> {
         secret: Option<&'a str>,
         duration_ms: Option<i64>,
     },
-    /// Asks to be made a device: a JSON object.
+    /// A request for registration: a JSON object.
     Provision {
         json: &'a str,
     },
-    /// A line for the log of the device, text or JSON.
+    /// An entry for the device's log, text or JSON.
     Log {
         json: &'a str,
     },
-    /// It asks for the time.
+    /// A request for the time.
     TimeSync {
         id: Option<&'a str>,
     },
-    /// Something the node takes no notice of, besides counting it.
+    /// A message that the node only counts.
     Ignored {
         what: &'static str,
     },
-    /// A thing model of its own: JSON.
+    /// A thing model of the device itself: JSON.
     DerivedModel {
         json: &'a str,
     },
-    /// A message about firmware: which one, and its JSON.
+    /// A message about firmware: its kind and its JSON.
     Firmware {
         step: &'a str,
         json: &'a str,
     },
 }
 
-/// Attributes of one scope that are asked for.
+/// Requested attributes of one scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttributeSelection<'a> {
     None,
@@ -205,23 +207,23 @@ pub enum AttributeSelection<'a> {
     Keys(&'a str),
 }
 
-/// The answer of a device.
+/// A reply of a device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DeviceReply<'a> {
     pub to: ReplyKind,
-    /// Of what it was asked; relays and old firmware leave it out.
+    /// Id of the command; relays and old firmware omit it.
     pub id: Option<&'a str>,
     pub is_success: bool,
-    /// Properties, output or whatever else was answered.
+    /// Properties, output or other content of the reply.
     pub body_json: Option<&'a str>,
     pub code: Option<&'a str>,
     pub message: Option<&'a str>,
 }
 
-/// Reads a message into `ears`.
+/// Decodes a message and passes its content to the visitor.
 ///
 /// # Errors
-/// If the payload is not what the dialect has at this place; what was told until then is void.
+/// If the payload does not conform to the protocol; discard what the visitor has received until then.
 #[inline]
 pub fn decode_message<'a>(
     route: &DeviceTopic<'a>,

@@ -1,4 +1,5 @@
-//! What devices say on Tidegate's own topics, in JSON or CBOR. CBOR is told by its first byte: no JSON begins with it.
+//! Decodes messages on Tidegate's own topics, in JSON or CBOR. The first byte identifies CBOR: no JSON text
+//! begins with it.
 
 use bumpalo::Bump;
 
@@ -27,7 +28,7 @@ pub(super) fn read<'a>(
         decode_records(&mut cursor, arena, ears)?;
         return cursor.expect_end();
     }
-    // Everything else is rare: CBOR is read as the JSON of the same meaning.
+    // Everything else is rare: CBOR is converted to the equivalent JSON.
     let payload = match is_cbor {
         true => cbor::to_json(payload, arena)?.as_bytes(),
         false => payload,
@@ -79,7 +80,7 @@ pub(super) fn read<'a>(
             });
             return Ok(());
         }
-        // No other topic of this dialect has a route.
+        // No other topic of this protocol has a route.
         _ => return Ok(()),
     };
     cursor.expect_end()?;
@@ -87,7 +88,7 @@ pub(super) fn read<'a>(
     Ok(())
 }
 
-/// `{"client": "a,b", "shared": true}`; nothing at all asks for everything.
+/// `{"client": "a,b", "shared": true}`; an empty payload requests all attributes.
 fn read_attributes_request<'a>(
     id: &'a str,
     cursor: &mut JsonCursor<'a>,
@@ -116,7 +117,8 @@ fn read_attributes_request<'a>(
     Ok(ControlMessage::AttributesRequest { id, client, shared })
 }
 
-/// `{"success": false, "code", "message"}` or `{"success": true, "data"}`; anything else is what came of it.
+/// `{"success": false, "code", "message"}` or `{"success": true, "data"}`; any other content is the result
+/// itself.
 fn read_reply<'a>(
     to: ReplyKind,
     id: Option<&'a str>,

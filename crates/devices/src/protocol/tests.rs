@@ -1,11 +1,11 @@
-//! Messages as the published documents of the protocols have them.
+//! Tests with the messages of the protocols' published documentation.
 
 use bumpalo::Bump;
 use proptest::prelude::*;
 
 use super::*;
 
-/// Writes down what it hears; remembers keys by their place like the pipeline does.
+/// Records what it receives; remembers keys by position like the pipeline does.
 #[derive(Default)]
 struct RecordingVisitor {
     names: Vec<String>,
@@ -66,7 +66,7 @@ fn decode_with(
 ) -> Result<Vec<String>, PayloadError> {
     let arena = Bump::new();
     let route = parse_device_topic(topic).unwrap_or_else(|| panic!("{topic} has a route"));
-    // What it hears lives no longer than this.
+    // The received values borrow from this.
     let mut heard = RecordingVisitor {
         names: std::mem::take(&mut notes.names),
         places: std::mem::take(&mut notes.places),

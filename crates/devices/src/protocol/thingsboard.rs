@@ -1,4 +1,4 @@
-//! What devices and gateways say in ThingsBoard's device API.
+//! Decodes messages of devices and gateways in ThingsBoard's device API.
 
 use bumpalo::Bump;
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::json_scanner::{JsonCursor, ScanResult};
 
-/// A place that is not to be remembered.
+/// A key position that is not to be remembered.
 pub(super) const NO_KEY_POSITION: usize = usize::MAX;
 
 pub(super) fn read<'a>(
@@ -58,7 +58,7 @@ pub(super) fn read<'a>(
             ears.visit_control_message(ControlMessage::Provision { json });
         }
         TopicKind::Gateway(what) => decode_gateway_message(what, &mut cursor, arena, ears)?,
-        // No other topic of this dialect has a route.
+        // No other topic of this protocol has a route.
         _ => {}
     }
     cursor.expect_end()
@@ -127,7 +127,7 @@ fn decode_record<'a>(
     }
 }
 
-/// Whether the object here has both names.
+/// Whether the object has both members, `ts` and `values`.
 fn is_timed<'a>(mut cursor: JsonCursor<'a>, arena: &'a Bump) -> ScanResult<bool> {
     let (mut has_ts, mut has_values) = (false, false);
     let mut has_more = cursor.enter_container(b'{', "an object")?;
@@ -212,7 +212,7 @@ pub(super) fn decode_values<'a>(
     }
 }
 
-/// The text of an object, checked.
+/// The validated text of an object.
 pub(super) fn read_object<'a>(cursor: &mut JsonCursor<'a>) -> ScanResult<&'a str> {
     if cursor.peek() != Some(b'{') {
         return cursor.error("an object");
@@ -220,14 +220,14 @@ pub(super) fn read_object<'a>(cursor: &mut JsonCursor<'a>) -> ScanResult<&'a str
     read_json(cursor)
 }
 
-/// The text of a value, checked.
+/// The validated text of a value.
 pub(super) fn read_json<'a>(cursor: &mut JsonCursor<'a>) -> ScanResult<&'a str> {
     let start = cursor.offset();
     cursor.skip()?;
     Ok(cursor.text_since(start))
 }
 
-/// A payload as JSON: as it is, or as a JSON string of its text; `None`: it is empty.
+/// The payload if it is JSON, otherwise a JSON string of its text; `None` if it is empty.
 pub(super) fn json_or_text<'a>(payload: &'a [u8], arena: &'a Bump) -> ScanResult<Option<&'a str>> {
     let mut cursor = JsonCursor::from_bytes(payload)?;
     if cursor.peek().is_none() {
@@ -245,7 +245,7 @@ pub(super) fn json_or_text<'a>(payload: &'a [u8], arena: &'a Bump) -> ScanResult
     Ok(Some(arena.alloc_str(&quoted)))
 }
 
-/// A value that is a text, or nothing.
+/// A text, or nothing for other values.
 pub(super) fn read_optional_text<'a>(
     cursor: &mut JsonCursor<'a>,
     arena: &'a Bump,
@@ -262,7 +262,7 @@ pub(super) fn read_optional_text<'a>(
     })
 }
 
-/// Calls `each` with the name of each member, which reads its value.
+/// Calls `each` with the name of each member; `each` reads the value.
 pub(super) fn for_each_member<'a>(
     cursor: &mut JsonCursor<'a>,
     arena: &'a Bump,
@@ -298,7 +298,7 @@ fn read_key_list<'a>(
     Ok(AttributeSelection::Keys(names.into_bump_str()))
 }
 
-/// Client and shared ones. Who asks for nothing gets all of both.
+/// Requested client and shared attributes. A request without keys asks for all of both.
 fn read_requested_keys<'a>(
     cursor: &mut JsonCursor<'a>,
     arena: &'a Bump,
@@ -432,7 +432,7 @@ fn decode_gateway_message<'a>(
     }
 }
 
-/// What a gateway may say of one device.
+/// A gateway's entry about one device.
 struct GatewayItem<'a> {
     device: &'a str,
     product: Option<&'a str>,

@@ -1,20 +1,20 @@
-//! From a topic to what may be said on it.
+//! Parses the topics of device messages.
 
 use super::DeviceProtocol;
 
-/// Where a message of a device belongs.
+/// The device and the message type that a topic denotes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceTopic<'t> {
     pub dialect: DeviceProtocol,
-    /// As the topic names them; `None`: it is the connection that says who speaks.
+    /// Product and device as named by the topic; `None`: the connection identifies the device.
     pub product: Option<&'t str>,
     pub device: Option<&'t str>,
-    /// The device behind `device` that it is about.
+    /// The child device of `device` that the message is about.
     pub child: Option<&'t str>,
     pub kind: TopicKind<'t>,
 }
 
-/// What is said on a topic.
+/// Message type of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TopicKind<'t> {
     Telemetry,
@@ -31,9 +31,9 @@ pub enum TopicKind<'t> {
     Claim,
     Provision,
     Log,
-    /// The device asks for the time.
+    /// A request for the time.
     TimeSync,
-    /// A message past the thing model.
+    /// A message that bypasses the thing model.
     Direct,
     DerivedModel,
     Firmware(&'t str),
@@ -41,7 +41,7 @@ pub enum TopicKind<'t> {
 }
 
 impl TopicKind<'_> {
-    /// Whether payloads of this kind may hold secrets: what a device is claimed or registered with.
+    /// Whether payloads of this kind may contain secrets: those for claims and registration.
     #[must_use]
     pub fn is_secret(self) -> bool {
         matches!(
@@ -51,7 +51,7 @@ impl TopicKind<'_> {
     }
 }
 
-/// What a gateway of ThingsBoard says of the devices behind it.
+/// Messages of a ThingsBoard gateway about its child devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GatewayTopic {
     Connect,
@@ -63,7 +63,7 @@ pub enum GatewayTopic {
     Claim,
 }
 
-/// What is replied to.
+/// The request that a reply answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReplyKind {
     Rpc,
@@ -75,7 +75,8 @@ pub enum ReplyKind {
     StateCheck,
 }
 
-/// Whether a device may say something on this topic: asked of every message of the node, so it looks at the beginning only.
+/// Whether devices may publish on this topic. Called for every message of the node, so it examines the
+/// beginning only.
 #[inline]
 pub fn may_be_device_topic(topic: &str) -> bool {
     matches!(
@@ -84,10 +85,10 @@ pub fn may_be_device_topic(topic: &str) -> bool {
     )
 }
 
-/// What a topic says; `None`: it is no topic on which devices speak.
+/// Parses a topic; `None` if devices do not publish on it.
 pub fn parse_device_topic(topic: &str) -> Option<DeviceTopic<'_>> {
     match topic.as_bytes() {
-        // Most messages are on this one, and it says nothing else.
+        // Most messages use this topic, which has one meaning only.
         b"v1/devices/me/telemetry" => Some(DeviceTopic {
             dialect: DeviceProtocol::ThingsBoard,
             product: None,
@@ -102,7 +103,7 @@ pub fn parse_device_topic(topic: &str) -> Option<DeviceTopic<'_>> {
     }
 }
 
-/// Whether values for the telemetry store come on this topic.
+/// Whether messages on this topic contain values for the telemetry store.
 pub fn carries_telemetry(topic: &str) -> bool {
     parse_device_topic(topic).is_some_and(|route| {
         matches!(
@@ -117,11 +118,11 @@ pub fn carries_telemetry(topic: &str) -> bool {
 pub struct DownlinkTopic<'t> {
     /// The product that the topic names.
     pub product: Option<&'t str>,
-    /// Devices publish on it as well.
+    /// Devices also publish on it.
     pub is_bidirectional: bool,
 }
 
-/// Whether the platform sends messages to devices on this topic.
+/// Parses a topic on which the platform sends messages to devices.
 #[inline]
 pub fn parse_downlink_topic(topic: &str) -> Option<DownlinkTopic<'_>> {
     match topic.as_bytes() {
@@ -138,7 +139,7 @@ pub fn parse_downlink_topic(topic: &str) -> Option<DownlinkTopic<'_>> {
     }
 }
 
-/// ThingsBoard has topics that are the same for all devices, on which they speak and are told.
+/// Some ThingsBoard topics are shared by all devices and used in both directions.
 fn parse_thingsboard_downlink(rest: &str) -> Option<DownlinkTopic<'_>> {
     let is_both_ways = match rest.strip_prefix("devices/me/") {
         Some(rest) => match rest.starts_with("attributes/response/") {
@@ -180,7 +181,7 @@ fn parse_jetlinks_downlink(rest: &str) -> Option<DownlinkTopic<'_>> {
         | "firmware/upgrade"
         | "firmware/read"
         | "firmware/pull/reply" => false,
-        // Gateways of version 1.0 report it like this.
+        // Gateways of version 1.0 report disconnects on this topic.
         "disconnect" => is_child,
         _ => return None,
     };
@@ -190,7 +191,7 @@ fn parse_jetlinks_downlink(rest: &str) -> Option<DownlinkTopic<'_>> {
     })
 }
 
-/// Not empty and one level.
+/// A single topic level that is not empty.
 fn non_empty_level(text: &str) -> Option<&str> {
     (!text.is_empty() && !text.contains('/')).then_some(text)
 }
@@ -256,14 +257,14 @@ fn parse_jetlinks(rest: &str) -> Option<DeviceTopic<'_>> {
     let kind = match rest {
         "properties/report" => TopicKind::Telemetry,
         "properties/read/reply" => TopicKind::Reply(ReplyKind::Read, None),
-        // Old firmware cannot spell.
+        // Old firmware contains this misspelling.
         "properties/write/reply" | "properties/wirte/reply" => {
             TopicKind::Reply(ReplyKind::Write, None)
         }
         "function/invoke/reply" => TopicKind::Reply(ReplyKind::Invoke, None),
         "online" => TopicKind::Online,
         "offline" => TopicKind::Offline,
-        // As gateways of version 1.0 say it.
+        // The spelling of gateways of version 1.0.
         "connected" if child.is_some() => TopicKind::Online,
         "disconnected" | "disconnect" if child.is_some() => TopicKind::Offline,
         "register" => TopicKind::Register,
