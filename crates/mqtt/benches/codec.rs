@@ -1,5 +1,6 @@
-//! How long reading and writing one packet takes, as a connection does it: packet after packet off a buffer of some
-//! 64 KiB. `cargo bench -p tidegate-mqtt`; an argument such as `publish` picks the lines that have it in them.
+//! Benchmarks decoding and encoding of packets, read one after the other from a buffer of some 64 KiB as a
+//! connection does. `cargo bench -p tidegate-mqtt`; an argument such as `publish` selects the benchmarks whose
+//! names contain it.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -55,7 +56,7 @@ fn main() {
     bench.split();
 }
 
-/// What a request with an answer carries.
+/// The properties of a request with a response topic.
 fn properties() -> PropertiesBuf {
     let mut properties = PropertiesBuf::new();
     properties.push(Property::MessageExpiryInterval(60));
@@ -70,7 +71,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// PUBLISH has a way of its own, which does not go through [`Packet::decode`].
+    /// PUBLISH has its own fast path, which bypasses [`Packet::decode`].
     fn publish(&self, name: &str, version: Version, qos: QoS, properties: Properties<'_>) {
         let publish = Publish {
             dup: false,
@@ -151,7 +152,7 @@ impl Bench {
         self.packet("CONNECT", version, Packet::Connect(connect));
     }
 
-    /// Finding the packets alone.
+    /// Splitting of frames without decoding.
     fn split(&self) {
         for payload_bytes in [0, 64, 1024] {
             let payload = vec![b'x'; payload_bytes];
@@ -221,7 +222,7 @@ fn decode_all(buffer: &[u8], version: Version) {
     });
 }
 
-/// What one of `count` packets took in the best of many rounds, some milliseconds each.
+/// The best time per packet over many rounds of some milliseconds each, for `count` packets per round.
 fn best_ns(count: usize, mut work: impl FnMut()) -> f64 {
     const ROUNDS: usize = 30;
     let calls = (200_000 / count).max(1);

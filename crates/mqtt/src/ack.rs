@@ -1,4 +1,4 @@
-//! PUBACK, PUBREC, PUBREL and PUBCOMP (MQTT 5.0 sections 3.4 to 3.7), which have one shape.
+//! PUBACK, PUBREC, PUBREL and PUBCOMP (MQTT 5.0 sections 3.4 to 3.7), which share one format.
 
 use crate::frame::put_header;
 use crate::properties::{Properties, PropertyScope};
@@ -8,7 +8,7 @@ use crate::{Error, PacketType, ReasonCode, Version};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ack<'a> {
     pub packet_id: u16,
-    /// Success before version 5.
+    /// Always success before version 5.
     pub reason: ReasonCode,
     pub properties: Properties<'a>,
 }
@@ -45,7 +45,7 @@ impl<'a> Ack<'a> {
         Ok(ack)
     }
 
-    /// In the shortest form there is.
+    /// Encodes in the shortest form.
     pub fn encode(&self, kind: PacketType, version: Version, out: &mut Vec<u8>) {
         let first_byte = (kind as u8) << 4 | if kind == PacketType::PubRel { 2 } else { 0 };
         let with_properties = version == Version::V5 && !self.properties.is_empty();

@@ -8,7 +8,7 @@ use crate::{Direction, Error, PacketType, ReasonCode, Version};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Auth<'a> {
-    /// Success, continue authentication or re-authenticate.
+    /// Success, continue authentication, or re-authenticate.
     pub reason: ReasonCode,
     pub properties: Properties<'a>,
 }
@@ -17,7 +17,7 @@ impl<'a> Auth<'a> {
     pub fn decode(body: &'a [u8], version: Version, direction: Direction) -> Result<Self, Error> {
         if version != Version::V5 {
             return Err(Error::protocol_error(
-                "AUTH: it does not exist before version 5",
+                "AUTH: does not exist before version 5",
             ));
         }
         let mut packet = Self {
@@ -40,7 +40,7 @@ impl<'a> Auth<'a> {
                 "AUTH: not a reason code of its sender [MQTT-3.15.2-1]",
             ));
         }
-        // Success may be said by saying nothing, and then there is no authentication method either.
+        // An AUTH without a body means success, and then has no authentication method.
         if !body.is_empty() && packet.properties.authentication_method().is_none() {
             return Err(Error::protocol_error("AUTH: no authentication method"));
         }
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn section_3_15_2_1_success_without_properties_has_no_body() {
         assert_eq!(reason_from_server(&[0xf0, 0], Version::V5), None);
-        // Success is not for a client to say.
+        // Only a server may send success.
         assert_eq!(reason_from_client(&[0xf0, 0], Version::V5), PROTOCOL);
         let mut out = Vec::new();
         let success = Auth::decode(&[], Version::V5, Direction::FromServer).unwrap();

@@ -1,19 +1,19 @@
-//! Finding bytes that may not be in a text, eight at a time: topics are some twenty bytes long, too short for the
-//! vector loops that a search byte by byte becomes to pay.
+//! Searches for forbidden bytes in texts, eight bytes at a time. Topics are some twenty bytes long, too short for
+//! the vector loops that the compiler generates for a byte-wise search.
 
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
 const HIGH_BITS: u64 = ONES << 7;
 
-/// Whether U+0000 is in UTF-8.
+/// Whether a UTF-8 text contains U+0000.
 #[inline]
 pub(crate) fn has_nul(bytes: &[u8]) -> bool {
     any_word(bytes, has_zero_byte)
 }
 
-/// Whether U+0000, `+` or `#` is in UTF-8.
+/// Whether a UTF-8 text contains U+0000, `+` or `#`.
 #[inline]
 pub(crate) fn has_nul_or_wildcard(bytes: &[u8]) -> bool {
-    // `+` is `#` with one more bit, so that one comparison finds both.
+    // `+` is `#` with one more bit set, so that one comparison finds both.
     const BIT: u64 = ONES * (b'+' ^ b'#') as u64;
     const PLUS: u64 = ONES * b'+' as u64;
     any_word(bytes, |word| {
@@ -21,7 +21,7 @@ pub(crate) fn has_nul_or_wildcard(bytes: &[u8]) -> bool {
     })
 }
 
-/// Not 0 if one of the eight bytes is 0.
+/// Nonzero if one of the eight bytes is 0.
 #[inline]
 fn has_zero_byte(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word & HIGH_BITS
@@ -35,7 +35,7 @@ fn any_word(bytes: &[u8], test: impl Fn(u64) -> u64) -> bool {
         found |= test(u64::from_ne_bytes(*word));
     }
     if let Some(last) = bytes.last_chunk::<8>() {
-        // Some of these were looked at before, which does no harm.
+        // This chunk overlaps the previous one, which is harmless.
         found |= test(u64::from_ne_bytes(*last));
     } else {
         for &byte in rest {
@@ -54,7 +54,8 @@ mod tests {
         for len in 0..40 {
             for at in 0..len {
                 for byte in 0..=255 {
-                    // Neighbours that differ from what is searched for by one, for the borrow of the subtraction.
+                    // Neighbours that differ by one from the bytes searched for, to test the borrow of the
+                    // subtraction.
                     for neighbour in [b'a', 1, b'*', b'"', b',', b'$', 0x80, 0xff] {
                         let mut bytes = vec![neighbour; len];
                         bytes[at] = byte;

@@ -8,12 +8,12 @@ use crate::{Error, PacketType, ReasonCode, Version};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnAck<'a> {
     pub session_present: bool,
-    /// Of version 5 whatever the connection speaks; see [`v3_return_code`].
+    /// The reason code of version 5, whatever version the connection uses; see [`v3_return_code`].
     pub code: ReasonCode,
     pub properties: Properties<'a>,
 }
 
-/// The return code of versions 3.1 and 3.1.1 that says the same; 0 if none does, or for success.
+/// The equivalent return code of versions 3.1 and 3.1.1; 0 for success or if there is none.
 pub fn v3_return_code(code: ReasonCode) -> u8 {
     match code {
         ReasonCode::UNSUPPORTED_PROTOCOL_VERSION => 1,
@@ -59,7 +59,7 @@ impl<'a> ConnAck<'a> {
         } else {
             reason_from_v3(code)?
         };
-        // Version 3.1 does not use the byte of the flags.
+        // Version 3.1 does not use the flags byte.
         let flags = if version == Version::V31 { 0 } else { flags };
         if flags > 1 {
             return Err(Error::malformed_packet(
@@ -79,8 +79,8 @@ impl<'a> ConnAck<'a> {
         })
     }
 
-    /// Before version 5 nothing is appended for a refusal that has no return code, see [`v3_return_code`]: the server
-    /// closes the connection without a CONNACK then [MQTT-3.2.2-6 of version 3.1.1].
+    /// Before version 5, a refusal without a return code (see [`v3_return_code`]) appends nothing: the server then
+    /// closes the connection without a CONNACK [MQTT-3.2.2-6 of version 3.1.1].
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
         let is_v5 = version == Version::V5;
         let code = if is_v5 {

@@ -8,16 +8,16 @@ use crate::{Error, PacketType, QoS, ReasonCode, Version, has_wildcards};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connect<'a> {
     pub version: Version,
-    /// Clean session before version 5.
+    /// Before version 5, the flag clean session.
     pub clean_start: bool,
-    /// Seconds; 0: none.
+    /// Seconds; 0 disables the keep alive.
     pub keep_alive_s: u16,
     pub client_id: &'a str,
     pub username: Option<&'a str>,
     pub password: Option<&'a [u8]>,
     pub will: Option<Will<'a>>,
     pub properties: Properties<'a>,
-    /// Bit 7 of the level byte, by which bridges of mosquitto ask not to get back what they send.
+    /// Bit 7 of the level byte, by which mosquitto bridges ask not to receive their own messages.
     pub is_bridge: bool,
 }
 
@@ -96,7 +96,7 @@ impl<'a> Connect<'a> {
                 properties,
             });
         }
-        // Version 3.1: the remaining length takes precedence over the flags, a name or password may simply be missing.
+        // Version 3.1: the remaining length takes precedence over the flags, so user name and password may be absent.
         let may_be_missing = version == Version::V31;
         let mut username = None;
         if flags & USERNAME != 0 && !(may_be_missing && reader.is_empty()) {
@@ -123,13 +123,13 @@ impl<'a> Connect<'a> {
         })
     }
 
-    /// What the properties of a CONNECT say as far as they can be read, for the answer to one that is not valid.
-    /// Empty before version 5.
+    /// The properties of a CONNECT as far as they can be parsed, for the response to an invalid one. Empty before
+    /// version 5.
     pub fn readable_properties(body: &'a [u8]) -> Properties<'a> {
         let mut reader = Reader::new(body);
         let is_v5 = reader.binary("").is_ok_and(|name| name == b"MQTT")
             && reader.u8("").is_ok_and(|level| level & 0x7f == 5);
-        // Flags and keep alive.
+        // Skip flags and keep alive.
         if !is_v5 || reader.take(3, "").is_err() {
             return Properties::EMPTY;
         }
@@ -175,14 +175,14 @@ impl<'a> Connect<'a> {
     }
 }
 
-/// The QoS of the will, if the flags may stand together.
+/// Checks the combination of flags and returns the QoS of the will.
 fn check_flags(flags: u8, version: Version) -> Result<QoS, Error> {
     if version != Version::V5 && flags & PASSWORD != 0 && flags & USERNAME == 0 {
         return Err(Error::malformed_packet(
             "CONNECT: a password without a user name [MQTT-3.1.2-22]",
         ));
     }
-    // Version 3.1 does not look at bit 0, and disregards the rest of the will's flags if there is no will.
+    // Version 3.1 ignores bit 0, and ignores the other will flags if there is no will.
     if version == Version::V31 && flags & WILL == 0 {
         return Ok(QoS::AtMostOnce);
     }
@@ -210,7 +210,7 @@ mod tests {
     const V31: &[u8] = b"\0\x06MQIsdp\x03";
     const V311: &[u8] = b"\0\x04MQTT\x04";
     const V5: &[u8] = b"\0\x04MQTT\x05";
-    /// Name and level, and what stands between keep alive and client identifier: the properties of version 5.
+    /// Protocol name and level, and the bytes between keep alive and client identifier: the properties of version 5.
     const VERSIONS: [(&[u8], &[u8]); 3] = [(V31, b""), (V311, b""), (V5, b"\0")];
     const CLIENT: &[u8] = b"\0\x01c";
     const WILL_TOPIC: &[u8] = b"\0\x01w";

@@ -23,7 +23,7 @@ impl<'a> Disconnect<'a> {
         }
         if version != Version::V5 {
             return Err(Error::malformed_packet(
-                "DISCONNECT: it has no body before version 5",
+                "DISCONNECT: has no body before version 5",
             ));
         }
         packet.reason = ReasonCode(reader.u8("DISCONNECT: expected a reason code")?);
@@ -59,7 +59,7 @@ impl<'a> Disconnect<'a> {
     }
 }
 
-/// DISCONNECT and AUTH with reason and properties.
+/// Encodes DISCONNECT or AUTH with reason and properties.
 pub(crate) fn encode_reason(
     first_byte: u8,
     reason: ReasonCode,
@@ -80,7 +80,8 @@ fn is_valid(reason: ReasonCode, direction: Direction) -> bool {
     match direction {
         Direction::FromClient => either || reason.0 == 0x04,
         Direction::FromServer => {
-            // 0x8c is not in table 3-10, but table 2-6 has it for DISCONNECT, after a re-authentication.
+            // 0x8c is not in table 3-10, but table 2-6 allows it for DISCONNECT after a
+            // re-authentication.
             either || matches!(reason.0, 0x87 | 0x89 | 0x8b..=0x8f | 0x9a..=0xa2)
         }
     }

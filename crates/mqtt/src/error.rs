@@ -1,8 +1,8 @@
-//! Reason codes (MQTT 5.0 section 2.4) and the error every decoder returns.
+//! Reason codes (MQTT 5.0 section 2.4) and the error of all decoders.
 
 use std::fmt;
 
-/// One byte that says how it went. Below 0x80: success.
+/// A reason code. Values below 0x80 mean success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReasonCode(pub u8);
 
@@ -11,7 +11,7 @@ macro_rules! reason_codes {
         impl ReasonCode {
             $(#[doc = $text] pub const $name: Self = Self($code);)*
 
-            /// The code's name as the specification has it, in lower case.
+            /// The name in the specification, in lower case.
             pub fn name(self) -> &'static str {
                 match self.0 {
                     $($code => $text,)*
@@ -69,7 +69,7 @@ reason_codes! {
 }
 
 impl ReasonCode {
-    /// 0x00 under the name it has in DISCONNECT.
+    /// The name of 0x00 in DISCONNECT.
     pub const NORMAL_DISCONNECTION: Self = Self(0);
 
     #[inline]
@@ -84,12 +84,12 @@ impl fmt::Display for ReasonCode {
     }
 }
 
-/// Why bytes are not a packet, or not one that may come here.
+/// Why bytes are not a valid packet, or a packet that is not allowed here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Error {
-    /// What a server says to the client about it.
+    /// The reason code to send to the peer.
     pub reason: ReasonCode,
-    /// Packet, field and what was expected, with the statement of the specification where there is one.
+    /// Packet, field and expected value, with the statement of the specification if there is one.
     pub detail: &'static str,
 }
 

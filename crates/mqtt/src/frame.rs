@@ -3,23 +3,23 @@
 use crate::varint::{decode_varint_lenient, encode_varint, varint_len};
 use crate::{Error, PacketType, ReasonCode, Version};
 
-/// One whole packet: its first byte, and what follows the fixed header.
+/// A complete packet: its first byte, and the bytes after the fixed header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
     pub first_byte: u8,
     pub body: &'a [u8],
-    /// Bytes of the whole packet, fixed header included.
+    /// Length of the whole packet including the fixed header, in bytes.
     pub len: usize,
 }
 
 impl Frame<'_> {
-    /// What [`split_frame`] cannot know, because it depends on the version the connection speaks.
-    /// [`Packet::decode`](crate::Packet::decode) does this; who calls another `decode` has to.
+    /// Checks that depend on the protocol version, which [`split_frame`] does not know.
+    /// [`Packet::decode`](crate::Packet::decode) calls this; callers of another `decode` must call it themselves.
     #[inline]
     pub fn check_version(&self, version: Version) -> Result<(), Error> {
         const AUTH: u8 = PacketType::Auth as u8;
         match self.first_byte >> 4 {
-            // Version 3.1 marks a second try of these with DUP; later ones have a reserved bit there.
+            // Version 3.1 uses bit 3 as DUP in these packets; in later versions it is reserved.
             6 | 8 | 10 if self.first_byte & 0x0f != 0b0010 && version != Version::V31 => {
                 return Err(Error::malformed_packet(
                     "fixed header: the flags must be 0010 [MQTT-2.1.3-1]",
@@ -27,7 +27,7 @@ impl Frame<'_> {
             }
             AUTH if version != Version::V5 => {
                 return Err(Error::protocol_error(
-                    "AUTH: it does not exist before version 5",
+                    "AUTH: does not exist before version 5",
                 ));
             }
             _ => {}
@@ -42,15 +42,15 @@ impl Frame<'_> {
     }
 }
 
-/// The packet at the front of `buf`; `None` if it is not whole yet. A header that cannot be right, or announces more
-/// than `max_packet_size` bytes, is refused as soon as it shows.
+/// Returns the packet at the front of `buf`, or `None` if it is incomplete. An invalid header, or one that announces
+/// more than `max_packet_size` bytes, is refused as soon as it is visible.
 #[inline]
 pub fn split_frame(buf: &[u8], max_packet_size: u32) -> Result<Option<Frame<'_>>, Error> {
     let [first_byte, rest @ ..] = buf else {
         return Ok(None);
     };
     check_first_byte(*first_byte)?;
-    // The usual case first: a remaining length of one byte.
+    // Fast path: a remaining length of one byte.
     let (remaining, header_len) = match rest.first() {
         Some(&len) if len < 0x80 => (u32::from(len), 2),
         _ => match decode_varint_lenient(rest)? {
@@ -75,7 +75,7 @@ pub fn split_frame(buf: &[u8], max_packet_size: u32) -> Result<Option<Frame<'_>>
     }
 }
 
-/// Length of the packet at the front of `buf`, once its fixed header is whole.
+/// Length of the packet at the front of `buf`, once its fixed header is complete.
 pub fn frame_len(buf: &[u8]) -> Result<Option<usize>, Error> {
     let [first_byte, rest @ ..] = buf else {
         return Ok(None);
@@ -88,13 +88,13 @@ pub fn frame_len(buf: &[u8]) -> Result<Option<usize>, Error> {
     }
 }
 
-/// For each packet type the flags it may have, a bit for each of the sixteen values [MQTT-2.1.3-1].
+/// Allowed flags per packet type, one bit for each of the sixteen values [MQTT-2.1.3-1].
 const VALID_FLAGS: [u16; 16] = {
     let mut valid = [1 << 0b0000; 16];
     valid[0] = 0;
-    // Retain is free; QoS 0, 1 and 2 without DUP, QoS 1 and 2 with it [MQTT-3.3.1-2, MQTT-3.3.1-4].
+    // RETAIN is free; QoS 0, 1 and 2 without DUP, QoS 1 and 2 with it [MQTT-3.3.1-2, MQTT-3.3.1-4].
     valid[PacketType::Publish as usize] = 0b0011_1100_0011_1111;
-    // Bit 3 is DUP in version 3.1, see `check_version`.
+    // Bit 3 is DUP in version 3.1; see `check_version`.
     let with_dup = 1 << 0b0010 | 1 << 0b1010;
     valid[PacketType::PubRel as usize] = with_dup;
     valid[PacketType::Subscribe as usize] = with_dup;
@@ -123,7 +123,7 @@ fn first_byte_error(first_byte: u8) -> Error {
     })
 }
 
-/// Writes a fixed header for `len` bytes of body, which the caller appends, and makes room for them.
+/// Writes a fixed header for a body of `len` bytes, which the caller appends, and reserves space for both.
 #[inline]
 pub(crate) fn put_header(first_byte: u8, len: usize, out: &mut Vec<u8>) {
     out.reserve(5 + len);
@@ -155,7 +155,7 @@ mod tests {
                 valid,
                 "{first_byte:#04x}"
             );
-            // The first byte alone tells.
+            // The first byte is sufficient.
             assert_eq!(split_frame(&[first_byte], 100).is_ok(), valid);
             assert_eq!(frame_len(&[first_byte]).is_ok(), valid);
         }

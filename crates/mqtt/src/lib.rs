@@ -1,9 +1,9 @@
 //! MQTT 3.1, 3.1.1 and 5.0: packets, their codec, topic names and filters.
 //!
 //! Sans-io: bytes in, packets out; no sockets, no clock. Decoding borrows from the input and allocates nothing.
-//! [`split_frame`] finds one whole packet at the front of a buffer, [`Packet::decode`] reads it, [`Packet::encode`]
-//! writes one. What the specifications call malformed or a protocol error is an [`Error`] with the reason code of
-//! MQTT 5.0 section 2.4.
+//! [`split_frame`] finds one complete packet at the front of a buffer, [`Packet::decode`] reads it,
+//! [`Packet::encode`] writes one. Malformed packets and protocol errors are reported as an [`Error`] with the
+//! reason code of MQTT 5.0 section 2.4.
 
 mod ack;
 mod auth;

@@ -1,4 +1,4 @@
-//! All packets as one type.
+//! All packet types as one enum.
 
 use crate::{
     Ack, Auth, ConnAck, Connect, Direction, Disconnect, Error, Frame, PacketType, Publish, SubAck,
@@ -25,7 +25,7 @@ pub enum Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Reads a packet. CONNECT carries its own version; for it `version` does not count.
+    /// Decodes a packet. CONNECT contains its own version; `version` is ignored for it.
     #[inline]
     pub fn decode(
         frame: Frame<'a>,
@@ -60,7 +60,7 @@ impl<'a> Packet<'a> {
             PacketType::UnsubAck => Packet::UnsubAck(UnsubAck::decode(body, version)?),
             PacketType::PingReq | PacketType::PingResp if !body.is_empty() => {
                 return Err(Error::malformed_packet(
-                    "PINGREQ, PINGRESP: they have no body",
+                    "PINGREQ, PINGRESP: no body is allowed",
                 ));
             }
             PacketType::PingReq => Packet::PingReq,
@@ -72,7 +72,7 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Appends the packet in the form of `version` (CONNECT: of its own).
+    /// Appends the packet in the format of `version` (CONNECT: in that of its own version).
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
         match self {
             Packet::Connect(packet) => packet.encode(out),
@@ -125,7 +125,9 @@ fn check_direction(kind: PacketType, version: Version, direction: Direction) -> 
         }
     };
     if wrong {
-        Err(Error::protocol_error("a packet that the other side sends"))
+        Err(Error::protocol_error(
+            "packet type: only the other side may send it",
+        ))
     } else {
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Properties (MQTT 5.0 section 2.2.2). On decoding they are checked once and stay as they are on the wire, so that
-//! they can be read, and forwarded, without a copy. Adding a property is a line in the table.
+//! Properties (MQTT 5.0 section 2.2.2). Decoding validates them once and leaves them in wire format, so that they are
+//! read and forwarded without a copy. To add a property, add a line to the table.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::reader::{Reader, put_binary, put_u16};
 use crate::varint::{encode_varint, varint_len};
 use crate::{Error, has_wildcards};
 
-/// Where a list of properties stands; decides which may be in it.
+/// The packet and direction of a property list; decides which properties it may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PropertyScope {
     Connect = 1,
@@ -37,7 +37,7 @@ const AUTH: u16 = PropertyScope::Auth as u16;
 const CARRIES_REASON: u16 = CONNACK | PropertyScope::Ack as u16 | DISCONNECT | AUTH;
 const ANY: u16 = u16::MAX;
 
-/// How a value stands on the wire, as a Rust type.
+/// A Rust type that encodes a property value.
 trait WireValue<'a>: Sized {
     fn read(reader: &mut Reader<'a>, name: &'static str) -> Result<Self, Error>;
     fn write(self, out: &mut Vec<u8>);
@@ -127,17 +127,17 @@ impl<'a> WireValue<'a> for &'a [u8] {
 
 macro_rules! properties {
     ($($id:literal $name:ident($type:ty as $wire:ty) $getter:ident in $scopes:expr, $text:literal;)*) => {
-        /// One property; each has its own type.
+        /// A property; each variant has its own value type.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Property<'a> {
             $(#[doc = $text] $name($type),)*
-            /// A name and a value; may stand several times, in order.
+            /// Name and value; may occur several times, in order.
             UserProperty(&'a str, &'a str),
         }
 
         impl<'a> Property<'a> {
             fn read(reader: &mut Reader<'a>) -> Result<(u8, Self), Error> {
-                let id = reader.u8("properties: the list is cut short")?;
+                let id = reader.u8("properties: the list is truncated")?;
                 let property = match id {
                     $($id => Property::$name(<$wire>::read(reader, concat!("property ", $text, ": cut short, or not a value it can have"))?.into()),)*
                     USER_PROPERTY => Property::UserProperty(
@@ -149,7 +149,7 @@ macro_rules! properties {
                 Ok((id, property))
             }
 
-            /// Appends the property as it stands on the wire.
+            /// Appends the property in wire format.
             pub fn encode(self, out: &mut Vec<u8>) {
                 match self {
                     $(Property::$name(value) => {
@@ -219,14 +219,14 @@ properties! {
     0x2a SharedSubscriptionAvailable(bool as bool) shared_subscription_available in CONNACK, "shared subscription available";
 }
 
-/// A checked list of properties, as on the wire but without the length in front.
+/// A validated list of properties in wire format, without the length prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Properties<'a>(&'a [u8]);
 
 impl<'a> Properties<'a> {
     pub const EMPTY: Self = Self(&[]);
 
-    /// Bytes that came out of [`Properties::as_bytes`], whole or property by property.
+    /// Wraps bytes from [`Properties::as_bytes`], either the whole list or single properties.
     #[inline]
     pub fn from_validated(bytes: &'a [u8]) -> Self {
         Self(bytes)
@@ -246,13 +246,13 @@ impl<'a> Properties<'a> {
         self.spans().map(|(_, property)| property)
     }
 
-    /// Each property with the bytes it occupies in [`Properties::as_bytes`].
+    /// Each property with its byte range in [`Properties::as_bytes`].
     pub fn spans(&self) -> impl Iterator<Item = (Range<usize>, Property<'a>)> + use<'a> {
         let total = self.0.len();
         let mut reader = Reader::new(self.0);
         std::iter::from_fn(move || {
             let start = total - reader.len();
-            // Checked when it was decoded, so that this ends only where the list does.
+            // The list was validated on decoding, so this ends only at its end.
             let (_, property) = Property::read(&mut reader).ok()?;
             Some((start..total - reader.len(), property))
         })
@@ -272,7 +272,7 @@ impl<'a> Properties<'a> {
         })
     }
 
-    /// Reads a list, length in front, and checks everything about it.
+    /// Decodes and validates a list with its length prefix.
     #[inline]
     pub(crate) fn decode(reader: &mut Reader<'a>, scope: PropertyScope) -> Result<Self, Error> {
         let len = reader
@@ -285,7 +285,7 @@ impl<'a> Properties<'a> {
         Ok(Self(bytes))
     }
 
-    /// As many whole properties as stand at the front of a list, unchecked beyond their form.
+    /// The complete properties at the front of a list; only their syntax is checked.
     pub(crate) fn decode_readable_prefix(reader: &mut Reader<'a>) -> Self {
         let Ok(len) = reader.varint("") else {
             return Self::EMPTY;
@@ -300,7 +300,7 @@ impl<'a> Properties<'a> {
         Self(&bytes[..readable])
     }
 
-    /// Length with the length in front.
+    /// Encoded length including the length prefix.
     pub(crate) fn encoded_len(&self) -> usize {
         varint_len(self.0.len() as u32) + self.0.len()
     }
@@ -327,7 +327,7 @@ fn validate(bytes: &[u8], scope: PropertyScope) -> Result<(), Error> {
         let may_repeat = id == USER_PROPERTY
             || id == SUBSCRIPTION_IDENTIFIER && scope == PropertyScope::PublishFromServer;
         if seen & 1 << id != 0 && !may_repeat {
-            return Err(Error::protocol_error("properties: one stands twice"));
+            return Err(Error::protocol_error("properties: a property occurs twice"));
         }
         seen |= 1 << id;
         check_value(property)?;
@@ -341,8 +341,8 @@ fn validate(bytes: &[u8], scope: PropertyScope) -> Result<(), Error> {
     Ok(())
 }
 
-/// An identifier that the packet never has is malformed (section 2.2.2.2); one that only the other side may send is a
-/// protocol error [MQTT-3.3.4-6, MQTT-3.14.2-2].
+/// A property that the packet never contains is malformed (section 2.2.2.2). A property that only the other side may
+/// send is a protocol error [MQTT-3.3.4-6, MQTT-3.14.2-2].
 fn check_scope(scopes: u16, scope: PropertyScope) -> Result<(), Error> {
     if scopes & scope as u16 != 0 {
         return Ok(());
@@ -354,11 +354,11 @@ fn check_scope(scopes: u16, scope: PropertyScope) -> Result<(), Error> {
     };
     if scopes & packet != 0 {
         Err(Error::protocol_error(
-            "properties: one that only the other side may put into this packet",
+            "properties: a property that only the other side may send in this packet",
         ))
     } else {
         Err(Error::malformed_packet(
-            "properties: one that does not belong into this packet (section 2.2.2.2)",
+            "properties: a property that is not allowed in this packet (section 2.2.2.2)",
         ))
     }
 }
@@ -386,7 +386,7 @@ fn check_value(property: Property<'_>) -> Result<(), Error> {
     Err(Error::protocol_error(problem))
 }
 
-/// Properties being put together.
+/// A builder of property lists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PropertiesBuf(Vec<u8>);
 
@@ -399,7 +399,7 @@ impl PropertiesBuf {
         property.encode(&mut self.0);
     }
 
-    /// Appends properties that stand in wire form already.
+    /// Appends properties that are already in wire format.
     pub fn extend(&mut self, properties: Properties<'_>) {
         self.0.extend_from_slice(properties.as_bytes());
     }

@@ -1,4 +1,4 @@
-//! Properties against section 2.2.2 of MQTT 5.0 and what the sections of the packets add.
+//! Properties against section 2.2.2 of MQTT 5.0 and the sections of the packets.
 
 use super::*;
 use crate::ReasonCode;
@@ -20,7 +20,7 @@ const SCOPES: [PropertyScope; 11] = [
     Auth,
 ];
 
-/// Table 2-4 once more: a well-formed property and where it may stand.
+/// Table 2-4 again: a well-formed property and the scopes that allow it.
 const TABLE: [(&[u8], &[PropertyScope]); 27] = [
     (&[0x01, 1], &[PublishFromClient, PublishFromServer, Will]),
     (
@@ -87,7 +87,7 @@ fn section_2_2_2_2_a_property_stands_only_in_its_packets() {
                 None
             } else {
                 match (bytes[0], scope) {
-                    // Of this packet, but not from this side [MQTT-3.3.4-6, MQTT-3.14.2-2].
+                    // Allowed in this packet, but not from this side [MQTT-3.3.4-6, MQTT-3.14.2-2].
                     (0x0b, PublishFromClient) => PROTOCOL,
                     (0x11, DisconnectFromServer) | (0x1c, DisconnectFromClient) => PROTOCOL,
                     _ => MALFORMED,
@@ -106,7 +106,7 @@ fn section_2_2_2_2_there_are_27_identifiers() {
         let found = Property::read(&mut Reader::new(&bytes));
         assert_eq!(found.is_ok(), known, "{id:#04x}");
     }
-    // The identifier is a variable byte integer, and this is 1 in more bytes than it needs.
+    // The identifier is a variable byte integer; this is 1 in more bytes than necessary.
     assert_eq!(refused(&[0x81, 0, 1], PublishFromClient), MALFORMED);
 }
 
@@ -114,7 +114,7 @@ fn section_2_2_2_2_there_are_27_identifiers() {
 fn section_2_2_2_2_a_property_that_is_cut_short_is_malformed() {
     for (bytes, scopes) in TABLE {
         for len in 1..bytes.len() {
-            // Authentication method and data: the method alone is whole.
+            // Authentication method and data: the method alone is complete.
             if bytes[..len] != [0x15, 0, 0] {
                 assert_eq!(
                     refused(&bytes[..len], scopes[0]),
@@ -232,7 +232,7 @@ fn mqtt_1_5_4_1_and_2_strings_are_utf_8_without_nul() {
         assert_eq!(refused(&name, Connect), MALFORMED);
         assert_eq!(refused(&value, Connect), MALFORMED);
     }
-    // Binary data is anything [MQTT-1.5.6].
+    // Binary data may contain any bytes [MQTT-1.5.6].
     assert_eq!(refused(&[0x09, 0, 2, 0xff, 0], Will), None);
 }
 

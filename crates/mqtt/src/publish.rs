@@ -11,7 +11,7 @@ pub struct Publish<'a> {
     pub dup: bool,
     pub qos: QoS,
     pub retain: bool,
-    /// Empty only in version 5 and with a topic alias.
+    /// Empty only in version 5 with a topic alias.
     pub topic: &'a str,
     /// 0 at QoS 0.
     pub packet_id: u16,
@@ -20,7 +20,7 @@ pub struct Publish<'a> {
 }
 
 impl<'a> Publish<'a> {
-    /// `first_byte` has passed [`split_frame`](crate::split_frame).
+    /// `first_byte` must be validated by [`split_frame`](crate::split_frame).
     #[inline]
     pub fn decode(
         first_byte: u8,
@@ -94,7 +94,7 @@ impl<'a> Publish<'a> {
     }
 }
 
-/// UTF-8 without U+0000 and wildcards [MQTT-3.3.2-1, MQTT-3.3.2-2].
+/// A topic name: UTF-8 without U+0000 and wildcards [MQTT-3.3.2-1, MQTT-3.3.2-2].
 #[inline]
 fn parse_topic_name(bytes: &[u8]) -> Result<&str, Error> {
     match std::str::from_utf8(bytes) {
@@ -103,14 +103,14 @@ fn parse_topic_name(bytes: &[u8]) -> Result<&str, Error> {
     }
 }
 
-/// Apart from the rest, so that this does not cost the usual case registers.
+/// A separate cold function, so that it costs the common path no registers.
 #[cold]
 #[inline(never)]
 fn topic_name_error(bytes: &[u8]) -> Error {
     if std::str::from_utf8(bytes).is_ok() && !has_nul(bytes) {
         Error {
             reason: ReasonCode::TOPIC_NAME_INVALID,
-            detail: "PUBLISH: the topic name has a wildcard in it [MQTT-3.3.2-2]",
+            detail: "PUBLISH: the topic name contains a wildcard [MQTT-3.3.2-2]",
         }
     } else {
         Error::malformed_packet("PUBLISH: topic name: expected UTF-8 without U+0000 [MQTT-3.3.2-1]")
@@ -127,7 +127,8 @@ mod tests {
     const ALL: [Version; 3] = [Version::V31, Version::V311, Version::V5];
     const NAME_INVALID: Option<ReasonCode> = Some(ReasonCode::TOPIC_NAME_INVALID);
 
-    /// With this topic, packet identifier 1 if `first_byte` asks for it, no properties and a payload.
+    /// A PUBLISH with this topic, packet identifier 1 if `first_byte` requires one, no properties and
+    /// a payload.
     fn publish(first_byte: u8, topic: &[u8], version: Version) -> Option<ReasonCode> {
         let packet_id: &[u8] = if first_byte & 6 == 0 { &[] } else { &[0, 1] };
         let properties: &[u8] = if version == Version::V5 { &[0] } else { &[] };
@@ -224,7 +225,7 @@ mod tests {
     fn mqtt_4_7_3_1_the_topic_name_is_not_empty() {
         assert_eq!(publish(0x30, b"", Version::V31), NAME_INVALID);
         assert_eq!(publish(0x30, b"", Version::V311), NAME_INVALID);
-        // Section 3.3.2.1: unless there is an alias.
+        // Section 3.3.2.1: empty only with a topic alias.
         assert_eq!(publish(0x30, b"", Version::V5), PROTOCOL);
         assert_eq!(
             reason_from_client(&packet(0x30, &[b"\0\0\x03\x23\0\x01"]), Version::V5),

@@ -1,9 +1,9 @@
-//! Reading fields off a packet's body, each with an error that names it.
+//! Reads fields from a packet's body; each error names the field.
 
 use crate::byte_scan::has_nul;
 use crate::{Error, varint::decode_varint};
 
-/// The rest of a packet's body.
+/// The unread rest of a packet's body.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -66,7 +66,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Two bytes of length, then so many bytes.
+    /// Two bytes of length, followed by that many bytes.
     #[inline]
     pub(crate) fn binary(&mut self, detail: &'static str) -> Result<&'a [u8], Error> {
         let len = self.u16(detail)?;
@@ -83,7 +83,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A packet identifier, which is not 0 [MQTT-2.2.1-3].
+    /// A nonzero packet identifier [MQTT-2.2.1-3].
     #[inline]
     pub(crate) fn packet_id(&mut self, detail: &'static str) -> Result<u16, Error> {
         match self.u16(detail)? {
@@ -102,16 +102,16 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends the length of `bytes` and `bytes`, which are 65,535 at most.
+/// Appends the length of `bytes` and `bytes`, which must be at most 65,535 bytes long.
 pub(crate) fn put_binary(bytes: &[u8], out: &mut Vec<u8>) {
-    // Longer than the format can say is a bug of the caller; the packet stays well-formed all the same.
+    // Longer input is a bug of the caller; the packet stays well-formed nevertheless.
     debug_assert!(bytes.len() <= usize::from(u16::MAX));
     let len = bytes.len().min(usize::from(u16::MAX));
     out.extend_from_slice(&(len as u16).to_be_bytes());
     out.extend_from_slice(&bytes[..len]);
 }
 
-/// Bytes that [`put_binary`] appends.
+/// Number of bytes that [`put_binary`] appends.
 pub(crate) fn binary_len(bytes: &[u8]) -> usize {
     2 + bytes.len().min(usize::from(u16::MAX))
 }

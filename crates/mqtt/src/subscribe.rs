@@ -14,13 +14,13 @@ pub struct Subscribe<'a> {
     pub filters: SubscribeFilters<'a>,
 }
 
-/// What a client wants of one subscription. Before version 5 only the QoS.
+/// The options of one subscription. Before version 5 only the QoS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SubscriptionOptions {
     pub qos: QoS,
     pub no_local: bool,
     pub retain_as_published: bool,
-    /// 0: retained messages at each subscribe; 1: only if the subscription is new; 2: never.
+    /// 0: send retained messages at each subscribe; 1: only for a new subscription; 2: never.
     pub retain_handling: u8,
 }
 
@@ -34,7 +34,7 @@ impl SubscriptionOptions {
 
     fn decode(byte: u8, version: Version) -> Result<Self, Error> {
         if version != Version::V5 {
-            // Version 3.1 does not look at the upper six bits.
+            // Version 3.1 ignores the upper six bits.
             let byte = if version == Version::V31 {
                 byte & 3
             } else {
@@ -79,12 +79,13 @@ impl SubscriptionOptions {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubscribeFilter<'a> {
-    /// Valid UTF-8; whether it is a topic filter is not checked, since that is answered filter by filter.
+    /// Valid UTF-8. Whether it is a valid topic filter is not checked, because errors are reported per
+    /// filter.
     pub filter: &'a str,
     pub options: SubscriptionOptions,
 }
 
-/// The filters of a SUBSCRIBE, checked, at least one.
+/// The validated filters of a SUBSCRIBE; at least one.
 #[derive(Clone, Copy)]
 pub struct SubscribeFilters<'a> {
     bytes: &'a [u8],
@@ -105,7 +106,7 @@ impl<'a> SubscribeFilters<'a> {
     }
 }
 
-/// Equal if they mean the same: version 3.1 has bits on the wire that do not count.
+/// Compares the meaning: version 3.1 has ignored bits on the wire.
 impl PartialEq for SubscribeFilters<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.iter().eq(other.iter())
@@ -178,7 +179,7 @@ impl<'a> Subscribe<'a> {
     }
 }
 
-/// A SUBSCRIBE being put together.
+/// A builder of SUBSCRIBE packets.
 #[derive(Debug, Clone, Default)]
 pub struct SubscribeBuf {
     packet_id: u16,
@@ -221,7 +222,7 @@ impl SubscribeBuf {
 pub struct SubAck<'a> {
     pub packet_id: u16,
     pub properties: Properties<'a>,
-    /// One per topic filter, in order.
+    /// One code per topic filter, in order.
     pub codes: &'a [u8],
 }
 
@@ -255,7 +256,7 @@ impl<'a> SubAck<'a> {
     }
 }
 
-/// Table 3-8 of MQTT 5.0 and MQTT-3.9.3-2 of 3.1.1; servers answer 3.1 with the failure of 3.1.1.
+/// Table 3-8 of MQTT 5.0 and MQTT-3.9.3-2 of 3.1.1; for 3.1, servers use the failure code of 3.1.1.
 fn is_valid_code(code: u8, version: Version) -> bool {
     match code {
         0x00..=0x02 | 0x80 => true,
@@ -264,7 +265,7 @@ fn is_valid_code(code: u8, version: Version) -> bool {
     }
 }
 
-/// SUBACK and UNSUBACK answer at least one topic filter.
+/// SUBACK and UNSUBACK contain at least one code.
 pub(crate) fn validate_codes(codes: &[u8], is_valid: impl Fn(u8) -> bool) -> Result<(), Error> {
     if codes.is_empty() {
         return Err(Error::protocol_error(
@@ -280,7 +281,7 @@ pub(crate) fn validate_codes(codes: &[u8], is_valid: impl Fn(u8) -> bool) -> Res
     }
 }
 
-/// SUBACK and UNSUBACK have one shape.
+/// SUBACK and UNSUBACK share one format.
 pub(crate) fn encode_ack_codes(
     kind: PacketType,
     packet_id: u16,
@@ -387,7 +388,7 @@ mod tests {
         for byte in 0..=255_u8 {
             let expected = if byte < 3 { None } else { MALFORMED };
             assert_eq!(subscribe(Version::V311, &[0, 1, b'a', byte]), expected);
-            // Version 3.1 does not use the upper bits.
+            // Version 3.1 ignores the upper bits.
             let expected = if byte & 3 < 3 { None } else { MALFORMED };
             assert_eq!(subscribe(Version::V31, &[0, 1, b'a', byte]), expected);
         }

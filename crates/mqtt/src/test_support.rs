@@ -1,16 +1,16 @@
-//! What the unit tests share: bytes in, the reason of the refusal out.
+//! Helpers of the unit tests: bytes in, the reason of the refusal out.
 
 use crate::{Direction, Packet, ReasonCode, Version, split_frame};
 
 pub(crate) const MALFORMED: Option<ReasonCode> = Some(ReasonCode::MALFORMED_PACKET);
 pub(crate) const PROTOCOL: Option<ReasonCode> = Some(ReasonCode::PROTOCOL_ERROR);
 
-/// Why a server refuses this packet of a client; `None` if it does not.
+/// The reason why a server refuses this packet from a client; `None` if it accepts it.
 pub(crate) fn reason_from_client(bytes: &[u8], version: Version) -> Option<ReasonCode> {
     refusal_reason(bytes, version, Direction::FromClient)
 }
 
-/// Why a client refuses this packet of a server; `None` if it does not.
+/// The reason why a client refuses this packet from a server; `None` if it accepts it.
 pub(crate) fn reason_from_server(bytes: &[u8], version: Version) -> Option<ReasonCode> {
     refusal_reason(bytes, version, Direction::FromServer)
 }
@@ -27,7 +27,7 @@ fn refusal_reason(bytes: &[u8], version: Version, direction: Direction) -> Optio
     }
 }
 
-/// A packet of these parts, remaining length put in.
+/// Builds a packet from these parts and adds the remaining length.
 pub(crate) fn packet(first_byte: u8, parts: &[&[u8]]) -> Vec<u8> {
     let body = parts.concat();
     let mut bytes = Vec::new();

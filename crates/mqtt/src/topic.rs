@@ -1,8 +1,8 @@
-//! Topic names and topic filters (MQTT 5.0 section 4.7), and what this broker adds to filters.
+//! Topic names and topic filters (MQTT 5.0 section 4.7), and the filter prefixes of this broker.
 
 use std::fmt;
 
-/// How long and how deep a topic may be.
+/// Limits of the length and depth of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopicLimits {
     pub max_bytes: u16,
@@ -10,14 +10,14 @@ pub struct TopicLimits {
 }
 
 impl TopicLimits {
-    /// What the protocol itself allows.
+    /// The limits of the protocol itself.
     pub const NONE: Self = Self {
         max_bytes: u16::MAX,
         max_levels: u16::MAX,
     };
 }
 
-/// What is wrong with a topic name or filter.
+/// Why a topic name or filter is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TopicError {
     Empty,
@@ -29,15 +29,15 @@ pub enum TopicError {
     },
     ContainsNul,
     WildcardInName,
-    /// `+` has to stand alone in its level.
+    /// `+` must be a whole level.
     PlusInLevel,
-    /// `#` has to stand alone in the last level.
+    /// `#` must be the whole last level.
     HashNotLast,
-    /// `$share/{group}/{filter}` lacks a part, or the group has a wildcard in it.
+    /// `$share/{group}/{filter}` lacks a part, or the group contains a wildcard.
     InvalidShare,
     /// `$queue/{filter}` without a filter.
     InvalidQueue,
-    /// `$exclusive/{topic}` with a wildcard, or without a topic.
+    /// `$exclusive/{topic}` contains a wildcard, or lacks the topic.
     InvalidExclusive,
 }
 
@@ -90,7 +90,7 @@ fn check_size(text: &str, limits: &TopicLimits) -> Result<(), TopicError> {
     Ok(())
 }
 
-/// Whether `topic` may be published to.
+/// Checks that `topic` is a valid topic name.
 pub fn validate_topic_name(topic: &str, limits: &TopicLimits) -> Result<(), TopicError> {
     check_size(topic, limits)?;
     if has_wildcards(topic) {
@@ -100,7 +100,7 @@ pub fn validate_topic_name(topic: &str, limits: &TopicLimits) -> Result<(), Topi
     }
 }
 
-/// Whether `filter` is a topic filter (without the prefixes that [`parse_filter`] knows).
+/// Checks that `filter` is a valid topic filter without the prefixes of [`parse_filter`].
 pub fn validate_topic_filter(filter: &str, limits: &TopicLimits) -> Result<(), TopicError> {
     check_size(filter, limits)?;
     let mut rest = levels(filter);
@@ -120,13 +120,14 @@ pub fn has_wildcards(filter: &str) -> bool {
     filter.bytes().any(|byte| byte == b'+' || byte == b'#')
 }
 
-/// The levels of a topic name or filter; empty levels count.
+/// The levels of a topic name or filter, including empty ones.
 #[inline]
 pub fn levels(text: &str) -> std::str::Split<'_, char> {
     text.split('/')
 }
 
-/// Whether a topic name matches a topic filter, both valid, level by level. The obvious way; routing has a faster one.
+/// Whether a topic name matches a topic filter; both must be valid. Compares level by level; routing uses a faster
+/// structure.
 pub fn filter_matches(filter: &str, topic: &str) -> bool {
     // [MQTT-4.7.2-1]
     if topic.starts_with('$') && filter.starts_with(['+', '#']) {
@@ -145,7 +146,7 @@ pub fn filter_matches(filter: &str, topic: &str) -> bool {
     topic_levels.next().is_none()
 }
 
-/// A filter as a client may write it in SUBSCRIBE.
+/// A topic filter of a SUBSCRIBE packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SubscriptionFilter<'a> {
     Plain(&'a str),
@@ -154,7 +155,7 @@ pub enum SubscriptionFilter<'a> {
         group: &'a str,
         filter: &'a str,
     },
-    /// `$queue/{filter}`: shared by all who write it so, without a group.
+    /// `$queue/{filter}`: one unnamed group per filter.
     Queue {
         filter: &'a str,
     },
@@ -164,7 +165,7 @@ pub enum SubscriptionFilter<'a> {
     },
 }
 
-/// Reads and checks a filter of SUBSCRIBE. `limits` count without the prefix.
+/// Parses and validates a filter of SUBSCRIBE. `limits` apply to the part without the prefix.
 pub fn parse_filter<'a>(
     text: &'a str,
     limits: &TopicLimits,
@@ -252,7 +253,7 @@ mod tests {
         for filter in ["$SYS/#", "$SYS/monitor/+", "$SYS/+/Clients"] {
             assert!(filter_matches(filter, "$SYS/monitor/Clients"), "{filter}");
         }
-        // A dollar sign further back is nothing special.
+        // A dollar sign in a later position has no special meaning.
         assert!(filter_matches("+/$a", "b/$a") && filter_matches("#", "b/$a"));
     }
 
@@ -322,11 +323,11 @@ mod tests {
             ("+/+", "/finance", true),
             ("/+", "/finance", true),
             ("+", "/finance", false),
-            // Section 4.7.3: case, spaces and a separator in front or behind make different topics.
+            // Section 4.7.3: case, spaces and a leading or trailing separator make topics different.
             ("ACCOUNTS", "Accounts", false),
             ("/A", "A", false),
             ("A", "A/", false),
-            // [MQTT-4.7.3-4] no normalization: one composed letter, and a letter with an accent.
+            // [MQTT-4.7.3-4] no normalisation: a composed letter differs from a letter with a combining accent.
             ("\u{e4}", "a\u{308}", false),
         ] {
             assert_eq!(filter_matches(filter, topic), expected, "{filter} {topic}");
@@ -362,7 +363,7 @@ mod tests {
             parse_filter("$share/g\0/a", &NONE),
             Err(TopicError::ContainsNul)
         );
-        // Case counts, and a longer first level is another one.
+        // Matching is case-sensitive, and a longer first level is a different one.
         assert_eq!(
             parse_filter("$Share/g/a", &NONE),
             Ok(SubscriptionFilter::Plain("$Share/g/a"))

@@ -1,6 +1,6 @@
-//! Small types every packet uses.
+//! Small types used by all packets.
 
-/// The protocol version a connection speaks.
+/// The protocol version of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Version {
     V31,
@@ -71,7 +71,7 @@ pub enum PacketType {
 }
 
 impl PacketType {
-    /// From a packet's first byte; 0 is the only type that does not exist.
+    /// Parses a packet's first byte; only type 0 does not exist.
     pub fn from_first_byte(first_byte: u8) -> Option<Self> {
         use PacketType::*;
         const ALL: [PacketType; 15] = [
@@ -96,7 +96,7 @@ impl PacketType {
     }
 }
 
-/// Who sent the packet that is being decoded: some packets, properties and reason codes may come from one side only.
+/// The sender of the packet to decode. Some packets, properties and reason codes are allowed from one side only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     FromClient,

@@ -13,7 +13,7 @@ pub struct Unsubscribe<'a> {
     pub filters: UnsubscribeFilters<'a>,
 }
 
-/// The filters of an UNSUBSCRIBE, checked, at least one.
+/// The validated filters of an UNSUBSCRIBE; at least one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnsubscribeFilters<'a> {
     bytes: &'a [u8],
@@ -71,7 +71,7 @@ impl<'a> Unsubscribe<'a> {
     }
 }
 
-/// An UNSUBSCRIBE being put together.
+/// A builder of UNSUBSCRIBE packets.
 #[derive(Debug, Clone, Default)]
 pub struct UnsubscribeBuf {
     packet_id: u16,
@@ -106,7 +106,7 @@ impl UnsubscribeBuf {
 pub struct UnsubAck<'a> {
     pub packet_id: u16,
     pub properties: Properties<'a>,
-    /// One per topic filter, in order; none on the wire before version 5.
+    /// One code per topic filter, in order; absent on the wire before version 5.
     pub codes: &'a [u8],
 }
 

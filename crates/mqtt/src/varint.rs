@@ -1,10 +1,10 @@
-//! Variable byte integers (MQTT 5.0 section 1.5.5): seven bits a byte, at most four bytes.
+//! Variable byte integers (MQTT 5.0 section 1.5.5): seven bits per byte, at most four bytes.
 
 use crate::Error;
 
 pub const MAX_VARINT: u32 = 268_435_455;
 
-/// Bytes the encoding of `value` takes.
+/// Encoded length of `value` in bytes.
 #[inline]
 pub const fn varint_len(value: u32) -> usize {
     match value {
@@ -15,7 +15,7 @@ pub const fn varint_len(value: u32) -> usize {
     }
 }
 
-/// Appends `value`, which is at most [`MAX_VARINT`].
+/// Appends `value`, which must be at most [`MAX_VARINT`].
 #[inline]
 pub fn encode_varint(mut value: u32, out: &mut Vec<u8>) {
     debug_assert!(value <= MAX_VARINT);
@@ -26,8 +26,8 @@ pub fn encode_varint(mut value: u32, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-/// The value at the front of `bytes` and its length; `Ok(None)` if it is not whole yet, `Err` if it has a fifth byte or
-/// is longer than it needs to be [MQTT-1.5.5-1].
+/// Decodes the value at the front of `bytes` and returns it with its length. Returns `Ok(None)` if it is incomplete,
+/// and `Err` if it has a fifth byte or is longer than necessary [MQTT-1.5.5-1].
 #[inline]
 pub fn decode_varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, Error> {
     match decode_varint_lenient(bytes)? {
@@ -38,7 +38,8 @@ pub fn decode_varint(bytes: &[u8]) -> Result<Option<(u32, usize)>, Error> {
     }
 }
 
-/// As [`decode_varint`], but `0x80 0x00` may stand for 0: before version 5 nothing forbids it.
+/// Like [`decode_varint`], but accepts overlong encodings such as `0x80 0x00`, which are not forbidden before version
+/// 5.
 #[inline]
 pub(crate) fn decode_varint_lenient(bytes: &[u8]) -> Result<Option<(u32, usize)>, Error> {
     let mut value = 0;

@@ -1,6 +1,7 @@
-//! The fuzzer's seeds, and many small changes to them, on every test run: what fuzzing found once stays found.
+//! Runs the fuzzer's seeds and many small changes of them in every test run, so that fixed findings stay
+//! fixed.
 //!
-//! `fuzz/` has the targets that search further, from the same seeds and with the same invariants.
+//! `fuzz/` contains targets for a deeper search, with the same seeds and invariants.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
 mod invariants;
@@ -19,7 +20,7 @@ fn folder(target: &str) -> PathBuf {
         .join(target)
 }
 
-/// All files of a target: the generated seeds and what was added by hand.
+/// All seed files of a target: generated ones and those added by hand.
 fn files(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = folder(target);
     let mut files: Vec<_> = std::fs::read_dir(&folder)
@@ -76,7 +77,7 @@ fn every_seed_and_every_change_of_one_byte_is_read_or_refused() {
     for direction in BOTH {
         for (_, bytes) in files(seeds::target_of(direction)) {
             invariants::check_stream(&bytes, direction);
-            // The long ones are all of the short ones together.
+            // Long seeds are concatenations of the short ones: skip them.
             if bytes.len() < 400 {
                 for changed in changes(&bytes) {
                     invariants::check_stream(&changed, direction);
@@ -97,7 +98,7 @@ fn every_topic_seed_and_every_change_of_one_byte_is_read_or_refused() {
     }
 }
 
-/// At each place: values that lie at a boundary of something, a byte too many, a byte too few, the end.
+/// Changes at each position: boundary values, a byte inserted, a byte removed, truncation.
 fn changes(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
     const VALUES: [u8; 12] = [0, 1, 2, 3, 0x7f, 0x80, 0xff, b'/', b'+', b'#', b'$', 0x26];
     (0..bytes.len()).flat_map(move |at| {

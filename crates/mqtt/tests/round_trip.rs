@@ -1,4 +1,4 @@
-//! What is written reads the same: every packet, every property, every version, both sides.
+//! Round trips: every packet, property, version and direction decodes to what was encoded.
 
 mod invariants;
 mod strategies;
@@ -39,7 +39,7 @@ proptest! {
         invariants::check_prefixes(&sample.encode());
     }
 
-    /// The maximum is exact, and shows as soon as the header is whole.
+    /// The maximum packet size is exact, and is enforced as soon as the header is complete.
     #[test]
     fn a_packet_over_the_maximum_is_refused_at_its_header(sample in sample()) {
         let bytes = sample.encode();
@@ -64,7 +64,7 @@ fn properties_of<'a>(packet: &Packet<'a>) -> Option<Properties<'a>> {
     }
 }
 
-/// The getter of this property's kind returns it, or has it among the several that it returns.
+/// Whether the getter of this kind of property returns it, alone or among several.
 fn getter_finds(all: &Properties<'_>, property: Property<'_>) -> bool {
     use Property::*;
     match property {

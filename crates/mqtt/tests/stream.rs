@@ -1,4 +1,4 @@
-//! Streams of bytes: packets cut anywhere, bytes that mean nothing, packets with mistakes in them.
+//! Byte streams: packets split at any position, random bytes, and packets with errors.
 
 mod invariants;
 mod strategies;
@@ -12,7 +12,8 @@ use strategies::{Sample, sample, sample_of};
 
 const BOTH: [Direction; 2] = [Direction::FromClient, Direction::FromServer];
 
-/// As a connection reads: chunk after chunk behind what is left, packet after packet off the front.
+/// Reads as a connection does: appends chunk after chunk to the unread rest, and decodes packets
+/// from the front.
 fn read_in_chunks(bytes: &[u8], cuts: &[usize]) -> Result<Vec<Vec<u8>>, mqtt::Error> {
     let mut buffer = Vec::new();
     let mut packets = Vec::new();
@@ -30,7 +31,7 @@ fn read_in_chunks(bytes: &[u8], cuts: &[usize]) -> Result<Vec<Vec<u8>>, mqtt::Er
     Ok(packets)
 }
 
-/// Packets of one connection's one direction.
+/// The packets of one direction of a connection.
 fn conversation() -> impl Strategy<Value = Vec<Sample>> {
     sample().prop_flat_map(|first| vec(sample_of(first.version, first.direction), 1..=8))
 }
@@ -57,7 +58,7 @@ proptest! {
         }
     }
 
-    /// A header that fits any bytes, so that the bodies are looked at.
+    /// A header that fits any bytes, so that the bodies are parsed.
     #[test]
     fn any_body_is_read_or_refused(
         first_byte in any::<u8>(),
@@ -72,7 +73,7 @@ proptest! {
         }
     }
 
-    /// Packets with a few bytes changed, dropped or put in: nearest to what can go wrong.
+    /// Packets with a few bytes changed, removed or inserted, which are closest to real errors.
     #[test]
     fn a_packet_with_mistakes_is_read_or_refused(
         sample in sample(),
@@ -89,7 +90,7 @@ proptest! {
                 _ => {}
             }
         }
-        // The remaining length is put right, so that the packet is not only seen to be incomplete.
+        // Correct the remaining length, so that the packet is not just incomplete.
         let mut right = vec![version, bytes[0]];
         let body = &bytes[bytes.len().min(2)..];
         mqtt::encode_varint(body.len() as u32, &mut right);
@@ -101,7 +102,7 @@ proptest! {
         }
     }
 
-    /// Whatever the connection speaks, a packet of another version or side is no reason to panic.
+    /// A packet of a different version or direction never causes a panic.
     #[test]
     fn a_packet_of_another_version_is_read_or_refused(sample in sample(), version in 0..=2_u8) {
         let bytes = [&[version], &sample.encode()[..]].concat();
@@ -110,7 +111,8 @@ proptest! {
         }
     }
 
-    /// Each strict part of a packet's body is refused or is another packet, never read past its end.
+    /// Each proper prefix of a packet's body is refused or is a different packet; nothing is read
+    /// past its end.
     #[test]
     fn a_body_that_is_cut_short_is_read_or_refused(sample in sample(), at in any::<Index>()) {
         let bytes = sample.encode();

@@ -1,4 +1,5 @@
-//! Topic names and filters: the matcher against a second one, and every filter against what makes one valid.
+//! Topic names and filters: the matcher against a second implementation, and filters against the rules of
+//! validity.
 
 mod invariants;
 
@@ -8,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Levels from a small alphabet, so that filters and topics meet often.
+/// Levels from a small alphabet, so that filters and topics match often.
 fn topic() -> impl Strategy<Value = String> {
     vec(select(vec!["a", "b", "", "$SYS", "$share", "ä"]), 1..=5)
         .prop_map(|levels| levels.join("/"))
@@ -32,7 +33,7 @@ fn filter() -> impl Strategy<Value = String> {
     vec(level, 1..=5).prop_map(|levels| levels.join("/"))
 }
 
-/// A filter made from `topic`: some levels become `+`, the rest may become `#`.
+/// A filter derived from `topic`: some levels become `+`, the rest may become `#`.
 fn filter_for(topic: &str, plus: &[bool], hash_at: Option<usize>) -> String {
     let levels = topic.split('/').enumerate();
     let mut levels: Vec<&str> = levels
@@ -89,7 +90,8 @@ proptest! {
         check_topics(&format!("{prefix}{filter}"));
     }
 
-    /// A filter is valid exactly if each level is one and `#` is the last [MQTT-4.7.1-1, MQTT-4.7.1-2].
+    /// A filter is valid exactly if each level is valid and `#` occurs only as the last one [MQTT-4.7.1-1,
+    /// MQTT-4.7.1-2].
     #[test]
     fn a_filter_is_valid_level_by_level(filter in filter()) {
         let levels: Vec<&str> = filter.split('/').collect();

@@ -1,4 +1,4 @@
-//! How long masking, reading and writing a frame takes. `cargo bench -p tidegate-ws`
+//! Benchmarks masking, decoding and encoding of frames. `cargo bench -p tidegate-ws`
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,7 +13,7 @@ fn main() {
             apply_mask(black_box(&mut data), black_box([1, 2, 3, 4]));
         });
 
-        // As it is read off a socket: as many frames as fit into 64 KiB.
+        // As read from a socket: as many frames as fit into 64 KiB.
         let frames = (65_536 / (payload_bytes + 14)).max(1);
         let mut sent = Vec::new();
         for _ in 0..frames {
@@ -47,7 +47,7 @@ fn main() {
     }
 }
 
-/// Runs `work`, which handles `frames` frames, for a while and prints what one frame took at best.
+/// Runs `work`, which handles `frames` frames, repeatedly and prints the best time per frame.
 fn report(what: &str, payload_bytes: usize, frames: usize, mut work: impl FnMut()) {
     const ROUNDS: usize = 20;
     let calls = (4_000_000 / (payload_bytes + 64) / frames).max(1);

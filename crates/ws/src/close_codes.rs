@@ -1,4 +1,4 @@
-//! Close codes (RFC 6455 section 7.4 and the IANA registry) and which of them may stand in a close frame.
+//! Close codes (RFC 6455 section 7.4 and the IANA registry) and which of them a close frame may contain.
 
 pub const NORMAL: u16 = 1000;
 pub const GOING_AWAY: u16 = 1001;
@@ -11,10 +11,10 @@ pub const INTERNAL_ERROR: u16 = 1011;
 pub const SERVICE_RESTART: u16 = 1012;
 pub const TRY_AGAIN_LATER: u16 = 1013;
 
-/// Longest reason of a close frame, in bytes: 125 less the two of the code.
+/// Longest reason of a close frame, in bytes: 125 minus two bytes for the code.
 pub const MAX_REASON_BYTES: usize = 123;
 
-/// Whether `code` may be sent: 1004 to 1006 and 1015 only ever describe a closure, 1016 to 2999 are unassigned.
+/// Whether `code` may be sent. 1004 to 1006 and 1015 are reserved for local use; 1016 to 2999 are unassigned.
 pub const fn is_valid_on_wire(code: u16) -> bool {
     matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999)
 }

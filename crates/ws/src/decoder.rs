@@ -1,29 +1,30 @@
-//! The reading half of a connection: frames come in, payload goes out as soon as its bytes are here.
+//! The reading half of a connection: frames come in, payload is returned as soon as its bytes arrive.
 //!
-//! State is one frame deep and under 64 bytes: what remains of the data frame in progress, the message it
-//! belongs to, the mask. Headers and control frames are not copied; until they are whole they stay in the
+//! The state covers one frame and takes less than 64 bytes: the rest of the data frame in progress, its
+//! message, the mask. Headers and control frames are not copied; until they are complete they stay in the
 //! caller's buffer, at most [`MAX_UNCONSUMED_BYTES`].
 
 use crate::frame::{IncomingHeader, MAX_CONTROL_PAYLOAD_BYTES, Opcode};
 use crate::utf8_validator::Utf8Validator;
 use crate::{Error, Role, apply_mask, close_codes};
 
-/// The most a caller has to keep for the next call when [`Decoder::decode`] wants more: a masked control frame
-/// less its last byte.
+/// The most bytes that a caller has to retain when [`Decoder::decode`] needs more: a masked control frame
+/// without its last byte.
 pub const MAX_UNCONSUMED_BYTES: usize = 2 + 4 + MAX_CONTROL_PAYLOAD_BYTES - 1;
 
 #[derive(Debug, Clone, Copy)]
 pub struct DecoderOptions {
-    /// Our role.
+    /// The local role.
     pub role: Role,
-    /// Refuse text messages with close code 1003, as MQTT demands. If not, text is checked to be UTF-8.
+    /// Refuse text messages with close code 1003, as MQTT requires. Otherwise text is validated as UTF-8.
     pub refuse_text: bool,
-    /// Longest message, over all its fragments. Nothing here grows with it; it protects who collects messages.
+    /// Maximum length of a message over all its fragments. The decoder's memory does not depend on it; it
+    /// protects callers that collect messages.
     pub max_message_bytes: u64,
 }
 
 impl DecoderOptions {
-    /// For a stream of bytes in binary frames, as MQTT is: no text, messages of any length.
+    /// Options for a byte stream in binary frames, such as MQTT: no text, messages of any length.
     pub const fn byte_stream(role: Role) -> Self {
         Self {
             role,
@@ -33,32 +34,33 @@ impl DecoderOptions {
     }
 }
 
-/// What arrived.
+/// A decoded event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecoderEvent<'a> {
-    /// The next piece of a message, unmasked: the rest of a frame or as much of it as is here. A piece of text
-    /// may end within a character. Control frames may come between the pieces of a message.
+    /// The next unmasked piece of a message: the rest of a frame, or the part that has arrived. A piece of
+    /// text may end within a character. Control frames may arrive between the pieces of a message.
     Data {
         chunk: &'a [u8],
         is_binary: bool,
         is_end_of_message: bool,
     },
-    /// To be answered with a pong that has the same payload, at most 125 bytes.
+    /// A ping with at most 125 bytes. The caller answers with a pong that has the same payload.
     Ping(&'a [u8]),
     Pong(&'a [u8]),
-    /// The peer closes. To be answered with a close frame, unless we sent one; nothing more will come.
+    /// The peer closes the connection. Unless the caller has sent a close frame, it answers with one. No more
+    /// events follow.
     Close {
         code: Option<u16>,
         reason: &'a str,
     },
 }
 
-/// One step of decoding.
+/// The result of one decoding step.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DecodeStep<'a> {
     /// `None`: more bytes are needed.
     pub event: Option<DecoderEvent<'a>>,
-    /// Bytes of the buffer that are done with, also when there is no event.
+    /// Bytes of the buffer that are processed, even if there is no event.
     pub consumed: usize,
 }
 
@@ -71,12 +73,12 @@ enum MessageKind {
 
 #[derive(Debug)]
 pub struct Decoder {
-    /// Payload of the data frame in progress that has not been handed out.
+    /// Bytes of the current data frame's payload that have not been returned.
     frame_remaining_bytes: u64,
-    /// Length of the message in progress as far as frame headers have told.
+    /// Length of the current message according to the frame headers so far.
     message_bytes: u64,
     max_message_bytes: u64,
-    /// Turned so that it fits the next payload byte.
+    /// The mask, rotated for the next payload byte.
     mask: [u8; 4],
     utf8: Utf8Validator,
     role: Role,
@@ -104,10 +106,10 @@ impl Decoder {
         }
     }
 
-    /// Takes the next event off the front of `buf`, unmasking it in place. Call again with what follows
-    /// `consumed` until there is no event; then keep what is left in front of the bytes to come.
+    /// Decodes the next event at the front of `buf`, unmasking it in place. Call again with the bytes after
+    /// `consumed` until there is no event; then retain the remaining bytes in front of new ones.
     ///
-    /// After an error and after [`DecoderEvent::Close`] everything is consumed and ignored (section 7.1.7).
+    /// After an error and after [`DecoderEvent::Close`] all input is consumed and ignored (section 7.1.7).
     #[inline]
     pub fn decode<'a>(&mut self, buf: &'a mut [u8]) -> Result<DecodeStep<'a>, Error> {
         if self.is_closed {
@@ -120,7 +122,7 @@ impl Decoder {
         self.next_step(buf).inspect_err(|_| self.is_closed = true)
     }
 
-    /// Whether the peer closed or broke the protocol.
+    /// Whether the peer has closed the connection or violated the protocol.
     pub fn is_closed(&self) -> bool {
         self.is_closed
     }
@@ -143,8 +145,8 @@ impl Decoder {
         self.take_payload(buf, at)
     }
 
-    /// Checks a data frame's header against the message in progress. Empty fragments that do not end a message
-    /// are passed over.
+    /// Checks a data frame's header against the current message. Empty fragments that do not end a message are
+    /// skipped.
     #[inline]
     fn begin_data_frame(&mut self, header: &IncomingHeader) -> Result<(), Error> {
         match (header.opcode, self.message) {
@@ -186,7 +188,7 @@ impl Decoder {
         self.utf8 = Utf8Validator::default();
     }
 
-    /// Hands out what is here of the payload that goes on at `at`.
+    /// Returns the available part of the payload, which continues at `at`.
     #[inline]
     fn take_payload<'a>(&mut self, buf: &'a mut [u8], at: usize) -> Result<DecodeStep<'a>, Error> {
         let available = buf.len() - at;
@@ -232,7 +234,7 @@ impl Decoder {
         at: usize,
     ) -> Result<DecodeStep<'a>, Error> {
         let start = at + header.header_bytes;
-        // The header's check held it to 125.
+        // `IncomingHeader::parse` limits it to 125.
         let end = start + header.payload_bytes as usize;
         let Some(payload) = buf.get_mut(start..end) else {
             return Ok(DecodeStep {

@@ -1,4 +1,4 @@
-//! Frame headers (RFC 6455 section 5.2), read and written, and whole frames written.
+//! Frame headers (RFC 6455 section 5.2): parsing and encoding, and encoding of whole frames.
 
 use crate::{Error, Role, apply_mask, close_codes};
 
@@ -38,7 +38,7 @@ impl Opcode {
     }
 }
 
-/// The header of a frame that arrived.
+/// The header of a received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IncomingHeader {
     pub(crate) is_final: bool,
@@ -51,8 +51,8 @@ pub(crate) struct IncomingHeader {
 }
 
 impl IncomingHeader {
-    /// Reads the header at the front of `buf`; `None` if its end is not there yet. What is wrong is found with
-    /// the first byte that shows it. `role` is ours.
+    /// Parses the header at the front of `buf`; `None` if it is incomplete. An error is reported at the first
+    /// byte that shows it. `role` is the local role.
     #[inline]
     pub(crate) fn parse(buf: &[u8], role: Role) -> Result<Option<Self>, Error> {
         let Some(&first) = buf.first() else {
@@ -130,7 +130,7 @@ impl IncomingHeader {
     }
 }
 
-/// The bytes of a frame header to send, for who writes header and payload with one gathering write.
+/// The encoded header of a frame, for callers that write header and payload with one vectored write.
 #[derive(Debug, Clone, Copy)]
 pub struct FrameHeader {
     bytes: [u8; MAX_HEADER_BYTES],
@@ -138,15 +138,15 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// The header of an unfragmented frame with `payload_bytes` of payload. A client gives a fresh `mask`
-    /// ([`crate::MaskKeys`]) and masks the payload with it ([`apply_mask`]); a server gives none.
+    /// The header of an unfragmented frame with `payload_bytes` of payload. A client passes a fresh `mask`
+    /// ([`crate::MaskKeys`]) and masks the payload with it ([`apply_mask`]); a server passes none.
     #[inline]
     pub fn new(opcode: Opcode, payload_bytes: usize, mask: Option<[u8; 4]>) -> Self {
         Self::fragment(opcode, true, payload_bytes, mask)
     }
 
-    /// The same for one fragment of a message: the first has the message's opcode, those that follow are
-    /// [`Opcode::Continuation`], `is_final` marks the last.
+    /// The header of one fragment of a message. The first fragment has the message's opcode, the following ones
+    /// [`Opcode::Continuation`]; `is_final` marks the last.
     #[inline]
     pub fn fragment(
         opcode: Opcode,
@@ -192,7 +192,7 @@ impl FrameHeader {
     }
 }
 
-/// Appends the header of an unfragmented frame, see [`FrameHeader::new`].
+/// Appends the header of an unfragmented frame; see [`FrameHeader::new`].
 #[inline]
 pub fn encode_header(
     opcode: Opcode,
@@ -203,8 +203,8 @@ pub fn encode_header(
     out.extend_from_slice(FrameHeader::new(opcode, payload_bytes, mask).as_bytes());
 }
 
-/// Appends an unfragmented frame. The payload of a ping or pong is at most 125 bytes; for close frames there
-/// is [`encode_close`].
+/// Appends an unfragmented frame. The payload of a ping or pong is at most 125 bytes. For close frames, use
+/// [`encode_close`].
 #[inline]
 pub fn encode_frame(opcode: Opcode, payload: &[u8], mask: Option<[u8; 4]>, out: &mut Vec<u8>) {
     encode_header(opcode, payload.len(), mask, out);
@@ -215,8 +215,8 @@ pub fn encode_frame(opcode: Opcode, payload: &[u8], mask: Option<[u8; 4]>, out: 
     }
 }
 
-/// Appends a close frame. Without a code it is empty; a reason over [`close_codes::MAX_REASON_BYTES`] is cut at a
-/// character.
+/// Appends a close frame. Without a code it is empty. A reason longer than [`close_codes::MAX_REASON_BYTES`] is
+/// truncated at a character boundary.
 pub fn encode_close(code: Option<u16>, reason: &str, mask: Option<[u8; 4]>, out: &mut Vec<u8>) {
     let mut payload = [0; MAX_CONTROL_PAYLOAD_BYTES];
     let mut len = 0;

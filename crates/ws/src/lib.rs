@@ -1,9 +1,9 @@
 //! WebSocket (RFC 6455) without I/O, for both roles: bytes in, events out; no sockets, no clock, no async.
 //!
-//! A connection starts with [`ServerHandshake`] or [`ClientHandshake`], then goes through a [`Decoder`] in one
-//! direction and [`encode_header`], [`encode_frame`] and [`encode_close`] in the other. The decoder hands out the
-//! payload as it arrives, so that who reads a stream of bytes (MQTT) never holds a whole frame.
-//! Extensions are never negotiated.
+//! A connection starts with [`ServerHandshake`] or [`ClientHandshake`]. Then a [`Decoder`] reads frames, and
+//! [`encode_header`], [`encode_frame`] and [`encode_close`] write them. The decoder returns payload as it
+//! arrives, so that the reader of a byte stream (MQTT) never buffers a whole frame. Extensions are never
+//! negotiated.
 
 pub mod close_codes;
 mod decoder;
@@ -24,20 +24,21 @@ pub use handshake::server::{
 pub use handshake::{DEFAULT_MAX_HEADER_BYTES, accept_key};
 pub use mask::{MaskKeys, apply_mask};
 
-/// Which end of the connection we are: a server reads masked frames and writes plain ones, a client the reverse.
+/// The role of this end of the connection: a server reads masked frames and writes unmasked ones, a client the
+/// reverse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Server,
     Client,
 }
 
-/// The peer broke the protocol or a bound: send a close frame with `code` and close the connection.
+/// The peer violated the protocol or a limit: send a close frame with `code` and close the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{detail} (close code {code})")]
 pub struct Error {
-    /// One of [`close_codes`]'s constants.
+    /// A constant of [`close_codes`].
     pub code: u16,
-    /// What was wrong; short enough to be the reason of a close frame.
+    /// The violation; short enough for the reason of a close frame.
     pub detail: &'static str,
 }
 

@@ -2,13 +2,13 @@
 
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// Masks or unmasks `data` in place and returns the key as it stands for the bytes that follow, so that a
-/// payload may be worked off in pieces of any length.
+/// Masks or unmasks `data` in place. Returns the key rotated for the bytes that follow, so that a payload
+/// may be processed in pieces of any length.
 #[inline]
 pub fn apply_mask(data: &mut [u8], key: [u8; 4]) -> [u8; 4] {
     let word = u64::from(u32::from_ne_bytes(key));
     let word = word << 32 | word;
-    // Eight bytes are two turns of the key, so the key starts anew at every word and at the tail.
+    // Eight bytes are two repetitions of the key, so the key starts anew at each word and at the tail.
     let (words, tail) = data.as_chunks_mut::<8>();
     for bytes in words {
         *bytes = (u64::from_ne_bytes(*bytes) ^ word).to_ne_bytes();
@@ -21,7 +21,8 @@ pub fn apply_mask(data: &mut [u8], key: [u8; 4]) -> [u8; 4] {
     key
 }
 
-/// Fresh masking keys for a client: unpredictable, as section 10.3 asks, at one system call for 256 of them.
+/// Generates masking keys for a client. Keys are unpredictable, as section 10.3 requires, and cost one
+/// system call per 256 keys.
 pub struct MaskKeys {
     random: SystemRandom,
     block: Box<[u8; MaskKeys::BLOCK_BYTES]>,

@@ -1,6 +1,7 @@
-//! Checks that text which arrives in pieces is UTF-8, at the byte where it stops being so.
+//! Incremental UTF-8 validation of text that arrives in pieces. An error is detected at the first invalid
+//! byte.
 
-/// The beginning of a character whose other bytes have not arrived.
+/// The beginning of a character whose remaining bytes have not arrived.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Utf8Validator {
     pending: [u8; 4],
@@ -8,14 +9,15 @@ pub(crate) struct Utf8Validator {
 }
 
 impl Utf8Validator {
-    /// Whether the text so far, `piece` included, can still become UTF-8.
+    /// Whether the text so far, including `piece`, is a valid prefix of UTF-8.
     pub(crate) fn accept(&mut self, mut piece: &[u8]) -> bool {
         while self.pending_len > 0 {
             let Some((&byte, rest)) = piece.split_first() else {
                 return true;
             };
             piece = rest;
-            // A character has at most four bytes and the fourth always settles it, so this stays in bounds.
+            // A character has at most four bytes and the fourth always completes it, so the index stays in
+            // bounds.
             self.pending[usize::from(self.pending_len)] = byte;
             let start = &self.pending[..usize::from(self.pending_len) + 1];
             match std::str::from_utf8(start) {
@@ -37,7 +39,7 @@ impl Utf8Validator {
         }
     }
 
-    /// Whether the text may end here.
+    /// Whether the text ends at a character boundary.
     pub(crate) fn is_complete(&self) -> bool {
         self.pending_len == 0
     }

@@ -1,4 +1,4 @@
-//! The decoder against RFC 6455: its examples, its rules, and streams cut at arbitrary places.
+//! The decoder against RFC 6455: its examples, its rules, and streams split at arbitrary positions.
 
 use proptest::prelude::*;
 use ws::{
@@ -6,7 +6,7 @@ use ws::{
     encode_close, encode_frame,
 };
 
-/// What a reader of whole messages sees.
+/// An item as seen by a reader of whole messages.
 #[derive(Debug, Clone, PartialEq)]
 enum DecodedItem {
     Message { binary: bool, payload: Vec<u8> },
@@ -24,7 +24,7 @@ fn options(role: Role) -> DecoderOptions {
     }
 }
 
-/// Feeds `pieces` one after the other, keeping what is not consumed, as a connection does.
+/// Feeds `pieces` one after the other and retains unconsumed bytes, as a connection does.
 fn read(options: DecoderOptions, pieces: &[&[u8]]) -> Vec<DecodedItem> {
     let mut decoder = Decoder::new(options);
     let mut buffer = Vec::new();
@@ -147,7 +147,7 @@ fn a_byte_stream_gets_payload_before_its_frame_is_whole() {
         &mut frame,
     );
     let mut decoder = Decoder::new(DecoderOptions::byte_stream(Role::Server));
-    // The header alone is consumed without an event.
+    // Only the header is consumed, without an event.
     let step = decoder.decode(&mut frame[..6]).unwrap();
     assert_eq!((step.event, step.consumed), (None, 6));
     for (range, expected, end) in [
@@ -221,7 +221,7 @@ fn text_must_be_utf8_over_fragments() {
         read_whole(Role::Client, &cut_off),
         [DecodedItem::Error(close_codes::INVALID_PAYLOAD)]
     );
-    // Refused before the frame is whole.
+    // Refused before the frame is complete.
     let wrong = [0x81, 0x7E, 0x40, 0x00, 0xFF];
     assert_eq!(
         read_whole(Role::Client, &wrong),
@@ -243,7 +243,7 @@ fn long_messages_are_refused_at_the_header_that_makes_them_so() {
         read(limited, &[&[0x02, 0x03, 1, 2, 3, 0x80, 0x02]]),
         [DecodedItem::Error(close_codes::MESSAGE_TOO_BIG)]
     );
-    // Each message counts for itself.
+    // The limit applies to each message separately.
     assert_eq!(
         read(limited, &[&[0x82, 0x03, 1, 2, 3, 0x82, 0x03, 1, 2, 3]]).len(),
         2
@@ -296,7 +296,7 @@ fn nothing_is_read_after_a_close_or_an_error() {
     );
 }
 
-/// A message with the places where it is cut into fragments, or a control frame.
+/// A message with the positions at which it is fragmented, or a control frame.
 #[derive(Debug, Clone)]
 enum EncodedItem {
     Message {
@@ -326,7 +326,7 @@ fn sent() -> impl Strategy<Value = EncodedItem> {
     ]
 }
 
-/// Writes what a peer would and tells what is to be seen.
+/// Encodes the items as a peer would, and returns the expected decoded items.
 fn write(all: &[EncodedItem], mask: Option<[u8; 4]>) -> (Vec<u8>, Vec<DecodedItem>) {
     let mut bytes = Vec::new();
     let mut seen = Vec::new();

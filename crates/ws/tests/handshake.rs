@@ -1,4 +1,5 @@
-//! The opening handshake: the RFC's example, what is refused and with which status, both sides together.
+//! The opening handshake: the RFC's example, refusals and their status codes, and both sides against
+//! each other.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
 use proptest::prelude::*;
@@ -245,7 +246,7 @@ const REQUEST: ClientRequest<'static> = ClientRequest {
     headers: &[("Authorization", "Bearer x")],
 };
 
-/// The server's answer to a fresh request of a client, and the client waiting for it.
+/// The server's response to a new request of a client, and the client that waits for it.
 fn exchange() -> (ClientHandshake, String) {
     let (client, request) = ClientHandshake::start(&REQUEST).unwrap();
     assert!(String::from_utf8_lossy(&request).contains("\r\nAuthorization: Bearer x\r\n"));

@@ -1,4 +1,4 @@
-//! What must hold for any bytes and any text, whoever makes them up: property tests, the fuzzer or a seed corpus.
+//! Invariants for arbitrary bytes and texts from property tests, the fuzzer or a seed corpus.
 #![allow(dead_code, reason = "each user of this module needs a part of it")]
 
 use mqtt::{
@@ -11,7 +11,7 @@ pub(crate) const VERSIONS: [Version; 3] = [Version::V31, Version::V311, Version:
 
 const MAX_PACKET_BYTES: u32 = 1 << 20;
 
-/// Reads `data` as a version (one byte) and the stream of bytes that `direction` sent.
+/// Interprets `data` as a version (one byte) and the stream of bytes sent by `direction`.
 pub(crate) fn check_stream(data: &[u8], direction: Direction) {
     let Some((version, mut rest)) = data.split_first() else {
         return;
@@ -25,7 +25,7 @@ pub(crate) fn check_stream(data: &[u8], direction: Direction) {
     }
 }
 
-/// The next frame, after checking it against the shorter way to find its length.
+/// The next frame; its length is checked against `frame_len`.
 fn next_frame(bytes: &[u8]) -> Option<Frame<'_>> {
     let found = split_frame(bytes, MAX_PACKET_BYTES);
     match (frame_len(bytes), found) {
@@ -48,7 +48,7 @@ fn next_frame(bytes: &[u8]) -> Option<Frame<'_>> {
     }
 }
 
-/// What was read can be written, in no more bytes, and reads the same again.
+/// A decoded packet can be encoded in at most as many bytes, and decodes to the same packet again.
 pub(crate) fn check_packet(
     packet: &Packet<'_>,
     frame: Frame<'_>,
@@ -98,7 +98,7 @@ fn properties_of<'a>(packet: &Packet<'a>) -> Properties<'a> {
     }
 }
 
-/// The spans cover the list without a gap, and the properties in them write the same bytes.
+/// The spans cover the list without gaps, and re-encoding the properties yields the same bytes.
 fn check_properties(properties: Properties<'_>) {
     let bytes = properties.as_bytes();
     let mut again = PropertiesBuf::new();
@@ -112,7 +112,7 @@ fn check_properties(properties: Properties<'_>) {
     assert_eq!(again.as_properties(), properties);
 }
 
-/// Reads `text` as a filter, a line feed and a topic.
+/// Interprets `text` as a filter, a line feed and a topic.
 pub(crate) fn check_topics(text: &str) {
     let (filter, topic) = text.split_once('\n').unwrap_or((text, text));
     let tight = TopicLimits {
@@ -132,12 +132,12 @@ pub(crate) fn check_topics(text: &str) {
         if !has_wildcards(filter) {
             assert_eq!(filter_matches(filter, topic), filter == topic);
         }
-        // A topic name is a filter that matches itself and no other name.
+        // A topic name is also a filter, which matches only this name.
         assert!(filter_matches(topic, topic));
     }
 }
 
-/// Whether it is a filter without a prefix.
+/// Whether `filter` is a valid filter without a prefix.
 fn check_filter(filter: &str, limits: &TopicLimits) -> bool {
     let found = validate_topic_filter(filter, limits);
     let name = validate_topic_name(filter, limits);
@@ -177,7 +177,7 @@ fn check_filter(filter: &str, limits: &TopicLimits) -> bool {
     found.is_ok()
 }
 
-/// The second way to match: level by level from the front, on slices.
+/// A second matching algorithm: recursive, level by level, on slices.
 fn matches_recursively(filter: &str, topic: &str) -> bool {
     fn rest(filter: &[&str], topic: &[&str]) -> bool {
         match (filter, topic) {

@@ -1,6 +1,6 @@
-//! Valid packets and topics, one of each kind, for a fuzzer to start from.
+//! Valid packets and topics of each kind as seeds for the fuzzer.
 //!
-//! A stream begins with a byte that tells the version: 0 for 3.1, 1 for 3.1.1, 2 for 5.0.
+//! A stream begins with a version byte: 0 for 3.1, 1 for 3.1.1, 2 for 5.0.
 #![allow(dead_code, reason = "each user of this module needs a part of it")]
 
 use mqtt::{
@@ -9,7 +9,7 @@ use mqtt::{
     UnsubAck, UnsubscribeBuf, Version, Will,
 };
 
-/// Where a seed belongs: the fuzz target's name, then the file's.
+/// A seed with the names of its fuzz target and file.
 pub(crate) struct Seed {
     pub(crate) target: &'static str,
     pub(crate) name: String,
@@ -25,7 +25,7 @@ pub(crate) fn target_of(direction: Direction) -> &'static str {
 
 pub(crate) const TOPICS: &str = "topics";
 
-/// All seeds, always the same.
+/// All seeds; the result is deterministic.
 pub(crate) fn all() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for version in [Version::V31, Version::V311, Version::V5] {
@@ -373,7 +373,8 @@ fn subscribes(version: Version, properties: &PropertiesBuf) -> [Named; 2] {
     [("subscribe", first), ("unsubscribe", second)]
 }
 
-/// SUBSCRIBE and UNSUBSCRIBE come from their builders, the rest from [`Packet::encode`].
+/// The packet types that `direction` can send. SUBSCRIBE and UNSUBSCRIBE are created by their
+/// builders, other packets by [`Packet::encode`].
 pub(crate) fn kinds(direction: Direction) -> &'static [PacketType] {
     use PacketType::*;
     match direction {

@@ -1,4 +1,4 @@
-//! Any valid packet of any version, from either side.
+//! Strategies for valid packets of any version and direction.
 #![allow(dead_code, reason = "each user of this module needs a part of it")]
 
 pub(crate) mod properties;
@@ -13,7 +13,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// A valid packet that owns what it is made of.
+/// A valid packet that owns its data.
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {
     pub(crate) version: Version,
@@ -63,7 +63,7 @@ pub(crate) struct WillModel {
 }
 
 impl Sample {
-    /// The properties that decoding has to find; the will's are apart.
+    /// The expected properties of the packet; those of the will are separate.
     pub(crate) fn properties(&self) -> &[properties::Owned] {
         match &self.model {
             Model::Connect { properties, .. }
@@ -85,7 +85,7 @@ impl Sample {
         out
     }
 
-    /// Hands `each` the packet, which borrows from here.
+    /// Calls `each` with the packet, which borrows from `self`.
     pub(crate) fn with_packet(&self, each: impl FnOnce(Packet<'_>)) {
         let buf = encoded(self.properties());
         let properties = buf.as_properties();
@@ -217,7 +217,7 @@ pub(crate) fn text() -> impl Strategy<Value = String> {
     text_without(&['\0'], 0..=12)
 }
 
-/// At least one character, no wildcards.
+/// A topic name with at least one character and no wildcards.
 pub(crate) fn topic_name() -> impl Strategy<Value = String> {
     text_without(&['\0', '+', '#'], 1..=20)
 }
@@ -238,7 +238,7 @@ pub(crate) fn binary() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 0..=20)
 }
 
-/// Mostly short, now and then with a remaining length of two or three bytes.
+/// Mostly short; sometimes with a remaining length of two or three bytes.
 fn payload() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![8 => binary(), 2 => vec(any::<u8>(), 90..=300), 1 => vec(any::<u8>(), 16_000..=17_000)]
 }
@@ -277,7 +277,7 @@ pub(crate) fn sample() -> impl Strategy<Value = Sample> {
         .prop_flat_map(|(version, direction)| sample_of(version, direction))
 }
 
-/// Any packet of this version that this side may send.
+/// Any packet of this version and direction.
 pub(crate) fn sample_of(version: Version, direction: Direction) -> impl Strategy<Value = Sample> {
     let mut models = vec![publish(version, direction), ack(version)];
     match direction {
@@ -348,7 +348,7 @@ fn connack(version: Version) -> BoxedStrategy<Model> {
             0x00, 0x80, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8a, 0x8c, 0x90,
             0x95, 0x97, 0x99, 0x9a, 0x9b, 0x9c, 0x9d, 0x9f,
         ],
-        // Those that the five return codes are read as.
+        // The reason codes to which the five return codes are decoded.
         _ => &[0x00, 0x84, 0x85, 0x88, 0x86, 0x87],
     };
     (

@@ -1,4 +1,4 @@
-//! Lists of properties, each valid for one packet and one sender.
+//! Property lists that are valid for one packet and one sender.
 
 use mqtt::{PropertiesBuf, Property};
 use proptest::collection::vec;
@@ -105,7 +105,7 @@ pub(crate) fn some_of(ids: &'static [u8]) -> BoxedStrategy<Properties> {
     lists
         .prop_map(|(mut all, user)| {
             all.extend(user);
-            // Data without a method is a protocol error.
+            // Authentication data without a method is a protocol error.
             if !all.iter().any(|property| property.id() == 0x15) {
                 all.retain(|property| property.id() != 0x16);
             }
@@ -127,7 +127,7 @@ pub(crate) const UNSUBSCRIBE: &[u8] = &[];
 pub(crate) const DISCONNECT_OF_CLIENT: &[u8] = &[0x11, 0x1f];
 pub(crate) const DISCONNECT_OF_SERVER: &[u8] = &[0x1c, 0x1f];
 
-/// Those of a PUBLISH; a server may send several subscription identifiers.
+/// The properties of a PUBLISH; a server may send several subscription identifiers.
 pub(crate) fn of_publish(from_server: bool) -> BoxedStrategy<Properties> {
     let identifiers = vec(one(0x0b), 0..=if from_server { 3 } else { 0 });
     (some_of(PUBLISH), identifiers)
@@ -139,7 +139,7 @@ pub(crate) fn of_publish(from_server: bool) -> BoxedStrategy<Properties> {
         .boxed()
 }
 
-/// Those of an AUTH, which has to have a method.
+/// The properties of an AUTH, which requires a method.
 pub(crate) fn of_auth() -> BoxedStrategy<Properties> {
     (one(0x15), some_of(ACK), proptest::option::of(one(0x16)))
         .prop_map(|(method, mut all, data)| {

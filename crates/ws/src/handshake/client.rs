@@ -1,4 +1,4 @@
-//! The client's side of the opening handshake: a request goes out, a response is checked.
+//! The client side of the opening handshake: creates the request and checks the response.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,28 +6,28 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use super::{DEFAULT_MAX_HEADER_BYTES, HeaderEndScanner, HeaderFields, MAX_HEADERS, accept_key};
 
-/// How much of the body of a refusal an error quotes, in bytes.
+/// Maximum number of body bytes that an error quotes from a refusal.
 const MAX_QUOTED_BYTES: usize = 200;
 
-/// What a client asks for.
+/// The parameters of a client's request.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientRequest<'a> {
-    /// Host and, if it is not the scheme's own, port: `broker.example:8083`, `[::1]:8083`.
+    /// Host, and the port unless it is the scheme's default: `broker.example:8083`, `[::1]:8083`.
     pub host: &'a str,
     /// Path and query string, beginning with a slash.
     pub path: &'a str,
-    /// Offered sub-protocols, the preferred one first.
+    /// Offered sub-protocols in order of preference.
     pub subprotocols: &'a [&'a str],
-    /// More header fields, such as `("Authorization", "...")`.
+    /// Additional header fields, such as `("Authorization", "...")`.
     pub headers: &'a [(&'a str, &'a str)],
 }
 
-/// The server accepted; frames follow behind `consumed`.
+/// The server accepted the handshake; frames follow after `consumed` bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ClientHandshakeAccepted {
     /// Length of the response.
     pub consumed: usize,
-    /// The sub-protocol the server chose, one of those offered.
+    /// The sub-protocol chosen by the server, one of those offered.
     pub subprotocol: Option<String>,
 }
 
@@ -39,7 +39,9 @@ pub enum ClientHandshakeError {
         value: String,
         expected: &'static str,
     },
-    #[error("the server's answer is no HTTP/1.1 response; is this port a WebSocket listener?")]
+    #[error(
+        "the server did not answer with an HTTP/1.1 response; is this port a WebSocket listener?"
+    )]
     NotHttp,
     #[error("the head of the server's answer is longer than {0} bytes")]
     TooLong(usize),
@@ -49,7 +51,7 @@ pub enum ClientHandshakeError {
     Invalid(&'static str),
 }
 
-/// A handshake whose request has been made.
+/// A handshake whose request has been created.
 #[derive(Debug)]
 pub struct ClientHandshake {
     header_scanner: HeaderEndScanner,
@@ -58,7 +60,7 @@ pub struct ClientHandshake {
 }
 
 impl ClientHandshake {
-    /// Makes a request: the bytes to send and the state that checks the response.
+    /// Creates a request: the bytes to send, and the state that checks the response.
     pub fn start(request: &ClientRequest<'_>) -> Result<(Self, Vec<u8>), ClientHandshakeError> {
         let mut nonce = [0; 16];
         SystemRandom::new()
@@ -101,7 +103,7 @@ impl ClientHandshake {
         Ok((handshake, bytes.into_bytes()))
     }
 
-    /// Looks at everything that has arrived since the request was sent; `None`: the response is not whole yet.
+    /// Processes all bytes received since the request was sent; `None` if the response is incomplete.
     pub fn feed(
         &mut self,
         buf: &[u8],
@@ -172,7 +174,7 @@ impl ClientHandshake {
     }
 }
 
-/// Nothing of the request may break out of its line.
+/// Rejects values that would break out of their header line.
 fn check_request(request: &ClientRequest<'_>) -> Result<(), ClientHandshakeError> {
     let check = |good: bool, field, value: &str, expected| {
         if good {
@@ -229,7 +231,7 @@ fn check_request(request: &ClientRequest<'_>) -> Result<(), ClientHandshakeError
     Ok(())
 }
 
-/// The start of a refusal's status text and body, fit to be shown.
+/// The beginning of a refusal's status text and body, without control characters.
 fn quote_refusal(reason: &str, body: &[u8]) -> String {
     let body = String::from_utf8_lossy(&body[..body.len().min(MAX_QUOTED_BYTES)]);
     let text: String = [reason, body.trim()].join(" ");

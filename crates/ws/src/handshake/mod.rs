@@ -1,4 +1,4 @@
-//! The opening handshake (RFC 6455 section 4): what both sides share.
+//! The opening handshake (RFC 6455 section 4): parts shared by both sides.
 
 pub(crate) mod client;
 pub(crate) mod server;
@@ -7,27 +7,29 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
-/// Bound on a request or response head, in bytes, unless the options say otherwise.
+/// Default limit of a request or response head, in bytes.
 pub const DEFAULT_MAX_HEADER_BYTES: usize = 8 * 1024;
 const MAX_HEADERS: usize = 64;
 
-/// `Sec-WebSocket-PreparedObject` for a `Sec-WebSocket-Key` (section 4.2.2).
+/// The value of `Sec-WebSocket-Accept` for a `Sec-WebSocket-Key` (section 4.2.2).
 pub fn accept_key(key: &str) -> String {
-    // SHA-1 is no protection here; the protocol uses it to show that the server understood the request.
+    // SHA-1 provides no security here; the protocol uses it to show that the server understood the
+    // request.
     let mut input = Vec::with_capacity(64);
     input.extend_from_slice(key.as_bytes());
     input.extend_from_slice(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
     STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &input))
 }
 
-/// Finds the end of a head that arrives in pieces, looking at each byte about once.
+/// Finds the end of a head that arrives in pieces, examining each byte about once.
 #[derive(Debug, Default)]
 pub(crate) struct HeaderEndScanner {
     searched: usize,
 }
 
 impl HeaderEndScanner {
-    /// The length of the head, its empty line included; `buf` begins with the head and only ever grows.
+    /// The length of the head including the empty line. `buf` begins with the head; each call passes
+    /// the same buffer, possibly longer.
     pub(crate) fn find(&mut self, buf: &[u8]) -> Option<usize> {
         const END: &[u8] = b"\r\n\r\n";
         let from = self.searched.saturating_sub(END.len() - 1).min(buf.len());
@@ -39,11 +41,11 @@ impl HeaderEndScanner {
     }
 }
 
-/// Parsed header fields, asked by name.
+/// Parsed header fields with lookup by name.
 pub(crate) struct HeaderFields<'h, 'b>(pub(crate) &'h [httparse::Header<'b>]);
 
 impl<'b> HeaderFields<'_, 'b> {
-    /// Every value of a field that is readable text, in order.
+    /// Every value of a field that is valid text, in order.
     pub(crate) fn values(&self, name: &str) -> impl Iterator<Item = &'b str> {
         self.0
             .iter()
@@ -52,7 +54,7 @@ impl<'b> HeaderFields<'_, 'b> {
             .map(str::trim)
     }
 
-    /// The value of a field that must stand there exactly once.
+    /// The value of a field that must occur exactly once.
     pub(crate) fn single_value(&self, name: &str) -> Option<&'b str> {
         let mut values = self.values(name);
         values.next().filter(|_| values.next().is_none())
@@ -64,7 +66,7 @@ impl<'b> HeaderFields<'_, 'b> {
             .any(|header| header.name.eq_ignore_ascii_case(name))
     }
 
-    /// The elements of a comma-separated list, which may be spread over several fields.
+    /// The elements of a comma-separated list, which may be split over several fields.
     pub(crate) fn list_values(&self, name: &str) -> impl Iterator<Item = &'b str> {
         self.values(name)
             .flat_map(|value| value.split(','))
@@ -72,7 +74,7 @@ impl<'b> HeaderFields<'_, 'b> {
             .filter(|element| !element.is_empty())
     }
 
-    /// Whether a list names `token`, in any case.
+    /// Whether a list contains `token`, ignoring case.
     pub(crate) fn list_contains(&self, name: &str, token: &str) -> bool {
         self.list_values(name)
             .any(|element| element.eq_ignore_ascii_case(token))

@@ -1,4 +1,4 @@
-//! The server's side of the opening handshake: a request comes in, an answer goes out.
+//! The server side of the opening handshake: checks the request and creates the response.
 
 use std::fmt::Write as _;
 
@@ -7,13 +7,13 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::{DEFAULT_MAX_HEADER_BYTES, HeaderEndScanner, HeaderFields, MAX_HEADERS, accept_key};
 
-/// What a server accepts.
+/// The options of a server.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
-    /// The one path of the endpoint, such as `/mqtt`; a query string of the client is left aside.
+    /// The path of the endpoint, such as `/mqtt`. A query string in the request is ignored.
     pub path: String,
-    /// Sub-protocols spoken here. The first of them that the client offers is chosen,
-    /// and a client that offers only others is refused. Empty: offers are ignored and none is chosen.
+    /// Supported sub-protocols. The first one that the client offers is chosen; a client that offers only others
+    /// is refused. If empty, offers are ignored and none is chosen.
     pub subprotocols: Vec<String>,
     /// Refuse a client that offers no sub-protocol.
     pub require_subprotocol: bool,
@@ -21,8 +21,8 @@ pub struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// An endpoint for MQTT: sub-protocols `mqtt` and the older `mqttv3.1`; a client that offers none is let in,
-    /// as some devices do not.
+    /// Options of an MQTT endpoint: sub-protocols `mqtt` and the older `mqttv3.1`. A client that offers none is
+    /// accepted, because some devices send no offer.
     pub fn mqtt(path: impl Into<String>) -> Self {
         Self {
             path: path.into(),
@@ -33,7 +33,7 @@ impl ServerOptions {
     }
 }
 
-/// The state of a handshake: how much of the request has been looked at.
+/// The state of a handshake: how much of the request has been examined.
 #[derive(Debug, Default)]
 pub struct ServerHandshake {
     header_scanner: HeaderEndScanner,
@@ -41,24 +41,25 @@ pub struct ServerHandshake {
 
 #[derive(Debug)]
 pub enum ServerHandshakeStep {
-    /// The request is not whole yet.
+    /// The request is incomplete.
     Incomplete,
     Accepted(ServerHandshakeAccepted),
     Rejected(ServerHandshakeRejected),
 }
 
-/// The request is good: send `response`, then read frames from behind `consumed`.
+/// The request is accepted: send `response`, then read frames after `consumed` bytes.
 #[derive(Debug)]
 pub struct ServerHandshakeAccepted {
     pub response: Vec<u8>,
-    /// Length of the request; what follows it in the buffer are frames.
+    /// Length of the request; the bytes after it are frames.
     pub consumed: usize,
     pub subprotocol: Option<String>,
-    /// The request's target as it came: the path and the query string, if any.
+    /// The request target as received: path and query string.
     pub target: String,
-    /// The web page's origin, if a browser asks.
+    /// The origin of the web page, if sent by a browser.
     pub origin: Option<String>,
-    /// `X-Forwarded-For` as it came, the fields joined by commas. Only a trusted proxy's is worth anything.
+    /// `X-Forwarded-For` as received, with multiple fields joined by commas. Trustworthy only if set by a
+    /// trusted proxy.
     pub forwarded_for: Option<String>,
 }
 
@@ -67,14 +68,14 @@ pub struct ServerHandshakeAccepted {
 pub struct ServerHandshakeRejected {
     pub response: Vec<u8>,
     pub status: u16,
-    /// Why, in words, as the body of the response says it.
+    /// The reason, as in the body of the response.
     pub reason: String,
 }
 
-/// An answer that is no upgrade.
+/// A response that refuses the upgrade.
 struct HandshakeRejection {
     status: &'static str,
-    /// Whole header lines beyond those that every refusal has.
+    /// Complete header lines in addition to those of every refusal.
     extra_headers: &'static str,
     reason: String,
 }
@@ -121,8 +122,8 @@ impl ServerHandshake {
         Self::default()
     }
 
-    /// Looks at everything that has arrived since the connection opened. What cannot become a request is
-    /// refused with its first byte, what is too long as soon as it is.
+    /// Processes all bytes received since the connection opened. Input that cannot become a request is refused
+    /// at its first byte, a request that is too long as soon as it exceeds the limit.
     pub fn feed(&mut self, options: &ServerOptions, buf: &[u8]) -> ServerHandshakeStep {
         match self.read_request(options, buf) {
             Ok(None) => ServerHandshakeStep::Incomplete,
@@ -249,7 +250,7 @@ fn check_request_line(
     Ok(())
 }
 
-/// The path of a request target, which may be a whole URI (RFC 6455 section 4.1, RFC 9112 section 3.2.2).
+/// The path of a request target, which may be an absolute URI (RFC 6455 section 4.1, RFC 9112 section 3.2.2).
 fn request_path(target: &str) -> &str {
     let path = match target.split_once("://") {
         Some((scheme, rest)) if !scheme.starts_with('/') => {
@@ -260,7 +261,7 @@ fn request_path(target: &str) -> &str {
     path.split(['?', '#']).next().unwrap_or_default()
 }
 
-/// Checks what section 4.2.1 asks of the fields and returns the key.
+/// Checks the header fields that section 4.2.1 requires, and returns the key.
 fn check_fields<'b>(
     options: &ServerOptions,
     fields: &HeaderFields<'_, 'b>,
