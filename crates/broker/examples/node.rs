@@ -1,4 +1,4 @@
-//! A bare node on loopback, for profiling the broker without the program around it.
+//! A minimal node on loopback, for profiling the broker without the rest of the program.
 
 use broker::config::{BindAddress, BrokerConfig, ListenerConfig};
 use std::sync::Arc;

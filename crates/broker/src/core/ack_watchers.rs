@@ -1,10 +1,10 @@
-//! Messages whose acknowledgement somebody waits for: those the node has sent to one client and wants to know of.
+//! Call-backs for the acknowledgements of messages that the node has sent to one client.
 
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
-/// Messages that may be waited for on one shard; of more nobody is told.
+/// Messages watched at once on one shard; the acknowledgements of further messages are not reported.
 const MAX_WATCHED: usize = 65_536;
 
 pub(crate) type AckCallback = Box<dyn FnOnce() + Send>;
@@ -19,7 +19,7 @@ impl AckWatchers {
         self.0.is_empty()
     }
 
-    /// Whether there was room.
+    /// Returns whether there was room.
     pub(crate) fn add(&mut self, session: u32, packet_id: u16, watcher: AckCallback) -> bool {
         let has_room = self.0.len() < MAX_WATCHED;
         if has_room {
@@ -34,7 +34,7 @@ impl AckWatchers {
         }
     }
 
-    /// The session has ended.
+    /// Removes the call-backs of a session that has ended.
     pub(crate) fn remove_session(&mut self, session: u32) {
         if !self.0.is_empty() {
             self.0.retain(|(known, _), _| *known != session);

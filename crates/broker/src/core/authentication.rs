@@ -1,5 +1,5 @@
-//! Who a client is: passwords, certificates, SCRAM-SHA-256 and re-authentication [MQTT-4.12]. What takes time is answered later;
-//! the client waits, the shard does not.
+//! Authentication of clients: passwords, certificates, SCRAM-SHA-256 and re-authentication [MQTT-4.12]. Slow checks
+//! complete later: the client waits, the shard does not.
 
 use mqtt::{Auth, Connect, Direction, Packet, PropertiesBuf, Property, ReasonCode, Version};
 
@@ -14,8 +14,8 @@ const SCRAM_SHA_256: &str = "SCRAM-SHA-256";
 const MAX_BYTES_DURING_AUTHENTICATION: usize = 256 * 1024;
 
 impl Shard {
-    /// Hooks first; what they leave open, the users of the configuration and the listener decide. `Ignore`: let in without a
-    /// name that anybody vouches for.
+    /// Asks the hooks first; if they do not decide, the users of the configuration and the listener's rules do.
+    /// `Ignore`: the client is accepted without an authenticated name.
     pub(crate) fn authenticate(&mut self, at: u32, connect: &Connect<'_>) -> Authentication {
         match self.authenticate_with_hooks(at, connect, None) {
             Authentication::Ignore => {}
@@ -28,7 +28,7 @@ impl Shard {
         }
         match (connect.username, connect.password) {
             (Some(username), Some(password)) if !self.node.users.is_empty() => {
-                // A user that does not exist costs the same time and gets the same answer.
+                // An unknown user takes the same time and gets the same answer.
                 let credential = match self.node.users.get(username) {
                     Some(credential) => credential.clone(),
                     None => self.node.decoy.credential(username),
@@ -41,7 +41,7 @@ impl Shard {
         }
     }
 
-    /// `proven`: who the client is after an enhanced authentication.
+    /// `proven`: the user name proven by an enhanced authentication.
     fn authenticate_with_hooks(
         &mut self,
         at: u32,
@@ -82,8 +82,8 @@ impl Shard {
         }
     }
 
-    /// Notes what a client is given that was let in. Its name is the one it was given, or has proven before by an
-    /// enhanced authentication or its certificate, or else the one it said.
+    /// Stores what an accepted client was granted. Its user name is the granted one, or the one proven by an enhanced
+    /// authentication or its certificate, or else the one it sent.
     pub(crate) fn apply_grant(
         &mut self,
         at: u32,
@@ -106,7 +106,7 @@ impl Shard {
         grant.expires_at_ms = given.expires_at_ms;
     }
 
-    /// What let a client in has ended.
+    /// Closes a connection whose grant has expired.
     pub(crate) fn close_on_grant_expiry(&mut self, at: u32, serial: u32) {
         let connection = self.delivery.connections.get_mut(at as usize);
         let Some(connection) = connection.filter(|connection| connection.serial == serial) else {
@@ -119,7 +119,7 @@ impl Shard {
         self.close(at, why.with_detail("the credentials have expired"));
     }
 
-    /// Where the certificate says who the client is, nothing else it shows may name somebody else.
+    /// Where the certificate determines the user name, no other credential may name another user.
     pub(crate) fn check_certificate_username(
         &self,
         at: u32,
@@ -138,7 +138,7 @@ impl Shard {
         }
     }
 
-    /// The common name of the client's certificate where that is its user name.
+    /// The common name of the client's certificate, where the listener uses it as the user name.
     fn certificate_username<'a>(&self, connection: &'a Connection) -> Option<&'a str> {
         let listener = &self.node.listeners[usize::from(connection.listener)].config;
         let tls = listener.tls.as_ref()?;
@@ -149,7 +149,7 @@ impl Shard {
         extra.certificate.as_ref()?.common_name.as_deref()
     }
 
-    /// The answer of an authenticator that needed time.
+    /// Completes an authentication that took time.
     pub(crate) fn complete_authentication(
         &mut self,
         at: u32,
@@ -183,7 +183,7 @@ impl Shard {
         }
     }
 
-    /// What a client sends while its authentication is under way: AUTH goes to the exchange, everything else waits.
+    /// Handles input during an authentication: AUTH goes to the exchange, everything else waits.
     pub(crate) fn receive_during_authentication(
         &mut self,
         at: u32,
@@ -239,7 +239,8 @@ impl Shard {
         }
     }
 
-    /// An enhanced authentication [MQTT-4.12]: SCRAM-SHA-256 against the users of the configuration.
+    /// Starts an enhanced authentication [MQTT-4.12]: SCRAM-SHA-256 against the users of the configuration and of
+    /// hooks.
     pub(crate) fn begin_auth_exchange(
         &mut self,
         at: u32,
@@ -320,7 +321,7 @@ impl Shard {
         self.establish_session(at)
     }
 
-    /// Checks the client's proof; returns who it is and the server's own proof.
+    /// Checks the client's proof; returns the user name and the server's own proof.
     fn finish_auth_exchange(
         &mut self,
         at: u32,
@@ -373,7 +374,7 @@ impl Shard {
         });
     }
 
-    /// AUTH from a connected client: it proves again who it is [MQTT-4.12.1].
+    /// Handles AUTH from a connected client: re-authentication [MQTT-4.12.1].
     pub(crate) fn handle_reauthentication(
         &mut self,
         at: u32,

@@ -1,4 +1,4 @@
-//! What the control plane does to a shard: publish, subscribe for a client, send clients away.
+//! Operations of the control plane on a shard: publish, subscribe for a client, disconnect clients.
 
 use bytes::Bytes;
 use mqtt::{PropertiesBuf, Property, QoS, ReasonCode, SubscribeFilter, SubscriptionOptions};
@@ -17,21 +17,22 @@ use crate::control::{
 };
 use crate::hooks::{Client, PacketFacts};
 
-/// Connections looked at in one turn, and those of them that are closed in it.
+/// Connections examined in one turn; also the bound on those closed in it.
 const CONNECTIONS_PER_STEP: usize = 4096;
 const CLOSES_PER_STEP: usize = 256;
 
-/// Answers that wait at once; the control plane asks few questions at a time, but a store that hangs may keep them.
+/// Bound on responses that wait at once. The control plane sends few requests at a time, but a hanging store may delay
+/// their answers.
 const MAX_PENDING_RESPONSES: usize = 4096;
 
-/// An answer to the control plane that waits for the log of this turn, and for other shards to know what was said.
+/// A response to the control plane that waits for the log of this turn, and for other shards to confirm announcements.
 pub(crate) struct PendingResponse {
     turn: u64,
     sequence: u64,
     respond: Box<dyn FnOnce() + Send>,
 }
 
-/// Who publishes: the names hooks and queues see. Empty for the broker itself.
+/// The publisher names that hooks and queue listings show. Empty for the broker itself.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PublisherIdentity {
     pub(crate) client_id: String,
@@ -45,7 +46,7 @@ fn invalid_field(field: &'static str, expected: impl Into<String>) -> ControlErr
     }
 }
 
-/// MQTT strings have 65,535 bytes at most, and no U+0000.
+/// MQTT strings have at most 65,535 bytes and no U+0000.
 fn checked_string<'a>(field: &'static str, text: &'a str) -> Result<&'a str, ControlError> {
     if text.len() > usize::from(u16::MAX) || text.contains('\0') {
         return Err(invalid_field(
@@ -102,9 +103,8 @@ fn build_properties(publication: &PublishRequest) -> Result<PropertiesBuf, Contr
 }
 
 impl Shard {
-    /// Publishes as the broker itself, under the names given: hooks, retained store, subscribers. No rule of
-    /// authorisation is asked.
-    /// Makes a message of what the control plane wants said, if it may be, and gives it to `send`.
+    /// Validates a request of the control plane, builds a message in the name of the given publisher, and passes it to
+    /// `send`. No authorization applies.
     fn with_node_message<T>(
         &mut self,
         publication: &PublishRequest,
@@ -136,7 +136,7 @@ impl Shard {
         let size = publication.topic.len()
             + publication.payload.len()
             + properties.as_properties().as_bytes().len();
-        // As it would have to fit into a client's PUBLISH.
+        // The limit for a client's PUBLISH applies here, too.
         if size + 16 > limits.max_packet_size as usize {
             let expected = format!("expected at most {} bytes in all", limits.max_packet_size);
             return Err(invalid_field("payload", expected));
@@ -194,8 +194,8 @@ impl Shard {
         }
     }
 
-    /// Sends a message to one client alone, if it has a subscription for the topic, which decides about QoS and identifier; whether it
-    /// has one. A session without a connection keeps it like any other message.
+    /// Sends a message to one client only, if a subscription of it matches the topic; the subscription determines QoS
+    /// and identifier. Returns whether there is one. A session without a connection queues it like any other message.
     pub(crate) fn send_to_session(
         &mut self,
         client_id: &str,
@@ -217,8 +217,8 @@ impl Shard {
         })
     }
 
-    /// The same for a client that is connected now; nothing is kept for one that is not. `acked` is called when it has acknowledged
-    /// the message.
+    /// Like [`Shard::send_to_session`], for a connected client only; the message is never queued for another. `acked`
+    /// is called when the client has acknowledged it.
     pub(crate) fn send_to_connected_session(
         &mut self,
         client_id: &str,
@@ -252,7 +252,7 @@ impl Shard {
         })
     }
 
-    /// The subscription by which a session gets messages on a topic, of several the one with the highest QoS.
+    /// The subscription by which a session receives messages on a topic; of several the one with the highest QoS.
     fn best_subscription(&self, session: u32, topic: &str) -> Option<Subscriber> {
         let subscriptions = &self.delivery.sessions[session as usize].subscriptions;
         let filters = &self.tree.filters;
@@ -264,8 +264,8 @@ impl Shard {
         subscribers.max_by_key(|found| found.options.qos).copied()
     }
 
-    /// Takes a retained message away, as a client's empty message would but without telling subscribers; false if there
-    /// is none.
+    /// Deletes a retained message, like a client's empty message but without notifying subscribers; false if there is
+    /// none.
     pub(crate) fn delete_retained(&mut self, topic: &str) -> Result<bool, ControlError> {
         if self.node.retained.get(topic, self.now_ms()).is_none() {
             return Ok(false);
@@ -298,7 +298,7 @@ impl Shard {
             || self.shard_queues.waiting_bytes > limits.max_cross_shard_bytes as usize
     }
 
-    /// Subscribes for the client of a session: what it is granted, and the number of the announcement that the other
+    /// Subscribes the client of a session; returns the granted QoS, and the number of the announcement that the other
     /// shards have to confirm.
     pub(crate) fn subscribe_for_client(
         &mut self,
@@ -342,7 +342,7 @@ impl Shard {
         }
     }
 
-    /// False if the session has no such subscription. The second is the announcement that says it to the other shards.
+    /// Returns false if the session has no such subscription, and the number of the announcement to the other shards.
     pub(crate) fn unsubscribe_for_client(&mut self, client_id: &str, filter: &str) -> (bool, u64) {
         let Some(&session) = self.by_client_id.get(client_id) else {
             return (false, 0);
@@ -355,10 +355,10 @@ impl Shard {
         )
     }
 
-    /// Gives an answer once what this turn writes is in the log and the other shards have confirmed `sequence`.
+    /// Sends a response once the records of this turn are in the log and the other shards have confirmed `sequence`.
     pub(crate) fn respond_when_durable(&mut self, sequence: u64, answer: Box<dyn FnOnce() + Send>) {
         if self.pending_responses.len() >= MAX_PENDING_RESPONSES {
-            // Whoever asked learns that there is no answer.
+            // Dropping it tells the caller that there is no answer.
             return;
         }
         let journal = self.delivery.journal.as_ref();
@@ -373,7 +373,7 @@ impl Shard {
         self.send_ready_responses();
     }
 
-    /// Gives the answers that need not wait any more; called when turns complete and when other shards confirm.
+    /// Sends the responses that need not wait any more; called when turns complete and when other shards confirm.
     #[inline]
     pub(crate) fn send_ready_responses(&mut self) {
         if self.pending_responses.is_empty() {
@@ -390,7 +390,7 @@ impl Shard {
         }
     }
 
-    /// Ends the connection of a client with a reason; its session goes on as after any other end.
+    /// Closes the connection of a client with a reason; its session continues as after any other close.
     pub(crate) fn disconnect_client(
         &mut self,
         client_id: &str,
@@ -407,16 +407,16 @@ impl Shard {
     }
 }
 
-/// Which connections are to end.
+/// Selects the connections to close.
 #[derive(Clone)]
 pub(crate) enum DisconnectSelector<F> {
-    /// All of a listener, those that have not said CONNECT yet among them.
+    /// All connections of a listener, including those that have not sent CONNECT yet.
     Listener(u16),
-    /// Those of the clients for which it is true.
+    /// The connections of clients for which the predicate is true.
     Clients(F),
 }
 
-/// Ends connections, some in each turn; how many there were.
+/// Closes connections, some in each turn, and counts them.
 pub(crate) struct DisconnectScan<F> {
     selector: DisconnectSelector<F>,
     code: ReasonCode,

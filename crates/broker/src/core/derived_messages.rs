@@ -1,8 +1,9 @@
-//! Messages that hooks publish because of other messages, and what their publishers wait for.
+//! Messages that hooks publish because of other messages, and the waiting of their publishers.
 //!
-//! They are worked off in the order in which hooks gave them: some at once, the rest in later turns, with others in between. What hooks
-//! make of a derived message stands behind all that is there already, and comes out of the same budget; so rules that answer each other
-//! end, however they branch. The publisher of the first message is answered when the last is published, and is not read until then.
+//! They are published in the order in which hooks returned them: some at once, the rest in later turns, with other work
+//! in between. Messages derived from a derived message are queued behind all others and charged to the same budget, so
+//! that rules that answer each other terminate, however they branch. The publisher of the first message is answered
+//! when the last one is published, and is not read until then.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,23 +18,23 @@ use crate::hooks::{
 };
 use crate::metrics::Metric;
 
-/// Derived messages that are worked off in the turn of the message they come of.
+/// Derived messages that are published in the turn of the message they derive from.
 const MAX_DERIVED_IN_FIRST_TURN: usize = 32;
 /// Bytes of derived messages that may wait on a shard.
 const MAX_WAITING_BYTES: usize = 64 << 20;
 
-/// What the messages that come of one message may cost. Only its shard uses it; it goes with a connection that moves.
+/// The budget for all messages that derive from one message. Only its shard uses it; it moves with the connection.
 pub(crate) struct DerivedBudget {
     messages: AtomicU64,
-    /// Spent on them in later turns.
+    /// Time spent on them in later turns.
     time_spent_us: AtomicU64,
-    /// The connection whose message it is, and its serial.
+    /// The connection that published the original message, and its serial.
     publisher: Option<(u32, u32)>,
 }
 
 struct DerivedBatch {
     outgoing: OutgoingMessages,
-    /// How far it is worked off.
+    /// The next message to publish.
     next: OutgoingPosition,
     budget: Arc<DerivedBudget>,
 }
@@ -42,18 +43,18 @@ struct DerivedBatch {
 pub(crate) struct DerivedMessages {
     waiting: VecDeque<DerivedBatch>,
     waiting_bytes: usize,
-    /// Of the message that is worked off now.
+    /// The budget of the message being published.
     current: Option<Arc<DerivedBudget>>,
-    /// Of the message published last, if not all is published that comes of it.
+    /// The budget of the message published last, if messages derived from it are still pending.
     pub(crate) unfinished_budget: Option<Arc<DerivedBudget>>,
 }
 
-/// What a connection waits for that has published something. Others on its shard do not.
+/// What a connection waits for after publishing. Other connections of its shard do not wait.
 #[derive(Default)]
 pub(crate) struct PublisherWait {
-    /// Messages that come of its last one are still to be published.
+    /// Messages that derive from its last one are still pending.
     derived_budget: Option<Arc<DerivedBudget>>,
-    /// The answer to that one.
+    /// The answer to the last message.
     pending_ack: Option<(PacketType, u16, ReasonCode)>,
     backpressure: Option<BackpressureCheck>,
 }
@@ -67,7 +68,7 @@ impl DerivedMessages {
         self.current.is_some()
     }
 
-    /// After a panic: nothing is worked off.
+    /// Discards the message in progress after a panic.
     pub(crate) fn reset_after_panic(&mut self) {
         self.current = None;
         let sizes = self.waiting.iter().map(|batch| batch.outgoing.size());
@@ -76,7 +77,8 @@ impl DerivedMessages {
 }
 
 impl Shard {
-    /// Takes what hooks want published because of a message of this connection, or of events, and works the first of it off.
+    /// Takes the messages that hooks requested because of a message of this connection, or of events, and publishes the
+    /// first ones.
     pub(super) fn publish_derived(&mut self, publisher: Option<u32>) {
         let budget = self.collect_derived(publisher);
         if self.derived_messages.current.is_some() {
@@ -96,7 +98,7 @@ impl Shard {
         let most = u64::from(self.limits.max_derived_messages);
         while let Some(outgoing) = self.delivery.hooks.take_outgoing() {
             let budget = budget.get_or_insert_with(|| {
-                // Each event that is not a message may have as many as a message.
+                // Each event that is not a message may derive as many as a message.
                 let events = publisher.map_or(outgoing.len() as u64, |_| 1);
                 let serial = |at: u32| self.delivery.connections[at as usize].serial;
                 Arc::new(DerivedBudget {
@@ -118,7 +120,7 @@ impl Shard {
         budget
     }
 
-    /// Works one derived message off; false if there is none.
+    /// Publishes one derived message; false if there is none.
     pub(crate) fn publish_next_derived(&mut self) -> bool {
         let Some(mut batch) = self.derived_messages.waiting.pop_front() else {
             return false;
@@ -152,14 +154,14 @@ impl Shard {
         self.take_backpressure(budget.publisher);
     }
 
-    /// So much time was spent on the derived messages that are worked off now.
+    /// Charges time to the budget of the derived messages being published.
     pub(crate) fn charge_derived(&self, us: u64) {
         if let Some(batch) = self.derived_messages.waiting.front() {
             batch.budget.time_spent_us.fetch_add(us, Relaxed);
         }
     }
 
-    /// Publishes what hooks have made elsewhere.
+    /// Publishes messages that hooks have created on another thread.
     pub(crate) fn publish_outgoing(&mut self, outgoing: &OutgoingMessages) {
         for draft in outgoing.iter() {
             self.publish_draft(&draft);
@@ -190,8 +192,8 @@ impl Shard {
         self.publish_from(&view, None, &origin);
     }
 
-    /// Asks hooks whether the connection of this serial has to wait for something behind them. Where no connection is to blame, nobody
-    /// waits.
+    /// Asks the hooks whether the connection with this serial has to wait for a component behind them. Without a
+    /// connection that caused it, no publisher waits.
     pub(super) fn take_backpressure(&mut self, publisher: Option<(u32, u32)>) {
         let Some(backpressure) = self.delivery.hooks.take_backpressure() else {
             return;
@@ -208,7 +210,7 @@ impl Shard {
         }
     }
 
-    /// Answers a PUBLISH: when all is published that comes of it.
+    /// Answers a PUBLISH when all messages derived from it are published.
     #[inline]
     pub(super) fn acknowledge_publish(
         &mut self,
@@ -224,7 +226,7 @@ impl Shard {
         extra.publisher_wait.pending_ack = Some((kind, packet_id, reason));
     }
 
-    /// The messages that come of what this connection has published are not all published.
+    /// Makes a connection wait, because messages derived from its last one are still pending.
     #[inline]
     pub(super) fn wait_for_derived(&mut self, at: u32) {
         if let Some(unfinished) = self.derived_messages.unfinished_budget.take() {
@@ -233,7 +235,7 @@ impl Shard {
         }
     }
 
-    /// Whether a publisher has to wait; gives it the answer that waited if it has not.
+    /// Whether a publisher has to wait; if not, sends it the answer that waited.
     pub(super) fn poll_publisher_wait(&mut self, at: u32) -> bool {
         let Some(extra) = &mut self.delivery.connections[at as usize].extra else {
             return false;

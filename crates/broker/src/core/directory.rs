@@ -1,6 +1,5 @@
-//! What all shards of the node share and look at only when clients come and go: which shard holds the session of a
-//! client id, who holds an exclusive topic, how many connections, sessions
-//! and delayed messages there are.
+//! State shared by all shards of the node and used only when clients come and go: which shard holds the session of a
+//! client id, which client holds an exclusive topic, and the numbers of connections, sessions and delayed messages.
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
@@ -17,9 +16,9 @@ type DirectoryStripe = HashMap<Arc<str>, u16, RandomState>;
 /// The answer to [`NodeDirectory::claim`].
 #[derive(Debug, PartialEq)]
 pub(crate) enum SessionClaim {
-    /// The session is, or is now to be made, on the asking shard.
+    /// The session is, or is now to be created, on the calling shard.
     ThisShard(Arc<str>),
-    /// Another shard holds it; the connection belongs there.
+    /// Another shard holds the session; the connection must move there.
     OtherShard(u16),
 }
 
@@ -47,7 +46,7 @@ impl Default for NodeDirectory {
     }
 }
 
-/// A panic while one of these maps was locked left it whole: each change is one insertion or removal.
+/// A lock poisoned by a panic is safe to use: each change is one insertion or removal.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -57,7 +56,7 @@ impl NodeDirectory {
         lock(&self.stripes[self.hasher.hash_one(client_id) as usize % STRIPES])
     }
 
-    /// Asks for the session of `client_id`; if nobody holds it, the asking shard does from now on.
+    /// Claims the session of `client_id`; if no shard holds it, the calling shard holds it from now on.
     pub(crate) fn claim(&self, client_id: &str, shard: u16) -> SessionClaim {
         let mut stripe = self.stripe(client_id);
         match stripe.get_key_value(client_id) {
@@ -83,7 +82,7 @@ impl NodeDirectory {
         }
     }
 
-    /// Takes an exclusive topic for a client; false if another has it.
+    /// Claims an exclusive topic for a client; false if another client has it.
     pub(crate) fn claim_exclusive(&self, topic: &str, client_id: &Arc<str>) -> bool {
         let mut exclusive = lock(&self.exclusive);
         match exclusive.get(topic) {
@@ -105,7 +104,7 @@ impl NodeDirectory {
         }
     }
 
-    /// Takes room for a delayed message; false if there is none.
+    /// Reserves room for a delayed message; false if there is none.
     pub(crate) fn reserve_delayed(&self, bytes: u64, limits: &BrokerLimits) -> bool {
         if !Self::reserve_slot(&self.delayed, limits.max_delayed_messages) {
             return false;
@@ -127,7 +126,7 @@ impl NodeDirectory {
         self.delayed_bytes.fetch_sub(bytes, Relaxed);
     }
 
-    /// Counts one more in `counter` unless that would pass `limit`.
+    /// Increments `counter` unless that would exceed `limit`.
     pub(crate) fn reserve_slot(counter: &AtomicU32, limit: u32) -> bool {
         counter
             .fetch_update(Relaxed, Relaxed, |n| (n < limit).then_some(n + 1))

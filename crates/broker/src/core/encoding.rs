@@ -1,17 +1,17 @@
-//! PUBLISH and acknowledgements as they leave the broker, straight into an outbox.
+//! Encodes PUBLISH packets and acknowledgements directly into an outbox.
 
 use mqtt::{PacketType, QoS, ReasonCode, Version};
 
 use super::message::{MessageView, NEVER_MS};
 
-/// What of a PUBLISH differs between subscribers.
+/// The parts of a PUBLISH that differ between subscribers.
 pub(crate) struct PublishEnvelope<'a> {
     pub(crate) version: Version,
     pub(crate) dup: bool,
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
     pub(crate) packet_id: u16,
-    /// Topic alias and whether it replaces the topic.
+    /// Topic alias, and whether it replaces the topic.
     pub(crate) alias: Option<(u16, bool)>,
     pub(crate) identifiers: &'a [u32],
 }
@@ -52,13 +52,13 @@ impl PublishEnvelope<'_> {
             + view.payload.len()
     }
 
-    /// Bytes of the whole packet.
+    /// Length of the whole packet in bytes.
     pub(crate) fn packet_len(&self, view: &MessageView<'_>) -> usize {
         let remaining = self.remaining_len(view, self.properties_len(view));
         1 + mqtt::varint_len(remaining as u32) + remaining
     }
 
-    /// Everything but the payload.
+    /// Encodes everything but the payload.
     #[inline]
     pub(crate) fn encode_head(&self, view: &MessageView<'_>, now_ms: u64, out: &mut Vec<u8>) {
         let properties_len = self.properties_len(view);
@@ -103,7 +103,7 @@ impl PublishEnvelope<'_> {
         if view.expires_ms == NEVER_MS {
             return;
         }
-        // The time a message has waited is taken off its expiry [MQTT-3.3.2-6].
+        // The time a message has waited is subtracted from its expiry [MQTT-3.3.2-6].
         for (span, property) in view.properties.spans() {
             if let mqtt::Property::MessageExpiryInterval(seconds) = property {
                 let waited_s = now_ms.saturating_sub(view.received_ms) / 1000;
@@ -119,7 +119,7 @@ impl PublishEnvelope<'_> {
     }
 }
 
-/// PUBACK, PUBREC, PUBREL or PUBCOMP without properties, in the shortest form of the version.
+/// Encodes PUBACK, PUBREC, PUBREL or PUBCOMP without properties, in the shortest form of the version.
 #[inline]
 pub(crate) fn encode_ack(
     kind: PacketType,

@@ -1,7 +1,7 @@
-//! What the control plane asks a shard about its sessions and filters.
+//! Queries of the control plane about the sessions and filters of a shard.
 //!
-//! A question that has to look at all of them is a [`ShardScan`]: it goes in pieces, with turns of the shard between them, and keeps
-//! no more than the rows that were asked for. What comes or goes while it walks may be in the answer or not.
+//! A query over all of them is a [`ShardScan`]: it works in steps, with turns of the shard between them, and keeps only
+//! the rows requested. The result may or may not include objects added or removed during the scan.
 
 use std::collections::BinaryHeap;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use super::subscriber_list::{FilterId, GroupId, NO_GROUP};
 use super::subscription_tree::filter_and_group;
 use crate::info::{ClientInfo, ListQuery, SubscriptionInfo, TopicInfo};
 
-/// Entries looked at in one turn: well below a millisecond.
+/// Entries examined in one turn: well below a millisecond.
 const ENTRIES_PER_STEP: usize = 4096;
-/// Sessions told of in one turn.
+/// Sessions listed in one turn.
 const SESSIONS_PER_STEP: usize = 256;
 
-/// A question that is answered over several turns of a shard.
+/// A query that is answered over several turns of a shard.
 pub(crate) trait ShardScan: Send + Sized + 'static {
     type Answer: Send;
 
@@ -30,7 +30,7 @@ pub(crate) enum ScanStep<W: ShardScan> {
     Done(W::Answer),
 }
 
-/// The smallest `limit` of those offered.
+/// The smallest `limit` of the values offered.
 struct SmallestN<T> {
     limit: usize,
     heap: BinaryHeap<T>,
@@ -44,7 +44,7 @@ impl<T: Ord> SmallestN<T> {
         }
     }
 
-    /// Whether one with this key would be kept; asked before it is made.
+    /// Whether a value with this key would be kept; checked before the value is created.
     fn would_accept(&self, is_smaller_than: impl FnOnce(&T) -> bool) -> bool {
         self.heap.len() < self.limit || self.heap.peek().is_some_and(is_smaller_than)
     }
@@ -61,7 +61,7 @@ impl<T: Ord> SmallestN<T> {
     }
 }
 
-/// The filters a query wants, as this shard numbers them.
+/// The filters selected by a query, as this shard numbers them.
 enum FilterSelection {
     All,
     /// Sorted.
@@ -126,9 +126,9 @@ fn matches_client(query: &ListQuery, session: &Session) -> bool {
             .is_none_or(|connected| session.connection.is_some() == connected)
 }
 
-/// Rows of which a session has some or none.
+/// A row type of which each session has zero or more rows.
 pub(crate) trait SessionRow: Send + Sized + 'static {
-    /// Whether the session has any; the second says how many entries were looked at.
+    /// Whether the session has any rows, and the number of entries examined.
     fn count_in(session: &Session, has: impl Fn((FilterId, GroupId)) -> bool) -> (bool, usize);
     fn append_rows(
         shard: &Shard,
@@ -176,14 +176,14 @@ impl SessionRow for SubscriptionInfo {
     }
 }
 
-/// The first `limit` rows by client id, so that a page of a million sessions does not copy them all.
+/// The first `limit` rows by client id; a page of a million sessions does not copy all of them.
 pub(crate) struct SessionRowScan<R> {
     query: ListQuery,
     next: usize,
     found: SmallestN<Arc<str>>,
-    /// Once all were looked at.
+    /// Set once all sessions have been examined.
     selected: Option<std::vec::IntoIter<Arc<str>>>,
-    /// Whether no session beyond those chosen has rows.
+    /// Whether no session beyond those selected has rows.
     selected_all: bool,
     last_listed: Option<Arc<str>>,
     rows: Vec<R>,
@@ -218,7 +218,7 @@ impl<R: SessionRow> SessionRowScan<R> {
         self.selected = Some(ids.into_iter());
     }
 
-    /// True once all sessions were looked at.
+    /// Returns true once all sessions have been examined.
     fn scan_sessions(&mut self, shard: &Shard, filters: &FilterSelection) -> bool {
         let sessions = &shard.delivery.sessions;
         let mut looked_at = 0;
@@ -257,7 +257,7 @@ impl<R: SessionRow> ShardScan for SessionRowScan<R> {
             return ScanStep::Continue(self);
         };
         for id in chosen.by_ref().take(SESSIONS_PER_STEP) {
-            // It may have gone, or changed, since it was looked at.
+            // The session may have ended or changed since it was examined.
             if let Some(&at) = shard.by_client_id.get(&*id)
                 && matches_client(&self.query, &shard.delivery.sessions[at as usize])
             {
@@ -276,7 +276,7 @@ impl<R: SessionRow> ShardScan for SessionRowScan<R> {
         if self.selected_all {
             return ScanStep::Done(self.rows);
         }
-        // Some of those chosen have gone: a page that is not full would say that there are no more.
+        // Some of the selected sessions have ended: a page that is not full would wrongly signal the end of the list.
         self.query.after = self.last_listed.as_deref().map(str::to_owned);
         self.next = 0;
         ScanStep::Continue(self)
@@ -351,7 +351,7 @@ fn subscription_info(
     })
 }
 
-/// The first `limit` filters by text that somebody on the shard subscribes to.
+/// The first `limit` filters by text that have a subscriber on the shard.
 pub(crate) struct TopicScan {
     query: ListQuery,
     next: usize,
@@ -381,7 +381,7 @@ impl TopicScan {
         if subscribers == 0 {
             return;
         }
-        // What needs no text of its own is not given one in vain.
+        // Avoids an allocation for rows that need no text of their own.
         if group == NO_GROUP && !is_wanted(&shard.tree.filter(filter).text, &self.found) {
             return;
         }

@@ -1,4 +1,4 @@
-//! Messages that wait, shown to the control plane.
+//! Waiting messages as shown to the control plane.
 
 use bytes::Bytes;
 use mqtt::QoS;
@@ -6,7 +6,7 @@ use mqtt::QoS;
 use super::message::{MessageView, NEVER_MS};
 use crate::control::{RetainedInfo, StoredMessage};
 
-/// The most of one payload that is shown in a queue.
+/// Bytes of one payload shown in a queue listing, at most.
 pub(crate) const MAX_SHOWN_PAYLOAD_BYTES: usize = 64 * 1024;
 
 fn non_empty(name: &str) -> Option<String> {

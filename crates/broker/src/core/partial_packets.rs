@@ -1,5 +1,5 @@
-//! The bound on bytes of packets that have begun and are not whole: how many a shard keeps, for all of its connections and
-//! for each listener, and for how long.
+//! Limits on incomplete packets: how many bytes a shard keeps of them, for all of its connections and for each
+//! listener, and for how long.
 
 use mqtt::ReasonCode;
 
@@ -7,7 +7,7 @@ use super::connection::{CloseReason, ConnectionPhase};
 use super::shard::{ConnectionAction, Shard};
 use crate::metrics::Metric;
 
-/// Bytes that connections of a shard keep of packets that are not whole or may not be looked at yet.
+/// Bytes that connections of a shard keep of packets that are incomplete or may not be processed yet.
 #[derive(Debug, Default)]
 pub(crate) struct PartialPacketBudget {
     total: usize,
@@ -34,7 +34,8 @@ impl PartialPacketBudget {
 }
 
 impl Shard {
-    /// Counts what a connection keeps now. A connection that keeps more than before, and more than there is room for, is closed.
+    /// Updates the bytes that a connection keeps. A connection whose bytes have grown beyond the room available is
+    /// closed.
     #[inline]
     pub(crate) fn count_partial(&mut self, at: u32) -> ConnectionAction {
         let connection = &self.delivery.connections[at as usize];
@@ -73,14 +74,14 @@ impl Shard {
         ConnectionAction::Close
     }
 
-    /// Bytes that the layers below MQTT keep of a handshake or a frame that is not whole.
+    /// Sets the bytes that the layers below MQTT keep of an incomplete handshake or frame.
     pub(crate) fn set_layer_bytes(&mut self, at: u32, bytes: usize) -> ConnectionAction {
         let connection = &mut self.delivery.connections[at as usize];
         connection.layer_bytes = u16::try_from(bytes).unwrap_or(u16::MAX);
         self.count_partial(at)
     }
 
-    /// A connection keeps nothing any more.
+    /// Releases the bytes counted for a connection.
     pub(crate) fn release_partial(&mut self, at: u32) {
         let connection = &mut self.delivery.connections[at as usize];
         connection.partial_packets = Vec::new();
@@ -88,7 +89,7 @@ impl Shard {
         self.count_partial(at);
     }
 
-    /// What is kept begins a packet (`is_fragment`), perhaps another one than before (`is_new`): it has to become whole in time.
+    /// Tracks the deadline of an incomplete packet (`is_fragment`), possibly another one than before (`is_new`).
     pub(crate) fn track_partial_deadline(&mut self, at: u32, is_fragment: bool, is_new: bool) {
         let now_ms = self.now_ms();
         let connection = &mut self.delivery.connections[at as usize];
@@ -100,12 +101,12 @@ impl Shard {
             connection.partial_since_ms = now_ms;
         }
         if connection.phase != ConnectionPhase::Connected {
-            // The time for CONNECT runs already.
+            // The time-out for CONNECT runs already.
             return;
         }
         let deadline_ms = self.partial_deadline_ms(at).unwrap_or(u64::MAX);
         let look_at_ms = self.delivery.connections[at as usize].next_check_ms;
-        // Mostly the wheel comes by early enough: it is not told of each packet.
+        // The wheel usually checks the connection early enough, so that most packets need no entry.
         if look_at_ms <= now_ms || look_at_ms > deadline_ms {
             self.schedule_check(at, deadline_ms);
         }

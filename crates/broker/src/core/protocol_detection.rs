@@ -1,13 +1,13 @@
-//! Clients that speak something else than MQTT to an MQTT listener: what it is, and what to do about it.
+//! Detects clients that use another protocol than MQTT on an MQTT listener, and suggests a remedy.
 
 use mqtt::ReasonCode;
 
 use super::connection::{CloseReason, ConnectionPhase};
 use super::shard::Shard;
 
-/// At most one warning about such clients in this time.
+/// At most one warning about such clients per interval.
 const WARNING_INTERVAL_MS: u64 = 10_000;
-/// Ways in which requests of HTTP begin.
+/// Beginnings of HTTP requests.
 const HTTP_METHODS: [&[u8]; 9] = [
     b"GET ",
     b"POST ",
@@ -20,9 +20,9 @@ const HTTP_METHODS: [&[u8]; 9] = [
     b"PRI * ",
 ];
 
-/// Says what protocol these first bytes are of, if it is a known one that is not MQTT, and the remedy.
+/// Describes the protocol of these first bytes and the remedy, if it is a known protocol other than MQTT.
 fn detect_foreign_protocol(first: &[u8]) -> Option<&'static str> {
-    // A handshake record of TLS; as MQTT it would be a CONNECT with wrong flags.
+    // A TLS handshake record; as MQTT it would be a CONNECT with invalid flags.
     if let [0x16, 0x03, ..] = first {
         return Some(
             "the client speaks TLS to a listener without TLS; use mqtt:// or ws://, or connect to a listener with protocol mqtts or wss",
@@ -47,7 +47,7 @@ pub(crate) fn is_mqtt_connect(first: &[u8]) -> bool {
 }
 
 impl Shard {
-    /// Why a connection cannot begin with these bytes, if they are of another protocol.
+    /// Why a connection cannot begin with these bytes, if they belong to another protocol.
     pub(crate) fn check_first_bytes(&mut self, at: u32, first: &[u8]) -> Option<CloseReason> {
         if is_mqtt_connect(first) {
             return None;
@@ -57,7 +57,7 @@ impl Shard {
         Some(CloseReason::without_code("protocol_error").with_detail(what))
     }
 
-    /// What is told of a packet that cannot be one; of a CONNECT with the setting that bounds it.
+    /// The close reason for a malformed packet; for an oversized CONNECT it names the setting that limits it.
     pub(crate) fn close_reason_for(&self, at: u32, error: mqtt::Error) -> CloseReason {
         let connection = &self.delivery.connections[at as usize];
         let max = self.limits.max_connect_bytes;
@@ -71,7 +71,7 @@ impl Shard {
         }
     }
 
-    /// Logs a client that speaks another protocol, now and then.
+    /// Logs a client that uses another protocol, at most once per interval.
     pub(crate) fn warn_foreign_protocol(&mut self, at: u32, what: &str) {
         let now_ms = self.now_ms();
         if self.last_foreign_warning_ms + WARNING_INTERVAL_MS > now_ms {

@@ -1,10 +1,10 @@
-//! The control plane looks at the queue of a session, or throws of it away what has not been sent.
+//! Lists the queue of a session for the control plane, and deletes messages that have not been sent.
 
 use super::session::OutboundMessages;
 use super::shard::Shard;
 use crate::control::QueuedMessage;
 
-/// What a session has in memory, and what in the store behind it.
+/// The messages of a session in memory, and those in the store behind them.
 pub(crate) struct QueueListing {
     pub(crate) rows: Vec<QueuedMessage>,
     pub(crate) stored: Option<StoredQueueRange>,
@@ -12,10 +12,10 @@ pub(crate) struct QueueListing {
 
 /// Messages that are in the store only.
 pub(crate) struct StoredQueueRange {
-    /// The number the session is stored under.
+    /// The number under which the session is stored.
     pub(crate) session: u64,
     pub(crate) from_seq: u64,
-    /// The last that was stored for it.
+    /// Number of the last message stored for the session.
     pub(crate) last_seq: u64,
 }
 
@@ -48,7 +48,7 @@ impl Shard {
         })
     }
 
-    /// Throws away what is in memory: how many, and what is left in the store.
+    /// Deletes the messages in memory; returns their number, and the range that is left in the store.
     pub(crate) fn clear_queue(
         &mut self,
         client_id: &str,
@@ -61,7 +61,7 @@ impl Shard {
         ))
     }
 
-    /// Throws one message of a durable session away if it is in memory; else it may be in the store.
+    /// Deletes one message of a durable session if it is in memory; otherwise it may be in the store.
     pub(crate) fn delete_queued_message(
         &mut self,
         client_id: &str,
@@ -90,8 +90,8 @@ impl Shard {
         discarded.len() as u64
     }
 
-    /// Forgets messages that are in the store only, with what each took of the queue; how many they were. `number` is what
-    /// the session was stored under when they were looked at.
+    /// Removes messages that are in the store only from the queue's accounts, with the size of each; returns their
+    /// number. `number` is the session's store number when they were listed.
     pub(crate) fn discard_stored_messages(
         &mut self,
         client_id: &str,

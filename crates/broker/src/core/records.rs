@@ -1,13 +1,13 @@
-//! What the broker writes into the store, byte by byte: messages, what of them differs between sessions, sessions,
-//! subscriptions. Numbers are LEB128, texts have their length in front. Everything read back is checked: a record that
-//! cannot be read is told and left out, it does not stop the node.
+//! The binary format of the broker's records in the store: messages, their attributes per session, sessions,
+//! subscriptions. Numbers are LEB128; texts are preceded by their length. Every record is validated when it is read: an
+//! invalid record is logged and skipped, and the node continues.
 
 use disk::varint::{self, PackBuffer};
 use mqtt::{Properties, QoS, SubscriptionOptions, Version};
 
 use super::message::{Message, MessageView, NEVER_MS};
 
-/// First byte of every session record, so that its form can change.
+/// First byte of every session record: the version of its format.
 const SESSION_RECORD_VERSION: u8 = 1;
 
 fn put_text(out: &mut Vec<u8>, text: &str) {
@@ -52,7 +52,7 @@ fn qos_of(flags: u8) -> Option<QoS> {
     QoS::try_from(flags & 3).ok()
 }
 
-/// The head of a message as it is stored; topic, publisher, properties and payload follow it.
+/// The head of a stored message; topic, publisher, properties and payload follow it.
 #[inline]
 pub(crate) fn message_head(view: &MessageView<'_>, head: &mut PackBuffer<'_>) {
     let expires = view.expires_ms != NEVER_MS;
@@ -75,7 +75,7 @@ pub(crate) fn message_head(view: &MessageView<'_>, head: &mut PackBuffer<'_>) {
     head.number(view.properties.as_bytes().len() as u64);
 }
 
-/// How many bytes [`message_head`] takes: at most 46.
+/// Length of [`message_head`] in bytes: at most 46.
 #[inline]
 pub(crate) fn message_head_len(view: &MessageView<'_>) -> usize {
     let expires = match view.expires_ms {
@@ -96,7 +96,7 @@ pub(crate) fn message_head_len(view: &MessageView<'_>) -> usize {
     1 + varint::len(view.received_ms) + expires + number + lens.iter().sum::<usize>()
 }
 
-/// A whole message as it is stored.
+/// A complete message as stored.
 pub(crate) fn message_bytes(view: &MessageView<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(32 + view.topic.len() + view.payload.len());
     varint::pack(&mut out, |head| message_head(view, head));
@@ -106,7 +106,7 @@ pub(crate) fn message_bytes(view: &MessageView<'_>) -> Vec<u8> {
     out
 }
 
-/// What follows the head.
+/// The parts that follow the head.
 #[inline]
 pub(crate) fn message_parts<'a>(view: &MessageView<'a>) -> [&'a [u8]; 5] {
     [
@@ -118,7 +118,7 @@ pub(crate) fn message_parts<'a>(view: &MessageView<'a>) -> [&'a [u8]; 5] {
     ]
 }
 
-/// A stored message, in memory again.
+/// Decodes a stored message.
 pub(crate) fn read_message(body: &[u8]) -> Option<Message> {
     let mut reader = RecordReader { rest: body };
     let flags = reader.byte()?;
@@ -155,7 +155,7 @@ pub(crate) fn read_message(body: &[u8]) -> Option<Message> {
     }))
 }
 
-/// What of a message differs between the sessions it waits for.
+/// The attributes of a message that differ between the sessions it waits for.
 #[derive(Debug, PartialEq)]
 pub(crate) struct DeliveryAttributes {
     pub(crate) qos: QoS,
@@ -190,7 +190,7 @@ pub(crate) fn read_attributes(bytes: &[u8]) -> Option<DeliveryAttributes> {
     })
 }
 
-/// For whom a message in a link is: the filter and the name of a group, or nothing for all subscribers.
+/// The target of a message in a link: the filter and the name of a group, or nothing for all subscribers.
 pub(crate) fn put_member_target(member: Option<(&str, &str)>, out: &mut Vec<u8>) {
     if let Some((filter, group)) = member {
         put_text(out, filter);
@@ -198,7 +198,7 @@ pub(crate) fn put_member_target(member: Option<(&str, &str)>, out: &mut Vec<u8>)
     }
 }
 
-/// The outer `None`: it cannot be read.
+/// The outer `None`: the bytes cannot be decoded.
 pub(crate) fn read_member_target(bytes: &[u8]) -> Option<Option<(&str, &str)>> {
     if bytes.is_empty() {
         return Some(None);
@@ -207,10 +207,10 @@ pub(crate) fn read_member_target(bytes: &[u8]) -> Option<Option<(&str, &str)>> {
     Some(Some((reader.text()?, reader.text()?)))
 }
 
-/// A session as it is stored under its client id.
+/// A session as stored under its client id.
 #[derive(Debug, PartialEq)]
 pub(crate) struct SessionRecord<'a> {
-    /// What its queue and its subscriptions are stored under; never used twice.
+    /// The number under which its queue and its subscriptions are stored; never reused.
     pub(crate) number: u64,
     pub(crate) version: Version,
     pub(crate) connected: bool,
@@ -294,12 +294,12 @@ impl<'a> SessionRecord<'a> {
     }
 }
 
-/// Sessions are stored under their client id and their number: when a session ends on one shard and the client gets a
-/// new one on another, neither order in which the store hears of it loses the new one.
+/// Key of a session: client id and number. When a session ends on one shard and the client gets a new one on another,
+/// the new one survives in whichever order the store receives the two changes.
 pub(crate) fn session_key(client_id: &str, number: u64) -> Vec<u8> {
     let mut key = Vec::with_capacity(client_id.len() + 9);
     key.extend_from_slice(client_id.as_bytes());
-    // No text of MQTT contains a NUL [MQTT-1.5.4-2], so that keys sort by client id first.
+    // No MQTT string contains a NUL [MQTT-1.5.4-2], so that keys sort by client id first.
     key.push(0);
     key.extend_from_slice(&number.to_be_bytes());
     key
@@ -310,7 +310,7 @@ pub(crate) fn read_session_key(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(client_id).ok()
 }
 
-/// Subscriptions are stored under their session's number and the filter as the client wrote it.
+/// Key of a subscription: its session's number and the filter as the client wrote it.
 pub(crate) fn subscription_key(session: u64, filter: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(&session.to_be_bytes());
     out.extend_from_slice(filter.as_bytes());
@@ -346,10 +346,10 @@ pub(crate) fn read_subscription(bytes: &[u8]) -> Option<(SubscriptionOptions, u3
     Some((options, u32::try_from(reader.read_varint()?).ok()?))
 }
 
-/// In the number of a delayed message: it was due, and its subscribers have got it.
+/// Flag in the number of a delayed message: it was due, and its subscribers have received it.
 pub(crate) const DELAYED_ROUTED: u64 = 1 << 63;
 
-/// Delayed messages are stored in the order in which they are due.
+/// Key of a delayed message; keys sort by due time.
 pub(crate) fn delayed_key(due_ms: u64, number: u64) -> [u8; 16] {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&due_ms.to_be_bytes());

@@ -1,5 +1,5 @@
-//! Retained messages of the node: one trie by topic level, shared by all shards. It is locked when a retained message
-//! is published or a subscription is made, never on the way of an ordinary message.
+//! The node's retained messages: one trie by topic level, shared by all shards. It is locked when a retained message is
+//! published or a subscription is made, never on the path of an ordinary message.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -11,7 +11,7 @@ use super::message::{Message, MessageView};
 use super::records;
 use crate::config::BrokerLimits;
 
-/// Messages a sweep looks at under one lock.
+/// Messages examined by a sweep under one lock.
 const SWEEP_BATCH: usize = 1024;
 
 #[derive(Default)]
@@ -38,11 +38,11 @@ pub(crate) struct RetainedStore {
     trie: RwLock<RetainedTrie>,
 }
 
-/// The message was not kept: one more would pass the bound on number or bytes.
+/// The message was not retained: it would exceed the limit on number or bytes.
 #[derive(Debug, PartialEq)]
 pub(crate) struct RetainedLimitError;
 
-/// How many messages and bytes are kept.
+/// Number and bytes of the retained messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct RetainedSize {
     pub(crate) count: usize,
@@ -50,7 +50,7 @@ pub(crate) struct RetainedSize {
 }
 
 impl RetainedStore {
-    /// Each change leaves the trie whole before anything in it can panic.
+    /// A poisoned lock is safe to use, since each change completes before anything in it can panic.
     fn read(&self) -> RwLockReadGuard<'_, RetainedTrie> {
         self.trie.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -67,7 +67,7 @@ impl RetainedStore {
         }
     }
 
-    /// Keeps the message, or with an empty payload removes what its topic had [MQTT-3.3.1-6].
+    /// Retains the message, or with an empty payload removes the topic's message [MQTT-3.3.1-6].
     pub(crate) fn store(
         &self,
         view: &MessageView<'_>,
@@ -91,14 +91,15 @@ impl RetainedStore {
             if !node.children.contains_key(level) {
                 node.children.insert(level.into(), RetainedNode::default());
             }
-            node = node.children.get_mut(level).expect("inserted just now");
+            node = node.children.get_mut(level).expect("inserted above");
         }
         node.message = Some(message);
         (trie.count, trie.bytes) = (count, bytes);
         Ok(())
     }
 
-    /// At most `limit` messages that match `filter` and have not expired, behind the topic `after` in the order of topics.
+    /// At most `limit` messages that match `filter` and have not expired, after the topic `after` in the order of
+    /// topics.
     pub(crate) fn matching(
         &self,
         filter: &str,
@@ -130,8 +131,8 @@ impl RetainedStore {
         found.filter(|message| !message.is_expired(now_ms))
     }
 
-    /// Looks at a piece of the messages whose topics begin with the levels `below`, behind the topic `after`: those that have
-    /// not expired, and the last one looked at if there may be more.
+    /// Scans a batch of the messages whose topics begin with the levels `below`, after the topic `after`. Returns those
+    /// that have not expired, and the last topic examined if there may be more.
     pub(crate) fn scan_below(
         &self,
         below: &[&str],
@@ -153,13 +154,13 @@ impl RetainedStore {
             looked_at < SWEEP_BATCH
         };
         let root = &self.read().root;
-        // Not as at the root for a subscriber: topics that begin with `$` are among them.
+        // Unlike for a subscriber at the root, topics that begin with `$` are included.
         collect(root, Some(&levels), false, after.as_deref(), &mut take);
         (found, last)
     }
 
-    /// Removes what has expired, here and in the store; called now and then. It locks for a piece at a time, so that neither
-    /// publishers nor subscribers wait for all of it.
+    /// Removes expired messages, here and in the store; called periodically. It locks for one batch at a time, so that
+    /// neither publishers nor subscribers wait for the whole sweep.
     pub(crate) fn remove_expired(&self, store: Option<&Store>, now_ms: u64) {
         let mut after = None;
         loop {
@@ -208,8 +209,8 @@ impl RetainedStore {
     }
 }
 
-/// Removes from the store what has expired under these topics. Not by the journal of a shard: any shard may have stored
-/// something new there meanwhile, and nothing says whose batch comes first.
+/// Removes expired messages under these topics from the store. It does not use the journal of a shard: any shard may
+/// have stored a new message there meanwhile, and the order of their batches is not defined.
 fn remove_stored(store: &Store, expired: &[Arc<Message>], now_ms: u64) {
     let mut topics = expired
         .iter()
@@ -218,7 +219,7 @@ fn remove_stored(store: &Store, expired: &[Arc<Message>], now_ms: u64) {
         records::read_message(value).is_some_and(|message| message.is_expired(now_ms))
     };
     if let Err(error) = store.prune(StateKind::Retained, &mut topics, &mut is_expired) {
-        tracing::warn!(%error, "expired retained messages stay in the store until the next start");
+        tracing::warn!(%error, "cannot remove expired retained messages from the store; they stay until the next start");
     }
 }
 
@@ -252,8 +253,8 @@ fn remove(node: &mut RetainedNode, levels: &[&str]) -> Option<Arc<Message>> {
     removed
 }
 
-/// Walks the messages below a node in the order of topics, as long as `take` says true. `filter` is what is left of the filter's
-/// levels, none for everything; `after` is what is left of the topic to begin behind.
+/// Visits the messages below a node in the order of topics, as long as `take` returns true. `filter` contains the
+/// remaining levels of the filter, `None` for all messages; `after` is the remaining part of the topic to start after.
 fn collect(
     node: &RetainedNode,
     filter: Option<&[&str]>,
@@ -417,7 +418,7 @@ mod tests {
         };
         keep("gone", 1000, 1000);
         keep("stays", 3000, 3000);
-        // The sweep has seen the old one when a shard stores another.
+        // The sweep has seen the old message when a shard stores another.
         keep("replaced", 1000, NEVER_MS);
         store.submit(0, batch);
         let topics = || {

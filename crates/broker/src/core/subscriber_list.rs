@@ -1,11 +1,11 @@
-//! The subscribers of one filter or the members of one group: a dense list to walk, with an index beside it once it is
-//! long, so that leaving a list of a hundred thousand costs no search.
+//! The subscribers of one filter or the members of one group: a dense list to walk, and an index once it is long, so
+//! that removal from a list of a hundred thousand needs no search.
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use mqtt::SubscriptionOptions;
 
-/// Place of a filter, and of a group, in the subscription tree.
+/// Index of a filter, and of a group, in the subscription tree.
 pub(crate) type FilterId = u32;
 pub(crate) type GroupId = u32;
 pub(crate) const NO_GROUP: GroupId = u32::MAX;

@@ -1,6 +1,5 @@
-//! The clocks of a shard: a wheel for connections (keep-alive, connect time-out), of which there are many and
-//! which are rarely due, and an ordered table for what happens at a time of its own (session expiry, delayed wills
-//! and messages).
+//! The timers of a shard. A wheel serves connections (keep-alive, connect time-out), which are numerous and rarely due.
+//! An ordered table serves individual times (session expiry, delayed wills and messages).
 
 use std::collections::BTreeMap;
 
@@ -10,15 +9,15 @@ use super::session::TimerKey;
 pub(crate) const TICK_MS: u64 = 250;
 const WHEEL_SLOTS: usize = 1024;
 
-/// Each connection stands in at most one slot; an entry that fires early is put back further on by its owner.
+/// Each connection has at most one slot; an entry that fires early is rescheduled by its owner.
 pub(crate) struct TimerWheel {
     slots: Vec<Vec<(u32, u32)>>,
-    /// Ticks since the epoch that are done.
+    /// Completed ticks since the epoch.
     ticks_done: u64,
 }
 
 impl TimerWheel {
-    /// How far ahead an entry may lie.
+    /// How far ahead an entry may be scheduled.
     pub(crate) const MAX_AHEAD_MS: u64 = TICK_MS * (WHEEL_SLOTS as u64 - 2);
 
     pub(crate) fn new(now_ms: u64) -> Self {
@@ -28,7 +27,7 @@ impl TimerWheel {
         }
     }
 
-    /// `at_ms` may lie at most `MAX_AHEAD_MS` ahead.
+    /// `at_ms` may be at most `MAX_AHEAD_MS` ahead.
     pub(crate) fn schedule(&mut self, connection: u32, serial: u32, at_ms: u64) {
         let tick = (at_ms / TICK_MS + 1).clamp(
             self.ticks_done + 1,
@@ -50,17 +49,17 @@ impl TimerWheel {
 }
 
 pub(crate) enum Timer {
-    /// The session has been away for as long as it may.
+    /// The session has been without a connection for as long as its expiry allows.
     SessionExpiry(u32),
-    /// The will of a session that is away is due.
+    /// The will of a session without a connection is due.
     WillDelay(u32),
-    /// What let a client in ends, for the connection and its serial number.
+    /// The grant of a client expires; the connection and its serial number.
     GrantExpiry(u32, u32),
     /// A message published to `$delayed/...`, and the bytes it was counted with.
     DelayedMessage {
         message: Box<Message>,
         bytes: u64,
-        /// Of its place in the store; 0: it has none.
+        /// Number in its store key; 0: it is not stored.
         number: u64,
     },
 }

@@ -1,5 +1,5 @@
-//! The task of one connection: it reads, and waits where waiting is due. It does not write, unless its socket has
-//! once taken less than it was given.
+//! The task of one connection: it reads, and waits when the core requires it. It writes only while its socket is
+//! blocked, that is after a write that the socket did not take completely.
 
 use std::future::Future;
 use std::io::{self, Read};
@@ -14,21 +14,21 @@ use super::shard_thread::{ConnectionIo, ShardIo};
 use crate::core::connection::ConnectionPhase;
 use crate::core::shard::ConnectionAction;
 
-/// How long a closing connection may take to read what was said to it.
+/// How long a closing connection may take to read its last bytes.
 const LINGER: Duration = Duration::from_secs(2);
 /// Bytes a closing connection may still send before it is cut.
 const LINGER_BYTES: usize = 1 << 20;
 
 enum ConnectionState {
     Reading,
-    /// Not read until the time has come, then asked again.
+    /// Not read until the timer fires; then the core is asked again.
     Paused(Pin<Box<Sleep>>),
-    /// Not read until somebody else says so.
+    /// Not read until another component resumes the connection.
     Waiting,
-    /// To another shard, with the next step.
+    /// Moves to another shard with the next step.
     HandingOver(u16),
-    /// The last bytes go out; then what the client still sends is read and thrown away until it closes too, since a
-    /// socket closed with unread bytes would take back what was sent last.
+    /// The last bytes are written. Then further input is read and discarded until the client closes, too, since closing
+    /// a socket with unread bytes would discard the bytes sent last.
     Closing {
         until: Pin<Box<Sleep>>,
         goodbye: CloseProgress,
@@ -36,7 +36,7 @@ enum ConnectionState {
     },
 }
 
-/// How far a closing connection is.
+/// Progress of a closing connection.
 #[derive(Clone, Copy, PartialEq)]
 enum CloseProgress {
     NotSent,
@@ -52,7 +52,7 @@ struct ConnectionTask {
     state: ConnectionState,
 }
 
-/// Starts the task; `flow` is what the core said when it took the connection.
+/// Starts the task; `flow` is the action that the core returned when it accepted the connection.
 pub(crate) fn spawn_connection(
     shard: &Rc<ShardIo>,
     at: u32,
@@ -70,7 +70,7 @@ pub(crate) fn spawn_connection(
     tokio::task::spawn_local(connection);
 }
 
-/// An authentication has been answered: the connection's task goes on from there.
+/// An authentication has completed: the connection's task continues with `flow`.
 pub(crate) fn set_pending_flow(shard: &Rc<ShardIo>, at: u32, serial: u32, flow: ConnectionAction) {
     let io = shard
         .connection_ios
@@ -96,7 +96,7 @@ pub(crate) fn set_pending_flow(shard: &Rc<ShardIo>, at: u32, serial: u32, flow: 
 }
 
 impl Drop for ConnectionTask {
-    /// The shard is going down with this connection still open.
+    /// The shard ends with this connection still open.
     fn drop(&mut self) {
         if self.io.is_none() {
             return;
@@ -151,7 +151,8 @@ impl ConnectionTask {
                 continue;
             }
             match &mut self.state {
-                // Who does not read its answers gets no new ones: nothing is taken from it until its socket moves.
+                // A client that does not read its answers gets no new ones: its input is not read until its socket
+                // accepts output.
                 ConnectionState::Reading
                     if io.is_blocked.get() && self.shard.is_client_behind(self.at, &io) =>
                 {
@@ -159,7 +160,7 @@ impl ConnectionTask {
                 }
                 ConnectionState::Reading => match self.read(&io, context) {
                     Poll::Ready(true) => {
-                        // Others first; and what this read has caused is written before more is read.
+                        // Other tasks run first, and the output of this read is written before more is read.
                         context.waker().wake_by_ref();
                         return Poll::Pending;
                     }
@@ -173,7 +174,7 @@ impl ConnectionTask {
                     self.shard.update_congestion();
                     let at = self.at;
                     let flow = self.shard.with_core(at, |core| {
-                        // What made it wait may still be so.
+                        // The reason for the pause may persist.
                         match core.action_after_publish(at) {
                             ConnectionAction::Continue => core.resume(at),
                             wait => wait,
@@ -199,10 +200,10 @@ impl ConnectionTask {
         }
     }
 
-    /// What the core says is to be done next.
+    /// Sets the state according to the action returned by the core.
     fn apply_action(&mut self, flow: ConnectionAction) {
         self.state = match flow {
-            // That it is closing is found out by its phase.
+            // A closing connection is detected by its phase.
             ConnectionAction::Continue | ConnectionAction::Close => ConnectionState::Reading,
             ConnectionAction::Pause(ms) => {
                 ConnectionState::Paused(Box::pin(tokio::time::sleep(Duration::from_millis(ms))))
@@ -217,10 +218,12 @@ impl ConnectionTask {
         let moving = self.shard.core_at_now().hand_over(self.at);
         self.shard.unregister(self.at);
         let Some(io) = self.io.take() else { return };
-        // Nobody else keeps one for longer than a call.
+        // No other component holds a reference for longer than a call.
         let Ok(io) = Rc::try_unwrap(io).map(|io| (io.socket.into_inner(), io.layers.into_inner()))
         else {
-            tracing::error!("a connection could not be moved: its socket is in use; this is a bug");
+            tracing::error!(
+                "cannot move connection to another shard: its socket is in use; this is a bug"
+            );
             return;
         };
         let moving = SocketHandover {
@@ -231,7 +234,7 @@ impl ConnectionTask {
         self.shard.inboxes[usize::from(to)].push(InboxItem::Handover(Box::new(moving)));
     }
 
-    /// One read. `Ready(true)`: there may be more to read; `Ready(false)`: look at the state again.
+    /// Performs one read. `Ready(true)`: there may be more to read; `Ready(false)`: check the state again.
     fn read(&mut self, io: &Rc<ConnectionIo>, context: &mut Context<'_>) -> Poll<bool> {
         let mut guard = match io.socket.poll_read_ready(context) {
             Poll::Ready(Ok(guard)) => guard,
@@ -258,7 +261,7 @@ impl ConnectionTask {
         };
         let filled = received == scratch.len();
         if !filled {
-            // The socket is empty: no need to ask it again to hear so.
+            // The socket is empty: another read would only report that.
             guard.clear_ready();
         }
         let flow = self.feed_core(io, &mut scratch[..received]);
@@ -276,7 +279,7 @@ impl ConnectionTask {
         let mut mqtt = Vec::new();
         let result = layers.decode_inbound(bytes, &mut mqtt);
         let waiting = layers.waiting_bytes();
-        // Answers of the layers themselves are written in this turn too.
+        // Answers of the layers themselves are written in this turn, too.
         if !layers.wire().is_empty() {
             let mut core = self.shard.core.borrow_mut();
             core.delivery.mark_socket_dirty(at);
@@ -303,7 +306,7 @@ impl ConnectionTask {
                 tracing::debug!(
                     connection = at,
                     error = error.0,
-                    "a handshake or a frame was not valid"
+                    "invalid handshake or frame; connection closed"
                 );
                 core.metrics()
                     .inc(crate::metrics::Metric::ConnectionsRefusedHandshake);
@@ -323,7 +326,8 @@ impl ConnectionTask {
         Poll::Ready(false)
     }
 
-    /// The socket was full; goes on when it takes more. An error means that it is of no use any more.
+    /// Called when the socket was full; continues when it accepts more. An error means that the connection is no longer
+    /// usable.
     fn resume_writing(
         &mut self,
         io: &Rc<ConnectionIo>,
@@ -371,7 +375,7 @@ impl ConnectionTask {
         if until.as_mut().poll(context).is_ready() {
             return self.finish();
         }
-        // Everything that waits, then the goodbye of each layer, then the end of the stream.
+        // All pending output, then the close message of each layer, then the end of the stream.
         while *goodbye != CloseProgress::Done && !io.is_blocked.get() {
             if io.is_broken.get() {
                 return self.finish();
@@ -379,7 +383,7 @@ impl ConnectionTask {
             if self.shard.has_ready(self.at, io) {
                 self.shard.flush_connection(self.at, io);
             } else if self.shard.has_unwritten(self.at, io) {
-                // What was said last waits for the store, which will wake this task.
+                // The last bytes wait for the store, which will wake this task.
                 break;
             } else if *goodbye == CloseProgress::NotSent {
                 *goodbye = CloseProgress::Sent;

@@ -1,5 +1,5 @@
-//! The end of a turn: every socket that has something to be written is written once, words go to the other shards,
-//! connections that were closed or held are told.
+//! The end of a turn: every socket with pending output is written once, messages go to the other shards, and the tasks
+//! of closed or released connections are woken.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -14,25 +14,25 @@ use super::shard_thread::{ConnectionIo, ShardIo};
 use crate::core::shard::Shard;
 use crate::metrics::Metric;
 
-/// What may be spent on derived messages in one turn.
+/// Time for derived messages in one turn.
 const DERIVED_TURN: Duration = Duration::from_millis(1);
-/// Pieces handed to one `writev`.
+/// Slices passed to one `writev`.
 const MAX_SLICES: usize = 64;
 
-/// The one task that writes: woken by the first that has something to write, it runs when those that were ready before
-/// it have had their turn.
+/// The only task that writes in the normal case. The first connection with output wakes it; it runs after the tasks
+/// that were ready before it.
 pub(super) async fn run_flusher(shard: Rc<ShardIo>) {
     poll_fn(|context| {
         *shard.flusher.borrow_mut() = Some(context.waker().clone());
         shard.flush_due.set(false);
-        shard.catch_panic("sockets were written", || shard.flush_all());
+        shard.catch_panic("writing sockets", || shard.flush_all());
         Poll::<()>::Pending
     })
     .await;
 }
 
 impl ShardIo {
-    /// The turn is over: what it wrote goes to the store, its words to the other shards.
+    /// Ends the turn: its batch goes to the store, its messages to the other shards.
     pub(super) fn end_turn(&self) {
         let mut core = self.core.borrow_mut();
         self.update_store_health(&mut core);
@@ -60,14 +60,14 @@ impl ShardIo {
         core.is_congested = core.is_congested || self.is_store_behind();
     }
 
-    /// Whether the store takes what is new.
+    /// Updates whether the store accepts writes.
     pub(super) fn update_store_health(&self, core: &mut Shard) {
         if let (Some(store), Some(journal)) = (&self.store, &mut core.delivery.journal) {
             journal.refuses_writes = store.health() != store::StoreHealth::Ok;
         }
     }
 
-    /// Whether so much waits for the log that publishers have to wait too.
+    /// Whether so many bytes wait for the log that publishers have to wait, too.
     fn is_store_behind(&self) -> bool {
         (self.store.as_ref()).is_some_and(Store::is_overloaded)
     }
@@ -100,7 +100,7 @@ impl ShardIo {
         }
         dirty.clear();
         let mut core = self.core.borrow_mut();
-        // Writing makes room, so that more may have come up.
+        // Writing makes room, so that more output may be ready.
         if core.shard_queues.waiting_shards != 0
             || core.has_open_turn()
             || !core.delivery.dirty.is_empty()
@@ -121,7 +121,7 @@ impl ShardIo {
         }
     }
 
-    /// Works off messages that hooks want published, until others have to have their turn.
+    /// Publishes messages that hooks requested, until the time for them in this turn is used up.
     fn publish_derived_messages(&self) {
         if self.core.borrow().derived_messages.is_empty() {
             return;
@@ -174,7 +174,7 @@ impl ShardIo {
             core.is_congested && (self.is_congested(&core) || self.is_store_behind());
     }
 
-    /// Writes what waits for one socket, once. Whoever blocks is left to its own task.
+    /// Writes the pending output of one socket, once. A blocked socket is left to its connection's task.
     pub(crate) fn flush_connection(self: &Rc<Self>, at: u32, io: &ConnectionIo) {
         let result = if io.layers.borrow().is_some() {
             self.flush_layers(at, io)
@@ -188,7 +188,7 @@ impl ShardIo {
                 io.wake();
             }
             Err(error) => {
-                tracing::debug!(connection = at, %error, "writing failed");
+                tracing::debug!(connection = at, %error, "socket write failed; connection closes");
                 io.is_broken.set(true);
                 let mut core = self.core_at_now();
                 core.connection_lost(at, "socket_error");
@@ -273,7 +273,7 @@ impl ShardIo {
         self.unwritten(at, io) > 0
     }
 
-    /// Whether something may be written now, and does not wait for the store.
+    /// Whether there is output that may be written now, without waiting for the store.
     pub(crate) fn has_ready(&self, at: u32, io: &ConnectionIo) -> bool {
         let ready = self.core.borrow().delivery.connections[at as usize]
             .outbox
@@ -282,7 +282,7 @@ impl ShardIo {
         ready > 0 || layers.as_ref().is_some_and(|l| !l.wire().is_empty())
     }
 
-    /// Whether so much waits for a socket that its client has to read first.
+    /// Whether so much output waits for a socket that its client has to read first.
     pub(crate) fn is_client_behind(&self, at: u32, io: &ConnectionIo) -> bool {
         let most = self.core.borrow().limits.max_outbox_bytes as usize;
         self.unwritten(at, io) > most

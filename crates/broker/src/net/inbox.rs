@@ -1,5 +1,5 @@
-//! Where a shard's thread finds what other threads have for it: words of other shards, connections that move to it,
-//! questions of the control plane. Locked once per batch, not per message.
+//! The inbox of a shard's thread: messages from other shards, connections that move to it, queries of the control
+//! plane. It is locked once per batch, not per message.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -14,14 +14,14 @@ use crate::core::shard::Shard;
 use crate::core::shard_messages::ShardMessage;
 use crate::handle::queues::PendingStoreRead;
 
-/// A connection on its way to another shard: its state, its socket, what lies between.
+/// A connection on its way to another shard: its state, its socket, and the layers between.
 pub(crate) struct SocketHandover {
     pub(crate) connection: ConnectionHandover,
     pub(crate) socket: socket2::Socket,
     pub(crate) layers: Option<Box<TransportLayers>>,
 }
 
-/// Tells the shards what the store has done for them.
+/// Notifies the shards of the store's progress.
 pub(crate) struct StoreOwner {
     pub(crate) inboxes: std::sync::Arc<[ShardInbox]>,
     /// For the control plane.
@@ -48,22 +48,22 @@ pub(crate) enum InboxItem {
         bytes: usize,
     },
     Handover(Box<SocketHandover>),
-    /// Something to do with the shard; the answer goes its own way.
+    /// A call to execute on the shard; it delivers its answer itself.
     Query(Box<dyn FnOnce(&mut Shard) + Send>),
-    /// A socket to take connections from.
+    /// A socket to accept connections from.
     StartListening(Box<ListenerSocket>),
-    /// Take none from a listener any more; answered when its socket is closed.
+    /// Stop accepting from a listener; answered when its socket is closed.
     StopListening {
         listener: u16,
         answer: oneshot::Sender<()>,
     },
-    /// The store has everything up to this turn of the shard in its log.
+    /// The store has logged everything up to this turn of the shard.
     TurnLogged(u64),
-    /// What hooks have made of this turn of the shard is safe.
+    /// The data of hooks for this turn of the shard is durable.
     TurnSettled(u64),
-    /// A piece of a session's stored messages.
+    /// A page of a session's stored messages.
     Page(QueuePage),
-    /// Stop accepting, say goodbye to every client.
+    /// Stop accepting, send DISCONNECT to every client.
     Stop,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct ShardInbox {
     items: Mutex<VecDeque<InboxItem>>,
     bytes: AtomicUsize,
     notify: Notify,
-    /// When the shard was last seen to have a turn.
+    /// When the shard last completed a turn.
     last_turn_ms: AtomicU64,
 }
 
@@ -92,7 +92,7 @@ impl ShardInbox {
         self.last_turn_ms.store(now_ms, Relaxed);
     }
 
-    /// Bytes of words that wait here.
+    /// Bytes of shard messages that wait here.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.bytes.load(Relaxed)
     }

@@ -1,5 +1,5 @@
-//! What may lie between a socket and MQTT: a PROXY header, TLS, WebSocket, in this order. Sans-io: bytes off the wire
-//! become MQTT bytes, MQTT bytes become bytes for the wire. A plain connection has no layers at all.
+//! Layers between a socket and MQTT: a PROXY header, TLS, WebSocket, in this order. Sans-io: bytes from the wire become
+//! MQTT bytes, and MQTT bytes become bytes for the wire. A plain connection has no layers at all.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -34,24 +34,24 @@ pub(crate) struct TransportLayers {
     proxy: Option<Vec<u8>>,
     tls: Option<ServerConnection>,
     websocket: Option<WebSocketLayer>,
-    /// Bytes for the wire, those before `written` are on it already.
+    /// Bytes for the wire; those before `written` have been written.
     wire: Vec<u8>,
     written: usize,
     is_certificate_reported: bool,
-    /// Nothing has been read yet.
+    /// Whether nothing has been read yet.
     is_untouched: bool,
 }
 
-/// What was learned besides MQTT bytes.
+/// Results of decoding besides MQTT bytes.
 #[derive(Default)]
 pub(crate) struct InboundResult {
     pub(crate) peer: Option<PeerAddress>,
     pub(crate) certificate: Option<CertificateNames>,
-    /// The client ended the stream in the way of a layer (TLS close_notify, WebSocket close).
+    /// The client ended the stream with a message of a layer (TLS close_notify, WebSocket close).
     pub(crate) closed: bool,
 }
 
-/// Why a connection cannot go on; what is to be said about it is in `wire` already.
+/// Why a connection cannot continue; the message to the client is in `wire` already.
 #[derive(Debug)]
 pub(crate) struct LayerError(pub(crate) String);
 
@@ -67,7 +67,7 @@ impl TransportLayers {
         let tls = match tls {
             Some(config) => {
                 let mut tls = ServerConnection::new(config)?;
-                // What waits is bounded by the outbox.
+                // The output waiting here is bounded by the outbox.
                 tls.set_buffer_limit(None);
                 Some(tls)
             }
@@ -88,7 +88,7 @@ impl TransportLayers {
         })))
     }
 
-    /// Tells plain MQTT by its first byte, which no layer begins with.
+    /// Detects plain MQTT by its first byte, which no layer begins with.
     fn check_first_bytes(&self, first: &[u8]) -> Result<(), LayerError> {
         if !is_mqtt_connect(first) {
             return Ok(());
@@ -100,7 +100,7 @@ impl TransportLayers {
         }.into()))
     }
 
-    /// Takes bytes off the wire; MQTT bytes are appended to `mqtt`.
+    /// Decodes bytes from the wire; MQTT bytes are appended to `mqtt`.
     pub(crate) fn decode_inbound(
         &mut self,
         raw: &mut [u8],
@@ -133,7 +133,7 @@ impl TransportLayers {
             let result = self.decrypt(raw, &mut plain, &mut learned);
             let result =
                 result.and_then(|()| self.decode_websocket(&mut plain, mqtt, &mut learned));
-            // Whatever TLS itself has to say, an alert included.
+            // Collects the output of TLS itself, alerts included.
             self.encrypt(&[]);
             result?;
         } else {
@@ -269,7 +269,7 @@ impl TransportLayers {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Bytes of a handshake or a frame that is not whole.
+    /// Bytes of an incomplete handshake or frame.
     pub(crate) fn waiting_bytes(&self) -> usize {
         let of_websocket = match &self.websocket {
             Some(WebSocketLayer::Handshake { head, .. }) => head.len(),
@@ -279,14 +279,14 @@ impl TransportLayers {
         of_websocket + self.proxy.as_ref().map_or(0, Vec::len)
     }
 
-    /// Whether MQTT bytes can be taken: handshakes are done, not too much waits.
+    /// Whether MQTT bytes can be accepted: handshakes are complete and not too many bytes wait.
     pub(crate) fn can_accept_more(&self) -> bool {
         let open = !matches!(self.websocket, Some(WebSocketLayer::Handshake { .. }));
         let secure = self.tls.as_ref().is_none_or(|tls| !tls.is_handshaking());
         open && secure && self.wire.len() - self.written < WIRE_HIGH_BYTES
     }
 
-    /// Takes MQTT bytes for the client.
+    /// Encodes MQTT bytes for the client.
     pub(crate) fn encode_outbound(&mut self, mqtt: &[u8]) {
         if self.websocket.is_some() {
             let header = ws::FrameHeader::new(Opcode::Binary, mqtt.len(), None);
@@ -295,7 +295,7 @@ impl TransportLayers {
         self.append_to_wire(mqtt);
     }
 
-    /// Says goodbye in the way of each layer.
+    /// Appends the close message of each layer.
     pub(crate) fn send_close(&mut self) {
         if matches!(&self.websocket, Some(WebSocketLayer::Open { decoder, .. }) if !decoder.is_closed())
         {
@@ -309,7 +309,7 @@ impl TransportLayers {
         self.encrypt(&[]);
     }
 
-    /// Bytes that are ready for the wire, encrypted if there is TLS.
+    /// Appends bytes that are ready for the wire, encrypted if there is TLS.
     fn append_to_wire(&mut self, bytes: &[u8]) {
         if self.tls.is_some() {
             self.encrypt(bytes);
@@ -320,7 +320,7 @@ impl TransportLayers {
 
     fn encrypt(&mut self, bytes: &[u8]) {
         let Some(tls) = &mut self.tls else { return };
-        // Neither can fail: there is no buffer limit, and a Vec takes everything.
+        // Neither call can fail: there is no buffer limit, and a `Vec` accepts all bytes.
         let _ = tls.writer().write_all(bytes);
         while tls.wants_write() && tls.write_tls(&mut self.wire).is_ok() {}
     }

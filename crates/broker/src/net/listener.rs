@@ -1,5 +1,5 @@
-//! Listening sockets: one per shard where the system spreads connections over them, else one whose connections go to
-//! the shards in turn. Accepting is bounded in number and rate.
+//! Listening sockets: one per shard where the system distributes connections over them, otherwise one whose connections
+//! go to the shards in turn. Accepting is bounded in number and rate.
 
 use std::cell::Cell;
 use std::io;
@@ -20,10 +20,10 @@ use crate::core::directory::NodeDirectory;
 use crate::hooks::PeerAddress;
 use crate::metrics::Metric;
 
-/// Connections taken at once before others have their turn.
+/// Connections accepted at once before other tasks run.
 const ACCEPT_BATCH: usize = 64;
 
-/// What the sockets of one listener share.
+/// State shared by the sockets of one listener.
 pub(crate) struct ListenerContext {
     pub(crate) index: u16,
     pub(crate) config: ListenerConfig,
@@ -72,7 +72,7 @@ impl ListenerContext {
         (rate.tokens < 1.0).then(|| Duration::from_secs_f64((1.0 - rate.tokens) / per_s))
     }
 
-    /// A connection was accepted.
+    /// Counts an accepted connection.
     fn count_accepted(&self) {
         if self.config.max_accept_rate > 0 {
             self.lock_rate().tokens -= 1.0;
@@ -84,12 +84,12 @@ impl ListenerContext {
     }
 }
 
-/// Opens the sockets of one listener for `shards` shards. With port 0 all get the port the first was given.
+/// Opens the sockets of one listener for `shards` shards. With port 0 all get the port that the first one was assigned.
 pub(crate) fn open_sockets(config: &ListenerConfig, shards: usize) -> io::Result<Vec<Socket>> {
     match &config.bind {
         BindAddress::Unix(path) => Ok(vec![open_unix(path, config.backlog)?]),
         BindAddress::Tcp(address) => {
-            // Whether somebody else listens there, of which sockets that share a port would not tell.
+            // Detects another process on the address, which sockets that share a port would not.
             let probe = tcp_socket(*address, false)?;
             drop(probe);
             let first = tcp_socket(*address, true)?;
@@ -118,17 +118,17 @@ fn tcp_socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
         socket.set_reuse_port(true)?;
     }
     if address.is_ipv6() {
-        // IPv4 has listeners of its own, so that what is open is what the configuration says.
+        // IPv4 has its own listeners, so that exactly the configured addresses are open.
         socket.set_only_v6(true)?;
     }
-    // Inherited by the connections, which saves a call for each.
+    // Accepted connections inherit the option, which saves a system call for each.
     socket.set_tcp_nodelay(true)?;
     socket.bind(&address.into())?;
     Ok(socket)
 }
 
-/// Listens on a Unix socket without blocking. A socket that a killed process left behind is replaced; one with a
-/// listener is an error, and so is a file that is no socket.
+/// Opens a non-blocking Unix socket. A socket file left by a killed process is replaced. A socket with a listener is an
+/// error, and so is a file that is not a socket.
 pub fn open_unix(path: &std::path::Path, backlog: u32) -> io::Result<Socket> {
     let address = SockAddr::unix(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -137,7 +137,7 @@ pub fn open_unix(path: &std::path::Path, backlog: u32) -> io::Result<Socket> {
             let why = "there is something at this path that is not a socket";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
-        // A socket nobody listens on was left by a process that was killed.
+        // A socket that nobody listens on was left by a process that was killed.
         let other = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         match other.connect(&address) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -156,7 +156,7 @@ pub fn open_unix(path: &std::path::Path, backlog: u32) -> io::Result<Socket> {
 /// Accepts connections until it is aborted.
 pub(crate) async fn run_accept_loop(shard: Rc<ShardIo>, listener: ListenerSocket) {
     let ListenerSocket { entrance, socket } = listener;
-    // Where it is the same for all connections, it is not asked for each of them.
+    // The local address is read only once if it is the same for all connections.
     let local = socket.local_addr().ok().and_then(|it| it.as_socket());
     let local = local.filter(|address| !address.ip().is_unspecified());
     let socket = match register_socket(socket) {
@@ -188,7 +188,8 @@ pub(crate) async fn run_accept_loop(shard: Rc<ShardIo>, listener: ListenerSocket
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     warn_rate_limited(&last_warning, &entrance, &error);
-                    // Out of file descriptors, most likely: nothing to be done but to wait for some to be closed.
+                    // Most likely the process has no free file descriptors; the only remedy is to wait until some are
+                    // closed.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     break;
                 }
@@ -198,7 +199,7 @@ pub(crate) async fn run_accept_loop(shard: Rc<ShardIo>, listener: ListenerSocket
     }
 }
 
-/// The next connection, which does not block; by one call where there is one for it.
+/// Accepts the next connection as a non-blocking socket; with a single system call where the platform supports it.
 fn accept_one(listener: &Socket) -> io::Result<(Socket, SockAddr)> {
     #[cfg(target_os = "linux")]
     return listener.accept4(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
@@ -219,7 +220,7 @@ fn warn_rate_limited(last: &Cell<Option<Instant>>, entrance: &ListenerContext, e
         tracing::warn!(
             listener = entrance.config.name,
             %error,
-            "cannot accept connections; if it says too many open files, raise the limit (ulimit -n)"
+            "cannot accept connections; for the error \"too many open files\" raise the limit (ulimit -n)"
         );
     }
 }
@@ -279,7 +280,7 @@ fn admit_connection(
             shard.open_connection(entrance.index, socket, (peer, local), layers);
         }
         Err(error) => {
-            tracing::warn!(%error, "TLS could not be started for a connection");
+            tracing::warn!(%error, "cannot start TLS on a connection; connection closed");
             give_back();
         }
     }

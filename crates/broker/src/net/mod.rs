@@ -1,4 +1,4 @@
-//! The shards' contact with the world: threads, sockets, TLS, WebSocket, the clock.
+//! Input and output of the shards: threads, sockets, TLS, WebSocket, the clock.
 
 pub(crate) mod connection_task;
 pub(crate) mod flusher;

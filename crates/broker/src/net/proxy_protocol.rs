@@ -1,30 +1,30 @@
-//! The PROXY protocol, versions 1 and 2: who a connection is really from, told by the proxy in front.
+//! The PROXY protocol, versions 1 and 2: a proxy in front of the node reports the client's real address.
 
 use ppp::{HeaderResult, PartialResult, v1, v2};
 use std::net::SocketAddr;
 
 use crate::hooks::PeerAddress;
 
-/// Longest header taken: version 1 has at most 107 bytes, version 2 sixteen and what it announces.
+/// Longest header accepted: version 1 has at most 107 bytes, version 2 sixteen and the length it announces.
 const MAX_HEADER_BYTES: usize = 1024;
 
-/// What the first bytes of a connection are.
+/// Result of examining the first bytes of a connection.
 #[derive(Debug, PartialEq)]
 pub enum ProxyHeader {
     /// The beginning of a header.
     Incomplete,
-    /// The header's length and whom it names; nobody for the proxy's own checks (`LOCAL`, `NOT_LOADED`).
+    /// The header's length and the address it contains; `None` for the proxy's own checks (`LOCAL`, `UNKNOWN`).
     Complete(usize, Option<PeerAddress>),
     /// Not a header.
     Invalid,
 }
 
-/// A line of version 1, its end included.
+/// Longest line of version 1, line end included.
 const MAX_LINE_BYTES: usize = 107;
 
-/// Reads a header off the front of `buffer`.
+/// Parses a header at the front of `buffer`.
 pub fn parse_proxy_header(buffer: &[u8]) -> ProxyHeader {
-    // The parser takes a line that is cut within an address or port for a wrong one, so it gets whole lines only.
+    // The parser rejects a line that is cut within an address or port, so it gets whole lines only.
     let is_line = buffer.starts_with(b"PROXY ") || b"PROXY ".starts_with(buffer);
     if is_line && buffer.len() < MAX_LINE_BYTES && !buffer.contains(&b'\n') {
         return ProxyHeader::Incomplete;

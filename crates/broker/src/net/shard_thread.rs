@@ -1,8 +1,8 @@
 //! The thread of a shard: one tokio runtime, the tasks on it, and the sockets of its connections.
 //!
-//! A turn: connection tasks read and feed the shard's core; the flusher, woken once, then writes every socket that has
-//! something to be written, hands words to the other shards and tells connections that were closed. Nobody is woken
-//! just to deliver a message.
+//! A turn: connection tasks read and feed the shard's core. The flusher, woken once, then writes every socket with
+//! pending output, sends messages to the other shards and wakes the tasks of closed connections. No task is woken only
+//! to deliver a message.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -37,14 +37,14 @@ use crate::hooks::{Authentication, HooksFactory, PeerAddress};
 use crate::metrics::Metric;
 use crate::sys_topics;
 
-/// One read takes at most so many bytes; then others have their turn.
+/// Bytes of one read; then other tasks run.
 const SCRATCH_BYTES: usize = 128 * 1024;
-/// Sessions brought back before the other shards are told of them.
+/// Sessions restored before the other shards are informed of them.
 const SESSIONS_RESTORED_PER_STEP: usize = 1000;
 const SWEEP_EVERY_TICKS: u64 = 30_000 / TICK_MS;
 const HOUSEKEEPING_EVERY_TICKS: u64 = 10_000 / TICK_MS;
 
-/// Time that does not jump: the wall clock at start, and a monotonic one from there.
+/// A clock that does not jump: the wall clock at start, advanced by a monotonic clock.
 #[derive(Clone, Copy)]
 pub(crate) struct NodeClock {
     started: Instant,
@@ -74,16 +74,16 @@ impl NodeClock {
     }
 }
 
-/// The socket of one connection and what lies on it.
+/// The socket of one connection and the layers on it.
 pub(crate) struct ConnectionIo {
     pub(crate) socket: AsyncFd<Socket>,
     pub(crate) layers: RefCell<Option<Box<TransportLayers>>>,
-    /// The socket took less than it was given; its task waits until it takes more.
+    /// The socket did not take all of the last write; its task waits until it accepts more.
     pub(crate) is_blocked: Cell<bool>,
-    /// Writing failed; nothing that waits will ever leave.
+    /// Writing failed; pending output will never be sent.
     pub(crate) is_broken: Cell<bool>,
     pub(crate) waker: RefCell<Option<Waker>>,
-    /// Where the connection is to go, once its task runs.
+    /// The shard to which the connection moves when its task runs.
     pub(crate) hand_over_to: Cell<Option<u16>>,
 }
 
@@ -116,7 +116,7 @@ impl ConnectionIo {
     }
 }
 
-/// What the tasks of a shard share.
+/// State shared by the tasks of a shard.
 pub(crate) struct ShardIo {
     pub(crate) core: RefCell<Shard>,
     pub(crate) connection_ios: RefCell<Vec<Option<Rc<ConnectionIo>>>>,
@@ -126,7 +126,7 @@ pub(crate) struct ShardIo {
     pub(super) flusher: RefCell<Option<Waker>>,
     pub(super) flush_due: Cell<bool>,
     pub(super) store: Option<Store>,
-    /// Tasks that accept, and for which listener.
+    /// Accepting tasks with the index of their listener.
     accepting: RefCell<Vec<(u16, JoinHandle<()>)>>,
     stop_timeout: Duration,
     stopped: tokio::sync::Notify,
@@ -142,16 +142,16 @@ pub(crate) struct ShardSetup {
     pub(crate) stop_timeout: Duration,
     pub(crate) sys_interval_s: u32,
     pub(crate) durable: Option<ShardRecovery>,
-    /// Told when the shard takes clients.
+    /// Notified when the shard accepts clients.
     pub(crate) ready: std::sync::mpsc::Sender<()>,
 }
 
-/// What a shard needs to keep its sessions, and those it had.
+/// The store and the state recovered from it for one shard.
 pub(crate) struct ShardRecovery {
     pub(crate) store: Store,
     pub(crate) first_number: u64,
     pub(crate) recovered: RecoveredShard,
-    /// Shards that have theirs back and are known by all others.
+    /// Number of shards that have restored their sessions and are known to all others.
     pub(crate) restored_shards: Arc<AtomicU32>,
 }
 
@@ -164,7 +164,7 @@ pub(crate) fn run_shard(setup: ShardSetup) -> io::Result<()> {
         .build()?;
     let local = LocalSet::new();
     local.block_on(&runtime, run_tasks(setup));
-    // Passwords still being checked are of no use to anybody.
+    // Results of password checks in progress are no longer needed.
     runtime.shutdown_background();
     Ok(())
 }
@@ -210,22 +210,22 @@ async fn run_tasks(setup: ShardSetup) {
         if let Some(durable) = durable {
             restore_shard(&entrances, durable).await;
         }
-        // Not before every shard knows what the others subscribe to: wills and delayed messages that were due while the node
-        // was down would be published to nobody.
+        // Timers start after every shard knows the subscriptions of the others. Otherwise wills and delayed messages
+        // that became due while the node was down would reach no subscriber.
         tokio::task::spawn_local(run_timers(entrances.clone(), sys_interval_s));
         for listener in listeners {
             entrances.start_listening(listener);
         }
-        // Whoever started the broker may have lost interest.
+        // The caller that started the broker may have stopped waiting.
         let _ = ready.send(());
     });
     run_inbox(&shard).await;
-    // Stopped: sockets that listen are closed first, so that nobody waits for an answer in vain.
+    // Stopped: listening sockets are closed first, so that no client waits for an answer in vain.
     opening.abort();
     for (_, task) in shard.accepting.take() {
         task.abort();
     }
-    // What was said last may wait for the store.
+    // The last answers may wait for the store.
     let heard = tokio::task::spawn_local({
         let shard = shard.clone();
         async move { run_inbox(&shard).await }
@@ -235,8 +235,8 @@ async fn run_tasks(setup: ShardSetup) {
     shard.end_turn();
 }
 
-/// Brings back what the store has of this shard, and waits until every shard has and knows of it: a message published
-/// after the start is to reach everybody who subscribed before.
+/// Restores the stored state of this shard, and waits until all shards have done so and know each other's
+/// subscriptions. A message published after the start must reach all earlier subscribers.
 async fn restore_shard(shard: &Rc<ShardIo>, durable: ShardRecovery) {
     let ShardRecovery {
         store,
@@ -272,7 +272,7 @@ async fn restore_shard(shard: &Rc<ShardIo>, durable: ShardRecovery) {
             deliver_linked(shard, &store, link).await;
         }
     }
-    // Behind all that came of them.
+    // After everything that resulted from them.
     wait_for_all_shards(&restored, 2 * shards).await;
     let mut core = shard.core_at_now();
     if core.id == 0 {
@@ -286,7 +286,7 @@ async fn restore_shard(shard: &Rc<ShardIo>, durable: ShardRecovery) {
     shard.schedule_flush();
 }
 
-/// Waits until all shards have come so far.
+/// Waits until all shards have reached this point.
 async fn wait_for_all_shards(arrived: &AtomicU32, shards: u32) {
     arrived.fetch_add(1, Relaxed);
     while arrived.load(Relaxed) < shards {
@@ -294,7 +294,7 @@ async fn wait_for_all_shards(arrived: &AtomicU32, shards: u32) {
     }
 }
 
-/// Reads what is in a link, piece by piece, and delivers it.
+/// Reads the messages in a link page by page, and delivers them.
 async fn deliver_linked(shard: &Rc<ShardIo>, store: &Store, link: ShardLink) {
     let mut from_seq = 0;
     loop {
@@ -321,10 +321,10 @@ async fn deliver_linked(shard: &Rc<ShardIo>, store: &Store, link: ShardLink) {
     }
 }
 
-/// Passwords that may wait for a check at once; beyond, clients are told to come back later.
+/// Passwords that may wait for a check at once; beyond, clients are told to retry later.
 const MAX_PASSWORD_CHECKS: usize = 256;
 
-/// Passwords are checked on a blocking thread: each check takes milliseconds by design.
+/// Checks passwords on a blocking thread: each check takes milliseconds by design.
 fn background_password_checker() -> PasswordChecker {
     let under_way = Rc::new(Cell::new(0_usize));
     Box::new(move |credential, password| {
@@ -345,7 +345,7 @@ fn background_password_checker() -> PasswordChecker {
     })
 }
 
-/// Takes what other threads have for this shard, until it is stopped.
+/// Processes the items that other threads have put into this shard's inbox, until it is stopped.
 async fn run_inbox(shard: &Rc<ShardIo>) {
     let id = usize::from(shard.core.borrow().id);
     loop {
@@ -370,7 +370,7 @@ async fn run_timers(shard: Rc<ShardIo>, sys_interval_s: u32) {
         let busy = tokio::runtime::Handle::current()
             .metrics()
             .worker_total_busy_duration(0);
-        shard.catch_panic("timers ran", || {
+        shard.catch_panic("running timers", || {
             let mut core = shard.core_at_now();
             core.metrics()
                 .set(Metric::BusyNanoseconds, busy.as_nanos() as u64);
@@ -391,7 +391,7 @@ async fn run_timers(shard: Rc<ShardIo>, sys_interval_s: u32) {
             if std::mem::replace(&mut tells_events, has_listeners) != has_listeners {
                 core.refresh_hook_interest();
             }
-            // A shard nobody speaks to has no turns, and shall still know that the disk has room again.
+            // A shard without input has no turns, but must still notice that the disk has room again.
             shard.update_store_health(&mut core);
             if is_first && let Some(store) = &shard.store {
                 alarms.update(store.health(), &core.node.events);
@@ -415,7 +415,7 @@ async fn run_timers(shard: Rc<ShardIo>, sys_interval_s: u32) {
 }
 
 impl ShardIo {
-    /// The core, told the time.
+    /// The core, with its time set to now.
     pub(crate) fn core_at_now(&self) -> std::cell::RefMut<'_, Shard> {
         let mut core = self.core.borrow_mut();
         let (ms, us) = self.clock.now();
@@ -423,7 +423,7 @@ impl ShardIo {
         core
     }
 
-    /// Calls into the core for one connection. A panic there closes the connection and nothing else.
+    /// Calls into the core for one connection. A panic there closes only that connection.
     #[inline]
     pub(crate) fn with_core(
         self: &Rc<Self>,
@@ -440,7 +440,7 @@ impl ShardIo {
         let flow = flow.unwrap_or_else(|_| {
             tracing::error!(
                 connection = at,
-                "a panic in the broker closed a connection; this is a bug"
+                "panic while handling a connection; connection closed; this is a bug"
             );
             let mut core = self.core_at_now();
             core.derived_messages.reset_after_panic();
@@ -453,17 +453,17 @@ impl ShardIo {
         flow
     }
 
-    /// A panic in what no single connection is to blame for is told and counted, and the shard goes on.
+    /// Logs and counts a panic that no single connection has caused; the shard continues.
     pub(super) fn catch_panic(&self, what: &'static str, call: impl FnOnce()) {
         if catch_unwind(AssertUnwindSafe(call)).is_err() {
-            tracing::error!("a panic in the broker while {what}; this is a bug");
+            tracing::error!("panic while {what}; this is a bug");
             let mut core = self.core.borrow_mut();
             core.derived_messages.reset_after_panic();
             core.metrics().inc(Metric::Panics);
         }
     }
 
-    /// Sees to what a call into the core has left to do.
+    /// Completes a call into the core.
     #[inline]
     pub(crate) fn finish_core_call(self: &Rc<Self>) {
         let core = self.core.borrow();
@@ -509,39 +509,41 @@ impl ShardIo {
         }
     }
 
-    /// True when the shard is to stop.
+    /// Returns true when the shard is to stop.
     fn handle_inbox_items(self: &Rc<Self>, parcels: VecDeque<InboxItem>) -> bool {
         let mut stop = false;
         for parcel in parcels {
             match parcel {
                 InboxItem::ShardMessages { from, said, .. } => {
-                    // One by one: what one of them breaks, the others shall not miss.
+                    // One by one, so that a panic in one message does not lose the others.
                     for said in said {
-                        self.catch_panic("another shard was heard", || {
+                        self.catch_panic("handling messages from another shard", || {
                             self.core_at_now().handle_shard_messages(from, vec![said]);
                         });
                     }
                 }
                 InboxItem::Handover(moving) => {
-                    self.catch_panic("a connection moved", || self.accept_handover(*moving));
+                    self.catch_panic("accepting a connection from another shard", || {
+                        self.accept_handover(*moving)
+                    });
                 }
                 InboxItem::Query(question) => {
-                    self.catch_panic("a question was answered", || {
+                    self.catch_panic("answering the control plane", || {
                         question(&mut self.core_at_now())
                     });
                 }
                 InboxItem::TurnLogged(turn) => {
-                    self.catch_panic("the store was heard", || {
+                    self.catch_panic("handling a logged turn", || {
                         self.core_at_now().handle_turn_logged(turn)
                     });
                 }
                 InboxItem::TurnSettled(turn) => {
-                    self.catch_panic("hooks were heard", || {
+                    self.catch_panic("handling a settled turn", || {
                         self.core_at_now().handle_turn_settled(turn)
                     });
                 }
                 InboxItem::Page(page) => {
-                    self.catch_panic("stored messages came", || {
+                    self.catch_panic("loading stored messages", || {
                         self.core_at_now().handle_fetched_page(page)
                     });
                 }
@@ -555,7 +557,7 @@ impl ShardIo {
                 }
             }
         }
-        self.catch_panic("hooks were followed", || {
+        self.catch_panic("publishing messages of hooks", || {
             self.core_at_now().poll_hooks(None);
         });
         self.finish_core_call();
@@ -578,10 +580,10 @@ impl ShardIo {
         tokio::task::spawn_local(async move {
             for (_, task) in tasks {
                 task.abort();
-                // The socket is closed when the task has ended, which it tells by an error.
+                // The socket is closed when the task has ended; an abort ends it with an error.
                 let _ = task.await;
             }
-            // Nobody may be waiting any more.
+            // The caller may have stopped waiting.
             let _ = answer.send(());
         });
     }
@@ -596,7 +598,7 @@ impl ShardIo {
         match ConnectionIo::new(socket, layers) {
             Ok(io) => connection_task::spawn_connection(self, at, io, flow),
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be moved to another shard");
+                tracing::warn!(%error, "cannot move connection to another shard; connection closed");
                 let mut core = self.core_at_now();
                 core.connection_lost(at, "socket_error");
                 self.release_connection(&mut core, at);
@@ -604,7 +606,7 @@ impl ShardIo {
         }
     }
 
-    /// A new connection, between these two.
+    /// Registers a new connection between these two addresses.
     pub(crate) fn open_connection(
         self: &Rc<Self>,
         listener: u16,
@@ -615,7 +617,7 @@ impl ShardIo {
         let io = match ConnectionIo::new(socket, layers) {
             Ok(io) => io,
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be registered");
+                tracing::warn!(%error, "cannot register connection; connection closed");
                 let core = self.core.borrow();
                 release_connection_slots(&core.node, listener);
                 return;
@@ -643,7 +645,7 @@ impl ShardIo {
         self.connection_ios.borrow_mut()[at as usize] = None;
     }
 
-    /// The connection is over: its slot, its places, its socket.
+    /// Releases the slot, the counters and the socket of a connection that has ended.
     pub(crate) fn release_connection(&self, core: &mut Shard, at: u32) {
         let listener = core.delivery.connections[at as usize].listener;
         core.remove_connection(at);
@@ -664,7 +666,7 @@ impl ShardIo {
         self.core.borrow().delivery.connections[at as usize].phase
     }
 
-    /// Whether packets of a connection still wait for something else.
+    /// Whether packets of a connection still wait for something.
     pub(crate) fn is_holding_packets(&self, at: u32) -> bool {
         let core = self.core.borrow();
         let connection = &core.delivery.connections[at as usize];

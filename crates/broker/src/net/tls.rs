@@ -1,4 +1,5 @@
-//! TLS of a listener: its certificate, who may show one, and how it is replaced while connections stay open.
+//! TLS of a listener: its certificate, verification of client certificates, and replacement of certificates while
+//! connections stay open.
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use rustls::server::WebPkiClientVerifier;
@@ -23,7 +24,7 @@ pub enum TlsError {
         path: String,
         reason: String,
     },
-    #[error("{path} holds no certificate; expected a PEM file with at least one")]
+    #[error("{path} contains no certificate; expected a PEM file with at least one")]
     NoCertificate { path: String },
     #[error(
         "the certificate {certificate} and the private key {private_key} cannot be used: {reason}"
@@ -35,7 +36,8 @@ pub enum TlsError {
     },
 }
 
-/// The TLS of one listener. [`BrokerHandle::watch_certificates`](crate::BrokerHandle::watch_certificates) has it renewed with those of the broker.
+/// The TLS configuration of one listener. [`BrokerHandle::watch_certificates`](crate::BrokerHandle::watch_certificates)
+/// reloads it together with those of the broker.
 pub struct ListenerTls {
     files: TlsConfig,
     current: RwLock<(Arc<ServerConfig>, Vec<Option<SystemTime>>)>,
@@ -50,7 +52,7 @@ impl ListenerTls {
         })
     }
 
-    /// For the next connection.
+    /// The configuration for new connections.
     pub fn server_config(&self) -> Arc<ServerConfig> {
         self.current
             .read()
@@ -67,8 +69,8 @@ impl ListenerTls {
             != modification_times(&self.files)
     }
 
-    /// Reads the files again. On an error the certificate in use stays, and the same files are not tried again
-    /// until they change.
+    /// Reads the files again. After an error the certificate in use stays, and the same files are not tried again until
+    /// they change.
     pub(crate) fn reload(&self) -> Result<(), TlsError> {
         let modified = modification_times(&self.files);
         let built = build_server_config(&self.files);
@@ -79,16 +81,16 @@ impl ListenerTls {
     }
 }
 
-/// Checks that the files of a listener can be used, without opening it.
+/// Checks that the files of a listener are usable, without opening it.
 pub fn check_tls(files: &TlsConfig) -> Result<(), TlsError> {
     build_server_config(files).map(|_| ())
 }
 
 pub(crate) fn log_reload_result(result: Result<(), TlsError>) {
     match result {
-        Ok(()) => tracing::info!("certificates were read again; new connections get the new ones"),
+        Ok(()) => tracing::info!("certificates reloaded; new connections use the new ones"),
         Err(error) => {
-            tracing::error!(%error, "certificates could not be read again; those in use stay");
+            tracing::error!(%error, "cannot reload certificates; those in use stay");
         }
     }
 }
@@ -168,7 +170,7 @@ fn build_server_config(files: &TlsConfig) -> Result<Arc<ServerConfig>, TlsError>
     Ok(Arc::new(config))
 }
 
-/// The names in a client's certificate; `None` if it cannot be read.
+/// The names in a client's certificate; `None` if it cannot be parsed.
 pub(crate) fn certificate_names(certificate: &CertificateDer<'_>) -> Option<CertificateNames> {
     let certificate = x509_cert::Certificate::from_der(certificate).ok()?;
     let certificate = certificate.tbs_certificate();

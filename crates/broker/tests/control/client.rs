@@ -1,4 +1,4 @@
-//! A client of MQTT 5, as small as the tests need it.
+//! A minimal MQTT 5 client for these tests.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ pub(crate) struct Client {
     buffer: Vec<u8>,
 }
 
-/// A packet that came, as far as the tests look at it.
+/// A received packet, as far as the tests examine it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ReceivedPacket {
     Message {
@@ -26,20 +26,20 @@ pub(crate) enum ReceivedPacket {
         packet_id: u16,
     },
     Disconnect(ReasonCode),
-    /// The connection ended.
+    /// The connection has closed.
     End,
     Other(&'static str),
 }
 
 impl Client {
-    /// A session that is not clean lasts for an hour.
+    /// Connects; a session that is not clean lasts for an hour.
     pub(crate) fn connect(address: &str, client_id: &str, clean: bool) -> Self {
         let mut client = Self::open(address, client_id, clean);
         assert_eq!(client.next(), ReceivedPacket::Other("CONNACK"));
         client
     }
 
-    /// A client that takes two messages and no more before it acknowledges one.
+    /// Connects a client with a Receive Maximum of two.
     pub(crate) fn connect_slow(address: &str, client_id: &str, clean: bool) -> Self {
         let mut properties = PropertiesBuf::new();
         properties.push(Property::ReceiveMaximum(2));
@@ -51,7 +51,7 @@ impl Client {
         client
     }
 
-    /// Without waiting for an answer.
+    /// Connects without waiting for an answer.
     pub(crate) fn open(address: &str, client_id: &str, clean: bool) -> Self {
         let mut properties = PropertiesBuf::new();
         if !clean {
@@ -128,7 +128,7 @@ impl Client {
         }));
     }
 
-    /// The next message, which is acknowledged at QoS 1.
+    /// Receives the next message and acknowledges it at QoS 1.
     pub(crate) fn message(&mut self) -> (String, Vec<u8>) {
         match self.next() {
             ReceivedPacket::Message {
@@ -181,7 +181,7 @@ impl Client {
         }
     }
 
-    /// Ends the connection without a DISCONNECT.
+    /// Closes the connection without a DISCONNECT.
     pub(crate) fn drop_connection(self) {
         drop(self);
     }

@@ -1,4 +1,4 @@
-//! The stream of events.
+//! The event stream.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use tokio::sync::broadcast::error::TryRecvError;
 use crate::client::Client;
 use crate::{Node, eventually, wait};
 
-/// Listens; the shards know of it when this returns.
+/// Subscribes to events; the shards know of it when this returns.
 fn listen(handle: &BrokerHandle) -> Receiver<Arc<BrokerEvent>> {
     let events = handle.subscribe_events();
     wait(handle.clients(ListQuery::default()));
     events
 }
 
-/// What has happened, in words, up to an event that has these.
+/// Returns the texts of the events up to one with the text `last`.
 fn words_until(events: &mut Receiver<Arc<BrokerEvent>>, last: &str) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     eventually(last, || {

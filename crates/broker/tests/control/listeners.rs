@@ -1,4 +1,4 @@
-//! Listeners that stop and start.
+//! Stopping and starting listeners.
 
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;

@@ -1,6 +1,6 @@
-//! What the control plane asks of a running broker, with clients on real sockets.
+//! Operations of the control plane on a running broker, with clients on real sockets.
 
-// The workspace allows unwrap in `#[test]` functions; this binary is tests and what they stand on.
+// The workspace allows unwrap in `#[test]` functions; this binary contains only tests and their helpers.
 #![allow(clippy::unwrap_used)]
 
 mod client;
@@ -23,7 +23,7 @@ use store::Store;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A broker of two shards with one listener, stopped in the end.
+/// A broker of two shards with one listener, stopped at the end.
 struct Node {
     broker: Option<Broker>,
     store: Option<Store>,
@@ -38,7 +38,7 @@ impl Node {
         Self::start_on(None, change)
     }
 
-    /// With what is kept in a directory.
+    /// Starts a broker with a store in a directory.
     fn start_in(directory: &std::path::Path) -> Self {
         Self::start_on_store(directory, store::StoreConfig::default())
     }
@@ -87,7 +87,7 @@ impl Drop for Node {
     }
 }
 
-/// Waits for an answer.
+/// Blocks until an answer arrives.
 fn wait<T>(answer: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

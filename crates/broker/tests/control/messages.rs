@@ -20,7 +20,7 @@ fn publication(topic: &str, payload: &str) -> PublishRequest {
 fn what_the_node_publishes_reaches_subscribers_on_every_shard() {
     let node = Node::start();
     let handle = node.handle();
-    // Enough for both shards to have some.
+    // Enough clients for both shards to have some.
     let mut clients: Vec<_> = (0..8).map(|n| node.client(&format!("c{n}"))).collect();
     for client in &mut clients {
         client.subscribe("news/+", QoS::AtLeastOnce);
@@ -50,7 +50,7 @@ fn what_is_told_to_one_client_reaches_it_alone() {
     let handle = node.handle();
     let mut clients: Vec<_> = (0..8).map(|n| node.client(&format!("c{n}"))).collect();
     for client in &mut clients {
-        // Of two subscriptions one decides.
+        // One of two subscriptions decides.
         client.subscribe("me/+", QoS::AtMostOnce);
         client.subscribe("me/command", QoS::AtLeastOnce);
     }
@@ -119,7 +119,7 @@ fn whoever_tells_a_client_something_learns_whether_it_has_come() {
     assert!(is_acked.recv().is_err(), "nobody will say so");
     assert_eq!(tell("c", "other").0, Ok(None));
     assert_eq!(tell("nobody", "one").0, Ok(None));
-    // What nobody acknowledges goes with the session.
+    // Unacknowledged messages are dropped with the session.
     let (told, is_acked) = tell("c", "one");
     assert_eq!(told, watched(1, true));
     client.drop_connection();
@@ -241,7 +241,7 @@ fn retained_messages_are_paged_shown_and_taken_away() {
     assert_eq!(wait(handle.delete_retained("a/b")), Ok(false));
     assert!(handle.retained_message("a/b").is_none());
     assert_eq!(page(Some("a/#"), None, 10), ["a", "a/b/c"]);
-    // Who subscribes already hears nothing of it: the next message is another.
+    // Current subscribers are not notified: their next message is another one.
     wait(handle.publish(publication("a/z", "next"))).unwrap();
     assert_eq!(client.message(), ("a/z".into(), b"next".to_vec()));
 }

@@ -1,4 +1,4 @@
-//! Looking at what waits for a session, and throwing it away.
+//! Listing and deleting the messages that wait for a session.
 
 use broker::BrokerHandle;
 use broker::control::QueuedMessage;
@@ -76,7 +76,7 @@ fn what_a_slow_client_was_sent_is_shown_with_its_packet_id_and_stays() {
     assert_eq!(payloads(&rows), ["0", "1", "2", "3", "4", "5"]);
     let sent: Vec<bool> = rows.iter().map(|row| row.packet_id.is_some()).collect();
     assert_eq!(sent, [true, true, false, false, false, false]);
-    // One is acknowledged, the next is sent: the others stand where they stood.
+    // One is acknowledged and the next is sent: the others keep their positions.
     let ReceivedPacket::Message { packet_id, .. } = slow.next() else {
         panic!("expected a message");
     };
@@ -161,7 +161,7 @@ fn the_queue_of_a_durable_session_is_shown_and_cleared_in_the_store() {
     assert_eq!(delete(&rows[1]), Some(false));
     assert_eq!(wait(handle.clear_queue("slow")), Some(597));
     assert_eq!(count(), 2);
-    // Whoever has a handle has the store open.
+    // A handle keeps the store open.
     drop((handle, node));
 
     let node = Node::start_in(directory.path());

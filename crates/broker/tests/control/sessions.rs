@@ -1,4 +1,4 @@
-//! Subscribing for clients and sending them away.
+//! Subscribing for clients and disconnecting them.
 
 use broker::control::{ControlError, PublishRequest, SubscriptionRequest};
 use broker::info::ListQuery;

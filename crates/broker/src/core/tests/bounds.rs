@@ -1,4 +1,4 @@
-//! What clients do must not cost the node more than its bounds, nor reach those it is not meant for.
+//! Clients must not cost the node more than its limits, and messages must reach only their receivers.
 
 use mqtt::{PacketType, Properties, Publish, QoS, Version};
 
@@ -48,7 +48,7 @@ fn subscribing_again_and_again_does_not_pile_retained_messages_up() {
         "{} bytes wait",
         connection.outbox.len()
     );
-    // All of them come in the end, each at least once.
+    // All of them arrive in the end, each at least once.
     let got = sim.take(&mut client, true);
     let mut seen: Vec<&str> = got.iter().map(|got| got.topic.as_str()).collect();
     seen.sort_unstable();
@@ -108,7 +108,7 @@ fn what_came_by_a_group_never_reaches_another_group() {
     let mut bytes = Vec::new();
     unsubscribe.encode(Properties::EMPTY, Version::V5, &mut bytes);
     sim.send(&mut first, &bytes);
-    // The next group may get the id of the one that has gone.
+    // The next group may reuse the id of the removed one.
     let mut second = sim.connect(0, "second", true);
     sim.subscribe(&mut second, "$share/h/other", QoS::AtLeastOnce);
     sim.drop_connection(first);

@@ -1,4 +1,4 @@
-//! What hooks want published, and when they let publishers wait.
+//! Messages published by hooks, and the publishers that wait for them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -13,7 +13,7 @@ use crate::hooks::{
     MessageView, OutgoingMessages, PublishVerdict,
 };
 
-/// Answers every message with one a level deeper, three times, and every connection with one.
+/// Answers every message with one a level deeper, three levels deep, and every connection with one message.
 struct EchoHooks {
     outgoing: OutgoingMessages,
     full: Arc<AtomicBool>,
@@ -121,7 +121,7 @@ fn what_hooks_want_published_follows_what_they_were_told() {
     );
 }
 
-/// Has something of every message that is not safe yet.
+/// Reports unsettled work for every message.
 struct UnsettledHooks {
     is_unsettled: bool,
 }
@@ -169,7 +169,7 @@ fn answers_wait_for_what_hooks_have_made_of_a_turn() {
     }
 }
 
-/// Counts what it is told, of which nothing is safe until it is said to be.
+/// Counts its calls; nothing is durable until the test says so.
 #[derive(Default)]
 struct CountingHooks(std::rc::Rc<std::cell::RefCell<Vec<String>>>, bool);
 
@@ -192,7 +192,8 @@ impl Hooks for CountingHooks {
     }
 }
 
-/// The packet id of a QoS 2 message was in the log when the node died, what hooks had made of the message may not have been safe.
+/// The packet id of a QoS 2 message was in the log when the node died, but the hooks' data of the message may not have
+/// been durable.
 #[test]
 fn hooks_hear_again_of_a_qos_2_message_that_comes_again_after_a_start() {
     let mut sim = Sim::new(1, BrokerLimits::default(), 7);
@@ -225,7 +226,7 @@ fn hooks_hear_again_of_a_qos_2_message_that_comes_again_after_a_start() {
         assert_eq!(*told.borrow(), ["bob again"], "{times} times");
     }
     assert!(!sim.has(ann, PacketType::Publish), "subscribers have it");
-    // Released, the packet id is one like all others.
+    // Once released, the packet id is like any other.
     sim.send(&mut bob, &[0x62, 2, 0, 8]);
     for _ in 0..2 {
         sim.publish(&mut bob, "row/1", b"new", QoS::ExactlyOnce, 8);
@@ -233,7 +234,7 @@ fn hooks_hear_again_of_a_qos_2_message_that_comes_again_after_a_start() {
     assert_eq!(*told.borrow(), ["bob again", "bob new"]);
 }
 
-/// A delayed message that is due stays in the store until what hooks have made of it is safe.
+/// A delayed message that is due stays in the store until the data of hooks for it is durable.
 #[test]
 fn a_delayed_message_is_kept_until_hooks_have_made_theirs_safe() {
     let mut sim = Sim::new(1, BrokerLimits::default(), 7);
@@ -259,7 +260,7 @@ fn a_delayed_message_is_kept_until_hooks_have_made_theirs_safe() {
     assert!(kept(&sim), "it was given up too early");
     (first..=sim.turn(0)).for_each(|turn| sim.shards[0].handle_turn_settled(turn));
     assert!(!kept(&sim), "it is never given up");
-    // A start that finds it tells hooks alone.
+    // A start that finds it notifies hooks only.
     sim.take_bytes(ann);
     let view = MessageView::from_client("bob", "row/1", b"later", 7);
     let message = crate::core::message::Message::new(&view);
@@ -272,7 +273,7 @@ fn a_delayed_message_is_kept_until_hooks_have_made_theirs_safe() {
     assert_eq!(told.borrow().len(), 3);
 }
 
-/// Answers every message with so many.
+/// Answers every message with this number of messages.
 struct BranchingHooks {
     outgoing: OutgoingMessages,
     branches: usize,
@@ -356,7 +357,7 @@ fn messages_that_come_of_one_message_have_an_end_and_let_others_in_between() {
     assert!(sim.has(bob, PacketType::PubAck));
     let got = sim.take(&mut ann, false);
     assert_eq!(got.len(), 501);
-    // Those that come of the same message stay in their order.
+    // Messages derived from the same message keep their order.
     let first: Vec<_> = got[1..17].iter().map(|got| &*got.topic).collect();
     let expected: Vec<_> = (0..16).map(|n| format!("t/{n}")).collect();
     assert_eq!(first, expected);

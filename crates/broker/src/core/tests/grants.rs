@@ -1,4 +1,4 @@
-//! What hooks give a client that is let in: a name, permissions that live with its session, an end.
+//! What hooks grant an accepted client: a user name, permissions that live with its session, an expiry.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use crate::hooks::{
     Permissions,
 };
 
-/// Lets everybody in under another name, to publish below that name only, for ten seconds.
+/// Accepts every client under another name, with permission to publish below that name only, for ten seconds.
 struct GuardHooks;
 
 struct OwnTopicPermissions;
@@ -95,7 +95,8 @@ fn the_end_of_an_earlier_connection_does_not_end_a_later_one() {
     assert!(!sim.has(bob, PacketType::Disconnect));
 }
 
-/// Lets everybody in as the user that was named last; what may not be subscribed to begins with `secret/` once it is closed.
+/// Accepts every client as the user named last. Once the flag is set, topics that begin with `secret/` must not be
+/// subscribed to.
 #[derive(Clone, Default)]
 struct TestUsers(Arc<Mutex<(Option<&'static str>, bool)>>);
 
@@ -139,7 +140,7 @@ fn with_users(shards: usize, limits: BrokerLimits) -> (Sim, TestUsers) {
     (sim, users)
 }
 
-/// Ann's session on the first shard, with a message in its queue.
+/// Creates Ann's session on the first shard, with a message in its queue.
 fn anns_queue(sim: &mut Sim, users: &TestUsers) {
     users.come_as(Some("ann"));
     let mut ann = sim.connect(0, "c", false);
@@ -178,7 +179,7 @@ fn a_session_is_its_users_alone() {
         let mut ann = sim.connect(shards - 1, "c", false);
         sim.settle();
         assert_eq!(topics(&mut sim, &mut ann), ["secret/1", "open/1"]);
-        // Nor is her connection taken over.
+        // Her connection is not taken over, either.
         users.come_as(Some("bob"));
         let _ = sim.connect(0, "c", false);
         sim.settle();
@@ -217,7 +218,7 @@ fn what_is_no_longer_allowed_does_not_come_out_of_a_queue() {
     assert_eq!(topics(&mut sim, &mut ann), ["open/2"]);
 }
 
-/// What was in flight is checked like what was queued; exchanges of QoS 2 go on to their end.
+/// Messages in flight are checked like queued ones; QoS 2 exchanges are completed.
 #[test]
 fn what_is_no_longer_allowed_is_not_sent_again() {
     let (mut sim, users) = with_users(1, BrokerLimits::default());
@@ -241,7 +242,7 @@ fn what_is_no_longer_allowed_is_not_sent_again() {
     let got = sim.take(&mut ann, false);
     let ids: Vec<u16> = got.iter().map(|got| got.packet_id).collect();
     assert_eq!(ids, [1, 2, 3, 4]);
-    // The first is received: its PUBREL is due whatever she may do.
+    // The first was received: its PUBREL is due whatever her permissions.
     sim.send(&mut ann, &[0x50, 2, 0, 1]);
     sim.drop_connection(ann);
     users.0.lock().unwrap().1 = true;
@@ -253,7 +254,7 @@ fn what_is_no_longer_allowed_is_not_sent_again() {
     let text = String::from_utf8_lossy(&bytes);
     assert!(text.contains("open/1"), "{text:?}");
     assert!(!text.contains("secret/"), "{text:?}");
-    // Packet ids of QoS 2 are free when the client says so, that of QoS 1 is free at once.
+    // Packet ids of QoS 2 are free when the client completes the exchange; that of QoS 1 is free at once.
     for id in [1, 3] {
         sim.send(&mut ann, &[0x70, 2, 0, id]);
     }

@@ -1,4 +1,4 @@
-//! Lists of what a shard has: any page size gives the same rows, and what leaves meanwhile takes nobody with it.
+//! Lists of a shard's objects: any page size gives the same rows, and objects removed meanwhile do not hide others.
 
 use mqtt::QoS;
 
@@ -25,12 +25,12 @@ fn page(after: Option<String>, limit: usize) -> ListQuery {
     }
 }
 
-/// More sessions than one piece, some with several subscriptions, every third with none.
+/// More sessions than one step examines, some with several subscriptions, every third with none.
 fn crowd() -> (Sim, Vec<(String, String)>) {
     let mut sim = Sim::new(1, BrokerLimits::default(), 1);
     let mut subscriptions = Vec::new();
     for n in 0..5_000_u32 {
-        // Scattered, so that the order of arrival is not that of ids.
+        // Scattered, so that the order of arrival differs from that of ids.
         let id = format!("c{:05}", n.wrapping_mul(2_654_435_761) >> 12);
         let mut conn = sim.connect(0, &id, true);
         if n % 3 == 0 {
@@ -72,7 +72,7 @@ fn a_page_of_subscriptions_is_the_beginning_of_all_of_them() {
         );
         assert_eq!(pairs(rows), expected[..limit.min(expected.len())]);
     }
-    // Behind a client: from the next client on.
+    // After a client: from the next client on.
     let behind = expected[1000].0.clone();
     let rest = expected.iter().position(|(id, _)| *id > behind).unwrap();
     let rows = answer(
@@ -142,7 +142,7 @@ fn a_page_is_full_although_sessions_end_while_it_is_made() {
         }
         steps += 1;
         if steps == 2 {
-            // All were looked at, none told of.
+            // All were examined, none were listed.
             ids[..250]
                 .iter()
                 .for_each(|id| assert!(shard.terminate_client(id)));

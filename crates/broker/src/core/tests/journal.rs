@@ -1,4 +1,4 @@
-//! What is acknowledged is in the log: on the publisher's shard and on all others, whatever the order of events.
+//! Acknowledged data is in the log, on the publisher's shard and on all others, whatever the order of events.
 
 use mqtt::{PacketType, QoS};
 
@@ -21,7 +21,7 @@ fn log_all(sim: &mut Sim) {
     }
 }
 
-/// A durable session that is away, subscribed to `a/#`.
+/// Creates a durable session without a connection, subscribed to `a/#`.
 fn away(sim: &mut Sim, shard: usize) {
     let mut conn = sim.connect(shard, "away", false);
     sim.subscribe(&mut conn, "a/#", QoS::ExactlyOnce);
@@ -114,7 +114,8 @@ fn a_qos_2_message_leaves_when_its_packet_id_is_known() {
     assert_eq!(payloads, [b"x", b"y"]);
 }
 
-/// Traffic in both directions between two shards, logged and heard in any order: everybody gets an answer in the end.
+/// Traffic in both directions between two shards, logged and processed in any order: every client gets an answer in the
+/// end.
 #[test]
 fn shards_never_wait_for_each_other() {
     for seed in 1..=200 {
@@ -160,8 +161,8 @@ fn shards_never_wait_for_each_other() {
     }
 }
 
-/// A QoS 2 message of a durable publisher for a session on another shard: its packet id and its place in the link are one
-/// batch, and the other shard does not hear of it before that is in the log.
+/// A QoS 2 message of a durable publisher for a session on another shard: its packet id and its link entry are in one
+/// batch, and the other shard does not receive it before that batch is in the log.
 #[test]
 fn a_qos_2_message_crosses_when_its_packet_id_is_in_the_log() {
     let mut sim = durable(2, 1);
@@ -176,7 +177,7 @@ fn a_qos_2_message_crosses_when_its_packet_id_is_in_the_log() {
         "the other shard has heard of it"
     );
     assert!(!sim.has(publisher, PacketType::PubRec));
-    // What follows does not overtake it.
+    // Later messages do not overtake it.
     sim.publish(&mut publisher, "a/c", b"y", QoS::AtMostOnce, 0);
     assert!(sim.log_one(0));
     assert!(sim.has(publisher, PacketType::PubRec));

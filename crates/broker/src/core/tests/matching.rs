@@ -1,4 +1,4 @@
-//! The subscription tree against the obvious matcher, over random subscriptions that come and go.
+//! Compares the subscription tree with a naive matcher, over random subscriptions that are added and removed.
 
 use mqtt::{QoS, SubscriptionOptions};
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ enum Change {
     },
 }
 
-/// Everything a message on a topic depends on.
+/// Everything that routing a message on a topic depends on.
 #[derive(Debug, Default, PartialEq)]
 struct Matches {
     /// Per session: merged options and all subscription identifiers.
@@ -63,7 +63,7 @@ impl Model {
             }
             let merged = matches.sessions.entry(*session);
             let (merged, identifiers) = merged.or_insert((options, Vec::new()));
-            // [MQTT-3.3.4-2], and no local and retain as published by the most permissive subscription.
+            // [MQTT-3.3.4-2]; no local and retain as published are those of the most permissive subscription.
             merged.qos = merged.qos.max(options.qos);
             merged.no_local &= options.no_local;
             merged.retain_as_published |= options.retain_as_published;
@@ -225,7 +225,7 @@ proptest! {
                 }
                 Change::Match { topic } => {
                     let expected = model.matches(&topic);
-                    // Three times: the first is computed, the second cached, the third read from the cache.
+                    // Three times: the first is computed, the second is cached, the third is read from the cache.
                     for _ in 0..3 {
                         prop_assert_eq!(&matches(&mut tree, &topic), &expected, "topic {}", topic);
                     }

@@ -1,4 +1,4 @@
-//! The core under test without sockets: shards in memory, words between them delivered when the test says so.
+//! Tests of the core without sockets: shards in memory, messages between them delivered when the test says so.
 
 mod bounds;
 mod derived_messages;

@@ -1,4 +1,4 @@
-//! Windows, queues, repetition.
+//! In-flight windows, queues, redelivery.
 
 use mqtt::{PacketType, QoS};
 

@@ -1,10 +1,11 @@
-//! What a second shard adds, measured without sockets: the kernel's share of the work and the load generator would need
-//! cores of their own. Run it with
+//! Measures the gain of a second shard without sockets, since the kernel's share of the work and the load generator
+//! would need cores of their own. Run it with
 //! `cargo test --release -p tidegate-broker -- --ignored --nocapture two_shards`.
 //!
-//! Each shard is a thread with 50 publishers; a topic's one subscriber is on any shard with the same chance, so that
-//! with two shards half of all messages cross. A message counts when it is in its subscriber's outbox. Rates are per
-//! second of the threads' own processor time, times the number of shards: what they carry when each has its core.
+//! Each shard is a thread with 50 publishers. A topic's one subscriber is on any shard with the same probability, so
+//! that with two shards half of all messages cross. A message counts when it is in its subscriber's outbox. Rates are
+//! per second of the threads' own processor time, times the number of shards: the capacity when each shard has its own
+//! core.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ const FOR: Duration = Duration::from_secs(2);
 /// Bytes that may wait between two shards before publishers pause.
 const CROSSING: usize = 4 << 20;
 
-/// Nanoseconds this thread has run.
+/// Nanoseconds of processor time used by this thread.
 fn thread_cpu_ns() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     stat.split(' ').next().unwrap().parse().unwrap()
@@ -33,7 +34,7 @@ struct Runner {
     shard: Shard,
     inboxes: Arc<[ShardInbox]>,
     now_ms: u64,
-    /// Deliveries seen in outboxes.
+    /// Deliveries found in outboxes.
     delivered: u64,
 }
 
@@ -77,7 +78,7 @@ impl Runner {
         self.shard.receive(at, &bytes);
     }
 
-    /// What the flusher of a shard does at the end of a turn, with outboxes emptied instead of written.
+    /// Ends a turn like a shard's flusher, with outboxes emptied instead of written.
     fn end_turn(&mut self, packet_len: usize) {
         let id = self.shard.id;
         for at in std::mem::take(&mut self.shard.delivery.dirty) {
@@ -133,7 +134,7 @@ fn capacity(shards: usize) -> f64 {
         let (node, inboxes, barrier) = (node.clone(), inboxes.clone(), barrier.clone());
         move || {
             let mut runner = Runner::new(id, node, inboxes);
-            // Topic n is published on shard n % shards and subscribed to on a shard that does not depend on that.
+            // Topic n is published on shard n % shards; the shard of its subscriber is independent of that.
             let total = PAIRS_PER_SHARD * shards;
             for n in (0..total).filter(|n| n / shards % shards == id) {
                 let at = runner.connect(&format!("subscriber{n}"));

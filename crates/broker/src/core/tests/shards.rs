@@ -1,4 +1,4 @@
-//! Several shards: nothing is lost between a SUBACK and a PUBLISH, whatever the order in which shards hear each other.
+//! Several shards: no message is lost between a SUBACK and a PUBLISH, in whatever order shards process their messages.
 
 use mqtt::{PacketType, QoS};
 
@@ -11,7 +11,7 @@ fn suback_then_publish_always_arrives() {
         let mut sim = Sim::new(2, BrokerLimits::default(), seed * 7919);
         let mut subscriber = sim.connect(0, "subscriber", true);
         let mut publisher = sim.connect(1, "publisher", true);
-        // Others come and go on the same filter meanwhile, so that bits are set and cleared.
+        // Other clients use the same filter meanwhile, so that bits are set and cleared.
         let mut other = sim.connect(0, "other", true);
         sim.take_bytes(subscriber);
         sim.subscribe(&mut other, "a/+", QoS::AtLeastOnce);
@@ -23,7 +23,7 @@ fn suback_then_publish_always_arrives() {
         }
         let filter = if sim.random(2) == 0 { "a/+" } else { "a/b" };
         sim.subscribe(&mut subscriber, filter, QoS::AtLeastOnce);
-        // Words are heard one by one until the SUBACK is out; then, at once, the publish.
+        // Shard messages are processed one by one until the SUBACK is sent; the publish follows at once.
         let mut early = 0;
         while !sim.has(subscriber, PacketType::SubAck) {
             if sim.random(3) == 0 {
@@ -143,7 +143,7 @@ fn takeover_across_shards_keeps_the_session_and_loses_nothing() {
             }
             match sim.random(3) {
                 0 => {
-                    // Another connection with the same client id, on any shard; the old one is told and dropped.
+                    // Another connection with the same client id, on any shard; the old one is notified and closed.
                     let old = client;
                     let shard = sim.random(2);
                     client = sim.connect(shard, "client", false);
@@ -163,7 +163,7 @@ fn takeover_across_shards_keeps_the_session_and_loses_nothing() {
         got.extend(sim.take(&mut client, true));
         let mut seen: Vec<Vec<u8>> = Vec::new();
         for message in got {
-            // Repeated only with DUP: what was sent on a connection that was lost.
+            // Repeated only with DUP: messages sent on a connection that was lost.
             if seen.contains(&message.payload) {
                 assert!(message.dup, "seed {seed}: a repetition without DUP");
             } else {

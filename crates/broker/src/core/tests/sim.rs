@@ -1,6 +1,6 @@
-//! A node of several shards on one thread and a clock of its own. Words between shards wait in queues, and the test,
-//! or a seeded random order, decides which is heard next; so every interleaving that threads could bring about can be
-//! played, and played again.
+//! Simulates a node of several shards on one thread, with its own clock. Messages between shards wait in queues, and
+//! the test, or a seeded random order, decides which is processed next. Every interleaving of threads can thus be
+//! played and repeated.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use crate::scram::DecoyCredentials;
 
 pub(super) struct Sim {
     pub(super) shards: Vec<Shard>,
-    /// What waits from one shard to another, `[from][to]`.
+    /// Messages waiting from one shard to another, `[from][to]`.
     words: Vec<Vec<VecDeque<ShardMessage>>>,
-    /// Turns whose batch is on its way to the log, if the shards keep a journal.
+    /// Turns whose batch is not in the log yet, if the shards keep a journal.
     pub(super) unlogged: Vec<VecDeque<u64>>,
     pub(super) now_ms: u64,
     random: u64,
@@ -36,7 +36,7 @@ pub(super) struct SimConnection {
     pub(super) at: u32,
 }
 
-/// A message as a client got it.
+/// A message as received by a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ReceivedMessage {
     pub(super) topic: String,
@@ -47,7 +47,7 @@ pub(super) struct ReceivedMessage {
     pub(super) retain: bool,
 }
 
-/// What the shards of a node share.
+/// State shared by the shards of a node.
 pub(super) fn node(shards: usize, limits: BrokerLimits) -> Arc<NodeState> {
     let bind = BindAddress::Tcp(([127, 0, 0, 1], 1883).into());
     let listener = NodeListener {
@@ -114,7 +114,7 @@ impl Sim {
         self.collect();
     }
 
-    /// Takes what the shards have to say into the queues, word by word.
+    /// Moves the shards' outgoing messages into the queues, one by one.
     fn collect(&mut self) {
         for from in 0..self.shards.len() {
             let end = self.shards[from].end_turn(store::StoreBatch::default);
@@ -132,7 +132,7 @@ impl Sim {
         }
     }
 
-    /// Lets one shard hear one waiting word, chosen at random; false if none waits.
+    /// Lets one shard process one waiting message, chosen at random; false if none waits.
     pub(super) fn step(&mut self) -> bool {
         let waiting: Vec<(usize, usize)> = (0..self.shards.len())
             .flat_map(|from| (0..self.shards.len()).map(move |to| (from, to)))
@@ -148,20 +148,20 @@ impl Sim {
         true
     }
 
-    /// From now on the shards write down what is durable.
+    /// The shards write a journal from now on.
     pub(super) fn keep_journals(&mut self) {
         for shard in &mut self.shards {
             shard.start_journal(64, &[]);
         }
     }
 
-    /// The turn that a shard is filling.
+    /// The current turn of a shard.
     pub(super) fn turn(&self, shard: usize) -> u64 {
         let journal = self.shards[shard].delivery.journal.as_ref();
         journal.expect("the shards keep journals").turn()
     }
 
-    /// The oldest batch of a shard is in the log; false if none is on its way.
+    /// Logs the oldest batch of a shard; false if none is pending.
     pub(super) fn log_one(&mut self, shard: usize) -> bool {
         let Some(turn) = self.unlogged[shard].pop_front() else {
             return false;
@@ -256,7 +256,7 @@ impl Sim {
         self.collect();
     }
 
-    /// Takes everything from a connection's outbox, as bytes.
+    /// Takes all bytes from a connection's outbox.
     pub(super) fn take_bytes(&mut self, conn: SimConnection) -> Vec<u8> {
         let mut bytes = Vec::new();
         let delivery = &mut self.shards[conn.shard].delivery;
@@ -276,7 +276,7 @@ impl Sim {
         }
     }
 
-    /// What a connection got, acknowledgements given if `ack`.
+    /// Takes the messages sent on a connection; acknowledges them if `ack`.
     pub(super) fn take(&mut self, conn: &mut SimConnection, ack: bool) -> Vec<ReceivedMessage> {
         let mut got = Vec::new();
         loop {
