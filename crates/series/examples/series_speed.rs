@@ -1,7 +1,8 @@
-//! How fast rows are stored and found again, and what they take: `cargo run --release -p tidegate-series --example series_speed`.
+//! Measures the speed of appends and queries, and the disk space of rows: `cargo run --release -p
+//! tidegate-series --example series_speed`.
 //!
-//! `SERIES_DIR` is where (a temporary directory otherwise), `SERIES_ROWS` how many rows each part appends, `SERIES_LARGE` adds a
-//! day of 1,000 devices that report every second.
+//! `SERIES_DIR` sets the directory (default: a temporary one), `SERIES_ROWS` the number of rows appended per
+//! part. `SERIES_LARGE` adds a day of 1,000 devices that report every second.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that fails may panic")]
 
@@ -67,7 +68,7 @@ fn points<'a>(keys: &[KeyId], step: u64) -> [Point<'a>; 10] {
     })
 }
 
-/// CPU time of this process, all its threads, those that ended too.
+/// CPU time of this process, including its ended threads.
 fn cpu() -> Duration {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let behind_name = text.rsplit(')').next().unwrap_or_default();
@@ -153,7 +154,7 @@ fn append(dir: &Path, devices: u32, threads: u32, rows: u64) {
 
 const DAY_BEGIN_MS: i64 = 1_760_054_400_000;
 
-/// A day of one value per second, of one kind; what it takes on disk.
+/// Disk space of a day with one value per second, for several kinds of values.
 fn sizes(dir: &Path) {
     let mut walk = 500_000_i64;
     let mut state = 1_u64;
@@ -238,7 +239,7 @@ fn timed(name: &str, mut run: impl FnMut() -> u64) {
     );
 }
 
-/// Queries over a day of some devices, a row of ten points per interval.
+/// Queries over a day of some devices, with a row of ten points per interval.
 fn queries(dir: &Path, devices: u32, every_ms: i64) {
     let dir = dir.join(format!("query-{devices}-{every_ms}"));
     let (series, _) = Series::open(&dir, config()).unwrap();

@@ -1,5 +1,6 @@
-//! A process that appends is killed at random moments. Every row it was told to have appended must be there, and of each
-//! partition no row without those before it. `TIDEGATE_SERIES_ROUNDS` sets how often, `TIDEGATE_SERIES_SEED` with which numbers.
+//! Kills an appending process at random moments. Every row that it reported as appended must be there, and
+//! rows of a partition must have no gaps. `TIDEGATE_SERIES_ROUNDS` sets the number of rounds,
+//! `TIDEGATE_SERIES_SEED` the random seed.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -17,7 +18,7 @@ use series::{DeviceNo, Fsync, KeyId, Point, PointValue, RangeQuery, Series, Seri
 const CHILD_DIR: &str = "TIDEGATE_SERIES_CHILD_DIR";
 const CHILD_SEED: &str = "TIDEGATE_SERIES_CHILD_SEED";
 const DEVICES: i64 = 40;
-/// A number in between is told.
+/// The child reports its progress at this interval of rows.
 const TOLD: i64 = 50;
 
 fn small(seed: u64) -> SeriesConfig {
@@ -48,7 +49,7 @@ fn device_of(number: i64) -> DeviceNo {
     DeviceNo((number % DEVICES) as u32)
 }
 
-/// The numbers a device has; each is checked to be what was appended.
+/// The numbers of a device's rows; each is checked against what was appended.
 fn numbers(series: &Series, device: DeviceNo) -> Vec<i64> {
     let mut numbers = Vec::new();
     let each = &mut |row: series::SeriesRow<'_>| {
@@ -62,12 +63,12 @@ fn numbers(series: &Series, device: DeviceNo) -> Vec<i64> {
     numbers
 }
 
-/// How many rows there are; all of them up to some number, as one thread appended them.
+/// The number of rows. The rows must be all up to some number, because one thread appended them.
 fn check(series: &Series, told: i64) -> i64 {
     let mut all = Vec::new();
     for device in 0..DEVICES {
         let numbers = numbers(series, DeviceNo(device as u32));
-        // Each device's rows are there without a gap.
+        // The rows of each device have no gap.
         assert!(
             numbers
                 .iter()
@@ -78,13 +79,13 @@ fn check(series: &Series, told: i64) -> i64 {
     }
     all.sort_unstable();
     let len = all.len() as i64;
-    // The process was killed, not the machine: nothing is missing in between.
+    // The process was killed, not the machine: no row is missing in between.
     assert_eq!(all.last().map_or(0, |last| last + 1), len);
     assert!(len >= told, "{len} rows found, {told} told");
     len
 }
 
-/// The process that is killed: not a test of its own.
+/// The process that is killed; not a test of its own.
 #[test]
 fn child() {
     let Ok(dir) = std::env::var(CHILD_DIR) else {
@@ -122,7 +123,7 @@ fn child() {
     }
 }
 
-/// Lets the child run for a while and kills it; returns how many rows it told.
+/// Runs the child for a while and kills it; returns the number of rows that it reported.
 fn run_and_kill(dir: &Path, seed: u64, random: &mut Random) -> i64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
@@ -133,7 +134,7 @@ fn run_and_kill(dir: &Path, seed: u64, random: &mut Random) -> i64 {
         .unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
-    // Some are killed while they open the store.
+    // Some children are killed while they open the store.
     let waits_for_start = random.below(4) > 0;
     while waits_for_start && !line.ends_with("started\n") {
         line.clear();
@@ -142,7 +143,7 @@ fn run_and_kill(dir: &Path, seed: u64, random: &mut Random) -> i64 {
             "the child did not start"
         );
     }
-    // As it goes on, there is more to tell than a pipe holds: read until the moment has come.
+    // The child writes more than a pipe holds: reading continues until the kill.
     let lines = random.below(400);
     let mut told = 0;
     for _ in 0..lines {

@@ -1,4 +1,5 @@
-//! Files with changed bits, cut ones and missing ones: told, or harmless, never wrong values.
+//! Files with changed bits, truncated files and missing files: the damage is reported or harmless, and never
+//! causes wrong values.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -27,7 +28,7 @@ fn value(row: i64) -> f64 {
     (row * row % 1000) as f64 / 10.0
 }
 
-/// Devices of one part, whose rows are in one log behind one another.
+/// Devices of one partition, whose rows follow each other in one log.
 fn devices() -> [DeviceNo; 3] {
     let mut of_part = (0..)
         .map(DeviceNo)
@@ -48,7 +49,7 @@ fn fill(dir: &Path, is_flushed: bool) {
             .append(devices[(row % 3) as usize], row, &points)
             .unwrap();
         if row % 100 == 0 {
-            // Later rows know the ones before to be on disk.
+            // Later rows record that the earlier ones are on disk.
             series.sync().unwrap();
         }
     }
@@ -80,7 +81,7 @@ fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
     files
 }
 
-/// How many rows are found; `None` if reading says that something is damaged. What is found is right.
+/// The number of rows read; `None` if a read reports damage. Values read must be right.
 fn read(series: &Series) -> Option<i64> {
     let mut rows = 0;
     for device in devices() {
@@ -127,10 +128,10 @@ fn changed_bits_in_the_log_are_told_or_cut_off() {
             Ok((series, report)) => {
                 cut += report.truncations.len();
                 let rows = read(&series).unwrap();
-                // Only rows that nothing behind knows to have been on disk may go.
+                // Only rows that no later record proves to have been on disk may be lost.
                 assert!(rows >= ROWS - 210, "{rows}");
                 drop(series);
-                // What was cut off once is no damage the next time.
+                // A truncation is not reported as damage the next time.
                 let (series, report) = Series::open(dir.path(), always()).unwrap();
                 assert!(report.truncations.is_empty());
                 assert_eq!(read(&series), Some(rows));
@@ -157,13 +158,13 @@ fn a_log_that_ends_early_keeps_what_is_whole() {
             Series::open(dir.path(), always()),
             Err(SeriesOpenError::Damaged { .. })
         ));
-        // Nothing knows that they were there, as after a power failure.
+        // Nothing records that the rows existed, as after a power failure.
         fs::remove_file(dir.path().join("marks")).unwrap();
         let (series, report) = Series::open(dir.path(), always()).unwrap();
         assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
         let rows = read(&series).unwrap();
         assert!(rows < ROWS && rows > ROWS / 3, "{rows}");
-        // It goes on behind the cut.
+        // Appends continue behind the truncation.
         let points = [Point {
             key: KeyId(0),
             value: PointValue::Float(value(ROWS)),
@@ -194,7 +195,7 @@ fn changed_bits_and_cuts_in_segment_files_are_told() {
         match Series::open(dir.path(), always()) {
             Err(SeriesOpenError::Damaged { .. }) => {}
             Err(error) => panic!("{error}"),
-            // The magic of the first bytes is for people who look at files.
+            // The magic number of the first bytes is only for people who examine files.
             Ok((series, _)) => assert!(read(&series).is_none_or(|rows| rows == ROWS)),
         }
     }

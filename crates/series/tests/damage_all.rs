@@ -1,5 +1,6 @@
-//! Every file of a directory is damaged in every way. Damage is told by a start and by a check, or it is harmless: all rows are there,
-//! under their own keys, and nothing that was deleted. A repair makes a directory that can be opened again.
+//! Damages every file of a directory in several ways. A start and a check must report the damage, or it must
+//! be harmless: all rows are there under their own keys, and no deleted rows. A repair makes a directory that
+//! can be opened again.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -16,7 +17,7 @@ use series::{
     DeviceNo, Fsync, Point, PointValue, RangeQuery, Series, SeriesConfig, SeriesOpenError,
 };
 
-/// Two of a part, one of another.
+/// Two devices of one partition, one of another.
 const DEVICES: u32 = 3;
 const ROWS: i64 = 600;
 
@@ -52,7 +53,7 @@ fn append(series: &Series, rows: std::ops::Range<i64>) {
     }
 }
 
-/// Segment files, rows in the log alone, and deletions that hold in both.
+/// Creates segment files, rows in the log alone, and deletions that apply to both.
 fn fill(dir: &Path) {
     let (series, _) = Series::open(dir, settings()).unwrap();
     append(&series, 0..ROWS);
@@ -72,7 +73,7 @@ fn device(at: u32) -> DeviceNo {
 
 type Contents = BTreeMap<(u32, i64), Vec<(String, Kept)>>;
 
-/// All rows with the names of their keys; `None` if reading says that something is damaged.
+/// All rows with the names of their keys; `None` if a read reports damage.
 fn contents(series: &Series) -> Option<Contents> {
     let mut contents = Contents::new();
     for at in 0..DEVICES {
@@ -118,9 +119,9 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Bytes that are changed, by what is done.
+/// Damaged versions of a file with their descriptions; `None`: the file is removed.
 fn damages(bytes: &[u8]) -> Vec<(String, Option<Vec<u8>>)> {
-    // A log is longer than what is written in it.
+    // A log file is larger than its content.
     let used = bytes
         .iter()
         .rposition(|&byte| byte != 0)
@@ -186,7 +187,7 @@ fn damage_is_told_by_a_start_and_by_a_check_and_can_be_repaired() {
                 }
                 Err(error) => panic!("{what}: {error}"),
                 Ok((series, report)) => match contents(&series) {
-                    // A group of a segment file: told by whoever reads it.
+                    // A damaged group of a segment file is reported by reads.
                     None => {
                         told += 1;
                         let deadline = Instant::now() + Duration::from_secs(20);
@@ -223,7 +224,7 @@ fn damage_is_told_by_a_start_and_by_a_check_and_can_be_repaired() {
     );
 }
 
-/// What is left is there, and nothing that never was.
+/// After a repair, the remaining rows are there, and none that never existed.
 fn repair(dir: &Path, what: &str) {
     let repaired = series::repair(dir, &settings()).unwrap();
     assert!(!repaired.lost.is_empty(), "{what}: a repair tells nothing");
@@ -247,7 +248,7 @@ fn repair(dir: &Path, what: &str) {
             assert_eq!(*value, expected, "{what}: {name} of device {device}");
         }
     }
-    // It goes on, with numbers that nobody has.
+    // The store remains usable, and gives new keys unused numbers.
     append(&series, 2 * ROWS..2 * ROWS + 5);
     drop(series);
     let (series, report) = Series::open(dir, settings()).unwrap();
@@ -277,7 +278,7 @@ fn numbers_of_keys_are_never_given_again() {
     assert_eq!(series.key_name(series::KeyId(2)), Some("lost-key-2"));
 }
 
-/// After a power failure marks of what was not synced prove nothing.
+/// After a power failure, marks of data that was not synced prove nothing.
 #[test]
 fn another_boot_makes_no_false_alarm() {
     let dir = tempfile::tempdir().unwrap();
@@ -292,7 +293,7 @@ fn another_boot_makes_no_false_alarm() {
     let crc = crc32c::crc32c(&bytes[12..64]).to_le_bytes();
     bytes[8..12].copy_from_slice(&crc);
     fs::write(&path, &bytes).unwrap();
-    // The pages of the last rows were not written.
+    // Simulates that the pages of the last rows were not written.
     let log = files(&dir.path().join("wal")).remove(0);
     let bytes = fs::read(&log).unwrap();
     let used = bytes.iter().rposition(|&byte| byte != 0).unwrap();
@@ -303,7 +304,7 @@ fn another_boot_makes_no_false_alarm() {
     assert_eq!(report.problems, [] as [String; 0]);
     assert!(contents(&series).unwrap().len() > 50 * DEVICES as usize);
     drop(series);
-    // What was synced must be there.
+    // Synced rows must be there.
     fs::remove_file(&log).unwrap();
     assert!(matches!(
         Series::open(dir.path(), settings()),

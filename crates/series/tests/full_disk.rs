@@ -1,4 +1,4 @@
-//! A real file system that is full: a small tmpfs, which only root may mount.
+//! Tests on a full file system: a small tmpfs, which only root may mount.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -43,7 +43,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Appends rows until one is refused, or so many; tells which.
+/// Appends rows until one is rejected or `most` are appended. Returns the next row number and the error.
 fn append(series: &Series, from: i64, most: i64) -> (i64, Option<SeriesError>) {
     for number in from..from + most {
         // Hard to compress, so that a small disk is full soon.
@@ -88,7 +88,7 @@ fn a_full_disk_is_told_and_heals() {
     let (appended, error) = append(&series, 0, 10_000);
     assert!(error.is_none());
 
-    // Somebody else takes nearly all of it.
+    // A file that takes nearly all of the space.
     let filler = dir.path().join("filler");
     let _ = fs::write(&filler, vec![1; 21 << 20]);
     let mut next = appended;
@@ -108,7 +108,7 @@ fn a_full_disk_is_told_and_heals() {
         ),
         "{error}"
     );
-    // What was accepted is there, wherever it is.
+    // Accepted rows are there, wherever they are stored.
     assert_eq!(count(&series), next);
 
     fs::remove_file(&filler).unwrap();
@@ -130,7 +130,7 @@ fn a_full_disk_is_told_and_heals() {
     )
     .unwrap();
     assert_eq!(count(&series), next);
-    // A bound on the room that is left is kept too.
+    // The limit on free space is respected too.
     wait_until("it is full by its bound", || {
         series.health() == SeriesHealth::Full
     });

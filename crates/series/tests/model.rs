@@ -1,5 +1,5 @@
-//! Random operations against a naive store, with restarts, flushes and merges in between.
-//! `TIDEGATE_SERIES_ROUNDS` sets how many stores, `TIDEGATE_SERIES_SEED` with which numbers.
+//! Compares random operations with a naive store, with restarts, flushes and merges in between.
+//! `TIDEGATE_SERIES_ROUNDS` sets the number of stores, `TIDEGATE_SERIES_SEED` the random seed.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -20,7 +20,7 @@ const DEVICES: u64 = 12;
 const HOUR_MS: i64 = 3_600_000;
 const BEGIN_MS: i64 = 1_700_000_000_000;
 
-/// By device, time and key.
+/// Values by device, time and key.
 type Naive = BTreeMap<(u32, i64, u32), Kept>;
 
 fn open(dir: &Path) -> Series {
@@ -38,7 +38,7 @@ fn open(dir: &Path) -> Series {
 fn value(random: &mut Random, key: u32) -> PointValue<'static> {
     let number = random.below(1000) as i64;
     match (key, random.below(20)) {
-        // Kinds change now and then.
+        // The kind of value changes occasionally.
         (_, 0) => PointValue::Int(number),
         (_, 1) => PointValue::Text("odd"),
         (0 | 1, _) => PointValue::Float(number as f64 / 10.0),

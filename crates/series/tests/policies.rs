@@ -1,4 +1,4 @@
-//! Old rows go or become one per interval, as the policy of their device says.
+//! Old rows are removed or downsampled according to the policy of their device.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -123,7 +123,7 @@ fn old_rows_go_or_become_one_per_interval() {
             append(device, begin + minute * 60_000, minute as f64);
         }
     }
-    // What is young stays, whatever the policy.
+    // Young rows stay, whatever the policy.
     append(EXPIRES, now_ms, 7.0);
     let before = sums(&series, SHRINKS, begin);
     series.flush().unwrap();
@@ -198,7 +198,7 @@ fn old_rows_go_or_become_one_per_interval() {
     series.range(SHRINKS, None, &newest, each).unwrap();
     assert_eq!(found, [begin + 3_000_000]);
 
-    // Everything goes when no policy keeps it; nobody looks into the files for that.
+    // When no policy keeps a window, its files are removed without being read.
     let day = RetentionPolicy {
         retention_ms: Some(HOUR_MS),
         tiers: Vec::new(),
@@ -240,7 +240,7 @@ fn a_device_with_another_policy_is_looked_at_again() {
         retention_ms,
         tiers: Vec::new(),
     };
-    // The same policies; another device has the short one.
+    // The same policies with the short one assigned to another device.
     let assignment = |short: DeviceNo, mark| PolicyAssignment {
         policies: vec![(0, keep(None)), (1, keep(Some(5 * HOUR_MS)))],
         policy_of: Some(PolicyResolver::new(move |device| u8::from(device == short))),

@@ -1,4 +1,4 @@
-//! What is appended is found again.
+//! Appended rows are returned by queries.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -12,7 +12,7 @@ use series::{
     RowBatch, RowOrder, Series, SeriesConfig, SeriesError,
 };
 
-/// Keeps everything, so that times do not depend on the clock.
+/// Keeps all rows, so that their times do not depend on the clock.
 fn config() -> SeriesConfig {
     SeriesConfig {
         assignment: series::PolicyAssignment {
@@ -62,7 +62,7 @@ fn rows_are_found_again_after_a_restart() {
             ];
             series.append(device, second * 1000, &points).unwrap();
         }
-        // Late, and once more for the same time and one of its keys.
+        // Late rows, and a second value for the same time and one of its keys.
         series
             .append(device, 500, &[point(keys[0], PointValue::Int(7))])
             .unwrap();
@@ -228,7 +228,7 @@ fn aggregates_keep_the_types_of_values() {
         assert_eq!(all(mixed, First), Some(Kept::Json("{\"a\":1}".into())));
         assert_eq!(all(mixed, Last), Some(Kept::Text("off".into())));
         assert_eq!(all(mixed, Max), Some(Kept::Int(998)));
-        // Intervals that cut the group.
+        // Intervals that divide a group.
         let halves = get(whole, 500_000, Sum);
         let sum = |from: i64, to: i64| (from..to).map(|row| LARGE + row).sum();
         let expected = [sum(0, 500), sum(500, 1000)].map(|sum| Some(Kept::Int(sum)));
@@ -251,7 +251,7 @@ fn intervals_can_have_any_lengths() {
             .unwrap();
     }
     series.flush().unwrap();
-    // A day of 23 hours, one of 25 and what is left.
+    // A day of 23 hours, one of 25 hours and the remainder.
     let hours = [0, 23, 48];
     let intervals = Intervals {
         from_ms: 0,
@@ -301,7 +301,7 @@ fn what_cannot_be_stored_is_refused_with_the_reason() {
         append(now_ms, &[point(key, PointValue::Text(&text))]),
         Err(SeriesError::RowTooLarge { .. })
     ));
-    // A key that is there twice has its last value.
+    // Of a duplicate key, the last value counts.
     append(now_ms, &[one[0], point(key, PointValue::Int(2))]).unwrap();
     let mut found = Vec::new();
     series

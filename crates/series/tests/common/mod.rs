@@ -1,10 +1,10 @@
-//! What the tests of the store share.
+//! Shared by the tests of the store.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 use series::{PointValue, RetentionPolicy, SeriesConfig};
 
-/// Small bounds, so that everything happens often; nothing depends on the clock.
+/// Small limits, so that flushes and merges are frequent; nothing depends on the clock.
 pub(crate) fn config() -> SeriesConfig {
     SeriesConfig {
         memory_bytes: 1 << 20,
@@ -32,7 +32,7 @@ pub(crate) fn number_from(variable: &str) -> Option<u64> {
         .map(|text| text.parse().unwrap())
 }
 
-/// The same numbers for the same seed (splitmix64).
+/// Pseudo-random numbers, the same for the same seed (splitmix64).
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -53,7 +53,7 @@ impl Random {
     }
 }
 
-/// A value that stays when the row is gone.
+/// An owned value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Kept {
     Bool(bool),
