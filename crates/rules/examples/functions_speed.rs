@@ -1,4 +1,5 @@
-//! How long functions take, one core: `cargo run --release -p tidegate-rules --example functions_speed`.
+//! Measures the duration of functions on one core: `cargo run --release -p tidegate-rules --example
+//! functions_speed`.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -117,7 +118,7 @@ fn main() {
     run("sha512(1 KB)", zone, "sha512", &[kilobyte]);
 }
 
-/// The best of some rounds, so that what else the machine does counts little.
+/// The best of several rounds, to reduce the influence of other load on the machine.
 fn run(label: &str, zone: &Zone, name: &str, values: &[Value<'_>]) {
     let function = functions::find(name).expect("a function");
     let mut tools = EvaluationResources::new([7; 32], 1);

@@ -1,4 +1,4 @@
-//! What the index costs: `cargo run --release -p tidegate-rules --example index_speed`.
+//! Measures the index: `cargo run --release -p tidegate-rules --example index_speed`.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ fn main() {
                 place(&mut index, shape, n);
             }
             let (built, kib) = (began.elapsed(), resident_kib().saturating_sub(before));
-            // As a shard has it while one more is added.
+            // A shard holds a copy while a rule is added.
             let held = index.clone();
             let began = Instant::now();
             place(&mut index, shape, RULES + 1);

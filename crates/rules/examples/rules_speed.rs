@@ -12,12 +12,12 @@ use rules::{
     RuleState, Template, compile,
 };
 
-/// Counts what is allocated.
+/// Counts allocations.
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call is passed on to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
@@ -115,13 +115,14 @@ fn event<'m>(
     }
 }
 
-/// What this thread has computed, whoever else wants the core.
+/// CPU time of this thread, independent of other load on the core.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Evaluations per second in the best round, since others may use the machine, and allocations for each.
+/// Evaluations per second in the best round, to reduce the influence of other load, and allocations per
+/// evaluation.
 fn measure(
     case: &Case,
     rule: &Rule,
@@ -197,7 +198,7 @@ fn main() {
     template(time);
 }
 
-/// Events, each evaluated and written into a template.
+/// Events, each evaluated and rendered with a template.
 fn template(time: Duration) {
     let case = &CASES[4];
     let rule = compile(case.sql, &CompileOptions::default()).expect("valid");

@@ -1,4 +1,5 @@
-//! The fuzzer's seeds, and many small changes to them, on every test run: what fuzzing found once stays found.
+//! Runs the fuzzer's seeds and many small mutations of them in every test run, so that bugs once found by
+//! fuzzing do not return.
 
 mod invariants;
 
@@ -21,7 +22,7 @@ fn seeds(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     seeds
 }
 
-/// The seed itself, then with each of its bytes gone, doubled, or another.
+/// The seed itself, then variants with each byte removed, doubled, or replaced.
 fn changes(seed: &[u8], check: impl Fn(&[u8])) {
     check(seed);
     let mut changed = Vec::with_capacity(seed.len() + 1);

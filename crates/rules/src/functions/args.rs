@@ -1,9 +1,9 @@
-//! The arguments of one call, with the conversions every function wants and the faults they end in.
+//! The arguments of one call, with the conversions that functions need and their errors.
 
 use crate::evaluation_error::EvaluationError;
 use crate::value::{Arena, Number, Value};
 
-/// Counted from 0 here, from 1 in faults.
+/// Counted from 0 here, from 1 in errors.
 #[derive(Clone, Copy)]
 pub struct Args<'v, 'a> {
     pub(crate) function: &'static str,
@@ -15,7 +15,7 @@ impl<'a> Args<'_, 'a> {
         self.values.len()
     }
 
-    /// Null if it was not given.
+    /// The argument; null if it is missing.
     pub(super) fn get(&self, at: usize) -> Value<'a> {
         self.values.get(at).copied().unwrap_or(Value::Undefined)
     }
@@ -52,7 +52,7 @@ impl<'a> Args<'_, 'a> {
         })
     }
 
-    /// More work than one evaluation may do.
+    /// An error for work beyond the limits of one evaluation.
     pub(super) fn limit_exceeded<T>(&self, why: impl Into<Box<str>>) -> Result<T, EvaluationError> {
         Err(EvaluationError::LimitExceeded {
             function: self.function,
@@ -66,7 +66,7 @@ impl<'a> Args<'_, 'a> {
         }
     }
 
-    /// Text. Numbers, booleans, arrays and maps give theirs; bytes must be UTF-8.
+    /// The argument as text. Numbers, booleans, arrays and maps are converted; bytes must be UTF-8.
     pub(super) fn text(&self, at: usize, arena: &'a Arena) -> Result<&'a str, EvaluationError> {
         match self.get(at) {
             Value::Str(text) => Ok(text),
@@ -79,7 +79,7 @@ impl<'a> Args<'_, 'a> {
         }
     }
 
-    /// Bytes, or the bytes of the text.
+    /// The argument as bytes, or the bytes of its text.
     pub(super) fn bytes(&self, at: usize, arena: &'a Arena) -> Result<&'a [u8], EvaluationError> {
         match self.get(at) {
             Value::Bytes(bytes) => Ok(bytes),
@@ -98,7 +98,7 @@ impl<'a> Args<'_, 'a> {
         self.number(at).map(Number::as_f64)
     }
 
-    /// An integer, or a float or text that is one.
+    /// The argument as an integer; also accepts a float without a fraction and the text of an integer.
     pub(super) fn int(&self, at: usize) -> Result<i64, EvaluationError> {
         match self.get(at).as_i64() {
             Some(number) => Ok(number),
@@ -106,7 +106,7 @@ impl<'a> Args<'_, 'a> {
         }
     }
 
-    /// An integer that is not negative.
+    /// A non-negative integer.
     pub(super) fn size(&self, at: usize) -> Result<usize, EvaluationError> {
         match usize::try_from(self.int(at)?) {
             Ok(size) => Ok(size),
@@ -114,7 +114,7 @@ impl<'a> Args<'_, 'a> {
         }
     }
 
-    /// An array, or text of one in JSON.
+    /// An array, or the JSON text of one.
     pub(super) fn array(
         &self,
         at: usize,
@@ -126,7 +126,7 @@ impl<'a> Args<'_, 'a> {
         }
     }
 
-    /// A map, or text of one in JSON.
+    /// A map, or the JSON text of one.
     pub(super) fn map(
         &self,
         at: usize,
@@ -138,7 +138,7 @@ impl<'a> Args<'_, 'a> {
         }
     }
 
-    /// One of a few words.
+    /// One of a list of keywords.
     pub(super) fn keyword<T: Copy>(
         &self,
         at: usize,
@@ -154,7 +154,7 @@ impl<'a> Args<'_, 'a> {
     }
 }
 
-/// An array or map one level deep, also from JSON text; anything else as it is.
+/// Converts to an array or map parsed one level deep, also from JSON text; other values are unchanged.
 pub(super) fn to_container<'a>(value: Value<'a>, arena: &'a Arena) -> Value<'a> {
     let text = match value {
         Value::Json(_) => return value.parse_one_level(arena),

@@ -1,4 +1,4 @@
-//! Arrays. Text of a JSON array will do for one.
+//! Array functions. The text of a JSON array is accepted as an array.
 
 use bumpalo::collections::Vec;
 
@@ -77,7 +77,7 @@ fn sublist<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Res
     Ok(Value::Array(&rest[..length.min(rest.len())]))
 }
 
-/// The sum and the count of items that are not null.
+/// Sum and number of the items that are not null.
 fn sum_and_count<'a>(
     context: &FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
@@ -116,14 +116,14 @@ fn avg<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<
     })
 }
 
-/// Comparisons of items that no order tells apart (arrays, maps) before `distinct` gives up.
+/// Maximum number of comparisons of unordered items (arrays, maps) in `distinct`; beyond it the call fails.
 const MAX_COMPARISONS: usize = 250_000;
 
 fn distinct<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let items = args.array(0, context.arena)?;
     let mut order = Vec::with_capacity_in(items.len(), context.arena);
     order.extend(0..items.len());
-    // Equals stand side by side then, the first of them first.
+    // Sorts equal items next to each other, the first occurrence first.
     order.sort_by(|left, right| items[*left].total_order(&items[*right]));
     let mut comparisons = 0;
     let mut kept: Vec<'_, usize> = Vec::with_capacity_in(items.len(), context.arena);

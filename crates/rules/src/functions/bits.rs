@@ -1,4 +1,4 @@
-//! Bits and bytes of byte strings.
+//! Functions on bits and bytes of byte strings.
 
 use bumpalo::collections::Vec;
 
@@ -51,7 +51,7 @@ fn subbits<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Res
     else {
         return Ok(Value::Undefined);
     };
-    // What is there, if it is less than was asked for.
+    // The available length, if less than requested.
     let length = args.size(length_at)?.min(left);
     match kind {
         BitsType::Bits => Ok(Value::Bytes(cut(context, bytes, start, length))),
@@ -90,7 +90,7 @@ fn bit(bytes: &[u8], at: usize) -> u8 {
     bytes[at / 8] >> (7 - at % 8) & 1
 }
 
-/// Up to 64 bits. Little: bytes from the last to the first, the last of them with what is left over.
+/// Reads up to 64 bits. Little-endian: the last byte is the most significant and may be incomplete.
 fn number(bytes: &[u8], start: usize, length: usize, little: bool) -> u64 {
     let group = |from: usize, count: usize| {
         (from..from + count).fold(0_u64, |number, at| number << 1 | u64::from(bit(bytes, at)))
@@ -108,7 +108,7 @@ fn number(bytes: &[u8], start: usize, length: usize, little: bool) -> u64 {
     number
 }
 
-/// Bits as bytes, filled up with zeros at the front.
+/// Extracts bits as bytes, padded with zeros at the front.
 fn cut<'a>(
     context: &FunctionContext<'a, '_>,
     bytes: &'a [u8],
@@ -131,7 +131,7 @@ fn cut<'a>(
     out.into_bump_slice()
 }
 
-/// A float of 16 bits: 1 of sign, 5 of exponent, 10 of fraction.
+/// A 16-bit float: 1 sign bit, 5 exponent bits, 10 fraction bits.
 fn half(bits: u16) -> f64 {
     let fraction = f64::from(bits & 0x3ff);
     let size = match bits >> 10 & 0x1f {

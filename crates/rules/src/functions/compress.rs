@@ -1,4 +1,4 @@
-//! Compression: gzip, DEFLATE without a header, and zlib. What comes out is bounded, whatever goes in.
+//! Compression: gzip, raw DEFLATE, and zlib. The output size is limited for any input.
 
 use std::io::Read;
 
@@ -25,7 +25,7 @@ pub(super) const TABLE: &[Function] = &[
     line("zip_uncompress", (1, 1), "x: bytes", "bytes", "What `zip_compress` compressed.", "zip_uncompress(hexstr2bin('789CCB48CDC9C90700062C0215'))", r#""hello""#, |context, args| { let bytes = args.bytes(0, context.arena)?; read_bounded(context, args, ZlibDecoder::new(bytes)) }),
 ];
 
-/// Reads to the end, but not more than a function may make.
+/// Reads to the end, up to the output limit of functions.
 fn read_bounded<'a>(
     context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,

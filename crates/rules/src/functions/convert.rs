@@ -82,7 +82,7 @@ fn precision<'a>(args: Args<'_, 'a>) -> Result<'a, usize> {
     }
 }
 
-/// The float that prints as one of single precision does: 3.14, not 3.140000104904175.
+/// The float that prints like its single-precision form: 3.14, not 3.140000104904175.
 fn to_float<'a>(_: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let single = args.float(0)? as f32;
     if !single.is_finite() {
@@ -201,7 +201,7 @@ fn hexstr2bin<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> 
     let digit = |letter: u8| char::from(letter).to_digit(16).map(|digit| digit as u8);
     let digits = digits.as_bytes();
     let mut out = Vec::with_capacity_in(digits.len() / 2 + 1, context.arena);
-    // An odd first digit is a byte of its own.
+    // With an odd number of digits the first digit is a byte of its own.
     let (first, pairs) = digits.split_at(digits.len() % 2);
     for pair in first.chunks(1).chain(pairs.chunks_exact(2)) {
         let byte = pair

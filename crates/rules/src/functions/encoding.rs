@@ -1,4 +1,4 @@
-//! Hashes, checksums, and text that carries bytes: base64, addresses, HTML.
+//! Hashes, checksums, and text encodings of bytes: base64, URLs, HTML.
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -65,7 +65,7 @@ fn crc32<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Resul
     ))
 }
 
-/// The alphabet and padding that the arguments behind the first ask for; words nobody knows change nothing, as in EMQX.
+/// The alphabet and padding selected by the arguments after the first. Unknown words are ignored, as in EMQX.
 fn base64_engine<'a>(
     context: &FunctionContext<'a, '_>,
     args: Args<'_, 'a>,

@@ -1,4 +1,4 @@
-//! Ids nobody has had before, as far as the seed of the random numbers was one nobody had.
+//! Unique ids, provided that the seed of the random numbers is unique.
 
 use bumpalo::collections::String as ArenaString;
 
@@ -12,7 +12,7 @@ type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 
 const LOWER: &[u8; 16] = b"0123456789abcdef";
 const UPPER: &[u8; 16] = b"0123456789ABCDEF";
-/// Letters that need no escape in an address.
+/// Letters that need no escaping in a URL.
 const NANOID: &[u8; 64] = b"useandom-26T198340PX75pxJACKVERYMINDBUSHWOLF_GQZbfghjklqvwyzrict";
 
 #[rustfmt::skip]
@@ -50,7 +50,7 @@ fn hyphenated<'a>(context: &FunctionContext<'a, '_>, id: [u8; 16]) -> Value<'a> 
     Value::Str(out.into_bump_str())
 }
 
-/// RFC 9562: 48 bits of milliseconds, 12 bits that count within one, 62 random bits.
+/// RFC 9562: 48 bits of milliseconds, a 12-bit counter within the millisecond, 62 random bits.
 fn uuid_v7<'a>(context: &mut FunctionContext<'a, '_>, _: Args<'_, 'a>) -> Result<'a> {
     let (ms, count) = context.tools.ids.uuid_v7(context.now_ms);
     let random = u128::from(context.tools.rng.next_u64());
@@ -66,7 +66,7 @@ fn nanoid<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Resu
     let mut out = ArenaString::with_capacity_in(length, context.arena);
     let mut bits = 0;
     for at in 0..length {
-        // Ten letters of 6 bits from each random number.
+        // Each random number yields ten letters of 6 bits.
         if at % 10 == 0 {
             bits = context.tools.rng.next_u64();
         }

@@ -1,4 +1,4 @@
-//! JSON: text and values, paths, and what a document has.
+//! JSON functions: conversion between text and values, paths, and contents of documents.
 
 use bumpalo::collections::Vec;
 

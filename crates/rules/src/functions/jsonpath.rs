@@ -1,11 +1,12 @@
-//! JSONPath as far as rules use it: names, indexes, slices, `*` and `..`. Filters are refused.
+//! The subset of JSONPath that rules need: names, indexes, slices, `*` and `..`. Filters are rejected.
 
 use bumpalo::collections::Vec;
 
 use crate::value::{Arena, Value};
 
-/// How many steps a path may have, and how many values one may select.
+/// Maximum number of steps of a path.
 const MAX_STEPS: usize = 64;
+/// Maximum number of values that a path may select.
 const MAX_SELECTED: usize = 100_000;
 
 #[derive(Clone, Copy)]
@@ -16,15 +17,15 @@ enum JsonPathStep<'p> {
     All,
 }
 
-/// Whether this is a path.
+/// Checks the syntax of a path.
 pub(crate) fn check(path: &str) -> Result<(), String> {
     let arena = Arena::new();
-    // Steps are read whatever they lead to.
+    // The syntax of all steps is checked, even if there is nothing to select.
     let path = arena.alloc_str(path);
     select(Value::Undefined, path, &arena).map(drop)
 }
 
-/// What a path selects: one value or null, or an array if the path may select several.
+/// The selection of a path: one value or null, or an array if the path can select several values.
 pub(super) fn select<'a>(
     root: Value<'a>,
     path: &'a str,
@@ -62,7 +63,7 @@ pub(super) fn select<'a>(
     Err(format!("the path has more than {MAX_STEPS} steps"))
 }
 
-/// A step, whether `..` came before it, and what follows.
+/// Parses a step. Returns it, whether `..` preceded it, and the rest.
 fn read_step(text: &str) -> Result<(JsonPathStep<'_>, bool, &str), String> {
     let (deep, rest) = match text.strip_prefix("..") {
         Some(rest) => (true, rest),
@@ -77,7 +78,7 @@ fn read_step(text: &str) -> Result<(JsonPathStep<'_>, bool, &str), String> {
         let (step, behind) = read_bracket(rest)?;
         return Ok((step, deep, behind));
     }
-    // The first name may stand without anything before it.
+    // The first name needs no prefix.
     let name = dotted.unwrap_or(rest);
     let end = name.find(['.', '[']).unwrap_or(name.len());
     let (name, behind) = name.split_at(end);
@@ -88,7 +89,7 @@ fn read_step(text: &str) -> Result<(JsonPathStep<'_>, bool, &str), String> {
     }
 }
 
-/// What is in brackets: a name in quotes, a number, a slice or a star.
+/// Parses the contents of brackets: a quoted name, a number, a slice or a star.
 fn read_bracket(text: &str) -> Result<(JsonPathStep<'_>, &str), String> {
     let wrong = || {
         Err(format!(
@@ -156,7 +157,7 @@ fn apply<'a>(value: Value<'a>, step: JsonPathStep<'_>, selected: &mut Vec<'a, Va
     }
 }
 
-/// An index from the start; a negative one counts from the end.
+/// Converts a negative index, which counts from the end, to one from the start.
 fn start_index(index: i64, length: usize) -> i64 {
     if index < 0 {
         index.saturating_add_unsigned(length as u64)
@@ -165,7 +166,7 @@ fn start_index(index: i64, length: usize) -> i64 {
     }
 }
 
-/// The values and all below them, in the order of the document.
+/// The values and all their descendants in document order.
 fn descendants<'a>(values: &[Value<'a>], arena: &'a Arena) -> Result<Vec<'a, Value<'a>>, String> {
     let mut all = Vec::new_in(arena);
     let mut waiting = Vec::new_in(arena);

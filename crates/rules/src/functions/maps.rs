@@ -1,4 +1,4 @@
-//! Maps. Text of a JSON object will do for one.
+//! Map functions. The text of a JSON object is accepted as a map.
 
 use bumpalo::collections::Vec;
 
@@ -10,7 +10,7 @@ use crate::value::{Arena, Value};
 type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 type Fields<'a> = &'a [(&'a str, Value<'a>)];
 
-/// How many names a path may have.
+/// Maximum number of names in a path.
 const MAX_PATH: usize = 128;
 
 #[rustfmt::skip]
@@ -70,7 +70,7 @@ fn put<'a>(
     Ok(with_field(fields, &names, args.get(1), context.arena))
 }
 
-/// A copy with one field set; a field that was there keeps its place.
+/// A copy with one field set; an existing field keeps its position.
 fn with_field<'a>(
     fields: Fields<'a>,
     path: &[&'a str],
@@ -142,7 +142,7 @@ fn to_entries<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> 
     Ok(Value::Array(items.into_bump_slice()))
 }
 
-/// A list of pairs has a size too, as in EMQX.
+/// A list of pairs has a size, too, as in EMQX.
 fn map_size<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     match to_container(args.get(0), context.arena) {
         Value::Map(fields) => Ok(Value::Int(fields.len() as i64)),

@@ -1,4 +1,5 @@
-//! Mathematics and bits of integers. Integers are checked; what is no number is a fault, not NaN.
+//! Mathematics and integer bit operations. Integer overflow is checked, and a result that is not a number is
+//! an error rather than NaN.
 
 use super::{Args, Function, UNLIMITED_ARGS, line};
 use crate::evaluation_error::EvaluationError;
@@ -46,7 +47,7 @@ pub(super) const TABLE: &[Function] = &[
     line("bitsr", (2, 2), "x: int, count: int", "int", "Bits shifted to the right, the sign kept.", "bitsr(-8, 2)", "-2", |_, args| shift(args, true)),
 ];
 
-/// A float from a float; what is not a number is a fault.
+/// Applies a function to a float. A NaN result is an error.
 fn float<'a>(args: Args<'_, 'a>, function: fn(f64) -> f64) -> Result<'a> {
     finite(args, function(args.float(0)?))
 }
@@ -61,7 +62,7 @@ fn finite<'a>(args: Args<'_, 'a>, number: f64) -> Result<'a> {
     }
 }
 
-/// A float without a fraction as an integer.
+/// Converts a float without a fraction to an integer.
 fn integer_of<'a>(args: Args<'_, 'a>, number: f64) -> Result<'a> {
     float_to_i64(number)
         .map(Value::Int)
@@ -86,7 +87,7 @@ fn least<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Resul
     select_extreme(context, args, |left, right| right.total_order(left).is_lt())
 }
 
-/// The value that beats all others; null in an array is passed over.
+/// The smallest or greatest value; nulls in an array are skipped.
 fn select_extreme<'a>(
     context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
@@ -103,7 +104,7 @@ fn select_extreme<'a>(
         .filter(|value| !value.is_null())
         .copied()
         .reduce(|best, value| {
-            // Text that spells a number competes as a number.
+            // The text of a number is compared as a number.
             if beats(&numeric(&best), &numeric(&value)) {
                 value
             } else {
@@ -129,7 +130,7 @@ fn truncate<'a>(_: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'
     }
 }
 
-/// Applies a rounding to so many digits behind the point.
+/// Applies a rounding function at this number of decimal places.
 fn round_to_digits<'a>(args: Args<'_, 'a>, number: f64, rounding: fn(f64) -> f64) -> Result<'a> {
     let digits = args.size(1)?;
     if digits > 15 {
@@ -138,10 +139,11 @@ fn round_to_digits<'a>(args: Args<'_, 'a>, number: f64, rounding: fn(f64) -> f64
     let scale = 10_f64.powi(digits as i32);
     let scaled = number * scale;
     if scaled.abs() >= 4_503_599_627_370_496.0 {
-        // No digits left to round.
+        // No digits remain to be rounded.
         return finite(args, number);
     }
-    // 1.005 is a little less than it says, and 1.005 * 100 a little less than 100.5: what is that near to a half is one.
+    // 1.005 is stored slightly too small, and 1.005 * 100 is slightly below 100.5. A value this close to a
+    // half is treated as a half.
     let nudged = scaled + scaled.signum() * scaled.abs() * f64::EPSILON;
     finite(args, rounding(nudged) / scale)
 }

@@ -1,4 +1,4 @@
-//! The message under evaluation, and topics.
+//! Functions on the message under evaluation and on topics.
 
 use super::{Args, Function, line};
 use crate::evaluation_error::EvaluationError;
@@ -42,7 +42,7 @@ fn topic<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Resul
     }
 }
 
-/// A payload that is no JSON has nothing at any path.
+/// A payload that is not JSON has nothing at any path.
 fn payload<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let payload = part(context, MessagePart::Payload);
     if args.len() == 0 {

@@ -1,5 +1,5 @@
-//! All functions of the language, one file for each family, one line for each function in the family's table. Documentation,
-//! completion and the tests of the examples come from these tables.
+//! All functions of the language: one file per family, one line per function in the family's table.
+//! Documentation, completion and the tests of the examples are generated from these tables.
 
 mod args;
 mod arrays;
@@ -35,7 +35,7 @@ use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::{Arena, Value};
 
-/// What a function does with its arguments.
+/// The implementation of a function.
 pub type FunctionBody = for<'a, 'e, 'v> fn(
     &mut FunctionContext<'a, 'e>,
     Args<'v, 'a>,
@@ -46,33 +46,35 @@ pub struct Function {
     pub name: &'static str,
     pub aliases: &'static [&'static str],
     pub min_args: usize,
-    /// [`UNLIMITED_ARGS`] if there is no end.
+    /// [`UNLIMITED_ARGS`] if there is no maximum.
     pub max_args: usize,
-    /// Names and types for people; what is in brackets may be left out.
+    /// Names and types for people; optional parameters are in brackets.
     pub parameters: &'static str,
     pub returns: &'static str,
     pub help: &'static str,
-    /// An expression and what it gives, as JSON, in UTC at 2023-07-29 03:06:27.495.
+    /// An expression and its result as JSON, evaluated in UTC at 2023-07-29 03:06:27.495.
     pub example: (&'static str, &'static str),
-    /// Same arguments, same result: a call with constant arguments may be done once, when the rule is compiled.
+    /// Whether equal arguments always give equal results: a call with constant arguments may then be
+    /// evaluated once, at compile time.
     pub pure: bool,
-    /// Whether it wants to see null; all others give null if an argument is null, or fail in a rule of EMQX's dialect.
+    /// Whether the function receives null arguments. All others return null if an argument is null, or fail
+    /// in EMQX's dialect.
     pub accepts_null: bool,
-    /// Whether it gives null for null in EMQX's dialect as well, where other functions that need a value fail.
+    /// Whether the function returns null for null in EMQX's dialect, too, where other functions that need a
+    /// value fail.
     pub passes_null: bool,
-    /// How the dialects differ, for people.
+    /// Description of the differences between the dialects.
     pub differing: Option<&'static str>,
     pub eval: FunctionBody,
 }
 
-/// No upper bound of arguments.
+/// No maximum number of arguments.
 pub const UNLIMITED_ARGS: usize = usize::MAX;
 
 impl Function {
-    /// Calls it.
+    /// Calls the function.
     ///
-    /// # Errors
-    /// If an argument is of the wrong type or out of range, or the result would be.
+    /// # Errors If an argument has the wrong type or is out of range, or the result would be.
     pub fn call<'a>(
         &'static self,
         context: &mut FunctionContext<'a, '_>,
@@ -96,7 +98,7 @@ impl Function {
         )
     }
 
-    /// How many arguments it takes, in words.
+    /// The accepted numbers of arguments, in words.
     #[must_use]
     pub fn arity(&self) -> String {
         let plural = |count| if count == 1 { "" } else { "s" };
@@ -134,7 +136,7 @@ impl Function {
     }
 }
 
-/// A line of a table: name, how many arguments, their names and types, what comes back, help, example and its result.
+/// A line of a table: name, numbers of arguments, parameters, result type, help, example and its result.
 #[expect(
     clippy::too_many_arguments,
     reason = "a line of a table is read by column"
@@ -166,7 +168,7 @@ const fn line(
     }
 }
 
-/// Functions that belong together.
+/// A group of related functions.
 pub struct FunctionFamily {
     pub title: &'static str,
     pub functions: &'static [Function],
@@ -196,7 +198,8 @@ pub fn all() -> impl Iterator<Item = &'static Function> {
     FAMILIES.iter().flat_map(|family| family.functions)
 }
 
-/// A function by its name or alias. Case and underscores do not matter: `isNull`, `is_null` and `ISNULL` are one.
+/// Finds a function by its name or alias. Ignores case and underscores: `isNull`, `is_null` and `ISNULL` are
+/// the same.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Function> {
     static BY_NAME: LazyLock<Vec<(String, &'static Function)>> = LazyLock::new(|| {
@@ -223,14 +226,14 @@ fn normalize_name(name: &str) -> String {
         .collect()
 }
 
-/// The name most like one that does not exist, if any is like it.
+/// The closest existing name to an unknown one, if any is close enough.
 #[must_use]
 pub fn nearest(name: &str) -> Option<&'static str> {
     let names = all().flat_map(|function| std::iter::once(&function.name).chain(function.aliases));
     crate::suggestion::nearest_name(name, names.copied())
 }
 
-/// A float with at most so many digits behind the point, zeros at the end cut off but for one.
+/// A float with at most `decimals` decimal places, without trailing zeros except the first one.
 pub(crate) fn compact_decimals(number: f64, decimals: usize, arena: &Arena) -> &str {
     use std::fmt::Write as _;
     let mut text = bumpalo::collections::String::new_in(arena);

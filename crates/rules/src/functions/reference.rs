@@ -1,4 +1,4 @@
-//! The page about the functions, written from their tables.
+//! Generates the function reference from the tables.
 
 use std::fmt::Write as _;
 
@@ -29,7 +29,7 @@ window.
 The examples run as tests, in UTC at 2023-07-29 03:06:27.495.
 ";
 
-/// The whole page, as Markdown.
+/// The whole page as Markdown.
 #[must_use]
 pub fn render_reference() -> String {
     let mut page = HEAD.to_owned();
@@ -72,7 +72,7 @@ fn row(function: &Function) -> String {
     )
 }
 
-/// A bar would end the cell.
+/// A `|` would end the table cell.
 fn escaped(text: &str) -> String {
     text.replace('|', "\\|")
 }

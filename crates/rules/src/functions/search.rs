@@ -1,4 +1,4 @@
-//! Text: finding, replacing, splitting, and regular expressions.
+//! Text functions: find, replace, split, and regular expressions.
 
 use bumpalo::collections::String as ArenaString;
 use bumpalo::collections::Vec;
@@ -94,7 +94,7 @@ fn index_of<'a>(
         let part = args.text(1, context.arena)?;
         let at = match (last, from) {
             (true, None) => position(text, part, true),
-            // As in Java: nothing is at a place in front of the text.
+            // As in Java: nothing is found before the start of the text.
             (true, Some(None)) => None,
             (true, Some(Some(from))) => {
                 let end = byte_at(text, from).saturating_add(part.len());
@@ -110,7 +110,7 @@ fn index_of<'a>(
     Ok(Value::Int(index.map_or(-1, |index| index as i64)))
 }
 
-/// The start of a text, up to this byte or the last character that ends before it.
+/// The start of a text up to this byte, or up to the last character boundary before it.
 fn char_boundary_prefix(text: &str, end: usize) -> &str {
     let mut end = end.min(text.len());
     while !text.is_char_boundary(end) {
@@ -124,7 +124,7 @@ fn starts_with<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) ->
     let prefix = args.text(1, context.arena)?;
     let rest = match args.len() {
         2 => Some(text),
-        // As in Java: nothing starts at a place that the text does not have.
+        // As in Java: nothing starts at a position beyond the text.
         _ => usize::try_from(args.int(2)?)
             .ok()
             .filter(|from| *from <= characters(text))
@@ -142,7 +142,7 @@ fn contains<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Re
     );
     let is_same = |item: &Value<'a>, wanted: &Value<'a>| match context.dialect {
         Dialect::Fluxmq => item.is_not_distinct(wanted),
-        // As IN matches them there.
+        // As IN matches them in this dialect.
         Dialect::Emqx => item.is_strictly_equal(wanted),
     };
     let found = match (first, second) {
@@ -249,7 +249,7 @@ fn split<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Resul
     Ok(Value::Array(parts.items.into_bump_slice()))
 }
 
-/// The parts of a text, not too many.
+/// The parts of a text, limited in number.
 struct SplitParts<'a> {
     items: Vec<'a, Value<'a>>,
     keep_empty: bool,
@@ -295,10 +295,10 @@ fn tokens<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Resu
     Ok(Value::Array(parts.items.into_bump_slice()))
 }
 
-/// What one call may do with a regular expression: the bytes of the expression, compiled, times those of the text. An expression
-/// of 8 KiB may look through 2 MiB of text, one of 1 MiB through 16 KiB.
+/// Limit of the regular expression work of one call: bytes of the compiled expression times bytes of the
+/// text. An expression of 8 KiB may search 2 MiB of text, one of 1 MiB may search 16 KiB.
 const MAX_REGEX_WORK: u64 = 1 << 34;
-/// As much of it as one step.
+/// The amount of this work that counts as one step.
 const REGEX_WORK_PER_STEP: u64 = 1 << 19;
 
 fn with_regex<'a>(
@@ -358,7 +358,7 @@ fn regex_replace<'a>(
     Ok(Value::Str(out.into_bump_str()))
 }
 
-/// The replacement with what groups caught in it.
+/// Appends the replacement with its group references resolved.
 fn expand_groups(
     dialect: Dialect,
     by: &str,
@@ -379,7 +379,7 @@ fn expand_groups(
         match mark {
             b'&' => out.push_str(group(0)),
             b'\\' if dialect == Dialect::Fluxmq || !is_group(rest) => {
-                // What is escaped stands for itself.
+                // An escaped character stands for itself.
                 let mut letters = rest.chars();
                 out.push(letters.next().unwrap_or('\\'));
                 rest = letters.as_str();
@@ -403,7 +403,7 @@ fn is_group(text: &str) -> bool {
         || text.starts_with('g')
 }
 
-/// `1`, `{1}`, `g1` or `g{1}` at the start of a text, and what is behind it.
+/// Parses `1`, `{1}`, `g1` or `g{1}` at the start of a text. Returns the group and the rest.
 fn group_number(text: &str) -> (Option<usize>, &str) {
     let inner = text.strip_prefix('g').unwrap_or(text);
     let braced = inner.strip_prefix('{');

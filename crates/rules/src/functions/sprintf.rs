@@ -1,4 +1,4 @@
-//! `sprintf` after the control sequences of Erlang's io:format: `~F.P.PadModC`.
+//! `sprintf` with the control sequences of Erlang's io:format: `~F.P.PadModC`.
 
 use std::fmt::Write as _;
 
@@ -10,15 +10,16 @@ use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::{Number, Value};
 
-/// The widest field and the most digits.
+/// Maximum field width.
 const MAX_WIDTH: usize = 10_000;
+/// Maximum number of digits.
 const MAX_PRECISION: usize = 253;
 
-/// `~` and what follows it, up to the letter.
+/// A control sequence: `~` up to its letter.
 #[derive(Clone, Copy)]
 struct FormatControl {
     width: Option<usize>,
-    /// A negative width: the text stands at the left.
+    /// Negative width: the text is left-aligned.
     left: bool,
     precision: Option<usize>,
     pad: char,
@@ -102,7 +103,7 @@ fn read_control<'a>(
             *rest = letters.as_str();
         }
     }
-    // Modifiers: t for Unicode, l for lists; all text is Unicode here.
+    // Modifiers: t for Unicode, l for lists. They are ignored, because all text is Unicode here.
     *rest = rest.strip_prefix(['t', 'l']).unwrap_or(rest);
     let mut letters = rest.chars();
     match letters.next() {
@@ -115,7 +116,7 @@ fn read_control<'a>(
     }
 }
 
-/// A number in the format, or `*` for the next argument.
+/// Reads a number from the format, or from the next argument for `*`.
 fn read_size<'a>(
     args: Args<'_, 'a>,
     rest: &mut &str,
@@ -186,7 +187,7 @@ fn write_value<'a>(
     Ok(())
 }
 
-/// In the base that the precision names.
+/// Writes an integer in the base given by the precision.
 fn write_int(number: i64, control: FormatControl, out: &mut ArenaString<'_>) {
     let base = control
         .precision
@@ -223,7 +224,7 @@ fn write_float(number: f64, control: FormatControl, out: &mut ArenaString<'_>) {
     let digits = control.precision.unwrap_or(6).min(MAX_PRECISION);
     let plain = |out: &mut ArenaString<'_>| write!(out, "{number:.digits$}");
     let exponent = |out: &mut ArenaString<'_>| -> std::fmt::Result {
-        // Erlang counts all digits and writes two of the exponent, with its sign.
+        // Erlang's precision counts all digits; the exponent has a sign and two digits.
         let mut text = String::new();
         write!(text, "{number:.*e}", digits.max(2) - 1)?;
         let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -242,7 +243,7 @@ fn write_float(number: f64, control: FormatControl, out: &mut ArenaString<'_>) {
     .expect("writing to memory");
 }
 
-/// Puts a text into its field; what is too long for it becomes stars.
+/// Writes text into its field; text longer than the field becomes stars.
 fn write_field(control: FormatControl, text: &str, out: &mut ArenaString<'_>) {
     let length = characters(text);
     let width = match control.width {

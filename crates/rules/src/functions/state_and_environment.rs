@@ -1,4 +1,4 @@
-//! What a rule remembers from one message to the next, and what it is told of the node.
+//! The key-value store of a rule, and information about the node.
 
 use super::{Args, Function, line};
 use crate::evaluation_error::EvaluationError;

@@ -1,4 +1,4 @@
-//! Text: length, case, blanks, parts, joining. Positions and lengths count characters, not bytes.
+//! Text functions: length, case, trimming, parts, joining. Positions and lengths count characters, not bytes.
 
 use bumpalo::collections::String as ArenaString;
 use bumpalo::collections::Vec;
@@ -44,7 +44,7 @@ pub(super) const TABLE: &[Function] = &[
     line("equalsIgnoreCase", (2, 2), "a: string, b: string", "boolean", "Whether two texts are equal but for case.", "equalsIgnoreCase('a', 'A')", "true", equals_ignore_case),
 ];
 
-/// The byte at which the character of this number begins, or the end of the text.
+/// The byte offset of the character with this number, or the end of the text.
 pub(super) fn byte_at(text: &str, character: usize) -> usize {
     if text.is_ascii() {
         return character.min(text.len());
@@ -62,7 +62,7 @@ pub(super) fn characters(text: &str) -> usize {
     }
 }
 
-/// A position in a text: below 0 is 0.
+/// A position in a text; a negative one is 0.
 fn position(args: Args<'_, '_>, at: usize) -> std::result::Result<usize, EvaluationError> {
     let number = args.int(at)?;
     Ok(usize::try_from(number.max(0)).unwrap_or(usize::MAX))
@@ -114,10 +114,10 @@ fn lower<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Resul
     Ok(Value::Str(copy))
 }
 
-/// The most characters a set of them may have, for it is looked through at each character of the text.
+/// Maximum length of a character set, because the set is searched at each character of the text.
 const MAX_CHARACTER_SET_BYTES: usize = 256;
 
-/// Characters that a function looks for, each of them.
+/// A set of individual characters to search for.
 pub(super) fn character_set<'a>(
     context: &FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
@@ -262,7 +262,7 @@ fn join<'a>(
     Ok(Value::Str(out.into_bump_str()))
 }
 
-/// What is no placeholder stays as it is.
+/// Text that is not a placeholder stays unchanged.
 fn format<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let mut rest = args.text(0, context.arena)?;
     let mut out = ArenaString::with_capacity_in(rest.len() * 2, context.arena);
@@ -270,7 +270,8 @@ fn format<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Resu
     while let Some(open) = rest.find('{') {
         out.push_str(&rest[..open]);
         rest = &rest[open..];
-        // A number and its braces are short; the rest of a long text is not looked through for each brace.
+        // A number and its braces are short. Limiting the search avoids scanning the rest of a long text for
+        // each brace.
         let close = rest.bytes().take(5).position(|byte| byte == b'}');
         let number = close.and_then(|close| match &rest[1..close] {
             "" => Some((next, close)),
@@ -353,7 +354,7 @@ fn padded<'a>(
         .saturating_mul(missing)
         .saturating_add(text.len());
     context.check_output_size(args.function, length)?;
-    // Counts, because an empty fill is allowed to be asked for more often than there are bytes.
+    // Counts, because an empty fill may be requested more often than there are bytes.
     if fill.is_empty() {
         return Ok(Value::Str(text));
     }

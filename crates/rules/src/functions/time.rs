@@ -1,5 +1,5 @@
-//! Dates and times. Timestamps are milliseconds since 1970 unless a unit says otherwise; local time is that of the rule's zone
-//! unless a function is given another.
+//! Date and time functions. Timestamps are milliseconds since 1970 unless a unit is given; local time is that
+//! of the rule's zone unless a zone is given.
 
 use bumpalo::collections::String as ArenaString;
 
@@ -52,11 +52,11 @@ pub(super) const TABLE: &[Function] = &[
     line("timezone_to_offset_seconds", (1, 1), "zone: string", "int", "How many seconds a zone is ahead of UTC now.", "timezone_to_offset_seconds('+08:00')", "28800", timezone_to_offset_seconds).alias(&["timezone_to_second"]).impure(),
 ];
 
-/// How many of a unit make a second.
+/// A unit of time, by its number per second.
 #[derive(Clone, Copy)]
 struct TimeUnit {
     per_second: i64,
-    /// Digits behind the point of a second.
+    /// Decimal places of a second.
     digits: usize,
 }
 
@@ -126,7 +126,8 @@ fn now(context: &FunctionContext<'_, '_>) -> UnixTime {
     UNITS[1].1.moment(now_ms(context))
 }
 
-/// The zone an argument names: text, or seconds ahead of UTC; the rule's without one and for 'local'.
+/// The zone given by an argument: text, or seconds ahead of UTC. The rule's zone if the argument is missing
+/// or 'local'.
 fn zone<'a>(
     context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
@@ -148,7 +149,7 @@ fn zone<'a>(
     }
 }
 
-/// What clocks in a zone show.
+/// The local date and time in a zone.
 fn civil<'a>(
     context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
@@ -223,7 +224,7 @@ fn civil_field<'a>(
     Ok(Value::Int(field(civil(context, args, unix_s, 1)?)))
 }
 
-/// Two calls in one: FluxMQ's begins with a timestamp, EMQX's with the name of a unit.
+/// Two signatures in one: FluxMQ's begins with a timestamp, EMQX's with the name of a unit.
 fn format_date<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {
     let named = args
         .get(0)
@@ -264,7 +265,7 @@ fn format_date<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) ->
     Ok(Value::Str(out.into_bump_str()))
 }
 
-/// The moment of what was read; the zone counts if the text had none.
+/// Converts a parsed time to a timestamp. The zone applies if the text contained no offset.
 fn to_unix_time<'a>(
     context: &mut FunctionContext<'a, '_>,
     args: Args<'_, 'a>,
@@ -285,7 +286,7 @@ fn to_unix_time<'a>(
     })
 }
 
-/// Milliseconds since 1970 of a day and time as ISO 8601 writes them; of the zone if they name no offset.
+/// Milliseconds since 1970 of an ISO 8601 date and time, which is in the zone unless it contains an offset.
 pub(crate) fn time_ms(text: &str, zone: &Zone) -> Option<i64> {
     let parsed = time_format::read_datetime(text).ok()?;
     let local_s = parsed.civil.to_local_s()?;
@@ -438,7 +439,7 @@ fn mongo_date<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> 
     Ok(Value::Str(out.into_bump_str()))
 }
 
-/// Whether a constant argument of this name can be right: of functions of time, the zone, the unit and the formats.
+/// Checks a constant argument of a time function: zone, unit or format.
 pub(crate) fn check_constant(
     function: &str,
     parameter: &str,
@@ -455,7 +456,7 @@ pub(crate) fn check_constant(
             Err(format!("unknown unit {text:?}, expected {UNIT}"))
         }
         "format" if function == "date_to_unix_ts" => time_format::check_percent(text),
-        // A zone would stand here in a call of EMQX's whose unit is not constant.
+        // In an EMQX call whose unit is not constant, this position holds a zone.
         "pattern" if !text.contains('%') && Zone::parse(text).is_none() => {
             let arena = crate::value::Arena::new();
             let shown = time_format::LocalTime {

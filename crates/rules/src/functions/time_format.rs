@@ -1,17 +1,18 @@
-//! Times as text: the percent directives of EMQX, the patterns of Java, and the plain forms the other functions read.
+//! Formatting and parsing of times: EMQX's percent directives, Java's patterns, and the plain formats that
+//! other functions read.
 
 use bumpalo::collections::String as ArenaString;
 
 use crate::calendar::Civil;
 
-/// A moment: seconds since 1970 and the part of the second.
+/// A point in time: seconds since 1970 and the fraction of the second.
 #[derive(Clone, Copy)]
 pub(super) struct UnixTime {
     pub(super) unix_s: i64,
     pub(super) nanosecond: i64,
 }
 
-/// What a clock shows, and how far ahead of UTC it is.
+/// A local date and time and its offset from UTC.
 #[derive(Clone, Copy)]
 pub(super) struct LocalTime {
     pub(super) civil: Civil,
@@ -19,11 +20,11 @@ pub(super) struct LocalTime {
     pub(super) offset_s: i32,
 }
 
-/// What a text said.
+/// The result of parsing a text.
 pub(super) struct ParsedTime {
     pub(super) civil: Civil,
     pub(super) nanosecond: i64,
-    /// If it named one.
+    /// The offset, if the text contained one.
     pub(super) offset_s: Option<i32>,
 }
 
@@ -47,7 +48,7 @@ impl ParsedTime {
 
 type ParseResult<T> = Result<T, String>;
 
-/// A number that is not negative, filled up with zeros.
+/// Writes a non-negative number padded with zeros.
 pub(super) fn write_padded(out: &mut ArenaString<'_>, number: i64, count: usize) {
     if count == 2 && (0..100).contains(&number) {
         let pair = [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
@@ -66,7 +67,7 @@ pub(super) fn write_padded(out: &mut ArenaString<'_>, number: i64, count: usize)
     out.push_str(str::from_utf8(&text[at..]).expect("digits"));
 }
 
-/// `+hh:mm`, with seconds if asked for or there are any and `seconds` is set.
+/// Writes `+hh:mm` with this separator, and the seconds of the offset if `seconds` is set.
 pub(super) fn write_offset(
     out: &mut ArenaString<'_>,
     offset_s: i32,
@@ -84,7 +85,7 @@ pub(super) fn write_offset(
     }
 }
 
-/// EMQX's directives; what is none stays as it is.
+/// Formats with EMQX's directives; anything else is copied.
 pub(super) fn write_percent(out: &mut ArenaString<'_>, format: &str, shown: LocalTime) {
     let civil = shown.civil;
     let mut rest = format;
@@ -126,9 +127,9 @@ enum Directive {
     Hour,
     Minute,
     Second,
-    /// Digits of the second's part.
+    /// Number of digits of the fraction.
     Fraction(u32),
-    /// Colons.
+    /// Number of colons.
     Offset(u8),
 }
 
@@ -153,7 +154,7 @@ fn directive(text: &str) -> Option<(Directive, &str)> {
         .find_map(|(name, directive)| Some((*directive, text.strip_prefix(name)?)))
 }
 
-/// Whether a text read after this format tells a whole date and time.
+/// Checks that a text in this format contains a complete date and time.
 pub(super) fn check_percent(format: &str) -> ParseResult<()> {
     for (name, part) in [
         ("%Y", "year"),
@@ -172,8 +173,8 @@ pub(super) fn check_percent(format: &str) -> ParseResult<()> {
     Ok(())
 }
 
-/// Reads a text after a format that [`check_percent`] accepts. What separates the numbers does not matter, as in EMQX. A text that
-/// ends before the offset names none.
+/// Parses a text by a format that [`check_percent`] accepts. As in EMQX, separators between numbers may
+/// differ. If the text ends before the offset, it has none.
 pub(super) fn read_percent(format: &str, text: &str) -> ParseResult<ParsedTime> {
     let mut parsed = ParsedTime::new();
     let mut reader = TimeReader {
@@ -208,7 +209,7 @@ pub(super) fn read_percent(format: &str, text: &str) -> ParseResult<ParsedTime> 
     Ok(parsed)
 }
 
-/// `2023-07-29`; slashes will do.
+/// Parses `2023-07-29`; slashes are accepted.
 pub(super) fn read_date(text: &str) -> ParseResult<ParsedTime> {
     let mut reader = TimeReader {
         rest: text.trim(),
@@ -220,7 +221,7 @@ pub(super) fn read_date(text: &str) -> ParseResult<ParsedTime> {
     Ok(parsed)
 }
 
-/// `11:06:27`, `11:06`, `11:06:27.495`.
+/// Parses `11:06:27`, `11:06`, `11:06:27.495`.
 pub(super) fn read_time(text: &str) -> ParseResult<ParsedTime> {
     let mut reader = TimeReader {
         rest: text.trim(),
@@ -235,7 +236,7 @@ pub(super) fn read_time(text: &str) -> ParseResult<ParsedTime> {
     Ok(parsed)
 }
 
-/// `2023-07-29 11:06:27`, with `T` for the blank, a fraction and an offset if it has them.
+/// Parses `2023-07-29 11:06:27`, with `T` accepted instead of the blank, and an optional fraction and offset.
 pub(super) fn read_datetime(text: &str) -> ParseResult<ParsedTime> {
     let mut reader = TimeReader {
         rest: text.trim(),
@@ -280,7 +281,7 @@ impl TimeReader<'_> {
         }
     }
 
-    /// Any character but a digit stands for this one.
+    /// Any character except a digit is accepted as this separator.
     fn separator(&mut self, letter: char) -> ParseResult<()> {
         match self.rest.chars().next() {
             Some(other) if other == letter || !other.is_ascii_digit() => {
@@ -344,7 +345,7 @@ impl TimeReader<'_> {
         Ok(())
     }
 
-    /// The rest of the text as an offset, or the part of it that looks like one.
+    /// Parses the rest of the text as an offset, or the part of it that looks like one.
     fn offset(&mut self) -> ParseResult<i32> {
         let text = self.rest.trim_start();
         let end = text
@@ -394,7 +395,8 @@ const DAYS: [&str; 7] = [
     "Sunday",
 ];
 
-/// A pattern of Java: runs of letters are fields, 'text' in quotes and everything else stands for itself.
+/// Formats with a Java pattern: runs of letters are fields; 'quoted text' and all other characters are
+/// copied.
 pub(super) fn write_java(
     out: &mut ArenaString<'_>,
     pattern: &str,
@@ -418,7 +420,7 @@ pub(super) fn write_java(
     Ok(())
 }
 
-/// Text up to the next quote; two quotes are one. What follows is returned.
+/// Copies text up to the closing quote; two quotes stand for one. Returns the rest.
 fn write_quoted<'t>(out: &mut ArenaString<'_>, text: &'t str) -> &'t str {
     if let Some(rest) = text.strip_prefix('\'') {
         out.push('\'');
@@ -494,7 +496,7 @@ fn write_java_field(
     Ok(())
 }
 
-/// A name, or its first three letters.
+/// Writes a name or its first three letters.
 fn write_name(out: &mut ArenaString<'_>, name: &str, count: usize) {
     out.push_str(if count == 3 { &name[..3] } else { name });
 }

@@ -1,4 +1,4 @@
-//! What type a value is of, and choosing between values.
+//! Functions for types of values and for choosing between values.
 
 use super::{Args, Function, UNLIMITED_ARGS, line, to_container};
 use crate::evaluation_error::EvaluationError;
@@ -65,7 +65,7 @@ fn first_present<'a>(
         .unwrap_or(Value::Undefined))
 }
 
-/// What `isNull` means by null.
+/// Whether `isNull` treats the value as null.
 fn is_absent(context: &FunctionContext<'_, '_>, value: Value<'_>) -> bool {
     match context.dialect {
         Dialect::Fluxmq => value.is_null(),

@@ -1,17 +1,17 @@
-//! Filters with wildcards, level by level.
+//! Tree of topic filters with wildcards, one level per node.
 
 use std::sync::Arc;
 
 use super::persistent_map::PersistentMap;
 use super::rule_bucket::{IndexLookup, RuleBucket};
 
-/// One level of filters. Copies share what they have in common.
+/// One level of filters. Copies share unchanged nodes.
 #[derive(Clone)]
 pub(super) struct FilterNode<T> {
     children: PersistentMap<Arc<FilterNode<T>>>,
-    /// Behind a `+` in this place.
+    /// The subtree of `+` at this level.
     plus: Option<Arc<FilterNode<T>>>,
-    /// Filters that go on with `#`, and so end here or anywhere below.
+    /// Filters with `#` here, which match this level and everything below.
     hash: Option<Arc<RuleBucket<T>>>,
     /// Filters that end here.
     bucket: Option<Arc<RuleBucket<T>>>,
@@ -36,7 +36,7 @@ impl<T> FilterNode<T> {
             && self.bucket.is_none()
     }
 
-    /// Calls `each` for the rules of all filters that match a topic.
+    /// Calls `each` with the rules of all filters that match a topic.
     pub(super) fn matches<'a>(
         &'a self,
         topic: &str,
@@ -44,7 +44,7 @@ impl<T> FilterNode<T> {
         each: &mut impl FnMut(&'a T),
     ) {
         if topic.starts_with('$') {
-            // Wildcards in the first level do not match it [MQTT-4.7.2-1].
+            // Wildcards in the first level do not match topics that begin with `$` [MQTT-4.7.2-1].
             let (level, rest) = split(topic);
             if let Some(child) = self.children.get(level) {
                 child.match_levels(rest, look, each);
@@ -54,7 +54,7 @@ impl<T> FilterNode<T> {
         }
     }
 
-    /// As deep as a filter has levels, and not deeper.
+    /// Recursion is limited by the number of levels of a filter.
     fn match_levels<'a>(
         &'a self,
         rest: Option<&str>,
@@ -92,7 +92,7 @@ fn split(text: &str) -> (&str, Option<&str>) {
 }
 
 impl<T: Clone> FilterNode<T> {
-    /// Changes the bucket of a filter. `None` as rest: the filter ends here.
+    /// Changes the bucket of a filter. `None` as the rest means that the filter ends here.
     pub(super) fn update_bucket(
         &mut self,
         rest: Option<&str>,

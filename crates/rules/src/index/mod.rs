@@ -1,11 +1,11 @@
-//! All rules in one structure, so that an event meets only those that can match it.
+//! The index of all rules, so that an event meets only the rules that can match it.
 //!
-//! For each kind of event: a hash of whole topics, a tree of filters with wildcards, and the rules that ask nothing of the
-//! topic; at each place those that want any client, one client id, or one QoS. A sieve in front says of most topics that
-//! nobody wants them.
+//! For each kind of event there is a hash of whole topics, a tree of filters with wildcards, and the rules
+//! without a condition on the topic. At each of these places, rules are separated into those for any client,
+//! for one client id, or for one QoS. A prefilter rejects most topics that no rule wants.
 //!
-//! An index is a value: a clone costs a few reference counts, and a rule is added to a clone by writing anew the few nodes
-//! on the way to its place. Whoever routes keeps reading the old one until it is given the new one.
+//! An index is a value: a clone costs a few reference counts, and adding a rule to a clone copies only the
+//! few nodes on the path to its place. Readers use the old index until they receive the new one.
 
 mod filter_tree;
 mod persistent_map;
@@ -26,7 +26,7 @@ use crate::rule_source::{EventKind, RuleSource};
 
 const KINDS: usize = EventKind::ALL.len();
 
-/// An event that looks for its rules.
+/// An event for which rules are looked up.
 #[derive(Debug, Clone, Copy)]
 pub struct IndexQuery<'a> {
     pub kind: EventKind,
@@ -35,19 +35,19 @@ pub struct IndexQuery<'a> {
     pub qos: Option<u8>,
 }
 
-/// Rules by what they want. `T` stands for a rule and is cheap to clone, such as an `Arc`.
+/// Rules by their conditions. `T` stands for a rule and is cheap to clone, such as an `Arc`.
 #[derive(Clone)]
 pub struct RuleIndex<T> {
     kinds: [Option<Arc<KindIndex<T>>>; KINDS],
-    /// By the name of a rule whose outputs they take.
+    /// Rules by the name of the rule whose outputs they take.
     chained: PersistentMap<Vec<T>>,
-    /// By the bridge they take from.
+    /// Rules by the bridge they take messages from.
     bridged: PersistentMap<Vec<T>>,
 }
 
 #[derive(Clone)]
 struct KindIndex<T> {
-    /// Rules that ask nothing of the topic.
+    /// Rules without a condition on the topic.
     any_topic: RuleBucket<T>,
     prefilter: TopicPrefilter,
     exact: PersistentMap<RuleBucket<T>>,
@@ -81,14 +81,14 @@ impl<T> RuleIndex<T> {
         self.kinds[kind as usize].is_some()
     }
 
-    /// False: no rule wants an event of this kind with this topic. Costs a few nanoseconds.
+    /// Returns false if no rule wants an event of this kind with this topic. Costs a few nanoseconds.
     #[inline]
     pub fn may_match(&self, kind: EventKind, topic: &str) -> bool {
         let kind = self.kinds[kind as usize].as_deref();
         kind.is_some_and(|kind| !kind.any_topic.is_empty() || kind.prefilter.may_match(topic))
     }
 
-    /// Calls `each` once for every rule that can match, in no order that is promised.
+    /// Calls `each` once for every rule that can match, in unspecified order.
     #[inline]
     pub fn matches<'a>(&'a self, looked: &IndexQuery<'_>, mut each: impl FnMut(&'a T)) {
         let Some(kind) = &self.kinds[looked.kind as usize] else {
@@ -113,14 +113,14 @@ impl<T> RuleIndex<T> {
         self.chained.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// The rules that take what comes in through a bridge, `TYPE:NAME`.
+    /// The rules that take the messages of a bridge, `TYPE:NAME`.
     pub fn rules_for_bridge(&self, name: &str) -> &[T] {
         self.bridged.get(name).map_or(&[], Vec::as_slice)
     }
 }
 
 impl<T: Clone> RuleIndex<T> {
-    /// Adds a rule with these sources, whose WHERE asks for these keys.
+    /// Adds a rule with these sources and the index keys of its WHERE.
     pub fn add(&mut self, sources: &[RuleSource], keys: &IndexKeys, value: &T) {
         self.update_named(sources, |rules| rules.push(value.clone()));
         for (kind, spots) in placements(sources, keys) {
@@ -139,7 +139,7 @@ impl<T: Clone> RuleIndex<T> {
         }
     }
 
-    /// Takes away what [`RuleIndex::add`] added with the same sources and keys, where `is_it` says so.
+    /// Removes what [`RuleIndex::add`] added with the same sources and keys, where `is_it` returns true.
     pub fn remove(&mut self, sources: &[RuleSource], keys: &IndexKeys, is_it: impl Fn(&T) -> bool) {
         self.update_named(sources, |rules| rules.retain(|rule| !is_it(rule)));
         for (number, spots) in placements(sources, keys) {

@@ -1,5 +1,5 @@
-//! A map whose copies share what they have in common: a copy costs one reference count, and a change of one copy
-//! writes anew only the few nodes on the way to its key. A hash trie of 32-way branches.
+//! A persistent map: copies share unchanged nodes. A copy costs one reference count, and a change copies only
+//! the few nodes on the path to its key. Implemented as a hash trie with 32-way branches.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use foldhash::fast::FixedState;
 
 const BITS: u32 = 5;
 
-/// The hash of a key here. Keys come from rules, not from clients, so that a seed is not needed.
+/// The hash of a key. Keys come from rules and not from clients, so no random seed is needed.
 #[inline]
 pub(super) fn hash_of(key: &str) -> u64 {
     FixedState::with_seed(0).hash_one(key)
@@ -22,7 +22,7 @@ pub(super) struct PersistentMap<V> {
 
 #[derive(Clone)]
 struct MapBranch<V> {
-    /// Which of the 32 places are taken.
+    /// Bitmap of the occupied slots, 32 in total.
     places: u32,
     slots: Vec<MapSlot<V>>,
 }
@@ -38,7 +38,7 @@ struct MapLeaf<V> {
     hash: u64,
     key: Box<str>,
     value: V,
-    /// Other keys with the same hash.
+    /// Next leaf with the same hash and a different key.
     next: Option<Arc<MapLeaf<V>>>,
 }
 
@@ -108,7 +108,7 @@ impl<V> MapLeaf<V> {
 }
 
 impl<V: Clone + Default> PersistentMap<V> {
-    /// The value of a key, made if there is none.
+    /// The value of a key, created if it does not exist.
     pub(super) fn entry(&mut self, key: &str) -> &mut V {
         let hash = hash_of(key);
         let root = self.root.get_or_insert_with(|| {
@@ -160,7 +160,7 @@ fn entry_of<'a, V: Clone + Default>(
         };
         return (&mut Arc::make_mut(leaf).value, true);
     }
-    // Two keys that differ in their hash part further down.
+    // Two keys whose hashes differ in a later part.
     if let MapSlot::Leaf(leaf) = &branch.slots[at]
         && leaf.hash != hash
     {
@@ -198,7 +198,7 @@ fn remove_from<V: Clone>(branch: &mut MapBranch<V>, hash: u64, key: &str, depth:
         MapSlot::Branch(below) => {
             let below = Arc::make_mut(below);
             let removed = remove_from(below, hash, key, depth + 1);
-            // What is alone below needs no branch of its own.
+            // A single remaining leaf needs no branch of its own.
             if let [MapSlot::Leaf(last)] = &below.slots[..] {
                 branch.slots[at] = MapSlot::Leaf(last.clone());
             }
@@ -220,7 +220,7 @@ fn remove_from<V: Clone>(branch: &mut MapBranch<V>, hash: u64, key: &str, depth:
 
 type LeafChain<V> = Option<Arc<MapLeaf<V>>>;
 
-/// A chain of leaves without one key.
+/// A copy of the chain of leaves without one key.
 fn chain_without<V: Clone>(leaf: &Arc<MapLeaf<V>>, key: &str) -> (LeafChain<V>, Option<V>) {
     if *leaf.key == *key {
         return (leaf.next.clone(), Some(leaf.value.clone()));

@@ -1,20 +1,22 @@
-//! Where a rule stands in the index: under the most telling thing it asks of the topic, with a guard for the rest.
+//! Placement of a rule in the index: at the most selective condition on the topic, with a guard for its other
+//! conditions.
 
 use super::rule_bucket::TopicGuard;
 use crate::index_keys::IndexKeys;
 use crate::rule_source::{EventKind, RuleSource};
 
-/// More combinations of sources and topics than this are not told apart; WHERE tells them apart then.
+/// Beyond this number of combinations of sources and topics the index does not distinguish them; WHERE does.
 const MAX_COMBINATIONS: usize = 64;
 
-/// One place of a rule among those of one kind of event.
+/// One place of a rule within one kind of event.
 pub(super) struct IndexPlacement<'a> {
-    /// `None`: nothing is asked of the topic.
+    /// `None`: no condition on the topic.
     pub(super) filter: Option<&'a str>,
     pub(super) guard: Option<TopicGuard>,
 }
 
-/// The spots of a rule, by kind. An event is let through by one of them at most, so that it meets the rule once.
+/// The placements of a rule by kind of event. At most one of them accepts an event, so that the event meets
+/// the rule once.
 pub(super) fn placements<'a>(
     sources: &'a [RuleSource],
     keys: &'a IndexKeys,
@@ -32,19 +34,19 @@ pub(super) fn placements<'a>(
         }
     }
     let spots = |(kind, filters): (EventKind, Vec<Option<&'a str>>)| {
-        // Who takes every event of a kind takes those of a filter too.
+        // A rule for every event of a kind does not need its filters.
         let filters = match filters.contains(&None) {
             true => None,
             false => Some(filters.into_iter().flatten().collect()),
         };
         (kind, placements_for_kind(filters, keys))
     };
-    // A rule that nothing can match stands nowhere.
+    // A rule that no event can match has no placement.
     let is_somewhere = |(_, spots): &(EventKind, Vec<IndexPlacement<'a>>)| !spots.is_empty();
     kinds.into_iter().map(spots).filter(is_somewhere).collect()
 }
 
-/// `filters`: one of them has to match; `None`: any topic will do, and none.
+/// One of `filters` must match; `None`: any topic, or no topic at all.
 fn placements_for_kind<'a>(
     filters: Option<Vec<&'a str>>,
     keys: &'a IndexKeys,
@@ -52,7 +54,7 @@ fn placements_for_kind<'a>(
     let texts =
         |keys: &'a [crate::index_keys::TopicKey]| keys.iter().map(|key| key.text()).collect();
     let topics: Option<Vec<&str>> = keys.topics.as_deref().map(texts);
-    // A name with wildcards in it, as a subscription has, cannot be looked for as a filter.
+    // The name of a subscription contains wildcards and cannot be looked up as a filter.
     let topics = topics.filter(|_| !keys.topics.iter().flatten().any(is_special_topic));
     let combinations: Vec<Vec<&str>> = match (filters, topics) {
         (None, None) => {
@@ -86,7 +88,7 @@ fn is_special_topic(key: &crate::index_keys::TopicKey) -> bool {
     matches!(key, crate::index_keys::TopicKey::Exact(name) if mqtt::has_wildcards(name))
 }
 
-/// Stands under the most telling of the filters; the others are asked afterwards. `None`: nothing gets there.
+/// Places the rule at the most selective filter and guards it by the others. `None`: no event can match.
 fn choose_placement<'a>(all: &[&'a str], earlier: &[Vec<&'a str>]) -> Option<IndexPlacement<'a>> {
     let telling = |filter: &&&str| {
         let has_wildcards = mqtt::has_wildcards(filter);
@@ -95,7 +97,7 @@ fn choose_placement<'a>(all: &[&'a str], earlier: &[Vec<&'a str>]) -> Option<Ind
     };
     let place = all.iter().max_by_key(telling).copied()?;
     if !mqtt::has_wildcards(place) {
-        // One topic alone can get there: what else there is to ask of it is decided here.
+        // Only one topic can match here, so the other conditions on it are decided now.
         let is_in = |filters: &[&str]| {
             filters
                 .iter()

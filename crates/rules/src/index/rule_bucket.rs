@@ -1,4 +1,4 @@
-//! The rules at one place of the index: those that want any event there, and those that want one client's or one QoS.
+//! The rules at one place of the index: for any event there, for one client, or for one QoS.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -11,18 +11,19 @@ use crate::index_keys::IndexKeys;
 #[derive(Clone)]
 pub(super) struct IndexEntry<T> {
     pub(super) value: T,
-    /// What else the topic has to be.
+    /// Further conditions on the topic.
     pub(super) guard: Option<Arc<TopicGuard>>,
-    /// The QoS it wants, one bit for each.
+    /// The accepted QoS levels, one bit each.
     pub(super) qos: Option<u8>,
 }
 
-/// Filters besides the one by which a rule is found.
+/// Filters in addition to the one at which a rule is placed.
 #[derive(Default)]
 pub(super) struct TopicGuard {
-    /// All of them match.
+    /// All of them must match.
     pub(super) all: Box<[Box<str>]>,
-    /// Of each of these, one does not: else the rule has been found there already.
+    /// In each of these lists one filter must not match; otherwise the rule was already found at another
+    /// place.
     pub(super) none: Box<[Box<[Box<str>]>]>,
 }
 
@@ -66,7 +67,7 @@ impl<T> Default for KeyedRules<T> {
     }
 }
 
-/// What one look into the index finds out once.
+/// Values computed once per lookup.
 pub(super) struct IndexLookup<'a> {
     pub(super) query: &'a IndexQuery<'a>,
     client_hash: OnceCell<u64>,
@@ -141,7 +142,7 @@ impl<T> IndexEntry<T> {
 impl<T: Clone> RuleBucket<T> {
     pub(super) fn add(&mut self, keys: &IndexKeys, entry: &IndexEntry<T>) {
         self.update_lists(keys, |list| {
-            // Most lists have one entry, and there may be very many of them.
+            // Most lists have one entry, and there may be very many lists.
             if list.is_empty() {
                 list.reserve_exact(1);
             }
@@ -153,7 +154,7 @@ impl<T: Clone> RuleBucket<T> {
         self.update_lists(keys, |list| list.retain(|entry| !is_it(&entry.value)));
     }
 
-    /// Changes the lists where a rule with these keys stands.
+    /// Changes the lists that contain a rule with these keys.
     fn update_lists(&mut self, keys: &IndexKeys, mut change: impl FnMut(&mut Vec<IndexEntry<T>>)) {
         if keys.client_ids.is_none() && keys.qos.is_none() {
             change(&mut self.any);

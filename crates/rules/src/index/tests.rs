@@ -1,4 +1,4 @@
-//! The index finds what looking at every rule finds.
+//! The index finds the same rules as a linear scan.
 
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
@@ -13,7 +13,7 @@ struct TestRule {
 }
 
 impl TestRule {
-    /// What the index may find it by.
+    /// Whether the index may return this rule.
     fn can_match(&self, looked: &IndexQuery<'_>) -> bool {
         let filter_matches = |filter: &str| {
             looked
@@ -155,7 +155,7 @@ proptest! {
             }
         }
         check(&index, &rules, &gone);
-        // Who still has the old one sees nothing of it.
+        // A copy of the old index is unchanged.
         check(&before, &rules, &[]);
         for (n, rule) in rules.iter().enumerate() {
             if !gone.contains(&n) {

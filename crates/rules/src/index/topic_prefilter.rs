@@ -1,15 +1,16 @@
-//! Says of most topics that no rule wants them, by their first bytes alone: what a message costs that no rule is for.
+//! Rejects most topics that no rule wants by their first bytes alone, so that a message without rules costs
+//! little.
 
-/// Bytes of a topic that are looked at.
+/// Maximum number of bytes of a topic that are examined.
 const MAX_PREFIX: usize = 8;
 const COUNTERS: usize = 1024;
 
-/// Counts what rules ask of the beginning of a topic.
+/// Counts the topic prefixes of the rules.
 #[derive(Clone)]
 pub(super) struct TopicPrefilter {
-    /// By how many bytes, for each number the rules that look at as many.
+    /// For each prefix length, the number of rules with a prefix of this length.
     lengths: [u32; MAX_PREFIX + 1],
-    /// The lengths that are not 0, as bits.
+    /// Bitmap of the lengths with a count other than 0.
     used: u16,
     counters: [u32; COUNTERS],
 }
@@ -24,11 +25,11 @@ impl Default for TopicPrefilter {
     }
 }
 
-/// The bytes every topic begins with that the filter matches.
+/// The bytes with which every topic begins that matches the filter.
 fn prefix_of(filter: &str) -> &[u8] {
     let bytes = filter.as_bytes();
     match bytes.iter().position(|&byte| byte == b'+' || byte == b'#') {
-        // `a/#` matches `a` too.
+        // `a/#` also matches `a`.
         Some(at) if bytes[at] == b'#' => &bytes[..at.saturating_sub(1)],
         Some(at) => &bytes[..at],
         None => bytes,
@@ -46,7 +47,7 @@ fn prefix_word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Where the first `len` bytes of a word are counted.
+/// The counter of the first `len` bytes of a word.
 #[inline]
 fn counter_slot(word: u64, len: usize) -> usize {
     let kept = match len {
@@ -80,7 +81,7 @@ impl TopicPrefilter {
         self.counters[slot] -= 1;
     }
 
-    /// False: no filter matches the topic.
+    /// Returns false if no filter matches the topic.
     #[inline]
     pub(super) fn may_match(&self, topic: &str) -> bool {
         let word = prefix_word(topic.as_bytes());

@@ -1,5 +1,5 @@
-//! JSON in and out: text into values in the arena, values into text. Own code because it borrows from the payload, keeps
-//! 64-bit integers and the order of fields, and can leave parts unread.
+//! JSON parser and writer for values in the arena. Own code because it borrows from the payload, preserves
+//! 64-bit integers and the order of fields, and can leave parts unparsed.
 
 mod reader;
 mod skipping;
@@ -56,7 +56,7 @@ mod round_trip {
         #[test]
         fn no_text_upsets_the_reader(text in "[\\[\\]{}:,\"\\\\ua-f0-9.eE+-tnrl \u{1}é]{0,40}") {
             let arena = Arena::new();
-            // The other way round there are numbers that no float can hold.
+            // The reverse does not hold: some numbers do not fit a float.
             if parse(&text, &arena).is_ok() {
                 prop_assert!(check(&text).is_ok());
                 prop_assert!(parse_lazy(&text, &arena).is_ok());

@@ -1,14 +1,14 @@
-//! Text into values. Strings without escapes are borrowed from the text, everything else lives in the arena.
+//! JSON parser. Strings without escapes are borrowed from the text, everything else lives in the arena.
 
 use bumpalo::collections::Vec;
 
 use super::skipping;
 use crate::value::{Arena, Value};
 
-/// How deep arrays and objects may nest.
+/// Maximum nesting of arrays and objects.
 pub const MAX_DEPTH: usize = 128;
 
-/// What is wrong with a text that should be JSON, and where.
+/// A syntax error and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid JSON at byte {offset}: {expected}")]
 pub struct JsonError {
@@ -16,10 +16,9 @@ pub struct JsonError {
     pub expected: &'static str,
 }
 
-/// Reads a whole text into the arena.
+/// Parses a whole text into the arena.
 ///
-/// # Errors
-/// If it is not exactly one JSON value, or nests deeper than [`MAX_DEPTH`].
+/// # Errors If it is not exactly one JSON value, or nests deeper than [`MAX_DEPTH`].
 pub fn parse<'a>(text: &'a str, arena: &'a Arena) -> Result<Value<'a>, JsonError> {
     let mut reader = Reader::new(text);
     reader.skip_whitespace();
@@ -28,11 +27,10 @@ pub fn parse<'a>(text: &'a str, arena: &'a Arena) -> Result<Value<'a>, JsonError
     Ok(value)
 }
 
-/// Checks a whole text and reads it only if it is a single string or number: an array or object stays text, as
+/// Validates a whole text. Parses only a single string or number; an array or object stays text, as
 /// [`Value::Json`].
 ///
-/// # Errors
-/// As [`parse`].
+/// # Errors As [`parse`].
 pub fn parse_lazy<'a>(text: &'a str, arena: &'a Arena) -> Result<Value<'a>, JsonError> {
     let mut reader = Reader::new(text);
     reader.skip_whitespace();
@@ -41,10 +39,9 @@ pub fn parse_lazy<'a>(text: &'a str, arena: &'a Arena) -> Result<Value<'a>, Json
     Ok(value)
 }
 
-/// Checks a whole text without reading it.
+/// Validates a whole text without parsing it.
 ///
-/// # Errors
-/// As [`parse`].
+/// # Errors As [`parse`].
 pub fn check(text: &str) -> Result<(), JsonError> {
     let mut reader = Reader::new(text);
     reader.skip_whitespace();
@@ -52,7 +49,8 @@ pub fn check(text: &str) -> Result<(), JsonError> {
     reader.end()
 }
 
-/// Reads one level of a checked array or object. Text that was never checked and is wrong is undefined.
+/// Parses one level of a validated array or object. Text that was not validated and is not JSON yields
+/// undefined.
 #[must_use]
 pub fn parse_one_level<'a>(text: &'a str, arena: &'a Arena) -> Value<'a> {
     let mut reader = Reader::new(text);
@@ -65,7 +63,7 @@ pub fn parse_one_level<'a>(text: &'a str, arena: &'a Arena) -> Value<'a> {
     .unwrap_or(Value::Undefined)
 }
 
-/// A place in a text.
+/// A position in a text.
 pub(crate) struct Reader<'a> {
     text: &'a str,
     at: usize,
@@ -79,7 +77,7 @@ impl<'a> Reader<'a> {
         Reader { text, at: 0 }
     }
 
-    /// From a place inside the text.
+    /// A reader at a position inside the text.
     pub(crate) fn at(text: &'a str, at: usize) -> Self {
         Reader { text, at }
     }
@@ -88,7 +86,7 @@ impl<'a> Reader<'a> {
         self.at
     }
 
-    /// Over one byte that was looked at.
+    /// Advances past one byte that the caller has examined.
     pub(crate) fn step(&mut self) {
         self.at += 1;
     }
@@ -131,7 +129,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A value whose arrays and objects are only checked.
+    /// Parses a value; arrays and objects in it are only validated.
     pub(crate) fn lazy_value(&mut self, arena: &'a Arena, depth: usize) -> JsonResult<Value<'a>> {
         if !matches!(self.peek(), Some(b'{' | b'[')) {
             return self.scalar(arena);
@@ -227,7 +225,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// After a member: whether the array or object ends here.
+    /// Called after a member: whether another one follows, or the array or object ends.
     pub(crate) fn has_next_member(
         &mut self,
         close: u8,
@@ -256,7 +254,7 @@ impl<'a> Reader<'a> {
             return Ok(Value::Int(number));
         }
         match text.parse::<f64>() {
-            // Rounded to a float, two ids would be one.
+            // Rounded to floats, two different ids could become equal.
             Ok(number) if number.is_finite() && whole => Ok(Value::Big(text)),
             Ok(number) if number.is_finite() => Ok(Value::Float(number)),
             _ => Err(JsonError {
@@ -278,13 +276,13 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Checks a value and moves behind it.
+    /// Validates a value and moves past it.
     pub(crate) fn skip(&mut self, depth: usize) -> JsonResult<()> {
         self.at = skipping::value_end(self.bytes(), self.at, depth)?;
         Ok(())
     }
 
-    /// Checks what follows a member of an array or object, and moves behind its bracket.
+    /// Validates the remaining members of an array or object and moves past its closing bracket.
     pub(crate) fn skip_members(&mut self, is_object: bool, depth: usize) -> JsonResult<()> {
         let close = if is_object { b'}' } else { b']' };
         while !self.has_next_member(close, "expected , or a bracket")? {
@@ -299,8 +297,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// How many bytes from the start need no attention inside a string: no quote, no backslash, no control character. Eight at a
-/// time: a byte of `x - 0x01..` has its top bit set where the byte of `x` was zero.
+/// Number of bytes from the start that need no attention inside a string: no quote, backslash or control
+/// character. Processes eight bytes at a time: a byte of `x - 0x01..` has its top bit set where the byte of
+/// `x` was zero.
 #[inline]
 pub fn unescaped_prefix_length(bytes: &[u8]) -> usize {
     const BYTE_ONES: u64 = u64::from_ne_bytes([1; 8]);
@@ -329,7 +328,7 @@ pub fn unescaped_prefix_length(bytes: &[u8]) -> usize {
     at
 }
 
-/// Resolves the escapes of a checked string. Half a surrogate pair becomes the replacement character.
+/// Resolves the escapes of a validated string. An unpaired surrogate becomes the replacement character.
 pub fn unescape<'a>(text: &str, arena: &'a Arena) -> &'a str {
     let mut out = bumpalo::collections::String::with_capacity_in(text.len(), arena);
     let mut rest = text;
@@ -355,7 +354,8 @@ pub fn unescape<'a>(text: &str, arena: &'a Arena) -> &'a str {
     out.into_bump_str()
 }
 
-/// The character of the four digits `rest` begins with, and of the second half of its surrogate pair.
+/// The character of the four digits at the start of `rest`, combined with the second surrogate if there is
+/// one.
 fn code_point(rest: &str) -> (char, &str) {
     let unit = |text: &str| {
         text.get(..4)

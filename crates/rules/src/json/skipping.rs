@@ -1,5 +1,5 @@
-//! Behind a value without reading it: one loop over the bytes that checks everything and keeps nothing but its place and, in one
-//! bit for each level, whether that is an object or an array.
+//! Skips a JSON value without parsing it: one loop over the bytes validates everything. It keeps only its
+//! position and one bit per level, which tells objects from arrays.
 
 use super::reader::{JsonError, JsonResult, unescaped_prefix_length};
 
@@ -15,7 +15,7 @@ fn skip_whitespace(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Where the value at `at` ends, which may nest `depth` levels deep; at most as many as a `u128` has bits.
+/// The end of the value at `at`, which may nest `depth` levels deep; at most the number of bits of a `u128`.
 pub(super) fn value_end(bytes: &[u8], mut at: usize, depth: usize) -> JsonResult<usize> {
     let (mut level, mut objects) = (0, 0_u128);
     loop {
@@ -45,7 +45,7 @@ pub(super) fn value_end(bytes: &[u8], mut at: usize, depth: usize) -> JsonResult
             }
             _ => return syntax_error(at, "expected a value"),
         };
-        // Behind a value: out of what ends here, on to the next.
+        // After a value: closes what ends here and moves to the next value.
         loop {
             if level == 0 {
                 return Ok(at);
@@ -73,7 +73,7 @@ pub(super) fn value_end(bytes: &[u8], mut at: usize, depth: usize) -> JsonResult
     }
 }
 
-/// Behind a name and its colon, where its value begins.
+/// The position after a name and its colon, where the value begins.
 #[inline]
 fn key_end(bytes: &[u8], at: usize) -> JsonResult<usize> {
     let at = skip_whitespace(bytes, string_end(bytes, at)?.0);
@@ -91,7 +91,7 @@ fn word_end(bytes: &[u8], at: usize, word: &[u8]) -> JsonResult<usize> {
     }
 }
 
-/// Where a number ends, and whether it has neither fraction nor exponent.
+/// The end of a number, and whether it has neither fraction nor exponent.
 #[inline]
 pub(super) fn number_end(bytes: &[u8], mut at: usize) -> JsonResult<(usize, bool)> {
     at += usize::from(bytes.get(at) == Some(&b'-'));
@@ -125,7 +125,7 @@ fn digits_end(bytes: &[u8], start: usize) -> JsonResult<usize> {
     }
 }
 
-/// Where a string ends, and whether it has escapes. Most have none.
+/// The end of a string, and whether it has escapes. Most strings have none.
 #[inline(always)]
 pub(super) fn string_end(bytes: &[u8], at: usize) -> JsonResult<(usize, bool)> {
     if bytes.get(at) != Some(&b'"') {
@@ -139,7 +139,7 @@ pub(super) fn string_end(bytes: &[u8], at: usize) -> JsonResult<(usize, bool)> {
     }
 }
 
-/// Where a string ends of which something odd was met.
+/// The end of a string after its first escape or invalid byte.
 #[cold]
 fn escaped_string_end(bytes: &[u8], mut at: usize) -> JsonResult<usize> {
     loop {

@@ -1,11 +1,11 @@
-//! Values into text.
+//! JSON writer.
 
 use base64::Engine as _;
 
 use super::reader::unescaped_prefix_length;
 use crate::value::{Arena, Value, float_text};
 
-/// Where bytes go: a vector on the heap or in the arena.
+/// A destination of bytes: a vector on the heap or in the arena.
 pub trait JsonOutput {
     fn put(&mut self, bytes: &[u8]);
 }

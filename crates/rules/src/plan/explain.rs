@@ -7,7 +7,7 @@ use crate::index_keys::{IndexKeys, TopicKey};
 use crate::rule::{Rule, RuleBody};
 use crate::value::Value;
 
-/// Limit of the explanation; the rest is omitted. No plan nests as deeply as the depth limit.
+/// Maximum length of an explanation in bytes; the rest is omitted.
 const MAX_SHOWN_BYTES: usize = 16 << 10;
 
 impl Rule {

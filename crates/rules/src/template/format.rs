@@ -1,21 +1,21 @@
-//! Whether a template is text or JSON.
+//! Detects whether a template is text or JSON.
 
 use super::placeholder_length;
 use crate::json;
 
-/// How values become text.
+/// How values are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TemplateFormat {
-    /// Text and bytes as they are, everything else as JSON.
+    /// Text and bytes unchanged, everything else as JSON.
     Text,
-    /// The template is JSON: a placeholder within a string literal is escaped, one outside becomes a JSON value. A plain `payload`
-    /// or `msg` outside is embedded as it is when it is JSON.
+    /// The template is JSON: a placeholder inside a string literal is escaped, one outside becomes a JSON
+    /// value. A plain `payload` or `msg` outside is embedded unchanged if it is JSON.
     Json,
 }
 
 impl TemplateFormat {
-    /// JSON if the template begins with `{`, `[` or `"` and would be valid JSON with a value for each placeholder; one document,
-    /// or one in each line. Everything else is text.
+    /// JSON if the template begins with `{`, `[` or `"` and would be valid JSON with a value for each
+    /// placeholder: one document, or one per line. Everything else is text.
     #[must_use]
     pub fn detect(template: &str) -> Self {
         let begins_as_json = template.trim_start().starts_with(['{', '[', '"']);
@@ -32,21 +32,22 @@ impl TemplateFormat {
     }
 }
 
-/// Where a placeholder stands, which decides how its value is written.
+/// The position of a placeholder, which decides how its value is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlaceholderPosition {
-    /// In text: text and bytes as they are, everything else as JSON.
+    /// In text: text and bytes unchanged, everything else as JSON.
     Text,
-    /// Where JSON expects a value.
+    /// At a place where JSON expects a value.
     JsonValue,
-    /// The same, and the placeholder is the payload: JSON is embedded as it is, everything else becomes a JSON value.
+    /// Like `JsonValue` for the payload: JSON is embedded unchanged, everything else becomes a JSON value.
     JsonPayload,
     /// Between the quotes of a JSON string.
     JsonString,
 }
 
 impl PlaceholderPosition {
-    /// Of a placeholder, by what stands between its braces and by whether it is within a string literal.
+    /// Determines the position from the text between the braces and from whether the placeholder is inside a
+    /// string literal.
     #[must_use]
     pub fn for_placeholder(form: TemplateFormat, is_in_string: bool, placeholder: &str) -> Self {
         match form {
@@ -60,7 +61,7 @@ impl PlaceholderPosition {
     }
 }
 
-/// Whether JSON text that begins inside or outside of a string ends in one.
+/// Whether JSON text that begins inside or outside a string ends inside one.
 #[must_use]
 pub fn ends_in_string(text: &str, in_string: bool) -> bool {
     let mut in_string = in_string;

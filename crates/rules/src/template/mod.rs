@@ -1,9 +1,11 @@
-//! Texts of actions with placeholders: `${field.path}`, `${function(arguments)}`, `${.}` for the whole output.
+//! Templates: texts of actions with placeholders: `${field.path}`, `${function(arguments)}`, `${.}` for the
+//! whole output.
 //!
-//! A name is a column of the output; if the output has none of this name, a field of the event. `$${` stands for `${`.
+//! A name is a column of the output, or else a field of the event. `$${` is an escaped `${`.
 //!
-//! What a null becomes depends on the place: `null` where JSON expects a value, the dialect's word (`null`, in EMQX's `undefined`)
-//! within text. [`RenderSummary`] reports nulls, so that the caller can fail where neither makes sense, as in a topic.
+//! A null is written as `null` where JSON expects a value, and as the dialect's word (`null`, in EMQX
+//! `undefined`) within text. [`RenderSummary`] reports nulls, so that the caller can fail where neither makes
+//! sense, as in a topic.
 
 mod format;
 mod sql;
@@ -26,7 +28,7 @@ use crate::zone::Zone;
 pub use format::{PlaceholderPosition, TemplateFormat, ends_in_string};
 pub use sql::{PlaceholderStyle, SqlTemplate};
 
-/// A text with placeholders, ready.
+/// A compiled text with placeholders.
 pub struct Template {
     parts: Box<[TemplatePart]>,
     program: TemplateProgram,
@@ -34,7 +36,7 @@ pub struct Template {
 
 enum TemplatePart {
     Text(Box<str>),
-    /// An operation, how its value is written, and the placeholder's text.
+    /// An operation, the position of its value, and the placeholder's text.
     Value(OpId, PlaceholderPosition, Box<str>),
 }
 
@@ -48,10 +50,10 @@ pub struct RenderSummary<'t> {
 }
 
 impl Template {
-    /// Reads a template. Dialect and time zone of the options are those of the rule; without a dialect it is FluxMQ's.
+    /// Compiles a template. The options contain the rule's dialect and time zone; without a dialect it is
+    /// FluxMQ's.
     ///
-    /// # Errors
-    /// If a placeholder does not end, or is no expression.
+    /// # Errors If a placeholder is not closed or is not an expression.
     pub fn compile(
         text: &str,
         form: TemplateFormat,
@@ -94,7 +96,8 @@ impl Template {
         }
     }
 
-    /// Names in placeholders that are neither columns of the rule's outputs nor fields of its events, each once: they are always null.
+    /// Names in placeholders that are neither columns of the rule's outputs nor fields of its events, without
+    /// duplicates. They are always null.
     #[must_use]
     pub fn unknown_names(&self, rule: &Rule) -> Vec<String> {
         let plan = &self.program.plan;
@@ -110,10 +113,9 @@ impl Template {
         unknown
     }
 
-    /// Appends the text to `out`.
+    /// Appends the rendered text to `out`.
     ///
-    /// # Errors
-    /// If an expression fails, or the text becomes too long; `out` may have a part of it then.
+    /// # Errors If an expression fails, or the text becomes too long. `out` may then contain a part of it.
     pub fn render<'a>(
         &'a self,
         output: &RuleOutput<'a>,
@@ -143,7 +145,7 @@ impl Template {
     }
 }
 
-/// A null within text. In EMQX's dialect what is not there is told from the null of JSON.
+/// The text of a null. EMQX's dialect distinguishes undefined from the null of JSON.
 fn null_text(value: Value<'_>, dialect: Dialect) -> &'static str {
     match (value, dialect) {
         (Value::Undefined, Dialect::Emqx) => UNDEFINED,
@@ -169,7 +171,7 @@ fn write(value: Value<'_>, position: PlaceholderPosition, dialect: Dialect, out:
         (PlaceholderPosition::JsonString, Value::Str(_) | Value::Bytes(_)) => {
             let start = out.len();
             value.write_json(out);
-            // Without its quotes; the template has them.
+            // Without its quotes, which are part of the template.
             out.remove(start);
             out.pop();
         }
@@ -181,7 +183,7 @@ fn write(value: Value<'_>, position: PlaceholderPosition, dialect: Dialect, out:
     }
 }
 
-/// Operations of all placeholders, and what they need.
+/// The operations of all placeholders and their parameters.
 struct TemplateProgram {
     plan: Plan,
     dialect: Dialect,
@@ -227,7 +229,7 @@ struct TemplateCompiler<'s> {
     resolver: Resolver<'s>,
 }
 
-/// What a placeholder asks for.
+/// The expression of a placeholder.
 enum PlaceholderExpression {
     WholeOutput(Span),
     Expr(Expr),
@@ -265,7 +267,7 @@ impl<'s> TemplateCompiler<'s> {
 
 enum TemplatePiece {
     Text(String),
-    /// With what stands between the braces.
+    /// With the text between the braces.
     Value(PlaceholderExpression, String),
 }
 
@@ -282,7 +284,7 @@ fn expressions(pieces: &[TemplatePiece]) -> Vec<&PlaceholderExpression> {
         .collect()
 }
 
-/// Text and placeholders in turn.
+/// Splits a template into alternating text and placeholders.
 fn split_template(
     text: &str,
     bounds: &StatementLimits,
@@ -322,7 +324,7 @@ fn split_template(
     Ok(pieces)
 }
 
-/// The expression of the placeholder that begins at `dollar`, and where the text goes on.
+/// Parses the placeholder that begins at `dollar`. Returns its expression and the end position.
 fn parse_placeholder(
     text: &str,
     dollar: usize,
@@ -355,7 +357,7 @@ fn parse_placeholder(
     Ok((expression, end + 1))
 }
 
-/// Up to the brace that closes it; braces in text and of maps do not count.
+/// Length up to the closing brace; braces in quoted text and of maps are skipped.
 fn placeholder_length(text: &str) -> Option<usize> {
     let mut quote = None;
     let mut open = 0;

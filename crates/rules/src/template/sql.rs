@@ -1,4 +1,5 @@
-//! SQL with placeholders: a statement to prepare, and the values to bind to it. A value never becomes part of the statement.
+//! SQL templates: a statement to prepare, and the values to bind to it. A value never becomes part of the
+//! statement.
 
 use super::{PlaceholderExpression, TemplateCompiler, TemplateProgram, parse_placeholder};
 use crate::compile_options::CompileOptions;
@@ -9,27 +10,27 @@ use crate::rule::{RuleOutput, RuleState};
 use crate::statement_error::{Span, StatementError};
 use crate::value::Value;
 
-/// How the database marks the places of values, and reads quotes.
+/// How the database marks parameters and reads quotes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlaceholderStyle {
-    /// `?`; text in single or double quotes, a backslash escapes in them (MySQL, MariaDB).
+    /// `?`; text in single or double quotes with backslash escapes (MySQL, MariaDB).
     Question,
-    /// `$1`, `$2`, ..; text in single quotes only, a backslash is a character (PostgreSQL).
+    /// `$1`, `$2`, ..; text in single quotes only, without backslash escapes (PostgreSQL).
     Numbered,
 }
 
-/// A statement with placeholders, ready.
+/// A compiled statement with placeholders.
 pub struct SqlTemplate {
     statement: Box<str>,
     values: Box<[BoundValue]>,
     program: TemplateProgram,
 }
 
-/// What is bound to one place.
+/// The value bound to one parameter.
 enum BoundValue {
     /// `${x}` and `'${x}'`: the value with its type.
     Value(OpId),
-    /// `'a-${x}'`: text put together.
+    /// `'a-${x}'`: concatenated text.
     Joined(Box<[JoinedTextPart]>),
 }
 
@@ -38,7 +39,7 @@ enum JoinedTextPart {
     Value(OpId),
 }
 
-/// A place for a value, as it was read.
+/// A parameter as parsed.
 enum ValuePlace {
     Value(PlaceholderExpression),
     Joined(Vec<SqlPiece>),
@@ -50,10 +51,10 @@ enum SqlPiece {
 }
 
 impl SqlTemplate {
-    /// Reads a template. Quotes around a placeholder are not part of the statement.
+    /// Compiles a template. Quotes around a placeholder do not become part of the statement.
     ///
-    /// # Errors
-    /// If a placeholder does not end, is no expression, or stands for the name of a table or a column.
+    /// # Errors If a placeholder is not closed, is not an expression, or stands for the name of a table or a
+    /// column.
     pub fn compile(
         text: &str,
         placeholders: PlaceholderStyle,
@@ -116,16 +117,15 @@ impl SqlTemplate {
         &self.statement
     }
 
-    /// How many values it takes.
+    /// Number of values to bind.
     #[must_use]
     pub fn value_count(&self) -> usize {
         self.values.len()
     }
 
-    /// The values to bind, in the order of their places. What is missing in the output is null.
+    /// The values to bind, in the order of their parameters. A value missing in the output is null.
     ///
-    /// # Errors
-    /// If an expression fails, or the values become too long.
+    /// # Errors If an expression fails, or the values become too long.
     pub fn bind<'a>(
         &'a self,
         output: &RuleOutput<'a>,
@@ -240,7 +240,7 @@ impl SqlScanner<'_> {
         }
     }
 
-    /// The name of a table or a column: as it is, and from nowhere else.
+    /// Copies the quoted name of a table or a column, which must not contain placeholders.
     fn scan_name(&mut self, quote: char) -> Result<(), StatementError> {
         let rest = &self.text[self.at..];
         let length = rest[1..].find(quote).map_or(rest.len(), |end| end + 2);
@@ -257,7 +257,7 @@ impl SqlScanner<'_> {
         Ok(())
     }
 
-    /// Text in quotes. With placeholders in it, all of it is a value.
+    /// Scans quoted text. If it contains placeholders, all of it becomes one value.
     fn scan_quoted(&mut self, quote: char) -> Result<(), StatementError> {
         let start = self.at;
         let escapes = self.placeholders == PlaceholderStyle::Question;
@@ -307,7 +307,7 @@ impl SqlScanner<'_> {
             }
         }
         if pieces.is_empty() {
-            // `$${` was undone, so that it is not copied from the text as it is.
+            // An unescaped `$${` was written already, so it must not be copied from the text again.
             let end = self.at;
             let literal = self.text[start..end].replace("$${", "${");
             self.statement.push_str(&literal);

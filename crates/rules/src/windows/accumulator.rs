@@ -1,4 +1,4 @@
-//! One aggregate over the events of one window, as they come.
+//! Incremental computation of one aggregate over the events of one window.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -7,13 +7,13 @@ use super::codec::{DecodeError, WindowReader, encode_key, put_bytes, put_owned, 
 use crate::value::{Arena, Number, OwnedValue, Value};
 use crate::window::{Aggregate, AggregateKind};
 
-/// What one value costs in a list or a set, besides its own bytes.
+/// Overhead of one value in a list or a set, in bytes.
 const PLACE_BYTES: usize = 32;
 
 #[derive(Debug, Clone)]
 pub(super) enum Accumulator {
     Count(u64),
-    /// `None`: no number yet. Integers stay integers until they overflow.
+    /// `None`: no number so far. Integers stay integers until they overflow.
     Sum(Option<NumericSum>),
     Avg {
         sum: f64,
@@ -24,7 +24,7 @@ pub(super) enum Accumulator {
     First(Option<OwnedValue>),
     Last(Option<OwnedValue>),
     Collect(Vec<OwnedValue>),
-    /// Of all values, not of a sample of them (Welford).
+    /// Population standard deviation (Welford's algorithm).
     Stddev {
         count: u64,
         mean: f64,
@@ -75,8 +75,8 @@ impl Accumulator {
         }
     }
 
-    /// Takes one more value. Null is left out, and so is what is no number where one is needed. Returns the bytes it takes
-    /// more than before; if that may be more than `room`, it takes none and says so.
+    /// Adds a value. Skips nulls, and also non-numbers if a number is required. Returns the additional bytes
+    /// of memory. If these may exceed `room`, the value is not added and an error is returned.
     pub(super) fn add(
         &mut self,
         value: &Value<'_>,
@@ -149,7 +149,7 @@ impl Accumulator {
         Ok(0)
     }
 
-    /// Takes what another has of later events.
+    /// Merges the state of an aggregate over later events.
     pub(super) fn merge(&mut self, later: Self) {
         match (self, later) {
             (Self::Count(count), Self::Count(more)) => *count += more,
@@ -199,7 +199,7 @@ impl Accumulator {
             }
             (Self::Percentile(numbers), Self::Percentile(more)) => numbers.extend(more),
             (Self::Distinct(seen), Self::Distinct(more)) => seen.extend(more),
-            // There is nothing to take.
+            // Nothing to merge.
             _ => {}
         }
     }
@@ -224,7 +224,7 @@ impl Accumulator {
         }
     }
 
-    /// Bytes it takes besides its own size.
+    /// Heap memory in bytes, in addition to its own size.
     pub(super) fn size_bytes(&self) -> usize {
         match self {
             Self::Min(kept) | Self::Max(kept) | Self::First(kept) | Self::Last(kept) => {
@@ -333,7 +333,7 @@ impl Accumulator {
     }
 }
 
-/// There is no room for more state.
+/// There is no memory left for more state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AccumulatorFullError;
 
@@ -390,7 +390,7 @@ fn replace(
     Ok(after as isize - before as isize)
 }
 
-/// Between the two numbers nearest to it, by its distance from them.
+/// Interpolates linearly between the two closest numbers.
 fn percentile(numbers: &[f64], percent: f64) -> Value<'static> {
     let mut sorted = numbers.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -493,7 +493,7 @@ mod tests {
                 let [merged, whole] = [&sum, &sum_of(&values)].map(|sum| {
                     let value = sum.result(&aggregate, &arena);
                     match value {
-                        // Rounded differently.
+                        // The results differ in rounding.
                         Value::Float(number) => format!("{number:.9}"),
                         value => value.text(&arena).to_owned(),
                     }

@@ -11,24 +11,25 @@ use crate::calendar::{DAY_S, month_of, month_start};
 use crate::window::{Aggregate, CalendarUnit, WindowSample};
 use crate::zone::Zone;
 
-/// Windows that begin at multiples of a time: tumbling and hopping.
+/// Windows that begin at multiples of a duration: tumbling and hopping.
 pub(super) struct AlignedWindows {
     grid: WindowGrid,
-    /// By their start, which is also the order in which they end.
+    /// By start, which is also the order in which they end.
     windows: BTreeMap<u64, BTreeMap<GroupKey, GroupAggregates>>,
 }
 
-/// Where windows begin and end.
+/// The grid on which windows begin and end.
 enum WindowGrid {
     Millis {
         size_ms: u64,
         every_ms: u64,
     },
-    /// At midnight in a zone, so that a window is an hour longer or shorter when its clocks are changed. In days.
+    /// Windows begin at midnight in a zone, so a change of its clocks makes a window an hour longer or
+    /// shorter. Units are days.
     Days {
         size: i64,
         every: i64,
-        /// A day on which one begins.
+        /// A day on which a window begins.
         first: i64,
         zone: Zone,
     },
@@ -44,7 +45,7 @@ const FIRST_MONDAY: i64 = 4;
 const DAY_MS: u64 = DAY_S as u64 * 1000;
 
 impl WindowGrid {
-    /// The start of the last window that has begun by then.
+    /// The start of the last window that begins at or before this time.
     fn last_start_ms(&self, at_ms: u64) -> u64 {
         match self {
             Self::Millis { every_ms, .. } => at_ms - at_ms % every_ms,
@@ -53,7 +54,7 @@ impl WindowGrid {
             } => {
                 let day = day_of(at_ms, zone);
                 let mut start = day - (day - first).rem_euclid(*every);
-                // Clocks that are set back at midnight show a day twice, which is over the second time.
+                // If clocks are set back at midnight, a day occurs twice; it ends the second time.
                 while midnight_ms(start + every, zone) <= at_ms {
                     start += every;
                 }
@@ -70,7 +71,7 @@ impl WindowGrid {
         }
     }
 
-    /// The start of the window before.
+    /// The start of the previous window.
     fn before_ms(&self, start_ms: u64) -> Option<u64> {
         match self {
             Self::Millis { every_ms, .. } => start_ms.checked_sub(*every_ms),
@@ -98,7 +99,7 @@ impl WindowGrid {
     }
 }
 
-/// Days from 1970 to what a calendar in the zone shows.
+/// Days from 1970 to the local date in the zone.
 fn day_of(at_ms: u64, zone: &Zone) -> i64 {
     let unix_s = (at_ms / 1000) as i64;
     (unix_s + i64::from(zone.offset_s(unix_s))).div_euclid(DAY_S)
@@ -160,7 +161,8 @@ impl AlignedWindows {
         let key = encode_key(sample.key);
         let mut outcome = AddOutcome::Late;
         let mut start_ms = self.grid.last_start_ms(at_ms);
-        // From the last window that the event is in to the first. With gaps between windows it may be in none.
+        // From the last window that contains the event to the first. If there are gaps between windows, no
+        // window may contain it.
         loop {
             let end_ms = self.grid.end_ms(start_ms);
             if end_ms <= at_ms || end_ms <= closed_ms {

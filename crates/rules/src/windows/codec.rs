@@ -1,7 +1,7 @@
-//! Values as bytes: the key of a group, a sample on its way to who keeps the windows, a snapshot.
+//! Binary encoding of values: group keys, samples sent to the owner of the windows, and snapshots.
 //!
-//! A tag, then what belongs to it; lengths are 4 bytes, numbers little-endian. Numbers that are equal have the same bytes, and
-//! so has text whether it came as a string or as bytes, so that keys are compared by their bytes.
+//! A value is a tag and its content; lengths take 4 bytes, numbers are little-endian. Equal numbers have the
+//! same encoding, and so has text, whether it is a string or bytes. Keys can therefore be compared bytewise.
 
 use crate::value::{Arena, OwnedValue, Value};
 use crate::window::WindowSample;
@@ -17,10 +17,10 @@ const ARRAY: u8 = 7;
 const MAP: u8 = 8;
 const JSON: u8 = 9;
 const BIG: u8 = 10;
-/// Deeper than any value that the parser of JSON lets through.
+/// Deeper than any value that the JSON parser accepts.
 const MAX_DEPTH: u32 = 256;
 
-/// The bytes are not what they should be.
+/// The bytes are not a valid encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the bytes of a window's state are damaged, or of another version")]
 pub struct DecodeError;
@@ -83,9 +83,9 @@ fn put_tagged(tag: u8, bytes: &[u8], out: &mut Vec<u8>) {
     put_bytes(bytes, out);
 }
 
-/// A float that is an integer.
+/// Converts a float without a fraction to an integer.
 fn float_as_integer(number: f64) -> Option<i64> {
-    // 2^63 as a float; the greatest integer is one less.
+    // 2^63 as a float; the largest integer is one less.
     let is_whole = number.trunc() == number && number.abs() < 9_223_372_036_854_775_808.0;
     is_whole.then_some(number as i64)
 }
@@ -94,7 +94,7 @@ pub(crate) fn put_owned(value: &OwnedValue, out: &mut Vec<u8>) {
     put_value(&value.to_value(&Arena::new()), out);
 }
 
-/// Reads what was put, and says so when it is not there.
+/// Reads encoded values. Every method returns an error on invalid or missing bytes.
 pub(crate) struct WindowReader<'b> {
     remaining: &'b [u8],
 }
@@ -126,7 +126,7 @@ impl<'b> WindowReader<'b> {
         Ok(f64::from_le_bytes(self.chunk()?))
     }
 
-    /// A number of things of which each takes at least a byte.
+    /// A number of items, each of which takes at least one byte.
     pub(super) fn len(&mut self) -> Result<usize, DecodeError> {
         let len = u32::from_le_bytes(self.chunk()?) as usize;
         if len > self.remaining.len() {
@@ -188,7 +188,7 @@ impl<'b> WindowReader<'b> {
         Ok(self.value(&Arena::new())?.into_owned())
     }
 
-    /// All values that are left.
+    /// All remaining values.
     pub(super) fn values<'a>(&mut self, arena: &'a Arena) -> Result<&'a [Value<'a>], DecodeError> {
         let mut values = Vec::new();
         while !self.is_empty() {
@@ -198,14 +198,14 @@ impl<'b> WindowReader<'b> {
     }
 }
 
-/// The key of a group.
+/// Encodes the key of a group.
 pub(super) fn encode_key(values: &[Value<'_>]) -> Vec<u8> {
     let mut key = Vec::with_capacity(16 * values.len());
     values.iter().for_each(|value| put_value(value, &mut key));
     key
 }
 
-/// Appends a sample, for another thread to read with [`read_sample`].
+/// Appends an encoded sample, which another thread reads with [`read_sample`].
 pub fn put_sample(sample: &WindowSample<'_>, out: &mut Vec<u8>) {
     put_u64(sample.timestamp_ms, out);
     for values in [sample.key, sample.arguments] {
@@ -217,7 +217,7 @@ pub fn put_sample(sample: &WindowSample<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads a sample from the front of `bytes`, which is left with what follows.
+/// Reads a sample from the front of `bytes` and advances `bytes` past it.
 pub fn read_sample<'a>(
     bytes: &mut &[u8],
     arena: &'a Arena,

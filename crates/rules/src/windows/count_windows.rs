@@ -1,4 +1,4 @@
-//! Windows of a number of events.
+//! Count windows: windows of a number of events.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,7 +9,7 @@ use super::window_group::{
 use super::{AddOutcome, MAX_OVERLAPPING};
 use crate::window::{Aggregate, WindowSample};
 
-/// Windows of so many events, one beginning every `step` of them.
+/// Windows of a number of events; a new one begins every `step` events.
 pub(super) struct CountWindows {
     events: u64,
     step: u64,
@@ -18,9 +18,9 @@ pub(super) struct CountWindows {
 
 #[derive(Default)]
 struct KeyCountWindows {
-    /// Events since a window began last.
+    /// Events since the last window began.
     since_start: u64,
-    /// In the order in which they began, which is also that in which they end.
+    /// Open windows in order of their start, which is also the order in which they end.
     open: VecDeque<CountWindow>,
 }
 
@@ -72,7 +72,7 @@ impl CountWindows {
         let mut added = AddOutcome::Full;
         for counted in &mut of_key.open {
             let outcome = counted.sums.add(sample.arguments, room);
-            // What one of them counted is counted.
+            // The event counts as counted if one of its windows has counted it.
             if outcome != AddOutcome::Full {
                 added = outcome;
             }

@@ -1,11 +1,11 @@
-//! When groups are to be looked at.
+//! Queue of groups by due time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::window_group::GroupKey;
 
-/// Keys by the time they are to be looked at again; who looks finds out whether a key is due.
+/// Keys by the time to check them. An entry may be outdated; the check decides whether the key is really due.
 #[derive(Default)]
 pub(super) struct DueQueue(BinaryHeap<Reverse<(u64, GroupKey)>>);
 

@@ -1,9 +1,10 @@
-//! What a rule with GROUP BY has counted so far, until its windows close.
+//! State of the windows of a rule with GROUP BY, until the windows close.
 //!
-//! An event belongs to windows by its own time; a window closes when the clock of the rule (see `clock.rs`) has passed its end by
-//! the allowed lateness. What is late for all its windows is refused. No clock of the machine here: its time comes with every call.
+//! An event belongs to windows by its timestamp. A window closes when the rule's clock (see
+//! `window_clock.rs`) has passed its end by the allowed lateness. An event that is too late for all its
+//! windows is rejected. This module never reads a clock; the caller passes the time with every call.
 //!
-//! The state is bounded by groups and by bytes, and can be written as bytes and read again.
+//! The state is limited in groups and bytes, and can be serialized and restored.
 
 mod accumulator;
 mod aligned_windows;
@@ -26,29 +27,30 @@ use sliding_windows::SlidingWindows;
 use window_clock::WindowClock;
 use window_group::WindowBudget;
 
-/// More windows than this may not overlap.
+/// Maximum number of overlapping windows.
 pub const MAX_OVERLAPPING: u64 = 1000;
-/// Of the bytes of a snapshot.
+/// Version of the snapshot format.
 const VERSION: u8 = 3;
 
-/// How much one rule may keep.
+/// Limits and time settings of one rule's windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowOptions {
-    /// How long after its end a window stays open for events that come late.
+    /// Time after its end during which a window still accepts late events, in milliseconds.
     pub lateness_ms: u64,
-    /// Groups in all open windows.
+    /// Maximum number of groups in all open windows.
     pub max_groups: usize,
     pub max_bytes: usize,
-    /// Events say themselves when they happened, and time is what they say. `None`: the node's clock.
+    /// Limits for events with their own timestamps, which then define the rule's time. `None`: the node's
+    /// clock.
     pub event_time: Option<EventClockLimits>,
 }
 
-/// What bounds a clock that events move.
+/// Limits of a clock driven by event timestamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventClockLimits {
-    /// An event further ahead of the node's clock is not counted, and moves nothing.
+    /// An event further ahead of the node's clock is not counted and does not move the clock.
     pub max_ahead_ms: u64,
-    /// When nothing has come for so long, the clock goes on without events.
+    /// After this time without events the clock advances by itself.
     pub idle_ms: u64,
 }
 
@@ -63,15 +65,15 @@ impl Default for WindowOptions {
     }
 }
 
-/// What became of an event.
+/// The result of adding an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddOutcome {
     Counted,
-    /// Every window it belongs to is closed.
+    /// All windows of the event are closed already.
     Late,
-    /// It says that it is of a time to come: [`EventClockLimits::max_ahead_ms`].
+    /// The timestamp is too far in the future: [`EventClockLimits::max_ahead_ms`].
     Ahead,
-    /// There is no room for its group, or for what it would add to it.
+    /// There is no room for its group or for its values.
     Full,
 }
 
@@ -118,7 +120,7 @@ impl OpenWindows {
         }
     }
 
-    /// Takes an event. `close` is called with the windows that it closes by itself.
+    /// Adds an event. Calls `close` for windows that close because of this event alone.
     pub fn add(
         &mut self,
         sample: &WindowSample<'_>,
@@ -154,7 +156,7 @@ impl OpenWindows {
         added
     }
 
-    /// Time has passed: closes what is due, in the order of its end.
+    /// Advances the time: closes the windows that are due, in order of their ends.
     pub fn advance(&mut self, now_ms: u64, arena: &Arena, mut close: impl FnMut(ClosedWindow<'_>)) {
         let closed_ms = self.clock.closed_ms(now_ms);
         let (room, aggregates) = (&mut self.room, &self.window.aggregates);
@@ -170,7 +172,7 @@ impl OpenWindows {
         }
     }
 
-    /// When [`OpenWindows::advance`] has something to do next.
+    /// The next time at which [`OpenWindows::advance`] has work to do.
     pub fn due_ms(&self) -> Option<u64> {
         let due = match &self.storage {
             WindowStorage::Aligned(kept) => kept.due_ms(),
@@ -185,12 +187,12 @@ impl OpenWindows {
         self.room.groups()
     }
 
-    /// About how much memory the state takes.
+    /// Approximate memory of the state in bytes.
     pub fn size_bytes(&self) -> usize {
         self.room.bytes()
     }
 
-    /// The state as bytes, for [`OpenWindows::restore`].
+    /// Serializes the state for [`OpenWindows::restore`].
     pub fn snapshot(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         codec::put_bytes(self.snapshot_signature().as_bytes(), &mut out);
@@ -204,7 +206,8 @@ impl OpenWindows {
         out
     }
 
-    /// Goes on from a snapshot of the same window. After an error there is nothing, as after [`OpenWindows::new`].
+    /// Restores a snapshot of the same window. After an error the state is empty, as after
+    /// [`OpenWindows::new`].
     pub fn restore(
         window: &WindowDefinition,
         settings: WindowOptions,
@@ -229,7 +232,7 @@ impl OpenWindows {
         }
     }
 
-    /// What a snapshot has to be of.
+    /// Identifies the window definition that a snapshot belongs to.
     fn snapshot_signature(&self) -> String {
         let names: Vec<&str> = (self.window.aggregates.iter())
             .map(|aggregate| aggregate.kind.name())

@@ -1,5 +1,5 @@
-//! Windows against a model that keeps every event and looks at all of them, with events out of order, clocks that are wrong,
-//! silence, and restarts.
+//! Compares windows with a model that keeps every event: events out of order, wrong clocks, silence, and
+//! restarts.
 
 use proptest::prelude::*;
 
@@ -15,7 +15,7 @@ const BOUNDS: EventClockLimits = EventClockLimits {
 
 #[derive(Debug, Clone, Copy)]
 enum ModelStep {
-    /// An event of a key, so many milliseconds from the node's clock.
+    /// An event of a key, with an offset in milliseconds from the node's clock.
     Event(u8, i64),
     /// Time passes.
     Wait(u64),
@@ -35,16 +35,16 @@ fn steps() -> impl Strategy<Value = Vec<ModelStep>> {
     prop::collection::vec(step, 0..60)
 }
 
-/// Start, end, key, how many events.
+/// Start, end, key, number of events.
 type ClosedRow = (u64, u64, u8, i64);
 
-/// All that ever happened.
+/// The model: all events so far.
 struct WindowModel {
     kind: WindowKind,
     is_by_events: bool,
     clock: Option<(u64, Option<u64>)>,
     closed_ms: u64,
-    /// When, the key, and up to which end its windows have been counted, or missed.
+    /// Timestamp, key, and the end up to which the windows of this event have been counted or missed.
     open: Vec<(u64, u8, u64)>,
     rows: Vec<ClosedRow>,
 }
@@ -67,7 +67,7 @@ impl WindowModel {
         self.closed_ms = self.closed_ms.max(at_ms.saturating_sub(LATENESS_MS));
     }
 
-    /// The windows an event is in, given all others of its key.
+    /// The windows of an event, given all other events of its key.
     fn windows(&self, at_ms: u64, key: u8) -> Vec<(u64, u64)> {
         match self.kind {
             WindowKind::Tumbling { size_ms } => aligned(at_ms, size_ms, size_ms),
@@ -118,7 +118,7 @@ impl WindowModel {
         }
     }
 
-    /// Moves what is closed to the rows.
+    /// Moves closed windows to the result rows.
     fn close(&mut self) {
         let mut done: Vec<ClosedRow> = Vec::new();
         let closed_ms = self.closed_ms;

@@ -10,27 +10,28 @@ use super::window_group::{
 };
 use crate::window::{Aggregate, WindowSample};
 
-/// Windows that end when nothing has come for a while. Events may come late, so that a key may have several, and an event may
-/// make one of two.
+/// Windows that end after a time without events. Because events may arrive late, a key can have several
+/// sessions, and a late event can merge two of them.
 pub(super) struct SessionWindows {
     bounds: SessionLimits,
     keys: BTreeMap<GroupKey, KeySessions>,
     due: DueQueue,
 }
 
-/// When a session ends.
+/// Limits that end a session.
 #[derive(Clone, Copy)]
 struct SessionLimits {
     gap_ms: u64,
-    /// From the first event to the end; the greatest number if there is no such bound.
+    /// Maximum length from the first event to the end; `u64::MAX` if unlimited.
     max_ms: u64,
 }
 
 #[derive(Default)]
 struct KeySessions {
-    /// In the order of time; never none, and the gap apart unless one was as long as it may be.
+    /// In order of time and never empty. Sessions are at least the gap apart, unless one has reached its
+    /// maximum length.
     sessions: Vec<SessionWindow>,
-    /// The entry of this key that counts among those to be looked at.
+    /// The due time in the queue that is valid for this key; other entries of the key are outdated.
     due_ms: u64,
 }
 
@@ -69,7 +70,7 @@ impl SessionWindows {
                 session.sums.add(sample.arguments, room),
                 session.end_ms(bounds),
             );
-            // An earlier event makes a session end earlier that is as long as it may be.
+            // An earlier event moves the end of a session of maximum length forward.
             if end_ms < of_key.due_ms {
                 of_key.due_ms = end_ms;
                 self.due.push(end_ms, &key);
@@ -114,7 +115,7 @@ impl SessionWindows {
             if of_key.due_ms != at_ms {
                 continue;
             }
-            // The first ends first.
+            // The first session ends first.
             if of_key.sessions[0].end_ms(self.bounds) <= closed_ms {
                 let session = of_key.sessions.remove(0);
                 session.end(&key, self.bounds, room, close);
@@ -178,7 +179,7 @@ impl SessionWindows {
 }
 
 impl KeySessions {
-    /// The open session that an event is in, with all that it makes one of.
+    /// Returns the open session that contains the event, after merging all sessions that the event connects.
     fn merge_overlapping(
         &mut self,
         at_ms: u64,
@@ -195,7 +196,7 @@ impl KeySessions {
                 && session.last_ms.saturating_sub(at_ms) < bounds.max_ms
         };
         let place = self.sessions.iter().position(is_in)?;
-        // It can bring two together, and no more: each is the gap from the next.
+        // An event connects at most two sessions, because sessions are at least the gap apart.
         let makes_one = |later: &SessionWindow| {
             let length_ms = later.last_ms - self.sessions[place].first_ms.min(at_ms);
             is_in(later) && length_ms < bounds.max_ms

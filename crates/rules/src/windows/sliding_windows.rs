@@ -11,8 +11,8 @@ use super::{AddOutcome, WindowOptions};
 use crate::value::{Arena, OwnedValue, Value};
 use crate::window::{Aggregate, WindowSample};
 
-/// The time before each event. Every event closes a window of its own, so that the events themselves are kept, and counted
-/// anew for each.
+/// Windows over the time before each event. Every event closes a window of its own, so the events themselves
+/// are stored, and each window is computed from them.
 pub(super) struct SlidingWindows {
     size_ms: u64,
     groups: BTreeMap<GroupKey, VecDeque<SlidingEvent>>,
@@ -49,7 +49,7 @@ impl SlidingWindows {
         close: CloseCallback<'_>,
     ) -> AddOutcome {
         let at_ms = sample.timestamp_ms;
-        // Its window ends with it.
+        // The window ends with its event.
         if at_ms < closed_ms {
             return AddOutcome::Late;
         }
@@ -65,7 +65,7 @@ impl SlidingWindows {
             .groups
             .get_mut(&key[..])
             .expect("made if it was not there");
-        // What the earliest that may still come does not see.
+        // Drops the events outside the window of the earliest event that may still arrive.
         drop_until(events, closed_ms.saturating_sub(self.size_ms), room);
         let arguments = sample.arguments.iter().map(|value| value.into_owned());
         let event = SlidingEvent {
@@ -77,7 +77,7 @@ impl SlidingWindows {
             return AddOutcome::Full;
         }
         room.reserve(bytes);
-        // Events come nearly in order.
+        // Events arrive nearly in order.
         let later = events.iter().rev().take_while(|other| other.at_ms > at_ms);
         let place = events.len() - later.count();
         events.insert(place, event);
@@ -99,7 +99,7 @@ impl SlidingWindows {
         AddOutcome::Counted
     }
 
-    /// Gives up what no later event can see.
+    /// Drops the events that no later window can contain.
     pub(super) fn advance(
         &mut self,
         closed_ms: u64,

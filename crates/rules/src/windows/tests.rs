@@ -1,4 +1,4 @@
-//! Windows of each kind: what they count, when they close, what they keep.
+//! Windows of each kind: results, closing times and stored state.
 
 use super::*;
 use crate::value::Value;
@@ -41,7 +41,7 @@ fn format_line(closed: &ClosedWindow<'_>) -> String {
     String::from_utf8(line).expect("JSON is text")
 }
 
-/// A window, its clock and what it has closed.
+/// A window, its clock and the windows it has closed.
 struct WindowHarness {
     windows: OpenWindows,
     settings: WindowOptions,
@@ -59,7 +59,7 @@ impl WindowHarness {
         }
     }
 
-    /// An event, on time.
+    /// Adds an event on time.
     fn add(&mut self, at_ms: u64, key: &str, value: i64) -> AddOutcome {
         if self.settings.event_time.is_none() {
             self.now_ms = self.now_ms.max(at_ms);
@@ -89,7 +89,7 @@ impl WindowHarness {
         std::mem::take(&mut self.closed)
     }
 
-    /// As after a restart.
+    /// Saves and restores the state, as after a restart.
     fn restart(&mut self) {
         let (groups, bytes) = (self.windows.groups(), self.windows.size_bytes());
         let snapshot = self.windows.snapshot();
@@ -105,7 +105,7 @@ impl WindowHarness {
         }
     }
 
-    /// Nothing is left, and nothing is still counted as if it were.
+    /// Whether no state remains and the budget is fully released.
     fn is_empty(&self) -> bool {
         (
             self.windows.groups(),
@@ -121,7 +121,7 @@ fn tumbling_windows_close_in_order_when_their_lateness_has_passed() {
     assert_eq!(bench.add(101, "a", 1), AddOutcome::Counted);
     bench.add(109, "b", 2);
     bench.add(112, "a", 4);
-    // Late, and not too late.
+    // Late, but not too late.
     assert_eq!(bench.add(103, "a", 8), AddOutcome::Counted);
     assert_eq!(bench.windows.due_ms(), Some(115));
     bench.advance(114);
@@ -173,10 +173,10 @@ fn a_session_ends_when_nothing_came_for_its_gap() {
     bench.advance(120);
     assert_eq!(bench.closed(), ["\"b\" 105..115: 1 4"]);
     bench.restart();
-    // The next session of the same key leaves the one before open for what comes late.
+    // The next session of the same key does not close the one before, which still accepts late events.
     bench.add(121, "a", 8);
     assert_eq!(bench.add(118, "a", 16), AddOutcome::Counted);
-    // In the middle between the two, it makes one of them.
+    // In the middle between both sessions: merges them.
     bench.restart();
     bench.advance(135);
     assert!(bench.closed().is_empty());
@@ -231,7 +231,7 @@ fn a_session_is_no_longer_than_it_may_be() {
     bench.advance(142 + 5);
     assert_eq!(bench.closed(), ["\"a\" 132..142: 1 1"]);
     assert!(bench.is_empty());
-    // An event that comes late may make it begin, and therefore end, earlier.
+    // A late event may move its start, and therefore its end, forward.
     for at_ms in [210, 215, 222, 229, 205] {
         bench.add(at_ms, "b", 1);
     }
@@ -268,7 +268,7 @@ fn days_begin_at_midnight_in_the_zone() {
         });
         lines
     };
-    // 2024-03-31, when clocks in Berlin are put forward, has 23 hours; 2024-10-27 has 25.
+    // 2024-03-31, when clocks in Berlin are set forward, has 23 hours; 2024-10-27 has 25.
     let (spring_ms, autumn_ms) = (1_711_839_600_000, 1_729_980_000_000);
     let tumbling = WindowKind::Tumbling { size_ms: day_ms };
     for (start_ms, hours) in [(spring_ms, 23), (autumn_ms, 25)] {
@@ -295,7 +295,7 @@ fn days_begin_at_midnight_in_the_zone() {
             format!("\"a\" {spring_ms}..{}: 1 1", end_ms + day_ms)
         ]
     );
-    // What is not made of whole days does not ask for the zone.
+    // Windows that are not whole days ignore the zone.
     let six_hours = WindowKind::Tumbling {
         size_ms: 6 * HOUR_MS,
     };
@@ -405,7 +405,7 @@ fn each_event_sees_the_time_before_it() {
     ];
     assert_eq!(bench.closed(), expected);
     bench.restart();
-    // What comes late sees what was before it.
+    // A late event sees the events before it.
     bench.add(128, "a", 1);
     assert_eq!(bench.closed(), ["\"a\" 119..129: 1 1"]);
     bench.add(131, "a", 1);
@@ -414,7 +414,7 @@ fn each_event_sees_the_time_before_it() {
     assert!(bench.is_empty());
 }
 
-/// As [`WindowHarness`], by the time of the events.
+/// Like [`WindowHarness`], but driven by event timestamps.
 fn by_events(kind: WindowKind) -> WindowHarness {
     let settings = WindowOptions {
         event_time: Some(EventClockLimits {
@@ -434,7 +434,7 @@ fn by_events(kind: WindowKind) -> WindowHarness {
 #[test]
 fn a_backlog_is_counted_as_if_it_had_come_at_once() {
     let mut bench = by_events(WindowKind::Tumbling { size_ms: 10 });
-    // Of long ago, out of order, all at one moment of the node.
+    // Events of long ago, out of order, all received at the same moment.
     for (at_ms, value) in [(101, 1), (112, 2), (108, 4), (125, 8)] {
         assert_eq!(bench.add(at_ms, "a", value), AddOutcome::Counted);
     }
@@ -444,24 +444,24 @@ fn a_backlog_is_counted_as_if_it_had_come_at_once() {
         bench.closed(),
         ["\"a\" 100..110: 2 5", "\"a\" 110..120: 1 2"]
     );
-    // A clock that is wrong moves nothing.
+    // An event from a wrong clock does not move the rule's clock.
     assert_eq!(bench.add(9_999_999, "a", 1), AddOutcome::Ahead);
     bench.advance_to_now();
     assert!(bench.closed().is_empty());
-    // However long the node is down, that is no silence.
+    // Downtime of the node does not count as silence.
     bench.now_ms += 3_600_000;
     bench.restart();
     assert_eq!(bench.windows.due_ms(), Some(0), "to be looked at");
     bench.advance_to_now();
     assert!(bench.closed().is_empty());
-    // The last window ends when nothing has come for a while.
+    // The last window ends after a time without events.
     assert_eq!(bench.windows.due_ms(), Some(bench.now_ms + 500));
     bench.advance(bench.now_ms + 499);
     assert!(bench.closed().is_empty());
     bench.advance(bench.now_ms + 1);
     assert_eq!(bench.closed(), ["\"a\" 120..130: 1 8"]);
     assert!(bench.is_empty());
-    // Their clock has gone on meanwhile, as fast as the node's.
+    // The event clock has meanwhile advanced as fast as the node's.
     assert_eq!(bench.add(130, "a", 1), AddOutcome::Late);
     assert_eq!(bench.add(620, "a", 1), AddOutcome::Counted);
 }

@@ -1,8 +1,9 @@
-//! What time it is for the windows of a rule: until when they are closed.
+//! The clock of a rule's windows: decides up to which time windows are closed.
 //!
-//! Without a time of its own a rule goes by the node's clock. Events that say when they happened have a clock of their own, which
-//! their times move forward, never back; it stands still when they do, so that a backlog is counted like what comes at once. When
-//! nothing has come for a while it goes on as fast as the node's, so that the last windows close, too.
+//! A rule without event timestamps uses the node's clock. With event timestamps, the clock follows them
+//! forward and never back. It stands still when no events arrive, so that a backlog is counted as if it
+//! arrived on time. After a time without events it advances as fast as the node's clock, so that the last
+//! windows close, too.
 
 use super::codec::{DecodeError, WindowReader, put_u64};
 use super::{EventClockLimits, WindowOptions};
@@ -14,9 +15,10 @@ pub(super) struct WindowClock {
 
 struct EventTimeState {
     bounds: EventClockLimits,
-    /// By the events, when the last of them came in.
+    /// The event clock when the last event arrived.
     newest_ms: Option<u64>,
-    /// By the node, then; not known after a restart until something is asked: the time of being down is no silence.
+    /// The node's clock when the last event arrived. Unknown after a restart until the first call, because
+    /// downtime does not count as silence.
     arrived_ms: Option<u64>,
     closed_ms: u64,
 }
@@ -38,7 +40,7 @@ impl WindowClock {
         self.events.is_some()
     }
 
-    /// What ended up to this is closed.
+    /// Windows that end at or before this time are closed.
     pub(super) fn closed_ms(&mut self, now_ms: u64) -> u64 {
         let Some(events) = &mut self.events else {
             return now_ms.saturating_sub(self.lateness_ms);
@@ -50,13 +52,13 @@ impl WindowClock {
         events.closed_ms
     }
 
-    /// Whether an event is so far ahead of the node that the clock it went by is wrong.
+    /// Whether an event is so far ahead of the node's clock that its own clock must be wrong.
     pub(super) fn is_too_far_ahead(&self, at_ms: u64, now_ms: u64) -> bool {
         let bounds = self.events.as_ref().map(|events| events.bounds);
         bounds.is_some_and(|bounds| at_ms > now_ms.saturating_add(bounds.max_ahead_ms))
     }
 
-    /// An event came in.
+    /// Records the arrival of an event.
     pub(super) fn observe_event(&mut self, at_ms: u64, now_ms: u64) {
         if let Some(events) = &mut self.events {
             events.newest_ms = events.at_ms(now_ms).max(Some(at_ms));
@@ -64,7 +66,7 @@ impl WindowClock {
         }
     }
 
-    /// When, by the node's clock, what ends then is to be closed.
+    /// The time on the node's clock at which a window with this end must be closed.
     pub(super) fn due_ms(&self, end_ms: u64) -> u64 {
         let wanted_ms = end_ms.saturating_add(self.lateness_ms);
         let Some(events) = &self.events else {
@@ -81,7 +83,7 @@ impl WindowClock {
 
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         let Some(events) = &self.events else { return };
-        // 1970 is no time of an event that is worth keeping.
+        // 0 means unset: no event that matters is from 1970.
         put_u64(events.newest_ms.unwrap_or(0), out);
         put_u64(events.closed_ms, out);
     }
@@ -96,7 +98,7 @@ impl WindowClock {
 }
 
 impl EventTimeState {
-    /// What their clock shows.
+    /// The time on the event clock.
     fn at_ms(&mut self, now_ms: u64) -> Option<u64> {
         let newest_ms = self.newest_ms?;
         let silence_ms = now_ms.saturating_sub(*self.arrived_ms.get_or_insert(now_ms));

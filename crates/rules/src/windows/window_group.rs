@@ -1,4 +1,4 @@
-//! The events of one group in one window, and the room all groups share.
+//! The events of one group in one window, and the budget shared by all groups.
 
 use super::accumulator::Accumulator;
 use super::codec::{DecodeError, WindowReader};
@@ -6,13 +6,13 @@ use super::{AddOutcome, WindowOptions};
 use crate::value::{Arena, Value};
 use crate::window::{Aggregate, ClosedWindow};
 
-/// What a group costs besides its key and what its aggregates keep.
+/// Memory of a group in bytes, in addition to its key and its aggregates' state.
 const GROUP_BYTES: usize = 96;
 
-/// The key of a group, as bytes.
+/// The encoded key of a group.
 pub(super) type GroupKey = Box<[u8]>;
 
-/// How much there is, and how much there may be.
+/// Current use and limits of groups and bytes.
 pub(super) struct WindowBudget {
     groups: usize,
     bytes: usize,
@@ -42,7 +42,7 @@ impl WindowBudget {
         self.max_bytes.saturating_sub(self.bytes)
     }
 
-    /// Whether there is room for one more group; then it is taken.
+    /// Reserves one more group if there is room.
     pub(super) fn try_reserve_group(&mut self, bytes: usize) -> bool {
         let fits = self.groups < self.max_groups && bytes <= self.remaining_bytes();
         if fits {
@@ -78,7 +78,7 @@ impl GroupAggregates {
         )
     }
 
-    /// Bytes of a group with this key before anything is counted.
+    /// Bytes of a group with this key before it has counted anything.
     pub(super) fn empty_bytes(key: &[u8], aggregates: &[Aggregate]) -> usize {
         GROUP_BYTES + key.len() + aggregates.len() * size_of::<Accumulator>()
     }
@@ -88,7 +88,7 @@ impl GroupAggregates {
         GROUP_BYTES + key.len() + self.0.len() * size_of::<Accumulator>() + own
     }
 
-    /// Counts an event. One of its values may find no room while the others are counted.
+    /// Counts an event. It may lack room for one of its values while the others are counted.
     pub(super) fn add(&mut self, arguments: &[Value<'_>], room: &mut WindowBudget) -> AddOutcome {
         let mut added = AddOutcome::Counted;
         for (sum, value) in self.0.iter_mut().zip(arguments) {
@@ -101,7 +101,7 @@ impl GroupAggregates {
         added
     }
 
-    /// Counts what another group of the same key, of later events, has counted; its room has been given back.
+    /// Merges a group of the same key with later events, whose budget has already been released.
     pub(super) fn merge(&mut self, later: Self, room: &mut WindowBudget) {
         for (sum, later) in self.0.iter_mut().zip(later.0) {
             let before = sum.size_bytes();
@@ -126,7 +126,7 @@ impl GroupAggregates {
     }
 }
 
-/// A window of one group whose time has come.
+/// A closed window of one group.
 pub(super) struct ClosedGroup<'s> {
     pub(super) start_ms: u64,
     pub(super) end_ms: u64,
@@ -135,7 +135,7 @@ pub(super) struct ClosedGroup<'s> {
 }
 
 impl ClosedGroup<'_> {
-    /// As the rule wants it.
+    /// Converts to the form that the rule evaluates.
     pub(super) fn to_closed_window<'a>(
         &self,
         aggregates: &[Aggregate],
@@ -155,12 +155,12 @@ impl ClosedGroup<'_> {
     }
 }
 
-/// Reads a key that a group was stored under.
+/// Reads the key of a stored group.
 pub(super) fn read_key(from: &mut WindowReader<'_>) -> Result<GroupKey, DecodeError> {
     let key = from.bytes()?;
     WindowReader::new(key).values(&Arena::new())?;
     Ok(key.into())
 }
 
-/// Who is told of a closed window.
+/// Called with each closed window.
 pub(super) type CloseCallback<'c> = &'c mut dyn FnMut(ClosedGroup<'_>);

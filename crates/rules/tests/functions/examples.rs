@@ -1,4 +1,4 @@
-//! Every example of the tables gives what the table says, in both dialects or in one if they differ.
+//! Every example in the function tables gives the listed result, in both dialects, or in one if they differ.
 
 use rules::{
     CompileOptions, Dialect, EvaluationScratch, EventKind, RuleEvent, RuleState, Zone, compile,
@@ -7,7 +7,7 @@ use rules::{
 
 use crate::expression::{NOW_MS, evaluate, tools};
 
-/// All functions but what was left out of this build.
+/// All functions included in this build.
 fn built() -> impl Iterator<Item = &'static functions::Function> {
     functions::all().filter(|function| cfg!(feature = "jq") || function.name != "jq")
 }
@@ -81,7 +81,7 @@ fn null_in_is_null_out_unless_a_function_asks_for_it() {
     }
 }
 
-/// What a statement that selects the expression gives, or what was wrong with it.
+/// The result of a statement that selects the expression, or its error.
 pub(crate) fn selected(expression: &str, dialect: Dialect, zone: &Zone) -> String {
     let options = CompileOptions {
         dialect: Some(dialect),
@@ -123,7 +123,7 @@ fn every_example_works_in_a_statement() {
         let (expression, expected) = function.example;
         for dialect in [Dialect::Emqx, Dialect::Fluxmq] {
             let printed = selected(expression, dialect, &Zone::UTC);
-            // The id and the flags are the broker's affair.
+            // The id and the flags are set by the broker.
             let fits = printed == format!("{{\"v\":{expected}}}")
                 || (dialect == Dialect::Fluxmq && function.differing.is_some())
                 || (matches!(function.name, "msgid" | "flags") && printed.starts_with("{\"v\":"));

@@ -1,4 +1,4 @@
-//! Calls of functions with constants, written as in a rule: enough of the language to test functions by themselves.
+//! Evaluates function calls with constants, written as in a rule.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use rules::{
     MessageSource, Value, Zone, functions, json,
 };
 
-/// 2023-07-29 03:06:27.495, the moment the documentation of FluxMQ likes.
+/// 2023-07-29 03:06:27.495, the time used in the documentation of FluxMQ.
 pub(crate) const NOW_MS: u64 = 1_690_599_987_495;
 
-/// With a variable for the example of `getenv`.
+/// With an environment variable for the example of `getenv`.
 pub(crate) fn tools() -> EvaluationResources {
     let variables = [("SITE".into(), "north".into())];
     EvaluationResources::new([7; 32], 1).with_environment(Arc::new(variables.into()))
 }
 
-/// Evaluates an expression and hands over its value, or what was wrong with it.
+/// Evaluates an expression and passes on its value, or its error.
 pub(crate) fn evaluate<T>(
     expression: &str,
     dialect: Dialect,
@@ -51,7 +51,7 @@ pub(crate) fn evaluate<T>(
     then(&arena, value)
 }
 
-/// The message that functions of the family "message" look at.
+/// The message seen by functions of the family "message".
 struct Published;
 
 impl<'a> MessageSource<'a> for Published {

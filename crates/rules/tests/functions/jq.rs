@@ -1,4 +1,4 @@
-//! Programs of the jq language: what they give, and that none of them can take more than its share.
+//! jq programs: their results, and their limits.
 
 use rules::{Dialect, Zone, json};
 
@@ -29,7 +29,7 @@ fn jq_with_timeout(program: &str, timeout_ms: u32) -> Result<String, String> {
     evaluate(&expression, Dialect::Emqx, &Zone::UTC, text)
 }
 
-/// Programs put together at random from what programs are made of: each gives something or an error, and none a panic.
+/// Random combinations of program parts: each gives a result or an error, and none panics.
 #[test]
 fn no_program_makes_the_interpreter_panic() {
     const PIECES: &[&str] = &[
@@ -160,7 +160,7 @@ fn no_program_makes_the_interpreter_panic() {
     }
 }
 
-/// What comes of a program, called without the quotes of a statement.
+/// The result of a program called directly, without the quoting of a statement.
 fn functions_jq(program: &str) -> String {
     let arena = rules::Arena::new();
     let mut tools = rules::EvaluationResources::new([7; 32], 1);
@@ -399,13 +399,13 @@ fn no_program_takes_more_than_its_share() {
         .expect_err(program);
         assert!(error.contains(why), "{program}: {error}");
     }
-    // A timeout only lowers what all programs of one evaluation may do, which a call cannot raise.
+    // A timeout only lowers the limit that all programs of one evaluation share; a call cannot raise it.
     let slow = jq_with_timeout("last(range(1000000000000))", 1).expect_err("it takes too long");
     assert!(slow.contains("timeout of 1 ms"), "{slow}");
     let slow = jq_with_timeout("last(range(1000000000000))", 1000).expect_err("it takes too long");
     assert!(slow.contains("rules.max_jq_steps"), "{slow}");
     assert!(jq(&"[".repeat(5000), "1").is_err());
     assert!(jq(&"-".repeat(5000), "1").is_err());
-    // The next program is none the worse for it.
+    // The next program is not affected.
     assert_eq!(jq(".", "1").as_deref(), Ok("[1]"));
 }

@@ -1,4 +1,4 @@
-//! The functions, as their tables and the documentation of other products describe them.
+//! Functions, as described by their tables and by the documentation of other products.
 
 mod examples;
 mod expression;

@@ -1,4 +1,5 @@
-//! The published function lists of FluxMQ and EMQX: each call gives the documented output, or ours where the list says why.
+//! The published function lists of FluxMQ and EMQX: each call gives the documented output, or our own where
+//! the list states why.
 
 use rules::{Arena, Dialect, Value, Zone, functions, json};
 
@@ -39,7 +40,7 @@ fn check(list: &str, dialect: Dialect, zone: &Zone) {
     );
 }
 
-/// The same call in a statement gives the same as by itself; there are no objects in statements.
+/// A call in a statement gives the same result as a direct call; statements have no objects.
 fn check_statement(line: &str, dialect: Dialect, zone: &Zone) -> Result<(), String> {
     let sign = [" => ", " ~> ", " !>"]
         .iter()
@@ -53,7 +54,7 @@ fn check_statement(line: &str, dialect: Dialect, zone: &Zone) -> Result<(), Stri
         Err(fault) => format!("{} fault: {fault}", fault.kind()),
     });
     let selected = selected(call, dialect, zone);
-    // A constant call that cannot be done is found when the rule is compiled.
+    // A constant call that fails is found at compile time.
     let failed = alone.contains(" fault: ") && !selected.starts_with('{');
     if selected == alone || failed {
         Ok(())
@@ -70,7 +71,7 @@ fn check_line(line: &str, dialect: Dialect, zone: &Zone) -> Result<(), String> {
                 .map(|(call, wanted)| (call, sign.trim(), wanted))
         })
         .ok_or("a line without a sign")?;
-    // What is documented, unless we say why we differ.
+    // The documented result, unless the line states why ours differs.
     let wanted = match wanted.split_once(" ; ours: ") {
         Some((_, ours)) => ours.rsplit_once(", ").map_or(ours, |_| first_value(ours)),
         None => wanted,
@@ -102,7 +103,7 @@ fn check_line(line: &str, dialect: Dialect, zone: &Zone) -> Result<(), String> {
     })
 }
 
-/// The JSON value a text begins with.
+/// The JSON value at the start of a text.
 fn first_value(text: &str) -> &str {
     let end = text
         .match_indices(", ")
@@ -111,11 +112,11 @@ fn first_value(text: &str) -> &str {
     &text[..end.unwrap_or(text.len())]
 }
 
-/// Bytes are compared as they print.
+/// Bytes are compared as printed.
 fn same<'a>(value: Value<'a>, wanted: Value<'a>, arena: &'a Arena) -> bool {
     let printed = json::parse(json::text(&value, arena), arena).expect("JSON is written");
     match (printed, wanted) {
-        // The last digit of a sine is a matter of the library.
+        // The last digit of a sine depends on the library.
         (Value::Float(float), Value::Float(wanted)) => {
             (float - wanted).abs() <= wanted.abs() * 1e-15
         }

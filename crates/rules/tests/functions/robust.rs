@@ -1,11 +1,11 @@
-//! No function panics, whatever it is given, and every name of the language's description is there.
+//! No function panics on any arguments, and every name in the description of the language exists.
 
 use rules::{
     Arena, Dialect, EvaluationResources, FunctionContext, FunctionLimits, KvStore, Rng, Value,
     Zone, functions, json,
 };
 
-/// What functions stumble over, if anything.
+/// Values that are likely to break functions.
 fn nasty(arena: &Arena) -> Vec<Value<'_>> {
     let parse = |text| json::parse(text, arena).expect("valid");
     let mut values = vec![

@@ -1,4 +1,4 @@
-//! What holds of every statement and every message, for tests and for the fuzzer.
+//! Invariants of all statements and all messages, for tests and for the fuzzer.
 
 use rules::{
     CompileOptions, EvaluationResources, EvaluationScratch, EventKind, IndexKeys, PlaceholderStyle,
@@ -20,7 +20,7 @@ fn options() -> CompileOptions {
     }
 }
 
-/// A statement, a topic and a payload, with zero bytes between them.
+/// The input is a statement, a topic and a payload, separated by zero bytes.
 #[allow(dead_code, reason = "the fuzzer has a target for each")]
 pub(crate) fn check_statement(data: &[u8]) {
     let mut parts = data.splitn(3, |byte| *byte == 0);
@@ -79,7 +79,7 @@ fn evaluate(rule: &Rule, event: &RuleEvent<'_>) {
     );
     let sampled = rule.sample_event(&view, &mut RuleState::default());
     let passed = passed > 0 || sampled.is_ok_and(|sample| sample.is_some());
-    // An index may look at the keys instead of the rule.
+    // An index may check the keys instead of the rule.
     assert!(
         !passed || may_pass(rule.index_keys(), event),
         "{}",
@@ -108,7 +108,7 @@ fn may_pass(keys: &IndexKeys, event: &RuleEvent<'_>) -> bool {
     topics && clients && qos
 }
 
-/// A template and a payload, with a zero byte between them.
+/// The input is a template and a payload, separated by a zero byte.
 #[allow(dead_code, reason = "the fuzzer has a target for each")]
 pub(crate) fn check_template(data: &[u8]) {
     let mut parts = data.splitn(2, |byte| *byte == 0);
@@ -145,7 +145,7 @@ pub(crate) fn check_template(data: &[u8]) {
         };
         let view = scratch.view(&event, NOW_MS);
         let output = RuleOutput { columns: &columns };
-        // The statement is there before any value is.
+        // The statement exists before any value does.
         assert!(template.statement().len() <= text.len() + 5 * template.value_count());
         if let Ok(values) = template.bind(&output, &view, &mut RuleState::default()) {
             assert_eq!(values.len(), template.value_count());

@@ -1,4 +1,4 @@
-//! Nothing is without a bound.
+//! Limits of statements and evaluations.
 
 use rules::{CompileOptions, StatementLimits, compile};
 

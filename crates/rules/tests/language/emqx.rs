@@ -1,4 +1,4 @@
-//! Statements of EMQX 5, as its manual shows them.
+//! Statements of EMQX 5, as in its manual.
 
 use rules::{RuleEvent, Value};
 

@@ -1,4 +1,4 @@
-//! What people are told who made a mistake.
+//! Error messages for invalid statements.
 
 use rules::{CompileOptions, compile};
 

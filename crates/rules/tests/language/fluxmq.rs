@@ -1,4 +1,4 @@
-//! Statements of FluxMQ 2.1, as its manual shows them.
+//! Statements of FluxMQ 2.1, as in its manual.
 
 use rules::{ConnectionDetails, EventKind, RuleEvent, WillDetails};
 
@@ -167,7 +167,8 @@ fn the_statement_of_the_benchmark() {
     );
 }
 
-/// The rules of the manual's cases, by what they ask of a message, and how many of these messages they have an output for.
+/// The rules of the manual's cases by their conditions, and the number of these messages for which each has
+/// an output.
 #[test]
 fn the_cases_of_the_manual_have_so_many_rows() {
     let messages = [
@@ -297,7 +298,7 @@ fn the_cases_of_the_manual_have_so_many_rows() {
             1,
             r#"{"a":10001}"#,
         ),
-        // The functions' examples write a filter behind LIKE.
+        // The examples of the functions use a filter with LIKE.
         (
             "toDouble(jsonPath(msg, '$.temperature')) as temp FROM \"$EVENT.PUBLISH\" WHERE topic LIKE 'sensor/+/data'",
             1,

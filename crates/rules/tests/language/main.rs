@@ -1,4 +1,4 @@
-//! What statements do, shown by statements: those of both products' manuals among them.
+//! Tests of statements, including those in the manuals of both products.
 
 mod bounds;
 mod emqx;
@@ -63,14 +63,14 @@ pub fn run(sql: &str, event: &RuleEvent<'_>) -> Vec<String> {
     try_run(&rule(sql), event).unwrap_or_else(|fault| panic!("{sql}: {fault}"))
 }
 
-/// The only output.
+/// The only output of a statement.
 pub fn one(sql: &str, event: &RuleEvent<'_>) -> String {
     let mut outputs = run(sql, event);
     assert_eq!(outputs.len(), 1, "{sql}: {outputs:?}");
     outputs.remove(0)
 }
 
-/// What an expression comes to, as JSON.
+/// The value of an expression as JSON.
 pub fn value(expression: &str, payload: &str) -> String {
     let json = one(
         &format!("SELECT {expression} AS v FROM \"#\""),
@@ -82,7 +82,7 @@ pub fn value(expression: &str, payload: &str) -> String {
         .to_owned()
 }
 
-/// Whether WHERE holds.
+/// Whether WHERE is true.
 pub fn passes(condition: &str, payload: &str) -> bool {
     !run(
         &format!("SELECT 1 AS v FROM \"#\" WHERE {condition}"),

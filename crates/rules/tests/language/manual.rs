@@ -1,10 +1,10 @@
-//! The statements that the pages of the manual show: each compiles, and none has a warning.
+//! The statements on the pages of the manual compile without warnings.
 
 use std::path::Path;
 
 use rules::{CompileOptions, compile};
 
-/// Blocks of a page with this language behind their fence.
+/// The code blocks of a page in this language.
 fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
     let fence = format!("```{language}\n");
     let parts = page.split(&fence).skip(1);
@@ -13,7 +13,7 @@ fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
         .collect()
 }
 
-/// Statements within a value of JSON: a rule has its own in `sql`.
+/// Collects the statements inside a JSON value: a rule has its own in `sql`.
 fn statements_of(value: &serde_json::Value, found: &mut Vec<String>) {
     match value {
         serde_json::Value::Object(fields) => {
@@ -32,7 +32,7 @@ fn statements_of(value: &serde_json::Value, found: &mut Vec<String>) {
 }
 
 fn is_of_a_rule(sql: &str) -> bool {
-    // Sinks have statements, too.
+    // Sinks contain statements, too.
     let first = sql.split_whitespace().next().unwrap_or_default();
     ["SELECT", "FOREACH"].contains(&first.to_ascii_uppercase().as_str()) && sql.contains("FROM")
 }

@@ -1,4 +1,4 @@
-//! Operators: null, numbers and text, and what goes wrong.
+//! Operators: null, numbers and text, and errors.
 
 use super::{passes, publish, rule, run, try_run, value};
 
@@ -92,7 +92,7 @@ fn numbers_and_numeric_text_compare_as_numbers() {
     ] {
         assert_eq!(passes(condition, payload), expected, "{condition}");
     }
-    // In EMQX's dialect a text that spells no number makes the rule fail.
+    // In EMQX's dialect a text that is no number makes the rule fail.
     for (condition, passed) in [("payload.w > 1", 0), ("payload.w != 1", 1)] {
         let sql = format!("SELECT 1 AS v FROM \"$EVENT.PUBLISH\" WHERE {condition}");
         assert_eq!(

@@ -50,7 +50,7 @@ fn a_payload_that_is_no_json_is_null_to_paths() {
             Ok(vec!["{\"v\":null}".to_owned()])
         );
     }
-    // Only as far as needed: what stands behind is not looked at.
+    // Read only as far as necessary: the rest is not checked.
     let event = publish("t", "{\"a\": 1, oops");
     assert_eq!(try_run(&rule, &event), Ok(vec!["{\"v\":1}".to_owned()]));
 }
@@ -78,7 +78,7 @@ fn a_payload_that_is_no_json_is_a_fault_to_paths_of_emqx() {
             let fault = try_run(&rule, &publish("t", payload)).expect_err(sql);
             assert_eq!(fault.kind(), "payload", "{sql}: {payload}: {fault}");
         }
-        // JSON without the members that are asked for is JSON.
+        // Valid JSON without the requested members is still valid JSON.
         for payload in ["5", "\"a\"", "[]", "{}", " {\"b\": {}} "] {
             assert!(
                 try_run(&rule, &publish("t", payload)).is_ok(),
@@ -86,14 +86,14 @@ fn a_payload_that_is_no_json_is_a_fault_to_paths_of_emqx() {
             );
         }
     }
-    // Nobody asks what is in it.
+    // The contents of the payload are not used.
     for sql in [
         "SELECT payload FROM \"#\"",
         "SELECT * FROM \"#\" WHERE payload = 'hello'",
     ] {
         assert_eq!(run(sql, &publish("t", "hello")).len(), 1, "{sql}");
     }
-    // WHERE decided without it.
+    // WHERE is decided without the payload.
     let sql = "SELECT payload.a FROM \"#\" WHERE qos = 2 and payload.a = 1";
     assert_eq!(run(sql, &publish("t", "hello")), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! What the index is told, and how a rule explains itself.
+//! Index keys of rules, and explanations of rules.
 
 use rules::{IndexKeys, TopicKey};
 

@@ -1,17 +1,18 @@
-//! Statements of EMQX's dialect and what its test suite says of their kind: one line each, so that a divergence is one line to
-//! add. A case is a statement without its FROM, a payload, and the outputs, or the kind of the fault.
+//! Statements in EMQX's dialect with the results that EMQX's test suite expects for this kind: one line each,
+//! so that a divergence is one more line. A case is a statement without FROM, a payload, and the outputs or
+//! the kind of the error.
 
 use rules::{CompileOptions, Dialect, compile};
 
 use super::{fluxmq, publish, try_run};
 
-/// What comes of a statement.
+/// The result of a statement.
 enum Comes {
-    /// Outputs as JSON, in their order; none if WHERE holds the event back.
+    /// Outputs as JSON in order; empty if WHERE is not true.
     Out(&'static [&'static str]),
-    /// A fault of this kind.
+    /// An evaluation error of this kind.
     Fault(&'static str),
-    /// The statement is not accepted; a part of the error.
+    /// The statement is rejected; a part of the error.
     Refused(&'static str),
 }
 
@@ -22,7 +23,7 @@ const LIST: &str = r#"{"sensors": [{"cmd": "1", "name": "n"}, {"cmd": "2"}, {"na
 const NULLS: &str =
     r#"{"null": null, "text": "null", "one": 1, "half": 0.5, "list": [1, null, "1"]}"#;
 
-/// SELECT .. WHERE .. of EMQX's dialect.
+/// SELECT .. WHERE .. in EMQX's dialect.
 const EMQX: &[(&str, &str, Comes)] = &[
     // Names and nested names.
     (
@@ -137,7 +138,7 @@ const EMQX: &[(&str, &str, Comes)] = &[
         "",
         Out(&[r#"{"c":[1,2,3,4,5]}"#]),
     ),
-    // Payloads that are no JSON.
+    // Payloads that are not JSON.
     (
         "SELECT payload.a[1..4] AS c",
         r#"{"x": [0, 1, 2, 3,}"#,
@@ -158,7 +159,7 @@ const EMQX: &[(&str, &str, Comes)] = &[
         "not JSON",
         Fault("type"),
     ),
-    // Null, and what is not there.
+    // Null and undefined.
     (
         "SELECT is_null(payload.none) AS a, is_null(payload.null) AS b, is_null_var(payload.null) AS c",
         NULLS,
@@ -207,7 +208,7 @@ const EMQX: &[(&str, &str, Comes)] = &[
         NULLS,
         Out(&[r#"{"a":1,"b":null}"#]),
     ),
-    // Where a value is needed there has to be one: the rule fails, and no action gets null.
+    // A required value is missing: the rule fails, and no action receives null.
     ("SELECT payload.none * 1.8 + 32 AS f", NULLS, Fault("type")),
     ("SELECT payload.null + 1 AS f", NULLS, Fault("type")),
     ("SELECT 1 - payload.none AS f", NULLS, Fault("type")),
@@ -274,7 +275,7 @@ const EMQX: &[(&str, &str, Comes)] = &[
         NULLS,
         Fault("type"),
     ),
-    // What EMQX has an answer to.
+    // Cases in which EMQX gives a result.
     (
         "SELECT rm_prefix(payload.none, 'a') AS a, map_get('a', payload.none) AS b, map_get('a', payload.none, 3) AS c",
         NULLS,
@@ -285,7 +286,7 @@ const EMQX: &[(&str, &str, Comes)] = &[
         NULLS,
         Out(&[r#"{"a":0,"b":4}"#]),
     ),
-    // A number is not compared with a text that spells none.
+    // A number is not compared with text that is no number.
     (
         "SELECT payload.one = payload.text AS a",
         NULLS,
@@ -306,7 +307,7 @@ const EMQX: &[(&str, &str, Comes)] = &[
         NULLS,
         Out(&[r#"{"a":true,"b":true,"c":true,"d":true}"#]),
     ),
-    // IN and CASE match values of one type.
+    // IN and CASE match only values of the same type.
     (
         "SELECT payload.one in (1, 2) AS a, payload.one in ('1') AS b, payload.one in (1.0) AS c",
         NULLS,
@@ -438,7 +439,7 @@ const EMQX: &[(&str, &str, Comes)] = &[
         r#"{"s": {"page": 2, "c": {"info": ["x", {"cmd": "1"}]}}}"#,
         Out(&[r#"{"m":"1","p":2}"#]),
     ),
-    // What can be known to fail before any event.
+    // Errors found at compile time.
     (
         "SELECT regex_match(payload, '(a') AS a",
         "",
@@ -494,7 +495,7 @@ const EMQX: &[(&str, &str, Comes)] = &[
     ),
 ];
 
-/// The same of FluxMQ's dialect, where it differs and for what its manual adds.
+/// The same in FluxMQ's dialect, where it differs, and the additions of its manual.
 const FLUXMQ: &[(&str, &str, Comes)] = &[
     ("SELECT payload.a as a", "not JSON", Out(&[r#"{"a":null}"#])),
     ("SELECT topic as t WHERE payload.null != 5", NULLS, Out(&[])),
@@ -563,7 +564,7 @@ const FLUXMQ: &[(&str, &str, Comes)] = &[
 fn check(cases: &[(&str, &str, Comes)], options: &CompileOptions, source: &str) {
     let mut wrong = Vec::new();
     for (sql, payload, expected) in cases {
-        // FROM stands before WHERE, which the cases leave out.
+        // FROM precedes WHERE, and the cases omit it.
         let sql = match sql.split_once(" WHERE ") {
             Some((head, filter)) => format!("{head} FROM {source} WHERE {filter}"),
             None => format!("{sql} FROM {source}"),

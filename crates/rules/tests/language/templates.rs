@@ -1,4 +1,4 @@
-//! Texts and statements of actions.
+//! Templates: texts and SQL statements of actions.
 
 use rules::{
     CompileOptions, EvaluationResources, EvaluationScratch, PlaceholderStyle, RuleEvent,
@@ -121,7 +121,7 @@ fn a_null_is_written_as_its_place_demands() {
         })
     };
     let (fluxmq, emqx) = (rules::Dialect::Fluxmq, rules::Dialect::Emqx);
-    // A column that is null, and one that is not there, which EMQX tells apart.
+    // A column that is null, and one that does not exist; EMQX distinguishes them.
     let json = |name: &str| format!("{{\"a\": ${{{name}}}, \"b\": \"<${{ {name} }}>\"}}");
     for (name, dialect, word) in [
         ("none", fluxmq, "null"),

@@ -1,4 +1,4 @@
-//! GROUP BY with windows: what the rule says of events and of windows that end.
+//! GROUP BY with windows: samples of events and results of closed windows.
 
 use rules::{
     CalendarUnit, ClosedWindow, EvaluationResources, EvaluationScratch, RuleState, Value,

@@ -1,4 +1,4 @@
-//! Arithmetic and order of a program's values.
+//! Arithmetic and ordering of jq values.
 
 use std::cmp::Ordering;
 use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
@@ -11,7 +11,8 @@ use super::tree::ObjectFields;
 use super::value::JqValue;
 use crate::value::{Number, float_to_i64};
 
-/// A float that is an integer becomes one, as far as floats count by ones.
+/// Converts a float without a fraction to an integer, within the range in which floats represent all
+/// integers.
 fn item_from_float(float: f64) -> JqValue {
     match float_to_i64(float) {
         Some(int) if float.abs() < 9_007_199_254_740_992.0 => JqValue::Int(int),
@@ -27,7 +28,7 @@ fn as_number(item: &JqValue) -> Option<Number> {
     }
 }
 
-/// Integers as far as they go, floats beyond.
+/// Integer arithmetic; on overflow the result is a float.
 fn checked_arithmetic(
     left: &JqValue,
     right: &JqValue,
@@ -133,7 +134,7 @@ impl Mul for JqValue {
     }
 }
 
-/// Objects in both are merged in turn.
+/// Merges recursively: objects present in both are merged.
 fn deep_merge(left: &ObjectFields, right: &ObjectFields) -> ValR<ObjectFields, JqValue> {
     let mut fields = left.clone();
     for (name, item) in right.iter() {
@@ -201,7 +202,7 @@ impl Neg for JqValue {
     }
 }
 
-/// null, false, true, numbers, strings, arrays, objects: jq's order of types.
+/// jq's order of types: null, false, true, numbers, strings, arrays, objects.
 fn type_rank(item: &JqValue) -> u8 {
     match item {
         JqValue::Null => 0,

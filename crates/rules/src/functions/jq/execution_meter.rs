@@ -1,5 +1,5 @@
-//! What bounds a program: steps, memory and stack. jaq has no bounds of its own and its iterators cannot always return an error,
-//! so the bound is an unwinding that the caller catches.
+//! Limits of a jq program: steps, memory and stack. jaq has no limits of its own and its iterators cannot
+//! always return an error, so exceeding a limit unwinds the stack to a catch in the caller.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -7,16 +7,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 #[derive(Clone, Copy)]
 pub(super) struct JqLimits {
     pub(super) steps: u64,
-    /// Of one value, with everything in it, as often as it is in it.
+    /// Maximum size of one value, where shared parts count as often as they occur.
     pub(super) max_bytes: usize,
 }
 
-/// Arrays and objects nest no deeper.
+/// Maximum nesting of arrays and objects.
 pub(super) const MAX_DEPTH: u32 = 128;
-/// What a program may take of the thread's stack.
+/// Maximum use of the thread's stack.
 const MAX_STACK_BYTES: usize = 512 << 10;
 
-/// Why a program was stopped.
+/// The limit that stopped a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopReason {
     Steps,
@@ -25,7 +25,7 @@ pub(super) enum StopReason {
     Stack,
 }
 
-/// How a program ended that did not end by itself.
+/// The reason why a program was aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AbortReason {
     Stopped(StopReason),
@@ -33,7 +33,8 @@ pub(super) enum AbortReason {
     Panicked,
 }
 
-/// Runs something of the interpreter that may panic. It only sees values of its own, which are dropped with the unwinding.
+/// Runs interpreter code that may panic. The code accesses only its own values, which are dropped during
+/// unwinding.
 pub(super) fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, AbortReason> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|thrown| match thrown.downcast::<StopReason>() {
         Ok(stop) => AbortReason::Stopped(*stop),
@@ -48,11 +49,11 @@ struct ExecutionMeter {
 }
 
 thread_local! {
-    // Operators of values have no other way to know what they may do.
+    // Thread-local, because operators on values have no other access to the limits.
     static METER: ExecutionMeter = const { ExecutionMeter { steps_left: Cell::new(0), max_bytes: Cell::new(0), stack_base: Cell::new(0) } };
 }
 
-/// Runs something that calls [`count_steps`] and [`count_bytes`] as it goes. Also returns how many steps it took.
+/// Runs code that calls [`count_steps`] and [`count_bytes`]. Also returns the number of steps.
 pub(super) fn run_bounded<T>(
     limits: JqLimits,
     run: impl FnOnce() -> T,
@@ -71,11 +72,11 @@ pub(super) fn run_bounded<T>(
 }
 
 fn stop_execution(why: StopReason) -> ! {
-    // Not a panic: no message, no hook.
+    // Not a panic: no message is printed and no panic hook runs.
     resume_unwind(Box::new(why))
 }
 
-/// Counts steps, and looks how deep the stack is.
+/// Counts steps, and checks the depth of the stack.
 pub(super) fn count_steps(count: u64) {
     METER.with(|meter| {
         match meter.steps_left.get().checked_sub(count) {
@@ -88,14 +89,14 @@ pub(super) fn count_steps(count: u64) {
     });
 }
 
-/// Whether a value may have so many bytes.
+/// Checks the size of a value in bytes.
 pub(super) fn check_bytes(count: usize) {
     if count > METER.with(|meter| meter.max_bytes.get()) {
         stop_execution(StopReason::Bytes);
     }
 }
 
-/// The same, and making it costs steps.
+/// Like [`check_bytes`], but also counts steps for creating the value.
 pub(super) fn count_bytes(count: usize) {
     check_bytes(count);
     count_steps(1 + count as u64 / 64);

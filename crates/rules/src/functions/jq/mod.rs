@@ -1,4 +1,4 @@
-//! `jq`: programs of the jq language, run by jaq on values of our own that know their size.
+//! The function `jq`: runs programs of the jq language with jaq, on values that track their own size.
 
 #[cfg(feature = "jq")]
 mod arithmetic;
@@ -25,7 +25,7 @@ use program::JqError;
 #[cfg(feature = "jq")]
 pub(crate) use program::JqProgram;
 
-/// How many steps of a program are about a millisecond.
+/// Number of program steps that take about a millisecond.
 #[cfg(feature = "jq")]
 const STEPS_PER_MS: u64 = 10_000;
 

@@ -1,4 +1,4 @@
-//! The filters that are not written in jq itself, beyond those that jaq has for any value.
+//! Native filters: those not written in jq, in addition to those that jaq provides for any value type.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::evaluation_resources::{CompilationCache, CompiledRegex};
 use crate::json;
 use crate::value::Arena;
 
-/// What programs work with.
+/// The value types of programs.
 pub(super) struct JqDataType;
 
 impl DataT for JqDataType {
@@ -27,7 +27,8 @@ impl DataT for JqDataType {
     type Data<'a> = FilterData<'a>;
 }
 
-/// What every filter of a running program can see. jaq asks it for the program at every step, which is where steps are counted.
+/// The data available to every filter of a running program. jaq requests the program from it at every step,
+/// which is where steps are counted.
 #[derive(Clone, Copy)]
 pub(super) struct FilterData<'a> {
     pub(super) lut: &'a Lut<JqDataType>,
@@ -41,7 +42,7 @@ impl<'a> HasLut<'a, JqDataType> for FilterData<'a> {
     }
 }
 
-/// What a program may ask of the world: the moment, and compiled regular expressions.
+/// The environment of a program: the current time and compiled regular expressions.
 pub(super) struct JqContext {
     now_ms: u64,
     regexes: RefCell<CompilationCache<Arc<CompiledRegex>>>,
@@ -125,7 +126,7 @@ fn value_filters() -> Natives {
         }),
         ("todateiso8601", v(0), |cv| bome(to_iso(&cv.1))),
         ("fromdateiso8601", v(0), |cv| bome(from_iso(&cv.1))),
-        // Nobody listens.
+        // Debug output is discarded.
         ("debug_empty", v(0), |_| Box::new(std::iter::empty())),
         ("stderr_empty", v(0), |_| Box::new(std::iter::empty())),
     ])
@@ -170,7 +171,7 @@ fn contains(item: &JqValue, part: &JqValue) -> ValR<JqValue> {
     Ok(holds(item, part).into())
 }
 
-/// Seconds since 1970 as `2015-03-05T23:51:47Z`.
+/// Formats seconds since 1970 as `2015-03-05T23:51:47Z`.
 fn to_iso(item: &JqValue) -> ValR<JqValue> {
     let seconds = match item.as_f64() {
         Some(seconds) if seconds.abs() < 253_402_300_800.0 => seconds.floor() as i64,
@@ -262,7 +263,8 @@ fn encoding_filters() -> Natives {
     ])
 }
 
-/// The three filters that `test`, `match`, `capture`, `scan`, `split`, `splits`, `sub` and `gsub` are made of.
+/// The three filters on which `test`, `match`, `capture`, `scan`, `split`, `splits`, `sub` and `gsub` are
+/// built.
 fn regex_filters() -> Natives {
     Box::new([
         ("matches", v(2), |cv| regex_matches(cv, false, true)),
@@ -271,9 +273,9 @@ fn regex_filters() -> Natives {
     ])
 }
 
-/// What compiling a regular expression counts for.
+/// Steps counted for compiling a regular expression.
 const COMPILATION_STEPS: u64 = 2_000;
-/// As much work of a regular expression as one step.
+/// Amount of regular expression work that counts as one step.
 const WORK_PER_STEP: u64 = 1 << 16;
 
 fn regex_matches<'a>(
@@ -301,7 +303,7 @@ fn regex_matches<'a>(
             .regexes
             .borrow_mut()
             .get_or_compile(&pattern, |pattern| {
-                // About as long as compiling takes.
+                // About the time that compilation takes.
                 execution_meter::count_steps(COMPILATION_STEPS);
                 crate::evaluation_resources::compile_regex(pattern)
             });
@@ -335,7 +337,7 @@ fn regex_matches<'a>(
     box_once(list.map_err(jaq_core::Exn::from))
 }
 
-/// What one match caught: an object for the whole and for each group.
+/// The captures of one match: an object for the whole match and one per group.
 fn capture_objects(
     input: &str,
     regex: &regex::Regex,

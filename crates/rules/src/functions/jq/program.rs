@@ -1,4 +1,4 @@
-//! Compiling and running.
+//! Compilation and execution of jq programs.
 
 use jaq_core::load::{Arena as Sources, File, Loader};
 use jaq_core::{Compiler, Ctx, Filter, Vars, load};
@@ -8,11 +8,12 @@ use super::native_filters::{FilterData, JqContext, JqDataType, native_filters};
 use super::value::JqValue;
 use crate::value::{Arena, Value};
 
-/// The longest program, and the most operators, brackets and keywords in one: the compiler goes as deep as they nest.
+/// Maximum length of a program.
 const MAX_PROGRAM_BYTES: usize = 8 << 10;
+/// Maximum number of operators, brackets and keywords, because the compiler's recursion is as deep as they nest.
 const MAX_NESTING_PARTS: usize = 600;
 
-/// `range` in jq itself, so that its steps are counted like any other.
+/// `range` is defined in jq, so that its steps are counted like any other.
 const RANGE: &str = "
 def range($from; $upto; $by):
   def up: if . < $upto then ., (. + $by | up) else {}[] as $x | . end;
@@ -20,7 +21,7 @@ def range($from; $upto; $by):
   if $by > 0 then $from | up elif $by < 0 then $from | down else {}[] as $x | . end;
 ";
 
-/// Filters of the standard library that need functions of C nobody asks a rule for.
+/// Filters of the standard library that are omitted, because they need C functions that rules do not need.
 const OMITTED_FILTERS: &[&str] = &[
     "logb",
     "significand",
@@ -32,11 +33,11 @@ const OMITTED_FILTERS: &[&str] = &[
     "@urid",
 ];
 
-/// A compiled program. Compiling takes about a millisecond, so shards keep them.
+/// A compiled program. Compilation takes about a millisecond, so shards cache programs.
 pub(crate) struct JqProgram(Filter<JqDataType>);
 
 impl JqProgram {
-    /// A program of bounded length without modules.
+    /// Compiles a program of limited length without modules.
     pub(crate) fn compile(text: &str) -> Result<JqProgram, Box<str>> {
         if text.len() > MAX_PROGRAM_BYTES || nesting_parts(text) > MAX_NESTING_PARTS {
             return Err(format!(
@@ -44,7 +45,7 @@ impl JqProgram {
             )
             .into());
         }
-        // Of the text of strangers, more than its errors could make the library panic.
+        // Untrusted text could make the library panic, not only return errors.
         catch_panic(|| Self::compile_bounded(text)).unwrap_or_else(|_| {
             Err(
                 "no program of jq: the interpreter cannot compile it; expected a simpler program"
@@ -69,7 +70,7 @@ impl JqProgram {
                 },
             )
             .map_err(|errors| parse_error_text(&errors))?;
-        // `import "a" as $a` is no module but a value, which the loader leaves to its caller to find.
+        // `import "a" as $a` imports a value rather than a module. The loader leaves it to its caller.
         load::import(&modules, |_| Err("there are no modules".to_owned()))
             .map_err(|errors| parse_error_text(&errors))?;
         let functions = jaq_core::funs().filter(|(name, ..)| *name != "range");
@@ -83,7 +84,7 @@ impl JqProgram {
         Ok(JqProgram(filter))
     }
 
-    /// All outputs as an array, and how many steps they took.
+    /// Returns all outputs as an array, and the number of steps.
     pub(super) fn run<'a>(
         &self,
         input: Value<'a>,
@@ -130,14 +131,14 @@ impl JqProgram {
     }
 }
 
-/// Why a program gave nothing.
+/// The reason why a program failed.
 pub(super) enum JqError {
-    /// Its own error, uncaught.
+    /// An uncaught error of the program itself.
     Program(String),
     Abort(AbortReason),
 }
 
-/// What jaq's crate for JSON would define.
+/// Definitions that jaq's JSON crate would provide.
 fn extra_definitions() -> impl Iterator<Item = load::parse::Def<&'static str>> {
     const EXTRA_DEFINITIONS: &str = "
         def tonumber: if isnumber then . else fromjson | if isnumber then . else error(\"cannot be parsed as a number\") end end;
@@ -157,7 +158,7 @@ fn extra_definitions() -> impl Iterator<Item = load::parse::Def<&'static str>> {
         .into_iter()
 }
 
-/// Everything that could make a program nest.
+/// Counts the parts of a program that can cause nesting.
 fn nesting_parts(text: &str) -> usize {
     let marks = text
         .bytes()

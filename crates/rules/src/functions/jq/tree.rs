@@ -1,4 +1,4 @@
-//! Arrays and objects that know their size, and how values are reached and changed inside them.
+//! Arrays and objects that track their size, and access to values inside them.
 
 use std::fmt;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ pub(super) struct SizedTree<T> {
     pub(super) bytes: usize,
 }
 
-/// The fields of an object in the order they came, each name once.
+/// The fields of an object in their original order, with unique names.
 #[derive(Clone, Default)]
 pub(super) struct ObjectFields(Vec<(Rc<str>, JqValue)>);
 
@@ -48,7 +48,7 @@ impl ObjectFields {
         self.0.retain(|(field, _)| **field != *name);
     }
 
-    /// In the order of their names.
+    /// The fields sorted by name.
     pub(super) fn sorted(&self) -> Vec<(&str, &JqValue)> {
         execution_meter::count_steps(self.0.len() as u64);
         let mut fields: Vec<_> = self.iter().collect();
@@ -157,7 +157,7 @@ impl FromIterator<JqValue> for JqValue {
         let mut bytes = 0;
         let mut collected = Vec::new();
         for item in items {
-            // There may be no end of them.
+            // The iterator may be infinite.
             bytes += item.bytes() + 1;
             execution_meter::check_bytes(bytes);
             execution_meter::count_steps(1);
@@ -167,7 +167,7 @@ impl FromIterator<JqValue> for JqValue {
     }
 }
 
-/// What one part of a value is reached by.
+/// The position that an index denotes.
 fn position(index: &JqValue) -> Option<i64> {
     match index {
         JqValue::Int(number) => Some(*number),
@@ -176,7 +176,7 @@ fn position(index: &JqValue) -> Option<i64> {
     }
 }
 
-/// An index from the start; a negative one counts from the end.
+/// Converts a negative index, which counts from the end, to one from the start.
 fn start_index(index: i64, length: usize) -> i64 {
     if index < 0 {
         index.saturating_add_unsigned(length as u64)
@@ -185,7 +185,7 @@ fn start_index(index: i64, length: usize) -> i64 {
     }
 }
 
-/// The bounds of a slice, within the length.
+/// The bounds of a slice, limited to the length.
 fn bounds(range: &Range<&JqValue>, length: usize) -> Result<(usize, usize), Error<JqValue>> {
     let bound = |item: &Option<&JqValue>, default: usize| match item {
         None | Some(JqValue::Null) => Ok(default),
@@ -209,7 +209,7 @@ fn not_iterable(item: JqValue) -> Error<JqValue> {
     Error::typ(item, "iterable (array or object)")
 }
 
-/// `{"start": .., "end": ..}` as an index means a slice.
+/// An index of the form `{"start": .., "end": ..}` is a slice.
 fn as_range(index: &JqValue) -> Option<Range<&JqValue>> {
     match index {
         JqValue::Object(tree) => Some(tree.inner.get("start")..tree.inner.get("end")),
@@ -218,7 +218,7 @@ fn as_range(index: &JqValue) -> Option<Range<&JqValue>> {
 }
 
 impl JqValue {
-    /// The part at an index, if the value has one.
+    /// The member at an index, if the value has one.
     pub(super) fn child_at(&self, index: &JqValue) -> Result<Option<JqValue>, Error<JqValue>> {
         execution_meter::count_steps(1);
         match (self, index) {
@@ -247,7 +247,7 @@ impl JqValue {
         }
     }
 
-    /// Where another value is in this one: as a part, or as a run of parts.
+    /// The positions at which another value occurs in this one: as a member, or as a run of members.
     pub(super) fn indices(&self, wanted: &JqValue) -> ValR<JqValue> {
         let found: Vec<JqValue> = match (self, wanted) {
             (JqValue::Null, _) => return Ok(JqValue::Null),
@@ -415,7 +415,7 @@ impl ValT for JqValue {
                 match f(old).next().transpose()? {
                     Some(item) if at < items.len() => items[at] = item,
                     Some(item) => {
-                        // What is between is null, as in jq.
+                        // The gap is filled with nulls, as in jq.
                         execution_meter::count_bytes(at.saturating_mul(8));
                         items.resize(at, JqValue::Null);
                         items.push(item);
@@ -521,7 +521,7 @@ impl jaq_std::ValT for JqValue {
     fn as_bytes(&self) -> Option<&[u8]> {
         match self {
             JqValue::Str(text) => {
-                // Whoever asks looks through them.
+                // The caller iterates over the characters.
                 execution_meter::count_steps(text.len() as u64 / 64);
                 Some(text.as_bytes())
             }

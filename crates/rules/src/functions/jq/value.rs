@@ -1,5 +1,5 @@
-//! Values of a running program. Arrays and objects are shared, and each knows how deep and how large it is, so that no program can
-//! make one that is too much to print, to compare or to drop.
+//! Values of a running program. Arrays and objects are shared and know their depth and size, so that no
+//! program can create one that is too large to print, compare or drop.
 
 use std::rc::Rc;
 
@@ -42,7 +42,7 @@ impl JqValue {
         }
     }
 
-    /// About what it takes to print.
+    /// Approximate length when printed.
     pub(super) fn bytes(&self) -> usize {
         match self {
             JqValue::Str(text) => text.len() + 2,
@@ -75,7 +75,7 @@ impl JqValue {
         }
     }
 
-    /// What is no number becomes null, what is infinite the greatest float, as in jq.
+    /// Converts a value. As in jq, NaN becomes null and infinity the greatest float.
     pub(super) fn to_value<'a>(&self, arena: &'a Arena) -> Value<'a> {
         match self {
             JqValue::Null => Value::Null,
