@@ -1,4 +1,4 @@
-//! From a definition to a chain, or to what is wrong with it.
+//! Compiles the definition of a chain.
 
 use mqtt::TopicLimits;
 use rules::{CompileOptions, Template, TemplateFormat};
@@ -10,13 +10,13 @@ use super::{Chain, ChainNode, MAX_NODES, NodeOperation, RepublishNode};
 /// What is wrong with a chain, and at which node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChainCompileError {
-    #[error("a chain has 1 to {MAX_NODES} nodes, not {0}")]
+    #[error("expected 1 to {MAX_NODES} nodes, found {0}")]
     NodeCount(usize),
-    #[error("there are two nodes {0:?}")]
+    #[error("there are two nodes with the id {0:?}")]
     DuplicateNode(String),
-    #[error("{place} names the node {name:?}, which is not there")]
+    #[error("{place} refers to the node {name:?}, which does not exist")]
     UnknownNode { place: String, name: String },
-    #[error("node {node:?} leads back to itself over {over:?}")]
+    #[error("node {node:?} is part of a cycle through {over:?}")]
     Cycle { node: String, over: String },
     #[error("node {node:?} is a {kind} and has no outcome \"{on}\"; expected {expected}")]
     UnsupportedOutcome {
@@ -35,7 +35,7 @@ pub enum ChainCompileError {
 
 impl Chain {
     /// # Errors
-    /// What is wrong, with the name of the node.
+    /// Returns what is wrong and the id of the node.
     pub fn compile(definition: &ChainDefinition) -> Result<Self, ChainCompileError> {
         let nodes = &definition.nodes;
         if nodes.is_empty() || nodes.len() > MAX_NODES {
@@ -102,7 +102,7 @@ fn successors(
         .filter(|relation| relation.from == from && on.contains(&relation.on))
         .map(|relation| {
             node_index(definition, &relation.to, || {
-                format!("a relation of {from:?}")
+                format!("a relation from {from:?}")
             })
         })
         .collect()
@@ -134,7 +134,7 @@ fn check(definition: &ChainDefinition, relation: &ChainRelation) -> Result<(), C
 }
 
 fn check_acyclic(nodes: &[ChainNode]) -> Result<(), ChainCompileError> {
-    /// Whether a node was gone through: not yet, on the way now, done.
+    /// Whether a node was not visited yet, is being visited, or is done.
     #[derive(Clone, Copy, PartialEq)]
     enum Seen {
         No,
@@ -157,7 +157,7 @@ fn check_acyclic(nodes: &[ChainNode]) -> Result<(), ChainCompileError> {
                         over: node.id.to_string(),
                     });
                 }
-                // At most as deep as there are nodes.
+                // The recursion is at most as deep as the number of nodes.
                 Seen::No => visit(nodes, next, seen)?,
                 Seen::Done => {}
             }
@@ -216,7 +216,7 @@ fn compile_node(
             if let Some(topic) = topic.constant()
                 && let Err(error) = mqtt::validate_topic_name(topic, &TopicLimits::NONE)
             {
-                return Err(wrong("topic", format!("{topic:?} is no topic: {error}")));
+                return Err(wrong("topic", format!("{topic:?} is not a topic: {error}")));
             }
             NodeOperation::Republish(Box::new(RepublishNode {
                 topic,
@@ -232,21 +232,24 @@ fn compile_node(
     })
 }
 
-/// A statement that gives at most one output for each row. `text` is what somebody wrote; errors name lines and columns of it.
+/// Compiles a statement with at most one output per row. `text` is what the user wrote; errors refer to its lines and
+/// columns.
 pub(super) fn statement(before: &str, text: &str, behind: &str) -> Result<rules::Rule, String> {
     let sql = format!("{before}\n{text}\n{behind}");
     let rule = rules::compile(&sql, &CompileOptions::default()).map_err(|mut error| {
         let lines = text.lines().count().max(1) as u32;
         error.line = error.line.saturating_sub(1).max(1);
         if error.line > lines {
-            // What is missing is missed behind it.
+            // An error at a missing part points behind the text.
             error.line = lines;
             error.column = text.lines().last().unwrap_or_default().chars().count() as u32 + 1;
         }
         error.to_string()
     })?;
     match rule.window() {
-        Some(_) => Err("a chain has no windows: use a rule on $EVENT.DEVICE".to_owned()),
+        Some(_) => {
+            Err("windows are not supported in a chain; use a rule on $EVENT.DEVICE".to_owned())
+        }
         None => Ok(rule),
     }
 }

@@ -1,5 +1,5 @@
-//! Whether a row passes. `key > 20 AND other = 3` is looked at without evaluating anything; everything else is an expression of the
-//! rule language, and decides too where a value is not the number that was expected.
+//! Conditions of filters. Conditions such as `key > 20 AND other = 3` are decided without an expression evaluator.
+//! Everything else is an expression of the rule language, which also decides if a value is not a number as expected.
 
 use rules::Rule;
 use series::{KeyId, Point, PointValue};
@@ -12,7 +12,7 @@ pub(super) struct ChainCondition {
 }
 
 struct KeyComparison {
-    /// Among the keys of the chain.
+    /// Index in the keys of the chain.
     key: usize,
     operator: ComparisonOperator,
     number: f64,
@@ -26,7 +26,7 @@ enum ComparisonOperator {
     GreaterOrEqual,
 }
 
-/// Whole numbers up to this are exact as doubles.
+/// Integers up to this magnitude are exact as doubles.
 const MAX_EXACT: i64 = 1 << 53;
 
 impl ChainCondition {
@@ -39,7 +39,7 @@ impl ChainCondition {
         })
     }
 
-    /// `None`: the expression has to say.
+    /// Returns `None` if the expression has to decide.
     #[inline]
     pub(super) fn evaluate_simple(&self, points: &[Point<'_>], keys: &[KeyId]) -> Option<bool> {
         for comparison in self.simple.as_deref()? {
@@ -65,7 +65,7 @@ impl ChainCondition {
     }
 }
 
-/// Comparisons of keys with numbers, all of which have to hold; `None`: it is more than that.
+/// Parses comparisons of keys with numbers, joined by AND; `None`: the condition is not of this form.
 fn parse_simple(text: &str, keys: &mut Vec<Box<str>>) -> Option<Box<[KeyComparison]>> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let mut found = Vec::new();
@@ -80,7 +80,7 @@ fn parse_simple(text: &str, keys: &mut Vec<Box<str>>) -> Option<Box<[KeyComparis
             ">=" => ComparisonOperator::GreaterOrEqual,
             _ => return None,
         };
-        // These are fields of every event.
+        // These names are fields of every event.
         let is_key = key.starts_with(|c: char| c.is_ascii_alphabetic())
             && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
             && !matches!(*key, "ts" | "deviceId" | "productId" | "timestamp" | "node");

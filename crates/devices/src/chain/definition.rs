@@ -1,4 +1,4 @@
-//! How a chain is written.
+//! The JSON definition of a rule chain.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use super::{Chain, ChainCompileError, MAX_NODES};
 
-/// Relations of one chain.
+/// Maximum number of relations of a chain.
 const MAX_RELATIONS: usize = 256;
 const MAX_TEXT_CHARS: usize = 16_384;
 
-/// What happens to a row, node by node.
+/// A rule chain: the processing steps of a telemetry row.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChainDefinition {
@@ -22,14 +22,14 @@ pub struct ChainDefinition {
     #[serde(default)]
     #[schemars(length(max = 256))]
     pub relations: Vec<ChainRelation>,
-    /// Where a row begins; without it, at the first node of the list.
+    /// Id of the node where a row starts; default: the first node of the list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeDefinition {
-    /// Unique in the chain.
+    /// Id, unique in the chain.
     #[schemars(length(min = 1, max = 128))]
     pub id: String,
     #[serde(flatten)]
@@ -39,22 +39,22 @@ pub struct NodeDefinition {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum NodeKind {
-    /// Values are checked against the thing model before a chain begins; here it only says so.
+    /// No operation: values are validated against the thing model before a chain starts.
     Validate,
-    /// Goes on with `true` or `false`.
+    /// Continues with `true` or `false`.
     Filter {
         #[schemars(length(max = 16384))]
         condition: String,
     },
-    /// The columns of a SELECT become the row.
+    /// Replaces the row by the columns of a SELECT.
     Transform {
         #[schemars(length(max = 16384))]
         select: String,
     },
     SaveTelemetry,
-    /// Lets the product's alarm rules look at the row.
+    /// Evaluates the alarm rules of the product.
     Alarm,
-    /// Writes a line with placeholders to the node's log.
+    /// Writes a line with placeholders to the log of the node.
     Log {
         #[schemars(length(max = 16384))]
         message: String,
@@ -72,7 +72,7 @@ pub enum NodeKind {
         #[serde(default)]
         retain: bool,
     },
-    /// Hands the row to a sink.
+    /// Passes the row to a sink.
     Sink {
         #[schemars(length(min = 1, max = 256))]
         sink: String,
@@ -92,7 +92,7 @@ pub struct ChainRelation {
     pub on: RelationOutcome,
 }
 
-/// On which outcome of a node.
+/// The outcome of a node that a relation follows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RelationOutcome {
@@ -117,7 +117,7 @@ impl NodeKind {
         }
     }
 
-    /// The field of a text that stands in it, and the text.
+    /// The texts of the node with placeholders or SQL, each with its field name.
     fn texts(&self) -> [Option<(&'static str, &str)>; 2] {
         match self {
             NodeKind::Filter { condition } => [Some(("condition", condition)), None],
@@ -134,11 +134,11 @@ impl NodeKind {
     }
 }
 
-/// What of a written chain is not as it has to be.
+/// An invalid field of a chain definition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {detail}")]
 pub struct ChainDefinitionError {
-    /// Its path, such as `nodes[2].topic`; empty: the chain as a whole.
+    /// Path of the field, such as `nodes[2].topic`; empty: the chain as a whole.
     pub field: String,
     pub detail: String,
 }
@@ -153,10 +153,10 @@ impl ChainDefinitionError {
 }
 
 impl ChainDefinition {
-    /// Reads a chain and compiles it.
+    /// Parses and compiles a chain.
     ///
     /// # Errors
-    /// What is wrong, with the path of the field.
+    /// Returns the path of the invalid field and what is wrong with it.
     pub fn read(value: &Value) -> Result<(Self, Chain), ChainDefinitionError> {
         let read: Result<Self, _> = serde_path_to_error::deserialize(value);
         let definition = read.map_err(|error| {
@@ -182,22 +182,22 @@ impl ChainDefinition {
         };
         length("description".to_owned(), &self.description, 1000)?;
         if self.relations.len() > MAX_RELATIONS {
-            let detail = format!("expected at most {MAX_RELATIONS}");
+            let detail = format!("expected at most {MAX_RELATIONS} relations");
             return Err(ChainDefinitionError::new("relations", detail));
         }
-        // More are refused when they are compiled; errors shall not be told for each of a million.
+        // Compilation rejects more nodes; this limit avoids an error for each of a million.
         for (at, node) in self.nodes.iter().enumerate().take(MAX_NODES) {
             let place = format!("nodes[{at}]");
             length(format!("{place}.id"), &node.id, 128)?;
             for (field, text) in node.kind.texts().into_iter().flatten() {
                 length(format!("{place}.{field}"), text, MAX_TEXT_CHARS)?;
             }
-            // What a node does not have would be lost in silence.
+            // Unknown fields of a node would otherwise be ignored silently.
             let known = serde_json::to_value(node).unwrap_or_default();
             let written = value["nodes"][at].as_object().into_iter().flatten();
             for (name, _) in written {
                 if known.get(name).is_none() {
-                    let detail = format!("a {} has no such field", node.kind.name());
+                    let detail = format!("unknown field of the node type {}", node.kind.name());
                     return Err(ChainDefinitionError::new(format!("{place}.{name}"), detail));
                 }
             }
@@ -205,7 +205,7 @@ impl ChainDefinition {
         Ok(())
     }
 
-    /// Where the sinks of its nodes stand, and their names.
+    /// The paths of the sinks in the nodes, and their names.
     pub fn sinks(&self) -> impl Iterator<Item = (String, &str)> {
         let nodes = self.nodes.iter().enumerate();
         nodes.filter_map(|(at, node)| match &node.kind {
@@ -214,7 +214,7 @@ impl ChainDefinition {
         })
     }
 
-    /// The path of what an error is about.
+    /// The path of the field that an error refers to.
     fn field_of(&self, error: &ChainCompileError) -> String {
         let node = |id: &str| self.nodes.iter().position(|node| node.id == id);
         let relation =

@@ -1,7 +1,7 @@
-//! Rule chains: what happens to a row of telemetry on its way, node by node, as a product says.
+//! Rule chains: processing steps of telemetry rows, assigned by product.
 //!
-//! A chain is checked and compiled once. Running it takes a bounded number of steps, waits for nothing, and costs nothing at
-//! all for the root chain, which only saves and lets alarms look.
+//! A chain is validated and compiled once. Running it takes a bounded number of steps and does not block. The root
+//! chain, which only saves rows and evaluates alarms, has no cost.
 
 mod compile;
 mod condition;
@@ -27,16 +27,16 @@ pub use run::ChainRunError;
 
 use crate::ingest::PipelineOutputs;
 
-/// Nodes of one chain.
+/// Maximum number of nodes of a chain.
 pub const MAX_NODES: usize = 64;
-/// Nodes that one row may pass, counting each time.
+/// Maximum number of nodes that a row passes, counting repetitions.
 pub(crate) const MAX_STEPS: u32 = 256;
 
 /// A compiled chain.
 pub struct Chain {
     nodes: Box<[ChainNode]>,
     first: Box<[u16]>,
-    /// Keys that conditions look for without evaluating expressions.
+    /// Keys used by conditions that need no expression evaluator.
     keys: Box<[Box<str>]>,
     only_saves: bool,
 }
@@ -44,7 +44,7 @@ pub struct Chain {
 struct ChainNode {
     id: Box<str>,
     work: NodeOperation,
-    /// Where to go on: all of them, one after the other.
+    /// Indexes of the next nodes, which are visited in order.
     on_success: Box<[u16]>,
     on_false: Box<[u16]>,
     on_failure: Box<[u16]>,
@@ -68,23 +68,23 @@ struct RepublishNode {
     retain: bool,
 }
 
-/// A row on its way through a chain.
+/// A row that passes through a chain.
 #[derive(Clone, Copy)]
 pub struct ChainRow<'r, 'a> {
     pub device: &'r str,
     pub product: &'r str,
     pub ts_ms: i64,
     pub points: &'r [Point<'a>],
-    /// The names of the points, where a transform has made them; empty: [`ChainEffects::key_name`] knows them.
+    /// Names of the points after a transform; empty: [`ChainEffects::key_name`] returns them.
     pub names: &'r [&'a str],
 }
 
-/// What nodes do, and what they need to know.
+/// The effects of nodes, and the data that nodes need.
 pub trait ChainEffects<'a> {
-    /// For what must live until the row is stored.
+    /// Arena for data that must live until the row is stored.
     fn arena(&self) -> &'a Bump;
     fn key_name(&self, key: KeyId) -> &str;
-    /// The number of a key, made if need be; `None`: there can be no more.
+    /// Returns the number of a key, which is created if necessary; `None`: the key dictionary is full.
     fn register_key(&self, name: &str) -> Option<KeyId>;
     fn save_row(&mut self, points: &[Point<'a>]);
     fn evaluate_alarms(&mut self, ts_ms: i64, points: &[Point<'a>]);
@@ -92,7 +92,7 @@ pub trait ChainEffects<'a> {
 }
 
 impl Chain {
-    /// Validates, saves, and lets alarms look.
+    /// The built-in chain: validates, saves and evaluates alarms.
     pub fn root() -> Self {
         Self {
             nodes: Box::default(),
@@ -102,13 +102,13 @@ impl Chain {
         }
     }
 
-    /// Whether every row is saved as it is and nothing else happens here.
+    /// Whether rows are saved unchanged and the chain does nothing else.
     #[inline]
     pub fn only_saves(&self) -> bool {
         self.only_saves
     }
 
-    /// Names of the sinks that rows go to.
+    /// Names of the sinks that the chain writes to.
     pub fn sinks(&self) -> impl Iterator<Item = &str> {
         let nodes = self.nodes.iter();
         nodes.filter_map(|node| match &node.work {

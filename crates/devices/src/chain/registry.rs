@@ -1,4 +1,4 @@
-//! The chains of a node: those of the store, compiled, followed as they change.
+//! The chain registry of a node: compiles the stored chains and follows their changes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -8,14 +8,14 @@ use store::Objects;
 
 use super::{Chain, ChainDefinition, ChainDefinitionError};
 
-/// The kind of configuration objects that are chains.
+/// The kind of the configuration objects that define chains.
 pub const KIND: &str = "chain";
-/// The chain of this name is that of all products which name none.
+/// Name of the chain of all products that do not name one.
 pub const ROOT: &str = "root";
-/// Chains of one node.
+/// Maximum number of chains of a node.
 pub const MAX_CHAINS: usize = 1000;
 
-/// The chains by name. Clones are the same.
+/// Chains by name. Clones share one registry.
 #[derive(Clone)]
 pub struct Chains {
     inner: Arc<ChainsInner>,
@@ -23,13 +23,13 @@ pub struct Chains {
 
 struct ChainsInner {
     named: RwLock<HashMap<Box<str>, Arc<Chain>>>,
-    /// Of the configuration: what the store has under these names does not count.
+    /// Chains declared in the configuration file; stored chains with the same names are ignored.
     declared: RwLock<HashSet<Box<str>>>,
     built_in: Arc<Chain>,
 }
 
 impl Default for Chains {
-    /// None but the root chain.
+    /// Contains only the built-in root chain.
     fn default() -> Self {
         Self {
             inner: Arc::new(ChainsInner {
@@ -42,10 +42,11 @@ impl Default for Chains {
 }
 
 impl Chains {
-    /// Those of the store, and from now on every change of them. Who listens to the store after this finds the new chain here.
+    /// Loads the stored chains and follows their changes. Observers registered with the store after this call find
+    /// the new chain here.
     ///
     /// # Errors
-    /// If the store cannot be read.
+    /// Fails if the store cannot be read.
     pub fn open(objects: &Objects) -> Result<Self, store::StoreError> {
         const PAGE: usize = 1000;
         let chains = Self::default();
@@ -60,7 +61,7 @@ impl Chains {
             match stored.get(KIND, &change.id) {
                 Ok(object) => inner.apply_change(&change.id, object.map(|object| object.value).as_ref()),
                 Err(error) => {
-                    tracing::error!(id = change.id, %error, "a changed rule chain cannot be read; the old one stays");
+                    tracing::error!(id = change.id, %error, "reading a changed rule chain failed; the previous version remains in use");
                 }
             }
         }));
@@ -77,10 +78,10 @@ impl Chains {
         }
     }
 
-    /// A chain that stands in the configuration: it is as it is there, whatever the store says.
+    /// Adds a chain declared in the configuration file; a stored chain with the same name is ignored.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns the invalid field.
     pub fn declare(&self, id: &str, written: &Value) -> Result<(), ChainDefinitionError> {
         let (_, chain) = ChainDefinition::read(written)?;
         let mut declared = self
@@ -98,7 +99,7 @@ impl Chains {
         Ok(())
     }
 
-    /// The chain a product names; the root chain if it names none, or one that is not there.
+    /// Returns the chain of this name, or the root chain without a name or if the chain does not exist.
     #[must_use]
     pub fn chain_or_root(&self, name: Option<&str>) -> Arc<Chain> {
         let named = self.inner.named.read();
@@ -109,7 +110,7 @@ impl Chains {
         {
             tracing::warn!(
                 name,
-                "a product names a rule chain that is not there; it has the root chain"
+                "a product refers to a missing rule chain; the root chain is used"
             );
         }
         found
@@ -118,7 +119,7 @@ impl Chains {
             .clone()
     }
 
-    /// Whether a product may name this one.
+    /// Whether a chain of this name exists.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
         let named = self.inner.named.read();
@@ -128,7 +129,7 @@ impl Chains {
                 .contains_key(name)
     }
 
-    /// The names of all sinks that nodes name.
+    /// Names of all sinks that nodes refer to.
     #[must_use]
     pub fn sinks(&self) -> Vec<Box<str>> {
         let named = self.inner.named.read();
@@ -137,7 +138,7 @@ impl Chains {
         sinks.map(Into::into).collect()
     }
 
-    /// How many there are beside the built-in one.
+    /// Number of chains without the built-in one.
     #[must_use]
     pub fn stored_count(&self) -> usize {
         let named = self.inner.named.read();
@@ -146,7 +147,7 @@ impl Chains {
 }
 
 impl ChainsInner {
-    /// A chain was written or, with `None`, removed.
+    /// Applies a written or, with `None`, removed chain.
     fn apply_change(&self, id: &str, written: Option<&Value>) {
         let declared = self.declared.read();
         if (declared.unwrap_or_else(PoisonError::into_inner)).contains(id) {
@@ -156,7 +157,7 @@ impl ChainsInner {
             None => None,
             Some(Ok((_, chain))) => Some(Arc::new(chain)),
             Some(Err(error)) => {
-                tracing::error!(id, %error, "a rule chain of the store cannot be used; it stays as it was");
+                tracing::error!(id, %error, "a stored rule chain is invalid; the previous version remains in use");
                 return;
             }
         };

@@ -1,4 +1,4 @@
-//! A row on its way through a chain.
+//! Runs a row through a chain.
 
 use bumpalo::Bump;
 use mqtt::TopicLimits;
@@ -9,7 +9,7 @@ use series::{KeyId, Point, PointValue};
 
 use super::{Chain, ChainEffects, ChainNode, ChainRow, MAX_STEPS, NodeOperation};
 
-/// A node failed and nothing follows its failure.
+/// A node failed and has no relation for a failure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("node {node:?}: {reason}")]
 pub struct ChainRunError {
@@ -17,11 +17,11 @@ pub struct ChainRunError {
     pub reason: Box<str>,
 }
 
-/// What a node has done.
+/// The outcome of a node.
 enum NodeOutcome<'a> {
     Success,
     False,
-    /// With other points from here on.
+    /// Success; the following nodes receive other points.
     Changed(RowColumns<'a>),
 }
 
@@ -33,10 +33,11 @@ struct RowColumns<'a> {
 }
 
 impl Chain {
-    /// Shows a row to the nodes. `keys`: the numbers of [`Chain::keys`].
+    /// Passes a row through the nodes. `keys`: the numbers of [`Chain::keys`].
     ///
     /// # Errors
-    /// If a node fails and nothing follows its failure, or there are too many steps; what was done until then is done.
+    /// Fails if a node fails and has no relation for a failure, or if there are too many steps. Effects of earlier
+    /// nodes remain.
     pub fn run<'a>(
         &self,
         row: &ChainRow<'_, 'a>,
@@ -70,7 +71,7 @@ struct ChainExecution<'w, 'a> {
 }
 
 impl<'a> ChainExecution<'_, 'a> {
-    /// As deep as the chain is long: there are no cycles.
+    /// The recursion is at most as deep as the chain is long: there are no cycles.
     fn visit(&mut self, at: u16, row: &ChainRow<'_, 'a>) -> Result<(), ChainRunError> {
         let chain = self.chain;
         let node = &chain.nodes[usize::from(at)];
@@ -78,7 +79,7 @@ impl<'a> ChainExecution<'_, 'a> {
         if self.steps > MAX_STEPS {
             return Err(node_error(
                 node,
-                format!("a row passes {MAX_STEPS} nodes at most"),
+                format!("a row passes at most {MAX_STEPS} nodes"),
             ));
         }
         match self.execute_node(node, row) {
@@ -158,7 +159,7 @@ impl<'a> ChainExecution<'_, 'a> {
                 rendered.map_err(|fault| fault.to_string())?;
                 let topic = String::from_utf8_lossy(&topic);
                 if let Err(error) = mqtt::validate_topic_name(&topic, &TopicLimits::NONE) {
-                    return Err(format!("{topic:?} is no topic: {error}"));
+                    return Err(format!("{topic:?} is not a topic: {error}"));
                 }
                 let outside = self.effects.outputs();
                 outside.republish(&topic, &payload, republish.qos, republish.retain);
@@ -179,7 +180,7 @@ fn node_error(node: &ChainNode, reason: String) -> ChainRunError {
     }
 }
 
-/// The row as expressions see it: its keys, and `deviceId`, `productId`, `ts`.
+/// The row as expressions see it: its keys, and `deviceId`, `productId` and `ts`.
 fn row_view<'v, 'a: 'v>(
     scratch: &'v EvaluationScratch,
     effects: &'v dyn ChainEffects<'a>,
@@ -221,7 +222,7 @@ fn rule_value<'v>(value: PointValue<'v>) -> rules::Value<'v> {
     }
 }
 
-/// The columns of an output as points. What is null is left out, and so are the names of the row itself.
+/// Converts the columns of an output to points, without nulls and without the field names of the event.
 fn collect_columns<'a>(
     output: &RuleOutput<'_>,
     effects: &dyn ChainEffects<'a>,
@@ -241,7 +242,9 @@ fn collect_columns<'a>(
             other => PointValue::Json(json_of(other, arena)),
         };
         let Some(key) = effects.register_key(name) else {
-            return Err(format!("there can be no key {name:?}"));
+            return Err(format!(
+                "the key {name:?} cannot be created: the key dictionary is full"
+            ));
         };
         columns.points.push(Point { key, value });
         columns.names.push(arena.alloc_str(name));

@@ -44,7 +44,7 @@ impl<'a> ChainEffects<'a> for RecordingEffects<'a> {
     }
 
     fn key_name(&self, key: KeyId) -> &str {
-        // Those that the device has reported; a transform may make others.
+        // Keys that the device has reported; a transform may create others.
         KEYS[..3].get(key.0 as usize).unwrap_or(&"")
     }
 
@@ -71,7 +71,7 @@ fn compile(definition: serde_json::Value) -> Result<Chain, String> {
     Chain::compile(&definition).map_err(|error| error.to_string())
 }
 
-/// What a chain does with a row of a temperature, a humidity and a status.
+/// Returns the effects of a chain on a row with a temperature, a humidity and a status.
 fn run(definition: serde_json::Value, temperature: PointValue<'_>) -> Vec<String> {
     let chain = compile(definition).unwrap_or_else(|error| panic!("{error}"));
     let arena = Bump::new();
@@ -243,7 +243,7 @@ fn a_failure_is_followed_or_told() {
     });
     let told = run(definition.clone(), PointValue::Int(4));
     assert!(
-        told[0].starts_with("node \"r\": \"a/on/#\" is no topic"),
+        told[0].starts_with("node \"r\": \"a/on/#\" is not a topic"),
         "{told:?}"
     );
     definition["relations"] = json!([{"from": "r", "on": "failure", "to": "s"}]);
@@ -253,23 +253,23 @@ fn a_failure_is_followed_or_told() {
 #[test]
 fn what_is_wrong_with_a_chain_is_said_with_the_node() {
     for (definition, expected) in [
-        (json!({"nodes": []}), "a chain has 1 to 64 nodes, not 0"),
+        (json!({"nodes": []}), "expected 1 to 64 nodes, found 0"),
         (
             json!({"nodes": [{"id": "a", "type": "alarm"}, {"id": "a", "type": "alarm"}]}),
-            "there are two nodes \"a\"",
+            "there are two nodes with the id \"a\"",
         ),
         (
             json!({"nodes": [{"id": "a", "type": "alarm"}], "relations": [{"from": "a", "to": "b"}]}),
-            "a relation of \"a\" names the node \"b\", which is not there",
+            "a relation from \"a\" refers to the node \"b\", which does not exist",
         ),
         (
             json!({"nodes": [{"id": "a", "type": "alarm"}], "first": "b"}),
-            "\"first\" names the node \"b\", which is not there",
+            "\"first\" refers to the node \"b\", which does not exist",
         ),
         (
             json!({"nodes": [{"id": "a", "type": "alarm"}, {"id": "b", "type": "validate"}],
                 "relations": [{"from": "a", "to": "b"}, {"from": "b", "to": "a"}]}),
-            "node \"a\" leads back to itself over \"b\"",
+            "node \"a\" is part of a cycle through \"b\"",
         ),
         (
             json!({"nodes": [{"id": "a", "type": "alarm"}, {"id": "b", "type": "validate"}],
@@ -292,7 +292,7 @@ fn what_is_wrong_with_a_chain_is_said_with_the_node() {
 
 #[test]
 fn steps_are_bounded() {
-    // Each node leads to both of the next two: the ways double.
+    // Each node leads to both of the next two, so the number of paths doubles.
     let nodes: Vec<_> = (0..40)
         .map(|at| json!({"id": format!("n{at}"), "type": "validate"}))
         .collect();
@@ -305,7 +305,7 @@ fn steps_are_bounded() {
         json!({"nodes": nodes, "relations": relations}),
         PointValue::Int(4),
     );
-    assert!(done[0].contains("256 nodes at most"), "{done:?}");
+    assert!(done[0].contains("at most 256 nodes"), "{done:?}");
 }
 
 #[test]

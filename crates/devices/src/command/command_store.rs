@@ -1,6 +1,6 @@
-//! All commands, in tables of the store.
+//! Stores all commands in tables of the store.
 //!
-//! `command`: number -> record. `command_index`: ways to find it; a number turned around lets the newest come first:
+//! `command`: number -> record. `command_index`: access paths; an inverted number lets the newest command come first:
 //!
 //! | begins with | then | value |
 //! |---|---|---|
@@ -16,9 +16,9 @@ use store::{Durability, StoreError, Table, TableBatch, Tables};
 
 use super::record::{Command, CommandId, CommandState};
 
-/// Records that one question may look at; the answer then has a place to go on from.
+/// Maximum number of records that one request examines; the response then contains the position to continue from.
 const MAX_SCANNED: usize = 10_000;
-/// Commands removed with one write.
+/// Number of commands removed in one batch.
 const PURGE_BATCH: usize = 1000;
 const NEXT_ID_KEY: &[u8] = b"n";
 
@@ -28,23 +28,23 @@ pub(super) struct CommandStore {
     index: Table,
 }
 
-/// Which commands are asked for, the newest first.
+/// Selects commands; the result starts with the newest.
 #[derive(Debug, Clone, Default)]
 pub struct CommandFilter {
     pub device: Option<DeviceNo>,
-    /// Any of these; empty: all.
+    /// Any of these states; empty: all.
     pub states: Vec<CommandState>,
 }
 
-/// Some commands, and where to go on.
+/// One page of commands.
 #[derive(Debug, Clone, Default)]
 pub struct CommandPage {
     pub commands: Vec<Command>,
-    /// `None`: there are no more.
+    /// Position of the next page; `None`: this is the last one.
     pub next: Option<CommandId>,
 }
 
-/// What is in the tables at start.
+/// The content of the tables at start.
 pub(super) struct StoredCommands {
     pub(super) open: Vec<Command>,
     pub(super) finished: u64,
@@ -90,7 +90,7 @@ impl CommandStore {
         Ok(found.flatten())
     }
 
-    /// Writes a command as it is now. `next`: the number of the next one, where this one is new.
+    /// Writes a command. `next`: the number of the next command, if this one is new.
     pub(super) fn put(&self, command: &Command, next: Option<u64>) -> Result<(), StoreError> {
         let mut batch = self.tables.batch()?;
         let id = command.id;
@@ -117,7 +117,7 @@ impl CommandStore {
         batch.remove(&self.index, &open_key(id))
     }
 
-    /// Up to `limit` commands, the newest first, from those older than `before` on.
+    /// Returns up to `limit` commands older than `before`, the newest first.
     pub(super) fn list(
         &self,
         filter: &CommandFilter,
@@ -146,14 +146,14 @@ impl CommandStore {
         })?;
         let mut commands = Vec::with_capacity(ids.len());
         for id in ids {
-            // It may have been removed in between.
+            // The command may have been removed in the meantime.
             commands.extend(self.get(id)?);
         }
         Ok(CommandPage { commands, next })
     }
 
-    /// Removes a part of what is over: what ended before a time, and the oldest of it as long as there are `above` too many. Returns
-    /// how many.
+    /// Removes a batch of finished commands: those that ended before the given time and, while there are `above` too
+    /// many, the oldest ones. Returns the number of removed commands.
     pub(super) fn purge(&self, ended_before_ms: u64, mut above: u64) -> Result<u64, StoreError> {
         let mut old = Vec::new();
         let mut looked_at = 0;

@@ -1,29 +1,29 @@
-//! Bounds of commands.
+//! Configuration of commands: limits and default times.
 
-/// Bounds of commands.
+/// Limits and default times of commands.
 #[derive(Debug, Clone)]
 pub struct CommandConfig {
-    /// How long an answer may take if the command does not say.
+    /// Default time in ms in which a device must reply.
     pub timeout_ms: u64,
     pub max_timeout_ms: u64,
-    /// How long a command waits for its device if it does not say.
+    /// Default time in seconds for which a command waits for its device.
     pub expiry_s: u64,
     pub max_expiry_s: u64,
-    /// Open commands of one device.
+    /// Maximum number of open commands of one device.
     pub max_open_per_device: usize,
-    /// Open commands of all devices.
+    /// Maximum number of open commands of all devices.
     pub max_open: usize,
     pub max_params_bytes: usize,
-    /// Of an answer, as JSON.
+    /// Maximum size of a reply as JSON.
     pub max_result_bytes: usize,
-    /// Commands that are kept after their end, and for how long.
+    /// Maximum number of finished commands that are stored, and their retention in days.
     pub max_finished: u64,
     pub finished_retention_d: u32,
-    /// Callers that may wait for answers at once.
+    /// Maximum number of callers that wait for replies at the same time.
     pub max_waiting: usize,
-    /// How old the newest command may be that an answer without an id is taken for.
+    /// A reply without an id is matched with the newest command sent within this time.
     pub unnamed_within_ms: u64,
-    /// Answers and the like that may wait to be worked off before devices are made to wait.
+    /// Number of queued jobs from which devices are slowed down.
     pub max_queued: usize,
 }
 

@@ -1,8 +1,8 @@
-//! How a device is told something: by which client, and in the words of which of its product's dialects.
+//! Downlink: the client through which a device is reached, and the message in each protocol of its product.
 //!
-//! Which dialect a device speaks shows in what it subscribes to: the node tries one after the other, and a client that has not
-//! subscribed to the topic of one gets nothing by it. Devices of JetLinks need not subscribe where they come from: for those
-//! that nothing else is known of than that they are of this kind, the node subscribes to the topic they would.
+//! The subscriptions of a device show which protocol it uses: the node tries one after the other, and a client that
+//! has not subscribed to the topic of a protocol receives nothing. JetLinks devices need not subscribe. If a device
+//! is known to be of this type and nothing else, the node subscribes on its behalf.
 
 use std::collections::VecDeque;
 
@@ -15,18 +15,18 @@ use crate::product::{Product, ProductProtocol as Spoken};
 use crate::protocol::{self, DeviceProtocol, DownlinkMessage, DownlinkTarget};
 use crate::registry::{Registry, RegistryError};
 
-/// A message in the words of one dialect.
+/// A message encoded in one protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedDownlink {
     pub topic: String,
     pub payload: String,
-    /// The client would hear it without having subscribed: the node is to subscribe for it.
+    /// The client expects the message without having subscribed, so the node has to subscribe for it.
     pub needs_subscription: bool,
-    /// Who gets it, if its product keeps a log of messages.
+    /// The device for the message log, if its product keeps one.
     pub log_recipient: Option<Recipient>,
 }
 
-/// A device that is told something, itself or for one behind it.
+/// The device that a message is for: the client's own device or a child device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recipient {
     pub device: DeviceId,
@@ -34,7 +34,7 @@ pub struct Recipient {
 }
 
 impl Recipient {
-    /// `None`: its product keeps no log.
+    /// Returns `None` if its product keeps no message log.
     #[must_use]
     pub fn if_logged(device: &Device) -> Option<Self> {
         let is_logged = device.product.get().storage().device_log;
@@ -45,20 +45,21 @@ impl Recipient {
     }
 }
 
-/// What came of telling a client something.
+/// Result of sending a message to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DownlinkOutcome {
-    /// It is not connected, or does not listen there.
+    /// The client is not connected, or has no matching subscription.
     Unreachable,
-    /// It was put on its way. Whether it will be told when the client has it.
+    /// The message was sent. `expects_ack`: an acknowledgement will be reported.
     Sent { expects_ack: bool },
-    /// Not now, and why.
+    /// The message cannot be sent now, with the reason.
     RetryLater(String),
-    /// It cannot be told this, and why.
+    /// The message can never be sent to this client, with the reason.
     Rejected(String),
 }
 
-/// Takes what came of telling a client something. Dropped without a word it says that it may be tried later.
+/// Receives the result of sending a message. If it is dropped without a result, it reports
+/// [`DownlinkOutcome::RetryLater`].
 pub struct DownlinkCompletion(Option<Box<dyn FnOnce(DownlinkOutcome) + Send>>);
 
 impl DownlinkCompletion {
@@ -77,22 +78,22 @@ impl Drop for DownlinkCompletion {
     fn drop(&mut self) {
         if let Some(done) = self.0.take() {
             done(DownlinkOutcome::RetryLater(
-                "the node did not say what came of it".to_owned(),
+                "the node did not report a result".to_owned(),
             ));
         }
     }
 }
 
-/// The clients of the node.
+/// Access to the clients of the node.
 pub trait DownlinkTransport: Send + Sync {
-    /// The client as which a device is connected.
+    /// The id of the client that is connected as this device.
     fn client_of(&self, device: DeviceNo) -> Option<Box<str>>;
 
-    /// Whether a device is here, by itself or behind its gateway.
+    /// Whether a device is online, directly or behind its gateway.
     fn is_online(&self, device: DeviceNo) -> bool;
 
-    /// Sends a message to one client, if it is connected and listens there. Does not wait. `acked` is called when the client has it,
-    /// where that was promised.
+    /// Sends a message to one client if it is connected and has a matching subscription. Does not block. `acked` is
+    /// called when the client has acknowledged the message, if that was announced.
     fn send(
         &self,
         client_id: &str,
@@ -102,15 +103,15 @@ pub trait DownlinkTransport: Send + Sync {
     );
 }
 
-/// The ways to tell a device something.
+/// The ways to send a message to a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DownlinkPlan {
     pub(super) client_id: Box<str>,
-    /// In each dialect that has words for it; the first that is heard is enough.
+    /// The message in each protocol that supports it; the first one that reaches the client is used.
     pub(super) encodings: VecDeque<EncodedDownlink>,
 }
 
-/// How a device is told something now; `None`: it is not here.
+/// Plans how to send a message to a device now; `None`: the device is not online.
 pub(super) fn plan_downlink(
     registry: &Registry,
     reach: &dyn DownlinkTransport,
@@ -143,7 +144,7 @@ pub(super) fn plan_downlink(
     let mut write = |dialect, subscribes| {
         let (mut topic, mut payload) = (String::new(), String::new());
         let now_ms = now_ms as i64;
-        // A dialect without words for it is not one to tell it in.
+        // Protocols that do not support the message are skipped.
         if protocol::encode_downlink(dialect, &to, tell, now_ms, &mut topic, &mut payload).is_ok() {
             letters.push_back(EncodedDownlink {
                 topic,
@@ -171,7 +172,7 @@ pub(super) fn plan_downlink(
     }))
 }
 
-/// Whether the device was made for JetLinks, as far as anybody can know.
+/// Whether the device, as far as known, uses the JetLinks protocol only.
 fn receives_without_subscription(device: &Device, product: &Product) -> bool {
     let others = [Spoken::Own, Spoken::Thingsboard];
     let is_secure = |credential: &Credential| matches!(credential, Credential::Secure { .. });

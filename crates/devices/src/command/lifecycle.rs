@@ -1,35 +1,35 @@
-//! How a command goes from state to state. Pure: what happened and the time go in, the command as it is then comes out.
+//! State machine of a command. Pure: transition and time in, changed command out.
 
 use serde_json::Value;
 
 use super::record::{Command, CommandState};
 
-/// Something has happened to a command.
+/// A transition of a command.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum CommandTransition {
-    /// It was handed to the device's connection. Whether the client will say that it has it.
+    /// The command was passed to the device's connection. `expects_ack`: the client will acknowledge it.
     Sent {
         expects_ack: bool,
     },
-    /// The device's client has it.
+    /// The client of the device has acknowledged the command.
     Acknowledged,
-    /// The device has answered.
+    /// The device has replied.
     Answered {
         is_success: bool,
         result: Option<Value>,
         code: Option<String>,
         message: Option<String>,
     },
-    /// The device is not where it would have heard it.
+    /// The device is not connected or has no matching subscription.
     Unreachable,
-    /// It can never be told to the device.
+    /// The command can never be sent to the device.
     Undeliverable(String),
-    /// Time has passed.
+    /// The due time is reached.
     DeadlineReached,
     Cancelled(String),
 }
 
-/// When something becomes of the command by itself.
+/// The time at which the command changes its state without input.
 pub(super) fn due_ms(command: &Command) -> Option<u64> {
     match command.state {
         CommandState::Pending => Some(command.expires_at_ms),
@@ -41,7 +41,7 @@ pub(super) fn due_ms(command: &Command) -> Option<u64> {
     }
 }
 
-/// `false`: it is too late for that, or too early, and the command stays as it is.
+/// Applies a transition. Returns `false` and leaves the command unchanged if the transition is too late or too early.
 pub(super) fn apply(command: &mut Command, happened: CommandTransition, now_ms: u64) -> bool {
     use CommandState as State;
     let next = match (command.state, happened) {
@@ -61,7 +61,7 @@ pub(super) fn apply(command: &mut Command, happened: CommandTransition, now_ms: 
         }
         (_, CommandTransition::Sent { .. }) => return false,
         (State::Acknowledged, CommandTransition::Acknowledged) => return false,
-        // The first try may be acknowledged when the next one waits already.
+        // The first attempt may be acknowledged while the next one is pending.
         (_, CommandTransition::Acknowledged) if command.attempts == 0 => return false,
         (_, CommandTransition::Acknowledged) => {
             command.acknowledged_at_ms = Some(now_ms);
@@ -126,10 +126,10 @@ fn failure_reason(command: &Command) -> Option<String> {
             times(command.attempts)
         )),
         CommandState::Expired if command.attempts == 0 => {
-            Some("the device was not where it would have heard it".to_owned())
+            Some("the device was not reachable".to_owned())
         }
         CommandState::Expired => Some(format!(
-            "sent {}, and the device did not come again",
+            "sent {}; the device was not reachable again",
             times(command.attempts)
         )),
         _ => None,

@@ -1,4 +1,4 @@
-//! The states of one command, whatever happens in whatever order.
+//! Tests the states of one command for transitions in any order.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ fn answered(is_success: bool) -> CommandTransition {
 const SENT: CommandTransition = CommandTransition::Sent { expects_ack: true };
 const SENT_UNWATCHED: CommandTransition = CommandTransition::Sent { expects_ack: false };
 
-/// The states that a command goes through.
+/// The states that a command passes through.
 fn apply_all(
     mut command: Command,
     happenings: &[(u64, CommandTransition)],
@@ -107,7 +107,7 @@ fn time_ends_what_nobody_answers() {
         ],
     );
     assert_eq!(states, [Pending, Expired]);
-    // What the device's client has is not sent again.
+    // A command that the client has acknowledged is not sent again.
     let acknowledged = [
         (2_000, SENT),
         (2_001, CommandTransition::Acknowledged),
@@ -131,7 +131,7 @@ fn what_may_be_sent_again_is_until_its_tries_or_its_time_are_over() {
     );
     assert_eq!(states, [Sent, Pending, Sent, Timeout]);
     assert_eq!(done.attempts, 2);
-    // The answer to the first try comes when the second waits.
+    // The reply to the first attempt arrives while the second is pending.
     let late = [
         (2_000, SENT),
         (7_000, CommandTransition::DeadlineReached),
@@ -143,7 +143,11 @@ fn what_may_be_sent_again_is_until_its_tries_or_its_time_are_over() {
         command(false, 9),
         &[(58_000, SENT), (63_000, CommandTransition::DeadlineReached)],
     );
-    assert_eq!(states, [Sent, Timeout], "it has expired meanwhile");
+    assert_eq!(
+        states,
+        [Sent, Timeout],
+        "the command has expired in the meantime"
+    );
 }
 
 #[test]
@@ -176,7 +180,8 @@ fn any_transitions() -> impl Strategy<Value = Vec<(u64, CommandTransition)>> {
 }
 
 proptest! {
-    /// An end is the end; what is open has a time at which it moves on; only what was sent is answered; a record survives.
+    /// A final state never changes. An open command has a due time. Only a sent command accepts a reply. A record
+    /// survives encoding.
     #[test]
     fn every_life_is_in_order(one_way: bool, retries in 0..4_u32, happenings in any_transitions()) {
         let mut known = command(one_way, retries);
@@ -203,7 +208,7 @@ proptest! {
             let read = Command::decode(&known.encode());
             prop_assert_eq!(read.as_ref(), Some(&known));
         }
-        // Left alone it comes to an end.
+        // Without input the command reaches a final state.
         for _ in 0..=retries + 2 {
             let Some(due_ms) = due_ms(&known) else { break };
             now_ms = now_ms.max(due_ms);

@@ -1,21 +1,21 @@
-//! Commands: what devices are told to do, and what came of it.
+//! Commands to devices: their life cycle, storage and results.
 //!
-//! A command is in the store before anybody is told that it was taken. It waits there until its device is where it would hear it,
-//! goes out in order, and stays for a while after its end, whichever that is:
+//! A command is stored before its acceptance is reported. It waits in the store until its device is reachable, is
+//! sent in order, and is retained for some time after it has finished:
 //!
 //! ```text
-//!            told            the device's client              it answers
+//!            sent              client has                   device
 //!  pending ───────▶ sent ───────────────────────▶ acknowledged ─────────▶ success, failed
-//!   │   ▲            │ │        has it (QoS 1)         │
+//!   │   ▲            │ │     acknowledged (QoS 1)      │       replied
 //!   │   └────────────┘ │                               │
-//!   │    another try   │       no answer in time       │
+//!   │      retry       │       no reply in time        │
 //!   ▼                  └──────────────┬────────────────┘
 //!  expired                            ▼
 //!                                  timeout
 //! ```
 //!
-//! and from everywhere before the end to `cancelled`. One way commands succeed when they are sent, or with QoS 1 when the
-//! device's client has said that it has them.
+//! A command can become `cancelled` from every state that is not final. One-way commands succeed when they are sent
+//! or, with QoS 1, when the client of the device has acknowledged them.
 
 mod command_store;
 mod config;

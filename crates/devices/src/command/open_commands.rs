@@ -1,4 +1,4 @@
-//! The commands that are open, as far as they are kept in memory: which device waits for which, and what is due when.
+//! In-memory index of open commands: the queue of each device, and due times.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,12 +12,12 @@ use super::record::{Command, CommandId, CommandKind, CommandState};
 pub(super) struct OpenCommands {
     /// The number of the next command.
     pub(super) next: u64,
-    /// Commands in the store that are not open.
+    /// Number of stored commands that are not open.
     pub(super) finished: u64,
     count: usize,
     devices: HashMap<DeviceNo, DeviceQueue, RandomState>,
     due: BTreeSet<(u64, CommandId, DeviceNo)>,
-    /// Commands as they are, where the store did not take them.
+    /// Commands whose change the store has not accepted yet.
     unwritten: HashMap<CommandId, Command, RandomState>,
 }
 
@@ -25,9 +25,9 @@ pub(super) struct OpenCommands {
 #[derive(Default)]
 struct DeviceQueue {
     entries: Vec<OpenCommand>,
-    /// One of them is on its way to the device's connection.
+    /// One of the commands is being passed to the device's connection.
     is_sending: bool,
-    /// The device has moved meanwhile: it is to be looked at again.
+    /// The reachability of the device has changed meanwhile, so it must be checked again.
     needs_recheck: bool,
 }
 
@@ -70,7 +70,7 @@ impl OpenCommands {
         entries.map(|entry| entry.id).collect()
     }
 
-    /// Takes a command as it is now; one that has ended goes.
+    /// Applies the new state of a command; a finished command is removed.
     pub(super) fn update(&mut self, command: &Command) {
         let (id, device) = (command.id, command.device_no);
         let queue = self.devices.entry(device).or_default();
@@ -86,7 +86,7 @@ impl OpenCommands {
             (Some(at), false) => queue.entries[at] = OpenCommand::from_command(command),
             (None, true) => {}
             (None, false) => {
-                // They come in their order.
+                // Commands arrive in the order of their ids.
                 queue.entries.push(OpenCommand::from_command(command));
                 self.count += 1;
             }
@@ -102,7 +102,7 @@ impl OpenCommands {
         }
     }
 
-    /// What is due; the rest is due later.
+    /// Returns due commands, up to the limit.
     pub(super) fn due(&self, now_ms: u64, limit: usize) -> Vec<CommandId> {
         let due = self.due.iter().take_while(|(at_ms, _, _)| *at_ms <= now_ms);
         due.take(limit).map(|(_, id, _)| *id).collect()
@@ -112,7 +112,7 @@ impl OpenCommands {
         self.due.first().map(|(at_ms, _, _)| *at_ms)
     }
 
-    /// Whether the device waits for something.
+    /// Whether a command is pending for the device.
     pub(super) fn has_pending(&self, device: DeviceNo) -> bool {
         self.first_pending(device).is_some()
     }
@@ -125,7 +125,7 @@ impl OpenCommands {
         pending.map(|entry| entry.id)
     }
 
-    /// Those that do not wait for the device to come.
+    /// Commands that do not wait for the device.
     pub(super) fn immediate_commands(&self, device: DeviceNo) -> Vec<CommandId> {
         let entries = self.devices.get(&device).into_iter();
         let entries = entries.flat_map(|queue| &queue.entries);
@@ -134,7 +134,7 @@ impl OpenCommands {
         entries.filter(is_pending).map(|entry| entry.id).collect()
     }
 
-    /// The command that is to be handed to the device next, unless one is on its way.
+    /// Starts sending the device's next pending command, unless one is already being sent.
     pub(super) fn begin_sending(&mut self, device: DeviceNo) -> Option<CommandId> {
         let first = self.first_pending(device)?;
         let queue = self.devices.get_mut(&device)?;
@@ -147,7 +147,7 @@ impl OpenCommands {
         Some(first)
     }
 
-    /// None is on its way any more. Whether the device has moved meanwhile.
+    /// Ends sending. Returns whether the device must be checked again.
     pub(super) fn end_sending(&mut self, device: DeviceNo) -> bool {
         let Some(queue) = self.devices.get_mut(&device) else {
             return false;
@@ -160,7 +160,7 @@ impl OpenCommands {
         has_moved
     }
 
-    /// The command that an answer without an id is to: the newest that was sent in time.
+    /// The newest command sent within the time, which a reply without an id is matched with.
     pub(super) fn newest_sent(
         &self,
         device: DeviceNo,
@@ -191,7 +191,7 @@ impl OpenCommands {
         !self.unwritten.is_empty()
     }
 
-    /// The store has lost it.
+    /// Removes a command that is missing in the store.
     pub(super) fn remove_lost(&mut self, id: CommandId) {
         let known = self.due.iter().find(|(_, known, _)| *known == id).copied();
         let Some(due @ (_, _, device)) = known else {

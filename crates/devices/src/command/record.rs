@@ -1,47 +1,47 @@
-//! A command as it is kept and shown.
+//! The record of a command, as stored and as returned by the API.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use series::DeviceNo;
 
-/// A command's number; later ones are larger. Devices get it as the id of the call.
+/// The number of a command; later commands have larger numbers. Devices receive it as the request id.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(transparent)]
 pub struct CommandId(pub u64);
 
-/// What is asked of the device.
+/// The type of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CommandKind {
-    /// To do something: a method, or a function of its thing model.
+    /// Calls a method, or a function of the thing model.
     Call,
-    /// To tell properties.
+    /// Reads properties.
     Read,
-    /// To set properties.
+    /// Writes properties.
     Write,
 }
 
-/// How far a command has come.
+/// The state of a command.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum CommandState {
-    /// It waits for its device.
+    /// Waiting for the device.
     Pending,
-    /// It was handed to the device's connection.
+    /// Passed to the device's connection.
     Sent,
-    /// The device's client has it.
+    /// Acknowledged by the device's client.
     Acknowledged,
     Success,
-    /// The device says that it failed, or it cannot be told to it.
+    /// The device has reported an error, or the command cannot be sent to it.
     Failed,
-    /// It was sent, and there was no answer in time.
+    /// Sent, and no reply arrived in time.
     Timeout,
-    /// The device did not come in time.
+    /// The device was not reachable in time.
     Expired,
     Cancelled,
 }
@@ -77,7 +77,7 @@ impl CommandState {
         Self::ALL.into_iter().find(|one| one.as_str() == text)
     }
 
-    /// Nothing becomes of it any more.
+    /// Whether the state is final.
     #[must_use]
     pub fn is_final(self) -> bool {
         !matches!(self, Self::Pending | Self::Sent | Self::Acknowledged)
@@ -88,40 +88,40 @@ impl CommandState {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Command {
     pub id: CommandId,
-    /// The id of the device.
+    /// Id of the device.
     pub device: String,
-    /// The id of its product.
+    /// Id of the product.
     pub product: String,
     pub kind: CommandKind,
-    /// What is called; of properties `readProperties` and `writeProperties`.
+    /// Name of the method or function; for properties `readProperties` or `writeProperties`.
     pub method: String,
-    /// What goes with it; of properties the keys to read, or the values to write.
+    /// Parameters of the call; for properties the keys to read or the values to write.
     pub params: Value,
-    /// No answer is waited for.
+    /// Whether no reply is expected.
     pub one_way: bool,
     pub state: CommandState,
-    /// How long an answer may take from when it was sent.
+    /// Milliseconds in which the device must reply after the command was sent.
     pub timeout_ms: u64,
-    /// How often it may be sent again when nothing was heard of it.
+    /// Maximum number of further attempts after an attempt without a reply.
     pub retries: u32,
-    /// How often it was sent.
+    /// Number of attempts so far.
     pub attempts: u32,
     pub created_at_ms: u64,
-    /// How long it waits for its device.
+    /// Time until which the command waits for its device.
     pub expires_at_ms: u64,
-    /// It goes to its device at once or not at all.
+    /// Whether the command is sent at once or not at all.
     pub immediate: bool,
-    /// When it was sent last.
+    /// Time of the last attempt.
     pub sent_at_ms: Option<u64>,
     pub acknowledged_at_ms: Option<u64>,
     pub finished_at_ms: Option<u64>,
-    /// What the device answered.
+    /// Reply of the device.
     pub result: Option<Value>,
-    /// The word or number that the device gave with its answer.
+    /// Result code in the reply of the device.
     pub code: Option<String>,
-    /// Why it is in its state, for people.
+    /// Readable reason for the state.
     pub message: Option<String>,
-    /// Who asked for it.
+    /// Who requested the command.
     pub by: String,
     #[serde(skip, default = "nobody")]
     #[schemars(skip)]
@@ -144,7 +144,7 @@ impl Command {
         bytes
     }
 
-    /// `None`: the record is damaged.
+    /// Returns `None` if the record is damaged.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (no, json) = bytes.split_first_chunk::<4>()?;
         let mut command: Self = serde_json::from_slice(json).ok()?;

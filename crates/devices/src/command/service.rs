@@ -1,5 +1,5 @@
-//! The commands of a node. They are taken on threads that may wait for the disk; what shards say of them waits in a queue for
-//! the one thread that works it off.
+//! The command service of a node. Commands are accepted on threads that may read from disk. Input from shards is
+//! queued for the `commands` thread.
 
 mod answers;
 mod changes;
@@ -35,17 +35,17 @@ use crate::job_queue::JobQueue;
 use crate::protocol::DeviceReply;
 use crate::registry::{DeviceChange, Registry, RegistryError};
 
-/// A command cannot be taken, or not be changed.
+/// Why a command cannot be accepted or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     #[error(transparent)]
     NotAccepted(#[from] CommandValidationError),
-    /// A bound is reached.
+    /// A limit is reached.
     #[error("{0}")]
     Full(String),
     #[error("there is no command {}", .0.0)]
     NotFound(CommandId),
-    #[error("it has ended already: {}", .0.as_str())]
+    #[error("the command has already ended: {}", .0.as_str())]
     Ended(CommandState),
     #[error(transparent)]
     Store(#[from] store::StoreError),
@@ -53,14 +53,14 @@ pub enum CommandError {
     Registry(#[from] RegistryError),
 }
 
-/// What has been counted since the start, and what there is.
+/// Counts since the start, and current numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommandStats {
     pub taken: u64,
     pub sent: u64,
-    /// By how they ended.
+    /// Number of finished commands by final state.
     pub ended: Vec<(CommandState, u64)>,
-    /// Answers that no command was open for.
+    /// Replies without a matching open command.
     pub unmatched: u64,
     pub write_errors: u64,
     pub open: u64,
@@ -72,7 +72,7 @@ pub struct CommandStats {
 type CommandObserver = Box<dyn Fn(&Command) + Send + Sync>;
 type ClockFn = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// The commands of a node. Clones are the same.
+/// The commands of a node. Clones share one service.
 #[derive(Clone)]
 pub struct Commands {
     pub(super) inner: Arc<CommandsInner>,
@@ -85,16 +85,16 @@ pub(super) struct CommandsInner {
     clock: ClockFn,
     store: CommandStore,
     open: Mutex<OpenCommands>,
-    /// How many of them there are, to be looked at by shards without the lock.
+    /// Number of open commands, which shards read without the lock.
     open_count: AtomicUsize,
-    /// Held while a command is changed and told, so that changes are told in their order.
+    /// Held while a command is changed and emitted, so that events keep the order of the changes.
     notify_lock: Mutex<()>,
     waiters: Mutex<HashMap<CommandId, Vec<oneshot::Sender<Command>>, RandomState>>,
     free_waiter_slots: Arc<AtomicUsize>,
-    /// Devices that ask for commands themselves, and wait.
+    /// Devices that poll for commands and wait.
     pollers: Mutex<HashMap<DeviceNo, Vec<oneshot::Sender<()>>, RandomState>>,
     queue: JobQueue<CommandJob>,
-    /// Devices to be looked at again, and when.
+    /// Devices to check again, with the time.
     rechecks: Mutex<BTreeSet<(u64, DeviceNo)>>,
     purged_ms: AtomicU64,
     observers: RwLock<Vec<CommandObserver>>,
@@ -111,7 +111,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Commands {
-    /// Reads what is open, and starts the thread.
+    /// Loads the open commands and starts the thread.
     pub fn open(
         tables: &Tables,
         registry: Registry,
@@ -123,12 +123,12 @@ impl Commands {
         let thread = std::thread::Builder::new()
             .name("commands".into())
             .spawn(move || worker::run(&running))
-            .expect("a thread at start");
+            .expect("starting a thread at startup");
         *lock(&commands.inner.thread) = Some(thread);
         Ok(commands)
     }
 
-    /// Without a thread: `work_off` is to be called.
+    /// Creates the service without a thread; the caller runs `process_jobs`.
     pub(super) fn with_clock(
         tables: &Tables,
         registry: Registry,
@@ -165,7 +165,7 @@ impl Commands {
             if let Some(inner) = weak.upgrade()
                 && let Err(error) = inner.load()
             {
-                tracing::error!(%error, "the restored commands cannot be read");
+                tracing::error!(%error, "reading the restored commands failed");
             }
         }));
         let weak = Arc::downgrade(&inner);
@@ -177,10 +177,11 @@ impl Commands {
         Ok(Self { inner })
     }
 
-    /// Takes a command: it is in the store when this returns. `waits`: the caller wants to wait for its end. Reads and writes the disk.
+    /// Accepts a command, which is in the store when this returns. `waits`: the caller wants to wait for the final
+    /// state. Reads and writes the disk.
     ///
     /// # Errors
-    /// If the device cannot be asked for that, or a bound is reached.
+    /// Fails if the device does not support the command or a limit is reached.
     pub fn request(
         &self,
         device: &Device,
@@ -190,10 +191,10 @@ impl Commands {
         self.inner.request(device, request, waits)
     }
 
-    /// Ends a command that has not ended. What was sent already may be done nevertheless.
+    /// Cancels a command that has not ended. A device that has already received the command may still execute it.
     ///
     /// # Errors
-    /// If it has ended, or there is none.
+    /// Fails if the command has ended or does not exist.
     pub fn cancel(&self, id: CommandId, who: &str) -> Result<Command, CommandError> {
         let happened = CommandTransition::Cancelled(format!("cancelled by {who}"));
         match self.inner.change(id, happened)? {
@@ -209,7 +210,7 @@ impl Commands {
         self.inner.get(id)
     }
 
-    /// The newest first, of those older than `before`.
+    /// Returns commands older than `before`, the newest first.
     pub fn list(
         &self,
         filter: &CommandFilter,
@@ -219,7 +220,7 @@ impl Commands {
         self.inner.store.list(filter, before, limit)
     }
 
-    /// The device may hear now what waits for it: it has connected, or subscribed. Does not wait.
+    /// Sends the pending commands of a device that has connected or subscribed. Does not block.
     #[inline]
     pub fn resume_device(&self, device: DeviceNo) {
         if self.inner.has_pending(device) {
@@ -227,7 +228,7 @@ impl Commands {
         }
     }
 
-    /// The same for the devices behind a gateway. Does not wait.
+    /// The same for the child devices of a gateway. Does not block.
     #[inline]
     pub fn resume_children(&self, gateway: DeviceNo) {
         if self.inner.has_any() {
@@ -235,7 +236,7 @@ impl Commands {
         }
     }
 
-    /// A device has answered. Does not wait.
+    /// Submits the reply of a device. Does not block.
     pub fn submit_reply(&self, device: DeviceNo, replied: &DeviceReply<'_>, now_ms: u64) {
         if let Some(answer) = CommandAnswer::from_reply(replied) {
             self.inner
@@ -244,7 +245,7 @@ impl Commands {
         }
     }
 
-    /// The same for an answer that came by another way than a dialect's message.
+    /// Submits a reply that did not arrive as a message of a device protocol.
     pub fn submit_answer(&self, device: DeviceNo, answer: CommandAnswer) {
         let now_ms = (self.inner.clock)();
         self.inner
@@ -252,15 +253,15 @@ impl Commands {
             .push(CommandJob::Answered(device, answer, now_ms));
     }
 
-    /// Gives the next command to a device that asks for it, which counts as sending. Reads and writes the disk.
+    /// Returns the next command to a device that polls; this counts as sending. Reads and writes the disk.
     ///
     /// # Errors
-    /// If the store fails.
+    /// Fails if the store fails.
     pub fn take_next(&self, device: DeviceNo) -> Result<Option<Command>, CommandError> {
         self.inner.take_next(device)
     }
 
-    /// Wakes what [`Commands::poller`] gave for a device, or for all of them.
+    /// Wakes the [`Commands::poller`] of a device, or all of them.
     pub fn wake_pollers(&self, device: Option<DeviceNo>) {
         match device {
             Some(device) => self.inner.wake_pollers(device),
@@ -268,19 +269,20 @@ impl Commands {
         }
     }
 
-    /// Waits for a command of a device that asks; to be made before `Commands::give` is asked, so that none is missed. `None`: too
-    /// many wait.
+    /// Waits for a command of a polling device. Create it before calling [`Commands::take_next`], so that no command
+    /// is missed. `None`: the maximum number of callers is waiting.
     pub fn poller(&self, device: DeviceNo) -> Option<CommandPoller> {
         self.inner.poller(device)
     }
 
-    /// Whether devices are to wait: too much waits to be worked off.
+    /// Whether devices should slow down, because too many jobs are queued.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.inner.queue.is_full()
     }
 
-    /// Calls `listener` with each command that has changed, as it is then, in the order of the changes. It shall not wait long.
+    /// Registers an observer that receives each changed command, in the order of the changes. The observer must not
+    /// block for long.
     pub fn add_observer(&self, listener: CommandObserver) {
         let listeners = self.inner.observers.write();
         listeners
@@ -315,12 +317,12 @@ impl Commands {
         &self.inner.config
     }
 
-    /// Ends the thread when everything that was taken is worked off.
+    /// Ends the thread once all queued jobs are processed.
     pub fn close(&self) {
         self.inner.queue.stop();
         let thread = lock(&self.inner.thread).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the commands ended by a panic; this is a bug");
+            tracing::error!("the commands thread panicked; this is a bug");
         }
         lock(&self.inner.waiters).clear();
     }

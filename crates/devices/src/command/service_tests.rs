@@ -1,4 +1,4 @@
-//! Commands of registered devices in a real store, before clients and a clock of the test.
+//! Tests commands of registered devices with a real store, simulated clients and a simulated clock.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,10 +14,10 @@ use crate::{Device, DeviceNo, PRODUCT_KIND, Registry, RegistryConfig, WritePreco
 
 type Filters = Vec<(String, u8)>;
 
-/// Clients that are connected, what they listen to and what they were told.
+/// Connected clients with their subscriptions and the messages they received.
 #[derive(Default)]
 struct Clients {
-    /// By device: client id, and topics with their QoS.
+    /// By device: client id, and topic filters with their QoS.
     connected: Mutex<HashMap<DeviceNo, (String, Filters)>>,
     online: Mutex<Vec<DeviceNo>>,
     told: Mutex<Vec<(String, EncodedDownlink)>>,
@@ -120,7 +120,7 @@ impl Setup {
         }
     }
 
-    /// As after a kill: nobody was told that it ends.
+    /// Restarts the node as after a crash.
     fn restarted(mut self) -> Self {
         let directory = self.directory.take().unwrap();
         let now_ms = Arc::clone(&self.now_ms);
@@ -171,7 +171,11 @@ impl Setup {
     }
 
     fn state(&self, id: CommandId) -> CommandState {
-        self.commands.get(id).unwrap().expect("it is there").state
+        self.commands
+            .get(id)
+            .unwrap()
+            .expect("the command exists")
+            .state
     }
 
     fn answer(&self, device: &Device, to: ReplyKind, id: Option<&str>, is_success: bool) {
@@ -218,7 +222,7 @@ fn a_device_that_comes_back_gets_what_waited_for_it_in_order_across_a_restart() 
     let device = setup.device(json!({"id": "d", "product": "meter"}));
     let first = setup.call(&device, "one");
     setup.call(&device, "two");
-    // It is connected, and does not listen yet.
+    // The device is connected and has not subscribed yet.
     setup.connect(&device, &[]);
     setup.call(&device, "three");
     assert_eq!(setup.state(first), CommandState::Pending);
@@ -235,7 +239,7 @@ fn a_device_that_comes_back_gets_what_waited_for_it_in_order_across_a_restart() 
         ]
     );
     assert_eq!(setup.state(first), CommandState::Sent);
-    // What was sent waits for its answer across a restart, too.
+    // A sent command waits for its reply across a restart, too.
     let setup = setup.restarted();
     setup.answer(&device, ReplyKind::Rpc, Some("1"), true);
     let done = setup.commands.get(first).unwrap().unwrap();
@@ -243,7 +247,11 @@ fn a_device_that_comes_back_gets_what_waited_for_it_in_order_across_a_restart() 
     assert_eq!(done.result, Some(json!({"v": 1})));
     setup.pass(5_000);
     assert_eq!(setup.state(CommandId(2)), CommandState::Timeout);
-    assert_eq!(setup.call(&device, "four"), CommandId(4), "no number twice");
+    assert_eq!(
+        setup.call(&device, "four"),
+        CommandId(4),
+        "numbers are not reused"
+    );
     setup.commands.close();
 }
 
@@ -254,7 +262,7 @@ fn the_words_are_those_of_the_dialect_it_listens_to() {
     setup.connect(&own, &[("tg/o/down/#", 0)]);
     setup.call(&own, "go");
     let jet = setup.device(json!({"id": "j", "product": "jet"}));
-    // It subscribes to nothing, as devices of JetLinks may.
+    // The device subscribes to nothing, as JetLinks devices may do.
     setup.connect(&jet, &[]);
     let read = NewCommand {
         action: CommandAction::Read {
@@ -267,7 +275,11 @@ fn the_words_are_those_of_the_dialect_it_listens_to() {
     let child = setup.device(json!({"id": "c", "product": "meter", "parent": "g"}));
     setup.connect(&gateway, &[("v1/gateway/rpc", 1)]);
     let below = setup.call(&child, "go");
-    assert_eq!(setup.state(below), CommandState::Pending, "it is not here");
+    assert_eq!(
+        setup.state(below),
+        CommandState::Pending,
+        "the device is offline"
+    );
     setup.clients.online.lock().unwrap().push(child.no);
     setup.commands.resume_children(gateway.no);
     setup.commands.inner.process_jobs();
@@ -278,11 +290,19 @@ fn the_words_are_those_of_the_dialect_it_listens_to() {
     client-g < v1/gateway/rpc {"device":"c","data":{"id":3,"method":"go","params":null}}
     "#);
     setup.answer(&jet, ReplyKind::Invoke, None, true);
-    assert_eq!(setup.state(id), CommandState::Sent, "it answers no read");
+    assert_eq!(
+        setup.state(id),
+        CommandState::Sent,
+        "the reply is not for a read"
+    );
     setup.answer(&jet, ReplyKind::Read, None, true);
     assert_eq!(setup.state(id), CommandState::Success);
     setup.answer(&gateway, ReplyKind::Rpc, Some("3"), true);
-    assert_eq!(setup.state(below), CommandState::Sent, "it is the child's");
+    assert_eq!(
+        setup.state(below),
+        CommandState::Sent,
+        "the command belongs to the child"
+    );
     setup.answer(&child, ReplyKind::Rpc, Some("3"), true);
     assert_eq!(setup.state(below), CommandState::Success);
     assert_eq!(setup.commands.stats().unmatched, 2);
@@ -384,7 +404,7 @@ fn bounds_hold_and_say_what_they_are() {
     let full = setup.request(&device, request("c")).unwrap_err();
     assert_eq!(
         full.to_string(),
-        "2 commands wait for this device, which is the most"
+        "2 commands are open for this device, which is the maximum; retry after one has ended"
     );
     let waits = |device: &Device| setup.commands.request(device, request("c"), true);
     let taken = waits(&other).unwrap();
@@ -392,7 +412,7 @@ fn bounds_hold_and_say_what_they_are() {
         waits(&other)
             .unwrap_err()
             .to_string()
-            .starts_with("1 callers wait")
+            .starts_with("1 callers already wait")
     );
     drop(taken);
     assert!(setup.request(&other, request("d")).is_err(), "3 are open");
@@ -410,7 +430,7 @@ fn bounds_hold_and_say_what_they_are() {
     assert_eq!(setup.commands.stats().finished, 2);
     assert!(
         setup.commands.get(ids[0]).unwrap().is_none(),
-        "the oldest went"
+        "the oldest was removed"
     );
     let filter = CommandFilter {
         device: Some(device.no),
@@ -475,11 +495,11 @@ fn whoever_waits_is_told_of_the_end_and_listeners_of_everything() {
     let taken = setup.commands.request(&device, request("m"), true).unwrap();
     setup.commands.inner.process_jobs();
     setup.answer(&device, ReplyKind::Rpc, Some("1"), true);
-    let mut waiting = taken.waiter.expect("it waits");
+    let mut waiting = taken.waiter.expect("a waiter");
     let mut end = std::pin::pin!(waiting.end());
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let std::task::Poll::Ready(Some(ended)) = end.as_mut().poll(&mut context) else {
-        panic!("it has ended");
+        panic!("expected the final state");
     };
     assert_eq!(ended.state, CommandState::Success);
     assert_eq!(*heard.lock().unwrap(), ["pending", "sent", "success"]);

@@ -1,4 +1,4 @@
-//! Shared attributes are for devices to know: whatever changes of them is told to those that are here.
+//! Pushes changes of shared attributes to the devices that are online.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::device::Device;
 use crate::protocol::DownlinkMessage;
 use crate::registry::{AttributeChange, AttributeScope, Registry};
 
-/// Tells devices from now on when their shared attributes change. One that is not here, or does not listen, asks when it comes.
+/// Starts pushing changed shared attributes to devices. A device that is offline or has not subscribed requests them
+/// when it connects.
 pub fn push_shared_attributes(registry: &Registry, reach: Arc<dyn DownlinkTransport>) {
     let known = registry.clone();
     registry.add_attribute_observer(Box::new(move |change: &AttributeChange<'_>| {
@@ -52,12 +53,12 @@ fn send_update(
         Ok(None) => {}
         Err(error) => {
             let device = device.id.as_str();
-            tracing::warn!(device, %error, "a device cannot be told that its attributes have changed");
+            tracing::warn!(device, %error, "pushing changed attributes to a device failed");
         }
     }
 }
 
-/// In the first dialect that it listens to.
+/// Uses the first protocol that the device has subscribed to.
 fn try_next_encoding(reach: &Arc<dyn DownlinkTransport>, mut address: DownlinkPlan) {
     let Some(letter) = address.encodings.pop_front() else {
         return;
@@ -68,7 +69,7 @@ fn try_next_encoding(reach: &Arc<dyn DownlinkTransport>, mut address: DownlinkPl
         DownlinkOutcome::Sent { .. } => {}
         DownlinkOutcome::RetryLater(why) | DownlinkOutcome::Rejected(why) => {
             let client_id = &*address.client_id;
-            tracing::debug!(client_id, why, "a change of attributes was not told");
+            tracing::debug!(client_id, why, "changed attributes were not sent");
         }
     });
     reach.send(&client_id, letter, done, Box::new(|| {}));

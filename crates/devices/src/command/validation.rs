@@ -1,4 +1,4 @@
-//! Whether a device can be asked for something, by the thing model of its product.
+//! Validates a command against the thing model of the device's product.
 
 use bumpalo::Bump;
 use serde_json::{Map, Value};
@@ -6,22 +6,22 @@ use serde_json::{Map, Value};
 use super::record::CommandKind;
 use crate::model::{FunctionModel, ThingModel, UnknownKeys, ValueType};
 
-/// Longest name of a method.
+/// Maximum length of a method name.
 pub(crate) const MAX_METHOD_BYTES: usize = 255;
-/// Properties that one command may read or write.
+/// Maximum number of properties that one command reads or writes.
 const MAX_KEYS: usize = 256;
-/// Names told in an error.
+/// Maximum number of names listed in an error.
 const MAX_NAMED: usize = 10;
 
-/// What a device shall do.
+/// The action that a device should perform.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CommandAction {
-    /// A method; if the model has a function of this name, its inputs are checked.
+    /// Calls a method. If the model has a function of this name, its inputs are validated.
     Call {
         method: String,
         params: Value,
     },
-    /// A function of the model.
+    /// Calls a function of the model.
     Invoke {
         function: String,
         params: Value,
@@ -34,14 +34,14 @@ pub enum CommandAction {
     },
 }
 
-/// A device cannot be asked for that.
+/// An invalid field of a command.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {detail}")]
 pub struct CommandValidationError {
-    /// Such as `params.speed`.
+    /// Path of the field, such as `params.speed`.
     pub field: String,
     pub detail: String,
-    /// The function is not in the model.
+    /// Whether the function is not in the model.
     pub is_unknown_function: bool,
 }
 
@@ -53,7 +53,7 @@ fn invalid(field: impl Into<String>, detail: impl Into<String>) -> CommandValida
     }
 }
 
-/// What is to be sent.
+/// The command to send.
 #[derive(Debug)]
 pub(super) struct ValidatedCommand {
     pub(super) kind: CommandKind,
@@ -106,7 +106,7 @@ pub(super) fn check(
             for (at, key) in keys.iter().enumerate() {
                 check_key(&format!("keys[{at}]"), key, model)?;
                 if model.property(key).is_some_and(|found| !found.may_read) {
-                    let detail = format!("the property {key:?} cannot be read");
+                    let detail = format!("the property {key:?} is not readable");
                     return Err(invalid(format!("keys[{at}]"), detail));
                 }
             }
@@ -128,7 +128,7 @@ pub(super) fn check(
                     continue;
                 };
                 if !property.may_write {
-                    let detail = format!("the property {key:?} cannot be written");
+                    let detail = format!("the property {key:?} is not writable");
                     return Err(invalid(field, detail));
                 }
                 check_value(&property.value_type, value, &field)?;
@@ -142,7 +142,7 @@ pub(super) fn check(
     };
     let size = checked.params.to_string().len();
     if size > max_params_bytes {
-        let detail = format!("{size} bytes of JSON, where {max_params_bytes} are the most");
+        let detail = format!("expected at most {max_params_bytes} bytes of JSON, found {size}");
         return Err(invalid("params", detail));
     }
     Ok(checked)
@@ -203,7 +203,7 @@ fn check_inputs(function: &FunctionModel, params: &Value) -> Result<(), CommandV
         match given.get(&*input.id) {
             None | Some(Value::Null) if !input.is_required => {}
             None | Some(Value::Null) => {
-                let detail = format!("the function {:?} cannot go without it", function.id);
+                let detail = format!("the function {:?} requires this input", function.id);
                 return Err(invalid(field, detail));
             }
             Some(value) => check_value(&input.value_type, value, &field)?,
@@ -297,7 +297,7 @@ mod tests {
         move {"to":5}
         move {"slowly":true,"to":"5.5"}
         params.to: above the greatest value, 100
-        params.to: the function "move" cannot go without it
+        params.to: the function "move" requires this input
         params.too: the function "move" has no such input; it has to, slowly
         params: expected an object of inputs
         reboot null
@@ -346,12 +346,12 @@ mod tests {
         readProperties ["speed"]
         readProperties ["other"]
         keys[0]: the product's model has no property "other"; it has speed, serial, pin
-        keys[0]: the property "pin" cannot be read
+        keys[0]: the property "pin" is not readable
         writeProperties {"pin":"x","speed":3}
         values.speed: above the greatest value, 9
-        values.serial: the property "serial" cannot be written
+        values.serial: the property "serial" is not writable
         values: expected 1 to 256 keys with their values
-        params: 110 bytes of JSON, where 100 are the most
+        params: expected at most 100 bytes of JSON, found 110
         "#);
     }
 }

@@ -1,4 +1,4 @@
-//! How a pull source is written.
+//! The JSON definition of a pull source.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,28 +10,29 @@ use serde_json::Value;
 
 use super::secrets;
 
-/// Pull sources of one node.
+/// Maximum number of pull sources of a node.
 pub const MAX_SOURCES: usize = 1000;
 pub(super) const MAX_QUERIES: usize = 256;
 pub(super) const MAX_HOSTS: usize = 1000;
 const MAX_NAMES: usize = 10_000;
 const MAX_TEXT_CHARS: usize = 16_384;
 
-/// A system that is asked on a schedule for values of devices. It has one of `prometheus`, `http` and `ipmi`.
+/// A system that is polled on a schedule for values of devices. Exactly one of `prometheus`, `http` and `ipmi` must
+/// be set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PullSourceDefinition {
     #[schemars(length(max = 1000))]
     pub description: String,
-    /// A disabled source is not asked.
+    /// Whether the source is polled.
     pub enabled: bool,
-    /// From one question to the next.
+    /// Interval between two polls in seconds.
     #[schemars(range(min = 1, max = 86400))]
     pub interval_s: u32,
-    /// How long all answers of one time may take.
+    /// Maximum duration of one poll in milliseconds.
     #[schemars(range(min = 100, max = 600_000))]
     pub timeout_ms: u32,
-    /// Ids of devices by what the system calls them; what is not in here is an id itself.
+    /// Device ids by the names that the system uses; a name without an entry is used as the id.
     #[schemars(extend("maxProperties" = 10_000))]
     pub devices: BTreeMap<String, String>,
     pub prometheus: Option<PrometheusSettings>,
@@ -54,7 +55,7 @@ impl Default for PullSourceDefinition {
     }
 }
 
-/// A text that is never shown.
+/// A text that is never returned.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct HiddenText(String);
@@ -71,49 +72,49 @@ impl fmt::Debug for HiddenText {
     }
 }
 
-/// Where an HTTP server is and how it knows who asks.
+/// An HTTP server and the credentials for it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PullHttpServer {
-    /// `http://HOST:PORT/PATH` or `https://...`, without a user.
+    /// URL `http://HOST:PORT/PATH` or `https://...`, without a user.
     #[schemars(length(min = 1, max = 2048))]
     pub url: String,
-    /// Sent with each request. Not shown again.
+    /// Headers sent with each request. Not returned by the API.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub headers: BTreeMap<String, HiddenText>,
-    /// For basic authentication.
+    /// User name for basic authentication.
     #[serde(default)]
     pub username: Option<String>,
-    /// Not shown again.
+    /// Password. Not returned by the API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<HiddenText>,
-    /// File that holds the password.
+    /// Path of a file that contains the password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
-    /// Sent as `Authorization: Bearer TOKEN`. Not shown again.
+    /// Token, sent as `Authorization: Bearer TOKEN`. Not returned by the API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<HiddenText>,
-    /// File that holds the token.
+    /// Path of a file that contains the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
     #[serde(default)]
     pub tls: Option<PullTlsSettings>,
 }
 
-/// Whom to trust, and who we are.
+/// Trusted authorities and the client certificate.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PullTlsSettings {
-    /// PEM file of the authorities to trust instead of those of the system.
+    /// Path of a PEM file with the trusted authorities; default: those of the system.
     pub ca: Option<PathBuf>,
-    /// PEM file of our certificate, and those above it.
+    /// Path of a PEM file with the client certificate chain.
     pub certificate: Option<PathBuf>,
-    /// PEM file of its key.
+    /// Path of a PEM file with the private key.
     pub key: Option<PathBuf>,
 }
 
-/// Prometheus, or what speaks its API: instant queries, whose series are mapped to devices and keys by their labels.
+/// Prometheus or a server with the same API: instant queries, whose series are mapped to devices and keys by labels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PrometheusSettings {
@@ -125,13 +126,13 @@ pub struct PrometheusSettings {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PrometheusQuery {
-    /// PromQL.
+    /// PromQL query.
     #[schemars(length(min = 1, max = 16384))]
     pub query: String,
-    /// The key of the value; `${LABEL}` stands for the value of a label of the series.
+    /// Key of the value; `${LABEL}` stands for a label of the series.
     #[schemars(length(min = 1, max = 256))]
     pub key: String,
-    /// What the system calls the device, with labels: `${instance}`.
+    /// Name of the device with labels, such as `${instance}`.
     #[serde(default = "instance")]
     #[schemars(length(min = 1, max = 256))]
     pub device: String,
@@ -141,29 +142,30 @@ fn instance() -> String {
     "${instance}".to_owned()
 }
 
-/// An HTTP server that answers with JSON.
+/// An HTTP server that returns JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HttpPollSettings {
     pub server: PullHttpServer,
     #[serde(default)]
     pub method: HttpPollMethod,
-    /// Sent with each request.
+    /// Body sent with each request.
     #[serde(default)]
     #[schemars(length(max = 16384))]
     pub body: String,
-    /// The path of a list (or an object) in the answer whose items are a reading each; left out: the answer is one reading.
+    /// Path of a list or object in the response, each item of which is a reading; default: the response is one
+    /// reading.
     #[serde(default)]
     #[schemars(length(max = 16384))]
     pub items: Option<String>,
-    /// What the system calls the device; `${PATH}` stands for what the item has there, `${#}` for its name or number in the list.
+    /// Name of the device; `${PATH}` stands for a value in the item, `${#}` for its name or index in the list.
     #[schemars(length(min = 1, max = 256))]
     pub device: String,
-    /// The path of the time in the item: milliseconds, seconds or text; left out: now.
+    /// Path of the timestamp in the item: milliseconds, seconds or text; default: now.
     #[serde(default)]
     #[schemars(length(max = 16384))]
     pub ts: Option<String>,
-    /// Paths in the item by key; left out: each member of the item that is a number, a boolean or a text.
+    /// Paths in the item by key; default: all members of the item that are numbers, booleans or texts.
     #[serde(default)]
     #[schemars(extend("maxProperties" = 1000))]
     pub values: BTreeMap<String, String>,
@@ -177,26 +179,25 @@ pub enum HttpPollMethod {
     Post,
 }
 
-/// Sensors of servers over IPMI, by the program `ipmitool` of the node's machine.
+/// IPMI sensors of servers, read with the program `ipmitool` on the machine of the node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IpmiSettings {
-    /// Each host is asked by itself.
+    /// Hosts, each of which is polled separately.
     #[schemars(length(min = 1, max = 1000))]
     pub hosts: Vec<IpmiHost>,
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub username: Option<String>,
-    /// Not shown again.
+    /// Password. Not returned by the API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<HiddenText>,
-    /// File that holds the password.
+    /// Path of a file that contains the password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
     #[serde(default)]
     pub interface: IpmiInterface,
-    /// Keys of sensors by their names; left out: all sensors, each with its name in small letters and `_` for what is no letter or
-    /// digit.
+    /// Keys by sensor name; default: all sensors, each with its name in lower case and `_` for other characters.
     #[serde(default)]
     #[schemars(extend("maxProperties" = 1000))]
     pub sensors: BTreeMap<String, String>,
@@ -208,7 +209,7 @@ pub struct IpmiHost {
     /// Name or address of the management controller.
     #[schemars(length(min = 1, max = 255))]
     pub address: String,
-    /// The id of the device.
+    /// Id of the device.
     #[schemars(length(min = 1, max = 256))]
     pub device: String,
 }
@@ -223,11 +224,11 @@ pub enum IpmiInterface {
     Lan,
 }
 
-/// What of a written source is not as it has to be.
+/// An invalid field of a pull source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {detail}")]
 pub struct PullSourceError {
-    /// Its path, such as `prometheus.queries[0].key`; empty: the source as a whole.
+    /// Path of the field, such as `prometheus.queries[0].key`; empty: the source as a whole.
     pub field: String,
     pub detail: String,
 }
@@ -242,7 +243,7 @@ impl PullSourceError {
 }
 
 impl PullSourceDefinition {
-    /// Reads a source. What needs its files is looked at when it is made ready.
+    /// Parses and validates a source, except for the files that it refers to.
     pub(super) fn read(value: &Value) -> Result<Self, PullSourceError> {
         let read: Result<Self, _> = serde_path_to_error::deserialize(value);
         let definition = read.map_err(|error| {
@@ -347,7 +348,7 @@ impl PullSourceDefinition {
         }
     }
 
-    /// `prometheus`, `http` or `ipmi`.
+    /// The type: `prometheus`, `http` or `ipmi`.
     #[must_use]
     pub fn type_name(&self) -> &'static str {
         match (&self.prometheus, &self.http) {
@@ -357,7 +358,7 @@ impl PullSourceDefinition {
         }
     }
 
-    /// A schema of what is written and one of what is shown, from that of the whole.
+    /// Derives the schemas of requests and responses from the complete schema.
     #[must_use]
     pub fn schemas(whole: Value) -> (Value, Value) {
         let mut shown = whole.clone();

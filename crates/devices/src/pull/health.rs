@@ -1,64 +1,64 @@
-//! How a pull source does.
+//! Health of a pull source.
 
 use serde::Serialize;
 
-/// What a source is at.
+/// The state of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PullSourceState {
-    /// It is asked when its time comes.
+    /// Waits for its next poll.
     Waiting,
-    /// It is being asked.
+    /// Is being polled.
     Asking,
     Disabled,
-    /// What is stored of it cannot be used; see `last_error`.
+    /// The stored definition is invalid; see `last_error`.
     Invalid,
 }
 
-/// Since the node started or the source was changed.
+/// Counts since the node started or the source was changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct PullSourceHealth {
-    /// How often it was asked.
+    /// Number of polls.
     pub runs: u64,
     pub failed_runs: u64,
-    /// Failures in a row.
+    /// Number of consecutive failures.
     pub failures: u32,
     pub rows: u64,
     pub values: u64,
-    /// Values that were none.
+    /// Values that were null, not finite or not read.
     pub skipped_values: u64,
-    /// Rows of devices that nobody knows.
+    /// Rows of devices that are not registered.
     pub unknown_rows: u64,
     pub last_run_at_ms: Option<u64>,
     pub last_success_at_ms: Option<u64>,
     pub last_took_ms: Option<u64>,
     pub next_run_at_ms: Option<u64>,
-    /// What went wrong last; of the last time it was asked, if `is_ok` is false.
+    /// Last error; the error of the last poll if `is_ok` is false.
     pub last_error: Option<String>,
     pub last_error_at_ms: Option<u64>,
 }
 
-/// A source as it is shown.
+/// The status of a source in the API.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PullSourceStatus {
     pub name: String,
-    /// `prometheus`, `http` or `ipmi`; empty: it is invalid.
+    /// `prometheus`, `http` or `ipmi`; empty: invalid.
     pub r#type: &'static str,
     pub condition: PullSourceState,
-    /// Whether it answered the last time it was asked; true before the first.
+    /// Whether the last poll succeeded; true before the first.
     pub is_ok: bool,
     #[serde(flatten)]
     pub health: PullSourceHealth,
 }
 
-/// What one run did.
+/// Result of one poll.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct PullRun {
     pub(super) rows: u64,
     pub(super) values: u64,
     pub(super) skipped: u64,
     pub(super) unknown: u64,
-    /// A part of it went wrong.
+    /// Error of a part of the poll.
     pub(super) partial_error: Option<String>,
 }
 

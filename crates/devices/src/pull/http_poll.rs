@@ -1,4 +1,4 @@
-//! An HTTP server that answers with JSON: items of the answer become readings.
+//! Polls an HTTP server that returns JSON: items of the response become readings.
 
 use outbound::http::HttpMethod;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use super::label_template::LabelTemplate;
 use super::source::HttpEndpoint;
 use super::{PullError, Readings};
 
-/// Numbers below are seconds: as milliseconds they would be in the spring of 1973.
+/// Numbers below are seconds: as milliseconds they would be before March 1973.
 const MIN_MS: f64 = 100_000_000_000.0;
 
 pub(super) struct HttpPollReader {
@@ -19,7 +19,7 @@ pub(super) struct HttpPollReader {
     items: Option<JsonPath>,
     device: LabelTemplate,
     ts: Option<JsonPath>,
-    /// Empty: all members that are values.
+    /// Empty: all members with scalar values.
     values: Vec<(String, JsonPath)>,
 }
 
@@ -31,7 +31,7 @@ impl HttpPollReader {
         };
         let device = LabelTemplate::parse(&settings.device)
             .map_err(|why| PullSourceError::new("http.device", why))?;
-        // What stands in placeholders are paths: looked at now, so that they are right later.
+        // Placeholders contain paths, which are validated here.
         let mut wrong = None;
         let _ = device.fill(|name| {
             if name != "#" {
@@ -94,9 +94,7 @@ impl HttpPollReader {
                 }
             }
             _ => {
-                return Err(PullError::new(
-                    "the answer has no list where items says it is",
-                ));
+                return Err(PullError::new("the response has no list at the path items"));
             }
         }
         Ok(readings)
@@ -110,7 +108,7 @@ impl HttpPollReader {
     ) -> Result<(), PullError> {
         let known = |path: &str| match path {
             "#" => Some(name.to_owned()),
-            // It was parsed when the source was made ready.
+            // Parsed without errors when the source was created.
             path => match JsonPath::parse(path).ok()?.find(item)? {
                 Value::String(text) => Some(text.clone()),
                 Value::Number(number) => Some(number.to_string()),
@@ -119,7 +117,7 @@ impl HttpPollReader {
         };
         let Some(device) = self.device.fill(known) else {
             return Err(PullError::new(format!(
-                "the item {name} has nothing that names a device where device says it is"
+                "the item {name} has no value for a placeholder of device"
             )));
         };
         let ts_ms = match self.ts.as_ref().map(|path| path.find(item)) {
@@ -128,7 +126,7 @@ impl HttpPollReader {
                 Some(ts_ms) => Some(ts_ms),
                 None => {
                     return Err(PullError::new(format!(
-                        "the item {name} has no time where ts says it is"
+                        "the item {name} has no timestamp at the path ts"
                     )));
                 }
             },
@@ -232,9 +230,9 @@ mod tests {
             (json!({"items": "none", "device": "d"}), "no list"),
             (
                 json!({"items": "data.id", "device": "${id}"}),
-                "names a device",
+                "placeholder of device",
             ),
-            (json!({"device": "d", "ts": "x"}), "no time"),
+            (json!({"device": "d", "ts": "x"}), "no timestamp"),
         ] {
             let failure = read(settings, &answer).unwrap_err().0;
             assert!(failure.contains(part), "{failure}");

@@ -1,20 +1,21 @@
-//! Where readings go.
+//! Interface to the telemetry pipeline, which stores readings.
 
 use super::Reading;
 
-/// What became of readings.
+/// Result of storing readings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IntakeOutcome {
     pub rows: u64,
     pub values: u64,
-    /// Rows of devices that are not registered, and one of these.
+    /// Number of rows of unregistered devices, and the id of one such device.
     pub unknown: u64,
     pub unknown_device: Option<String>,
 }
 
-/// Takes rows on behalf of devices. Called on threads that may wait.
+/// Stores rows on behalf of devices. Called on threads that may block.
 pub trait ReadingIntake: Send + Sync + 'static {
-    /// Stores what fits; the thing model, the rule chain and the alarms of the device's product see it as if the device had said it.
+    /// Stores valid rows. The thing model, the rule chain and the alarms of the product apply as if the device had
+    /// sent the rows.
     fn store_readings(&self, readings: &[Reading], now_ms: i64) -> IntakeOutcome;
 
     /// Whether there is no room at the moment.

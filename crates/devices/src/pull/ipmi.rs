@@ -1,4 +1,4 @@
-//! Sensors of servers, read by the program `ipmitool`.
+//! Reads sensors of servers with the program `ipmitool`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use super::definition::{self, IpmiHost, IpmiInterface, PullSourceError};
 use super::source::secret;
 use super::{PullError, Readings};
 
-/// Hosts of one source that are asked at the same time.
+/// Maximum number of hosts of one source that are polled at the same time.
 const MAX_AT_ONCE: usize = 8;
 const IPMI_PORT: u16 = 623;
 const MAX_OUTPUT_BYTES: usize = 1 << 20;
@@ -28,7 +28,7 @@ pub(super) struct IpmiReader {
     sensors: BTreeMap<String, String>,
 }
 
-/// What is said to the program about each host.
+/// The `ipmitool` command line for all hosts.
 #[derive(Clone)]
 struct IpmitoolCommand {
     program: OsString,
@@ -49,7 +49,7 @@ impl IpmiReader {
         for (at, host) in settings.hosts.iter().enumerate() {
             let is_address =
                 |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '_');
-            // What begins with a dash would be an option.
+            // A leading dash would be parsed as an option.
             if host.address.starts_with('-') || !host.address.chars().all(is_address) {
                 let field = format!("ipmi.hosts[{at}].address");
                 return Err(PullSourceError::new(
@@ -63,7 +63,7 @@ impl IpmiReader {
             .as_deref()
             .is_some_and(|name| name.starts_with('-'))
         {
-            let detail = "a user name of IPMI does not begin with a dash";
+            let detail = "expected a user name without a leading dash";
             return Err(PullSourceError::new("ipmi.username", detail));
         }
         let (given, file) = (settings.password.as_ref(), settings.password_file.as_ref());
@@ -82,7 +82,7 @@ impl IpmiReader {
         })
     }
 
-    /// Asks all hosts, a few at a time. What the others tell counts where one fails.
+    /// Polls all hosts, a few at a time. A failed host does not affect the others.
     pub(super) async fn read_hosts(&self) -> Result<Readings, PullError> {
         let slots = Arc::new(Semaphore::new(MAX_AT_ONCE));
         let mut asked = JoinSet::new();
@@ -90,7 +90,7 @@ impl IpmiReader {
             let (asking, slots, address) =
                 (self.asking.clone(), slots.clone(), host.address.clone());
             asked.spawn(async move {
-                // It is never closed.
+                // The semaphore is never closed.
                 let _slot = slots.acquire().await;
                 (at, asking.run(&address).await)
             });
@@ -114,7 +114,7 @@ impl IpmiReader {
         }
     }
 
-    /// Lines such as `CPU Temp | 45.000 | degrees C | ok | 0.000 | ...`.
+    /// Parses lines such as `CPU Temp | 45.000 | degrees C | ok | 0.000 | ...`.
     fn parse_output(&self, device: &str, output: &str, readings: &mut Readings) {
         for line in output.lines() {
             let mut columns = line.split('|').map(str::trim);
@@ -138,12 +138,12 @@ impl IpmiReader {
 
 impl IpmitoolCommand {
     async fn run(&self, address: &str) -> Result<String, PullError> {
-        // The program gets an address that was checked, never a name: what it finds for a name may be another address.
+        // The program receives the checked address instead of the name, which it might resolve to another address.
         let resolved = outbound::target_policy::resolve(address, IPMI_PORT).await;
         let resolved = resolved.map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => PullError::new(error.to_string()),
             _ => PullError::new(format!(
-                "the name {address} cannot be resolved: {error}; correct hosts[].address, or the name servers of the node's machine"
+                "the name {address} cannot be resolved: {error}; correct hosts[].address or the name servers of the node's machine"
             )),
         })?;
         let checked = resolved.first().map(|address| address.ip().to_string());
@@ -154,7 +154,7 @@ impl IpmitoolCommand {
             command.args(["-U", username]);
         }
         if let Some(password) = &self.password {
-            // In the environment, where other users of the machine do not see it.
+            // Passed in the environment, which other users of the machine cannot read.
             command.arg("-E").env("IPMI_PASSWORD", password);
         }
         command.arg("sensor");
@@ -163,7 +163,7 @@ impl IpmitoolCommand {
             io::ErrorKind::NotFound => PullError::new(
                 "ipmitool is not installed on the node's machine; install the package ipmitool",
             ),
-            _ => PullError::new(format!("ipmitool cannot be started: {error}")),
+            _ => PullError::new(format!("starting ipmitool failed: {error}")),
         })?;
         if !output.status.success() {
             let said = &output.stderr[..output.stderr.len().min(SHOWN_BYTES)];
@@ -179,7 +179,7 @@ impl IpmitoolCommand {
     }
 }
 
-/// `CPU1 Temp` becomes `cpu1_temp`.
+/// Converts `CPU1 Temp` to `cpu1_temp`.
 fn key_of(name: &str) -> String {
     let words = name.split(|c: char| !c.is_ascii_alphanumeric());
     let words: Vec<String> = words
@@ -189,7 +189,7 @@ fn key_of(name: &str) -> String {
     words.join("_")
 }
 
-/// A number; discrete sensors tell theirs as `0x1`. `None`: `na`, or nothing that is read.
+/// Parses a number; discrete sensors report values such as `0x1`. `None`: `na` or not readable.
 fn value_of(reading: &str) -> Option<Value> {
     if let Some(digits) = reading.strip_prefix("0x") {
         return i64::from_str_radix(digits, 16).ok().map(Value::from);
@@ -268,8 +268,8 @@ mod tests {
             json!({"cpu": 45.0})
         );
 
-        // Without the program the error says what to do. Not a test of its own: a script that is just written cannot be run
-        // while another thread starts a program.
+        // Without the program the error explains the remedy. This is not a separate test: a script that was just
+        // written cannot be run while another thread starts a program.
         let settings = json!({"hosts": [{"address": "10.0.0.1", "device": "d"}]});
         let failure = ipmi(settings, "no-such-ipmitool".into())
             .read_hosts()
@@ -281,7 +281,7 @@ mod tests {
         );
     }
 
-    /// What the program finds for a name may be another address than the one that was checked.
+    /// The program might resolve the name to another address than the checked one.
     #[tokio::test]
     async fn the_program_gets_the_checked_address_and_no_name() {
         let (_directory, program) = fake(&format!(

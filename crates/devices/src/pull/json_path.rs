@@ -1,8 +1,8 @@
-//! Where in a JSON document something stands: `data.sensors[0].temperature`, `["a.b"].c`. A `$` or `$.` in front is as well.
+//! Paths in JSON documents: `data.sensors[0].temperature`, `["a.b"].c`. A leading `$` or `$.` is allowed.
 
 use serde_json::Value;
 
-/// Steps of one path.
+/// Maximum number of steps of a path.
 const MAX_STEPS: usize = 32;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,9 +15,11 @@ enum PathStep {
 }
 
 impl JsonPath {
-    /// What is wrong with it, as an error. Nothing at all is the whole document.
+    /// Parses a path; an error says what is wrong. An empty path is the whole document.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no path: expected such as data.sensors[0].temperature");
+        let wrong = || {
+            format!("{text:?} is not a path; expected a path such as data.sensors[0].temperature")
+        };
         let mut steps = Vec::new();
         let mut rest = text.strip_prefix('$').unwrap_or(text);
         let mut is_first = rest.len() == text.len();

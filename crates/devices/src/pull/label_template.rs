@@ -1,6 +1,6 @@
-//! Texts with placeholders: `${name}` is replaced by what is known under that name.
+//! Text templates: `${name}` is replaced by the value of that name.
 
-/// `$$` is a dollar sign.
+/// A parsed template; `$$` is a dollar sign.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LabelTemplate {
     parts: Vec<TemplatePart>,
@@ -13,7 +13,7 @@ enum TemplatePart {
 }
 
 impl LabelTemplate {
-    /// What is wrong with it, as an error.
+    /// Parses a template; an error says what is wrong.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (mut parts, mut fixed, mut rest) = (Vec::new(), String::new(), text);
         while let Some(at) = rest.find('$') {
@@ -27,7 +27,7 @@ impl LabelTemplate {
             let name = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
             let Some((name, behind)) = name.filter(|(name, _)| !name.is_empty()) else {
                 return Err(format!(
-                    "expected ${{NAME}} behind each $, or $$ for a dollar sign: {text:?}"
+                    "expected ${{NAME}} after each $, or $$ for a dollar sign, found {text:?}"
                 ));
             };
             if !fixed.is_empty() {
@@ -46,7 +46,7 @@ impl LabelTemplate {
         }
     }
 
-    /// `None`: one of the names is not known.
+    /// Returns `None` if one of the names is unknown.
     pub(super) fn fill(&self, mut known: impl FnMut(&str) -> Option<String>) -> Option<String> {
         self.parts.iter().try_fold(String::new(), |mut out, part| {
             match part {

@@ -1,12 +1,12 @@
-//! Pull sources: systems that are asked on a schedule for what devices would report if they could.
+//! Pull sources: systems that are polled on a schedule for values on behalf of devices.
 //!
 //! ```text
-//! object ─ Definition ─ Source ─┐
-//!                    schedule ──▶ ask (Prometheus, HTTP, ipmitool) ─▶ readings ─▶ Intake ─▶ pipeline, on behalf of the device
+//! object ─ PullSourceDefinition ─ PullSource ─┐
+//!                            PullScheduler ──▶ poll (Prometheus, HTTP, ipmitool) ─▶ Readings ─▶ ReadingIntake ─▶ pipeline
 //! ```
 //!
-//! A source is never asked twice at once, and no more than so many of them are asked at the same time. One that fails is asked
-//! less and less often until it answers.
+//! A source is never polled twice at the same time, and the number of simultaneous polls is limited. A failing source
+//! is polled less and less often until it recovers.
 
 mod definition;
 mod health;
@@ -33,10 +33,10 @@ pub use intake::{IntakeOutcome, ReadingIntake};
 pub use schedule::{PullOptions, PullScheduler};
 pub use secrets::{redact, restore_secrets};
 
-/// The kind of configuration objects that are pull sources.
+/// The kind of the configuration objects that define pull sources.
 pub const KIND: &str = "pull_source";
 
-/// What a system said of a device.
+/// Values of one device at one time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reading {
     pub device: String,
@@ -45,19 +45,19 @@ pub struct Reading {
     pub values: Map<String, Value>,
 }
 
-/// Readings of one run.
+/// Readings of one poll.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Readings {
     pub rows: Vec<Reading>,
-    /// Values that are none: `null`, `NaN`, a sensor that is not read.
+    /// Number of values that were skipped: `null`, `NaN`, or a sensor without a reading.
     pub skipped: u64,
-    /// What went wrong with a part of it, while the rest is here.
+    /// Error of a part of the poll, while the other readings are valid.
     pub partial_error: Option<String>,
-    /// Which row is that of a device and time.
+    /// Index of the row of a device and time.
     row_indexes: HashMap<(String, Option<i64>), usize>,
 }
 
-/// Values of one run.
+/// Maximum number of values of one poll.
 const MAX_VALUES: usize = 100_000;
 
 impl Readings {
@@ -81,7 +81,7 @@ impl Readings {
     }
 }
 
-/// Why a system was not read; never with a secret.
+/// Why a poll failed; never contains a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PullError(pub String);

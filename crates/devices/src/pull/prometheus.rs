@@ -1,4 +1,4 @@
-//! Prometheus' HTTP API: instant queries, whose samples become values of devices by their labels.
+//! Polls the HTTP API of Prometheus: samples of instant queries become values of devices by their labels.
 
 use outbound::http::{HttpMethod, url_encode};
 use serde_json::{Map, Value};
@@ -41,7 +41,7 @@ impl PrometheusReader {
         })
     }
 
-    /// Asks one query after the other. What the others tell counts where one fails.
+    /// Runs one query after the other. A failed query does not affect the others.
     pub(super) async fn run_queries(&self) -> Result<Readings, PullError> {
         let (mut readings, mut failed) = (Readings::default(), 0);
         for query in &self.queries {
@@ -70,7 +70,7 @@ impl PrometheusReader {
         let (answer, json) = asking.await?;
         let Some(json) = json.filter(|json| json["status"].is_string()) else {
             return Err(PullError::new(format!(
-                "it does not answer as Prometheus does: {}",
+                "expected a response of the Prometheus API, found {}",
                 answer.describe()
             )));
         };
@@ -92,7 +92,7 @@ impl PrometheusReader {
             }
             Some("scalar") => add_sample(query, &Value::Null, &data["result"], readings),
             other => Err(PullError::new(format!(
-                "it is of the type {:?}; expected an instant vector or a scalar",
+                "expected an instant vector or a scalar, found the type {:?}",
                 other.unwrap_or_default()
             ))),
         }
@@ -111,7 +111,7 @@ fn add_sample(
     let (Some(device), Some(key)) = (query.device.fill(label), query.key.fill(label)) else {
         let there: Vec<&str> = labels.keys().map(String::as_str).collect();
         return Err(PullError::new(format!(
-            "a series has not all labels that key and device name; it has {}",
+            "a series lacks labels used in key or device; its labels are {}",
             there.join(", ")
         )));
     };
@@ -126,7 +126,7 @@ fn add_sample(
     Ok(())
 }
 
-/// A whole number as one; `None`: it is not finite.
+/// Converts whole numbers to integers; `None`: not finite.
 fn number(value: f64) -> Option<Value> {
     const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
     if value.fract() == 0.0 && value.abs() <= MAX_EXACT {

@@ -1,4 +1,4 @@
-//! Who is asked when: each source by a task of its own, never twice at once, a bounded number of them at a time.
+//! Schedules polls: one task per source, never two polls of a source at once, a bounded number of polls at a time.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -18,20 +18,20 @@ use super::source::PullSource;
 use super::{KIND, PullError, PullSourceError, Readings};
 use crate::now_ms;
 
-/// The longest pause of a source that fails, unless its interval is longer.
+/// Maximum pause of a failing source, unless its interval is longer.
 const MAX_PAUSE: Duration = Duration::from_secs(600);
-/// A source that is new begins within this time.
+/// A new source is first polled within this time.
 const MAX_FIRST_PAUSE: Duration = Duration::from_secs(10);
-/// How long a node that stops waits for what is being stored.
+/// How long a stopping node waits for values that are being stored.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
-/// How long a test waits: less than requests of HTTP may take.
+/// Timeout of a test: less than the timeout of HTTP requests.
 const TEST_WITHIN: Duration = Duration::from_secs(8);
-/// Rows that a test shows.
+/// Maximum number of rows that a test returns.
 const SHOWN_ROWS: usize = 100;
 
 #[derive(Debug, Clone)]
 pub struct PullOptions {
-    /// Sources that are asked at the same time.
+    /// Maximum number of sources that are polled at the same time.
     pub max_at_once: usize,
 }
 
@@ -41,7 +41,7 @@ impl Default for PullOptions {
     }
 }
 
-/// The pull sources of a node. Clones are the same.
+/// The pull sources of a node. Clones share one scheduler.
 #[derive(Clone)]
 pub struct PullScheduler {
     inner: Arc<PullSchedulerInner>,
@@ -52,7 +52,7 @@ struct PullSchedulerInner {
     intake: OnceLock<Arc<dyn ReadingIntake>>,
     slots: Arc<Semaphore>,
     entries: Mutex<BTreeMap<String, PullEntry>>,
-    /// Of the configuration: what the store has under these names does not count.
+    /// Sources declared in the configuration file; stored sources with the same names are ignored.
     declared: OnceLock<HashSet<String>>,
     random: RandomState,
 }
@@ -62,13 +62,13 @@ struct PullEntry {
     task: Option<JoinHandle<()>>,
 }
 
-/// What a source's task and those who look at it share.
+/// State shared by the task of a source and its readers.
 struct PullEntryState {
     name: String,
-    /// `Err`: why it cannot be used.
+    /// `Err`: why the definition is invalid.
     source: Result<PullSource, String>,
     health: Mutex<(PullSourceState, PullSourceHealth)>,
-    /// Held while it is asked, also by the one that was there under this name before.
+    /// Held during a poll, also by the previous source of this name.
     busy: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -90,7 +90,7 @@ impl PullEntryState {
 }
 
 impl PullScheduler {
-    /// Everything happens on this runtime. Nobody is asked before [`PullScheduler::start`].
+    /// All tasks run on this runtime. Polling begins with [`PullScheduler::start`].
     #[must_use]
     pub fn new(runtime: Handle, options: &PullOptions) -> Self {
         Self {
@@ -105,10 +105,10 @@ impl PullScheduler {
         }
     }
 
-    /// From a source as it is written to what is stored, with the secrets that were left out.
+    /// Adds omitted secrets from the stored definition to a written one.
     ///
     /// # Errors
-    /// What is wrong, with the path of the field.
+    /// Returns the path of the invalid field and what is wrong with it.
     pub fn restore_secrets(
         written: Value,
         current: Option<&Value>,
@@ -119,7 +119,8 @@ impl PullScheduler {
             .map_err(|error| PullSourceError::new("", error.to_string()))
     }
 
-    /// Sources that stand in the configuration: they are as they are there, whatever the store says. Once, before [`PullScheduler::watch_objects`].
+    /// Adds sources declared in the configuration file; stored ones with the same names are ignored. Call it once,
+    /// before [`PullScheduler::watch_objects`].
     pub fn declare(&self, sources: &[(String, Value)]) {
         let names = sources.iter().map(|(name, _)| name.clone());
         if self.inner.declared.set(names.collect()).is_ok() {
@@ -134,10 +135,10 @@ impl PullScheduler {
         declared.is_some_and(|declared| declared.contains(name))
     }
 
-    /// Takes over the sources of the store, and from now on every change of them.
+    /// Loads the stored sources and follows their changes.
     ///
     /// # Errors
-    /// If the store cannot be read.
+    /// Fails if the store cannot be read.
     pub fn watch_objects(&self, objects: &Objects) -> Result<(), store::StoreError> {
         const PAGE: usize = 1000;
         let (this, stored) = (Arc::downgrade(&self.inner), objects.downgrade());
@@ -156,7 +157,7 @@ impl PullScheduler {
                 Ok(Some(object)) => this.set(&change.id, &object.value),
                 Ok(None) => this.remove(&change.id),
                 Err(error) => {
-                    tracing::error!(id = change.id, %error, "a changed pull source cannot be read; the old one stays");
+                    tracing::error!(id = change.id, %error, "reading a changed pull source failed; the previous version remains in use");
                 }
             }
         }));
@@ -178,9 +179,9 @@ impl PullScheduler {
         entries.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes or replaces a source.
+    /// Creates or replaces a source.
     pub fn set(&self, name: &str, value: &Value) {
-        // It may make a client that wants a runtime.
+        // Creating an HTTP client may require a runtime.
         let _runtime = self.inner.runtime.enter();
         let source = PullSource::from_definition(value).map_err(|error| error.to_string());
         let mut health = PullSourceHealth::default();
@@ -188,7 +189,7 @@ impl PullScheduler {
             Ok(source) if source.definition.enabled => PullSourceState::Waiting,
             Ok(_) => PullSourceState::Disabled,
             Err(error) => {
-                tracing::error!(name, error, "a pull source cannot be used");
+                tracing::error!(name, error, "a pull source is invalid and is not polled");
                 health.last_error = Some(error.clone());
                 PullSourceState::Invalid
             }
@@ -219,16 +220,16 @@ impl PullScheduler {
         }
     }
 
-    /// Begins to ask, and gives what is said to `intake`.
+    /// Starts polling and passes readings to `intake`.
     pub fn start(&self, intake: Arc<dyn ReadingIntake>) {
-        // The first one stays.
+        // Only the first intake is used.
         let _ = self.inner.intake.set(intake);
         self.entries()
             .values_mut()
             .for_each(|entry| self.begin(entry));
     }
 
-    /// Ends all tasks; what is being stored is stored to its end.
+    /// Stops all tasks; values that are being stored are completed.
     pub async fn stop(&self) {
         let entries = std::mem::take(&mut *self.entries());
         let mut busy = Vec::new();
@@ -244,7 +245,7 @@ impl PullScheduler {
             }
         };
         if tokio::time::timeout(STOP_WITHIN, all_done).await.is_err() {
-            tracing::warn!("a pull source was still being asked when the node stopped");
+            tracing::warn!("a pull source was still being polled when the node stopped");
         }
     }
 
@@ -265,7 +266,7 @@ impl PullScheduler {
         }
     }
 
-    /// Sorted by name.
+    /// The status of all sources, sorted by name.
     #[must_use]
     pub fn statuses(&self) -> Vec<PullSourceStatus> {
         let entries = self.entries();
@@ -277,7 +278,7 @@ impl PullScheduler {
         Some(self.entries().get(name)?.state.status())
     }
 
-    /// Asks a source once, now, and stores nothing: the rows, or why there are none. `None`: there is no such source.
+    /// Polls a source once and stores nothing. Returns the rows or the error; `None`: the source does not exist.
     pub async fn test(&self, name: &str) -> Option<Result<Value, String>> {
         let state = self.entries().get(name)?.state.clone();
         let source = match &state.source {
@@ -285,7 +286,7 @@ impl PullScheduler {
             Err(error) => return Some(Err(error.clone())),
         };
         let asking = async {
-            // Not while it is asked anyway.
+            // Waits for a running poll of the source.
             let _busy = state.busy.lock().await;
             // The semaphore is never closed.
             let _slot = self.inner.slots.acquire().await;
@@ -298,7 +299,7 @@ impl PullScheduler {
         let asked = tokio::time::timeout(TEST_WITHIN, asking).await;
         Some(asked.unwrap_or_else(|_| {
             Err(format!(
-                "no answer within {} s, which is as long as a test waits; on its schedule it has timeout_ms",
+                "no answer within {} s, the time limit of a test; scheduled polls use timeout_ms",
                 TEST_WITHIN.as_secs()
             ))
         }))
@@ -321,14 +322,14 @@ fn readings_json(readings: Readings) -> Value {
     })
 }
 
-/// A number from 0 up to 1, not for secrets.
+/// A random number in [0, 1), not for secrets.
 fn random_fraction(random: &RandomState, state: &PullEntryState, turn: u64) -> f64 {
     let hash = random.hash_one((&state.name, turn, now_ms()));
     (hash >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// The pause behind a run: the interval, longer and longer while the source fails, and a tenth more or less so that sources do not
-/// march in step.
+/// The pause after a poll: the interval, increased while the source fails, with a jitter of 10 % so that sources do
+/// not poll in step.
 fn pause_before_next_run(interval: Duration, failures: u32, chance: f64) -> Duration {
     let factor = 1_u32 << failures.saturating_sub(1).min(16);
     let longest = MAX_PAUSE.max(interval);
@@ -351,7 +352,7 @@ async fn run(
         state.lock_health().1.next_run_at_ms = Some(now_ms() + in_ms);
         tokio::time::sleep_until(next).await;
         let busy = state.busy.clone().lock_owned().await;
-        // It is never closed.
+        // The semaphore is never closed.
         let slot = slots.acquire().await;
         state.lock_health().0 = PullSourceState::Asking;
         let (started, started_ms) = (Instant::now(), now_ms());
@@ -377,24 +378,24 @@ async fn run(
                 tracing::warn!(
                     source = state.name,
                     problem,
-                    "a pull source does not answer; it is asked again, less and less often"
+                    "polling a pull source failed; retrying with increasing pauses"
                 );
             }
             seen.1.record_run(outcome, started_ms, took_ms);
             seen.0 = PullSourceState::Waiting;
             if !was_ok && seen.1.failures == 0 {
-                tracing::info!(source = state.name, "a pull source answers again");
+                tracing::info!(source = state.name, "a pull source has recovered");
             }
             seen.1.failures
         };
-        // From the beginning of this time, so that what an answer takes does not add up.
+        // Measured from the start of this poll, so that its duration does not add up.
         next = (started
             + pause_before_next_run(interval, failures, random_fraction(&random, &state, turn)))
         .max(Instant::now());
     }
 }
 
-/// Stores what was said, on a thread that may wait. The source counts as busy until that is done, even if its task ends before.
+/// Stores readings on a thread that may block. The source counts as busy until then, even if its task ends before.
 async fn store_readings(
     readings: Readings,
     intake: Arc<dyn ReadingIntake>,
@@ -406,11 +407,11 @@ async fn store_readings(
         (readings, taken)
     });
     let Ok((readings, taken)) = given.await else {
-        return Err("storing its values ended by a panic; this is a bug".to_owned());
+        return Err("storing the values panicked; this is a bug".to_owned());
     };
     let unknown = taken.unknown_device.map(|device| {
         format!(
-            "{} rows are of devices that are not registered, such as {device:?}",
+            "{} rows belong to devices that are not registered, such as {device:?}",
             taken.unknown
         )
     });

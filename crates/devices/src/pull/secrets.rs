@@ -1,8 +1,8 @@
-//! What of a pull source is not shown, and stays where a change leaves it out.
+//! Secrets of pull sources: not returned by the API, and retained if a change omits them.
 
 use serde_json::Value;
 
-/// Objects that hold secrets, the fields that are secrets, and those that say whose they are.
+/// Objects with secrets, the fields that are secrets, and the fields that identify the server they are for.
 const SECRET_FIELDS: [(&str, &[&str], &[&str]); 3] = [
     (
         "/prometheus/server",
@@ -13,7 +13,7 @@ const SECRET_FIELDS: [(&str, &[&str], &[&str]); 3] = [
     ("/ipmi", &["password"], &["hosts"]),
 ];
 
-/// The source without its secrets.
+/// Returns the source without its secrets.
 #[must_use]
 pub fn redact(stored: &Value) -> Value {
     let mut shown = stored.clone();
@@ -25,7 +25,7 @@ pub fn redact(stored: &Value) -> Value {
     shown
 }
 
-/// What was written, with the secrets it leaves out: they stay, unless they would be told to another system than before.
+/// Adds the omitted secrets from the current definition, unless the change would send them to another system.
 #[must_use]
 pub fn restore_secrets(mut written: Value, current: Option<&Value>) -> Value {
     for (place, secrets, addresses) in SECRET_FIELDS {
@@ -40,7 +40,7 @@ pub fn restore_secrets(mut written: Value, current: Option<&Value>) -> Value {
             continue;
         }
         for secret in secrets {
-            // `password_file` and `password` are one thing said in two ways.
+            // `password_file` and `password` are alternatives.
             let is_said =
                 fields.contains_key(*secret) || fields.contains_key(&format!("{secret}_file"));
             if let Some(kept) = before.get(*secret).filter(|_| !is_said) {
@@ -51,14 +51,14 @@ pub fn restore_secrets(mut written: Value, current: Option<&Value>) -> Value {
     written
 }
 
-/// Takes secrets out of the schema of what is shown.
+/// Removes secrets from the schema of responses.
 pub(super) fn hide_secrets(schema: &mut Value) {
     for (place, secrets, _) in SECRET_FIELDS {
         let mut object = Some(schema as &mut Value);
         for step in place.split('/').skip(1) {
             object = object.and_then(|object| {
                 let property = object.get_mut("properties")?.get_mut(step)?;
-                // Parts that may be left out are `anyOf` with null.
+                // Optional parts are `anyOf` with null.
                 if property.get("anyOf").is_some() {
                     let variants = property.get_mut("anyOf")?.as_array_mut()?;
                     return variants

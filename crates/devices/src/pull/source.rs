@@ -1,4 +1,4 @@
-//! A source, ready to be asked.
+//! A pull source that is ready to be polled.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ enum SourceReader {
 }
 
 impl PullSource {
-    /// Reads a source, and the files it names.
+    /// Parses a definition and reads the files that it refers to.
     pub(super) fn from_definition(value: &Value) -> Result<Self, PullSourceError> {
         let definition = PullSourceDefinition::read(value)?;
         let asked = match (&definition.prometheus, &definition.http, &definition.ipmi) {
@@ -57,7 +57,7 @@ impl PullSource {
         Duration::from_secs(u64::from(self.definition.interval_s))
     }
 
-    /// Asks once. The ids of devices are those of the node.
+    /// Polls once. The readings contain the device ids of the node.
     pub(super) async fn read_all(&self) -> Result<Readings, PullError> {
         let timeout = Duration::from_millis(u64::from(self.definition.timeout_ms));
         let asking = async {
@@ -74,7 +74,7 @@ impl PullSource {
         let values = readings.values();
         if values > MAX_VALUES {
             return Err(PullError::new(format!(
-                "it told {values} values; at most {MAX_VALUES} are taken at once, ask for fewer"
+                "expected at most {MAX_VALUES} values per poll, found {values}; request fewer"
             )));
         }
         for row in &mut readings.rows {
@@ -94,7 +94,7 @@ pub(super) struct HttpEndpoint {
 }
 
 impl HttpEndpoint {
-    /// `place`: the path of the settings, for errors.
+    /// `place`: the path of the settings for errors.
     pub(super) fn new(place: &str, server: &PullHttpServer) -> Result<Self, PullSourceError> {
         let wrong =
             |field: &str, detail: String| PullSourceError::new(format!("{place}.{field}"), detail);
@@ -103,7 +103,7 @@ impl HttpEndpoint {
             matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some()
         });
         if !is_url || server.url.contains('@') {
-            // Not shown: there may be a password in it.
+            // Not shown, because it may contain a password.
             let detail = "expected http://HOST:PORT/PATH or https://HOST/PATH, without a user";
             return Err(wrong("url", detail.to_owned()));
         }
@@ -112,7 +112,7 @@ impl HttpEndpoint {
         for (name, value) in &server.headers {
             let field = format!("headers.{name}");
             let name = HeaderName::try_from(name.as_str())
-                .map_err(|_| wrong(&field, "expected the name of a header".to_owned()))?;
+                .map_err(|_| wrong(&field, "expected a header name".to_owned()))?;
             headers.insert(
                 name,
                 secret_header(value.reveal()).map_err(|why| wrong(&field, why))?,
@@ -139,7 +139,7 @@ impl HttpEndpoint {
                 Some(("password", format!("Basic {}", STANDARD.encode(both))))
             }
             (_, _, Some(_)) => {
-                let detail = "give either a token or a user name and a password";
+                let detail = "set either a token or a user name and a password";
                 return Err(wrong("token", detail.to_owned()));
             }
         };
@@ -164,7 +164,7 @@ impl HttpEndpoint {
         })
     }
 
-    /// Without a slash at the end.
+    /// The URL without a slash at the end.
     pub(super) fn base(&self) -> &str {
         self.url.trim_end_matches('/')
     }
@@ -173,7 +173,7 @@ impl HttpEndpoint {
         &self.url
     }
 
-    /// The answer, of whatever status, and the JSON in it if there is some.
+    /// Returns the response of any status, and its JSON body if there is one.
     pub(super) async fn request(
         &self,
         method: HttpMethod,
@@ -194,12 +194,13 @@ impl HttpEndpoint {
 
 fn secret_header(value: &str) -> Result<HeaderValue, String> {
     let value = HeaderValue::from_str(value);
-    let mut value = value.map_err(|_| "it has signs that cannot be sent".to_owned())?;
+    let mut value =
+        value.map_err(|_| "expected characters that are allowed in an HTTP header".to_owned())?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// A secret that is given, or in a file.
+/// A secret that is set directly or read from a file.
 pub(super) fn secret(
     place: &str,
     field: &str,
@@ -208,13 +209,13 @@ pub(super) fn secret(
 ) -> Result<Option<String>, PullSourceError> {
     let of_file = |detail: String| PullSourceError::new(format!("{place}.{field}_file"), detail);
     match (given, file) {
-        (Some(_), Some(_)) => Err(of_file(format!("give either {field} or {field}_file"))),
+        (Some(_), Some(_)) => Err(of_file(format!("set either {field} or {field}_file"))),
         (Some(given), None) => Ok(Some(given.reveal().to_owned())),
         (None, None) => Ok(None),
         (None, Some(path)) => {
             let text = std::fs::read_to_string(path);
             let text = text
-                .map_err(|error| of_file(format!("{} cannot be read: {error}", path.display())))?;
+                .map_err(|error| of_file(format!("reading {} failed: {error}", path.display())))?;
             Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
         }
     }

@@ -1,4 +1,4 @@
-//! Sources against servers: a small one of these tests, and the real Prometheus.
+//! Tests pull sources against a small test server and a real Prometheus.
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
@@ -12,7 +12,7 @@ use testkit::{ServerKind, TestServer};
 
 use super::*;
 
-/// Answers each request by what is next in its list, and the last for ever.
+/// Answers each request with the next entry of a list; the last entry repeats.
 struct FakeHttpServer {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<String>>>,
@@ -104,7 +104,7 @@ fn is_whole(request: &[u8]) -> bool {
     body.len() >= length.unwrap_or(0)
 }
 
-/// Keeps what it is given; knows all devices but `nobody`.
+/// Stores readings; knows all devices except `nobody`.
 #[derive(Default)]
 struct StoredReadings {
     rows: Mutex<Vec<Reading>>,
@@ -169,7 +169,7 @@ async fn a_server_is_asked_on_its_schedule_and_never_twice_at_once() {
     let web = FakeHttpServer::start(&[ROOMS], Duration::from_millis(1200));
     let (pulls, kept) = pulls();
     pulls.set("rooms", &rooms(&web.url()));
-    // Someone tries it meanwhile.
+    // A test runs at the same time.
     let tested = pulls.test("rooms").await.unwrap().unwrap();
     assert_eq!(tested["rows"], 3);
     assert_eq!(tested["data"][1]["device"], "hall");
@@ -223,7 +223,7 @@ async fn what_fails_is_told_and_tried_again() {
     .await;
     assert!(status.health.failed_runs >= 3);
 
-    // A server that is not there, and one that takes too long.
+    // A server that does not exist, and one that is too slow.
     let mut gone = rooms("http://127.0.0.1:1");
     pulls.set("rooms", &gone);
     assert!(pulls.test("rooms").await.unwrap().is_err());
@@ -315,7 +315,7 @@ async fn a_real_prometheus_is_asked_with_promql() {
     assert!(status.is_ok, "{status:?}");
     let problem = status.health.last_error.unwrap();
     assert!(problem.starts_with("\"nonsense(\": bad_data"), "{problem}");
-    // Stopped, it is missed; started again, it is found.
+    // While the server is stopped the value is missing; after a restart it is found.
     server.stop();
     until("it is missed", || {
         pulls.status("plant").filter(|status| !status.is_ok)
@@ -370,7 +370,7 @@ async fn a_server_with_tls_is_trusted_by_its_authority() {
     pulls.set("s", &source);
     let tested = pulls.test("s").await.unwrap().unwrap();
     assert_eq!(tested["data"][0]["values"], json!({"t": 1}));
-    // Another one is not trusted.
+    // Another certificate is not trusted.
     let other = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     std::fs::write(&ca, other.cert.pem()).unwrap();
     pulls.set("s", &source);

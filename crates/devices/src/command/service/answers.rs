@@ -1,4 +1,4 @@
-//! What devices answer, and which command it is the answer to.
+//! Matches replies of devices with commands.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,21 +10,21 @@ use super::super::record::{CommandId, CommandKind};
 use super::{CommandError, CommandsInner, lock};
 use crate::protocol::{DeviceReply, ReplyKind};
 
-/// What a device answered.
+/// The reply of a device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CommandAnswer {
-    /// What kind of command it answers; `None`: it does not say.
+    /// Type of the command that the reply is for; `None`: not stated.
     pub kind: Option<CommandKind>,
     pub id: Option<String>,
     pub is_success: bool,
-    /// JSON.
+    /// Body as JSON.
     pub body: Option<String>,
     pub code: Option<String>,
     pub message: Option<String>,
 }
 
 impl CommandAnswer {
-    /// `None`: it is not to a command.
+    /// Returns `None` if the reply is not for a command.
     pub(super) fn from_reply(replied: &DeviceReply<'_>) -> Option<Self> {
         let kind = match replied.to {
             ReplyKind::Rpc | ReplyKind::Command => None,
@@ -79,10 +79,10 @@ impl CommandsInner {
         let size = answer.body.as_ref().map_or(0, String::len);
         let (result, message) = match answer.body {
             Some(_) if size > most => {
-                let why = format!("its answer has {size} bytes, where {most} are the most");
+                let why = format!("expected a reply of at most {most} bytes, found {size}");
                 (None, Some(why))
             }
-            // It was checked when it was read, unless it is text.
+            // The body was validated when it was parsed, unless it is text.
             Some(body) => {
                 let value = serde_json::from_str(&body);
                 (Some(value.unwrap_or(Value::String(body))), None)

@@ -1,4 +1,4 @@
-//! What becomes of a command: in the store, in memory, and told.
+//! Applies changes of commands to the store and the memory, then notifies observers.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,7 +26,7 @@ impl CommandsInner {
         self.store.get(id)
     }
 
-    /// Lets something happen to a command. `None`: there is none, or it stays as it is.
+    /// Applies a transition to a command. `None`: the command does not exist or does not change.
     pub(super) fn change(
         &self,
         id: CommandId,
@@ -55,7 +55,7 @@ impl CommandsInner {
         if let Err(error) = written {
             self.write_errors.fetch_add(1, Relaxed);
             let id = id.0;
-            tracing::error!(id, %error, "what became of a command cannot be written; it is tried again");
+            tracing::error!(id, %error, "writing a changed command failed; retrying");
         }
         self.sent.fetch_add(u64::from(was_sent), Relaxed);
         if command.state.is_final() {

@@ -1,4 +1,4 @@
-//! Taking a command: whether the device can be asked for that, and whether there is room.
+//! Accepts commands: validates the action and checks the limits.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,25 +9,25 @@ use super::worker::CommandJob;
 use super::{CommandError, CommandsInner, lock};
 use crate::device::Device;
 
-/// What somebody wants of a device.
+/// A request to send a command.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewCommand {
     pub action: CommandAction,
     pub one_way: bool,
-    /// `None`: as it is set for the node.
+    /// `None`: the default of the node.
     pub timeout_ms: Option<u64>,
-    /// How long it waits for its device; 0: it goes at once or never.
+    /// Seconds for which the command waits for its device; 0: it is sent at once or not at all.
     pub expires_in_s: Option<u64>,
     pub retries: u32,
-    /// Who asks.
+    /// Who requests the command.
     pub by: String,
 }
 
-/// A command that was taken.
+/// An accepted command.
 #[derive(Debug)]
 pub struct AcceptedCommand {
     pub command: Command,
-    /// If it was asked for, and not too many wait.
+    /// Present if the caller asked to wait.
     pub waiter: Option<CommandWaiter>,
 }
 
@@ -59,33 +59,33 @@ impl CommandsInner {
             true => Some(self.acquire_permit().ok_or_else(|| {
                 let most = config.max_waiting;
                 CommandError::Full(format!(
-                    "{most} callers wait for answers already; do not wait, and look at the command later"
+                    "{most} callers already wait for replies, which is the maximum; send the command without waiting and query it later"
                 ))
             })?),
             false => None,
         };
         let now_ms = self.now_ms();
-        // Long enough to be sent where the device is here.
+        // Long enough to send the command to a device that is online.
         let expires_ms = match expires_in_s {
             0 => timeout_ms.min(config.timeout_ms),
             s => s.saturating_mul(1000),
         };
-        // A device that asks for commands over HTTP gets it in a moment.
+        // A device that polls over HTTP receives the command at once.
         let immediate = expires_in_s == 0 && !self.has_poller(device.no);
         let telling = lock(&self.notify_lock);
-        // Shards ask what is open: the lock is not held while something is written.
+        // Shards check the number of open commands, so the lock is not held during writes.
         let next = {
             let open = lock(&self.open);
             if open.count() >= config.max_open {
                 let most = config.max_open;
                 return Err(CommandError::Full(format!(
-                    "{most} commands are open, which is the most"
+                    "{most} commands are open, which is the maximum; retry after one has ended"
                 )));
             }
             if open.count_of(device.no) >= config.max_open_per_device {
                 let most = config.max_open_per_device;
                 return Err(CommandError::Full(format!(
-                    "{most} commands wait for this device, which is the most"
+                    "{most} commands are open for this device, which is the maximum; retry after one has ended"
                 )));
             }
             open.next

@@ -1,4 +1,4 @@
-//! Sending: the oldest command that waits for a device goes to where the device hears it, one at a time.
+//! Sends the oldest pending command of a device, one at a time.
 
 use std::sync::{Arc, Weak};
 
@@ -14,11 +14,11 @@ use crate::device::Device;
 use crate::protocol::DownlinkMessage;
 use crate::registry::DeviceFilter;
 
-/// Devices of a gateway that get their commands in one go.
+/// Maximum number of child devices processed at a time.
 const MAX_CHILDREN: usize = 1000;
 
 impl CommandsInner {
-    /// Sends the oldest command that waits for a device, if it is where it hears it.
+    /// Sends the oldest pending command of a device, if the device is reachable.
     pub(super) fn send_next(self: &Arc<Self>, device: DeviceNo) -> Result<(), CommandError> {
         loop {
             let Some(id) = lock(&self.open).begin_sending(device) else {
@@ -31,7 +31,7 @@ impl CommandsInner {
                     return Ok(());
                 }
                 Ok(Some(_)) => {
-                    Some("none of the dialects of its product has a message for this".to_owned())
+                    Some("none of the protocols of its product supports this command".to_owned())
                 }
                 Ok(None) => None,
                 Err(error) => {
@@ -52,7 +52,7 @@ impl CommandsInner {
         }
     }
 
-    /// The same for all devices behind a gateway.
+    /// The same for all child devices of a gateway.
     pub(super) fn send_next_to_children(
         self: &Arc<Self>,
         gateway: DeviceNo,
@@ -106,7 +106,7 @@ impl CommandsInner {
         Ok(address)
     }
 
-    /// Hands a command to the device's connection by the first of the letters.
+    /// Passes a command to the device's connection, using the first encoding.
     fn send(self: &Arc<Self>, device: DeviceNo, id: CommandId, mut rest: DownlinkPlan) {
         let Some(letter) = rest.encodings.pop_front() else {
             self.queue.push(CommandJob::SendOutcome(
@@ -179,7 +179,7 @@ impl CommandsInner {
         }
     }
 
-    /// The device is not where it would hear its commands: those end that do not wait for it.
+    /// Expires the commands of an unreachable device that do not wait for it.
     fn expire_immediate(&self, device: DeviceNo) -> Result<(), CommandError> {
         let immediate = lock(&self.open).immediate_commands(device);
         for id in immediate {
@@ -201,7 +201,7 @@ impl CommandsInner {
             if let Some(command) = self.change(id, sent)? {
                 return Ok(Some(command));
             }
-            // It has ended in between, unless the store has lost it.
+            // The command has ended in the meantime, unless it is missing in the store.
             if lock(&self.open).first_pending(device) == Some(id) {
                 return Ok(None);
             }

@@ -1,4 +1,4 @@
-//! Who waits: callers for the end of a command, devices for a command they may ask for.
+//! Callers that wait for the end of a command, and devices that wait for commands.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -17,7 +17,7 @@ pub struct CommandWaiter {
 }
 
 impl CommandWaiter {
-    /// The command at its end. `None`: the node stops.
+    /// Returns the finished command. `None`: the node stops.
     pub async fn end(&mut self) -> Option<Command> {
         (&mut self.end).await.ok()
     }
@@ -32,12 +32,12 @@ pub struct CommandPoller {
 
 impl CommandPoller {
     pub async fn wait(&mut self) {
-        // To be woken by the end of the node is to be woken.
+        // A stopping node wakes the waiter as well.
         let _ = (&mut self.wake).await;
     }
 }
 
-/// One of the places for those who wait.
+/// A permit of the limited number of waiters.
 #[derive(Debug)]
 pub(super) struct WaiterPermit(Arc<AtomicUsize>);
 
@@ -58,7 +58,7 @@ impl CommandsInner {
             .map(|_| WaiterPermit(Arc::clone(&self.free_waiter_slots)))
     }
 
-    /// `None`: too many wait.
+    /// Returns `None` if the maximum number of callers is waiting.
     pub(super) fn poller(&self, device: DeviceNo) -> Option<CommandPoller> {
         let place = self.acquire_permit()?;
         let (wake, woken) = oneshot::channel();
@@ -72,7 +72,7 @@ impl CommandsInner {
         })
     }
 
-    /// Waits for the end of a command.
+    /// Creates a waiter for the end of a command.
     pub(super) fn wait_for(&self, command: CommandId, place: WaiterPermit) -> CommandWaiter {
         let (ended, end) = oneshot::channel();
         let mut waiting = lock(&self.waiters);
@@ -86,12 +86,12 @@ impl CommandsInner {
             .into_iter()
             .flatten()
         {
-            // Whoever waited may have gone.
+            // The caller may be gone.
             let _ = ended.send(command.clone());
         }
     }
 
-    /// Whether a device waits for a command.
+    /// Whether a device polls for a command.
     pub(super) fn has_poller(&self, device: DeviceNo) -> bool {
         let askers = lock(&self.pollers);
         let mut of_device = askers.get(&device).into_iter().flatten();
@@ -101,14 +101,14 @@ impl CommandsInner {
     pub(super) fn wake_all_pollers(&self) {
         let askers = std::mem::take(&mut *lock(&self.pollers));
         for asker in askers.into_values().flatten() {
-            // It may have gone.
+            // The caller may be gone.
             let _ = asker.send(());
         }
     }
 
     pub(super) fn wake_pollers(&self, device: DeviceNo) {
         for asker in lock(&self.pollers).remove(&device).into_iter().flatten() {
-            // It may have gone.
+            // The caller may be gone.
             let _ = asker.send(());
         }
     }

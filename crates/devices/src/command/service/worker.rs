@@ -1,4 +1,4 @@
-//! The thread of commands: works off what shards have said of them, and then what time alone brings.
+//! The commands thread: processes queued jobs, then due times.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
@@ -12,18 +12,18 @@ use super::super::record::{CommandId, CommandState};
 use super::answers::CommandAnswer;
 use super::{CommandError, CommandsInner, lock};
 
-/// After what could not be done now.
+/// Delay after a failure before the next attempt.
 pub(super) const RETRY_MS: u64 = 1000;
-/// How often old commands are looked for.
+/// Interval of removing old commands.
 const PURGE_MS: u64 = 60_000;
 const DAY_MS: u64 = 24 * 3600 * 1000;
-/// Commands whose time is over that are worked off in one go.
+/// Maximum number of due commands processed at a time.
 const MAX_DUE: usize = 1000;
 
 pub(super) enum CommandJob {
-    /// The device may hear now what waits for it.
+    /// The device may be reachable for its pending commands.
     ResumeDevice(DeviceNo),
-    /// The same for all behind a gateway.
+    /// The same for all child devices of a gateway.
     ResumeChildren(DeviceNo),
     SendOutcome(DeviceNo, CommandId, DownlinkOutcome, DownlinkPlan),
     Acknowledged(CommandId),
@@ -32,12 +32,12 @@ pub(super) enum CommandJob {
 }
 
 impl CommandsInner {
-    /// Does what is to be done now. How long nothing is.
+    /// Processes everything that is due now and returns the time until the next due work.
     pub(in super::super) fn process_jobs(self: &Arc<Self>) -> Duration {
         while let Some(work) = self.queue.pop() {
             if let Err(error) = self.run_job(work) {
                 self.write_errors.fetch_add(1, Relaxed);
-                tracing::error!(%error, "something about a command cannot be read or written");
+                tracing::error!(%error, "reading or writing a command failed");
             }
         }
         let now_ms = self.now_ms();
@@ -97,7 +97,7 @@ impl CommandsInner {
                 Ok(_) => {}
                 Err(error) => {
                     self.write_errors.fetch_add(1, Relaxed);
-                    tracing::error!(id = id.0, %error, "a command whose time is over cannot be read");
+                    tracing::error!(id = id.0, %error, "reading a due command failed");
                     return;
                 }
             }
@@ -129,12 +129,12 @@ impl CommandsInner {
             Ok(count) => {
                 let mut open = lock(&self.open);
                 open.finished = match count {
-                    // It was not as many as that.
+                    // Fewer commands were finished than counted.
                     0 => open.finished.min(self.config.max_finished),
                     count => open.finished.saturating_sub(count),
                 };
             }
-            Err(error) => tracing::error!(%error, "old commands cannot be removed"),
+            Err(error) => tracing::error!(%error, "removing old commands failed"),
         }
     }
 }
