@@ -241,7 +241,7 @@ pub(crate) fn object_endpoints(kind: &Arc<dyn ObjectKind>) -> Vec<Endpoint> {
             .response_with(201, "Made.", created)
             .with_location()
             .problem_response(409, "The id is in use by a stored or declared object."),
-        described(read, names.read, format!("Look at {}", names.singular))
+        described(read, names.read, format!("Read {}", names.singular))
             .path_parameter(names.id_field, id_about)
             .response_with(200, "The stored object.", view.clone())
             .with_etag(),

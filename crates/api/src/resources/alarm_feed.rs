@@ -1,4 +1,5 @@
-//! What becomes of alarms as one listener of the API gets it, ended when the listener's credentials are.
+//! The stream of alarm changes for one subscriber; it ends when the subscriber's credentials are
+//! revoked.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,12 +16,12 @@ use crate::call::ApiCall;
 use crate::endpoint::ApiResult;
 use crate::problem_details::ProblemDetails;
 
-/// What this listener wants.
+/// The filter of one subscriber.
 struct AlarmFeedFilter {
     device: Option<u32>,
     product: Option<String>,
     kind: Option<String>,
-    /// Empty: all.
+    /// Empty: all severities.
     severities: Vec<String>,
 }
 
@@ -53,7 +54,7 @@ impl ItemStream for AlarmFeed {
 impl AlarmFeed {
     async fn next_item(&mut self) -> Option<StreamItem> {
         loop {
-            // The credentials are looked at when nothing is borrowed any more.
+            // The credentials are checked outside the select, when nothing is borrowed any more.
             let woken = tokio::select! {
                 biased;
                 silence = self.listener.wait_for_keep_alive() => {

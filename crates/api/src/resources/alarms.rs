@@ -1,5 +1,5 @@
-//! Alarms: lists, one by one, acknowledging and clearing them, and the rules of those about the node itself. What raises the alarms of
-//! devices stands in their products.
+//! Alarms: list, read, acknowledge, clear and delete them, and the rules of platform alarms. The
+//! alarm rules of devices are part of their products.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,58 +20,58 @@ use crate::state::ApiState;
 
 pub(super) const DEVICE: Parameter = text_parameter(
     "device",
-    "Alarms of this device, and those of devices behind it that are propagated.",
+    "Device id; also includes alarms propagated to the device.",
 );
 pub(super) const PRODUCT: Parameter = text_parameter(
     "product",
-    "Alarms of devices of this product; `$platform`: of the node itself.",
+    "Product id; `$platform`: alarms of the node itself.",
 );
-pub(super) const TYPE: Parameter = text_parameter("type", "Alarms of this type.");
+pub(super) const TYPE: Parameter = text_parameter("type", "Alarm type.");
 const STATE: Parameter = Parameter {
     name: "state",
-    description: "Alarms in these states.",
+    description: "Alarm states, separated by commas.",
     shape: ParameterType::Words(&["ACTIVE_UNACK", "ACTIVE_ACK", "CLEARED_UNACK", "CLEARED_ACK"]),
 };
 pub(super) const SEVERITY: Parameter = Parameter {
     name: "severity",
-    description: "Alarms of these severities.",
+    description: "Severities, separated by commas.",
     shape: ParameterType::Words(&["CRITICAL", "MAJOR", "MINOR", "WARNING", "INDETERMINATE"]),
 };
 const FROM: Parameter = time_parameter(
     "from_ms",
-    "Raised at or after this time, in milliseconds since 1970.",
+    "Earliest time of raising, in milliseconds since 1970.",
 );
-const TO: Parameter = time_parameter("to_ms", "Raised before this time.");
+const TO: Parameter = time_parameter("to_ms", "Latest time of raising, exclusive.");
 
-/// Something that is, or was, wrong with a device.
+/// An alarm of a device or of the node.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the alarms answer")]
 pub(super) struct Alarm {
-    /// Later ones have larger numbers.
+    /// Sequence number; later alarms have larger numbers.
     id: u64,
-    /// What is wrong: the id of the product's rule, or the name that an SQL rule gave.
+    /// Type: the id of the product's rule, or the name given by an SQL rule.
     #[serde(rename = "type")]
     kind: String,
     /// `CRITICAL`, `MAJOR`, `MINOR`, `WARNING` or `INDETERMINATE`.
     severity: String,
     /// `ACTIVE_UNACK`, `ACTIVE_ACK`, `CLEARED_UNACK` or `CLEARED_ACK`.
     state: String,
-    /// `$node`: the node itself.
+    /// Device id; `$node`: the node itself.
     #[serde(rename = "deviceId")]
     device: String,
     #[serde(rename = "productId")]
     product: String,
-    /// For people.
+    /// Text for humans.
     details: String,
-    /// What the conditions speak of, as it was when the severity last changed.
+    /// Values used by the conditions at the last change of the severity.
     values: Map<String, Value>,
-    /// The SQL rule that raised it; empty: a rule of the product.
+    /// SQL rule that raised it; empty: a rule of the product.
     rule: String,
-    /// Notifications that its rule names.
+    /// Notifications named by its rule.
     notify: Vec<String>,
-    /// By the device's time, in milliseconds since 1970.
+    /// Time of raising by the device's clock, in milliseconds since 1970.
     raised_ms: u64,
-    /// When its severity last changed.
+    /// Time of the last change of the severity.
     changed_ms: u64,
     cleared_ms: Option<u64>,
     /// Who cleared it; `null`: a condition did, or it is not cleared.
@@ -80,54 +80,54 @@ pub(super) struct Alarm {
     acknowledged_by: Option<String>,
 }
 
-/// How many alarms there are.
+/// Numbers of alarms.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the alarms answer")]
 struct AlarmCounts {
     alarms: u64,
-    /// Not cleared.
+    /// Number of alarms that are not cleared.
     active: u64,
     unacknowledged: u64,
     by_state: BTreeMap<String, u64>,
-    /// Of those that are not cleared.
+    /// Number of alarms that are not cleared, by severity.
     active_by_severity: BTreeMap<String, u64>,
 }
 
-/// How often a notification was sent, since the node started.
+/// Counters of a notification since the node started.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the alarms answer")]
 struct NotificationStatus {
     name: String,
-    /// Handed to its sink or published.
+    /// Number handed to its sink or published.
     sent: u64,
-    /// Not sent because of `at_most_every_s`.
+    /// Number suppressed by `at_most_every_s`.
     suppressed: u64,
-    /// Its sink is not there or takes nothing.
+    /// Number that failed because its sink is missing or does not accept rows.
     failed: u64,
 }
 
-/// Rules of the alarms of the node about itself.
+/// Rules of the platform alarms.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PlatformAlarmRulesInput {
-    /// As the `alarms` of products.
+    /// Rules in the form of `alarms` of products.
     #[schemars(length(max = 64))]
     rules: Vec<Map<String, Value>>,
-    /// As they are shown; they are left aside.
+    /// Accepted and ignored, so that the response of a GET can be sent back.
     #[serde(default, rename = "enabled")]
     _enabled: Option<bool>,
     #[serde(default, rename = "is_changed")]
     _is_changed: Option<bool>,
 }
 
-/// Rules of the alarms of the node about itself.
+/// Rules of the platform alarms.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the alarms answer")]
 struct PlatformAlarmRules {
     rules: Vec<Map<String, Value>>,
-    /// Whether they are looked at: the setting `alarms.platform`.
+    /// Whether they are evaluated: the setting `alarms.platform`.
     enabled: bool,
-    /// `false`: they are those of the program.
+    /// Whether the rules differ from the defaults.
     is_changed: bool,
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get("/api/v1/alarm-events", "watchAlarms", alarm_feed::stream_alarms)
             .role(Role::Viewer)
             .tag("alarms")
-            .summary("What becomes of alarms, as it happens")
+            .summary("Stream alarm changes")
             .description(
                 "Server-Sent Events; with `Upgrade: websocket` a WebSocket whose text messages are the same JSON objects. Each has \
                  `event` (raised, severity_changed, acknowledged, cleared, removed), `at_ms` and `alarm`, or is lost if this listener \
@@ -165,29 +165,29 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .parameters(&[DEVICE, PRODUCT, TYPE, SEVERITY])
             .raw_response(200, "The stream.", &["text/event-stream"])
             .empty_response(101, "A WebSocket.")
-            .problem_response(404, "There is no such device.")
+            .problem_response(404, "The device does not exist.")
             .problem_response(429, "Too many streams are open."),
         one(get("/api/v1/alarms/{id}", "getAlarm", read))
             .role(Role::Viewer)
-            .summary("Look at an alarm")
-            .response::<Alarm>(200, "It, as it is now."),
+            .summary("Read an alarm")
+            .response::<Alarm>(200, "The alarm."),
         one(post("/api/v1/alarms/{id}/acknowledge", "acknowledgeAlarm", acknowledge))
             .role(Role::Operator)
-            .summary("Say that somebody has seen an alarm")
-            .response::<Alarm>(200, "It, as it is now.")
-            .problem_response(409, "It is acknowledged already."),
+            .summary("Acknowledge an alarm")
+            .response::<Alarm>(200, "The alarm after the change.")
+            .problem_response(409, "The alarm is already acknowledged."),
         one(post("/api/v1/alarms/{id}/clear", "clearAlarm", clear))
             .role(Role::Operator)
             .summary("Clear an alarm")
             .description(
-                "Whatever its conditions say. If what is wrong still is, the device's next message raises another one.",
+                "Clears the alarm regardless of its conditions. If the condition still holds, the device's next message raises a new alarm.",
             )
-            .response::<Alarm>(200, "It, as it is now.")
-            .problem_response(409, "It is cleared already."),
+            .response::<Alarm>(200, "The alarm after the change.")
+            .problem_response(409, "The alarm is already cleared."),
         one(delete("/api/v1/alarms/{id}", "deleteAlarm", remove))
             .role(Role::Operator)
             .summary("Delete an alarm")
-            .description("One that is not cleared is as if it had been.")
+            .description("An alarm that is not cleared counts as cleared.")
             .empty_response(204, "Deleted."),
         get(
             "/api/v1/notification-status",
@@ -196,7 +196,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         )
         .role(Role::Viewer)
         .tag("alarms")
-        .summary("How often notifications were sent")
+        .summary("List notification counters")
         .unpaged::<NotificationStatus>(),
         post(
             "/api/v1/notifications/{name}/test",
@@ -206,24 +206,24 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .role(Role::Operator)
         .tag("alarms")
         .path_parameter("name", "Its name, percent-encoded.")
-        .summary("Send a notification to try it")
+        .summary("Send a test notification")
         .description(
-            "About an alarm of the type `test` that is none. Whether it arrives, its sink tells; disabled ones are sent, too.",
+            "The notification is about a fictitious alarm of the type `test`. The sink's state shows whether it arrived. Disabled notifications are sent too.",
         )
-        .empty_response(204, "Handed to its sink, or published.")
-        .problem_response(409, "It cannot be sent now; it says why."),
+        .empty_response(204, "The notification was handed to its sink or published.")
+        .problem_response(409, "The notification cannot be sent now; `detail` contains the reason."),
         get("/api/v1/platform-alarms", "getPlatformAlarms", platform)
             .role(Role::Viewer)
             .tag("alarms")
-            .summary("Rules of the alarms about the node itself")
-            .description("As rules of products have them; keys are figures of the node.")
-            .response::<PlatformAlarmRules>(200, "Those that hold."),
+            .summary("Read the rules of platform alarms")
+            .description("Rules in the form of products; keys are metrics of the node.")
+            .response::<PlatformAlarmRules>(200, "The rules in effect."),
         put("/api/v1/platform-alarms", "putPlatformAlarms", set_platform)
             .role(Role::Operator)
             .tag("alarms")
-            .summary("Replace the rules of the alarms about the node itself")
+            .summary("Replace the rules of platform alarms")
             .request_body::<PlatformAlarmRulesInput>()
-            .response::<PlatformAlarmRules>(200, "Those that hold from now on."),
+            .response::<PlatformAlarmRules>(200, "The rules in effect."),
         delete(
             "/api/v1/platform-alarms",
             "resetPlatformAlarms",
@@ -231,8 +231,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         )
         .role(Role::Operator)
         .tag("alarms")
-        .summary("Have the rules of the program hold again")
-        .response::<PlatformAlarmRules>(200, "Those that hold from now on."),
+        .summary("Restore the default rules of platform alarms")
+        .response::<PlatformAlarmRules>(200, "The rules in effect."),
     ]
 }
 
@@ -250,7 +250,7 @@ pub(super) fn to_problem(error: AlarmBackendError) -> ProblemDetails {
     }
 }
 
-/// Asks on a thread that may read the disk.
+/// Runs a query on a thread that may read the disk.
 pub(super) async fn run_blocking<T: Send + 'static>(
     app: &ApiState,
     question: impl FnOnce(&dyn AlarmBackend) -> Result<T, AlarmBackendError> + Send + 'static,
@@ -265,7 +265,7 @@ pub(super) fn alarm_not_found(id: &str) -> ProblemDetails {
     ProblemDetails::not_found(format!("There is no alarm {id}."))
 }
 
-/// The number of the alarm in the path.
+/// The alarm number in the path.
 pub(super) fn alarm_id(call: &ApiCall) -> Result<u64, ProblemDetails> {
     let id = call.path("id");
     id.parse().map_err(|_| alarm_not_found(id))
@@ -338,7 +338,7 @@ async fn set_platform(mut call: ApiCall) -> ApiResult {
     let PlatformAlarmRulesInput { rules, .. } = call.body_json().await?;
     let rules: Vec<_> = rules.into_iter().map(Value::Object).collect();
     let told = json!(rules);
-    // What they name shall not go meanwhile.
+    // Prevents that objects named by the rules are deleted meanwhile.
     let changing = call.app.changing.lock().await;
     let answer = run_blocking(&call.app, move |tools| {
         tools.set_platform_rules(Some(rules))

@@ -1,4 +1,4 @@
-//! How the authenticators of MQTT clients do.
+//! States of the authenticators of MQTT clients.
 
 use crate::access::Role;
 use crate::call::{self, ApiCall};
@@ -12,18 +12,18 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "listAuthenticatorStatus",
             statuses,
         )
-        // An error names the server that was asked.
+        // Errors name the server that was queried.
         .role(Role::Operator)
         .tag("rules")
         .summary("List the states of authenticators")
-        .description("In the order in which they are asked, those of the configuration included.")
+        .description("In the order of evaluation, including declared ones.")
         .paged::<AuthenticatorInfo>(),
     ]
 }
 
 async fn statuses(call: ApiCall) -> ApiResult {
     let limit = call.query.limit();
-    // A cursor is the number of those before.
+    // A cursor is the number of preceding rows.
     let after = call
         .query
         .after()

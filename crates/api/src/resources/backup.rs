@@ -1,4 +1,4 @@
-//! All configuration objects as one file, and back.
+//! Backup and restore of all configuration objects as one file.
 
 use axum::http::{HeaderValue, header};
 use axum::response::IntoResponse as _;
@@ -17,15 +17,15 @@ use crate::query_parameters::{Parameter, ParameterType};
 const MEDIA_TYPE: &str = "application/x-ndjson";
 const REPLACE: Parameter = Parameter {
     name: "replace",
-    description: "`true`: objects that are not in the file go; otherwise they stay.",
+    description: "`true`: delete objects that are not in the file; otherwise they are kept.",
     shape: ParameterType::Flag,
 };
 
 #[derive(Serialize, JsonSchema)]
 struct RestoreSummary {
-    /// Objects made or replaced.
+    /// Number of objects created or replaced.
     written: u64,
-    /// Objects that went since they are not in the file.
+    /// Number of objects deleted because the file does not contain them.
     removed: u64,
 }
 
@@ -34,9 +34,9 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get("/api/v1/backup", "getBackup", backup)
             .role(Role::Admin)
             .tag("configuration")
-            .summary("All configuration objects as one file")
+            .summary("Back up all configuration objects")
             .description(
-                "JSON lines. It holds the hashes of passwords and what authenticators need to reach their databases: keep \
+                "JSON lines. It contains password hashes and the credentials of authenticators' databases: keep \
                  it as you keep those. Messages, sessions and the audit log are not in it.",
             )
             .raw_response(200, "The file.", &[MEDIA_TYPE]),
@@ -44,7 +44,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Admin)
             .tag("configuration")
             .summary("Restore a backup")
-            .description("All of it or, if a line is not right, nothing.")
+            .description("Restores all lines, or nothing if a line is invalid.")
             .parameters(&[REPLACE])
             .raw_request_body(&[MEDIA_TYPE])
             .response::<RestoreSummary>(200, "Done."),

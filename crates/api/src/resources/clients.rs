@@ -1,4 +1,4 @@
-//! Connected clients: look, send away.
+//! Connected clients: list, read, disconnect.
 
 use broker::info::{ClientInfo, ListQuery};
 
@@ -9,7 +9,7 @@ use crate::endpoint::{ApiResult, Endpoint, delete, get};
 use crate::problem_details::ProblemDetails;
 use crate::query_parameters::{CLIENT_ID, CLIENT_ID_CONTAINS, CONNECTED, PageCursor, USERNAME};
 
-pub(super) const ABOUT_CLIENT_ID: &str = "The client id, percent-encoded.";
+pub(super) const ABOUT_CLIENT_ID: &str = "Client id, percent-encoded.";
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
@@ -17,13 +17,13 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Viewer)
             .tag("clients")
             .summary("List connected clients")
-            .description("A client is a connection that has said who it is; when it leaves, its session may stay.")
+            .description("A client is a connection that has sent CONNECT. Its session may outlive the connection.")
             .parameters(&[CLIENT_ID, CLIENT_ID_CONTAINS, USERNAME])
             .paged::<ClientInfo>(),
         get("/api/v1/clients/{client_id}", "getClient", read)
             .role(Role::Viewer)
             .tag("clients")
-            .summary("Look at a connected client")
+            .summary("Read a connected client")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
             .response::<ClientInfo>(200, "The client."),
         delete("/api/v1/clients/{client_id}", "kickClient", terminate)
@@ -31,7 +31,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("clients")
             .summary("End a client's connection and session")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
-            .empty_response(204, "It is gone."),
+            .empty_response(204, "The client's connection and session were ended."),
     ]
 }
 
@@ -43,7 +43,7 @@ async fn list(call: ApiCall) -> ApiResult {
     client_page(&call, query).await
 }
 
-/// The conditions of a request for clients or sessions.
+/// The filter of a request for clients or sessions.
 pub(super) fn client_query(call: &ApiCall) -> ListQuery {
     ListQuery {
         client_id: call.query.owned_text(CLIENT_ID),
@@ -82,7 +82,7 @@ async fn read(call: ApiCall) -> ApiResult {
 async fn terminate(call: ApiCall) -> ApiResult {
     let client = find_connected(&call).await?;
     if !call.app.node.terminate_client(&client.client_id).await {
-        let detail = format!("Client {:?} has just left.", client.client_id);
+        let detail = format!("Client {:?} has just disconnected.", client.client_id);
         return Err(ProblemDetails::not_found(detail));
     }
     audit::record_action(&call, "client.kick", Some(&client.client_id), None).await;

@@ -1,5 +1,5 @@
-//! Telling devices to do something: what is asked for is in the store when it is answered, and where the device is here the answer
-//! waits for what comes of it.
+//! Sending commands to devices. A command is stored before the response. If the device is
+//! connected, the response waits for the result.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -15,10 +15,10 @@ use crate::command_backend::{CommandOperation, CommandReceipt, CommandRequest};
 use crate::endpoint::{ApiResult, Endpoint, post};
 use crate::problem_details::ProblemDetails;
 
-/// Tries of one command beyond the first.
+/// Maximum number of retries of one command.
 const MAX_RETRIES: u32 = 10;
 
-/// How a command goes to its device.
+/// Delivery options of a command.
 struct CommandOptions {
     one_way: bool,
     timeout_ms: Option<u64>,
@@ -31,7 +31,7 @@ fn yes() -> bool {
     true
 }
 
-/// A body with fields of its own, and those of its manner.
+/// Defines a body type with its own fields and the common delivery options.
 macro_rules! input {
     ($(#[$about:meta])* $name:ident { $($(#[$of_field:meta])* $field:ident: $type:ty,)* }) => {
         $(#[$about])*
@@ -39,22 +39,23 @@ macro_rules! input {
         #[serde(deny_unknown_fields)]
         struct $name {
             $($(#[$of_field])* $field: $type,)*
-            /// No answer is expected: it succeeds when the device has it.
+            /// `true`: the device does not respond; the command succeeds when the device has received it.
             #[serde(default)]
             one_way: bool,
-            /// How long an answer may take from when it was sent; left out: the setting `commands.timeout_ms`.
+            /// Time limit of the response after sending, in milliseconds; default: the setting
+            /// `commands.timeout_ms`.
             #[serde(default)]
             #[schemars(range(min = 1))]
             timeout_ms: Option<u64>,
-            /// How long it waits for a device that is not here; 0: it goes now or never; left out: the setting
+            /// Waiting time for a disconnected device, in seconds; 0: no waiting; default: the setting
             /// `commands.expiry_s`.
             #[serde(default)]
             expires_in_s: Option<u64>,
-            /// How often it is sent again when nothing was heard of it: the device may do it twice.
+            /// Number of retries without a response; the device may execute the command twice.
             #[serde(default)]
             #[schemars(range(max = 10))]
             retries: u32,
-            /// `false`: the answer does not wait for the device.
+            /// `false`: the response does not wait for the device.
             #[serde(default = "yes")]
             wait: bool,
         }
@@ -74,12 +75,13 @@ macro_rules! input {
 }
 
 input! {
-    /// A call of a method.
+    /// A method call.
     CallInput {
-        /// If the product's thing model has a function of this name, its inputs are checked.
+        /// Name of the method. If the product's thing model has a function of this name, its inputs are
+        /// checked.
         #[schemars(length(min = 1, max = 255))]
         method: String,
-        /// What goes with it: any JSON.
+        /// Parameters: any JSON.
         #[serde(default)]
         params: Value,
     }
@@ -88,14 +90,14 @@ input! {
 input! {
     /// A call of a function of the thing model.
     InvokeInput {
-        /// Its inputs.
+        /// Inputs of the function.
         #[serde(default)]
         params: Option<Map<String, Value>>,
     }
 }
 
 input! {
-    /// Properties to be told.
+    /// Keys of the properties to read.
     ReadInput {
         #[schemars(length(min = 1, max = 256))]
         keys: Vec<String>,
@@ -103,7 +105,7 @@ input! {
 }
 
 input! {
-    /// Properties to be set.
+    /// Values of the properties to write.
     WriteInput {
         #[schemars(extend("minProperties" = 1, "maxProperties" = 256))]
         values: Map<String, Value>,
@@ -129,17 +131,20 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Operator)
             .tag("commands")
             .path_parameter("id", "The device's id, percent-encoded.")
-            .response::<Command>(200, "It has ended; `state` says how.")
+            .response::<Command>(200, "The command has ended with the result in `state`.")
             .response::<Command>(
                 202,
-                "It is on its way or waits for its device; look at it later.",
+                "The command was sent or waits for its device; poll it later.",
             )
             .with_location()
-            .problem_response(409, "Too many commands are open, or too many callers wait.")
+            .problem_response(
+                409,
+                "Too many commands are open, or too many callers are waiting.",
+            )
     };
     vec![
         of_device(post("/api/v1/devices/{id}/commands", "sendCommand", send))
-            .summary("Tell a device to do something")
+            .summary("Send a command to a device")
             .description(
                 "The command is in the store when it is answered, and goes out when the device is where it hears it. Where the device \
                  is here, the answer waits until the command has ended, at most for `timeout_ms` and for `http.request_timeout_s`.",
@@ -150,25 +155,25 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "invokeFunction",
             invoke,
         ))
-        .path_parameter("function", "The id of a function of its thing model.")
+        .path_parameter("function", "Id of a function of the thing model.")
         .summary("Call a function of a device")
-        .description("As `sendCommand`; inputs are checked against the thing model.")
+        .description("Like `sendCommand`; inputs are checked against the thing model.")
         .optional_request_body::<InvokeInput>(),
         of_device(post(
             "/api/v1/devices/{id}/properties/read",
             "readProperties",
             read_properties,
         ))
-        .summary("Ask a device for properties")
-        .description("As `sendCommand`; the keys are checked against the thing model.")
+        .summary("Read properties of a device")
+        .description("Like `sendCommand`; the keys are checked against the thing model.")
         .request_body::<ReadInput>(),
         of_device(post(
             "/api/v1/devices/{id}/properties/write",
             "writeProperties",
             write_properties,
         ))
-        .summary("Set properties of a device")
-        .description("As `sendCommand`; keys and values are checked against the thing model.")
+        .summary("Write properties of a device")
+        .description("Like `sendCommand`; keys and values are checked against the thing model.")
         .request_body::<WriteInput>(),
     ]
 }
@@ -232,15 +237,15 @@ async fn send_request(call: ApiCall, wish: CommandOperation, manner: CommandOpti
     })
 }
 
-/// A command that was taken.
+/// A command that was accepted.
 pub(super) struct SentCommand {
     pub(super) id: u64,
     value: Value,
-    /// As it ended, if it was waited for and has.
+    /// The final state, if the caller waited and the command has ended.
     pub(super) ended: Option<Value>,
 }
 
-/// Takes a command, and waits for its end if the request wants that.
+/// Sends a command and, if requested, waits for its end.
 pub(super) async fn send_and_wait(
     call: &ApiCall,
     request: CommandRequest,
@@ -259,7 +264,7 @@ pub(super) async fn send_and_wait(
     });
     audit::record_action(call, "command.send", Some(&device), Some(after)).await;
     let ended = match end {
-        // Before the request itself has taken too long.
+        // The wait must end before the request times out.
         Some(end) => {
             let most = call.app.config.request_timeout().mul_f32(0.9);
             tokio::time::timeout(most, end).await.ok().flatten()

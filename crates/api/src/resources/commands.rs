@@ -1,4 +1,4 @@
-//! Commands: what became of what devices were told to do. They are sent in `command_requests`.
+//! Commands and their results. Sending is in `command_requests`.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::state::ApiState;
 
 const STATE: Parameter = Parameter {
     name: "state",
-    description: "Commands in these states.",
+    description: "States, separated by commas.",
     shape: ParameterType::Words(&[
         "pending",
         "sent",
@@ -31,11 +31,11 @@ const STATE: Parameter = Parameter {
         "cancelled",
     ]),
 };
-/// A command, and what came of it. Times are in milliseconds since 1970.
+/// A command and its result. Times are in milliseconds since 1970.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the commands answer")]
 pub(super) struct Command {
-    /// Later ones have larger numbers; the device gets it as the id of the call.
+    /// Sequence number; also the id of the call on the device. Later commands have larger numbers.
     id: u64,
     device: String,
     product: String,
@@ -44,27 +44,28 @@ pub(super) struct Command {
     method: String,
     params: Value,
     one_way: bool,
-    /// `pending`, `sent`, `acknowledged`; at its end `success`, `failed`, `timeout`, `expired` or `cancelled`.
+    /// `pending`, `sent` or `acknowledged`; finally `success`, `failed`, `timeout`, `expired` or
+    /// `cancelled`.
     state: String,
     timeout_ms: u64,
     retries: u32,
-    /// How often it was sent.
+    /// Number of times it was sent.
     attempts: u32,
     created_at_ms: u64,
-    /// How long it waits for its device.
+    /// Time until which it waits for its device.
     expires_at_ms: u64,
-    /// When it was sent last.
+    /// Time of the last sending.
     sent_at_ms: Option<u64>,
-    /// When the device's client said that it has it.
+    /// Time at which the device's client acknowledged it.
     acknowledged_at_ms: Option<u64>,
     finished_at_ms: Option<u64>,
-    /// What the device answered.
+    /// Response of the device.
     result: Value,
-    /// The word or number that the device gave with its answer.
+    /// Status word or number in the response of the device.
     code: Option<String>,
-    /// Why it is in its state, for people.
+    /// Reason of the state, for humans.
     message: Option<String>,
-    /// Who asked for it.
+    /// Caller that requested it.
     by: String,
 }
 
@@ -83,21 +84,21 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .role(Role::Viewer)
         .tag("commands")
         .path_parameter("id", "The device's id, percent-encoded.")
-        .summary("Commands of a device")
+        .summary("List commands of a device")
         .description(LIST_DESCRIPTION)
         .parameters(&[STATE])
         .paged::<Command>(),
         get("/api/v1/commands", "listCommands", list)
             .role(Role::Viewer)
             .tag("commands")
-            .summary("Commands of all devices")
+            .summary("List commands of all devices")
             .description(LIST_DESCRIPTION)
             .parameters(&[STATE])
             .paged::<Command>(),
         one(get("/api/v1/commands/{id}", "getCommand", read))
             .role(Role::Viewer)
-            .summary("Look at a command")
-            .response::<Command>(200, "It, as it is now."),
+            .summary("Read a command")
+            .response::<Command>(200, "The command."),
         one(post(
             "/api/v1/commands/{id}/cancel",
             "cancelCommand",
@@ -105,9 +106,9 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ))
         .role(Role::Operator)
         .summary("Cancel a command")
-        .description("What was sent already the device may do nevertheless.")
-        .response::<Command>(200, "It, as it is now.")
-        .problem_response(409, "It has ended already."),
+        .description("If the command has been sent, the device may still execute it.")
+        .response::<Command>(200, "The command after the change.")
+        .problem_response(409, "The command has already ended."),
     ]
 }
 
@@ -115,7 +116,7 @@ const LIST_DESCRIPTION: &str = "The newest first. A page may be short or empty a
                         of commands for each. How long commands are kept after their end say the settings `commands.finished_retention_d` \
                         and `commands.max_finished`.";
 
-/// Asks the commands on a thread that may read the disk.
+/// Runs a query on a thread that may read the disk.
 pub(super) async fn run_blocking<T: Send + 'static>(
     app: &ApiState,
     question: impl FnOnce(&dyn CommandBackend) -> Result<T, DeviceBackendError> + Send + 'static,
@@ -129,7 +130,7 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     asked.map_err(to_problem)
 }
 
-/// The number of the command in the path.
+/// The command number in the path.
 pub(super) fn command_id(call: &ApiCall) -> Result<u64, ProblemDetails> {
     let id = call.path("id");
     id.parse()

@@ -1,5 +1,5 @@
-//! Connectors and sinks beyond their objects: which types there are, whether a system is reached, how sinks do, what they
-//! could not write.
+//! Connectors, sinks and sources beyond their objects: types, connection tests, states, pushes and
+//! dead letters.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,24 +13,24 @@ use crate::endpoint::{ApiResult, Endpoint, EndpointAccess, get, post};
 use crate::problem_details::ProblemDetails;
 use crate::query_parameters::PageCursor;
 
-/// A type of connectors.
+/// A connector type.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the connectors answer")]
 struct ConnectorType {
     r#type: String,
-    /// For people.
+    /// Title for humans.
     title: String,
     /// JSON schema of the settings of a connector.
     connector_schema: Map<String, Value>,
     /// JSON schema of the settings of a sink.
     sink_schema: Map<String, Value>,
-    /// JSON schema of the settings of a source; `null`: nothing can be received from such a system.
+    /// JSON schema of the settings of a source; `null`: the type has no sources.
     source_schema: Option<Map<String, Value>>,
-    /// Sizes of batches where a sink does not say.
+    /// Default batch sizes of its sinks.
     batch: Value,
 }
 
-/// How a connector does.
+/// State of a connector.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the connectors answer")]
 struct ConnectorStatus {
@@ -39,56 +39,57 @@ struct ConnectorStatus {
     description: String,
     /// Sinks that use it.
     sinks: Vec<String>,
-    /// Whether one of these cannot write at the moment.
+    /// Whether one of these sinks cannot write at the moment.
     is_failing: bool,
-    /// It stands in the configuration and cannot be changed over the API.
+    /// Whether it is declared in the configuration and cannot be changed over the API.
     is_declared: bool,
 }
 
-/// How a sink does, since the node started.
+/// State of a sink since the node started.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the connectors answer")]
 struct SinkStatus {
     name: String,
     connector: String,
-    /// That of its connector, if there is one.
+    /// Type of its connector, if it has one.
     r#type: Option<String>,
     /// `running`, `failing`, `starting`, `disabled`, `no_connector` or `invalid`.
     state: String,
-    /// Why it does not run.
+    /// Reason why it does not run.
     problem: Option<String>,
-    /// Since when no batch could be written; `null` while the sink writes.
+    /// Time since which no batch could be written; `null` while writes succeed.
     failing_since_ms: Option<u64>,
-    /// `closed`: it writes; `open`: it waits before it tries again; `half_open`: one batch shows whether the system is back.
+    /// `closed`: it writes; `open`: it pauses before the next attempt; `half_open`: one batch tests
+    /// whether the system has recovered.
     circuit: String,
-    /// Failures in a row of the system as a whole.
+    /// Number of consecutive failures of the system as a whole.
     failures: u32,
     last_error: Option<String>,
     last_error_at_ms: Option<u64>,
     last_success_at_ms: Option<u64>,
-    /// Counts by name: queued, sent, retried, failed and so on.
+    /// Counters by name: queued, sent, retried, failed and others.
     metrics: Map<String, Value>,
-    /// It stands in the configuration and cannot be changed over the API.
+    /// Whether it is declared in the configuration and cannot be changed over the API.
     is_declared: bool,
 }
 
-/// How a source does, since the node started.
+/// State of a source since the node started.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the connectors answer")]
 struct SourceStatus {
     name: String,
     connector: String,
-    /// That of its connector, if there is one.
+    /// Type of its connector, if it has one.
     r#type: Option<String>,
     /// `running`, `disabled`, `no_connector` or `invalid`.
     state: String,
-    /// Messages.
+    /// Number of messages.
     received: u64,
-    /// Failures in a row.
+    /// Number of consecutive failures.
     failures: u64,
     last_error: Option<String>,
     last_error_at_ms: Option<u64>,
-    /// It stands in the configuration and cannot be changed over the API.
+    /// Whether it is declared in the configuration and cannot be changed over the API.
     is_declared: bool,
 }
 
@@ -103,24 +104,24 @@ struct DeadLetter {
     row: Value,
 }
 
-/// Whether the system of a connector was reached.
+/// Result of a connection test.
 #[derive(Serialize, JsonSchema)]
 struct ConnectionTestOutcome {
     is_reached: bool,
-    /// Who answered, or why nobody did.
+    /// Identity of the system, or reason of the failure.
     detail: String,
 }
 
-/// Dead letters of a sink.
+/// Selects dead letters of a sink.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct DeadLetterSelection {
-    /// Left out: all there are.
+    /// Ids of dead letters; default: all.
     #[schemars(length(max = 10_000))]
     ids: Option<Vec<u64>>,
 }
 
-/// How many there were.
+/// Number of dead letters processed.
 #[derive(Serialize, JsonSchema)]
 struct DeadLetterCount {
     count: usize,
@@ -136,8 +137,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get("/api/v1/connector-types", "listConnectorTypes", types)
             .role(Role::Viewer)
             .tag("connectors")
-            .summary("List types of connectors")
-            .description("With the schemas of what connectors, sinks and sources of each type are told.")
+            .summary("List connector types")
+            .description("Includes the schemas of the settings of connectors, sinks and sources of each type.")
             .unpaged::<ConnectorType>(),
         get(
             "/api/v1/connector-status",
@@ -146,7 +147,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         )
         .role(Role::Viewer)
         .tag("connectors")
-        .summary("How connectors do")
+        .summary("List connector states")
         .paged::<ConnectorStatus>(),
         post(
             "/api/v1/connectors/test",
@@ -155,45 +156,45 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         )
         .role(Role::Admin)
         .tag("connectors")
-        .summary("Try a connector before it is made")
-        .description("The body is a connector as it would be made; nothing is stored.")
+        .summary("Test a connector before storing it")
+        .description("The body is a connector as it would be created; nothing is stored.")
         .request_body::<Map<String, Value>>()
-        .response::<ConnectionTestOutcome>(200, "What came of it."),
+        .response::<ConnectionTestOutcome>(200, "The result of the test."),
         post("/api/v1/connectors/{name}/test", "testConnector", test)
             .role(Role::Operator)
             .tag("connectors")
-            .summary("Try a connector")
+            .summary("Test a connector")
             .description("Connects to the system with the connector's credentials.")
             .path_parameter("name", "The connector's name, percent-encoded.")
-            .response::<ConnectionTestOutcome>(200, "What came of it."),
+            .response::<ConnectionTestOutcome>(200, "The result of the test."),
         get("/api/v1/sink-status", "listSinkStatus", sinks)
             .role(Role::Viewer)
             .tag("connectors")
-            .summary("How sinks do")
+            .summary("List sink states")
             .paged::<SinkStatus>(),
         get("/api/v1/source-status", "listSourceStatus", sources)
             .role(Role::Viewer)
             .tag("connectors")
-            .summary("How sources do")
+            .summary("List source states")
             .paged::<SourceStatus>(),
         post("/api/v1/sources/{name}/push", "pushToSource", push)
             .access(EndpointAccess::Source)
             .tag("connectors")
-            .summary("Give a source messages")
+            .summary("Push messages to a source")
             .description(
-                "For systems that post what they have; sources of connectors of the type http take it. The body is a \
+                "For systems that push messages; accepted by sources of connectors of the type http. The body is a \
                  message or several, as the source's settings say, and may be of any media type. It is answered once the \
                  rules have taken them: after any other answer, send the same again.",
             )
             .path_parameter("name", "The source's name, percent-encoded.")
             .raw_request_body(&["application/octet-stream"])
-            .empty_response(204, "All messages have been taken.")
-            .problem_response(429, "Too many requests wait to be taken; Retry-After says when to come again.")
-            .problem_response(503, "It is not taken now, or was not in time and may still be; Retry-After says when to come again."),
+            .empty_response(204, "All messages were accepted.")
+            .problem_response(429, "Too many requests are waiting; retry after the time in Retry-After.")
+            .problem_response(503, "The messages cannot be accepted now, or were not accepted in time and may still be; retry after the time in Retry-After."),
         of_sink(get("/api/v1/sinks/{name}/status", "sinkStatus", sink))
             .role(Role::Viewer)
-            .summary("How a sink does")
-            .response::<SinkStatus>(200, "Since the node started."),
+            .summary("Read the state of a sink")
+            .response::<SinkStatus>(200, "The state since the node started."),
         of_sink(post("/api/v1/sinks/{name}/test", "testSink", test_sink))
             .role(Role::Operator)
             .summary("Test a sink")
@@ -210,7 +211,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .role(Role::Operator)
         .summary("List the dead letters of a sink")
         .description(
-            "Rows that could not be written, the oldest first. What clients have sent is in them.",
+            "Rows that could not be written, oldest first. They contain data of clients.",
         )
         .paged::<DeadLetter>(),
         of_sink(post(
@@ -219,19 +220,19 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             replay,
         ))
         .role(Role::Operator)
-        .summary("Queue dead letters again")
-        .description("Those for which the sink's queue has no room stay what they are.")
+        .summary("Replay dead letters of a sink")
+        .description("Dead letters that do not fit into the sink's queue remain.")
         .optional_request_body::<DeadLetterSelection>()
-        .response::<DeadLetterCount>(200, "How many were queued."),
+        .response::<DeadLetterCount>(200, "The number of rows queued."),
         of_sink(post(
             "/api/v1/sinks/{name}/dead-letters/discard",
             "discardDeadLetters",
             discard,
         ))
         .role(Role::Operator)
-        .summary("Throw dead letters away")
+        .summary("Delete dead letters of a sink")
         .optional_request_body::<DeadLetterSelection>()
-        .response::<DeadLetterCount>(200, "How many there were."),
+        .response::<DeadLetterCount>(200, "The number of rows deleted."),
     ]
 }
 
@@ -246,7 +247,7 @@ async fn types(call: ApiCall) -> ApiResult {
     })
 }
 
-/// A page of rows that are sorted by name.
+/// A page of rows sorted by name.
 pub(super) fn page_by_name(call: &ApiCall, rows: Vec<Value>) -> ApiResult {
     let limit = call.query.limit();
     let after = call.query.after().map(|cursor| cursor.first);
@@ -282,23 +283,24 @@ async fn push(mut call: ApiCall) -> ApiResult {
 
 fn push_problem(source: &str, refused: SourcePushError) -> ProblemDetails {
     match refused {
-        SourcePushError::Unknown => {
-            ProblemDetails::not_found(format!("There is no source {source:?} that takes posts."))
-        }
+        SourcePushError::Unknown => ProblemDetails::not_found(format!(
+            "There is no source {source:?} that accepts pushes."
+        )),
         SourcePushError::SourceClosed(why) => {
-            ProblemDetails::busy(30, format!("Nothing is taken now: {why}."))
+            ProblemDetails::busy(30, format!("The source does not receive now: {why}."))
         }
         SourcePushError::Credentials(why) => {
-            ProblemDetails::unauthorized(format!("The request does not prove itself: {why}."))
+            ProblemDetails::unauthorized(format!("The request is not authenticated: {why}."))
         }
         SourcePushError::Content(why) => {
             ProblemDetails::unprocessable(format!("The body is {why}."))
         }
         SourcePushError::TooManyRequests => {
-            ProblemDetails::too_many_requests(1, "Too many requests wait to be taken.")
+            ProblemDetails::too_many_requests(1, "Too many requests are waiting.")
         }
         SourcePushError::TimedOut => {
-            let detail = "It was not taken in time, and may still be; send it again.";
+            let detail =
+                "The messages were not accepted in time and may still be; send them again.";
             ProblemDetails::busy(1, detail)
         }
     }

@@ -1,4 +1,4 @@
-//! Attributes of devices, by their scopes.
+//! Attributes of devices by scope.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -32,7 +32,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             attributes,
         ))
         .role(Role::Viewer)
-        .summary("Attributes of a device")
+        .summary("Read attributes of a device")
         .unpaged::<Attribute>(),
         of_scope(put(
             "/api/v1/devices/{id}/attributes/{scope}",
@@ -41,7 +41,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ))
         .role(Role::Operator)
         .summary("Set attributes of a device")
-        .description("An object with the keys to be set; `null` removes one, others stay.")
+        .description("An object with the keys to set; `null` removes a key, others are kept.")
         .request_body::<Map<String, Value>>()
         .empty_response(204, "Set."),
     ]

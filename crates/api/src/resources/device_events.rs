@@ -1,4 +1,4 @@
-//! Events that devices have reported.
+//! Events reported by devices.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -15,17 +15,17 @@ use crate::query_parameters::{Parameter, ParameterType};
 const DEFAULT_EVENTS: u64 = 100;
 const EVENT: Parameter = Parameter {
     name: "event",
-    description: "Only events of this id.",
+    description: "Event id.",
     shape: ParameterType::Text,
 };
 const BEFORE: Parameter = Parameter {
     name: "before",
-    description: "Only events with a smaller number: the last `number` of the answer before.",
+    description: "Upper bound of `number`, exclusive: the last `number` of the previous response.",
     shape: ParameterType::Number(0, (1 << 53) - 1),
 };
 const COUNT: Parameter = Parameter {
     name: "count",
-    description: "Events at most; 100 without it.",
+    description: "Maximum number of events; default 100.",
     shape: ParameterType::Number(1, 1000),
 };
 
@@ -40,10 +40,10 @@ struct DeviceEvents {
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes the answer")]
 struct ReportedEvent {
-    /// Grows with each event of the device.
+    /// Sequence number per device.
     number: u64,
     ts_ms: i64,
-    /// The id of the event.
+    /// Event id.
     event: String,
     data: Value,
 }
@@ -55,10 +55,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("devices")
             .path_parameter("id", "The device's id, percent-encoded.")
             .summary("List events of a device")
-            .description("Events the device has reported, the newest first. `devices.max_events_per_device` of them are kept.")
+            .description("Events reported by the device, newest first. The node keeps the last `devices.max_events_per_device`.")
             .parameters(&[EVENT, FROM_MS, TO_MS, BEFORE, COUNT])
-            .response::<DeviceEvents>(200, "The newest first.")
-            .problem_response(404, "There is no such device."),
+            .response::<DeviceEvents>(200, "The events, newest first.")
+            .problem_response(404, "The device does not exist."),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! Devices by the thousand, as lines of a file.
+//! Import and export of many devices as lines of a file.
 
 use axum::http::header;
 use schemars::JsonSchema;
@@ -12,35 +12,35 @@ use crate::device_backend::DeviceBackendError;
 use crate::endpoint::{ApiResult, Endpoint, get, post};
 use crate::query_parameters::{Parameter, ParameterType};
 
-/// Largest piece of an import.
+/// Maximum size of one piece of an import, in bytes.
 const MAX_IMPORT_BYTES: usize = 16 << 20;
 const JSONL: &str = "application/x-ndjson";
 const CSV: &str = "text/csv";
-/// Where the next piece of an export begins.
+/// Response header with the start of the next piece of an export.
 const NEXT_HEADER: &str = "tidegate-next";
 
 const FIRST_LINE: Parameter = Parameter {
     name: "first_line",
-    description: "The number of the first line, where the body is a piece of a file; a head line of CSV goes with each piece.",
+    description: "Number of the first line if the body is a piece of a file; each piece of CSV has a header line.",
     shape: ParameterType::Number(1, u32::MAX as u64),
 };
 const CREATES_ONLY: Parameter = Parameter {
     name: "create_only",
-    description: "`true`: devices that are there are refused; otherwise they are replaced.",
+    description: "`true`: reject devices that exist; otherwise they are replaced.",
     shape: ParameterType::Flag,
 };
 const FROM: Parameter = Parameter {
     name: "from",
-    description: "The field `Tidegate-Next` of the answer before.",
+    description: "Header `Tidegate-Next` of the previous response.",
     shape: ParameterType::Number(0, u32::MAX as u64),
 };
 const COUNT: Parameter = Parameter {
     name: "count",
-    description: "Devices of a piece; 10,000 if it is left out.",
+    description: "Maximum number of devices per piece; default 10,000.",
     shape: ParameterType::Number(1, 50_000),
 };
 
-/// A line that was not taken.
+/// A line that was rejected.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the registry answers")]
 struct ImportRejection {
@@ -49,16 +49,17 @@ struct ImportRejection {
     reason: String,
 }
 
-/// What came of lines.
+/// Result of an import.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the registry answers")]
 struct ImportSummary {
     created: u64,
     updated: u64,
     refused: u64,
-    /// The first 50,000 of them.
+    /// The first 50,000 rejected lines.
     refusals: Vec<ImportRejection>,
-    /// The line behind the last one: everything before it is on disk, and an import that was interrupted goes on here.
+    /// Number of the line after the last one. All previous lines are on disk, and an interrupted
+    /// import continues here.
     next_line: u64,
 }
 
@@ -67,7 +68,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         post("/api/v1/device-import", "importDevices", import)
             .role(Role::Operator)
             .tag("devices")
-            .summary("Make or replace many devices")
+            .summary("Import devices")
             .description(
                 "Lines of JSON (application/x-ndjson), each a device with its id, or of CSV (text/csv) with a head line. Lines that \
                  cannot be taken are told and do not hold up the others. The same lines again change nothing more, so that an import \
@@ -75,11 +76,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             )
             .parameters(&[FIRST_LINE, CREATES_ONLY])
             .raw_request_body(&[JSONL])
-            .response::<ImportSummary>(200, "Taken as far as it could be."),
+            .response::<ImportSummary>(200, "The result; invalid lines were rejected."),
         get("/api/v1/device-export", "exportDevices", export)
             .role(Role::Operator)
             .tag("devices")
-            .summary("Devices as lines of JSON")
+            .summary("Export devices")
             .description(
                 "Without secrets; with `Accept: text/csv` as CSV. The field `Tidegate-Next` of an answer says where the next piece \
                  begins; the last one has none.",

@@ -1,4 +1,4 @@
-//! Groups of devices beyond their objects: who is in one, and how many.
+//! Device groups beyond their objects: members and counts.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use crate::state::ApiState;
 
 use super::devices::{self, Device};
 
-/// How many devices a group has.
+/// Number of devices in a group.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the registry answers")]
 struct GroupCounts {
     group: String,
     devices: u64,
     online: u64,
-    /// There are more; so many were counted.
+    /// Whether counting stopped at a limit and there are more.
     is_cut: bool,
 }
 
@@ -39,9 +39,9 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "listDevicesOfGroup",
             list_devices,
         ))
-        .summary("Devices of a group")
+        .summary("List devices of a group")
         .description(
-            "In the order in which they were made. A page may be short or empty and still have a next one.",
+            "In the order of creation. A page may be short or empty and still have a next one.",
         )
         .paged::<Device>(),
         one(get(
@@ -54,7 +54,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     ]
 }
 
-/// Asks on a thread that may read the disk.
+/// Runs a query on a thread that may read the disk.
 pub(super) async fn run_blocking<T: Send + 'static>(
     app: &ApiState,
     question: impl FnOnce(&dyn FleetBackend) -> Result<T, DeviceBackendError> + Send + 'static,

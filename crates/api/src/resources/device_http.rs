@@ -1,4 +1,5 @@
-//! What devices post and ask by HTTP, on ThingsBoard's paths: the access token in the path says who speaks.
+//! The HTTP API for devices on ThingsBoard's paths. The access token in the path identifies the
+//! device.
 
 use std::time::{Duration, Instant};
 
@@ -21,28 +22,28 @@ use crate::query_parameters::{Parameter, ParameterType};
 const CLIENT_KEYS: Parameter = Parameter {
     name: "clientKeys",
     shape: ParameterType::Text,
-    description: "Client attributes, separated by commas.",
+    description: "Keys of client attributes, separated by commas.",
 };
 const SHARED_KEYS: Parameter = Parameter {
     name: "sharedKeys",
     shape: ParameterType::Text,
-    description: "Shared attributes, separated by commas.",
+    description: "Keys of shared attributes, separated by commas.",
 };
 
 const TIMEOUT: Parameter = Parameter {
     name: "timeout",
-    description: "How long to wait, in milliseconds, at most 600,000; 20,000 if it is left out.",
+    description: "Maximum wait in milliseconds, at most 600,000; default 20,000.",
     shape: ParameterType::Number(0, 3_600_000),
 };
 const TIMEOUT_MS: u64 = 20_000;
-/// However long a device wants to wait.
+/// Maximum wait of a long poll, in milliseconds.
 const MAX_TIMEOUT_MS: u64 = 600_000;
 
 fn bounded_timeout(asked_ms: Option<u64>) -> Duration {
     Duration::from_millis(asked_ms.unwrap_or(TIMEOUT_MS).min(MAX_TIMEOUT_MS))
 }
 
-/// How long a request may take besides `http.request_timeout_s`, because its device waits for something.
+/// Additional time that a long poll may take beyond `http.request_timeout_s`.
 pub(crate) fn long_poll_timeout(request: &axum::extract::Request) -> Option<Duration> {
     let uri = request.uri();
     let path = uri.path().strip_prefix("/api/v1/")?;
@@ -57,7 +58,7 @@ pub(crate) fn long_poll_timeout(request: &axum::extract::Request) -> Option<Dura
     Some(bounded_timeout(asked.and_then(|text| text.parse().ok())))
 }
 
-/// A command of the device.
+/// A command for the device.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes the answer")]
 struct PendingDeviceCommand {
@@ -66,7 +67,7 @@ struct PendingDeviceCommand {
     params: Value,
 }
 
-/// Attributes of the device, of the scopes that were asked for.
+/// Attributes of the device in the requested scopes.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes the answer")]
 struct RequestedAttributes {
@@ -79,33 +80,33 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         endpoint
             .access(EndpointAccess::Device)
             .tag("devices")
-            .path_parameter("token", "The device's access token.")
-            .problem_response(401, "No device has this token, or it is not let in.")
+            .path_parameter("token", "Access token of the device.")
+            .problem_response(401, "No device has this token, or the device may not connect.")
             .problem_response(
                 429,
                 "Too many requests of this device or from this address at once, or too many with tokens that no device has.",
             )
             .problem_response(
                 503,
-                "Nothing is taken now; Retry-After says when to come again.",
+                "The node is overloaded; retry after the time in Retry-After.",
             )
     };
     vec![
         of_device(post("/api/v1/{token}/telemetry", "postTelemetry", telemetry))
             .summary("A device's telemetry")
-            .description("`{\"key\": value}`, `{\"ts\": ms, \"values\": {..}}`, or an array of both. The answer has no body.")
+            .description("`{\"key\": value}`, `{\"ts\": ms, \"values\": {..}}`, or an array of both. The response has no body.")
             .raw_request_body(&["application/json"])
-            .empty_response(200, "It is taken.")
-            .problem_response(507, "The telemetry store has no room. Nothing, or not all of it, was stored."),
+            .empty_response(200, "The data was accepted.")
+            .problem_response(507, "The telemetry store is full. The data was not stored, or only in part."),
         of_device(post("/api/v1/{token}/attributes", "postAttributes", attributes))
-            .summary("A device's client attributes")
+            .summary("Post client attributes (device)")
             .raw_request_body(&["application/json"])
-            .empty_response(200, "They are taken."),
+            .empty_response(200, "The attributes were accepted."),
         of_device(get("/api/v1/{token}/attributes", "getAttributes", requested_attributes))
-            .summary("Attributes of a device, for the device")
+            .summary("Read attributes (device)")
             .description("Without keys, all.")
             .parameters(&[CLIENT_KEYS, SHARED_KEYS])
-            .response::<RequestedAttributes>(200, "By scope and key."),
+            .response::<RequestedAttributes>(200, "Attributes by scope and key."),
         of_device(get(
             "/api/v1/{token}/attributes/updates",
             "awaitAttributes",
@@ -118,39 +119,39 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         )
         .parameters(&[TIMEOUT])
         .response::<Map<String, Value>>(200, "The change.")
-        .problem_response(408, "There was none in this time."),
+        .problem_response(408, "There was no change within the wait."),
         of_device(get("/api/v1/{token}/rpc", "takeCommand", next_command))
-            .summary("The next command of a device, for the device")
-            .description("Waits for one. It counts as sent when it is answered.")
+            .summary("Get the next command (device)")
+            .description("Waits for a command. It counts as sent with the response.")
             .parameters(&[TIMEOUT])
-            .response::<PendingDeviceCommand>(200, "A command; what comes of it is posted under its `id`.")
-            .problem_response(408, "There was none in this time."),
+            .response::<PendingDeviceCommand>(200, "The command; post the result under its `id`.")
+            .problem_response(408, "There was no command within the wait."),
         of_device(post("/api/v1/{token}/rpc/{id}", "answerCommand", answer))
-            .path_parameter("id", "The `id` of the command.")
-            .summary("What came of a device's command")
+            .path_parameter("id", "Id of the command.")
+            .summary("Post the result of a command (device)")
             .description("JSON or text.")
             .raw_request_body(&["application/json"])
-            .empty_response(200, "It is taken."),
+            .empty_response(200, "The result was accepted."),
         of_device(post("/api/v1/{token}/rpc", "callPlatform", call_platform))
-            .summary("A device calls the platform")
+            .summary("Call the platform (device)")
             .description("`{\"method\": \"getCurrentTime\", \"params\": {}}`")
             .raw_request_body(&["application/json"])
-            .response::<Value>(200, "What the method answers."),
+            .response::<Value>(200, "The result of the method."),
         of_device(post("/api/v1/{token}/claim", "offerClaim", offer))
-            .summary("A device offers to be claimed")
-            .description("`{\"secretKey\": \"..\", \"durationMs\": 60000}`; both may be left out.")
+            .summary("Allow claiming of the device (device)")
+            .description("`{\"secretKey\": \"..\", \"durationMs\": 60000}`; both are optional.")
             .raw_request_body(&["application/json"])
-            .empty_response(200, "It is offered."),
+            .empty_response(200, "The device can be claimed."),
         post("/api/v1/provision", "provisionDevice", provision)
             .access(EndpointAccess::Device)
             .tag("devices")
-            .summary("A device registers itself")
+            .summary("Register a device (device)")
             .description(
-                "`{\"provisionDeviceKey\", \"provisionDeviceSecret\", \"deviceName\", ..}`; `status` says what became of it.",
+                "`{\"provisionDeviceKey\", \"provisionDeviceSecret\", \"deviceName\", ..}`; `status` contains the result.",
             )
             .raw_request_body(&["application/json"])
             .response::<Map<String, Value>>(200, "`status` is `SUCCESS` or `FAILURE`.")
-            .problem_response(429, "Too many requests of devices at once, or too many that were refused."),
+            .problem_response(429, "Too many concurrent requests of devices, or too many failures."),
     ]
 }
 
@@ -160,17 +161,15 @@ pub(super) fn to_problem(problem: DeviceHttpError) -> ProblemDetails {
             ProblemDetails::unauthorized("No device that is let in has this token.")
         }
         DeviceHttpError::Malformed(detail) => ProblemDetails::bad_request(format!("{detail}.")),
-        DeviceHttpError::Busy => {
-            ProblemDetails::busy(1, "Nothing is taken now, there is too much to do.")
-        }
+        DeviceHttpError::Busy => ProblemDetails::busy(1, "The node is overloaded."),
         DeviceHttpError::StorageFull => ProblemDetails::storage_full(
-            "The telemetry store has no room; the disk is full, or below telemetry.min_free_bytes.",
+            "The telemetry store is full; the disk is full, or below telemetry.min_free_bytes.",
         ),
         DeviceHttpError::Unavailable(detail) => ProblemDetails::unavailable(format!("{detail}.")),
     }
 }
 
-/// Asks on a thread that may block, for as many devices at once as there is room for.
+/// Runs a request on a thread that may block, within the limit on concurrent device requests.
 async fn run_blocking<T: Send + 'static>(
     call: &ApiCall,
     question: impl FnOnce(&dyn DeviceHttpBackend, &DeviceCaller) -> Result<T, DeviceHttpError>
@@ -183,14 +182,14 @@ async fn run_blocking<T: Send + 'static>(
     };
     let door = app.device_http_backend.clone();
     let ask = move || question(&*door, &knock);
-    let asked = call::run_blocking(ask, "The device is not served now.").await?;
+    let asked = call::run_blocking(ask, "The request cannot be processed now.").await?;
     if let Err(DeviceHttpError::UnknownDevice) = &asked {
-        // A device that exists is served whatever others at its address do.
+        // A device that exists is served regardless of the failures of others at its address.
         let attempts = &app.access.attempts;
         if let Some(left) = attempts.record_token_failure(call.client_ip, Instant::now()) {
             return Err(ProblemDetails::too_many_requests(
                 left.as_secs() + 1,
-                "No device has this token, and too many requests from this address had such tokens.",
+                "No device has this token, and too many requests from this address had unknown tokens.",
             ));
         }
     }
@@ -221,7 +220,7 @@ async fn requested_attributes(call: ApiCall) -> ApiResult {
     call::json_response(values.await?)
 }
 
-/// Until when the device wants to wait.
+/// The end of the device's long poll.
 fn deadline(call: &ApiCall) -> Instant {
     let asked_ms = call
         .query
@@ -299,16 +298,17 @@ async fn offer(mut call: ApiCall) -> ApiResult {
 async fn provision(mut call: ApiCall) -> ApiResult {
     let body = read_body(&mut call).await?;
     let request = serde_json::from_slice::<Map<String, Value>>(&body).map_err(|error| {
-        let detail = format!("The body has to be a JSON object: {error}.");
+        let detail = format!("The body must be a JSON object: {error}.");
         ProblemDetails::bad_request(detail)
     })?;
-    // Secrets are guessed by address and key, so that one key does not keep out devices of another.
+    // Failed secrets are counted per address and key, so that one key does not block devices with
+    // another.
     let key = request.get("provisionDeviceKey").and_then(Value::as_str);
     let key = key.unwrap_or_default().to_owned();
     let attempts = &call.app.access.attempts;
     if let Some(left) = attempts.secret_blocked_for(call.client_ip, &key, Instant::now()) {
         let detail =
-            "Too many requests with this provisionDeviceKey from this address were refused.";
+            "Too many requests with this provisionDeviceKey from this address were rejected.";
         return Err(ProblemDetails::too_many_requests(
             left.as_secs() + 1,
             detail,

@@ -1,4 +1,5 @@
-//! Devices: one by one and in lists. Products are configuration objects, see `objects`.
+//! Devices: list, read, create, change and delete. Products are configuration objects, see
+//! `objects`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,42 +20,42 @@ use crate::problem_details::ProblemDetails;
 use crate::query_parameters::{Parameter, ParameterType, text_parameter};
 use crate::state::ApiState;
 
-const PRODUCT: Parameter = text_parameter("product", "Devices of this product.");
-const GROUP: Parameter = text_parameter("group", "Devices of this group.");
-const TAG: Parameter = text_parameter("tag", "Devices with this tag: `floor=2`.");
-const PARENT: Parameter = text_parameter("parent", "Devices behind this gateway.");
-const TEXT: Parameter = text_parameter("text", "Devices with this in their id or name.");
+const PRODUCT: Parameter = text_parameter("product", "Product id.");
+const GROUP: Parameter = text_parameter("group", "Group id.");
+const TAG: Parameter = text_parameter("tag", "Tag as key and value: `floor=2`.");
+const PARENT: Parameter = text_parameter("parent", "Id of the gateway.");
+const TEXT: Parameter = text_parameter("text", "Part of the device's id or name.");
 const STATE: Parameter = Parameter {
     name: "state",
-    description: "Devices in these states.",
+    description: "State of the device.",
     shape: ParameterType::Words(&["notActive", "online", "offline"]),
 };
-/// A device as it is written.
+/// A device as written by a client.
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the registry reads")]
 struct DeviceInput {
-    /// The id of its product.
+    /// Product id.
     #[schemars(length(min = 1, max = 64))]
     product: String,
-    /// For people; the id, if it is empty.
+    /// Name for humans; default: the id.
     #[schemars(length(max = 256), default)]
     name: String,
-    /// The group it is in.
+    /// Group id.
     #[schemars(default)]
     group: Option<String>,
     #[schemars(default)]
     tags: BTreeMap<String, String>,
-    /// The id of the gateway it is behind.
+    /// Id of its gateway.
     #[schemars(default)]
     parent: Option<String>,
-    /// A disabled device is not let in.
+    /// Whether the device may connect.
     #[schemars(default = "yes")]
     enabled: bool,
-    /// It may have devices behind it, whatever its product says.
+    /// Whether it may have child devices, regardless of its product.
     #[schemars(default)]
     gateway: bool,
-    /// Left out or `null`: those it has stay; a new device gets a token, unless its product has a `secure` key for all or it is
-    /// behind a gateway.
+    /// Credentials. If omitted or `null`, existing ones are kept. A new device gets a token, unless
+    /// its product has a common `secure` key or the device has a gateway.
     #[schemars(default, length(max = 8))]
     credentials: Option<Vec<CredentialInput>>,
 }
@@ -63,52 +64,52 @@ fn yes() -> bool {
     true
 }
 
-/// A new device as it is written.
+/// A new device as written by a client.
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the registry reads")]
 struct NewDeviceInput {
-    /// 1 to 64 bytes without `/`, `+`, `#` and blanks.
+    /// Id of 1 to 64 bytes without `/`, `+`, `#` and blanks.
     #[schemars(length(min = 1, max = 64))]
     id: String,
     #[serde(flatten)]
     rest: DeviceInput,
 }
 
-/// A credential as it is written. Secrets that are left out are made, and told once.
+/// A credential as written by a client. Omitted secrets are generated and shown only once.
 #[derive(JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[allow(dead_code, reason = "it only describes what the registry reads")]
 enum CredentialInput {
-    /// An access token, sent as the user name.
+    /// Access token, sent as the user name.
     Token { token: Option<String> },
-    /// User name (its id, if it is left out) and password.
+    /// User name (default: the device id) and password.
     Password {
         username: Option<String>,
         password: Option<String>,
     },
-    /// JetLinks' `secureId` (its id, if it is left out) and `secureKey`.
+    /// JetLinks' `secureId` (default: the device id) and `secureKey`.
     Secure {
         secure_id: Option<String>,
         secure_key: Option<String>,
     },
-    /// The common name (its id, if it is left out) of its certificate.
+    /// Common name of the client certificate (default: the device id).
     Certificate { common_name: Option<String> },
-    /// A key for JWTs: HS256, ES256, EdDSA or RS256.
+    /// Key for JWTs: HS256, ES256, EdDSA or RS256.
     Jwt { algorithm: String, key: String },
 }
 
-/// What it takes to claim a device.
+/// Data for claiming a device.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ClaimInput {
-    /// What the device has offered; empty, if it has offered none.
+    /// Secret offered by the device; empty if it offered none.
     secret: String,
-    /// The group it shall be in.
+    /// Group to which the device is added.
     #[schemars(length(min = 1, max = 64))]
     group: String,
 }
 
-/// A device as it is.
+/// A device.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the registry answers")]
 pub(super) struct Device {
@@ -120,29 +121,29 @@ pub(super) struct Device {
     parent: Option<String>,
     enabled: bool,
     gateway: bool,
-    /// Their types and names; secrets are not shown.
+    /// Types and names of its credentials, without secrets.
     credentials: Vec<Map<String, Value>>,
     /// `notActive`, `online` or `offline`.
     state: String,
-    /// When it connected for the first time.
+    /// Time of the first connection.
     activated_at_ms: Option<u64>,
     last_seen_at_ms: Option<u64>,
     created_at_ms: u64,
     version: u64,
-    /// Credentials that were just made; told this once. Left out otherwise.
+    /// Credentials generated by this request, shown only once. Omitted otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     issued: Option<Vec<Map<String, Value>>>,
 }
 
-/// How many devices there are.
+/// Numbers of devices.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the registry answers")]
 struct DeviceCounts {
     devices: u64,
     online: u64,
-    /// Per product.
+    /// Number per product.
     products: BTreeMap<String, u64>,
-    /// Devices in memory.
+    /// Number of devices in memory.
     cached: u64,
     cache_hits: u64,
     cache_misses: u64,
@@ -168,12 +169,12 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         post("/api/v1/devices", "createDevice", create)
             .role(Role::Operator)
             .tag("devices")
-            .summary("Make a device")
+            .summary("Create a device")
             .request_body::<NewDeviceInput>()
-            .response::<Device>(201, "Made; `issued` holds what was made for it, told once.")
+            .response::<Device>(201, "Created. `issued` contains the generated credentials, which are shown only once.")
             .with_location()
-            .problem_response(404, "There is no such product.")
-            .problem_response(409, "There is one with this id already."),
+            .problem_response(404, "The product does not exist.")
+            .problem_response(409, "A device with this id already exists."),
         get("/api/v1/device-counts", "countDevices", counts)
             .role(Role::Viewer)
             .tag("devices")
@@ -181,22 +182,22 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .response::<DeviceCounts>(200, "Now."),
         one(get("/api/v1/devices/{id}", "getDevice", read))
             .role(Role::Viewer)
-            .summary("Look at a device")
-            .response::<Device>(200, "It, as it is now.")
+            .summary("Read a device")
+            .response::<Device>(200, "The device.")
             .with_etag(),
         one(put("/api/v1/devices/{id}", "putDevice", write))
             .role(Role::Operator)
-            .summary("Make or replace a device")
-            .description("The whole device; credentials that are left out stay what they are.")
+            .summary("Create or replace a device")
+            .description("The whole device; omitted credentials are kept.")
             .request_body::<DeviceInput>()
             .response::<Device>(200, "Replaced.")
             .response::<Device>(201, "Made.")
-            .problem_response(409, "Something of it belongs to another device.")
+            .problem_response(409, "A unique field is already in use by another device.")
             .with_etag(),
         one(delete("/api/v1/devices/{id}", "deleteDevice", remove))
             .role(Role::Operator)
             .summary("Delete a device")
-            .description("With its attributes. One with devices behind it stays.")
+            .description("Deletes the device with its attributes. A gateway with child devices cannot be deleted.")
             .empty_response(204, "Deleted.")
             .with_etag(),
         one(post("/api/v1/devices/{id}/claim", "claimDevice", claim))
@@ -206,7 +207,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
                 "The device has offered it, with a secret and for a time. It is in this group from now on; the secret holds once.",
             )
             .request_body::<ClaimInput>()
-            .response::<Device>(200, "It, as it is now."),
+            .response::<Device>(200, "The device after the change."),
     ]
 }
 
@@ -222,13 +223,13 @@ pub(super) fn to_problem(error: DeviceBackendError) -> ProblemDetails {
         DeviceBackendError::Conflict(detail) => ProblemDetails::conflict(detail),
         DeviceBackendError::Changed => ProblemDetails::new(
             StatusCode::PRECONDITION_FAILED,
-            "The device has changed meanwhile. Read it again, then decide.",
+            "The device has changed meanwhile. Read it again before changing it.",
         ),
         DeviceBackendError::Unavailable(detail) => ProblemDetails::unavailable(detail),
     }
 }
 
-/// Asks the registry on a thread that may read the disk.
+/// Runs a query of the registry on a thread that may read the disk.
 pub(super) async fn run_blocking<T: Send + 'static>(
     app: &ApiState,
     question: impl FnOnce(&dyn DeviceBackend) -> Result<T, DeviceBackendError> + Send + 'static,
@@ -302,7 +303,7 @@ pub(super) fn fields_of(input: Value) -> Result<Map<String, Value>, ProblemDetai
     match input {
         Value::Object(fields) => Ok(fields),
         _ => Err(ProblemDetails::unprocessable(
-            "The body is not what was expected: expected a JSON object.",
+            "The body is invalid: expected a JSON object.",
         )),
     }
 }
@@ -310,7 +311,10 @@ pub(super) fn fields_of(input: Value) -> Result<Map<String, Value>, ProblemDetai
 async fn create(mut call: ApiCall) -> ApiResult {
     let mut fields = fields_of(call.body_value().await?)?;
     let Some(Value::String(id)) = fields.remove("id") else {
-        return Err(ProblemDetails::invalid_field("id", "id: expected a text."));
+        return Err(ProblemDetails::invalid_field(
+            "id",
+            "id: expected a string.",
+        ));
     };
     let name = id.clone();
     let (device, _) =
@@ -338,7 +342,8 @@ async fn write(mut call: ApiCall) -> ApiResult {
             ));
         }
     }
-    // What a GET answered may be put back; what its credentials are called says nothing of their secrets.
+    // The response to a GET may be sent back, but without credentials: their names say nothing
+    // about their secrets.
     for field in [
         "version",
         "created_at_ms",
@@ -368,7 +373,7 @@ async fn write(mut call: ApiCall) -> ApiResult {
     Ok(with_version(status, &device))
 }
 
-/// The version a change is to find, if the request says anything of it.
+/// The version that the request requires, if it has a precondition.
 async fn expected_version(
     call: &ApiCall,
     preconditions: &Preconditions,

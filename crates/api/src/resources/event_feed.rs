@@ -1,5 +1,5 @@
-//! What happens at the node as one listener of the API gets it: filtered, with counters now and then, and ended when
-//! the listener's credentials are.
+//! The event stream of one subscriber: filtered, with periodic counters, and ended when the
+//! subscriber's credentials are revoked.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::call::ApiCall;
 use crate::connection_tracker::LongRequestPermit;
 use crate::state::ApiState;
 
-/// Names of events, as in `types=`. `lost` is always told.
+/// Names of events, as in `types=`. `lost` is always sent.
 pub(super) const TYPES: &[&str] = &[
     "connected",
     "disconnected",
@@ -40,9 +40,9 @@ pub(super) struct EventFeed {
     filter: EventFeedFilter,
 }
 
-/// What this listener wants.
+/// The filter of one subscriber.
 pub(super) struct EventFeedFilter {
-    /// Empty: everything.
+    /// Empty: all types.
     pub(super) types: Vec<String>,
     pub(super) client_id: Option<String>,
     pub(super) stats_every: Duration,
@@ -118,7 +118,7 @@ impl EventFeed {
     }
 }
 
-/// The node's counters and gauges, each summed up over its labels.
+/// The node's counters and gauges, each summed over its labels.
 fn stats_json(families: &[MetricFamily]) -> Value {
     let mut totals = Map::new();
     for family in families {

@@ -1,4 +1,4 @@
-//! The stream of events: Server-Sent Events, or a WebSocket where the request asks for one.
+//! The event stream: Server-Sent Events, or a WebSocket if the request asks for an upgrade.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ use crate::query_parameters::{CLIENT_ID, Parameter, ParameterType};
 const DEFAULT_STATS_INTERVAL_S: u64 = 10;
 const WANTED: Parameter = Parameter {
     name: "types",
-    description: "Only these, separated by commas. Without it, all.",
+    description: "Types of events, separated by commas; default: all.",
     shape: ParameterType::Words(TYPES),
 };
 const STATS_INTERVAL_S: Parameter = Parameter {
     name: "stats_interval_s",
-    description: "Seconds between two events `stats`; 10 if not given.",
+    description: "Seconds between two `stats` events; default 10.",
     shape: ParameterType::Number(1, 3600),
 };
 
@@ -33,7 +33,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get("/api/v1/events", "events", events)
             .role(Role::Viewer)
             .tag("events")
-            .summary("What happens, as it happens")
+            .summary("Stream events")
             .description(
                 "Server-Sent Events; with `Upgrade: websocket` a WebSocket whose text messages are the same JSON objects. \
                  Each has `event` and `at_ms`: connected, disconnected, authentication_failed, session_created, session_ended, \
@@ -59,7 +59,7 @@ async fn events(mut call: ApiCall) -> ApiResult {
     stream_response(&mut call, feed)
 }
 
-/// A place among the streams that may be open.
+/// Takes a permit for an event stream.
 pub(super) fn begin_stream(call: &ApiCall) -> Result<LongRequestPermit, ProblemDetails> {
     let holder = match call.identity.proof {
         AuthenticationMethod::Anonymous | AuthenticationMethod::Nothing => {
@@ -72,7 +72,7 @@ pub(super) fn begin_stream(call: &ApiCall) -> Result<LongRequestPermit, ProblemD
     call.begin_long_request(LongRequestKind::EventStream, holder)
 }
 
-/// Server-Sent Events, or a WebSocket if that is asked for.
+/// Server-Sent Events, or a WebSocket if the request asks for an upgrade.
 pub(super) fn stream_response(call: &mut ApiCall, feed: impl ItemStream) -> ApiResult {
     if websocket::is_upgrade_requested(call.headers()) {
         return websocket::upgrade_response(call, feed);
@@ -80,16 +80,16 @@ pub(super) fn stream_response(call: &mut ApiCall, feed: impl ItemStream) -> ApiR
     sse_response(call, feed)
 }
 
-/// Server-Sent Events, whatever is asked for.
+/// Server-Sent Events, even if the request asks for an upgrade.
 pub(super) fn sse_response(call: &ApiCall, feed: impl ItemStream) -> ApiResult {
     call.mark_long_lived();
-    // A first line at once, so that a client knows that it is connected.
+    // Sends a first line immediately, so that the client knows that it is connected.
     let stream = stream::unfold((feed, true), |(mut feed, is_first)| async move {
         let text = match is_first {
             true => ": connected\n\n".to_owned(),
             false => match feed.next().await? {
                 StreamItem::KeepAlive => ": still here\n\n".to_owned(),
-                // JSON on one line, as an event's data must be.
+                // JSON on one line, as event data requires.
                 StreamItem::Event(name, json) => format!("event: {name}\ndata: {json}\n\n"),
             },
         };
@@ -99,7 +99,7 @@ pub(super) fn sse_response(call: &ApiCall, feed: impl ItemStream) -> ApiResult {
         ))
     });
     let mut response = text_response("text/event-stream", Body::from_stream(stream));
-    // nginx would collect it otherwise.
+    // Prevents buffering in nginx.
     response.headers_mut().insert(
         header::HeaderName::from_static("x-accel-buffering"),
         HeaderValue::from_static("no"),

@@ -1,4 +1,4 @@
-//! What supervisors, Prometheus and browsers ask first.
+//! Health checks, metrics, and the landing page.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -14,7 +14,7 @@ use crate::{landing_page, process_metrics, prometheus};
 #[derive(Serialize, JsonSchema)]
 struct Readiness {
     ready: bool,
-    /// Begins with `starting`, `stopping` or `stalled`.
+    /// Reason, starting with `starting`, `stopping` or `stalled`.
     reason: Option<&'static str>,
 }
 
@@ -22,27 +22,31 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     vec![
         get("/", "index", index)
             .access(EndpointAccess::Open)
-            .summary("A page for people")
+            .summary("Show the landing page")
             .raw_response(200, "HTML.", &["text/html"]),
-        get("/healthz", "health", async |_| Ok(text_response("text/plain; charset=utf-8", "ok\n")))
-            .access(EndpointAccess::Open)
-            .summary("Whether the process lives")
-            .raw_response(200, "It does.", &["text/plain"]),
+        get("/healthz", "health", async |_| {
+            Ok(text_response("text/plain; charset=utf-8", "ok\n"))
+        })
+        .access(EndpointAccess::Open)
+        .summary("Check that the process is running")
+        .raw_response(200, "It does.", &["text/plain"]),
         get("/readyz", "readiness", readyz)
             .access(EndpointAccess::Open)
-            .summary("Whether the node takes traffic")
+            .summary("Check that the node accepts traffic")
             .response::<Readiness>(200, "It does.")
-            .response::<Readiness>(503, "It does not, for this reason."),
+            .response::<Readiness>(503, "The node is not ready; `reason` contains the cause."),
         get("/metrics", "metrics", metrics)
             .access(EndpointAccess::Metrics)
-            .summary("Metrics for Prometheus")
-            .description("Without credentials where `http.metrics_access` says so: on loopback, unless set otherwise.")
+            .summary("Read metrics for Prometheus")
+            .description(
+                "Needs no credentials if `http.metrics_access` allows it; by default on loopback.",
+            )
             .raw_response(200, "Text in the exposition format 0.0.4.", &["text/plain"]),
     ]
 }
 
 async fn index(call: ApiCall) -> ApiResult {
-    // Who is not known to be allowed to look sees no listeners.
+    // Listeners are shown only to callers with a role.
     let listeners = match call.identity.role_or_none() {
         Some(_) => call.app.node.listeners(),
         None => Vec::new(),
@@ -71,7 +75,7 @@ async fn metrics(call: ApiCall) -> ApiResult {
     prometheus::write_families(&app.program.metrics(), "tidegate_", &mut written);
     prometheus::write_families(&app.connections.families(), "tidegate_", &mut written);
     prometheus::write_families(&app.program.rule_metrics(), "", &mut written);
-    // Not on a runtime thread: before Linux 6.2 the open files are counted one by one.
+    // Runs on a blocking thread: before Linux 6.2 the open files are counted one by one.
     let process = tokio::task::spawn_blocking(process_metrics::families)
         .await
         .unwrap_or_default();

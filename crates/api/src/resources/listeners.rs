@@ -1,4 +1,4 @@
-//! Listeners: look, start, stop.
+//! Listeners: list, read, start, stop.
 
 use broker::control::ListenerError;
 use broker::info::ListenerInfo;
@@ -14,7 +14,7 @@ use crate::problem_details::ProblemDetails;
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct StopInput {
-    /// Whether the clients of this listener are sent away too; otherwise they stay.
+    /// Whether the listener's clients are disconnected too; otherwise they stay connected.
     disconnect_clients: bool,
 }
 
@@ -25,30 +25,33 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Viewer)
             .tag("configuration")
             .summary("List listeners")
-            .description("All of the configuration, on one page, whether they run or not.")
+            .description("All configured listeners on one page, running or not.")
             .unpaged::<ListenerInfo>(),
         get("/api/v1/listeners/{name}", "getListener", read)
             .role(Role::Viewer)
             .tag("configuration")
-            .summary("Look at a listener")
+            .summary("Read a listener")
             .path_parameter("name", about)
             .response::<ListenerInfo>(200, "The listener."),
         post("/api/v1/listeners/{name}/start", "startListener", start)
             .role(Role::Admin)
             .tag("configuration")
-            .summary("Let a stopped listener listen again")
+            .summary("Start a stopped listener")
             .path_parameter("name", about)
             .response::<ListenerInfo>(200, "It listens.")
-            .problem_response(409, "It listens already, or its address cannot be used."),
+            .problem_response(
+                409,
+                "The listener is already running, or its address cannot be used.",
+            ),
         post("/api/v1/listeners/{name}/stop", "stopListener", stop)
             .role(Role::Admin)
             .tag("configuration")
             .summary("Stop a listener")
-            .description("Until it is started again, or the node is.")
+            .description("It stays stopped until it or the node is started again.")
             .path_parameter("name", about)
             .optional_request_body::<StopInput>()
-            .response::<ListenerInfo>(200, "It no longer listens.")
-            .problem_response(409, "It is stopped already."),
+            .response::<ListenerInfo>(200, "The listener has stopped.")
+            .problem_response(409, "The listener is already stopped."),
     ]
 }
 
@@ -72,7 +75,7 @@ fn listener_problem(refusal: &ListenerError) -> ProblemDetails {
     match refusal {
         ListenerError::UnknownListener(_) => ProblemDetails::not_found(format!("{refusal}.")),
         ListenerError::AlreadyInState(_) | ListenerError::Failed(_) => {
-            ProblemDetails::conflict(format!("The listener was left as it is: {refusal}."))
+            ProblemDetails::conflict(format!("The listener was not changed: {refusal}."))
         }
     }
 }

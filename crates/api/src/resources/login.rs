@@ -1,4 +1,4 @@
-//! Logging in and out, and who one is.
+//! Login, logout, password changes, and the identity of the caller.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ struct LoginInput {
 
 #[derive(Serialize, JsonSchema)]
 struct LoginResult {
-    /// To be sent as `Authorization: Bearer TOKEN`.
+    /// Token, sent as `Authorization: Bearer TOKEN`.
     token: String,
     expires_at_ms: u64,
     expires_in_s: u32,
@@ -35,7 +35,7 @@ struct LoginResult {
 
 #[derive(Serialize, JsonSchema)]
 struct CurrentCaller {
-    /// The operator's name, the API key's id, `local` or `anonymous`.
+    /// Name of the operator, id of the API key, `local` or `anonymous`.
     name: String,
     role: Role,
     proof: AuthenticationMethod,
@@ -54,13 +54,13 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         post("/api/v1/login", "login", login)
             .access(EndpointAccess::Open)
             .tag("access")
-            .summary("Get a token for an operator's name and password")
+            .summary("Log in")
             .description(
-                "After some failed logins for a name from one address the answer to these is 429 for a while, whatever the password.",
+                "Operators log in with name and password. After repeated failures for a name from one address, the response is 429 for a while, whatever the password.",
             )
             .request_body::<LoginInput>()
-            .response::<LoginResult>(200, "The token; it is not shown again.")
-            .problem_response(401, "There is no such operator with this password.")
+            .response::<LoginResult>(200, "The token, which is shown only once.")
+            .problem_response(401, "The name or the password is wrong.")
             .problem_response(
                 429,
                 "Too many failed logins for this name from this address, from this address, or for this name.",
@@ -68,39 +68,40 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         post("/api/v1/logout", "logout", logout)
             .role(Role::Viewer)
             .tag("access")
-            .summary("End the token this is asked with")
-            .empty_response(204, "It is of no use any more.")
-            .problem_response(409, "This request was not made with a token of a login."),
+            .summary("Log out")
+            .empty_response(204, "The token was revoked.")
+            .problem_response(409, "The request was not authenticated with a login token."),
         get("/api/v1/me", "getMe", current_caller)
             .role(Role::Viewer)
             .tag("access")
             .summary("Who asks")
-            .response::<CurrentCaller>(200, "As whom this request was made."),
+            .response::<CurrentCaller>(200, "The identity of the caller."),
         put("/api/v1/me/password", "setMyPassword", set_password)
             .role(Role::Viewer)
             .tag("access")
-            .summary("Change one's own password")
-            .description("For operators. All their tokens end.")
+            .summary("Change the caller's password")
+            .description("For operators. All their tokens are revoked.")
             .request_body::<PasswordChangeInput>()
-            .empty_response(204, "Log in again with the new one.")
-            .problem_response(409, "Whoever asks is no operator and has no password.")
+            .empty_response(204, "The password was changed; log in again.")
+            .problem_response(409, "The caller is not an operator and has no password.")
             .problem_response(429, "Too many wrong passwords."),
     ]
 }
 
-/// Who has proved to be somebody.
+/// A caller whose name and password were verified.
 pub(super) struct VerifiedLogin {
     pub(super) login: access::LoginRecord,
     pub(super) role: Role,
 }
 
-/// The operator, or the API key of this id, if the password is right; the attempt counts.
+/// Returns the operator, or the API key with this id, if the password is right. Counts as an
+/// attempt.
 pub(super) async fn verify_credentials(
     call: &ApiCall,
     name: &str,
     password: String,
 ) -> Result<Option<VerifiedLogin>, ProblemDetails> {
-    // The secret of a key cannot be guessed: it is looked up whatever failed before.
+    // The secret of a key cannot be guessed, so it is checked regardless of earlier failures.
     let secret = SecretHash::from_secret(&password);
     let (owner, password, role) = match access::find_api_key(&call.app, name, &secret).await? {
         Some(key) => (TokenOwner::ApiKey(key.name), secret, key.role),
@@ -134,7 +135,7 @@ fn check_not_locked_out(call: &ApiCall, username: &str) -> Result<(), ProblemDet
     Err(ProblemDetails::too_many_requests(left_s, detail))
 }
 
-/// The operator, if the password is right; the attempt counts.
+/// Returns the operator if the password is right. Counts as an attempt.
 async fn verify_operator(
     call: &ApiCall,
     username: &str,
@@ -190,7 +191,7 @@ async fn login(mut call: ApiCall) -> ApiResult {
 async fn logout(call: ApiCall) -> ApiResult {
     if call.identity.proof != AuthenticationMethod::Token {
         return Err(ProblemDetails::conflict(
-            "This request was not made with a token of a login, so there is nothing to end.",
+            "The request was not authenticated with a login token, so there is nothing to revoke.",
         ));
     }
     let gatekeeper = &call.app.access;
@@ -224,7 +225,7 @@ async fn set_password(mut call: ApiCall) -> ApiResult {
     check_password(&password)?;
     let username = call.identity.name.clone();
     let Some(operator) = verify_operator(&call, &username, current_password).await? else {
-        let detail = "current_password: this is not the password.";
+        let detail = "current_password: wrong password.";
         return Err(ProblemDetails::invalid_field("current_password", detail));
     };
     let password_hash = call.app.access.passwords.hash(password).await?;

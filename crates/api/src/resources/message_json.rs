@@ -1,4 +1,4 @@
-//! A message as JSON: how it is written in a request to publish, how a stored one is shown.
+//! JSON forms of messages: in publish requests, and for stored messages.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::problem_details::ProblemDetails;
 
-/// How `payload` is to be read.
+/// Encoding of `payload`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum PayloadEncoding {
-    /// As it stands.
+    /// The text itself.
     #[default]
     Text,
-    /// Bytes in base64.
+    /// Base64.
     Base64,
 }
 
-/// A name with a value; names may come twice.
+/// A user property; names may repeat.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UserProperty {
@@ -28,11 +28,11 @@ pub(super) struct UserProperty {
     value: String,
 }
 
-/// A message to be published.
+/// A message to publish.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MessageInput {
-    /// A topic name, without wildcards.
+    /// Topic name without wildcards.
     topic: String,
     #[serde(default)]
     payload: String,
@@ -43,17 +43,17 @@ pub(super) struct MessageInput {
     qos: u8,
     #[serde(default)]
     retain: bool,
-    /// Tells subscribers that the payload is UTF-8 (MQTT 5).
+    /// Whether the payload is marked as UTF-8 (MQTT 5).
     #[serde(default)]
     payload_is_utf8: bool,
-    /// Seconds after which it is no longer delivered.
+    /// Seconds after which the message is no longer delivered.
     #[serde(default)]
     message_expiry_s: Option<u32>,
     #[serde(default)]
     content_type: Option<String>,
     #[serde(default)]
     response_topic: Option<String>,
-    /// In base64.
+    /// Correlation data in base64.
     #[serde(default)]
     correlation_data: Option<String>,
     #[serde(default)]
@@ -105,7 +105,7 @@ impl MessageInput {
     }
 }
 
-/// A message the node keeps.
+/// A stored message.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Message {
     topic: String,
@@ -114,14 +114,14 @@ pub(super) struct Message {
     qos: u8,
     retain: bool,
     published_at_ms: u64,
-    /// When it goes by itself.
+    /// Time of expiry.
     expires_at_ms: Option<u64>,
-    /// Client id of its publisher, if it is known.
+    /// Client id of the publisher, if known.
     publisher: Option<String>,
     payload_is_utf8: bool,
     content_type: Option<String>,
     response_topic: Option<String>,
-    /// In base64.
+    /// Correlation data in base64.
     correlation_data: Option<String>,
     user_properties: Vec<UserProperty>,
 }

@@ -1,4 +1,5 @@
-//! What the API offers beside configuration objects: one file per subject, each with its rows of the table of routes.
+//! Routes of everything except configuration objects: one file per subject with its rows of the
+//! route table.
 
 mod alarm_feed;
 pub(crate) mod alarms;
@@ -52,7 +53,7 @@ use broker::control::ControlError;
 
 use crate::problem_details::ProblemDetails;
 
-/// A broker's no, as a problem.
+/// Converts an error of the broker to an error response.
 fn publish_problem(refusal: &ControlError) -> ProblemDetails {
     match refusal {
         ControlError::InvalidField { field, expected } => {

@@ -1,4 +1,4 @@
-//! The node itself, in a few words.
+//! A summary of the node.
 
 use std::time::UNIX_EPOCH;
 
@@ -17,11 +17,11 @@ struct NodeInfo {
     pid: u32,
     started_at_ms: u64,
     uptime_s: u64,
-    /// Whether it takes traffic.
+    /// Whether it accepts traffic.
     ready: bool,
-    /// Why not.
+    /// Reason why it does not.
     not_ready_reason: Option<&'static str>,
-    /// Over all listeners.
+    /// Number of connections of all listeners.
     connections: u64,
 }
 

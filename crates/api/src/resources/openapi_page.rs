@@ -1,4 +1,4 @@
-//! The OpenAPI document, and a page that shows it without a script or anything from elsewhere.
+//! The OpenAPI document, and an HTML page that shows it without scripts and external resources.
 
 use std::fmt::Write as _;
 
@@ -14,8 +14,7 @@ const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60em;marg
     .1em 0}.method{display:inline-block;width:4.5em;font-weight:600}.role{float:right;opacity:.7}";
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
-    let how =
-        "Without credentials where `http.docs_access` says so: on loopback, unless set otherwise.";
+    let how = "Needs no credentials if `http.docs_access` allows it; by default on loopback.";
     vec![
         get("/api/v1/openapi.json", "openapi", document)
             .access(EndpointAccess::Docs)
@@ -24,7 +23,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .raw_response(200, "OpenAPI 3.1.", &["application/json"]),
         get("/api/docs", "docs", page)
             .access(EndpointAccess::Docs)
-            .summary("This description as a page")
+            .summary("Show the API documentation")
             .description(how)
             .raw_response(200, "HTML.", &["text/html"]),
     ]
@@ -41,7 +40,7 @@ async fn page(call: ApiCall) -> ApiResult {
     ))
 }
 
-/// The page for a document.
+/// Renders the page of a document.
 pub(crate) fn render(document: &Value) -> String {
     let info = &document["info"];
     let mut page = format!(
@@ -138,7 +137,7 @@ fn write_operation(
     page.push_str("</details>\n");
 }
 
-/// A type by its name, with a link; others as they are.
+/// Writes a named type as a link, other schemas inline.
 fn write_schema(page: &mut String, schema: &Value, document: &Value) {
     let name = schema["$ref"]
         .as_str()
@@ -160,7 +159,7 @@ fn pretty_json(value: &Value) -> String {
     format!("<pre>{}</pre>", escape(&format!("{value:#}")))
 }
 
-/// A text of the document, its backticks as code.
+/// Renders a text of the document, with backticks as code.
 fn render_text(value: &Value) -> String {
     let text = escape(value.as_str().unwrap_or_default());
     let mut written = String::with_capacity(text.len());

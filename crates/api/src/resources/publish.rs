@@ -1,4 +1,4 @@
-//! Publishing, one message or many.
+//! Publishing one message or many.
 
 use broker::control::PublishResult;
 use schemars::JsonSchema;
@@ -16,12 +16,12 @@ const MAX_BATCH: usize = 1000;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct BatchInput {
-    /// Published one after the other.
+    /// Messages, published in order.
     #[schemars(length(min = 1, max = 1000))]
     messages: Vec<MessageInput>,
 }
 
-/// What became of each message, in order.
+/// Results of the messages, in order.
 #[derive(Serialize, JsonSchema)]
 struct BatchOutcome {
     published: usize,
@@ -33,7 +33,7 @@ struct BatchResult {
     topic: String,
     published: bool,
     has_subscribers: bool,
-    /// Why it was not published.
+    /// Reason why it was not published.
     problem: Option<String>,
 }
 
@@ -44,19 +44,19 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("messages")
             .summary("Publish a message")
             .description(
-                "In the node's own name. The answer comes when the node has taken the message, as an acknowledgement \
+                "Publishes on behalf of the node. The response is sent when the node has accepted the message, as an acknowledgement \
                  to a client would. Messages are not in the audit log.",
             )
             .request_body::<MessageInput>()
-            .response::<PublishResult>(200, "It is on its way.")
+            .response::<PublishResult>(200, "The message was published.")
             .problem_response(409, "A limit of the node is reached."),
         post("/api/v1/publish/batch", "publishBatch", publish_batch)
             .role(Role::Operator)
             .tag("messages")
             .summary("Publish up to 1000 messages")
-            .description("Each is taken or refused by itself: look at `results`.")
+            .description("Each message is accepted or rejected separately; see `results`.")
             .request_body::<BatchInput>()
-            .response::<BatchOutcome>(200, "What became of each."),
+            .response::<BatchOutcome>(200, "The result of each message."),
     ]
 }
 
@@ -70,10 +70,10 @@ async fn publish(mut call: ApiCall) -> ApiResult {
 async fn publish_batch(mut call: ApiCall) -> ApiResult {
     let BatchInput { messages } = call.body_json().await?;
     if !(1..=MAX_BATCH).contains(&messages.len()) {
-        let detail = format!("messages: expected 1 to {MAX_BATCH} of them.");
+        let detail = format!("messages: expected 1 to {MAX_BATCH} messages.");
         return Err(ProblemDetails::invalid_field("messages", detail));
     }
-    // What cannot be a message is a mistake in the request; nothing of it is published.
+    // An invalid message is an error of the request: nothing is published.
     let mut publications = Vec::with_capacity(messages.len());
     for (index, message) in messages.into_iter().enumerate() {
         let publication = message.into_publication();

@@ -1,4 +1,4 @@
-//! Pull sources beyond their objects: how they do, and asking one to see what it says.
+//! Pull sources beyond their objects: states and tests.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -11,48 +11,48 @@ use crate::problem_details::ProblemDetails;
 
 use super::connectors::page_by_name;
 
-/// How a pull source does, since the node started or the source was changed.
+/// State of a pull source since the node started or the source was changed.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the sources answer")]
 struct PullSourceStatus {
     name: String,
-    /// `prometheus`, `http` or `ipmi`; empty: what is stored cannot be used.
+    /// `prometheus`, `http` or `ipmi`; empty: the stored definition is invalid.
     r#type: String,
     /// `waiting`, `asking`, `disabled` or `invalid`.
     condition: String,
-    /// Whether it answered the last time it was asked; true before the first.
+    /// Whether the last query succeeded; true before the first.
     is_ok: bool,
-    /// How often it was asked.
+    /// Number of queries.
     runs: u64,
     failed_runs: u64,
-    /// Failures in a row.
+    /// Number of consecutive failures.
     failures: u32,
     rows: u64,
     values: u64,
-    /// Values that were none, such as NaN.
+    /// Number of values skipped, such as NaN.
     skipped_values: u64,
-    /// Rows of devices that are not registered.
+    /// Number of rows of devices that are not registered.
     unknown_rows: u64,
     last_run_at_ms: Option<u64>,
     last_success_at_ms: Option<u64>,
-    /// How long it took.
+    /// Duration of the last query.
     last_took_ms: Option<u64>,
     next_run_at_ms: Option<u64>,
-    /// What went wrong last, with all of an answer or a part of it.
+    /// Last error, of a whole response or a part of it.
     last_error: Option<String>,
     last_error_at_ms: Option<u64>,
 }
 
-/// What a system said, or why it did not.
+/// Result of a test query.
 #[derive(Serialize, JsonSchema)]
 struct PullTestOutcome {
     is_ok: bool,
-    /// Why there is nothing.
+    /// Reason why there are no rows.
     error: Option<String>,
     rows: u64,
     values: u64,
     skipped_values: u64,
-    /// What went wrong with a part of it.
+    /// Error in a part of the response.
     problem: Option<String>,
     /// The first hundred rows: `{"device", "ts_ms", "values"}`.
     data: Vec<Map<String, Value>>,
@@ -68,7 +68,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get("/api/v1/pull-source-status", "listPullSourceStatus", list)
             .role(Role::Viewer)
             .tag("devices")
-            .summary("How pull sources do")
+            .summary("List pull source states")
             .paged::<PullSourceStatus>(),
         one(get(
             "/api/v1/pull-sources/{name}/status",
@@ -76,17 +76,20 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             status,
         ))
         .role(Role::Viewer)
-        .summary("How a pull source does")
-        .response::<PullSourceStatus>(200, "Since the node started or the source was changed."),
+        .summary("Read the state of a pull source")
+        .response::<PullSourceStatus>(
+            200,
+            "The state since the node started or the source was changed.",
+        ),
         one(post(
             "/api/v1/pull-sources/{name}/test",
             "testPullSource",
             test,
         ))
         .role(Role::Operator)
-        .summary("Ask a pull source now")
-        .description("The system is asked as on schedule, and nothing of what it says is stored.")
-        .response::<PullTestOutcome>(200, "What came of it."),
+        .summary("Test a pull source")
+        .description("Queries the system as on schedule, but stores nothing.")
+        .response::<PullTestOutcome>(200, "The result of the query."),
     ]
 }
 

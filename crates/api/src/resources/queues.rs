@@ -1,4 +1,4 @@
-//! What waits for a session: look, throw away.
+//! Session queues: list, clear, and delete single messages.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -13,19 +13,19 @@ use crate::endpoint::{ApiResult, Endpoint, delete, get};
 use crate::problem_details::ProblemDetails;
 use crate::query_parameters::PageCursor;
 
-/// A message that waits for a session.
+/// A message in a session queue.
 #[derive(Serialize, JsonSchema)]
 struct QueuedMessageView {
-    /// Grows along the queue.
+    /// Position, which grows along the queue.
     position: u64,
-    /// Of a message that was sent and is not acknowledged yet.
+    /// Packet id of a message that was sent and is not acknowledged yet.
     packet_id: Option<u16>,
     message: Message,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct ClearedQueue {
-    /// Messages thrown away. Those sent and not acknowledged yet stay.
+    /// Number of messages deleted. Messages sent and not yet acknowledged are kept.
     removed: u64,
 }
 
@@ -35,22 +35,22 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get(path, "listQueue", list)
             .role(Role::Viewer)
             .tag("clients")
-            .summary("List what waits for a session")
+            .summary("List queued messages of a session")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
             .paged::<QueuedMessageView>(),
         delete(path, "clearQueue", clear)
             .role(Role::Operator)
             .tag("clients")
-            .summary("Throw away what waits for a session")
+            .summary("Clear the queue of a session")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
-            .response::<ClearedQueue>(200, "How many it were."),
+            .response::<ClearedQueue>(200, "The number of messages deleted."),
         delete(format!("{path}/{{position}}"), "deleteQueued", remove)
             .role(Role::Operator)
             .tag("clients")
-            .summary("Throw away one message that waits for a session")
+            .summary("Delete a queued message of a session")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
-            .path_parameter("position", "Its position, as the list tells it.")
-            .empty_response(204, "It is gone."),
+            .path_parameter("position", "Position of the message, as in the list.")
+            .empty_response(204, "The message was deleted."),
     ]
 }
 
@@ -91,7 +91,7 @@ async fn remove(call: ApiCall) -> ApiResult {
     })?;
     let removed = call.app.node.delete_queued(client_id, number).await;
     if !removed.ok_or_else(|| session_not_found(client_id))? {
-        let detail = format!("No message that was not sent yet waits at position {number}.");
+        let detail = format!("There is no unsent message at position {number}.");
         return Err(ProblemDetails::not_found(detail));
     }
     let after = serde_json::json!({"position": number});

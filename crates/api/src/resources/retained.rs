@@ -1,4 +1,4 @@
-//! Retained messages: list, look, delete.
+//! Retained messages: list, read, delete.
 
 use broker::control::{RetainedInfo, RetainedQuery};
 
@@ -25,7 +25,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get("/api/v1/retained/{topic}", "getRetained", read)
             .role(Role::Viewer)
             .tag("messages")
-            .summary("Look at a retained message")
+            .summary("Read a retained message")
             .path_parameter("topic", ABOUT_TOPIC)
             .response::<Message>(200, "The message with its payload."),
         delete("/api/v1/retained/{topic}", "deleteRetained", remove)
@@ -33,7 +33,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("messages")
             .summary("Delete a retained message")
             .path_parameter("topic", ABOUT_TOPIC)
-            .empty_response(204, "Nothing is retained there any more."),
+            .empty_response(204, "The retained message was deleted."),
     ]
 }
 
@@ -50,7 +50,7 @@ async fn list(call: ApiCall) -> ApiResult {
 }
 
 fn nothing_retained(topic: &str) -> ProblemDetails {
-    ProblemDetails::not_found(format!("Nothing is retained at {topic:?}."))
+    ProblemDetails::not_found(format!("There is no retained message at {topic:?}."))
 }
 
 async fn read(call: ApiCall) -> ApiResult {

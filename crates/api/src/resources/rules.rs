@@ -1,4 +1,4 @@
-//! Rules beyond their objects: trying one, how they do, watching one at work.
+//! Rules beyond their objects: tests, states and traces.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,26 +17,26 @@ use crate::objects::ObjectValidationError;
 use crate::problem_details::ProblemDetails;
 use crate::query_parameters::PageCursor;
 
-/// A rule and an event to try it on. Nothing is published and no sink is sent anything.
+/// A rule and an event to test it on. Nothing is published, and sinks receive nothing.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RuleTestInput {
-    /// The rule, as its object would be: `sql` is enough.
+    /// Rule object; `sql` is enough.
     rule: Map<String, Value>,
     #[serde(default)]
     event: TestEventInput,
 }
 
-/// What happens. An event of the kind that FROM names first.
+/// Event of the kind that FROM names first.
 #[derive(Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct TestEventInput {
     #[serde(skip_serializing_if = "Option::is_none")]
     topic: Option<String>,
-    /// A text, or JSON as it is.
+    /// Payload: a text, or any JSON.
     #[serde(default)]
     payload: Value,
-    /// In place of `payload`.
+    /// Payload in base64, instead of `payload`.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_base64: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,55 +48,55 @@ struct TestEventInput {
     qos: u8,
     #[serde(default)]
     retain: bool,
-    /// Further fields: those of the output of another rule, of a bridge, of a device.
+    /// Additional fields: those of the output of another rule, of a bridge, or of a device.
     #[serde(default)]
     fields: Map<String, Value>,
 }
 
-/// What came of it.
+/// Result of a test.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the rule engine answers")]
 struct RuleTestOutcome {
     /// `fluxmq` or `emqx`.
     dialect: String,
-    /// What the statement means, as text.
+    /// Query plan as text.
     plan: String,
     /// Whether there is an output.
     matched: bool,
-    /// Why there is none.
+    /// Reason why there is no output.
     reason: Option<String>,
-    /// If there is no output: what WHERE compares, with its values.
+    /// Operands compared by WHERE with their values, if there is no output.
     compared: Option<Vec<ComparedOperand>>,
-    /// What is wrong with the payload, if the rule reads fields of it and it is not JSON.
+    /// Error of the payload, if the rule reads its fields and it is not JSON.
     payload_problem: Option<String>,
     /// Probable mistakes, such as placeholders that are always null.
     warnings: Vec<String>,
-    /// Of a rule with a window: how it knows the time, and that of the event.
+    /// For a rule with a window: its time source, and the time of the event.
     window: Option<Value>,
-    /// Of a rule with a window: what the window counts of the event.
+    /// For a rule with a window: what the window counts of the event.
     counted: Option<Value>,
-    /// Of a rule with a window: as if it closed with this one event.
+    /// For a rule with a window: outputs as if the window closed with this one event.
     outputs: Vec<Value>,
-    /// What the actions would do.
+    /// Actions that would run.
     actions: Vec<Value>,
     compiled_us: u64,
     took_ns: u64,
 }
 
-/// How a rule does, since the node started.
+/// State of a rule since the node started.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the rule engine answers")]
 struct RuleStatus {
     name: String,
     /// `running`, `disabled` or `broken`.
     condition: String,
-    /// What is wrong with a broken one.
+    /// Error of a broken rule.
     problem: Option<String>,
-    /// It stands in the configuration and cannot be changed over the API.
+    /// Whether it is declared in the configuration and cannot be changed over the API.
     is_declared: bool,
-    /// Counters by name: matched, passed, no_result, failed and so on.
+    /// Counters by name: matched, passed, no_result, failed and others.
     counters: Value,
-    /// Of the evaluations that were timed, in nanoseconds.
+    /// Median of the evaluations that were timed, in nanoseconds.
     p50_ns: Option<u64>,
     p99_ns: Option<u64>,
     last_error: Option<RuleLastError>,
@@ -104,24 +104,24 @@ struct RuleStatus {
     warnings: Vec<String>,
 }
 
-/// The last failure of a rule.
+/// Last failure of a rule.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the rule engine answers")]
 struct RuleLastError {
     at_ms: u64,
-    /// `value`, `limit` or `other` of an evaluation; `action` of an action.
+    /// `value`, `limit` or `other` for an evaluation; `action` for an action.
     kind: String,
     text: String,
-    /// The action that failed, counted from 0.
+    /// Index of the action that failed, from 0.
     action: Option<u32>,
 }
 
-/// An operand of WHERE.
+/// Operand of WHERE.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes what the rule engine answers")]
 struct ComparedOperand {
     expression: String,
-    /// Its value as JSON, or why it cannot be evaluated.
+    /// Value as JSON, or the reason why it cannot be evaluated.
     value: String,
 }
 
@@ -130,28 +130,28 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         post("/api/v1/rules/test", "testRule", test)
             .role(Role::Viewer)
             .tag("rules")
-            .summary("Try a rule on an event")
-            .description("The rule need not be one of the node. Nothing is published and no sink is sent anything.")
+            .summary("Test a rule on an event")
+            .description("The rule need not be stored. Nothing is published, and sinks receive nothing.")
             .request_body::<RuleTestInput>()
-            .response::<RuleTestOutcome>(200, "What came of it."),
+            .response::<RuleTestOutcome>(200, "The result of the test."),
         get("/api/v1/rule-status", "listRuleStatus", statuses)
             .role(Role::Viewer)
             .tag("rules")
-            .summary("How rules do")
-            .description("Those of the configuration too, sorted by name.")
+            .summary("List rule states")
+            .description("Includes declared rules; sorted by name.")
             .paged::<RuleStatus>(),
         get("/api/v1/rules/{name}/status", "ruleStatus", status)
             .role(Role::Viewer)
             .tag("rules")
-            .summary("How a rule does")
+            .summary("Read the state of a rule")
             .path_parameter("name", "Its name, percent-encoded.")
-            .response::<RuleStatus>(200, "Since the node started."),
+            .response::<RuleStatus>(200, "The state since the node started."),
         get("/api/v1/rules/{name}/trace", "traceRule", trace)
             .role(Role::Operator)
             .tag("rules")
-            .summary("Watch a rule at work")
+            .summary("Trace a rule")
             .description(
-                "Server-Sent Events named `trace`: what met the rule and what came of it, at most 200 a second; `left_out` says how \
+                "Server-Sent Events named `trace`: events of the rule and their results, at most 200 per second; `left_out` says how \
                  many others there were. `lost` if this listener was too slow. The payloads of clients are in it.",
             )
             .path_parameter("name", "Its name, percent-encoded.")
@@ -178,7 +178,7 @@ async fn test(mut call: ApiCall) -> ApiResult {
     let event = serde_json::to_value(event).unwrap_or_default();
     let tools = call.app.rule_backend.clone();
     let test = move || tools.test_rule(&Value::Object(rule), &event);
-    let tested = call::run_blocking(test, "The rule cannot be tried now.").await?;
+    let tested = call::run_blocking(test, "The rule cannot be tested now.").await?;
     call::json_response(tested.map_err(|error| validation_problem("rule", &error))?)
 }
 
@@ -231,7 +231,7 @@ impl RuleTraceFeed {
                 let lost = json!({"at_ms": now_ms(), "count": count});
                 Some(StreamItem::Event("lost".into(), lost.to_string()))
             }
-            // The rule is gone.
+            // The rule was deleted.
             Err(RecvError::Closed) => None,
         }
     }

@@ -1,4 +1,4 @@
-//! Sessions, also of clients that are away: look, discard.
+//! Sessions, including those of disconnected clients: list, read, discard.
 
 use broker::info::ClientInfo;
 
@@ -17,23 +17,23 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Viewer)
             .tag("clients")
             .summary("List sessions")
-            .description("Also those of clients that are away.")
+            .description("Includes sessions of disconnected clients.")
             .parameters(&[CLIENT_ID, CLIENT_ID_CONTAINS, USERNAME, CONNECTED])
             .paged::<ClientInfo>(),
         get("/api/v1/sessions/{client_id}", "getSession", read)
             .role(Role::Viewer)
             .tag("clients")
-            .summary("Look at a session")
+            .summary("Read a session")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
             .response::<ClientInfo>(200, "The session."),
         delete("/api/v1/sessions/{client_id}", "discardSession", discard)
             .role(Role::Operator)
             .tag("clients")
-            .summary("End the session of a client that is away")
+            .summary("Discard the session of a disconnected client")
             .path_parameter("client_id", ABOUT_CLIENT_ID)
             .empty_response(
                 204,
-                "It is gone, with its subscriptions and what waited in it.",
+                "The session was deleted with its subscriptions and its queue.",
             )
             .problem_response(409, "The client is connected."),
     ]

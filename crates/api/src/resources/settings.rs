@@ -1,5 +1,5 @@
-//! Settings: what each is, who said so, and changing those that can change while the node runs. The log level is one of
-//! them and has a route of its own too.
+//! Settings: values, origins, and changes at run time. The log level is a setting and also has a
+//! route of its own.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,19 +15,19 @@ use crate::query_parameters::{Parameter, ParameterType};
 
 const KEY_CONTAINS: Parameter = Parameter {
     name: "key_contains",
-    description: "Settings whose key has this in it.",
+    description: "Part of the key.",
     shape: ParameterType::Text,
 };
 const CHANGEABLE: Parameter = Parameter {
     name: "changeable",
-    description: "Only those that can (`true`) or cannot (`false`) change at run time.",
+    description: "Whether the settings can change at run time.",
     shape: ParameterType::Flag,
 };
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SettingInput {
-    /// As `tidegate.toml` has it.
+    /// New value, as in `tidegate.toml`.
     #[schemars(with = "SettingValue")]
     value: Value,
 }
@@ -49,19 +49,21 @@ struct LogLevel {
 }
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
-    let about_key = "The whole key: `limits.max_qos`, `listener.mqtt.bind`.";
+    let about_key = "Full key: `limits.max_qos`, `listener.mqtt.bind`.";
     vec![
         get("/api/v1/settings", "listSettings", list)
             .role(Role::Viewer)
             .tag("configuration")
             .summary("List settings")
-            .description("All of them on one page: the value, where it comes from, whether it can change at run time.")
+            .description(
+                "All settings on one page: value, origin, and whether it can change at run time.",
+            )
             .parameters(&[KEY_CONTAINS, CHANGEABLE])
             .unpaged::<SettingInfo>(),
         get("/api/v1/settings/{key}", "getSetting", read)
             .role(Role::Viewer)
             .tag("configuration")
-            .summary("Look at a setting")
+            .summary("Read a setting")
             .path_parameter("key", about_key)
             .response::<SettingInfo>(200, "The setting."),
         put("/api/v1/settings/{key}", "putSetting", write)
@@ -71,18 +73,18 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .description("It takes effect at once and lasts until the node stops.")
             .path_parameter("key", about_key)
             .request_body::<SettingInput>()
-            .response::<SettingInfo>(200, "The setting as it is now.")
+            .response::<SettingInfo>(200, "The setting after the change.")
             .problem_response(409, "This setting cannot change while the node runs."),
         get("/api/v1/log-level", "getLogLevel", log_level)
             .role(Role::Viewer)
-            .summary("What is logged")
+            .summary("Read the log level")
             .response::<LogLevel>(200, "The level."),
         put("/api/v1/log-level", "setLogLevel", set_log_level)
             .role(Role::Admin)
-            .summary("Change what is logged")
+            .summary("Change the log level")
             .description("It takes effect at once and lasts until the node stops.")
             .request_body::<LogLevel>()
-            .response::<LogLevel>(200, "The level as it is now."),
+            .response::<LogLevel>(200, "The new level."),
     ]
 }
 
@@ -114,7 +116,7 @@ async fn write(mut call: ApiCall) -> ApiResult {
     let changed = call.app.program.set_setting(&before.key, &value);
     changed.map_err(|error| match error {
         SettingChangeError::Fixed => ProblemDetails::conflict(format!(
-            "{} cannot change while the node runs; change the configuration and start the node again.",
+            "{} cannot change while the node runs; change the configuration and restart the node.",
             before.key
         )),
         SettingChangeError::Invalid(expected) => {

@@ -1,4 +1,5 @@
-//! One who listens to a stream of the API: it ends with the node, and with the credentials that opened it.
+//! The lifetime of a stream: it ends when the node stops or when the credentials that opened it are
+//! revoked.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,24 +15,24 @@ use crate::connection_tracker::LongRequestPermit;
 use crate::endpoint::EndpointAccess;
 use crate::state::ApiState;
 
-/// Silence after which something is sent, and after which the credentials are looked at again.
+/// Idle time after which a keep-alive is sent and the credentials are checked again.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// What one listener is told, item by item.
+/// The items of one subscriber's stream.
 pub(super) trait ItemStream: Send + 'static {
-    /// `None`: that was all.
+    /// The next item; `None` at the end of the stream.
     fn next(&mut self) -> impl Future<Output = Option<StreamItem>> + Send;
 }
 
 pub(super) enum StreamItem {
-    /// Its name and JSON.
+    /// Name and JSON of an event.
     Event(String, String),
-    /// Nothing happened for a while.
+    /// Sent after an idle period.
     KeepAlive,
 }
 
 impl StreamItem {
-    /// The listener was too slow for `count` others.
+    /// The subscriber was too slow and lost `count` items.
     pub(super) fn lost_items(count: u64) -> Self {
         let lost = json!({"event": "lost", "at_ms": now_ms(), "count": count});
         Self::Event("lost".into(), lost.to_string())
@@ -42,10 +43,10 @@ pub(super) struct StreamConnection {
     app: Arc<ApiState>,
     headers: axum::http::HeaderMap,
     client_ip: std::net::IpAddr,
-    /// What the route asks for.
+    /// The access required by the route.
     access: EndpointAccess,
     stopping: watch::Receiver<bool>,
-    /// Changes whenever credentials may have ended.
+    /// Changes whenever credentials may have been revoked.
     revocations: watch::Receiver<u64>,
     keep_alive: Interval,
     _place: LongRequestPermit,
@@ -59,14 +60,14 @@ impl StreamConnection {
             client_ip: call.client_ip,
             access: call.access,
             stopping: call.app.stopping.clone(),
-            // What changed since the request was let in counts, too.
+            // Revocations since the request was admitted count too.
             revocations: call.revocations.clone(),
             keep_alive: delayed_interval(KEEP_ALIVE),
             _place: place,
         }
     }
 
-    /// Of a connection that shows its credentials after it was opened, in `headers`.
+    /// For a connection that sends its credentials, here in `headers`, after it was opened.
     pub(super) fn of_login(
         app: Arc<ApiState>,
         (access, headers): (EndpointAccess, axum::http::HeaderMap),
@@ -86,8 +87,8 @@ impl StreamConnection {
         }
     }
 
-    /// Ends when something is to be sent whatever happens, or credentials have changed: `check_and_keep_alive` has to be asked then.
-    /// `None`: the node stops. Nothing is lost if it is not waited for.
+    /// Resolves when a keep-alive is due or credentials may have been revoked; then call
+    /// `check_and_keep_alive`. `None`: the node stops. Cancel safe.
     pub(super) async fn wait_for_keep_alive(&mut self) -> Option<()> {
         tokio::select! {
             _ = self.stopping.wait_for(|stopping| *stopping) => None,
@@ -96,14 +97,14 @@ impl StreamConnection {
         }
     }
 
-    /// `None`: whoever listens may no longer.
+    /// `None`: the subscriber's credentials are no longer valid.
     pub(super) async fn check_and_keep_alive(&self) -> Option<StreamItem> {
         let who = access::authorize(&self.app, self.access, &self.headers, self.client_ip).await;
         who.is_ok().then_some(StreamItem::KeepAlive)
     }
 }
 
-/// The first time after one `period`.
+/// An interval whose first tick comes after one `period`.
 pub(super) fn delayed_interval(period: Duration) -> Interval {
     let mut ticks = interval_at(Instant::now() + period, period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

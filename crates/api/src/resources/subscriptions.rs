@@ -1,4 +1,4 @@
-//! Who subscribes to what; subscribing and unsubscribing on behalf of a client.
+//! Subscriptions: listing, and subscribing and unsubscribing on behalf of a client.
 
 use broker::control::SubscriptionRequest;
 use broker::info::{ListQuery, SubscriptionInfo, TopicInfo};
@@ -16,11 +16,11 @@ use crate::query_parameters::{
     CLIENT_ID, CLIENT_ID_CONTAINS, MATCHES_TOPIC, PageCursor, TOPIC_FILTER,
 };
 
-/// A subscription to be made.
+/// A subscription to create.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SubscriptionInput {
-    /// As a client would write it, `$share/...` included.
+    /// Topic filter as a client would send it, including `$share/...`.
     #[schemars(length(min = 1))]
     topic_filter: String,
     #[serde(default)]
@@ -30,7 +30,7 @@ struct SubscriptionInput {
     no_local: bool,
     #[serde(default)]
     retain_as_published: bool,
-    /// 0: send retained messages, 1: only if the subscription is new, 2: do not.
+    /// 0: send retained messages; 1: only if the subscription is new; 2: do not.
     #[serde(default)]
     #[schemars(range(max = 2))]
     retain_handling: u8,
@@ -94,8 +94,8 @@ async fn list(call: ApiCall) -> ApiResult {
     };
     let node = &call.app.node;
     let mut rows = Vec::new();
-    // A page may end within a client's subscriptions, but the node pages by client: the rest of that client's
-    // come first.
+    // A page may end within a client's subscriptions, but the node pages by client. The rest of
+    // that client's subscriptions come first.
     if let Some(PageCursor { first, second }) = &after
         && query.client_id.as_ref().is_none_or(|only| only == first)
     {

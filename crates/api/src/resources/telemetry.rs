@@ -1,4 +1,5 @@
-//! Telemetry of devices: latest values and rows, files, live. Intervals are in `telemetry_intervals`.
+//! Telemetry of devices: latest values, rows, exports and live streams. Intervals are in
+//! `telemetry_intervals`.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -19,19 +20,19 @@ const DEFAULT_ROWS: u64 = 1000;
 const ROWS: Parameter = Parameter {
     name: "rows",
     shape: ParameterType::Number(1, MAX_ROWS),
-    description: "Rows at most; 1000 without it.",
+    description: "Maximum number of rows; default 1000.",
 };
 const ORDER: Parameter = Parameter {
     name: "order",
     shape: ParameterType::Words(&["asc", "desc"]),
-    description: "`asc`: the oldest first, which is the default; `desc`: the newest first, for the last so many.",
+    description: "`asc`: oldest first (default); `desc`: newest first.",
 };
-/// The latest values of a device.
+/// Latest values of a device.
 #[derive(Serialize, JsonSchema)]
 #[allow(dead_code, reason = "it only describes the answer")]
 struct LatestValues {
     device: String,
-    /// By key: `{"ts_ms", "value"}`.
+    /// Values by key: `{"ts_ms", "value"}`.
     values: Map<String, Value>,
 }
 
@@ -41,7 +42,7 @@ struct LatestValues {
 struct TelemetryRows {
     device: String,
     rows: Vec<TelemetryRow>,
-    /// Whether there may be more than were asked for.
+    /// Whether there may be more rows than requested.
     is_cut: bool,
 }
 
@@ -50,7 +51,7 @@ struct TelemetryRows {
 #[allow(dead_code, reason = "it only describes the answer")]
 struct TelemetryRow {
     ts_ms: i64,
-    /// By key.
+    /// Values by key.
     values: Map<String, Value>,
 }
 
@@ -63,37 +64,37 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     };
     vec![
         one(get("/api/v1/devices/{id}/telemetry/latest", "latestTelemetry", latest))
-            .summary("Latest values of a device")
+            .summary("Read latest values of a device")
             .parameters(&[KEYS])
             .response::<LatestValues>(200, "By key."),
         one(get("/api/v1/devices/{id}/telemetry", "listTelemetry", rows))
-            .summary("Telemetry of a device")
-            .description("Each time once, with the values it has. The last 10 rows: `order=desc&rows=10`.")
+            .summary("Read telemetry of a device")
+            .description("One row per time with its values. For the last 10 rows use `order=desc&rows=10`.")
             .parameters(&[KEYS, FROM_MS, TO_MS, ROWS, ORDER])
-            .response::<TelemetryRows>(200, "In the order of their times."),
+            .response::<TelemetryRows>(200, "The rows ordered by time."),
         one(delete("/api/v1/devices/{id}/telemetry", "deleteTelemetry", remove))
             .role(Role::Operator)
             .summary("Delete telemetry of a device")
-            .description("All of it, or that of these keys and times. It is gone at once, and from the disk an hour later at the latest.")
+            .description("Deletes all telemetry, or that of the given keys and times. It disappears at once, and from the disk within an hour.")
             .parameters(&[KEYS, FROM_MS, TO_MS])
             .empty_response(204, "Deleted."),
         one(get("/api/v1/devices/{id}/telemetry/refusals", "listTelemetryRefusals", refusals))
-            .summary("What of a device was not taken")
+            .summary("List rejected data of a device")
             .description(
                 "Messages that could not be read, values that did not fit the thing model, rows that were not stored, with the reason; \
                  since the node started, and of some thousand devices.",
             )
-            .response::<DeviceRejectionList>(200, "As it is known."),
+            .response::<DeviceRejectionList>(200, "The recent rejections."),
         one(get("/api/v1/devices/{id}/telemetry/export", "exportTelemetry", telemetry_export::export))
-            .summary("Telemetry of a device as a file")
+            .summary("Export telemetry of a device")
             .description(
                 "JSON lines, or CSV with `format=csv`, which needs `keys`: they are the columns. `format=parquet` has a line for each value; \
                  a program that was built without the feature `parquet` answers 400.",
             )
             .parameters(&[telemetry_export::FORMAT, KEYS, FROM_MS, TO_MS])
-            .raw_response(200, "In the order of their times.", &telemetry_export::MEDIA_TYPES),
+            .raw_response(200, "The rows ordered by time.", &telemetry_export::MEDIA_TYPES),
         one(get("/api/v1/devices/{id}/telemetry/live", "watchTelemetry", telemetry_feed::stream_device))
-            .summary("Telemetry of a device as it comes")
+            .summary("Stream telemetry of a device")
             .description(
                 "Server-Sent Events named `telemetry`, or with `Upgrade: websocket` a WebSocket: `{\"device\", \"ts_ms\", \"values\"}`. \
                  `lost` says that this listener was too slow for so many rows.",
@@ -105,9 +106,9 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get("/api/v1/telemetry/live", "watchTelemetryOfDevices", telemetry_feed::stream_devices)
             .role(Role::Viewer)
             .tag("telemetry")
-            .summary("Telemetry of some devices as it comes")
-            .problem_response(404, "One of the devices is not there.")
-            .description("As of one device; at most 10000 devices.")
+            .summary("Stream telemetry of several devices")
+            .problem_response(404, "One of the devices does not exist.")
+            .description("Like the stream of one device; at most 10000 devices.")
             .parameters(&[telemetry_feed::DEVICES, KEYS])
             .raw_response(200, "The stream.", &["text/event-stream"])
             .empty_response(101, "A WebSocket.")
@@ -146,7 +147,7 @@ async fn rows(call: ApiCall) -> ApiResult {
         let mut text = format!("{{\"device\":{device},\"rows\":[").into_bytes();
         let rows = tools.write_rows(&query, b',', &mut text, &mut |_| true)?;
         if rows > 0 {
-            // There is a comma behind each.
+            // Each row is followed by a comma.
             text.pop();
         }
         let is_cut = rows >= limit;

@@ -1,4 +1,4 @@
-//! Telemetry as a file: rows are read and written in pieces, so that a long time costs little memory.
+//! Telemetry export. Rows are read and written in pieces, so a long time range needs little memory.
 
 use std::io;
 
@@ -22,21 +22,21 @@ pub(super) const MEDIA_TYPES: [&str; 3] = [JSONL, "text/csv", PARQUET];
 pub(super) const FORMAT: Parameter = Parameter {
     name: "format",
     shape: ParameterType::Words(&["jsonl", "csv", "parquet"]),
-    description: "`jsonl`, which is the default, `csv` or `parquet`.",
+    description: "`jsonl` (default), `csv` or `parquet`.",
 };
 
 const BUFFER_BYTES: usize = 64 << 10;
-/// Pieces that wait for a slow reader.
+/// Maximum number of buffers waiting for a slow client.
 const MAX_PENDING_BUFFERS: usize = 4;
 
 enum ExportFormat {
     Lines,
-    /// With these columns behind the time.
+    /// CSV with these columns after the time.
     Csv(Vec<String>),
     Parquet,
 }
 
-/// What is written, on its way to who reads it.
+/// Sends the written text to the response body.
 struct ExportWriter {
     buffer: Vec<u8>,
     sender: mpsc::Sender<Result<Bytes, TelemetryBackendError>>,
@@ -48,7 +48,7 @@ impl ExportFormat {
             Some("csv") => {
                 let columns = keys(call)?;
                 Self::Csv(columns.ok_or_else(|| {
-                    let detail = "keys: expected the columns of the CSV.";
+                    let detail = "keys: expected the columns of the CSV file.";
                     ProblemDetails::invalid_parameter("keys", detail)
                 })?)
             }
@@ -112,7 +112,7 @@ impl ExportFormat {
 }
 
 impl ExportWriter {
-    /// Whether anybody still reads.
+    /// Appends text; false if the client has disconnected.
     fn append(&mut self, text: &str) -> bool {
         self.buffer.extend_from_slice(text.as_bytes());
         self.buffer.len() < BUFFER_BYTES || self.flush_piece()
@@ -134,7 +134,7 @@ impl io::Write for ExportWriter {
         Ok(bytes.len())
     }
 
-    /// What is left goes when all is written: until then an error has an answer of its own.
+    /// The rest is sent when everything is written; until then an error gets a response of its own.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -159,13 +159,13 @@ pub(super) async fn export(call: ApiCall) -> ApiResult {
             buffer: Vec::new(),
             sender,
         };
-        // Whoever reads may have gone.
+        // The client may have disconnected.
         let _ = match format.write(&*tools, &query, &mut pieces) {
             Ok(()) => pieces.flush_piece(),
             Err(error) => pieces.sender.blocking_send(Err(error)).is_ok(),
         };
     });
-    // What is wrong with the question shows at once, and has an answer of its own.
+    // An invalid query fails before the first piece, and gets an error response.
     let first = match written.recv().await {
         Some(Err(error)) => return Err(to_problem(error)),
         Some(Ok(first)) => first,
@@ -209,7 +209,7 @@ fn csv_row(ts_ms: i64, columns: &[String], values: &[(String, Value)], out: &mut
     csv_line(cells.iter().map(String::as_str), out);
 }
 
-/// RFC 4180.
+/// One CSV line (RFC 4180).
 fn csv_line<'c>(cells: impl Iterator<Item = &'c str>, out: &mut String) {
     for (at, cell) in cells.enumerate() {
         if at > 0 {

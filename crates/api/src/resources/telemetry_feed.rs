@@ -1,4 +1,4 @@
-//! Telemetry as one listener of the API gets it, ended when the listener's credentials are.
+//! The live telemetry of one subscriber; it ends when the subscriber's credentials are revoked.
 
 use std::future::Future;
 
@@ -16,7 +16,7 @@ use crate::telemetry_backend::{LiveTelemetryItem, LiveTelemetryStream};
 pub(super) const DEVICES: Parameter = Parameter {
     name: "devices",
     shape: ParameterType::Text,
-    description: "Ids of devices, separated by commas.",
+    description: "Device ids, separated by commas.",
 };
 
 struct TelemetryFeed {
@@ -32,7 +32,7 @@ impl ItemStream for TelemetryFeed {
 
 impl TelemetryFeed {
     async fn next_item(&mut self) -> Option<StreamItem> {
-        // The credentials are looked at when nothing is borrowed any more.
+        // The credentials are checked outside the select, when nothing is borrowed any more.
         let woken = tokio::select! {
             biased;
             silence = self.listener.wait_for_keep_alive() => {

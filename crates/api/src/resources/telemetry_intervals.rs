@@ -1,4 +1,4 @@
-//! Telemetry by intervals: of a device, of some devices, of a group.
+//! Telemetry by intervals: of a device, of several devices, of a group.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use crate::telemetry_backend::{
     CalendarUnit, IntervalFunction, IntervalLength, IntervalQuery, IntervalRow,
 };
 
-/// Devices of one question.
+/// Maximum number of devices per query.
 const MAX_DEVICES: usize = 10_000;
 const UNITS: &[&str] = &["day", "week", "month", "quarter", "year"];
 const FUNCTIONS: &[&str] = &["avg", "min", "max", "sum", "count", "first", "last"];
@@ -25,68 +25,69 @@ const FUNCTIONS: &[&str] = &["avg", "min", "max", "sum", "count", "first", "last
 const INTERVAL_MS: Parameter = Parameter {
     name: "interval_ms",
     shape: ParameterType::Number(1, MAX_TIME_MS),
-    description: "The length of an interval; without it and `interval` one interval from `from_ms` to `to_ms`.",
+    description: "Length of an interval in milliseconds; without it and `interval`, one interval from `from_ms` to `to_ms`.",
 };
-const TO_MS: Parameter = time_parameter("to_ms", "The time behind the last one; without it, now.");
+const TO_MS: Parameter = time_parameter("to_ms", "End of the time range, exclusive; default: now.");
 const INTERVAL: Parameter = Parameter {
     name: "interval",
     shape: ParameterType::Words(UNITS),
-    description: "In place of `interval_ms` a unit of the calendar in `time_zone`: `day`, `week` from Monday on, `month`, `quarter` or `year`.",
+    description: "Calendar unit in `time_zone`, instead of `interval_ms`: `day`, `week` from Monday on, `month`, `quarter` or `year`.",
 };
 const TIME_ZONE: Parameter = text_parameter(
     "time_zone",
-    "An IANA name such as `Europe/Berlin`; UTC without it. Intervals of `interval_ms` are counted from the local midnight before \
+    "IANA time zone such as `Europe/Berlin`; default UTC. Intervals of `interval_ms` are counted from the local midnight before \
      `from_ms` with it.",
 );
 const WANTED: Parameter = Parameter {
     name: "functions",
     shape: ParameterType::Words(FUNCTIONS),
-    description: "What to tell of an interval: `avg`, `min`, `max`, `sum`, `count`, `first`, `last`, separated by commas; `avg` without it.",
+    description: "Aggregate functions: `avg`, `min`, `max`, `sum`, `count`, `first`, `last`, separated by commas; default `avg`.",
 };
 
 const MERGED: Parameter = Parameter {
     name: "merged",
     shape: ParameterType::Flag,
-    description: "`true`: all devices together, as if they were one.",
+    description: "`true`: merge all devices as if they were one.",
 };
 
-/// What is to be told of some devices.
+/// A query of several devices.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct IntervalsQueryInput {
-    /// Their ids; or a `group`.
+    /// Device ids; alternatively a `group`.
     #[schemars(length(min = 1, max = 10_000))]
     devices: Option<Vec<String>>,
-    /// The id of a group of devices.
+    /// Id of a device group.
     #[schemars(length(min = 1, max = 256))]
     group: Option<String>,
     #[schemars(length(min = 1, max = 256))]
     keys: Vec<String>,
     #[schemars(range(min = 0, max = 253_402_300_799_999_i64))]
     from_ms: i64,
-    /// The time behind the last one; without it, now.
+    /// End of the time range, exclusive; default: now.
     #[schemars(range(min = 0, max = 253_402_300_799_999_i64))]
     to_ms: Option<i64>,
-    /// The length of an interval; without it and `interval` one interval from `from_ms` to `to_ms`.
+    /// Length of an interval in milliseconds; without it and `interval`, one interval from
+    /// `from_ms` to `to_ms`.
     #[schemars(range(min = 1, max = 253_402_300_799_999_i64))]
     interval_ms: Option<i64>,
-    /// In place of `interval_ms` a unit of the calendar in `time_zone`.
+    /// Calendar unit in `time_zone`, instead of `interval_ms`.
     interval: Option<CalendarUnit>,
-    /// An IANA name such as `Europe/Berlin`; UTC without it.
+    /// IANA time zone such as `Europe/Berlin`; default UTC.
     #[schemars(length(min = 1, max = 64))]
     time_zone: Option<String>,
-    /// Where an interval of `interval_ms` begins, such as a local midnight, which it is without it if there is a `time_zone`.
+    /// Start of an interval of `interval_ms`. With a `time_zone` the default is a local midnight.
     #[schemars(range(min = 0, max = 253_402_300_799_999_i64))]
     origin_ms: Option<i64>,
-    /// `avg` if there is none.
+    /// Aggregate functions; default `avg`.
     #[serde(default)]
     functions: Vec<IntervalFunction>,
-    /// All devices together, as if they were one.
+    /// Whether all devices are merged as if they were one.
     #[serde(default)]
     merged: bool,
 }
 
-/// Intervals.
+/// List of intervals.
 #[derive(Serialize, JsonSchema)]
 struct IntervalList {
     data: Vec<KeyInterval>,
@@ -95,13 +96,14 @@ struct IntervalList {
 /// One interval of one key.
 #[derive(Serialize, JsonSchema)]
 struct KeyInterval {
-    /// `null`: all that were asked for.
+    /// Device id; `null`: all devices of the query, merged.
     device: Option<String>,
     key: String,
-    /// Its beginning.
+    /// Start of the interval.
     ts_ms: i64,
-    /// By function; `null` where there is no value for it. `first` and `last` are values of any type; `min`, `max` and `sum` of whole
-    /// numbers are whole, unless 64 bits do not hold the sum; booleans count as 0 and 1 there.
+    /// Values by function; `null` where there is none. `first` and `last` have any type. `min`,
+    /// `max` and `sum` of whole numbers are whole, unless the sum exceeds 64 bits; booleans count
+    /// as 0 and 1.
     values: Map<String, Value>,
 }
 
@@ -115,7 +117,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .role(Role::Viewer)
         .tag("telemetry")
         .path_parameter("id", "The device's id, percent-encoded.")
-        .summary("Telemetry of a device by intervals")
+        .summary("Aggregate telemetry of a device")
         .parameters(&[
             KEYS,
             FROM_MS,
@@ -125,7 +127,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             TIME_ZONE,
             WANTED,
         ])
-        .response::<IntervalList>(200, "Those that have values, of each key ascending."),
+        .response::<IntervalList>(200, "Intervals with values, ascending per key."),
         get(
             "/api/v1/device-groups/{id}/telemetry/intervals",
             "aggregateTelemetryOfGroup",
@@ -134,7 +136,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         .role(Role::Viewer)
         .tag("telemetry")
         .path_parameter("id", "The group's id, percent-encoded.")
-        .summary("Telemetry of a group of devices by intervals")
+        .summary("Aggregate telemetry of a device group")
         .parameters(&[
             KEYS,
             FROM_MS,
@@ -147,17 +149,17 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ])
         .response::<IntervalList>(
             200,
-            "Of each device and key ascending; merged, of each key.",
+            "Intervals, ascending per device and key; if merged, per key.",
         ),
         post("/api/v1/telemetry/query", "queryTelemetry", query_group)
             .role(Role::Viewer)
             .tag("telemetry")
-            .summary("Telemetry of some devices, or of a group, by intervals")
-            .problem_response(404, "One of the devices, or the group, is not there.")
+            .summary("Aggregate telemetry of several devices")
+            .problem_response(404, "One of the devices, or the group, does not exist.")
             .request_body::<IntervalsQueryInput>()
             .response::<IntervalList>(
                 200,
-                "Of each device and key ascending; merged, of each key.",
+                "Intervals, ascending per device and key; if merged, per key.",
             ),
     ]
 }
@@ -173,7 +175,7 @@ async fn group_intervals(call: ApiCall) -> ApiResult {
     query_intervals(call, devices, is_merged).await
 }
 
-/// The end of a question that names none.
+/// The default end of a query.
 fn end_or_now(from_ms: i64, to_ms: Option<i64>) -> i64 {
     to_ms.unwrap_or_else(|| (now_ms() as i64).max(from_ms))
 }
@@ -293,7 +295,7 @@ async fn group_members(call: &ApiCall, group: String) -> Result<Vec<String>, Pro
     device_groups::run_blocking(&call.app, move |tools| tools.group_members(&group)).await
 }
 
-/// Intervals of devices, each for itself or all as one.
+/// The intervals of devices, separately or merged.
 async fn interval_response(call: &ApiCall, query: IntervalQuery) -> ApiResult {
     let functions = query.functions.clone();
     let rows = run_blocking(&call.app, move |tools| tools.intervals(&query)).await?;

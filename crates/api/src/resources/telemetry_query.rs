@@ -1,4 +1,4 @@
-//! What questions about telemetry have in common: keys, times, the length of intervals, and how they are asked.
+//! Common parameters of telemetry queries: keys, times and interval lengths.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use crate::state::ApiState;
 use crate::telemetry_backend::{TelemetryBackend, TelemetryBackendError};
 
 pub(super) const KEYS: Parameter =
-    text_parameter("keys", "Keys, separated by commas; without it all.");
+    text_parameter("keys", "Keys, separated by commas; default: all.");
 pub(super) const FROM_MS: Parameter = time_parameter(
     "from_ms",
-    "The first time, in milliseconds since 1970; without it, the beginning.",
+    "Start of the time range, in milliseconds since 1970; default: the first value.",
 );
 pub(super) const TO_MS: Parameter = time_parameter(
     "to_ms",
-    "The time behind the last one; without it, the end.",
+    "End of the time range, exclusive; default: the last value.",
 );
 
-/// Keys as they are given; none has an empty name.
+/// The keys of the request; no key is empty.
 pub(super) fn keys(call: &ApiCall) -> Result<Option<Vec<String>>, ProblemDetails> {
     let Some(given) = call.query.text_value(KEYS.name) else {
         return Ok(None);
@@ -38,7 +38,7 @@ pub(super) fn time_range(call: &ApiCall) -> Result<(i64, i64), ProblemDetails> {
     time_range_from(call, FROM_MS, TO_MS)
 }
 
-/// The first time and the one behind the last, where the parameters have names of their own.
+/// The time range, exclusive of its end, from parameters with names of their own.
 pub(super) fn time_range_from(
     call: &ApiCall,
     from: Parameter,
@@ -65,7 +65,7 @@ pub(super) fn check_times(from_ms: i64, to_ms: i64) -> Result<(), ProblemDetails
     check_time_order((FROM_MS.name, from_ms), (TO_MS.name, to_ms))
 }
 
-/// The length of an interval; without it, and where it is 0, all of the time is one.
+/// The length of an interval. If it is absent or 0, the whole time range is one interval.
 pub(super) fn interval_ms(
     call: &ApiCall,
     interval: Parameter,
@@ -89,7 +89,7 @@ pub(super) fn to_problem(problem: TelemetryBackendError) -> ProblemDetails {
     }
 }
 
-/// Asks on a thread that may block.
+/// Runs a query on a thread that may block.
 pub(super) async fn run_blocking<T: Send + 'static>(
     app: &Arc<ApiState>,
     question: impl FnOnce(&dyn TelemetryBackend) -> Result<T, TelemetryBackendError> + Send + 'static,

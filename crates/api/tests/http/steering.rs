@@ -300,7 +300,7 @@ async fn settings_are_shown_and_some_change() {
     assert_eq!(
         (
             fixed.status,
-            fixed.problem().contains("start the node again")
+            fixed.problem().contains("restart the node")
         ),
         (409, true)
     );

@@ -128,7 +128,7 @@ fn what_cannot_be_done_is_said_with_a_status() {
         "{unknown}"
     );
     let fixed = ctl(&node, &["settings", "set", "limits.max_qos", "1"]).failed(4);
-    assert!(fixed.contains("start the node again"), "{fixed}");
+    assert!(fixed.contains("restart the node"), "{fixed}");
     let wrong = ctl(&node, &["operators", "add", "x", "role"]).failed(2);
     assert!(wrong.contains("NAME=VALUE"), "{wrong}");
     let nowhere = node.folder.path().join("nowhere").display().to_string();
