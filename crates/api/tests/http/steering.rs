@@ -298,10 +298,7 @@ async fn settings_are_shown_and_some_change() {
     )
     .await;
     assert_eq!(
-        (
-            fixed.status,
-            fixed.problem().contains("restart the node")
-        ),
+        (fixed.status, fixed.problem().contains("restart the node")),
         (409, true)
     );
     assert_eq!(

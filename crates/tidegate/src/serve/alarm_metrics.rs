@@ -1,4 +1,4 @@
-//! What alarms, notifications and events of devices count, as metrics.
+//! Metrics of alarms, notifications and device events.
 
 use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use devices::alarm::NotificationCounts;
@@ -47,7 +47,7 @@ pub(super) fn metrics(alarming: &AlarmService, of_rules: &RuleDevicePort) -> Vec
         family(
             "alarms",
             gauge,
-            "Alarms there are, by state and severity.",
+            "Alarms by state and severity.",
             alarms.collect(),
         ),
         one(
@@ -65,7 +65,7 @@ pub(super) fn metrics(alarming: &AlarmService, of_rules: &RuleDevicePort) -> Vec
         one(
             "alarms_queued",
             gauge,
-            "What waits to be written of alarms; devices wait while it is too much.",
+            "Alarm changes waiting to be written; at the limit devices are paused.",
             stats.queued,
         ),
         one(
@@ -77,31 +77,31 @@ pub(super) fn metrics(alarming: &AlarmService, of_rules: &RuleDevicePort) -> Vec
         one(
             "alarms_unwatched_total",
             counter,
-            "Messages that conditions did not see because of alarms.max_devices.",
+            "Messages not evaluated by alarm conditions because of alarms.max_devices.",
             stats.unwatched,
         ),
         one(
             "alarms_write_errors_total",
             counter,
-            "Alarms that could not be written, and were tried again.",
+            "Failed writes of alarms, which were retried.",
             stats.write_errors,
         ),
         one(
             "device_events_waiting",
             gauge,
-            "Events of devices that wait for rules.",
+            "Device events waiting for rules.",
             alarming.events.waiting() as u64,
         ),
         one(
             "device_events_lost_total",
             counter,
-            "Events of devices that no rule has seen, because too many waited.",
+            "Device events discarded before reaching rules because the queue was full.",
             alarming.events.lost_events(),
         ),
         one(
             "rule_device_unknown_total",
             counter,
-            "Telemetry and alarms that rules made of devices that nobody knows.",
+            "Telemetry and alarms of rules for unknown devices.",
             of_rules.unknown_devices(),
         ),
     ];
@@ -124,7 +124,7 @@ pub(super) fn metrics(alarming: &AlarmService, of_rules: &RuleDevicePort) -> Vec
         families.push(family(
             "notifications_total",
             counter,
-            "Notifications of alarms, by what became of them.",
+            "Notifications of alarms, by result.",
             samples.collect(),
         ));
     }

@@ -1,4 +1,4 @@
-//! The alarms of the node: what raises them, who is told, and how the API sees them.
+//! The alarm service of the node: connects the origins of alarms, their observers and the API.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,13 +21,13 @@ use super::node_devices::{NodeDevices, now_ms};
 use super::notification_transport::NodeNotificationTransport;
 use super::object_references::ObjectReferences;
 
-/// The object that holds other rules than those of the program.
+/// Kind of the stored object with changed rules of platform alarms.
 pub(super) const PLATFORM_KIND: &str = "platform_alarms";
 const PLATFORM_ID: &str = "rules";
-/// What a listener of the API may be behind.
+/// Maximum number of updates that a subscriber of the API may lag behind.
 const UPDATE_BUFFER: usize = 1024;
 
-/// What the configuration says of it.
+/// Alarm settings of the configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct AlarmSettings {
     pub(crate) alarms: AlarmConfig,
@@ -46,7 +46,7 @@ impl Default for AlarmSettings {
     }
 }
 
-/// Clones are the same.
+/// Clones share the same state.
 #[derive(Clone)]
 pub(super) struct AlarmService {
     pub(super) alarms: Alarms,
@@ -66,7 +66,8 @@ struct PlatformAlarmState {
 }
 
 impl AlarmService {
-    /// Reads what is stored, and listens to all that raises alarms but telemetry. May wait.
+    /// Reads the stored alarms, and registers with all origins of alarms except telemetry. May
+    /// block.
     pub(super) fn open(
         settings: &AlarmSettings,
         store: &Store,
@@ -108,13 +109,13 @@ impl AlarmService {
         Ok(this)
     }
 
-    /// Has everybody know what becomes of alarms.
+    /// Registers the observers of alarm changes.
     fn register_observers(&self) {
         let news = self.updates.clone();
         let events = self.events.clone();
         self.alarms.add_observer(Box::new(move |event| {
             if news.receiver_count() > 0 {
-                // The last listener may have gone meanwhile.
+                // Without subscribers the send fails, which is harmless.
                 let _ = news.send(Arc::new(to_alarm_update(event)));
             }
             if events.has_rules() {
@@ -123,10 +124,10 @@ impl AlarmService {
         }));
     }
 
-    /// Listens to products, devices, their states and attributes.
+    /// Observes products, devices, their states and attributes.
     fn watch_changes(&self, objects: &Objects) {
         let alarms = self.alarms.clone();
-        // Behind the registry, which was there first: the product is as it is now when this is told.
+        // Registered after the registry, so that the registry already has the new product.
         objects.observe_changes(Box::new(move |change| {
             if change.kind == PRODUCT_KIND {
                 alarms.refresh_products();
@@ -137,7 +138,7 @@ impl AlarmService {
             if change.kind == PLATFORM_KIND
                 && let Err(error) = this.start_platform_alarms()
             {
-                tracing::error!(%error, "the rules of the node's own alarms cannot be used; those of before stay");
+                tracing::error!(%error, "platform alarm rules are invalid; keeping the previous rules");
             }
         }));
         let alarms = self.alarms.clone();
@@ -172,7 +173,7 @@ impl AlarmService {
         let (alarms, events) = (self.alarms.clone(), self.events.clone());
         let is_stopping = Arc::clone(&self.is_stopping);
         self.devices.states.add_observer(Box::new(move |change| {
-            // That all go with the node is no news of any of them.
+            // A shutdown emits no offline events.
             if is_stopping.load(Relaxed) {
                 return;
             }
@@ -195,12 +196,12 @@ impl AlarmService {
         }));
     }
 
-    /// A device has reported something. Never waits for more than the device to be read.
+    /// Processes telemetry of a device. Blocks at most for reading the device.
     pub(super) fn observe_telemetry(&self, device: DeviceNo, ts_ms: i64, points: &[Point<'_>]) {
         self.alarms.observe_row(device, now_ms(), ts_ms, points);
     }
 
-    /// A device tells of an event of its model.
+    /// Processes an event of the device's thing model.
     pub(super) fn handle_device_event(
         &self,
         device: DeviceRef<'_>,
@@ -221,22 +222,22 @@ impl AlarmService {
         });
     }
 
-    /// The node stops: that its devices go says nothing of them.
+    /// Begins the shutdown: from now on disconnects of devices are not events.
     pub(super) fn begin_shutdown(&self) {
         self.is_stopping.store(true, Relaxed);
     }
 
-    /// Writes what was taken, and ends. May wait.
+    /// Writes pending changes and stops. May block.
     pub(super) fn stop(&self) {
         self.alarms.close();
     }
 
-    /// Has the rules of the node's own alarms hold that are stored, or those of the program.
+    /// Activates the stored rules of the platform alarms, or the default rules.
     fn start_platform_alarms(&self) -> anyhow::Result<()> {
         let (rules, _) = self.stored_rules()?;
         let rules = match self.platform.is_enabled {
             true => rules,
-            // What is still raised is cleared.
+            // Alarms that are still active are cleared.
             false => json!([]),
         };
         let judge = PlatformAlarms::new(self.alarms.clone(), &rules)
@@ -245,7 +246,7 @@ impl AlarmService {
         Ok(())
     }
 
-    /// The rules that hold, and whether somebody has changed them.
+    /// The active rules, and whether they were changed.
     fn stored_rules(&self) -> Result<(Value, bool), store::StoreError> {
         let stored = self.platform.objects.get(PLATFORM_KIND, PLATFORM_ID)?;
         Ok(match stored {
@@ -258,7 +259,7 @@ impl AlarmService {
         self.platform.is_enabled
     }
 
-    /// Judges the figures of the node.
+    /// Evaluates the platform alarm rules on a sample of the node's metrics.
     pub(super) fn evaluate_platform(&self, sample: &PlatformSample) {
         if let Some(judge) = self.platform.lock_platform_alarms().as_mut() {
             judge.observe(now_ms(), sample);
@@ -328,7 +329,7 @@ fn to_backend_error(error: AlarmError) -> AlarmBackendError {
             AlarmBackendError::NotFound(format!("There is no alarm {}.", id.0))
         }
         AlarmError::AlreadyInState(what) => {
-            AlarmBackendError::Conflict(format!("The alarm is {what} already."))
+            AlarmBackendError::Conflict(format!("The alarm is already {what}."))
         }
         AlarmError::Store(error) => unavailable_error(error),
     }
@@ -450,7 +451,7 @@ impl AlarmBackend for AlarmService {
                 Err(AlarmBackendError::NotFound(detail))
             }
             Some(Err(why)) => Err(AlarmBackendError::Conflict(format!(
-                "It cannot be sent: {why}."
+                "The notification cannot be sent: {why}."
             ))),
             Some(Ok(())) => Ok(()),
         }

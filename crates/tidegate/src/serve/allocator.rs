@@ -1,11 +1,12 @@
-//! What the allocator holds: as metrics, and given back to the system when nobody has used it for a while.
+//! Metrics of the allocator, and the release of unused memory to the system.
 
 use broker::hooks::{Hooks, HooksFactory, Interest};
 use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use mimalloc::MiMalloc;
 
-/// Gives memory back to the system that shards have freed. The allocator does so by itself only when it looks for room: a node that has
-/// become quiet never does, and what a flood has left stays. Each thread has pages of its own, which nobody else may look at.
+/// Returns memory freed by shards to the system. The allocator does so only when it searches for
+/// free memory: a node that has become idle would keep the memory of its last burst. Pages belong
+/// to threads, so each shard releases its own.
 pub(super) struct MemoryReleaseHooks;
 
 impl HooksFactory for MemoryReleaseHooks {
@@ -25,7 +26,7 @@ impl Hooks for MemoryReleaseHooks {
     }
 }
 
-/// Nothing if the allocator does not tell.
+/// Empty if the allocator provides no statistics.
 pub(super) fn metrics() -> Vec<MetricFamily> {
     let Ok(json) = MiMalloc::stats_json() else {
         return Vec::new();
@@ -51,12 +52,12 @@ fn families(stats: &serde_json::Value) -> Vec<MetricFamily> {
         gauge(
             "committed",
             "allocator_committed_bytes",
-            "Memory the allocator holds for the process, in use or kept for later.",
+            "Memory held by the allocator for the process, used or cached.",
         ),
         gauge(
             "reserved",
             "allocator_reserved_bytes",
-            "Address space the allocator has set aside.",
+            "Address space reserved by the allocator.",
         ),
     ];
     families.into_iter().flatten().collect()

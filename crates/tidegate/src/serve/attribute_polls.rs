@@ -1,4 +1,4 @@
-//! Devices that wait by HTTP for a change of their shared attributes.
+//! HTTP long polls of devices for changes of their shared attributes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,13 +12,13 @@ use super::pipeline_outputs::NodePipelineOutputs;
 
 const TOPIC: &str = "v1/devices/me/attributes";
 
-/// Who waits, by device. The API bounds how many wait at once.
+/// The waiting polls by device. The API limits their number.
 #[derive(Default)]
 pub(super) struct AttributePolls {
     waiting: Mutex<HashMap<DeviceNo, Vec<oneshot::Sender<Value>>>>,
 }
 
-/// One device that waits; dropped, it does not wait any more.
+/// One waiting poll; dropping it removes it.
 pub(super) struct AttributePoll {
     polls: Arc<AttributePolls>,
     device: DeviceNo,
@@ -26,11 +26,11 @@ pub(super) struct AttributePoll {
 }
 
 impl AttributePoll {
-    /// The next change: values by key, and the names of removed ones as `deleted`.
+    /// Waits for the next change: values by key, and the names of removed ones as `deleted`.
     pub(super) async fn change(mut self) -> Value {
         match (&mut self.change).await {
             Ok(change) => change,
-            // The sender is dropped only with the node.
+            // The sender is dropped only when the node stops.
             Err(_) => std::future::pending().await,
         }
     }
@@ -78,7 +78,7 @@ impl AttributePolls {
             .into_iter()
             .filter_map(|sender| sender.send(values.clone()).ok());
         if told.count() > 0 {
-            // On the topic where it would have come by MQTT.
+            // Logged under the topic that MQTT would have used.
             let letter = EncodedDownlink {
                 topic: TOPIC.to_owned(),
                 payload: values.to_string(),

@@ -1,4 +1,4 @@
-//! Who is banned while it is connected has to go.
+//! Disconnects clients that are banned while they are connected.
 
 use std::net::SocketAddr;
 
@@ -6,10 +6,10 @@ use auth::{AuthService, Ban, BanTarget};
 use broker::BrokerHandle;
 use broker::info::ListQuery;
 
-/// Clients looked at in one go.
+/// Number of clients checked per batch.
 const BATCH_CLIENTS: usize = 1000;
 
-/// Ends the connections of clients that are banned while they are there.
+/// Ends the connections of banned clients.
 pub(super) fn disconnect_banned(auth: &AuthService, handle: &BrokerHandle) {
     let handle = handle.clone();
     let runtime = tokio::runtime::Handle::current();

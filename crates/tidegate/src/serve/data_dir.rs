@@ -1,4 +1,5 @@
-//! The node's data directory: one node at a time, and `node.json` for whoever wants to find the node.
+//! The data directory of the node: a lock for a single node, and `node.json`, which describes the
+//! running node to other programs.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -8,30 +9,30 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
-/// Holds the token with which `tidegate ctl` on this machine is an admin.
+/// Contains the token that makes `tidegate ctl` on this machine an admin.
 pub(crate) const TOKEN_FILE: &str = "api.token";
 
-/// What is stored there is for nobody else.
+/// Directories that other users must not read.
 const PRIVATE_DIRS: [&str; 4] = ["store", "telemetry", "mailboxes", "sinks"];
 
-/// A data directory that is ours until this is dropped or the process ends, however it ends.
+/// A data directory locked until this value is dropped or the process ends in any way.
 #[derive(Debug)]
 pub(super) struct DataDir {
     path: PathBuf,
-    /// Locked; the system lets go of it with the process.
+    /// Locked file; the system releases the lock with the process.
     _lock: File,
 }
 
-/// A listener that is open, as `node.json` tells it.
+/// An open listener, as written to `node.json`.
 pub(super) struct OpenListener {
     pub(super) name: String,
     pub(super) protocol: String,
-    /// The address in use, or the path of a Unix socket.
+    /// Address in use, or path of a Unix socket.
     pub(super) address: String,
 }
 
 impl DataDir {
-    /// Creates the directory if it is not there and takes it for this process.
+    /// Creates the directory if it is missing, and locks it for this process.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let create = DirBuilder::new().recursive(true).mode(0o700).create(path);
         create.with_context(|| {
@@ -61,7 +62,7 @@ impl DataDir {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
-                // Only to name the holder; without a name the message still says what to do.
+                // Reading the holder only improves the message; errors are ignored.
                 let _ = lock.read_to_string(&mut holder);
                 let holder = match holder.trim() {
                     "" => String::new(),
@@ -92,7 +93,8 @@ impl DataDir {
         &self.path
     }
 
-    /// Writes `node.json`: process, version and the addresses in use. Readers see all of it or nothing.
+    /// Writes `node.json` with process id, version and addresses in use. The file is replaced
+    /// atomically.
     pub(super) fn write_node_file(&self, listeners: &[OpenListener]) -> anyhow::Result<()> {
         let listeners: Vec<Value> = listeners
             .iter()
@@ -116,14 +118,14 @@ impl DataDir {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Makes a token for the API and writes it where only the owner of the directory can read it.
+    /// Generates a token for the API and writes it to a file that only the owner can read.
     pub(super) fn write_token_file(&self) -> anyhow::Result<String> {
         let token = api::new_local_token()?;
         self.write_secret(TOKEN_FILE, &format!("{token}\n"))?;
         Ok(token)
     }
 
-    /// Writes a file that only its owner can read, and says where it is.
+    /// Writes a file that only its owner can read, and returns its path.
     pub(super) fn write_secret(&self, name: &str, text: &str) -> anyhow::Result<PathBuf> {
         let path = self.path.join(name);
         self.remove(name)?;
@@ -137,7 +139,7 @@ impl DataDir {
         Ok(path)
     }
 
-    /// Takes `node.json` and the token away; to be called at a clean stop.
+    /// Deletes `node.json` and the token file; called at a clean stop.
     pub(super) fn remove_node_file(&self) -> anyhow::Result<()> {
         self.remove(TOKEN_FILE)?;
         self.remove("node.json")
@@ -158,7 +160,8 @@ impl DataDir {
     }
 }
 
-/// Closes directories with messages and credentials to other users, and says what others can use.
+/// Restricts directories with messages and credentials to the owner, and warns about other
+/// accessible directories.
 fn restrict_access(path: &Path) {
     for name in PRIVATE_DIRS {
         let dir = path.join(name);
@@ -171,7 +174,7 @@ fn restrict_access(path: &Path) {
             Ok(_) => tracing::warn!(
                 %dir,
                 mode = format!("{mode:o}"),
-                "other users of this machine could enter a directory of the data directory; its mode is 700 now. Replace \
+                "a directory in the data directory was accessible to other users; its mode was changed to 700. Replace \
                  passwords and keys that they may have read"
             ),
             Err(error) => tracing::warn!(
@@ -255,7 +258,7 @@ mod tests {
         let mode =
             std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
         assert_eq!(mode & 0o777, 0o600);
-        // As a process that was killed leaves it.
+        // The state left by a killed process.
         drop(data_dir);
         DataDir::open(folder.path()).unwrap();
         assert!(!folder.path().join("node.json").exists());

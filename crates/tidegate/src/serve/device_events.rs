@@ -1,5 +1,5 @@
-//! What happens to devices, on its way to the rules FROM `"$EVENT.DEVICE"`: told on shards, workers and other threads, shown to the rules
-//! on the control plane, in the order in which it was told.
+//! The queue of device events for the rules FROM `"$EVENT.DEVICE"`. Shards, workers and other
+//! threads push events; the control plane passes them to the rules in the same order.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -14,14 +14,14 @@ use tokio::sync::Notify;
 
 use super::device_port::current_tag;
 
-/// What may wait before devices do.
+/// Queue length above which devices are paused.
 const SOFT_MAX_EVENTS: usize = 10_000;
-/// What may wait at all: devices may have been read further.
+/// Maximum queue length. It exceeds the soft limit because devices may have been read further.
 const MAX_EVENTS: usize = 200_000;
-/// How often the end looks whether everything is shown.
+/// Interval at which `finish` checks whether all events were processed.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// An event that outlives what it came of.
+/// A device event that owns its data.
 pub(super) struct QueuedDeviceEvent {
     pub(super) kind: DeviceEventKind,
     pub(super) device: Box<str>,
@@ -33,14 +33,14 @@ pub(super) struct QueuedDeviceEvent {
 }
 
 pub(super) enum DeviceEventPayload {
-    /// JSON.
+    /// JSON text.
     Value(String),
-    /// The JSON of an object.
+    /// The JSON text of an object.
     Properties(String),
     Row(Vec<(KeyId, LiveValue)>),
 }
 
-/// Events that wait. Clones are the same.
+/// The queue of device events. Clones share it.
 #[derive(Clone)]
 pub(super) struct DeviceEventQueue {
     inner: Arc<DeviceEventQueueInner>,
@@ -50,7 +50,7 @@ struct DeviceEventQueueInner {
     engine: Engine,
     series: Series,
     queue: Mutex<VecDeque<QueuedDeviceEvent>>,
-    /// In the queue, and what is being shown.
+    /// Number of events in the queue and in processing.
     waiting: AtomicUsize,
     has_work: Notify,
     lost: AtomicU64,
@@ -70,13 +70,13 @@ impl DeviceEventQueue {
         }
     }
 
-    /// Whether any rule wants them: asked before one is made.
+    /// Whether any rule reads device events; checked before an event is built.
     #[inline]
     pub(super) fn has_rules(&self) -> bool {
         self.inner.engine.wants_device_events()
     }
 
-    /// Whether devices are to wait.
+    /// Whether devices must be paused.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.inner.waiting.load(Relaxed) >= SOFT_MAX_EVENTS
@@ -86,12 +86,12 @@ impl DeviceEventQueue {
         self.inner.waiting.load(Relaxed)
     }
 
-    /// Events that no rule has seen, because too many waited.
+    /// Number of events discarded because the queue was full.
     pub(super) fn lost_events(&self) -> u64 {
         self.inner.lost.load(Relaxed)
     }
 
-    /// Tells of something. Never waits.
+    /// Queues an event. Never blocks.
     pub(super) fn push(&self, happened: QueuedDeviceEvent) {
         if !self.has_rules() {
             return;
@@ -108,7 +108,7 @@ impl DeviceEventQueue {
         self.inner.has_work.notify_one();
     }
 
-    /// Tells of a row that is stored.
+    /// Queues the event of a stored row.
     pub(super) fn push_stored_row(
         &self,
         device: &str,
@@ -128,7 +128,7 @@ impl DeviceEventQueue {
         });
     }
 
-    /// Shows what comes to the rules, as long as the runtime runs.
+    /// Passes queued events to the rules; runs until the runtime stops.
     pub(super) async fn run(self) {
         loop {
             let all = std::mem::take(&mut *self.inner.lock());
@@ -143,7 +143,7 @@ impl DeviceEventQueue {
         }
     }
 
-    /// Waits until the rules have seen everything, but not longer than this.
+    /// Waits until the rules have processed all events, at most this long.
     pub(super) async fn finish(&self, within: Duration) {
         let finishing = async {
             while self.waiting() > 0 {
@@ -152,7 +152,10 @@ impl DeviceEventQueue {
         };
         if tokio::time::timeout(within, finishing).await.is_err() {
             let waiting = self.waiting();
-            tracing::warn!(waiting, "events of devices are left that no rule has seen");
+            tracing::warn!(
+                waiting,
+                "time-out while stopping; device events not passed to rules are discarded"
+            );
         }
     }
 }
@@ -176,7 +179,7 @@ impl DeviceEventQueueInner {
             DeviceEventPayload::Row(values) => {
                 properties = self.values_to_json(values);
                 event.properties = Value::Json(&properties);
-                // A report of one property is about that one.
+                // A report with a single property names that property.
                 if let [(key, value)] = &values[..] {
                     event.key = self.series.key_name(*key);
                     event.value = to_value(value);

@@ -1,4 +1,4 @@
-//! Devices that come by HTTP, found by the access token they show.
+//! Requests of devices over HTTP, authenticated by access token.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use super::node_devices::now_ms;
 use super::pipeline_outputs::NodePipelineOutputs;
 
 const TELEMETRY: &str = "v1/devices/me/telemetry";
-/// Entrances that are kept for the next one.
+/// Maximum number of idle ingresses kept for reuse.
 const MAX_IDLE_INGRESSES: usize = 64;
 
 pub(super) struct DeviceHttpService {
@@ -31,7 +31,7 @@ pub(super) struct DeviceHttpService {
     ingresses: Mutex<Vec<DeviceIngress>>,
 }
 
-/// How long a claim is offered if the device does not say.
+/// Duration of a claim if the device gives none, in milliseconds.
 const DEFAULT_CLAIM_MS: u64 = 24 * 3600 * 1000;
 
 #[derive(Deserialize)]
@@ -47,7 +47,7 @@ struct ClaimOfferBody {
 }
 
 fn malformed_error(error: &serde_json::Error) -> DeviceHttpError {
-    DeviceHttpError::Malformed(format!("The body cannot be read: {error}"))
+    DeviceHttpError::Malformed(format!("The body is invalid: {error}"))
 }
 
 fn unavailable_error(error: &RegistryError) -> DeviceHttpError {
@@ -95,7 +95,7 @@ impl DeviceHttpService {
         }
     }
 
-    /// Takes a message on a topic of ThingsBoard's.
+    /// Submits a message on a ThingsBoard topic.
     fn submit(
         &self,
         device: &Arc<Device>,
@@ -202,7 +202,7 @@ impl DeviceHttpBackend for DeviceHttpService {
                     "method": command.method,
                     "params": command.params,
                 });
-                // On the topic where it would have come by MQTT.
+                // Logged under the topic that MQTT would have used.
                 let letter = EncodedDownlink {
                     topic: format!("v1/devices/me/rpc/request/{}", command.id.0),
                     payload: value.to_string(),

@@ -1,5 +1,6 @@
-//! Telemetry and alarms that SQL rules make of devices. Rules never wait, and a device may have to be read from the disk: what they ask for
-//! is done on a thread of its own, in its order, as if the device had said it.
+//! Telemetry and alarms that SQL rules write for devices. Rules never block, but a device may have
+//! to be read from the disk. Therefore a dedicated thread executes the writes in order, as if the
+//! device had sent them.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -14,24 +15,25 @@ use devices::platform::Reporter;
 use devices::{QueueProgress, Registry};
 use engine::{DeviceAlarm, DevicePort, DevicePortOutcome, DeviceTelemetry};
 
-/// What may wait before publishers do.
+/// Queue length above which publishers are paused.
 const SOFT_MAX_WRITES: usize = 10_000;
 const SOFT_MAX_BYTES: usize = 16 << 20;
-/// What may wait at all: publishers may have been read further.
+/// Maximum queue length. It exceeds the soft limit because publishers may have been read further.
 const MAX_WRITES: usize = 200_000;
 const MAX_BYTES: usize = 64 << 20;
 
 thread_local! {
-    /// Of what this thread works off for a rule: goes with the events that come of it, so that loops of rules end.
+    /// Tag of the write in progress on this thread. Resulting events carry it, so that loops of
+    /// rules end.
     static CURRENT_TAG: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The tag of what this thread does now.
+/// The tag of the write in progress on this thread.
 pub(super) fn current_tag() -> u64 {
     CURRENT_TAG.get()
 }
 
-/// What has to be there before anything is done.
+/// The components that must exist before writes are executed.
 pub(super) struct RuleDevicePortParts {
     pub(super) registry: Registry,
     pub(super) reporter: Reporter,
@@ -42,7 +44,7 @@ enum DeviceWrite {
     Telemetry {
         device: Box<str>,
         at_ms: u64,
-        /// A JSON object.
+        /// JSON object.
         values: String,
         tag: u64,
     },
@@ -53,7 +55,7 @@ enum DeviceWrite {
 }
 
 impl DeviceWrite {
-    /// About what it holds.
+    /// Approximate size in memory.
     fn size_bytes(&self) -> usize {
         match self {
             Self::Telemetry { device, values, .. } => device.len() + values.len(),
@@ -78,7 +80,7 @@ impl DeviceWriteQueue {
     }
 }
 
-/// Takes what rules ask for. Clones are the same.
+/// Accepts writes of rules. Clones share the queue.
 #[derive(Clone, Default)]
 pub(super) struct RuleDevicePort {
     inner: Arc<RuleDevicePortInner>,
@@ -90,31 +92,31 @@ struct RuleDevicePortInner {
     has_work: Condvar,
     is_many: AtomicBool,
     is_stopping: AtomicBool,
-    /// Asked for devices that nobody knows.
+    /// Number of writes for unknown devices.
     unknown: AtomicU64,
     thread: OnceLock<Mutex<Option<JoinHandle<()>>>>,
-    /// Of the queue.
+    /// Progress of the queue.
     progress: QueueProgress,
-    /// Makes safe what has come of it.
+    /// Makes the results of writes durable.
     settle: OnceLock<Box<dyn Fn(DurableCallback) + Send + Sync>>,
 }
 
 impl RuleDevicePort {
-    /// From now on what is asked for is done.
+    /// Starts the thread that executes the writes.
     pub(super) fn start(&self, parts: RuleDevicePortParts) -> std::io::Result<()> {
-        // Started once.
+        // `start` is called once.
         let _ = self.inner.settle.set(Box::new(parts.reporter.settler()));
         let inner = Arc::clone(&self.inner);
         let builder = std::thread::Builder::new().name("rule-devices".into());
         let thread = builder.spawn(move || inner.run_worker(&parts))?;
-        // Started once.
+        // `start` is called once.
         let _ = self.inner.thread.set(Mutex::new(Some(thread)));
         Ok(())
     }
 
-    /// Ends the thread when everything is done. May wait.
+    /// Stops the thread after all writes are executed. May block.
     pub(super) fn stop(&self) {
-        // The thread looks at it with this held.
+        // The thread checks the flag while it holds this lock.
         let queue = self.inner.lock();
         self.inner.is_stopping.store(true, Relaxed);
         drop(queue);
@@ -125,11 +127,11 @@ impl RuleDevicePort {
             thread.take()
         });
         if thread.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("what rules make of devices ended by a panic; this is a bug");
+            tracing::error!("thread for device writes of rules panicked; this is a bug");
         }
     }
 
-    /// What was asked for devices that nobody knows.
+    /// The number of writes for unknown devices.
     pub(super) fn unknown_devices(&self) -> u64 {
         self.inner.unknown.load(Relaxed)
     }
@@ -137,7 +139,7 @@ impl RuleDevicePort {
     fn push(&self, asked: DeviceWrite) -> DevicePortOutcome {
         let mut queue = self.inner.lock();
         if queue.is_full() || self.inner.is_stopping.load(Relaxed) {
-            return DevicePortOutcome::Rejected("too much waits for devices already".into());
+            return DevicePortOutcome::Rejected("the queue of device writes is full".into());
         }
         queue.bytes += asked.size_bytes();
         self.inner.progress.add();
@@ -230,7 +232,7 @@ impl RuleDevicePortInner {
             let work = AssertUnwindSafe(|| self.apply_write(parts, asked));
             if catch_unwind(work).is_err() {
                 CURRENT_TAG.set(0);
-                tracing::error!("what a rule makes of a device caused a panic; this is a bug");
+                tracing::error!("device write of a rule panicked and was skipped; this is a bug");
             }
             self.progress.complete();
         }
@@ -243,13 +245,16 @@ impl RuleDevicePortInner {
             let found = match parts.registry.device(device) {
                 Ok(found) => found,
                 Err(error) => {
-                    tracing::error!(%error, device = &**device, "a device that a rule speaks of cannot be read");
+                    tracing::error!(%error, device = &**device, "reading a device for a rule failed; write skipped");
                     return;
                 }
             };
             let Some(device) = found else {
                 self.unknown.fetch_add(1, Relaxed);
-                tracing::debug!(device = &**device, "a rule speaks of a device that is none");
+                tracing::debug!(
+                    device = &**device,
+                    "device write of a rule names an unknown device; skipped"
+                );
                 return;
             };
             match asked {
@@ -268,16 +273,16 @@ impl RuleDevicePortInner {
     }
 }
 
-/// Devices of a node that does not run: rules that speak of them are checked, and nothing is done.
+/// The port without a running node: rules are checked, and nothing is written.
 pub(crate) struct NoopDevicePort;
 
 impl DevicePort for NoopDevicePort {
     fn write_telemetry(&self, _: u16, _: &DeviceTelemetry<'_>) -> DevicePortOutcome {
-        DevicePortOutcome::Rejected("there is no node here".into())
+        DevicePortOutcome::Rejected("there is no running node".into())
     }
 
     fn write_alarm(&self, _: u16, _: &DeviceAlarm<'_>) -> DevicePortOutcome {
-        DevicePortOutcome::Rejected("there is no node here".into())
+        DevicePortOutcome::Rejected("there is no running node".into())
     }
 
     fn is_full(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Rows and messages of devices for the sinks that products and rule chains name.
+//! Passes rows and messages of devices to the sinks named by products and rule chains.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
@@ -17,11 +17,11 @@ use series::{Point, Series};
 
 use super::sink_port::write_columns;
 
-/// Numbers of threads that push.
+/// Numbers of pushing threads.
 static NEXT_THREAD_NUMBER: AtomicU16 = AtomicU16::new(0);
 
 thread_local! {
-    /// Which part of a sink's queue this thread has: the rows of a device come from one thread, and stay in their order.
+    /// The queue lane of this thread. The rows of a device come from one thread and stay in order.
     static LANE: Cell<Option<u16>> = const { Cell::new(None) };
 }
 
@@ -29,14 +29,14 @@ pub(super) struct DeviceSinks {
     service: ConnectorService,
     registry: Registry,
     chains: Chains,
-    /// The first lane of a sink's queue that no shard has, and how many there are.
+    /// The first lane of a sink's queue that no shard uses, and the number of such lanes.
     lanes: (u16, u16),
-    /// Names keys.
+    /// Resolves key names.
     series: OnceLock<Series>,
     referenced: ArcSwap<ReferencedSinks>,
 }
 
-/// Called when the last who holds it lets it go.
+/// Calls the callback when the last reference is dropped.
 struct CallbackOnLastDrop(Option<DurableCallback>);
 
 impl Drop for CallbackOnLastDrop {
@@ -47,11 +47,11 @@ impl Drop for CallbackOnLastDrop {
     }
 }
 
-/// Sinks that are named somewhere.
+/// The sinks referenced by products and chains.
 #[derive(Default)]
 struct ReferencedSinks {
     all: Vec<Box<str>>,
-    /// Products name some for rows.
+    /// Whether products name sinks for rows.
     wants_rows: bool,
 }
 
@@ -75,11 +75,11 @@ impl DeviceSinks {
     }
 
     pub(super) fn set_series(&self, series: Series) {
-        // There is one.
+        // `set` is called once.
         let _ = self.series.set(series);
     }
 
-    /// Products or chains have changed.
+    /// Updates the references after a change of products or chains.
     pub(super) fn refresh_references(&self) {
         let mut named = ReferencedSinks::default();
         for slot in self.registry.products() {
@@ -100,7 +100,7 @@ impl DeviceSinks {
         self.referenced.load().wants_rows
     }
 
-    /// Whether one of them has no room and is not to lose anything.
+    /// Whether a referenced sink has a full queue that must not lose rows.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         let named = self.referenced.load();
@@ -113,13 +113,14 @@ impl DeviceSinks {
         first..first + count.max(1)
     }
 
-    /// Whether rows are on their way to the files of their sinks.
+    /// Whether pushed rows are not yet in the files of their sinks.
     pub(super) fn is_unsettled(&self) -> bool {
         self.lane_range()
             .any(|lane| self.service.is_unsettled(lane))
     }
 
-    /// Calls what it is given when the rows pushed until then are in the files of their sinks.
+    /// Returns a function that calls its argument when the rows pushed so far are in the files of
+    /// their sinks.
     pub(super) fn settle_later(&self) -> impl FnOnce(DurableCallback) + Send + Sync + 'static {
         let (service, lanes) = (self.service.clone(), self.lane_range());
         move |done| {
@@ -143,11 +144,11 @@ impl DeviceSinks {
                 number
             })
         });
-        // What a full queue does with it is the sink's matter, and counted there.
+        // A full queue is handled and counted by the sink.
         self.service.push(sink, first + lane % count.max(1), fill);
     }
 
-    /// A row of a device, for the sinks of its product.
+    /// Pushes a row of a device to the sinks of its product.
     pub(super) fn push_row(
         &self,
         speaker: DeviceRef<'_>,
@@ -172,7 +173,7 @@ impl DeviceSinks {
         }
     }
 
-    /// A message of a device, for the sinks of its product's log.
+    /// Pushes a message of a device to the sinks of its product's log.
     pub(super) fn push_message_log(
         &self,
         by: DeviceRef<'_>,
@@ -196,7 +197,7 @@ impl DeviceSinks {
         }
     }
 
-    /// A message to a device, for the same.
+    /// Pushes a message to a device to the sinks of its product's log.
     pub(super) fn push_downlink_log(
         &self,
         to: &Recipient,
@@ -227,11 +228,11 @@ impl DeviceSinks {
         }
     }
 
-    /// A row that a node of a chain hands to a sink.
+    /// Pushes a row of a chain node to a sink.
     pub(super) fn push_chain_row(&self, name: &str, row: rules::Value<'_>) {
         self.push_to_sink(name, |out| {
             write_columns(out, row);
-            // It dates indexes and points; rows of chains call it `ts`.
+            // `timestamp` dates indexes and points; rows of chains call it `ts`.
             if let rules::Value::Map(columns) = row
                 && let Some(ts_ms) = row_timestamp(columns)
             {
@@ -248,7 +249,7 @@ struct DeviceLogEntry<'e> {
     direction: &'e str,
     topic: &'e str,
     payload: &'e [u8],
-    /// Bytes of the payload that are kept.
+    /// Maximum number of payload bytes kept.
     most: usize,
     now_ms: i64,
 }
@@ -267,19 +268,19 @@ impl DeviceLogEntry<'_> {
     }
 }
 
-/// At most so many bytes, without a part of a character at their end.
+/// Truncates the payload to the given length without splitting a character at the end.
 fn truncate_payload(payload: &[u8], most: usize) -> &[u8] {
     let Some(kept) = payload.get(..most) else {
         return payload;
     };
     match std::str::from_utf8(kept) {
-        // It ends within a character, if it is text at all.
+        // The cut splits a character, if the payload is text at all.
         Err(error) if error.error_len().is_none() => &kept[..error.valid_up_to()],
         _ => kept,
     }
 }
 
-/// The time of a row that has no `timestamp`.
+/// The time of a row without `timestamp`.
 fn row_timestamp(columns: &[(&str, rules::Value<'_>)]) -> Option<i64> {
     let has_one = columns.iter().any(|(name, _)| *name == "timestamp");
     columns.iter().find_map(|column| match column {
@@ -288,7 +289,7 @@ fn row_timestamp(columns: &[(&str, rules::Value<'_>)]) -> Option<i64> {
     })
 }
 
-/// What all rows begin with.
+/// Writes the fields at the start of all rows.
 fn write_common_fields(
     row: &mut SinkRowWriter<'_>,
     kind: &str,
@@ -299,7 +300,7 @@ fn write_common_fields(
     row.text("kind", kind);
     row.text("deviceId", device);
     row.text("productId", product);
-    // As rows of rules have it: it dates indexes and points.
+    // As in rows of rules, `timestamp` dates indexes and points.
     row.int("timestamp", ts_ms);
 }
 

@@ -1,4 +1,4 @@
-//! Rows that a sink could not write for good, on their way to the fallback actions of their rule.
+//! Runs the fallback actions of rules for rows that a sink finally failed to write.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,12 +8,12 @@ use engine::{Engine, FailedRow, OutputRowOrigin};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-/// Rows that wait for their fallback actions; those beyond are dead letters only.
+/// Maximum number of rows waiting for fallback actions; further rows become dead letters only.
 const MAX_QUEUED_ROWS: usize = 10_000;
-/// One in so many rows left out is told.
+/// One in this many skipped rows is logged.
 const LOG_INTERVAL_ROWS: u64 = 1000;
 
-/// How a row remembers where it comes from: `ACTION DEPTH RULE`.
+/// Encodes the origin of a row: `ACTION DEPTH RULE`.
 pub(super) fn encode_origin(rule: &str, origin: OutputRowOrigin) -> String {
     format!("{} {} {rule}", origin.action, origin.depth)
 }
@@ -59,14 +59,14 @@ impl DeadLetterObserver for FallbackObserver {
                 tracing::warn!(
                     sink,
                     left_out = left_out + 1,
-                    "rows fail faster than their fallback actions are done; these are dead letters only"
+                    "fallback action queue is full; failed rows become dead letters only"
                 );
             }
         }
     }
 }
 
-/// Does the fallback actions of failed rows one after the other, as long as the runtime runs.
+/// Runs the fallback actions of failed rows in order, until the runtime stops.
 pub(super) fn start(engine: Engine) -> Arc<dyn DeadLetterObserver> {
     let (failed, mut rows) = mpsc::channel::<FailedRowJob>(MAX_QUEUED_ROWS);
     tokio::spawn(async move {

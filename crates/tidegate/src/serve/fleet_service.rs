@@ -1,4 +1,5 @@
-//! What belongs to devices beside the registry: rule chains, groups, pull sources. Whether such objects may be written, and what the API asks of them.
+//! Rule chains, device groups and pull sources: validation of these objects, and their queries by
+//! the API.
 
 use api::{
     BackendFuture, BackendObjectKind, DeviceBackendError, DevicePage, FleetBackend,
@@ -24,7 +25,7 @@ pub(super) struct FleetService {
     pub(super) uses: ObjectReferences,
 }
 
-/// A kind that is understood here.
+/// A kind of objects validated here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FleetKind {
     Chain,
@@ -42,7 +43,7 @@ impl FleetKind {
         }
     }
 
-    /// Its name in the store, and how many there may be.
+    /// The kind's name in the store, and the maximum number of objects.
     fn storage_kind_and_limit(self) -> (&'static str, usize) {
         match self {
             Self::Chain => (chain::KIND, chain::MAX_CHAINS),
@@ -84,7 +85,7 @@ impl FleetService {
         &self.devices.registry
     }
 
-    /// From what a client wrote to what is stored.
+    /// Converts the JSON of a request to the stored form.
     pub(super) fn prepare(
         &self,
         kind: FleetKind,
@@ -114,10 +115,11 @@ impl FleetService {
                     .map_err(|error| validation_error(error.field, format!("{}.", error.detail)));
             }
         };
-        stored.map_err(|error| validation_error("", format!("It cannot be stored: {error}.")))
+        stored
+            .map_err(|error| validation_error("", format!("The object cannot be stored: {error}.")))
     }
 
-    /// Whether there may be one more of a kind.
+    /// Checks that the limit of a kind allows one more object.
     pub(super) fn check_capacity(
         &self,
         name: &str,
@@ -134,21 +136,21 @@ impl FleetService {
                 _ => {
                     return Err(validation_error(
                         "",
-                        format!("There are {most} already, which are the most."),
+                        format!("The limit of {most} objects is reached."),
                     ));
                 }
             }
         }
     }
 
-    /// Whether another product may say this of how long its telemetry stays.
+    /// Checks that the number of different retention times allows this one.
     pub(super) fn check_retention(
         &self,
         id: &str,
         product: &Value,
     ) -> Result<(), ObjectValidationError> {
         let Ok(product) = devices::Product::read(id, product, 0) else {
-            // It was read before.
+            // An invalid product was rejected before.
             return Ok(());
         };
         let checked = self.retention.check(&product);
@@ -224,7 +226,7 @@ impl FleetBackend for FleetService {
             return Err(DeviceBackendError::Field {
                 field: "group".to_owned(),
                 detail: format!(
-                    "the group {group:?} has more than {} devices, which are the most of one question",
+                    "the group {group:?} has more than {} devices, which is the limit of a query",
                     group::MAX_MEMBERS
                 ),
             });

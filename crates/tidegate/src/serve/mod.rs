@@ -52,12 +52,13 @@ pub(crate) use device_port::NoopDevicePort;
 use node::Node;
 use signals::{SignalListener, SignalRequest};
 
-/// Holds the password of the first operator if the first start had no terminal to show it on.
+/// File with the password of the first operator, if the first start had no terminal to show it on.
 const FIRST_PASSWORD_FILE: &str = "first-password";
-/// Threads of the control plane: HTTP and what waits on the shards. The shards have their own.
+/// Threads of the control plane, which runs HTTP and waits for shards. The shards have their own
+/// threads.
 const CONTROL_THREADS: usize = 2;
 
-/// Runs a node until it is told to stop.
+/// Runs a node until it receives a stop signal.
 pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     let log_levels =
         logging::start(&config.log_level, config.log_format).map_err(anyhow::Error::msg)?;
@@ -75,7 +76,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     runtime.block_on(async {
         let mut signals = SignalListener::listen().context("cannot listen for signals")?;
         let node = Node::start(&config, &data_dir, log_levels).await?;
-        // Before anybody finds the node: who waits for it finds the password, too.
+        // Before the node is announced: a program that waits for it also finds the password.
         if let Some(first) = node.first_operator() {
             print_first_operator(first, &data_dir)?;
         }
@@ -88,7 +89,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
             }
         };
         tracing::info!("{signal}: stopping");
-        // From here on nobody shall find the node any more.
+        // From here on other programs no longer find the node.
         data_dir.remove_node_file()?;
         tokio::select! {
             () = node.stop() => {}
@@ -99,8 +100,8 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     })
 }
 
-/// Tells the password of the first operator: to a terminal, or, since what is no terminal is a log that many read, in a
-/// file for the owner of the node.
+/// Shows the password of the first operator on a terminal. Without a terminal the output is
+/// probably a log with many readers, so the password goes to a file for the owner.
 fn print_first_operator(first: &FirstOperator, data_dir: &DataDir) -> anyhow::Result<()> {
     let FirstOperator { username, password } = first;
     let mut terminal = io::stdout();
@@ -128,7 +129,7 @@ fn print_startup_message(config: &Config, node: &Node, data_dir: &DataDir) {
             let program = startup_message::program_name();
             let text =
                 startup_message::startup_message(listeners, broker, data_dir, file, &program);
-            // Nobody has to be there to read it.
+            // Stdout may be closed.
             let _ = io::stdout().write_all(text.as_bytes());
         }
         LogFormat::Json => {

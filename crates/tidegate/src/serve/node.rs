@@ -1,4 +1,4 @@
-//! The node as the program sees it: the broker's shards and the HTTP listener beside them.
+//! The running node: the broker's shards, the platform services and the HTTP listener.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -42,9 +42,9 @@ use crate::area_record::AreaRecord;
 use crate::config::Config;
 use crate::logging::LogLevels;
 
-/// How long sinks may go on writing what they have when the node stops.
+/// Time for sinks to write their queues when the node stops.
 const SINKS_STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long rules may go on hearing of devices.
+/// Time for rules to process device events when the node stops.
 const EVENTS_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct Node {
@@ -70,15 +70,15 @@ struct HttpTask {
 }
 
 impl Node {
-    /// Opens every listener and starts the shards. The errors name the setting to change.
+    /// Opens every listener and starts the shards. Errors name the setting to change.
     pub(super) async fn start(
         config: &Config,
         data_dir: &DataDir,
         log_levels: LogLevels,
     ) -> anyhow::Result<Self> {
-        // Before anything that may connect somewhere.
+        // Set before any component opens outgoing connections.
         outbound::target_policy::set_policy(config.targets.clone());
-        // First, because a port of HTTP that is taken shall not cost clients a connection.
+        // Opened first: if the HTTP port is in use, no client has connected yet.
         let http_listener = match &config.http {
             Some(http) => {
                 let bound = api::bind(http).await;
@@ -98,14 +98,14 @@ impl Node {
             }
             None => None,
         };
-        // Configuration objects are kept even where sessions and messages are not.
+        // Configuration objects are stored even if sessions and messages are not.
         let store_config = config.store.clone().unwrap_or_default();
         let path = data_dir.path().join("store");
         let areas = AreaRecord::new(data_dir.path(), config.telemetry.directory.as_deref());
-        // Before anything is created in place of what is missing.
+        // Checked before missing files are created.
         areas.verify()?;
         let queue = config.queue.clone();
-        // A server of queues is waited for, which shall not block the runtime.
+        // Opening may wait for a queue server, which must not block the runtime.
         let opened = tokio::task::spawn_blocking(move || open_store(&path, &store_config, queue));
         let store = opened
             .await
@@ -116,21 +116,21 @@ impl Node {
         let auth = AuthService::new(&config.auth, tokio::runtime::Handle::current())
             .map_err(|errors| start_error::auth_error(&errors))?;
         auth.watch_objects(store.objects())
-            .context("cannot read who may come in from the store")?;
+            .context("cannot read the access rules from the store")?;
         let engine = Engine::new(config.rules.clone(), config.broker.shard_count());
-        // Before rules are compiled, which are told whether there are devices.
+        // Created before the rules are compiled, because the compiler checks whether devices exist.
         let of_rules = RuleDevicePort::default();
         engine.set_device_port(Arc::new(of_rules.clone()));
         engine
             .declare(&config.declared_rules)
             .map_err(|problems| start_error::rules_error(&problems))?;
-        // Before the registry, so that a chain is there when it is told that it has changed.
+        // Created before the registry, so that chains are updated before the registry is notified.
         let chains = Chains::open(store.objects());
         let chains = chains.context("cannot read the rule chains of the store")?;
         let declared = config.declared_others.iter();
         for (_, id, chain) in declared.filter(|(kind, _, _)| *kind == chain::KIND) {
             if let Err(error) = chains.declare(id, chain) {
-                tracing::error!(id, %error, "a rule chain of the configuration cannot be used");
+                tracing::error!(id, %error, "declared rule chain is invalid; ignored");
             }
         }
         let opening = (store.clone(), config.devices.clone());
@@ -158,7 +158,7 @@ impl Node {
             tokio::runtime::Handle::current(),
             connect::ConnectorServiceOptions {
                 directory: Some(data_dir.path().join("sinks")),
-                // Behind the shards three push what comes of windows, of bridges and of alarms, and then those who work for devices.
+                // Lanes after the shards: windows, bridges, alarms, and then the telemetry workers.
                 shards: config.broker.shard_count() * 2 + 3,
             },
         );
@@ -166,14 +166,14 @@ impl Node {
         connectors.set_dead_letter_observer(fallback_actions::start(engine.clone()));
         let connectors = NodeConnectors::new(connectors, &config.declared_connectors);
         let following = (connectors.clone(), store.objects().clone());
-        // It reads files of dead letters.
+        // Reads files of dead letters.
         let followed = tokio::task::spawn_blocking(move || following.0.watch_objects(&following.1));
         followed
             .await
             .context("reading the connectors ended by a panic")?
             .context("cannot read the connectors from the store")?;
         let following = (engine.clone(), store.objects().clone());
-        // Very many rules take seconds to compile.
+        // Compiling very many rules takes seconds.
         let followed = tokio::task::spawn_blocking(move || following.0.watch_objects(&following.1));
         followed
             .await
@@ -184,7 +184,7 @@ impl Node {
             devices.registry.clone(),
             config.declared_objects(),
         );
-        // Behind all that it hands on to.
+        // Registered after the components it forwards to.
         let hearing = commands.commands.clone();
         let shards = config.broker.shard_count() as u16;
         let post = Arc::new(NodeNotificationTransport::new(
@@ -244,8 +244,8 @@ impl Node {
                 reporter: reporter.context("there is no pipeline for devices")?,
                 alarms: alarming.alarms.clone(),
             })
-            .context("cannot start the thread for what rules make of devices")?;
-        // Last, since the hooks of devices take note of who was let in.
+            .context("cannot start the thread for device writes of rules")?;
+        // Last, because the device hooks record which clients were accepted.
         let hooks = HookChain::default()
             .with(Arc::new(auth.clone()))
             .with(engine.hooks_factory())
@@ -255,7 +255,7 @@ impl Node {
             .map_err(|error| start_error::broker_error(&error, config))?;
         let handle = broker.handle();
         engine.start(handle.clone());
-        // Only now: what sources receive may be published.
+        // Only now may messages of sources be published.
         connectors
             .service()
             .set_source_handler(Arc::new(BridgeMessageHandler {
@@ -278,7 +278,7 @@ impl Node {
         let pulls = PullScheduler::new(tokio::runtime::Handle::current(), &Default::default());
         let following = (pulls.clone(), store.objects().clone());
         let declared = uses.all_declared(pull::KIND);
-        // It reads files of secrets and certificates.
+        // Reads files of secrets and certificates.
         let followed = tokio::task::spawn_blocking(move || {
             following.0.declare(&declared);
             following.0.watch_objects(&following.1)
@@ -308,7 +308,7 @@ impl Node {
                 });
                 if let Some(tls) = &http_tls {
                     let watched = handle.watch_certificates(tls.clone());
-                    watched.context("cannot look after the certificate of HTTP")?;
+                    watched.context("cannot watch the certificate of HTTP")?;
                 }
                 let fleet = FleetService {
                     objects: store.objects().clone(),
@@ -367,7 +367,7 @@ impl Node {
                 let (stop, stopped) = oneshot::channel();
                 let task = tokio::spawn(async move {
                     let shutdown = async {
-                        // Dropping the sender asks for the same.
+                        // Dropping the sender has the same effect.
                         let _ = stopped.await;
                     };
                     api::serve(listener, &live, parts, shutdown).await
@@ -394,7 +394,7 @@ impl Node {
         })
     }
 
-    /// The operator this start has made, to be told once.
+    /// The operator created by this start, shown once.
     pub(super) fn first_operator(&self) -> Option<&FirstOperator> {
         self.first_operator.as_ref()
     }
@@ -407,30 +407,30 @@ impl Node {
         self.handle.reload_certificates();
     }
 
-    /// Sends the clients away, then ends HTTP, which until then tells that the node is stopping.
+    /// Disconnects the clients, then stops HTTP, which meanwhile reports that the node is stopping.
     pub(super) async fn stop(self) {
         self.alarms.begin_shutdown();
         let broker = self.broker;
         if tokio::task::spawn_blocking(|| broker.stop()).await.is_err() {
-            tracing::error!("stopping the shards ended by a panic; this is a bug");
+            tracing::error!("stopping the shards panicked; this is a bug");
         }
         if let Some(http) = self.http {
-            // If it has ended already, its error is what the next line tells.
+            // If HTTP has already ended, the next line reports its error.
             let _ = http.stop.send(());
             match http.task.await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::error!("the HTTP listener ended early: {error}"),
-                Err(_) => tracing::error!("the HTTP listener ended by a panic; this is a bug"),
+                Ok(Err(error)) => tracing::error!("HTTP listener ended early: {error}"),
+                Err(_) => tracing::error!("HTTP listener panicked; this is a bug"),
             }
         }
         self.pulls.stop().await;
-        // Before those that it hands on to.
+        // Stopped before the components it forwards to.
         let ingest = self.ingest.clone();
         if tokio::task::spawn_blocking(move || ingest.stop())
             .await
             .is_err()
         {
-            tracing::error!("working off what devices have said ended by a panic; this is a bug");
+            tracing::error!("processing the remaining device messages panicked; this is a bug");
         }
         let (alarming, of_rules) = (self.alarms.clone(), self.rule_device_port.clone());
         alarming.events.finish(EVENTS_STOP_TIMEOUT).await;
@@ -439,7 +439,7 @@ impl Node {
             alarming.stop();
         };
         if tokio::task::spawn_blocking(stopping).await.is_err() {
-            tracing::error!("stopping the alarms ended by a panic; this is a bug");
+            tracing::error!("stopping the alarms panicked; this is a bug");
         }
         self.alarms.events.finish(EVENTS_STOP_TIMEOUT).await;
         let engine = self.engine;
@@ -447,7 +447,7 @@ impl Node {
             .await
             .is_err()
         {
-            tracing::error!("stopping the rules ended by a panic; this is a bug");
+            tracing::error!("stopping the rules panicked; this is a bug");
         }
         self.connectors.stop(SINKS_STOP_TIMEOUT).await;
         let store = self.store;
@@ -456,19 +456,19 @@ impl Node {
         let closed = tokio::task::spawn_blocking(move || {
             commands.close();
             if let Err(error) = states.flush() {
-                tracing::error!(%error, "when devices were seen last cannot be written");
+                tracing::error!(%error, "writing the last-seen times of devices failed");
             }
             series.close();
             store.close();
         });
         let closed = closed.await;
         if closed.is_err() {
-            tracing::error!("closing the store ended by a panic; this is a bug");
+            tracing::error!("closing the store panicked; this is a bug");
         }
     }
 }
 
-/// Makes the operator `admin` if there is no operator.
+/// Creates the operator `admin` if there is no operator.
 async fn make_first_operator(store: &Store) -> anyhow::Result<Option<FirstOperator>> {
     let objects = store.objects().clone();
     let made = tokio::task::spawn_blocking(move || api::ensure_first_operator(&objects));
@@ -477,7 +477,7 @@ async fn make_first_operator(store: &Store) -> anyhow::Result<Option<FirstOperat
         .context("making the first operator ended by a panic")??)
 }
 
-/// Opens what outlives the node, and tells what was not as it should be.
+/// Opens the store, and logs damage found while opening.
 fn open_store(
     path: &Path,
     config: &store::StoreConfig,
@@ -499,12 +499,12 @@ fn open_store(
             .context(format!("cannot open the store in {}", path.display())),
     })?;
     for problem in &report.warnings {
-        tracing::error!(problem, "the store is not as it was left");
+        tracing::error!(problem, "store is damaged");
     }
     if let Some(cut) = &report.truncation {
         tracing::warn!(
             cut,
-            "the end of the message log was not whole and was cut off, as after a crash; a power failure may take what \
+            "the end of the message log was incomplete and was truncated, as after a crash; a power failure may take what \
              was acknowledged since the last sync"
         );
     }

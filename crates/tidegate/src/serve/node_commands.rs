@@ -1,4 +1,4 @@
-//! Commands to devices: the API's wishes to `devices::command`, and its messages to the clients of the broker.
+//! Commands to devices: connects the API, `devices::command` and the clients of the broker.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -25,13 +25,13 @@ use tokio::sync::mpsc;
 use super::node_devices::{NodeDevices, to_backend_error};
 use super::pipeline_outputs::NodePipelineOutputs;
 
-/// What the clock of a waiting request may be late.
+/// Tolerance for the clock of a waiting request.
 const WAIT_GRACE: Duration = Duration::from_millis(250);
 
-/// Changes of commands that may wait for rules.
+/// Maximum number of command events waiting for rules.
 const MAX_QUEUED_RULE_EVENTS: usize = 4096;
 
-/// The commands of a node.
+/// The commands of the node.
 #[derive(Clone)]
 pub(super) struct NodeCommands {
     pub(super) commands: Commands,
@@ -68,18 +68,18 @@ impl NodeCommands {
         })
     }
 
-    /// From now on clients can be told something.
+    /// Connects the commands to the broker, so that they can be sent.
     pub(super) fn start(
         &self,
         broker: BrokerHandle,
         platform: Platform,
         others: Arc<NodePipelineOutputs>,
     ) {
-        // The first ones stay.
+        // Only the first call has an effect.
         let _ = self.clients.node.set((broker, platform, others));
     }
 
-    /// Shows rules what becomes of commands. To be called within the runtime.
+    /// Forwards the events of commands to rules. Must be called within the runtime.
     pub(super) fn forward_to_rules(&self, engine: Engine) {
         let (told, mut waiting) = mpsc::channel::<Command>(MAX_QUEUED_RULE_EVENTS);
         let shown_to = engine.clone();
@@ -100,10 +100,7 @@ impl NodeCommands {
         self.commands.add_observer(Box::new(move |command| {
             if engine.wants_device_events() && told.try_send(command.clone()).is_err() {
                 let id = command.id.0;
-                tracing::warn!(
-                    id,
-                    "rules do not see what became of a command: too many wait"
-                );
+                tracing::warn!(id, "rule event queue is full; a command event is discarded");
             }
         }));
     }
@@ -137,59 +134,54 @@ impl NodeCommands {
             one(
                 "commands_total",
                 Counter,
-                "Commands to devices that were taken.",
+                "Commands to devices accepted.",
                 stats.taken,
             ),
             one(
                 "commands_sent_total",
                 Counter,
-                "Commands that were handed to connections of devices, each time counted.",
+                "Commands handed to connections of devices, including retries.",
                 stats.sent,
             ),
             family(
                 "commands_ended_total",
                 Counter,
-                "Commands that have ended, by how they did.",
+                "Commands ended, by result.",
                 ended.collect(),
             ),
             one(
                 "commands_unmatched_answers_total",
                 Counter,
-                "Answers of devices to commands that nobody waits for.",
+                "Responses of devices to unknown or ended commands.",
                 stats.unmatched,
             ),
             one(
                 "commands_errors_total",
                 Counter,
-                "Times that something about a command could not be read or written.",
+                "Failed reads and writes of commands.",
                 stats.write_errors,
             ),
-            one(
-                "commands_open",
-                Gauge,
-                "Commands that have not ended.",
-                stats.open,
-            ),
+            one("commands_open", Gauge, "Open commands.", stats.open),
             one(
                 "commands_finished",
                 Gauge,
-                "Commands that are kept after their end.",
+                "Ended commands that are stored.",
                 stats.finished,
             ),
             one(
                 "commands_waiting",
                 Gauge,
-                "Callers and devices that wait.",
+                "Waiting callers and devices.",
                 stats.waiting,
             ),
         ]
     }
 }
 
-/// The clients of the broker, as far as they are devices.
+/// Sends commands to the clients of devices.
 struct CommandDownlinkTransport {
     devices: NodeDevices,
-    /// Once it runs.
+    /// Set when the broker runs.
     node: OnceLock<(BrokerHandle, Platform, Arc<NodePipelineOutputs>)>,
     runtime: tokio::runtime::Handle,
 }
@@ -271,7 +263,7 @@ fn command_error(error: CommandError) -> DeviceBackendError {
     match error {
         CommandError::NotAccepted(refused) if refused.is_unknown_function => {
             let detail = refused.detail;
-            DeviceBackendError::NotFound(format!("There is no such function: {detail}."))
+            DeviceBackendError::NotFound(format!("The function does not exist: {detail}."))
         }
         CommandError::NotAccepted(refused) => DeviceBackendError::Field {
             field: refused.field,
@@ -283,7 +275,7 @@ fn command_error(error: CommandError) -> DeviceBackendError {
         CommandError::Full(why) => DeviceBackendError::Conflict(format!("{why}.")),
         CommandError::Ended(state) => {
             let state = state.as_str();
-            DeviceBackendError::Conflict(format!("The command has ended already: {state}."))
+            DeviceBackendError::Conflict(format!("The command has already ended: {state}."))
         }
         CommandError::Registry(error) => to_backend_error(error),
         CommandError::Store(error) => DeviceBackendError::Unavailable(format!("{error}.")),

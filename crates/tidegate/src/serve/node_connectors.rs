@@ -1,5 +1,5 @@
-//! Connectors and sinks of the node: those of the store, followed as they change, and those of the configuration, which
-//! stay; and what the API asks about them.
+//! Connectors, sinks and sources of the node: stored ones, which follow changes of the store, and
+//! declared ones, which are fixed; and the queries of the API about them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use store::{ObjectChange, Objects};
 
 const PAGE_OBJECTS: usize = 1000;
 
-/// The kind of object of `connect` that a kind of the API is.
+/// The kind of `connect` that corresponds to a kind of the API.
 pub(super) fn object_kind(kind: BackendObjectKind) -> Option<&'static str> {
     match kind {
         BackendObjectKind::Connector => Some(CONNECTOR),
@@ -37,20 +37,20 @@ pub(super) fn object_kind(kind: BackendObjectKind) -> Option<&'static str> {
 pub(super) struct NodeConnectors {
     service: ConnectorService,
     runtime: tokio::runtime::Handle,
-    /// Kind and name of those that stand in the configuration.
+    /// Kind and name of the declared objects.
     declared: Arc<HashSet<(&'static str, String)>>,
 }
 
 impl NodeConnectors {
-    /// With those of the configuration, which was checked when it was read.
-    /// Runs within a tokio runtime.
+    /// Starts with the declared objects, which were validated with the configuration. Must run
+    /// within a tokio runtime.
     pub(super) fn new(
         service: ConnectorService,
         declared: &[(&'static str, String, Value)],
     ) -> Self {
         for (kind, name, value) in declared {
             if let Err(error) = apply_settings(&service, kind, name, value) {
-                tracing::error!(kind, name, %error, "what the configuration declares cannot be used");
+                tracing::error!(kind, name, %error, "declared object is invalid; ignored");
             }
         }
         let names = declared.iter().map(|(kind, name, _)| (*kind, name.clone()));
@@ -65,7 +65,7 @@ impl NodeConnectors {
         self.declared.contains(&(kind, name.to_owned()))
     }
 
-    /// Takes over those of the store, and from now on every change of them.
+    /// Loads the stored objects and follows their changes.
     pub(super) fn watch_objects(&self, objects: &Objects) -> Result<(), store::StoreError> {
         let (this, stored) = (self.clone(), objects.clone());
         objects.observe_changes(Box::new(move |change: &ObjectChange| {
@@ -96,7 +96,7 @@ impl NodeConnectors {
         match objects.get(kind, name) {
             Ok(object) => self.put_object(kind, name, object.map(|object| object.value).as_ref()),
             Err(error) => {
-                tracing::error!(kind, name, %error, "a change cannot be read; what was before goes on");
+                tracing::error!(kind, name, %error, "changed object is unreadable; the previous definition stays active");
             }
         }
     }
@@ -111,13 +111,13 @@ impl NodeConnectors {
             None => self.service.remove_sink(name),
             Some(value) => {
                 if let Err(error) = apply_settings(&self.service, kind, name, value) {
-                    tracing::error!(kind, name, %error, "what is in the store cannot be used");
+                    tracing::error!(kind, name, %error, "stored object is invalid; ignored");
                 }
             }
         }
     }
 
-    /// From what a client wrote to what is stored.
+    /// Converts the JSON of a request to the stored form.
     pub(super) fn prepare(
         &self,
         kind: &'static str,
@@ -179,10 +179,10 @@ fn to_validation_error(error: connect::SettingsError) -> ObjectValidationError {
     }
 }
 
-/// What messages of sources that are published here have in front of `TYPE:NAME` as their client id.
+/// Client id prefix of messages that sources publish; `TYPE:NAME` follows.
 const BRIDGE_CLIENT_ID: &str = "$bridges/";
 
-/// Shows rules what sources receive, and publishes it here if it is to be.
+/// Passes messages of sources to rules, and publishes them if the source is configured so.
 pub(super) struct BridgeMessageHandler {
     pub(super) engine: Engine,
     pub(super) handle: BrokerHandle,
@@ -224,13 +224,13 @@ impl SourceMessageHandler for BridgeMessageHandler {
             };
             let client_id = format!("{BRIDGE_CLIENT_ID}{bridge}");
             if let Err(refusal) = self.handle.publish_as(publication, &client_id, "").await {
-                tracing::warn!(bridge, %refusal, "a message from outside cannot be published here");
+                tracing::warn!(bridge, %refusal, "publishing a message of a source failed; discarded");
             }
         })
     }
 }
 
-/// A request that somebody posted to a source.
+/// An admitted push request to a source.
 struct AdmittedPush(SourcePush);
 
 impl PendingPush for AdmittedPush {

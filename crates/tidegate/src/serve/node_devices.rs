@@ -1,4 +1,5 @@
-//! The devices of the node: clients that are devices to `auth`, lists and changes to the API. What they say and when they come is the matter of `ingest`.
+//! The devices of the node: credentials for `auth`, and lists and changes for the API. Telemetry
+//! and connection states are handled in `node_ingest`.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,16 +22,16 @@ use serde_json::{Map, Value, json};
 use store::Store;
 use tokio::sync::broadcast;
 
-/// How often what was seen is written and who fell silent is looked for.
+/// Interval for writing last-seen times and detecting silent devices.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The registry of a node with what hangs on it.
+/// The device registry of the node and related services.
 #[derive(Clone)]
 pub(super) struct NodeDevices {
     pub(super) registry: Registry,
     pub(super) directory: Arc<DeviceAuthenticator>,
     pub(super) states: DeviceStates,
-    /// Changes of attributes, for the API.
+    /// Attribute changes, for the API.
     pub(super) attribute_news: broadcast::Sender<Arc<AttributeNews>>,
 }
 
@@ -39,7 +40,8 @@ pub(super) fn now_ms() -> u64 {
     now.unwrap_or_default().as_millis() as u64
 }
 
-/// Changes that wait for one listener of the API; it reads anew what it has missed.
+/// Maximum number of changes waiting for one subscriber of the API; after a loss it reads the
+/// attributes again.
 const MAX_WAITING_NEWS: usize = 1024;
 
 fn attribute_news(registry: &Registry) -> broadcast::Sender<Arc<AttributeNews>> {
@@ -62,14 +64,14 @@ fn attribute_news(registry: &Registry) -> broadcast::Sender<Arc<AttributeNews>> 
             values: changed.chain(removed).collect(),
             at_ms: now_ms(),
         };
-        // The last listener may have gone meanwhile.
+        // Without subscribers the send fails, which is harmless.
         let _ = told.send(Arc::new(one));
     }));
     news
 }
 
 impl NodeDevices {
-    /// With the products of the configuration.
+    /// Opens the registry, including the declared products.
     pub(super) fn open(
         store: &Store,
         config: devices::RegistryConfig,
@@ -79,7 +81,7 @@ impl NodeDevices {
         for (id, product) in declared {
             if let Err(errors) = registry.declare(id, product) {
                 for error in errors {
-                    tracing::error!(id, %error, "a product of the configuration cannot be used");
+                    tracing::error!(id, %error, "declared product is invalid; ignored");
                 }
             }
         }
@@ -91,7 +93,7 @@ impl NodeDevices {
         })
     }
 
-    /// Lets those go that fell silent, and writes when devices were seen. Ends with the runtime.
+    /// Marks silent devices as offline and writes last-seen times. Ends with the runtime.
     pub(super) async fn run_maintenance(self) {
         loop {
             tokio::time::sleep(MAINTENANCE_INTERVAL).await;
@@ -101,19 +103,19 @@ impl NodeDevices {
                 states.flush()
             });
             if let Ok(Err(error)) = kept.await {
-                tracing::error!(%error, "when devices were seen cannot be written; it is tried again");
+                tracing::error!(%error, "writing the last-seen times of devices failed; retrying");
             }
         }
     }
 
-    /// Whether a product may be written like this, and as what it is stored.
+    /// Validates a product and returns its stored form.
     pub(super) fn prepare_product(
         &self,
         id: &str,
         mut input: Value,
         current: Option<&Value>,
     ) -> Result<Value, api::ObjectValidationError> {
-        // Secrets that are left out stay what they are.
+        // Omitted secrets keep their values.
         for (part, secret) in PRODUCT_SECRETS {
             if let Some(fields) = input.get_mut(part).and_then(Value::as_object_mut)
                 && !fields.contains_key(secret)
@@ -132,7 +134,7 @@ impl NodeDevices {
         let product = Product::read(id, &input, 0).map_err(|errors| match &errors[..] {
             [] => api::ObjectValidationError {
                 field: String::new(),
-                detail: "It is no product.".to_owned(),
+                detail: "The product is invalid.".to_owned(),
             },
             [only] => invalid(only),
             [first, others @ ..] => {
@@ -148,13 +150,13 @@ impl NodeDevices {
         Ok(input)
     }
 
-    /// Whether another product has what is to be unique of this one.
+    /// Checks that the unique fields of this product are not used by another.
     pub(super) fn check_product_is_unique(
         &self,
         id: &str,
         stored: &Value,
     ) -> Result<(), api::ObjectValidationError> {
-        // What is no product was refused before.
+        // An invalid product was rejected before.
         let product = Product::read(id, stored, 0).ok();
         match product.and_then(|product| self.registry.owner_of_key(&product)) {
             None => Ok(()),
@@ -179,7 +181,7 @@ impl NodeDevices {
     }
 }
 
-/// Fields of products that are not shown.
+/// Secret fields of products, which are not shown.
 const PRODUCT_SECRETS: [(&str, &str); 2] = [("provisioning", "secret"), ("secure", "secure_key")];
 
 /// A schema without references.
@@ -196,7 +198,7 @@ pub(super) fn inline_schema<T: schemars::JsonSchema>() -> Value {
     schema
 }
 
-/// JSON schemas of what is written and shown of products.
+/// JSON schemas of products as written and as shown.
 pub(super) fn product_schemas() -> (Value, Value) {
     let mut schema = inline_schema::<devices::ProductDefinition>();
     let mut shown = schema.clone();
@@ -207,7 +209,7 @@ pub(super) fn product_schemas() -> (Value, Value) {
     (schema, shown)
 }
 
-/// A secret may be left out where it is written, and is never shown.
+/// A secret is optional in the written schema and absent from the shown one.
 fn hide_secret_field(schema: &mut Value, part: &str, secret: &str, wholly: bool) {
     let part = &mut schema["properties"][part];
     let objects = match part.get_mut("anyOf") {
@@ -489,7 +491,7 @@ impl DeviceBackend for NodeDevices {
         let device: NewDevice = serde_json::from_value(Value::Object(device)).map_err(|error| {
             DeviceBackendError::Field {
                 field: String::new(),
-                detail: format!("The body is not what was expected: {error}."),
+                detail: format!("The body is invalid: {error}."),
             }
         })?;
         let written = self

@@ -1,4 +1,5 @@
-//! What devices of the node say, on its way into the time series: the pipeline, and the platform that knows it and the registry.
+//! The telemetry path of the node: the pipeline, the time series, and the platform that connects
+//! them with the registry.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -25,13 +26,13 @@ use super::pipeline_outputs::NodePipelineOutputs;
 use super::registration_audit::RegistrationAudit;
 use super::telemetry::TelemetryService;
 
-/// What the configuration says of it.
+/// Telemetry settings of the configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct IngestSettings {
-    /// Of the time series; `None`: `telemetry` in the node's data directory.
+    /// Directory of the time series; `None`: `telemetry` in the node's data directory.
     pub(crate) directory: Option<PathBuf>,
     pub(crate) fsync: series::Fsync,
-    /// 0: for ever.
+    /// Retention in days; 0: unlimited.
     pub(crate) retention_d: u32,
     pub(crate) memory_bytes: usize,
     pub(crate) flush_after_s: u32,
@@ -41,13 +42,13 @@ pub(crate) struct IngestSettings {
     pub(crate) max_future_s: u32,
     pub(crate) latest_cache_bytes: usize,
     pub(crate) verify_bytes_per_s: u64,
-    /// 0: one per core.
+    /// Number of mailboxes; 0: one per core.
     pub(crate) mailboxes: usize,
     pub(crate) mailbox_bytes: usize,
     pub(crate) max_batch: usize,
     pub(crate) gateways_register: bool,
     pub(crate) max_gateway_products: usize,
-    /// User names with commas between them.
+    /// User names, separated by commas.
     pub(crate) down_topic_publishers: Option<String>,
 }
 
@@ -119,7 +120,7 @@ pub(super) struct NodeIngest {
     down_topics: Arc<DownTopicPolicy>,
 }
 
-/// Sends to clients, once the broker is there.
+/// Sends messages to clients of devices; available once the broker runs.
 struct DeviceClientMessenger {
     broker: OnceLock<(BrokerHandle, tokio::runtime::Handle)>,
     outputs: Arc<NodePipelineOutputs>,
@@ -140,7 +141,7 @@ impl ClientMessenger for DeviceClientMessenger {
         let told = |outcome: Result<bool, broker::control::ControlError>| match outcome {
             Ok(true) => log.write(),
             Ok(false) => {}
-            Err(refusal) => tracing::debug!(%refusal, "a device cannot be told something"),
+            Err(refusal) => tracing::debug!(%refusal, "sending a message to a device failed"),
         };
         handle.send_to_client_then(client_id, publication, told);
     }
@@ -158,7 +159,7 @@ impl ClientMessenger for DeviceClientMessenger {
     }
 }
 
-/// Creates products of devices behind gateways.
+/// Creates products for devices behind gateways.
 struct StoreProductFactory(WeakObjects);
 
 impl ProductFactory for StoreProductFactory {
@@ -173,14 +174,14 @@ impl ProductFactory for StoreProductFactory {
             ExpectedVersion::Absent,
         );
         if let Err(error) = &put {
-            tracing::warn!(id, %error, "product for devices behind a gateway cannot be created");
+            tracing::warn!(id, %error, "creating a product for devices behind a gateway failed");
         }
         put.is_ok()
     }
 }
 
 impl NodeIngest {
-    /// Opens the time series. May wait.
+    /// Opens the time series. May block.
     pub(super) fn open_series(
         data_dir: &Path,
         settings: &IngestSettings,
@@ -193,19 +194,20 @@ impl NodeIngest {
         for cut in &report.truncations {
             tracing::warn!(
                 ?cut,
-                "the end of the telemetry's log was not whole, as after a crash; it was cut off"
+                "the end of the telemetry log was incomplete, as after a crash; truncated"
             );
         }
         for problem in &report.problems {
             tracing::error!(
                 problem,
-                "a file that guards the telemetry is damaged; run `tidegate store check` on the stopped node"
+                "the high-water mark of the telemetry log is damaged; run `tidegate store check` on the stopped node"
             );
         }
         Ok(series)
     }
 
-    /// Begins with what there is, and works off what a process before has left in mailboxes. May wait.
+    /// Opens the pipeline and processes messages that an earlier process left in mailboxes. May
+    /// block.
     pub(super) fn open(
         data_dir: &Path,
         settings: &IngestSettings,
@@ -234,7 +236,7 @@ impl NodeIngest {
             product_factory: Arc::new(StoreProductFactory(store.objects().downgrade())),
             max_gateway_products: settings.max_gateway_products,
         })
-        .context("cannot start the thread for what devices say")?;
+        .context("cannot start the thread for device messages")?;
         let pipeline = Pipeline::open(
             &settings.ingest(data_dir.join("mailboxes")),
             platform.profiles(),
@@ -261,7 +263,7 @@ impl NodeIngest {
         Ok(ingest)
     }
 
-    /// Heeds what becomes of products, chains and devices.
+    /// Observes changes of products, chains and devices.
     fn watch_changes(&self, devices: &NodeDevices, store: &Store) {
         let (platform, teller) = (self.platform.clone(), self.messenger.clone());
         let was_in_use = AtomicBool::new(platform.is_in_use());
@@ -270,7 +272,7 @@ impl NodeIngest {
             self.retention.clone(),
             self.series.clone(),
         );
-        // Behind the registry and the chains, which were there first: they are as they are now when this is told.
+        // Registered after the registry and the chains, so that both are already up to date.
         store.objects().observe_changes(Box::new(move |change| {
             if change.kind == chain::KIND {
                 platform.refresh_chain(&change.id);
@@ -286,7 +288,7 @@ impl NodeIngest {
             others.wake_command_pollers(None);
             others.sinks().refresh_references();
             if let Err(error) = stored.set_policies(retention.assignment()) {
-                tracing::error!(%error, "the telemetry of devices stays as long as it did before");
+                tracing::error!(%error, "updating the telemetry retention failed; the previous retention stays in effect");
             }
             let is_in_use = platform.is_in_use();
             if was_in_use.swap(is_in_use, Relaxed) != is_in_use
@@ -303,7 +305,7 @@ impl NodeIngest {
                     pipeline.forget_device(device.no);
                     if let Err(error) = series.delete_device(device.no) {
                         let device = device.id.as_str();
-                        tracing::error!(device, %error, "the telemetry of a removed device stays");
+                        tracing::error!(device, %error, "deleting the telemetry of a removed device failed; it stays on disk");
                     }
                 }
             }));
@@ -317,12 +319,12 @@ impl NodeIngest {
         })
     }
 
-    /// The broker runs. To be called within the runtime.
+    /// Connects the pipeline to the running broker. Must be called within the runtime.
     pub(super) fn start(&self, devices: &NodeDevices, handle: &BrokerHandle) {
-        // There is one broker.
+        // `start` is called once.
         let runtime = tokio::runtime::Handle::current();
         let _ = self.messenger.broker.set((handle.clone(), runtime));
-        // A product may have been made meanwhile.
+        // A product may have been created meanwhile.
         handle.refresh_hook_interest();
         self.outputs.start(handle.clone());
         let (platform, teller) = (self.platform.clone(), self.messenger.clone());
@@ -347,7 +349,7 @@ impl NodeIngest {
         }
     }
 
-    /// Works off what waits. May wait; nobody may say anything any more.
+    /// Processes the remaining messages. May block; no messages may arrive any more.
     pub(super) fn stop(&self) {
         self.pipeline.stop();
         self.platform.stop();

@@ -1,4 +1,4 @@
-//! Brings notifications of alarms on their way: rows to sinks, messages to the broker.
+//! Sends notifications of alarms: rows to sinks, messages to the broker.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,27 +10,27 @@ use devices::alarm::{DurableCallback, NotificationTransport};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
-/// Messages that may wait to be published.
+/// Maximum number of messages waiting to be published.
 const MAX_WAITING: usize = 10_000;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) struct NodeNotificationTransport {
     sinks: ConnectorService,
-    /// What tells apart who pushes rows; held, since alarms are told on several threads.
+    /// The queue lane of this transport; locked, because alarms are processed on several threads.
     lane: Arc<Mutex<u16>>,
     messages: mpsc::Sender<NotificationJob>,
-    /// Until the broker runs.
+    /// Present until the broker runs.
     receiver: Mutex<Option<mpsc::Receiver<NotificationJob>>>,
 }
 
 enum NotificationJob {
     Message(PublishRequest),
-    /// To be called when all before it is published and all rows are in their files.
+    /// Calls the callback when all earlier messages are published and all rows are in their files.
     NotifyWhenDurable(DurableCallback),
 }
 
 impl NodeNotificationTransport {
-    /// `lane` is nobody else's.
+    /// `lane` must not be used by others.
     pub(super) fn new(sinks: ConnectorService, lane: u16) -> Self {
         let (messages, waiting) = mpsc::channel(MAX_WAITING);
         Self {
@@ -41,7 +41,7 @@ impl NodeNotificationTransport {
         }
     }
 
-    /// The broker runs. To be called within the runtime.
+    /// Starts publishing. Must be called within the runtime.
     pub(super) fn start(&self, handle: BrokerHandle) {
         let mut waiting = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(mut waiting) = waiting.take() else {
@@ -64,7 +64,8 @@ impl NodeNotificationTransport {
     }
 }
 
-/// Publishes a message. While the store takes none it waits: what comes behind is no better off.
+/// Publishes a message. While the store rejects it, the message is retried; later ones would be
+/// rejected as well.
 async fn publish_with_retry(handle: &BrokerHandle, publication: PublishRequest) {
     let mut has_waited = false;
     while let Err(refusal) = handle.publish(publication.clone()).await {
@@ -74,7 +75,7 @@ async fn publish_with_retry(handle: &BrokerHandle, publication: PublishRequest) 
         );
         if !std::mem::replace(&mut has_waited, can_pass) {
             let topic = &publication.topic;
-            tracing::warn!(topic, %refusal, "a notification cannot be published");
+            tracing::warn!(topic, %refusal, "publishing a notification failed; discarded");
         }
         if !can_pass {
             return;
@@ -111,11 +112,13 @@ impl NotificationTransport for NodeNotificationTransport {
         let sent = self
             .messages
             .try_send(NotificationJob::Message(publication));
-        sent.map_err(|_| format!("{MAX_WAITING} messages wait to be published already"))
+        sent.map_err(|_| {
+            format!("the limit of {MAX_WAITING} messages waiting to be published is reached")
+        })
     }
 
     fn settle(&self, done: DurableCallback) {
-        // Dropped if there is no room: it is asked for again.
+        // If the queue is full the callback is dropped; the caller asks again.
         let _ = self
             .messages
             .try_send(NotificationJob::NotifyWhenDurable(done));

@@ -1,10 +1,11 @@
-//! Notifications as objects of the API: what they may be, and what is shown of them. They hold no secrets: those stand in their sinks.
+//! Notification objects: validation and schemas. They contain no secrets, which belong to their
+//! sinks.
 
 use api::ObjectValidationError;
 use devices::alarm::{Notification, check_notification};
 use serde_json::{Value, json};
 
-/// Whether a notification may be written like this, and as what it is stored.
+/// Validates a notification and returns its stored form.
 pub(super) fn prepare(input: &Value) -> Result<Value, ObjectValidationError> {
     let notification = check_notification(input).map_err(|problem| ObjectValidationError {
         field: problem.field,
@@ -13,7 +14,7 @@ pub(super) fn prepare(input: &Value) -> Result<Value, ObjectValidationError> {
     Ok(json!(notification))
 }
 
-/// JSON schemas of what is written and shown.
+/// JSON schemas of the written and the shown object.
 pub(super) fn schemas() -> (Value, Value) {
     let schema = |settings: schemars::generate::SchemaSettings| {
         let mut settings = settings;

@@ -1,5 +1,5 @@
-//! Which configuration objects name which others: one table, by which nothing is written that names what is not there, and
-//! nothing is removed that others name.
+//! References between configuration objects, described by one table. An object with a missing
+//! reference is not stored, and a referenced object is not deleted.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use super::alarms::PLATFORM_KIND;
 use crate::config::Declaration;
 
 const PAGE_OBJECTS: usize = 1000;
-/// Those who name an object that are told by name; of others the number.
+/// Maximum number of referencing objects named in a message; of others only the number is given.
 const MAX_NAMED_USERS: usize = 5;
 
-/// A field of objects of one kind that holds names of objects of another.
+/// A field of one kind of objects that contains names of objects of another kind.
 struct ReferenceField {
     kind: &'static str,
-    /// Steps with dots between them; `[]` stands for each item of a list.
+    /// Path of field names separated by dots; `[]` stands for each item of a list.
     path: &'static str,
     target_kind: &'static str,
-    /// What is there without being an object.
+    /// A valid name without an object.
     built_in: Option<&'static str>,
-    /// Whether what is named has to stay. A filter that fits nothing any more does no harm.
+    /// Whether the reference prevents removal. A filter that matches nothing any more is harmless.
     prevents_removal: bool,
 }
 
@@ -65,7 +65,7 @@ const REFERENCE_FIELDS: [ReferenceField; 12] = [
     ReferenceField::new(group::KIND, "product", PRODUCT),
 ];
 
-/// The node's own alarms name notifications, but are no objects with an id.
+/// Rules of platform alarms name notifications, but are not objects with an id.
 const PLATFORM_REFERENCE: ReferenceField =
     ReferenceField::new(PLATFORM_KIND, "rules[].notify[]", NOTIFICATION);
 
@@ -75,11 +75,11 @@ fn reference_fields() -> impl Iterator<Item = &'static ReferenceField> {
         .chain(std::iter::once(&PLATFORM_REFERENCE))
 }
 
-/// A kind in a sentence.
+/// Name of a kind in a sentence.
 fn kind_name(kind: &str) -> &str {
     match kind {
         chain::KIND => "rule chain",
-        group::KIND => "group of devices",
+        group::KIND => "device group",
         pull::KIND => "pull source",
         auth::objects::ACL_RULE => "ACL rule",
         other => other,
@@ -91,7 +91,7 @@ fn is_built_in(kind: &str, name: &str) -> bool {
     of_kind.any(|naming| naming.built_in == Some(name))
 }
 
-/// Calls `found` with the place and the name of everything that stands at a path.
+/// Calls `found` with the place and the name of every reference at a path.
 fn collect_names<'v>(
     value: &'v Value,
     path: &str,
@@ -122,7 +122,7 @@ fn collect_names<'v>(
     }
 }
 
-/// Who names whom, of the objects of the store and of those of the configuration.
+/// The references of stored and declared objects.
 #[derive(Clone)]
 pub(super) struct ObjectReferences {
     objects: Objects,
@@ -144,25 +144,25 @@ impl ObjectReferences {
         }
     }
 
-    /// Whether an object stands in the configuration.
+    /// Whether an object is declared.
     pub(super) fn is_declared(&self, kind: &'static str, name: &str) -> bool {
         self.declared_names.contains(&(kind, name.to_owned()))
     }
 
-    /// What the configuration says of an object.
+    /// The declared object of this name.
     pub(super) fn find_declared(&self, kind: &str, name: &str) -> Option<&Value> {
         let found = self.of_kind(kind).find(|object| object.id == name)?;
         Some(&found.value)
     }
 
-    /// All objects of a kind that the configuration declares.
+    /// All declared objects of a kind.
     pub(super) fn of_kind(&self, kind: &str) -> impl Iterator<Item = &Declaration> {
         self.declared
             .iter()
             .filter(move |object| object.kind == kind)
     }
 
-    /// The same, as names and values.
+    /// All declared objects of a kind, as names and values.
     pub(super) fn all_declared(&self, kind: &str) -> Vec<(String, Value)> {
         let declared = self.of_kind(kind);
         declared
@@ -174,14 +174,14 @@ impl ObjectReferences {
         if self.is_declared(kind, name) {
             return Ok(true);
         }
-        // No object has such a name, and the store would say so in other words.
+        // No object has such a name, and the store would report it differently.
         if name.is_empty() || name.contains('\0') {
             return Ok(false);
         }
         Ok(self.objects.get(kind, name)?.is_some())
     }
 
-    /// The first that an object names and that is not there: its field, its kind, its name.
+    /// The first reference of an object that is missing: field, kind and name.
     fn first_missing_reference(
         &self,
         kind: &str,
@@ -201,7 +201,7 @@ impl ObjectReferences {
         Ok(None)
     }
 
-    /// Whether everything is there that an object names.
+    /// Checks that all referenced objects exist.
     pub(super) fn check_references_exist(
         &self,
         kind: &str,
@@ -211,23 +211,23 @@ impl ObjectReferences {
             self.first_missing_reference(kind, value)
                 .map_err(|error| ObjectValidationError {
                     field: String::new(),
-                    detail: format!("It cannot be seen whether what it names is there: {error}."),
+                    detail: format!("The references of the object cannot be checked: {error}."),
                 })?;
         match missing {
             None => Ok(()),
             Some((field, kind, name)) => Err(ObjectValidationError {
                 field,
                 detail: format!(
-                    "there is no {} {name:?}; make it first, or name another.",
+                    "there is no {} {name:?}; create it first, or name another.",
                     kind_name(kind)
                 ),
             }),
         }
     }
 
-    /// Whether an object may go: nobody names it. Or who does.
+    /// Checks that nothing refers to an object; the error names the referencing objects.
     pub(super) fn check_unreferenced(&self, kind: &'static str, name: &str) -> Result<(), String> {
-        // What is in the store under this name was never used, and what others name stays.
+        // A stored object hidden by a declared one is unused; the declared one stays.
         if self.is_declared(kind, name) || is_built_in(kind, name) {
             return Ok(());
         }
@@ -251,11 +251,11 @@ impl ObjectReferences {
         };
         let kind = kind_name(kind);
         Err(format!(
-            "The {kind} {name:?} is used by {users}; delete these or have them name another {kind} first."
+            "The {kind} {name:?} is used by {users}; delete or change these first."
         ))
     }
 
-    /// Who names an object, with the place, and how many more do.
+    /// The objects that refer to an object, with the place, and the number of further ones.
     fn referencing_objects(
         &self,
         kind: &str,
@@ -276,7 +276,7 @@ impl ObjectReferences {
                     return;
                 }
                 told.push(match naming.kind {
-                    PLATFORM_KIND => format!("the rules of the node's own alarms ({place})"),
+                    PLATFORM_KIND => format!("the rules of the platform alarms ({place})"),
                     of => format!("the {} {user:?} ({place})", kind_name(of)),
                 });
             })?;
@@ -284,7 +284,8 @@ impl ObjectReferences {
         Ok((told, more))
     }
 
-    /// All objects of a kind: those of the configuration and those of the store that count.
+    /// Calls a function for all effective objects of a kind: declared ones, and stored ones that
+    /// are not hidden.
     fn for_each_object(
         &self,
         kind: &'static str,
@@ -308,13 +309,14 @@ impl ObjectReferences {
         }
     }
 
-    /// Tells what the configuration names and nobody has. It may still be made.
+    /// Warns about missing references of declared objects. The missing objects may be created
+    /// later.
     pub(super) fn warn_of_missing_references(&self) -> Result<(), store::StoreError> {
         for object in self.declared.iter() {
             let missing = self.first_missing_reference(object.kind, &object.value)?;
             if let Some((field, missing_kind, missing)) = missing {
                 tracing::warn!(
-                    "the {} {:?} of the configuration names in {field} the {} {missing:?}, which is not there; \
+                    "the declared {} {:?} refers in {field} to the {} {missing:?}, which does not exist; \
                      declare it, too, or make it",
                     kind_name(object.kind),
                     object.id,
@@ -325,7 +327,8 @@ impl ObjectReferences {
         Ok(())
     }
 
-    /// Warns of stored objects that have the id of a declared one, and from now on of each that a restored backup brings.
+    /// Warns about stored objects with the id of a declared one, now and whenever a backup restores
+    /// one.
     pub(super) fn warn_of_collisions(&self) -> Result<(), store::StoreError> {
         for object in self.declared.iter() {
             if self.objects.get(object.kind, &object.id)?.is_some() {
@@ -354,12 +357,12 @@ fn warn_of_collision(object: &Declaration) {
         kind,
         id,
         declared_at,
-        "a stored object has the id of one that the configuration declares; the stored one has no effect until the \
+        "a stored object has the id of a declared one; the stored one has no effect until the \
          configuration no longer declares it"
     );
 }
 
-/// The first place at which an object names another one.
+/// The first place at which an object refers to another one.
 fn reference_path(of: &str, value: &Value, kind: &str, name: &str) -> Option<String> {
     let mut first = None;
     for naming in

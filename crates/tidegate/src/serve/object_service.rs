@@ -1,5 +1,5 @@
-//! Who understands the objects that the API keeps: `auth` users, authenticators, ACL rules and bans; `engine`
-//! rules; `connect` connectors and sinks.
+//! Dispatches the objects of the API to the crates that interpret them: `auth` for users,
+//! authenticators, ACL rules and bans, `engine` for rules, `connect` for connectors and sinks.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(super) struct ObjectService {
     pub(super) uses: ObjectReferences,
 }
 
-/// The name of a kind that `auth` understands.
+/// The name of a kind in `auth`.
 fn auth_kind(kind: BackendObjectKind) -> Option<&'static str> {
     match kind {
         BackendObjectKind::User => Some(objects::USER),
@@ -45,7 +45,7 @@ fn auth_kind(kind: BackendObjectKind) -> Option<&'static str> {
 }
 
 impl ObjectService {
-    /// Whether it may be written, whatever it names.
+    /// Validates an object without its references.
     fn prepare_without_references(
         &self,
         kind: BackendObjectKind,
@@ -133,7 +133,7 @@ impl ObjectBackend for ObjectService {
         }
         match auth_kind(kind) {
             Some(name) => objects::redact(name, stored.clone()),
-            // A rule has no secrets; those of its sinks stand elsewhere.
+            // A rule contains no secrets; those of its sinks are in the sinks.
             None => stored.clone(),
         }
     }
@@ -192,7 +192,7 @@ fn to_validation_error(problem: engine::RuleDefinitionError) -> ObjectValidation
     }
 }
 
-/// What the API asks of the rule engine beside its objects.
+/// The rule engine as a backend of the API.
 pub(super) struct EngineRuleBackend(pub(super) Engine);
 
 impl RuleBackend for EngineRuleBackend {

@@ -1,13 +1,13 @@
-//! Each connection is an open file; the system's bound on those is a bound on connections.
+//! The limit on open files. Each connection is an open file, so the limit also bounds connections.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Below this it is worth a warning.
+/// A lower limit causes a warning.
 const LOW_LIMIT: u64 = 10_000;
-/// Files a node has open apart from connections, generously.
+/// Generous estimate of open files besides connections.
 const RESERVED_FILES: u64 = 200;
 
-/// Raises the bound as far as the system allows this process; the answer is a warning if that is not far.
+/// Raises the limit as far as the system allows. Returns a warning if the result is low.
 pub(super) fn raise_limit() -> Option<String> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
@@ -16,10 +16,12 @@ pub(super) fn raise_limit() -> Option<String> {
             maximum,
         };
         if let Err(error) = setrlimit(Resource::Nofile, wanted) {
-            tracing::debug!("the limit of open files stays at {current:?}: {error}");
+            tracing::debug!(
+                "raising the limit of open files failed; it stays at {current:?}: {error}"
+            );
         }
     }
-    // `None` means no bound at all.
+    // `None`: no limit.
     getrlimit(Resource::Nofile).current.and_then(warning)
 }
 

@@ -1,5 +1,6 @@
-//! Everybody who wants to know of what devices say and what of it is stored. Who is new gets a field in [`NodePipelineOutputs`] and a line in
-//! the methods that concern it; all of them are called on shards and workers and never wait.
+//! Distributes device messages and stored rows to all consumers. A new consumer gets a field in
+//! [`NodePipelineOutputs`] and a line in the methods that concern it. All methods run on shards and
+//! workers and never block.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,16 +19,16 @@ use super::alarms::AlarmService;
 use super::device_sinks::DeviceSinks;
 use super::node_devices::now_ms;
 
-/// Messages of rule chains that may wait to be published.
+/// Maximum number of messages of rule chains waiting to be published.
 const MAX_REPUBLISHED: usize = 16_384;
-/// From so many on, publishers wait.
+/// Queue length from which publishers are paused.
 const SOFT_MAX_REPUBLISHED: usize = MAX_REPUBLISHED / 4;
 
 pub(super) struct NodePipelineOutputs {
     sinks: DeviceSinks,
     commands: Commands,
     sender: mpsc::Sender<PublishRequest>,
-    /// Until the broker runs.
+    /// Present until the broker runs.
     receiver: Mutex<Option<mpsc::Receiver<PublishRequest>>>,
     dropped: AtomicU64,
     alarms: AlarmService,
@@ -50,7 +51,7 @@ impl NodePipelineOutputs {
         &self.sinks
     }
 
-    /// What of a letter is to be logged, once it is on its way.
+    /// The log entry of a downlink, to be written once it is sent.
     pub(super) fn pending_log_entry(self: &Arc<Self>, letter: &EncodedDownlink) -> PendingLogEntry {
         let written = |to: &Recipient| LoggedDownlink {
             outputs: self.clone(),
@@ -61,12 +62,13 @@ impl NodePipelineOutputs {
         PendingLogEntry(letter.log_recipient.as_ref().map(written))
     }
 
-    /// Devices that wait for a command over HTTP look again whether they may; `None`: all of them.
+    /// Wakes devices that wait for a command over HTTP, so that they check again; `None`: all of
+    /// them.
     pub(super) fn wake_command_pollers(&self, device: Option<DeviceNo>) {
         self.commands.wake_pollers(device);
     }
 
-    /// The broker runs. To be called within the runtime.
+    /// Starts publishing. Must be called within the runtime.
     pub(super) fn start(&self, handle: BrokerHandle) {
         let mut waiting = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(mut waiting) = waiting.take() else {
@@ -75,14 +77,14 @@ impl NodePipelineOutputs {
         tokio::spawn(async move {
             while let Some(publication) = waiting.recv().await {
                 if let Err(refusal) = handle.publish(publication).await {
-                    tracing::warn!(%refusal, "what a rule chain publishes was not published");
+                    tracing::warn!(%refusal, "publishing a message of a rule chain failed; discarded");
                 }
             }
         });
     }
 }
 
-/// A message to a device, for the log of its product, if that keeps one.
+/// A message to a device for the log of its product, if the product has one.
 pub(super) struct PendingLogEntry(Option<LoggedDownlink>);
 
 struct LoggedDownlink {
@@ -93,7 +95,7 @@ struct LoggedDownlink {
 }
 
 impl PendingLogEntry {
-    /// The message was sent. Never waits.
+    /// Writes the entry after the message was sent. Never blocks.
     pub(super) fn write(self) {
         if let Some(written) = self.0 {
             let sinks = &written.outputs.sinks;
@@ -103,7 +105,7 @@ impl PendingLogEntry {
     }
 }
 
-/// Whether somebody who subscribes to this hears by it what is for devices behind it.
+/// Whether a subscription to this filter makes the client a receiver for child devices.
 fn may_match_gateway_topics(filter: &str) -> bool {
     filter.starts_with("v1/gateway/") || filter.contains("/child/") || filter.ends_with('#')
 }
@@ -120,7 +122,7 @@ impl PipelineOutputs for NodePipelineOutputs {
         ts_ms: i64,
         points: &[Point<'_>],
     ) {
-        // Other chains say themselves when alarms are to look.
+        // Other chains decide themselves when alarms are evaluated.
         if profile.has_alarms && profile.chain.only_saves() {
             self.evaluate_alarms(speaker, profile, ts_ms, points);
         }
@@ -169,7 +171,7 @@ impl PipelineOutputs for NodePipelineOutputs {
 
     fn notify_reachable(&self, device: DeviceRef<'_>, filter: Option<&str>) {
         self.commands.resume_device(device.no);
-        // Most devices are no gateways.
+        // Most devices are not gateways.
         if filter.is_some_and(may_match_gateway_topics) {
             self.commands.resume_children(device.no);
         }
@@ -197,9 +199,12 @@ impl PipelineOutputs for NodePipelineOutputs {
         };
         if self.sender.try_send(publication).is_err() {
             let lost = self.dropped.fetch_add(1, Relaxed) + 1;
-            // Once per power of two.
+            // Logged once per power of two.
             if lost.is_power_of_two() {
-                tracing::warn!(lost, "rule chains publish faster than the node takes it");
+                tracing::warn!(
+                    lost,
+                    "publish queue of rule chains is full; messages are discarded"
+                );
             }
         }
     }
@@ -213,7 +218,8 @@ impl PipelineOutputs for NodePipelineOutputs {
     }
 
     fn settle(&self, done: DurableCallback) {
-        // What chains publish is not waited for: its own answer may wait for the turn whose answers wait for this.
+        // Messages of chains are not waited for: their own acknowledgement may depend on the turn that
+        // waits here.
         let sinks = self.sinks.settle_later();
         self.alarms.alarms.settle(Box::new(move || sinks(done)));
     }

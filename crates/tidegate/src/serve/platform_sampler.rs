@@ -1,4 +1,4 @@
-//! The figures of the node that its alarms about itself look at, every few seconds.
+//! Samples the metrics of the node for the platform alarm rules every few seconds.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use engine::{Engine, RuleCounter, RuleTotals};
 
 use super::alarms::AlarmService;
 
-/// Where the figures come from.
+/// The origins of the metrics.
 pub(super) struct PlatformSampler {
     pub(super) alarms: AlarmService,
     pub(super) pipeline: Arc<Pipeline>,
@@ -25,7 +25,7 @@ struct SampleBaseline {
 }
 
 impl PlatformSampler {
-    /// Ends with the runtime.
+    /// Runs until the runtime stops.
     pub(super) async fn run(self, every: Duration) {
         if !self.alarms.is_platform_enabled() {
             return;
@@ -35,7 +35,7 @@ impl PlatformSampler {
         loop {
             tokio::time::sleep(every).await;
             let sampler = Arc::clone(&this);
-            // It reads a file of the system.
+            // Reads a file of `/proc`.
             let sampled = tokio::task::spawn_blocking(move || {
                 let now = sampler.take_baseline();
                 sampler
@@ -46,7 +46,7 @@ impl PlatformSampler {
             match sampled.await {
                 Ok(now) => before = now,
                 Err(error) => {
-                    tracing::error!(%error, "the node's own figures cannot be read; this is a bug");
+                    tracing::error!(%error, "sampling the node's metrics panicked; this is a bug");
                     return;
                 }
             }
@@ -79,7 +79,7 @@ impl PlatformSampler {
     }
 }
 
-/// What the pipeline says of itself.
+/// The metrics of the pipeline.
 fn ingest_sample(
     before: &PipelineSnapshot,
     now: &PipelineSnapshot,
@@ -100,7 +100,7 @@ fn ingest_sample(
     }
 }
 
-/// `None`: of nothing.
+/// `None` if `whole` is zero.
 fn percent(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| 100.0 * part as f64 / whole as f64)
 }
@@ -109,7 +109,7 @@ fn mean_ms(sum_ns: u64, count: u64) -> Option<f64> {
     (count > 0).then(|| sum_ns as f64 / count as f64 / 1e6)
 }
 
-/// Memory of the process that is in RAM; `None` where there is no `/proc`.
+/// Resident memory of the process; `None` without `/proc`.
 fn resident_mb() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(sample.messages_per_s, 200.0);
         assert_eq!(sample.success_percent, Some(95.0));
         assert_eq!(sample.mailbox_backlog, Some(7.0));
-        // Without a message there is no latency and no success.
+        // Without messages there is neither a latency nor a success rate.
         assert_eq!(sample.latency_mean_ms, None);
         let quiet = ingest_sample(&now, &now, Duration::from_secs(10));
         assert_eq!(quiet.success_percent, None);

@@ -1,4 +1,4 @@
-//! The program as the API shows and steers it: log levels, settings, what the process uses.
+//! The program as the API shows and controls it: log levels, settings, process metrics.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -25,7 +25,7 @@ use crate::logging::LogLevels;
 
 const LOG_LEVEL: &str = "log.level";
 
-/// What the program steers and shows.
+/// The components of the program that the API shows and controls.
 pub(super) struct ProgramParts {
     pub(super) log_levels: LogLevels,
     pub(super) handle: BrokerHandle,
@@ -46,7 +46,7 @@ pub(super) struct ProgramService {
     state: Mutex<SettingsState>,
 }
 
-/// What the settings are, and how they are shown. Held while one changes.
+/// The settings and their origins. Locked while one changes.
 struct SettingsState {
     running: RuntimeSettings,
     view: Vec<SettingInfo>,
@@ -68,7 +68,7 @@ impl ProgramService {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the changed settings hold.
+    /// Applies a changed setting.
     fn apply_setting(
         &self,
         key: &str,
@@ -100,7 +100,7 @@ impl api::ProgramBackend for ProgramService {
         self.set_setting(LOG_LEVEL, &json!(level))
             .map_err(|error| match error {
                 SettingChangeError::Invalid(why) => why,
-                SettingChangeError::Fixed => "it cannot change".to_owned(),
+                SettingChangeError::Fixed => "it cannot change at run time".to_owned(),
             })
     }
 

@@ -1,4 +1,4 @@
-//! What pull sources count, as metrics.
+//! Metrics of pull sources.
 
 use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use devices::pull::{PullScheduler, PullSourceStatus};
@@ -10,31 +10,31 @@ const FAMILIES: [(&str, MetricKind, &str, StatusFn); 8] = [
     (
         "pull_runs_total",
         MetricKind::Counter,
-        "How often a pull source was asked.",
+        "Queries of a pull source.",
         |s| s.health.runs as f64,
     ),
     (
         "pull_failed_runs_total",
         MetricKind::Counter,
-        "How often a pull source did not answer.",
+        "Failed queries of a pull source.",
         |s| s.health.failed_runs as f64,
     ),
     (
         "pull_rows_total",
         MetricKind::Counter,
-        "Rows of devices that a pull source told.",
+        "Rows returned by a pull source.",
         |s| s.health.rows as f64,
     ),
     (
         "pull_values_total",
         MetricKind::Counter,
-        "Values of devices that a pull source told.",
+        "Values returned by a pull source.",
         |s| s.health.values as f64,
     ),
     (
         "pull_skipped_values_total",
         MetricKind::Counter,
-        "Values that were none, such as NaN.",
+        "Values skipped, such as NaN.",
         |s| s.health.skipped_values as f64,
     ),
     (
@@ -46,13 +46,13 @@ const FAMILIES: [(&str, MetricKind, &str, StatusFn); 8] = [
     (
         "pull_seconds",
         MetricKind::Gauge,
-        "How long a pull source took the last time.",
+        "Duration of the last query of a pull source.",
         |s| s.health.last_took_ms.unwrap_or(0) as f64 / 1000.0,
     ),
     (
         "pull_is_failing",
         MetricKind::Gauge,
-        "1 while a pull source does not answer.",
+        "1 while a pull source is failing.",
         |s| f64::from(u8::from(!s.is_ok)),
     ),
 ];

@@ -1,4 +1,4 @@
-//! Devices that register themselves, in the audit log.
+//! Records registrations of devices in the audit log.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,10 +7,10 @@ use devices::platform::{Registration, RegistrationLog};
 use serde_json::json;
 use store::Objects;
 
-/// Writes registrations into the audit log.
+/// Writes registrations to the audit log.
 pub(super) struct RegistrationAudit {
     objects: Objects,
-    /// Says how long the log may be; until the API runs, the defaults do.
+    /// Contains the maximum length of the log; until the API runs, the default applies.
     http: OnceLock<SharedHttpConfig>,
 }
 
@@ -22,9 +22,9 @@ impl RegistrationAudit {
         })
     }
 
-    /// The API runs with these settings.
+    /// Sets the configuration of the running API.
     pub(super) fn set_http(&self, http: SharedHttpConfig) {
-        // There is one API.
+        // `set_http` is called once.
         let _ = self.http.set(http);
     }
 }

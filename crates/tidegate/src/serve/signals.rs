@@ -1,11 +1,11 @@
-//! What the system may ask of a running node: stop (SIGTERM, SIGINT) and reload certificates (SIGHUP).
+//! Signals of the running node: stop (SIGTERM, SIGINT) and certificate reload (SIGHUP).
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub(super) enum SignalRequest {
-    /// The name of the signal.
+    /// Name of the signal.
     Stop(&'static str),
     ReloadCertificates,
 }
@@ -17,7 +17,8 @@ pub(super) struct SignalListener {
 }
 
 impl SignalListener {
-    /// From here on the signals no longer end the process by themselves. Needs a tokio runtime.
+    /// Registers the handlers; from now on the signals do not end the process. Needs a tokio
+    /// runtime.
     pub(super) fn listen() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -34,10 +35,11 @@ impl SignalListener {
         }
     }
 
-    /// Waits for SIGINT, by which somebody at the keyboard says that they will not wait. Others repeat SIGTERM
-    /// without meaning anything by it (`timeout` does at once), and a stop ends by itself in time.
+    /// Waits for SIGINT, which requests an immediate stop during a graceful one. SIGTERM is ignored
+    /// here, because some programs repeat it (`timeout` does at once), and a graceful stop is
+    /// bounded in time.
     pub(super) async fn next_interrupt(&mut self) {
-        // `None`: signals cannot be listened for any more, so none will come.
+        // `None`: the handler is gone, so no signal will come.
         if self.interrupt.recv().await.is_none() {
             std::future::pending().await
         }

@@ -1,4 +1,4 @@
-//! What sinks count, as metrics.
+//! Metrics of sinks.
 
 use broker::info::{MetricFamily, MetricKind, MetricSample, MetricValue};
 use connect::{CircuitState, ConnectorService, LATENCY_BOUNDS_MS, SinkStatus};
@@ -10,25 +10,25 @@ const FAMILIES: [(&str, MetricKind, &str, StatusFn); 12] = [
     (
         "sink_queue_rows",
         MetricKind::Gauge,
-        "Rows that wait, in memory and in files.",
+        "Queued rows, in memory and in files.",
         |s| s.metrics.queued as f64,
     ),
     (
         "sink_queue_bytes",
         MetricKind::Gauge,
-        "Bytes of rows that wait, in memory and in files.",
+        "Bytes of queued rows, in memory and in files.",
         |s| s.metrics.queued_bytes as f64,
     ),
     (
         "sink_rows_in_flight",
         MetricKind::Gauge,
-        "Rows of batches that are being written.",
+        "Rows of batches in flight.",
         |s| s.metrics.rows_in_flight as f64,
     ),
     (
         "sink_batches_in_flight",
         MetricKind::Gauge,
-        "Batches that are being written.",
+        "Batches in flight.",
         |s| s.metrics.batches_in_flight as f64,
     ),
     (
@@ -40,13 +40,13 @@ const FAMILIES: [(&str, MetricKind, &str, StatusFn); 12] = [
     (
         "sink_rows_sent_total",
         MetricKind::Counter,
-        "Rows the system has.",
+        "Rows written.",
         |s| s.metrics.sent as f64,
     ),
     (
         "sink_rows_retried_total",
         MetricKind::Counter,
-        "Rows that were tried again, each time counted.",
+        "Rows retried, counted at each retry.",
         |s| s.metrics.retried as f64,
     ),
     (
@@ -58,13 +58,13 @@ const FAMILIES: [(&str, MetricKind, &str, StatusFn); 12] = [
     (
         "sink_dead_letters",
         MetricKind::Gauge,
-        "Dead letters there are.",
+        "Stored dead letters.",
         |s| s.metrics.dead_letters as f64,
     ),
     (
         "sink_dead_letters_dropped_total",
         MetricKind::Counter,
-        "Dead letters that made room for others.",
+        "Dead letters deleted to make space for newer ones.",
         |s| s.metrics.dead_letters_dropped as f64,
     ),
     (
@@ -76,7 +76,7 @@ const FAMILIES: [(&str, MetricKind, &str, StatusFn); 12] = [
     (
         "sink_is_failing",
         MetricKind::Gauge,
-        "1 while the system of a sink does not take what is written.",
+        "1 while writes of a sink fail.",
         |s| f64::from(u8::from(s.health.circuit != CircuitState::Closed)),
     ),
 ];
@@ -110,13 +110,13 @@ pub(super) fn metrics(service: &ConnectorService) -> Vec<MetricFamily> {
         .collect();
     families.push(MetricFamily {
         name: "sink_rows_dropped_total",
-        help: "Rows that were lost, by reason.",
+        help: "Rows lost, by reason.",
         kind: MetricKind::Counter,
         samples: sinks.iter().flat_map(dropped).collect(),
     });
     families.push(MetricFamily {
         name: "sink_write_seconds",
-        help: "How long attempts to write a batch took.",
+        help: "Duration of attempts to write a batch.",
         kind: MetricKind::Histogram,
         samples: sinks.iter().map(latency).collect(),
     });

@@ -1,4 +1,4 @@
-//! The sinks of the connectors as the rules see them.
+//! The sinks of `connect` as a [`SinkPort`] of the rule engine.
 
 use broker::hooks::DurableCallback;
 use connect::row::{ItemWriter, SinkRowWriter};
@@ -42,7 +42,7 @@ impl SinkPort for NodeSinkPort {
     }
 }
 
-/// The columns of an output.
+/// Writes the columns of an output.
 pub(super) fn write_columns(out: &mut SinkRowWriter<'_>, columns: Value<'_>) {
     match columns {
         Value::Map(columns) => write_fields(out, columns),
@@ -52,7 +52,7 @@ pub(super) fn write_columns(out: &mut SinkRowWriter<'_>, columns: Value<'_>) {
 
 fn write_fields(out: &mut SinkRowWriter<'_>, fields: &[(&str, Value<'_>)]) {
     for (at, (key, value)) in fields.iter().enumerate() {
-        // Should a name come twice, the later one counts.
+        // If a name occurs twice, the last one counts.
         if !fields[at + 1..].iter().any(|(later, _)| later == key) {
             write_value(out, key, *value);
         }
@@ -67,7 +67,7 @@ fn write_value(out: &mut SinkRowWriter<'_>, key: &str, value: Value<'_>) {
         Value::Float(value) => out.float(key, value),
         Value::Str(value) => out.text(key, value),
         Value::Bytes(value) => out.bytes(key, value),
-        // Its digits, which databases take for a number.
+        // Written as digits, which databases accept as a number.
         Value::Big(value) => out.text(key, value),
         Value::Json(value) => out.json(key, value),
         Value::Array(items) => out.array(key, |out| write_items(out, items)),

@@ -1,4 +1,4 @@
-//! Why a node does not start, told with the setting to change and what to do about it.
+//! Start errors, with the setting to change and the remedy.
 
 use std::io::{Error, ErrorKind};
 
@@ -17,7 +17,7 @@ pub(super) fn http_error(error: &api::HttpServerError, config: &Config) -> anyho
 }
 
 pub(super) fn http_tls_error(error: &TlsError) -> anyhow::Error {
-    anyhow::anyhow!("http.tls: {error}; `tidegate config check` tries the files")
+    anyhow::anyhow!("http.tls: {error}; `tidegate config check` checks the files")
 }
 
 pub(super) fn broker_error(error: &StartError, config: &Config) -> anyhow::Error {
@@ -32,19 +32,19 @@ pub(super) fn broker_error(error: &StartError, config: &Config) -> anyhow::Error
         }
         StartError::Tls { listener, source } => {
             let key = format!("listener.{listener}.tls");
-            anyhow::anyhow!("{key}: {source}; `tidegate config check` tries the files")
+            anyhow::anyhow!("{key}: {source}; `tidegate config check` checks the files")
         }
         other => anyhow::Error::msg(other.to_string()),
     }
 }
 
-/// What was fine when the configuration was read and is no more, such as a file that has gone.
+/// An error of something that was valid when the configuration was read, such as a deleted file.
 pub(super) fn auth_error(errors: &[auth::AuthSettingsError]) -> anyhow::Error {
     let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
     anyhow::Error::msg(errors.join("\n"))
 }
 
-/// Names listener, address and key, who said so, and what to do.
+/// Names the listener, the address, the key, its origin and the remedy.
 fn listen_error(
     listener: &str,
     address: &str,
@@ -63,12 +63,12 @@ fn listen_error(
             format!("stop that program, or listen elsewhere with {flag}"),
         ),
         ErrorKind::AddrNotAvailable => (
-            "this machine has no such address".to_owned(),
+            "this machine does not have this address".to_owned(),
             format!("choose one it has with {flag}"),
         ),
         ErrorKind::PermissionDenied if is_socket => (
             error.to_string(),
-            format!("choose a folder that may be written to with {flag}"),
+            format!("choose a writable directory with {flag}"),
         ),
         ErrorKind::PermissionDenied => (
             error.to_string(),
@@ -83,7 +83,7 @@ fn listen_error(
     format!("listener `{listener}` cannot listen on {address}: {what}; {to_do} ({key}, {said})")
 }
 
-/// Rules of the configuration that do not fit; the configuration has been checked before.
+/// Rule errors of the configuration; the configuration itself has been checked before.
 pub(super) fn rules_error(problems: &[(usize, engine::RuleDefinitionError)]) -> anyhow::Error {
     let lines = problems
         .iter()

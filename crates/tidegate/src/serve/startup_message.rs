@@ -1,4 +1,4 @@
-//! What a node says when it is ready: where it listens, where its data are, what to try next.
+//! The message of a node that is ready: listeners, data directory, and commands to try next.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use broker::config::{BrokerConfig, ListenerConfig};
 
 use super::data_dir::OpenListener;
 
-/// The lines, ending with a line break.
+/// The lines, each ending with a line break.
 pub(super) fn startup_message(
     listeners: &[OpenListener],
     config: &BrokerConfig,
@@ -67,7 +67,8 @@ pub(super) fn startup_message(
     text
 }
 
-/// How to call this program from the current directory: by its name if it is on the `PATH`, else by its path.
+/// How to run this program from the current directory: by name if it is on the `PATH`, otherwise by
+/// path.
 pub(super) fn program_name() -> String {
     let name = "tidegate";
     let Ok(this) = std::env::current_exe() else {
@@ -83,7 +84,7 @@ pub(super) fn program_name() -> String {
     shell_quoted(&below.unwrap_or(&this).to_string_lossy())
 }
 
-/// As one word of a shell.
+/// Quotes text as one word of a shell.
 fn shell_quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+@".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -92,7 +93,7 @@ fn shell_quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// How the program's own clients reach a plain MQTT listener on this machine.
+/// Flags with which the program's own clients reach a plain MQTT listener on this machine.
 fn client_flags(listener: &OpenListener) -> Option<String> {
     if listener.protocol != "mqtt" {
         return None;
@@ -153,7 +154,7 @@ Try it:
 "
             )
         );
-        // Whoever has to say who they are is told so.
+        // If credentials are required, the message says so.
         config.listeners[0].allow_anonymous = Some(false);
         config.users.push(UserConfig {
             username: "ann o'neil".into(),

@@ -1,4 +1,4 @@
-//! The store as people see it: its metrics, and words in the log when it takes nothing new and when it does again.
+//! Metrics and health messages of the store.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn number_family(
     }
 }
 
-/// One for each state, 1 for the one it is in.
+/// A metric with one sample per state, 1 for the current state.
 fn health_family(now: StoreHealth) -> MetricFamily {
     let states = [
         ("ok", StoreHealth::Ok),
@@ -37,7 +37,7 @@ fn health_family(now: StoreHealth) -> MetricFamily {
     });
     MetricFamily {
         name: "store_health",
-        help: "1 for the state the store is in. Unless that is ok, QoS 1 and 2 messages are refused.",
+        help: "1 for the current state of the store. Unless it is ok, QoS 1 and 2 messages are rejected.",
         kind: MetricKind::Gauge,
         samples: samples.into(),
     }
@@ -57,27 +57,27 @@ pub(super) fn metrics(store: &Store) -> Vec<MetricFamily> {
         ),
         gauge(
             "store_log_bytes",
-            "Bytes in the message log, wanted or not.",
+            "Bytes in the message log, including garbage.",
             stats.log_bytes,
         ),
         gauge(
             "store_live_bytes",
-            "Bytes in the message log that are still wanted.",
+            "Bytes in the message log that are still needed.",
             stats.live_bytes,
         ),
         gauge(
             "store_messages",
-            "Messages in the log, counted once for each session they wait for.",
+            "Messages in the log, counted once per session that waits for them.",
             stats.live_messages,
         ),
         gauge(
             "store_queued_sessions",
-            "Sessions something in the log waits for.",
+            "Sessions with messages in the log.",
             stats.queued_sessions,
         ),
         gauge(
             "store_pending_bytes",
-            "Bytes that wait to be written to the log.",
+            "Bytes waiting to be written to the log.",
             stats.pending_bytes,
         ),
         gauge(
@@ -87,17 +87,17 @@ pub(super) fn metrics(store: &Store) -> Vec<MetricFamily> {
         ),
         gauge(
             "store_free_bytes",
-            "Room left on the file system of the store.",
+            "Free bytes of the store's file system.",
             stats.free_bytes,
         ),
         counter(
             "store_batches_total",
-            "Turns of shards that were written to the log.",
+            "Turns of shards written to the log.",
             stats.batches,
         ),
         counter(
             "store_groups_total",
-            "Writes to the log; each holds what all shards had by then.",
+            "Group writes to the log; each contains the pending turns of all shards.",
             stats.groups,
         ),
         counter(
@@ -107,29 +107,25 @@ pub(super) fn metrics(store: &Store) -> Vec<MetricFamily> {
         ),
         counter(
             "store_copied_bytes_total",
-            "Bytes written to the log again to give old files back.",
+            "Bytes rewritten by compaction of the log.",
             stats.copied_bytes,
         ),
-        counter(
-            "store_fsyncs_total",
-            "Times the log was forced to disk.",
-            stats.fsyncs,
-        ),
+        counter("store_fsyncs_total", "Syncs of the log.", stats.fsyncs),
         number_family(
             "store_last_fsync_seconds",
-            "How long the last of these took.",
+            "Duration of the last sync of the log.",
             MetricKind::Gauge,
             stats.last_fsync_us as f64 / 1e6,
         ),
         counter(
             "store_write_errors_total",
-            "Writes to the log that failed and were, or will be, repeated.",
+            "Failed writes to the log, which are retried.",
             stats.write_errors,
         ),
     ]
 }
 
-/// Tells every change of the store's health, until the task is aborted.
+/// Logs every change of the store's health until the task is aborted.
 pub(super) async fn log_health_changes(store: Store) {
     let mut before = StoreHealth::Ok;
     let mut interval = tokio::time::interval(CHECK_INTERVAL);
@@ -141,14 +137,14 @@ pub(super) async fn log_health_changes(store: Store) {
         }
         before = now;
         match now {
-            StoreHealth::Ok => tracing::info!("the store takes new messages again"),
+            StoreHealth::Ok => tracing::info!("store accepts new messages again"),
             StoreHealth::Full => tracing::error!(
                 free_bytes = store.stats().free_bytes,
-                "the store is full: QoS 1 and 2 messages are refused (0x97) until there is room. Free disk space, or \
+                "store is full; QoS 1 and 2 messages are rejected (0x97) until there is space. Free disk space, or \
                  see store.min_free_bytes and store.max_log_bytes"
             ),
             StoreHealth::Failed => tracing::error!(
-                "the store cannot write: QoS 1 and 2 messages are refused (0x97) until it can. What was accepted is kept \
+                "store writes fail; QoS 1 and 2 messages are rejected (0x97) until they succeed. What was accepted is kept \
                  in memory and tried again"
             ),
         }

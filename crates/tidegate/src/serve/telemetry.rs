@@ -1,4 +1,4 @@
-//! What the API asks of the telemetry of devices, from the time series and the registry.
+//! The telemetry backend of the API, based on the time series and the registry.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -50,7 +50,7 @@ pub(super) fn value_to_json(value: series::PointValue<'_>) -> Value {
         series::PointValue::Int(value) => value.into(),
         series::PointValue::Float(value) => value.into(),
         series::PointValue::Text(text) => text.into(),
-        // It was checked when it came.
+        // The JSON was checked when it was stored.
         series::PointValue::Json(json) => serde_json::from_str(json).unwrap_or_default(),
     }
 }
@@ -64,7 +64,7 @@ impl TelemetryService {
         }
     }
 
-    /// The numbers of keys that there are. `None`: all keys are wanted.
+    /// The ids of the keys that exist. `None`: all keys are requested.
     fn key_ids(&self, names: Option<&[String]>) -> Option<Vec<KeyId>> {
         let names = names?.iter();
         Some(
@@ -225,7 +225,7 @@ impl TelemetryBackend for TelemetryService {
     ) -> Result<Box<dyn LiveTelemetryStream>, TelemetryBackendError> {
         let numbers = devices.iter().map(|device| self.device_no(device));
         let numbers: Vec<DeviceNo> = numbers.collect::<Result<_, _>>()?;
-        // A key may come that nobody has sent yet: it has no number, and names are looked at then.
+        // A requested key may not exist yet; without ids the filter compares names.
         let known = self.key_ids(keys).filter(|known| {
             let wanted = keys.map_or(0, <[String]>::len);
             known.len() == wanted
@@ -253,7 +253,7 @@ impl TelemetryBackend for TelemetryService {
 struct WatchedTelemetry {
     series: Series,
     devices: HashMap<DeviceNo, String>,
-    /// Only these; `None`: all that come.
+    /// Only these keys; `None`: all keys.
     keys: Option<Vec<String>>,
     watching: TelemetryWatcher,
 }

@@ -1,4 +1,5 @@
-//! Telemetry by intervals: lengths of time and days, weeks, months, quarters and years of a calendar, and what is told of each.
+//! Aggregation of telemetry by intervals of fixed length, and by days, weeks, months, quarters and
+//! years of a calendar.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,7 +15,7 @@ use series::{Aggregate, DeviceNo, IntervalSummary, Intervals, KeyId, Series};
 
 use super::telemetry::{to_backend_error, value_to_json};
 
-/// Intervals of one answer.
+/// Maximum number of intervals per response.
 const MAX_INTERVALS: usize = 1_000_000;
 
 fn parameter_error(name: &'static str, detail: impl Into<String>) -> TelemetryBackendError {
@@ -24,7 +25,7 @@ fn parameter_error(name: &'static str, detail: impl Into<String>) -> TelemetryBa
     }
 }
 
-/// The zone of this IANA name; UTC without one.
+/// The time zone with this IANA name; UTC without a name.
 fn parse_time_zone(name: Option<&str>) -> Result<TimeZone, TelemetryBackendError> {
     let Some(name) = name else {
         return Ok(TimeZone::UTC);
@@ -39,7 +40,7 @@ fn out_of_bounds_error() -> TelemetryBackendError {
     parameter_error("from_ms", "expected a time of the years 1 to 9999")
 }
 
-/// When a local day begins: at midnight, or where the clocks skip it, as soon as there is a time.
+/// The start of a local day: midnight, or the first time of the day if clocks skip midnight.
 fn day_start(date: Date, zone: &TimeZone) -> Result<i64, TelemetryBackendError> {
     let start = date
         .to_zoned(zone.clone())
@@ -52,7 +53,7 @@ fn date_of(ts_ms: i64, zone: &TimeZone) -> Result<Date, TelemetryBackendError> {
     Ok(time.to_zoned(zone.clone()).date())
 }
 
-/// Where the unit that has this day begins.
+/// The start of the calendar unit that contains this day.
 fn unit_start(unit: CalendarUnit, date: Date) -> Result<Date, TelemetryBackendError> {
     let month = |month| Date::new(date.year(), month, 1);
     let first = match unit {
@@ -84,7 +85,8 @@ fn next_unit_start(unit: CalendarUnit, date: Date) -> Option<Date> {
     date.checked_add(span).ok()
 }
 
-/// Where units of a calendar begin, from the one that has `from_ms` to the last one before `to_ms`.
+/// The starts of calendar units, from the one that contains `from_ms` to the last one before
+/// `to_ms`.
 fn interval_starts(
     unit: CalendarUnit,
     zone: &TimeZone,
@@ -100,7 +102,7 @@ fn interval_starts(
         if start >= to_ms {
             break;
         }
-        // A day that a zone has left out begins with the next one.
+        // A day skipped by the time zone starts with the next day.
         if starts.last().is_none_or(|last| *last < start) {
             starts.push(start);
         }
@@ -157,7 +159,7 @@ fn function_values(summary: &IntervalSummary, functions: &[IntervalFunction]) ->
         .collect()
 }
 
-/// Of each device and key its intervals, ascending; or of each key, all devices together.
+/// The intervals of each device and key, ascending; if merged, of each key over all devices.
 pub(super) fn query_intervals(
     series: &Series,
     query: &IntervalQuery,
@@ -185,7 +187,7 @@ pub(super) fn query_intervals(
     let read = series.aggregate(devices, keys, &intervals, each);
     read.map_err(to_backend_error)?;
     if is_too_much {
-        let detail = format!("expected so long ones that there are {MAX_INTERVALS} or fewer");
+        let detail = format!("expected a length that gives at most {MAX_INTERVALS} intervals");
         return Err(parameter_error("interval_ms", detail));
     }
     rows.extend(
@@ -237,7 +239,7 @@ mod tests {
             ),
             ["2025-10-25T22:00:00Z", "2025-10-26T23:00:00Z"]
         );
-        // Midnight was skipped: the day began at one o'clock.
+        // Midnight was skipped: the day starts at one o'clock.
         assert_eq!(
             starts_of(
                 CalendarUnit::Day,

@@ -1,21 +1,22 @@
-//! Rows of telemetry as JSON text, without values in between: a day of one second each is a question of milliseconds.
+//! Telemetry rows as JSON text, written without intermediate values, so that a day of one row per
+//! second takes milliseconds.
 
 use std::io::Write as _;
 use std::ops::ControlFlow;
 
 use series::{KeyId, PointValue, Series, SeriesRow};
 
-/// Bytes after which what was written is handed on.
+/// Buffer size after which the text is passed on, in bytes.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// Writes `{"ts_ms", "values"}` for each row, with a byte behind it.
+/// Writes `{"ts_ms", "values"}` for each row, followed by a separator byte.
 pub(super) struct JsonRowWriter<'a> {
     series: &'a Series,
     separator: u8,
     pub(super) rows: usize,
-    /// Names of keys as JSON, with the colon behind them, in the order in which they were met.
+    /// Names of keys as JSON with a trailing colon, in the order of their first use.
     names: Vec<(KeyId, Box<[u8]>)>,
-    /// The keys of the last row, and their places in it by the names of the keys: most rows have the same.
+    /// The keys of the last row, with the positions of their names: most rows have the same keys.
     shape: Vec<KeyId>,
     order: Vec<(usize, usize)>,
 }
@@ -32,7 +33,7 @@ impl<'a> JsonRowWriter<'a> {
         }
     }
 
-    /// Writes a row; ends when `full`, which is told of a full piece, says so.
+    /// Writes a row. Calls `full` with each complete piece; `full` may stop the export.
     pub(super) fn write(
         &mut self,
         row: &SeriesRow<'_>,
@@ -94,10 +95,10 @@ fn put_value(out: &mut Vec<u8>, value: PointValue<'_>) {
     match value {
         PointValue::Bool(value) => write_json(out, &value),
         PointValue::Int(value) => write_json(out, &value),
-        // What is no number in JSON is null.
+        // Values that JSON cannot represent as a number become null.
         PointValue::Float(value) => write_json(out, &value),
         PointValue::Text(text) => write_json(out, text),
-        // It was checked when it came; a line must not end in it.
+        // The JSON was checked when it was stored, but a line must not end inside it.
         PointValue::Json(json) if !json.contains(['\n', '\r']) => {
             out.write_all(json.as_bytes())
                 .expect("memory can be written");

@@ -1,4 +1,5 @@
-//! Telemetry as a table in a Parquet file: a line for each value, so that the columns are the same whatever keys there are.
+//! Telemetry as a Parquet table with one line per value, so that the columns do not depend on the
+//! keys.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -11,7 +12,7 @@ const COLUMNS: [(&str, ColumnType); 8] = [
     ("time", ColumnType::TimestampMs),
     ("device", ColumnType::Text),
     ("key", ColumnType::Text),
-    // Every number, so that an average takes in the whole ones of a key, too.
+    // Every number, so that an average also includes whole numbers of a key.
     ("number", ColumnType::Float),
     // Whole numbers again, with all their digits.
     ("integer", ColumnType::Int),
@@ -20,7 +21,7 @@ const COLUMNS: [(&str, ColumnType); 8] = [
     ("json", ColumnType::Json),
 ];
 
-/// What an export has in memory before it is written.
+/// Number of rows that an export buffers before it writes a group.
 const GROUP_ROWS: usize = 50_000;
 const GROUP_BYTES: usize = 8 << 20;
 

@@ -15,7 +15,7 @@ fn refused(node: &Node, path: &str, body: Value) -> String {
     let (status, answer) = api(node, "PUT", path, &body);
     assert_eq!(status, 422, "{path}: {answer}");
     let detail = answer["detail"].as_str().unwrap();
-    assert!(detail.contains("make it first"), "{path}: {detail}");
+    assert!(detail.contains("create it first"), "{path}: {detail}");
     answer["parameter"].as_str().unwrap_or_default().to_owned()
 }
 
@@ -102,7 +102,7 @@ fn what_others_name_cannot_be_removed() {
     let why = stays(node, "connectors/disk");
     assert_eq!(
         why,
-        "The connector \"disk\" is used by the sink \"s\" (connector); delete these or have them name another connector first."
+        "The connector \"disk\" is used by the sink \"s\" (connector); delete or change these first."
     );
 
     // Each kind by itself, and then all of them.
@@ -136,7 +136,9 @@ fn what_others_name_cannot_be_removed() {
     put(node, "platform-alarms", rules);
     let why = stays(node, "notifications/n");
     assert!(
-        why.contains("the product \"p\" (alarms[0].notify[0]) and the rules of the node's own"),
+        why.contains(
+            "the product \"p\" (alarms[0].notify[0]) and the rules of the platform alarms"
+        ),
         "{why}"
     );
     device(node, json!({"id": "d", "product": "p"}));
@@ -149,7 +151,7 @@ fn what_others_name_cannot_be_removed() {
     );
     let why = stays(node, "products/p");
     assert!(
-        why.contains("is used by 1 device and the group of devices \"g\" (product);"),
+        why.contains("is used by 1 device and the device group \"g\" (product);"),
         "{why}"
     );
     for number in 0..6 {
@@ -157,7 +159,7 @@ fn what_others_name_cannot_be_removed() {
         put(node, &format!("rules/more-{number}"), rule);
     }
     let why = stays(node, "sinks/s");
-    assert!(why.contains(" and 5 more; delete these"), "{why}");
+    assert!(why.contains(" and 5 more; delete or change these"), "{why}");
 
     // From the top down all of it goes.
     for path in ["devices/d", "device-groups/g", "products/p", "chains/c"] {
@@ -251,7 +253,11 @@ fn chains_groups_pull_sources_and_notifications_of_the_configuration_work_and_st
     "#;
     let node = Node::start_with_config(&[], config);
     let node = &node;
-    assert!(!node.log().contains("which is not there"), "{}", node.log());
+    assert!(
+        !node.log().contains("which does not exist"),
+        "{}",
+        node.log()
+    );
     with_token(node, "d", "meter", json!({}));
     let mut listener = Raw::client(node, 5);
     listener.subscribe("told/#", 0);
