@@ -8,6 +8,7 @@ mod device_log;
 mod fleet;
 mod intrusion;
 mod jetlinks;
+mod long_polls;
 mod objects;
 mod storage_full;
 mod storm;
