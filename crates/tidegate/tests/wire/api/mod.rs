@@ -7,6 +7,7 @@ mod effects;
 mod push;
 mod schemathesis;
 mod settings;
+mod streams;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
