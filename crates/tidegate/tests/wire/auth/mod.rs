@@ -3,6 +3,7 @@
 
 mod certificate;
 mod databases;
+mod failures;
 mod http;
 mod jwt;
 mod limits;
