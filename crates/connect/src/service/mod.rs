@@ -179,8 +179,8 @@ impl ConnectorService {
     }
 
     /// Registers the observer of rows that fail permanently; callable once.
-    pub fn set_dead_letter_observer(&self, mourner: Arc<dyn DeadLetterObserver>) {
-        if self.inner.dead_letter_observer.set(mourner).is_err() {
+    pub fn set_dead_letter_observer(&self, observer: Arc<dyn DeadLetterObserver>) {
+        if self.inner.dead_letter_observer.set(observer).is_err() {
             tracing::error!("second dead letter observer ignored; this is a bug");
         }
     }
@@ -257,12 +257,12 @@ impl ConnectorService {
                 Some(Some(sink)) => sink.queue.room_notify(),
                 _ => return,
             };
-            let told = room.notified();
+            let notified = room.notified();
             if !self.is_full(sink) {
                 return;
             }
             // A sink deleted in the meantime sends no notification.
-            let _ = tokio::time::timeout(Duration::from_secs(1), told).await;
+            let _ = tokio::time::timeout(Duration::from_secs(1), notified).await;
         }
     }
 

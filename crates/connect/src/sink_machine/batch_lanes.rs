@@ -1,5 +1,5 @@
-//! Batches in the making. A sink without an order has one lane with many batches in flight; one that keeps the order of
-//! keys has many lanes with one batch in flight each, and a key always has the same lane; one that keeps all has one of one.
+//! Forms batches in lanes. A sink without an order has one lane with many batches in flight. A sink ordered by key has many
+//! lanes with one batch in flight each, and a key always has the same lane. A fully ordered sink has one lane with one batch.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -17,7 +17,7 @@ pub(crate) struct BatchLanes {
     key: Option<Template>,
     sizes: BatchLimits,
     in_flight_per_lane: usize,
-    /// In all lanes, not in flight.
+    /// Rows in all lanes, without those in flight.
     rows: usize,
     scratch: Vec<u8>,
 }
@@ -31,15 +31,15 @@ pub(crate) struct BatchLimits {
 
 #[derive(Default)]
 struct BatchLane {
-    /// Full ones.
+    /// Full batches.
     ready: VecDeque<SinkBatch>,
     filling: SinkBatch,
-    /// When the first row of the batch that is filling came.
+    /// When the first row of the filling batch arrived.
     filling_since: Option<Instant>,
     in_flight: usize,
 }
 
-/// How rows are spread over lanes.
+/// How rows are assigned to lanes.
 pub(crate) enum LaneAssignment {
     One { in_flight: usize },
     ByKey { lanes: usize, key: Template },
@@ -61,13 +61,13 @@ impl BatchLanes {
         }
     }
 
-    /// Rows that may be added now: enough to fill what can be sent, and not much more, since the queue is the place to wait.
+    /// Rows that may be added now: enough to fill the batches that can be sent, and not many more, because rows should wait in the queue.
     pub(crate) fn room(&self) -> usize {
         let wanted = self.sizes.max_rows * self.lanes.len();
         wanted.saturating_sub(self.rows)
     }
 
-    /// Rows and bytes that would fill the next batch.
+    /// Rows and bytes missing for the next full batch.
     pub(crate) fn missing_for_next_batch(&self) -> (usize, usize) {
         let filling = self.lanes.iter().map(|lane| &lane.filling);
         let bytes = filling.map(SinkBatch::byte_len).sum();
@@ -107,7 +107,7 @@ impl BatchLanes {
         }
     }
 
-    /// A batch to be sent now, and its lane; with `is_ending` one need not be full or old.
+    /// A batch to send now, and its lane; with `is_ending` it need not be full or old.
     pub(crate) fn next_batch(
         &mut self,
         now: Instant,
@@ -132,7 +132,7 @@ impl BatchLanes {
         None
     }
 
-    /// When the next batch is old enough to be sent as it is.
+    /// When the next batch is old enough to be sent although it is not full.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let can_send = self
             .lanes
@@ -142,12 +142,12 @@ impl BatchLanes {
         Some(since + self.sizes.max_wait)
     }
 
-    /// A batch of this lane is no longer in flight.
+    /// Records that a batch of this lane is no longer in flight.
     pub(crate) fn release_slot(&mut self, lane: usize) {
         self.lanes[lane].in_flight -= 1;
     }
 
-    /// Everything that was not sent.
+    /// All batches that were not sent.
     pub(crate) fn into_unsent(self) -> Vec<SinkBatch> {
         let all = self.lanes.into_iter().flat_map(|mut lane| {
             lane.close_filling();

@@ -1,5 +1,5 @@
-//! Whether a sink's system may be tried. After a failure that can pass all batches wait, for longer after each further
-//! failure; then one of them shows whether the system is back. So a system that is down sees one attempt at a time.
+//! The circuit breaker of a sink's system. After a transient failure all batches wait, for longer after each further failure;
+//! then a single batch probes whether the system has recovered. A system that is down therefore sees one attempt at a time.
 
 use std::hash::BuildHasher as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,27 +20,27 @@ pub(crate) struct CircuitBreaker {
 
 #[derive(Default)]
 struct CircuitBreakerState {
-    /// In a row.
+    /// Consecutive failures.
     failures: u32,
     open_until: Option<Instant>,
     is_probing: bool,
-    /// Grows with each failure that counted: those of batches that were on their way then do not count again.
+    /// Increases with each counted failure; failures of batches that were in flight at that time do not count again.
     generation: u64,
     last_error: Option<(u64, String)>,
     last_success_ms: Option<u64>,
-    /// Since when nothing is written.
+    /// Start of the period in which nothing could be written.
     failing_since_ms: Option<u64>,
 }
 
-/// Leave to try, to be given back with what came of it.
+/// Permission for one attempt, passed back with its result.
 #[derive(Debug)]
 pub(crate) struct AttemptPermit(u64);
 
-/// For people.
+/// Status of a circuit for display.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct SinkHealth {
     pub circuit: CircuitState,
-    /// Failures in a row of the system as a whole.
+    /// Consecutive failures of the system as a whole.
     pub failures: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
@@ -48,7 +48,7 @@ pub struct SinkHealth {
     pub last_error_at_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_success_at_ms: Option<u64>,
-    /// Since when no batch could be written; absent while the sink writes.
+    /// When the present failure began; absent while the sink writes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failing_since_ms: Option<u64>,
 }
@@ -61,7 +61,7 @@ pub enum CircuitState {
     Closed,
     /// Batches wait.
     Open,
-    /// One batch shows whether the system is back.
+    /// One batch probes whether the system has recovered.
     HalfOpen,
 }
 
@@ -78,12 +78,12 @@ impl CircuitBreaker {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until one may try.
+    /// Waits until an attempt is permitted.
     pub(crate) async fn acquire(&self) -> AttemptPermit {
         loop {
             let changed = self.changed.notified();
             let mut changed = std::pin::pin!(changed);
-            // From here on it is told, also of what happens before it is waited for.
+            // From here on notifications are received, even before the wait below.
             changed.as_mut().enable();
             let wait_until = {
                 let mut state = self.lock();
@@ -107,11 +107,11 @@ impl CircuitBreaker {
         }
     }
 
-    /// The system answered: it is there, whatever it said of single rows. True if it was not before.
+    /// Records that the system answered, whatever it reported about single rows. True if it had been failing.
     pub(crate) fn record_success(&self, pass: &AttemptPermit) -> bool {
         let mut state = self.lock();
         state.last_success_ms = Some(now_ms());
-        // A batch that was on its way when others failed says nothing about now, unless it is the one that was sent to see.
+        // A batch that was in flight when others failed says nothing about the present state, unless it is the probe.
         if pass.0 != state.generation {
             return false;
         }
@@ -125,7 +125,7 @@ impl CircuitBreaker {
         was_open
     }
 
-    /// The system did not take a batch for a reason that can pass. True if it took batches before.
+    /// Records a transient failure. True if the system had been working.
     pub(crate) fn record_failure(
         &self,
         pass: &AttemptPermit,
@@ -147,17 +147,17 @@ impl CircuitBreaker {
         !was_open
     }
 
-    /// Something was wrong with rows; the system is there.
+    /// Records an error of rows; the system itself works.
     pub(crate) fn record_row_error(&self, message: &str) {
         self.lock().last_error = Some((now_ms(), message.to_owned()));
     }
 
-    /// Failures in a row of the system as a whole.
+    /// Consecutive failures of the system as a whole.
     pub(crate) fn failures(&self) -> u32 {
         self.lock().failures
     }
 
-    /// What was found when the sink's statement was checked, without a row.
+    /// Records the result of checking the sink's statement without a row.
     pub(crate) fn record_check(&self, result: &Result<String, ConnectorError>) {
         let mut state = self.lock();
         match result {
@@ -188,8 +188,8 @@ impl CircuitBreaker {
     }
 }
 
-/// The pause after so many failures in a row: twice as long each time, and somewhere between half of that and all of it,
-/// so that many who failed together do not come back together.
+/// The pause after a number of consecutive failures. It doubles with each failure, and is random between half of that and all of
+/// it, so that sinks which failed together do not retry together.
 pub(crate) fn backoff(retry: &RetrySettings, failures: u32) -> Duration {
     let doubled = 1_u64
         .checked_shl(failures.saturating_sub(1))

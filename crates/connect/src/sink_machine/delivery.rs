@@ -1,4 +1,4 @@
-//! One batch on its way: tried until the system has it, or each of its rows turned out to be impossible.
+//! Delivery of one batch: attempts continue until the system has it or each remaining row is a dead letter.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -19,10 +19,10 @@ use crate::batch::SinkBatch;
 use crate::connector::{BoxFuture, ConnectorError, Retryable, SinkWriter, WriteOutcome};
 use crate::settings::RetrySettings;
 
-/// Between two warnings of dead letters of one sink.
+/// Minimum interval between two warnings about dead letters of one sink.
 const LOG_LETTERS_EVERY_MS: u64 = 10_000;
 
-/// What deliveries of one sink share.
+/// State shared by all deliveries of one sink.
 pub(crate) struct BatchDelivery {
     pub(crate) sink: String,
     pub(crate) writer: Arc<dyn SinkWriter>,
@@ -35,19 +35,19 @@ pub(crate) struct BatchDelivery {
     pub(crate) dead_letter_observer: Arc<OnceLock<Arc<dyn DeadLetterObserver>>>,
 }
 
-/// Rows that belong together in what is still to be tried.
+/// A part of a batch that is still to be written.
 struct PendingBatch {
     batch: SinkBatch,
     attempts: u32,
-    /// Not before its rows had this pause.
+    /// Earliest time of the next attempt for its rows.
     not_before: Option<Instant>,
 }
 
 impl BatchDelivery {
-    /// Writes a batch. What comes back was not written because it was told to give up.
+    /// Writes a batch. Returns the parts that were not written because the sink is giving up.
     pub(crate) async fn deliver(&self, batch: &SinkBatch) -> Vec<SinkBatch> {
         let mut stop = self.stop.clone();
-        // The next one last.
+        // A stack: the last element is next.
         let mut parts = vec![PendingBatch {
             batch: batch.clone(),
             attempts: 0,
@@ -89,7 +89,7 @@ impl BatchDelivery {
                 }
                 answered => {
                     if self.circuit.record_success(&pass) {
-                        tracing::info!(sink = self.sink, "sink writes again");
+                        tracing::info!(sink = self.sink, "sink writes recovered");
                     }
                     self.handle_outcome(part, answered, &mut parts).await;
                 }
@@ -114,7 +114,7 @@ impl BatchDelivery {
         }
     }
 
-    /// The system is there and said something about the rows.
+    /// Handles a result in which the system answered and reported errors of rows.
     async fn handle_outcome(
         &self,
         part: PendingBatch,
@@ -129,7 +129,7 @@ impl BatchDelivery {
                     .await;
             }
             WriteOutcome::Failed(_) => {
-                // The row that is to blame is in one of the halves.
+                // One of the halves contains the faulty row.
                 let middle = part.batch.len() / 2;
                 for half in [middle..part.batch.len(), 0..middle] {
                     parts.push(PendingBatch {
@@ -175,7 +175,7 @@ impl BatchDelivery {
     ) {
         let attempts = part.attempts + 1;
         let is_given_up = match failure.retryable {
-            // The circuit has counted those of other batches, too: each of them tells as much.
+            // The circuit breaker has also counted failures of other batches: each of them is equally significant.
             Retryable::Permanent => {
                 attempts.max(self.circuit.failures()) >= self.retry.max_permanent_attempts
             }
@@ -192,7 +192,7 @@ impl BatchDelivery {
         });
     }
 
-    /// Warns of dead letters, once in a while; `rows` counts those since the last warning.
+    /// Warns about dead letters at intervals; `rows` is added to those since the last warning.
     fn warn_of_dead_letters(&self, rows: u64, failure: &ConnectorError) {
         let unlogged = self.metrics.dead_letters_unlogged.fetch_add(rows, Relaxed) + rows;
         let (now, logged) = (
@@ -208,7 +208,7 @@ impl BatchDelivery {
         }
     }
 
-    /// The rows become dead letters.
+    /// Makes the rows dead letters.
     async fn add_dead_letters(&self, batch: SinkBatch, failure: &ConnectorError, attempts: u32) {
         self.circuit.record_row_error(&failure.message);
         self.warn_of_dead_letters(batch.len() as u64, failure);
@@ -230,12 +230,12 @@ impl BatchDelivery {
         self.metrics
             .dead_letters_dropped
             .fetch_add(dropped, Relaxed);
-        // Only now: whoever waits for the count finds the letters.
+        // Incremented last, so that whoever waits for the count finds the letters.
         self.metrics.failed.fetch_add(batch.len() as u64, Relaxed);
     }
 }
 
-/// A write whose panic is an answer: `None`.
+/// A write that returns `None` on a panic.
 struct CatchUnwindWrite<'a>(BoxFuture<'a, WriteOutcome>);
 
 impl Future for CatchUnwindWrite<'_> {

@@ -1,6 +1,6 @@
-//! Rows in memory between the shards and the machine. Each shard appends to a part of its own under a lock that only the
-//! machine ever contends for, and for no longer than it takes to unhook some chunks; the machine is woken once for as many
-//! rows as it waits for.
+//! Rows in memory between the shards and the machine. Each shard appends to its own part under a lock that only the
+//! machine contends for, for no longer than it takes to detach some chunks. The machine is woken once for the number of
+//! rows that it waits for.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -12,22 +12,22 @@ use super::metrics::SinkCounters;
 use crate::row::{SinkRow, SinkRowWriter};
 use crate::settings::{OnFull, QueueSettings};
 
-/// A chunk is closed at so many rows or bytes: what is copied under the lock at most.
+/// A chunk is closed at this number of rows or bytes, which limits copying under the lock.
 const CHUNK_ROWS: usize = 64;
 const CHUNK_BYTES: usize = 32 << 10;
 const HEAD: usize = 4;
 const NO_WAITER: usize = usize::MAX;
 
-/// What became of a row.
+/// Result of pushing a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PushOutcome {
     Queued,
-    /// It is queued, and the queue is full: its publisher should not be read from until
+    /// The row is queued, and the queue is full: pause its publisher until
     /// [`ConnectorService::wait_for_room`](crate::ConnectorService::wait_for_room) resolves.
     Blocked,
-    /// The queue is full, or the row is larger than it.
+    /// The queue is full, or the row is larger than the queue.
     Dropped,
-    /// There is no such sink, or it is disabled.
+    /// The sink does not exist or is disabled.
     Unknown,
 }
 
@@ -38,44 +38,44 @@ pub(crate) struct MemoryQueue {
     max_rows: AtomicUsize,
     max_bytes: AtomicUsize,
     on_full: AtomicU8,
-    /// Rows go on to files: who pushed them may wait until they are there.
+    /// Rows go on to files; a caller that pushed rows may wait until they are written.
     is_spooled: AtomicBool,
-    /// The files have all they may: what blocks, blocks.
+    /// The files have reached their limit; blocking pushers stay blocked.
     are_files_full: AtomicBool,
     waiting: Mutex<Vec<WrittenWaiter>>,
-    /// The machine wants to be woken at so many rows or bytes.
+    /// The machine is woken at this number of rows or bytes.
     wake_at_rows: AtomicUsize,
     wake_at_bytes: AtomicUsize,
     wake: Notify,
-    /// Told when a full queue has room again.
+    /// Notified when a full queue has room again.
     room: Arc<Notify>,
     metrics: Arc<SinkCounters>,
 }
 
-/// On a cache line of its own.
+/// Aligned to a cache line of its own.
 #[repr(align(128))]
 #[derive(Default)]
 struct ShardQueue(Mutex<ShardRows>);
 
-/// The rows of one shard, and how many there ever were.
+/// The rows of one shard, and counts since the start.
 #[derive(Default)]
 struct ShardRows {
     chunks: VecDeque<RowChunk>,
     appended: u64,
-    /// Of those, how many are not here any more.
+    /// Number of appended rows that were removed from memory.
     removed: u64,
-    /// Of those, how many are in files, or were thrown away.
+    /// Number of appended rows that are in files or were discarded.
     written: u64,
 }
 
-/// Somebody waits until so many rows of a part are in files.
+/// Waits until a number of rows of a part is in files.
 struct WrittenWaiter {
     shard_queue: usize,
     rows: u64,
     _done: Arc<WrittenCallback>,
 }
 
-/// Called when the last who holds it lets it go.
+/// Calls the function when the last reference is dropped.
 pub(crate) struct WrittenCallback(Option<Box<dyn FnOnce() + Send + Sync>>);
 
 impl WrittenCallback {
@@ -92,7 +92,7 @@ impl Drop for WrittenCallback {
     }
 }
 
-/// Rows, each behind its length.
+/// Rows, each preceded by its length.
 #[derive(Default)]
 struct RowChunk {
     bytes: Vec<u8>,
@@ -101,7 +101,7 @@ struct RowChunk {
 }
 
 impl RowChunk {
-    /// The first row, which is then no longer in it.
+    /// Removes and returns the first row.
     fn take(&mut self) -> Option<SinkRow<'_>> {
         let (length, rest) = self.bytes[self.read..].split_first_chunk::<HEAD>()?;
         let length = u32::from_le_bytes(*length) as usize;
@@ -167,22 +167,22 @@ impl MemoryQueue {
         self.is_full_for(1)
     }
 
-    /// Whether publishers are to wait.
+    /// Whether publishers have to wait.
     pub(crate) fn is_blocking(&self) -> bool {
         self.is_blocking_policy() && (self.is_full() || self.are_files_full.load(Relaxed))
     }
 
-    /// Whether publishers wait rather than that rows are lost.
+    /// Whether the policy is to pause publishers rather than to lose rows.
     pub(crate) fn is_blocking_policy(&self) -> bool {
         self.on_full.load(Relaxed) == 0
     }
 
-    /// Whether rows are on their way to files, which can be waited for.
+    /// Whether rows are moved to files, which callers can wait for.
     pub(crate) fn is_spooled(&self) -> bool {
         self.is_spooled.load(Relaxed)
     }
 
-    /// Files take rows from now on, or do not: then nobody waits for them.
+    /// Sets whether files accept rows; if not, nothing waits for them.
     pub(crate) fn set_spooled(&self, is_spooled: bool) {
         self.is_spooled.store(is_spooled, SeqCst);
         if !is_spooled {
@@ -201,12 +201,12 @@ impl MemoryQueue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps `done` until all rows of this shard that are here now are in files, if they are on their way there.
+    /// Keeps `done` until all present rows of this shard are in files, if they are being moved there.
     pub(crate) fn hold_until_written(&self, shard: u16, done: &Arc<WrittenCallback>) {
         let part = usize::from(shard) % self.shard_queues.len();
         let mut waiting = self.waiting();
         let rows = self.shard_queues[part].lock();
-        // Asked under the lock, so that nobody is left behind by who ends the spooling.
+        // Checked under the lock, so that ending the spooling misses no waiter.
         if self.is_spooled.load(SeqCst) && rows.written < rows.appended {
             waiting.push(WrittenWaiter {
                 shard_queue: part,
@@ -216,7 +216,7 @@ impl MemoryQueue {
         }
     }
 
-    /// How many rows of each shard have been taken.
+    /// Number of rows taken from each shard so far.
     pub(crate) fn taken_counts(&self) -> Vec<u64> {
         self.shard_queues
             .iter()
@@ -224,7 +224,7 @@ impl MemoryQueue {
             .collect()
     }
 
-    /// What was taken until these [`MemoryQueue::taken_counts`] is in files.
+    /// Records that the rows up to these [`MemoryQueue::taken_counts`] are in files.
     pub(crate) fn record_written(&self, marks: &[u64]) {
         for (part, mark) in self.shard_queues.iter().zip(marks) {
             part.lock().written = *mark;
@@ -238,12 +238,12 @@ impl MemoryQueue {
         drop::<Vec<WrittenWaiter>>(done);
     }
 
-    /// Told whenever there may be room again.
+    /// Notified whenever there may be room again.
     pub(crate) fn room_notify(&self) -> Arc<Notify> {
         self.room.clone()
     }
 
-    /// Appends the row that `fill` makes. Never waits for anything but the machine's short visits.
+    /// Appends the row that `fill` writes. Waits for nothing but the machine's short critical sections.
     pub(crate) fn push(
         &self,
         shard: u16,
@@ -276,7 +276,7 @@ impl MemoryQueue {
         answer
     }
 
-    /// Returns how much is in the queue with it; `None`: it is too large.
+    /// Returns the size of the queue including the row; `None` if the row is too large.
     fn append(
         &self,
         own: usize,
@@ -297,8 +297,8 @@ impl MemoryQueue {
                 chunk.bytes[start..start + HEAD].copy_from_slice(&short.to_le_bytes());
                 chunk.rows += 1;
                 part.appended += 1;
-                // Under the lock, so that nobody takes what was not counted. Counted before it is asked whether the machine
-                // waits, which says that it does before it looks at the counts: SeqCst.
+                // Under the lock, so that no row is taken before it is counted. Counted before checking whether the machine waits;
+                // the machine announces its wait before it reads the counts. Hence SeqCst.
                 let rows = self.rows.fetch_add(1, SeqCst) + 1;
                 let bytes = self.bytes.fetch_add(length, SeqCst) + length;
                 Some((rows, bytes))
@@ -317,7 +317,7 @@ impl MemoryQueue {
         }
     }
 
-    /// Makes room: the oldest row of this shard goes, or of another one if this has none.
+    /// Makes room: removes the oldest row of this shard, or of another one if this has none.
     fn drop_oldest(&self, own: usize) {
         for at in 0..self.shard_queues.len() {
             let mut part = self.shard_queues[(own + at) % self.shard_queues.len()].lock();
@@ -342,7 +342,7 @@ impl MemoryQueue {
         }
     }
 
-    /// Resolves when so many rows or bytes wait. For one waiter.
+    /// Resolves when this number of rows or bytes is queued. For a single waiter.
     pub(crate) async fn ready(&self, rows: usize, bytes: usize) {
         loop {
             self.wake_at_bytes.store(bytes, SeqCst);
@@ -357,7 +357,7 @@ impl MemoryQueue {
         }
     }
 
-    /// Takes rows, each shard's in their order, until so many rows or bytes were taken.
+    /// Takes rows, in order for each shard, until a number of rows or bytes is reached.
     pub(crate) fn take(
         &self,
         max_rows: usize,

@@ -1,16 +1,16 @@
-//! Counters of one sink, written by shards and by the machine, read by anybody.
+//! Counters of one sink, written by shards and by the machine, read from any thread.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Upper bounds of the latency histogram, in milliseconds; one bucket more takes the rest.
+/// Upper bounds of the latency histogram in milliseconds; a final bucket takes the rest.
 pub const LATENCY_BOUNDS_MS: [u64; 12] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 5_000, 30_000];
 
 #[derive(Debug, Default)]
 pub(crate) struct SinkCounters {
     pub(crate) dropped_full: AtomicU64,
     pub(crate) dropped_too_large: AtomicU64,
-    /// Rows that were neither written nor kept when the sink ended.
+    /// Rows neither written nor kept when the sink ended.
     pub(crate) dropped_at_end: AtomicU64,
     pub(crate) taken: AtomicU64,
     pub(crate) sent: AtomicU64,
@@ -22,13 +22,13 @@ pub(crate) struct SinkCounters {
     pub(crate) latency_ns: AtomicU64,
     pub(crate) latency: [AtomicU64; LATENCY_BOUNDS_MS.len() + 1],
     pub(crate) dead_letters_dropped: AtomicU64,
-    /// When dead letters were logged last, and how many there were since.
+    /// When dead letters were last logged, and their number since then.
     pub(crate) dead_letters_logged_at_ms: AtomicU64,
     pub(crate) dead_letters_unlogged: AtomicU64,
 }
 
 impl SinkCounters {
-    /// A batch was written, or it failed, after so long.
+    /// Records the duration of a successful or failed attempt.
     pub(crate) fn observe(&self, took: Duration) {
         self.batches.fetch_add(1, Relaxed);
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
@@ -38,19 +38,19 @@ impl SinkCounters {
     }
 }
 
-/// What one sink did since it was made.
+/// Metrics of one sink since it was created.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, schemars::JsonSchema)]
 pub struct SinkMetrics {
-    /// Rows that wait now, in memory and on disk, those that are being written included.
+    /// Rows waiting now, in memory and on disk, including those being written.
     pub queued: u64,
     pub queued_bytes: u64,
-    /// Of the rows in the queue those that are in no file.
+    /// Rows of the queue that are in no file.
     pub queued_in_memory: u64,
     /// Rows taken from the queue for a batch.
     pub taken: u64,
-    /// Rows the system has.
+    /// Rows written to the system.
     pub sent: u64,
-    /// Rows that were tried again, each time counted.
+    /// Retried rows; each retry counts.
     pub retried: u64,
     /// Rows that became dead letters.
     pub failed: u64,
@@ -58,24 +58,24 @@ pub struct SinkMetrics {
     pub dropped_queue_full: u64,
     /// Rows dropped because they were larger than the queue.
     pub dropped_too_large: u64,
-    /// Rows that were neither written nor kept when the sink ended.
+    /// Rows neither written nor kept when the sink ended.
     pub dropped_at_end: u64,
     /// Attempts to write a batch.
     pub batches: u64,
     pub batches_in_flight: u64,
     pub rows_in_flight: u64,
-    /// Of all attempts together.
+    /// Total duration of all attempts.
     pub latency_seconds: f64,
-    /// Attempts by how long they took: up to 1, 2, 5, 10, 20, 50, 100, 200, 500 ms, 1, 5, 30 s, longer.
+    /// Attempts by duration: up to 1, 2, 5, 10, 20, 50, 100, 200, 500 ms, 1, 5, 30 s, longer.
     pub latency_buckets: Vec<u64>,
-    /// Dead letters there are now.
+    /// Present number of dead letters.
     pub dead_letters: u64,
-    /// Dead letters that made room for others.
+    /// Dead letters removed to make room for others.
     pub dead_letters_dropped: u64,
 }
 
 impl SinkCounters {
-    /// All but queue and dead letters, which say themselves what they hold.
+    /// All metrics except those of the queue and of dead letters, which report their own content.
     pub(crate) fn snapshot(&self) -> SinkMetrics {
         let get = |counter: &AtomicU64| counter.load(Relaxed);
         SinkMetrics {

@@ -1,9 +1,9 @@
-//! The one machine behind all sinks: queue (memory, and files where asked), batches, lanes that keep an order, retries
-//! behind a circuit, dead letters.
+//! The machine behind all sinks: queue (memory, optionally disk), batches, lanes that preserve an order, retries
+//! behind a circuit breaker, dead letters.
 //!
 //! ```text
-//! shards -> MemoryQueue -> [spool -> DiskQueue] -> lanes (batches) -> deliver -> Writer
-//!                                                                        | cannot be written: DeadLetters
+//! shards -> MemoryQueue -> [spool -> DiskQueue] -> BatchLanes -> BatchDelivery -> SinkWriter
+//!                                                                       | cannot be written: DeadLetters
 //! ```
 
 pub(crate) mod batch_lanes;

@@ -1,4 +1,4 @@
-//! Where the machine takes rows from: the queue in memory, or files that a spool fills from it.
+//! The machine's source of rows: the memory queue, or files that a spool task fills from it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,15 +16,15 @@ use crate::batch::SinkBatch;
 use crate::row::SinkRow;
 use crate::settings::{DiskQueueSettings as DiskSettings, DiskQueueSync};
 
-/// What the spool writes at once.
+/// Rows that the spool writes at once.
 const SPOOL_ROWS: usize = 20_000;
 const SPOOL_BYTES: usize = 4 << 20;
-/// After a disk could not be written.
+/// Pause after a failed disk write.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 pub(crate) struct QueueFeed {
     memory: Arc<MemoryQueue>,
-    /// Of rows that were only in memory.
+    /// Epoch of rows that were only in memory.
     epoch: u64,
     next: Arc<AtomicU64>,
     disk: Option<DiskFeed>,
@@ -33,10 +33,10 @@ pub(crate) struct QueueFeed {
 struct DiskFeed {
     shared: Arc<SharedDiskQueue>,
     epoch: u64,
-    /// Not there if the files are only emptied: the sink has no disk queue any more.
+    /// `None` if the files are only drained because the sink no longer has a disk queue.
     spool: Option<JoinHandle<()>>,
     stop: watch::Sender<bool>,
-    /// Rows that were given out.
+    /// Numbers of the rows given out.
     given_out: BTreeSet<u64>,
     directory: PathBuf,
 }
@@ -46,32 +46,32 @@ struct SharedDiskQueue {
     unread: AtomicU64,
     rows: AtomicU64,
     bytes: AtomicU64,
-    /// On their way from memory to a file.
+    /// Rows on their way from memory to a file.
     spooling: AtomicUsize,
-    /// Told when rows were written.
+    /// Notified when rows were written.
     readable: Notify,
-    /// Told when files were removed.
+    /// Notified when files were removed.
     space: Notify,
 }
 
-/// What a disk queue holds, for anybody who asks.
+/// Read access to the size of a disk queue.
 #[derive(Clone)]
 pub(crate) struct DiskQueueView(Arc<SharedDiskQueue>);
 
 impl DiskQueueView {
-    /// Rows that are not acknowledged, and the bytes of the files.
+    /// Number of unacknowledged rows, and size of the files in bytes.
     pub(crate) fn usage(&self) -> (u64, u64) {
         (self.0.rows.load(Relaxed), self.0.bytes.load(Relaxed))
     }
 
-    /// Rows that are on their way from memory to a file; to be asked after the queue in memory.
+    /// Rows on their way from memory to a file; read this after the memory queue.
     pub(crate) fn spooling(&self) -> u64 {
         self.0.spooling.load(SeqCst) as u64
     }
 }
 
 impl SharedDiskQueue {
-    /// Runs what reads or writes files where that may take its time.
+    /// Runs a blocking disk operation on a thread that may block.
     async fn with_disk<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&mut DiskQueue) -> T + Send + 'static,
@@ -88,8 +88,8 @@ impl SharedDiskQueue {
         done.await.map_err(io::Error::other)
     }
 
-    /// Whether rows have to stay in memory. Where publishers wait for room, what they were let in with still gets into files, up to
-    /// twice what there may be, so that nothing that was answered is in memory alone.
+    /// Whether rows have to stay in memory. If publishers are paused when the queue is full, the rows already accepted are still
+    /// written to files, up to twice the limit, so that no acknowledged row is in memory alone.
     fn is_full_for(&self, memory: &MemoryQueue) -> bool {
         let disk = self.lock();
         let is_full = disk.is_full();
@@ -109,7 +109,7 @@ impl SharedDiskQueue {
 }
 
 impl QueueFeed {
-    /// `directory` is where the disk queue is, or was if the settings do not ask for one any more.
+    /// `directory` is that of the disk queue, also of a former one.
     pub(crate) async fn open(
         memory: Arc<MemoryQueue>,
         (epoch, next): (u64, Arc<AtomicU64>),
@@ -129,7 +129,7 @@ impl QueueFeed {
             }
             (None, Some(_)) => {
                 return Err(io::Error::other(
-                    "queue.disk: the node has no folder for its data",
+                    "queue.disk: the node has no data directory",
                 ));
             }
             (_, None) => None,
@@ -151,7 +151,7 @@ impl QueueFeed {
         self.disk.as_ref().map_or(self.epoch, |disk| disk.epoch)
     }
 
-    /// Rows that can be taken at once.
+    /// Rows available now.
     pub(crate) fn waiting(&self) -> usize {
         match self.disk.as_ref().filter(|disk| !disk.is_drained()) {
             Some(disk) => disk.shared.unread.load(Relaxed) as usize,
@@ -159,7 +159,7 @@ impl QueueFeed {
         }
     }
 
-    /// Resolves when so many rows or bytes can be taken (from files, when any can).
+    /// Resolves when this number of rows or bytes is available (from files, as soon as any are).
     pub(crate) async fn ready(&self, rows: usize, bytes: usize) {
         let Some(disk) = self.disk.as_ref().filter(|disk| !disk.is_drained()) else {
             return self.memory.ready(rows, bytes).await;
@@ -173,7 +173,7 @@ impl QueueFeed {
         }
     }
 
-    /// Takes rows with their numbers, until so many rows or bytes were taken. Not to be dropped halfway.
+    /// Takes rows with their numbers, until a number of rows or bytes is reached. The future must not be dropped before completion.
     pub(crate) async fn take(
         &mut self,
         max_rows: usize,
@@ -209,7 +209,7 @@ impl QueueFeed {
         Ok(())
     }
 
-    /// The rows of this batch will never be asked for again.
+    /// Acknowledges the rows of this batch, which are then never given out again.
     pub(crate) async fn acknowledge(&mut self, batch: &SinkBatch) -> io::Result<()> {
         let Some(disk) = self
             .disk
@@ -234,7 +234,7 @@ impl QueueFeed {
         result
     }
 
-    /// Whether everything that is left is in files.
+    /// Whether all remaining rows are in files.
     pub(crate) fn is_fully_on_disk(&self) -> bool {
         self.disk.as_ref().is_some_and(|disk| disk.spool.is_some())
     }
@@ -246,7 +246,7 @@ impl QueueFeed {
             .is_some_and(|disk| disk.epoch == batch.epoch())
     }
 
-    /// Ends the spool after it has written all there is in memory, if that can be written.
+    /// Ends the spool after it has written everything in memory, if it can be written.
     pub(crate) async fn close(self) {
         let Some(disk) = self.disk else { return };
         let _ = disk.stop.send(true);
@@ -255,13 +255,13 @@ impl QueueFeed {
         }
         let synced = disk.shared.with_disk(DiskQueue::sync).await;
         if let Ok(Err(error)) | Err(error) = synced {
-            tracing::error!(%error, "a disk queue cannot be written");
+            tracing::error!(%error, "sink disk queue write failed");
         }
     }
 }
 
 impl DiskFeed {
-    /// Whether the files were only to be emptied, and are.
+    /// Whether the files were to be drained only, and are empty.
     fn is_drained(&self) -> bool {
         self.spool.is_none() && self.given_out.is_empty() && self.shared.unread.load(Relaxed) == 0
     }
@@ -300,7 +300,7 @@ impl DiskFeed {
     }
 }
 
-/// Moves rows from memory to files, until it is stopped and nothing is left or nothing can be written.
+/// Moves rows from memory to files until it is stopped and nothing is left or nothing can be written.
 async fn run_spool(
     memory: Arc<MemoryQueue>,
     shared: Arc<SharedDiskQueue>,
@@ -323,7 +323,7 @@ async fn run_spool(
         }
         memory.set_spooled(true);
         let mut rows = SinkBatch::default();
-        // Said before they are taken, so that they are never in neither place.
+        // Counted before they are taken, so that they are always counted in at least one place.
         shared.spooling.store(memory.rows().max(1), SeqCst);
         memory.take(SPOOL_ROWS, SPOOL_BYTES, |row| rows.push(0, row));
         shared.spooling.store(rows.len(), SeqCst);
@@ -340,9 +340,9 @@ async fn run_spool(
             rows = left;
             shared.spooling.store(rows.len(), SeqCst);
             if let Err(error) = result {
-                // A disk that does not write must not keep clients from their answers.
+                // A failing disk must not delay acknowledgements to clients.
                 memory.set_spooled(false);
-                tracing::error!(%error, rows = rows.len(), "a disk queue cannot be written; it is tried again");
+                tracing::error!(%error, rows = rows.len(), "sink disk queue write failed; retrying");
                 tokio::select! {
                     () = tokio::time::sleep(RETRY_PAUSE) => {}
                     _ = stop.wait_for(|stop| *stop) => return,

@@ -1,4 +1,4 @@
-//! The machine of one sink: takes rows from its feed, forms batches, has them delivered and says what is done with.
+//! The machine of one sink: takes rows from its feed, forms batches, delivers them and acknowledges them to the feed.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,18 +17,18 @@ use super::queue_feed::{DiskQueueView, QueueFeed};
 use crate::batch::SinkBatch;
 use crate::settings::DiskQueueSettings;
 
-/// After a disk queue could not be opened or read.
+/// Pause after a disk queue could not be opened or read.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// What is on its way when the machine gives up may still arrive; then it is let go, and may be sent twice.
+/// Time for batches in flight when the machine gives up; after it they are abandoned and may be sent twice.
 const COMPLETION_GRACE: Duration = Duration::from_secs(2);
 
-/// What the machine is told from outside.
+/// Commands to the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopSignal {
     Run,
-    /// Write what there is, then end. What is in files stays there.
+    /// Write what is queued, then end. Rows in files stay there.
     Drain,
-    /// End: no further attempt is begun, what is left is handed back.
+    /// End: no further attempts; remaining rows are returned.
     GiveUp,
 }
 
@@ -36,14 +36,14 @@ pub(crate) struct SinkRunPlan {
     pub(crate) queue: Arc<MemoryQueue>,
     /// Epoch and next number of rows that are only in memory.
     pub(crate) memory_row_numbers: (u64, Arc<AtomicU64>),
-    /// Where the disk queue is or may have been.
+    /// Directory of the present or a former disk queue.
     pub(crate) directory: Option<PathBuf>,
     pub(crate) disk: Option<DiskQueueSettings>,
     pub(crate) spread: LaneAssignment,
     pub(crate) sizes: BatchLimits,
     pub(crate) delivery: BatchDelivery,
     pub(crate) disk_view: watch::Sender<Option<DiskQueueView>>,
-    /// What another machine of this sink left.
+    /// Batches left by the previous machine of this sink.
     pub(crate) carried_over_batches: Vec<SinkBatch>,
 }
 
@@ -56,7 +56,7 @@ struct SinkRunner {
     undelivered: Vec<SinkBatch>,
 }
 
-/// Runs until it is told to stop. Returns rows that were neither written nor are kept in files.
+/// Runs until stopped. Returns rows that were neither written nor are kept in files.
 pub(crate) async fn run_sink(plan: SinkRunPlan) -> Vec<SinkBatch> {
     let mut stop = plan.delivery.stop.clone();
     let feed = loop {
@@ -70,7 +70,7 @@ pub(crate) async fn run_sink(plan: SinkRunPlan) -> Vec<SinkBatch> {
             Ok(feed) => break feed,
             Err(error) => {
                 plan.queue.set_spooled(false);
-                tracing::error!(sink = plan.delivery.sink, %error, "the disk queue of a sink cannot be opened");
+                tracing::error!(sink = plan.delivery.sink, %error, "sink disk queue could not be opened; retrying");
                 let what = format!("its disk queue cannot be opened: {error}");
                 plan.delivery.circuit.record_row_error(&what);
                 tokio::select! {
@@ -105,7 +105,7 @@ impl SinkRunner {
         loop {
             let told = *stop.borrow_and_update();
             let is_draining = told == StopSignal::Drain;
-            // What is in files is sent after the next start.
+            // Rows in files are sent after the next start.
             let takes = !(is_draining && self.feed.is_fully_on_disk());
             let is_last = is_draining && (!takes || self.feed.waiting() == 0);
             let now = Instant::now();
@@ -133,7 +133,7 @@ impl SinkRunner {
                     false
                 }
                 () = self.feed.ready(wanted, missing_bytes), if takes && room > 0 => true,
-                // What came meanwhile goes with the batch that is due.
+                // Rows that arrived in the meantime join the batch that is due.
                 () = tokio::time::sleep_until(deadline.unwrap_or(now)), if deadline.is_some() => takes,
             };
             if is_time_to_take && room > 0 {
@@ -153,7 +153,7 @@ impl SinkRunner {
                 metrics.taken.fetch_add(taken as u64, Relaxed);
             }
             Err(error) => {
-                tracing::error!(sink = self.delivery.sink, %error, "a disk queue cannot be read");
+                tracing::error!(sink = self.delivery.sink, %error, "sink disk queue could not be read; retrying");
                 let what = format!("its disk queue cannot be read: {error}");
                 self.delivery.circuit.record_row_error(&what);
                 tokio::time::sleep(RETRY_PAUSE).await;
@@ -189,12 +189,12 @@ impl SinkRunner {
             .rows_in_flight
             .fetch_sub(batch.len() as u64, Relaxed);
         self.lanes.release_slot(lane);
-        // Let go, or a panic of the machine itself: all of it may have to be sent again.
+        // Abandoned, or a panic of the machine itself: all of it may have to be sent again.
         let left = left.unwrap_or_else(|| vec![SinkBatch::clone(&batch)]);
         if left.is_empty()
             && let Err(error) = self.feed.acknowledge(&batch).await
         {
-            tracing::error!(sink = self.delivery.sink, %error, "a disk queue cannot be written");
+            tracing::error!(sink = self.delivery.sink, %error, "sink disk queue acknowledgement could not be written");
         }
         self.undelivered.extend(left);
     }
@@ -215,7 +215,7 @@ impl SinkRunner {
                 }
             }
         }
-        // A connector that does not come to an end must not keep the node from ending.
+        // A connector that fails to close must not block the end of the node.
         let closing = self.delivery.writer.close();
         let _ = tokio::time::timeout(COMPLETION_GRACE, closing).await;
         let mut left = self.undelivered;

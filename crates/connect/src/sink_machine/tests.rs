@@ -1,4 +1,4 @@
-//! The machine against a system that is made up: one that is down, slow, or refuses some rows.
+//! Tests of the machine with a simulated system that is down, slow, or refuses some rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::settings::{DiskQueueSettings, OnFull, QueueSettings, RetrySettings};
 use crate::template::Template;
 use crate::{SinkRow, SinkValue};
 
-/// A system that takes rows with a number `n`, and a `key`.
+/// A simulated system that stores rows with a number `n` and a `key`.
 #[derive(Default)]
 struct System {
     rows: Mutex<Vec<(i64, i64)>>,
@@ -30,11 +30,11 @@ struct System {
     is_down: AtomicBool,
     /// Its table is missing.
     is_wrong: AtomicBool,
-    /// Fails every other attempt after it has taken the rows.
+    /// Fails every other attempt after storing its rows.
     is_flaky: AtomicBool,
     /// Rows with these numbers make their batch fail.
     poison: Mutex<BTreeSet<i64>>,
-    /// Rows with these numbers are refused by themselves, for a while or for good.
+    /// Rows with these numbers are refused individually, temporarily or permanently.
     refused: Mutex<BTreeMap<i64, ConnectorError>>,
     delay: Mutex<Duration>,
     attempts: Mutex<u64>,
@@ -354,7 +354,7 @@ async fn what_a_person_has_to_mend_is_not_tried_for_ever() {
         .until("its rows are dead letters", |bench| bench.dead.len() == 10)
         .await;
     assert_eq!(*bench.system.attempts.lock().unwrap(), 4);
-    // That it is wrong is known now: a batch more shows whether it still is.
+    // The failure is known now: one more batch probes whether it persists.
     bench.push(10..20);
     bench
         .until("the others, too", |bench| bench.dead.len() == 20)
@@ -451,7 +451,7 @@ async fn rows_in_files_are_there_after_a_restart() {
     bench.drain(&stop, done).await;
     assert_eq!(bench.written(), (0..1010).collect::<Vec<_>>());
 
-    // A disk queue that is no longer wanted is emptied first, and then its files are gone.
+    // A disk queue that is no longer configured is drained first, then its files are removed.
     bench.system.is_down.store(true, Relaxed);
     let (stop, done) = bench.start(Vec::new());
     bench.push(2000..2100);

@@ -6,8 +6,8 @@
 //! and the epoch and length of the file that is about to replace it. The epoch is a random number, drawn when the file is
 //! written anew.
 //!
-//! Invariants: a mark is set after what it stands for was written, and the successor of a file is in the marks, on disk,
-//! before it gets its name. Neither the end of the process nor a loss of power therefore makes a sound file look damaged.
+//! Invariants: a mark is set after the data that it records was written, and the successor of a file is durably in the marks
+//! before it is renamed into place. Therefore neither a crash nor a power failure makes a sound file look damaged.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -26,15 +26,15 @@ const NEXT_EPOCH: usize = 3;
 const NEXT_BYTES: usize = 4;
 const MARKS: usize = 5;
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// Between the fields of a line and their checksum.
+/// Separator between the fields of a line and their checksum.
 const BEFORE_CRC: &[u8] = br#","crc32c":""#;
 const AFTER_CRC: &[u8] = b"\"}\n";
 const CRC_DIGITS: usize = 8;
 
-/// What is wrong with a file, or with the one beside it.
+/// A problem of a file or of its marks.
 pub(super) type Problem = (PathBuf, String);
 
-/// A file that letters are appended to.
+/// An open file of dead letters.
 pub(super) struct LettersFile {
     pub(super) path: PathBuf,
     pub(super) bytes: u64,
@@ -45,7 +45,7 @@ pub(super) struct LettersFile {
     is_dirty: bool,
 }
 
-/// A line with its checksum.
+/// Encodes a line with its checksum.
 pub(super) fn encode_line(line: &DeadLetterLogLine) -> Vec<u8> {
     let mut text = serde_json::to_vec(line).expect("its fields are plain");
     // The checksum becomes the last field of the object.
@@ -72,7 +72,7 @@ fn marks_path(path: &Path) -> PathBuf {
     path.with_extension("marks")
 }
 
-/// Removes a file of letters and what belongs to it.
+/// Removes a file of letters and its marks.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     for path in [path.to_owned(), marks_path(path)] {
         match fs::remove_file(path) {
@@ -83,7 +83,7 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The file of each sink in a directory, also of those that have only marks left.
+/// The file of each sink in a directory, including those of which only marks are left.
 pub(super) fn all_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -105,13 +105,13 @@ pub(super) fn all_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What the marks demand of a file.
+/// The content that the marks require of a file.
 struct Demand {
     epoch: u64,
     bytes: u64,
 }
 
-/// `None`: nothing is known about the file.
+/// `None`: the marks say nothing about the file.
 fn read_demands(path: &Path, problems: &mut Vec<Problem>) -> io::Result<Option<[Demand; 2]>> {
     let marks = marks_path(path);
     let unknown = "whether dead letters are lost cannot be told";
@@ -122,7 +122,7 @@ fn read_demands(path: &Path, problems: &mut Vec<Problem>) -> io::Result<Option<[
         } if numbers.len() == MARKS => {
             let written = match is_same_boot {
                 true => numbers[WRITTEN].max(numbers[SYNCED]),
-                // What was not synced may be gone with the power.
+                // Unsynced data may be lost after a power failure.
                 false => numbers[SYNCED],
             };
             Ok(Some([
@@ -148,7 +148,7 @@ fn read_demands(path: &Path, problems: &mut Vec<Problem>) -> io::Result<Option<[
     }
 }
 
-/// Gives out the lines that can be read, and says what is damaged or missing. Nothing is changed.
+/// Passes the readable lines on, and reports damaged or missing ones. Changes nothing.
 pub(super) fn examine(
     path: &Path,
     mut each: impl FnMut(DeadLetterLogLine),
@@ -187,7 +187,7 @@ pub(super) fn examine(
                     }
                     now.bytes
                 }
-                // Every whole file has a head.
+                // Every complete file has a head.
                 None => 1,
             };
         }
@@ -214,14 +214,14 @@ pub(super) fn examine(
     } else if let Some(begin) = unread.iter().find(|&&begin| begin >= due) {
         tracing::warn!(
             path = %path.display(), byte = begin,
-            "the end of a file of dead letters is not whole, as after a crash; it is ignored"
+            "dead letter file has a torn end, as after a crash; ignoring it"
         );
     }
     Ok(problems)
 }
 
 impl LettersFile {
-    /// Replaces the file, if there is one, by one with these lines.
+    /// Creates the file with these lines, replacing an existing one.
     pub(super) fn create(path: &Path, lines: impl Iterator<Item = Vec<u8>>) -> io::Result<Self> {
         let directory = path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(directory)?;
@@ -260,10 +260,10 @@ impl LettersFile {
         })
     }
 
-    /// Appends whole lines. They survive the end of the process, and a loss of power about a second later.
+    /// Appends whole lines. They survive the end of the process, and a power failure about a second later.
     pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         if let Err(error) = self.file.write_all(lines) {
-            // What was written of it must not stand before what comes next.
+            // A partial write must not precede the next one.
             self.file.set_len(self.bytes)?;
             io::Seek::seek(&mut self.file, io::SeekFrom::Start(self.bytes))?;
             return Err(error);
@@ -291,12 +291,12 @@ impl LettersFile {
 impl Drop for LettersFile {
     fn drop(&mut self) {
         if let Err(error) = self.sync() {
-            tracing::error!(path = %self.path.display(), %error, "dead letters cannot be forced to disk");
+            tracing::error!(path = %self.path.display(), %error, "dead letter file sync failed");
         }
     }
 }
 
-/// A number that no file had before, and that a mark can be; never 0.
+/// A random file epoch that fits into a mark; never 0.
 fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     let drawn = SystemRandom::new().fill(&mut bytes);

@@ -1,7 +1,6 @@
-//! Rows that could not be written, with the reason; for people to look at, to send again or to throw away.
+//! Dead letters: rows that could not be written, with the reason, to be inspected, replayed or discarded.
 //!
-//! They are held in memory within bounds and noted in a file, which is written anew when it is mostly about letters that
-//! are gone.
+//! They are held in memory within limits and logged in a file, which is rewritten when most of it concerns removed letters.
 
 mod file;
 
@@ -19,24 +18,24 @@ use crate::row::SinkRow;
 use crate::settings::DeadLetterSettings as Settings;
 use file::{LettersFile, encode_line};
 
-/// The file is written anew when it is so much larger than what is in it.
+/// The file is rewritten when it exceeds its live content by this much.
 const MAX_WASTED_LOG_BYTES: u64 = 1 << 20;
 
 /// A row that could not be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Of this sink; later ones have higher ones.
+    /// Unique within the sink, increasing.
     pub id: u64,
     pub at_ms: u64,
     pub error: String,
     pub attempts: u32,
-    /// Packed: see [`SinkRow`].
+    /// The packed row, see [`SinkRow`].
     pub row: Vec<u8>,
 }
 
-/// Hears of rows that have become dead letters because of what is in them, and that say where they come from.
+/// Observes rows that became dead letters because of their content and have an origin.
 pub trait DeadLetterObserver: Send + Sync {
-    /// Must not wait. Told when the letter is there.
+    /// Called once the letter is stored. Must not block.
     fn on_dead_letter(
         &self,
         sink: &str,
@@ -67,7 +66,7 @@ enum DeadLetterLogLine {
         at_ms: u64,
         error: String,
         attempts: u32,
-        /// For people; `packed` is what is sent again.
+        /// For people; `packed` is what a replay sends.
         row: serde_json::Value,
         packed: String,
     },
@@ -80,10 +79,10 @@ enum DeadLetterLogLine {
     },
 }
 
-/// Letters in the files of a directory, and what is damaged in them. Nothing is changed.
+/// Counts the letters in the files of a directory, and reports damage. Changes nothing.
 ///
 /// # Errors
-/// If the file system refuses.
+/// I/O errors of the file system.
 pub fn check(directory: &Path) -> io::Result<(u64, Vec<String>)> {
     let (mut letters, mut problems) = (0, Vec::new());
     for path in file::all_in(directory)? {
@@ -104,7 +103,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     file::remove(path)
 }
 
-/// Keeps a copy of a damaged file for whoever wants to look at it.
+/// Keeps a copy of a damaged file for inspection.
 fn keep(path: &Path) -> io::Result<()> {
     if path.is_file() {
         let mut copy = path.as_os_str().to_owned();
@@ -133,7 +132,7 @@ impl DeadLetter {
 }
 
 impl DeadLetters {
-    /// With a file if there is a path: what was noted in it is there again. What is damaged in it is logged.
+    /// Opens the letters; with a path, those logged in its file are restored. Damage is logged.
     pub(crate) fn open(path: Option<&Path>, settings: &Settings) -> io::Result<Self> {
         let mut state = DeadLettersState::new(settings);
         if let Some(path) = path {
@@ -158,12 +157,12 @@ impl DeadLetters {
         self.lock().letters.len()
     }
 
-    /// Adds letters, which get their ids; says how many made room for them.
+    /// Adds letters, which receive ids; returns how many older ones were removed to make room.
     pub(crate) async fn add(self: &Arc<Self>, letters: Vec<DeadLetter>) -> u64 {
         self.change(move |state| state.add(letters)).await
     }
 
-    /// Up to `limit` of them from the oldest on, beginning behind an id.
+    /// Up to `limit` letters, oldest first, beginning after an id.
     pub(crate) fn list(&self, after: u64, limit: usize) -> Vec<DeadLetter> {
         let state = self.lock();
         let from = state.letters.partition_point(|letter| letter.id <= after);
@@ -176,7 +175,7 @@ impl DeadLetters {
             .find(|letter| letter.id == id)
     }
 
-    /// Takes letters away, all of them if no ids are given, and returns them.
+    /// Removes letters, all of them if no ids are given, and returns them.
     pub(crate) async fn take(self: &Arc<Self>, ids: Option<Vec<u64>>) -> Vec<DeadLetter> {
         self.change(move |state| state.take(ids.as_deref())).await
     }
@@ -211,7 +210,7 @@ impl DeadLettersState {
             tracing::error!(
                 path = %path.display(),
                 problem,
-                "a file of dead letters is damaged; letters that can be read are there, and a damaged file is kept as *.damaged"
+                "dead letter file is damaged; keeping readable letters and a copy of the file as *.damaged"
             );
             keep(path)?;
         }
@@ -262,7 +261,7 @@ impl DeadLettersState {
         gone.len() as u64
     }
 
-    /// Takes away what is too much, from the oldest on.
+    /// Removes the oldest letters beyond the limits.
     fn trim(&mut self) -> Vec<u64> {
         let mut gone = Vec::new();
         while self.letters.len() > self.settings.max_rows || self.bytes > self.settings.max_bytes {
@@ -316,7 +315,7 @@ impl DeadLettersState {
         match path {
             Some(path) if is_stale => {
                 if let Err(error) = self.rewrite(&path) {
-                    tracing::error!(path = %path.display(), %error, "dead letters cannot be written");
+                    tracing::error!(path = %path.display(), %error, "dead letter file write failed");
                 }
             }
             _ => {
@@ -330,7 +329,7 @@ impl DeadLettersState {
         if let Some(log) = &mut self.log
             && let Err(error) = log.append(lines)
         {
-            tracing::error!(path = %log.path.display(), %error, "dead letters cannot be written");
+            tracing::error!(path = %log.path.display(), %error, "dead letter file write failed");
         }
     }
 
@@ -375,7 +374,7 @@ mod tests {
         dead.add(vec![letter(1), letter(2), letter(3)]).await;
         assert_eq!(ids(&dead.take(Some(vec![2, 9])).await), [2]);
         drop(dead);
-        // A process that was killed may leave half a line.
+        // A killed process may leave half a line.
         let mut file = fs::File::options().append(true).open(&path).unwrap();
         file.write_all(b"{\"id\": 4, \"at").unwrap();
         let dead = open();
@@ -415,7 +414,7 @@ mod tests {
         assert!(length < 2 * MAX_WASTED_LOG_BYTES, "{length}");
     }
 
-    /// What is done to a file, and what it contains then; `None`: it is gone.
+    /// Kinds of damage to a file, with its resulting content; `None`: removed.
     fn damages(bytes: &[u8]) -> Vec<(String, Option<Vec<u8>>)> {
         let mut damages = vec![("removed".to_owned(), None)];
         for end in [0, 1, bytes.len() / 2, bytes.len() - 1] {
@@ -472,7 +471,7 @@ mod tests {
                 drop(dead);
                 match (name, is_flipped) {
                     ("s.marks", _) => assert_eq!(found, 4, "{name} {what}"),
-                    // At most two lines, where the end of one was hit; that of a removal brings its letter back.
+                    // At most two lines, if the end of one was hit; losing a removal restores its letter.
                     (_, true) => assert!((2..=5).contains(&found), "{name} {what}: {found}"),
                     (_, false) => assert!(found <= 5, "{name} {what}: {found}"),
                 }
@@ -512,7 +511,7 @@ mod tests {
             drop(disk::HighWaterMarks::create(directory.path(), "s.marks", &announced).unwrap());
             assert_eq!(check(directory.path()).unwrap(), (5, Vec::new()));
         }
-        // The old file with the new marks is another matter.
+        // The old file with the new marks is a separate case.
         fs::write(&path, &new).unwrap();
         fs::write(&marks, old_marks).unwrap();
         assert!(!check(directory.path()).unwrap().1.is_empty());

@@ -1,14 +1,14 @@
-//! A queue in files, for rows that have to survive the end of the process.
+//! A queue in files, for rows that must survive the end of the process.
 //!
-//! A folder per sink. `FIRST.rows` are segments, named after the number of their first row: a head (magic, version, epoch,
+//! Each sink has a directory. `FIRST.rows` are segments, named after the number of their first row: a head (magic, version, epoch,
 //! first number, CRC-32C of these) and records (length, lower half of the number, CRC-32C of number and bytes, bytes). `position`
-//! is a file of [marks](disk::HighWaterMarks): the epoch, the number of the first row that is not acknowledged, the number of the next row,
-//! and the same of what is on disk. A row is numbered from 0 within the epoch, a random number that is drawn when the folder is made.
+//! is a file of [marks](disk::HighWaterMarks): the epoch, the number of the first unacknowledged row, the number of the next row,
+//! and the latter two as of the last sync. Rows are numbered from 0 within the epoch, a random number drawn when the directory is created.
 //!
-//! Whatever is written is in the operating system's hands: the end of the process loses nothing of it. After a loss of
-//! power the last segment may end in the middle of a record; reading ends there. Rows whose acknowledgement had not been
-//! written are given out again. Rows that were damaged or are missing, by the numbers that are due, are reported when the queue is
-//! opened, and the others are given out; a damaged file is copied to `FIRST.rows.damaged`.
+//! Written rows are in the page cache of the operating system and survive the end of the process. After a power failure the last
+//! segment may end in the middle of a record; reading ends there. Rows whose acknowledgement was not written are given out
+//! again. Damaged or missing rows, recognised by their numbers, are reported when the queue is opened, and the others are given
+//! out; a damaged file is copied to `FIRST.rows.damaged`.
 
 mod segment;
 
@@ -26,11 +26,11 @@ use crate::settings::{DiskQueueSettings as Settings, DiskQueueSync};
 use segment::{QueueSegment, SegmentOpening};
 
 const MAX_SEGMENT_BYTES: u64 = 16 << 20;
-/// What is written at once.
+/// Size of one write.
 const WRITE_BYTES: usize = 1 << 20;
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 const POSITION: &str = "position";
-/// What is in `position`.
+/// Indexes of the marks in `position`.
 const EPOCH: usize = 0;
 const ACKNOWLEDGED: usize = 1;
 const NEXT: usize = 2;
@@ -41,36 +41,36 @@ pub(crate) struct DiskQueue {
     directory: PathBuf,
     settings: Settings,
     epoch: u64,
-    /// From the oldest to the one that is written.
+    /// From the oldest segment to the one being written.
     segments: VecDeque<QueueSegment>,
-    /// Of the next row that is appended.
+    /// Number of the next row to append.
     next: u64,
-    /// Of the first row that is not acknowledged.
+    /// Number of the first unacknowledged row.
     acknowledged: u64,
     reader: Option<segment::SegmentReader>,
-    /// Of the next row that is read.
+    /// Number of the next row to read.
     read: u64,
     marks: HighWaterMarks,
-    /// Of all segments.
+    /// Size of all segments.
     bytes: u64,
     synced_at: Instant,
     is_dirty: bool,
 }
 
-/// What is in a folder.
+/// Content of a directory.
 struct DiskQueueExamination {
     epoch: Option<u64>,
     segments: VecDeque<QueueSegment>,
     acknowledged: u64,
     next: u64,
-    /// What is damaged or missing, with its file.
+    /// Damaged or missing data, with its file.
     problems: Vec<(PathBuf, String)>,
 }
 
-/// Rows that are waiting in the folder of a queue, and what is damaged in it. Nothing is changed.
+/// Counts the rows waiting in a queue's directory, and reports damage. Changes nothing.
 ///
 /// # Errors
-/// If the file system refuses, or the files are of another version.
+/// I/O errors of the file system, or files of another version.
 pub fn check_disk_queue(directory: &Path) -> io::Result<(u64, Vec<String>)> {
     let examined = examine(directory)?;
     let problem = |(path, detail): &(PathBuf, String)| format!("{}: {detail}", path.display());
@@ -78,7 +78,7 @@ pub fn check_disk_queue(directory: &Path) -> io::Result<(u64, Vec<String>)> {
     Ok((examined.next - examined.acknowledged, problems))
 }
 
-/// Reads all files of a folder, and compares them with the marks.
+/// Reads all files of a directory and compares them with the marks.
 fn examine(directory: &Path) -> io::Result<DiskQueueExamination> {
     let path = directory.join(POSITION);
     let mut problems = Vec::new();
@@ -116,7 +116,7 @@ fn examine(directory: &Path) -> io::Result<DiskQueueExamination> {
         acknowledged = numbers[ACKNOWLEDGED];
         let written = match is_same_boot {
             true => numbers[NEXT].max(numbers[SYNCED]),
-            // What was not synced may be gone with the power.
+            // Unsynced data may be lost after a power failure.
             false => numbers[SYNCED],
         };
         next = next.max(written).max(acknowledged);
@@ -135,7 +135,7 @@ impl DiskQueueExamination {
                 SegmentOpening::NoHead(is_short) => headless.push((*first, path, is_short)),
             }
         }
-        // The epoch of the rows is what counts.
+        // The epoch in the segments is authoritative.
         let of_rows = self.segments.front().map(|segment| segment.epoch);
         self.epoch = self.epoch.or(of_rows);
         if let Some(of_rows) = of_rows.filter(|epoch| Some(*epoch) != self.epoch) {
@@ -148,7 +148,7 @@ impl DiskQueueExamination {
         for (first, path, is_short) in headless {
             let detail = "the head of the file is not what was written";
             let segment = match is_short {
-                // A crash while it was made: no row was ever in it, unless a mark says so.
+                // A crash during its creation: it never contained a row, unless a mark says so.
                 true => continue,
                 false => QueueSegment::open_without_head(path, epoch, first)?,
             };
@@ -165,7 +165,7 @@ impl DiskQueueExamination {
         Ok(())
     }
 
-    /// Rows that are due and in no file.
+    /// Reports expected rows that are in no file.
     fn find_gaps(&mut self, directory: &Path, acknowledged: u64, next: u64) {
         let mut due = acknowledged;
         let starts = self
@@ -190,7 +190,7 @@ impl DiskQueueExamination {
 }
 
 impl DiskQueue {
-    /// Opens the queue in a folder, which is made if it is not there. What is damaged in it is logged.
+    /// Opens the queue in a directory, which is created if needed. Damage is logged.
     pub(crate) fn open(directory: &Path, settings: &Settings) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
         let mut examined = examine(directory)?;
@@ -198,7 +198,7 @@ impl DiskQueue {
             tracing::error!(
                 path = %path.display(),
                 problem,
-                "a sink's disk queue is damaged; rows that can be read are sent, and damaged files are kept as *.damaged"
+                "sink disk queue is damaged; sending readable rows and keeping damaged files as *.damaged"
             );
             copy_damaged_file(path)?;
         }
@@ -207,9 +207,9 @@ impl DiskQueue {
             None => random()?,
         };
         for (first, path) in segment_files(directory)? {
-            // Neither a segment of this epoch nor rows of it.
+            // The file is not a segment of this epoch and contains no rows of it.
             if !examined.segments.iter().any(|segment| segment.path == path) {
-                tracing::warn!(path = %path.display(), first, "a file of a disk queue has no rows of it; it is removed");
+                tracing::warn!(path = %path.display(), first, "file in sink disk queue contains no rows of the queue; removing it");
                 fs::remove_file(&path)?;
             }
         }
@@ -218,7 +218,7 @@ impl DiskQueue {
                 tracing::warn!(
                     path = %segment.path.display(),
                     bytes = segment.torn,
-                    "the end of a disk queue's file is no whole row; it is cut off"
+                    "sink disk queue file has a torn end; truncating it"
                 );
                 segment.truncate_torn_end()?;
             }
@@ -258,12 +258,12 @@ impl DiskQueue {
         self.epoch
     }
 
-    /// Rows that are not acknowledged.
+    /// Number of unacknowledged rows.
     pub(crate) fn rows(&self) -> u64 {
         self.next - self.acknowledged
     }
 
-    /// Of the files.
+    /// Size of the files in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -276,17 +276,17 @@ impl DiskQueue {
         self.bytes / 2 >= self.settings.max_bytes
     }
 
-    /// The number of the next row that is given out.
+    /// Number of the next row to give out.
     pub(crate) fn next_to_read(&self) -> u64 {
         self.read
     }
 
-    /// Rows that were not given out yet.
+    /// Rows not yet given out.
     pub(crate) fn unread(&self) -> u64 {
         self.next - self.read
     }
 
-    /// Appends rows with few writes. Says how many of them were written, also if there was an error then.
+    /// Appends rows with few writes. Returns how many were written, even if an error followed.
     pub(crate) fn append<'a>(
         &mut self,
         rows: impl Iterator<Item = SinkRow<'a>>,
@@ -320,7 +320,7 @@ impl DiskQueue {
 
     fn write(&mut self, records: &[u8], count: u64) -> io::Result<()> {
         let limit = MAX_SEGMENT_BYTES.min(self.settings.max_bytes / 4);
-        // Numbers of rows that are lost are not given again: what follows them begins a file.
+        // Numbers of lost rows are not reused: the rows that follow begin a new file.
         let is_open = |s: &QueueSegment| s.bytes < limit && s.end() == self.next;
         let is_open = self.segments.back().is_some_and(is_open);
         if !is_open {
@@ -340,7 +340,7 @@ impl DiskQueue {
         Ok(())
     }
 
-    /// Makes sure that what was written is on the disk.
+    /// Syncs what was written to disk.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
         self.synced_at = Instant::now();
         if let Some(segment) = self.segments.back_mut().filter(|_| self.is_dirty) {
@@ -351,7 +351,7 @@ impl DiskQueue {
         Ok(())
     }
 
-    /// Reads rows with their numbers, until so many rows or bytes were read.
+    /// Reads rows with their numbers, until a number of rows or bytes is reached.
     pub(crate) fn read(
         &mut self,
         max_rows: usize,
@@ -364,7 +364,7 @@ impl DiskQueue {
                 Some(reader) => reader,
                 None => match self.open_reader()? {
                     Some(reader) => reader,
-                    // The last rows are lost, as was said when the queue was opened.
+                    // The last rows are lost, as reported when the queue was opened.
                     None => {
                         self.read = self.next;
                         break;
@@ -379,7 +379,7 @@ impl DiskQueue {
                     self.read = number + 1;
                     self.reader = Some(reader);
                 }
-                // The next segment begins with the next number, unless rows were lost with a damaged one.
+                // The next segment begins with the next number, unless rows of a damaged segment were lost.
                 None => {
                     let behind = self.segments.iter().map(|segment| segment.first);
                     let next = behind.filter(|&first| first > reader.first()).min();
@@ -388,7 +388,7 @@ impl DiskQueue {
                         None => {
                             let lost = self.next - self.read;
                             tracing::error!(
-                                directory = %self.directory.display(), lost, "rows of a disk queue cannot be read"
+                                directory = %self.directory.display(), lost, "rows of sink disk queue could not be read"
                             );
                             self.read = self.next;
                             break;
@@ -409,7 +409,7 @@ impl DiskQueue {
         segment.reader(self.read).map(Some)
     }
 
-    /// Everything before this number will not be given out again, also after a restart.
+    /// Acknowledges all rows before this number; they are not given out again, even after a restart.
     pub(crate) fn acknowledge(&mut self, before: u64) -> io::Result<()> {
         if before <= self.acknowledged {
             return Ok(());
@@ -423,7 +423,7 @@ impl DiskQueue {
         while let Some(segment) = self.segments.front() {
             let is_last = self.segments.len() == 1;
             let is_done = segment.first + segment.rows <= self.acknowledged;
-            // The last one goes when it is large enough to be worth it: a file per batch would cost more.
+            // The last segment is removed only when it is large enough: one file per batch would cost more.
             if !is_done || (is_last && segment.bytes < 1 << 20) {
                 return Ok(());
             }
@@ -435,7 +435,7 @@ impl DiskQueue {
     }
 }
 
-/// Files of segments by the number of their first row.
+/// Segment files by the number of their first row.
 fn segment_files(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut found = Vec::new();
     let entries = match fs::read_dir(directory) {
@@ -456,13 +456,13 @@ fn segment_files(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
-/// Rows of files before the last one were synced when the next one was begun.
+/// Rows known to be synced: earlier files were synced when the next one was begun.
 fn synced(segments: &VecDeque<QueueSegment>) -> u64 {
     let before_last = segments.len().checked_sub(2);
     before_last.map_or(0, |at| segments[at].end())
 }
 
-/// Copies a damaged file, if it is there.
+/// Copies a damaged file, if it exists.
 fn copy_damaged_file(path: &Path) -> io::Result<()> {
     if path.is_file() {
         let mut copy = path.as_os_str().to_owned();
@@ -476,7 +476,7 @@ fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     let drawn = SystemRandom::new().fill(&mut bytes);
     drawn.map_err(|_| io::Error::other("the system has no random numbers"))?;
-    // A mark holds it.
+    // Limited to the range of a mark.
     Ok(u64::from_le_bytes(bytes) & MAX_HIGH_WATER_MARK)
 }
 
@@ -576,7 +576,7 @@ mod tests {
         assert_eq!(read(&mut queue, usize::MAX).len() as i64, appended - half);
     }
 
-    /// Whatever the last write left of a record, those before it are read and new ones are appended behind them.
+    /// Whatever a torn write left of a record, earlier rows are read and new ones are appended after them.
     #[test]
     fn a_torn_end_costs_only_what_was_torn() {
         let directory = tempfile::tempdir().unwrap();
@@ -584,7 +584,7 @@ mod tests {
         append(&mut queue, 0..3);
         let path = queue.segments[0].path.clone();
         drop(queue);
-        // As after a loss of power: nothing says that the last row was there.
+        // As after a power failure: no mark shows that the last row existed.
         let forget = || fs::remove_file(directory.path().join(POSITION)).unwrap();
         let whole = fs::read(&path).unwrap();
         let start_of_last = whole.len() - (whole.len() - segment::HEAD_BYTES) / 3;
@@ -603,7 +603,7 @@ mod tests {
         assert_eq!(open(directory.path()).rows(), 2);
     }
 
-    /// What is done to a file, and what it contains then; `None`: it is gone.
+    /// Kinds of damage to a file, with its resulting content; `None`: removed.
     fn damages(bytes: &[u8]) -> Vec<(String, Option<Vec<u8>>)> {
         let len = bytes.len();
         let mut damages = vec![
@@ -667,7 +667,7 @@ mod tests {
                     "{what}: {} rows",
                     found.len()
                 );
-                // Numbers of lost rows are not given again.
+                // Numbers of lost rows are not reused.
                 append(&mut queue, 7000..7001);
                 let mut number = None;
                 queue.read(9, usize::MAX, |n, _| number = Some(n)).unwrap();

@@ -1,4 +1,4 @@
-//! One file of a disk queue.
+//! One segment file of a disk queue.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
@@ -10,7 +10,7 @@ const MAGIC: &[u8; 4] = b"TGCQ";
 const VERSION: u32 = 2;
 pub(super) const HEAD_BYTES: usize = 28;
 const RECORD_HEAD: usize = 12;
-/// Nothing longer was ever appended; what says so is damaged.
+/// Upper limit on the length of a record; a larger length is damage.
 const MAX_RECORD_BYTES: usize = 1 << 30;
 
 pub(super) struct QueueSegment {
@@ -19,24 +19,24 @@ pub(super) struct QueueSegment {
     pub(super) first: u64,
     pub(super) rows: u64,
     pub(super) bytes: u64,
-    /// Rows before its last one that cannot be read.
+    /// Unreadable rows before the last readable one.
     pub(super) lost: u64,
-    /// Bytes behind its last row.
+    /// Bytes after the last row.
     pub(super) torn: u64,
-    /// For appending; opened when it is needed.
+    /// File handle for appending; opened on demand.
     file: Option<File>,
 }
 
-/// What became of a file that was looked at.
+/// Result of opening a segment file.
 pub(super) enum SegmentOpening {
     Segment(QueueSegment),
-    /// Its head is not what was written. `true`: it is shorter than a head, as after a crash while it was made.
+    /// The head is invalid. `true`: the file is shorter than a head, as after a crash during its creation.
     NoHead(bool),
 }
 
-/// Appends a record. Its number is checked with the row, so that a row behind a damaged one is still known by it.
+/// Appends a record. The checksum covers the number, so a row after a damaged one can still be identified.
 pub(super) fn put_record(out: &mut Vec<u8>, number: u64, row: &[u8]) {
-    // A row is no longer than a queue in memory, whose lengths have 4 bytes.
+    // A row is no longer than a memory queue allows, whose lengths have 4 bytes.
     out.extend_from_slice(&(row.len() as u32).to_le_bytes());
     out.extend_from_slice(&(number as u32).to_le_bytes());
     out.extend_from_slice(&checksum(number, row).to_le_bytes());
@@ -75,7 +75,7 @@ impl QueueSegment {
         })
     }
 
-    /// Reads a file and changes nothing: its rows are those up to the last one that is whole.
+    /// Reads a file without changing it: its rows are those up to the last complete one.
     pub(super) fn open(path: &Path) -> io::Result<SegmentOpening> {
         let mut file = File::open(path)?;
         let length = file.metadata()?.len();
@@ -106,7 +106,7 @@ impl QueueSegment {
         Self::with_rows(path, file, length, number(8), first).map(SegmentOpening::Segment)
     }
 
-    /// A file whose head is lost, by what it said.
+    /// Opens a file with a lost head, given the content of that head.
     pub(super) fn open_without_head(path: &Path, epoch: u64, first: u64) -> io::Result<Self> {
         let mut file = File::open(path)?;
         let length = file.metadata()?.len();
@@ -129,7 +129,7 @@ impl QueueSegment {
         })
     }
 
-    /// Cuts off what is no whole row at its end.
+    /// Cuts off an incomplete row at the end.
     pub(super) fn truncate_torn_end(&mut self) -> io::Result<()> {
         if self.torn > 0 {
             let file = File::options().write(true).open(&self.path)?;
@@ -139,7 +139,7 @@ impl QueueSegment {
         Ok(())
     }
 
-    /// The number behind its last row.
+    /// The number after its last row.
     pub(super) fn end(&self) -> u64 {
         self.first + self.rows
     }
@@ -154,7 +154,7 @@ impl QueueSegment {
             }
         };
         if let Err(error) = file.write_all(records) {
-            // What was written of it must not stand before what comes next.
+            // A partial write must not precede the next one.
             file.set_len(self.bytes)?;
             file.seek(SeekFrom::Start(self.bytes))?;
             self.file = Some(file);
@@ -186,11 +186,11 @@ impl QueueSegment {
 pub(super) struct SegmentReader {
     file: BufReader<File>,
     first: u64,
-    /// Of the next row.
+    /// Number of the next row.
     number: u64,
-    /// Rows that were skipped, because they are damaged.
+    /// Damaged rows that were skipped.
     lost: u64,
-    /// Behind the last whole record.
+    /// Offset after the last complete record.
     position: u64,
     row: Vec<u8>,
 }
@@ -211,7 +211,7 @@ impl SegmentReader {
         self.first
     }
 
-    /// The next row and its number; `None` where the file ends. Damaged rows are skipped.
+    /// The next row and its number; `None` at the end of the file. Damaged rows are skipped.
     pub(super) fn next(&mut self) -> io::Result<Option<(u64, SinkRow<'_>)>> {
         let is_read = self.read_record()? || (self.skip_damage()? && self.read_record()?);
         if !is_read {
@@ -222,7 +222,7 @@ impl SegmentReader {
         Ok(Some((self.number - 1, SinkRow::from_bytes(&self.row))))
     }
 
-    /// Reads the record with the number that is due. `false`: there is none here.
+    /// Reads the record with the expected number. `false`: there is none here.
     fn read_record(&mut self) -> io::Result<bool> {
         let mut head = [0; RECORD_HEAD];
         if !self.fill(|file| file.read_exact(&mut head))? {
@@ -246,10 +246,10 @@ impl SegmentReader {
         Ok(is_whole && checksum(self.number, &self.row) == u32_at(&head, 8))
     }
 
-    /// Goes to the next record that is whole. `false`: there is none.
+    /// Skips to the next complete record. `false`: there is none.
     fn skip_damage(&mut self) -> io::Result<bool> {
         self.file.seek(SeekFrom::Start(self.position))?;
-        // A segment has few megabytes.
+        // A segment is only a few megabytes large.
         let mut rest = Vec::new();
         self.file.read_to_end(&mut rest)?;
         let found = (1..rest.len()).find_map(|at| {
@@ -278,11 +278,11 @@ impl SegmentReader {
     }
 }
 
-/// The number of the whole record that begins here, which is behind `number`.
+/// The number of the complete record that begins here, which must follow `number`.
 fn number_at(bytes: &[u8], number: u64) -> Option<u64> {
     let (head, rest) = bytes.split_first_chunk::<RECORD_HEAD>()?;
     let row = rest.get(..u32_at(head, 0) as usize)?;
-    // Numbers of a segment are close to each other.
+    // Numbers within a segment are close to each other.
     let ahead = u64::from(u32_at(head, 4).wrapping_sub(number as u32));
     let found = (1..1 << 24).contains(&ahead).then_some(number + ahead)?;
     (checksum(found, row) == u32_at(head, 8)).then_some(found)
