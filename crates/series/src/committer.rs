@@ -47,13 +47,13 @@ pub(crate) fn commit_segments(shared: &SeriesShared) -> Result<(), SeriesError> 
     match &result {
         Ok(()) => {
             if shared.set_flag(HealthFlag::Settle, false) {
-                tracing::info!("telemetry segment files can be forced to disk again");
+                tracing::info!("telemetry segment sync recovered");
             }
         }
         Err(error) => {
             increment(&shared.counters.errors, 1);
             if shared.set_flag(HealthFlag::Settle, true) {
-                tracing::error!(%error, "telemetry segment files cannot be forced to disk; the log keeps their rows");
+                tracing::error!(%error, "telemetry segment sync failed; the write-ahead log keeps the rows");
             }
         }
     }

@@ -105,7 +105,7 @@ fn parse_deletions(
         is_changed: false,
     };
     if !bytes.starts_with(HEAD) {
-        inspection.report_damage(path, 0, "it does not begin as the list of deletions does")?;
+        inspection.report_damage(path, 0, "its head is not that of a list of deletions")?;
         parsed.is_changed = true;
     }
     let mut at = HEAD.len();
@@ -116,7 +116,7 @@ fn parse_deletions(
                 // The deletion was not confirmed, unless a mark says so.
                 break;
             }
-            let detail = "a deletion is not what was written, and others follow";
+            let detail = "a deletion is damaged, and further deletions follow";
             inspection.report_damage(path, at as u64, detail)?;
             parsed.is_changed = true;
             at += ENTRY;

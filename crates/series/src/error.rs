@@ -37,7 +37,7 @@ pub enum SeriesError {
     #[error("time {ts_ms} ms is older than the longest retention, {retention_ms} ms")]
     TooOld { ts_ms: i64, retention_ms: i64 },
     /// A row that exceeds a limit.
-    #[error("a row has {found} {unit}, and {max} is the most")]
+    #[error("a row has {found} {unit}; the maximum is {max}")]
     RowTooLarge {
         found: usize,
         unit: &'static str,
@@ -54,7 +54,7 @@ pub enum SeriesError {
     KeyName { found: usize, max: usize },
     /// The dictionary is full.
     #[error(
-        "there are {max} keys already; names that are made up for each message fill the dictionary"
+        "the limit of {max} keys is reached; key names generated for each message fill the dictionary"
     )]
     TooManyKeys { max: u32 },
     /// An invalid query.

@@ -30,7 +30,7 @@ pub(crate) fn run(shared: &Arc<SeriesShared>) {
         match flush_all(shared) {
             Ok(()) => {
                 if shared.set_flag(HealthFlag::Flush, false) {
-                    tracing::info!("telemetry segment files can be written again");
+                    tracing::info!("telemetry segment write recovered");
                 }
                 if rescued > 0 && committer::commit_segments(shared).is_ok() {
                     shared.complete_rescue(rescued);
@@ -39,7 +39,7 @@ pub(crate) fn run(shared: &Arc<SeriesShared>) {
             Err(error) => {
                 increment(&shared.counters.errors, 1);
                 if shared.set_flag(HealthFlag::Flush, true) {
-                    tracing::error!(%error, "a telemetry segment file cannot be written; its rows stay in memory and the log");
+                    tracing::error!(%error, "telemetry segment write failed; rows stay in memory and in the write-ahead log; retrying");
                     shared.room.notify_all();
                 }
                 pause = RETRY_PAUSE;

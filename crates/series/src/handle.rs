@@ -471,7 +471,7 @@ impl SeriesInner {
         shared.room.notify_all();
         for thread in threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a thread of the telemetry store panicked");
+                tracing::error!("telemetry store thread panicked");
             }
         }
         if shared.config.fsync != Fsync::Never {

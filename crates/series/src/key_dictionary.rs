@@ -55,7 +55,7 @@ fn parse_keys(
     let mut names = Vec::new();
     let (mut at, mut end, mut is_changed) = (HEAD.len(), HEAD.len(), false);
     if !bytes.starts_with(HEAD) {
-        inspection.report_damage(path, 0, "it does not begin as the dictionary of keys does")?;
+        inspection.report_damage(path, 0, "its head is not that of a key dictionary")?;
         is_changed = true;
     }
     let mut gap = None;
@@ -67,7 +67,7 @@ fn parse_keys(
             let Some(later) = (at + 1..bytes.len()).find(is_entry) else {
                 break;
             };
-            let detail = "the name of a key is not what was written, and others follow";
+            let detail = "a key name is damaged, and further names follow";
             inspection.report_damage(path, at as u64, detail)?;
             (at, gap, is_changed) = (later, Some(names.len()), true);
             continue;

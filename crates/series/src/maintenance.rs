@@ -49,7 +49,7 @@ impl Maintenance<'_> {
         if let Err(error) = shared.wal.prepare_next_file() {
             // If a block is needed while there is no file, its caller gets the error.
             if !shared.has_flag(HealthFlag::DiskFull) {
-                tracing::warn!(%error, "the next file of the telemetry write-ahead log cannot be prepared");
+                tracing::warn!(%error, "preparation of the next telemetry write-ahead log file failed; retrying");
             }
         }
         if self.slow_at.is_none_or(|at| at.elapsed() >= SLOW_TICK) {
@@ -85,13 +85,18 @@ impl Maintenance<'_> {
                     match is_full {
                         true => tracing::error!(
                             free,
-                            "the telemetry store has too little room and accepts nothing more"
+                            "telemetry store has too little free disk space; rejecting new rows"
                         ),
-                        false => tracing::info!(free, "the telemetry store has room again"),
+                        false => tracing::info!(
+                            free,
+                            "telemetry store has enough free disk space again; accepting rows"
+                        ),
                     }
                 }
             }
-            Err(error) => tracing::warn!(%error, "the room left for telemetry cannot be seen"),
+            Err(error) => {
+                tracing::warn!(%error, "free disk space of the telemetry store cannot be determined")
+            }
         }
     }
 
@@ -116,7 +121,7 @@ impl Maintenance<'_> {
         // Files of partitions without rows may be removable without a flush.
         if is_long && let Err(error) = shared.wal.remove_flushed_files(&shared.flushed_lsns()) {
             increment(&shared.counters.errors, 1);
-            tracing::warn!(%error, "a file of the telemetry write-ahead log stays");
+            tracing::warn!(%error, "removal of telemetry write-ahead log files failed; retrying");
         }
     }
 }
@@ -141,14 +146,14 @@ pub(crate) fn sync_log(shared: &SeriesShared) {
                 shared.marks.set_synced(partition, lsn.max(before));
             }
             if shared.set_flag(HealthFlag::Sync, false) {
-                tracing::info!("the telemetry write-ahead log can be forced to disk again");
+                tracing::info!("telemetry write-ahead log sync recovered");
             }
             shared.notify_synced(number);
         }
         Err(error) => {
             increment(&shared.counters.errors, 1);
             if shared.set_flag(HealthFlag::Sync, true) {
-                tracing::error!(%error, "the telemetry write-ahead log cannot be forced to disk; its rows go to segment files");
+                tracing::error!(%error, "telemetry write-ahead log sync failed; writing its rows to segment files");
             }
             // From now on the content of the file is unknown; it is not written any more, and all its rows go
             // to segment files.

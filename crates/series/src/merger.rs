@@ -60,7 +60,7 @@ pub(crate) fn run(shared: &Arc<SeriesShared>) {
             Ok(()) | Err(SeriesError::Closed) => {}
             Err(error) => {
                 increment(&shared.counters.errors, 1);
-                tracing::error!(%error, "telemetry segment files cannot be merged; it is tried again");
+                tracing::error!(%error, "telemetry segment merge failed; retrying");
                 pause = RETRY_PAUSE;
             }
         }

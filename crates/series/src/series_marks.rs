@@ -131,7 +131,7 @@ pub(crate) fn read_expected(dir: &Path) -> Result<ExpectedContents, SeriesError>
                 expected.manifest = manifest;
                 None
             }
-            None => Some("it is not what was written"),
+            None => Some("it is damaged"),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Some("it is missing"),
         Err(error) => return Err(io_error("read", &path)(error)),
@@ -150,7 +150,7 @@ pub(crate) fn read_expected(dir: &Path) -> Result<ExpectedContents, SeriesError>
         } if numbers.len() == MARK_COUNT => expected.apply_marks(&numbers, is_same_boot),
         MarksFileState::Missing => expected.unreadable.push((path, "it is missing")),
         MarksFileState::Intact { .. } | MarksFileState::Damaged => {
-            (expected.unreadable).push((path, "it is not what was written"));
+            (expected.unreadable).push((path, "it is damaged"));
         }
     }
     Ok(expected)
@@ -177,7 +177,7 @@ impl ExpectedContents {
     pub(crate) fn problems(&self) -> Vec<String> {
         let problem = |(path, detail): &(PathBuf, &str)| {
             format!(
-                "{}: {detail}; it is written anew, and whether ends of logs or files of rows were lost before cannot be told",
+                "{}: {detail}; it is recreated; earlier losses of log ends or segment files cannot be detected",
                 path.display()
             )
         };

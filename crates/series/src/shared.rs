@@ -336,9 +336,7 @@ impl SeriesShared {
                 .compare_exchange(upto, 0, Ordering::AcqRel, Ordering::Relaxed);
             self.notify_synced(upto);
             if self.set_flag(HealthFlag::Sync, false) {
-                tracing::info!(
-                    "rows that could not be forced to disk in the telemetry log are in segment files"
-                );
+                tracing::info!("rows of the failed telemetry log sync are now in segment files");
             }
         }
     }

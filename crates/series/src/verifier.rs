@@ -38,7 +38,7 @@ pub(crate) fn run(shared: &Arc<SeriesShared>) {
                     increment(&shared.counters.damaged_files, 1);
                     tracing::error!(
                         %error,
-                        "a telemetry file is damaged; queries of its rows fail. Restore a backup, or stop the node and run `tidegate store repair`"
+                        "telemetry segment is damaged; queries of its rows fail; restore a backup, or stop the node and run `tidegate store repair`"
                     );
                 }
             }

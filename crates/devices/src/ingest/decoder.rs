@@ -319,7 +319,7 @@ impl<'l, 'a> MessageDecoder<'l, 'a> {
         let name = desk.name_of(slot);
         let reason = match (&reason, desk.slots.get(slot as usize)) {
             (Some(reason), _) | (None, Some(KeyDisposition::Rejected(reason))) => reason,
-            _ => "the product has too many keys, 4096 at most",
+            _ => "the product has too many keys; the maximum is 4096",
         };
         book.record(device, now_ms, name, reason);
     }
@@ -339,7 +339,7 @@ impl<'a> MessageVisitor<'a> for MessageDecoder<'_, 'a> {
             }
             if !self.is_deferred {
                 self.context.counters.unknown.add(1);
-                let reason = "it is not behind this gateway";
+                let reason = "the device is not behind this gateway";
                 let book = self.context.rejections;
                 book.record(self.sender.no, self.received_ms, name, reason);
             }

@@ -228,7 +228,7 @@ impl Lane {
                 tracing::error!(
                     device,
                     topic,
-                    "a message of a device caused a panic; this is a bug"
+                    "device message caused a panic; message skipped; this is a bug"
                 );
             }
         }
@@ -455,7 +455,7 @@ fn decode<'a>(
     };
     if !room.is_reporting && !desk.profile.dialects.contains(route.dialect) {
         counters.malformed.add(1);
-        let reason = "the product's devices speak another dialect";
+        let reason = "the product does not allow this protocol";
         book.record(by.no, message.received_ms, message.topic, reason);
         return;
     }

@@ -53,7 +53,7 @@ pub(super) fn log_damage((path, problem): &MailboxDamage) {
     tracing::error!(
         path = %path.display(),
         problem,
-        "a mailbox of devices is damaged; messages that can be read are stored, and a damaged file is kept as *.damaged"
+        "device mailbox is damaged; readable messages are stored, and the damaged file is kept as *.damaged"
     );
 }
 

@@ -236,7 +236,7 @@ fn contents_of(file: Option<&[u8]>, known: Option<MarkValues>) -> SegmentContent
     let expected = known.map_or(0, |known| known.used);
     let Some(file) = file else {
         contents.damage = (expected > 0).then(|| {
-            format!("the file is missing, and with it {expected} bytes of messages of devices")
+            format!("the file is missing, and with it {expected} bytes of device messages")
         });
         return contents;
     };
@@ -246,9 +246,8 @@ fn contents_of(file: Option<&[u8]>, known: Option<MarkValues>) -> SegmentContent
     if !has_head && expected == 0 {
         // A file that was never used has no content to lose.
         let is_new = file.iter().all(|&byte| byte == 0) || known.is_some();
-        contents.damage = (!is_new).then(|| {
-            "the head of the file is not what was written; messages in it are lost".to_owned()
-        });
+        contents.damage =
+            (!is_new).then(|| "the head of the file is damaged; its messages are lost".to_owned());
         return contents;
     }
     let mut said = expected;
@@ -267,10 +266,10 @@ fn contents_of(file: Option<&[u8]>, known: Option<MarkValues>) -> SegmentContent
     if readable < said {
         let lost = said - readable;
         contents.damage = Some(format!(
-            "{lost} of {said} bytes of messages of devices are damaged or missing and lost; the others are worked off"
+            "{lost} of {said} bytes of device messages are damaged or missing and lost; the others are processed"
         ));
     } else if !has_head {
-        let detail = "the head of the file is not what was written; all messages are there";
+        let detail = "the head of the file is damaged; no message is lost";
         contents.damage = Some(detail.to_owned());
     }
     contents

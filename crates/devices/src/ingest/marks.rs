@@ -57,7 +57,7 @@ pub(super) type MailboxDamage = (PathBuf, String);
 pub(super) fn read(directory: &Path) -> io::Result<(Vec<MarkValues>, Option<MailboxDamage>)> {
     let path = directory.join(FILE);
     let wrong = |detail: &str| {
-        let detail = format!("{detail}; whether messages that waited are lost cannot be told");
+        let detail = format!("{detail}; lost messages cannot be detected");
         Some((path.clone(), detail))
     };
     match disk::read_high_water_marks(&path)? {
@@ -75,7 +75,7 @@ pub(super) fn read(directory: &Path) -> io::Result<(Vec<MarkValues>, Option<Mail
                 });
             Ok((known.collect(), None))
         }
-        MarksFileState::Damaged => Ok((Vec::new(), wrong("it is not what was written"))),
+        MarksFileState::Damaged => Ok((Vec::new(), wrong("it is damaged"))),
         MarksFileState::Missing if directory.join("mailbox-0a").exists() => {
             Ok((Vec::new(), wrong("it is missing")))
         }

@@ -69,12 +69,12 @@ const UNTIMED: u64 = u64::MAX;
 
 #[derive(Debug, thiserror::Error)]
 pub enum PipelineStartError {
-    #[error("cannot open the mailboxes of devices in {}: {source}", directory.display())]
+    #[error("cannot open the device mailboxes in {}: {source}", directory.display())]
     Mailbox {
         directory: PathBuf,
         source: io::Error,
     },
-    #[error("cannot start a worker for devices: {0}")]
+    #[error("cannot start a device worker: {0}")]
     Worker(io::Error),
 }
 
@@ -294,7 +294,7 @@ impl Pipeline {
             if !self.shared.replay(&halves) {
                 tracing::warn!(
                     mailbox = number,
-                    "the telemetry store has no room for what devices sent before; it is tried again at the next start"
+                    "telemetry store has no room for queued device messages; retrying at the next start"
                 );
                 continue;
             }
@@ -431,7 +431,7 @@ impl Pipeline {
         self.mailboxes.iter().for_each(Mailbox::stop);
         for worker in std::mem::take(&mut *self.workers()) {
             if worker.join().is_err() {
-                tracing::error!("a worker for devices ended by a panic; this is a bug");
+                tracing::error!("device worker panicked; this is a bug");
             }
         }
     }

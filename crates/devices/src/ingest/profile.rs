@@ -68,7 +68,7 @@ impl TelemetryModel for PermissiveModel {
         value: RawValue<'a>,
         _: &'a Bump,
     ) -> Result<PointValue<'a>, Box<str>> {
-        untyped_value(value).ok_or_else(|| "null is no value".into())
+        untyped_value(value).ok_or_else(|| "null is not a value".into())
     }
 }
 

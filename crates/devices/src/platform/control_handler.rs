@@ -25,7 +25,7 @@ const MAX_NEW_DEVICES: usize = 1000;
 impl Platform {
     pub(super) fn run_control_job(&self, sent: &ControlJob) {
         if let Err(error) = self.try_control_job(sent) {
-            tracing::warn!(device = sent.subject.0, %error, "what a device said could not be taken");
+            tracing::warn!(device = sent.subject.0, %error, "device control message failed");
         }
     }
 
@@ -189,7 +189,7 @@ impl Platform {
             Ok(Some(gateway)) => gateway,
             Ok(None) => return,
             Err(error) => {
-                tracing::warn!(gateway = message.sender.id, %error, "a gateway cannot be read");
+                tracing::warn!(gateway = message.sender.id, %error, "gateway lookup failed; its child devices are not loaded");
                 return;
             }
         };
@@ -197,7 +197,7 @@ impl Platform {
         for name in names.iter().take(MAX_NEW_DEVICES) {
             if let Err(error) = self.load_child(&gateway, name, message) {
                 let gateway = gateway.id.as_str();
-                tracing::debug!(gateway, name, %error, "a gateway speaks of a device that cannot be registered");
+                tracing::debug!(gateway, name, %error, "registration of a child device failed");
             }
         }
     }

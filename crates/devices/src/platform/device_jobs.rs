@@ -270,7 +270,7 @@ pub(super) fn start_worker(platform: &Platform) -> std::io::Result<()> {
                 }
             });
             if panic::catch_unwind(run).is_err() {
-                tracing::error!("what a device said caused a panic; this is a bug");
+                tracing::error!("device job panicked; this is a bug");
             }
             platform.inner.jobs.done();
         }

@@ -24,13 +24,13 @@ pub enum IngressError {
     #[error("{0}")]
     Malformed(String),
     /// The device's product does not allow the protocol.
-    #[error("the product's devices speak another dialect")]
+    #[error("the product does not allow this protocol")]
     ProtocolNotAllowed,
     /// The telemetry store has no room.
     #[error("the telemetry store has no room")]
     StorageFull,
     /// The node is overloaded.
-    #[error("there is too much to do")]
+    #[error("the node is overloaded")]
     Busy,
 }
 
@@ -63,7 +63,7 @@ impl DeviceIngress {
             return Err(IngressError::Busy);
         }
         let Some(route) = protocol::parse_device_topic(topic) else {
-            let reason = format!("{topic} is no topic of devices");
+            let reason = format!("{topic} is not a device topic");
             return Err(IngressError::Malformed(reason));
         };
         if !device.product.get().allows_protocol(route.dialect.into()) {

@@ -172,7 +172,7 @@ impl Platform {
             Ok(None) => false,
             Ok(Some(now)) => admission.is_still_valid(&now),
             Err(error) => {
-                tracing::error!(%error, "a device that connects cannot be read; it is disconnected");
+                tracing::error!(%error, "device lookup on connect failed; client disconnected");
                 false
             }
         };
@@ -290,7 +290,7 @@ impl DeviceResolver for Platform {
     fn resolve_device(&self, device: DeviceNo) -> Option<Arc<DeviceHandle>> {
         let device = self.registry().by_no(device);
         let device = device.unwrap_or_else(|error| {
-            tracing::error!(%error, "a device that has messages in a mailbox cannot be read");
+            tracing::error!(%error, "device lookup for a mailbox message failed; message skipped");
             None
         })?;
         Some(Arc::new(self.handle_of(&device)))

@@ -114,7 +114,7 @@ fn provision(
         }
         Some(_) => {
             return Err(failure(
-                "credentialsType: expected ACCESS_TOKEN or MQTT_BASIC, others are not made",
+                "credentialsType: expected ACCESS_TOKEN or MQTT_BASIC",
             ));
         }
     };
@@ -128,7 +128,7 @@ fn provision(
     let provisioned = registry.provision(provision, &|no| states.was_seen(no));
     let provisioned = provisioned.map_err(|error| {
         if !matches!(error, RegistryError::Invalid { .. }) {
-            tracing::warn!(%error, "a device that wants to be registered cannot be");
+            tracing::warn!(%error, "device provisioning failed");
         }
         failure(&error.to_string())
     })?;
@@ -142,7 +142,7 @@ fn provision(
         }
         (_, Some(given)) => given,
         // No other kind can be requested.
-        (_, None) => return Err(failure("no credentials were made")),
+        (_, None) => return Err(failure("no credentials were created")),
     };
     Ok(json!({
         "status": "SUCCESS",

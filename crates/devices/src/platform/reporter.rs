@@ -86,7 +86,7 @@ impl ReadingIntake for Reporter {
         for reading in readings {
             let is_known = self.report(&reading.device, reading.ts_ms, &reading.values);
             let is_known = is_known.unwrap_or_else(|error| {
-                tracing::error!(%error, "a device cannot be read; what was pulled for it is lost");
+                tracing::error!(%error, "device lookup failed; the pulled row is lost");
                 false
             });
             match is_known {

@@ -141,7 +141,7 @@ impl Drop for Segment {
             false => fs::remove_file(unfinished_path(&self.path)),
         };
         if let Err(error) = removed {
-            tracing::warn!(%error, path = %self.path.display(), "a replaced telemetry segment stays until the next start");
+            tracing::warn!(%error, path = %self.path.display(), "removal of a replaced telemetry segment failed; the next start removes it");
         }
     }
 }
@@ -184,7 +184,7 @@ impl Segment {
         if &head != MAGIC {
             return Err(refuse(
                 0,
-                "it does not begin as a segment file of this version does",
+                "its head is not that of a segment file of this version",
             ));
         }
         let mut tail = [0; TAIL];
@@ -196,7 +196,7 @@ impl Segment {
         if &tail[8..] != MAGIC || len > MAX_FOOTER || len + (MAGIC.len() + TAIL) as u64 > bytes {
             return Err(refuse(
                 tail_at,
-                "it does not end as a segment file of this version does",
+                "its end is not that of a segment file of this version",
             ));
         }
         let mut footer = vec![0; len as usize];
@@ -204,10 +204,10 @@ impl Segment {
         file.read_exact_at(&mut footer, footer_at)
             .map_err(io_error("read", &path))?;
         if crc32c::crc32c(&footer) != crc {
-            return Err(refuse(footer_at, "its footer is not what was written"));
+            return Err(refuse(footer_at, "its footer is damaged"));
         }
         let segment = read_footer(&footer, path.clone(), bytes);
-        segment.ok_or_else(|| refuse(footer_at, "its footer holds something that is none"))
+        segment.ok_or_else(|| refuse(footer_at, "its footer has invalid content"))
     }
 }
 

@@ -85,20 +85,12 @@ impl SegmentReader {
         self.block = usize::MAX;
         self.places.clear();
         let Some((rest, crc)) = bytes.split_last_chunk::<4>() else {
-            return Err(damaged_error(
-                path,
-                offset,
-                "a block of its index is not what was written",
-            ));
+            return Err(damaged_error(path, offset, "an index block is damaged"));
         };
         if crc32c::crc32c(rest) != u32::from_le_bytes(*crc)
             || self.parse_index_block(rest, first_device).is_none()
         {
-            return Err(damaged_error(
-                path,
-                offset,
-                "a block of its index is not what was written",
-            ));
+            return Err(damaged_error(path, offset, "an index block is damaged"));
         }
         self.block = block;
         Ok(())
@@ -221,7 +213,7 @@ impl SegmentReader {
             return Err(damaged_error(
                 &self.segment.path,
                 place.offset,
-                "it was cut",
+                "it is truncated",
             ));
         };
         into.clear();
@@ -233,7 +225,7 @@ impl SegmentReader {
         let path = &self.segment.path;
         match self.file.read_exact_at(into, offset) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(damaged_error(path, offset, "it was cut"))
+                Err(damaged_error(path, offset, "it is truncated"))
             }
             read => read.map_err(io_error("read", path)),
         }
@@ -243,14 +235,14 @@ impl SegmentReader {
         match row_group::is_intact(bytes) {
             true => Ok(()),
             false => {
-                let detail = "a group is not what was written";
+                let detail = "a group is damaged";
                 Err(damaged_error(&self.segment.path, place.offset, detail))
             }
         }
     }
 
     pub(crate) fn group_error(&self, place: &GroupLocation) -> SeriesError {
-        let detail = "a group with a right checksum holds something that is none";
+        let detail = "a group with a valid checksum has invalid content";
         damaged_error(&self.segment.path, place.offset, detail)
     }
 }

@@ -211,7 +211,7 @@ fn find_blocks(
         }
         // A head is written completely or not at all: it is within one sector.
         let Some(head) = BlockHead::decode(&bytes) else {
-            let detail = "the head of a block is not what was written";
+            let detail = "the head of a block is damaged";
             inspection.report_damage(path, offset, detail)?;
             broken.push(offset);
             continue;
@@ -379,10 +379,10 @@ impl BlockChain<'_> {
             };
             let is_applied = apply().is_some();
             if has_unknown_key {
-                return Err((start, "rows have a key that the dictionary does not have"));
+                return Err((start, "rows have a key that is missing in the dictionary"));
             }
             if !is_applied {
-                let detail = "a record with a right checksum holds something that is none";
+                let detail = "a record with a valid checksum has invalid content";
                 return Err((start, detail));
             }
         }
