@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_kept_for_its_time_and_for_that_question_only() {
+    fn an_answer_is_cached_for_its_lifetime_and_its_request_only() {
         let second = Duration::from_secs(1);
         let cache = AnswerCache::new(second, 10).unwrap();
         let now = Instant::now();

@@ -76,11 +76,12 @@ const FAILURE_LOG_INTERVAL_MS: u64 = 30_000;
 impl AuthenticatorEntry {
     fn log_failure(&self, client_id: &str, why: &str) {
         let now_ms = crate::now_ms();
-        let told_ms = self.logged_ms.load(Relaxed);
-        let is_due = now_ms.saturating_sub(told_ms) >= FAILURE_LOG_INTERVAL_MS;
+        let last_logged_ms = self.logged_ms.load(Relaxed);
+        let is_due = now_ms.saturating_sub(last_logged_ms) >= FAILURE_LOG_INTERVAL_MS;
         let takes_turn = || {
-            let told = &self.logged_ms;
-            told.compare_exchange(told_ms, now_ms, Relaxed, Relaxed)
+            let last_logged = &self.logged_ms;
+            last_logged
+                .compare_exchange(last_logged_ms, now_ms, Relaxed, Relaxed)
                 .is_ok()
         };
         let id = &self.name;
@@ -122,8 +123,8 @@ impl AuthenticatorChain {
             let Some(answer) = entry.authenticator.check_now(request) else {
                 return ChainProgress::Pending(at);
             };
-            if let Some(judged) = entry.to_decision(Ok(answer), request) {
-                return ChainProgress::Decided(judged);
+            if let Some(decision) = entry.to_decision(Ok(answer), request) {
+                return ChainProgress::Decided(decision);
             }
         }
         ChainProgress::Decided(self.default_decision(request, has_users))
@@ -156,7 +157,7 @@ impl AuthenticatorChain {
             return ChainProgress::Pending(at);
         };
         match entry.to_decision(answer, request) {
-            Some(judged) => ChainProgress::Decided(judged),
+            Some(decision) => ChainProgress::Decided(decision),
             None => self.check_now(at + 1, request, has_users),
         }
     }
@@ -177,17 +178,17 @@ impl AuthenticatorChain {
             if let Ok(AuthenticatorAnswer::Unknown(work)) = &answer {
                 decoy = decoy.or(Some(work.clone()));
             }
-            if let Some(judged) = entry.to_decision(answer, request) {
-                return judged;
+            if let Some(decision) = entry.to_decision(answer, request) {
+                return decision;
             }
         }
-        let judged = self.default_decision(request, has_users);
-        if judged == Err(LoginError::WrongCredentials)
+        let decision = self.default_decision(request, has_users);
+        if decision == Err(LoginError::WrongCredentials)
             && let (Some(decoy), Some(password)) = (decoy, &request.password)
         {
             decoy.run(&password.0).await;
         }
-        judged
+        decision
     }
 
     fn entries_from(&self, at: usize) -> impl Iterator<Item = (usize, &Arc<AuthenticatorEntry>)> {
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_that_knows_decides() {
+    async fn the_first_responsible_authenticator_decides() {
         let allow = || Ok(AuthenticatorAnswer::allow());
         let chain_of = chain(vec![
             (2, allow()),
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_each_answers_is_counted() {
+    async fn answers_are_counted_per_authenticator() {
         let chain_of = chain(vec![
             (0, Ok(AuthenticatorAnswer::Ignore)),
             (1, Err(AuthBackendError::new("away"))),
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_fails_lets_nobody_past() {
+    async fn a_failing_authenticator_ends_the_chain() {
         let failed = Err(AuthBackendError::new("away"));
         let chain_of = chain(vec![(0, failed), (1, Ok(AuthenticatorAnswer::allow()))]);
         let refused = chain_of.check(0, &ann(true), false).await;

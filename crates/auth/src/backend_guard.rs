@@ -142,11 +142,11 @@ impl<T: Authenticator> Authenticator for GuardedBackend<T> {
             }
             let answer = self.query(self.inner.check(request)).await?;
             // The decoy check of an unknown user runs once, like the check of an existing user, so it is not cached.
-            let kept = match &answer {
+            let cached = match &answer {
                 AuthenticatorAnswer::Unknown(_) => AuthenticatorAnswer::Ignore,
                 answer => answer.clone(),
             };
-            cache.put(key, kept, Instant::now());
+            cache.put(key, cached, Instant::now());
             Ok(answer)
         })
     }

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ban_is_refused() {
+    fn an_invalid_ban_is_refused() {
         let error = |value| Ban::from_json(&value).unwrap_err();
         assert!(error(json!({})).starts_with("expected exactly one"));
         assert!(error(json!({"client_id": ""})).starts_with("expected exactly one"));

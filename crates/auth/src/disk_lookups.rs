@@ -91,7 +91,7 @@ impl Drop for DiskLookupThread {
 
 impl DiskLookupThread {
     fn run(mut self) {
-        while let Some(portion) = self.shared.lookups.take_batch() {
+        while let Some(batch) = self.shared.lookups.take_batch() {
             let look_up = |lookup| {
                 let look_up = AssertUnwindSafe(|| self.shared.run_disk_lookup(lookup));
                 catch_unwind(look_up).unwrap_or_else(|_| {
@@ -99,7 +99,7 @@ impl DiskLookupThread {
                     None
                 })
             };
-            let answers: Vec<_> = portion.into_iter().filter_map(look_up).collect();
+            let answers: Vec<_> = batch.into_iter().filter_map(look_up).collect();
             for (answer, outcome) in answers {
                 // The client may have disconnected.
                 let _ = answer.send(outcome);
@@ -117,7 +117,7 @@ impl AuthState {
         chain: Arc<AuthenticatorChain>,
         at: usize,
     ) -> Authentication {
-        let Some(place) = self.try_acquire_slot() else {
+        let Some(slot) = self.try_acquire_slot() else {
             return Authentication::Deny(ReasonCode::SERVER_BUSY);
         };
         let (answer, answered) = oneshot::channel();
@@ -125,7 +125,7 @@ impl AuthState {
             request,
             chain,
             next_authenticator: at,
-            slot: place,
+            slot,
             result_sender: answer,
         });
         let shared = self.clone();
@@ -163,27 +163,27 @@ impl AuthState {
             request,
             chain,
             next_authenticator: at,
-            slot: place,
+            slot,
             result_sender: answer,
         } = lookup;
         if answer.is_closed() {
             return None;
         }
         let ask = match chain.look_up_on_disk(at, &request, self.has_users()) {
-            ChainProgress::Decided(judged) if self.can_finish_now(&judged) => {
+            ChainProgress::Decided(result) if self.can_finish_now(&result) => {
                 return Some((
                     answer,
-                    login_outcome(self.finish_login(request, judged, None)),
+                    login_outcome(self.finish_login(request, result, None)),
                 ));
             }
             ChainProgress::Decided(Ok(identity)) => PendingCheck::RuleSources(identity),
             ChainProgress::Decided(Err(_)) => PendingCheck::Authenticators(chain, at),
             ChainProgress::Pending(at) => PendingCheck::Authenticators(chain, at),
         };
-        let judging = self.clone().run_checks(request, ask, place);
+        let checks = self.clone().run_checks(request, ask, slot);
         self.runtime().spawn(async move {
             // The client may have disconnected.
-            let _ = answer.send(judging.await);
+            let _ = answer.send(checks.await);
         });
         None
     }
@@ -314,7 +314,7 @@ mod tests {
             Authentication::Pending(answer) => match answer.await {
                 Authentication::Allow(_) => Ok(()),
                 Authentication::Deny(code) => Err(code),
-                _ => panic!("neither let in nor refused"),
+                _ => panic!("neither accepted nor refused"),
             },
             Authentication::Deny(code) => Err(code),
             _ => panic!("not from memory"),
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn who_is_removed_while_its_look_up_waits_is_not_let_in() {
+    async fn a_device_removed_during_its_lookup_is_refused() {
         let (auth, disk) = auth(60_000);
         let mut door = auth.hooks_for(0);
         disk.hold(true);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn what_takes_more_than_a_look_at_the_disk_holds_nobody_up() {
+    async fn a_slow_check_does_not_delay_other_lookups() {
         let (auth, disk) = auth(60_000);
         let mut door = auth.hooks_for(0);
         let names = ["chosen-1", "broken-1", "panic-1", "d-1"];
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn a_disk_that_does_not_answer_lets_nobody_in() {
+    async fn an_unresponsive_disk_refuses_clients() {
         let (auth, disk) = auth(100);
         let mut door = auth.hooks_for(0);
         disk.hold(true);

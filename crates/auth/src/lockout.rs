@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_ago_does_not_count() {
+    fn old_events_do_not_count() {
         let windows = LockoutCounters::new(2, 10, 60, 100);
         assert!(!windows.record("a", 0));
         assert!(!windows.record("a", 10_001));

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_tries_many_users_keeps_out_only_those_it_never_had() {
+    fn an_address_that_tries_many_users_locks_out_only_new_pairs() {
         let limits = AuthLimits {
             max_failed_logins_per_address: 1,
             max_failed_logins_per_user: 0,
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_that_got_in_starts_anew() {
+    fn a_successful_login_resets_the_count() {
         let limits = AuthLimits {
             max_failed_logins_per_user: 2,
             ..AuthLimits::default()

@@ -52,11 +52,11 @@ pub(crate) enum AuthObject {
 pub(crate) fn parse_object(
     kind: &str,
     value: &Value,
-    shop: &AuthenticatorContext,
+    context: &AuthenticatorContext,
 ) -> Result<AuthObject, AuthObjectError> {
     Ok(match kind {
         USER => AuthObject::User(UserRecord::from_json(value)?),
-        AUTHENTICATOR => AuthObject::Authenticator(settings::build_authenticator(value, shop)?),
+        AUTHENTICATOR => AuthObject::Authenticator(settings::build_authenticator(value, context)?),
         ACL_RULE => AuthObject::Rule(settings::parse_rule(value)?),
         BAN => AuthObject::Ban(Ban::from_json(value)?),
         other => return Err(format!("{other:?} is no kind of object of authentication").into()),

@@ -102,7 +102,7 @@ impl AuthService {
     /// Creates the service, or returns all errors of the settings at once. Calls to external servers run on `runtime`.
     pub fn new(settings: &AuthSettings, runtime: Handle) -> Result<Self, Vec<AuthSettingsError>> {
         let mut errors = Vec::new();
-        let mut tell = |section, at, message: String| {
+        let mut add_error = |section, at, message: String| {
             errors.push(AuthSettingsError {
                 section,
                 index: at,
@@ -123,10 +123,10 @@ impl AuthService {
                         UserRecord::from_configuration(credential),
                     );
                 }
-                Err(error) => tell("user", at, error.to_string()),
+                Err(error) => add_error("user", at, error.to_string()),
             }
         }
-        let shop = AuthenticatorContext {
+        let context = AuthenticatorContext {
             users: Arc::new(UserRegistry::new(users)),
             checker: PasswordCheckPool::new(runtime.clone(), threads),
             runtime: runtime.clone(),
@@ -145,9 +145,9 @@ impl AuthService {
             {
                 fields.insert("name".to_owned(), id.as_str().into());
             }
-            match settings::build_authenticator(&value, &shop) {
+            match settings::build_authenticator(&value, &context) {
                 Ok(entry) => configured.extend(entry.map(Arc::new)),
-                Err(message) => tell("auth.authenticator", at, message),
+                Err(message) => add_error("auth.authenticator", at, message),
             }
         }
         // The built-in `devices` and `users` come first unless the configuration lists them.
@@ -155,7 +155,9 @@ impl AuthService {
             let names_it = |value: &Value| value.get("type").and_then(Value::as_str) == Some(own);
             if !settings.authenticators.iter().any(names_it) {
                 let value = serde_json::json!({"type": own});
-                let entry = settings::build_authenticator(&value, &shop).ok().flatten();
+                let entry = settings::build_authenticator(&value, &context)
+                    .ok()
+                    .flatten();
                 configured.splice(0..0, entry.map(Arc::new));
             }
         }
@@ -163,14 +165,14 @@ impl AuthService {
         for (at, value) in settings.rule_sources.iter().enumerate() {
             match settings::build_rule_source(value) {
                 Ok(source) => sources.extend(source),
-                Err(message) => tell("auth.rule_source", at, message),
+                Err(message) => add_error("auth.rule_source", at, message),
             }
         }
         let mut rules = Vec::new();
         for (at, value) in settings.rules.iter().enumerate() {
             match settings::parse_rule(value) {
                 Ok(rule) => rules.extend(rule),
-                Err(message) => tell("auth.rule", at, message),
+                Err(message) => add_error("auth.rule", at, message),
             }
         }
         if !errors.is_empty() {
@@ -179,18 +181,18 @@ impl AuthService {
         rules.sort_by_key(|(order, _)| *order);
         let rules: Arc<[AclRule]> = rules.into_iter().map(|(_, rule)| rule).collect();
         let has_rules = !settings.rules.is_empty() || !settings.rule_sources.is_empty();
-        let rights = Arc::new(NodeRules::new(rule_policy(limits, has_rules), rules));
-        runtime.spawn(run_clock(Arc::downgrade(&rights)));
+        let node_rules = Arc::new(NodeRules::new(rule_policy(limits, has_rules), rules));
+        runtime.spawn(run_clock(Arc::downgrade(&node_rules)));
         let of = |kind| move |id| (kind, id);
         let declared = (ids.into_iter().map(of(objects::AUTHENTICATOR)))
             .chain(settings.rule_ids().into_iter().map(of(objects::ACL_RULE)));
         let shared = AuthState {
-            node_rules: rights,
+            node_rules,
             bans: BanList::default(),
             login_limiter: LoginLimiter::new(limits),
             counters: LoginCounters::default(),
             lookups: DiskLookupQueue::new(threads),
-            context: shop,
+            context,
             chain: ArcSwap::from_pointee(AuthenticatorChain::new(configured.clone())),
             configured,
             declared: declared.collect(),
@@ -230,8 +232,8 @@ impl AuthService {
         shared.set_timeouts(limits);
         if shared.max_checks.swap(limits.max_checks, Relaxed) != limits.max_checks {
             // Permits of the old semaphore stay valid in addition to the new ones.
-            let places = Semaphore::new(limits.max_checks as usize);
-            shared.check_slots.store(Arc::new(places));
+            let slots = Semaphore::new(limits.max_checks as usize);
+            shared.check_slots.store(Arc::new(slots));
         }
     }
 
@@ -243,10 +245,10 @@ impl AuthService {
         written: Value,
         current: Option<&Value>,
     ) -> Result<Value, AuthObjectError> {
-        let sealed = objects::prepare_for_storage(kind, written, current)?;
+        let prepared = objects::prepare_for_storage(kind, written, current)?;
         let _entered = self.shared.context.runtime.enter();
-        objects::parse_object(kind, &sealed, &self.shared.context)?;
-        Ok(sealed)
+        objects::parse_object(kind, &prepared, &self.shared.context)?;
+        Ok(prepared)
     }
 
     /// Loads all objects of a store and follows their changes from then on.
@@ -332,8 +334,8 @@ impl AuthService {
         let shared = &self.shared;
         match kind {
             objects::AUTHENTICATOR => {
-                let kept = shared.stored_objects.authenticators();
-                let all = shared.configured.iter().cloned().chain(kept).collect();
+                let stored = shared.stored_objects.authenticators();
+                let all = shared.configured.iter().cloned().chain(stored).collect();
                 shared.chain.store(Arc::new(AuthenticatorChain::new(all)));
             }
             objects::ACL_RULE => shared
@@ -398,13 +400,13 @@ impl HooksFactory for AuthService {
 }
 
 /// Updates the cached clock, which the shards read with one atomic load.
-async fn run_clock(rights: std::sync::Weak<NodeRules>) {
+async fn run_clock(node_rules: std::sync::Weak<NodeRules>) {
     loop {
         tokio::time::sleep(CLOCK_TICK).await;
-        let Some(rights) = rights.upgrade() else {
+        let Some(node_rules) = node_rules.upgrade() else {
             return;
         };
-        rights.clock_ms.store(crate::now_ms(), Relaxed);
+        node_rules.clock_ms.store(crate::now_ms(), Relaxed);
     }
 }
 
@@ -430,8 +432,8 @@ impl AuthState {
     pub(crate) fn authenticate(self: &Arc<Self>, request: LoginRequest) -> Authentication {
         let chain = self.chain.load_full();
         match chain.check_now(0, &request, self.has_users()) {
-            ChainProgress::Decided(judged) if self.can_finish_now(&judged) => {
-                self.finish_login(request, judged, None)
+            ChainProgress::Decided(result) if self.can_finish_now(&result) => {
+                self.finish_login(request, result, None)
             }
             // Rule sources have to be asked too, so the whole check runs on the I/O runtime.
             ChainProgress::Decided(_) => {
@@ -467,9 +469,9 @@ impl AuthState {
     /// Whether the login can be completed without asking a rule source.
     pub(crate) fn can_finish_now(
         &self,
-        judged: &Result<AuthenticatedIdentity, LoginError>,
+        result: &Result<AuthenticatedIdentity, LoginError>,
     ) -> bool {
-        self.rule_sources.is_empty() || judged.is_err()
+        self.rule_sources.is_empty() || result.is_err()
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -478,20 +480,24 @@ impl AuthState {
 
     /// Acquires a slot for a pending check; `None` if `max_checks` are pending.
     pub(crate) fn try_acquire_slot(&self) -> Option<OwnedSemaphorePermit> {
-        let place = self.check_slots.load_full().try_acquire_owned().ok();
-        if place.is_none() {
+        let slot = self.check_slots.load_full().try_acquire_owned().ok();
+        if slot.is_none() {
             self.counters.busy.fetch_add(1, Relaxed);
         }
-        place
+        slot
     }
 
     /// Runs the remaining checks on the I/O runtime, if a slot is free.
-    fn check_later(self: &Arc<Self>, request: LoginRequest, ask: PendingCheck) -> Authentication {
-        let Some(place) = self.try_acquire_slot() else {
+    fn check_later(
+        self: &Arc<Self>,
+        request: LoginRequest,
+        pending: PendingCheck,
+    ) -> Authentication {
+        let Some(slot) = self.try_acquire_slot() else {
             return Authentication::Deny(ReasonCode::SERVER_BUSY);
         };
-        let judging = self.clone().run_checks(request, ask, place);
-        let task = self.context.runtime.spawn(judging);
+        let check = self.clone().run_checks(request, pending, slot);
+        let task = self.context.runtime.spawn(check);
         Authentication::Pending(Box::pin(async move {
             match task.await {
                 Ok(Ok(grant)) => Authentication::Allow(grant),
@@ -505,47 +511,47 @@ impl AuthState {
     pub(crate) async fn run_checks(
         self: Arc<Self>,
         request: LoginRequest,
-        ask: PendingCheck,
-        _place: OwnedSemaphorePermit,
+        pending: PendingCheck,
+        _slot: OwnedSemaphorePermit,
     ) -> LoginOutcome {
-        let judging = async {
-            let identity = match ask {
+        let check = async {
+            let identity = match pending {
                 PendingCheck::RuleSources(identity) => identity,
                 PendingCheck::Authenticators(chain, at) => {
                     chain.check(at, &request, self.has_users()).await?
                 }
             };
-            let sourced = match self.rule_sources.is_empty() || identity.is_superuser {
+            let external_rules = match self.rule_sources.is_empty() || identity.is_superuser {
                 true => None,
                 false => {
                     let named = with_granted_names(&request, &identity);
-                    let asked = ExternalRules::fetch(&self.rule_sources, named).await;
-                    Some(asked.map_err(|failure| {
+                    let fetched = ExternalRules::fetch(&self.rule_sources, named).await;
+                    Some(fetched.map_err(|failure| {
                         tracing::debug!(client_id = request.client_id, %failure, "rule source failed; client is refused");
                         LoginError::BackendFailed
                     })?)
                 }
             };
-            Ok((identity, sourced))
+            Ok((identity, external_rules))
         };
-        let judged = tokio::time::timeout(self.timeout(), judging).await;
-        let judged = judged.unwrap_or(Err(LoginError::BackendFailed));
-        let (judged, sourced) = match judged {
-            Ok((identity, sourced)) => (Ok(identity), sourced),
+        let result = tokio::time::timeout(self.timeout(), check).await;
+        let result = result.unwrap_or(Err(LoginError::BackendFailed));
+        let (result, external_rules) = match result {
+            Ok((identity, external_rules)) => (Ok(identity), external_rules),
             Err(refusal) => (Err(refusal), None),
         };
-        login_outcome(self.finish_login(request, judged, sourced))
+        login_outcome(self.finish_login(request, result, external_rules))
     }
 
     /// Updates counters and limits for a finished login and builds the grant of an accepted client.
     pub(crate) fn finish_login(
         &self,
         request: LoginRequest,
-        judged: Result<AuthenticatedIdentity, LoginError>,
-        sourced: Option<Arc<ExternalRules>>,
+        result: Result<AuthenticatedIdentity, LoginError>,
+        external_rules: Option<Arc<ExternalRules>>,
     ) -> Authentication {
         let now_ms = crate::now_ms();
-        let identity = match judged {
+        let identity = match result {
             Ok(identity) => identity,
             Err(refusal) => {
                 match refusal {
@@ -573,9 +579,9 @@ impl AuthState {
             );
             return Authentication::Deny(ReasonCode::BAD_USER_NAME_OR_PASSWORD);
         }
-        let known = with_granted_names(&request, &identity);
+        let granted_request = with_granted_names(&request, &identity);
         // The granted name or client id may be banned although the requested one is not.
-        if self.bans.is_banned(&known.rule_subject(), now_ms) {
+        if self.bans.is_banned(&granted_request.rule_subject(), now_ms) {
             self.counters.banned.fetch_add(1, Relaxed);
             return Authentication::Deny(ReasonCode::BANNED);
         }
@@ -587,7 +593,7 @@ impl AuthState {
             self.login_limiter.record_success(&request.rule_subject());
         }
         self.counters.allowed.fetch_add(1, Relaxed);
-        let permissions = self.build_permissions(&known, &identity, sourced);
+        let permissions = self.build_permissions(&granted_request, &identity, external_rules);
         Authentication::Allow(Box::new(ClientGrant {
             username: identity.username.map(Into::into),
             is_anonymous: identity.is_anonymous,
@@ -599,26 +605,30 @@ impl AuthState {
 
     fn build_permissions(
         &self,
-        known: &LoginRequest,
+        granted_request: &LoginRequest,
         identity: &AuthenticatedIdentity,
-        sourced: Option<Arc<ExternalRules>>,
+        external_rules: Option<Arc<ExternalRules>>,
     ) -> SessionPermissions {
-        let facts = SubjectAttributes {
-            common_name: known.common_name.as_deref().map(Into::into),
+        let attributes = SubjectAttributes {
+            common_name: granted_request.common_name.as_deref().map(Into::into),
             attributes: identity.attributes.clone().into(),
             is_superuser: identity.is_superuser,
             own_rules: identity.rules.clone().into(),
             device: identity.device.clone(),
-            external_rules: sourced,
+            external_rules,
         };
-        let is_plain = facts.common_name.is_none()
-            && facts.attributes.is_empty()
-            && !facts.is_superuser
-            && facts.own_rules.is_empty()
-            && facts.device.is_none()
-            && facts.external_rules.is_none();
-        let facts = (!is_plain).then(|| Box::new(facts));
-        SessionPermissions::new(self.node_rules.clone(), facts, &known.rule_subject())
+        let is_plain = attributes.common_name.is_none()
+            && attributes.attributes.is_empty()
+            && !attributes.is_superuser
+            && attributes.own_rules.is_empty()
+            && attributes.device.is_none()
+            && attributes.external_rules.is_none();
+        let attributes = (!is_plain).then(|| Box::new(attributes));
+        SessionPermissions::new(
+            self.node_rules.clone(),
+            attributes,
+            &granted_request.rule_subject(),
+        )
     }
 }
 

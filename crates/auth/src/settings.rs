@@ -240,7 +240,7 @@ struct EmptySettings {}
 /// Builds an authenticator from its settings; `None` if it is disabled.
 pub(crate) fn build_authenticator(
     value: &Value,
-    shop: &AuthenticatorContext,
+    context: &AuthenticatorContext,
 ) -> Result<Option<AuthenticatorEntry>, String> {
     let head = DefinitionHeader::parse(value, uses_backend)?;
     let bounds = head.bounds.clone().unwrap_or_default();
@@ -250,24 +250,24 @@ pub(crate) fn build_authenticator(
         "users" => {
             let _: EmptySettings = json::parse(rest)?;
             Box::new(BuiltInAuthenticator {
-                users: shop.users.clone(),
-                checker: shop.checker.clone(),
+                users: context.users.clone(),
+                checker: context.checker.clone(),
             })
         }
         "devices" => {
             let _: EmptySettings = json::parse(rest)?;
             Box::new(DeviceDirectoryAuthenticator {
-                directory: shop.devices.clone(),
-                checker: shop.checker.clone(),
+                directory: context.devices.clone(),
+                checker: context.checker.clone(),
             })
         }
         "password_file" => {
             let settings: PasswordFileSettings = json::parse(rest)?;
-            let file = PasswordFile::open(settings.path, shop.checker.clone());
+            let file = PasswordFile::open(settings.path, context.checker.clone());
             Box::new(file.map_err(|error| format!("path: {error}"))?)
         }
         "jwt" => {
-            let made = JwtAuthenticator::new(&json::parse(rest)?, &shop.runtime)?;
+            let made = JwtAuthenticator::new(&json::parse(rest)?, &context.runtime)?;
             Box::new(GuardedBackend::new(name, made, &bounds))
         }
         "http" => {
@@ -278,7 +278,7 @@ pub(crate) fn build_authenticator(
             let settings: CertificateAuthenticator = json::parse(rest)?;
             Box::new(settings)
         }
-        other => match database::build_authenticator(other, name, rest, &bounds, shop) {
+        other => match database::build_authenticator(other, name, rest, &bounds, context) {
             Some(made) => made?,
             None => {
                 return Err(format!(

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_has_not_is_nothing() {
+    fn missing_fields_become_empty() {
         let request = LoginRequest::default();
         assert_eq!(Template::parse("${username}").unwrap().fill(&request), None);
         let mixed = Template::parse("u:${username}").unwrap();

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_done_is_told_with_its_path() {
+    fn errors_name_the_path() {
         let parent = tempfile::tempdir().unwrap();
         let file = parent.path().join("file");
         fs::write(&file, "").unwrap();

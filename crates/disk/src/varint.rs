@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn invalid_numbers_are_refused() {
         assert_eq!(VarintReader::new(&[0x80]).number(), None);
         assert_eq!(VarintReader::new(&[0xff; 11]).number(), None);
         assert_eq!(VarintReader::new(&[]).number(), None);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_does_not_end_is_not_taken() {
+    fn an_unterminated_number_is_refused() {
         assert_eq!(take(&mut &[0x80, 0x80][..]), None);
         assert_eq!(take(&mut &[0xff; 11][..]), None);
     }

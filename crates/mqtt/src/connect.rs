@@ -86,7 +86,7 @@ impl<'a> Connect<'a> {
                 });
             }
             let payload =
-                reader.binary("CONNECT: will payload: expected a length and so many bytes")?;
+                reader.binary("CONNECT: will payload: expected a length and that many bytes")?;
             let retain = flags & WILL_RETAIN != 0;
             will = Some(Will {
                 topic,
@@ -107,7 +107,7 @@ impl<'a> Connect<'a> {
         let mut password = None;
         if flags & PASSWORD != 0 && !(may_be_missing && reader.is_empty()) {
             password =
-                Some(reader.binary("CONNECT: password: expected a length and so many bytes")?);
+                Some(reader.binary("CONNECT: password: expected a length and that many bytes")?);
         }
         reader.expect_end("CONNECT: bytes after the payload")?;
         Ok(Self {

@@ -111,7 +111,7 @@ fn section_2_2_2_2_there_are_27_identifiers() {
 }
 
 #[test]
-fn section_2_2_2_2_a_property_that_is_cut_short_is_malformed() {
+fn section_2_2_2_2_a_truncated_property_is_malformed() {
     for (bytes, scopes) in TABLE {
         for len in 1..bytes.len() {
             // Authentication method and data: the method alone is complete.

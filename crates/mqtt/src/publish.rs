@@ -32,7 +32,7 @@ impl<'a> Publish<'a> {
             .map_err(|_| Error::malformed_packet("PUBLISH: QoS 3 does not exist [MQTT-3.3.1-4]"))?;
         let mut reader = Reader::new(body);
         let topic = reader
-            .binary("PUBLISH: topic name: expected a length and so many bytes [MQTT-3.3.2-1]")?;
+            .binary("PUBLISH: topic name: expected a length and that many bytes [MQTT-3.3.2-1]")?;
         let topic = parse_topic_name(topic)?;
         let packet_id = match qos {
             QoS::AtMostOnce => 0,

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_is_none_is_left_to_suback() {
+    fn an_invalid_filter_is_reported_in_suback() {
         for version in ALL {
             assert_eq!(subscribe(version, &[0, 0, 0]), None);
             assert_eq!(subscribe(version, &[0, 3, b'#', b'/', b'a', 0]), None);

@@ -114,7 +114,7 @@ proptest! {
     /// Each proper prefix of a packet's body is refused or is a different packet; nothing is read
     /// past its end.
     #[test]
-    fn a_body_that_is_cut_short_is_read_or_refused(sample in sample(), at in any::<Index>()) {
+    fn a_truncated_body_is_read_or_refused(sample in sample(), at in any::<Index>()) {
         let bytes = sample.encode();
         let frame = mqtt::split_frame(&bytes, u32::MAX)?.expect("it is whole");
         let body = &frame.body[..at.index(frame.body.len() + 1)];

@@ -147,7 +147,7 @@ fn count_separate_bodies(kind: QueueBackendKind, server: &TestServer) -> usize {
 }
 
 #[test]
-fn what_is_written_is_there_again() {
+fn written_entries_can_be_read() {
     each(|kind, server| {
         let dir = tempfile::tempdir().unwrap();
         let options = options(server.url());
@@ -340,7 +340,7 @@ fn new_messages_are_refused_while_too_much_waits() {
 }
 
 #[test]
-fn what_cannot_be_is_said_at_start_and_without_passwords() {
+fn start_errors_contain_no_password() {
     let dir = tempfile::tempdir().unwrap();
     for (kind, url) in [
         (QueueBackendKind::Redis, "redis://u:geheim@127.0.0.1:1/0"),

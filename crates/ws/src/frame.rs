@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_found_with_the_first_byte_that_shows_it() {
+    fn errors_are_found_at_the_first_wrong_byte() {
         let cases: [(&[u8], Role, &str); 11] = [
             (&[0xC2], Role::Server, "reserved bit"),
             (&[0xA2], Role::Server, "reserved bit"),

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_character_that_cannot_be_finished_is_refused_at_once() {
+    fn an_invalid_character_is_refused_at_once() {
         let mut check = Utf8Validator::default();
         assert!(check.accept(&[0xED]));
         assert!(!check.accept(&[0xA0]), "surrogates are not characters");

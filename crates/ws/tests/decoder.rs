@@ -404,7 +404,7 @@ fn split<'a>(bytes: &'a [u8], lengths: &[usize]) -> Vec<&'a [u8]> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_however_it_is_cut(
+    fn encoded_items_decode_at_any_split(
         all in proptest::collection::vec(sent(), 0..6),
         mask: Option<[u8; 4]>,
         lengths in proptest::collection::vec(prop_oneof![1usize..8, 1usize..5000], 1..20),

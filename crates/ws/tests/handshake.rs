@@ -114,7 +114,7 @@ fn the_first_sub_protocol_of_the_server_that_is_offered_is_chosen() {
 }
 
 #[test]
-fn what_is_no_handshake_is_refused_and_told_why() {
+fn an_invalid_handshake_is_refused_with_a_reason() {
     let key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     let cases = [
         ("GET /chat HTTP/1.1", "POST /chat HTTP/1.1", 405, "GET"),

@@ -144,18 +144,19 @@ pub(crate) fn build_authenticator(
     name: &str,
     value: &Value,
     bounds: &BackendLimits,
-    shop: &AuthenticatorContext,
+    context: &AuthenticatorContext,
 ) -> OptionalBackend<Box<dyn Authenticator>> {
     open_database(kind, value, false).map(|made| {
         let (lookup, scheme) = made?;
-        let checker = shop.checker.clone();
-        let asks = DatabaseAuthenticator {
+        let checker = context.checker.clone();
+        let authenticator = DatabaseAuthenticator {
             lookup,
             password_scheme: Arc::new(scheme),
             checker,
             last_found: Mutex::default(),
         };
-        let guarded: Box<dyn Authenticator> = Box::new(GuardedBackend::new(name, asks, bounds));
+        let guarded: Box<dyn Authenticator> =
+            Box::new(GuardedBackend::new(name, authenticator, bounds));
         Ok(guarded)
     })
 }
@@ -273,11 +274,11 @@ impl Authenticator for DatabaseAuthenticator {
                 .unwrap_or_else(PoisonError::into_inner) = Some(stored.clone());
             let is_superuser = row.remove("is_superuser").flatten();
             let scheme = self.password_scheme.clone();
-            let (told, outcome) = tokio::sync::oneshot::channel();
+            let (error_sender, outcome) = tokio::sync::oneshot::channel();
             let is_right = self.checker.run(move || {
                 let checked = scheme.verify(&stored, &password);
                 // The login may have timed out.
-                let _ = told.send(checked.err());
+                let _ = error_sender.send(checked.err());
                 checked.is_ok_and(|is_right| is_right)
             });
             if is_right.await {
@@ -401,7 +402,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_understood_is_a_failure() {
+    async fn unusable_rows_are_a_failure() {
         let clear = row(&[("password_hash", Some("pencil"))]);
         let failure = ask(Ok(vec![clear]), "pencil").await.unwrap_err();
         assert!(

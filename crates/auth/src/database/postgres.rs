@@ -123,8 +123,8 @@ impl From<tokio_postgres::Error> for PostgresQueryError {
 }
 
 impl From<PostgresQueryError> for AuthBackendError {
-    fn from(asked: PostgresQueryError) -> Self {
-        AuthBackendError(asked.error)
+    fn from(error: PostgresQueryError) -> Self {
+        AuthBackendError(error.error)
     }
 }
 
@@ -192,7 +192,7 @@ impl UserDatabase for PostgresUserDatabase {
         Box::pin(async move {
             match self.query(request).await {
                 // The server may have been restarted: retry once.
-                Err(asked) if asked.is_closed => Ok(self.query(request).await?),
+                Err(error) if error.is_closed => Ok(self.query(request).await?),
                 answer => Ok(answer?),
             }
         })

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_not_understood_lets_nobody_in() {
+    fn an_invalid_response_refuses_the_client() {
         for body in [
             json!({"result": "yes"}),
             json!({}),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_cannot_work_are_refused() {
+    fn invalid_settings_are_refused() {
         let error = |settings: Value| {
             let settings: HttpSettings = json::parse(&settings).unwrap();
             HttpQuery::new(&settings, &[]).err().unwrap()
@@ -316,10 +316,10 @@ mod tests {
         assert!(error(json!({"url": "http://${clientid}/"})).starts_with("url: "));
         assert!(error(json!({"url": "http://h/${user}"})).starts_with("url: unknown"));
         let header = json!({"url": "http://h", "headers": {"a b": "secret"}});
-        let told = error(header);
+        let message = error(header);
         assert!(
-            told.starts_with("headers: ") && !told.contains("secret"),
-            "{told}"
+            message.starts_with("headers: ") && !message.contains("secret"),
+            "{message}"
         );
         let body = json!({"url": "http://h", "body": {"x": "${y}"}});
         assert!(error(body).starts_with("body: x: unknown"));

@@ -131,8 +131,8 @@ impl KeySet {
         }
         self.tried_ms.store(now_ms, Relaxed);
         let headers = HeaderMap::new();
-        let asked = client.send(Method::GET, url, &headers, None);
-        let answer = tokio::time::timeout(FETCH_TIMEOUT, asked).await;
+        let request = client.send(Method::GET, url, &headers, None);
+        let answer = tokio::time::timeout(FETCH_TIMEOUT, request).await;
         let answer =
             answer.map_err(|_| AuthBackendError::new("the key set: no answer in time"))??;
         if !answer.status.is_success() {
@@ -152,16 +152,18 @@ impl KeySet {
             KeySource::File(path) => (path, false),
             KeySource::Fixed(_) | KeySource::Url { .. } => return Ok(()),
         };
-        let told = |error: String| format!("{}: {error}", path.display());
+        let with_path = |error: String| format!("{}: {error}", path.display());
         if std::fs::metadata(path).is_ok_and(|found| found.len() > MAX_FILE_BYTES) {
-            return Err(told("larger than the maximum size of a key file".into()));
+            return Err(with_path(
+                "larger than the maximum size of a key file".into(),
+            ));
         }
-        let bytes = std::fs::read(path).map_err(|e| told(format!("cannot be read: {e}")))?;
+        let bytes = std::fs::read(path).map_err(|e| with_path(format!("cannot be read: {e}")))?;
         let keys = match is_pem {
             true => VerificationKey::from_pem(&bytes).map(|key| vec![key]),
             false => verification_key::keys_from_jwks(&bytes),
         };
-        self.keys.store(Arc::new(keys.map_err(told)?));
+        self.keys.store(Arc::new(keys.map_err(with_path)?));
         Ok(())
     }
 

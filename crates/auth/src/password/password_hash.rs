@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_hash_is_never_a_password() {
+    fn an_invalid_hash_never_matches() {
         for (stored, error) in [
             ("pencil", HashError::Unknown),
             ("", HashError::Unknown),

@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_told() {
-        for (text, told) in [
+        for (text, expected) in [
             ("10.0.0", "expected an address"),
             ("10.0.0.0/33", "at most 32 bits"),
             ("::/129", "at most 128 bits"),
@@ -119,7 +119,7 @@ mod tests {
             ("10.0.0.0/x", "expected an address"),
         ] {
             let message = text.parse::<AddressRange>().unwrap_err();
-            assert!(message.contains(told), "{message}");
+            assert!(message.contains(expected), "{message}");
         }
     }
 }

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_speaks_of_it_decides() {
+    fn the_first_matching_rule_decides() {
         let compiled = compiled(json!([
             {"permission": "deny", "action": "publish", "topics": "d/${clientid}/secret"},
             {"permission": "allow", "topics": "d/${clientid}/#"},

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_field() {
+    fn errors_name_the_field() {
         assert!(error(json!({"permission": "yes"})).starts_with("permission: expected"));
         assert!(error(json!({"permission": "deny", "action": "x"})).starts_with("action: "));
         assert!(error(json!({"permission": "deny", "qos": 3})).starts_with("qos: "));

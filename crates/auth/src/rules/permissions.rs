@@ -111,33 +111,36 @@ pub(crate) struct SessionPermissions {
     is_expired: AtomicBool,
 }
 
-fn rule_subject<'a>(client: &Client<'a>, facts: Option<&'a SubjectAttributes>) -> RuleSubject<'a> {
+fn rule_subject<'a>(
+    client: &Client<'a>,
+    attributes: Option<&'a SubjectAttributes>,
+) -> RuleSubject<'a> {
     RuleSubject {
         client_id: client.client_id,
         username: client.username,
-        common_name: facts.and_then(|facts| facts.common_name.as_deref()),
+        common_name: attributes.and_then(|attributes| attributes.common_name.as_deref()),
         address: match client.peer {
             Some(PeerAddress::Tcp(address)) => Some(address.ip()),
             Some(PeerAddress::Unix) | None => None,
         },
-        attributes: facts.map_or(&[], |facts| &facts.attributes),
+        attributes: attributes.map_or(&[], |attributes| &attributes.attributes),
     }
 }
 
 impl SessionPermissions {
     pub(crate) fn new(
         rights: Arc<NodeRules>,
-        facts: Option<Box<SubjectAttributes>>,
+        attributes: Option<Box<SubjectAttributes>>,
         who: &RuleSubject<'_>,
     ) -> Self {
         let compiled = match who.client_id {
             // The broker assigns a client id in a moment; rules are compiled at the first check.
             "" => Arc::new(CompiledRules::not_compiled()),
-            _ => compile_rules(&rights.rule_set(), facts.as_deref(), who),
+            _ => compile_rules(&rights.rule_set(), attributes.as_deref(), who),
         };
         Self {
             node_rules: rights,
-            attributes: facts,
+            attributes,
             compiled: ArcSwap::new(compiled),
             is_expired: AtomicBool::new(false),
         }
@@ -155,12 +158,12 @@ impl SessionPermissions {
         }
         match self.external_rules() {
             None => true,
-            Some(sourced) => {
+            Some(external) => {
                 let now_ms = self.node_rules.clock_ms.load(Relaxed);
-                let is_lapsed = sourced.is_expired(now_ms);
+                let is_lapsed = external.is_expired(now_ms);
                 let was_lapsed = self.is_expired.load(Relaxed);
-                sourced.refresh_if_due(now_ms);
-                is_lapsed == was_lapsed && !sourced.take_changed()
+                external.refresh_if_due(now_ms);
+                is_lapsed == was_lapsed && !external.take_changed()
             }
         }
     }
@@ -185,11 +188,11 @@ impl SessionPermissions {
 
     #[cold]
     fn recompile(&self, client: &Client<'_>) -> Arc<CompiledRules> {
-        let facts = self.attributes.as_deref();
-        let who = rule_subject(client, facts);
-        if let Some(sourced) = self.external_rules() {
+        let attributes = self.attributes.as_deref();
+        let who = rule_subject(client, attributes);
+        if let Some(external) = self.external_rules() {
             let now_ms = self.node_rules.clock_ms.load(Relaxed);
-            self.is_expired.store(sourced.is_expired(now_ms), Relaxed);
+            self.is_expired.store(external.is_expired(now_ms), Relaxed);
         }
         let rule_set = self.node_rules.rule_set();
         let compiled = match self.is_expired.load(Relaxed) {
@@ -197,7 +200,7 @@ impl SessionPermissions {
                 rule_set.generation,
                 rule_set.policy,
             )),
-            false => compile_rules(&rule_set, facts, &who),
+            false => compile_rules(&rule_set, attributes, &who),
         };
         self.compiled.store(compiled.clone());
         compiled
@@ -206,26 +209,26 @@ impl SessionPermissions {
 
 fn compile_rules(
     rule_set: &NodeRuleSet,
-    facts: Option<&SubjectAttributes>,
+    attributes: Option<&SubjectAttributes>,
     who: &RuleSubject<'_>,
 ) -> Arc<CompiledRules> {
-    let Some(facts) = facts else {
+    let Some(attributes) = attributes else {
         return rule_set.compile_for(who, &[]);
     };
-    if facts.is_superuser {
+    if attributes.is_superuser {
         return Arc::new(CompiledRules::allow_all(rule_set.generation));
     }
-    match &facts.external_rules {
-        None => rule_set.compile_for(who, &[&facts.own_rules]),
-        Some(sourced) => rule_set.compile_for(who, &[&facts.own_rules, &sourced.rules()]),
+    match &attributes.external_rules {
+        None => rule_set.compile_for(who, &[&attributes.own_rules]),
+        Some(external) => rule_set.compile_for(who, &[&attributes.own_rules, &external.rules()]),
     }
 }
 
 impl Permissions for SessionPermissions {
     #[inline]
     fn check(&self, client: &Client<'_>, action: &ClientAction<'_>) -> Authorization {
-        if let Some(facts) = &self.attributes
-            && let Some(rights) = &facts.device
+        if let Some(attributes) = &self.attributes
+            && let Some(rights) = &attributes.device
         {
             return self.check_device(rights, client, action);
         }
@@ -240,7 +243,7 @@ impl Permissions for SessionPermissions {
     fn is_superuser(&self) -> bool {
         self.attributes
             .as_ref()
-            .is_some_and(|facts| facts.is_superuser)
+            .is_some_and(|attributes| attributes.is_superuser)
     }
 
     fn device(&self) -> Option<ClientDevice<'_>> {
@@ -263,8 +266,8 @@ impl Permissions for SessionPermissions {
         if self.is_expired.load(Relaxed) {
             return Some("unknown");
         }
-        let (rule_set, facts) = (self.node_rules.rule_set(), self.attributes.as_deref());
-        let who = rule_subject(client, facts);
+        let (rule_set, attributes) = (self.node_rules.rule_set(), self.attributes.as_deref());
+        let who = rule_subject(client, attributes);
         let speaks = |rules: &[AclRule]| {
             CompiledRules::new(rule_set.generation, rules, &who, rule_set.policy)
                 .has_matching_rule(action)
@@ -273,11 +276,11 @@ impl Permissions for SessionPermissions {
         let sources = [
             (
                 "client",
-                facts.is_some_and(|facts| speaks(&facts.own_rules)),
+                attributes.is_some_and(|attributes| speaks(&attributes.own_rules)),
             ),
             (
                 "outside",
-                (self.external_rules()).is_some_and(|sourced| speaks(&sourced.rules())),
+                (self.external_rules()).is_some_and(|external| speaks(&external.rules())),
             ),
             ("file", speaks(&rule_set.configured_rules)),
             ("store", speaks(&rule_set.stored_rules)),
@@ -326,14 +329,14 @@ mod tests {
 
     fn permissions(
         rights: &Arc<NodeRules>,
-        facts: Option<SubjectAttributes>,
+        attributes: Option<SubjectAttributes>,
     ) -> SessionPermissions {
         let who = rule_subject(&ann(), None);
-        SessionPermissions::new(rights.clone(), facts.map(Box::new), &who)
+        SessionPermissions::new(rights.clone(), attributes.map(Box::new), &who)
     }
 
     #[test]
-    fn changed_rules_reach_sessions_that_are_there() {
+    fn changed_rules_reach_existing_sessions() {
         let rights = rights();
         let session = permissions(&rights, None);
         assert!(may(&session, "file/x") && !may(&session, "store/c1"));
@@ -351,11 +354,11 @@ mod tests {
         let rights = rights();
         let own = rules(json!([{"permission": "deny", "topics": "file/x"},
             {"permission": "allow", "topics": "own/${username}"}]));
-        let facts = SubjectAttributes {
+        let attributes = SubjectAttributes {
             own_rules: own.iter().cloned().collect(),
             ..SubjectAttributes::default()
         };
-        let session = permissions(&rights, Some(facts));
+        let session = permissions(&rights, Some(attributes));
         assert!(may(&session, "own/ann"));
         assert!(!may(&session, "file/x"));
         assert!(may(&session, "file/y"));
@@ -364,11 +367,11 @@ mod tests {
     #[test]
     fn a_superuser_may_do_everything_whatever_the_rules() {
         let rights = rights();
-        let facts = SubjectAttributes {
+        let attributes = SubjectAttributes {
             is_superuser: true,
             ..SubjectAttributes::default()
         };
-        let session = permissions(&rights, Some(facts));
+        let session = permissions(&rights, Some(attributes));
         assert!(may(&session, "anything"));
         rights.set_store_rules(rules(json!([{"permission": "deny"}])));
         assert!(may(&session, "anything"));

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_literal_speaks_of_that_very_text() {
+    fn a_literal_matches_exactly_its_text() {
         let literal = topics("eq a/#").unwrap();
         assert!(literal.covers_filter("a/#"));
         assert!(!literal.covers_filter("a/b"));
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_covers_and_what_overlaps() {
+    fn covering_and_overlapping_filters() {
         for (pattern, filter, covers_it, overlaps_it) in [
             ("a/#", "a", true, true),
             ("a/#", "a/b/#", true, true),
@@ -400,14 +400,14 @@ mod tests {
 
     #[test]
     fn mistakes_are_told() {
-        for (pattern, told) in [
+        for (pattern, expected) in [
             ("a/#/b", "is not a topic filter"),
             ("", "is not a topic filter"),
             ("a/${user}", "unknown placeholder ${user}"),
             ("a/${clientid", "a ${ without its }"),
         ] {
             let message = TopicPattern::parse(pattern).unwrap_err();
-            assert!(message.contains(told), "{message}");
+            assert!(message.contains(expected), "{message}");
         }
     }
 
