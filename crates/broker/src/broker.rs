@@ -46,13 +46,13 @@ pub enum StartError {
         "user {username}: the credential is not of the form scram-sha-256$ITERATIONS$SALT$STORED_KEY$SERVER_KEY"
     )]
     Credential { username: String },
-    #[error("{0} shards were asked for; at most {MAX_SHARDS} are possible")]
+    #[error("{0} shards requested; at most {MAX_SHARDS} are supported")]
     TooManyShards(usize),
-    #[error("the system has no randomness to give")]
+    #[error("the system provides no random bytes")]
     NoRandomness,
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
-    #[error("the store could not be read: {0}")]
+    #[error("cannot read the store: {0}")]
     Store(#[from] store::StoreError),
 }
 

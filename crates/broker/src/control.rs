@@ -40,7 +40,7 @@ pub enum ControlError {
         expected: String,
     },
     /// A limit of the node is reached; names the limit.
-    #[error("a limit is reached: {0}")]
+    #[error("limit reached: {0}")]
     LimitReached(String),
     /// Only the node itself may publish on this topic.
     #[error(
@@ -48,7 +48,7 @@ pub enum ControlError {
     )]
     ReservedTopic,
     /// The store accepts no writes: the disk is full or fails.
-    #[error("the store does not take messages now")]
+    #[error("the store accepts no messages now")]
     StoreUnavailable,
     #[error("the node is stopping, or a shard does not answer")]
     Unavailable,
@@ -132,7 +132,7 @@ pub struct QueuedMessage {
 pub enum ListenerError {
     #[error("there is no listener {0:?}")]
     UnknownListener(String),
-    #[error("it is {0} already")]
+    #[error("the listener is already {0}")]
     AlreadyInState(&'static str),
     /// The system refused to listen; contains the reason.
     #[error("{0}")]

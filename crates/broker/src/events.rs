@@ -79,11 +79,8 @@ impl StoreAlarms {
     pub(crate) fn update(&mut self, health: StoreHealth, events: &EventStream) {
         let (now, detail) = match health {
             StoreHealth::Ok => (None, ""),
-            StoreHealth::Full => (Some("store_full"), "there is no room for new messages"),
-            StoreHealth::Failed => (
-                Some("store_failed"),
-                "what is to be stored cannot be written",
-            ),
+            StoreHealth::Full => (Some("store_full"), "the store has no room for new messages"),
+            StoreHealth::Failed => (Some("store_failed"), "writing to the store fails"),
         };
         let before = std::mem::replace(&mut self.raised, now);
         if before == now {

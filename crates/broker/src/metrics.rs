@@ -43,9 +43,9 @@ shard_metrics! {
     ConnectUnauthorized Counter "connects_total" [result = "not_authorized"] "CONNECT packets by result.";
     TakenOver Counter "sessions_taken_over_total" [] "Connections closed because the same client id connected again.";
     KeepAliveTimeouts Counter "keep_alive_timeouts_total" [] "Connections closed because the client was silent for too long.";
-    PacketTimeouts Counter "packet_timeouts_total" [] "Connections closed because a packet that had begun did not become whole in time.";
-    PartialPacketsOverBudget Counter "partial_packets_over_budget_total" [] "Connections closed because too many bytes of packets that were not whole waited.";
-    PartialPacketBytes Gauge "partial_packet_bytes" [] "Bytes of packets that are not whole yet.";
+    PacketTimeouts Counter "packet_timeouts_total" [] "Connections closed because a packet was not completed in time.";
+    PartialPacketsOverBudget Counter "partial_packets_over_budget_total" [] "Connections closed because of too many bytes of incomplete packets.";
+    PartialPacketBytes Gauge "partial_packet_bytes" [] "Bytes of incomplete packets.";
     ProtocolErrors Counter "protocol_errors_total" [] "Connections closed because of a malformed packet or a protocol error.";
     Panics Counter "connection_panics_total" [] "Connections closed because of a panic in the broker; each is a bug.";
     BytesReceived Counter "bytes_received_total" [] "Bytes of MQTT packets received.";
@@ -69,8 +69,8 @@ shard_metrics! {
     DroppedStoreFull Counter "messages_dropped_total" [reason = "store_full"] "Messages that did not reach a subscriber.";
     DroppedDerived Counter "messages_dropped_total" [reason = "derived_budget"] "Messages that did not reach a subscriber.";
     DroppedOffline Counter "messages_dropped_total" [reason = "offline"] "Messages that did not reach a subscriber.";
-    CrossShardOut Counter "cross_shard_messages_total" [] "Messages handed to another shard.";
-    PausedPublishers Counter "publisher_pauses_total" [] "Times a publisher was not read for a moment because a queue or its rate was over its bound.";
+    CrossShardOut Counter "cross_shard_messages_total" [] "Messages sent to another shard.";
+    PausedPublishers Counter "publisher_pauses_total" [] "Times a publisher was paused because a queue or its rate exceeded its limit.";
     WillsPublished Counter "wills_published_total" [] "Will messages published.";
     BusyNanoseconds Counter "shard_busy_seconds_total" [] "Time the shard spent working, since start.";
     InboxBytes Gauge "shard_inbox_bytes" [] "Bytes waiting from other shards.";

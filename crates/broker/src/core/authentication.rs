@@ -343,7 +343,7 @@ impl Shard {
         let Some(mut exchange) = exchange else {
             return Err(
                 CloseReason::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
-                    .with_detail("AUTH: no exchange is under way"),
+                    .with_detail("AUTH: no exchange is in progress"),
             );
         };
         let proof = auth.properties.authentication_data().unwrap_or(&[]);
@@ -389,7 +389,7 @@ impl Shard {
             // [MQTT-4.12.0-7, MQTT-4.12.1-1]
             return Err(
                 CloseReason::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
-                    .with_detail("AUTH: not the method this connection was authenticated with"),
+                    .with_detail("AUTH: the method differs from the one used at connect"),
             );
         }
         if auth.reason == ReasonCode::RE_AUTHENTICATE {

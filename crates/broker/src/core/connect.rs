@@ -153,7 +153,7 @@ impl Shard {
             if will.retain && !limits.retain_available {
                 return Err(connect_refusal(
                     ReasonCode::RETAIN_NOT_SUPPORTED,
-                    "the will is retained",
+                    "retained messages are disabled, and the will is retained",
                 ));
             }
             mqtt::validate_topic_name(will.topic, &self.topic_limits()).map_err(|e| {
@@ -165,7 +165,7 @@ impl Shard {
             {
                 return Err(connect_refusal(
                     ReasonCode::PAYLOAD_FORMAT_INVALID,
-                    "the will's payload is marked as UTF-8 and is not",
+                    "the will's payload is marked as UTF-8 but is not valid UTF-8",
                 ));
             }
         }
@@ -218,7 +218,7 @@ impl Shard {
         if !client_id.starts_with(&prefix) {
             return Err(connect_refusal(
                 ReasonCode::CLIENT_IDENTIFIER_NOT_VALID,
-                format!("the client id has to begin with {prefix:?}"),
+                format!("the client id must begin with {prefix:?}"),
             ));
         }
         let id = match self.node.directory.claim(client_id, self.id) {
@@ -300,21 +300,21 @@ impl Shard {
         if let SessionClaim::OtherShard(_) = self.node.directory.claim(id, self.id) {
             return Err(connect_refusal(
                 ReasonCode::SERVER_BUSY,
-                "the client id connected elsewhere just now",
+                "another connection with this client id was accepted at the same time",
             ));
         }
         if self.delivery.refuses_new_messages() && expiry_s > 0 {
             self.node.directory.release(id, self.id);
             return Err(connect_refusal(
                 ReasonCode::QUOTA_EXCEEDED,
-                "the store takes no new session now",
+                "the store accepts no new sessions now",
             ));
         }
         if !NodeDirectory::reserve_slot(&self.node.directory.sessions, self.limits.max_sessions) {
             self.node.directory.release(id, self.id);
             return Err(connect_refusal(
                 ReasonCode::QUOTA_EXCEEDED,
-                "the node holds as many sessions as it may",
+                "the node has reached limits.max_sessions",
             ));
         }
         let now_ms = self.now_ms();
@@ -338,7 +338,7 @@ impl Shard {
             .map_err(|_| {
                 connect_refusal(
                     ReasonCode::UNSPECIFIED_ERROR,
-                    "the system has no randomness",
+                    "the system provides no random bytes",
                 )
             })?;
         let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -61,7 +61,10 @@ fn build_properties(publication: &PublishRequest) -> Result<PropertiesBuf, Contr
     let mut properties = PropertiesBuf::new();
     if publication.is_utf8 {
         if std::str::from_utf8(&publication.payload).is_err() {
-            return Err(invalid_field("payload", "expected UTF-8, as is_utf8 says"));
+            return Err(invalid_field(
+                "payload",
+                "expected UTF-8, because is_utf8 is set",
+            ));
         }
         properties.push(Property::PayloadFormatIndicator(1));
     }
@@ -129,7 +132,7 @@ impl Shard {
         if publication.retain && !limits.retain_available {
             return Err(invalid_field(
                 "retain",
-                "retained messages are off on this node",
+                "retained messages are disabled on this node",
             ));
         }
         let properties = build_properties(publication)?;
@@ -146,7 +149,7 @@ impl Shard {
         }
         if self.is_saturated() {
             return Err(ControlError::LimitReached(
-                "the node buffers as much as it may; try again".to_owned(),
+                "the node's message buffers are full; try again".to_owned(),
             ));
         }
         let now_ms = self.now_ms();
@@ -189,7 +192,7 @@ impl Shard {
             }),
             ReasonCode::NOT_AUTHORIZED => Err(ControlError::ReservedTopic),
             _ => Err(ControlError::LimitReached(
-                "it reached its subscribers, but no more retained messages are kept".to_owned(),
+                "the message was delivered but not retained: the limit of retained messages is reached".to_owned(),
             )),
         }
     }

@@ -68,7 +68,7 @@ impl Shard {
         }
         self.metrics().inc(Metric::PartialPacketsOverBudget);
         let closing = CloseReason::new(ReasonCode::QUOTA_EXCEEDED, "quota_exceeded").with_detail(
-            "too many bytes of packets that are not whole wait; see limits.max_partial_bytes_per_shard",
+            "too many bytes of incomplete packets; see limits.max_partial_bytes_per_shard",
         );
         self.close(at, closing);
         ConnectionAction::Close

@@ -109,7 +109,7 @@ impl Shard {
         if publish.retain && !limits.retain_available {
             return Err(publish_refusal(
                 ReasonCode::RETAIN_NOT_SUPPORTED,
-                "PUBLISH: retain is off here",
+                "PUBLISH: retained messages are disabled on this node",
             ));
         }
         // A topic has at most one level more than bytes, so that the levels of short topics need not be counted.
@@ -149,7 +149,7 @@ impl Shard {
         aliases[slot].clone().ok_or_else(|| {
             publish_refusal(
                 ReasonCode::PROTOCOL_ERROR,
-                "PUBLISH: this topic alias stands for no topic yet",
+                "PUBLISH: this topic alias has no topic yet",
             )
         })
     }
@@ -327,7 +327,7 @@ impl Shard {
                 // Closing is the only possible answer to a QoS 0 message.
                 QoS::AtMostOnce => Err(publish_refusal(
                     ReasonCode::PAYLOAD_FORMAT_INVALID,
-                    "PUBLISH: the payload is marked as UTF-8 and is not",
+                    "PUBLISH: the payload is marked as UTF-8 but is not valid UTF-8",
                 )),
                 _ => Ok(Some(ReasonCode::PAYLOAD_FORMAT_INVALID)),
             };

@@ -235,7 +235,7 @@ impl Delivery {
             QueueRoom::Disconnect => {
                 if let Some(connection) = session.connection {
                     let why = CloseReason::new(ReasonCode::QUOTA_EXCEEDED, "queue_full")
-                        .with_detail("more messages wait for this client than its queue may hold");
+                        .with_detail("the client's message queue is full");
                     self.pending_closes.push((connection, why));
                 }
             }

@@ -515,7 +515,7 @@ impl Shard {
             _ => {
                 return Err(
                     CloseReason::new(ReasonCode::PROTOCOL_ERROR, "protocol_error")
-                        .with_detail("this packet is for servers to send"),
+                        .with_detail("only servers may send this packet"),
                 );
             }
         }
@@ -616,7 +616,7 @@ impl Shard {
                 if of_packet.is_some_and(|deadline| deadline <= now_ms) {
                     self.metrics().inc(Metric::PacketTimeouts);
                     let detail = format!(
-                        "a packet did not become whole within {} s (limits.packet_timeout_s)",
+                        "a packet was not completed within {} s (limits.packet_timeout_s)",
                         self.limits.packet_timeout_s
                     );
                     let why = CloseReason::new(ReasonCode::UNSPECIFIED_ERROR, "packet_timeout");

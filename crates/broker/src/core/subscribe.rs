@@ -172,7 +172,7 @@ impl Shard {
             return self.reject_unavailable(
                 session_at,
                 ReasonCode::WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED,
-                "wildcards are off here",
+                "wildcard subscriptions are disabled on this node",
             );
         }
         let is_shared = matches!(
@@ -183,7 +183,7 @@ impl Shard {
             return self.reject_unavailable(
                 session_at,
                 ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
-                "shared subscriptions are off here",
+                "shared subscriptions are disabled on this node",
             );
         }
         if is_shared && filter.options.no_local {
@@ -220,7 +220,7 @@ impl Shard {
             return Ok(SubscribeOutcome::rejected(
                 ReasonCode::QUOTA_EXCEEDED,
                 format!(
-                    "a session may hold {} subscriptions",
+                    "a session may have at most {} subscriptions",
                     limits.max_subscriptions_per_session
                 ),
             ));
@@ -247,7 +247,7 @@ impl Shard {
             self.metrics().inc(Metric::SubscriptionsOverQuota);
             return Ok(SubscribeOutcome::rejected(
                 ReasonCode::QUOTA_EXCEEDED,
-                format!("subscriptions of {whose} may take {max} bytes ({setting})"),
+                format!("subscriptions of {whose} may have at most {max} bytes ({setting})"),
             ));
         }
         if self.delivery.sessions[session_at as usize].store_number != 0
@@ -255,7 +255,7 @@ impl Shard {
         {
             return Ok(SubscribeOutcome::rejected(
                 ReasonCode::QUOTA_EXCEEDED,
-                "the store takes nothing now",
+                "the store accepts no writes now",
             ));
         }
         let session = &self.delivery.sessions[session_at as usize];
@@ -263,14 +263,14 @@ impl Shard {
             if !limits.exclusive_available {
                 return Ok(SubscribeOutcome::rejected(
                     ReasonCode::TOPIC_FILTER_INVALID,
-                    "$exclusive is off here",
+                    "$exclusive subscriptions are disabled on this node",
                 ));
             }
             let client_id = session.client_id.clone();
             if !self.node.directory.claim_exclusive(topic, &client_id) {
                 return Ok(SubscribeOutcome::rejected(
                     ReasonCode::QUOTA_EXCEEDED,
-                    "another client has this topic to itself",
+                    "another client holds the exclusive subscription",
                 ));
             }
         }

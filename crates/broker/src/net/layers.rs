@@ -94,9 +94,9 @@ impl TransportLayers {
             return Ok(());
         }
         Err(LayerError(match (&self.proxy, &self.tls) {
-            (Some(_), _) => "the listener expects a PROXY protocol header and the client sends none; connect through the proxy, or set proxy_protocol = false",
-            (None, Some(_)) => "the listener expects TLS and the client speaks plain MQTT; use mqtts://, or connect to a listener with protocol mqtt",
-            (None, None) => "the listener expects a WebSocket and the client speaks plain MQTT; use ws://, or connect to a listener with protocol mqtt",
+            (Some(_), _) => "the listener expects a PROXY protocol header, but the client sends none; connect through the proxy, or set proxy_protocol = false",
+            (None, Some(_)) => "the listener expects TLS, but the client uses plain MQTT; use mqtts://, or connect to a listener with protocol mqtt",
+            (None, None) => "the listener expects WebSocket, but the client uses plain MQTT; use ws://, or connect to a listener with protocol mqtt",
         }.into()))
     }
 

@@ -134,7 +134,7 @@ pub fn open_unix(path: &std::path::Path, backlog: u32) -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     if let Ok(metadata) = std::fs::symlink_metadata(path) {
         if !metadata.file_type().is_socket() {
-            let why = "there is something at this path that is not a socket";
+            let why = "the path exists and is not a socket";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
         // A socket that nobody listens on was left by a process that was killed.
