@@ -58,21 +58,23 @@ pub(crate) enum ActionError {
         what: &'static str,
         placeholder: Box<str>,
     },
-    #[error("the topic {topic:?} cannot be published to: {why}")]
+    #[error("cannot publish to the topic {topic:?}: {why}")]
     InvalidTopic { topic: String, why: String },
-    #[error("the message would be the {0}th that comes of another; is there a loop of rules?")]
+    #[error(
+        "the message would be number {0} in a chain of messages published by rules; is there a loop of rules?"
+    )]
     RepublishTooDeep(u8),
-    #[error("it is about a message that a rule has published; that would never end")]
+    #[error("the event is about a message published by a rule; publishing again would never end")]
     AboutDerivedMessage,
     #[error("there is no sink {0:?}")]
     NoSink(Box<str>),
     #[error("the sink {0:?} is full")]
     SinkFull(Box<str>),
-    #[error("too much was logged in this second")]
+    #[error("the limit of console lines per second is reached")]
     LogRateExceeded,
-    #[error("too much waits to be published")]
+    #[error("too many messages wait to be published")]
     OutgoingFull,
-    #[error("there are no devices here")]
+    #[error("this node has no device platform")]
     NoDevices,
     #[error("{0}")]
     Rejected(Box<str>),
@@ -165,7 +167,7 @@ impl Action {
         for deed in &self.fallback {
             if let Err(failure) = deed.run(bound, made, stage, counters) {
                 counters.increment(RuleCounter::ActionsFailed);
-                tracing::debug!(rule = &*bound.name, %failure, "a fallback action failed");
+                tracing::debug!(rule = &*bound.name, %failure, "fallback action failed");
             }
         }
     }
@@ -180,7 +182,7 @@ impl ActionOperation {
     ) -> Result<Self, RuleDefinitionError> {
         let is_of_devices = matches!(kind, ActionKind::Telemetry(_) | ActionKind::Alarm(_));
         if is_of_devices && !has_devices {
-            let detail = "this node keeps no devices; there are republish, console and sink";
+            let detail = "there are no devices on this node; expected republish, console or sink";
             return Err(RuleDefinitionError::new(format!("{path}.kind"), detail));
         }
         Ok(match kind {

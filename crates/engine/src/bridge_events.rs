@@ -91,7 +91,7 @@ impl Engine {
             {
                 tracing::debug!(
                     from,
-                    "a shard takes long to publish what came of an event outside"
+                    "shard is slow to publish the outputs of rules; not waiting any longer"
                 );
             }
         }

@@ -203,7 +203,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), RuleDefinitionError> {
     if name == "test" {
         return Err(RuleDefinitionError::new(
             "name",
-            "this name is that of a route of the API; expected another",
+            "this name is reserved for an API route; expected another",
         ));
     }
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(is_good) {
@@ -703,8 +703,7 @@ impl<'a> FieldReader<'a> {
         ];
         for (name, value) in of_event_time {
             if value.is_some() && limits.event_time.is_none() {
-                let detail =
-                    "is about events that say when they happened; expected event_time, too";
+                let detail = "applies only with event_time; expected event_time, too";
                 return Err(fields.field_error(name, detail));
             }
         }

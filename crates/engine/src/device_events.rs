@@ -189,7 +189,7 @@ impl Engine {
         if work.depth == MAX_DEPTH {
             tracing::debug!(
                 device = event.device_id,
-                "an event of a device came of too many others; rules do not see it"
+                "device events are nested too deep; event is not evaluated by rules"
             );
             return false;
         }

@@ -123,7 +123,9 @@ impl Engine {
     /// Sets the port that receives rows for sinks. Called once, before the first rule is added.
     pub fn set_sink_port(&self, outlet: Arc<dyn SinkPort>) {
         if self.shared.outlet.set(outlet).is_err() {
-            tracing::error!("the rules were given a second outlet; this is a bug");
+            tracing::error!(
+                "sink port of the rule engine is set twice; ignoring the second one; this is a bug"
+            );
         }
     }
 
@@ -131,7 +133,9 @@ impl Engine {
     /// added. Without a device port, rules with such actions are rejected.
     pub fn set_device_port(&self, devices: Arc<dyn DevicePort>) {
         if self.shared.devices.set(devices).is_err() {
-            tracing::error!("the rules were given the devices twice; this is a bug");
+            tracing::error!(
+                "device port of the rule engine is set twice; ignoring the second one; this is a bug"
+            );
         }
     }
 
@@ -159,12 +163,12 @@ impl Engine {
         let book = self.lock_rules();
         let listed = book.rules.get(name);
         if listed.is_some_and(|listed| listed.is_declared) {
-            let detail = "this rule stands in the configuration; change it there";
+            let detail = "this rule is declared in the configuration file; change it there";
             return Err(RuleDefinitionError::new("name", detail));
         }
         if listed.is_none() && book.rules.len() >= self.shared.settings.max_rules {
             let detail = format!(
-                "there are {} rules already (rules.max_rules)",
+                "the limit of {} rules is reached (rules.max_rules)",
                 book.rules.len()
             );
             return Err(RuleDefinitionError::new("", detail));
@@ -241,7 +245,7 @@ impl Engine {
         let object = match objects.get(RULE_KIND, name) {
             Ok(object) => object,
             Err(error) => {
-                tracing::error!(rule = name, %error, "a changed rule cannot be read; the one before goes on");
+                tracing::error!(rule = name, %error, "changed rule cannot be read; its previous version keeps running");
                 return;
             }
         };
@@ -310,7 +314,7 @@ impl Engine {
             }
         });
         if let Some(RuleEntryState::Broken(problem)) = &state {
-            tracing::error!(rule = name, %problem, "a stored rule cannot run");
+            tracing::error!(rule = name, %problem, "stored rule is invalid; it does not run");
         }
         if let Some(RuleEntryState::Running(before)) = before.map(|before| &before.state) {
             let (serial, rule) = (before.serial, &before.rule);
@@ -400,7 +404,9 @@ impl Engine {
     pub fn start(&self, handle: BrokerHandle) {
         handle.refresh_hook_interest();
         if self.shared.handle.set(handle).is_err() {
-            tracing::error!("the rules were given a second broker; this is a bug");
+            tracing::error!(
+                "broker handle of the rule engine is set twice; ignoring the second one; this is a bug"
+            );
         }
         self.start_window_worker(None);
     }
@@ -430,7 +436,7 @@ impl Engine {
         match KvStore::restore(state.kv.limits(), &snapshot) {
             Ok(kv) => state.kv = kv,
             Err(error) => {
-                tracing::warn!(rule = &*bound.name, %error, "what a rule had kept is lost");
+                tracing::warn!(rule = &*bound.name, %error, "stored state of a rule cannot be restored; it starts empty");
             }
         }
     }
@@ -447,7 +453,7 @@ impl Engine {
         match spawned {
             Ok(spawned) => *thread = Some(spawned),
             Err(error) => {
-                tracing::error!(%error, "rules with windows do not run: no thread can be started")
+                tracing::error!(%error, "window thread cannot be started; rules with windows do not run")
             }
         }
     }
@@ -468,8 +474,10 @@ impl Engine {
         });
         match stopped.recv_timeout(STOP_TIMEOUT) {
             Ok(false) => {}
-            Ok(true) => tracing::error!("the windows of rules ended by a panic; this is a bug"),
-            Err(_) => tracing::warn!("the windows of rules were not stored in time"),
+            Ok(true) => tracing::error!(
+                "window thread panicked; windows of rules are not stored; this is a bug"
+            ),
+            Err(_) => tracing::warn!("windows of rules were not stored in time; they are lost"),
         }
     }
 

@@ -193,7 +193,7 @@ impl<'a> EventEvaluation<'a, '_> {
             counters.increment(RuleCounter::FailedLimit);
             let errors = &bound.monitor.errors;
             errors.record(&bound.name, self.now_ms, "limit", None, || {
-                format!("more than {MAX_CHAINED_RULES} rules behind each other; is there a loop of rules?")
+                format!("the chain of rules is longer than {MAX_CHAINED_RULES}; is there a loop of rules?")
             });
             return;
         }
@@ -402,6 +402,6 @@ fn record_panic(bound: &RunningRule, counters: &LaneCounters) {
     counters.increment(RuleCounter::FailedOther);
     tracing::error!(
         rule = &*bound.name,
-        "a rule panicked; this is a bug. The message is not evaluated further by this rule"
+        "rule panicked; it does not evaluate this event any further; this is a bug"
     );
 }

@@ -640,7 +640,7 @@ impl Hooks for RuleHooks {
             tracing::warn!(
                 rule = &*bound.name,
                 topic,
-                "a message of a rule was dropped: too many come of one message (limits.max_derived_messages, \
+                "message published by a rule is dropped: too many messages derive from one (limits.max_derived_messages, \
                  limits.max_derived_ms); is there a loop of rules?"
             );
         }

@@ -302,7 +302,7 @@ fn validate_topic(topic: &[u8]) -> Result<&str, ActionError> {
     if topic.starts_with("$SYS/") || topic.starts_with("$delayed/") {
         return Err(refused(
             topic,
-            "topics of the node itself are not for rules".into(),
+            "topics of the node itself are reserved".into(),
         ));
     }
     Ok(topic)

@@ -17,12 +17,12 @@ struct MetricFamilySpec {
 const FAMILIES: [MetricFamilySpec; 6] = [
     MetricFamilySpec {
         name: "rule_engine_matched_total",
-        help: "Events that met a rule.",
+        help: "Events that matched a rule.",
         samples: &[(RuleCounter::Matched, "", "")],
     },
     MetricFamilySpec {
         name: "rule_engine_executions_total",
-        help: "Evaluations by what came of them.",
+        help: "Evaluations by result.",
         samples: &[
             (RuleCounter::Passed, "result", "passed"),
             (RuleCounter::NoResult, "result", "no_result"),
@@ -31,7 +31,7 @@ const FAMILIES: [MetricFamilySpec; 6] = [
     },
     MetricFamilySpec {
         name: "rule_engine_failures_total",
-        help: "Evaluations that failed, by why.",
+        help: "Failed evaluations by kind of error.",
         samples: &[
             (RuleCounter::FailedType, "kind", "value"),
             (RuleCounter::FailedLimit, "kind", "limit"),
@@ -40,7 +40,7 @@ const FAMILIES: [MetricFamilySpec; 6] = [
     },
     MetricFamilySpec {
         name: "rule_engine_actions_total",
-        help: "Actions by what came of them; those of sinks are only queued here.",
+        help: "Actions by result; rows for sinks count as queued.",
         samples: &[
             (RuleCounter::ActionsSucceeded, "result", "succeeded"),
             (RuleCounter::ActionsFailed, "result", "failed"),
@@ -50,7 +50,7 @@ const FAMILIES: [MetricFamilySpec; 6] = [
     },
     MetricFamilySpec {
         name: "rule_engine_window_rows_lost_total",
-        help: "Events that no window counted, by why.",
+        help: "Events not counted by any window, by reason.",
         samples: &[
             (RuleCounter::WindowLate, "reason", "late"),
             (RuleCounter::WindowFull, "reason", "full"),
@@ -60,7 +60,7 @@ const FAMILIES: [MetricFamilySpec; 6] = [
     },
     MetricFamilySpec {
         name: "rule_engine_timed_executions_total",
-        help: "Evaluations that were timed, a sample of all.",
+        help: "Evaluations that were timed (a sample of all).",
         samples: &[],
     },
 ];
@@ -88,7 +88,7 @@ impl Engine {
             .collect();
         let mut durations = MetricFamily {
             name: "rule_engine_execution_duration_seconds",
-            help: "Time of one evaluation; a sample of all is timed.",
+            help: "Duration of an evaluation, from a sample of all evaluations.",
             kind: MetricKind::Summary,
             samples: Vec::new(),
         };
@@ -114,18 +114,18 @@ impl Engine {
         families.push(durations);
         families.push(gauge(
             "rule_engine_rules",
-            "Rules there are.",
+            "Number of rules.",
             listed as f64,
         ));
         families.push(gauge(
             "rule_engine_rules_running",
-            "Rules that run.",
+            "Number of running rules.",
             running as f64,
         ));
         let waiting = self.shared.rows.waiting_bytes() as f64;
         families.push(gauge(
             "rule_engine_window_queue_bytes",
-            "Bytes of rows on their way to windows.",
+            "Bytes of rows queued for windows.",
             waiting,
         ));
         families

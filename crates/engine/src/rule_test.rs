@@ -59,7 +59,7 @@ impl TestEvent {
             }
             (Value::String(text), None) => text.clone().into_bytes(),
             (_, Some(_)) => {
-                let detail = "expected nothing beside payload";
+                let detail = "expected either payload or payload_base64";
                 return Err(RuleDefinitionError::new("payload_base64", detail));
             }
             // In handwritten JSON the payload is given as it is.
@@ -92,8 +92,8 @@ impl Engine {
     ) -> Result<Value, RuleDefinitionError> {
         let test = AssertUnwindSafe(|| self.test_rule_uncontained(definition, trial));
         catch_unwind(test).unwrap_or_else(|_| {
-            tracing::error!("a rule panicked while it was tried; this is a bug");
-            let detail = "evaluating it caused a panic; this is a bug of the node";
+            tracing::error!("rule panicked during a test; this is a bug");
+            let detail = "the evaluation panicked; this is a bug of the node";
             Err(RuleDefinitionError::new("sql", detail))
         })
     }

@@ -178,7 +178,7 @@ fn compile_event_time(
         return Ok(None);
     };
     if rule.window().is_none() {
-        let detail = "is about windows; expected a statement with GROUP BY";
+        let detail = "applies to windows only; expected a statement with GROUP BY";
         return Err(RuleDefinitionError::new(FIELD, detail));
     }
     let compiled = EventTime::compile(text, rule, options);
@@ -204,7 +204,7 @@ pub(crate) fn compile_options(
     let timezone = match &definition.timezone {
         None => Zone::default(),
         Some(name) => Zone::parse(name).ok_or_else(|| {
-            let detail = format!("{name:?} is no time zone; expected a name such as Europe/Berlin or an offset such as +08:00");
+            let detail = format!("{name:?} is not a time zone; expected a name such as Europe/Berlin or an offset such as +08:00");
             RuleDefinitionError::new("timezone", detail)
         })?,
     };

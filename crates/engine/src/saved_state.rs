@@ -26,7 +26,7 @@ impl SavedRuleState {
         Self {
             objects,
             kind: WINDOW_KIND,
-            description: "the stored windows of a rule",
+            description: "windows of a rule",
         }
     }
 
@@ -35,7 +35,7 @@ impl SavedRuleState {
         Self {
             objects,
             kind: RULE_STATE_KIND,
-            description: "what a rule has kept",
+            description: "state of a rule",
         }
     }
 
@@ -72,7 +72,7 @@ impl SavedRuleState {
         let part = |n: usize| match self.objects.get(self.kind, &format!("{name}/{n}")) {
             Ok(object) => object.map(|object| object.value),
             Err(error) => {
-                tracing::warn!(rule = name, %error, "{} cannot be read", self.description);
+                tracing::warn!(rule = name, %error, "stored {} cannot be read; starting empty", self.description);
                 None
             }
         };
@@ -103,7 +103,7 @@ impl SavedRuleState {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
-                    tracing::warn!(rule = name, %error, "{} cannot be deleted", self.description);
+                    tracing::warn!(rule = name, %error, "stored {} cannot be deleted", self.description);
                     return;
                 }
             }

@@ -11,19 +11,19 @@ pub(crate) fn schemas(has_devices: bool) -> (Value, Value) {
     shown["required"] = json!(["sql", "enabled", "actions"]);
     let mut written = written;
     written["properties"]["id"] =
-        json!({"type": "string", "description": "Of a rule object of EMQX: its name here."});
+        json!({"type": "string", "description": "The rule's name, in a rule object of EMQX."});
     written["properties"]["enable"] = json!({
         "type": ["boolean", "null"],
-        "description": "Of a rule object of EMQX: as enabled.",
+        "description": "The same as `enabled`, in a rule object of EMQX.",
     });
     for note in IGNORED_EMQX_FIELDS {
         written["properties"][note] =
-            json!({"description": "Of a rule object of EMQX; it is not kept."});
+            json!({"description": "A field of EMQX rule objects; accepted and ignored."});
     }
     shown["properties"]["warnings"] = json!({
         "type": "array",
         "items": {"type": "string"},
-        "description": "Only in the answer to a POST or PUT: probable mistakes, such as placeholders that are always null.",
+        "description": "Probable mistakes, such as placeholders that are always null; only in the response to a POST or PUT.",
     });
     (written, shown)
 }
@@ -41,40 +41,40 @@ fn rule_schema(is_shown: bool, has_devices: bool) -> Value {
                 "description": "The statement: SELECT .. FROM .. WHERE .., or FOREACH ..",
             },
             "description": {"type": "string", "maxLength": 1000},
-            "enabled": {"type": "boolean", "description": "Whether it runs; true if not said."},
+            "enabled": {"type": "boolean", "description": "Whether the rule runs; default true."},
             "dialect": {
                 "type": ["string", "null"],
                 "enum": ["fluxmq", "emqx", null],
                 "description": "Whose meaning of functions; as FROM says, if not said.",
             },
-            "timezone": nullable("string", "Of functions that print local time and of windows of whole days, weeks and months: an IANA name or an offset; UTC if not said."),
+            "timezone": nullable("string", "IANA name or offset, for functions that print local time and for windows of whole days, weeks and months; default UTC."),
             "actions": {
                 "type": "array",
                 "maxItems": 16,
-                "description": "What is done with each output, in this order.",
+                "description": "Actions for each output, run in this order.",
                 "items": action_schema(true, has_devices),
             },
             "limits": {
                 "type": "object",
-                "description": "Where this rule needs less than the settings rules.* allow.",
+                "description": "Limits of this rule, below the settings rules.*.",
                 "additionalProperties": false,
                 "properties": {
-                    "max_steps": bound(1, "Steps of one evaluation."),
-                    "max_output_bytes": bound(1, "Bytes of what one evaluation brings forth."),
-                    "max_republish_depth": bound(1, "Messages that come of messages that come of rules: how deep."),
+                    "max_steps": bound(1, "Maximum steps of one evaluation."),
+                    "max_output_bytes": bound(1, "Maximum bytes that one evaluation creates."),
+                    "max_republish_depth": bound(1, "Maximum length of a chain of messages published by rules because of each other."),
                 },
             },
             "window": {
                 "type": "object",
-                "description": "Of a rule with GROUP BY.",
+                "description": "Settings of a rule with GROUP BY.",
                 "additionalProperties": false,
                 "properties": {
-                    "event_time": nullable("string", "An expression that says when an event happened, such as payload.ts; when it came in, if not said."),
-                    "lateness_ms": bound(0, "How long a window stays open for events that come late."),
-                    "max_ahead_ms": bound(0, "With event_time: how far an event may be ahead of the node's clock to be counted."),
-                    "idle_ms": bound(1, "With event_time: how long nothing comes until windows close without events."),
-                    "max_groups": bound(1, "Groups in all open windows."),
-                    "max_bytes": bound(1024, "Memory of all open windows."),
+                    "event_time": nullable("string", "Expression for an event's timestamp, such as payload.ts; default: time of arrival."),
+                    "lateness_ms": bound(0, "Time in milliseconds that a window stays open for late events."),
+                    "max_ahead_ms": bound(0, "Maximum time in milliseconds that a counted event may be ahead of the node's clock; requires event_time."),
+                    "idle_ms": bound(1, "Time in milliseconds without events after which windows close; requires event_time."),
+                    "max_groups": bound(1, "Maximum number of groups in all open windows."),
+                    "max_bytes": bound(1024, "Maximum memory of all open windows in bytes."),
                 },
             },
         },
@@ -84,34 +84,34 @@ fn rule_schema(is_shown: bool, has_devices: bool) -> Value {
 fn action_schema(has_fallback: bool, has_devices: bool) -> Value {
     let mut properties = json!({
         "kind": {"type": "string", "enum": ["republish", "console", "sink"]},
-        "sink": {"type": "string", "description": "Of kind sink: its name."},
-        "topic": {"type": "string", "description": "Of kind republish: a template such as alarms/${clientid}."},
+        "sink": {"type": "string", "description": "Name of the sink; kind sink only."},
+        "topic": {"type": "string", "description": "Template such as alarms/${clientid}; kind republish only."},
         "payload": {
             "type": ["string", "null"],
-            "description": "Of kind republish: a template; the output as JSON if not said.",
+            "description": "Template; default: the output as JSON; kind republish only.",
         },
         "qos": {
             "type": ["integer", "string"],
-            "description": "Of kind republish: 0, 1, 2 or a template; 0 if not said.",
+            "description": "0, 1, 2 or a template; default 0; kind republish only.",
         },
         "retain": {
             "type": ["boolean", "string"],
-            "description": "Of kind republish: true, false or a template; false if not said.",
+            "description": "true, false or a template; default false; kind republish only.",
         },
         "user_properties": {
             "type": ["object", "string"],
-            "description": "Of kind republish: templates by name, or one placeholder that yields an object.",
+            "description": "Templates by name, or one placeholder that yields an object; kind republish only.",
             "additionalProperties": {"type": "string"},
         },
         "mqtt_properties": {
             "type": "object",
-            "description": "Of kind republish: templates of MQTT 5 properties, which are left out if null.",
+            "description": "Templates of MQTT 5 properties; a null omits the property; kind republish only.",
             "propertyNames": {"enum": MQTT_PROPERTIES},
             "additionalProperties": {"type": ["string", "number"]},
         },
         "direct_dispatch": {
             "type": "boolean",
-            "description": "Of kind republish: no rule hears of the message; false if not said.",
+            "description": "Whether rules ignore the message; default false; kind republish only.",
         },
     });
     if has_devices {
@@ -119,12 +119,15 @@ fn action_schema(has_fallback: bool, has_devices: bool) -> Value {
         for (name, about) in [
             (
                 "device",
-                "Of kinds telemetry and alarm: a template; the event's device or client if not said.",
+                "Template; default: the event's device or client; kinds telemetry and alarm only.",
             ),
-            ("name", "Of kind alarm: a template."),
+            (
+                "name",
+                "Template for the name of the alarm; kind alarm only.",
+            ),
             (
                 "severity",
-                "Of kind alarm: CRITICAL, MAJOR, MINOR, WARNING, INDETERMINATE or a template; MAJOR if not said.",
+                "CRITICAL, MAJOR, MINOR, WARNING, INDETERMINATE or a template; default MAJOR; kind alarm only.",
             ),
         ] {
             properties[name] = json!({"type": "string", "description": about});
@@ -132,25 +135,25 @@ fn action_schema(has_fallback: bool, has_devices: bool) -> Value {
         for (name, about) in [
             (
                 "timestamp",
-                "Of kind telemetry: a template of milliseconds since 1970; the event's if not said.",
+                "Template for milliseconds since 1970; default: the event's timestamp; kind telemetry only.",
             ),
             (
                 "details",
-                "Of kind alarm: a template; the output as JSON if not said.",
+                "Template; default: the output as JSON; kind alarm only.",
             ),
         ] {
             properties[name] = json!({"type": ["string", "null"], "description": about});
         }
         properties["clear"] = json!({
             "type": ["boolean", "string"],
-            "description": "Of kind alarm: whether it is over; true, false or a template; false if not said.",
+            "description": "Whether to clear the alarm: true, false or a template; default false; kind alarm only.",
         });
     }
     if has_fallback {
         properties["fallback"] = json!({
             "type": "array",
             "maxItems": 16,
-            "description": "What is done if this cannot be done.",
+            "description": "Actions that run if this action fails.",
             "items": action_schema(false, has_devices),
         });
     }

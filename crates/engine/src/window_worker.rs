@@ -156,7 +156,7 @@ impl WindowWorker {
         let windows = match restored {
             Some(Ok(windows)) => windows,
             Some(Err(error)) => {
-                tracing::warn!(rule = &*bound.name, %error, "the windows of a rule begin anew");
+                tracing::warn!(rule = &*bound.name, %error, "stored windows of a rule cannot be restored; they start empty");
                 OpenWindows::new(window, settings)
             }
             None => OpenWindows::new(window, settings),
@@ -204,7 +204,7 @@ impl WindowWorker {
             let Ok(sample) = read_sample(&mut bytes, self.scratch.arena()) else {
                 tracing::error!(
                     rule = &*kept.rule.name,
-                    "a row for a window cannot be read; this is a bug"
+                    "window row cannot be decoded; it is dropped; this is a bug"
                 );
                 continue;
             };
@@ -320,7 +320,7 @@ impl WindowWorker {
             match saved.write(&bound.name, bound.sql_hash, &snapshot) {
                 Ok(()) => *stored = changes,
                 Err(error) => {
-                    tracing::warn!(rule = &*bound.name, %error, "what a rule keeps cannot be stored");
+                    tracing::warn!(rule = &*bound.name, %error, "state of a rule cannot be stored; retrying at the next save");
                 }
             }
         }
@@ -339,7 +339,7 @@ impl WindowWorker {
             match saved.write(&bound.name, bound.sql_hash, &kept.windows.snapshot()) {
                 Ok(()) => kept.is_changed = false,
                 Err(error) => {
-                    tracing::warn!(rule = &*bound.name, %error, "the windows of a rule cannot be stored");
+                    tracing::warn!(rule = &*bound.name, %error, "windows of a rule cannot be stored; retrying at the next save");
                 }
             }
         }
@@ -478,7 +478,7 @@ fn publish_outputs(shared: &EngineShared, bound: &RunningRule, outgoing: Outgoin
     {
         tracing::debug!(
             rule = &*bound.name,
-            "a shard takes long to publish what came of a window"
+            "shard is slow to publish the outputs of a window; not waiting any longer"
         );
     }
 }
