@@ -1,4 +1,4 @@
-//! ClickHouse by its HTTP interface: one INSERT of JSON lines per batch.
+//! Connector kind `clickhouse`: ClickHouse over HTTP, one INSERT of JSON lines per batch.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ use crate::tls::TlsSettings;
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "clickhouse",
     title: "ClickHouse",
-    // It likes few large inserts.
+    // ClickHouse works best with few large inserts.
     batch: BatchDefaults {
         max_rows: 10_000,
         max_bytes: 8 << 20,
@@ -38,24 +38,24 @@ pub(super) const KIND: ConnectorKind = ConnectorKind {
     open,
 };
 
-/// Errors that are about what was sent, by the numbers of ClickHouse; everything else can pass.
+/// ClickHouse error codes that concern rows; other errors are transient.
 const ROW_ERROR_CODES: [u32; 22] = [
     6, 25, 26, 27, 33, 38, 41, 53, 69, 70, 72, 117, 130, 131, 190, 321, 349, 376, 407, 469, 675,
     691,
 ];
 
-/// Errors about the statement: an unknown column, identifier, function, table, syntax or database.
+/// Error codes that concern the statement: an unknown column, identifier, function, table, syntax or database.
 const STATEMENT_ERROR_CODES: [u32; 6] = [16, 46, 47, 60, 62, 81];
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ClickHouseSettings {
-    /// As `http://HOST:8123`. Another is asked when one fails.
+    /// Base URLs, as `http://HOST:8123`. After an error the next one is used.
     #[schemars(length(min = 1, max = 64))]
     urls: Vec<String>,
     user: Option<String>,
     password: Option<Secret>,
-    /// File with the password.
+    /// File that contains the password.
     password_file: Option<PathBuf>,
     database: Option<String>,
     tls: Option<TlsSettings>,
@@ -66,10 +66,10 @@ struct ClickHouseSettings {
 struct ClickHouseSinkSettings {
     #[schemars(length(min = 1, max = 256))]
     table: String,
-    /// Columns and what is in them, with placeholders; a placeholder by itself keeps its type. Left out: the fields of the
+    /// Columns and their values, with placeholders; a single placeholder keeps its type. Default: the fields of the
     /// row are the columns.
     columns: Option<BTreeMap<String, String>>,
-    /// Further settings of ClickHouse for the insert, such as `async_insert = "1"`.
+    /// Additional ClickHouse settings of the insert, such as `async_insert = "1"`.
     #[serde(default)]
     settings: BTreeMap<String, String>,
 }
@@ -101,7 +101,7 @@ fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult
     }))
 }
 
-/// A name within a statement.
+/// Quotes an identifier.
 fn quote_identifier(name: &str) -> String {
     format!("`{}`", name.replace('\\', "\\\\").replace('`', "\\`"))
 }
@@ -128,7 +128,7 @@ impl Connector for ClickHouseConnector {
                 Some(columns.collect::<Result<Vec<_>, SettingsError>>()?)
             }
         };
-        // `database.table` names both.
+        // `database.table` contains both names.
         let table: Vec<_> = settings
             .table
             .splitn(2, '.')
@@ -225,7 +225,7 @@ impl ClickHouseWriter {
     }
 
     async fn insert(&self, batch: &SinkBatch) -> Result<(), ConnectorError> {
-        // The same rows sent again have the same token: a table that looks for duplicates takes them once.
+        // A retry of the same rows has the same token, by which a deduplicating table recognises it.
         let last = batch.len().saturating_sub(1);
         let path = match batch.is_empty() {
             true => return Ok(()),
@@ -256,7 +256,7 @@ impl ClickHouseWriter {
     }
 }
 
-/// The number of an error: of a header, or of a text that begins `Code: 27. DB::Exception`.
+/// The error code: from a header, or from a text that begins `Code: 27. DB::Exception`.
 fn error_code(answer: &ServerResponse) -> Option<u32> {
     let header = answer.headers.get("x-clickhouse-exception-code");
     if let Some(code) = header.and_then(|value| value.to_str().ok()?.parse().ok()) {
@@ -275,7 +275,7 @@ impl SinkWriter for ClickHouseWriter {
             let asking = web.request(Method::POST, &self.path, &[], Bytes::new());
             let answer = asking.await?;
             match (answer.is_success(), error_code(&answer)) {
-                (true, None) => Ok("table and columns are there".into()),
+                (true, None) => Ok("table and columns exist".into()),
                 (_, Some(code)) if STATEMENT_ERROR_CODES.contains(&code) => {
                     Err(ConnectorError::permanent(answer.transient_error()))
                 }

@@ -57,7 +57,7 @@ pub const CONNECTOR_KINDS: &[&ConnectorKind] = &[
     &s3::KIND,
 ];
 
-/// The kind of this name.
+/// The connector kind with this name.
 pub fn find_kind(name: &str) -> Option<&'static ConnectorKind> {
     CONNECTOR_KINDS
         .iter()

@@ -1,4 +1,4 @@
-//! MySQL and MariaDB: prepared inserts of many rows.
+//! Connector kind `mysql`: MySQL and MariaDB, prepared inserts of many rows.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ pub(super) const KIND: ConnectorKind = ConnectorKind {
 const DEFAULT_PORT: u16 = 3306;
 const IDLE_FOR: Duration = Duration::from_secs(60);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
-/// Statements kept prepared by each connection.
+/// Maximum number of prepared statements per connection.
 const MAX_PREPARED_STATEMENTS: usize = 128;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -49,10 +49,10 @@ struct MySqlSettings {
     database: String,
     username: Option<String>,
     password: Option<Secret>,
-    /// File that holds the password.
+    /// File that contains the password.
     password_file: Option<PathBuf>,
     tls: Option<TlsSettings>,
-    /// Connections at most.
+    /// Maximum number of connections.
     #[serde(default = "eight")]
     #[schemars(range(min = 1, max = 256))]
     pool_size: usize,
@@ -65,8 +65,8 @@ fn eight() -> usize {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MySqlSinkSettings {
-    /// A statement for each row, as `INSERT INTO t (id, v) VALUES (${clientid}, ${payload.v}) ON DUPLICATE KEY UPDATE v =
-    /// VALUES(v)`. What is filled in is bound, never a part of the text. Inserts of many rows become one statement.
+    /// Statement for each row, as `INSERT INTO t (id, v) VALUES (${clientid}, ${payload.v}) ON DUPLICATE KEY UPDATE v =
+    /// VALUES(v)`. Values are bound parameters, never a part of the text. Inserts of many rows become one statement.
     sql: String,
 }
 
@@ -88,7 +88,7 @@ fn open(fields: Map<String, serde_json::Value>, _: &ConnectorContext) -> OpenCon
     let pool = PoolOpts::new()
         .with_constraints(constraints)
         .with_inactive_connection_ttl(IDLE_FOR)
-        // A reset would cost a round trip for each batch and forget what is prepared; sinks leave nothing behind.
+        // A reset would cost a round trip per batch and discard prepared statements; sinks leave no session state behind.
         .with_reset_connection(false);
     let mut options = OptsBuilder::default()
         .user(settings.username)
@@ -96,7 +96,7 @@ fn open(fields: Map<String, serde_json::Value>, _: &ConnectorContext) -> OpenCon
         .db_name(Some(settings.database))
         .pool_opts(pool)
         .stmt_cache_size(MAX_PREPARED_STATEMENTS)
-        // A socket would be another server than the one that was named.
+        // A socket might belong to another server than the one named.
         .prefer_socket(false)
         .tcp_keepalive(Some(KEEP_ALIVE));
     if let Some(tls) = &settings.tls {
@@ -108,7 +108,7 @@ fn open(fields: Map<String, serde_json::Value>, _: &ConnectorContext) -> OpenCon
 }
 
 fn tls_options(tls: &TlsSettings) -> Result<SslOpts, SettingsError> {
-    // Also says what is wrong with the files.
+    // Also validates the files.
     tls.client_config("tls")?;
     let mut options = SslOpts::default();
     if let Some(ca) = &tls.ca {
@@ -159,7 +159,7 @@ impl Connector for MySqlConnector {
 struct MySqlWriter {
     pool: Arc<MySqlPool>,
     sql: SqlStatement,
-    /// Texts by the number of rows: 1, 2, 4, ..., and the size of a full batch.
+    /// Statement texts by number of rows: 1, 2, 4, ..., and the size of a full batch.
     statements: Mutex<HashMap<usize, Arc<str>>>,
 }
 
@@ -175,8 +175,8 @@ impl MySqlWriter {
             .clone()
     }
 
-    /// Sizes of the statements a batch is written with. Each size is another statement to be prepared, so there are few: a
-    /// full batch, which is what comes when there is much to do, and powers of two.
+    /// Sizes of the statements for a batch. Each size is a separate prepared statement, so there are few: a full batch,
+    /// which occurs under load, and powers of two.
     fn sizes(&self, rows: usize) -> Vec<usize> {
         let max = self.sql.max_rows();
         if max == 1 {
@@ -186,7 +186,7 @@ impl MySqlWriter {
             .statements
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // A size that comes again and again is worth a statement of its own, as long as there are not too many of them.
+        // A recurring size is worth its own statement, as long as there are not too many of them.
         let is_worth_it =
             rows <= max && (known.len() < MAX_PREPARED_STATEMENTS / 4 || known.contains_key(&rows));
         if is_worth_it && rows >= 64 {
@@ -219,7 +219,7 @@ impl MySqlWriter {
         let mut connection = self.pool.get_conn().await?;
         let result = self.run(&mut connection, batch).await;
         if result.is_err() {
-            // It may be in the middle of a transaction, or of nothing it can go on with.
+            // The connection may be within a transaction or in an undefined state.
             drop(connection.disconnect().await);
         }
         result
@@ -227,7 +227,7 @@ impl MySqlWriter {
 
     async fn run(&self, connection: &mut Conn, batch: &SinkBatch) -> Result<(), Error> {
         let sizes = self.sizes(batch.len());
-        // Either the system has all of a batch or nothing.
+        // The system stores either the whole batch or nothing.
         let is_transaction = sizes.len() > 1;
         if is_transaction {
             connection.query_drop("START TRANSACTION").await?;
@@ -279,9 +279,9 @@ fn value_of(value: row::SinkValue<'_>) -> Value {
     }
 }
 
-/// Errors of the server that are about values of rows, besides those whose SQLSTATE says so.
+/// Server errors that concern values of rows, in addition to those identified by SQLSTATE.
 const ROW_ERROR_CODES: [u16; 8] = [
-    1153, // a packet larger than the server takes: half of it may fit
+    1153, // packet larger than the server accepts: half of it may fit
     1265, // data truncated
     1366, // no value of the column's type
     1526, // no partition for the value
@@ -291,7 +291,7 @@ const ROW_ERROR_CODES: [u16; 8] = [
     4078, // an illegal type for the operation
 ];
 
-/// Errors of the server that are about the statement, or about what is missing.
+/// Server errors that concern the statement or a missing object.
 const STATEMENT_ERROR_CODES: [u16; 9] = [
     1054, // no such column
     1064, // a syntax error
@@ -308,7 +308,7 @@ fn failure(error: Error) -> ConnectorError {
     let is_of_rows = match &error {
         Error::Server(error) => {
             let class = error.state.get(..2).unwrap_or_default();
-            // 21: the number of values does not fit; 22: data; 23: constraints; 45: what a trigger raises.
+            // 21: the number of values does not match; 22: data; 23: constraints; 45: raised by a trigger.
             let is_about_values = matches!(class, "22" | "23" | "45");
             is_about_values || ROW_ERROR_CODES.contains(&error.code)
         }

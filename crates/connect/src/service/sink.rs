@@ -92,7 +92,7 @@ impl ManagedSink {
         name: &str,
         common: &SinkSettings,
         options: &ConnectorServiceOptions,
-        mourner: Arc<OnceLock<Arc<dyn DeadLetterObserver>>>,
+        dead_letter_observer: Arc<OnceLock<Arc<dyn DeadLetterObserver>>>,
     ) -> Result<Self, SettingsError> {
         let metrics = Arc::new(SinkCounters::default());
         let path = dead_letters_path(options, name);
@@ -113,7 +113,7 @@ impl ManagedSink {
             metrics,
             dead_letters: Arc::new(dead),
             memory_row_numbers: (epoch, Arc::default()),
-            dead_letter_observer: mourner,
+            dead_letter_observer,
             state: Mutex::new(ManagedSinkState {
                 common_settings: common.clone(),
                 kind_settings: Map::new(),

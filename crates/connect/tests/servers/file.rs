@@ -18,7 +18,7 @@ fn rows_are_lines() {
     let node = Node::start(Some(directory.path()));
     let connector = json!({"type": "file", "directory": "out"});
     node.service.set_connector("c", &connector).unwrap();
-    assert_eq!(node.test().unwrap(), "the folder can be written");
+    assert_eq!(node.test().unwrap(), "the directory can be written");
     let json_lines = json!({"connector": "c", "file": "all.jsonl", "order": "all"});
     let sink = node.service.set_sink("s", &json_lines).unwrap();
     let csv = json!({

@@ -26,7 +26,7 @@ impl CsvColumns {
         }
     }
 
-    /// The line of names, with its end.
+    /// The header line with its line break.
     pub(super) fn head(&self) -> Vec<u8> {
         let mut line = Vec::new();
         for (at, (name, _)) in self.0.iter().enumerate() {

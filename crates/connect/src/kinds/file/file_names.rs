@@ -1,4 +1,4 @@
-//! What files are called: the one that is written, and those it was before, with the time in their names.
+//! File names: that of the current file, and those of rotated files, which contain the time.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use rules::Civil;
 pub(super) struct FileNames {
     directory: PathBuf,
     stem: String,
-    /// With its dot.
+    /// Extension including its dot.
     extension: String,
 }
 
@@ -31,13 +31,13 @@ impl FileNames {
         &self.directory
     }
 
-    /// The one that is written; `more` is put behind its name.
+    /// Path of the current file; `more` is appended to its name.
     pub(super) fn current_path(&self, more: &str) -> PathBuf {
         let (stem, extension) = (&self.stem, &self.extension);
         self.directory.join(format!("{stem}{extension}{more}"))
     }
 
-    /// `NAME.EXT` becomes `NAME-20260131T235959.123Z.EXT`; neither this is there, nor with one of `more` behind it.
+    /// `NAME.EXT` becomes `NAME-20260131T235959.123Z.EXT`, such that no file with this name, or with one of `more` appended, exists.
     pub(super) fn unused_rotated_path(&self, more: &[&str]) -> PathBuf {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let mut ms = now.map_or(0, |now| now.as_millis() as u64);
@@ -56,7 +56,7 @@ impl FileNames {
         }
     }
 
-    /// Files of former times with `more` behind their names, the oldest first.
+    /// Rotated files with `more` appended to their names, oldest first.
     pub(super) fn rotated_paths(&self, more: &str) -> io::Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
@@ -84,14 +84,14 @@ impl FileNames {
     }
 }
 
-/// A path with `more` behind its name.
+/// A path with `more` appended to its name.
 pub(super) fn with_suffix(path: &Path, more: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(more);
     name.into()
 }
 
-/// Milliseconds since 1970 as `20260131T235959.123Z`: these sort by time.
+/// Milliseconds since 1970 as `20260131T235959.123Z`, which sorts by time.
 fn timestamp_suffix(ms: u64) -> String {
     let (seconds, ms) = (ms / 1000, ms % 1000);
     let at = Civil::from_local_s(seconds as i64);

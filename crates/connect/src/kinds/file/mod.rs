@@ -1,4 +1,4 @@
-//! Files of JSON lines, CSV or Parquet, which are rotated by size and time.
+//! Connector kind `file`: JSON lines, CSV or Parquet files, rotated by size and time.
 
 mod csv;
 mod file_names;
@@ -40,13 +40,13 @@ pub(super) const KIND: ConnectorKind = ConnectorKind {
     open,
 };
 
-/// Relative folders are below this one in the node's folder.
+/// Relative directories are below this one in the node's data directory.
 const FILES_DIRECTORY: &str = "files";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct FileSettings {
-    /// A folder below `files` in the node's folder for data; made if it is not there.
+    /// Directory below `files` in the node's data directory; created if needed.
     #[serde(default)]
     directory: PathBuf,
 }
@@ -54,22 +54,22 @@ struct FileSettings {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct FileSinkSettings {
-    /// The name of the file that is written, as `telemetry.jsonl`. Files that were rotated away have the time in their name.
+    /// Name of the current file, as `telemetry.jsonl`. Names of rotated files contain the time.
     file: String,
     #[serde(default)]
     format: FileFormat,
-    /// Of each line with format `lines`; the whole row as JSON if left out.
+    /// Template of each line with format `lines`. Default: the whole row as JSON.
     line: Option<String>,
-    /// Of a file of columns, in their order: names and what is in them, as `{"name": "t", "value": "${payload.t}"}`; in
-    /// Parquet they have types, too.
+    /// Columns of a CSV or Parquet file, in order: name and value, as `{"name": "t", "value": "${payload.t}"}`; in
+    /// Parquet also a type.
     #[serde(default)]
     columns: Vec<Column>,
-    /// How a Parquet file is laid out.
+    /// Row groups of a Parquet file.
     #[cfg(feature = "parquet")]
     parquet: Option<crate::columns::ParquetLayout>,
     #[serde(default)]
     rotate: RotationSettings,
-    /// Waits after each batch until the disk has it.
+    /// Syncs the file to disk after each batch.
     #[serde(default)]
     sync: bool,
 }
@@ -80,10 +80,10 @@ enum FileFormat {
     /// A line for each row.
     #[default]
     Lines,
-    /// Comma-separated values with a line of names at the beginning of each file.
+    /// Comma-separated values with a header line at the beginning of each file.
     Csv,
-    /// Columns with types. A file is there when it is complete, which it is when the next is begun; its rows are in
-    /// `FILE.rows` until then.
+    /// Typed columns. A file appears when it is complete, that is when the next one is begun; until then its rows are in
+    /// `FILE.rows`.
     #[cfg(feature = "parquet")]
     Parquet,
 }
@@ -105,10 +105,10 @@ struct Column {
 struct RotationSettings {
     #[schemars(range(min = 1024))]
     max_bytes: u64,
-    /// Left out: however old it is.
+    /// Maximum age in seconds. Default: unlimited.
     #[schemars(range(min = 1))]
     max_age_s: Option<u64>,
-    /// Files that are kept besides the one that is written; older ones are deleted.
+    /// Number of rotated files to keep; older ones are deleted.
     #[schemars(range(min = 1, max = 100_000))]
     max_files: usize,
 }
@@ -124,26 +124,27 @@ impl Default for RotationSettings {
 }
 
 struct FileConnector {
-    /// `files` in the node's folder.
+    /// `files` in the node's data directory.
     root: PathBuf,
     path: PathBuf,
 }
 
 fn open(fields: Map<String, Value>, context: &ConnectorContext) -> OpenConnectorResult {
     let settings: FileSettings = parse_settings(fields)?;
-    // Whoever may make connectors shall not be able to write anywhere the node may.
+    // A user who may create connectors must not be able to write wherever the node may.
     let is_below = settings
         .directory
         .components()
         .all(|part| matches!(part, Component::Normal(_)));
     if !is_below {
-        let detail = "expected a folder below `files` in the node's folder for data, without `..`";
+        let detail =
+            "expected a directory below `files` in the node's data directory, without `..`";
         return Err(SettingsError::new("directory", detail));
     }
     let node = context
         .directory
         .as_ref()
-        .ok_or_else(|| SettingsError::new("directory", "the node has no folder for its data"))?;
+        .ok_or_else(|| SettingsError::new("directory", "the node has no data directory"))?;
     let root = node.join(FILES_DIRECTORY);
     let directory = FileConnector {
         path: root.join(&settings.directory),
@@ -156,7 +157,7 @@ fn open(fields: Map<String, Value>, context: &ConnectorContext) -> OpenConnector
 }
 
 impl FileConnector {
-    /// A symbolic link below `files` would lead writes to wherever it points; `files` itself may be one.
+    /// Rejects symbolic links below `files`, which would redirect writes; `files` itself may be one.
     fn check_links(&self) -> std::io::Result<()> {
         let mut path = self.path.as_path();
         while path != self.root {
@@ -174,7 +175,7 @@ impl FileConnector {
     }
 }
 
-/// Whether there is a symbolic link of this name.
+/// Whether a symbolic link of this name exists.
 fn is_link(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|about| about.is_symlink())
 }
@@ -199,7 +200,7 @@ impl Connector for FileConnector {
         if !is_name {
             return Err(SettingsError::new(
                 "file",
-                "expected the name of a file without a folder",
+                "expected a file name without a directory",
             ));
         }
         if is_link(&self.path.join(&settings.file)) {
@@ -248,7 +249,7 @@ impl Connector for FileConnector {
                 LineEncoder::Template(Template::parse("line", line)?)
             }
             #[cfg(feature = "parquet")]
-            FileFormat::Parquet => unreachable!("it has a sink of its own"),
+            FileFormat::Parquet => unreachable!("Parquet files have their own sink"),
             FileFormat::Csv => {
                 let columns = settings.columns.iter();
                 let columns = columns.map(|column| (column.name.as_str(), column.value.as_str()));
@@ -272,7 +273,7 @@ impl Connector for FileConnector {
             linked.map_err(ConnectorError::transient)?;
             let tried = tokio::task::spawn_blocking(move || probe_directory(&directory)).await;
             match tried {
-                Ok(Ok(())) => Ok("the folder can be written".into()),
+                Ok(Ok(())) => Ok("the directory can be written".into()),
                 Ok(Err(error)) => Err(ConnectorError::transient(error)),
                 Err(error) => Err(ConnectorError::transient(error)),
             }
@@ -280,7 +281,7 @@ impl Connector for FileConnector {
     }
 }
 
-/// Makes the directory of a sink, whose files are for others to read.
+/// Creates the directory of a sink, whose files other programs may read.
 fn make_directory(directory: &Path) -> std::io::Result<()> {
     if directory.is_dir() {
         return Ok(());

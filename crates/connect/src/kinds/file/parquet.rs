@@ -1,4 +1,4 @@
-//! Parquet files: rows go into a spool, which becomes a file of columns when it is full, old, or the sink ends.
+//! Parquet files: rows go into a spool, which is converted to a file when it is full, old, or the sink ends.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,12 +17,12 @@ pub(super) struct ParquetFileWriter {
     files: Arc<ParquetFiles>,
 }
 
-/// What is on disk. Blocking.
+/// The files of a sink; blocking operations.
 struct ParquetFiles {
     spool: Mutex<Spool>,
     spools: SpoolFiles,
     max_age: Option<Duration>,
-    /// One is finished at a time.
+    /// Serialises conversions.
     finishing: Mutex<()>,
 }
 
@@ -62,7 +62,7 @@ impl ParquetFiles {
         self.spool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes files of all spools that are full. What cannot be made one now stays, and is tried with the next.
+    /// Converts all full spools. A spool that cannot be converted stays, and is retried with the next one.
     fn convert_full_spools(&self) {
         let _one = self
             .finishing
@@ -70,12 +70,12 @@ impl ParquetFiles {
             .unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = self.spools.convert_all() {
             let path = self.spools.path();
-            tracing::warn!(path = %path.display(), %error, "rows cannot be made a Parquet file; they stay in their spool");
+            tracing::warn!(path = %path.display(), %error, "Parquet file could not be written; its rows stay in their spool");
         }
     }
 }
 
-/// Ends a spool when it is old, also if no more rows come.
+/// Closes a spool at its maximum age, even if no more rows arrive.
 fn spawn_max_age_timer(files: &Arc<ParquetFiles>, number: u64, max_age: Duration) {
     let files: Weak<ParquetFiles> = Arc::downgrade(files);
     tokio::spawn(async move {
@@ -88,7 +88,7 @@ fn spawn_max_age_timer(files: &Arc<ParquetFiles>, number: u64, max_age: Duration
             match ended {
                 Ok(true) => files.convert_full_spools(),
                 Ok(false) => {}
-                Err(error) => tracing::warn!(%error, "the spool of a Parquet file cannot be ended"),
+                Err(error) => tracing::warn!(%error, "spool of a Parquet file could not be closed"),
             }
         });
         let _ = ending.await;
@@ -118,7 +118,7 @@ impl SinkWriter for ParquetFileWriter {
                 spawn_max_age_timer(&self.files, number, max_age);
             }
             if appended.has_full_spool {
-                // Nobody waits for it: the rows are where they survive.
+                // Not awaited: the rows are already durable in the spool.
                 let files = self.files.clone();
                 tokio::task::spawn_blocking(move || files.convert_full_spools());
             }
@@ -131,7 +131,7 @@ impl SinkWriter for ParquetFileWriter {
         Box::pin(async move {
             let closing = tokio::task::spawn_blocking(move || {
                 if let Err(error) = files.lock().close_spool(None) {
-                    tracing::warn!(%error, "the spool of a Parquet file cannot be ended");
+                    tracing::warn!(%error, "spool of a Parquet file could not be closed");
                 }
                 files.convert_full_spools();
             });

@@ -1,4 +1,4 @@
-//! The file that is written, and those it was before.
+//! The current file of a sink, and its rotation.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -16,7 +16,7 @@ pub(super) struct RotationLimits {
 pub(super) struct RotatingFile {
     names: FileNames,
     rotation: RotationLimits,
-    /// What each file begins with.
+    /// Bytes at the beginning of each file.
     head: Vec<u8>,
     sync: bool,
     open: Option<OpenFile>,
@@ -49,7 +49,7 @@ impl RotatingFile {
         self.names.current_path("")
     }
 
-    /// Appends lines: all of them or nothing.
+    /// Appends lines: all of them or none.
     pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         let mut open = match self.open.take() {
             Some(open) => open,
@@ -77,7 +77,7 @@ impl RotatingFile {
                 Ok(())
             }
             Err(error) => {
-                // What was written of it must not stand before what comes when it is tried again.
+                // A partial write must not precede the retry.
                 let _ = open.file.set_len(open.bytes);
                 Err(error)
             }
@@ -108,7 +108,7 @@ impl RotatingFile {
         if let Some(open) = self.open.take()
             && let Err(error) = open.file.sync_data()
         {
-            tracing::warn!(path = %self.path().display(), %error, "a file of a sink cannot be synced");
+            tracing::warn!(path = %self.path().display(), %error, "sink file sync failed");
         }
     }
 }

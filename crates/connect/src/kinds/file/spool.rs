@@ -1,12 +1,12 @@
-//! Rows on their way into a Parquet file, which cannot be read before its end is written: until then they are in a spool,
-//! from which they can be read again after a crash.
+//! Spools: rows on their way into a Parquet file. Such a file is unreadable before its footer is written, so rows are kept in a
+//! spool, from which they can be read again after a crash.
 //!
-//! `NAME.parquet.rows` is the spool that is written, `NAME-TIME.parquet.rows` one that is full, `NAME-TIME.parquet.tmp` a
-//! file that is made of it, and `NAME-TIME.parquet` that file when it is complete; then its spool goes. A crash in between
-//! leaves the spool, and the file is made anew under the same name: no row gets lost, and none is there twice.
+//! `NAME.parquet.rows` is the current spool, `NAME-TIME.parquet.rows` a full one, `NAME-TIME.parquet.tmp` the file being
+//! converted from it, and `NAME-TIME.parquet` the complete file; its spool is then removed. A crash in between
+//! leaves the spool, and the file is written again under the same name: no row is lost or duplicated.
 //!
-//! A spool is a head (`tidegate rows 1` and a line break) and frames: length and CRC-32C of 4 bytes each, little-endian, and
-//! so many bytes. The first frame holds the columns as JSON, each other one a record.
+//! A spool is a head (`tidegate rows 1` and a line break) and frames: length and CRC-32C of 4 bytes each, little-endian, then
+//! the bytes. The first frame contains the columns as JSON, every other frame a record.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Seek as _, Write as _};
@@ -20,7 +20,7 @@ use crate::columns::{ColumnSchema, MAX_RECORD_BYTES, ParquetLayout, ParquetWrite
 const HEAD: &[u8] = b"tidegate rows 1\n";
 const ROWS: &str = ".rows";
 const UNFINISHED: &str = ".tmp";
-/// Of one that nobody can read.
+/// Suffix of unreadable spools.
 const DAMAGED: &str = ".damaged";
 
 pub(super) fn put_frame(bytes: &[u8], out: &mut Vec<u8>) {
@@ -29,7 +29,7 @@ pub(super) fn put_frame(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
-/// Spools that are full, and the files that are made of them.
+/// Full spools, and the files converted from them.
 #[derive(Clone)]
 pub(super) struct SpoolFiles {
     names: std::sync::Arc<FileNames>,
@@ -37,13 +37,13 @@ pub(super) struct SpoolFiles {
     max_files: usize,
 }
 
-/// The spool that is written.
+/// The current spool.
 pub(super) struct Spool {
     spools: SpoolFiles,
     schema: ColumnSchema,
     rotation: RotationLimits,
     sync: bool,
-    /// Of the one that is open; each has another.
+    /// Number of the open spool; unique.
     number: u64,
     open: Option<OpenSpool>,
 }
@@ -51,17 +51,17 @@ pub(super) struct Spool {
 struct OpenSpool {
     file: File,
     bytes: u64,
-    /// What it begins with.
+    /// Size of the head and the columns.
     head_bytes: u64,
     since: SystemTime,
 }
 
-/// What came of appending.
+/// Result of an append.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct AppendOutcome {
-    /// A spool was begun, or found where a process had left it.
+    /// The number of a spool that was begun, or that an earlier process had left.
     pub(super) begun_spool: Option<u64>,
-    /// There is a full one.
+    /// Whether there is a full spool.
     pub(super) has_full_spool: bool,
 }
 
@@ -82,14 +82,14 @@ impl Spool {
         }
     }
 
-    /// Appends frames: all of them or nothing.
+    /// Appends frames: all of them or none.
     pub(super) fn append(&mut self, frames: &[u8]) -> io::Result<AppendOutcome> {
         let mut appended = AppendOutcome::default();
         if frames.is_empty() {
             return Ok(appended);
         }
         if self.open.is_none() {
-            // Those that a process left behind.
+            // Full spools that an earlier process left behind.
             appended.has_full_spool = self.open()?;
             appended.begun_spool = Some(self.number);
         }
@@ -115,7 +115,7 @@ impl Spool {
                 Ok(appended)
             }
             Err(error) => {
-                // What was written of it must not stand before what comes when it is tried again.
+                // A partial write must not precede the retry.
                 let _ = open.file.set_len(open.bytes);
                 Err(error)
             }
@@ -134,7 +134,7 @@ impl Spool {
         open.bytes > open.head_bytes && (is_old || is_large)
     }
 
-    /// Opens the spool that is there, if it is of these columns, or a new one; says whether there are full ones.
+    /// Opens the existing spool if it has these columns, otherwise a new one; returns whether there are full spools.
     fn open(&mut self) -> io::Result<bool> {
         let names = self.spools.names.clone();
         super::make_directory(names.directory())?;
@@ -145,7 +145,7 @@ impl Spool {
                 while frames.next()?.is_some() {}
                 Some((head_bytes, frames.at))
             }
-            // Of other columns: a file of its own is made of it. One that is not even begun holds nothing.
+            // It has other columns and becomes a file of its own. Without a complete head it contains nothing.
             Ok(_) => {
                 fs::rename(
                     &path,
@@ -174,7 +174,7 @@ impl Spool {
                 (head.len() as u64, head.len() as u64)
             }
         };
-        // What a crash left behind the last whole frame goes.
+        // Removes what a crash left after the last complete frame.
         file.set_len(bytes)?;
         file.seek(io::SeekFrom::End(0))?;
         let since = file.metadata()?.created();
@@ -188,7 +188,7 @@ impl Spool {
         Ok(!names.rotated_paths(ROWS)?.is_empty())
     }
 
-    /// Ends the spool that is open, if it is the one of this number and has rows; says whether there is a full one now.
+    /// Closes the open spool, if it has this number and contains rows; returns whether there is a full one now.
     pub(super) fn close_spool(&mut self, number: Option<u64>) -> io::Result<bool> {
         if number.is_some_and(|number| number != self.number) {
             return Ok(false);
@@ -226,7 +226,7 @@ impl SpoolFiles {
         self.names.current_path("")
     }
 
-    /// Makes a file of each spool that is full.
+    /// Converts each full spool to a file.
     pub(super) fn convert_all(&self) -> io::Result<()> {
         for rows in self.names.rotated_paths(ROWS)? {
             match self.convert(&rows) {
@@ -252,24 +252,24 @@ impl SpoolFiles {
         disk::apply_original_umask(&unfinished)?;
         out.sync_all()?;
         fs::rename(&unfinished, &path)?;
-        // The name must be on disk before the rows are gone from it.
+        // The new name must be durable before the rows are removed from the spool.
         File::open(self.names.directory())?.sync_all()?;
         fs::remove_file(rows)
     }
 
-    /// Keeps what nobody can read out of the way, for people to look at.
+    /// Renames an unreadable spool, so that an operator can inspect it.
     fn quarantine(&self, rows: &Path, error: &io::Error) -> io::Result<()> {
         let aside = with_suffix(&self.names.unused_rotated_path(&[DAMAGED]), DAMAGED);
-        tracing::error!(path = %aside.display(), %error, "the spool of a Parquet file is damaged; it is kept under this name");
+        tracing::error!(path = %aside.display(), %error, "spool of a Parquet file is damaged; keeping it under this name");
         fs::rename(rows, aside)
     }
 }
 
-/// The frames of a spool, up to its end or to where a crash cut it off.
+/// Reads the frames of a spool, up to its end or to where a crash truncated it.
 struct SpoolReader {
     file: BufReader<File>,
     schema: ColumnSchema,
-    /// Behind the last whole frame.
+    /// Offset after the last complete frame.
     at: u64,
     frame: Vec<u8>,
 }
@@ -282,7 +282,12 @@ impl SpoolReader {
             at: 0,
             frame: Vec::new(),
         };
-        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "it has no head of a spool");
+        let wrong = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the file does not begin with a spool head",
+            )
+        };
         let mut head = [0; HEAD.len()];
         if !read_whole(&mut frames.file, &mut head)? || head != HEAD {
             return Err(wrong());
@@ -316,7 +321,7 @@ impl SpoolReader {
     }
 }
 
-/// Fills a buffer; `false`: there is not so much any more.
+/// Fills a buffer; `false` if fewer bytes are left.
 fn read_whole(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     match file.read_exact(buffer) {
         Ok(()) => Ok(true),
@@ -363,7 +368,7 @@ mod tests {
         spool.append(&frames).unwrap()
     }
 
-    /// The numbers in all files, the oldest first.
+    /// The numbers in all files, oldest first.
     fn read_all(directory: &Path) -> Vec<i64> {
         let names = FileNames::new(directory, "t.parquet");
         let files = names.rotated_paths("").unwrap().into_iter();
@@ -388,7 +393,7 @@ mod tests {
         assert!(read_all(directory.path()).is_empty());
         spool.spools.convert_all().unwrap();
         assert_eq!(read_all(directory.path()), (0..20).collect::<Vec<_>>());
-        // Nothing else is left.
+        // No other files are left.
         for entry in fs::read_dir(directory.path()).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             assert!(name.ends_with(".parquet"), "{name}");
@@ -407,14 +412,14 @@ mod tests {
             append(&mut first, &columns, n);
         }
         drop(first);
-        // It died in the middle of a row.
+        // A crash in the middle of a row.
         let rows = directory.path().join("t.parquet.rows");
         let mut file = File::options().append(true).open(&rows).unwrap();
         file.write_all(&[9, 0, 0, 0, 1, 2]).unwrap();
         let mut second = spool(directory.path(), &columns, 1000);
         assert_eq!(append(&mut second, &columns, 5).begun_spool, Some(1));
         second.close_spool(None).unwrap();
-        // It died when the file was there and its rows, too.
+        // A crash when the file was complete and its spool not yet removed.
         let full = second.spools.names.rotated_paths(ROWS).unwrap().remove(0);
         let copy = fs::read(&full).unwrap();
         second.spools.convert_all().unwrap();
@@ -437,7 +442,7 @@ mod tests {
         second.close_spool(None).unwrap();
         second.spools.convert_all().unwrap();
         assert_eq!(read_all(directory.path()), [1, 2]);
-        // What is no spool is not taken for one.
+        // Other files are not mistaken for a spool.
         fs::write(directory.path().join("t.parquet.rows"), b"something").unwrap();
         let mut third = spool(directory.path(), &new, 1000);
         append(&mut third, &new, 3);

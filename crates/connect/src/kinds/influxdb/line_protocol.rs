@@ -1,23 +1,23 @@
-//! The line protocol: `measurement,tag=value field=1i,other="text" 1700000000000`.
+//! Encoder for the line protocol: `measurement,tag=value field=1i,other="text" 1700000000000`.
 
 use std::io::Write as _;
 
 use crate::row::SinkValue;
 
-/// What a field is written as.
+/// Type of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum FieldType {
     Integer,
-    /// Version 2 and later.
+    /// Unsigned integer; version 2 and later.
     Unsigned,
     Float,
     String,
     Boolean,
 }
 
-/// Appends a name or the value of a tag. A line break cannot be written and becomes a space; a backslash at the end would
-/// take the sign behind it along and is left out.
+/// Appends a name or a tag value. A line break cannot be represented and becomes a space. A trailing backslash would
+/// escape the following character and is left out.
 fn put_escaped(out: &mut Vec<u8>, text: &str, special: &[char]) {
     for c in text.trim_end_matches('\\').chars() {
         match c {
@@ -36,7 +36,7 @@ pub(super) fn put_measurement(out: &mut Vec<u8>, name: &str) {
     put_escaped(out, name, &[',', ' ']);
 }
 
-/// `,key=value`; nothing if the value is empty, which the protocol does not know.
+/// Appends `,key=value`; nothing if the value is empty, which the protocol does not allow.
 pub(super) fn put_tag(out: &mut Vec<u8>, key: &str, value: &str) {
     if value.trim_end_matches('\\').is_empty() {
         return;
@@ -47,8 +47,8 @@ pub(super) fn put_tag(out: &mut Vec<u8>, key: &str, value: &str) {
     put_escaped(out, value, &[',', '=', ' ']);
 }
 
-/// `key=value` behind a space or, if it is not the first, a comma. Says whether there is such a value: null, an infinite
-/// number and what is not of the type are left out.
+/// Appends `key=value` after a space or, if it is not the first, a comma. Returns whether it appended something: null, infinite
+/// numbers and values of the wrong type are left out.
 pub(super) fn put_field(
     out: &mut Vec<u8>,
     key: &str,

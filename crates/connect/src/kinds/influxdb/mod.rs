@@ -1,4 +1,4 @@
-//! InfluxDB 1, 2 and 3, and what speaks their line protocol: a write request per batch.
+//! Connector kind `influxdb`: InfluxDB 1, 2, 3 and compatible databases, one write request per batch.
 
 mod line_protocol;
 
@@ -43,28 +43,28 @@ pub(super) const KIND: ConnectorKind = ConnectorKind {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct InfluxSettings {
-    /// As `http://HOST:8086`. Another is asked when one fails.
+    /// Base URLs, as `http://HOST:8086`. After an error the next one is used.
     #[schemars(length(min = 1, max = 64))]
     urls: Vec<String>,
-    /// Of InfluxDB: 1, 2 or 3.
+    /// Major version of InfluxDB: 1, 2 or 3.
     #[schemars(range(min = 1, max = 3))]
     version: u8,
-    /// Of versions 1 and 3.
+    /// Database (versions 1 and 3).
     database: Option<String>,
-    /// Of version 1.
+    /// Retention policy (version 1).
     retention_policy: Option<String>,
-    /// Of version 2.
+    /// Organization (version 2).
     organization: Option<String>,
-    /// Of version 2.
+    /// Bucket (version 2).
     bucket: Option<String>,
-    /// Of version 1.
+    /// User name (version 1).
     user: Option<String>,
     password: Option<Secret>,
-    /// File with the password.
+    /// File that contains the password.
     password_file: Option<PathBuf>,
-    /// Of versions 2 and 3.
+    /// API token (versions 2 and 3).
     token: Option<Secret>,
-    /// File with the token.
+    /// File that contains the token.
     token_file: Option<PathBuf>,
     tls: Option<TlsSettings>,
 }
@@ -72,18 +72,18 @@ struct InfluxSettings {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct InfluxSinkSettings {
-    /// With placeholders.
+    /// Measurement, with placeholders.
     #[schemars(length(min = 1, max = 1000))]
     measurement: String,
-    /// Values with placeholders.
+    /// Tags; values with placeholders.
     #[serde(default)]
     tags: BTreeMap<String, String>,
-    /// Values with placeholders. Left out: all fields of the row that are neither arrays nor objects, without `timestamp`.
+    /// Fields; values with placeholders. Default: all fields of the row except arrays, objects and `timestamp`.
     fields: Option<BTreeMap<String, FieldSetting>>,
-    /// A placeholder. What has no time gets that of the server.
+    /// Timestamp, a placeholder. A row without one gets the time of the server.
     #[serde(default = "timestamp")]
     timestamp: String,
-    /// What the timestamp counts.
+    /// Unit of the timestamp.
     #[serde(default)]
     precision: Precision,
 }
@@ -95,7 +95,7 @@ fn timestamp() -> String {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 enum FieldSetting {
-    /// Of the type the value has.
+    /// With the type of the value.
     Plain(String),
     Typed(TypedField),
 }
@@ -179,7 +179,7 @@ fn open(fields: Map<String, Json>, _: &ConnectorContext) -> OpenConnectorResult 
 }
 
 impl InfluxConnector {
-    /// Where lines are written to.
+    /// Path of the write endpoint.
     fn path(&self, precision: Precision) -> String {
         let InfluxSettings { version, .. } = self.settings;
         let text = |text: &Option<String>| url_encode(text.as_deref().unwrap_or_default());
@@ -207,7 +207,7 @@ impl InfluxConnector {
                 let bucket = text(&self.settings.bucket);
                 format!("/api/v2/write?org={organization}&bucket={bucket}&precision={unit}")
             }
-            // All or nothing: what is refused is then found by halves.
+            // All or nothing: the faulty row is then found by halving.
             _ => {
                 format!("/api/v3/write_lp?db={database}&precision={unit}&accept_partial=false")
             }
@@ -261,7 +261,7 @@ impl Connector for InfluxConnector {
                 .await?;
             let version = |name: &str| Some(ping.headers.get(name)?.to_str().ok()?.to_owned());
             let version = version("x-influxdb-version").unwrap_or_default();
-            // Writing nothing shows whether we may write: servers find that there is nothing last, or do not mind.
+            // An empty write checks the permission: servers detect the empty body last, or accept it.
             let path = self.path(Precision::Ms);
             let answer = self
                 .web
@@ -300,7 +300,7 @@ impl InfluxWriter {
         let (mut scratch, mut text) = (Vec::new(), Vec::new());
         for (name, template) in &self.tags {
             text.clear();
-            // A tag that is null is left out.
+            // A null tag is left out.
             template.value(row, &mut scratch).write_text(&mut text);
             line_protocol::put_tag(out, name, &String::from_utf8_lossy(&text));
         }
@@ -329,7 +329,7 @@ impl InfluxWriter {
             return Err(ConnectorError::bad_rows("the row has none of the fields"));
         }
         text.clear();
-        // Without one it is the server's.
+        // Without a timestamp, the server assigns one.
         let timestamp = self.timestamp.value(row, &mut scratch);
         timestamp.write_text(&mut text);
         let timestamp = String::from_utf8_lossy(&text);
@@ -367,7 +367,7 @@ impl InfluxWriter {
     }
 }
 
-/// A point that is written twice is there once, so a batch of which some are there can be cut into halves.
+/// Writing a point twice stores it once, so a partially stored batch can be split into halves.
 fn rejection_error(answer: &ServerResponse) -> ConnectorError {
     match answer.status {
         400 | 413 | 422 => answer.bad_rows_error(),

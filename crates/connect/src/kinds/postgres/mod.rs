@@ -1,5 +1,5 @@
-//! PostgreSQL and what is built on it, such as TimescaleDB: an insert of a batch has one array for each parameter, however
-//! many rows there are.
+//! Connector kind `postgres`: PostgreSQL and derivatives such as TimescaleDB. An insert of a batch has one array per parameter,
+//! independent of the number of rows.
 
 mod parameters;
 mod pool;
@@ -50,10 +50,10 @@ struct PostgresSettings {
     database: String,
     username: Option<String>,
     password: Option<Secret>,
-    /// File that holds the password.
+    /// File that contains the password.
     password_file: Option<PathBuf>,
     tls: Option<TlsSettings>,
-    /// Connections at most.
+    /// Maximum number of connections.
     #[serde(default = "eight")]
     #[schemars(range(min = 1, max = 256))]
     pool_size: usize,
@@ -73,8 +73,8 @@ fn five_s() -> u64 {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PostgresSinkSettings {
-    /// A statement for each row, as `INSERT INTO t (id, v) VALUES (${clientid}, ${payload.v}) ON CONFLICT (id) DO UPDATE SET
-    /// v = EXCLUDED.v`. What is filled in is bound, never a part of the text. Inserts of many rows become one statement.
+    /// Statement for each row, as `INSERT INTO t (id, v) VALUES (${clientid}, ${payload.v}) ON CONFLICT (id) DO UPDATE SET
+    /// v = EXCLUDED.v`. Values are bound parameters, never a part of the text. Inserts of many rows become one statement.
     sql: String,
 }
 
@@ -144,15 +144,15 @@ impl Connector for PostgresConnector {
 struct PostgresWriter {
     postgres: Arc<PostgresConnector>,
     sql: SqlStatement,
-    /// Names its statements among those a connection has prepared.
+    /// Key of this writer's statements among those a connection has prepared.
     key: u64,
 }
 
-/// What a connection has prepared for a sink.
+/// The statements a connection has prepared for a sink.
 #[derive(Clone)]
 struct PreparedStatements {
     single: Statement,
-    /// Takes arrays; not there if the statement cannot.
+    /// Variant with array parameters; `None` if the statement does not allow it.
     arrays: Option<Statement>,
 }
 
@@ -188,7 +188,7 @@ impl PostgresWriter {
         };
         let written = self.write_as_arrays(connection, &statement, batch).await;
         match written {
-            // ON CONFLICT DO UPDATE does not touch a row twice in one statement.
+            // ON CONFLICT DO UPDATE cannot affect a row twice in one statement.
             Err(error) if error.code().is_some_and(|code| code.code() == "21000") => {
                 self.write_row_by_row(connection, &prepared.single, batch)
                     .await
@@ -216,7 +216,7 @@ impl PostgresWriter {
         Ok(())
     }
 
-    /// A statement for each row, all of them sent before the first is answered; all of them or none.
+    /// Runs a statement per row, pipelined in one transaction.
     async fn write_row_by_row(
         &self,
         connection: &PooledConnection,
@@ -272,7 +272,7 @@ impl SinkWriter for PostgresWriter {
                 .map_err(failure);
             let is_usable = match &result {
                 Ok(()) => true,
-                // After others, prepare anew: a table may have been changed.
+                // After other errors prepare again: a table may have been altered.
                 Err(failure) => failure.retryable == crate::Retryable::BadRows,
             };
             if is_usable {
@@ -283,7 +283,7 @@ impl SinkWriter for PostgresWriter {
     }
 }
 
-/// As it is written in a cast; `None`: there are no arrays of it whose elements would be rows.
+/// The type name for a cast; `None` if arrays of it do not unnest to one element per row.
 fn type_name(kind: &Type) -> Option<String> {
     if matches!(kind.kind(), TypeKind::Array(_) | TypeKind::Pseudo) {
         return None;
@@ -298,7 +298,7 @@ fn failure(error: tokio_postgres::Error) -> ConnectorError {
     };
     let code = database.code().code();
     let message = format!("{} ({code})", database.message());
-    // 22: data; 23: constraints; 44: a view's condition; 54: limits, such as that of a row; P0: what a trigger raises.
+    // 22: data; 23: constraints; 44: check option of a view; 54: limits, such as row size; P0: raised by a trigger.
     let class = code.get(..2);
     match class {
         Some("22" | "23" | "44" | "54" | "P0") => ConnectorError::bad_rows(message),
@@ -308,7 +308,7 @@ fn failure(error: tokio_postgres::Error) -> ConnectorError {
     }
 }
 
-/// Rows become parameters of one statement.
+/// Binds row values as parameters of one statement.
 impl TextParameter {
     fn from_value(value: row::SinkValue<'_>) -> Self {
         parameters::text_parameter(value)

@@ -1,4 +1,4 @@
-//! Parameters in the text form of PostgreSQL: the server reads each as the type it has there.
+//! Parameters in PostgreSQL's text format: the server parses each as the parameter's type.
 
 use std::error::Error;
 
@@ -42,7 +42,7 @@ pub(super) fn text_parameter(value: SinkValue<'_>) -> TextParameter {
     TextParameter(Some(text))
 }
 
-/// An array in the making: `{1,"a b",NULL}`.
+/// Builds an array literal: `{1,"a b",NULL}`.
 pub(super) struct ArrayBuilder {
     text: Vec<u8>,
     scratch: Vec<u8>,

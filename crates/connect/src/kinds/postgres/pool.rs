@@ -1,4 +1,4 @@
-//! Connections to PostgreSQL: a batch has one for itself, and closes it if it did not come to an end.
+//! Pool of PostgreSQL connections: a batch uses a connection exclusively and closes it if it does not complete.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use tokio_postgres::Client;
 use super::PreparedStatements;
 use crate::connector::ConnectorError;
 
-/// Sinks whose statements a connection keeps prepared; one more and it starts anew.
+/// Maximum number of sinks with prepared statements on a connection; beyond it they are discarded.
 const MAX_PREPARED_SINKS: usize = 256;
 
 pub(super) struct ConnectionPool {
@@ -22,10 +22,10 @@ pub(super) struct ConnectionPool {
     idle: Mutex<Vec<IdleConnection>>,
 }
 
-/// A connection that is used by one batch. Dropping it closes it.
+/// A connection in use by one batch. Dropping it closes it.
 pub(super) struct PooledConnection {
     pub(super) client: Client,
-    /// By the writer's key.
+    /// Prepared statements by the key of the writer.
     pub(super) prepared: HashMap<u64, PreparedStatements>,
     driver: DriverTask,
     _place: OwnedSemaphorePermit,
@@ -33,7 +33,7 @@ pub(super) struct PooledConnection {
 
 type IdleConnection = (Client, HashMap<u64, PreparedStatements>, DriverTask);
 
-/// Moves a connection's bytes until it ends or is dropped.
+/// The task that drives a connection's I/O until it ends or is dropped.
 struct DriverTask(JoinHandle<()>);
 
 impl Drop for DriverTask {

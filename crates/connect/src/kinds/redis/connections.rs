@@ -1,4 +1,4 @@
-//! Connections: one to each server for all sinks, and one for each stream that is received.
+//! Connections to Redis servers: one to each server shared by all sinks, and one for each received stream.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,12 +18,12 @@ use super::ServerAddress;
 use crate::settings::SettingsError;
 use crate::tls::TlsSettings;
 
-/// Servers we keep connections to; there are a thousand in the largest clusters.
+/// Maximum number of connections; the largest clusters have a thousand servers.
 const MAX_CONNECTIONS: usize = 2000;
 
 type ConnectionSlot = Arc<tokio::sync::Mutex<Option<(u64, MultiplexedConnection)>>>;
 
-/// The connections that all sinks share.
+/// The connections shared by all sinks.
 pub(super) struct SharedConnections {
     login: RedisConnectionInfo,
     tls: Option<TlsCertificates>,
@@ -32,7 +32,7 @@ pub(super) struct SharedConnections {
 }
 
 pub(super) fn certificates(tls: &TlsSettings) -> Result<TlsCertificates, SettingsError> {
-    // Also says what is wrong with the files.
+    // Also validates the files.
     tls.client_config("tls")?;
     let file = |field: &str, path: &Path| {
         std::fs::read(path).map_err(|error| {
@@ -76,7 +76,7 @@ impl SharedConnections {
         self.connect_timeout
     }
 
-    /// A new connection, for one who waits on it.
+    /// A new, unshared connection, for callers that block on it.
     pub(super) async fn connect(
         &self,
         address: &ServerAddress,
@@ -98,7 +98,7 @@ impl SharedConnections {
             None => Client::open(info)?,
             Some(tls) => Client::build_with_tls(info, tls.clone())?,
         };
-        // How long a batch may take is the machine's business.
+        // The machine limits the duration of a batch.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
             .set_response_timeout(None)
@@ -116,7 +116,7 @@ impl SharedConnections {
         open.entry(address.clone()).or_default().clone()
     }
 
-    /// The connection all share, and its number.
+    /// The shared connection, and its number.
     async fn shared_connection(
         &self,
         line: &ConnectionSlot,
@@ -132,7 +132,7 @@ impl SharedConnections {
         Ok(made)
     }
 
-    /// Runs commands one after the other. An error is one of the connection, which is not used again then.
+    /// Runs commands in order. An error is an error of the connection, which is then discarded.
     pub(super) async fn run(
         &self,
         to: &ServerAddress,
@@ -150,7 +150,7 @@ impl SharedConnections {
         Err(error)
     }
 
-    /// Runs one command; what the server says is wrong is an error, too.
+    /// Runs one command; an error reply of the server is also returned as an error.
     pub(super) async fn request(
         &self,
         to: &ServerAddress,
@@ -162,14 +162,14 @@ impl SharedConnections {
         answers.pop().unwrap_or(Answer::Nil).extract_error()
     }
 
-    /// Servers that are no longer wanted.
+    /// Closes connections to servers that are no longer in use.
     pub(super) fn retain_servers(&self, wanted: &[ServerAddress]) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|address, _| wanted.contains(address));
     }
 }
 
-/// Lets the policy of targets choose among the addresses of a server.
+/// Lets the policy of targets select among the addresses of a server.
 struct PolicyResolver;
 
 impl AsyncDNSResolver for PolicyResolver {

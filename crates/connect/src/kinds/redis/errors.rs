@@ -1,4 +1,4 @@
-//! What servers say is wrong, and whether it can pass.
+//! Classification of errors that Redis servers report.
 
 use redis::{RedisError, ServerError, Value as Answer};
 
@@ -6,7 +6,7 @@ use crate::connector::ConnectorError;
 
 use super::ServerAddress;
 
-/// Of a connection: all of these can pass.
+/// Converts a connection error; all of them are transient.
 pub(super) fn failure(error: RedisError) -> ConnectorError {
     ConnectorError::transient(error)
 }
@@ -14,7 +14,7 @@ pub(super) fn failure(error: RedisError) -> ConnectorError {
 pub(super) fn error_in(answer: &Answer) -> Option<&ServerError> {
     match answer {
         Answer::ServerError(error) => Some(error),
-        // Of EXEC.
+        // The reply to EXEC.
         Answer::Array(answers) => answers.iter().find_map(error_in),
         _ => None,
     }
@@ -52,28 +52,28 @@ fn is_transient(code: &str) -> bool {
     .contains(&code)
 }
 
-/// Whether a server says so because it is not, or no longer, what it is taken for.
+/// Whether the error shows that the server no longer has the assumed role or slots.
 pub(super) fn is_stale_route_error(code: &str) -> bool {
     ["CLUSTERDOWN", "MASTERDOWN", "MOVED", "READONLY"].contains(&code)
 }
 
-/// Where a key is instead.
+/// Where a key is located instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Redirect {
-    /// From now on.
+    /// Permanently moved.
     Moved(ServerAddress),
-    /// This one time: the slot is being moved there, key by key.
+    /// For this request only: the slot is being migrated key by key.
     Ask(ServerAddress),
 }
 
-/// Whether an answer sends us elsewhere; `asked` is who gave it, whose host is meant if none is named.
+/// The redirection in a reply, if any; `asked` is the server that replied, whose host applies if none is named.
 pub(super) fn redirect(error: &ServerError, asked: &ServerAddress) -> Option<Redirect> {
     let is_for_good = match error.code() {
         "MOVED" => true,
         "ASK" => false,
         _ => return None,
     };
-    // `SLOT HOST:PORT`; a host may be an address of IPv6 without brackets.
+    // `SLOT HOST:PORT`; the host may be an IPv6 address without brackets.
     let (_, place) = error.details()?.split_once(' ')?;
     let (host, port) = place.rsplit_once(':')?;
     let host = if host.is_empty() { &asked.0 } else { host };

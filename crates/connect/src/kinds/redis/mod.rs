@@ -1,4 +1,4 @@
-//! Redis and what speaks its protocol, one server or a cluster: a pipeline per batch, and streams that are received.
+//! Connector kind `redis`: Redis and compatible servers, single or cluster. Sinks send a pipeline per batch; sources read streams.
 
 mod connections;
 mod errors;
@@ -41,17 +41,17 @@ const MAX_NODES: usize = 64;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RedisSettings {
-    /// `HOST:PORT` of a server that is alone.
+    /// `HOST:PORT` of a single server.
     server: Option<String>,
-    /// `HOST:PORT` of some servers of a cluster, which tell where the others are.
+    /// `HOST:PORT` of some servers of a cluster, from which the others are discovered.
     #[serde(default)]
     #[schemars(length(max = 64))]
     nodes: Vec<String>,
     username: Option<String>,
     password: Option<Secret>,
-    /// File that holds the password.
+    /// File that contains the password.
     password_file: Option<std::path::PathBuf>,
-    /// The number of a database; a cluster has only 0.
+    /// Number of the database; a cluster only has 0.
     #[serde(default)]
     #[schemars(range(min = 0))]
     database: i64,

@@ -1,4 +1,4 @@
-//! Writing: commands for each row, a pipeline per batch and server.
+//! The Redis sink: commands for each row, a pipeline per batch and server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::row::SinkRow;
 use crate::settings::SettingsError;
 use crate::template::RedisCommands;
 
-/// Commands that change the connection all sinks share, or never answer.
+/// Commands that change the shared connection, or block.
 const FORBIDDEN_COMMANDS: [&str; 22] = [
     "ASKING",
     "AUTH",
@@ -42,14 +42,14 @@ const FORBIDDEN_COMMANDS: [&str; 22] = [
     "SUBSCRIBE",
     "WATCH",
 ];
-/// How often a row is sent elsewhere before it has to wait: a cluster that is changed tells one after the other.
+/// Maximum number of redirections of a row before it has to wait: during a reshard they may follow each other.
 const MAX_REDIRECTS: usize = 5;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RedisSinkSettings {
-    /// A command for each row, as `HSET device:${clientid} t ${payload.t}`; several are joined by `&&`. A word stays one
-    /// word, whatever is filled in; quotes hold words together. In a cluster the keys of a row must be in one slot.
+    /// Command for each row, as `HSET device:${clientid} t ${payload.t}`; several are joined by `&&`. A word stays one
+    /// argument whatever its values are; quotes group words. In a cluster all keys of a row must be in one slot.
     command: String,
     /// Runs the commands of a row as a transaction.
     #[serde(default)]
@@ -62,11 +62,11 @@ pub(super) struct RedisSinkWriter {
     is_transaction: bool,
 }
 
-/// Rows of a batch, by their places, for one server.
+/// Rows of a batch for one server, by their positions.
 #[derive(Default)]
 struct ServerLoad {
     places: Vec<usize>,
-    /// The server has to be told that it is asked although the slot is not its own yet.
+    /// Whether to send ASKING first, because the slot is still being migrated to the server.
     is_asking: bool,
 }
 
@@ -121,7 +121,7 @@ impl RedisSinkWriter {
         Ok(found.unwrap_or(0))
     }
 
-    /// Answers to one row, beside those to ASKING.
+    /// Number of replies per row, without those to ASKING.
     fn replies_per_row(&self) -> usize {
         match self.is_transaction {
             true => self.commands.len() + 2,
@@ -152,7 +152,7 @@ impl RedisSinkWriter {
         pipeline
     }
 
-    /// The answers to each row, those to ASKING left out.
+    /// Sends rows and returns the replies to each, without those to ASKING.
     async fn send(
         &self,
         batch: &SinkBatch,
@@ -184,7 +184,7 @@ impl RedisSinkWriter {
         Ok(rows.collect())
     }
 
-    /// Deals rows out to the servers that have their keys.
+    /// Distributes rows among the servers that have their keys.
     async fn split_by_server(
         &self,
         batch: &SinkBatch,

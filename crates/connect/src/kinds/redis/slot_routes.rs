@@ -1,5 +1,5 @@
-//! Which server of a cluster has which key. The usual client of clusters repeats commands by itself, each for its own,
-//! and so loses their order: here a command that is sent elsewhere goes there with those behind it.
+//! Routes of keys to the servers of a cluster. The usual cluster client repeats each command separately and so loses the order;
+//! here a redirected command takes the following ones along.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,15 +11,15 @@ use super::connections::SharedConnections;
 use super::errors::failure;
 use crate::connector::ConnectorError;
 
-/// A cluster always has so many.
+/// Number of slots of every cluster.
 const SLOTS: usize = 16_384;
-/// For a server to say where the slots are; it may hang.
+/// Time-out for a reply with the slot map; a server may hang.
 const SLOT_MAP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The slots as they were told last.
+/// The slot map last received.
 pub(super) struct SlotMap {
     nodes: Vec<ServerAddress>,
-    /// The number of a slot's node; empty: the only one has all.
+    /// Index of each slot's node; empty if a single server has all slots.
     owners: Vec<Option<u16>>,
 }
 
@@ -39,12 +39,12 @@ impl SlotMap {
     }
 }
 
-/// How servers are found.
+/// Finds the server of a slot.
 pub(super) struct SlotRoutes {
-    /// Of a cluster.
+    /// Initial servers of a cluster.
     seeds: Option<Vec<ServerAddress>>,
     known: Mutex<SlotRoutesState>,
-    /// One asks for all.
+    /// Serialises queries of the slot map.
     asking: tokio::sync::Mutex<()>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct SlotRoutes {
 struct SlotRoutesState {
     map: Option<Arc<SlotMap>>,
     is_outdated: bool,
-    /// Where to begin asking: another than the last time, which may have been the one that hangs.
+    /// The server to query first; advances each time, because the previous one may be hanging.
     next_seed: usize,
 }
 
@@ -84,7 +84,7 @@ impl SlotRoutes {
         self.seeds.is_some()
     }
 
-    /// A server did not answer, or said that it is not the right one: the next who needs the map asks for it.
+    /// Marks the slot map as outdated after a server did not answer or reported a redirection; the next user queries it again.
     pub(super) fn mark_outdated(&self) {
         self.known().is_outdated = self.is_cluster();
     }
@@ -131,7 +131,7 @@ impl SlotRoutes {
         Err(why)
     }
 
-    /// Those of the last map, then those of the settings.
+    /// The servers of the last map, then those of the settings.
     fn servers_to_ask(&self) -> Vec<ServerAddress> {
         let mut known = self.known();
         known.next_seed = known.next_seed.wrapping_add(1);
@@ -163,7 +163,7 @@ async fn request_slot_map(
     })
 }
 
-/// Reads an answer to `CLUSTER SLOTS`: `[[first, last, [host, port, id, [name, value, ...]], replicas...], ...]`.
+/// Parses a reply to `CLUSTER SLOTS`: `[[first, last, [host, port, id, [name, value, ...]], replicas...], ...]`.
 fn parse_slot_map(answer: &Answer, asked: &ServerAddress, has_tls: bool) -> Option<SlotMap> {
     let mut map = SlotMap {
         nodes: Vec::new(),
@@ -191,7 +191,7 @@ fn address(node: &[Answer], asked: &ServerAddress, has_tls: bool) -> Option<Serv
         return None;
     };
     let mut host = text(host).filter(|host| !host.is_empty() && *host != "?");
-    // A certificate names a host rather than an address.
+    // A certificate contains a host name rather than an address.
     if let (true, Some(about)) = (has_tls, more.get(1).and_then(items)) {
         let mut pairs = about.chunks_exact(2);
         let name = pairs.find(|pair| text(&pair[0]) == Some("hostname"));
@@ -223,7 +223,7 @@ fn text(answer: &Answer) -> Option<&str> {
     }
 }
 
-/// Where the first key of a command is among its words; `None`: it has none, and any server may run it.
+/// Index of the first key among the words of a command; `None` if it has no key and any server may run it.
 pub(super) fn first_key_index(command: &str) -> Option<usize> {
     let is = |names: &[&str]| names.iter().any(|name| command.eq_ignore_ascii_case(name));
     if is(&[
@@ -250,7 +250,7 @@ pub(super) fn first_key_index(command: &str) -> Option<usize> {
     Some(place)
 }
 
-/// The slot of a key: of what is between its first braces if it has any, so that keys can be kept together.
+/// The slot of a key: the hash of the text in its first braces, if any, so that related keys can share a slot.
 pub(super) fn key_slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -260,7 +260,7 @@ pub(super) fn key_slot(key: &[u8]) -> u16 {
     crc16(tag.unwrap_or(key)) % SLOTS as u16
 }
 
-/// CRC-16 as XMODEM has it: polynomial 0x1021, beginning with 0.
+/// CRC-16/XMODEM: polynomial 0x1021, initial value 0.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |sum: u16, byte| {
         let mut sum = sum ^ u16::from(*byte) << 8;
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn keys_have_the_slots_that_clusters_give_them() {
         assert_eq!(crc16(b"123456789"), 0x31c3);
-        // As CLUSTER KEYSLOT says.
+        // Values from CLUSTER KEYSLOT.
         assert_eq!(key_slot(b"foo"), 12_182);
         assert_eq!(key_slot(b"{foo}.bar"), 12_182);
         assert_eq!(key_slot(b"a{foo}{bar}"), 12_182);

@@ -1,5 +1,5 @@
-//! Receiving streams with a consumer group, which remembers how far we are: an entry is acknowledged when it has been
-//! taken, and what a consumer that died was given and did not acknowledge is claimed.
+//! The Redis source: reads streams with a consumer group, which stores the position. An entry is acknowledged once it is
+//! processed. Entries that a dead consumer did not acknowledge are claimed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,38 +20,38 @@ use crate::settings::{SettingsError, check_range};
 
 const MAX_STREAMS: usize = 64;
 const MAX_NAME_BYTES: usize = 512;
-/// How long the server holds a request when there is nothing new.
+/// How long the server blocks a request when there are no new entries.
 const BLOCK: Duration = Duration::from_secs(2);
-/// For an answer beyond that.
+/// Time-out of a reply in addition to `BLOCK`.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Taken entries are acknowledged together, but not later than this.
+/// Acknowledgements are collected for at most this long.
 const MAX_ACK_DELAY: Duration = Duration::from_secs(1);
 
-/// What is received.
+/// Settings of a Redis source.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RedisSourceSettings {
-    /// The keys of streams. One that is not there yet is made.
+    /// Keys of the streams, which are created if needed.
     #[schemars(length(min = 1, max = 64))]
     streams: Vec<String>,
-    /// The consumer group; it is made if it is not there. Nodes with the same group share the entries.
+    /// Consumer group, which is created if needed. Nodes with the same group share the entries.
     #[schemars(length(min = 1, max = 512))]
     group: String,
-    /// Our name in the group. Each node needs one of its own.
+    /// Name of this consumer in the group. Must differ between nodes.
     #[serde(default = "tidegate")]
     #[schemars(length(min = 1, max = 512))]
     consumer: String,
-    /// Where a new group begins.
+    /// Start position of a new group.
     #[serde(default)]
     start: StartPosition,
-    /// The field of an entry that is the message; the others become properties. Left out: the message is a JSON object
+    /// Field of an entry that is the message; other fields become properties. Default: the message is a JSON object
     /// of all fields.
     payload: Option<String>,
-    /// Entries on their way at the same time, of each stream.
+    /// Maximum number of unprocessed entries of each stream.
     #[serde(default = "hundred")]
     #[schemars(range(min = 1, max = 10_000))]
     batch: usize,
-    /// What another consumer was given and did not acknowledge for so long is ours. 0: never.
+    /// Time in milliseconds after which unacknowledged entries of another consumer are claimed. 0: never.
     #[serde(default = "a_minute_ms")]
     #[schemars(range(max = 86_400_000))]
     claim_after_ms: u64,
@@ -72,10 +72,10 @@ fn a_minute_ms() -> u64 {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum StartPosition {
-    /// At the first entry the stream has.
+    /// The first entry of the stream.
     #[default]
     All,
-    /// At the next.
+    /// The next new entry.
     New,
 }
 
@@ -111,7 +111,7 @@ impl RedisSource {
         Ok(Self { redis, settings })
     }
 
-    /// Receives one stream, over a connection of its own: it waits there, and in a cluster its server is another's.
+    /// Receives one stream over its own connection: requests block, and in a cluster each stream may be on another server.
     async fn receive_stream(&self, stream: &str, inlet: &dyn SourcePort) -> ConnectorError {
         match self.receive(stream, inlet).await {
             Ok(never) => match never {},
@@ -159,13 +159,13 @@ impl RedisSource {
     }
 }
 
-/// An entry; without fields if it was deleted meanwhile.
+/// A stream entry; without fields if it was deleted in the meantime.
 struct StreamEntry {
     id: Vec<u8>,
     fields: Option<Vec<(Vec<u8>, Vec<u8>)>>,
 }
 
-/// The connection for one stream.
+/// The connection of one stream.
 struct StreamConnection<'s> {
     connection: MultiplexedConnection,
     settings: &'s RedisSourceSettings,
@@ -201,7 +201,7 @@ impl StreamConnection<'_> {
         }
     }
 
-    /// What we were given before and did not acknowledge.
+    /// Receives entries that were delivered to this consumer before and not acknowledged.
     async fn receive_pending(&mut self, inlet: &dyn SourcePort) -> Result<(), ConnectorError> {
         let mut after = b"0".to_vec();
         loop {
@@ -230,7 +230,7 @@ impl StreamConnection<'_> {
         command.arg("STREAMS").arg(self.stream).arg(from);
         let answer = self.request(&command, block.unwrap_or_default()).await;
         let answer = answer.map_err(|error| self.connection_error(error))?;
-        // `[[stream, entries]]`, or nothing in time.
+        // `[[stream, entries]]`, or null after a time-out.
         let of_stream = match items(answer).into_iter().next() {
             None => return Ok(Vec::new()),
             Some(of_stream) => items(of_stream),
@@ -249,11 +249,11 @@ impl StreamConnection<'_> {
             command.arg("COUNT").arg(self.settings.batch);
             let answer = match self.request(&command, Duration::ZERO).await {
                 Ok(answer) => answer,
-                // Redis has it from 6.2 on.
+                // XAUTOCLAIM exists since Redis 6.2.
                 Err(error) if error.to_string().contains("unknown command") => return Ok(()),
                 Err(error) => return Err(self.connection_error(error)),
             };
-            // `[where to go on, entries, deleted ones]`
+            // `[next start, entries, deleted entries]`
             let mut parts = items(answer).into_iter();
             let next = parts.next().and_then(bytes);
             let claimed = parts.next().map(entries).unwrap_or_default();
@@ -265,7 +265,7 @@ impl StreamConnection<'_> {
         }
     }
 
-    /// Hands entries on, and acknowledges those that have been taken.
+    /// Passes entries on, and acknowledges those that were processed.
     async fn hand_over_entries(
         &mut self,
         entries: Vec<StreamEntry>,
@@ -315,7 +315,7 @@ fn bytes(answer: Answer) -> Option<Vec<u8>> {
     }
 }
 
-/// Reads `[[id, [name, value, ...]], ...]`; of an entry that was deleted there is no more than its id, or nothing.
+/// Parses `[[id, [name, value, ...]], ...]`; for a deleted entry there is only its id, or nothing.
 fn entries(answer: Answer) -> Vec<StreamEntry> {
     let entries = items(answer).into_iter().filter_map(|entry| {
         let mut parts = items(entry).into_iter();
@@ -349,7 +349,7 @@ fn source_message(
     let id = String::from_utf8_lossy(id).into_owned();
     let mut about = Map::new();
     about.insert("stream".into(), stream.into());
-    // Its first part is the time, unless somebody chose it.
+    // The first part of the id is the time, unless the producer chose the id.
     let at_ms = id.split('-').next().and_then(|ms| ms.parse::<u64>().ok());
     about.extend(at_ms.map(|at_ms| ("timestamp".to_owned(), at_ms.into())));
     about.insert("id".into(), id.into());
@@ -383,7 +383,7 @@ impl SourceReader for RedisSource {
         Box::pin(async move {
             let streams = self.settings.streams.iter();
             let all = streams.map(|stream| Box::pin(self.receive_stream(stream, inlet)));
-            // What fails of one begins anew with all.
+            // A failure of one stream restarts all.
             let (failure, ..) = select_all(all).await;
             failure
         })
