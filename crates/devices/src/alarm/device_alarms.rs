@@ -440,10 +440,10 @@ impl DeviceAlarms {
         };
         for (at, (rule, state)) in set.rules.iter().zip(&mut self.rules).enumerate() {
             let at_ms = rule.at_ms(device_ms, now_ms);
-            if let Some(happened) = state.evaluate(rule, &facts, at_ms, news) {
+            if let Some(transition_kind) = state.evaluate(rule, &facts, at_ms, news) {
                 out.push(AlarmTransition {
                     rule: at,
-                    kind: happened,
+                    kind: transition_kind,
                     at_ms,
                 });
             }

@@ -362,19 +362,19 @@ proptest! {
         }]));
         let mut said = Vec::new();
         let mut is_active = false;
-        let follow = |is_active: &mut bool, happened: Vec<AlarmTransitionKind>| {
-            for one in happened {
+        let follow = |is_active: &mut bool, transitions: Vec<AlarmTransitionKind>| {
+            for one in transitions {
                 *is_active = matches!(one, Raised(_));
             }
         };
         for (wait_s, value) in steps {
-            let happened = device.waits(wait_s);
-            follow(&mut is_active, happened);
+            let transitions = device.waits(wait_s);
+            follow(&mut is_active, transitions);
             let now_s = (device.now_ms - START_MS) / 1000;
             prop_assert_eq!(is_active, has_lasted(&said, now_s, 60));
             if let Some(value) = value {
-                let happened = device.says(value);
-                follow(&mut is_active, happened);
+                let transitions = device.says(value);
+                follow(&mut is_active, transitions);
                 said.push((now_s, value));
                 prop_assert_eq!(is_active, has_lasted(&said, now_s, 60));
             }
@@ -398,8 +398,8 @@ proptest! {
             }
             let recent = hits.iter().filter(|at_s| **at_s + 60 >= now_s).count();
             let expected = value > 30 && recent >= 3;
-            let happened = device.says(value);
-            prop_assert_eq!(!happened.is_empty(), expected);
+            let transitions = device.says(value);
+            prop_assert_eq!(!transitions.is_empty(), expected);
             if expected {
                 device.alarms.mark_cleared(0);
                 hits.clear();

@@ -191,9 +191,9 @@ pub fn check_notification(value: &Json) -> Result<Notification, AlarmDefinitionE
 }
 
 impl Notifications {
-    pub fn set_transport(&self, courier: Arc<dyn NotificationTransport>) {
+    pub fn set_transport(&self, transport: Arc<dyn NotificationTransport>) {
         // Set once at start.
-        let _ = self.transport.set(courier);
+        let _ = self.transport.set(transport);
     }
 
     /// Adds notifications declared in the configuration file; stored ones with the same names are ignored. Call it
@@ -352,15 +352,15 @@ impl Notifications {
         drop(writing);
         let mut row = row;
         row.insert("text".to_owned(), text.into());
-        let Some(courier) = self.transport.get() else {
+        let Some(transport) = self.transport.get() else {
             return Err("the node is still starting".to_owned());
         };
         match &ready.definition.to {
-            NotificationChannel::Sink(name) => courier.write_to_sink(name, &row),
+            NotificationChannel::Sink(name) => transport.write_to_sink(name, &row),
             NotificationChannel::Mqtt(message) => {
                 let payload = Json::Object(row).to_string().into_bytes();
                 let topic = topic.unwrap_or_default();
-                courier.publish(&topic, payload, message.qos, message.retain)
+                transport.publish(&topic, payload, message.qos, message.retain)
             }
         }
     }
@@ -377,8 +377,8 @@ impl AlarmNotifier for Notifications {
     }
 
     fn settle(&self, done: DurableCallback) {
-        if let Some(courier) = self.transport.get() {
-            courier.settle(done);
+        if let Some(transport) = self.transport.get() {
+            transport.settle(done);
         }
     }
 }

@@ -67,7 +67,7 @@ impl Drop for SettleRequest {
 
 impl PendingNotifications {
     pub(super) fn open(tables: &Tables) -> Result<Arc<Self>, StoreError> {
-        let untold = Self {
+        let pending = Self {
             tables: tables.clone(),
             table: tables.table("alarm_untold")?,
             marks: Mutex::new(PendingMarks {
@@ -79,8 +79,8 @@ impl PendingNotifications {
             durable_up_to: AtomicU64::new(0),
             is_settling: AtomicBool::new(false),
         };
-        untold.load()?;
-        Ok(Arc::new(untold))
+        pending.load()?;
+        Ok(Arc::new(pending))
     }
 
     fn load(&self) -> Result<(), StoreError> {

@@ -26,9 +26,9 @@ fn node() -> Node {
     let registry = Registry::open(store.objects(), RegistryConfig::default()).unwrap();
     let tables = store.objects().tables();
     let alarms = Alarms::open(tables, registry, series, AlarmConfig::default()).unwrap();
-    let (told, events) = mpsc::channel();
+    let (sender, events) = mpsc::channel();
     alarms.add_observer(Box::new(move |event| {
-        let _ = told.send(event.clone());
+        let _ = sender.send(event.clone());
     }));
     Node {
         _dir: dir,

@@ -268,19 +268,19 @@ impl Alarms {
     }
 
     /// Registers an observer of alarm events, which are emitted in order. The observer must not block for long.
-    pub fn add_observer(&self, listener: AlarmObserver) {
-        let mut listeners = self
+    pub fn add_observer(&self, observer: AlarmObserver) {
+        let mut observers = self
             .inner
             .observers
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        listeners.push(listener);
+        observers.push(observer);
     }
 
     /// Sets the notifier, which receives each change at least once, even across a crash. It first receives the
     /// changes that may not have been sent before the start. Call it once, before any alarm changes.
     pub fn set_notifier(&self, to: Arc<dyn AlarmNotifier>) -> Result<(), store::StoreError> {
-        let _telling = lock(&self.inner.notify_lock);
+        let _notify_guard = lock(&self.inner.notify_lock);
         self.inner.store.pending_notifications.set_notifier(to)
     }
 
@@ -331,7 +331,7 @@ impl Alarms {
 
     /// Removes an alarm from the list; one that is not cleared counts as cleared.
     pub fn remove(&self, id: AlarmId) -> Result<(), AlarmError> {
-        let _telling = lock(&self.inner.notify_lock);
+        let _notify_guard = lock(&self.inner.notify_lock);
         let (alarm, no) = {
             let mut state = self.inner.store.lock();
             let alarm = self.inner.store.get(id)?.ok_or(AlarmError::NotFound(id))?;

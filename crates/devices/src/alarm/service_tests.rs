@@ -42,9 +42,9 @@ impl Fixture {
             AlarmConfig::default(),
         )
         .unwrap();
-        let (told, events) = mpsc::channel();
+        let (sender, events) = mpsc::channel();
         alarms.add_observer(Box::new(move |event| {
-            let _ = told.send(event.clone());
+            let _ = sender.send(event.clone());
         }));
         Self {
             dir,
@@ -159,8 +159,8 @@ fn an_alarm_lives_from_raised_to_cleared_and_is_found_all_the_while() {
 
     node.says(&device, "t", PointValue::Int(60));
     let event = node.next();
-    let told = (event.change, event.alarm.severity);
-    assert_eq!(told, (AlarmChange::SeverityChanged, Severity::Critical));
+    let outcome = (event.change, event.alarm.severity);
+    assert_eq!(outcome, (AlarmChange::SeverityChanged, Severity::Critical));
     assert_eq!(event.alarm.details, "60 °C at d1");
 
     let id = event.alarm.id;
@@ -414,7 +414,7 @@ impl NotificationTransport for RecordingTransport {
 /// Wants all changes except acknowledgements, and reports durability or not.
 #[derive(Default)]
 struct RecordingNotifier {
-    told: Mutex<Vec<(u64, AlarmChange)>>,
+    received: Mutex<Vec<(u64, AlarmChange)>>,
     is_safe: bool,
 }
 
@@ -424,7 +424,7 @@ impl AlarmNotifier for RecordingNotifier {
     }
 
     fn notify(&self, event: &AlarmEvent, _: u64) {
-        self.told
+        self.received
             .lock()
             .unwrap()
             .push((event.change_no, event.change));
@@ -440,18 +440,19 @@ impl AlarmNotifier for RecordingNotifier {
 #[test]
 fn what_was_not_safe_with_others_is_told_again_under_its_number() {
     let hand_over = |node: &Fixture, is_safe: bool| {
-        let hearing = Arc::new(RecordingNotifier {
+        let notifier = Arc::new(RecordingNotifier {
             is_safe,
             ..RecordingNotifier::default()
         });
-        node.alarms.set_notifier(hearing.clone()).unwrap();
-        hearing
+        node.alarms.set_notifier(notifier.clone()).unwrap();
+        notifier
     };
-    let told = |hearing: &RecordingNotifier| std::mem::take(&mut *hearing.told.lock().unwrap());
+    let take_received =
+        |notifier: &RecordingNotifier| std::mem::take(&mut *notifier.received.lock().unwrap());
     let node = Fixture::new();
     node.product(json!([hot()]));
     let device = node.device(json!({"id": "d", "product": "meter"}));
-    let hearing = hand_over(&node, false);
+    let notifier = hand_over(&node, false);
     node.says(&device, "t", PointValue::Int(31));
     let raised = node.next();
     node.alarms.acknowledge(raised.alarm.id, "ann").unwrap();
@@ -459,25 +460,25 @@ fn what_was_not_safe_with_others_is_told_again_under_its_number() {
     node.says(&device, "t", PointValue::Int(60));
     node.next();
     let both = [(1, AlarmChange::Raised), (2, AlarmChange::SeverityChanged)];
-    assert_eq!(told(&hearing), both);
+    assert_eq!(take_received(&notifier), both);
 
     // The node stops without durable notifications, twice.
     let node = node.reopened();
-    assert_eq!(told(&hand_over(&node, false)), both);
+    assert_eq!(take_received(&hand_over(&node, false)), both);
     let node = node.reopened();
-    let hearing = hand_over(&node, true);
-    assert_eq!(told(&hearing), both);
+    let notifier = hand_over(&node, true);
+    assert_eq!(take_received(&notifier), both);
     node.alarms.remove(raised.alarm.id).unwrap();
-    assert_eq!(told(&hearing), [(3, AlarmChange::Removed)]);
+    assert_eq!(take_received(&notifier), [(3, AlarmChange::Removed)]);
 
     // Everything is durable now, and numbers continue.
     let node = node.reopened();
-    let hearing = hand_over(&node, true);
-    assert_eq!(told(&hearing), []);
+    let notifier = hand_over(&node, true);
+    assert_eq!(take_received(&notifier), []);
     let device = node.registry.device("d").unwrap().unwrap();
     node.says(&device, "t", PointValue::Int(31));
     node.next();
-    assert_eq!(told(&hearing), [(4, AlarmChange::Raised)]);
+    assert_eq!(take_received(&notifier), [(4, AlarmChange::Raised)]);
 }
 
 #[test]
@@ -488,8 +489,8 @@ fn who_asked_for_it_is_told_and_not_too_often() {
     node.product(json!([rule]));
     let device = node.device(json!({"id": "d", "product": "meter"}));
     let notifications = Arc::new(Notifications::default());
-    let post = Arc::new(RecordingTransport::default());
-    notifications.set_transport(post.clone());
+    let transport = Arc::new(RecordingTransport::default());
+    notifications.set_transport(transport.clone());
     let objects = node.store.objects();
     let put = |name: &str, value: Json| {
         let read = super::super::check_notification(&value).unwrap();
@@ -517,8 +518,8 @@ fn who_asked_for_it_is_told_and_not_too_often() {
         node.says(&device, "t", PointValue::Int(value));
         notifications.notify(&node.next(), crate::now_ms());
     }
-    let told = std::mem::take(&mut *post.0.lock().unwrap());
-    let told: Vec<_> = told
+    let notified = std::mem::take(&mut *transport.0.lock().unwrap());
+    let notified: Vec<_> = notified
         .iter()
         .map(|(to, row)| {
             (
@@ -530,7 +531,7 @@ fn who_asked_for_it_is_told_and_not_too_often() {
         .collect();
     let text = |change: &str| format!("CRITICAL hot of d: {change} 60 °C at d");
     assert_eq!(
-        told,
+        notified,
         [
             ("hook", "raised", "31 °C at d!"),
             ("alarms/d", "severity_changed", &text("severity_changed")),
@@ -547,9 +548,9 @@ fn who_asked_for_it_is_told_and_not_too_often() {
     // A test is sent whatever the filter.
     assert_eq!(notifications.send_test("critical", 1), Some(Ok(())));
     assert_eq!(notifications.send_test("nosuch", 1), None);
-    let told = std::mem::take(&mut *post.0.lock().unwrap());
-    assert_eq!(told[0].0, "alarms/$node");
-    assert_eq!(told[0].1["type"], "test");
+    let notified = std::mem::take(&mut *transport.0.lock().unwrap());
+    assert_eq!(notified[0].0, "alarms/$node");
+    assert_eq!(notified[0].1["type"], "test");
 }
 
 #[test]

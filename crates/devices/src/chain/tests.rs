@@ -241,10 +241,10 @@ fn a_failure_is_followed_or_told() {
             {"id": "s", "type": "save_telemetry"},
         ],
     });
-    let told = run(definition.clone(), PointValue::Int(4));
+    let effects = run(definition.clone(), PointValue::Int(4));
     assert!(
-        told[0].starts_with("node \"r\": \"a/on/#\" is not a topic"),
-        "{told:?}"
+        effects[0].starts_with("node \"r\": \"a/on/#\" is not a topic"),
+        "{effects:?}"
     );
     definition["relations"] = json!([{"from": "r", "on": "failure", "to": "s"}]);
     assert!(run(definition, PointValue::Int(4))[0].starts_with("save"));

@@ -97,7 +97,7 @@ pub trait DownlinkTransport: Send + Sync {
     fn send(
         &self,
         client_id: &str,
-        letter: EncodedDownlink,
+        encoded: EncodedDownlink,
         done: DownlinkCompletion,
         acked: Box<dyn FnOnce() + Send>,
     );
@@ -114,15 +114,15 @@ pub(super) struct DownlinkPlan {
 /// Plans how to send a message to a device now; `None`: the device is not online.
 pub(super) fn plan_downlink(
     registry: &Registry,
-    reach: &dyn DownlinkTransport,
+    transport: &dyn DownlinkTransport,
     device: &Device,
     tell: &DownlinkMessage<'_>,
     now_ms: u64,
 ) -> Result<Option<DownlinkPlan>, RegistryError> {
-    let (client_id, gateway) = match (reach.client_of(device.no), device.parent) {
+    let (client_id, gateway) = match (transport.client_of(device.no), device.parent) {
         (Some(client_id), _) => (client_id, None),
-        (None, Some(parent)) if reach.is_online(device.no) => {
-            match (reach.client_of(parent), registry.by_no(parent)?) {
+        (None, Some(parent)) if transport.is_online(device.no) => {
+            match (transport.client_of(parent), registry.by_no(parent)?) {
                 (Some(client_id), Some(gateway)) => (client_id, Some(gateway)),
                 _ => return Ok(None),
             }
@@ -140,13 +140,13 @@ pub(super) fn plan_downlink(
         gateway: (gateway.as_deref())
             .map(|gateway| (gateway.product.id().as_str(), gateway.id.as_str())),
     };
-    let mut letters = VecDeque::new();
+    let mut encodings = VecDeque::new();
     let mut write = |dialect, subscribes| {
         let (mut topic, mut payload) = (String::new(), String::new());
         let now_ms = now_ms as i64;
         // Protocols that do not support the message are skipped.
         if protocol::encode_downlink(dialect, &to, tell, now_ms, &mut topic, &mut payload).is_ok() {
-            letters.push_back(EncodedDownlink {
+            encodings.push_back(EncodedDownlink {
                 topic,
                 payload,
                 needs_subscription: subscribes,
@@ -168,7 +168,7 @@ pub(super) fn plan_downlink(
     }
     Ok(Some(DownlinkPlan {
         client_id,
-        encodings: letters,
+        encodings,
     }))
 }
 

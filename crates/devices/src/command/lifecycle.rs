@@ -42,9 +42,9 @@ pub(super) fn due_ms(command: &Command) -> Option<u64> {
 }
 
 /// Applies a transition. Returns `false` and leaves the command unchanged if the transition is too late or too early.
-pub(super) fn apply(command: &mut Command, happened: CommandTransition, now_ms: u64) -> bool {
+pub(super) fn apply(command: &mut Command, transition: CommandTransition, now_ms: u64) -> bool {
     use CommandState as State;
-    let next = match (command.state, happened) {
+    let next = match (command.state, transition) {
         (state, _) if state.is_final() => return false,
         (
             State::Pending,

@@ -49,10 +49,10 @@ const SENT_UNWATCHED: CommandTransition = CommandTransition::Sent { expects_ack:
 /// The states that a command passes through.
 fn apply_all(
     mut command: Command,
-    happenings: &[(u64, CommandTransition)],
+    transitions: &[(u64, CommandTransition)],
 ) -> (Vec<CommandState>, Command) {
-    let states = happenings.iter().map(|(at_ms, happened)| {
-        apply(&mut command, happened.clone(), *at_ms);
+    let states = transitions.iter().map(|(at_ms, transition)| {
+        apply(&mut command, transition.clone(), *at_ms);
         command.state
     });
     (states.collect(), command)
@@ -61,13 +61,13 @@ fn apply_all(
 #[test]
 fn a_command_that_is_answered_succeeds_or_fails() {
     use CommandState::*;
-    let happenings = [
+    let transitions = [
         (2_000, SENT),
         (2_100, CommandTransition::Acknowledged),
         (2_200, answered(true)),
         (9_000, CommandTransition::DeadlineReached),
     ];
-    let (states, done) = apply_all(command(false, 0), &happenings);
+    let (states, done) = apply_all(command(false, 0), &transitions);
     assert_eq!(states, [Sent, Acknowledged, Success, Success]);
     assert_eq!(done.result, Some(json!({"a": 1})));
     assert_eq!(
@@ -168,7 +168,7 @@ fn a_one_way_command_succeeds_when_the_device_has_it() {
 }
 
 fn any_transitions() -> impl Strategy<Value = Vec<(u64, CommandTransition)>> {
-    let happened = prop_oneof![
+    let transition = prop_oneof![
         2 => any::<bool>().prop_map(|is_watched| CommandTransition::Sent { expects_ack: is_watched }),
         1 => Just(CommandTransition::Acknowledged),
         1 => any::<bool>().prop_map(answered),
@@ -176,20 +176,20 @@ fn any_transitions() -> impl Strategy<Value = Vec<(u64, CommandTransition)>> {
         1 => Just(CommandTransition::Cancelled("by somebody".into())),
         4 => Just(CommandTransition::DeadlineReached),
     ];
-    prop::collection::vec((0..20_000_u64, happened), 0..40)
+    prop::collection::vec((0..20_000_u64, transition), 0..40)
 }
 
 proptest! {
     /// A final state never changes. An open command has a due time. Only a sent command accepts a reply. A record
     /// survives encoding.
     #[test]
-    fn every_life_is_in_order(one_way: bool, retries in 0..4_u32, happenings in any_transitions()) {
+    fn every_life_is_in_order(one_way: bool, retries in 0..4_u32, transitions in any_transitions()) {
         let mut known = command(one_way, retries);
         let mut now_ms = known.created_at_ms;
-        for (passed_ms, happened) in happenings {
+        for (passed_ms, transition) in transitions {
             now_ms += passed_ms;
             let before = known.clone();
-            let has_changed = apply(&mut known, happened, now_ms);
+            let has_changed = apply(&mut known, transition, now_ms);
             prop_assert_eq!(has_changed, known != before);
             if before.state.is_final() {
                 prop_assert!(!has_changed);

@@ -81,7 +81,7 @@ pub struct Commands {
 pub(super) struct CommandsInner {
     config: CommandConfig,
     registry: Registry,
-    reach: Arc<dyn DownlinkTransport>,
+    transport: Arc<dyn DownlinkTransport>,
     clock: ClockFn,
     store: CommandStore,
     open: Mutex<OpenCommands>,
@@ -115,10 +115,11 @@ impl Commands {
     pub fn open(
         tables: &Tables,
         registry: Registry,
-        reach: Arc<dyn DownlinkTransport>,
+        transport: Arc<dyn DownlinkTransport>,
         config: CommandConfig,
     ) -> Result<Self, store::StoreError> {
-        let commands = Self::with_clock(tables, registry, reach, config, Box::new(crate::now_ms))?;
+        let commands =
+            Self::with_clock(tables, registry, transport, config, Box::new(crate::now_ms))?;
         let running = Arc::downgrade(&commands.inner);
         let thread = std::thread::Builder::new()
             .name("commands".into())
@@ -132,7 +133,7 @@ impl Commands {
     pub(super) fn with_clock(
         tables: &Tables,
         registry: Registry,
-        reach: Arc<dyn DownlinkTransport>,
+        transport: Arc<dyn DownlinkTransport>,
         config: CommandConfig,
         clock: ClockFn,
     ) -> Result<Self, store::StoreError> {
@@ -140,7 +141,7 @@ impl Commands {
             queue: JobQueue::new(config.max_queued),
             config,
             registry,
-            reach,
+            transport,
             clock,
             store: CommandStore::open(tables)?,
             open: Mutex::default(),
@@ -196,8 +197,8 @@ impl Commands {
     /// # Errors
     /// Fails if the command has ended or does not exist.
     pub fn cancel(&self, id: CommandId, who: &str) -> Result<Command, CommandError> {
-        let happened = CommandTransition::Cancelled(format!("cancelled by {who}"));
-        match self.inner.change(id, happened)? {
+        let transition = CommandTransition::Cancelled(format!("cancelled by {who}"));
+        match self.inner.change(id, transition)? {
             Some(command) => Ok(command),
             None => {
                 let command = self.get(id)?.ok_or(CommandError::NotFound(id))?;
@@ -283,11 +284,11 @@ impl Commands {
 
     /// Registers an observer that receives each changed command, in the order of the changes. The observer must not
     /// block for long.
-    pub fn add_observer(&self, listener: CommandObserver) {
-        let listeners = self.inner.observers.write();
-        listeners
+    pub fn add_observer(&self, observer: CommandObserver) {
+        let observers = self.inner.observers.write();
+        observers
             .unwrap_or_else(PoisonError::into_inner)
-            .push(listener);
+            .push(observer);
     }
 
     #[must_use]

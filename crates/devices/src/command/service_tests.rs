@@ -20,7 +20,7 @@ struct Clients {
     /// By device: client id, and topic filters with their QoS.
     connected: Mutex<HashMap<DeviceNo, (String, Filters)>>,
     online: Mutex<Vec<DeviceNo>>,
-    told: Mutex<Vec<(String, EncodedDownlink)>>,
+    received: Mutex<Vec<(String, EncodedDownlink)>>,
     acks: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -39,25 +39,25 @@ impl DownlinkTransport for Clients {
     fn send(
         &self,
         client_id: &str,
-        letter: EncodedDownlink,
+        encoded: EncodedDownlink,
         done: DownlinkCompletion,
         acked: Box<dyn FnOnce() + Send>,
     ) {
         let connected = self.connected.lock().unwrap();
         let client = connected.values().find(|(client, _)| client == client_id);
-        let heard = client.and_then(|(_, filters)| {
+        let granted_qos = client.and_then(|(_, filters)| {
             let mut filters = filters.iter();
-            let found = filters.find(|(filter, _)| mqtt::filter_matches(filter, &letter.topic));
+            let found = filters.find(|(filter, _)| mqtt::filter_matches(filter, &encoded.topic));
             found.map(|(_, qos)| *qos)
         });
         drop(connected);
-        match heard.or(letter.needs_subscription.then_some(1)) {
+        match granted_qos.or(encoded.needs_subscription.then_some(1)) {
             None => done.complete(DownlinkOutcome::Unreachable),
             Some(qos) => {
-                self.told
+                self.received
                     .lock()
                     .unwrap()
-                    .push((client_id.to_owned(), letter));
+                    .push((client_id.to_owned(), encoded));
                 self.acks.lock().unwrap().push(acked);
                 done.complete(DownlinkOutcome::Sent {
                     expects_ack: qos == 1,
@@ -192,10 +192,11 @@ impl Setup {
         self.commands.inner.process_jobs();
     }
 
-    fn told(&self) -> Vec<String> {
-        let told = std::mem::take(&mut *self.clients.told.lock().unwrap());
-        told.into_iter()
-            .map(|(client, letter)| format!("{client} < {} {}", letter.topic, letter.payload))
+    fn take_received(&self) -> Vec<String> {
+        let received = std::mem::take(&mut *self.clients.received.lock().unwrap());
+        received
+            .into_iter()
+            .map(|(client, encoded)| format!("{client} < {} {}", encoded.topic, encoded.payload))
             .collect()
     }
 }
@@ -231,7 +232,7 @@ fn a_device_that_comes_back_gets_what_waited_for_it_in_order_across_a_restart() 
     assert_eq!(setup.commands.stats().open, 3);
     setup.connect(&device, &[(RPC, 1)]);
     assert_eq!(
-        setup.told(),
+        setup.take_received(),
         [
             r#"client-d < v1/devices/me/rpc/request/1 {"method":"one","params":null}"#,
             r#"client-d < v1/devices/me/rpc/request/2 {"method":"two","params":null}"#,
@@ -283,8 +284,8 @@ fn the_words_are_those_of_the_dialect_it_listens_to() {
     setup.clients.online.lock().unwrap().push(child.no);
     setup.commands.resume_children(gateway.no);
     setup.commands.inner.process_jobs();
-    let told = setup.told().join("\n");
-    insta::assert_snapshot!(told, @r#"
+    let received = setup.take_received().join("\n");
+    insta::assert_snapshot!(received, @r#"
     client-o < tg/o/down/command/1 {"method":"go","params":null}
     client-j < /jet/j/properties/read {"timestamp":1000000,"messageId":"2","deviceId":"j","properties":["t"]}
     client-g < v1/gateway/rpc {"device":"c","data":{"id":3,"method":"go","params":null}}
@@ -359,7 +360,7 @@ fn what_is_not_wanted_any_more_is_not_sent() {
     let cancelled = setup.commands.get(unwanted).unwrap().unwrap();
     assert_eq!(cancelled.message.as_deref(), Some("cancelled by anna"));
     setup.connect(&device, &[(RPC, 1)]);
-    assert!(setup.told().is_empty());
+    assert!(setup.take_received().is_empty());
     setup.disconnect(&device);
     let gone = setup.call(&device, "gone");
     setup.registry.remove("d", WritePrecondition::Any).unwrap();
@@ -486,10 +487,10 @@ fn a_device_may_ask_for_its_commands() {
 fn whoever_waits_is_told_of_the_end_and_listeners_of_everything() {
     let setup = Setup::new();
     let device = setup.device(json!({"id": "d", "product": "meter"}));
-    let heard = Arc::<Mutex<Vec<_>>>::default();
-    let told = Arc::clone(&heard);
+    let states = Arc::<Mutex<Vec<_>>>::default();
+    let observed = Arc::clone(&states);
     setup.commands.add_observer(Box::new(move |command| {
-        told.lock().unwrap().push(command.state.as_str());
+        observed.lock().unwrap().push(command.state.as_str());
     }));
     setup.connect(&device, &[(RPC, 1)]);
     let taken = setup.commands.request(&device, request("m"), true).unwrap();
@@ -502,7 +503,7 @@ fn whoever_waits_is_told_of_the_end_and_listeners_of_everything() {
         panic!("expected the final state");
     };
     assert_eq!(ended.state, CommandState::Success);
-    assert_eq!(*heard.lock().unwrap(), ["pending", "sent", "success"]);
+    assert_eq!(*states.lock().unwrap(), ["pending", "sent", "success"]);
 }
 
 #[test]
@@ -525,7 +526,7 @@ fn changes_of_shared_attributes_are_told() {
     set(crate::AttributeScope::Server, json!({"secret": 5}));
     set(crate::AttributeScope::Shared, json!({"rate": null}));
     assert_eq!(
-        setup.told(),
+        setup.take_received(),
         [
             r#"client-d < v1/devices/me/attributes {"rate":5}"#,
             r#"client-d < v1/devices/me/attributes {"deleted":["rate"]}"#,

@@ -13,7 +13,7 @@ use crate::registry::{AttributeChange, AttributeScope, Registry};
 
 /// Starts pushing changed shared attributes to devices. A device that is offline or has not subscribed requests them
 /// when it connects.
-pub fn push_shared_attributes(registry: &Registry, reach: Arc<dyn DownlinkTransport>) {
+pub fn push_shared_attributes(registry: &Registry, transport: Arc<dyn DownlinkTransport>) {
     let known = registry.clone();
     registry.add_attribute_observer(Box::new(move |change: &AttributeChange<'_>| {
         if change.scope != AttributeScope::Shared {
@@ -24,7 +24,7 @@ pub fn push_shared_attributes(registry: &Registry, reach: Arc<dyn DownlinkTransp
             let json = Value::Object(values).to_string();
             send_update(
                 &known,
-                &reach,
+                &transport,
                 change.device,
                 &DownlinkMessage::Attributes { json: &json },
             );
@@ -34,7 +34,7 @@ pub fn push_shared_attributes(registry: &Registry, reach: Arc<dyn DownlinkTransp
             let keys = &keys;
             send_update(
                 &known,
-                &reach,
+                &transport,
                 change.device,
                 &DownlinkMessage::AttributesDeleted { keys },
             );
@@ -44,12 +44,12 @@ pub fn push_shared_attributes(registry: &Registry, reach: Arc<dyn DownlinkTransp
 
 fn send_update(
     registry: &Registry,
-    reach: &Arc<dyn DownlinkTransport>,
+    transport: &Arc<dyn DownlinkTransport>,
     device: &Device,
     tell: &DownlinkMessage<'_>,
 ) {
-    match plan_downlink(registry, &**reach, device, tell, crate::now_ms()) {
-        Ok(Some(address)) => try_next_encoding(reach, address),
+    match plan_downlink(registry, &**transport, device, tell, crate::now_ms()) {
+        Ok(Some(address)) => try_next_encoding(transport, address),
         Ok(None) => {}
         Err(error) => {
             let device = device.id.as_str();
@@ -59,11 +59,11 @@ fn send_update(
 }
 
 /// Uses the first protocol that the device has subscribed to.
-fn try_next_encoding(reach: &Arc<dyn DownlinkTransport>, mut address: DownlinkPlan) {
-    let Some(letter) = address.encodings.pop_front() else {
+fn try_next_encoding(transport: &Arc<dyn DownlinkTransport>, mut address: DownlinkPlan) {
+    let Some(encoded) = address.encodings.pop_front() else {
         return;
     };
-    let (again, client_id) = (Arc::clone(reach), address.client_id.clone());
+    let (again, client_id) = (Arc::clone(transport), address.client_id.clone());
     let done = DownlinkCompletion::new(move |handed| match handed {
         DownlinkOutcome::Unreachable => try_next_encoding(&again, address),
         DownlinkOutcome::Sent { .. } => {}
@@ -72,5 +72,5 @@ fn try_next_encoding(reach: &Arc<dyn DownlinkTransport>, mut address: DownlinkPl
             tracing::debug!(client_id, why, "changed attributes were not sent");
         }
     });
-    reach.send(&client_id, letter, done, Box::new(|| {}));
+    transport.send(&client_id, encoded, done, Box::new(|| {}));
 }

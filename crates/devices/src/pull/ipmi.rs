@@ -24,7 +24,7 @@ const SHOWN_BYTES: usize = 400;
 #[derive(Clone)]
 pub(super) struct IpmiReader {
     hosts: Vec<IpmiHost>,
-    asking: IpmitoolCommand,
+    command_line: IpmitoolCommand,
     sensors: BTreeMap<String, String>,
 }
 
@@ -69,7 +69,7 @@ impl IpmiReader {
         let (given, file) = (settings.password.as_ref(), settings.password_file.as_ref());
         Ok(Self {
             hosts: settings.hosts.clone(),
-            asking: IpmitoolCommand {
+            command_line: IpmitoolCommand {
                 program,
                 interface: match settings.interface {
                     IpmiInterface::Lanplus => "lanplus",
@@ -85,21 +85,26 @@ impl IpmiReader {
     /// Polls all hosts, a few at a time. A failed host does not affect the others.
     pub(super) async fn read_hosts(&self) -> Result<Readings, PullError> {
         let slots = Arc::new(Semaphore::new(MAX_AT_ONCE));
-        let mut asked = JoinSet::new();
+        let mut tasks = JoinSet::new();
         for (at, host) in self.hosts.iter().enumerate() {
-            let (asking, slots, address) =
-                (self.asking.clone(), slots.clone(), host.address.clone());
-            asked.spawn(async move {
+            let (command_line, slots, address) = (
+                self.command_line.clone(),
+                slots.clone(),
+                host.address.clone(),
+            );
+            tasks.spawn(async move {
                 // The semaphore is never closed.
                 let _slot = slots.acquire().await;
-                (at, asking.run(&address).await)
+                (at, command_line.run(&address).await)
             });
         }
         let (mut readings, mut failed) = (Readings::default(), 0);
-        while let Some(done) = asked.join_next().await {
-            let Ok((at, said)) = done else { continue };
+        while let Some(done) = tasks.join_next().await {
+            let Ok((at, output_result)) = done else {
+                continue;
+            };
             let host = &self.hosts[at];
-            match said {
+            match output_result {
                 Ok(output) => self.parse_output(&host.device, &output, &mut readings),
                 Err(failure) => {
                     failed += 1;

@@ -285,7 +285,7 @@ impl PullScheduler {
             Ok(source) => source,
             Err(error) => return Some(Err(error.clone())),
         };
-        let asking = async {
+        let poll = async {
             // Waits for a running poll of the source.
             let _busy = state.busy.lock().await;
             // The semaphore is never closed.
@@ -296,8 +296,8 @@ impl PullScheduler {
                 .map(readings_json)
                 .map_err(|failure| failure.0)
         };
-        let asked = tokio::time::timeout(TEST_WITHIN, asking).await;
-        Some(asked.unwrap_or_else(|_| {
+        let result = tokio::time::timeout(TEST_WITHIN, poll).await;
+        Some(result.unwrap_or_else(|_| {
             Err(format!(
                 "no answer within {} s, the time limit of a test; scheduled polls use timeout_ms",
                 TEST_WITHIN.as_secs()
@@ -356,7 +356,7 @@ async fn run(
         let slot = slots.acquire().await;
         state.lock_health().0 = PullSourceState::Asking;
         let (started, started_ms) = (Instant::now(), now_ms());
-        let asked = match intake.is_full() {
+        let polled = match intake.is_full() {
             true => Err("the node has no room for more telemetry at the moment".to_owned()),
             false => source
                 .read_all()
@@ -364,7 +364,7 @@ async fn run(
                 .map_err(|failure: PullError| failure.0),
         };
         drop(slot);
-        let outcome = match asked {
+        let outcome = match polled {
             Ok(readings) => store_readings(readings, intake.clone(), busy).await,
             Err(problem) => Err(problem),
         };

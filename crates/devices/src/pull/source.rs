@@ -26,7 +26,7 @@ const IDLE_FOR: Duration = Duration::from_secs(120);
 
 pub(super) struct PullSource {
     pub(super) definition: PullSourceDefinition,
-    asked: SourceReader,
+    reader: SourceReader,
 }
 
 enum SourceReader {
@@ -39,7 +39,7 @@ impl PullSource {
     /// Parses a definition and reads the files that it refers to.
     pub(super) fn from_definition(value: &Value) -> Result<Self, PullSourceError> {
         let definition = PullSourceDefinition::read(value)?;
-        let asked = match (&definition.prometheus, &definition.http, &definition.ipmi) {
+        let reader = match (&definition.prometheus, &definition.http, &definition.ipmi) {
             (Some(prometheus), _, _) => {
                 SourceReader::Prometheus(PrometheusReader::new(prometheus)?)
             }
@@ -50,7 +50,7 @@ impl PullSource {
                 return Err(PullSourceError::new("", detail));
             }
         };
-        Ok(Self { definition, asked })
+        Ok(Self { definition, reader })
     }
 
     pub(super) fn interval(&self) -> Duration {
@@ -60,15 +60,15 @@ impl PullSource {
     /// Polls once. The readings contain the device ids of the node.
     pub(super) async fn read_all(&self) -> Result<Readings, PullError> {
         let timeout = Duration::from_millis(u64::from(self.definition.timeout_ms));
-        let asking = async {
-            match &self.asked {
+        let poll = async {
+            match &self.reader {
                 SourceReader::Prometheus(prometheus) => prometheus.run_queries().await,
                 SourceReader::Http(polling) => polling.read_endpoint().await,
                 SourceReader::Ipmi(ipmi) => ipmi.read_hosts().await,
             }
         };
-        let asked = tokio::time::timeout(timeout, asking).await;
-        let mut readings = asked.map_err(|_| {
+        let result = tokio::time::timeout(timeout, poll).await;
+        let mut readings = result.map_err(|_| {
             PullError::new(format!("no answer within {} ms", timeout.as_millis()))
         })??;
         let values = readings.values();

@@ -145,9 +145,9 @@ async fn until<T>(what: &str, mut is_so: impl FnMut() -> Option<T>) -> T {
 
 fn pulls() -> (PullScheduler, Arc<StoredReadings>) {
     let pulls = PullScheduler::new(tokio::runtime::Handle::current(), &PullOptions::default());
-    let kept = Arc::<StoredReadings>::default();
-    pulls.start(kept.clone());
-    (pulls, kept)
+    let stored = Arc::<StoredReadings>::default();
+    pulls.start(stored.clone());
+    (pulls, stored)
 }
 
 const ROOMS: &str =
@@ -167,7 +167,7 @@ fn rooms(url: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_is_asked_on_its_schedule_and_never_twice_at_once() {
     let web = FakeHttpServer::start(&[ROOMS], Duration::from_millis(1200));
-    let (pulls, kept) = pulls();
+    let (pulls, stored) = pulls();
     pulls.set("rooms", &rooms(&web.url()));
     // A test runs at the same time.
     let tested = pulls.test("rooms").await.unwrap().unwrap();
@@ -190,7 +190,7 @@ async fn a_server_is_asked_on_its_schedule_and_never_twice_at_once() {
     let request = &web.requests()[0].to_lowercase();
     assert!(request.contains("authorization: bearer s3cret") && request.contains("x-key: k3y"));
     pulls.stop().await;
-    let rows = kept.rows.lock().unwrap();
+    let rows = stored.rows.lock().unwrap();
     assert_eq!(
         (rows[0].device.as_str(), rows[1].device.as_str()),
         ("a", "hall")
@@ -201,8 +201,8 @@ async fn a_server_is_asked_on_its_schedule_and_never_twice_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_fails_is_told_and_tried_again() {
     let web = FakeHttpServer::start(&["503 too busy", "200 no json", ROOMS], Duration::ZERO);
-    let (pulls, kept) = pulls();
-    kept.is_full.store(true, Ordering::Relaxed);
+    let (pulls, stored) = pulls();
+    stored.is_full.store(true, Ordering::Relaxed);
     pulls.set("rooms", &rooms(&web.url()));
     let failed = |part: &'static str| {
         let pulls = pulls.clone();
@@ -213,7 +213,7 @@ async fn what_fails_is_told_and_tried_again() {
         })
     };
     failed("no room").await;
-    kept.is_full.store(false, Ordering::Relaxed);
+    stored.is_full.store(false, Ordering::Relaxed);
     let status = failed("status 503: too busy").await;
     assert!(!status.is_ok && status.health.failures >= 1);
     failed("no JSON").await;
@@ -250,10 +250,10 @@ async fn sources_follow_the_store() {
             .unwrap()
     };
     put(accepted.clone());
-    let (pulls, kept) = pulls();
+    let (pulls, stored) = pulls();
     pulls.watch_objects(objects).unwrap();
     until("it is asked", || {
-        (!kept.rows.lock().unwrap().is_empty()).then_some(())
+        (!stored.rows.lock().unwrap().is_empty()).then_some(())
     })
     .await;
     let mut off = redact(&accepted);
@@ -280,7 +280,7 @@ async fn a_real_prometheus_is_asked_with_promql() {
     let Some(server) = TestServer::start_or_skip(ServerKind::Prometheus) else {
         return;
     };
-    let (pulls, kept) = pulls();
+    let (pulls, stored) = pulls();
     let source = json!({
         "interval_s": 1,
         "devices": {"hall": "room-2"},
@@ -296,7 +296,7 @@ async fn a_real_prometheus_is_asked_with_promql() {
     });
     pulls.set("plant", &source);
     let rows = until("both rooms are there", || {
-        let rows = kept.rows.lock().unwrap().clone();
+        let rows = stored.rows.lock().unwrap().clone();
         let has = |device: &str| rows.iter().any(|row| row.device == device);
         (has("kitchen") && has("room-2") && has("all")).then_some(rows)
     })

@@ -66,12 +66,12 @@ impl Registry {
     /// Registers an observer that is called after each change of attributes.
     pub fn add_attribute_observer(
         &self,
-        listener: Box<dyn Fn(&AttributeChange<'_>) + Send + Sync>,
+        observer: Box<dyn Fn(&AttributeChange<'_>) + Send + Sync>,
     ) {
-        let listeners = self.inner.attribute_observers.write();
-        listeners
+        let observers = self.inner.attribute_observers.write();
+        observers
             .unwrap_or_else(PoisonError::into_inner)
-            .push(listener);
+            .push(observer);
     }
 
     /// Returns all attributes of a scope in the order of their keys.
@@ -154,9 +154,9 @@ impl Registry {
         let (removed, changed): (Vec<_>, Vec<_>) =
             values.into_iter().partition(|(_, value)| value.is_null());
         let removed: Vec<_> = removed.into_iter().map(|(key, _)| key).collect();
-        let listeners = inner.attribute_observers.read();
-        for listener in &*listeners.unwrap_or_else(PoisonError::into_inner) {
-            listener(&AttributeChange {
+        let observers = inner.attribute_observers.read();
+        for observer in &*observers.unwrap_or_else(PoisonError::into_inner) {
+            observer(&AttributeChange {
                 device,
                 scope,
                 changed: &changed,

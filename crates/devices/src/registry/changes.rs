@@ -105,11 +105,11 @@ fn invalid(field: &str, message: impl Into<String>) -> RegistryError {
 
 impl Registry {
     /// Registers an observer that is called after each change of a device.
-    pub fn add_device_observer(&self, listener: Box<dyn Fn(&DeviceChange<'_>) + Send + Sync>) {
-        let listeners = self.inner.device_observers.write();
-        listeners
+    pub fn add_device_observer(&self, observer: Box<dyn Fn(&DeviceChange<'_>) + Send + Sync>) {
+        let observers = self.inner.device_observers.write();
+        observers
             .unwrap_or_else(PoisonError::into_inner)
-            .push(listener);
+            .push(observer);
     }
 
     /// Creates or replaces a device. The device is on disk when this returns. Takes about 30 ms for a short password,
@@ -179,9 +179,9 @@ fn check_precondition(
 
 impl RegistryInner {
     fn notify_observers(&self, change: &DeviceChange<'_>) {
-        let listeners = self.device_observers.read();
-        let listeners = listeners.unwrap_or_else(PoisonError::into_inner);
-        listeners.iter().for_each(|listener| listener(change));
+        let observers = self.device_observers.read();
+        let observers = observers.unwrap_or_else(PoisonError::into_inner);
+        observers.iter().for_each(|observer| observer(change));
     }
 
     /// Validates and prepares what does not depend on other devices.
@@ -421,7 +421,7 @@ impl<'a> DeviceTransaction<'a> {
             id: new.product.clone(),
         })?;
         let mut issued = Vec::new();
-        let (kept, fresh): (Box<[Credential]>, _) = match credentials {
+        let (stored, fresh): (Box<[Credential]>, _) = match credentials {
             None => (
                 old.as_ref()
                     .map(|old| old.credentials.clone())
@@ -429,12 +429,12 @@ impl<'a> DeviceTransaction<'a> {
                 None,
             ),
             Some(credentials) => {
-                let mut kept = Vec::with_capacity(credentials.len());
-                for (credential, told) in credentials {
-                    kept.push(credential);
-                    issued.extend(told);
+                let mut stored = Vec::with_capacity(credentials.len());
+                for (credential, shown_once) in credentials {
+                    stored.push(credential);
+                    issued.extend(shown_once);
                 }
-                (kept.into(), Some(()))
+                (stored.into(), Some(()))
             }
         };
         let id = DeviceId::new(&new.id).map_err(|error| invalid("id", error.to_string()))?;
@@ -456,7 +456,7 @@ impl<'a> DeviceTransaction<'a> {
                 .as_ref()
                 .map_or_else(crate::now_ms, |old| old.created_ms),
             revision: old.as_ref().map_or(1, |old| old.revision + 1),
-            credentials: kept,
+            credentials: stored,
             claim: old.as_ref().and_then(|old| old.claim.clone()),
             verified_password_digest: OnceLock::new(),
         };

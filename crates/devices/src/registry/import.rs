@@ -248,7 +248,7 @@ fn invalid(field: &str, message: impl Into<String>) -> RegistryError {
 }
 
 fn from_json(line: &str) -> Result<NewDevice, RegistryError> {
-    // The message of serde may quote the value, which may be a secret; the position is harmless.
+    // The message of serde gives the position, and may quote the value. Secrets should not appear in a reason.
     serde_json::from_str(line).map_err(|error| invalid("", error.to_string()))
 }
 
@@ -364,24 +364,24 @@ impl<'a> ImportRecords<'a> {
         }
         let mut fields = vec![String::new()];
         let (mut lines, mut is_quoted) = (1, false);
-        let mut letters = self.rest.char_indices().peekable();
-        while let Some((at, letter)) = letters.next() {
+        let mut characters = self.rest.char_indices().peekable();
+        while let Some((at, character)) = characters.next() {
             let field = fields.last_mut().expect("a record has at least one field");
-            match letter {
-                '"' if is_quoted => match letters.next_if(|(_, next)| *next == '"') {
+            match character {
+                '"' if is_quoted => match characters.next_if(|(_, next)| *next == '"') {
                     Some(_) => field.push('"'),
                     None => is_quoted = false,
                 },
                 '"' if field.is_empty() => is_quoted = true,
                 ',' if !is_quoted => fields.push(String::new()),
-                '\r' if !is_quoted && letters.peek().is_some_and(|(_, next)| *next == '\n') => {}
+                '\r' if !is_quoted && characters.peek().is_some_and(|(_, next)| *next == '\n') => {}
                 '\n' if !is_quoted => {
                     self.rest = &self.rest[at + 1..];
                     return Some((fields, lines));
                 }
-                letter => {
-                    lines += u64::from(letter == '\n');
-                    field.push(letter);
+                character => {
+                    lines += u64::from(character == '\n');
+                    field.push(character);
                 }
             }
         }

@@ -478,20 +478,20 @@ fn states_are_right_after_takeover_gateways_silence_and_restart() {
         .unwrap()
         .device;
     let states = DeviceStates::new(fixture.registry.clone());
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let telling = told.clone();
+    let recorded = Arc::new(Mutex::new(Vec::new()));
+    let recorder = recorded.clone();
     states.add_observer(Box::new(move |change| {
         let word = if change.is_online {
             "online"
         } else {
             change.reason
         };
-        telling
+        recorder
             .lock()
             .unwrap()
             .push(format!("{} {word}", change.device.id));
     }));
-    let take = || std::mem::take(&mut *told.lock().unwrap());
+    let take = || std::mem::take(&mut *recorded.lock().unwrap());
     let state = |states: &DeviceStates, device: &Device| states.presence(device.no).unwrap().state;
     assert_eq!(state(&states, &gate), DeviceState::NotActive);
     states.connect(&gate, 1_000);
@@ -547,12 +547,12 @@ fn attributes_are_told_and_go_with_their_device() {
         .put(json!({"id": "d", "product": "meter"}))
         .unwrap()
         .device;
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let telling = told.clone();
+    let recorded = Arc::new(Mutex::new(Vec::new()));
+    let recorder = recorded.clone();
     fixture
         .registry
         .add_attribute_observer(Box::new(move |change| {
-            telling.lock().unwrap().push(format!(
+            recorder.lock().unwrap().push(format!(
                 "{:?} {:?} {:?}",
                 change.scope, change.changed, change.removed
             ));
@@ -588,7 +588,7 @@ fn attributes_are_told_and_go_with_their_device() {
             .value,
         json!("s")
     );
-    assert_eq!(told.lock().unwrap().len(), 3);
+    assert_eq!(recorded.lock().unwrap().len(), 3);
     registry.remove("d", WritePrecondition::Any).unwrap();
     assert!(
         registry

@@ -34,7 +34,7 @@ pub(super) struct AlarmUpdate<'a> {
 
 impl AlarmsInner {
     pub(super) fn apply_update(&self, wanted: &AlarmUpdate<'_>) -> Result<(), store::StoreError> {
-        let _telling = lock(&self.notify_lock);
+        let _notify_guard = lock(&self.notify_lock);
         let (change, alarm, no) = {
             let mut state = self.store.lock();
             let open = state.open(wanted.subject.no(), wanted.kind);
@@ -146,7 +146,7 @@ impl AlarmsInner {
         change: AlarmChange,
         make: impl FnOnce(&mut Alarm) -> Result<(), AlarmError>,
     ) -> Result<Alarm, AlarmError> {
-        let _telling = lock(&self.notify_lock);
+        let _notify_guard = lock(&self.notify_lock);
         let (alarm, no) = {
             let mut state = self.store.lock();
             let before = self.store.get(id)?.ok_or(AlarmError::NotFound(id))?;
@@ -196,10 +196,10 @@ impl AlarmsInner {
             change_no: no,
         };
         self.store.pending_notifications.notify(&event);
-        let listeners = self
+        let observers = self
             .observers
             .read()
             .unwrap_or_else(PoisonError::into_inner);
-        listeners.iter().for_each(|listener| listener(&event));
+        observers.iter().for_each(|observer| observer(&event));
     }
 }

@@ -30,15 +30,15 @@ impl CommandsInner {
     pub(super) fn change(
         &self,
         id: CommandId,
-        happened: CommandTransition,
+        transition: CommandTransition,
     ) -> Result<Option<Command>, store::StoreError> {
-        let _telling = lock(&self.notify_lock);
+        let _notify_guard = lock(&self.notify_lock);
         let Some(mut command) = self.get(id)? else {
             lock(&self.open).remove_lost(id);
             return Ok(None);
         };
-        let was_sent = matches!(happened, CommandTransition::Sent { .. });
-        if !apply(&mut command, happened, self.now_ms()) {
+        let was_sent = matches!(transition, CommandTransition::Sent { .. });
+        if !apply(&mut command, transition, self.now_ms()) {
             return Ok(None);
         }
         let written = self.store.put(&command, None);
@@ -69,9 +69,9 @@ impl CommandsInner {
         if command.state.is_final() {
             self.notify_waiters(command);
         }
-        let listeners = self.observers.read();
-        for listener in &*listeners.unwrap_or_else(PoisonError::into_inner) {
-            listener(command);
+        let observers = self.observers.read();
+        for observer in &*observers.unwrap_or_else(PoisonError::into_inner) {
+            observer(command);
         }
     }
 }

@@ -72,7 +72,7 @@ impl CommandsInner {
         };
         // A device that polls over HTTP receives the command at once.
         let immediate = expires_in_s == 0 && !self.has_poller(device.no);
-        let telling = lock(&self.notify_lock);
+        let notify_guard = lock(&self.notify_lock);
         // Shards check the number of open commands, so the lock is not held during writes.
         let next = {
             let open = lock(&self.open);
@@ -124,7 +124,7 @@ impl CommandsInner {
         let waiting = place.map(|place| self.wait_for(command.id, place));
         self.taken.fetch_add(1, Relaxed);
         self.notify_observers(&command);
-        drop(telling);
+        drop(notify_guard);
         self.wake_pollers(device.no);
         self.queue.push(CommandJob::ResumeDevice(device.no));
         Ok(AcceptedCommand {

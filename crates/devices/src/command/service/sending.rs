@@ -102,13 +102,19 @@ impl CommandsInner {
                 json: &params,
             },
         };
-        let address = plan_downlink(&self.registry, &*self.reach, &device, &tell, self.now_ms())?;
+        let address = plan_downlink(
+            &self.registry,
+            &*self.transport,
+            &device,
+            &tell,
+            self.now_ms(),
+        )?;
         Ok(address)
     }
 
     /// Passes a command to the device's connection, using the first encoding.
     fn send(self: &Arc<Self>, device: DeviceNo, id: CommandId, mut rest: DownlinkPlan) {
-        let Some(letter) = rest.encodings.pop_front() else {
+        let Some(encoded) = rest.encodings.pop_front() else {
             self.queue.push(CommandJob::SendOutcome(
                 device,
                 id,
@@ -132,7 +138,7 @@ impl CommandsInner {
                 inner.queue.push(CommandJob::Acknowledged(id));
             }
         });
-        self.reach.send(&client_id, letter, done, acked);
+        self.transport.send(&client_id, encoded, done, acked);
     }
 
     pub(super) fn handle_outcome(

@@ -62,9 +62,9 @@ impl CommandsInner {
     pub(super) fn poller(&self, device: DeviceNo) -> Option<CommandPoller> {
         let place = self.acquire_permit()?;
         let (wake, woken) = oneshot::channel();
-        let mut askers = lock(&self.pollers);
-        let of_device = askers.entry(device).or_default();
-        of_device.retain(|asker| !asker.is_closed());
+        let mut pollers = lock(&self.pollers);
+        let of_device = pollers.entry(device).or_default();
+        of_device.retain(|poller| !poller.is_closed());
         of_device.push(wake);
         Some(CommandPoller {
             wake: woken,
@@ -93,23 +93,23 @@ impl CommandsInner {
 
     /// Whether a device polls for a command.
     pub(super) fn has_poller(&self, device: DeviceNo) -> bool {
-        let askers = lock(&self.pollers);
-        let mut of_device = askers.get(&device).into_iter().flatten();
-        of_device.any(|asker| !asker.is_closed())
+        let pollers = lock(&self.pollers);
+        let mut of_device = pollers.get(&device).into_iter().flatten();
+        of_device.any(|poller| !poller.is_closed())
     }
 
     pub(super) fn wake_all_pollers(&self) {
-        let askers = std::mem::take(&mut *lock(&self.pollers));
-        for asker in askers.into_values().flatten() {
+        let pollers = std::mem::take(&mut *lock(&self.pollers));
+        for poller in pollers.into_values().flatten() {
             // The caller may be gone.
-            let _ = asker.send(());
+            let _ = poller.send(());
         }
     }
 
     pub(super) fn wake_pollers(&self, device: DeviceNo) {
-        for asker in lock(&self.pollers).remove(&device).into_iter().flatten() {
+        for poller in lock(&self.pollers).remove(&device).into_iter().flatten() {
             // The caller may be gone.
-            let _ = asker.send(());
+            let _ = poller.send(());
         }
     }
 }

@@ -105,7 +105,7 @@ impl CommandsInner {
     }
 
     fn retry_unwritten(&self) {
-        let _telling = lock(&self.notify_lock);
+        let _notify_guard = lock(&self.notify_lock);
         let rest = lock(&self.open).all_unwritten();
         for command in rest {
             if self.store.put(&command, None).is_err() {
