@@ -148,7 +148,7 @@ impl ModelParser {
         };
         if items.len() > most {
             let found = items.len();
-            self.add_error(place, format!("{found} of them, where {most} are the most"));
+            self.add_error(place, format!("{found} entries; the maximum is {most}"));
             return Vec::new();
         }
         let mut ids = HashSet::with_hasher(RandomState::default());
@@ -165,7 +165,7 @@ impl ModelParser {
             if let Some(Value::String(id)) = item.get("id")
                 && !ids.insert(id.as_str())
             {
-                self.add_error(format!("{place}.id"), format!("{id:?} is there twice"));
+                self.add_error(format!("{place}.id"), format!("duplicate id {id:?}"));
             }
             found.push((place, item));
         }
@@ -313,7 +313,10 @@ impl ModelParser {
 
     fn value_type(&mut self, place: &str, value: &Value, depth: usize) -> Option<ValueType> {
         if depth > MAX_TYPE_DEPTH {
-            self.add_error(place, format!("nested more than {MAX_TYPE_DEPTH} deep"));
+            self.add_error(
+                place,
+                format!("nested more than {MAX_TYPE_DEPTH} levels deep"),
+            );
             return None;
         }
         let empty = Map::new();
@@ -430,7 +433,7 @@ impl ModelParser {
                 Some(Some(number as u32))
             }
             Some(number) => {
-                let message = format!("expected a whole number from 0 on, found {number}");
+                let message = format!("expected a whole number of at least 0, found {number}");
                 self.add_error(join_path(place, field), message);
                 None
             }

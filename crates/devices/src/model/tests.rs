@@ -100,7 +100,7 @@ fn values_are_stored_in_the_form_of_their_type() {
 }
 
 #[test]
-fn what_is_wrong_with_metadata_is_told_all_at_once() {
+fn metadata_errors_are_reported_together() {
     let wrong = json!({
         "properties": [
             {"name": "no id", "valueType": {"type": "int"}},
@@ -180,7 +180,7 @@ fn any_json() -> impl Strategy<Value = String> {
 proptest! {
     /// For any input, the stored value has the kind of its type and is accepted again unchanged.
     #[test]
-    fn what_passed_once_passes_again(text in any_json()) {
+    fn accepted_values_are_accepted_again(text in any_json()) {
         let model = model();
         let arena = Arena::new();
         let value = rules::json::parse_lazy(&text, &arena).expect("JSON");

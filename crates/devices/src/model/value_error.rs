@@ -70,8 +70,8 @@ impl fmt::Display for NestedValueError {
             NestedValueError::Kind => "is of another type",
             NestedValueError::Range => "is out of range",
             NestedValueError::Length => "is too long",
-            NestedValueError::Element => "is none of the elements",
-            NestedValueError::Format => "has not the form of its type",
+            NestedValueError::Element => "is not one of the elements",
+            NestedValueError::Format => "does not have the format of its type",
         })
     }
 }
@@ -114,17 +114,17 @@ impl fmt::Display for ValueError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ValueError::Kind { expected, found } => write!(f, "expected {expected}, found {found}"),
-            ValueError::NotInteger => f.write_str("expected a whole number of 64 bits"),
+            ValueError::NotInteger => f.write_str("expected a 64-bit whole number"),
             ValueError::NotFinite => f.write_str("expected a finite number"),
             ValueError::Below { min } => write!(f, "below the least value, {min}"),
             ValueError::Above { max } => write!(f, "above the greatest value, {max}"),
             ValueError::TooLong { max, found } => {
-                write!(f, "{found} characters, where {max} are the most")
+                write!(f, "{found} characters; the maximum is {max}")
             }
             ValueError::NotBoolean { yes, no } => {
                 write!(f, "expected true or false, {yes:?} or {no:?}")
             }
-            ValueError::NotElement { count } => write!(f, "none of the {count} elements"),
+            ValueError::NotElement { count } => write!(f, "not one of the {count} elements"),
             ValueError::NotDate { format } => write!(
                 f,
                 "expected milliseconds since 1970 or a date such as {format:?}"
