@@ -1,5 +1,5 @@
 //! Counts events per key; a key with too many events within a window is locked out for a while. The number of keys is
-//! bounded; the least recent are evicted first.
+//! bounded; those that expire first are evicted.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -23,7 +23,7 @@ struct LockoutEntry {
 }
 
 impl<K: Eq + Hash + Clone> LockoutCounters<K> {
-    pub(crate) fn new(limit: u32, window_s: u32, hold_s: u32, max_entries: usize) -> Self {
+    pub(crate) fn new(limit: u32, window_s: u32, lockout_s: u32, max_entries: usize) -> Self {
         let windows = Self {
             limit: AtomicU32::default(),
             window_ms: AtomicU64::default(),
@@ -31,14 +31,14 @@ impl<K: Eq + Hash + Clone> LockoutCounters<K> {
             max_entries,
             entries: Mutex::default(),
         };
-        windows.set_limits(limit, window_s, hold_s);
+        windows.set_limits(limit, window_s, lockout_s);
         windows
     }
 
     /// Changes the limits. Current lockouts remain; a limit of 0 clears all counts.
-    pub(crate) fn set_limits(&self, limit: u32, window_s: u32, hold_s: u32) {
+    pub(crate) fn set_limits(&self, limit: u32, window_s: u32, lockout_s: u32) {
         self.window_ms.store(u64::from(window_s) * 1000, Relaxed);
-        self.lockout_ms.store(u64::from(hold_s) * 1000, Relaxed);
+        self.lockout_ms.store(u64::from(lockout_s) * 1000, Relaxed);
         self.limit.store(limit, Relaxed);
         if limit == 0 {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);

@@ -71,13 +71,13 @@ impl LoginLimiter {
 
     /// Changes the limits; existing counts remain.
     pub(crate) fn set_limits(&self, limits: &AuthLimits) {
-        let (window_s, hold_s) = (limits.failed_login_window_s, limits.lockout_s);
+        let (window_s, lockout_s) = (limits.failed_login_window_s, limits.lockout_s);
         self.users
-            .set_limits(limits.max_failed_logins_per_user, window_s, hold_s);
+            .set_limits(limits.max_failed_logins_per_user, window_s, lockout_s);
         let of_pair = limits.max_failed_logins_per_address;
-        self.user_addresses.set_limits(of_pair, window_s, hold_s);
+        self.user_addresses.set_limits(of_pair, window_s, lockout_s);
         let of_address = of_pair.saturating_mul(ADDRESS_FACTOR);
-        self.addresses.set_limits(of_address, window_s, hold_s);
+        self.addresses.set_limits(of_address, window_s, lockout_s);
         self.flapping.set_limits(
             limits.flapping_disconnects,
             limits.flapping_window_s,

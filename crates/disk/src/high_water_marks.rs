@@ -137,7 +137,7 @@ impl HighWaterMarks {
     /// If the index of the mark is out of range.
     #[inline]
     pub fn set(&self, mark: usize, number: u64) {
-        assert!(mark < self.len, "a mark of this file");
+        assert!(mark < self.len, "mark index out of range");
         debug_assert!(number <= MAX_HIGH_WATER_MARK, "a mark has 48 bits");
         // SAFETY: the map begins at a page, has `len` words behind its head, lives as long as `self`, and is only
         // written by whole words here; the directory is locked by this process, so that no other process truncates the

@@ -81,7 +81,7 @@ pub fn pack(out: &mut Vec<u8>, fill: impl FnOnce(&mut PackBuffer<'_>)) {
     out.extend_from_slice(&[0; PACK_BUFFER_BYTES]);
     let bytes = out[start..].first_chunk_mut();
     let mut packed = PackBuffer {
-        bytes: bytes.expect("it was appended just now"),
+        bytes: bytes.expect("the buffer was just appended"),
         len: 0,
     };
     fill(&mut packed);
@@ -171,7 +171,9 @@ impl<'a> VarintReader<'a> {
     #[inline]
     pub fn fixed_u64(&mut self) -> Option<u64> {
         let bytes = self.take(8)?;
-        Some(u64::from_le_bytes(bytes.try_into().expect("8 were taken")))
+        Some(u64::from_le_bytes(
+            bytes.try_into().expect("take returned 8 bytes"),
+        ))
     }
 }
 

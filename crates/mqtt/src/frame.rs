@@ -1,4 +1,4 @@
-//! Finding packets in a stream of bytes: the fixed header (MQTT 5.0 section 2.1).
+//! Finds packets in a stream of bytes: the fixed header (MQTT 5.0 section 2.1).
 
 use crate::varint::{decode_varint_lenient, encode_varint, varint_len};
 use crate::{Error, PacketType, ReasonCode, Version};

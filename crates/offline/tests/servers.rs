@@ -256,7 +256,7 @@ fn write_during_failure(
             // Like a shard, wait while the store is overloaded.
             let deadline = Instant::now() + PATIENCE;
             while node.store.is_overloaded() {
-                assert!(Instant::now() < deadline, "it does not heal");
+                assert!(Instant::now() < deadline, "the store stays overloaded");
                 std::thread::yield_now();
             }
             if seq.is_multiple_of(20) {
@@ -320,7 +320,7 @@ fn new_messages_are_refused_while_too_much_waits() {
         let deadline = Instant::now() + PATIENCE;
         let mut seq = 0;
         while node.store.health() == StoreHealth::Ok {
-            assert!(Instant::now() < deadline, "nothing is refused");
+            assert!(Instant::now() < deadline, "no message is refused");
             seq += 1;
             node.submit(|batch| {
                 batch.begin_message(&[&[7; 1000]]);
@@ -330,7 +330,7 @@ fn new_messages_are_refused_while_too_much_waits() {
         }
         assert!(
             !node.store.is_overloaded(),
-            "it stands still before it refuses"
+            "writers stall before messages are refused"
         );
         server.start();
         node.wait();

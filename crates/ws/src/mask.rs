@@ -44,7 +44,7 @@ impl MaskKeys {
         if self.used == self.block.len() {
             self.random
                 .fill(self.block.as_mut_slice())
-                .expect("the operating system gives random bytes");
+                .expect("the operating system provides random bytes");
             self.used = 0;
         }
         let mut key = [0; 4];

@@ -67,7 +67,7 @@ impl Default for PasswordScheme {
             algorithm: PasswordHashAlgorithm::default(),
             salt_position: SaltPosition::default(),
             mac_function: MacFunction::default(),
-            iterations: NonZeroU32::new(100_000).expect("it is above zero"),
+            iterations: NonZeroU32::new(100_000).expect("100000 is not zero"),
         }
     }
 }

@@ -65,7 +65,7 @@ impl ClientHandshake {
         let mut nonce = [0; 16];
         SystemRandom::new()
             .fill(&mut nonce)
-            .expect("the operating system gives random bytes");
+            .expect("the operating system provides random bytes");
         Self::start_with_nonce(request, nonce)
     }
 

@@ -241,10 +241,7 @@ fn check_request_line(
     if request_path(target) != options.path {
         return Err(HandshakeRejection::new(
             "404 Not Found",
-            format!(
-                "There is nothing here. The WebSocket endpoint is {}.",
-                options.path
-            ),
+            format!("Not found. The WebSocket endpoint is {}.", options.path),
         ));
     }
     Ok(())
@@ -280,7 +277,7 @@ fn check_fields<'b>(
             ..HandshakeRejection::new(
                 "426 Upgrade Required",
                 format!(
-                    "{} is a WebSocket endpoint: ask with Connection: Upgrade and Upgrade: websocket.",
+                    "{} is a WebSocket endpoint: send Connection: Upgrade and Upgrade: websocket.",
                     options.path
                 ),
             )
