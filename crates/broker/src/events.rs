@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_full_and_then_fails_is_told_of_once_each() {
+    fn store_full_and_store_failed_are_reported_once_each() {
         let events = EventStream::new();
         let mut receiver = events.subscribe();
         let mut alarms = StoreAlarms::default();

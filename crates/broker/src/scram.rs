@@ -631,7 +631,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_says_what_rfc_7677_says() {
+    fn the_client_matches_the_rfc_7677_example() {
         let mut client = ClientScram::with_nonce("user", b"pencil", CLIENT_NONCE.into());
         assert_eq!(client.first(), CLIENT_FIRST.as_bytes());
         let answer = client.last(SERVER_FIRST.as_bytes()).unwrap();
@@ -640,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_says_what_rfc_7677_says() {
+    fn the_server_matches_the_rfc_7677_example() {
         let mut server = rfc_server();
         let challenge = server
             .first(CLIENT_FIRST.as_bytes(), &decoy(), |name| {
@@ -834,7 +834,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_credential_says_which_part_is_bad() {
+    fn an_invalid_credential_error_names_the_field() {
         let message = |text: &str| text.parse::<ScramCredential>().unwrap_err().to_string();
         let key = BASE64.encode([0; 32]);
         let shape =

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_leaves_turn_by_turn_and_nothing_overtakes_it() {
+    fn held_bytes_are_released_turn_by_turn_in_order() {
         let mut pool = BufferPool::default();
         let mut outbox = Outbox::default();
         let add = |outbox: &mut Outbox, pool: &mut BufferPool, bytes: &[u8]| {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_flood_leaves_is_given_back_and_what_is_needed_stays() {
+    fn the_pool_frees_memory_after_a_burst_and_keeps_used_buffers() {
         let mut pool = BufferPool::default();
         let mut taken: Vec<_> = (0..20).map(|_| pool.take()).collect();
         for mut buffer in taken.drain(..) {

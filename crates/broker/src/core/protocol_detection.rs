@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_protocols_are_told_apart_from_mqtt() {
+    fn other_protocols_are_distinguished_from_mqtt() {
         for (first, word) in [
             (&b"\x16\x03\x01\x02\x00\x01"[..], "TLS"),
             (b"GET /mqtt HTTP/1.1\r\n", "WebSocket"),

@@ -371,7 +371,7 @@ mod tests {
     use mqtt::{PropertiesBuf, Property};
 
     #[test]
-    fn a_message_comes_back_as_it_was_and_no_part_of_one_does() {
+    fn messages_round_trip_and_truncated_ones_are_rejected() {
         let mut properties = PropertiesBuf::new();
         properties.push(Property::ContentType("text/plain"));
         for (expires_ms, number) in [(NEVER_MS, 0), (1_700_000_005_000, 70_000)] {
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn records_come_back_as_they_were() {
+    fn records_round_trip() {
         let record = SessionRecord {
             number: 300,
             version: Version::V5,

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_any_size_give_what_the_obvious_matcher_gives() {
+    fn pages_of_any_size_agree_with_the_naive_matcher() {
         let retained = RetainedStore::default();
         let names = ["a", "b", "", "$x", "aa"];
         let mut topics = Vec::new();
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_in_pieces_finds_all_that_expired_and_nothing_else() {
+    fn a_batched_sweep_removes_exactly_the_expired_messages() {
         let retained = RetainedStore::default();
         let total = 3 * SWEEP_BATCH + 7;
         for n in 0..total {
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_takes_what_expired_out_of_the_store_and_leaves_what_replaced_it() {
+    fn a_sweep_removes_expired_messages_from_the_store_but_not_their_replacements() {
         struct Nobody;
         impl store::StoreObserver for Nobody {
             fn on_logged(&self, _shard: u16, _number: u64) {}

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_came_by_one_shared_subscription_is_handed_on() {
+    fn only_messages_of_one_shared_subscription_are_redistributed() {
         let text = |text: &str| Rc::<str>::from(text);
         let estate = SharedBacklog {
             store_number: 1,

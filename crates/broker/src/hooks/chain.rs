@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_asked_in_order_until_one_refuses_and_only_for_what_they_want() {
+    fn hook_links_are_called_in_order_until_one_refuses() {
         let asked = Arc::<std::sync::atomic::AtomicU32>::default();
         let link = |interest, authorization, denies| {
             let asked = asked.clone();

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_1_names_the_client_and_leaves_the_rest() {
+    fn version_1_header_is_parsed_and_the_rest_is_left() {
         let input = b"PROXY TCP4 192.0.2.7 198.51.100.1 5555 1883\r\n\x10\x0c";
         for cut in 0..input.len() - 2 {
             assert_eq!(
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_names_the_client() {
+    fn version_2_header_is_parsed() {
         let mut input = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c".to_vec();
         input.extend_from_slice(&[192, 0, 2, 7, 198, 51, 100, 1, 0x15, 0xb3, 0x07, 0x5b]);
         let peer = PeerAddress::Tcp("192.0.2.7:5555".parse().unwrap());

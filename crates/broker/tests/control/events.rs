@@ -62,7 +62,7 @@ fn in_words(kind: &BrokerEventKind) -> String {
 }
 
 #[test]
-fn the_life_of_a_client_is_told_in_order() {
+fn events_of_a_client_are_emitted_in_order() {
     let node = Node::start();
     let handle = node.handle();
     let mut events = listen(&handle);
@@ -95,7 +95,7 @@ fn the_life_of_a_client_is_told_in_order() {
 }
 
 #[test]
-fn whoever_is_not_let_in_is_told_of() {
+fn refused_clients_are_reported() {
     let node = Node::start_with(|config| config.listeners[0].allow_anonymous = Some(false));
     let mut events = listen(&node.handle());
     Client::open(&node.address(), "stranger", true).next();
@@ -106,7 +106,7 @@ fn whoever_is_not_let_in_is_told_of() {
 }
 
 #[test]
-fn a_slow_listener_is_told_how_much_it_has_missed_and_nobody_waits_for_it() {
+fn a_slow_event_subscriber_learns_how_many_events_it_missed() {
     let node = Node::start();
     let handle = node.handle();
     let mut slow = listen(&handle);

@@ -11,7 +11,7 @@ use crate::client::ReceivedPacket;
 use crate::{Node, eventually, wait};
 
 #[test]
-fn a_stopped_listener_takes_nobody_keeps_who_is_there_and_starts_again_where_it_was() {
+fn a_stopped_listener_keeps_its_connections_and_restarts_on_its_address() {
     let node = Node::start();
     let handle = node.handle();
     let address = node.address();
@@ -38,7 +38,7 @@ fn a_stopped_listener_takes_nobody_keeps_who_is_there_and_starts_again_where_it_
 }
 
 #[test]
-fn a_listener_can_send_its_clients_away_and_leaves_those_of_others_alone() {
+fn stopping_a_listener_disconnects_only_its_own_clients() {
     let node = Node::start_with(|config| {
         let bind = BindAddress::Tcp(([127, 0, 0, 1], 0).into());
         config.listeners.push(ListenerConfig::new("second", bind));
@@ -67,7 +67,7 @@ fn a_listener_can_send_its_clients_away_and_leaves_those_of_others_alone() {
 }
 
 #[test]
-fn a_unix_socket_goes_and_comes_and_a_port_that_was_taken_meanwhile_is_told() {
+fn a_unix_listener_restarts_and_a_port_in_use_is_reported() {
     let path = std::env::temp_dir().join(format!("tidegate-control-{}.sock", std::process::id()));
     let bind = BindAddress::Unix(path.clone());
     let node = Node::start_with(|config| config.listeners.push(ListenerConfig::new("unix", bind)));

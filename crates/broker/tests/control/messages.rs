@@ -17,7 +17,7 @@ fn publication(topic: &str, payload: &str) -> PublishRequest {
 }
 
 #[test]
-fn what_the_node_publishes_reaches_subscribers_on_every_shard() {
+fn messages_of_the_node_reach_subscribers_on_every_shard() {
     let node = Node::start();
     let handle = node.handle();
     // Enough clients for both shards to have some.
@@ -45,7 +45,7 @@ fn what_the_node_publishes_reaches_subscribers_on_every_shard() {
 }
 
 #[test]
-fn what_is_told_to_one_client_reaches_it_alone() {
+fn a_message_to_one_client_reaches_only_that_client() {
     let node = Node::start();
     let handle = node.handle();
     let mut clients: Vec<_> = (0..8).map(|n| node.client(&format!("c{n}"))).collect();
@@ -86,7 +86,7 @@ fn what_is_told_to_one_client_reaches_it_alone() {
 }
 
 #[test]
-fn whoever_tells_a_client_something_learns_whether_it_has_come() {
+fn the_acknowledgement_of_a_message_to_one_client_is_reported() {
     let node = Node::start();
     let handle = node.handle();
     let tell = |client_id: &str, topic: &str| {
@@ -131,7 +131,7 @@ fn whoever_tells_a_client_something_learns_whether_it_has_come() {
 }
 
 #[test]
-fn what_cannot_be_published_is_refused_by_the_name_of_its_field() {
+fn an_invalid_publish_request_names_its_field() {
     let node = Node::start_with(|config| config.limits.max_qos = 1);
     let handle = node.handle();
     let good = publication("t", "x");
@@ -186,7 +186,7 @@ fn what_cannot_be_published_is_refused_by_the_name_of_its_field() {
 }
 
 #[test]
-fn retained_messages_are_paged_shown_and_taken_away() {
+fn retained_messages_are_listed_read_and_deleted() {
     let node = Node::start();
     let handle = node.handle();
     let topics = ["a", "a/b", "a/b/c", "b/b", "$x/b"];
@@ -247,7 +247,7 @@ fn retained_messages_are_paged_shown_and_taken_away() {
 }
 
 #[test]
-fn a_store_that_is_full_takes_nothing_from_the_node_either() {
+fn a_full_store_refuses_messages_of_the_control_plane() {
     let directory = tempfile::tempdir().unwrap();
     let config = store::StoreConfig {
         // More than any disk has.
@@ -262,7 +262,7 @@ fn a_store_that_is_full_takes_nothing_from_the_node_either() {
 }
 
 #[test]
-fn what_the_node_has_answered_for_outlives_it() {
+fn acknowledged_operations_survive_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let node = Node::start_in(directory.path());
     for topic in ["a", "b"] {

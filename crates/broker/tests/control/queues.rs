@@ -30,7 +30,7 @@ fn publish(node: &Node, topic: &str, numbers: std::ops::Range<u32>) {
 }
 
 #[test]
-fn the_queue_of_a_client_that_is_away_is_paged_and_cleared() {
+fn the_queue_of_an_offline_client_is_paged_and_cleared() {
     let node = Node::start();
     let handle = node.handle();
     let mut client = Client::connect(&node.address(), "away", false);
@@ -63,7 +63,7 @@ fn the_queue_of_a_client_that_is_away_is_paged_and_cleared() {
 }
 
 #[test]
-fn what_a_slow_client_was_sent_is_shown_with_its_packet_id_and_stays() {
+fn messages_in_flight_are_listed_with_their_packet_id_and_not_deleted() {
     let node = Node::start();
     let handle = node.handle();
     let mut slow = Client::connect_slow(&node.address(), "slow", true);
@@ -101,7 +101,7 @@ fn what_a_slow_client_was_sent_is_shown_with_its_packet_id_and_stays() {
 }
 
 #[test]
-fn of_a_long_payload_the_beginning_is_shown() {
+fn a_long_payload_is_truncated_in_listings() {
     let node = Node::start();
     let handle = node.handle();
     let mut client = Client::connect(&node.address(), "away", false);
@@ -118,7 +118,7 @@ fn of_a_long_payload_the_beginning_is_shown() {
 }
 
 #[test]
-fn the_queue_of_a_durable_session_is_shown_and_cleared_in_the_store() {
+fn the_queue_of_a_durable_session_is_listed_and_cleared_in_the_store() {
     let directory = tempfile::tempdir().unwrap();
     let node = Node::start_in(directory.path());
     let handle = node.handle();

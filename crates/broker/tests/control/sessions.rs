@@ -16,7 +16,7 @@ fn subscription(filter: &str) -> SubscriptionRequest {
 }
 
 #[test]
-fn a_client_gets_what_was_subscribed_for_it_retained_messages_too() {
+fn a_subscription_on_behalf_of_a_client_delivers_retained_messages() {
     let node = Node::start();
     let handle = node.handle();
     let mut publisher = node.client("publisher");
@@ -39,7 +39,7 @@ fn a_client_gets_what_was_subscribed_for_it_retained_messages_too() {
 }
 
 #[test]
-fn a_client_that_is_away_can_be_subscribed_and_one_that_is_not_known_cannot() {
+fn an_offline_client_can_be_subscribed_and_an_unknown_one_cannot() {
     let node = Node::start();
     let handle = node.handle();
     Client::connect(&node.address(), "away", false).drop_connection();
@@ -65,7 +65,7 @@ fn a_client_that_is_away_can_be_subscribed_and_one_that_is_not_known_cannot() {
 }
 
 #[test]
-fn clients_are_sent_away_with_a_reason_and_keep_their_sessions() {
+fn disconnected_clients_get_a_reason_and_keep_their_sessions() {
     let node = Node::start();
     let handle = node.handle();
     let mut one = Client::connect(&node.address(), "one", false);

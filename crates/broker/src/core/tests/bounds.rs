@@ -22,7 +22,7 @@ fn retain(sim: &mut Sim, publisher: &mut SimConnection, topic: &str) {
 }
 
 #[test]
-fn subscribing_again_and_again_does_not_pile_retained_messages_up() {
+fn repeated_subscriptions_do_not_accumulate_retained_messages() {
     let mut sim = Sim::new(1, BrokerLimits::default(), 1);
     let mut publisher = sim.connect(0, "publisher", true);
     let topics = 5_000;
@@ -97,7 +97,7 @@ fn full_queues_of_absent_clients_do_not_stop_publishers() {
 }
 
 #[test]
-fn what_came_by_a_group_never_reaches_another_group() {
+fn messages_of_a_group_never_reach_another_group() {
     let mut sim = Sim::new(1, BrokerLimits::default(), 1);
     let mut first = sim.connect(0, "first", false);
     sim.subscribe(&mut first, "$share/g/secret", QoS::AtLeastOnce);
@@ -118,7 +118,7 @@ fn what_came_by_a_group_never_reaches_another_group() {
 }
 
 #[test]
-fn a_session_that_ends_while_away_hands_its_shared_messages_on() {
+fn shared_messages_of_an_expired_offline_session_are_redistributed() {
     let mut sim = Sim::new(1, BrokerLimits::default(), 1);
     let mut away = sim.connect(0, "away", false);
     sim.subscribe(&mut away, "$share/g/t", QoS::AtLeastOnce);
@@ -134,7 +134,7 @@ fn a_session_that_ends_while_away_hands_its_shared_messages_on() {
 }
 
 #[test]
-fn what_is_in_flight_has_a_bound_in_bytes() {
+fn bytes_in_flight_are_bounded() {
     let limits = BrokerLimits {
         max_queued_bytes: 10_000,
         ..BrokerLimits::default()
@@ -155,7 +155,7 @@ fn what_is_in_flight_has_a_bound_in_bytes() {
 }
 
 #[test]
-fn a_bridge_of_mosquitto_gets_nothing_back() {
+fn a_mosquitto_bridge_receives_none_of_its_own_messages() {
     let mut sim = Sim::new(1, BrokerLimits::default(), 1);
     let connect = mqtt::Connect {
         version: Version::V311,

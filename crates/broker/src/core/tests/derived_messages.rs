@@ -64,7 +64,7 @@ impl Hooks for EchoHooks {
 }
 
 #[test]
-fn what_hooks_want_published_follows_what_they_were_told() {
+fn messages_of_hooks_follow_the_messages_that_caused_them() {
     let full = Arc::<AtomicBool>::default();
     let mut sim = Sim::new(1, BrokerLimits::default(), 7);
     let mut ann = sim.connect(0, "ann", true);
@@ -142,7 +142,7 @@ impl Hooks for UnsettledHooks {
 }
 
 #[test]
-fn answers_wait_for_what_hooks_have_made_of_a_turn() {
+fn answers_wait_until_hook_data_of_the_turn_is_durable() {
     let mut sim = Sim::new(1, BrokerLimits::default(), 7);
     sim.keep_journals();
     sim.shards[0].delivery.hooks = Box::new(UnsettledHooks {
@@ -195,7 +195,7 @@ impl Hooks for CountingHooks {
 /// The packet id of a QoS 2 message was in the log when the node died, but the hooks' data of the message may not have
 /// been durable.
 #[test]
-fn hooks_hear_again_of_a_qos_2_message_that_comes_again_after_a_start() {
+fn hooks_receive_a_repeated_qos_2_message_again_after_a_start() {
     let mut sim = Sim::new(1, BrokerLimits::default(), 7);
     sim.keep_journals();
     let mut ann = sim.connect(0, "ann", true);
@@ -236,7 +236,7 @@ fn hooks_hear_again_of_a_qos_2_message_that_comes_again_after_a_start() {
 
 /// A delayed message that is due stays in the store until the data of hooks for it is durable.
 #[test]
-fn a_delayed_message_is_kept_until_hooks_have_made_theirs_safe() {
+fn a_delayed_message_is_stored_until_hook_data_is_durable() {
     let mut sim = Sim::new(1, BrokerLimits::default(), 7);
     sim.keep_journals();
     let told = std::rc::Rc::<std::cell::RefCell<Vec<String>>>::default();
@@ -313,7 +313,7 @@ impl Hooks for BranchingHooks {
 }
 
 #[test]
-fn messages_that_come_of_one_message_have_an_end_and_let_others_in_between() {
+fn derived_messages_are_bounded_and_interleaved_with_others() {
     let discarded = std::rc::Rc::<std::cell::Cell<u64>>::default();
     let limits = BrokerLimits {
         max_derived_messages: 500,

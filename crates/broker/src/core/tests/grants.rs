@@ -51,7 +51,7 @@ fn guarded(shards: usize) -> Sim {
 }
 
 #[test]
-fn permissions_are_those_of_the_session_on_whatever_shard_it_is() {
+fn permissions_move_with_the_session_between_shards() {
     let mut sim = guarded(2);
     let first = sim.connect(0, "ann", false);
     sim.settle();
@@ -161,7 +161,7 @@ fn topics(sim: &mut Sim, conn: &mut super::sim::SimConnection) -> Vec<String> {
 }
 
 #[test]
-fn a_session_is_its_users_alone() {
+fn a_session_is_resumed_only_by_its_owner() {
     for shards in [1, 2] {
         let (mut sim, users) = with_users(shards, BrokerLimits::default());
         anns_queue(&mut sim, &users);
@@ -203,7 +203,7 @@ fn a_session_of_another_user_may_end_instead() {
 }
 
 #[test]
-fn what_is_no_longer_allowed_does_not_come_out_of_a_queue() {
+fn queued_messages_that_are_no_longer_allowed_are_not_delivered() {
     let (mut sim, users) = with_users(1, BrokerLimits::default());
     anns_queue(&mut sim, &users);
     users.0.lock().unwrap().1 = true;
@@ -220,7 +220,7 @@ fn what_is_no_longer_allowed_does_not_come_out_of_a_queue() {
 
 /// Messages in flight are checked like queued ones; QoS 2 exchanges are completed.
 #[test]
-fn what_is_no_longer_allowed_is_not_sent_again() {
+fn messages_in_flight_that_are_no_longer_allowed_are_not_resent() {
     let (mut sim, users) = with_users(1, BrokerLimits::default());
     users.come_as(Some("ann"));
     let mut ann = sim.connect(0, "c", false);
@@ -266,7 +266,7 @@ fn what_is_no_longer_allowed_is_not_sent_again() {
 }
 
 #[test]
-fn client_ids_begin_as_the_node_wants() {
+fn client_ids_must_have_the_configured_prefix() {
     let limits = BrokerLimits {
         client_id_prefix: "${username}-".into(),
         ..BrokerLimits::default()

@@ -185,7 +185,7 @@ fn topics_are_the_first_by_text_of_those_with_subscribers_here() {
 }
 
 #[test]
-fn the_oldest_queued_message_is_found_wherever_it_waits() {
+fn the_oldest_queued_message_is_found_on_any_shard() {
     let (mut sim, _) = crowd();
     let mut away = sim.connect(0, "away", false);
     sim.subscribe(&mut away, "q", QoS::AtLeastOnce);

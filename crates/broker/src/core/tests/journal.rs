@@ -49,7 +49,7 @@ fn an_acknowledgement_waits_for_the_log() {
 }
 
 #[test]
-fn what_concerns_no_durable_session_waits_for_nothing() {
+fn answers_without_durable_sessions_do_not_wait() {
     let mut sim = durable(1, 1);
     let mut subscriber = sim.connect(0, "subscriber", true);
     sim.subscribe(&mut subscriber, "a/#", QoS::AtLeastOnce);
@@ -94,7 +94,7 @@ fn an_acknowledgement_waits_for_the_logs_of_other_shards() {
 }
 
 #[test]
-fn a_qos_2_message_leaves_when_its_packet_id_is_known() {
+fn a_qos_2_message_is_sent_after_its_packet_id_is_logged() {
     let mut sim = durable(1, 1);
     let mut subscriber = sim.connect(0, "subscriber", false);
     sim.subscribe(&mut subscriber, "a/#", QoS::ExactlyOnce);
@@ -164,7 +164,7 @@ fn shards_never_wait_for_each_other() {
 /// A QoS 2 message of a durable publisher for a session on another shard: its packet id and its link entry are in one
 /// batch, and the other shard does not receive it before that batch is in the log.
 #[test]
-fn a_qos_2_message_crosses_when_its_packet_id_is_in_the_log() {
+fn a_qos_2_message_crosses_shards_after_its_packet_id_is_logged() {
     let mut sim = durable(2, 1);
     away(&mut sim, 1);
     let mut publisher = sim.connect(0, "publisher", false);

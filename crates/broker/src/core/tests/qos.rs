@@ -35,7 +35,7 @@ fn a_full_queue_drops_the_oldest_or_the_newest() {
 }
 
 #[test]
-fn a_connected_client_over_its_queue_is_disconnected_if_the_policy_says_so() {
+fn the_disconnect_policy_closes_a_client_with_a_full_queue() {
     let limits = BrokerLimits {
         max_queued_messages: 3,
         max_inflight: 2,

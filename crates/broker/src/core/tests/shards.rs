@@ -85,7 +85,7 @@ fn a_shared_subscription_over_shards_gets_each_message_once() {
 }
 
 #[test]
-fn a_member_that_goes_away_hands_its_messages_on() {
+fn messages_of_a_departed_group_member_are_redistributed() {
     for seed in 1..=100 {
         let mut sim = Sim::new(2, BrokerLimits::default(), seed * 31);
         let mut staying = sim.connect(0, "staying", true);
