@@ -100,7 +100,7 @@ fn parse_sources(sql: &str, from: &[(Box<str>, Span)]) -> Result<Vec<RuleSource>
                 if mqtt::validate_topic_filter(filter, &mqtt::TopicLimits::NONE).is_err() =>
             {
                 let error =
-                    StatementError::at(sql, *span, format!("`{filter}` is no topic filter"));
+                    StatementError::at(sql, *span, format!("`{filter}` is not a topic filter"));
                 return Err(error.with_expected(
                     "levels between `/`; `+` for one level, `#` for the rest at the end",
                 ));
@@ -139,7 +139,7 @@ fn infer_dialect(from: &[(Box<str>, Span)]) -> Dialect {
 fn reject_having(resolver: &Resolver<'_>, statement: &Statement) -> Result<(), StatementError> {
     match &statement.having {
         Some(having) => Err(resolver
-            .error(having.span, "HAVING is about windows, but there is none")
+            .error(having.span, "HAVING requires a window")
             .with_expected("WHERE, or GROUP BY with a window")),
         None => Ok(()),
     }

@@ -44,7 +44,7 @@ pub enum EvaluationError {
     #[error("the payload is not JSON, but the rule reads a part of it: {why}")]
     PayloadNotJson { why: Box<str> },
     /// A bug of the program. It ends this evaluation and nothing else.
-    #[error("the evaluation failed inside the rule engine; the log has the place")]
+    #[error("the evaluation failed inside the rule engine; see the log")]
     InternalError,
     #[error("the rule took more than its budget of {steps} steps")]
     StepLimit { steps: u64 },

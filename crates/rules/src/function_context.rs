@@ -70,7 +70,7 @@ impl FunctionLimits {
                 Ok(())
             }
             None => Err(format!(
-                "one event may bring at most {MAX_COMPILATIONS} new regular expressions and programs of jq"
+                "one event may use at most {MAX_COMPILATIONS} new regular expressions and jq programs"
             )
             .into()),
         }

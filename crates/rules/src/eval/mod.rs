@@ -315,8 +315,8 @@ impl<'a, 'e> Evaluator<'a, 'e> {
                 Err(EvaluationError::WrongType {
                     function: op.text(),
                     argument: if operators::is_text(left) { 1 } else { 2 },
-                    expected: "a number, as the other side is",
-                    found: "text that spells none",
+                    expected: "a number, like the other side",
+                    found: "text that is not a number",
                 })
             }
             _ => Ok(Value::Bool(operators::compare(

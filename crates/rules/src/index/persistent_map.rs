@@ -156,7 +156,7 @@ fn entry_of<'a, V: Clone + Default>(
         branch.slots.reserve_exact(1);
         branch.slots.insert(at, MapSlot::Leaf(new_leaf(None)));
         let MapSlot::Leaf(leaf) = &mut branch.slots[at] else {
-            unreachable!("a leaf was put there just now");
+            unreachable!("the leaf was inserted just now");
         };
         return (&mut Arc::make_mut(leaf).value, true);
     }

@@ -99,6 +99,6 @@ pub(super) fn like_warning(builder: &PlanBuilder, pattern: OpId) -> Option<Strin
     let is_filter = mqtt::levels(text).any(|level| level == "+" || level == "#");
     let has_wildcard = text.contains(['%', '_']);
     (is_filter && !has_wildcard).then(|| {
-        format!("LIKE takes `+` and `#` for themselves, only `%` and `_` stand for other text; did you mean topic =~ '{text}'?")
+        format!("LIKE treats `+` and `#` literally, only `%` and `_` are wildcards; did you mean topic =~ '{text}'?")
     })
 }

@@ -125,7 +125,10 @@ impl<'s> Resolver<'s> {
         for item in items {
             let SelectItemKind::Expr { expr, alias } = &item.kind else {
                 if self.scope == NameScope::Group {
-                    let error = self.error(item.span, "`*` is of one event, a window is of many");
+                    let error = self.error(
+                        item.span,
+                        "`*` refers to a single event, but a window covers many",
+                    );
                     return Err(error.with_expected(
                         "expressions of GROUP BY, and aggregates such as count(*) or last(x)",
                     ));
@@ -218,7 +221,7 @@ impl<'s> Resolver<'s> {
                 AliasPart::Key(key) => PutStep::Key(self.builder.text(key)),
                 AliasPart::Index(index) => match i32::try_from(*index) {
                     Ok(index) => PutStep::Index(index),
-                    Err(_) => return Err(self.error(span, "no list has this many items")),
+                    Err(_) => return Err(self.error(span, "the index is too large for a list")),
                 },
                 AliasPart::Head => PutStep::Head,
                 AliasPart::Tail => PutStep::Tail,
@@ -428,7 +431,7 @@ impl<'s> Resolver<'s> {
             return self.resolve_name(text, steps, span).map(Some);
         }
         let message = format!(
-            "\"{text}\" in double quotes would be a field in EMQX; there is none of this name, so it is text: write '{text}'"
+            "\"{text}\" in double quotes is a field name in EMQX; no field has this name, so it is treated as text: write '{text}'"
         );
         self.add_warning(span, message);
         Ok(None)
@@ -504,7 +507,7 @@ impl<'s> Resolver<'s> {
             Some(name) => error.with_suggestion(Some(format!("`{name}`"))),
             // Users of other products tend to omit `payload.`.
             None => error.with_expected(format!(
-                "a field of the event, or payload.{name} for what is in the payload"
+                "a field of the event, or payload.{name} for a field of the payload"
             )),
         }
     }
@@ -522,7 +525,7 @@ impl<'s> Resolver<'s> {
         {
             self.alias_depth += 1;
             let inner = if self.alias_depth > 8 {
-                Err(self.error(span, format!("`{name}` is made of itself")))
+                Err(self.error(span, format!("`{name}` refers to itself")))
             } else {
                 self.resolve_expr(expr)
             };
@@ -531,7 +534,7 @@ impl<'s> Resolver<'s> {
         }
         let error = self.error(
             span,
-            format!("`{name}` is of one event, a window is of many"),
+            format!("`{name}` refers to a single event, but a window covers many"),
         );
         Err(error.with_expected(
             "an expression of GROUP BY, or an aggregate such as last(x), avg(x) or count(*)",
@@ -578,7 +581,7 @@ impl<'s> Resolver<'s> {
             };
             let error = self.error(
                 name_span,
-                format!("{name}({what}) counts events, but there is no window"),
+                format!("{name}({what}) aggregates events, but there is no window"),
             );
             return Err(error.with_expected("GROUP BY with tumbling(10s) or another window, and the aggregate in SELECT or HAVING"));
         }
@@ -634,7 +637,7 @@ impl<'s> Resolver<'s> {
             || is("window_start")
             || is("window_end")
         {
-            let error = self.error(span, format!("`{name}` is of a window, but there is none"));
+            let error = self.error(span, format!("`{name}` requires a window"));
             return error.with_expected("GROUP BY with tumbling(10s) or another window, and the aggregate in SELECT or HAVING");
         }
         let error = self.error(span, format!("unknown function `{name}`"));

@@ -211,7 +211,7 @@ impl Parser<'_> {
             .find(|item| matches!(item.kind, SelectItemKind::All))
         {
             return Err(self
-                .error(all.span, "FOREACH goes through a list")
+                .error(all.span, "FOREACH iterates over a list")
                 .with_expected("a list, such as payload.sensors"));
         }
         let each = if self.eat_word("do") {
@@ -339,7 +339,7 @@ impl Parser<'_> {
                     let span = self.peek().span;
                     let most_ms = self.parse_duration()?;
                     if most_ms < gap_ms {
-                        let message = "no session is shorter than the gap that ends it";
+                        let message = "a session cannot be shorter than the gap that ends it";
                         let error = self.error(span, message);
                         return Err(error.with_expected(format!("at least {gap_ms}ms")));
                     }
@@ -349,12 +349,12 @@ impl Parser<'_> {
             }
             "hopping" => {
                 let size_ms = self.parse_duration()?;
-                self.expect_symbol(Symbol::Comma, "`,` and how often a window begins")?;
+                self.expect_symbol(Symbol::Comma, "`,` and the interval at which windows begin")?;
                 let every = self.peek().span;
                 let every_ms = self.parse_duration()?;
                 if every_ms > size_ms {
                     let message =
-                        "windows that begin more seldom than they are long would miss events";
+                        "windows that begin less often than their length would miss events";
                     return Err(self
                         .error(every, message)
                         .with_expected(format!("at most {size_ms}ms")));
@@ -389,8 +389,7 @@ impl Parser<'_> {
         };
         let max = unit.max_size();
         if number.fract() != 0.0 || !(1.0..=f64::from(max)).contains(&number) {
-            let message =
-                "windows of the calendar are of whole weeks or months, and at most a year";
+            let message = "calendar windows are whole weeks or months, at most a year";
             let expected = format!("1 to {max} {}s", unit.name());
             return Err(self
                 .error(start.cover(span), message)
@@ -407,7 +406,7 @@ impl Parser<'_> {
                 Ok(count as u64)
             }
             _ => Err(self
-                .error(span, "no count of events")
+                .error(span, "not a number of events")
                 .with_expected(format!("a whole number from {least} to {most}"))),
         }
     }
@@ -427,7 +426,7 @@ impl Parser<'_> {
                 let unit = self.peek().clone();
                 if unit.kind != TokenKind::Word {
                     return Err(self
-                        .error(span, "a time needs a unit")
+                        .error(span, "a duration needs a unit")
                         .with_expected(expected));
                 }
                 self.advance();
@@ -471,7 +470,7 @@ impl Parser<'_> {
         let ms = number * factor;
         if !(1.0..=MAX_MS).contains(&ms) {
             return Err(self
-                .error(span, "no window can be this long")
+                .error(span, "the window is too long")
                 .with_expected(expected));
         }
         Ok(ms as u64)

@@ -61,7 +61,7 @@ impl Parser<'_> {
         let depth = node.depth() + 1;
         let most = self.bounds.max_depth.saturating_mul(2).min(500);
         if usize::from(depth) > most {
-            let error = self.error(span, "too many operators or methods after one another");
+            let error = self.error(span, "too many operators or methods in a row");
             return Err(error.with_expected(format!("at most {most} (twice max_depth)")));
         }
         Ok(Expr { span, depth, node })

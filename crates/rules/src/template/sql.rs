@@ -218,7 +218,7 @@ impl SqlScanner<'_> {
         let error = StatementError::at(
             self.text,
             Span::new(self.at, self.at + length),
-            "a place for a value without a value",
+            "a parameter without a value",
         );
         error.with_expected("a placeholder with a name, such as ${payload.x}")
     }
@@ -249,9 +249,9 @@ impl SqlScanner<'_> {
             let error = StatementError::at(
                 self.text,
                 Span::new(start, start + 2),
-                "a name of a table or column cannot come from a message",
+                "the name of a table or column cannot come from a message",
             );
-            return Err(error.with_expected("a name as it is; placeholders are for values"));
+            return Err(error.with_expected("a literal name; placeholders are for values"));
         }
         self.copy_bytes(length);
         Ok(())

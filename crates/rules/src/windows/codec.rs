@@ -22,7 +22,7 @@ const MAX_DEPTH: u32 = 256;
 
 /// The bytes are not a valid encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the bytes of a window's state are damaged, or of another version")]
+#[error("the window state is damaged or has another version")]
 pub struct DecodeError;
 
 fn put_len(len: usize, out: &mut Vec<u8>) {

@@ -333,7 +333,7 @@ fn the_moment_is_the_messages() {
 #[test]
 fn what_is_wrong_is_said() {
     for (program, input, why) in [
-        (".a[", "{}", "jq: no program of jq: expected"),
+        (".a[", "{}", "jq: invalid jq program: expected"),
         ("nonsense", "{}", "there is no filter nonsense"),
         (".a", "[1]", "cannot index [1] with \"a\""),
         (".", "{", "invalid JSON at byte 1"),

@@ -448,7 +448,7 @@ const EMQX: &[(&str, &str, Comes)] = &[
     (
         "SELECT jq('.a[', payload) AS a",
         "",
-        Refused("no program of jq"),
+        Refused("invalid jq program"),
     ),
     (
         "SELECT jq('import \"a\" as $a; $a', payload) AS a",

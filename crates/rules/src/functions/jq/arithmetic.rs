@@ -255,7 +255,7 @@ impl Ord for JqValue {
 
 #[expect(
     clippy::non_canonical_partial_ord_impl,
-    reason = "in jq what is no number is less than any number, itself too"
+    reason = "in jq NaN is less than any number, including itself"
 )]
 impl PartialOrd for JqValue {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {

@@ -79,7 +79,7 @@ fn jq<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'
         Ok(value) => Ok(value),
         Err(JqError::Program(why)) => args.invalid(why),
         Err(JqError::Abort(AbortReason::Panicked)) => {
-            args.invalid("the interpreter failed at this program")
+            args.invalid("the interpreter failed on this program")
         }
         Err(JqError::Abort(AbortReason::Stopped(stop))) => args.limit_exceeded(match stop {
             StopReason::Steps if steps < left => format!(

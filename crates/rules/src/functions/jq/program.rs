@@ -48,7 +48,7 @@ impl JqProgram {
         // Untrusted text could make the library panic, not only return errors.
         catch_panic(|| Self::compile_bounded(text)).unwrap_or_else(|_| {
             Err(
-                "no program of jq: the interpreter cannot compile it; expected a simpler program"
+                "invalid jq program: the interpreter cannot compile it; expected a simpler program"
                     .into(),
             )
         })
@@ -187,15 +187,15 @@ fn parse_error_text(errors: &load::Errors<&str, ()>) -> Box<str> {
         }
         None => None,
     };
-    format!("no program of jq: {}", why.unwrap_or_default()).into()
+    format!("invalid jq program: {}", why.unwrap_or_default()).into()
 }
 
 fn compile_error_text(errors: &jaq_core::compile::Errors<&str, ()>) -> Box<str> {
     let first = errors.first().and_then(|(_, errors)| errors.first());
     match first {
         Some((name, what)) => {
-            format!("no program of jq: there is no {} {name}", what.as_str()).into()
+            format!("invalid jq program: there is no {} {name}", what.as_str()).into()
         }
-        None => "no program of jq".into(),
+        None => "invalid jq program".into(),
     }
 }
