@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_devices_publish_is_stored_and_nothing_else_is() {
+    fn only_messages_of_devices_are_stored() {
         let rows = Arc::new(Rows::default());
         let profile = ProductProfile::permissive(ProductId::new("p").unwrap());
         let pipeline = Pipeline::open(

@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_place() {
+    fn errors_state_their_position() {
         let arena = Bump::new();
         for (text, offset) in [
             ("", 0),
@@ -515,7 +515,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_reads_what_another_reader_reads(value in any_json(), is_pretty in any::<bool>()) {
+        fn values_equal_those_of_another_parser(value in any_json(), is_pretty in any::<bool>()) {
             let text = match is_pretty {
                 true => serde_json::to_string_pretty(&value),
                 false => serde_json::to_string(&value),
@@ -546,7 +546,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_upsets_it(text in "[\\[\\]{}:,\"\\\\ua-f0-9.eE+-tnrl \u{1}é]{0,40}") {
+        fn arbitrary_text_does_not_panic(text in "[\\[\\]{}:,\"\\\\ua-f0-9.eE+-tnrl \u{1}é]{0,40}") {
             let arena = Bump::new();
             let ours = read(&text, &arena).is_ok();
             let theirs = serde_json::from_str::<serde_json::Value>(&text).is_ok();

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn extremes_come_back() {
+    fn extremes_round_trip() {
         let ints = [0, -1, 127, 128, -128, -129, i64::MIN, i64::MAX].map(PointValue::Int);
         let floats = [
             0.0,
@@ -286,7 +286,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn values_come_back(bits in proptest::collection::vec(any::<u64>(), 0..200), text in ".*") {
+        fn values_round_trip(bits in proptest::collection::vec(any::<u64>(), 0..200), text in ".*") {
             let values: Vec<_> = bits.iter().map(|&bits| match bits % 5 {
                 0 => PointValue::Int(bits as i64 >> (bits % 61)),
                 1 => PointValue::Float(f64::from_bits(bits)),
@@ -298,7 +298,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
             let mut reader = VarintReader::new(&bytes);
             while read(&mut reader, |_| None).is_some() {}
         }

@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_tells_what_its_points_are_at_an_age() {
+    fn a_policy_determines_the_interval_of_an_age() {
         let policy = RetentionPolicy {
             retention_ms: Some(100),
             tiers: vec![
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_the_field() {
+    fn invalid_settings_are_refused_with_the_field() {
         let tier = |after_ms, interval_ms| DownsamplingTier {
             after_ms,
             interval_ms,

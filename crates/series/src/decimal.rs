@@ -90,7 +90,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_scale_is_overlooked(bits in any::<u64>(), number in -9_007_199_254_740_991_i64..9_007_199_254_740_991, shift in 0..53_u32, places in 0..=15_u8) {
+        fn the_smallest_scale_is_found(bits in any::<u64>(), number in -9_007_199_254_740_991_i64..9_007_199_254_740_991, shift in 0..53_u32, places in 0..=15_u8) {
             for value in [f64::from_bits(bits), unscale(number >> shift, places)] {
                 let all = (0..=MAX_SCALE).find_map(|at| scale(value, at).map(|number| (at, number)));
                 prop_assert_eq!(find_scale(value), all.filter(|_| value.is_finite()));
@@ -98,7 +98,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_found_is_the_same_float(bits in any::<u64>(), number in -10_000_000_i64..10_000_000, places in 0..=15_u8) {
+        fn found_decimals_are_the_same_float(bits in any::<u64>(), number in -10_000_000_i64..10_000_000, places in 0..=15_u8) {
             for value in [f64::from_bits(bits), unscale(number, places)] {
                 if let Some((at, number)) = find_scale(value) {
                     prop_assert_eq!(unscale(number, at).to_bits(), value.to_bits());

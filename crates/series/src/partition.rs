@@ -370,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_devices_share_a_place_in_a_part() {
+    fn devices_have_distinct_positions_in_a_partition() {
         let places: HashSet<_> = (0..100_000)
             .map(|no| (partition_of(DeviceNo(no)), index_in_partition(DeviceNo(no))))
             .collect();
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_go_by_steps_are_in_all_parts() {
+    fn numbers_with_a_step_are_in_all_partitions() {
         for step in [1, 2, 8, 20, 64, 1000, 4096] {
             let used: HashSet<_> = (0..1000)
                 .map(|at| partition_of(DeviceNo(at * step)))

@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manifest_is_read_as_written_and_changes_are_noticed() {
+    fn a_manifest_round_trips_and_changes_are_detected() {
         let manifest = Manifest {
             flushed: [9; PARTITIONS],
             keys: 300,

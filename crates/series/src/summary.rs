@@ -386,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_numbers_are_exact_until_64_bits_do_not_hold_the_sum() {
+    fn integer_sums_are_exact_within_64_bits() {
         let mut summary = IntervalSummary::default();
         summary.add(1, PointValue::Int(9_007_199_254_740_993));
         summary.add(2, PointValue::Int(2));
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_of_a_calendar_have_lengths_of_their_own() {
+    fn calendar_intervals_have_different_lengths() {
         let intervals = Intervals {
             from_ms: 10,
             to_ms: 100,

@@ -169,7 +169,7 @@ fn run_and_kill(dir: &Path, seed: u64, random: &mut Random) -> i64 {
 }
 
 #[test]
-fn what_was_appended_survives_kill_9() {
+fn appended_rows_survive_kill_9() {
     let rounds = number_from("TIDEGATE_SERIES_ROUNDS").unwrap_or(18);
     let first_seed = number_from("TIDEGATE_SERIES_SEED").unwrap_or(1);
     let mut rows = 0;

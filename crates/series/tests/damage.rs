@@ -106,7 +106,7 @@ fn read(series: &Series) -> Option<i64> {
 }
 
 #[test]
-fn changed_bits_in_the_log_are_told_or_cut_off() {
+fn changed_bits_in_the_log_are_reported_or_truncated() {
     let origin = tempfile::tempdir().unwrap();
     fill(origin.path(), false);
     let mut random = Random::new(5);
@@ -142,7 +142,7 @@ fn changed_bits_in_the_log_are_told_or_cut_off() {
 }
 
 #[test]
-fn a_log_that_ends_early_keeps_what_is_whole() {
+fn a_truncated_log_keeps_complete_rows() {
     let origin = tempfile::tempdir().unwrap();
     fill(origin.path(), false);
     let path = files(&origin.path().join("wal"), "wal").swap_remove(0);
@@ -177,7 +177,7 @@ fn a_log_that_ends_early_keeps_what_is_whole() {
 }
 
 #[test]
-fn changed_bits_and_cuts_in_segment_files_are_told() {
+fn damaged_segment_files_are_reported() {
     let origin = tempfile::tempdir().unwrap();
     fill(origin.path(), true);
     let mut random = Random::new(6);

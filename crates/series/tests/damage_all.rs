@@ -150,7 +150,7 @@ fn damages(bytes: &[u8]) -> Vec<(String, Option<Vec<u8>>)> {
 }
 
 #[test]
-fn damage_is_told_by_a_start_and_by_a_check_and_can_be_repaired() {
+fn damage_is_reported_by_start_and_check_and_can_be_repaired() {
     let origin = tempfile::tempdir().unwrap();
     fill(origin.path());
     let checked = series::check(origin.path(), &settings()).unwrap();
@@ -280,7 +280,7 @@ fn numbers_of_keys_are_never_given_again() {
 
 /// After a power failure, marks of data that was not synced prove nothing.
 #[test]
-fn another_boot_makes_no_false_alarm() {
+fn another_boot_causes_no_false_alarm() {
     let dir = tempfile::tempdir().unwrap();
     let (series, _) = Series::open(dir.path(), settings()).unwrap();
     append(&series, 0..50);

@@ -292,7 +292,7 @@ impl Script {
 }
 
 #[test]
-fn it_says_what_a_naive_store_says() {
+fn results_equal_those_of_a_naive_store() {
     let first = number_from("TIDEGATE_SERIES_SEED").unwrap_or(1);
     for seed in first..first + number_from("TIDEGATE_SERIES_ROUNDS").unwrap_or(3) {
         eprintln!("seed {seed}");

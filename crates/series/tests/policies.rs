@@ -97,7 +97,7 @@ fn sums(series: &Series, device: DeviceNo, begin: i64) -> Vec<(i64, IntervalSumm
 }
 
 #[test]
-fn old_rows_go_or_become_one_per_interval() {
+fn old_rows_are_removed_or_downsampled() {
     let dir = tempfile::tempdir().unwrap();
     let series = open(dir.path());
     let now_ms = SystemTime::now()
@@ -215,7 +215,7 @@ fn old_rows_go_or_become_one_per_interval() {
 }
 
 #[test]
-fn a_device_with_another_policy_is_looked_at_again() {
+fn a_changed_policy_assignment_applies_to_existing_files() {
     let dir = tempfile::tempdir().unwrap();
     let series = open(dir.path());
     let now_ms = SystemTime::now()

@@ -44,7 +44,7 @@ fn times(series: &Series, device: DeviceNo, range: &RangeQuery) -> Vec<i64> {
 }
 
 #[test]
-fn rows_are_found_again_after_a_restart() {
+fn rows_are_found_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let device = DeviceNo(11);
     {
@@ -105,7 +105,7 @@ fn rows_are_found_again_after_a_restart() {
 }
 
 #[test]
-fn intervals_are_summed_up() {
+fn intervals_are_aggregated() {
     let dir = tempfile::tempdir().unwrap();
     let (series, _) = Series::open(dir.path(), config()).unwrap();
     let key = series.get_or_create_key("power").unwrap();
@@ -269,7 +269,7 @@ fn intervals_can_have_any_lengths() {
 }
 
 #[test]
-fn what_cannot_be_stored_is_refused_with_the_reason() {
+fn invalid_rows_are_refused_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let (series, _) = Series::open(dir.path(), SeriesConfig::default()).unwrap();
     let key = series.get_or_create_key("a").unwrap();

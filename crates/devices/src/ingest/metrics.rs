@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_holds_what_is_counted_in_it() {
+    fn buckets_contain_their_durations() {
         let mut last = 0;
         for ns in (0..2000)
             .chain((11..39).flat_map(|power| [(1 << power) - 1, 1 << power, 3 << (power - 1)]))

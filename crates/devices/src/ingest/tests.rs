@@ -228,7 +228,7 @@ fn send(
 const TELEMETRY: &str = "v1/devices/me/telemetry";
 
 #[test]
-fn rows_are_stored_and_told_in_both_modes() {
+fn rows_are_stored_and_published_in_both_modes() {
     for mode in [PipelineMode::Sync, PipelineMode::Actor] {
         let setup = setup(mode);
         let mut lane = setup.pipeline.lane();
@@ -266,7 +266,7 @@ fn rows_are_stored_and_told_in_both_modes() {
 }
 
 #[test]
-fn what_does_not_fit_is_counted_and_kept_for_the_device() {
+fn invalid_values_are_counted_and_recorded_for_the_device() {
     let setup = setup(PipelineMode::Sync);
     let mut lane = setup.pipeline.lane();
     let wrong = r#"{"temperature":"hot","other":1,"label":"x","impossible":2}"#;
@@ -317,7 +317,7 @@ fn what_does_not_fit_is_counted_and_kept_for_the_device() {
 }
 
 #[test]
-fn a_gateway_speaks_for_the_devices_behind_it() {
+fn a_gateway_sends_rows_of_its_child_devices() {
     let setup = setup(PipelineMode::Sync);
     let mut lane = setup.pipeline.lane();
     let telemetry =
@@ -360,7 +360,7 @@ fn a_gateway_speaks_for_the_devices_behind_it() {
 }
 
 #[test]
-fn a_product_changes_at_once_and_may_go() {
+fn product_changes_and_removals_apply_at_once() {
     let setup = setup(PipelineMode::Sync);
     let mut lane = setup.pipeline.lane();
     let _ = send(
@@ -398,7 +398,7 @@ fn a_product_changes_at_once_and_may_go() {
 }
 
 #[test]
-fn a_chain_stands_between_devices_and_the_store() {
+fn rows_pass_the_chain_before_the_store() {
     let setup = setup(PipelineMode::Sync);
     let definition = serde_json::json!({
         "nodes": [
@@ -434,7 +434,7 @@ fn a_chain_stands_between_devices_and_the_store() {
 }
 
 #[test]
-fn actors_keep_the_order_of_each_device_and_lose_nothing() {
+fn actor_mode_keeps_the_order_of_each_device_and_loses_nothing() {
     let setup = setup(PipelineMode::Actor);
     let large = "x".repeat(6 << 10);
     std::thread::scope(|scope| {
@@ -473,7 +473,7 @@ fn actors_keep_the_order_of_each_device_and_lose_nothing() {
 }
 
 #[test]
-fn what_waits_in_a_mailbox_outlives_the_process() {
+fn mailbox_messages_survive_the_process() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("mailbox-0a");
     let no = speaker(0);
@@ -513,7 +513,7 @@ fn what_waits_in_a_mailbox_outlives_the_process() {
 }
 
 #[test]
-fn telemetry_without_room_is_refused_and_what_was_taken_before_waits() {
+fn a_full_store_refuses_telemetry_and_keeps_accepted_messages() {
     for mode in [PipelineMode::Sync, PipelineMode::Actor] {
         let setup = setup(mode);
         let mut lane = setup.pipeline.lane();
@@ -543,7 +543,7 @@ fn telemetry_without_room_is_refused_and_what_was_taken_before_waits() {
 /// Accepted messages in a mailbox are not discarded for lack of room: not while the pipeline runs, not when
 /// it stops, and not when it starts without room.
 #[test]
-fn what_waits_in_a_mailbox_waits_for_room() {
+fn mailbox_messages_wait_for_room() {
     let directory = tempfile::tempdir().unwrap();
     let config = PipelineConfig {
         directory: Some(directory.path().to_owned()),
@@ -611,7 +611,7 @@ fn fill_mailbox(directory: &std::path::Path, messages: i64) {
 }
 
 #[test]
-fn damage_of_a_mailbox_is_told_and_costs_only_what_was_damaged() {
+fn mailbox_damage_is_reported_and_loses_only_damaged_messages() {
     const MESSAGES: i64 = 100;
     let origin = tempfile::tempdir().unwrap();
     fill_mailbox(origin.path(), MESSAGES);
@@ -679,7 +679,7 @@ fn damage_of_a_mailbox_is_told_and_costs_only_what_was_damaged() {
 }
 
 #[test]
-fn a_message_that_panics_is_left_out_in_both_modes() {
+fn a_message_that_panics_is_skipped_in_both_modes() {
     for mode in [PipelineMode::Sync, PipelineMode::Actor] {
         let setup = setup(mode);
         let mut lane = setup.pipeline.lane();

@@ -160,7 +160,7 @@ mod tests {
     use crate::{PRODUCT_KIND, RegistryConfig};
 
     #[test]
-    fn whoever_has_key_and_secret_is_registered_once() {
+    fn devices_with_key_and_secret_are_registered_once() {
         let directory = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(directory.path(), StoreConfig::default()).unwrap();
         let registry = Registry::open(store.objects(), RegistryConfig::default()).unwrap();

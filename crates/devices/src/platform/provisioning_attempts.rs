@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_is_guessed_at_from_an_address_is_blocked_there_for_a_while() {
+    fn guesses_of_a_secret_are_blocked_per_address_and_key() {
         let attempts = ProvisioningAttempts::default();
         let (here, elsewhere) = ("192.0.2.1".parse().ok(), "192.0.2.2".parse().ok());
         for _ in 0..MAX_FAILURES {

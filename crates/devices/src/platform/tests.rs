@@ -198,7 +198,7 @@ impl Setup {
 }
 
 #[test]
-fn a_product_says_what_is_stored_of_its_devices() {
+fn a_product_decides_what_is_stored_of_its_devices() {
     let mut setup = setup();
     setup.product(
         "meter",
@@ -261,7 +261,7 @@ fn a_device_writes_and_reads_attributes_and_calls_the_platform() {
 }
 
 #[test]
-fn a_gateway_brings_devices_along_and_no_others() {
+fn a_gateway_registers_its_own_devices_only() {
     let mut setup = setup();
     setup.product("hub", json!({"gateway": true}));
     setup.product("thermometer", json!({}));
@@ -304,7 +304,7 @@ fn a_gateway_brings_devices_along_and_no_others() {
 }
 
 #[test]
-fn who_is_changed_or_removed_while_it_connects_does_not_stay() {
+fn devices_changed_or_removed_while_connecting_are_disconnected() {
     let setup = setup();
     setup.product("meter", json!({}));
     let put = |device: Value| {
@@ -353,7 +353,7 @@ fn who_is_changed_or_removed_while_it_connects_does_not_stay() {
 }
 
 #[test]
-fn an_admission_is_for_the_client_that_was_let_in() {
+fn an_admission_is_valid_for_its_client_only() {
     let setup = setup();
     setup.product("meter", json!({}));
     let device = serde_json::from_value(json!({"id": "d", "product": "meter"})).unwrap();
@@ -412,7 +412,7 @@ fn ended(change: impl FnOnce(&Setup)) -> Vec<String> {
 }
 
 #[test]
-fn connections_end_when_what_they_rest_on_is_gone() {
+fn connections_end_when_their_device_or_credential_is_gone() {
     let put = |setup: &Setup, mut fields: Value| {
         fields["id"] = "d".into();
         fields["product"] = "meter".into();
@@ -461,7 +461,7 @@ fn connections_end_when_what_they_rest_on_is_gone() {
 }
 
 #[test]
-fn devices_are_seen_when_they_report() {
+fn devices_count_as_active_when_they_report() {
     let mut setup = setup();
     setup.product("meter", json!({"gateway": true, "mode": "sync"}));
     let gateway = setup.device(json!({"id": "gw", "product": "meter"}));
@@ -569,7 +569,7 @@ fn a_device_of_jetlinks_asks_for_the_time_and_what_is_ignored_is_counted() {
 }
 
 #[test]
-fn texts_that_are_numbers_become_numbers_where_the_product_says_so() {
+fn numeric_texts_become_numbers_if_the_product_permits() {
     let mut setup = setup();
     setup.product("meter", json!({"mode": "sync", "text_numbers": true}));
     let device = setup.device(json!({"id": "d", "product": "meter"}));

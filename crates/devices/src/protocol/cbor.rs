@@ -435,7 +435,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_becomes_the_json_of_the_same_meaning() {
+    fn cbor_becomes_equivalent_json() {
         // Examples of RFC 8949, appendix A.
         for (bytes, expected) in [
             (&[0x83, 0x01, 0x02, 0x03][..], "[1,2,3]"),
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_endless_is_refused() {
+    fn truncated_and_endless_input_is_refused() {
         for bytes in [
             &[0x83, 0x01][..],
             &[0x9f, 0x01],

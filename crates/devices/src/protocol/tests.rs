@@ -137,7 +137,7 @@ fn keys_called_ts_and_values_may_be_telemetry() {
 }
 
 #[test]
-fn what_is_no_telemetry_is_refused_with_its_place() {
+fn invalid_telemetry_is_refused_with_its_position() {
     assert_eq!(
         refused(TELEMETRY, "12"),
         "invalid payload at byte 0: expected an object of keys and values, or an array of them"
@@ -161,7 +161,7 @@ fn what_is_no_telemetry_is_refused_with_its_place() {
 }
 
 #[test]
-fn attributes_and_calls_of_thingsboard() {
+fn thingsboard_attributes_and_rpc_calls() {
     let attributes = r#"{"attribute1":"value1", "attribute2":true}"#;
     assert_eq!(
         decode("v1/devices/me/attributes", attributes),
@@ -229,7 +229,7 @@ fn attributes_and_calls_of_thingsboard() {
 }
 
 #[test]
-fn a_gateway_of_thingsboard_speaks_for_devices() {
+fn thingsboard_gateway_messages() {
     let telemetry = r#"{"Device A": [
         {"ts": 1483228800000, "values": {"temperature": 42, "humidity": 80}},
         {"ts": 1483228801000, "values": {"temperature": 43, "humidity": 82}}
@@ -292,7 +292,7 @@ fn a_gateway_of_thingsboard_speaks_for_devices() {
 }
 
 #[test]
-fn reports_of_jetlinks() {
+fn jetlinks_reports() {
     let report = r#"{"deviceId":"d","properties":{"temp":36.8}}"#;
     assert_eq!(
         decode("/p/d/properties/report", report),
@@ -319,7 +319,7 @@ fn reports_of_jetlinks() {
 }
 
 #[test]
-fn replies_and_states_of_jetlinks() {
+fn jetlinks_replies_and_states() {
     let read = r#"{"timestamp":1601196762389,"messageId":"m","properties":{"sn":"test"},"deviceId":"d","success":true}"#;
     let mut reply = DeviceReply {
         to: ReplyKind::Read,
@@ -380,7 +380,7 @@ fn replies_and_states_of_jetlinks() {
 }
 
 #[test]
-fn own_messages_are_json_or_cbor() {
+fn native_messages_are_json_or_cbor() {
     assert_eq!(decode("tg/d/up/telemetry", r#"{"a":1}"#), ["now: a=Int(1)"]);
     let cbor = b"\xa2\x61a\x01\x61b\x82\x01\x61x";
     let mut notes = RecordingVisitor::default();
@@ -436,7 +436,7 @@ fn encode(dialect: DeviceProtocol, is_child: bool, tell: DownlinkMessage<'_>) ->
 }
 
 #[test]
-fn what_devices_are_told() {
+fn downlinks_of_all_protocols() {
     use DeviceProtocol::{JetLinks, Native, ThingsBoard};
     let call = DownlinkMessage::Command {
         id: "7",
@@ -531,7 +531,7 @@ fn what_devices_are_told() {
 
 proptest! {
     #[test]
-    fn no_message_upsets_it(
+    fn arbitrary_messages_do_not_panic(
         topic in prop_oneof![
             Just(TELEMETRY), Just("v1/gateway/telemetry"), Just("v1/gateway/rpc"), Just("/p/d/properties/report"),
             Just("/p/d/event/e"), Just("/p/d/tags"), Just("tg/d/up/telemetry"), Just("tg/d/up/attributes/1"),

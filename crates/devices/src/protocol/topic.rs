@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn topics_of_messages_to_devices() {
+    fn downlink_topics() {
         let both = |topic| parse_downlink_topic(topic).map(|found| found.is_bidirectional);
         for (topic, expected) in [
             ("v1/devices/me/rpc/request/1", Some(true)),
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn own_topics_name_the_device() {
+    fn native_topics_name_the_device() {
         let read = parse_device_topic("tg/d/up/telemetry").expect("a topic");
         assert_eq!((read.device, read.kind), (Some("d"), TopicKind::Telemetry));
         for (topic, expected) in [

@@ -130,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_come_back(numbers in proptest::collection::vec(any::<u64>(), 0..=BLOCK), width in 0..=64_u32) {
+        fn numbers_round_trip(numbers in proptest::collection::vec(any::<u64>(), 0..=BLOCK), width in 0..=64_u32) {
             let mask = if width == 0 { 0 } else { u64::MAX >> (64 - width) };
             let numbers: Vec<u64> = numbers.iter().map(|number| number & mask).collect();
             let mut bytes = Vec::new();
@@ -142,7 +142,7 @@ mod tests {
         }
 
         #[test]
-        fn bits_come_back(numbers in proptest::collection::vec((any::<u64>(), 0..=64_u32), 0..100)) {
+        fn bits_round_trip(numbers in proptest::collection::vec((any::<u64>(), 0..=64_u32), 0..100)) {
             let cut = |(number, width): (u64, u32)| if width == 0 { 0 } else { number & (u64::MAX >> (64 - width)) };
             let mut writer = BitWriter::default();
             numbers.iter().for_each(|&number| writer.put(cut(number), number.1));

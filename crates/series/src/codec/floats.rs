@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn extremes_come_back() {
+    fn extremes_round_trip() {
         let odd = [
             0.0,
             -0.0,
@@ -257,14 +257,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn floats_come_back(bits in proptest::collection::vec(any::<u64>(), 0..300), places in 0..6_i32) {
+        fn floats_round_trip(bits in proptest::collection::vec(any::<u64>(), 0..300), places in 0..6_i32) {
             round_trip(bits.iter().map(|&bits| f64::from_bits(bits)).collect());
             round_trip(bits.iter().map(|&bits| (bits % 100_000) as f64 / 10_f64.powi(places)).collect());
             round_trip(bits.iter().map(|&bits| f64::from_bits(bits >> (bits % 60))).collect());
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200), len in 0..2000_usize) {
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), len in 0..2000_usize) {
             let _ = decode(&mut VarintReader::new(&bytes), len);
         }
     }

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn regular_times_are_nearly_free() {
+    fn regular_times_take_few_bytes() {
         let times: Vec<i64> = (0..86_400)
             .map(|second| 1_760_000_000_000 + second * 1000)
             .collect();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn extremes_come_back() {
+    fn extremes_round_trip() {
         round_trip(&[]);
         round_trip(&[i64::MIN]);
         round_trip(&[i64::MIN, i64::MAX, 0, i64::MAX, i64::MIN, -1]);
@@ -256,7 +256,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn integers_come_back(numbers in proptest::collection::vec(any::<i64>(), 0..300), shift in 0..64_u32) {
+        fn integers_round_trip(numbers in proptest::collection::vec(any::<i64>(), 0..300), shift in 0..64_u32) {
             let small: Vec<i64> = numbers.iter().map(|number| number >> shift).collect();
             round_trip(&small);
             let sums: Vec<i64> = small.iter().scan(0_i64, |sum, number| { *sum = sum.wrapping_add(*number); Some(*sum) }).collect();
@@ -266,7 +266,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200), len in 0..2000_usize) {
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), len in 0..2000_usize) {
             let _ = decode(&mut VarintReader::new(&bytes), len);
         }
     }

@@ -465,7 +465,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn groups_come_back(numbers in proptest::collection::vec((any::<u64>(), any::<u8>()), 1..600), pick in 0..6_u64, text in ".{0,9}") {
+        fn groups_round_trip(numbers in proptest::collection::vec((any::<u64>(), any::<u8>()), 1..600), pick in 0..6_u64, text in ".{0,9}") {
             let mut table = ColumnTable::default();
             for (row, &(number, present)) in numbers.iter().enumerate() {
                 table.begin_row(row as i64 * 7);
@@ -482,12 +482,12 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             fuzz_decode(&bytes);
         }
 
         #[test]
-        fn changed_bytes_are_noticed(at in any::<proptest::sample::Index>(), bit in 0..8_u32) {
+        fn changed_bytes_are_detected(at in any::<proptest::sample::Index>(), bit in 0..8_u32) {
             let mut table = ColumnTable::default();
             for row in 0..1000 {
                 table.begin_row(row);

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn states_take_little() {
+    fn repeated_states_take_few_bytes() {
         let states = [
             "running",
             "idle",
@@ -152,13 +152,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn texts_come_back(texts in proptest::collection::vec(".{0,30}", 0..80)) {
+        fn texts_round_trip(texts in proptest::collection::vec(".{0,30}", 0..80)) {
             round_trip(texts.iter().map(String::as_str));
             round_trip(texts.iter().chain(&texts).chain(&texts).map(String::as_str));
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200), len in 0..2000_usize) {
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), len in 0..2000_usize) {
             let _ = decode(&mut VarintReader::new(&bytes), len);
         }
     }

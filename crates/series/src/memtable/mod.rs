@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_back_whatever_their_keys_and_times() {
+    fn rows_round_trip_for_any_keys_and_times() {
         let mut table = Memtable::new(1);
         let mut expected: HashMap<u32, Found> = HashMap::new();
         for number in 0..30_000_i64 {
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_used_again() {
+    fn memory_is_reused() {
         let spare = ChunkPool::new(4 << 13, 1 << 13);
         for _ in 0..2 {
             let mut table = Memtable::new(1);

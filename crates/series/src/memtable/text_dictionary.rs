@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_again_has_a_number() {
+    fn repeated_texts_get_a_number() {
         let (mut words, mut hint) = (TextDictionary::default(), EncodingHint::default());
         words.begin_block(1);
         let numbers =
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_all_different_are_left_alone() {
+    fn distinct_texts_do_not_fill_the_dictionary() {
         let (mut words, mut hint) = (TextDictionary::default(), EncodingHint::default());
         words.begin_block(1);
         for number in 0..100_000 {
