@@ -82,7 +82,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn ties_go_to_the_even_one() {
+    fn ties_round_to_even() {
         // 2^53 + 1 and 2^53 + 3 lie between two doubles.
         for (mantissa, power) in [
             (90_071_992_547_409_930, -1),
@@ -103,7 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn halfway_goes_to_the_even_one(double in 1_u64 << 52..1 << 53, places in 1..5_u32, off in -1..2_i64) {
+        fn halfway_rounds_to_even(double in 1_u64 << 52..1 << 53, places in 1..5_u32, off in -1..2_i64) {
             // One bit more than a double has, times 2^places.
             let mantissa = (2 * double + 1) * 5_u64.pow(places);
             let mantissa = mantissa.checked_add_signed(off).unwrap();
@@ -113,7 +113,7 @@ mod tests {
         }
 
         #[test]
-        fn it_is_what_the_text_says(mantissa in any::<u64>(), shift in 0..64_u32, power in -30..30_i64) {
+        fn results_match_the_parsed_text(mantissa in any::<u64>(), shift in 0..64_u32, power in -30..30_i64) {
             let mantissa = mantissa >> shift;
             if let Some(found) = nearest_double(mantissa, power) {
                 let expected: f64 = format!("{mantissa}e{power}").parse().unwrap();

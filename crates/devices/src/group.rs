@@ -178,7 +178,7 @@ mod tests {
     use crate::{NewDevice, RegistryConfig, WritePrecondition};
 
     #[test]
-    fn members_are_the_named_ones_and_all_that_fit() {
+    fn members_are_the_listed_devices_and_all_matching_ones() {
         let directory = tempfile::tempdir().unwrap();
         let (store, _) =
             store::Store::open(directory.path(), store::StoreConfig::default()).unwrap();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_group_is_told_with_its_field() {
+    fn group_errors_name_the_field() {
         let field = |group: Value| GroupDefinition::read(&group).unwrap_err().field;
         assert_eq!(field(json!({"devices": "d"})), "devices");
         assert_eq!(field(json!({"device": []})), "device");

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_full_from_its_bound_on_and_keeps_what_comes_nevertheless() {
+    fn a_full_queue_still_accepts_jobs() {
         let queue = JobQueue::new(2);
         queue.push(1);
         assert!(!queue.is_full());
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_is_heard_whenever_it_is_said_and_leaves_what_waits() {
+    fn a_stop_wakes_the_thread_and_keeps_queued_jobs() {
         let queue = JobQueue::new(2);
         queue.push(());
         queue.stop();

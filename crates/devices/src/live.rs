@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watcher_hears_of_its_devices_and_keys_alone() {
+    fn a_watcher_receives_only_its_devices_and_keys() {
         let live = Arc::new(LiveTelemetry::default());
         assert!(!live.is_watched());
         let mut all = live.watch(&[DeviceNo(1), DeviceNo(2)], None).unwrap();

@@ -74,7 +74,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     #[test]
-    fn who_waits_is_called_when_what_came_before_is_done() {
+    fn waiters_are_called_when_all_earlier_entries_are_complete() {
         let (progress, called) = (QueueProgress::default(), Arc::<AtomicUsize>::default());
         let settle = || {
             let called = called.clone();

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn points_stay_as_long_as_the_product_says_and_a_change_acts_at_once() {
+    fn retention_follows_the_product_and_changes_apply_at_once() {
         let directory = tempfile::tempdir().unwrap();
         let (store, _) = store::Store::open(
             &directory.path().join("store"),
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_more_policies_than_numbers() {
+    fn the_number_of_policies_is_limited() {
         let directory = tempfile::tempdir().unwrap();
         let (store, _) =
             store::Store::open(directory.path(), store::StoreConfig::default()).unwrap();

@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_said_holds_for_nothing() {
+    fn no_test_holds_for_a_missing_value() {
         for is in ["=", "!=", "<"] {
             let condition = json!({"key": "k", "is": is, "value": 1});
             assert!(!holds(condition, json!({})), "{is}");
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_its_place() {
+    fn invalid_conditions_are_rejected_with_their_path() {
         let deep = (0..10).fold(
             json!({"key": "k", "is": "=", "value": 1}),
             |inner, _| json!({"all": [inner]}),

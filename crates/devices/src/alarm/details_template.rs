@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_tells_values_and_what_functions_make_of_them() {
+    fn templates_render_values_and_functions() {
         let text =
             DetailsTemplate::compile("${t} °C at ${upper(deviceName)}, ${missing}", "details");
         let (t, name) = (json!(31.5), json!("hall"));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_none_is_refused() {
+    fn invalid_templates_are_rejected() {
         let refused = DetailsTemplate::compile("${nosuch(1)}", "details")
             .err()
             .expect("an error");

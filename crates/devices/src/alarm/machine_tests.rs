@@ -111,7 +111,7 @@ fn an_alarm_is_raised_once_changes_its_severity_and_is_cleared() {
 }
 
 #[test]
-fn without_a_clear_condition_somebody_has_to_clear_it() {
+fn without_a_clear_condition_an_operator_has_to_clear_the_alarm() {
     let mut device = Device::new(json!([
         {"id": "hot", "raise": [{"severity": "MINOR", "when": above(30)}]}
     ]));
@@ -123,7 +123,7 @@ fn without_a_clear_condition_somebody_has_to_clear_it() {
 }
 
 #[test]
-fn a_lasting_condition_is_seen_without_further_messages() {
+fn a_duration_elapses_without_further_messages() {
     let mut device = Device::new(json!([
         {"id": "hot", "raise": [{"severity": "MINOR", "when": above(30), "for_s": 60}]}
     ]));
@@ -134,7 +134,7 @@ fn a_lasting_condition_is_seen_without_further_messages() {
 }
 
 #[test]
-fn a_lasting_condition_begins_anew_after_a_break() {
+fn a_duration_restarts_after_an_interruption() {
     let mut device = Device::new(json!([
         {"id": "hot", "raise": [{"severity": "MINOR", "when": above(30), "for_s": 60}]}
     ]));
@@ -148,7 +148,7 @@ fn a_lasting_condition_begins_anew_after_a_break() {
 }
 
 #[test]
-fn data_sent_later_is_judged_by_its_own_time() {
+fn late_data_is_evaluated_at_its_own_time() {
     let mut device = Device::new(json!([
         {"id": "hot", "raise": [{"severity": "MINOR", "when": above(30), "for_s": 60}]}
     ]));
@@ -222,7 +222,7 @@ fn repeating_without_a_time_counts_one_after_the_other() {
 }
 
 #[test]
-fn silence_is_an_alarm_until_something_comes() {
+fn silence_is_an_alarm_until_a_message_arrives() {
     let silent = |value| json!({"key": "t", "is": "silent_for", "value": value});
     let mut device = Device::new(json!([{
         "id": "silent",
@@ -239,7 +239,7 @@ fn silence_is_an_alarm_until_something_comes() {
 }
 
 #[test]
-fn coming_and_going_is_a_key() {
+fn the_connection_state_is_a_key() {
     let online = |value| json!({"key": "$online", "is": "=", "value": value});
     let mut device = Device::new(json!([{
         "id": "away",
@@ -263,7 +263,7 @@ fn coming_and_going_is_a_key() {
 }
 
 #[test]
-fn a_backlog_is_judged_by_its_own_time_when_the_device_has_come_back() {
+fn a_backlog_is_evaluated_at_its_own_time_after_a_reconnect() {
     let online = |value| json!({"key": "$online", "is": "=", "value": value});
     let mut device = Device::new(json!([
         {"id": "hot", "raise": [{"severity": "MINOR", "when": above(30), "for_s": 60}],
@@ -298,7 +298,7 @@ fn a_backlog_is_judged_by_its_own_time_when_the_device_has_come_back() {
 }
 
 #[test]
-fn an_alarm_of_before_goes_on() {
+fn a_restored_alarm_continues() {
     let mut device = Device::new(json!([{
         "id": "hot",
         "raise": [{"severity": "WARNING", "when": above(30)}],
@@ -310,7 +310,7 @@ fn an_alarm_of_before_goes_on() {
 }
 
 #[test]
-fn rules_that_cannot_be_are_refused_with_their_place() {
+fn invalid_rules_are_rejected_with_their_path() {
     let rule = |raise: Json| json!([{"id": "hot", "raise": [raise]}]);
     let with = |fields: Json| {
         let mut raise = json!({"severity": "MINOR", "when": above(30)});
@@ -352,7 +352,7 @@ fn has_lasted(said: &[(u64, i64)], now_s: u64, for_s: u64) -> bool {
 
 proptest! {
     #[test]
-    fn lasting_is_what_the_whole_history_says(
+    fn durations_match_the_reference_model(
         steps in prop::collection::vec((0..40_u64, prop::option::of(25..36_i64)), 1..60),
     ) {
         let mut device = Device::new(json!([{
@@ -382,7 +382,7 @@ proptest! {
     }
 
     #[test]
-    fn repeating_is_what_the_whole_history_says(
+    fn repetitions_match_the_reference_model(
         steps in prop::collection::vec((0..40_u64, 25..36_i64), 1..60),
     ) {
         let mut device = Device::new(json!([{

@@ -64,7 +64,7 @@ fn with_rate(messages_per_s: f64) -> PlatformSample {
 }
 
 #[test]
-fn a_figure_has_to_be_bad_three_times_and_good_for_a_minute() {
+fn a_metric_raises_after_three_bad_samples_and_clears_after_a_good_minute() {
     let mut node = node();
     let slow = |latency_p95_ms| PlatformSample {
         latency_p95_ms: Some(latency_p95_ms),
@@ -93,7 +93,7 @@ fn a_figure_has_to_be_bad_three_times_and_good_for_a_minute() {
 }
 
 #[test]
-fn throughput_is_compared_with_what_is_usual() {
+fn throughput_is_compared_with_the_usual_rate() {
     let mut node = node();
     node.samples(20, with_rate(10_000.0));
     node.samples(3, with_rate(4_000.0));
@@ -117,7 +117,7 @@ fn a_quiet_node_raises_nothing() {
 }
 
 #[test]
-fn rules_about_what_the_node_does_not_know_are_refused() {
+fn rules_with_unknown_metrics_are_rejected() {
     let rules = json!([{"id": "x", "raise": [{"severity": "MINOR", "when": {"key": "t", "is": ">", "value": 1}}]}]);
     let alarms = node().platform.alarms.clone();
     let refused = PlatformAlarms::new(alarms, &rules).err().expect("refused");
@@ -130,7 +130,7 @@ fn rules_about_what_the_node_does_not_know_are_refused() {
 }
 
 #[test]
-fn what_was_raised_by_a_rule_that_is_gone_is_cleared() {
+fn alarms_of_removed_rules_are_cleared() {
     let mut node = node();
     node.samples(
         3,

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_always() {
+    fn an_empty_schedule_means_always() {
         assert!(AlarmSchedule::default().contains(0));
         assert!(schedule(period(None, &[], None, None)).contains(ms("2026-11-21T03:00:00Z")));
     }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused_with_its_place() {
+    fn invalid_times_are_rejected_with_their_path() {
         let refused = |period| {
             let problem =
                 AlarmSchedule::compile(&[period], "raise[0].schedule").expect_err("refused");

@@ -146,7 +146,7 @@ fn hot() -> Json {
 }
 
 #[test]
-fn an_alarm_lives_from_raised_to_cleared_and_is_found_all_the_while() {
+fn an_alarm_is_listed_from_raise_to_clear() {
     let node = Fixture::new();
     node.product(json!([hot()]));
     let device = node.device(json!({"id": "d1", "product": "meter"}));
@@ -219,7 +219,7 @@ fn an_alarm_counts_for_the_gateways_above() {
 }
 
 #[test]
-fn rows_are_known_by_the_number_of_their_device_however_it_changes() {
+fn rows_are_assigned_by_device_number_across_changes() {
     let node = Fixture::new();
     assert!(!node.alarms.is_in_use());
     node.product(json!([hot()]));
@@ -265,7 +265,7 @@ fn rows_are_known_by_the_number_of_their_device_however_it_changes() {
 }
 
 #[test]
-fn an_alarm_outlives_the_node_and_is_not_raised_twice() {
+fn an_alarm_survives_a_restart_and_is_not_raised_twice() {
     let node = Fixture::new();
     node.product(json!([hot()]));
     let device = node.device(json!({"id": "d", "product": "meter"}));
@@ -281,7 +281,7 @@ fn an_alarm_outlives_the_node_and_is_not_raised_twice() {
 }
 
 #[test]
-fn what_somebody_cleared_is_raised_by_the_next_message() {
+fn an_alarm_cleared_by_an_operator_is_raised_by_the_next_message() {
     let node = Fixture::new();
     node.product(json!([hot()]));
     let device = node.device(json!({"id": "d", "product": "meter"}));
@@ -297,7 +297,7 @@ fn what_somebody_cleared_is_raised_by_the_next_message() {
 }
 
 #[test]
-fn changed_rules_hold_from_the_next_message_on() {
+fn changed_rules_apply_from_the_next_message() {
     let node = Fixture::new();
     node.product(json!([hot()]));
     let device = node.device(json!({"id": "d", "product": "meter"}));
@@ -323,7 +323,7 @@ fn a_lasting_condition_needs_no_second_message() {
 }
 
 #[test]
-fn an_attribute_is_what_is_compared_with() {
+fn an_attribute_is_used_as_operand() {
     let node = Fixture::new();
     let above = json!({"key": "t", "is": ">", "attribute": "limit"});
     node.product(json!([{"id": "hot", "raise": [{"severity": "MINOR", "when": above}]}]));
@@ -438,7 +438,7 @@ impl AlarmNotifier for RecordingNotifier {
 }
 
 #[test]
-fn what_was_not_safe_with_others_is_told_again_under_its_number() {
+fn notifications_that_are_not_durable_are_repeated_with_the_same_number() {
     let hand_over = |node: &Fixture, is_safe: bool| {
         let notifier = Arc::new(RecordingNotifier {
             is_safe,
@@ -482,7 +482,7 @@ fn what_was_not_safe_with_others_is_told_again_under_its_number() {
 }
 
 #[test]
-fn who_asked_for_it_is_told_and_not_too_often() {
+fn notifications_follow_their_filter_and_rate_limit() {
     let node = Fixture::new();
     let mut rule = hot();
     rule["notify"] = json!(["named"]);
@@ -554,7 +554,7 @@ fn who_asked_for_it_is_told_and_not_too_often() {
 }
 
 #[test]
-fn a_notification_that_cannot_be_is_refused() {
+fn an_invalid_notification_is_rejected() {
     let check = |value: Json| {
         let checked = super::super::check_notification(&value);
         checked.map(|read| read.to)

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_chain_is_told_with_its_field() {
+    fn chain_errors_name_the_field() {
         let save = json!({"id": "s", "type": "save_telemetry"});
         let field = |chain: Value| ChainDefinition::read(&chain).err().unwrap().field;
         let node = |node: Value| field(json!({"nodes": [save, node]}));

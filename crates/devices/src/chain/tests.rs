@@ -124,7 +124,7 @@ fn filtered(condition: &str) -> serde_json::Value {
 }
 
 #[test]
-fn a_filter_parts_rows_whether_it_is_simple_or_an_expression() {
+fn simple_and_expression_filters_split_rows() {
     for (condition, value, is_hot) in [
         ("temperature > 20", PointValue::Float(20.5), true),
         ("temperature > 20", PointValue::Int(20), false),
@@ -167,7 +167,7 @@ fn a_filter_parts_rows_whether_it_is_simple_or_an_expression() {
 }
 
 #[test]
-fn what_is_looked_at_directly_decides_like_the_expression() {
+fn simple_conditions_agree_with_the_expression_evaluator() {
     for operator in ["<", "<=", ">", ">="] {
         for value in [
             PointValue::Int(3),
@@ -234,7 +234,7 @@ fn rows_go_to_topics_and_sinks() {
 }
 
 #[test]
-fn a_failure_is_followed_or_told() {
+fn a_failure_is_followed_or_returned() {
     let mut definition = json!({
         "nodes": [
             {"id": "r", "type": "republish", "topic": "a/${status}/#"},
@@ -251,7 +251,7 @@ fn a_failure_is_followed_or_told() {
 }
 
 #[test]
-fn what_is_wrong_with_a_chain_is_said_with_the_node() {
+fn chain_errors_name_the_node() {
     for (definition, expected) in [
         (json!({"nodes": []}), "expected 1 to 64 nodes, found 0"),
         (

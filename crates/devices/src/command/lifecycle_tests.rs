@@ -86,7 +86,7 @@ fn a_command_that_is_answered_succeeds_or_fails() {
 }
 
 #[test]
-fn time_ends_what_nobody_answers() {
+fn a_command_without_a_reply_times_out() {
     use CommandState::*;
     let (states, done) = apply_all(
         command(false, 0),
@@ -118,7 +118,7 @@ fn time_ends_what_nobody_answers() {
 }
 
 #[test]
-fn what_may_be_sent_again_is_until_its_tries_or_its_time_are_over() {
+fn a_command_is_retried_until_attempts_or_time_run_out() {
     use CommandState::*;
     let (states, done) = apply_all(
         command(false, 1),
@@ -151,7 +151,7 @@ fn what_may_be_sent_again_is_until_its_tries_or_its_time_are_over() {
 }
 
 #[test]
-fn a_one_way_command_succeeds_when_the_device_has_it() {
+fn a_one_way_command_succeeds_on_acknowledgement() {
     use CommandState::*;
     let (states, _) = apply_all(command(true, 0), &[(2_000, SENT_UNWATCHED)]);
     assert_eq!(states, [Success]);
@@ -183,7 +183,7 @@ proptest! {
     /// A final state never changes. An open command has a due time. Only a sent command accepts a reply. A record
     /// survives encoding.
     #[test]
-    fn every_life_is_in_order(one_way: bool, retries in 0..4_u32, transitions in any_transitions()) {
+    fn every_sequence_of_states_is_valid(one_way: bool, retries in 0..4_u32, transitions in any_transitions()) {
         let mut known = command(one_way, retries);
         let mut now_ms = known.created_at_ms;
         for (passed_ms, transition) in transitions {

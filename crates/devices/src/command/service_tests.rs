@@ -218,7 +218,7 @@ fn request(method: &str) -> NewCommand {
 const RPC: &str = "v1/devices/me/rpc/request/+";
 
 #[test]
-fn a_device_that_comes_back_gets_what_waited_for_it_in_order_across_a_restart() {
+fn a_returning_device_receives_pending_commands_in_order_across_a_restart() {
     let setup = Setup::new();
     let device = setup.device(json!({"id": "d", "product": "meter"}));
     let first = setup.call(&device, "one");
@@ -257,7 +257,7 @@ fn a_device_that_comes_back_gets_what_waited_for_it_in_order_across_a_restart() 
 }
 
 #[test]
-fn the_words_are_those_of_the_dialect_it_listens_to() {
+fn messages_use_the_protocol_that_the_device_subscribes_to() {
     let setup = Setup::new();
     let own = setup.device(json!({"id": "o", "product": "meter"}));
     setup.connect(&own, &[("tg/o/down/#", 0)]);
@@ -310,7 +310,7 @@ fn the_words_are_those_of_the_dialect_it_listens_to() {
 }
 
 #[test]
-fn an_answer_without_an_id_is_to_the_newest_command_of_the_last_seconds() {
+fn a_reply_without_an_id_matches_the_newest_recent_command() {
     let setup = Setup::new();
     let device = setup.device(json!({"id": "d", "product": "meter"}));
     setup.connect(&device, &[(RPC, 0)]);
@@ -332,7 +332,7 @@ fn an_answer_without_an_id_is_to_the_newest_command_of_the_last_seconds() {
 }
 
 #[test]
-fn what_is_not_wanted_any_more_is_not_sent() {
+fn cancelled_and_expired_commands_are_not_sent() {
     let setup = Setup::new();
     let device = setup.device(json!({"id": "d", "product": "meter"}));
     let short = NewCommand {
@@ -370,7 +370,7 @@ fn what_is_not_wanted_any_more_is_not_sent() {
 }
 
 #[test]
-fn one_way_commands_end_when_the_device_has_them() {
+fn one_way_commands_end_on_acknowledgement() {
     let setup = Setup::new();
     let device = setup.device(json!({"id": "d", "product": "meter"}));
     let one_way = || NewCommand {
@@ -391,7 +391,7 @@ fn one_way_commands_end_when_the_device_has_them() {
 }
 
 #[test]
-fn bounds_hold_and_say_what_they_are() {
+fn limits_hold_and_errors_state_them() {
     let setup = Setup::with(CommandConfig {
         max_open_per_device: 2,
         max_open: 3,
@@ -442,7 +442,7 @@ fn bounds_hold_and_say_what_they_are() {
 }
 
 #[test]
-fn lists_are_newest_first_and_go_on_where_they_ended() {
+fn lists_are_newest_first_and_continue_page_by_page() {
     let setup = Setup::new();
     let device = setup.device(json!({"id": "d", "product": "meter"}));
     let other = setup.device(json!({"id": "e", "product": "meter"}));
@@ -467,7 +467,7 @@ fn lists_are_newest_first_and_go_on_where_they_ended() {
 }
 
 #[test]
-fn a_device_may_ask_for_its_commands() {
+fn a_device_may_poll_for_its_commands() {
     let setup = Setup::new();
     let device = setup.device(json!({"id": "d", "product": "meter"}));
     assert!(setup.commands.take_next(device.no).unwrap().is_none());
@@ -484,7 +484,7 @@ fn a_device_may_ask_for_its_commands() {
 }
 
 #[test]
-fn whoever_waits_is_told_of_the_end_and_listeners_of_everything() {
+fn waiters_receive_the_final_state_and_observers_every_change() {
     let setup = Setup::new();
     let device = setup.device(json!({"id": "d", "product": "meter"}));
     let states = Arc::<Mutex<Vec<_>>>::default();
@@ -507,7 +507,7 @@ fn whoever_waits_is_told_of_the_end_and_listeners_of_everything() {
 }
 
 #[test]
-fn changes_of_shared_attributes_are_told() {
+fn changes_of_shared_attributes_are_pushed() {
     let setup = Setup::new();
     let device = setup.device(json!({"id": "d", "product": "meter"}));
     push_shared_attributes(&setup.registry, setup.clients.clone());

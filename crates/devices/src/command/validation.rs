@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_called_as_the_model_has_them() {
+    fn function_inputs_are_validated_by_the_model() {
         let words = [
             invoke("move", json!({"to": 5})),
             invoke("move", json!({"to": "5.5", "slowly": true})),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_beyond_the_model_are_called_where_the_product_is_open() {
+    fn unknown_methods_are_allowed_if_the_product_keeps_unknown_keys() {
         let call = |method: &str, unknown_keys| {
             let method = method.to_owned();
             let params = json!({"x": 1});
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_are_read_and_written_as_the_model_says() {
+    fn properties_are_validated_by_the_model() {
         let read = |key: &str, unknown_keys| {
             let keys = vec![key.to_owned()];
             outcome(CommandAction::Read { keys }, unknown_keys)

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told() {
+    fn mismatched_responses_are_reported() {
         let answer = json!({"data": {"id": [1]}});
         for (settings, part) in [
             (json!({"items": "none", "device": "d"}), "no list"),

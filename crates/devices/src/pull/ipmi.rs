@@ -288,7 +288,7 @@ mod tests {
 
     /// The program might resolve the name to another address than the checked one.
     #[tokio::test]
-    async fn the_program_gets_the_checked_address_and_no_name() {
+    async fn the_program_receives_the_checked_address_instead_of_the_name() {
         let (_directory, program) = fake(&format!(
             "case \"$4\" in 127.0.0.1|::1) ;; *) echo \"got $4\" >&2; exit 1;; esac\n{SENSORS}"
         ));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_no_options() {
+    fn addresses_cannot_be_options() {
         for address in ["-oProxy", "a b", "h;rm", "$(x)"] {
             let settings = json!({"hosts": [{"address": address, "device": "d"}]});
             let settings = serde_json::from_value(settings).unwrap();

@@ -429,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_fails_is_asked_less_and_less_often() {
+    fn failing_sources_are_polled_less_and_less_often() {
         let s = Duration::from_secs;
         let pause = |interval, failures| pause_before_next_run(s(interval), failures, 0.5);
         assert_eq!(

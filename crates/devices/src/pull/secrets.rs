@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_hidden_and_stay_with_their_system() {
+    fn secrets_are_hidden_and_retained_for_the_same_system_only() {
         let stored = json!({"http": {"server": {
             "url": "http://a", "token": "t", "headers": {"x": "y"}, "username": "u",
         }}});

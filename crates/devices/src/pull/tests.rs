@@ -165,7 +165,7 @@ fn rooms(url: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_is_asked_on_its_schedule_and_never_twice_at_once() {
+async fn a_source_is_polled_on_schedule_and_never_twice_at_once() {
     let web = FakeHttpServer::start(&[ROOMS], Duration::from_millis(1200));
     let (pulls, stored) = pulls();
     pulls.set("rooms", &rooms(&web.url()));
@@ -199,7 +199,7 @@ async fn a_server_is_asked_on_its_schedule_and_never_twice_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_fails_is_told_and_tried_again() {
+async fn failed_polls_are_reported_and_retried() {
     let web = FakeHttpServer::start(&["503 too busy", "200 no json", ROOMS], Duration::ZERO);
     let (pulls, stored) = pulls();
     stored.is_full.store(true, Ordering::Relaxed);
@@ -276,7 +276,7 @@ async fn sources_follow_the_store() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_real_prometheus_is_asked_with_promql() {
+async fn a_real_prometheus_is_queried_with_promql() {
     let Some(server) = TestServer::start_or_skip(ServerKind::Prometheus) else {
         return;
     };
@@ -380,7 +380,7 @@ async fn a_server_with_tls_is_trusted_by_its_authority() {
 }
 
 #[test]
-fn what_is_wrong_with_a_source_is_told_with_its_field() {
+fn source_errors_name_the_field() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_that_go_by_steps_use_all_shards() {
+    fn numbers_in_steps_use_all_stripes() {
         let cache = DeviceCache::new(1);
         for step in [1, 2, 16, 20, 64, 1000, 4096] {
             let used: std::collections::HashSet<_> = (0..10_000)

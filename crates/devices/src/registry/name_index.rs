@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_whether_they_were_read_or_told() {
+    fn names_are_found_whether_loaded_or_added() {
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(dir.path(), StoreConfig::default()).unwrap();
         let index = store.tables().table("device_index").unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_ends_when_it_is_not_wanted_any_more() {
+    fn loading_stops_when_the_index_is_cleared() {
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(dir.path(), StoreConfig::default()).unwrap();
         let index = store.tables().table("device_index").unwrap();

@@ -84,7 +84,7 @@ fn shown<'a>(
 }
 
 #[test]
-fn a_device_is_found_by_all_its_names_hot_and_cold() {
+fn a_device_is_found_by_all_its_names_in_memory_and_on_disk() {
     let fixture = fixture();
     let written = fixture
         .put(json!({"id": "d1", "product": "meter", "name": "Kitchen", "tags": {"floor": "2"}, "credentials": [
@@ -118,7 +118,7 @@ fn a_device_is_found_by_all_its_names_hot_and_cold() {
 }
 
 #[test]
-fn names_are_taken_once_and_free_again_and_numbers_are_never_used_again() {
+fn names_are_unique_and_reusable_and_numbers_are_not_reused() {
     let fixture = fixture();
     let token = |id: &str, token: &str| {
         fixture.put(json!({"id": id, "product": "meter", "credentials": [{"type": "token", "token": token}]}))
@@ -173,7 +173,7 @@ fn names_are_taken_once_and_free_again_and_numbers_are_never_used_again() {
 }
 
 #[test]
-fn lists_go_by_what_devices_have_in_common() {
+fn lists_filter_by_common_properties() {
     let fixture = fixture();
     fixture.product("gate", json!({"gateway": true}));
     fixture.put(json!({"id": "g", "product": "gate"})).unwrap();
@@ -241,7 +241,7 @@ fn lists_go_by_what_devices_have_in_common() {
 }
 
 #[test]
-fn a_small_cache_forgets_and_never_lies() {
+fn a_small_cache_evicts_and_stays_correct() {
     let fixture = fixture().reopened(RegistryConfig {
         cached_devices: 16,
         ..RegistryConfig::default()
@@ -266,7 +266,7 @@ fn a_small_cache_forgets_and_never_lies() {
 }
 
 #[test]
-fn each_kind_of_credentials_lets_its_device_in() {
+fn each_credential_type_admits_its_device() {
     let fixture = fixture();
     fixture.product(
         "jet",
@@ -541,7 +541,7 @@ fn states_are_right_after_takeover_gateways_silence_and_restart() {
 }
 
 #[test]
-fn attributes_are_told_and_go_with_their_device() {
+fn attributes_are_observed_and_removed_with_their_device() {
     let fixture = fixture();
     let device = fixture
         .put(json!({"id": "d", "product": "meter"}))
@@ -665,7 +665,7 @@ fn devices_register_themselves_and_are_claimed() {
 }
 
 #[test]
-fn lines_that_cannot_be_taken_are_told_and_do_not_hold_up_the_others() {
+fn rejected_lines_are_reported_and_do_not_stop_the_import() {
     let fixture = fixture();
     let lines = "{\"id\":\"a\",\"product\":\"meter\",\"credentials\":[{\"type\":\"token\",\"token\":\"ta\"}]}\n\
                  {\"id\":\"b\",\"product\":\"none\"}\n\n{\"id\":\"c\"\n\
@@ -737,7 +737,7 @@ fn lines_that_cannot_be_taken_are_told_and_do_not_hold_up_the_others() {
 }
 
 #[test]
-fn each_refused_line_is_told_with_a_reason() {
+fn each_rejected_line_is_reported_with_a_reason() {
     let fixture = fixture();
     let lines: String = (0..252)
         .map(|n| format!("{{\"id\":\"a b{n}\",\"product\":\"meter\"}}\n"))
