@@ -1,4 +1,4 @@
-//! Elasticsearch and OpenSearch: a bulk request per batch, answered item by item.
+//! Connector kind `elasticsearch`: Elasticsearch and OpenSearch, a bulk request per batch with a result per item.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,22 +42,22 @@ const JSON_LINES: (HeaderName, HeaderValue) = (
     CONTENT_TYPE,
     HeaderValue::from_static("application/x-ndjson"),
 );
-/// Elasticsearch allows no more in an id.
+/// Elasticsearch's limit on ids.
 const MAX_ID_BYTES: usize = 512;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ElasticsearchSettings {
-    /// Nodes of one cluster, as `https://HOST:9200`. Another is asked when one fails.
+    /// Nodes of one cluster, as `https://HOST:9200`. After an error the next one is used.
     #[schemars(length(min = 1, max = 64))]
     urls: Vec<String>,
     user: Option<String>,
     password: Option<Secret>,
-    /// File with the password.
+    /// File that contains the password.
     password_file: Option<PathBuf>,
-    /// In its encoded form.
+    /// API key in its encoded form.
     api_key: Option<Secret>,
-    /// File with the key.
+    /// File that contains the key.
     api_key_file: Option<PathBuf>,
     tls: Option<TlsSettings>,
 }
@@ -65,28 +65,28 @@ struct ElasticsearchSettings {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ElasticsearchSinkSettings {
-    /// With the date and placeholders: `logs-%Y.%m.%d`. The date is that of the row's `timestamp`.
+    /// Index, with date and placeholders: `logs-%Y.%m.%d`. The date is that of the row's `timestamp`.
     #[schemars(length(min = 1, max = 1000))]
     index: String,
-    /// The document's id, with placeholders. Left out: one of our own, the same each time a row is sent.
+    /// Document id, with placeholders. Default: a generated id, the same for each attempt.
     id: Option<String>,
-    /// The document, JSON with placeholders. Left out: the row.
+    /// Document, JSON with placeholders. Default: the row.
     document: Option<String>,
     #[serde(default)]
     action: BulkAction,
-    /// With placeholders.
+    /// Routing value, with placeholders.
     routing: Option<String>,
-    /// The ingest pipeline.
+    /// Name of an ingest pipeline.
     pipeline: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum BulkAction {
-    /// Replaces a document of the same id.
+    /// Replaces a document with the same id.
     #[default]
     Index,
-    /// Leaves a document of the same id as it is. For data streams, which take nothing else.
+    /// Keeps an existing document with the same id. Required for data streams.
     Create,
 }
 
@@ -159,8 +159,8 @@ impl Connector for ElasticsearchConnector {
             }
             let said: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
             let version = said["version"]["number"].as_str();
-            let version =
-                version.ok_or_else(|| ConnectorError::transient("it is no Elasticsearch"))?;
+            let version = version
+                .ok_or_else(|| ConnectorError::transient("the server is not Elasticsearch"))?;
             Ok(match said["version"]["distribution"].as_str() {
                 Some("opensearch") => format!("OpenSearch {version}"),
                 _ => format!("Elasticsearch {version}"),
@@ -172,7 +172,7 @@ impl Connector for ElasticsearchConnector {
 struct ElasticsearchWriter {
     system: Arc<ElasticsearchConnector>,
     index: DatedTemplate,
-    /// The setting itself begins with a dot.
+    /// Whether the setting itself begins with a dot.
     is_hidden: bool,
     id: Option<Template>,
     document: Option<Template>,
@@ -181,7 +181,7 @@ struct ElasticsearchWriter {
     path: String,
 }
 
-/// The text for a row; `None` if it is empty or the template is one placeholder that is null.
+/// The rendered text; `None` if it is empty or the template is a single placeholder that is null.
 fn render_non_empty(template: &Template, row: SinkRow<'_>) -> Option<String> {
     let mut scratch = Vec::new();
     if template.value(row, &mut scratch).is_null() {
@@ -204,7 +204,7 @@ impl ElasticsearchWriter {
         out: &mut Vec<u8>,
     ) -> Result<(), ConnectorError> {
         let index = self.index.render("index", row, row_time_ms(row))?;
-        // Names with a dot in front are those of the system: a row cannot choose one, the setting can.
+        // Names with a leading dot are system indices: the setting can choose one, a row cannot.
         let is_of_row = index.starts_with('.') && !self.is_hidden;
         let is_name = !index.is_empty()
             && !is_of_row
@@ -213,10 +213,10 @@ impl ElasticsearchWriter {
             && !index.contains(['\\', '/', '*', '?', '"', '<', '>', '|', ' ', ',', '#', ':'])
             && index.len() <= 255;
         if !is_name {
-            let what = format!("{index:?} is no name of an index");
+            let what = format!("{index:?} is not a valid index name");
             return Err(ConnectorError::bad_rows(what));
         }
-        // A null id is none.
+        // A null id counts as none.
         let id = self
             .id
             .as_ref()
@@ -226,7 +226,7 @@ impl ElasticsearchWriter {
             let what = format!("an id of more than {MAX_ID_BYTES} bytes");
             return Err(ConnectorError::bad_rows(what));
         }
-        // Indexes have lower-case names; a topic in one may not be.
+        // Index names are lower case, but a topic in one may not be.
         let mut target = json!({"_index": index.to_lowercase(), "_id": id});
         let routing = self.routing.as_ref();
         if let Some(routing) = routing.and_then(|template| render_non_empty(template, row)) {
@@ -245,10 +245,12 @@ impl ElasticsearchWriter {
             None => row.write_json(out),
             Some(template) => {
                 template.render(row, out);
-                // What is no JSON would spoil the request for all rows.
+                // Invalid JSON would break the request for all rows.
                 if serde_json::from_slice::<Map<String, Value>>(&out[document..]).is_err() {
                     out.truncate(start);
-                    return Err(ConnectorError::bad_rows("the document is no JSON object"));
+                    return Err(ConnectorError::bad_rows(
+                        "the document is not a JSON object",
+                    ));
                 }
                 for byte in &mut out[document..] {
                     if matches!(byte, b'\n' | b'\r') {
@@ -290,12 +292,12 @@ impl ElasticsearchWriter {
     ) -> Result<(), ConnectorError> {
         match answer.status {
             200..300 => {}
-            // The request as a whole: too large, or not understood. Smaller ones will show which row it is.
+            // The request as a whole is too large or invalid. Halving will find the row.
             400 | 413 => return Err(answer.bad_rows_error()),
             _ => return Err(answer.transient_error()),
         }
         let wrong = |_| ConnectorError::transient("the answer to a bulk request is not one");
-        // Without this the whole answer is read only to learn that all is well.
+        // Avoids parsing the whole answer when all items succeeded.
         #[derive(Deserialize)]
         struct BulkActionLine {
             errors: bool,
@@ -318,7 +320,7 @@ impl ElasticsearchWriter {
             let what = || {
                 let error = &result["error"];
                 let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-                // Where it is a nested error, the cause says more.
+                // For a nested error, the cause is more informative.
                 let cause = text(&error["caused_by"]["reason"]);
                 let reason = text(&error["reason"]);
                 let kind = text(&error["type"]);
@@ -329,7 +331,7 @@ impl ElasticsearchWriter {
             };
             match status {
                 200..300 => {}
-                // Sent before, and there already.
+                // Stored by an earlier attempt.
                 409 if self.action == BulkAction::Create => {}
                 429 | 500.. => failures.push((*place, ConnectorError::transient(what()))),
                 _ => failures.push((*place, ConnectorError::bad_rows(what()))),

@@ -70,7 +70,7 @@ fn rows_are_published_with_headers() {
     let metrics = bench.until_settled(4);
     assert_eq!((metrics.sent, metrics.failed), (2, 2));
     assert!(
-        bench.letters()[0].0.contains("no subject"),
+        bench.letters()[0].0.contains("not a valid subject"),
         "{:?}",
         bench.letters()
     );
@@ -163,7 +163,7 @@ fn what_a_stream_refuses_is_a_dead_letter_and_a_missing_stream_is_waited_for() {
     let bench = Bench::new(connector(&server), sink);
     bench.push(json!({"n": 0}));
     until("it says what is missing", || {
-        bench.problem().contains("no stream takes").then_some(())
+        bench.problem().contains("no stream captures").then_some(())
     })
     .unwrap();
     let mut client = server.nats();

@@ -1,11 +1,11 @@
-//! Where requests go: always to the origin of the connector's URL, whatever a sink's path says.
+//! URLs of requests: always at the origin of the connector's URL, whatever the path of a sink is.
 
 use hyper::Uri;
 use hyper::http::uri::{Authority, PathAndQuery, Scheme};
 
 use crate::settings::SettingsError;
 
-/// Headers that decide where a request goes or where it ends; a sink with credentials that are not its own must not
+/// Headers that affect routing or framing of a request; a sink, which uses the connector's credentials, must not
 /// set them.
 const RESERVED_HEADERS: [&str; 10] = [
     "connection",
@@ -25,14 +25,14 @@ const RESERVED_HEADERS: [&str; 10] = [
 pub(super) struct BaseUrl {
     scheme: Scheme,
     authority: Authority,
-    /// Path and query, without a slash at the end.
+    /// Path and query without a final slash.
     base: String,
 }
 
 impl BaseUrl {
     pub(super) fn parse(url: &str) -> Result<Self, SettingsError> {
         let wrong = || {
-            // Not shown: there may be a password in it.
+            // Not shown, because it may contain a password.
             let detail = "expected http://HOST:PORT/PATH or https://HOST/PATH, without a password";
             SettingsError::new("url", detail)
         };
@@ -58,10 +58,10 @@ impl BaseUrl {
         self.scheme == Scheme::HTTPS
     }
 
-    /// The URL with a path behind it. The origin is that of the connector, and no step leads out of its path.
+    /// The URL with a path appended. It keeps the connector's origin, and no path segment leads out of its path.
     pub(super) fn join(&self, path: &str) -> Result<Uri, String> {
         if has_dot_step(path) {
-            return Err("a path cannot have `.` or `..` as a step".to_owned());
+            return Err("a path cannot have `.` or `..` as a segment".to_owned());
         }
         let all = match format!("{}{path}", self.base) {
             all if all.starts_with('/') => all,
@@ -76,7 +76,7 @@ impl BaseUrl {
     }
 }
 
-/// Checks the path of a sink, placeholders included.
+/// Validates the path of a sink, including placeholders.
 pub(super) fn check_path(path: &str) -> Result<(), SettingsError> {
     if !path.is_empty() && !path.starts_with(['/', '?']) {
         let detail = format!(
@@ -85,13 +85,13 @@ pub(super) fn check_path(path: &str) -> Result<(), SettingsError> {
         return Err(SettingsError::new("path", detail));
     }
     if has_dot_step(path) {
-        let detail = "a path cannot have `.` or `..` as a step";
+        let detail = "a path cannot have `.` or `..` as a segment";
         return Err(SettingsError::new("path", detail));
     }
     Ok(())
 }
 
-/// Checks the name of a header that a sink sets.
+/// Validates the name of a header that a sink sets.
 pub(super) fn check_header(field: &str, name: &str) -> Result<(), SettingsError> {
     let name = name.to_ascii_lowercase();
     let is_reserved = RESERVED_HEADERS.contains(&name.as_str()) || name.starts_with("x-forwarded-");
@@ -104,12 +104,12 @@ pub(super) fn check_header(field: &str, name: &str) -> Result<(), SettingsError>
     }
 }
 
-/// Whether the path has a step that servers resolve, in whichever spelling.
+/// Whether the path has a `.` or `..` segment in any encoding.
 fn has_dot_step(path: &str) -> bool {
     let path = path.split(['?', '#']).next().unwrap_or_default();
     path.split(['/', '\\']).any(|step| {
         let step = step.to_ascii_lowercase().replace("%2e", ".");
-        // Some servers decode a slash before they resolve steps.
+        // Some servers decode a slash before they resolve segments.
         let mut parts = step.split("%2f").flat_map(|part| part.split("%5c"));
         parts.any(|part| matches!(part, "." | ".."))
     })
@@ -144,7 +144,7 @@ mod tests {
             assert_eq!(uri.authority().unwrap(), "sink.example:8443", "{path}");
             assert!(uri.path().starts_with("/base"), "{path}");
         }
-        // Without a path of its own, too.
+        // Also for a base URL without a path.
         for path in ["@evil.example/", ".evil.example/", ":1/"] {
             let uri: Uri = joined("http://h", path).unwrap().parse().unwrap();
             assert_eq!(uri.host(), Some("h"), "{path}");

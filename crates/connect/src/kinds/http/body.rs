@@ -1,4 +1,4 @@
-//! What a request says: one row or many.
+//! Request bodies with one row or many.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -8,16 +8,16 @@ use crate::row::SinkRow;
 use crate::settings::SettingsError;
 use crate::template::{Template, keep_one_line};
 
-/// How rows become requests.
+/// How rows are mapped to requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum BodyFormat {
-    /// A request for each batch: a JSON array of the rows.
+    /// One request per batch: a JSON array of the rows.
     #[default]
     JsonArray,
-    /// A request for each batch: a line for each row.
+    /// One request per batch: a line for each row.
     Lines,
-    /// A request for each row.
+    /// One request per row.
     Single,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct BodyEncoder {
 
 pub(super) struct RequestBody {
     pub(super) bytes: Vec<u8>,
-    /// Names its rows, the same each time.
+    /// Idempotency key of the rows; the same for each attempt.
     pub(super) key: String,
 }
 
@@ -58,7 +58,7 @@ impl BodyEncoder {
         }
     }
 
-    /// `None`: each row is a request.
+    /// `None`: each row is a separate request.
     pub(super) fn encode_batch(&self, batch: &SinkBatch) -> Option<RequestBody> {
         let (start, between, end): (&[u8], &[u8], &[u8]) = match self.format {
             BodyFormat::JsonArray => (b"[", b",", b"]"),
@@ -85,7 +85,7 @@ impl BodyEncoder {
     }
 }
 
-/// A row is one item of the array: what is no JSON becomes a string.
+/// Ensures that a row is a single array item: invalid JSON becomes a string.
 fn keep_one_item(bytes: &mut Vec<u8>, start: usize) {
     let item = &bytes[start..];
     let is_json = std::str::from_utf8(item).is_ok_and(|text| rules::json::check(text).is_ok());

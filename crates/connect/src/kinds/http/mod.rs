@@ -1,4 +1,4 @@
-//! HTTP: requests to a server, and requests that are posted to a source.
+//! Connector kind `http`: sinks send requests to a server, sources accept posted requests.
 
 mod base_url;
 mod body;
@@ -50,15 +50,15 @@ const IDLE_FOR: Duration = Duration::from_secs(60);
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct HttpSettings {
-    /// `http://HOST:PORT/PATH` or `https://...`; left out: for sources only.
+    /// `http://HOST:PORT/PATH` or `https://...`. Not needed for sources only.
     url: Option<String>,
-    /// Sent with each request; they may hold secrets and are not shown.
+    /// Headers of every request; they may contain secrets and are not shown.
     #[serde(default)]
     headers: BTreeMap<String, Secret>,
-    /// For basic authentication.
+    /// User name for basic authentication.
     username: Option<String>,
     password: Option<Secret>,
-    /// File that holds the password.
+    /// File that contains the password.
     password_file: Option<PathBuf>,
     tls: Option<TlsSettings>,
     #[serde(default = "five_s")]
@@ -148,11 +148,11 @@ impl Connector for HttpConnector {
         )?)?))
     }
 
-    /// Any answer but a refusal says that the server is there: few of those who take a POST answer a HEAD.
+    /// Any answer but a rejection shows that the server works: few servers that accept POST answer HEAD.
     fn test(&self) -> BoxFuture<'_, Result<String, ConnectorError>> {
         Box::pin(async move {
             let Some(target) = &self.target else {
-                return Ok("it has no url and only receives".into());
+                return Ok("the connector has no url; it only receives".into());
             };
             let url = target.join("").map_err(ConnectorError::transient)?;
             let mut request = Request::head(url);
@@ -161,10 +161,10 @@ impl Connector for HttpConnector {
             }
             let (status, _) = self.request(request, Bytes::new()).await?;
             match status {
-                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                    Err(ConnectorError::transient(format!("it answers {status}")))
-                }
-                status => Ok(format!("it answers {status}")),
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(ConnectorError::transient(
+                    format!("the server answers {status}"),
+                )),
+                status => Ok(format!("the server answers {status}")),
             }
         })
     }
@@ -187,7 +187,7 @@ impl HttpConnector {
         let status = answer.status();
         let retry_after = answer.headers().get(RETRY_AFTER);
         let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok());
-        // Read to its end, so that the connection can be used again; what is larger is let go with it.
+        // Read to its end for reuse of the connection; a larger body closes the connection.
         let text = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect();
         let text = text.await.map(|body| body.to_bytes()).unwrap_or_default();
         Ok((

@@ -1,4 +1,4 @@
-//! Writing: a request per batch or per row.
+//! The HTTP sink: a request per batch or per row.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,32 +19,32 @@ use crate::secret::Secret;
 use crate::settings::SettingsError;
 use crate::template::Template;
 
-/// Of an answer that says what is wrong, for people.
+/// Length of an error response shown to people.
 const SHOWN_BYTES: usize = 200;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HttpSinkSettings {
-    /// Put behind the connector's URL; it begins with `/` or `?`, and no step of it is `..`. `${...}` is filled in and encoded. With a request per batch it is the same for all
-    /// rows.
+    /// Appended to the connector's URL; begins with `/` or `?` and contains no segment `..`. Values of `${...}` are encoded. With one
+    /// request per batch it must be constant.
     #[serde(default)]
     path: String,
     #[serde(default)]
     method: HttpMethod,
-    /// How rows become requests.
+    /// How rows are mapped to requests.
     #[serde(default)]
     format: BodyFormat,
-    /// Of each row; the whole row as JSON if left out.
+    /// Template of each row. Default: the whole row as JSON.
     body: Option<String>,
     content_type: Option<String>,
-    /// Further headers; `${...}` is filled in if there is a request per row. They may hold secrets and are not shown.
+    /// Additional headers; `${...}` is rendered with one request per row. They may contain secrets and are not shown.
     #[serde(default)]
     headers: BTreeMap<String, Secret>,
     signature: Option<SignatureSettings>,
-    /// The header that names the rows of a request, the same each time it is tried; empty: none.
+    /// Header that identifies the rows of a request, the same for each attempt; empty: none.
     #[serde(default = "idempotency_key")]
     idempotency_header: String,
-    /// Statuses after which a request is sent again; all others but 2xx make its rows dead letters. Left out: 3xx, 401, 403,
+    /// Statuses after which a request is retried; all others except 2xx make its rows dead letters. Default: 3xx, 401, 403,
     /// 404, 407, 408, 409, 425, 429 and 5xx.
     retry_statuses: Option<Vec<u16>>,
 }
@@ -62,14 +62,14 @@ enum HttpMethod {
     Patch,
 }
 
-/// HMAC-SHA256 of the body, in hexadecimal digits.
+/// HMAC-SHA256 of the body in hexadecimal digits.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SignatureSettings {
     secret: Secret,
     #[serde(default = "signature_header")]
     header: String,
-    /// Put in front of the digits, as `sha256=`.
+    /// Prefix of the digits, as `sha256=`.
     #[serde(default)]
     prefix: String,
 }
@@ -103,7 +103,7 @@ impl HttpSinkWriter {
         settings: HttpSinkSettings,
     ) -> Result<Self, SettingsError> {
         let Some(target) = http.target.clone() else {
-            let detail = "this connector has no url: it only receives";
+            let detail = "the connector has no url; it only receives";
             return Err(SettingsError::new("connector", detail));
         };
         let bodies = BodyEncoder::new(settings.format, settings.body.as_deref())?;
@@ -119,7 +119,7 @@ impl HttpSinkWriter {
             let field = format!("headers.{name}");
             check_header(&field, name)?;
             let template = Template::parse(&field, value.reveal());
-            // The error is not shown: it quotes what it is about.
+            // The error is not shown, because it quotes the setting.
             let template = template.map_err(|_| {
                 SettingsError::new(
                     &field,
@@ -178,7 +178,7 @@ impl HttpSinkWriter {
         })
     }
 
-    /// `row` is the one the request is about, or the first of them.
+    /// `row` is the row of the request, or its first one.
     async fn send(&self, row: SinkRow<'_>, body: RequestBody) -> Result<(), ConnectorError> {
         let path = self.path.render_encoded("path", row)?;
         let url = self.target.join(&path).map_err(ConnectorError::bad_rows)?;
@@ -220,7 +220,7 @@ impl HttpSinkWriter {
             false => ConnectorError::bad_rows(message),
         };
         Err(match answer.retry_after {
-            // A server does not keep us away for ever.
+            // Limits the pause that a server can request.
             Some(pause) => failure.with_retry_after(pause.min(Duration::from_secs(3600))),
             None => failure,
         })
@@ -236,7 +236,7 @@ impl HttpSinkWriter {
         }
     }
 
-    /// A request for each row, one after the other, so that they come in their order.
+    /// Sends a request for each row, one after the other, to keep their order.
     async fn send_each(&self, batch: &SinkBatch) -> WriteOutcome {
         let mut failures = Vec::new();
         for (at, row) in batch.rows().enumerate() {
@@ -249,7 +249,7 @@ impl HttpSinkWriter {
                 return WriteOutcome::Failed(failure);
             }
             if is_passing {
-                // Those behind it wait for it.
+                // The following rows wait for it.
                 let behind = (at..batch.len()).map(|at| (at, failure.clone()));
                 failures.extend(behind);
                 break;

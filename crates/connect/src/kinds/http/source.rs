@@ -1,5 +1,5 @@
-//! Receiving what is posted to `/api/v1/sources/NAME/push`: a request is one message or several, proves itself by a secret
-//! of the source, and is answered when its messages have been taken.
+//! The HTTP source: accepts requests to `/api/v1/sources/NAME/push`. A request contains one or more messages, is authenticated by
+//! a secret of the source, and is answered once its messages are processed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,47 +20,47 @@ use crate::settings::{SettingsError, check_range};
 use crate::template::Template;
 
 const MAX_HEADERS: usize = 64;
-/// Nobody counts failures here: a secret must be too long to be guessed.
+/// Failed attempts are not counted here, so a secret must be too long to guess.
 const MIN_SECRET_BYTES: usize = 16;
-/// For the messages of a request to be taken; the API itself waits 10 seconds where nobody says otherwise.
+/// Time-out for processing the messages of a request; the API's own default is 10 seconds.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is received, and from whom.
+/// Settings of an HTTP source.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HttpSourceSettings {
-    /// Requests must have it as `Authorization: Bearer TOKEN`, or as it is in `token_header`. At least 16 bytes.
+    /// Token that requests send as `Authorization: Bearer TOKEN`, or in `token_header`. At least 16 bytes.
     token: Option<Secret>,
-    /// File that holds the token.
+    /// File that contains the token.
     token_file: Option<std::path::PathBuf>,
-    /// The header the token is in, if it is not `Authorization`.
+    /// Header that contains the token instead of `Authorization`.
     token_header: Option<String>,
-    /// Requests must be signed. One of `token` and `signature` is needed; with both, both must be right.
+    /// Requires signed requests. One of `token` and `signature` is required; with both, requests need both.
     signature: Option<PushSignatureSettings>,
-    /// What a request is.
+    /// Format of a request body.
     #[serde(default)]
     format: PushFormat,
-    /// Headers of a request that become properties of its messages.
+    /// Request headers that become properties of the messages.
     #[serde(default)]
     #[schemars(length(max = 64))]
     headers: Vec<String>,
-    /// The topic rules see; `${payload.a}` and `${headers.'x-name'}` are filled in, of the headers those that are listed.
+    /// Topic that rules see; `${payload.a}` and, for the listed headers, `${headers.'x-name'}` are replaced.
     #[serde(default = "posted")]
     topic: String,
-    /// Publishes the messages here as well, under this topic.
+    /// Topic under which messages are also published on this node.
     local_topic: Option<String>,
-    /// 0, 1 or 2, of messages that are published here.
+    /// QoS (0, 1 or 2) of messages published on this node.
     #[serde(default)]
     #[schemars(range(max = 2))]
     qos: u8,
     #[serde(default = "one_mib")]
     #[schemars(range(min = 1, max = 67_108_864))]
     max_body_bytes: usize,
-    /// Messages in a request.
+    /// Maximum number of messages in a request.
     #[serde(default = "thousand")]
     #[schemars(range(min = 1, max = 100_000))]
     max_messages: usize,
-    /// Requests that wait to be taken; one more is told to come again later.
+    /// Maximum number of concurrent requests; further ones are told to retry later.
     #[serde(default = "sixteen")]
     #[schemars(range(min = 1, max = 1000))]
     max_waiting: usize,
@@ -85,23 +85,23 @@ fn sixteen() -> usize {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum PushFormat {
-    /// The body is a message, whatever it is.
+    /// The whole body is one message of any content.
     #[default]
     Single,
-    /// The body is a JSON array; each of its values is a message.
+    /// The body is a JSON array; each element is a message.
     JsonArray,
-    /// Each line that is not empty is a message.
+    /// Each non-empty line is a message.
     Lines,
 }
 
-/// HMAC-SHA256 of the body, in hexadecimal digits.
+/// HMAC-SHA256 of the body in hexadecimal digits.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PushSignatureSettings {
     secret: Secret,
     #[serde(default = "signature_header")]
     header: String,
-    /// What is in front of the digits, as `sha256=`.
+    /// Prefix of the digits, as `sha256=`.
     #[serde(default)]
     prefix: String,
 }
@@ -110,11 +110,11 @@ fn signature_header() -> String {
     "x-signature".into()
 }
 
-/// A token, known by its tag under a key nobody else has: what compares tags does not tell by its time where they differ.
+/// A token, stored as its tag under a random key: comparing tags leaks no timing information about the token.
 struct TokenCheck {
-    /// In lower case.
+    /// Name in lower case.
     header: String,
-    /// In front of the token.
+    /// Scheme that precedes the token.
     scheme: Option<&'static str>,
     key: hmac::Key,
     tag: hmac::Tag,
@@ -132,7 +132,7 @@ pub(super) struct HttpSource {
     mapping: Arc<MessageMapping>,
 }
 
-/// What a request must be, and what becomes of it.
+/// Requirements on requests, and the mapping to messages.
 struct MessageMapping {
     signature: Option<SignatureCheck>,
     format: PushFormat,
@@ -165,7 +165,10 @@ impl HttpSource {
         let token = match (token, &settings.token_header) {
             (Some(token), header) => Some(TokenCheck::new(&token, header.as_deref())?),
             (None, Some(_)) => {
-                return Err(SettingsError::new("token", "missing; there is its header"));
+                return Err(SettingsError::new(
+                    "token",
+                    "missing; required with token_header",
+                ));
             }
             (None, None) => None,
         };
@@ -272,7 +275,7 @@ fn from_hexadecimal(digits: &str) -> Option<Vec<u8>> {
 }
 
 impl SourceReader for HttpSource {
-    /// What is received comes by itself.
+    /// Does nothing: requests arrive through the API.
     fn read<'a>(&'a self, _: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError> {
         Box::pin(std::future::pending())
     }
@@ -284,7 +287,7 @@ impl SourceReader for HttpSource {
             return Err(PushError::Credentials("the source's token is not in it"));
         }
         let shape = self.mapping.clone();
-        // Its body cannot be right: it need not come.
+        // The body cannot be valid, so it is not read.
         if let Some(seal) = &shape.signature
             && head.get(&seal.header).is_none()
         {
@@ -319,7 +322,7 @@ impl PushRequest for HttpPushRequest {
         Box::pin(async move {
             let messages = self.mapping.parse_messages(&self.head, body)?;
             let place = self.place;
-            // Goes on when nobody waits any more: what has begun to be taken keeps its place until it is.
+            // Continues when the caller stops waiting: processing that has begun keeps its slot until it ends.
             let taking = tokio::spawn(async move {
                 for message in messages {
                     inlet.accept(message).await;
@@ -349,7 +352,7 @@ impl MessageMapping {
             PushFormat::Single => vec![body],
             PushFormat::JsonArray => {
                 let values: Vec<&RawValue> = serde_json::from_slice(&body)
-                    .map_err(|error| PushError::Content(format!("no JSON array: {error}")))?;
+                    .map_err(|error| PushError::Content(format!("not a JSON array: {error}")))?;
                 let texts = values.iter().map(|value| value.get().as_bytes().to_vec());
                 texts.collect()
             }
@@ -374,7 +377,7 @@ impl MessageMapping {
             .collect()
     }
 
-    /// A topic of which a part is null is an error of the content.
+    /// A null value in the topic is an error of the content.
     fn build_message(
         &self,
         properties: &[(String, String)],
@@ -434,7 +437,7 @@ mod tests {
         head(&[("Authorization", &format!("Bearer {TOKEN}")), ("X-Id", "7")])
     }
 
-    /// Takes what it is given once it is opened.
+    /// A test port that accepts messages once it is opened.
     #[derive(Default)]
     struct Gate {
         taken: Mutex<Vec<SourceMessage>>,

@@ -1,5 +1,5 @@
-//! One connection to an MQTT broker. It is never mended: after an error a new one takes its place, so that nothing which
-//! was on its way in the old one arrives behind what is sent again.
+//! One connection to an MQTT broker. It is never reopened: after an error a new one replaces it, so that no packet in flight on the
+//! old one arrives after a retry.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,26 +20,26 @@ use crate::net::{self, OutboundStream};
 
 const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_S: u16 = 30;
-/// How often the broker hears of us; as long again, and it has gone if we hear nothing of it.
+/// Ping interval; after another interval without any packet, the broker is considered unreachable.
 const PING_EVERY: Duration = Duration::from_secs(15);
-/// The largest packet the protocol knows.
+/// The largest packet that MQTT allows.
 const MAX_PACKET_BYTES: u32 = 268_435_460;
-/// Messages on their way to a broker that does not say how many it takes, and from one to us.
+/// Receive maximum towards us, and in-flight limit towards a broker that does not state its own.
 const IN_FLIGHT: u16 = 1000;
 
-/// What kind of a session is wanted.
+/// Options of the session.
 pub(super) struct SessionOptions<'a> {
     pub(super) client_id: &'a str,
-    /// Keeps subscriptions and messages for so long while we are away; 0 for a session that begins anew.
+    /// How long the broker keeps subscriptions and messages while disconnected; 0 for a clean session.
     pub(super) expiry_s: u32,
 }
 
-/// A message from the broker, and what is to be acknowledged once it was taken.
+/// A message from the broker, and the packet id to acknowledge once it is processed.
 pub(super) type IncomingMessage = (SourceMessage, Option<u16>);
 
 pub(super) struct MqttConnection {
     version: Version,
-    /// The largest packet the broker takes.
+    /// The largest packet that the broker accepts.
     pub(super) max_packet: usize,
     pub(super) max_qos: QoS,
     pub(super) supports_retain: bool,
@@ -57,14 +57,14 @@ struct SharedConnectionState {
 
 #[derive(Default)]
 struct ConnectionState {
-    /// Why it is over.
+    /// Why the connection ended.
     close_reason: Option<String>,
     last_id: u16,
     next_batch: u64,
-    /// For each packet identifier on its way: of which batch, and its place in it.
+    /// For each packet id in flight, its batch and its position in it.
     in_flight: HashMap<u16, (u64, usize)>,
     batches: HashMap<u64, PendingBatch>,
-    /// Who waits for which answer to a ping, in order.
+    /// Callers that wait for PINGRESP, in order.
     pings: VecDeque<oneshot::Sender<()>>,
     subscribed: Option<oneshot::Sender<Vec<u8>>>,
 }
@@ -82,7 +82,7 @@ impl SharedConnectionState {
 }
 
 impl ConnectionState {
-    /// An identifier nobody uses; there is one, since far fewer are on their way than there are.
+    /// An unused packet id; one always exists, because far fewer are in flight.
     fn allocate_packet_id(&mut self) -> u16 {
         loop {
             self.last_id = self.last_id.checked_add(1).unwrap_or(1);
@@ -94,7 +94,7 @@ impl ConnectionState {
 
     fn close(&mut self, why: &str) {
         self.close_reason.get_or_insert_with(|| why.to_owned());
-        // Whoever waits finds its sender gone.
+        // Waiting callers find their sender dropped.
         self.in_flight.clear();
         self.batches.clear();
         self.pings.clear();
@@ -113,7 +113,10 @@ impl MqttConnection {
             Ok(result) => result,
             Err(_) => {
                 let s = GREETING_TIMEOUT.as_secs();
-                let what = format!("{} has not let us in after {s} seconds", remote.server());
+                let what = format!(
+                    "{} did not accept the login within {s} seconds",
+                    remote.server()
+                );
                 Err(ConnectorError::transient(what))
             }
         }
@@ -221,8 +224,8 @@ impl MqttConnection {
         })
     }
 
-    /// Publishes with QoS 1, in order; `encode` appends the message at a place with the identifier it is given. Returns
-    /// what the broker said to each.
+    /// Publishes with QoS 1, in order; `encode` appends the message at an index with the given packet id. Returns the reason
+    /// code of each message.
     pub(super) async fn publish(
         &self,
         count: usize,
@@ -249,7 +252,7 @@ impl MqttConnection {
         let whole = WriteGuard::arm(self);
         let mut at = 0;
         while at < count {
-            // The broker says how many it takes at a time.
+            // The broker limits the number in flight.
             let permit = self
                 .window
                 .acquire()
@@ -284,13 +287,13 @@ impl MqttConnection {
         answered.map_err(|_| self.close_reason())
     }
 
-    /// Sends packets that are not acknowledged, and waits until the broker has read them.
+    /// Sends packets without acknowledgement, and waits until the broker has read them.
     pub(super) async fn send(&self, mut bytes: Vec<u8>) -> Result<(), ConnectorError> {
         Packet::PingReq.encode(self.version, &mut bytes);
         let (pong, answered) = oneshot::channel();
         let whole = WriteGuard::arm(self);
         {
-            // Answers come in the order of the questions: nobody may get between the queue and the wire.
+            // Answers come in the order of requests: queue entry and write must not be separated.
             let mut writer = self.writer.lock().await;
             {
                 let mut state = self.shared.state();
@@ -311,7 +314,7 @@ impl MqttConnection {
         answered.map_err(|_| self.close_reason())
     }
 
-    /// Subscribes; the messages come by [`MqttConnection::incoming`].
+    /// Subscribes; [`MqttConnection::take_incoming`] yields the messages.
     pub(super) async fn subscribe(
         &self,
         filters: &[(String, SubscriptionOptions)],
@@ -348,7 +351,7 @@ impl MqttConnection {
         }
     }
 
-    /// The messages of the subscriptions; they end with the connection. Can be taken once.
+    /// The messages of the subscriptions; the channel closes with the connection. Can be taken once.
     pub(super) fn take_incoming(&self) -> Option<mpsc::Receiver<IncomingMessage>> {
         let mut slot = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
         slot.take()
@@ -365,7 +368,7 @@ impl MqttConnection {
         self.write(&bytes).await
     }
 
-    /// Says good-bye.
+    /// Sends DISCONNECT.
     pub(super) async fn disconnect(&self) {
         let mut bytes = Vec::new();
         let bye = Packet::Disconnect(mqtt::Disconnect {
@@ -386,7 +389,7 @@ impl Drop for MqttConnection {
     }
 }
 
-/// Something that, once begun, must come to its end: half a packet on the wire would spoil what comes behind it.
+/// Closes the connection if a write is abandoned: a partial packet would corrupt what follows.
 struct WriteGuard<'a>(Option<&'a MqttConnection>);
 
 impl<'a> WriteGuard<'a> {
@@ -402,12 +405,12 @@ impl<'a> WriteGuard<'a> {
 impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
         if let Some(link) = self.0 {
-            link.close("what was sent was given up halfway");
+            link.close("a write was interrupted");
         }
     }
 }
 
-/// What CONNACK says about the broker.
+/// Limits of the broker from CONNACK.
 struct ConnackLimits {
     window: u16,
     max_packet: usize,
@@ -415,13 +418,13 @@ struct ConnackLimits {
     retains: bool,
 }
 
-/// Takes CONNACK off the buffer, if it is whole.
+/// Removes CONNACK from the buffer, if complete.
 fn read_connack(
     buffer: &mut BytesMut,
     version: Version,
 ) -> Result<Option<ConnackLimits>, ConnectorError> {
     let wrong = |error: mqtt::Error| {
-        ConnectorError::transient(format!("it is no broker: {}", error.detail))
+        ConnectorError::transient(format!("not an MQTT broker: {}", error.detail))
     };
     let Some(frame) = split_frame(buffer, MAX_PACKET_BYTES).map_err(wrong)? else {
         return Ok(None);
@@ -433,12 +436,12 @@ fn read_connack(
     }) = packet
     else {
         return Err(ConnectorError::transient(
-            "it is no broker: it does not begin with CONNACK",
+            "not an MQTT broker: the first packet is not CONNACK",
         ));
     };
     if code.is_error() {
         return Err(ConnectorError::transient(format!(
-            "the broker refuses us: {code}"
+            "the broker refused the connection: {code}"
         )));
     }
     let max_packet = properties.maximum_packet_size();
@@ -463,7 +466,7 @@ async fn run_ping(
     loop {
         tokio::time::sleep(PING_EVERY).await;
         let mut writer = writer.lock().await;
-        // Its answer is nobody's.
+        // Nothing waits for this answer.
         shared.state().pings.push_back(oneshot::channel().0);
         let mut bytes = Vec::new();
         Packet::PingReq.encode(Version::V311, &mut bytes);
@@ -472,7 +475,7 @@ async fn run_ping(
     }
 }
 
-/// What reads from the broker.
+/// Reads packets from the broker.
 struct PacketReader {
     version: Version,
     shared: Arc<SharedConnectionState>,
@@ -496,13 +499,13 @@ impl PacketReader {
             }
         };
         self.shared.state().close(&why);
-        // Whoever waits for room finds that there is none any more.
+        // Callers that wait for room are notified that there will be none.
         self.window.close();
     }
 
-    /// Takes one packet off the buffer; says whether there was a whole one.
+    /// Removes one packet from the buffer and handles it; returns whether there was a complete one.
     async fn handle(&self, buffer: &mut BytesMut) -> Result<bool, String> {
-        let wrong = |error: mqtt::Error| format!("it sent what is no MQTT: {}", error.detail);
+        let wrong = |error: mqtt::Error| format!("the broker sent invalid MQTT: {}", error.detail);
         let Some(frame) = split_frame(buffer, MAX_PACKET_BYTES).map_err(wrong)? else {
             return Ok(false);
         };
@@ -528,12 +531,12 @@ impl PacketReader {
             Packet::Disconnect(bye) => {
                 return Err(format!("the broker ended the connection: {}", bye.reason));
             }
-            // Nothing else answers what we send.
+            // All other packets need no handling.
             _ => {}
         }
         buffer.advance(length);
         if let Some(incoming) = received {
-            // Who does not take them has gone.
+            // A closed channel means that the receiver was dropped.
             let _ = self.incoming.send(incoming).await;
         }
         Ok(true)

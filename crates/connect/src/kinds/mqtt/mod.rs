@@ -1,4 +1,4 @@
-//! A bridge to another MQTT broker: rows are published there, and what is subscribed to there is received here.
+//! Connector kind `mqtt`: a bridge to another MQTT broker. Sinks publish there, sources subscribe there.
 
 mod connection;
 mod sink;
@@ -33,24 +33,24 @@ pub(super) const KIND: ConnectorKind = ConnectorKind {
 };
 
 const MAX_CLIENT_ID_BYTES: usize = 200;
-/// The user property by which a bridge knows its own messages again; its value is the client identifier.
+/// User property by which a bridge recognises its own messages; its value is the client id prefix.
 const BRIDGE_PROPERTY: &str = "tidegate-bridge";
 
-/// Where the broker is, and who we are.
+/// Settings of the bridge connection.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MqttSettings {
-    /// `HOST` or `HOST:PORT`; the port is 1883, or 8883 with TLS, if left out.
+    /// `HOST` or `HOST:PORT`; default port 1883, or 8883 with TLS.
     server: String,
     #[serde(default)]
     protocol: MqttProtocol,
-    /// What our client identifiers there begin with. No other client of that broker may have it, nor may two nodes share
-    /// it: by it the bridge also knows its own messages again.
+    /// Prefix of the bridge's client ids. It must be unique among the clients of that broker and differ between nodes, because
+    /// the bridge also recognises its own messages by it.
     #[schemars(length(min = 1, max = 200))]
     client_id: String,
     username: Option<String>,
     password: Option<Secret>,
-    /// File with the password.
+    /// File that contains the password.
     password_file: Option<PathBuf>,
     tls: Option<TlsSettings>,
 }
@@ -64,7 +64,7 @@ enum MqttProtocol {
     V311,
 }
 
-/// A broker, and the connection that all sinks share.
+/// A broker and the connection that all sinks share.
 struct MqttConnector {
     host: String,
     port: u16,
@@ -86,7 +86,7 @@ fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult
     if password.is_some() && settings.username.is_none() {
         return Err(SettingsError::new(
             "username",
-            "missing; there is a password",
+            "missing; required with a password",
         ));
     }
     let length = settings.client_id.len();
@@ -120,7 +120,7 @@ impl MqttConnector {
         format!("{}:{}", self.host, self.port)
     }
 
-    /// A connection for sinks that is there, as far as is known.
+    /// The shared connection of sinks, opened if needed.
     async fn connection(&self) -> Result<Arc<MqttConnection>, ConnectorError> {
         let mut slot = self.connection.lock().await;
         if let Some(link) = slot.as_ref().filter(|link| !link.is_closed()) {

@@ -1,4 +1,4 @@
-//! Publishing rows to the other broker.
+//! The MQTT sink: publishes rows to the other broker.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,22 +20,22 @@ use crate::template::Template;
 
 const MAX_PROPERTIES: usize = 64;
 
-/// What is published, and where.
+/// Settings of an MQTT sink.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MqttSinkSettings {
-    /// With placeholders: `site-1/${topic}`.
+    /// Topic, with placeholders: `site-1/${topic}`.
     #[schemars(length(min = 1, max = 65_535))]
     topic: String,
-    /// With placeholders. Left out: the row as JSON.
+    /// Payload, with placeholders. Default: the row as JSON.
     payload: Option<String>,
-    /// 0 or 1.
+    /// QoS, 0 or 1.
     #[serde(default = "one")]
     #[schemars(range(max = 1))]
     qos: u8,
     #[serde(default)]
     retain: bool,
-    /// Values with placeholders; of version 5.
+    /// User properties (MQTT 5.0); values with placeholders.
     #[serde(default)]
     user_properties: BTreeMap<String, String>,
 }
@@ -73,7 +73,7 @@ impl MqttSinkWriter {
         }
         let properties = &settings.user_properties;
         if !properties.is_empty() && remote.version != Version::V5 {
-            let detail = "version 3.1.1 has none";
+            let detail = "user properties require version 5";
             return Err(SettingsError::new("user_properties", detail));
         }
         if properties.len() > MAX_PROPERTIES {
@@ -119,7 +119,7 @@ impl MqttSinkWriter {
         let mut properties = PropertiesBuf::new();
         if self.remote.version == Version::V5 {
             for (name, template) in &self.user_properties {
-                // The protocol has no such sign.
+                // MQTT strings cannot contain NUL.
                 let value = template.render_string(row).replace('\0', "");
                 if value.len() > usize::from(u16::MAX) {
                     let what = format!("user property {name}: more than 65535 bytes");
@@ -167,12 +167,12 @@ impl MqttSinkWriter {
         let mut messages = Vec::with_capacity(batch.len());
         for (place, row) in batch.rows().enumerate() {
             let message = self.build_message(row, place).and_then(|message| {
-                // The fixed header and what else is not counted here fit into this.
+                // Allowance for the fixed header and other parts not counted here.
                 let about = message.topic.len() + message.payload.len() + 16;
                 let size = about + message.properties.as_properties().as_bytes().len();
                 match size > link.max_packet {
                     true => {
-                        let what = format!("{size} bytes are more than the broker takes");
+                        let what = format!("{size} bytes exceed the broker's maximum packet size");
                         Err(ConnectorError::bad_rows(what))
                     }
                     false => Ok(message),
@@ -216,7 +216,7 @@ impl MqttSinkWriter {
             let what = format!("topic {:?}: {code}", message.topic);
             let is_of_row = match code {
                 ReasonCode::TOPIC_NAME_INVALID | ReasonCode::PAYLOAD_FORMAT_INVALID => true,
-                // Where all rows have one topic, nothing in a row can be to blame.
+                // With a constant topic the row content cannot be the cause.
                 ReasonCode::NOT_AUTHORIZED => self.topic.constant().is_none(),
                 _ => false,
             };

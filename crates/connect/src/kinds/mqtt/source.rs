@@ -1,4 +1,4 @@
-//! Receiving what is subscribed to at the other broker. The session there goes on while we are away.
+//! The MQTT source: receives subscriptions at the other broker. Its session persists while disconnected.
 
 use std::sync::Arc;
 
@@ -16,21 +16,21 @@ use crate::template::Template;
 
 const MAX_TOPICS: usize = 256;
 
-/// What is received.
+/// Settings of an MQTT source.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MqttSourceSettings {
     /// Topic filters.
     #[schemars(length(min = 1, max = 256))]
     topics: Vec<String>,
-    /// 0 or 1.
+    /// Maximum QoS, 0 or 1.
     #[serde(default = "one")]
     #[schemars(range(max = 1))]
     qos: u8,
-    /// How long the broker keeps messages while we are away, in version 5; 3.1.1 leaves it to the broker. 0: it does not.
+    /// How long the broker keeps messages while disconnected, in seconds (MQTT 5.0; with 3.1.1 the broker decides). 0: not at all.
     #[serde(default = "a_day_s")]
     session_expiry_s: u32,
-    /// Publishes the messages here as well, under this topic: `remote/${topic}`.
+    /// Topic under which messages are also published on this node: `remote/${topic}`.
     local_topic: Option<String>,
 }
 
@@ -71,10 +71,10 @@ impl MqttSource {
             },
             no_local: true,
             retain_as_published: true,
-            // Retained messages come when the subscription is new, not each time we come back.
+            // Retained messages are sent for a new subscription only, not after each reconnect.
             retain_handling: 1,
         };
-        // A shared subscription must not be told to leave out what is local.
+        // No Local is a protocol error on a shared subscription.
         let options = |filter: &str| match filter.starts_with("$share/") {
             true => SubscriptionOptions {
                 no_local: false,
@@ -82,7 +82,7 @@ impl MqttSource {
             },
             false => options,
         };
-        // Other filters, another session: the broker would keep sending what the old ones match.
+        // Other filters need another session: the broker would continue to send matches of the old ones.
         let sum = crc32c::crc32c(settings.topics.join("\0").as_bytes());
         let filters = settings.topics.into_iter();
         let filters = filters.map(|filter| {
@@ -122,7 +122,7 @@ impl MqttSource {
         Err(link.close_reason())
     }
 
-    /// Whether one of our own sinks sent it: it would go round for ever.
+    /// Whether one of this node's sinks sent it: it would circulate forever.
     fn is_own_message(&self, message: &SourceMessage) -> bool {
         let marks = message
             .properties
@@ -142,7 +142,7 @@ impl MqttSource {
             let topic = template.render_name("local_topic", SinkRow::from_bytes(&bytes));
             message.local_topic = topic
                 .inspect_err(|error| {
-                    tracing::warn!(%error, "message from outside is not published here");
+                    tracing::warn!(%error, "received message could not be published locally");
                 })
                 .ok();
         }
@@ -150,7 +150,7 @@ impl MqttSource {
     }
 }
 
-/// A message as sources hand it on.
+/// Converts a PUBLISH to a source message.
 pub(super) fn source_message(publish: &Publish<'_>) -> SourceMessage {
     let mut fields = Map::new();
     let texts = [

@@ -1,5 +1,5 @@
-//! One connection to a NATS server. It is never mended: after an error a new one takes its place, so that nothing which
-//! waited in the old one arrives behind what is sent again.
+//! One connection to a NATS server. It is never reopened: after an error a new one replaces it, so that no message waiting in the
+//! old one arrives after a retry.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -18,14 +18,14 @@ use super::protocol::{self, NatsMessage, ServerOp};
 use crate::connector::ConnectorError;
 use crate::net::{self, OutboundStream};
 
-/// A server that is silent for so long is asked whether it is there, and after as long again is not.
+/// A server silent for this long is pinged, and after the same time again considered unreachable.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_REFUSED: usize = 1000;
-/// Received messages that wait to be taken; then the connection is not read, and the server waits or gives up.
+/// Limit on received messages that wait for processing. Beyond it the connection is not read, and the server waits or disconnects.
 const MAX_WAITING_MESSAGES: usize = 1024;
 
-/// What the server says about itself.
+/// The content of INFO.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ServerInfo {
@@ -43,7 +43,7 @@ pub(super) struct NatsConnection {
     pub(super) info: ServerInfo,
     writer: Arc<tokio::sync::Mutex<WriteHalf<OutboundStream>>>,
     shared: Arc<SharedConnectionState>,
-    /// Answers to what is asked come to subjects that begin so.
+    /// Prefix of the subjects for replies to requests.
     inbox: String,
     next_number: AtomicU64,
     reading: JoinHandle<()>,
@@ -56,17 +56,17 @@ struct SharedConnectionState {
 
 #[derive(Default)]
 struct ConnectionState {
-    /// Why it is over.
+    /// Why the connection ended.
     close_reason: Option<String>,
-    /// Who waits for which PONG, in the order of the PINGs. Each is told what was refused since the one before.
+    /// Callers that wait for PONG, in the order of the PINGs. Each receives the rejections since the previous one.
     pings: VecDeque<oneshot::Sender<Vec<String>>>,
-    /// What the server refused without ending the connection.
+    /// Errors of the server that did not end the connection.
     rejections: Vec<String>,
     pending_requests: HashMap<u64, PendingRequests>,
     subscriptions: HashMap<u64, mpsc::Sender<NatsMessage>>,
 }
 
-/// Questions that were asked together.
+/// Requests that were sent together.
 struct PendingRequests {
     answers: Vec<Option<NatsMessage>>,
     missing: usize,
@@ -81,7 +81,7 @@ impl SharedConnectionState {
     fn close(&self, why: &str) {
         let mut state = self.state();
         state.close_reason.get_or_insert_with(|| why.to_owned());
-        // Whoever waits finds its sender gone.
+        // Waiting callers find their sender dropped.
         state.pings.clear();
         state.pending_requests.clear();
         state.subscriptions.clear();
@@ -89,7 +89,7 @@ impl SharedConnectionState {
 }
 
 impl NatsConnection {
-    /// Connects, by TLS if wanted, and logs in.
+    /// Connects, optionally with TLS, and logs in.
     pub(super) async fn open(
         login: &NatsCredentials,
         host: &str,
@@ -100,7 +100,7 @@ impl NatsConnection {
             Ok(result) => result,
             Err(_) => {
                 let s = GREETING_TIMEOUT.as_secs();
-                let what = format!("{host}:{port} has not let us in after {s} seconds");
+                let what = format!("{host}:{port} did not accept the login within {s} seconds");
                 Err(ConnectorError::transient(what))
             }
         }
@@ -132,7 +132,7 @@ impl NatsConnection {
             }
         };
         let info: ServerInfo = serde_json::from_str(&info)
-            .map_err(|error| ConnectorError::transient(format!("it is no NATS server: {error}")))?;
+            .map_err(|error| ConnectorError::transient(format!("not a NATS server: {error}")))?;
         let stream = match &login.tls {
             Some(config) => {
                 if !info.tls_required && !info.tls_available {
@@ -172,7 +172,7 @@ impl NatsConnection {
             Ok(refused) => return Err(ConnectorError::transient(refused.join("; "))),
             Err(_) => return Err(session.close_reason()),
         }
-        // All answers come by one subscription.
+        // One subscription receives all replies.
         let subscribe = format!("SUB {}.* 0\r\n", session.inbox);
         session.write(subscribe.as_bytes()).await?;
         Ok(session)
@@ -182,7 +182,7 @@ impl NatsConnection {
         self.shared.state().close_reason.is_some()
     }
 
-    /// Ends it; what waits for an answer is told.
+    /// Closes the connection and notifies waiting callers.
     pub(super) fn close(&self, why: &str) {
         self.shared.close(why);
         self.reading.abort();
@@ -210,7 +210,7 @@ impl NatsConnection {
         })
     }
 
-    /// Sends, and waits until the server has read all of it. Returns what it refused.
+    /// Sends, and waits until the server has read everything. Returns what it rejected.
     pub(super) async fn send(&self, mut bytes: Vec<u8>) -> Result<Vec<String>, ConnectorError> {
         bytes.extend_from_slice(b"PING\r\n");
         let (pong, answered) = oneshot::channel();
@@ -219,7 +219,7 @@ impl NatsConnection {
             if self.is_closed() {
                 return Err(self.close_reason());
             }
-            // PONGs come in the order of PINGs: nobody may get between the queue and the wire.
+            // PONGs come in the order of PINGs: queue entry and write must not be separated.
             let mut writer = self.writer.lock().await;
             self.shared.state().pings.push_back(pong);
             let mut written = writer.write_all(&bytes).await;
@@ -235,8 +235,8 @@ impl NatsConnection {
         answered.map_err(|_| self.close_reason())
     }
 
-    /// Asks several questions at once, of which `fill` writes each with the subject it is given for its answer. The
-    /// answers are in the order of the questions; what was not answered in time is missing.
+    /// Sends several requests at once; `fill` writes each with its reply subject. The replies are in the order of
+    /// the requests; those that did not arrive in time are missing.
     pub(super) async fn request_all(
         &self,
         count: usize,
@@ -285,7 +285,7 @@ impl NatsConnection {
         }
     }
 
-    /// Asks one question.
+    /// Sends one request.
     pub(super) async fn request(
         &self,
         subject: &str,
@@ -300,7 +300,7 @@ impl NatsConnection {
         answer.ok_or_else(|| ConnectorError::transient(format!("nobody answers to {subject}")))
     }
 
-    /// Subscribes; messages wait in what is returned, which ends with the connection.
+    /// Subscribes; the returned channel receives the messages and closes with the connection.
     pub(super) async fn subscribe(
         &self,
         subject: &str,
@@ -325,7 +325,7 @@ impl NatsConnection {
         self.write(&bytes).await
     }
 
-    /// A subject of our own below the inbox, for messages that come one by one.
+    /// A unique subject below the inbox, for messages that arrive one by one.
     pub(super) fn new_inbox_subject(&self) -> String {
         let number = self.next_number.fetch_add(1, Relaxed);
         format!("{}.own.{number}", self.inbox)
@@ -343,7 +343,7 @@ impl Drop for NatsConnection {
     }
 }
 
-/// Something that, once begun, must come to its end: half a message on the wire would spoil what comes behind it.
+/// Closes the connection if a write is abandoned: a partial message would corrupt what follows.
 struct WriteGuard<'a>(Option<&'a NatsConnection>);
 
 impl<'a> WriteGuard<'a> {
@@ -359,12 +359,12 @@ impl<'a> WriteGuard<'a> {
 impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
         if let Some(session) = self.0 {
-            session.close("what was sent was given up halfway");
+            session.close("a write was interrupted");
         }
     }
 }
 
-/// Takes a question back whose asker has gone.
+/// Removes a request whose caller was dropped.
 struct PendingRequestGuard<'a>(&'a SharedConnectionState, u64);
 
 impl Drop for PendingRequestGuard<'_> {
@@ -373,7 +373,7 @@ impl Drop for PendingRequestGuard<'_> {
     }
 }
 
-/// A name nobody else has.
+/// A unique inbox name.
 fn new_inbox() -> Result<String, ConnectorError> {
     use ring::rand::SecureRandom as _;
     let mut random = [0; 12];
@@ -384,7 +384,7 @@ fn new_inbox() -> Result<String, ConnectorError> {
 }
 
 impl NatsCredentials {
-    /// The body of CONNECT.
+    /// The JSON body of CONNECT.
     fn connect_body(&self, info: &ServerInfo) -> String {
         let mut hello = json!({
             "verbose": false, "pedantic": false, "lang": "rust", "name": self.name,
@@ -425,17 +425,17 @@ async fn run_reader(
     let why = loop {
         let op = match protocol::parse(&mut buffer) {
             Ok(Some(op)) => op,
-            Err(why) => break format!("it sent what is no NATS: {why}"),
+            Err(why) => break format!("the server sent an invalid message: {why}"),
             Ok(None) => {
                 match tokio::time::timeout(PING_INTERVAL, reader.read_buf(&mut buffer)).await {
-                    Ok(Ok(0)) => break "it closed the connection".into(),
+                    Ok(Ok(0)) => break "the server closed the connection".into(),
                     Ok(Ok(_)) => is_asked = false,
                     Ok(Err(error)) => break format!("the connection broke: {error}"),
-                    Err(_) if is_asked => break "it does not answer any more".into(),
+                    Err(_) if is_asked => break "the server does not answer any more".into(),
                     Err(_) => {
                         is_asked = true;
                         let mut writer = writer.lock().await;
-                        // Its PONG is nobody's.
+                        // Nothing waits for this PONG.
                         shared.state().pings.push_back(oneshot::channel().0);
                         let _ = writer.write_all(b"PING\r\n").await;
                         let _ = writer.flush().await;
@@ -457,7 +457,7 @@ async fn run_reader(
                     let _ = asker.send(refused);
                 }
             }
-            // These leave the connection as it is; all others close it.
+            // These errors leave the connection open; all others close it.
             ServerOp::Error(why)
                 if why.starts_with("Permissions Violation")
                     || why.starts_with("Invalid Subject") =>
@@ -493,7 +493,7 @@ async fn dispatch_message(shared: &SharedConnectionState, message: NatsMessage) 
     }
 }
 
-/// `INBOX.NUMBER-PLACE`.
+/// Subjects have the form `INBOX.NUMBER-INDEX`.
 fn complete_request(state: &mut ConnectionState, message: NatsMessage) {
     let last = message.subject.rsplit('.').next().unwrap_or_default();
     let Some((number, at)) = last.split_once('-') else {

@@ -1,5 +1,5 @@
-//! NATS and JetStream. The protocol is spoken here: the usual client mends broken connections by itself and then sends what
-//! it still had before what was lost, so no order could be promised, and it cannot say what a server has read.
+//! Connector kind `nats`: NATS and JetStream, with its own protocol implementation. The usual client reconnects by itself and sends
+//! buffered messages before lost ones are retried, which breaks the order, and cannot report what a server has read.
 
 mod connection;
 mod nkey;
@@ -38,7 +38,7 @@ pub(super) const KIND: ConnectorKind = ConnectorKind {
 const DEFAULT_PORT: u16 = 4222;
 const MAX_SERVERS: usize = 64;
 
-/// Where the servers are, and who we are.
+/// Settings of the connection to a NATS cluster.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct NatsSettings {
@@ -47,21 +47,21 @@ struct NatsSettings {
     servers: Vec<String>,
     user: Option<String>,
     password: Option<Secret>,
-    /// File with the password.
+    /// File that contains the password.
     password_file: Option<PathBuf>,
     token: Option<Secret>,
-    /// File with the token.
+    /// File that contains the token.
     token_file: Option<PathBuf>,
-    /// The seed of an NKey, `SU...`.
+    /// Seed of an NKey, `SU...`.
     nkey_seed: Option<Secret>,
-    /// File with the seed.
+    /// File that contains the seed.
     nkey_seed_file: Option<PathBuf>,
-    /// File with a user's JWT and seed, as `nsc` writes it (`.creds`).
+    /// File with a user's JWT and seed, as written by `nsc` (`.creds`).
     credentials_file: Option<PathBuf>,
     tls: Option<TlsSettings>,
 }
 
-/// What a server is told about us.
+/// Credentials sent to a server.
 struct NatsCredentials {
     name: String,
     user: Option<String>,
@@ -116,7 +116,10 @@ fn read_credential_settings(
         settings.nkey_seed_file.as_ref(),
     )?;
     if password.is_some() && settings.user.is_none() {
-        return Err(SettingsError::new("user", "missing; there is a password"));
+        return Err(SettingsError::new(
+            "user",
+            "missing; required with a password",
+        ));
     }
     let mut nkey = match seed {
         None => None,
@@ -153,7 +156,7 @@ fn read_credential_settings(
 }
 
 impl NatsConnector {
-    /// A connection that is there, as far as is known.
+    /// The shared connection, opened if needed.
     async fn connection(&self) -> Result<Arc<NatsConnection>, ConnectorError> {
         let mut slot = self.connection.lock().await;
         if let Some(session) = slot.as_ref().filter(|session| !session.is_closed()) {

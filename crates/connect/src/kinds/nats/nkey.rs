@@ -1,21 +1,21 @@
-//! NATS's keys: an Ed25519 seed in base 32 with a checksum, which signs what the server asks for.
+//! NKeys: an Ed25519 seed in base 32 with a checksum, which signs the server's nonce.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 
-/// The first five bits of what every seed begins with: `S`.
+/// The first five bits of every seed's prefix: `S`.
 const SEED: u8 = 18 << 3;
 
-/// A key with which a server knows us.
+/// A key for authentication to a server.
 pub(super) struct NKey {
     pair: Ed25519KeyPair,
-    /// The public key as servers write it: `U...` of a user.
+    /// The public key in its text form: `U...` for a user.
     public: String,
 }
 
 impl NKey {
-    /// From a seed, such as `SUA...`. The error does not tell it.
+    /// Parses a seed, such as `SUA...`. The error does not reveal it.
     pub(super) fn from_seed(seed: &str) -> Result<Self, String> {
         let wrong = "expected a seed, which is 58 letters and digits that begin with SU";
         let bytes = from_base32(seed.trim()).ok_or(wrong)?;
@@ -43,13 +43,13 @@ impl NKey {
         &self.public
     }
 
-    /// The signature of what a server sent, as it wants it.
+    /// The encoded signature of the server's nonce.
     pub(super) fn sign(&self, nonce: &str) -> String {
         URL_SAFE_NO_PAD.encode(self.pair.sign(nonce.as_bytes()))
     }
 }
 
-/// The token and the seed in a file that the tools of NATS write (`.creds`): each between two lines of dashes.
+/// Extracts token and seed from a `.creds` file of the NATS tools: each is between two lines of dashes.
 pub(super) fn read_credentials(text: &str) -> Option<(String, String)> {
     let is_line = |line: &&str| !line.is_empty();
     let lines: Vec<&str> = text.lines().map(str::trim).filter(is_line).collect();
@@ -109,7 +109,7 @@ fn crc16(bytes: &[u8]) -> u16 {
 mod tests {
     use super::*;
 
-    /// A pair from the documentation of NATS.
+    /// A key pair from the documentation of NATS.
     const USER_SEED: &str = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY";
     const USER: &str = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4";
 

@@ -1,15 +1,15 @@
-//! The protocol of NATS: lines and payloads from and to bytes.
+//! Parser and encoder of the NATS protocol.
 
 use std::fmt::Write as _;
 
 use bytes::{Buf as _, BytesMut};
 
-/// A line of control, of which INFO is the longest.
+/// Limit on control lines, of which INFO is the longest.
 const MAX_LINE_BYTES: usize = 1 << 20;
-/// Servers allow 1 MiB unless told otherwise, and 64 MiB at most.
+/// Limit on messages. Servers allow 1 MiB by default and 64 MiB at most.
 const MAX_MESSAGE_BYTES: usize = 128 << 20;
 
-/// What a server says.
+/// A message of the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ServerOp {
     Info(String),
@@ -17,7 +17,7 @@ pub(super) enum ServerOp {
     Ping,
     Pong,
     Error(String),
-    /// `+OK`, or something newer than this.
+    /// `+OK`, or an unknown newer operation.
     Other,
 }
 
@@ -26,20 +26,20 @@ pub(super) struct NatsMessage {
     pub(super) subject: String,
     pub(super) subscription: u64,
     pub(super) reply: Option<String>,
-    /// With their first line, `NATS/1.0`, which may carry a status.
+    /// The header block with its first line, `NATS/1.0`, which may contain a status.
     pub(super) headers: Option<String>,
     pub(super) payload: Vec<u8>,
 }
 
 impl NatsMessage {
-    /// `503` of `NATS/1.0 503 No Responders`: a message of the server itself.
+    /// The status of a server message: `503` of `NATS/1.0 503 No Responders`.
     pub(super) fn status(&self) -> Option<u16> {
         let first = self.headers.as_deref()?.lines().next()?;
         let mut words = first.strip_prefix("NATS/1.0")?.split_whitespace();
         words.next()?.parse().ok()
     }
 
-    /// The text behind the status.
+    /// The text after the status.
     pub(super) fn status_text(&self) -> &str {
         let first = self.headers.as_deref().and_then(|all| all.lines().next());
         let behind = first.and_then(|line| line.splitn(3, ' ').nth(2));
@@ -54,7 +54,7 @@ impl NatsMessage {
     }
 }
 
-/// Takes the first whole thing off the buffer; `None` if more bytes are needed.
+/// Removes the first complete operation from the buffer; `None` if more bytes are needed.
 pub(super) fn parse(buffer: &mut BytesMut) -> Result<Option<ServerOp>, String> {
     let Some(end) = buffer.iter().take(MAX_LINE_BYTES).position(|b| *b == b'\n') else {
         return match buffer.len() < MAX_LINE_BYTES {
@@ -62,7 +62,7 @@ pub(super) fn parse(buffer: &mut BytesMut) -> Result<Option<ServerOp>, String> {
             false => Err(format!("a line of more than {MAX_LINE_BYTES} bytes")),
         };
     };
-    let line = std::str::from_utf8(&buffer[..end]).map_err(|_| "a line that is no text")?;
+    let line = std::str::from_utf8(&buffer[..end]).map_err(|_| "a line that is not UTF-8")?;
     let line = line.trim_end_matches('\r');
     let (verb, rest) = line.split_once([' ', '\t']).unwrap_or((line, ""));
     let op = match verb.to_ascii_uppercase().as_str() {
@@ -78,7 +78,7 @@ pub(super) fn parse(buffer: &mut BytesMut) -> Result<Option<ServerOp>, String> {
     Ok(Some(op))
 }
 
-/// `SUBJECT SID [REPLY] [HEADER BYTES] BYTES`, then so many bytes and a line break.
+/// `SUBJECT SID [REPLY] [HEADER BYTES] BYTES`, then the payload and a line break.
 fn parse_message(
     line: String,
     has_headers: bool,
@@ -123,7 +123,7 @@ fn parse_message(
     })))
 }
 
-/// Appends a message to be published.
+/// Appends a PUB or HPUB.
 pub(super) fn put_publish(
     out: &mut Vec<u8>,
     subject: &str,
@@ -162,7 +162,7 @@ pub(super) fn is_subject(subject: &str) -> bool {
     !subject.contains(char::is_control) && subject.split('.').all(is_token)
 }
 
-/// Whether this can be subscribed to.
+/// Whether this is a valid subscription.
 pub(super) fn is_filter(subject: &str) -> bool {
     let tokens = subject.split('.').count();
     subject
@@ -188,7 +188,7 @@ mod tests {
         let said = "INFO {\"a\":1} \r\nPING\r\npong\r\n+OK\r\n-ERR 'Unknown Protocol'\r\n\
                     MSG a.b 9 5\r\nhe\nlo\r\nMSG a 1 reply.to 0\r\n\r\n\
                     HMSG x 2 22 24\r\nNATS/1.0 503 A\r\nK: v\r\nhi\r\n";
-        // The header block has the length it says.
+        // Makes the length of the header block match.
         let said = said
             .replace("22 24", "24 26")
             .replace("v\r\nhi", "v\r\n\r\nhi");
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!((third.status(), third.status_text()), (Some(503), "A"));
         assert_eq!(third.header_fields().collect::<Vec<_>>(), [("K", "v")]);
         assert_eq!(third.payload, b"hi");
-        // Byte by byte it is the same.
+        // Parsing byte by byte gives the same result.
         let mut buffer = BytesMut::new();
         let mut again = Vec::new();
         for byte in said.bytes() {

@@ -1,4 +1,4 @@
-//! Publishing rows. Without JetStream a batch is there when the server has read it; with it, when the stream has it.
+//! The NATS sink. Without JetStream a batch counts as written when the server has read it; with it, when the stream has stored it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,26 +16,26 @@ use crate::row::SinkRow;
 use crate::settings::SettingsError;
 use crate::template::Template;
 
-/// For a stream to say that it has a message.
+/// Time-out for acknowledgements of a stream.
 const ACK_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_HEADERS: usize = 64;
 
-/// What is published, and where.
+/// Settings of a NATS sink.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NatsSinkSettings {
-    /// With placeholders: `mqtt.${topic}`.
+    /// Subject, with placeholders: `mqtt.${topic}`.
     #[schemars(length(min = 1, max = 1000))]
     subject: String,
-    /// With placeholders. Left out: the row as JSON.
+    /// Payload, with placeholders. Default: the row as JSON.
     payload: Option<String>,
-    /// Values with placeholders.
+    /// Headers; values with placeholders.
     #[serde(default)]
     headers: BTreeMap<String, String>,
-    /// Waits until a stream has the message, and lets it recognise what is sent twice.
+    /// Waits until a stream has stored the message; retries are recognised as duplicates.
     #[serde(default)]
     jetstream: bool,
-    /// Makes the `/` of MQTT topics the `.` of subjects.
+    /// Replaces `/` of MQTT topics by `.` of subjects.
     #[serde(default = "yes")]
     slash_to_dot: bool,
 }
@@ -82,7 +82,7 @@ impl NatsSinkWriter {
             let field = format!("headers.{name}");
             let is_name = |c: char| c.is_ascii_graphic() && c != ':';
             if name.is_empty() || !name.chars().all(is_name) {
-                return Err(SettingsError::new(&field, "no name a header can have"));
+                return Err(SettingsError::new(&field, "not a valid header name"));
             }
             Ok((name.clone(), Template::parse(&field, value)?))
         });
@@ -110,7 +110,7 @@ impl NatsSinkWriter {
             subject = subject.replace('/', ".");
         }
         if !protocol::is_subject(&subject) {
-            let what = format!("{subject:?} is no subject that can be published to");
+            let what = format!("{subject:?} is not a valid subject for publishing");
             return Err(ConnectorError::bad_rows(what));
         }
         let mut payload = Vec::new();
@@ -142,7 +142,7 @@ impl NatsSinkWriter {
         let session = self.nats.connection().await?;
         if !session.info.headers && (self.jetstream || !self.headers.is_empty()) {
             return Err(ConnectorError::transient(
-                "the server knows no headers; it is too old",
+                "the server is too old: it does not support headers",
             ));
         }
         let mut failures = Vec::new();
@@ -190,7 +190,7 @@ impl NatsSinkWriter {
             let concerned = messages.iter().filter(|message| message.subject == subject);
             for message in concerned {
                 let failure = match self.subject.constant() {
-                    // Nothing in a row can be to blame.
+                    // The content of a row cannot be the cause.
                     Some(_) => ConnectorError::transient(&why),
                     None => ConnectorError::bad_rows(&why),
                 };
@@ -239,7 +239,7 @@ async fn publish_to_stream(
     Ok(())
 }
 
-/// Whether a stream has a message.
+/// Evaluates the acknowledgement of a stream.
 fn check_stream_ack(subject: &str, answer: Option<NatsMessage>) -> Result<(), ConnectorError> {
     #[derive(Deserialize)]
     struct StreamAck {
@@ -254,15 +254,15 @@ fn check_stream_ack(subject: &str, answer: Option<NatsMessage>) -> Result<(), Co
         description: String,
     }
     let Some(answer) = answer else {
-        let what = "the stream did not say in time that it has the message";
+        let what = "the stream did not acknowledge the message in time";
         return Err(ConnectorError::transient(what));
     };
     if answer.status() == Some(503) {
-        let what = format!("no stream takes the subject {subject}");
+        let what = format!("no stream captures the subject {subject}");
         return Err(ConnectorError::transient(what));
     }
     let read: StreamAck = serde_json::from_slice(&answer.payload).map_err(|_| {
-        ConnectorError::transient(format!("it is no stream that answers to {subject}"))
+        ConnectorError::transient(format!("the reply to {subject} is not from a stream"))
     })?;
     match read.error {
         None => Ok(()),
@@ -272,7 +272,7 @@ fn check_stream_ack(subject: &str, answer: Option<NatsMessage>) -> Result<(), Co
             description,
         }) => {
             let what = format!("{description} ({err_code})");
-            // Everything else, such as a stream that is full, can change.
+            // All other errors, such as a full stream, are transient.
             Err(match code {
                 400 => ConnectorError::bad_rows(what),
                 _ => ConnectorError::transient(what),

@@ -1,4 +1,4 @@
-//! Receiving messages: of subjects as they come, or of a stream with a consumer that remembers how far we are.
+//! The NATS source: receives subjects directly, or a stream with a durable consumer that stores the position.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,26 +15,26 @@ use crate::settings::{SettingsError, check_range};
 
 const MAX_SUBJECTS: usize = 256;
 const API_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the server keeps a request for messages open.
+/// How long the server keeps a pull request open.
 const PULL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is received.
+/// Settings of a NATS source.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NatsSourceSettings {
-    /// Subjects, with the wildcards of NATS. With a stream: the one of its subjects that is wanted, or none for all.
+    /// Subjects, with the wildcards of NATS. With a stream: at most one of its subjects, none for all.
     #[serde(default)]
     subjects: Vec<String>,
-    /// Several nodes with the same group share the messages. Not with a stream.
+    /// Queue group: nodes with the same group share the messages. Not with a stream.
     queue_group: Option<String>,
-    /// The stream to receive from.
+    /// Name of the stream.
     stream: Option<String>,
-    /// The durable consumer of the stream; it is made if it is not there.
+    /// Name of the stream's durable consumer, which is created if needed.
     consumer: Option<String>,
-    /// Where a new consumer begins.
+    /// Start position of a new consumer.
     #[serde(default)]
     deliver: DeliverPolicy,
-    /// Messages on their way at the same time, of a stream.
+    /// Maximum number of unacknowledged messages of a stream.
     #[serde(default = "two_hundred")]
     #[schemars(range(min = 1, max = 10_000))]
     batch: u32,
@@ -43,10 +43,10 @@ pub(super) struct NatsSourceSettings {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum DeliverPolicy {
-    /// At the first message the stream has.
+    /// The first message of the stream.
     #[default]
     All,
-    /// At the next.
+    /// The next new message.
     New,
 }
 
@@ -70,7 +70,7 @@ impl NatsSource {
         }
         for (at, subject) in settings.subjects.iter().enumerate() {
             if !protocol::is_filter(subject) {
-                let detail = format!("{subject:?} is no subject of NATS");
+                let detail = format!("{subject:?} is not a valid NATS subject");
                 return Err(SettingsError::new(&format!("subjects[{at}]"), detail));
             }
         }
@@ -94,8 +94,14 @@ impl NatsSource {
             (None, None) if settings.subjects.is_empty() => {
                 Err(SettingsError::new("subjects", "missing; or name a stream"))
             }
-            (None, Some(_)) => Err(SettingsError::new("stream", "missing; there is a consumer")),
-            (Some(_), None) => Err(SettingsError::new("consumer", "missing; there is a stream")),
+            (None, Some(_)) => Err(SettingsError::new(
+                "stream",
+                "missing; required with a consumer",
+            )),
+            (Some(_), None) => Err(SettingsError::new(
+                "consumer",
+                "missing; required with a stream",
+            )),
             (Some(_), Some(_)) if settings.queue_group.is_some() => {
                 let detail = "nodes with the same consumer share a stream; leave this out";
                 Err(SettingsError::new("queue_group", detail))
@@ -109,7 +115,7 @@ impl NatsSource {
     }
 
     async fn receive(&self, inlet: &dyn SourcePort) -> Result<(), ConnectorError> {
-        // One of its own: what it receives must not hold up what sinks wait for.
+        // A separate connection, so that received messages do not delay sinks.
         let session = self.nats.connect().await?;
         match (&self.settings.stream, &self.settings.consumer) {
             (Some(stream), Some(consumer)) => {
@@ -204,7 +210,7 @@ impl NatsSource {
             session.send(request).await?;
             let mut taken = 0;
             while taken < batch {
-                // The server says when time is up; if it does not, it is asked again.
+                // The server reports the end of the time; if not, the request is repeated.
                 let next = tokio::time::timeout(PULL_TIMEOUT * 2, messages.recv()).await;
                 let message = match next {
                     Ok(Some(message)) => message,
@@ -220,12 +226,12 @@ impl NatsSource {
                         }
                         taken += 1;
                     }
-                    // No more messages, or time is up.
+                    // No more messages, or the request expired.
                     Some(404 | 408) => break,
-                    // A sign of life.
+                    // A heartbeat.
                     Some(100) => {}
                     Some(503) => {
-                        let what = format!("stream {stream} has no consumer {consumer} any more");
+                        let what = format!("stream {stream} no longer has the consumer {consumer}");
                         return Err(ConnectorError::transient(what));
                     }
                     Some(_) => {
@@ -238,7 +244,7 @@ impl NatsSource {
     }
 }
 
-/// What JetStream's API says is wrong.
+/// The error in a reply of the JetStream API.
 fn api_error(answer: &NatsMessage) -> Option<String> {
     if answer.status() == Some(503) {
         return Some("the server has no JetStream".into());
@@ -249,7 +255,7 @@ fn api_error(answer: &NatsMessage) -> Option<String> {
     Some(text.unwrap_or("unknown error").to_owned())
 }
 
-/// A message with what JetStream tells in the subject for its acknowledgement.
+/// Converts a message, including the metadata in its acknowledgement subject.
 fn source_message(message: NatsMessage) -> SourceMessage {
     let properties = message
         .header_fields()
