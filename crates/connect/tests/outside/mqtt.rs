@@ -176,7 +176,10 @@ fn a_wrong_password_is_told() {
         connector["password"] = "wrong-password".into();
         let bench = Bench::new(connector, json!({"topic": "t"}));
         let why = bench.test().unwrap_err();
-        assert!(why.contains("refused the connection: not authorized"), "{why}");
+        assert!(
+            why.contains("refused the connection: not authorized"),
+            "{why}"
+        );
         bench.stop();
     }
 }

@@ -93,7 +93,7 @@ fn rows_are_put_together_by_key() {
     let (server, objects) = start();
     let sink = json!({"key": "a b/%Y/${key}/", "line": "${n}", "batch": {"max_rows": 100, "max_wait_ms": 300}});
     let bench = Bench::new(connector(&server), sink);
-    assert_eq!(bench.test().unwrap(), "the bucket is there");
+    assert_eq!(bench.test().unwrap(), "the bucket exists");
     for n in 0..100 {
         bench.push(json!({"n": n, "key": n % 2, "timestamp": 1_000_000_000_000_u64}));
     }

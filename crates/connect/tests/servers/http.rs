@@ -206,8 +206,14 @@ fn a_batch_the_server_refuses_is_cut_until_the_row_is_found() {
 fn the_test_of_a_connector_says_what_it_found() {
     let server = Server::start(&["405 Method Not Allowed", "401 Unauthorized"]);
     let (node, sink) = Node::with(&server.connector(), &json!({"connector": "c"}));
-    assert_eq!(node.test().unwrap(), "the server answers 405 Method Not Allowed");
-    assert_eq!(node.test().unwrap_err(), "the server answers 401 Unauthorized");
+    assert_eq!(
+        node.test().unwrap(),
+        "the server answers 405 Method Not Allowed"
+    );
+    assert_eq!(
+        node.test().unwrap_err(),
+        "the server answers 401 Unauthorized"
+    );
     let _ = push(&node.service, sink, 0, 1);
     node.stop();
 }

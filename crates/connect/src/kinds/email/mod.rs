@@ -1,4 +1,4 @@
-//! E-mail over SMTP: a mail per row. The library writes mails and speaks SMTP; connections and TLS are ours, as towards all systems.
+//! Connector kind `email`: a mail per row over SMTP. The library builds mails and speaks SMTP; connections and TLS are our own.
 
 mod sink;
 mod smtp_stream;
@@ -41,37 +41,37 @@ pub(super) const KIND: ConnectorKind = ConnectorKind {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct EmailSettings {
-    /// `HOST` or `HOST:PORT` of a mail server that takes mails from us. Without a port 587, with `security = "tls"` 465, with
-    /// `"none"` 25.
+    /// `HOST` or `HOST:PORT` of a mail server that relays for this node. Default port 587; 465 with `security = "tls"`, 25 with
+    /// `"none"`.
     server: String,
     #[serde(default)]
     security: SmtpSecurity,
     username: Option<String>,
     password: Option<Secret>,
-    /// File that holds the password.
+    /// File that contains the password.
     password_file: Option<PathBuf>,
-    /// Whom to trust and who we are, where that is not what the system says.
+    /// TLS settings, if other than those of the system.
     tls: Option<TlsSettings>,
-    /// How we call ourselves to the server (EHLO).
+    /// Host name sent to the server (EHLO).
     #[serde(default = "own_name")]
     #[schemars(length(min = 1, max = 255))]
     hello: String,
-    /// For the server to take a mail.
+    /// Time-out for the server to accept a mail.
     #[serde(default = "half_a_minute")]
     #[schemars(range(min = 100, max = 600_000))]
     timeout_ms: u64,
 }
 
-/// How what is sent is kept from others.
+/// Transport security.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum SmtpSecurity {
-    /// TLS after the greeting; a server without it is not told anything.
+    /// TLS after the greeting; nothing is sent to a server without it.
     #[default]
     Starttls,
-    /// TLS from the first byte on.
+    /// TLS from the first byte.
     Tls,
-    /// Not at all: for servers on this machine, and such as nobody listens to.
+    /// None: for servers on the same host or in a trusted network.
     None,
 }
 
@@ -118,13 +118,13 @@ fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult
         (Some(_), None) => {
             return Err(SettingsError::new(
                 "password",
-                "missing; there is a username",
+                "missing; required with a username",
             ));
         }
         (None, Some(_)) => {
             return Err(SettingsError::new(
                 "username",
-                "missing; there is a password",
+                "missing; required with a password",
             ));
         }
     };
@@ -153,7 +153,7 @@ fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult
 }
 
 impl EmailConnector {
-    /// A connection that mails can be sent on. Whatever the server says against it may pass.
+    /// Opens a connection that is ready for mails. All errors of the server are transient here.
     async fn connect(&self) -> Result<AsyncSmtpConnection, ConnectorError> {
         let connecting = timeout(self.within, self.connect_without_timeout());
         let late = |_| {
@@ -201,7 +201,7 @@ impl EmailConnector {
     }
 }
 
-/// With its causes.
+/// The error with its causes.
 fn error_text(error: &lettre::transport::smtp::Error) -> String {
     let mut what = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -230,7 +230,7 @@ impl Connector for EmailConnector {
         Box::pin(async {
             let mut connection = self.connect().await?;
             let name = connection.server_info().name().to_owned();
-            // It has answered; how it says good-bye is its business.
+            // The server has answered; errors of QUIT are irrelevant.
             let _ = timeout(self.within, connection.quit()).await;
             Ok(format!("SMTP server {name}"))
         })

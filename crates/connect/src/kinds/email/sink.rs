@@ -1,4 +1,4 @@
-//! Writing: a mail per row, those of a batch on one connection.
+//! The e-mail sink: a mail per row, those of a batch on one connection.
 
 use std::sync::Arc;
 
@@ -18,32 +18,32 @@ use crate::settings::SettingsError;
 use crate::template::Template;
 
 const MAX_RECIPIENTS: usize = 100;
-/// Longer ones are cut: many readers show no more, and a line of a mail has an end.
+/// Longer subjects are truncated: many readers show no more, and mail lines are limited.
 const MAX_SUBJECT_CHARS: usize = 250;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EmailSinkSettings {
-    /// An address, `ops@example.org` or `Tidegate <ops@example.org>`.
+    /// Sender, `ops@example.org` or `Tidegate <ops@example.org>`.
     #[schemars(length(min = 1, max = 512))]
     from: String,
-    /// Addresses.
+    /// Recipient addresses.
     #[schemars(length(min = 1, max = 100))]
     to: Vec<String>,
     #[serde(default)]
     #[schemars(length(max = 100))]
     cc: Vec<String>,
     reply_to: Option<String>,
-    /// One line; `${...}` is filled in.
+    /// Subject, one line; with placeholders.
     subject: String,
-    /// The text; `${...}` is filled in.
+    /// Text of the mail; with placeholders.
     text: String,
 }
 
 pub(super) struct EmailWriter {
     email: Arc<EmailConnector>,
     envelope: MessageBuilder,
-    /// Behind the `@` of the names of mails.
+    /// Domain of message ids.
     domain: String,
     subject: Template,
     text: Template,
@@ -87,7 +87,7 @@ impl EmailWriter {
         })
     }
 
-    /// The mail for a row; its name is the same each time it is tried, so that one that comes twice can be told.
+    /// Builds the mail of a row; its message id is the same for each attempt, so duplicates are recognisable.
     fn build_mail(&self, row: SinkRow<'_>, id: RowId) -> Result<Message, ConnectorError> {
         let subject = self.subject.render_string(row);
         let is_kept = |sign: &char| !sign.is_control();
@@ -104,9 +104,7 @@ impl EmailWriter {
             .subject(subject)
             .header(ContentType::TEXT_PLAIN)
             .body(self.text.render_string(row));
-        mail.map_err(|error| {
-            ConnectorError::bad_rows(format!("no mail can be made of it: {error}"))
-        })
+        mail.map_err(|error| ConnectorError::bad_rows(format!("the mail cannot be built: {error}")))
     }
 
     async fn send(
@@ -118,14 +116,14 @@ impl EmailWriter {
         let sending = connection.send(mail.envelope(), &bytes);
         match timeout(self.email.within, sending).await {
             Ok(Ok(_)) => Ok(()),
-            // What it says of this mail for good, and what the server cannot do.
+            // Permanent rejections of this mail, and features that the server lacks.
             Ok(Err(error)) if error.is_permanent() || error.is_client() => {
                 Err(ConnectorError::bad_rows(error_text(&error)))
             }
             Ok(Err(error)) => Err(ConnectorError::transient(error_text(&error))),
             Err(_) => {
                 let ms = self.email.within.as_millis();
-                let what = format!("the server has not taken the mail within {ms} ms");
+                let what = format!("the server did not accept the mail within {ms} ms");
                 Err(ConnectorError::transient(what))
             }
         }
@@ -144,20 +142,20 @@ impl EmailWriter {
             };
             let Err(failure) = sent else { continue };
             if failure.retryable == Retryable::Transient {
-                // Those behind it wait for it.
+                // The following rows wait for it.
                 failures.extend((at..batch.len()).map(|at| (at, failure.clone())));
                 break;
             }
             failures.push((at, failure));
         }
         if let Some(mut connection) = connection.filter(|connection| !connection.has_broken()) {
-            // It has all it shall have; how it says good-bye is its business.
+            // The server has all mails; errors of QUIT are irrelevant.
             let _ = timeout(self.email.within, connection.quit()).await;
         }
         WriteOutcome::all_except(batch.len(), failures)
     }
 
-    /// The connection of this batch. A server that refuses a mail may end it.
+    /// The connection of this batch. A server that rejects a mail may close it.
     async fn connection<'c>(
         &self,
         connection: &'c mut Option<AsyncSmtpConnection>,
@@ -166,7 +164,7 @@ impl EmailWriter {
         if !is_usable {
             *connection = Some(self.email.connect().await?);
         }
-        // It was made above if it was not there.
+        // Opened above if needed.
         connection
             .as_mut()
             .ok_or_else(|| ConnectorError::transient("there is no connection"))

@@ -1,4 +1,4 @@
-//! The connection that SMTP is spoken on, and the few words before TLS.
+//! The stream below SMTP, and the STARTTLS exchange.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,14 +11,14 @@ use tokio::net::TcpStream;
 
 use crate::net::OutboundStream;
 
-/// Of an answer of several lines.
+/// Limit on a multi-line answer.
 const MAX_ANSWER_BYTES: usize = 16 << 10;
-/// A server greets once, before STARTTLS; who begins to speak behind it expects a greeting there.
+/// A server greets once, before STARTTLS, but the library expects a greeting at the beginning.
 const GREETING: &[u8] = b"220 TLS\r\n";
 
 /// A connection to a mail server.
 pub(super) struct SmtpStream {
-    /// To be read before what the server says.
+    /// Bytes to return before those of the server.
     before: &'static [u8],
     stream: OutboundStream,
 }
@@ -29,14 +29,14 @@ impl SmtpStream {
         Self { before, stream }
     }
 
-    /// The server has greeted already.
+    /// Wraps a stream on which the server has already greeted.
     pub(super) fn after_greeting(stream: OutboundStream) -> Self {
         let before = GREETING;
         Self { before, stream }
     }
 }
 
-/// Takes a new connection to where TLS begins.
+/// Runs SMTP on a new connection up to the point where TLS begins.
 pub(super) async fn start_tls(mut stream: TcpStream, hello: &str) -> Result<TcpStream, String> {
     read_reply(&mut stream, "220").await?;
     send_line(&mut stream, &format!("EHLO {hello}\r\n")).await?;
@@ -60,7 +60,7 @@ async fn send_line(stream: &mut TcpStream, line: &str) -> Result<(), String> {
     written.map_err(|error| error.to_string())
 }
 
-/// Reads an answer with this code. Byte by byte, so that nothing is taken that belongs behind TLS; what somebody has slipped in
+/// Reads an answer with this code, byte by byte so that no data after the switch to TLS is consumed. Data injected
 /// before it breaks the handshake.
 async fn read_reply(stream: &mut TcpStream, code: &str) -> Result<String, String> {
     let (mut text, mut begin) = (Vec::new(), 0);
@@ -68,7 +68,7 @@ async fn read_reply(stream: &mut TcpStream, code: &str) -> Result<String, String
         let byte = stream.read_u8().await.map_err(|error| error.to_string())?;
         text.push(byte);
         if text.len() > MAX_ANSWER_BYTES {
-            return Err("the server answers without an end".into());
+            return Err("the server's answer is too long".into());
         }
         if byte != b'\n' {
             continue;
@@ -82,7 +82,7 @@ async fn read_reply(stream: &mut TcpStream, code: &str) -> Result<String, String
     let text = String::from_utf8_lossy(&text).into_owned();
     match text.starts_with(code) {
         true => Ok(text),
-        false => Err(format!("the server says {:?}", text.trim())),
+        false => Err(format!("the server answered {:?}", text.trim())),
     }
 }
 
@@ -93,7 +93,7 @@ impl std::fmt::Debug for SmtpStream {
 }
 
 impl AsyncTokioStream for SmtpStream {
-    /// Nobody asks for it.
+    /// Not used.
     fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok((Ipv4Addr::UNSPECIFIED, 0).into())
     }

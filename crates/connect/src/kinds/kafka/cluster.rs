@@ -1,4 +1,4 @@
-//! The brokers of a cluster: who leads which partition, and connections to them.
+//! Metadata of a Kafka cluster (brokers and partition leaders), and connections to its brokers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::connection::BrokerConnection;
 use super::protocol::{DecodeError, Decoder, Encode as _, ErrorCode, METADATA};
 use crate::connector::ConnectorError;
 
-/// Topics that are remembered; templates can name any number.
+/// Limit on cached topics; templates can name any number.
 const MAX_TOPICS: usize = 10_000;
 
 type BrokerAddress = (String, u16);
@@ -23,11 +23,11 @@ pub(super) struct KafkaCluster {
     login: Arc<KafkaConnectionOptions>,
     known: Mutex<ClusterState>,
     connections: Mutex<HashMap<(BrokerAddress, usize), Arc<ConnectionSlot>>>,
-    /// One asks for metadata at a time.
+    /// Serialises metadata requests.
     asking: tokio::sync::Mutex<()>,
 }
 
-/// What the cluster said about itself.
+/// Cached metadata.
 #[derive(Default)]
 struct ClusterState {
     brokers: BTreeMap<i32, BrokerAddress>,
@@ -36,7 +36,7 @@ struct ClusterState {
 
 #[derive(Clone)]
 struct TopicMetadata {
-    /// The broker that leads each partition; none at the moment: -1.
+    /// Leader of each partition; -1 if there is none at present.
     leaders: Arc<[i32]>,
     at: Instant,
     is_stale: bool,
@@ -49,7 +49,7 @@ pub(super) struct TopicError {
     pub(super) failure: ConnectorError,
 }
 
-/// An answer to a question about topics.
+/// A metadata response.
 struct MetadataResponse {
     brokers: BTreeMap<i32, BrokerAddress>,
     cluster_id: Option<String>,
@@ -75,7 +75,7 @@ impl KafkaCluster {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who leads the partitions of a topic. With `may_make` a broker makes the topic if it is set up to.
+    /// The leaders of a topic's partitions. With `may_make` the broker creates the topic if it is configured to.
     pub(super) async fn leaders(
         &self,
         topic: &str,
@@ -85,7 +85,7 @@ impl KafkaCluster {
             return Ok(leaders);
         }
         let _turn = self.asking.lock().await;
-        // Somebody may have asked while we waited.
+        // Another task may have fetched them while this one waited.
         if let Some(leaders) = self.known_leaders(topic) {
             return Ok(leaders);
         }
@@ -100,7 +100,7 @@ impl KafkaCluster {
         let told = metadata.topics.into_iter().find(|(name, ..)| name == topic);
         let (_, code, leaders) = told.ok_or_else(|| {
             untold(ConnectorError::transient(format!(
-                "nothing is told of topic {topic}"
+                "the response does not contain topic {topic}"
             )))
         })?;
         if code.is_error() {
@@ -110,7 +110,7 @@ impl KafkaCluster {
         let leaders: Arc<[i32]> = leaders.into();
         let mut known = self.known();
         if known.topics.len() >= MAX_TOPICS && !known.topics.contains_key(topic) {
-            // They are asked for again when they are needed again.
+            // They are fetched again on demand.
             known.topics.clear();
         }
         let fresh = TopicMetadata {
@@ -122,7 +122,7 @@ impl KafkaCluster {
         Ok(leaders)
     }
 
-    /// Who leads a partition, as far as is known.
+    /// The leader of a partition, from the cache.
     pub(super) fn leader(&self, topic: &str, partition: i32) -> Option<i32> {
         let known = self.known();
         let leaders = &known.topics.get(topic)?.leaders;
@@ -137,7 +137,7 @@ impl KafkaCluster {
         is_fresh.then(|| topic.leaders.clone())
     }
 
-    /// What is known of a topic may be wrong: it is asked for again before it is used again.
+    /// Marks the metadata of a topic as outdated; it is fetched again before the next use.
     pub(super) fn invalidate_topic(&self, topic: &str) {
         if let Some(topic) = self.known().topics.get_mut(topic) {
             topic.is_stale = true;
@@ -165,7 +165,7 @@ impl KafkaCluster {
                 topics.iter().for_each(|topic| out.put_text(topic));
                 out.put_i8(may_make.into());
                 if version >= 8 {
-                    // What we may do is not asked.
+                    // No authorised operations.
                     out.put_i16(0);
                 }
             })
@@ -175,7 +175,7 @@ impl KafkaCluster {
         Ok(metadata)
     }
 
-    /// For people: what answers.
+    /// Description of the cluster for people.
     pub(super) async fn describe(&self) -> Result<String, ConnectorError> {
         let metadata = self.request_metadata(&[], false).await?;
         let id = metadata
@@ -186,7 +186,7 @@ impl KafkaCluster {
         Ok(format!("Kafka cluster {id} with {count} {brokers}"))
     }
 
-    /// A connection to whichever broker answers; one that is open already if there is.
+    /// A connection to any broker that answers, preferably an open one.
     pub(super) async fn any_connection(&self) -> Result<Arc<BrokerConnection>, ConnectorError> {
         if let Some(session) = self.find_open_connection() {
             return Ok(session);
@@ -211,13 +211,13 @@ impl KafkaCluster {
             .unwrap_or_else(PoisonError::into_inner);
         let first = sessions.iter().filter(|((_, slot), _)| *slot == 0);
         first.map(|(_, slot)| slot).find_map(|slot| {
-            // Whoever holds it is connecting.
+            // A locked slot is being connected.
             let session = slot.try_lock().ok()?.clone();
             session.filter(|session| !session.is_closed())
         })
     }
 
-    /// A connection to a broker, that of this slot.
+    /// The connection of this slot to a broker.
     pub(super) async fn connection(
         &self,
         broker: i32,
@@ -294,7 +294,7 @@ fn read_metadata(take: &mut Decoder<'_>, version: i16) -> Result<MetadataRespons
     })
 }
 
-/// For answers that take a broker as long as it is told to wait.
+/// Time-out of a request on which the broker waits for `wait_ms`.
 pub(super) fn extend_timeout(timeout: Duration, wait_ms: u32) -> Duration {
     timeout + Duration::from_millis(wait_ms.into())
 }

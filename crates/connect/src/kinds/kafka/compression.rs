@@ -1,13 +1,13 @@
-//! How the records of a batch are compressed. All of it in Rust; what comes in is bounded, whatever it claims to be.
+//! Compression of record batches, in pure Rust; the decompressed size is limited, whatever the input claims.
 
 use std::io::{self, Read, Write as _};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Larger batches than any broker takes.
+/// Larger than any batch that brokers accept.
 const MAX_BYTES: usize = 256 << 20;
-/// What the usual clients put in front of Snappy's blocks.
+/// Prefix that common clients put before Snappy blocks.
 const SNAPPY_MAGIC: &[u8] = b"\x82SNAPPY\0";
 const SNAPPY_BLOCK_BYTES: usize = 32 << 10;
 
@@ -23,7 +23,7 @@ pub(super) enum Compression {
 }
 
 impl Compression {
-    /// By the lowest bits of a batch's attributes.
+    /// The compression in the lowest bits of a batch's attributes.
     pub(super) fn from_attributes(attributes: i16) -> Result<Self, String> {
         Ok(match attributes & 7 {
             0 => Self::None,
@@ -31,7 +31,7 @@ impl Compression {
             2 => Self::Snappy,
             3 => Self::Lz4,
             4 => Self::Zstd,
-            other => return Err(format!("compression number {other} is not known")),
+            other => return Err(format!("unknown compression {other}")),
         })
     }
 
@@ -58,7 +58,7 @@ impl Compression {
             Self::Snappy => {
                 let mut out = Vec::with_capacity(plain.len() / 2);
                 out.extend_from_slice(SNAPPY_MAGIC);
-                // Version, and the oldest that can read it.
+                // Version, and the oldest compatible version.
                 out.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 1]);
                 let mut encoder = snap::raw::Encoder::new();
                 for block in plain.chunks(SNAPPY_BLOCK_BYTES) {
@@ -70,7 +70,7 @@ impl Compression {
                 Ok(out)
             }
             Self::Lz4 => {
-                // Java's client reads no blocks that depend on each other.
+                // The Java client does not support linked blocks.
                 let info = lz4_flex::frame::FrameInfo::new()
                     .block_mode(lz4_flex::frame::BlockMode::Independent)
                     .block_size(lz4_flex::frame::BlockSize::Max64KB);
@@ -114,7 +114,7 @@ fn too_long() -> String {
     format!("more than {MAX_BYTES} bytes")
 }
 
-/// Blocks as the usual clients write them, or one block without anything in front.
+/// Decompresses blocks as common clients write them, or a single block without a prefix.
 fn decompress_snappy(packed: &[u8]) -> Result<Vec<u8>, String> {
     let mut decoder = snap::raw::Decoder::new();
     let mut plain = Vec::new();
@@ -190,7 +190,7 @@ mod tests {
             }
             assert!(kind.decompress(b"no such thing").is_err(), "{kind:?}");
         }
-        // Claims to be of 4 GiB.
+        // Claims to be 4 GiB large.
         assert!(
             Compression::Snappy
                 .decompress(b"\xff\xff\xff\xff\x0f\0")

@@ -1,5 +1,5 @@
-//! One connection to a broker. It is never mended: after an error a new one takes its place, so that nothing which waited in
-//! the old one is mixed up with what is sent again.
+//! One connection to a broker. It is never reopened: after an error a new one replaces it, so that requests waiting on the
+//! old one are not confused with retries.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,20 +15,20 @@ use super::{KafkaConnectionOptions, sasl};
 use crate::connector::ConnectorError;
 use crate::net::{self, OutboundStream};
 
-/// Larger than any answer we ask for; what is no Kafka seems to send larger ones.
+/// Larger than any response to our requests; a server of another protocol appears to send larger ones.
 const MAX_ANSWER_BYTES: usize = 128 << 20;
 
 pub(super) struct BrokerConnection {
-    /// With the number of the next request.
+    /// The write half, and the number of the next request.
     writer: tokio::sync::Mutex<(WriteHalf<OutboundStream>, i32)>,
     shared: Arc<SharedConnectionState>,
-    /// By request, the oldest and the newest version of it.
+    /// Minimum and maximum version of each request that the broker supports.
     versions: HashMap<i16, (i16, i16)>,
     client_id: String,
     /// `HOST:PORT`, for errors.
     peer: String,
     timeout: Duration,
-    /// The broker ends it if we do not log in again before.
+    /// The broker closes the connection unless reauthenticated by then.
     reauthenticate_by: Option<Instant>,
     reading: JoinHandle<()>,
 }
@@ -40,9 +40,9 @@ struct SharedConnectionState {
 
 #[derive(Default)]
 struct ConnectionState {
-    /// Why it is over.
+    /// Why the connection ended.
     close_reason: Option<String>,
-    /// Who waits for the answer to which request: brokers answer in the order of requests.
+    /// Requests waiting for a response: brokers answer in the order of requests.
     waiting: VecDeque<(i32, oneshot::Sender<Vec<u8>>)>,
 }
 
@@ -54,12 +54,12 @@ impl SharedConnectionState {
     fn close(&self, why: &str) {
         let mut state = self.state();
         state.close_reason.get_or_insert_with(|| why.to_owned());
-        // Whoever waits finds its sender gone.
+        // Waiting callers find their sender dropped.
         state.waiting.clear();
     }
 }
 
-/// An answer, and the version in which it was asked for.
+/// A response, and the version of its request.
 pub(super) struct KafkaResponse {
     pub(super) version: i16,
     bytes: Vec<u8>,
@@ -67,7 +67,7 @@ pub(super) struct KafkaResponse {
 }
 
 impl KafkaResponse {
-    /// Reads the whole answer.
+    /// Decodes the whole response.
     pub(super) fn read<T>(
         &self,
         read: impl FnOnce(&mut Decoder<'_>, i16) -> Result<T, DecodeError>,
@@ -79,7 +79,7 @@ impl KafkaResponse {
 }
 
 impl BrokerConnection {
-    /// Connects, by TLS if wanted, asks what the broker can do, and logs in.
+    /// Connects, optionally with TLS, fetches the supported versions, and logs in.
     pub(super) async fn open(
         login: &KafkaConnectionOptions,
         host: &str,
@@ -130,7 +130,7 @@ impl BrokerConnection {
         ConnectorError::transient(format!("{}: {what}", self.peer))
     }
 
-    /// Whether it must not be used for something new.
+    /// Whether it must not be used for new requests.
     pub(super) fn is_closed(&self) -> bool {
         let is_old = self
             .reauthenticate_by
@@ -138,7 +138,7 @@ impl BrokerConnection {
         is_old || self.shared.state().close_reason.is_some()
     }
 
-    /// Ends it; what waits for an answer is told.
+    /// Closes the connection and notifies waiting callers.
     fn close(&self, why: &str) {
         self.shared.close(why);
         self.reading.abort();
@@ -149,7 +149,7 @@ impl BrokerConnection {
         self.failure(ended.as_deref().unwrap_or("the connection is over"))
     }
 
-    /// The newest version of a request that both sides speak.
+    /// The newest version of a request that both sides support.
     fn negotiated_version(&self, api: ApiRequest) -> Result<i16, ConnectorError> {
         let ApiRequest {
             key,
@@ -169,7 +169,7 @@ impl BrokerConnection {
         }
     }
 
-    /// Asks, and waits for the answer. `fill` writes the request in the version it is given.
+    /// Sends a request and waits for the response. `fill` writes the request in the given version.
     pub(super) async fn request(
         &self,
         api: ApiRequest,
@@ -178,7 +178,7 @@ impl BrokerConnection {
         self.request_with_timeout(api, self.timeout, fill).await
     }
 
-    /// As `Session::ask`, for what takes the broker longer than other things.
+    /// As [`BrokerConnection::request`], with a longer time-out.
     pub(super) async fn request_with_timeout(
         &self,
         api: ApiRequest,
@@ -217,7 +217,7 @@ impl BrokerConnection {
         }
     }
 
-    /// Sends something that is not answered.
+    /// Sends a request that has no response.
     pub(super) async fn send_without_response(
         &self,
         api: ApiRequest,
@@ -247,7 +247,7 @@ impl BrokerConnection {
         let (writer, number) = &mut *writer;
         *number = number.wrapping_add(1) & i32::MAX;
         let bytes = encode_request(api, version, *number, &self.client_id, body);
-        // Answers come in the order of requests: nobody may get between the queue and the wire.
+        // Responses come in the order of requests: queue entry and write must not be separated.
         {
             let mut state = self.shared.state();
             if state.close_reason.is_some() {
@@ -269,12 +269,12 @@ impl BrokerConnection {
     }
 }
 
-/// Ends a connection if somebody stops waiting in the middle of writing: what comes next would be read as the rest.
+/// Closes a connection whose write is abandoned: what follows would be read as the rest of the request.
 struct WriteGuard<'s>(&'s BrokerConnection);
 
 impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
-        self.0.close("a request was not written whole");
+        self.0.close("a write was interrupted");
     }
 }
 
@@ -290,9 +290,9 @@ async fn run_reader(mut reader: ReadHalf<OutboundStream>, shared: Arc<SharedConn
             Ok((number, bytes)) => {
                 let waiting = shared.state().waiting.pop_front();
                 match waiting {
-                    // Who asked may have stopped waiting.
+                    // The caller may have stopped waiting.
                     Some((expected, answer)) if expected == number => drop(answer.send(bytes)),
-                    _ => break "it answers what it was not asked".to_owned(),
+                    _ => break "the broker sent an unexpected response".to_owned(),
                 }
             }
             Err(why) => break why,
@@ -301,7 +301,7 @@ async fn run_reader(mut reader: ReadHalf<OutboundStream>, shared: Arc<SharedConn
     shared.close(&why);
 }
 
-/// An answer with the number of its request.
+/// Reads a response with the number of its request.
 async fn read_response(reader: &mut ReadHalf<OutboundStream>) -> Result<(i32, Vec<u8>), String> {
     let broken = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::UnexpectedEof => "the broker closed the connection".to_owned(),
@@ -313,7 +313,7 @@ async fn read_response(reader: &mut ReadHalf<OutboundStream>) -> Result<(i32, Ve
         return Err("this is no Kafka broker, or it wants TLS".into());
     }
     let number = reader.read_i32().await.map_err(broken)?;
-    // Grows with what really comes.
+    // Grows with the data that really arrives.
     let mut bytes = Vec::with_capacity((length - 4).min(1 << 20));
     let mut body = reader.take(length as u64 - 4);
     body.read_to_end(&mut bytes).await.map_err(broken)?;

@@ -1,4 +1,4 @@
-//! Membership in a consumer group (the classic protocol): who reads which partition, and how far everybody is.
+//! Membership in a consumer group (classic protocol): assignment of partitions, and committed offsets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::connector::ConnectorError;
 
 const PROTOCOL_TYPE: &str = "consumer";
 const ASSIGNOR: &str = "range";
-/// How long the group waits for members to come back when it deals out partitions.
+/// How long the group waits for members to rejoin in a rebalance.
 const REBALANCE_TIMEOUT: Duration = Duration::from_secs(60);
-/// On top of what the group waits for others.
+/// Added to the time that the group waits for others.
 const RESPONSE_MARGIN: Duration = Duration::from_secs(10);
-/// Which connection to a broker it is: fetches would hold it up.
+/// Connection slot of the coordinator, separate because fetches would delay it.
 const SLOT: usize = 1;
-/// To be let in: for a member id, after having been forgotten, and when others come and go meanwhile.
+/// Limit on join attempts: for a member id, after being removed, and during changes of the membership.
 const MAX_ATTEMPTS: usize = 20;
 
-/// What a group is, for us.
+/// Settings of a group.
 #[derive(Debug, Clone)]
 pub(super) struct ConsumerGroup {
     pub(super) name: String,
@@ -33,14 +33,14 @@ pub(super) struct ConsumerGroup {
     pub(super) session_timeout: Duration,
 }
 
-/// Why we do not read what we read before.
+/// Why the present assignment is no longer valid.
 pub(super) enum MembershipChange {
-    /// Partitions are dealt out anew.
+    /// Partitions are being reassigned.
     Rebalance,
     Failed(ConnectorError),
 }
 
-/// A member, with its share.
+/// A member with its assignment.
 #[derive(Clone)]
 pub(super) struct GroupMember {
     group: ConsumerGroup,
@@ -48,11 +48,11 @@ pub(super) struct GroupMember {
     pub(super) id: String,
     generation: i32,
     pub(super) assignment: Assignment,
-    /// It deals out the partitions, and has to notice when there are others.
+    /// The leader assigns the partitions, and has to detect changes of their number.
     pub(super) is_leader: bool,
 }
 
-/// What the coordinator says about a wish to be in the group.
+/// A JoinGroup response.
 struct JoinResponse {
     code: ErrorCode,
     generation: i32,
@@ -62,7 +62,7 @@ struct JoinResponse {
 }
 
 impl GroupMember {
-    /// Joins a group, as the member we were before if there is one, and gets a share. `id` is who we are from now on.
+    /// Joins a group, as the previous member if there is one, and gets an assignment. Updates `id`.
     pub(super) async fn join(
         cluster: &KafkaCluster,
         group: &ConsumerGroup,
@@ -108,7 +108,7 @@ impl GroupMember {
                 (code, _) => return Err(told(code)),
             }
         }
-        let what = format!("group {} does not come to rest", group.name);
+        let what = format!("group {} did not complete a rebalance", group.name);
         Err(coordinator.failure(&what))
     }
 
@@ -140,7 +140,7 @@ impl GroupMember {
         })
     }
 
-    /// Who we are; in versions from `instance_since` on also that we are no static member.
+    /// Appends the member's identity; in versions from `instance_since` on also that it is not a static member.
     fn put_member_identity(&self, version: i16, instance_since: i16, out: &mut Vec<u8>) {
         out.put_text(&self.group.name);
         out.put_i32(self.generation);
@@ -150,7 +150,7 @@ impl GroupMember {
         }
     }
 
-    /// Says that we are still here.
+    /// Sends a heartbeat.
     pub(super) async fn heartbeat(&self) -> Result<(), MembershipChange> {
         let fill = |version: i16, out: &mut Vec<u8>| self.put_member_identity(version, 3, out);
         let answer = self.coordinator.request(HEARTBEAT, fill).await;
@@ -169,7 +169,7 @@ impl GroupMember {
     ) -> Result<(), MembershipChange> {
         match code {
             Ok(ErrorCode::NONE) => Ok(()),
-            // Whoever is not known any more finds out when joining.
+            // A removed member is detected when it joins again.
             Ok(
                 ErrorCode::REBALANCE_IN_PROGRESS
                 | ErrorCode::ILLEGAL_GENERATION
@@ -183,7 +183,7 @@ impl GroupMember {
         }
     }
 
-    /// Has the group remember how far we are.
+    /// Commits offsets to the group.
     pub(super) async fn commit_offsets(
         &self,
         offsets: &BTreeMap<TopicPartition, i64>,
@@ -222,7 +222,7 @@ impl GroupMember {
         self.check_membership(code)
     }
 
-    /// How far the group was with our share; partitions without such a memory are left out.
+    /// The committed offsets of the assigned partitions; partitions without one are left out.
     pub(super) async fn fetch_committed_offsets(
         &self,
     ) -> Result<BTreeMap<TopicPartition, i64>, ConnectorError> {
@@ -267,13 +267,13 @@ impl GroupMember {
         }
     }
 
-    /// Lets the others have our share at once.
+    /// Leaves the group, which releases the partitions immediately.
     pub(super) async fn leave(&self) {
         let fill = |_: i16, out: &mut Vec<u8>| {
             out.put_text(&self.group.name);
             out.put_text(&self.id);
         };
-        // If that fails, the group notices when the session's time is up.
+        // On failure, the group notices at the session time-out.
         let _ = self.coordinator.request(LEAVE_GROUP, fill).await;
     }
 }
@@ -286,7 +286,7 @@ async fn find_coordinator(
     let answer = session
         .request(FIND_COORDINATOR, |_, out| {
             out.put_text(group);
-            // Of a group, not of transactions.
+            // Coordinator type: group, not transaction.
             out.put_i8(0);
         })
         .await?;
@@ -364,7 +364,7 @@ async fn assign_partitions(
     Ok(assign_ranges(members, &partitions))
 }
 
-/// How many partitions a topic has; none if there is no such topic.
+/// Number of partitions of a topic; none if it does not exist.
 pub(super) async fn count_partitions(
     cluster: &KafkaCluster,
     topic: &str,

@@ -1,4 +1,4 @@
-//! Reading partitions: a task for each broker that leads some of them fetches ahead while the node takes what came before.
+//! Reads partitions: a task for each leading broker fetches ahead while earlier messages are processed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,34 +14,34 @@ use super::protocol::{DecodeError, Decoder, Encode as _, ErrorCode, FETCH, LIST_
 use super::record::{AbortedTransaction, FetchedRecord, read_batches};
 use crate::connector::{ConnectorError, SourceMessage, SourcePort};
 
-/// How long a broker waits for messages.
+/// How long a broker waits for new messages.
 const WAIT_MS: u32 = 500;
-/// Of all partitions, and of one; a larger batch comes alone.
+/// Limit for all partitions, and for one; a larger batch is returned alone.
 const MAX_FETCH_BYTES: i32 = 8 << 20;
 const MAX_PARTITION_BYTES: i32 = 1 << 20;
-/// Answers that wait while the node takes another one.
+/// Limit on fetched responses waiting for processing.
 const MAX_AHEAD: usize = 4;
-/// Which connection to a broker fetches: it waits most of the time, and nothing else should.
+/// Connection slot for fetches, separate because they wait most of the time.
 const SLOT: usize = 2;
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
 
-/// Where reading begins.
+/// Start position.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum StartPosition {
-    /// With the oldest message there is.
+    /// The oldest message.
     Earliest,
-    /// With the next message that comes.
+    /// The next new message.
     #[default]
     Latest,
-    /// With the first message that is not older, in milliseconds since 1970.
+    /// The first message with this or a later time, in milliseconds since 1970.
     TimestampMs(u64),
-    /// With this offset, in each partition.
+    /// This offset in each partition.
     Offset(u64),
 }
 
-/// Whether messages of transactions wait for the end of these.
+/// Whether transactional messages are held until the transaction ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum IsolationLevel {
@@ -50,10 +50,10 @@ pub(super) enum IsolationLevel {
     ReadUncommitted,
 }
 
-/// A topic and the number of a partition.
+/// A topic and a partition number.
 pub(super) type TopicPartition = (Arc<str>, i32);
 
-/// The next offset to be taken from each partition.
+/// The next offset of each partition.
 #[derive(Default)]
 pub(super) struct PartitionOffsets(Mutex<BTreeMap<TopicPartition, i64>>);
 
@@ -86,14 +86,14 @@ pub(super) struct PartitionFetcher {
     pub(super) isolation: IsolationLevel,
 }
 
-/// What came from one partition, or the offset from which it goes on.
+/// Records fetched from one partition, or a new offset to continue from.
 struct PartitionRecords {
     place: TopicPartition,
     records: Vec<FetchedRecord>,
     next_offset: i64,
 }
 
-/// What an answer says about one partition.
+/// The part of a response for one partition.
 struct PartitionResponse {
     topic: String,
     partition: i32,
@@ -103,7 +103,7 @@ struct PartitionResponse {
 }
 
 impl PartitionFetcher {
-    /// Hands over messages from these positions on, and moves them as messages are taken. Ends with a failure only.
+    /// Passes on messages from these positions, and advances them as messages are processed. Returns on failure only.
     pub(super) async fn run(
         &self,
         positions: &PartitionOffsets,
@@ -125,12 +125,12 @@ impl PartitionFetcher {
             let (fetcher, pieces) = (self.clone(), sender.clone());
             tasks.spawn(async move {
                 if let Err(failure) = fetcher.fetch_from(broker, places, &pieces).await {
-                    // Whoever receives may be gone.
+                    // The receiver may be dropped.
                     let _ = pieces.send(Err(failure)).await;
                 }
             });
         }
-        // Ours stays open: without partitions there is nothing to do until they are dealt out anew.
+        // Our sender stays open: without partitions there is nothing to do until the next rebalance.
         loop {
             match pieces.recv().await {
                 Some(Ok(piece)) => {
@@ -142,7 +142,7 @@ impl PartitionFetcher {
                     positions.set(&piece.place, piece.next_offset);
                 }
                 Some(Err(failure)) => return failure,
-                None => return ConnectorError::transient("nothing fetches any more"),
+                None => return ConnectorError::transient("all fetch tasks have ended"),
             }
         }
     }
@@ -182,7 +182,7 @@ impl PartitionFetcher {
                     return Ok(());
                 }
             }
-            // The first partitions get the most room: each has its turn.
+            // The first partitions of a request get the most room, so they rotate.
             places.rotate_left(1);
         }
     }
@@ -197,7 +197,7 @@ impl PartitionFetcher {
         // No fetch session.
         out.put_i32(0);
         out.put_i32(-1);
-        // A topic for each partition, so that they stay in their order.
+        // One topic entry per partition, to keep their order.
         out.put_count(places.len());
         for ((topic, partition), offset) in places {
             out.put_text(topic);
@@ -225,13 +225,13 @@ impl PartitionFetcher {
             ConnectorError::transient(format!("partition {partition} of {topic}: {what}"))
         };
         if part.code == ErrorCode::OFFSET_OUT_OF_RANGE {
-            // What was there is deleted, or we were told of an offset that never was.
+            // The messages there were deleted, or the offset never existed.
             let at = match self.start {
                 StartPosition::Latest => LATEST,
                 _ => EARLIEST,
             };
             let next_offset = self.offset_at(place, at).await?;
-            tracing::warn!(%topic, partition, offset, next_offset, "there is no such offset any more; a source goes on elsewhere");
+            tracing::warn!(%topic, partition, offset, next_offset, "offset no longer exists; source continues at another offset");
             return Ok(Some(PartitionRecords {
                 place: place.clone(),
                 records: Vec::new(),
@@ -250,7 +250,7 @@ impl PartitionFetcher {
         }))
     }
 
-    /// Where reading of a partition begins if nothing else is known.
+    /// Start offset of a partition without a stored position.
     pub(super) async fn first_offset(&self, place: &TopicPartition) -> Result<i64, ConnectorError> {
         match self.start {
             StartPosition::Earliest => self.offset_at(place, EARLIEST).await,
@@ -259,7 +259,7 @@ impl PartitionFetcher {
             StartPosition::TimestampMs(at_ms) => {
                 let at_ms = i64::try_from(at_ms).unwrap_or(i64::MAX);
                 match self.offset_at(place, at_ms).await? {
-                    // No message is so young.
+                    // All messages are older.
                     -1 => self.offset_at(place, LATEST).await,
                     offset => Ok(offset),
                 }
@@ -325,7 +325,7 @@ fn read_parts(
         for _ in 0..take.count()? {
             let partition = take.i32()?;
             let code = ErrorCode::take(take)?;
-            // How far the partition goes, and from where.
+            // High watermark, last stable offset and log start offset.
             take.raw(24)?;
             let mut aborted = Vec::new();
             for _ in 0..take.count()? {

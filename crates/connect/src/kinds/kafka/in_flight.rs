@@ -1,4 +1,4 @@
-//! Batches under way, who waits for their rows, and what brokers say became of them.
+//! Batches in flight, callers that wait for their rows, and the results that brokers report.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use super::record::{KafkaMessage, PackedMessages, ProducerId};
 use crate::batch::RowId;
 use crate::connector::ConnectorError;
 
-/// Rows that are remembered as written: more than a sink has under way.
+/// Limit on rows remembered as written: more than a sink has in flight.
 const MAX_WRITTEN: usize = 1 << 20;
 
 /// A batch of one partition.
@@ -22,10 +22,10 @@ pub(super) struct InFlightBatch {
     pub(super) partition: i32,
     pub(super) rows: Vec<(RowId, KafkaMessage)>,
     packed: PackedMessages,
-    /// With idempotence: whose sequence numbers it has, and the first of them.
+    /// With idempotence, the producer of its sequence numbers.
     pub(super) producer: Option<ProducerId>,
     pub(super) first_sequence: i32,
-    /// A broker may have it.
+    /// Whether a broker may have received it.
     pub(super) was_sent: bool,
 }
 
@@ -61,7 +61,7 @@ impl InFlightBatch {
         }
     }
 
-    /// The places of flights, by topic.
+    /// The indexes of flights, by topic.
     pub(super) fn by_topic(flights: &[Self]) -> Vec<(Arc<str>, Vec<usize>)> {
         let mut topics: Vec<(Arc<str>, Vec<usize>)> = Vec::new();
         for (place, flight) in flights.iter().enumerate() {
@@ -74,26 +74,26 @@ impl InFlightBatch {
     }
 }
 
-/// What became of a batch.
+/// Result of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum BatchOutcome {
     Written,
-    /// It may be there, or not.
+    /// The batch may be stored or not.
     Unknown(ConnectorError),
-    /// The broker has lost count of us.
+    /// The broker no longer knows the producer's sequence.
     Forgotten(ConnectorError),
-    /// It is not there for what is in it, with the places of the rows to blame if they are known.
+    /// Not stored because of its content, with the positions of the faulty rows if known.
     Rows(String, Vec<usize>),
 }
 
-/// What an answer says about the flights that were asked about.
+/// Decodes the results of the requested flights.
 pub(super) fn read_outcomes(
     take: &mut Decoder<'_>,
     version: i16,
     flights: &[InFlightBatch],
 ) -> Result<Vec<BatchOutcome>, DecodeError> {
     let untold = BatchOutcome::Unknown(ConnectorError::transient(
-        "the broker says nothing about it",
+        "the response does not contain the batch",
     ));
     let mut fates = vec![untold; flights.len()];
     for _ in 0..take.count()? {
@@ -115,7 +115,7 @@ pub(super) fn read_outcomes(
     Ok(fates)
 }
 
-/// The rows to blame, and what is wrong.
+/// The faulty rows, and the error text.
 fn read_record_errors(take: &mut Decoder<'_>) -> Result<(Vec<usize>, Option<String>), DecodeError> {
     let (mut bad, mut why) = (Vec::new(), None);
     for _ in 0..take.count()? {
@@ -145,7 +145,7 @@ fn outcome_for_code(
     }
 }
 
-/// Takes the rows of the next batch off a queue, without those nobody waits for any more. One row is taken, however large.
+/// Takes the rows of the next batch from a queue, skipping those nothing waits for any more. Always takes at least one row.
 pub(super) fn take_rows(
     queue: &mut VecDeque<QueuedMessage>,
     max_rows: usize,
@@ -175,7 +175,7 @@ pub(super) struct WriteTicket {
 
 struct WriteTicketState {
     unsettled: usize,
-    /// Rows that are written, by their place.
+    /// Positions of the written rows.
     written: Vec<usize>,
     failures: Vec<(usize, ConnectorError)>,
     is_given_up: bool,
@@ -199,7 +199,7 @@ impl WriteTicket {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether somebody will hear it.
+    /// Settles a row; returns whether a caller still waits for it.
     pub(super) fn settle_row(&self, place: usize, failure: Option<ConnectorError>) -> bool {
         let mut open = self.open();
         if open.is_given_up {
@@ -220,14 +220,14 @@ impl WriteTicket {
         self.open().is_given_up
     }
 
-    /// Nobody waits any more. Which rows are written already.
+    /// Ends the wait and returns which rows are already written.
     pub(super) fn give_up(&self) -> Vec<usize> {
         let mut open = self.open();
         open.is_given_up = true;
         std::mem::take(&mut open.written)
     }
 
-    /// Waits until all rows are settled; which failed.
+    /// Waits until all rows are settled; returns the failed ones.
     pub(super) async fn failures(&self) -> Vec<(usize, ConnectorError)> {
         loop {
             {
@@ -241,7 +241,7 @@ impl WriteTicket {
     }
 }
 
-/// Who waits for a row, and where it is in what they wait for.
+/// A ticket that waits for a row, and the row's position in it.
 pub(super) struct RowWaiter {
     ticket: Arc<WriteTicket>,
     place: usize,
@@ -255,13 +255,13 @@ impl RowWaiter {
         }
     }
 
-    /// Whether somebody will hear it.
+    /// Settles the row; returns whether a caller still waits for it.
     pub(super) fn settle(&self, failure: Option<ConnectorError>) -> bool {
         self.ticket.settle_row(self.place, failure)
     }
 }
 
-/// Rows that are known to be written though nobody was told; the oldest are forgotten.
+/// Rows that were written after their caller stopped waiting; the oldest are dropped.
 #[derive(Default)]
 pub(super) struct WrittenRows {
     rows: HashSet<RowId>,
@@ -280,7 +280,7 @@ impl WrittenRows {
         }
     }
 
-    /// Whether it was there; it is not any more.
+    /// Removes a row; returns whether it was present.
     pub(super) fn take(&mut self, id: RowId) -> bool {
         let was_there = !self.rows.is_empty() && self.rows.remove(&id);
         if self.rows.is_empty() {

@@ -1,5 +1,5 @@
-//! Kafka, and what speaks its protocol. It is spoken here: the usual clients mend broken connections by themselves, cannot say
-//! which rows of a batch failed, and know nothing of rows that the machine tries again.
+//! Connector kind `kafka`, with its own protocol implementation: the usual clients reconnect by themselves, cannot report
+//! which rows of a batch failed, and cannot recognise rows that the sink machine retries.
 
 mod cluster;
 mod compression;
@@ -47,36 +47,36 @@ pub(super) const KIND: ConnectorKind = ConnectorKind {
 
 const DEFAULT_PORT: u16 = 9092;
 const MAX_SERVERS: usize = 64;
-/// What brokers allow in names of clients and groups.
+/// Brokers' limit on client and group names.
 const MAX_NAME_BYTES: usize = 249;
 
-/// Where the cluster is, and who we are.
+/// Settings of the connection to a cluster.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct KafkaSettings {
-    /// Brokers to ask for the others, as `HOST` or `HOST:PORT`; the first that answers is asked.
+    /// Bootstrap brokers, as `HOST` or `HOST:PORT`; the first that answers is used.
     #[schemars(length(min = 1, max = 64))]
     servers: Vec<String>,
-    /// What brokers call us in logs and quotas.
+    /// Client id in logs and quotas of the brokers.
     #[serde(default = "tidegate")]
     #[schemars(length(min = 1, max = 249))]
     client_id: String,
-    /// How we log in. Left out: we do not.
+    /// SASL mechanism. Default: no login.
     sasl: Option<SaslMechanism>,
     username: Option<String>,
     password: Option<Secret>,
-    /// File with the password.
+    /// File that contains the password.
     password_file: Option<PathBuf>,
     tls: Option<TlsSettings>,
-    /// A broker that does not answer for so long is left.
+    /// Time-out of requests in milliseconds.
     #[serde(default = "ten_seconds_ms")]
     #[schemars(range(min = 100, max = 600_000))]
     request_timeout_ms: u64,
-    /// What is known of topics is asked for anew after so long; earlier if a partition's leader has changed.
+    /// Maximum age of cached metadata in seconds; it is refreshed earlier if a partition's leader changes.
     #[serde(default = "five_minutes_s")]
     #[schemars(range(min = 1, max = 86_400))]
     metadata_max_age_s: u64,
-    /// Connections to each broker, which sinks share.
+    /// Connections to each broker, shared by sinks.
     #[serde(default = "four")]
     #[schemars(range(min = 1, max = 64))]
     pool_size: usize,
@@ -98,7 +98,7 @@ fn four() -> usize {
     4
 }
 
-/// How connections are made and used.
+/// Options of all connections.
 struct KafkaConnectionOptions {
     client_id: String,
     sasl: Option<SaslCredentials>,
@@ -107,7 +107,7 @@ struct KafkaConnectionOptions {
     metadata_max_age: Duration,
 }
 
-/// A cluster, with the connections that all sinks share.
+/// A cluster, and the connections that all sinks share.
 struct KafkaConnector {
     servers: Vec<(String, u16)>,
     login: Arc<KafkaConnectionOptions>,
@@ -156,7 +156,7 @@ fn connection_options(settings: KafkaSettings) -> Result<KafkaConnectionOptions,
         settings.password.as_ref(),
         settings.password_file.as_ref(),
     )?;
-    let missing = |field: &str| SettingsError::new(field, "missing; there is sasl");
+    let missing = |field: &str| SettingsError::new(field, "missing; required with sasl");
     let sasl = match (settings.sasl, settings.username, password) {
         (Some(mechanism), username, password) => Some(SaslCredentials {
             mechanism,
@@ -165,7 +165,7 @@ fn connection_options(settings: KafkaSettings) -> Result<KafkaConnectionOptions,
         }),
         (None, None, None) => None,
         (None, ..) => {
-            let detail = "missing; there is a username or a password";
+            let detail = "missing; required with a username or a password";
             return Err(SettingsError::new("sasl", detail));
         }
     };
@@ -179,12 +179,12 @@ fn connection_options(settings: KafkaSettings) -> Result<KafkaConnectionOptions,
 }
 
 impl KafkaConnector {
-    /// Which of the connections to each broker the next sink uses.
+    /// The connection slot for the next sink.
     fn next_slot(&self) -> usize {
         self.sinks.fetch_add(1, Relaxed) % self.pool_size
     }
 
-    /// Connections of one's own.
+    /// A cluster object with separate connections.
     fn separate_cluster(&self) -> KafkaCluster {
         KafkaCluster::new(self.servers.clone(), self.login.clone())
     }

@@ -1,8 +1,8 @@
-//! Which partition a message goes to, as Java's client chooses it, and which member of a group reads which partition.
+//! Partition of a message, chosen as the Java client does, and assignment of partitions to group members.
 
 use std::collections::BTreeMap;
 
-/// The partition of a key, the same that Java's client gives it.
+/// The partition of a key, equal to that of the Java client.
 pub(super) fn partition_for_key(key: &[u8], partitions: usize) -> usize {
     (murmur2(key) & 0x7fff_ffff) as usize % partitions.max(1)
 }
@@ -30,8 +30,8 @@ fn murmur2(data: &[u8]) -> u32 {
 /// Partitions by topic.
 pub(super) type Assignment = BTreeMap<String, Vec<i32>>;
 
-/// The assignor `range`: of each topic, every member that wants it gets a piece of partitions that lie beside each other.
-/// `members` with the topics they want; `partitions` says how many a topic has.
+/// The `range` assignor: for each topic, every subscribed member gets a contiguous range of partitions.
+/// `members` maps to the subscribed topics; `partitions` returns the number of partitions of a topic.
 pub(super) fn assign_ranges(
     members: &BTreeMap<String, Vec<String>>,
     partitions: &BTreeMap<String, usize>,
@@ -64,7 +64,7 @@ pub(super) fn assign_ranges(
 mod tests {
     use super::*;
 
-    /// What the tests of Java's client expect.
+    /// Expected values from the tests of the Java client.
     #[test]
     fn keys_have_the_hash_of_javas_client() {
         let known: [(&str, i32); 7] = [

@@ -1,9 +1,9 @@
-//! Messages on their way to partitions. Of each partition one batch is under way at a time and the next collects meanwhile, so
-//! that the order is kept whatever fails.
+//! Messages on their way to partitions. Each partition has at most one batch in flight while the next one is collected, so
+//! the order is preserved in all failures.
 //!
-//! With idempotence a batch whose answer did not come is kept, with its sequence numbers, until it is known whether the broker
-//! has it: it goes again before anything else goes to its partition, and rows that the sink's machine gives us again meanwhile
-//! are recognised by their ids instead of being packed a second time. So a broker that had it after all sees that it has.
+//! With idempotence, a batch without a response is kept, with its sequence numbers, until it is known whether the broker
+//! stored it. It is resent before anything else goes to its partition. Rows that the sink machine passes again in the meantime
+//! are recognised by their ids instead of being packed a second time. The broker therefore detects a duplicate.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -19,16 +19,16 @@ use super::record::{KafkaMessage, ProducerId, sequence_after};
 use crate::batch::RowId;
 use crate::connector::ConnectorError;
 
-/// Partitions that are remembered.
+/// Limit on tracked partitions.
 const MAX_PARTITIONS: usize = 100_000;
-/// Batches of several partitions that go to a broker together.
+/// Limit on batches of several partitions in one request to a broker.
 const MAX_REQUEST_BYTES: usize = 8 << 20;
-/// For the broker's answer on top of the time it may wait for replicas.
+/// Time for the response, in addition to the time that the broker may wait for replicas.
 const RESPONSE_MARGIN_MS: u32 = 1000;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ProducerOptions {
-    /// 0, 1, or -1 for all.
+    /// Acknowledgements: 0, 1, or -1 for all.
     pub(super) acks: i16,
     pub(super) compression: Compression,
     pub(super) max_message_bytes: usize,
@@ -37,11 +37,11 @@ pub(super) struct ProducerOptions {
 
 pub(super) struct Producer {
     cluster: Arc<KafkaCluster>,
-    /// Which of the connections to a broker it uses.
+    /// The connection slot it uses.
     slot: usize,
     options: ProducerOptions,
     state: Mutex<ProducerState>,
-    /// One asks for a producer id at a time.
+    /// Serialises requests for a producer id.
     asking: tokio::sync::Mutex<()>,
     weak_self: Weak<Producer>,
 }
@@ -65,11 +65,11 @@ pub(super) struct QueuedMessage {
 struct ProducerState {
     partitions: Vec<PartitionState>,
     partition_indexes: HashMap<(Arc<str>, i32), usize>,
-    /// Rows that are under way or whose fate is not known: their partition, and who waits for them.
+    /// Rows in flight or with an unknown result: their partition, and who waits for them.
     in_flight_rows: HashMap<RowId, InFlightRow>,
-    /// Rows that arrived when nobody waited for them any more.
+    /// Rows that were written after their caller stopped waiting.
     written: WrittenRows,
-    /// Partitions with something to send, by the broker they go to. While a broker is in here, a task serves it.
+    /// Partitions with something to send, by broker. While a broker has an entry, a task serves it.
     ready: HashMap<i32, VecDeque<usize>>,
     producer: Option<ProducerId>,
 }
@@ -84,17 +84,17 @@ struct PartitionState {
     topic: Arc<str>,
     partition: i32,
     waiting: VecDeque<QueuedMessage>,
-    /// A batch whose fate is not known.
+    /// A batch with an unknown result.
     open: Option<InFlightBatch>,
     is_ready: bool,
     is_in_flight: bool,
-    /// Of a batch; fewer after the broker found one too large.
+    /// Limit on rows in a batch; reduced after the broker rejected one as too large.
     max_rows: usize,
     producer: Option<ProducerId>,
     next_sequence: i32,
 }
 
-/// What goes to a partition now.
+/// Data to send to a partition now.
 struct PartitionLoad {
     spot: usize,
     topic: Arc<str>,
@@ -123,8 +123,8 @@ impl Producer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks for rows that were sent before. `ticket` waits for them from now on; what is new is left over, by its place.
-    /// The topics are those whose leaders have to be known before `Producer::resume`.
+    /// Finds rows that were sent before, for which `ticket` waits from now on; new rows are returned by their position.
+    /// The leaders of the returned topics must be known before `Producer::resume_topics`.
     pub(super) fn match_sent_rows(
         &self,
         rows: impl Iterator<Item = RowId>,
@@ -149,13 +149,13 @@ impl Producer {
         (new, topics)
     }
 
-    /// Rows that are written, but whoever was told does not listen any more.
+    /// Remembers rows that are written although their caller no longer waits.
     pub(super) fn remember_written(&self, rows: impl Iterator<Item = RowId>) {
         let mut state = self.state();
         rows.for_each(|id| state.written.add(id));
     }
 
-    /// Sends what is left open of these topics.
+    /// Sends open batches of these topics.
     pub(super) fn resume_topics(&self, topics: &[Arc<str>]) {
         let mut state = self.state();
         for number in 0..state.partitions.len() {
@@ -166,7 +166,7 @@ impl Producer {
         }
     }
 
-    /// The leaders of a topic cannot be told: whoever waits for what is left open there is told.
+    /// Fails the callers waiting for open batches of a topic whose leaders are unknown.
     pub(super) fn fail_open_rows(&self, topic: &str, failure: &ConnectorError) {
         let mut state = self.state();
         for number in 0..state.partitions.len() {
@@ -177,7 +177,7 @@ impl Producer {
         }
     }
 
-    /// Sends messages; `ticket` is told what becomes of each.
+    /// Sends messages; `ticket` receives the result of each.
     pub(super) fn send(&self, messages: Vec<OutgoingMessage>, ticket: &Arc<WriteTicket>) {
         let mut state = self.state();
         let mut touched = Vec::new();
@@ -203,10 +203,10 @@ impl Producer {
         }
     }
 
-    /// Has a partition served by the broker that leads it.
+    /// Schedules a partition for the task of its leading broker.
     fn schedule_partition(&self, state: &mut ProducerState, number: usize) {
         let spot = &mut state.partitions[number];
-        // Looked at again when what is under way has landed.
+        // Scheduled again when the batch in flight completes.
         if spot.is_ready || spot.is_in_flight {
             return;
         }
@@ -229,7 +229,7 @@ impl Producer {
         }
     }
 
-    /// Sends to a broker until there is nothing to send.
+    /// Sends to a broker until nothing is left to send.
     async fn serve_broker(&self, broker: i32) {
         loop {
             let loads = self.take_loads(broker);
@@ -241,7 +241,7 @@ impl Producer {
         }
     }
 
-    /// What goes to a broker now; nothing only if nobody serves the broker any more.
+    /// Takes what to send to a broker now; if empty, the broker's task has to end.
     fn take_loads(&self, broker: i32) -> Vec<PartitionLoad> {
         let mut state = self.state();
         let state = &mut *state;
@@ -318,7 +318,7 @@ impl Producer {
         }
     }
 
-    /// Sends batches, and says what became of each.
+    /// Sends batches and returns the result of each.
     async fn send_batches(
         &self,
         broker: i32,
@@ -371,7 +371,7 @@ impl Producer {
         let answer = session
             .request(INIT_PRODUCER_ID, |_, out| {
                 out.put_no_text();
-                // Of transactions, of which there are none.
+                // Transaction time-out; there are no transactions.
                 out.put_i32(60_000);
             })
             .await?;
@@ -389,7 +389,7 @@ impl Producer {
         Ok(producer)
     }
 
-    /// What became of a batch.
+    /// Handles the result of a batch.
     fn settle_batch(&self, mut flight: InFlightBatch, fate: BatchOutcome) {
         let mut state = self.state();
         let state = &mut *state;
@@ -402,9 +402,9 @@ impl Producer {
                 state.keep_or_drop_unknown(flight, &failure, self.options.is_idempotent);
             }
             BatchOutcome::Forgotten(failure) => {
-                // With new numbers it may be there twice; without, it would never be there.
+                // With new sequence numbers it may be stored twice; otherwise it would never be stored.
                 tracing::warn!(topic = %flight.topic, partition = flight.partition, error = %failure,
-                    "a broker does not know the producer any more; a batch is sent under a new id");
+                    "broker no longer knows the producer id; resending the batch under a new id");
                 if state.producer == flight.producer {
                     state.producer = None;
                 }
@@ -473,7 +473,7 @@ impl ProducerState {
         }
     }
 
-    /// It is not known whether a batch is there. What waits behind it is given back too: it must not overtake.
+    /// Handles a batch with an unknown result. Messages queued behind it fail too, because they must not overtake it.
     fn keep_or_drop_unknown(
         &mut self,
         flight: InFlightBatch,
@@ -495,7 +495,7 @@ impl ProducerState {
         self.fail_waiting_rows(number, failure);
     }
 
-    /// Whoever waits for something of a partition is told that it failed.
+    /// Fails all waiting rows of a partition.
     fn fail_waiting_rows(&mut self, number: usize, failure: &ConnectorError) {
         let spot = &mut self.partitions[number];
         let open = spot.open.iter().flat_map(|flight| &flight.rows);
@@ -511,16 +511,16 @@ impl ProducerState {
         }
     }
 
-    /// The broker refuses a batch for what is in it, and says which rows are to blame, or not.
+    /// Handles a batch that the broker rejected because of its content; `bad` lists the faulty rows if known.
     fn handle_rejected_batch(&mut self, flight: InFlightBatch, why: &str, bad: &[usize]) {
         let spot = &mut self.partitions[flight.partition_index];
         let count = flight.rows.len();
         let is_to_blame = |at: usize| count == 1 || bad.contains(&at);
         if count > 1 && !(0..count).any(is_to_blame) {
-            // It is in one of the halves.
+            // One of the halves contains the faulty row.
             spot.max_rows = count.div_ceil(2);
         }
-        // The others go again, in front of what came after them.
+        // The other rows are sent again, before later ones.
         for (at, (id, message)) in flight.rows.into_iter().enumerate().rev() {
             let flying = self.in_flight_rows.remove(&id);
             let Some(waiter) = flying.and_then(|flying| flying.waiter) else {

@@ -1,20 +1,20 @@
-//! Numbers and texts of Kafka's protocol from and to bytes, the requests that are spoken here, and what its errors mean.
+//! Encoding of Kafka's protocol, the requests used here, and the meaning of error codes.
 //!
-//! All requests have versions from before "flexible" fields: every broker since 2.4 (2019) knows them, and Kafka 4 still does.
+//! All requests use versions without "flexible" fields: every broker since 2.4 (2019) supports them, and Kafka 4 still does.
 
 use std::fmt;
 
-/// Bytes end too early or make no sense.
+/// The bytes are truncated or invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DecodeError(pub(super) &'static str);
 
 impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "an answer that makes no sense: {}", self.0)
+        write!(f, "invalid response: {}", self.0)
     }
 }
 
-/// Takes values off the front of bytes.
+/// Reads values from the front of a buffer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Decoder<'a>(pub(super) &'a [u8]);
 
@@ -68,7 +68,7 @@ impl<'a> Decoder<'a> {
             .ok_or(DecodeError("a text is missing"))
     }
 
-    /// Empty where there are none.
+    /// Empty if null.
     pub(super) fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
         match usize::try_from(self.i32()?) {
             Ok(length) => self.raw(length),
@@ -76,7 +76,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// So many things follow; none where the array is missing. What follows takes at least a byte each.
+    /// Reads an array length, 0 for null. Each element takes at least one byte.
     pub(super) fn count(&mut self) -> Result<usize, DecodeError> {
         let count = usize::try_from(self.i32()?).unwrap_or(0);
         match count <= self.0.len() {
@@ -85,7 +85,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Zigzag, seven bits a byte.
+    /// Zigzag encoding, seven bits per byte.
     pub(super) fn varint(&mut self) -> Result<i64, DecodeError> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
@@ -99,7 +99,7 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// Appends values to bytes.
+/// Appends values to a buffer.
 pub(super) trait Encode {
     fn put_raw(&mut self, bytes: &[u8]);
 
@@ -119,7 +119,7 @@ pub(super) trait Encode {
         self.put_raw(&value.to_be_bytes());
     }
 
-    /// Texts are names, whose lengths are checked where they come from.
+    /// Texts are names, whose lengths are validated at their origin.
     fn put_text(&mut self, text: &str) {
         let length = text.len().min(i16::MAX as usize);
         self.put_i16(length as i16);
@@ -155,13 +155,13 @@ impl Encode for Vec<u8> {
     }
 }
 
-/// How many bytes a number takes.
+/// Encoded size of a number in bytes.
 pub(super) fn varint_len(value: i64) -> usize {
     let zigzag = (value << 1 ^ value >> 63) as u64;
     (64 - (zigzag | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// A request, by the number of its kind, with the versions that are spoken here.
+/// A kind of request: its API key and the supported versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ApiRequest {
     pub(super) key: i16,
@@ -195,7 +195,7 @@ pub(super) const API_VERSIONS: ApiRequest = api(18, "ApiVersions", 0, 0);
 pub(super) const INIT_PRODUCER_ID: ApiRequest = api(22, "InitProducerId", 0, 1);
 pub(super) const SASL_AUTHENTICATE: ApiRequest = api(36, "SaslAuthenticate", 0, 1);
 
-/// A request with its length in front.
+/// Encodes a request with its length prefix.
 pub(super) fn encode_request(
     api: ApiRequest,
     version: i16,
@@ -213,7 +213,7 @@ pub(super) fn encode_request(
     out
 }
 
-/// An error as brokers number them.
+/// An error code of a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ErrorCode(pub(super) i16);
 
@@ -241,13 +241,13 @@ impl ErrorCode {
         self != Self::NONE
     }
 
-    /// It fails for what is in the messages, wherever and whenever they are sent.
+    /// Whether the content of the messages is the cause, independent of where and when they are sent.
     pub(super) fn is_message_error(self) -> bool {
-        // Corrupt, too large, a timestamp out of range, a format or compression the topic cannot have, refused by its policy.
+        // Corrupt, too large, timestamp out of range, format or compression unsupported by the topic, rejected by its policy.
         matches!(self.0, 2 | 10 | 32 | 43 | 76 | 87 | 44)
     }
 
-    /// The broker knows nothing of our numbers, or something else than we.
+    /// Whether the broker does not know the producer's sequence, or has a different one.
     pub(super) fn is_producer_error(self) -> bool {
         [
             Self::OUT_OF_ORDER_SEQUENCE,
@@ -272,9 +272,9 @@ impl ErrorCode {
             16 => "the broker is not the coordinator any more",
             17 => "no topic can have this name",
             19 | 20 => "too few replicas are in sync (min.insync.replicas)",
-            22 => "the group has gone on without us",
+            22 => "the group has a newer generation",
             23 => "the group's members have no assignor in common with `range`",
-            25 => "the group does not know us any more",
+            25 => "the group no longer contains this member",
             26 => "the session timeout is outside of what the broker allows",
             27 => "the group is rebalancing",
             29 => "not authorised for the topic",

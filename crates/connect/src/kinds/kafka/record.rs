@@ -1,31 +1,32 @@
-//! Batches of records (the format that is written since Kafka 0.11), as they lie in a partition.
+//! Record batches (the format since Kafka 0.11), as stored in a partition.
 
 use super::compression::Compression;
 use super::protocol::{DecodeError, Decoder, Encode as _, varint_len};
 
-/// In front of the records: offset, length, leader's epoch, format, checksum, attributes, count of offsets, two timestamps,
+/// Size of the head: offset, length, leader epoch, format, checksum, attributes, last offset delta, two timestamps,
+/// producer id and epoch, sequence number, count.
 /// producer's id and epoch, sequence number, count.
 const HEAD_BYTES: usize = 61;
-/// Not counted in a batch's length.
+/// End of the length field, where the length begins to count.
 const LENGTH_END: usize = 12;
-/// Where the checksum begins to count.
+/// Offset from which the checksum is computed.
 const CHECKED_FROM: usize = 21;
 const FORMAT: i8 = 2;
 const IS_TRANSACTIONAL: i16 = 16;
 const IS_CONTROL: i16 = 32;
 
-/// What a message is made of, as a producer gives it.
+/// A message as given by a producer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct KafkaMessage {
     pub(super) key: Option<Vec<u8>>,
-    /// Without one it is a tombstone.
+    /// `None`: a tombstone.
     pub(super) value: Option<Vec<u8>>,
     pub(super) headers: Vec<(String, Vec<u8>)>,
     pub(super) timestamp_ms: i64,
 }
 
 impl KafkaMessage {
-    /// About as many bytes as it takes in a batch; no less.
+    /// Approximate size in a batch; an upper bound.
     pub(super) fn size(&self) -> usize {
         let length = |bytes: &Option<Vec<u8>>| bytes.as_ref().map_or(0, Vec::len);
         let headers = self.headers.iter();
@@ -36,7 +37,7 @@ impl KafkaMessage {
     }
 }
 
-/// Who writes, so that a broker recognises what comes twice.
+/// The producer, by which a broker recognises duplicates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ProducerId {
     pub(super) id: i64,
@@ -47,13 +48,13 @@ impl ProducerId {
     pub(super) const NONE: Self = Self { id: -1, epoch: -1 };
 }
 
-/// The sequence number that follows: they go round after the largest.
+/// The next sequence number; numbers wrap around.
 pub(super) fn sequence_after(first: i32, count: usize) -> i32 {
     let next = (i64::from(first) + count as i64) % (i64::from(i32::MAX) + 1);
     next as i32
 }
 
-/// Messages, packed, but not yet numbered.
+/// Packed messages without sequence numbers.
 #[derive(Debug)]
 pub(super) struct PackedMessages {
     attributes: i16,
@@ -78,7 +79,7 @@ impl PackedMessages {
         }
         let (compression, body) = match compression {
             Compression::None => (compression, body),
-            // What cannot be compressed goes as it is.
+            // Incompressible data is stored uncompressed.
             _ => match compression.compress(&body) {
                 Ok(packed) => (compression, packed),
                 Err(_) => (Compression::None, body),
@@ -139,7 +140,7 @@ fn put_record(out: &mut Vec<u8>, message: &KafkaMessage, number: i64, first_ms: 
         + varint_len(message.headers.len() as i64)
         + headers;
     out.put_varint(length as i64);
-    // Attributes, of which there are none.
+    // Record attributes, which are unused.
     out.put_i8(0);
     out.put_varint(delta_ms);
     out.put_varint(number);
@@ -159,36 +160,36 @@ fn put_record(out: &mut Vec<u8>, message: &KafkaMessage, number: i64, first_ms: 
     }
 }
 
-/// A message as it comes out of a partition.
+/// A message read from a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FetchedRecord {
     pub(super) offset: i64,
     pub(super) message: KafkaMessage,
 }
 
-/// A transaction that was given up: what its producer wrote from this offset on, up to the mark of its end, does not count.
+/// An aborted transaction: the messages of its producer from this offset up to its end marker do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AbortedTransaction {
     pub(super) producer: i64,
     pub(super) first_offset: i64,
 }
 
-/// What a fetch brought.
+/// Result of a fetch.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct FetchedRecords {
     pub(super) records: Vec<FetchedRecord>,
-    /// Where to go on; none if there is not one whole batch.
+    /// Offset to continue from; `None` if there is no complete batch.
     pub(super) next_offset: Option<i64>,
 }
 
-/// Reads batches from an offset on; the last one may be cut off.
+/// Reads batches from an offset on; the last one may be truncated.
 pub(super) fn read_batches(
     bytes: &[u8],
     from: i64,
     aborted: &[AbortedTransaction],
 ) -> Result<FetchedRecords, String> {
     let mut fetched = FetchedRecords::default();
-    // Transactions whose end has not come yet.
+    // Aborted transactions whose end marker is still to come.
     let mut ignored: Vec<i64> = Vec::new();
     let mut pending = aborted.to_vec();
     pending.sort_by_key(|aborted| aborted.first_offset);
@@ -207,7 +208,7 @@ pub(super) fn read_batches(
         }
         let is_transactional = head.attributes & IS_TRANSACTIONAL != 0;
         if head.attributes & IS_CONTROL != 0 {
-            // The mark at the end of a transaction.
+            // The marker at the end of a transaction.
             ignored.retain(|producer| *producer != head.producer);
         } else if !(is_transactional && ignored.contains(&head.producer)) {
             read_records(batch, &head, from, &mut fetched.records)?;
@@ -247,7 +248,7 @@ impl BatchHead {
             let (first_ms, last_ms) = (take.i64()?, take.i64()?);
             let producer = take.i64()?;
             take.raw(6)?;
-            // Compressed, many records take few bytes: no more is believed than can be read.
+            // Compressed records may be small, so the count is not trusted for allocation.
             let count = usize::try_from(take.i32()?).unwrap_or(0);
             let head = Self {
                 first_offset,
@@ -302,7 +303,7 @@ fn read_records(
             &unpacked
         }
     };
-    // The broker's time rather than the producers'.
+    // The broker's time instead of the producer's.
     let is_broker_time = head.attributes & 8 != 0;
     let mut take = Decoder(body);
     for _ in 0..head.count {
@@ -310,7 +311,7 @@ fn read_records(
         if is_broker_time {
             record.message.timestamp_ms = head.last_ms;
         }
-        // A batch is sent whole though only its end is asked for.
+        // A batch is sent whole even if the requested offset is within it.
         if record.offset >= from {
             records.push(record);
         }

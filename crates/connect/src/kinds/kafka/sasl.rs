@@ -1,4 +1,4 @@
-//! Logging in: SASL with PLAIN or SCRAM, wrapped into Kafka's requests.
+//! SASL authentication with PLAIN or SCRAM in Kafka's requests.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::protocol::{DecodeError, Encode as _, ErrorCode, SASL_AUTHENTICATE, SA
 use crate::connector::ConnectorError;
 use crate::secret::Secret;
 
-/// Kafka allows 4096 to 16384; more would keep us busy for seconds.
+/// Kafka allows 4096 to 16384; more would take seconds of CPU time.
 const MAX_ITERATIONS: u32 = 1_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -45,7 +45,7 @@ pub(super) struct SaslCredentials {
     pub(super) password: Secret,
 }
 
-/// Logs in; says for how long that is good, if not for ever.
+/// Logs in; returns the lifetime of the login if it is limited.
 pub(super) async fn log_in(
     session: &BrokerConnection,
     sasl: &SaslCredentials,
@@ -87,7 +87,9 @@ pub(super) async fn log_in(
             let (proof, signature) = scram.answer(&challenge).map_err(wrong)?;
             let (last, lifetime) = exchange_step(session, proof.as_bytes()).await?;
             if last != signature.as_bytes() {
-                return Err(wrong("the broker does not know the password itself"));
+                return Err(wrong(
+                    "the broker could not prove that it knows the password",
+                ));
             }
             lifetime
         }
@@ -95,7 +97,7 @@ pub(super) async fn log_in(
     Ok(lifetime_ms.map(Duration::from_millis))
 }
 
-/// One message and its answer, with the time for which we are logged in.
+/// Sends one message; returns the answer and the lifetime of the login.
 async fn exchange_step(
     session: &BrokerConnection,
     message: &[u8],
@@ -122,7 +124,7 @@ async fn exchange_step(
 struct ScramClient<'a> {
     mechanism: SaslMechanism,
     password: &'a Secret,
-    /// Without what is in front of it.
+    /// The client-first message without its header.
     first: String,
     nonce: &'a str,
 }
@@ -142,9 +144,9 @@ impl<'a> ScramClient<'a> {
         format!("n,,{}", self.first)
     }
 
-    /// The proof for a challenge, and what a broker that knows the password says to it.
+    /// The proof for a challenge, and the signature expected from a broker that knows the password.
     fn answer(&self, challenge: &[u8]) -> Result<(String, String), &'static str> {
-        let wrong = "the broker's challenge makes no sense";
+        let wrong = "the broker's challenge is invalid";
         let challenge = std::str::from_utf8(challenge).map_err(|_| wrong)?;
         let field = |name: &str| {
             let mut fields = challenge.split(',');
@@ -157,7 +159,7 @@ impl<'a> ScramClient<'a> {
         let iterations: u32 = field("i=")?.parse().map_err(|_| wrong)?;
         let iterations = NonZeroU32::new(iterations).ok_or(wrong)?;
         if !nonce.starts_with(self.nonce) || nonce.len() == self.nonce.len() {
-            return Err("the broker's challenge is not for us");
+            return Err("the broker's challenge has another nonce");
         }
         if iterations.get() > MAX_ITERATIONS {
             return Err("the broker asks for too many iterations");

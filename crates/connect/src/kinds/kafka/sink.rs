@@ -1,4 +1,4 @@
-//! Rows as messages of Kafka: where each goes, and what it is made of.
+//! The Kafka sink: maps rows to messages, topics and partitions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,37 +24,37 @@ use crate::template::Template;
 const MAX_HEADERS: usize = 64;
 const MAX_TOPIC_BYTES: usize = 249;
 
-/// What is written, and where.
+/// Settings of a Kafka sink.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KafkaSinkSettings {
-    /// With placeholders: `mqtt.${topic}`.
+    /// Topic, with placeholders: `mqtt.${topic}`.
     #[schemars(length(min = 1, max = 1000))]
     topic: String,
-    /// Makes the `/` of MQTT topics the `.` of Kafka's.
+    /// Replaces `/` of MQTT topics by `.` of Kafka topics.
     #[serde(default = "yes")]
     slash_to_dot: bool,
-    /// With placeholders: `${clientid}`. A message without one, or for which it is empty, has no key.
+    /// Key, with placeholders: `${clientid}`. A message without one, or with an empty one, has no key.
     key: Option<String>,
-    /// With placeholders. Left out: the row as JSON. A single placeholder that is null makes a tombstone.
+    /// Value, with placeholders. Default: the row as JSON. A single placeholder that is null makes a tombstone.
     value: Option<String>,
-    /// Values with placeholders.
+    /// Headers; values with placeholders.
     #[serde(default)]
     headers: BTreeMap<String, String>,
-    /// Milliseconds since 1970, with placeholders. Left out: now.
+    /// Timestamp in milliseconds since 1970, with placeholders. Default: now.
     timestamp: Option<String>,
     #[serde(default)]
     partitioner: Partitioner,
-    /// The number of the partition, with placeholders, instead of a partitioner.
+    /// Partition number, with placeholders, instead of a partitioner.
     partition: Option<String>,
     #[serde(default)]
     compression: Compression,
-    /// Who has to have a message before it counts as written.
+    /// Required acknowledgements.
     #[serde(default)]
     acks: Acks,
-    /// Writes each row once, though it may be sent twice. Left out: with `acks = "all"`.
+    /// Detects duplicates, so that each row is stored once. Default: with `acks = "all"`.
     idempotence: Option<bool>,
-    /// Larger messages become dead letters; batches are not larger either.
+    /// Maximum message size in bytes; larger messages become dead letters. Also the limit on batches.
     #[serde(default = "a_million")]
     #[schemars(range(min = 1024, max = 100_000_000))]
     max_message_bytes: usize,
@@ -63,22 +63,22 @@ pub(super) struct KafkaSinkSettings {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Partitioner {
-    /// By the key, as Java's client does it; messages without one go to a random partition, batch by batch.
+    /// By key, as the Java client does; messages without a key go to a random partition per batch.
     #[default]
     Murmur2,
-    /// To a random partition, batch by batch, whatever the key.
+    /// A random partition per batch, whatever the key.
     Random,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 enum Acks {
-    /// Nobody: it is not known whether it arrives.
+    /// None: delivery is not confirmed.
     #[serde(rename = "none")]
     None,
-    /// The broker that leads the partition.
+    /// The leader of the partition.
     #[serde(rename = "leader")]
     Leader,
-    /// All replicas that are in sync.
+    /// All in-sync replicas.
     #[default]
     #[serde(rename = "all")]
     All,
@@ -88,7 +88,7 @@ fn yes() -> bool {
     true
 }
 
-/// A little less than brokers take unless told otherwise.
+/// Slightly below the brokers' default limit.
 fn a_million() -> usize {
     1_000_000
 }
@@ -99,7 +99,7 @@ pub(super) struct KafkaSinkWriter {
     shape: MessageMapping,
 }
 
-/// What a row becomes.
+/// Mapping of a row to a message.
 struct MessageMapping {
     topic: Template,
     slash_to_dot: bool,
@@ -165,7 +165,7 @@ impl KafkaSinkWriter {
         WriteOutcome::all_except(batch.len(), ticket.failures().await)
     }
 
-    /// The rows at these places as messages with their partitions; of others the ticket is told what is wrong.
+    /// Builds the messages of the rows at these positions, with their partitions; errors of rows are reported to the ticket.
     async fn build_messages(
         &self,
         batch: &SinkBatch,
@@ -205,7 +205,7 @@ impl KafkaSinkWriter {
     }
 }
 
-/// Whoever waits for a batch may stop: what of it is written already must not be written again.
+/// Remembers the rows already written when the caller of a batch stops waiting, so they are not written again.
 struct WriteTicketGuard<'s> {
     sink: &'s KafkaSinkWriter,
     batch: &'s SinkBatch,
@@ -229,7 +229,7 @@ struct BatchTopics {
 struct BatchTopic {
     name: Arc<str>,
     leaders: Arc<[i32]>,
-    /// Where messages without a key go for now.
+    /// Present partition for messages without a key.
     any: usize,
 }
 
@@ -244,7 +244,7 @@ impl BatchTopics {
             self.known.insert(name.clone(), found);
         }
         let found = self.known.get(&name);
-        let found = found.expect("it was put there a moment ago");
+        let found = found.expect("inserted above");
         found.as_ref().map_err(Clone::clone)
     }
 }
@@ -261,10 +261,10 @@ async fn find_topic(kafka: &KafkaConnector, name: &str) -> Result<BatchTopic, Co
         ErrorCode::INVALID_TOPIC => ConnectorError::bad_rows(none.failure),
         _ => none.failure,
     })?;
-    // Of those that can take messages now, if there are any.
+    // Among partitions with a leader, if there are any.
     let led = leaders.iter().filter(|leader| **leader >= 0).count();
     let mut seed = [0; 8];
-    // Without randomness it is the first: no order is promised, and no balance.
+    // Without randomness it is always the first one; neither order nor balance is guaranteed.
     let _ = SystemRandom::new().fill(&mut seed);
     let chosen = usize::from_le_bytes(seed) % led.max(1);
     let numbers = leaders.iter().enumerate();
@@ -302,7 +302,7 @@ impl MessageMapping {
             Ok((name.clone(), Template::parse(&field, value)?))
         });
         if settings.partition.is_some() && settings.partitioner != Partitioner::default() {
-            let detail = "there is a partition; leave one of them out";
+            let detail = "not possible together with partition";
             return Err(SettingsError::new("partitioner", detail));
         }
         let template = |field: &str, text: &Option<String>| {
@@ -355,7 +355,7 @@ impl MessageMapping {
         };
         let headers = self.headers.iter();
         let message = KafkaMessage {
-            // A null key is none.
+            // A null key counts as none.
             key: (self.key.as_ref())
                 .filter(|key| !key.value(row, &mut Vec::new()).is_null())
                 .map(rendered)

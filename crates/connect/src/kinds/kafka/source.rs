@@ -1,4 +1,4 @@
-//! Receiving messages: as a member of a group that remembers how far it is, or alone from a stated position on.
+//! The Kafka source: receives as a member of a consumer group, which stores the position, or alone from a configured position.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -22,30 +22,30 @@ use crate::settings::{SettingsError, check_range};
 
 const MAX_TOPICS: usize = 256;
 const MAX_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(3);
-/// How often a topic is looked for that is not there.
+/// Interval of checks for a topic that does not exist.
 const MISSING_TOPIC_INTERVAL: Duration = Duration::from_secs(5);
-/// For saying how far we are and that we leave.
+/// Time-out for committing offsets and leaving the group.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is received.
+/// Settings of a Kafka source.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KafkaSourceSettings {
     #[schemars(length(min = 1, max = 256))]
     topics: Vec<String>,
-    /// The members of a consumer group share the partitions, and the group remembers how far they are. Left out: this source
-    /// receives all, and after a restart of the node begins again at `start`.
+    /// Consumer group, whose members share the partitions and which stores their offsets. Default: none; the source
+    /// receives all partitions, and begins again at `start` after a restart of the node.
     group: Option<String>,
-    /// Where a new group begins, or a source without one.
+    /// Start position of a new group, or of a source without one.
     #[serde(default)]
     start: StartPosition,
     #[serde(default)]
     isolation: IsolationLevel,
-    /// How often the group is told how far we are.
+    /// Interval of offset commits in milliseconds.
     #[serde(default = "one_second_ms")]
     #[schemars(range(min = 10, max = 600_000))]
     commit_interval_ms: u64,
-    /// A member that is silent for so long is taken for dead, and others get its partitions.
+    /// Time-out in milliseconds after which a silent member is removed and others get its partitions.
     #[serde(default = "three_quarters_of_a_minute_ms")]
     #[schemars(range(min = 1000, max = 1_800_000))]
     session_timeout_ms: u64,
@@ -62,14 +62,14 @@ fn three_quarters_of_a_minute_ms() -> u64 {
 pub(super) struct KafkaSource {
     kafka: Arc<KafkaConnector>,
     settings: KafkaSourceSettings,
-    /// Of a source without a group, so that it goes on after a lost connection.
+    /// Positions of a source without a group, used after a reconnect.
     positions: PartitionOffsets,
     membership: Mutex<GroupMembership>,
-    /// Where it can say good-bye, whoever drops it.
+    /// Runtime for leaving the group on drop, from any thread.
     runtime: OnceLock<Handle>,
 }
 
-/// Our place in the group; it is kept when a connection breaks.
+/// Our membership, kept when a connection is lost.
 #[derive(Default)]
 struct GroupMembership {
     id: String,
@@ -92,7 +92,7 @@ impl KafkaSource {
                 return Err(SettingsError::new(&field, detail));
             }
             if settings.topics[..at].contains(topic) {
-                return Err(SettingsError::new(&field, "it is there twice"));
+                return Err(SettingsError::new(&field, "it is listed twice"));
             }
         }
         if let Some(group) = &settings.group
@@ -116,7 +116,7 @@ impl KafkaSource {
 
     async fn receive(&self, inlet: &dyn SourcePort) -> Result<(), ConnectorError> {
         self.runtime.get_or_init(Handle::current);
-        // Connections of its own: what waits for messages must not hold up what sinks wait for.
+        // Separate connections, because fetches wait and must not delay sinks.
         let fetcher = PartitionFetcher {
             cluster: Arc::new(self.kafka.separate_cluster()),
             start: self.settings.start,
@@ -164,7 +164,7 @@ impl KafkaSource {
         }
     }
 
-    /// Receives as a member of a group until partitions are dealt out anew.
+    /// Receives as a member of a group until the next rebalance.
     async fn receive_as_member(
         &self,
         group: &ConsumerGroup,
@@ -178,7 +178,7 @@ impl KafkaSource {
         let mut offsets = member.fetch_committed_offsets().await?;
         let mut known = BTreeMap::new();
         for topic in &group.topics {
-            // Who leads them has to be known before they are read.
+            // Their leaders must be known before reading.
             known.insert(
                 topic.clone(),
                 count_partitions(&fetcher.cluster, topic).await?,
@@ -203,7 +203,7 @@ impl KafkaSource {
                 changed.map_or_else(MembershipChange::Failed, |()| MembershipChange::Rebalance)
             }
         };
-        // Whoever gets our share goes on where we were, if it can still be told.
+        // Commits the last positions, if still possible, for the next owner of the partitions.
         let _ = member.commit_offsets(&positions.all()).await;
         self.lock_membership().member = None;
         match changed {
@@ -212,7 +212,7 @@ impl KafkaSource {
         }
     }
 
-    /// Shows the group that we are here, and how far.
+    /// Sends heartbeats and commits offsets.
     async fn maintain_membership(
         &self,
         member: &GroupMember,
@@ -256,7 +256,7 @@ impl KafkaSource {
     }
 }
 
-/// Resolves when a topic has another number of partitions than is known.
+/// Resolves when the number of partitions of a topic has changed.
 async fn wait_for_partition_change(
     cluster: &KafkaCluster,
     known: &BTreeMap<String, usize>,
@@ -269,7 +269,7 @@ async fn wait_for_partition_change(
     loop {
         tokio::time::sleep(pause).await;
         for (topic, count) in known {
-            // If it cannot be told now, it is asked again.
+            // On failure it is retried later.
             if count_partitions(cluster, topic)
                 .await
                 .is_ok_and(|now| now != *count)
@@ -291,7 +291,7 @@ impl SourceReader for KafkaSource {
     }
 }
 
-/// A source that ends lets others have its partitions at once, and tells how far it was.
+/// Leaves the group on drop, so that others get the partitions immediately, and commits the positions.
 impl Drop for KafkaSource {
     fn drop(&mut self) {
         let seat = self

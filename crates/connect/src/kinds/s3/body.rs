@@ -1,19 +1,19 @@
-//! What is in an object: lines, or a Parquet file.
+//! Content of an object: lines or a Parquet file.
 
 #[cfg(feature = "parquet")]
 use crate::columns::{ColumnMapping, ParquetLayout, ParquetWriter};
 use crate::row::SinkRow;
 use crate::template::Template;
 
-/// How rows become the body of an object.
+/// Format of objects.
 pub(super) enum ObjectFormat {
-    /// A line for each row: a template, or the row as JSON.
+    /// A line per row: a template, or the row as JSON.
     Lines(Option<Template>),
     #[cfg(feature = "parquet")]
     Parquet(ColumnMapping, ParquetLayout),
 }
 
-/// A body that grows.
+/// An object body being built.
 pub(super) enum ObjectBody {
     Lines(Vec<u8>),
     #[cfg(feature = "parquet")]
@@ -49,7 +49,7 @@ impl ObjectFormat {
         }
     }
 
-    /// Adds a row, or says why it cannot be one of this body.
+    /// Adds a row, or returns why it does not fit the format.
     pub(super) fn add(&self, row: SinkRow<'_>, body: &mut ObjectBody) -> Result<(), String> {
         match (self, body) {
             (Self::Lines(line), ObjectBody::Lines(text)) => {
@@ -71,7 +71,7 @@ impl ObjectFormat {
                 file.add_record(&record).map_err(|error| error.to_string())
             }
             #[cfg(feature = "parquet")]
-            _ => Err("a row of another format".to_owned()),
+            _ => Err("the body has another format".to_owned()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Object stores that speak S3: the rows of a batch become objects of lines, or Parquet files.
+//! Connector kind `s3`: S3-compatible object stores. The rows of a batch become objects of lines, or Parquet files.
 
 mod body;
 mod signature;
@@ -33,7 +33,7 @@ use signature::{RequestSigner, SigningInput, encoded_path, sha256};
 pub(super) const KIND: ConnectorKind = ConnectorKind {
     name: "s3",
     title: "S3-compatible object store",
-    // An object per batch: few and large.
+    // One object per batch: few large ones.
     batch: BatchDefaults {
         max_rows: 50_000,
         max_bytes: 16 << 20,
@@ -45,26 +45,26 @@ pub(super) const KIND: ConnectorKind = ConnectorKind {
     open,
 };
 
-/// S3 takes no longer keys; some of it is for what makes a key unique.
+/// Limit on keys, below that of S3 because a unique part is added.
 const MAX_KEY_BYTES: usize = 900;
-/// Objects of one batch.
+/// Maximum number of objects per batch.
 const MAX_OBJECTS: usize = 1000;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct S3Settings {
-    /// As `https://s3.eu-central-1.amazonaws.com` or `http://minio:9000`.
+    /// Endpoint, as `https://s3.eu-central-1.amazonaws.com` or `http://minio:9000`.
     endpoint: String,
     #[serde(default = "us_east")]
     region: String,
     bucket: String,
     access_key_id: String,
     secret_access_key: Option<Secret>,
-    /// File with the key.
+    /// File that contains the key.
     secret_access_key_file: Option<PathBuf>,
-    /// Of credentials that are given for a while.
+    /// Session token of temporary credentials.
     session_token: Option<Secret>,
-    /// Puts the bucket into the path rather than into the name of the host.
+    /// Puts the bucket into the path instead of the host name.
     #[serde(default)]
     path_style: bool,
     tls: Option<TlsSettings>,
@@ -77,23 +77,23 @@ fn us_east() -> String {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct S3SinkSettings {
-    /// What the keys of objects begin with; with the date and placeholders, as `telemetry/%Y/%m/%d/${topic}`. Rows for
-    /// which it is the same go into one object. A unique part is added.
+    /// Prefix of object keys, with date and placeholders, as `telemetry/%Y/%m/%d/${topic}`. Rows with the same prefix go
+    /// into one object. A unique part is added.
     #[serde(default = "by_day")]
     #[schemars(length(max = 900))]
     key: String,
-    /// What the keys end with; `.jsonl` or `.parquet` if left out.
+    /// Suffix of object keys. Default: `.jsonl` or `.parquet`.
     #[schemars(length(max = 64))]
     suffix: Option<String>,
     #[serde(default)]
     format: ObjectFormatSetting,
-    /// The line of a row, with placeholders. Left out: the row as JSON.
+    /// Line of a row, with placeholders. Default: the row as JSON.
     line: Option<String>,
-    /// Of Parquet files, in their order.
+    /// Columns of Parquet files, in order.
     #[cfg(feature = "parquet")]
     #[serde(default)]
     columns: Vec<crate::columns::ColumnSetting>,
-    /// How a Parquet file is laid out.
+    /// Row groups of a Parquet file.
     #[cfg(feature = "parquet")]
     parquet: Option<crate::columns::ParquetLayout>,
     content_type: Option<String>,
@@ -102,10 +102,10 @@ struct S3SinkSettings {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum ObjectFormatSetting {
-    /// A line for each row.
+    /// A line per row.
     #[default]
     Lines,
-    /// Columns with types.
+    /// Typed columns.
     #[cfg(feature = "parquet")]
     Parquet,
 }
@@ -117,7 +117,7 @@ fn by_day() -> String {
 struct S3Connector {
     web: HttpServers,
     host: String,
-    /// Before the key.
+    /// Path before the key.
     path: String,
     signer: RequestSigner,
     session_token: Option<Secret>,
@@ -149,7 +149,7 @@ fn open(fields: Map<String, Value>, _: &ConnectorContext) -> OpenConnectorResult
         true => (host.to_owned(), format!("/{}/", settings.bucket)),
         false => (format!("{}.{host}", settings.bucket), "/".to_owned()),
     };
-    // Servers leave the usual port out of what they sign.
+    // Servers omit the default port from the signed host.
     let usual = if scheme == "https" { ":443" } else { ":80" };
     let host = host.strip_suffix(usual).unwrap_or(&host).to_owned();
     let web = HttpServers::new(
@@ -205,7 +205,7 @@ impl S3Connector {
             let value = HeaderValue::from_str(value);
             let (Ok(name), Ok(mut value)) = (name, value) else {
                 return Err(ConnectorError::transient(
-                    "a key has signs that cannot be sent",
+                    "a key contains characters that cannot be sent",
                 ));
             };
             value.set_sensitive(name == AUTHORIZATION);
@@ -237,14 +237,16 @@ impl Connector for S3Connector {
         let bodies = object_format(&settings)?;
         let content_type = settings.content_type.as_deref();
         let content_type = HeaderValue::from_str(content_type.unwrap_or(bodies.content_type()))
-            .map_err(|_| SettingsError::new("content_type", "it has signs that cannot be sent"))?;
+            .map_err(|_| {
+                SettingsError::new("content_type", "it contains characters that cannot be sent")
+            })?;
         let suffix = settings.suffix.as_deref();
         for (field, text) in [
             ("key", settings.key.as_str()),
             ("suffix", suffix.unwrap_or("")),
         ] {
             if has_dot_step(text) {
-                let detail = "a key cannot have `.` or `..` as a step";
+                let detail = "a key cannot have `.` or `..` as a segment";
                 return Err(SettingsError::new(field, detail));
             }
         }
@@ -263,7 +265,7 @@ impl Connector for S3Connector {
             let asking = self.request(Method::GET, "", &query, None, Bytes::new());
             let answer = asking.await?;
             match answer.is_success() {
-                true => Ok("the bucket is there".into()),
+                true => Ok("the bucket exists".into()),
                 false => Err(answer.transient_error()),
             }
         })
@@ -300,7 +302,7 @@ fn object_format(settings: &S3SinkSettings) -> Result<ObjectFormat, SettingsErro
     }
 }
 
-/// Servers and proxies on the way may resolve such steps, which leads to another bucket than the connector's.
+/// Servers and proxies may resolve such segments, which leads to another bucket than the connector's.
 fn has_dot_step(key: &str) -> bool {
     key.split(['/', '\\'])
         .any(|step| matches!(step, "." | ".."))
@@ -321,7 +323,7 @@ struct PendingObject {
 }
 
 impl S3Writer {
-    /// The objects of a batch by the beginnings of their keys.
+    /// Groups the rows of a batch by key prefix.
     fn group_rows(
         &self,
         batch: &SinkBatch,
@@ -337,7 +339,7 @@ impl S3Writer {
                 }
             };
             if has_dot_step(&key) {
-                let what = format!("{key:?}: a key cannot have `.` or `..` as a step");
+                let what = format!("{key:?}: a key cannot have `.` or `..` as a segment");
                 failures.push((place, ConnectorError::bad_rows(what)));
                 continue;
             }
@@ -347,7 +349,7 @@ impl S3Writer {
                 continue;
             }
             if objects.len() >= MAX_OBJECTS && !objects.contains_key(&key) {
-                // They go with the next attempt.
+                // The remaining rows go with the next attempt.
                 let what = "a batch with too many keys";
                 failures.push((place, ConnectorError::transient(what)));
                 continue;
@@ -380,7 +382,7 @@ impl S3Writer {
         begin: &str,
         object: PendingObject,
     ) -> Result<(), ConnectorError> {
-        // The same when it is sent again, so that an object that is there already is written over.
+        // The same key for each attempt, so that a retry overwrites the object.
         let first = batch.id(object.places[0]);
         let key = format!("{begin}{first}-{}{}", object.places.len(), self.suffix);
         let key = key.trim_start_matches('/');
@@ -399,7 +401,7 @@ impl S3Writer {
             {
                 Err(answer.bad_rows_error())
             }
-            // Keys, rights and buckets can be mended.
+            // Keys, permissions and buckets can be corrected.
             _ => Err(answer.transient_error()),
         }
     }

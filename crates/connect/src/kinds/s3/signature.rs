@@ -1,28 +1,28 @@
-//! AWS Signature Version 4, as far as putting and looking at objects needs it.
+//! AWS Signature Version 4, as far as putting and reading objects requires it.
 
 use ring::{digest, hmac};
 
 use crate::http_servers::url_encode;
 use crate::secret::Secret;
 
-/// Who signs, and where.
+/// Credentials, region and service of signatures.
 pub(super) struct RequestSigner {
     pub(super) access_key_id: String,
     pub(super) secret_access_key: Secret,
     pub(super) region: String,
 }
 
-/// What is signed. Names of headers in lower case.
+/// Input of a signature. Header names are in lower case.
 pub(super) struct SigningInput<'a> {
     pub(super) method: &'a str,
-    /// Encoded, with its slash.
+    /// Encoded path with its leading slash.
     pub(super) path: &'a str,
     /// Encoded names and values.
     pub(super) query: &'a [(&'a str, &'a str)],
     pub(super) headers: &'a [(&'a str, &'a str)],
-    /// SHA-256 of the body, as hexadecimal digits.
+    /// SHA-256 of the body in hexadecimal digits.
     pub(super) body_hash: &'a str,
-    /// `20130524T000000Z`.
+    /// Time as `20130524T000000Z`.
     pub(super) at: &'a str,
 }
 
@@ -34,7 +34,7 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
     hex(digest::digest(&digest::SHA256, bytes).as_ref())
 }
 
-/// The path of an object: each step encoded, slashes kept.
+/// The path of an object: each segment encoded, slashes kept.
 pub(super) fn encoded_path(key: &str) -> String {
     let steps: Vec<_> = key.split('/').map(url_encode).collect();
     steps.join("/")
@@ -95,7 +95,7 @@ mod tests {
     const HOST: (&str, &str) = ("host", "examplebucket.s3.amazonaws.com");
     const DATE: (&str, &str) = ("x-amz-date", AT);
 
-    /// With the keys of Amazon's examples ("Authenticating Requests: Using the Authorization Header").
+    /// Uses the keys of Amazon's examples ("Authenticating Requests: Using the Authorization Header").
     fn signature(request: &SigningInput<'_>) -> String {
         let signer = RequestSigner {
             access_key_id: "AKIAIOSFODNN7EXAMPLE".into(),
