@@ -68,11 +68,11 @@ impl GroupDefinition {
             invalid(field, error.into_inner().to_string())
         })?;
         if group.devices.len() > MAX_MEMBERS {
-            let detail = format!("expected at most {MAX_MEMBERS}; use a tag or a product");
+            let detail = format!("expected at most {MAX_MEMBERS} devices; use a tag or a product");
             return Err(invalid("devices", detail));
         }
         if group.tags.len() > MAX_TAGS {
-            return Err(invalid("tags", format!("expected at most {MAX_TAGS}")));
+            return Err(invalid("tags", format!("expected at most {MAX_TAGS} tags")));
         }
         let texts = [
             ("name", Some(&group.name), MAX_TEXT_CHARS),

@@ -234,7 +234,7 @@ impl Retention {
         Err(ProductError {
             field: "storage.retention_d".to_owned(),
             message: format!(
-                "expected one of the {MAX_POLICIES} combinations of retention and downsampling that other products use; this is the maximum"
+                "expected one of the {MAX_POLICIES} combinations of retention and downsampling in use; no other combination is possible"
             ),
         })
     }

@@ -114,7 +114,7 @@ impl AlarmSet {
         for (at, rule) in rules.iter().enumerate() {
             let path = format!("alarms[{at}]");
             if rules[..at].iter().any(|other| other.id == rule.id) {
-                let detail = format!("{:?} is there twice; expected each id once", rule.id);
+                let detail = format!("{:?} occurs twice; expected unique ids", rule.id);
                 return Err(AlarmDefinitionError::new(&format!("{path}.id"), detail));
             }
             let rule_compiled = CompiledAlarmRule::compile(rule, &mut names, &path)?;

@@ -154,7 +154,7 @@ pub fn check_notification(value: &Json) -> Result<Notification, AlarmDefinitionE
         if list.len() > MAX_LIST {
             return Err(AlarmDefinitionError::new(
                 field,
-                format!("expected at most {MAX_LIST}"),
+                format!("expected at most {MAX_LIST} entries"),
             ));
         }
     }

@@ -18,7 +18,7 @@ pub enum ChainCompileError {
     UnknownNode { place: String, name: String },
     #[error("node {node:?} is part of a cycle through {over:?}")]
     Cycle { node: String, over: String },
-    #[error("node {node:?} is a {kind} and has no outcome \"{on}\"; expected {expected}")]
+    #[error("node {node:?} of type {kind} has no outcome \"{on}\"; expected {expected}")]
     UnsupportedOutcome {
         node: String,
         kind: &'static str,

@@ -274,7 +274,7 @@ fn chain_errors_name_the_node() {
         (
             json!({"nodes": [{"id": "a", "type": "alarm"}, {"id": "b", "type": "validate"}],
                 "relations": [{"from": "a", "on": "true", "to": "b"}]}),
-            "node \"a\" is a alarm and has no outcome \"true\"; expected success or failure",
+            "node \"a\" of type alarm has no outcome \"true\"; expected success or failure",
         ),
         (
             json!({"nodes": [{"id": "a", "type": "republish", "topic": "t", "qos": 3}]}),

@@ -173,7 +173,7 @@ async fn a_source_is_polled_on_schedule_and_never_twice_at_once() {
     let tested = pulls.test("rooms").await.unwrap().unwrap();
     assert_eq!(tested["rows"], 3);
     assert_eq!(tested["data"][1]["device"], "hall");
-    let status = until("it was asked twice", || {
+    let status = until("the source was polled twice", || {
         pulls
             .status("rooms")
             .filter(|status| status.health.runs >= 2)
@@ -217,7 +217,7 @@ async fn failed_polls_are_reported_and_retried() {
     let status = failed("status 503: too busy").await;
     assert!(!status.is_ok && status.health.failures >= 1);
     failed("no JSON").await;
-    let status = until("it answers", || {
+    let status = until("the source recovers", || {
         pulls.status("rooms").filter(|status| status.is_ok)
     })
     .await;
@@ -252,7 +252,7 @@ async fn sources_follow_the_store() {
     put(accepted.clone());
     let (pulls, stored) = pulls();
     pulls.watch_objects(objects).unwrap();
-    until("it is asked", || {
+    until("the source is polled", || {
         (!stored.rows.lock().unwrap().is_empty()).then_some(())
     })
     .await;
@@ -295,7 +295,7 @@ async fn a_real_prometheus_is_queried_with_promql() {
         },
     });
     pulls.set("plant", &source);
-    let rows = until("both rooms are there", || {
+    let rows = until("both rooms are stored", || {
         let rows = stored.rows.lock().unwrap().clone();
         let has = |device: &str| rows.iter().any(|row| row.device == device);
         (has("kitchen") && has("room-2") && has("all")).then_some(rows)
@@ -306,7 +306,7 @@ async fn a_real_prometheus_is_queried_with_promql() {
     assert_eq!(of("room-2").values["temperature_t1"], 18);
     let now_ms = crate::now_ms() as i64;
     assert!((now_ms - of("kitchen").ts_ms.unwrap()).abs() < 120_000);
-    let status = until("NaN is left out", || {
+    let status = until("NaN is skipped", || {
         pulls
             .status("plant")
             .filter(|status| status.health.skipped_values > 0)
@@ -317,12 +317,12 @@ async fn a_real_prometheus_is_queried_with_promql() {
     assert!(problem.starts_with("\"nonsense(\": bad_data"), "{problem}");
     // While the server is stopped the value is missing; after a restart it is found.
     server.stop();
-    until("it is missed", || {
+    until("the failure is reported", || {
         pulls.status("plant").filter(|status| !status.is_ok)
     })
     .await;
     server.start();
-    until("it is found", || {
+    until("the source recovers", || {
         pulls.status("plant").filter(|status| status.is_ok)
     })
     .await;

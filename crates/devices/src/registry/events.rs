@@ -86,7 +86,7 @@ impl Registry {
             event: event.to_owned(),
             data: serde_json::from_str(data_json).unwrap_or_default(),
         };
-        let value = serde_json::to_vec(&event).expect("its keys are strings");
+        let value = serde_json::to_vec(&event).expect("an event has string keys only");
         let mut batch = inner.table_batch()?;
         batch.put(&inner.events, &event_key(device, event.number), &value)?;
         if let Some(oldest) = event.number.checked_sub(max) {

@@ -315,7 +315,7 @@ fn from_csv(head: &[String], fields: Vec<String>) -> Result<NewDevice, RegistryE
             username,
             password: Some(password),
         }),
-        (Some(_), None) => return Err(invalid("password", "missing beside a username")),
+        (Some(_), None) => return Err(invalid("password", "required with username")),
         (None, None) => {}
     }
     match (take("secure_id"), take("secure_key")) {
@@ -323,7 +323,7 @@ fn from_csv(head: &[String], fields: Vec<String>) -> Result<NewDevice, RegistryE
             secure_id,
             secure_key: Some(secure_key),
         }),
-        (Some(_), None) => return Err(invalid("secure_key", "missing beside a secure_id")),
+        (Some(_), None) => return Err(invalid("secure_key", "required with secure_id")),
         (None, None) => {}
     }
     if let Some(common_name) = take("common_name") {

@@ -80,7 +80,7 @@ pub enum RegistryError {
     HasChildren { id: String },
     #[error("the current revision is {current}")]
     Conflict { current: u32 },
-    #[error("{what} is the maximum; remove devices or raise devices.max_devices")]
+    #[error("the maximum of {what} is reached; remove devices or raise devices.max_devices")]
     Full { what: String },
     #[error(transparent)]
     Store(#[from] store::StoreError),

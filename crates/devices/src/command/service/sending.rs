@@ -169,7 +169,7 @@ impl CommandsInner {
                 true
             }
             DownlinkOutcome::RetryLater(why) => {
-                tracing::debug!(device = device.0, why, "a command waits");
+                tracing::debug!(device = device.0, why, "a command remains pending");
                 self.schedule_recheck(device);
                 false
             }
