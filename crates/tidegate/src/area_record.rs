@@ -1,9 +1,10 @@
-//! The record of storage areas: which directories a node has stored something in beside its store, so that the loss of a whole
-//! directory is noticed.
+//! The record of storage areas: the directories beside the store in which the node has stored data,
+//! so that the loss of a whole directory is detected.
 //!
-//! The file `store/areas` is a line of JSON, `{"areas":{"telemetry":"PATH",...}}`, and a line with the CRC-32C of the first in
-//! hexadecimal digits. It is created before the store, and an area is added after its directory was created: the record never
-//! demands what a crash may take.
+//! The file `store/areas` is a line of JSON, `{"areas":{"telemetry":"PATH",...}}`, and a line with
+//! the CRC-32C of the first in hexadecimal digits. It is created before the store, and an area is
+//! added after its directory was created: the record never requires a directory that a crash may
+//! have prevented.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 const FILE: &str = "areas";
 
-/// Directories beside the store that belong to it.
+/// The directories that belong to the store.
 pub(crate) struct AreaRecord {
     store: PathBuf,
     areas: [(&'static str, PathBuf); 3],
@@ -23,7 +24,7 @@ pub(crate) struct AreaRecord {
 
 #[derive(Default, Serialize, Deserialize)]
 struct Recorded {
-    /// Where each area was.
+    /// The recorded directory of each area.
     areas: BTreeMap<String, PathBuf>,
 }
 
@@ -79,7 +80,7 @@ impl AreaRecord {
             .with_context(|| format!("cannot write {}", self.path().display()))
     }
 
-    /// Looks for what is missing before a node opens its store.
+    /// Checks for missing areas before a node opens its store.
     ///
     /// # Errors
     /// If a whole area is missing.
@@ -105,13 +106,13 @@ impl AreaRecord {
             },
             reading => {
                 let problem = self.problem_of(&reading).unwrap_or_default();
-                tracing::error!(problem, "the record of storage areas is not as it was left");
+                tracing::error!(problem, "the record of storage areas is damaged");
                 Ok(())
             }
         }
     }
 
-    /// Records the areas that are there now.
+    /// Records the areas that exist now.
     pub(crate) fn update(&self) -> anyhow::Result<()> {
         let present = self.areas.iter().filter(|(_, path)| path.is_dir());
         let areas = present.map(|(name, path)| ((*name).to_owned(), path.clone()));
@@ -124,7 +125,7 @@ impl AreaRecord {
         self.write(&Recorded { areas })
     }
 
-    /// What is missing, for people.
+    /// Describes missing areas.
     pub(crate) fn check(&self) -> anyhow::Result<Vec<String>> {
         let reading = self.read()?;
         let problems = match &reading {
@@ -134,7 +135,7 @@ impl AreaRecord {
         Ok(problems)
     }
 
-    /// Accepts that areas are missing, and says which.
+    /// Accepts that areas are missing, and describes them.
     pub(crate) fn repair(&self) -> anyhow::Result<Vec<String>> {
         let problems = self.check()?;
         if !problems.is_empty() {
@@ -162,7 +163,7 @@ impl AreaRecord {
             let Some(before) = recorded.areas.get(*name) else {
                 continue;
             };
-            // Those that always have files are missing without them as well.
+            // Areas that always contain files are also missing if they are empty.
             let is_there = match *name {
                 "sinks" => path.is_dir(),
                 _ => has_files(path),
@@ -192,7 +193,7 @@ fn crc_line(line: &[u8]) -> String {
     format!("{:08x}\n", crc32c::crc32c(line))
 }
 
-/// Whether there is a file in a directory or below it.
+/// Whether a directory or its subdirectories contain a file.
 fn has_files(directory: &Path) -> bool {
     let Ok(entries) = fs::read_dir(directory) else {
         return false;

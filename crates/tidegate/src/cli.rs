@@ -1,4 +1,4 @@
-//! The command line: which commands there are and what they take.
+//! The command line: commands and their arguments.
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ Exit status:
   4  the broker (or node) refused
   5  a time limit passed (-W, or that of a command to a device)";
 
-/// What a failed command ends with.
+/// The exit status of a failed command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExitStatus {
     Failure = 1,
@@ -39,7 +39,7 @@ impl From<ExitStatus> for ExitCode {
     }
 }
 
-/// The exit status that tells scripts what kind of failure this was.
+/// The exit status for an error, so that scripts can tell the kinds of failure apart.
 pub(crate) fn exit_code_of(error: &anyhow::Error) -> ExitStatus {
     if let Some(error) = error.downcast_ref::<CtlError>() {
         return error.exit();
@@ -76,34 +76,35 @@ enum CliCommand {
     Serve(ServeArgs),
     /// Publish messages to a broker
     Pub(PubArgs),
-    /// Subscribe to topics of a broker and write what comes
+    /// Subscribe to topics of a broker and print messages
     Sub(SubArgs),
-    /// Look into a running node and steer it, over its HTTP API
+    /// Inspect and control a running node over its HTTP API
     Ctl(CtlArgs),
-    /// Try a rule, or watch one at work
+    /// Test or trace a rule
     Rule(RuleArgs),
-    /// Put a broker under load and report how it bears it
+    /// Put load on a broker and report its performance
     Bench(bench::BenchArgs),
     /// Check the configuration, or explain its settings
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Check, mend, shrink or move what a stopped node has stored
+    /// Check, repair, compact or move the store of a stopped node
     #[command(subcommand)]
     Store(StoreCommand),
-    /// Turn a password into the credential of a user in the configuration
+    /// Convert a password to a user credential for the configuration
     Password(PasswordArgs),
-    /// Tell the version and how it was built
+    /// Print the version and build information
     Version,
-    /// Print completions for a shell
+    /// Print shell completions
     Completions { shell: clap_complete::Shell },
 }
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
-    /// Configuration file [default: tidegate.toml here or in /etc/tidegate, if there is one]
+    /// Configuration file [default: tidegate.toml in the working directory or in /etc/tidegate, if
+    /// there is one]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where the node keeps its data
+    /// Data directory of the node
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
     /// Address of the MQTT listener, or "off" [default: 127.0.0.1:1883]
@@ -121,10 +122,10 @@ pub(crate) struct ServeArgs {
     /// Threads that route messages [default: one per core]
     #[arg(long, value_name = "N")]
     shards: Option<String>,
-    /// How log lines look [default: text]
+    /// Format of log lines [default: text]
     #[arg(long, value_name = "FORMAT", value_enum)]
     log: Option<LogFormat>,
-    /// How much is logged, such as debug or info,broker=debug [default: info]
+    /// Log filter, such as debug or info,broker=debug [default: info]
     #[arg(long, value_name = "LEVELS")]
     log_level: Option<String>,
     /// Set any key of `tidegate config reference`, such as limits.max_packet_size=2MiB
@@ -133,7 +134,7 @@ pub(crate) struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// These arguments with the environment of this process.
+    /// These arguments combined with the environment of this process.
     fn into_sources(self) -> ConfigSources {
         let format = self.log.map(|format| match format {
             LogFormat::Text => "text".to_owned(),
@@ -164,7 +165,7 @@ impl ServeArgs {
 
 #[derive(Subcommand)]
 enum ConfigCommand {
-    /// Tell everything that is wrong with a configuration, without starting a node
+    /// Report all errors of a configuration without starting a node
     Check {
         /// Configuration file [default: the one `tidegate serve` would read]
         file: Option<PathBuf>,
@@ -172,9 +173,9 @@ enum ConfigCommand {
         #[arg(long = "set", value_name = "KEY=VALUE")]
         sets: Vec<String>,
     },
-    /// Print the value of a setting, where it comes from, what else it may be and what it means
+    /// Print value, origin, accepted values and meaning of a setting
     Explain {
-        /// A key, such as limits.max_packet_size, or the beginning of several, such as limits
+        /// A key, such as limits.max_packet_size, or a prefix of several, such as limits
         key: String,
         /// Configuration file [default: the one `tidegate serve` would read]
         #[arg(long, value_name = "FILE")]
@@ -183,7 +184,7 @@ enum ConfigCommand {
         #[arg(long = "set", value_name = "KEY=VALUE")]
         sets: Vec<String>,
     },
-    /// Print every setting with its values, its default and its meaning
+    /// Print every setting with its values, default and meaning
     Reference {
         #[arg(long, value_enum, default_value_t = ReferenceFormat::Markdown)]
         format: ReferenceFormat,
@@ -268,7 +269,7 @@ fn version_text() -> String {
     )
 }
 
-/// Writes to standard output. A reader that went away (`| head`) is no failure.
+/// Writes to standard output. A closed pipe (`| head`) is not an error.
 fn print_text(text: &str) -> anyhow::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

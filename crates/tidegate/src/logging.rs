@@ -1,4 +1,4 @@
-//! What the program writes to standard error: lines or JSON, at levels that can be changed while it runs.
+//! Logging to standard error as text lines or JSON, with levels that can change at run time.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::sync::{Mutex, PoisonError};
@@ -8,14 +8,14 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer as _, fmt, reload};
 
-/// How a log line looks.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogFormat {
     Text,
     Json,
 }
 
-/// The log levels of the running process; the text is that of `log.level`.
+/// The log filter of the running process, in the syntax of `log.level`.
 pub(crate) struct LogLevels {
     current: Mutex<String>,
     apply: ApplyLevelsFn,
@@ -24,7 +24,7 @@ pub(crate) struct LogLevels {
 type ApplyLevelsFn = Box<dyn Fn(Targets) -> Result<(), String> + Send + Sync>;
 
 impl LogLevels {
-    /// Takes effect at once for every thread. The error says what was expected.
+    /// Takes effect immediately for every thread. The error names the accepted values.
     pub(crate) fn set(&self, levels: &str) -> Result<(), String> {
         let targets = parse_levels(levels)?;
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -39,7 +39,7 @@ impl LogLevels {
     }
 }
 
-/// Starts logging for the whole process; to be called once.
+/// Starts logging for the whole process; must be called once.
 pub(crate) fn start(levels: &str, format: LogFormat) -> Result<LogLevels, String> {
     let (filter, handle) = reload::Layer::new(parse_levels(levels)?);
     let layer = match format {
@@ -66,7 +66,7 @@ pub(crate) fn start(levels: &str, format: LogFormat) -> Result<LogLevels, String
     })
 }
 
-/// Has panics logged like everything else, so that who reads the log reads of them.
+/// Logs panics like other events, so that they appear in the log.
 fn install_panic_logger() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
@@ -82,8 +82,8 @@ fn install_panic_logger() {
     }));
 }
 
-/// Reads `info` or `info,broker=debug`. A bare word has to be a level: `Targets` alone would take a
-/// misspelt one for the name of a target and let all of it through.
+/// Parses `info` or `info,broker=debug`. A bare word must be a level: `Targets` alone would accept
+/// a misspelt level as the name of a target and log all of it.
 pub(crate) fn parse_levels(text: &str) -> Result<Targets, String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let is_level = |word: &str| LEVELS.contains(&word);

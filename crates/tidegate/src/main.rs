@@ -1,4 +1,4 @@
-//! Tidegate: the program. Reads the command line and hands over to one command.
+//! The program `tidegate`: parses the command line and runs one command.
 
 mod area_record;
 mod cli;
@@ -16,20 +16,22 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-/// Shards allocate and free small buffers all the time; mimalloc keeps that off the profile.
+/// Shards allocate and free small buffers all the time; with mimalloc this does not show in
+/// profiles.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // The allocator asks for huge pages, and each of some twenty threads would hold 2 MiB for a few KiB: an idle node took twice the
-    // memory, and was no faster. A kernel that does not know them has none.
+    // The allocator requests huge pages, and each of about twenty threads would hold 2 MiB for a
+    // few KiB. An idle node took twice the memory and was not faster. Kernels without huge pages
+    // return an error, which is ignored.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(true);
     let outcome = cli::Cli::parse().run();
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            // One line per cause; the last one says what to do where there is something to do.
+            // One line with all causes; the last one contains the remedy if there is one.
             eprintln!("error: {error:#}");
             cli::exit_code_of(&error).into()
         }

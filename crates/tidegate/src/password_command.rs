@@ -1,5 +1,5 @@
-//! `tidegate password`: from a password to the credential a configuration holds. Also how every command
-//! reads a password: from a file, a pipe or the terminal without showing it.
+//! `tidegate password`: converts a password to a credential for the configuration. Also reads
+//! passwords for all commands: from a file, a pipe, or the terminal without echo.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use broker::scram::{DEFAULT_ITERATIONS, MAX_ITERATIONS, MIN_ITERATIONS, ScramCre
 use clap::Args;
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
-/// Longer ones are a mistake (another file than meant).
+/// Longer input is probably the wrong file.
 const MAX_PASSWORD_BYTES: usize = 65_535;
 
 #[derive(Args)]
@@ -82,7 +82,7 @@ fn strip_line_break(text: &mut Vec<u8>) {
     }
 }
 
-/// Asks at the terminal, without showing what is typed.
+/// Prompts on the terminal without echo.
 pub(crate) fn prompt(prompt: &str) -> anyhow::Result<Vec<u8>> {
     let terminal = io::stdin();
     eprint!("{prompt}");

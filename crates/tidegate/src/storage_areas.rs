@@ -1,4 +1,5 @@
-//! What a data directory has beside the store: telemetry, mailboxes of devices, disk queues and dead letters of sinks.
+//! The storage areas of a data directory beside the store: telemetry, mailboxes of devices, disk
+//! queues and dead letters of sinks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use anyhow::Context as _;
 
 use crate::area_record::AreaRecord;
 
-/// Where these are.
+/// The directories of the areas.
 pub(crate) struct StorageAreas {
     record: AreaRecord,
     telemetry: PathBuf,
@@ -17,10 +18,10 @@ pub(crate) struct StorageAreas {
     settings: series::SeriesConfig,
 }
 
-/// What is in them, and what is wrong.
+/// The contents of the areas and their damage.
 #[derive(Default)]
 pub(crate) struct AreasCheckReport {
-    /// What is there, a line for each area.
+    /// Contents, one line per area; `problems` describes damage.
     pub(crate) damage: Vec<String>,
     pub(crate) problems: Vec<String>,
 }
@@ -93,7 +94,8 @@ impl StorageAreas {
         }
     }
 
-    /// Keeps what can be read of the telemetry. Mailboxes and queues are mended by the next start.
+    /// Keeps the readable part of the telemetry. Mailboxes and queues are repaired by the next
+    /// start.
     pub(crate) fn repair(
         &self,
         progress: &mut dyn FnMut(&str),
@@ -108,7 +110,7 @@ impl StorageAreas {
     }
 }
 
-/// Directories in one that may not be there.
+/// The subdirectories of a directory that may be missing.
 fn directories(parent: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     if parent.is_dir() {

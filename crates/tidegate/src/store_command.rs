@@ -1,4 +1,4 @@
-//! `tidegate store`: looking at, mending and moving what a node that does not run has stored.
+//! `tidegate store`: checks, repairs and moves the stored data of a stopped node.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, IsTerminal as _, Read, Write as _};
@@ -13,37 +13,38 @@ use crate::storage_areas::StorageAreas;
 
 #[derive(Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Read everything and tell what is wrong; exit status 1 if something is
+    /// Read everything and report damage; exit status 1 if there is any
     Check(StoreLocationArgs),
-    /// Keep what can be read of a damaged store and damaged telemetry, and tell what is lost
+    /// Keep the readable part of a damaged store and damaged telemetry, and report the loss
     Repair(StoreLocationArgs),
-    /// Write everything anew without what nobody wants any more
+    /// Rewrite everything without garbage
     Compact(StoreLocationArgs),
-    /// Write all configuration objects (users, rules, keys ...) to a file; it holds password hashes
+    /// Write all configuration objects (users, rules, keys ...) to a file; it contains password
+    /// hashes
     Export {
         #[command(flatten)]
         place: StoreLocationArgs,
-        /// The file to be written; "-" for standard output
+        /// Output file; "-" for standard output
         file: PathBuf,
     },
-    /// Read configuration objects that were exported; those with the same name are replaced
+    /// Read exported configuration objects; those with the same name are replaced
     Import {
         #[command(flatten)]
         place: StoreLocationArgs,
-        /// The file to be read; "-" for standard input
+        /// Input file; "-" for standard input
         file: PathBuf,
-        /// Remove all objects that are not in the file
+        /// Delete all objects that are not in the file
         #[arg(long)]
         replace: bool,
     },
-    /// Tell what is stored and how much room it takes
+    /// Print what is stored and how much space it takes
     Stats(StoreLocationArgs),
 }
 
-/// Whose store: that of a node with this configuration.
+/// Locates the store by the configuration of its node.
 #[derive(Args)]
 pub(crate) struct StoreLocationArgs {
-    /// Where the node keeps its data [default: as `tidegate serve`]
+    /// Data directory of the node [default: as `tidegate serve`]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
     /// Configuration file [default: the one `tidegate serve` would read]
@@ -58,7 +59,7 @@ impl StoreLocationArgs {
         Ok((dir, config))
     }
 
-    /// The directory of the store, its settings, and what is beside it.
+    /// The directory of the store, its settings, and the other storage areas.
     fn storage_directories(self) -> anyhow::Result<(PathBuf, StoreConfig, StorageAreas)> {
         let mut sources = ConfigSources::from_process(self.config);
         sources.flags = self
@@ -83,7 +84,7 @@ impl StoreLocationArgs {
         Ok((dir, config.store.unwrap_or_default(), areas))
     }
 
-    /// As `find`, for commands that need the objects.
+    /// Opens the store, for commands that need the objects.
     fn open_store(self) -> anyhow::Result<Store> {
         let (dir, config) = self.store_directory()?;
         Ok(Store::open(&dir, config)?.0)
@@ -91,7 +92,7 @@ impl StoreLocationArgs {
 }
 
 impl StoreCommand {
-    /// What is to be written to standard output, and whether all is well.
+    /// Returns the text for standard output, and whether everything is in order.
     pub(crate) fn run(self) -> anyhow::Result<(String, bool)> {
         match self {
             StoreCommand::Check(place) => {
@@ -139,7 +140,7 @@ impl StoreCommand {
     }
 }
 
-/// What is being done, for somebody who waits.
+/// Prints the current step for the waiting user.
 fn print_progress(what: &str) {
     if io::stderr().is_terminal() {
         eprintln!("{what} ...");
@@ -234,7 +235,7 @@ fn export(store: &Store, path: &Path) -> anyhow::Result<String> {
     Ok(format!("{count} objects are in {}\n", path.display()))
 }
 
-/// It holds password hashes: for nobody else to read, and not instead of another file.
+/// The file contains password hashes: readable by the owner only, and never replaces another file.
 fn create_private(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let mut options = File::options();

@@ -1,5 +1,5 @@
-//! `[[auth.authenticator]]`, `[[auth.rule_source]]`, `[[auth.rule]]`: tables the crate `auth` understands, taken over
-//! as the JSON it reads from the store, too.
+//! `[[auth.authenticator]]`, `[[auth.rule_source]]` and `[[auth.rule]]`: tables converted to the
+//! JSON that the crate `auth` also reads from the store.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use toml::de::{DeTable, DeValue};
 use super::config_draft::ConfigDraft;
 use super::config_error::ValueOrigin;
 
-/// A table and where it stands.
+/// A table and its place in the file.
 pub(super) struct ConfigTable {
     pub(super) value: Value,
     pub(super) origin: ValueOrigin,
 }
 
-/// All of them, each kind in the order of the file.
+/// All tables, each kind in the order of the file.
 #[derive(Default)]
 pub(super) struct AuthTables {
     pub(super) authenticators: Vec<ConfigTable>,
@@ -24,7 +24,7 @@ pub(super) struct AuthTables {
 }
 
 impl AuthTables {
-    /// The list a key of `[auth]` stands for, if it is one.
+    /// The list of tables for a key of `[auth]`, if it is one.
     pub(super) fn tables_for_key(&mut self, key: &str) -> Option<&mut Vec<ConfigTable>> {
         match key {
             "authenticator" => Some(&mut self.authenticators),
@@ -35,7 +35,7 @@ impl AuthTables {
     }
 }
 
-/// A TOML table as JSON; paths start at `folder`, if there is one.
+/// Converts a TOML table to JSON; relative paths are resolved against `folder`, if given.
 pub(super) fn json_of(table: &DeTable<'_>, folder: Option<&Path>) -> Value {
     let mut fields = Map::new();
     for (key, value) in table {
@@ -73,7 +73,7 @@ fn json_of_value(value: &DeValue<'_>, folder: Option<&Path>) -> Value {
     }
 }
 
-/// Everything about who may come in, checked as the node will read it.
+/// Validates the authentication and authorisation settings as the node will read them.
 pub(super) fn finish_auth(
     draft: &mut ConfigDraft,
     users: Vec<broker::config::UserConfig>,
@@ -99,7 +99,7 @@ pub(super) fn finish_auth(
         let declared = declared.map(|(id, table)| ((kind, id), table.origin.clone()));
         draft.declared_at.extend(declared);
     }
-    // Nobody is asked here: what is started on this runtime never runs.
+    // Nothing is queried here: tasks started on this runtime never run.
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -117,7 +117,7 @@ pub(super) fn finish_auth(
         let list = problem.section.strip_prefix("auth.");
         let list = list.and_then(|list| tables.tables_for_key(list));
         let origin = list.and_then(|tables| Some(tables.get(problem.index)?.origin.clone()));
-        // Credentials of users have been checked as settings before.
+        // Credentials of users were validated as settings before.
         if let Some(origin) = origin {
             draft.add_error(origin, problem.section, problem.message);
         }

@@ -1,4 +1,4 @@
-//! Sizes in bytes as people write them: `16MiB`, `1MB`, `4096`.
+//! Sizes in bytes in human notation: `16MiB`, `1MB`, `4096`.
 
 /// Longest unit first, so that `MiB` is not read as `B`.
 const UNITS: [(&str, u64); 9] = [
@@ -13,8 +13,8 @@ const UNITS: [(&str, u64); 9] = [
     ("b", 1),
 ];
 
-/// Reads a whole number with an optional unit (any case, a space before it allowed); `None` if it is not
-/// one or does not fit 64 bits.
+/// Parses a whole number with an optional unit (any case, optionally after a space). `None` if it
+/// is invalid or exceeds 64 bits.
 pub(super) fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim().to_ascii_lowercase();
     let (number, factor) = UNITS
@@ -24,7 +24,7 @@ pub(super) fn parse_size(text: &str) -> Option<u64> {
     parse_number(number.trim_end())?.checked_mul(factor)
 }
 
-/// Reads decimal digits, with `_` between them for the eye as in TOML.
+/// Parses decimal digits, with `_` as separators as in TOML.
 pub(super) fn parse_number(text: &str) -> Option<u64> {
     let digits_at_both_ends = text.starts_with(|c: char| c.is_ascii_digit())
         && text.ends_with(|c: char| c.is_ascii_digit());

@@ -1,5 +1,5 @@
-//! A configuration on its way: defaults first, then one assignment after the other, later ones winning.
-//! Mistakes are collected, so that all are told at once.
+//! The configuration under construction: defaults first, then assignments, of which the last one
+//! wins. Errors are collected and reported together.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -27,16 +27,17 @@ pub(super) struct ConfigDraft {
     pub(super) sinks: Vec<ConfigTable>,
     /// `[[source]]`
     pub(super) sources: Vec<ConfigTable>,
-    /// Those of `object_tables`, with their sections.
+    /// Tables of `object_tables`, with their sections.
     pub(super) objects: Vec<(&'static str, ConfigTable)>,
     pub(super) errors: Vec<ConfigError>,
-    /// Who said last what a key is; keys with their section, `listener.NAME.bind` for those of a listener.
+    /// The origin of each key's value; keys include their section, `listener.NAME.bind` for those
+    /// of a listener.
     pub(super) origins: HashMap<String, ValueOrigin>,
-    /// Where the objects of the configuration are declared, by kind and id.
+    /// The place of each declared object, by kind and id.
     pub(super) declared_at: HashMap<(&'static str, String), ValueOrigin>,
 }
 
-/// Which of the things that exist several times a key belongs to.
+/// The repeated table that a key belongs to.
 enum KeyOwner<'a> {
     Node,
     Listener(&'a str),
@@ -44,7 +45,7 @@ enum KeyOwner<'a> {
 }
 
 impl ConfigDraft {
-    /// What holds if nobody says anything.
+    /// The defaults.
     pub(super) fn defaults() -> Self {
         Self {
             node: NodeSettings::default(),
@@ -72,7 +73,7 @@ impl ConfigDraft {
         self.errors.push(ConfigError::new(origin, key, message));
     }
 
-    /// A problem about a key nobody gave a value, told unless the key has a problem already.
+    /// Adds an error about a key without a value, unless the key already has an error.
     pub(super) fn add_missing(
         &mut self,
         origin: ValueOrigin,
@@ -84,7 +85,7 @@ impl ConfigDraft {
         }
     }
 
-    /// Who said what a key is.
+    /// The origin of a key's value.
     pub(super) fn origin(&self, key: &str) -> ValueOrigin {
         self.origins
             .get(key)
@@ -92,7 +93,8 @@ impl ConfigDraft {
             .unwrap_or(ValueOrigin::Default)
     }
 
-    /// Adds a listener without an address. `false`, and a problem, if the name is taken or not a name.
+    /// Adds a listener without an address. Returns `false` and adds an error if the name is invalid
+    /// or in use.
     pub(super) fn declare_listener(&mut self, name: &str, origin: &ValueOrigin) -> bool {
         let key = format!("listener.{name}");
         let valid = (1..=MAX_LISTENER_NAME_CHARS).contains(&name.len())
@@ -116,7 +118,8 @@ impl ConfigDraft {
         true
     }
 
-    /// Adds a user without a credential. `false`, and a problem, if the name is taken or empty.
+    /// Adds a user without a credential. Returns `false` and adds an error if the name is empty or
+    /// in use.
     pub(super) fn declare_user(&mut self, username: &str, origin: &ValueOrigin) -> bool {
         let key = format!("user.{username}");
         if username.is_empty() {
@@ -138,8 +141,8 @@ impl ConfigDraft {
         true
     }
 
-    /// Assigns a value to a key with everything in front: `limits.max_qos`, `listener.mqtt.bind`,
-    /// `user.ann.credential`. A listener or user that is not there yet is added.
+    /// Assigns a value to a full key: `limits.max_qos`, `listener.mqtt.bind`,
+    /// `user.ann.credential`. An unknown listener or user is added.
     pub(super) fn assign(
         &mut self,
         key: &str,
@@ -185,7 +188,8 @@ impl ConfigDraft {
     }
 }
 
-/// Splits a whole key into its owner and the key in the owner's table; the error is the shape it should have.
+/// Splits a full key into its owner and the key in the owner's table; the error is the expected
+/// form.
 fn split_key(key: &str) -> Result<(KeyOwner<'_>, &str), &'static str> {
     const LISTENER_SHAPE: &str = "listener.NAME.KEY, such as listener.mqtt.bind";
     const USER_SHAPE: &str = "user.NAME.credential";
@@ -196,7 +200,7 @@ fn split_key(key: &str) -> Result<(KeyOwner<'_>, &str), &'static str> {
         }
         Ok((KeyOwner::Listener(name), rest))
     } else if let Some(rest) = key.strip_prefix("user.") {
-        // A user name may have dots, the keys of a user have none.
+        // A user name may contain dots, the keys of a user do not.
         let (name, rest) = rest.rsplit_once('.').ok_or(USER_SHAPE)?;
         if rest == "username" {
             return Err("another key: the name of a user stands in its key");

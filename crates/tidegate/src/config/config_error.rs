@@ -1,13 +1,13 @@
-//! What is wrong with a configuration and where it was said.
+//! Configuration errors and their places.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ValueOrigin {
-    /// Nobody said anything.
+    /// The default value.
     Default,
     /// A place in a file; line and column count from 1.
     File {
@@ -17,11 +17,11 @@ pub(crate) enum ValueOrigin {
     },
     /// A file as a whole.
     WholeFile(Arc<PathBuf>),
-    /// An environment variable by its name.
+    /// The name of an environment variable.
     Environment(String),
-    /// `--set`, by the key it sets.
+    /// `--set`, with its key.
     Set(String),
-    /// A flag of its own, such as `--mqtt`.
+    /// A dedicated flag, such as `--mqtt`.
     Flag(&'static str),
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for ValueOrigin {
 }
 
 impl ValueOrigin {
-    /// Which part of the configuration it is, in the words of the API.
+    /// The part of the configuration, as named by the API.
     pub(crate) fn part(&self) -> &'static str {
         match self {
             Self::Default | Self::File { .. } | Self::WholeFile(_) => "file",
@@ -48,7 +48,7 @@ impl ValueOrigin {
         }
     }
 
-    /// As a whole line of a file, without the column.
+    /// The place as a line of a file, without the column.
     pub(crate) fn place(&self) -> String {
         match self {
             Self::File { path, line, .. } => format!("{}:{line}", path.display()),
@@ -57,11 +57,11 @@ impl ValueOrigin {
     }
 }
 
-/// One thing that is wrong. Never holds the value of a secret.
+/// One configuration error. Never contains the value of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ConfigError {
     pub(crate) origin: ValueOrigin,
-    /// The whole dotted key; empty if it is not about one.
+    /// The full dotted key; empty if the error is not about a key.
     pub(crate) key: String,
     /// What is wrong and what was expected.
     pub(crate) message: String,
@@ -92,7 +92,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Everything that is wrong, told at once.
+/// All configuration errors.
 #[derive(Debug)]
 pub(crate) struct ConfigErrors(pub(crate) Vec<ConfigError>);
 

@@ -1,4 +1,5 @@
-//! `[[connector]]`, `[[sink]]` and `[[source]]`: tables the crate `connect` understands, as the JSON it reads from the store, too.
+//! `[[connector]]`, `[[sink]]` and `[[source]]`: tables converted to the JSON that the crate
+//! `connect` also reads from the store.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ use super::config_draft::ConfigDraft;
 /// Kind, name and settings of an object.
 pub(crate) type DeclaredObject = (&'static str, String, Value);
 
-/// Files that settings name lie where the configuration does, unless they say otherwise.
+/// Resolves relative file names in settings against the folder of the configuration file.
 pub(super) fn resolve_files(table: &mut Value, folder: &Path) {
     let resolve = |value: &mut Value| {
         if let Some(text) = value.as_str() {
@@ -31,7 +32,7 @@ pub(super) fn resolve_files(table: &mut Value, folder: &Path) {
     }
 }
 
-/// The connectors and sinks of the file, checked as the node will read them.
+/// Validates the connectors, sinks and sources of the file as the node will read them.
 pub(super) fn finish_connectors(draft: &mut ConfigDraft) -> Vec<DeclaredObject> {
     let tables = [
         (CONNECTOR, std::mem::take(&mut draft.connectors)),
@@ -41,7 +42,7 @@ pub(super) fn finish_connectors(draft: &mut ConfigDraft) -> Vec<DeclaredObject> 
     if tables.iter().all(|(_, tables)| tables.is_empty()) {
         return Vec::new();
     }
-    // Nobody is connected to here: what is started on this runtime never runs.
+    // Nothing is connected here: tasks started on this runtime never run.
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -54,13 +55,13 @@ pub(super) fn finish_connectors(draft: &mut ConfigDraft) -> Vec<DeclaredObject> 
         }
     };
     let options = ConnectorServiceOptions {
-        // Nothing is written there.
+        // Nothing is written to the directory.
         directory: Some(PathBuf::new()),
         shards: 1,
     };
     let service = ConnectorService::new(runtime.handle().clone(), options);
     let mut declared: Vec<DeclaredObject> = Vec::new();
-    // Connectors with problems of their own; what uses one of them has none besides.
+    // Connectors with errors; objects that use them get no further error.
     let mut broken = Vec::new();
     for (kind, tables) in tables {
         for table in tables {

@@ -1,4 +1,5 @@
-//! What the environment and the command line say: `TIDEGATE_LIMITS__MAX_QOS=1`, `--set limits.max_qos=1`.
+//! Settings from the environment and the command line: `TIDEGATE_LIMITS__MAX_QOS=1`, `--set
+//! limits.max_qos=1`.
 
 use std::path::Path;
 
@@ -9,7 +10,8 @@ use super::settings_table::NODE;
 use super::suggestion::nearest;
 
 const PREFIX: &str = "TIDEGATE_";
-/// Variables that are no settings: the configuration file, the password of `pub` and `sub`, what `ctl` is told.
+/// Variables that are not settings: the configuration file, the password of `pub` and `sub`,
+/// options of `ctl`.
 const OTHER_VARIABLES: [&str; 5] = [
     "TIDEGATE_CONFIG",
     "TIDEGATE_PASSWORD",
@@ -19,8 +21,8 @@ const OTHER_VARIABLES: [&str; 5] = [
 ];
 const DATA_DIR: &str = "TIDEGATE_DATA_DIR";
 
-/// Applies every variable that looks like a setting. `TIDEGATE_` variables of other shapes are left alone:
-/// container platforms set some (`TIDEGATE_PORT_1883_TCP`) for a service of that name.
+/// Applies every variable that has the form of a setting. Other `TIDEGATE_` variables are ignored,
+/// because container platforms set some (`TIDEGATE_PORT_1883_TCP`) for a service of that name.
 pub(super) fn read_variables<'a>(
     variables: impl IntoIterator<Item = (&'a str, &'a str)>,
     draft: &mut ConfigDraft,
@@ -63,7 +65,7 @@ pub(super) fn read_sets(sets: &[String], draft: &mut ConfigDraft) {
     }
 }
 
-/// `LISTENER__MQTT__BIND` means `listener.mqtt.bind`. User names keep their case.
+/// Converts `LISTENER__MQTT__BIND` to `listener.mqtt.bind`. User names keep their case.
 fn key_of(rest: &str) -> String {
     if let Some((section, rest)) = rest.split_once("__")
         && section.eq_ignore_ascii_case("user")
@@ -79,7 +81,8 @@ pub(super) fn variable_of(key: &str) -> String {
     format!("{PREFIX}{}", key.replace('.', "__").to_uppercase())
 }
 
-/// What was meant by a variable that is none: one underscore where two belong, or a slip of one character.
+/// Suggests a variable for an unknown one: one underscore instead of two, or a typo of one
+/// character.
 fn suggest_variable(name: &str) -> Option<String> {
     let mut settings = NODE.iter().map(|setting| variable_of(setting.key));
     if let Some(meant) = settings.find(|known| known.replace("__", "_") == name) {

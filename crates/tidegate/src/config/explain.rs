@@ -1,4 +1,4 @@
-//! `tidegate config explain`: the value of a setting, where it comes from, what it may be and what it means.
+//! `tidegate config explain`: value, origin, accepted values and meaning of a setting.
 
 use std::fmt::Write as _;
 
@@ -7,16 +7,17 @@ use api::SettingInfo;
 use super::Config;
 use super::suggestion::nearest_key;
 
-/// No setting has this key, and none begins with it.
+/// No setting has this key or this prefix.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no setting {key:?}; {suggestion}`tidegate config reference` lists all of them")]
 pub(crate) struct UnknownSettingError {
     key: String,
-    /// Empty, or a question that ends with a blank.
+    /// Empty, or a question followed by a blank.
     suggestion: String,
 }
 
-/// The setting `key`, or all settings whose keys begin with it (`limits`, `listener.mqtt`).
+/// Explains the setting `key`, or all settings whose keys begin with it (`limits`,
+/// `listener.mqtt`).
 pub(crate) fn explain(config: &Config, key: &str) -> Result<String, UnknownSettingError> {
     let section = format!("{key}.");
     let mut text = String::new();

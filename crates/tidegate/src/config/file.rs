@@ -1,4 +1,4 @@
-//! `tidegate.toml`: from text to assignments that know their line.
+//! Parses `tidegate.toml` into assignments with their positions.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use super::setting_kind::RawValue;
 use super::settings_table::SECTIONS;
 use super::suggestion::nearest;
 
-/// Sections written as `[[name]]`, with the key that tells one entry from another.
+/// Sections written as `[[name]]`, with the key that identifies an entry.
 const REPEATED: [&str; 2] = ["listener", "user"];
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Reads a file into the draft; what is wrong becomes the draft's problems.
+/// Reads a file into the draft; errors are added to the draft.
 pub(super) fn read(path: &Path, draft: &mut ConfigDraft) {
     let whole = ValueOrigin::WholeFile(Arc::new(path.to_owned()));
     let too_large = std::fs::metadata(path).is_ok_and(|found| found.len() > MAX_FILE_BYTES);
@@ -109,7 +109,7 @@ pub(super) fn read_text(path: &Path, text: &str, draft: &mut ConfigDraft) {
     }
 }
 
-/// An entry of `[[listener]]` or `[[user]]`: its name first, then the rest under that name.
+/// Reads an entry of `[[listener]]` or `[[user]]`: first its name, then its keys under that name.
 fn read_entry(
     section: &str,
     entry: &DeTable<'_>,
@@ -160,7 +160,7 @@ fn read_table(
     }
 }
 
-/// `[auth]`, and the lists of tables in it.
+/// Reads `[auth]` and its lists of tables.
 fn read_auth(table: &DeTable<'_>, places: &SourcePositions<'_>, draft: &mut ConfigDraft) {
     for (key, value) in table {
         let name = key.get_ref().as_ref();
@@ -186,7 +186,7 @@ fn read_auth(table: &DeTable<'_>, places: &SourcePositions<'_>, draft: &mut Conf
     }
 }
 
-/// The tables of a list, by the function that makes JSON of one; what is none is told.
+/// Converts the tables of a list to JSON with the given function; other values are errors.
 fn read_tables(
     name: &str,
     entries: &[Spanned<DeValue<'_>>],
@@ -211,7 +211,7 @@ fn read_tables(
     tables
 }
 
-/// `[[rule]]`: read as the API reads rules, once all settings are known.
+/// Reads `[[rule]]`; the rules are validated like those of the API once all settings are known.
 fn read_rules(
     entries: &[Spanned<DeValue<'_>>],
     places: &SourcePositions<'_>,
@@ -223,7 +223,7 @@ fn read_rules(
     draft.rules.extend(rules);
 }
 
-/// `[[product]]`, likewise.
+/// Reads `[[product]]`, likewise.
 fn read_products(
     entries: &[Spanned<DeValue<'_>>],
     places: &SourcePositions<'_>,
@@ -237,7 +237,7 @@ fn read_products(
     draft.products.extend(products);
 }
 
-/// `[[connector]]`, `[[sink]]` and `[[source]]`, likewise.
+/// Reads `[[connector]]`, `[[sink]]` and `[[source]]`, likewise.
 fn read_connectors(
     name: &str,
     entries: &[Spanned<DeValue<'_>>],
@@ -257,7 +257,7 @@ fn read_connectors(
     list.extend(tables);
 }
 
-/// Those of `object_tables`, likewise.
+/// Reads the sections of `object_tables`, likewise.
 fn read_objects(
     section: &'static str,
     entries: &[Spanned<DeValue<'_>>],
@@ -321,11 +321,11 @@ fn section_names() -> String {
     names.join(", ")
 }
 
-/// Turns byte offsets into lines and columns.
+/// Converts byte offsets to lines and columns.
 struct SourcePositions<'a> {
     path: Arc<PathBuf>,
     text: &'a str,
-    /// Where relative paths start.
+    /// Base of relative paths.
     folder: PathBuf,
 }
 

@@ -1,5 +1,5 @@
-//! The configuration: one table of settings, read from a file, the environment and flags, checked as a
-//! whole, explained by a reference that comes from the same table.
+//! The configuration: read from a file, the environment and flags by one table of settings,
+//! validated as a whole, and documented by a reference generated from the same table.
 
 mod auth_tables;
 mod byte_size;
@@ -38,7 +38,7 @@ pub(crate) use reference::{markdown, toml_template};
 pub(crate) use runtime_settings::RuntimeSettings;
 pub(crate) use suggestion::nearest;
 
-/// Everything a node needs to know to start.
+/// The complete configuration of a node.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) broker: BrokerConfig,
@@ -48,40 +48,40 @@ pub(crate) struct Config {
     pub(crate) telemetry: crate::serve::node_ingest::IngestSettings,
     pub(crate) alarms: crate::serve::alarms::AlarmSettings,
     pub(crate) commands: devices::command::CommandConfig,
-    /// `[[rule]]`: names and what the API would take.
+    /// `[[rule]]`: names and definitions in the form of the API.
     pub(crate) declared_rules: Vec<(String, Value)>,
     /// `[[connector]]`, `[[sink]]` and `[[source]]`, connectors first.
     pub(crate) declared_connectors: DeclaredObjects,
-    /// `[[product]]`: ids and what the API would take.
+    /// `[[product]]`: ids and definitions in the form of the API.
     pub(crate) declared_products: product_tables::DeclaredProducts,
-    /// `[[chain]]`, `[[group]]`, `[[pull_source_status]]` and `[[notification]]`.
+    /// `[[chain]]`, `[[group]]`, `[[pull_source]]` and `[[notification]]`.
     pub(crate) declared_others: DeclaredObjects,
-    /// Which addresses objects may lead the node to.
+    /// The addresses that the node may connect to on behalf of objects.
     pub(crate) targets: outbound::target_policy::TargetPolicy,
     pub(crate) data_dir: PathBuf,
-    /// `None`: everything is in memory only.
+    /// `None`: sessions and messages are in memory only.
     pub(crate) store: Option<store::StoreConfig>,
-    /// A server that keeps queued messages in place of the store's log.
+    /// The server that stores session queues instead of the store's log.
     pub(crate) queue: Option<(offline::QueueBackendKind, offline::QueueBackendOptions)>,
     /// `None`: HTTP is off.
     pub(crate) http: Option<HttpConfig>,
-    /// `None`: HTTP is not encrypted.
+    /// `None`: HTTP is served without TLS.
     pub(crate) http_tls: Option<TlsConfig>,
     pub(crate) log_level: String,
     pub(crate) log_format: LogFormat,
     /// The file that was read, if any.
     pub(crate) file: Option<PathBuf>,
-    /// What is allowed but probably not meant.
+    /// Warnings about settings that are valid but probably unintended.
     pub(crate) warnings: Vec<String>,
-    /// Every setting with its value and where that comes from, as the API shows it.
+    /// Every setting with its value and origin, as the API shows it.
     pub(crate) settings: Vec<api::SettingInfo>,
-    /// For changing them while the node runs.
+    /// Used to change settings at run time.
     pub(crate) running: RuntimeSettings,
     origins: HashMap<String, ValueOrigin>,
     declared_at: HashMap<(&'static str, String), ValueOrigin>,
 }
 
-/// An object that the configuration declares. Its value may contain secrets.
+/// A declared object. Its value may contain secrets.
 #[derive(Clone)]
 pub(crate) struct Declaration {
     pub(crate) kind: &'static str,
@@ -91,7 +91,7 @@ pub(crate) struct Declaration {
 }
 
 impl Config {
-    /// All objects that it declares, in the form in which the store keeps them.
+    /// All declared objects in their stored form.
     pub(crate) fn declared_objects(&self) -> Vec<Declaration> {
         let users = self.broker.users.iter().map(|user| {
             let value = json!({"scram": user.credential});
@@ -130,23 +130,23 @@ impl Config {
         declarations.collect()
     }
 
-    /// Who said what a key (`listener.mqtt.bind`) is.
+    /// The origin of a key's value (`listener.mqtt.bind`).
     pub(crate) fn origin(&self, key: &str) -> &ValueOrigin {
         self.origins.get(key).unwrap_or(&ValueOrigin::Default)
     }
 }
 
-/// A value a flag of its own gives to a setting.
+/// A setting given by a dedicated flag.
 pub(crate) struct FlagValue {
     pub(crate) flag: &'static str,
     pub(crate) key: &'static str,
     pub(crate) value: String,
 }
 
-/// What was said and where, weakest first.
+/// The sources of the configuration, lowest priority first.
 #[derive(Default)]
 pub(crate) struct ConfigSources {
-    /// A file that must be there.
+    /// A file that must exist.
     pub(crate) file: Option<PathBuf>,
     pub(crate) environment: Vec<(String, String)>,
     /// `KEY=VALUE`
@@ -154,11 +154,11 @@ pub(crate) struct ConfigSources {
     pub(crate) flags: Vec<FlagValue>,
 }
 
-/// Files that are read if they are there and no other is named.
+/// Files that are read if they exist and no other file is given.
 const DEFAULT_FILES: [&str; 2] = ["tidegate.toml", "/etc/tidegate/tidegate.toml"];
 
 impl ConfigSources {
-    /// The environment of this process and the file it names or that lies in a usual place.
+    /// The environment of this process, and the file given or found in a default place.
     pub(crate) fn from_process(file: Option<PathBuf>) -> Self {
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         let named = std::env::var_os("TIDEGATE_CONFIG").filter(|path| !path.is_empty());
@@ -177,8 +177,8 @@ impl ConfigSources {
     }
 }
 
-/// Reads and checks a configuration. Flags win over `--set`, that over the environment, that over the file,
-/// that over the defaults. Every problem there is comes back at once.
+/// Reads and validates a configuration. Priorities: flags, `--set`, environment, file, defaults.
+/// Returns all errors at once.
 pub(crate) fn load(sources: &ConfigSources) -> Result<Config, ConfigErrors> {
     let mut draft = config_draft::ConfigDraft::defaults();
     if let Some(path) = &sources.file {
@@ -213,7 +213,8 @@ fn finish_with(
     if problems.is_empty() {
         return Ok(config);
     }
-    // In the order of the file; what other sources say stays behind it, in the order it was said.
+    // Errors of the file in its order, then those of other sources in the order of their
+    // assignments.
     problems.sort_by_key(|problem| match problem.origin {
         ValueOrigin::File { line, column, .. } => (line, column),
         ValueOrigin::WholeFile(_) => (0, 0),

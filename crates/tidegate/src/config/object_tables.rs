@@ -1,5 +1,6 @@
-//! `[[chain]]`, `[[group]]`, `[[pull_source_status]]` and `[[notification]]`: tables the crate `devices` understands, as the JSON it reads
-//! from the store, too. What they name may be in the store, which is not open yet: whether it is there is seen at start.
+//! `[[chain]]`, `[[group]]`, `[[pull_source]]` and `[[notification]]`: tables converted to the JSON
+//! that the crate `devices` also reads from the store. Their references may name stored objects,
+//! and the store is not open yet, so they are checked at the start of the node.
 
 use std::fmt;
 use std::ops::Deref;
@@ -16,7 +17,7 @@ use super::connector_tables;
 
 const MAX_NAME_BYTES: usize = 256;
 
-/// Kind, name and settings of objects.
+/// Kind, name and definition of objects.
 #[derive(Clone, Default)]
 pub(crate) struct DeclaredObjects(pub(crate) Vec<(&'static str, String, Value)>);
 
@@ -30,7 +31,7 @@ impl Deref for DeclaredObjects {
 
 impl fmt::Debug for DeclaredObjects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // There are secrets in the rest.
+        // The definitions may contain secrets.
         let names = self.iter().map(|(kind, name, _)| (kind, name));
         f.debug_list().entries(names).finish()
     }
@@ -38,16 +39,16 @@ impl fmt::Debug for DeclaredObjects {
 
 /// A kind of tables.
 struct ObjectTableSpec {
-    /// As it is written in the file.
+    /// Name of the section in the file.
     section: &'static str,
     kind: &'static str,
     name_field: &'static str,
     most: usize,
-    /// To what is stored; or the field and what is wrong with it.
+    /// Converts to the stored form; the error is a field and a message.
     read: fn(Value) -> Result<Value, (String, String)>,
 }
 
-/// In the order in which one may name the other.
+/// Ordered so that references point to earlier kinds.
 const TABLES: [ObjectTableSpec; 4] = [
     ObjectTableSpec {
         section: "notification",
@@ -91,13 +92,13 @@ const TABLES: [ObjectTableSpec; 4] = [
     },
 ];
 
-/// The section of this name, if it is one of these.
+/// The section with this name, if it is one of these.
 pub(super) fn section(name: &str) -> Option<&'static str> {
     let mut sections = TABLES.iter().map(|table| table.section);
     sections.find(|section| *section == name)
 }
 
-/// Files that settings name lie where the configuration does, unless they say otherwise.
+/// Resolves relative file names in settings against the folder of the configuration file.
 pub(super) fn resolve_files(table: &mut Value, folder: &Path) {
     for place in ["/prometheus/server", "/http/server", "/ipmi"] {
         if let Some(settings) = table.pointer_mut(place) {
@@ -106,14 +107,14 @@ pub(super) fn resolve_files(table: &mut Value, folder: &Path) {
     }
 }
 
-/// The objects of the file, checked as the node will read them.
+/// Validates the objects of the file as the node will read them.
 pub(super) fn finish_objects(draft: &mut ConfigDraft) -> DeclaredObjects {
     let tables = std::mem::take(&mut draft.objects);
     let mut declared = DeclaredObjects::default();
     if tables.is_empty() {
         return declared;
     }
-    // Nobody is asked here: what is started on this runtime never runs.
+    // Nothing is queried here: tasks started on this runtime never run.
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

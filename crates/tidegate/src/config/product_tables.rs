@@ -1,4 +1,4 @@
-//! `[[product]]`: tables the crate `devices` understands, as the JSON it reads from the store, too.
+//! `[[product]]`: tables converted to the JSON that the crate `devices` also reads from the store.
 
 use std::fmt;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::config_draft::ConfigDraft;
 
-/// The file of a thing model.
+/// The key with the file name of a thing model.
 const MODEL_FILE: &str = "model_file";
 
 /// Ids and definitions of products.
@@ -17,14 +17,14 @@ pub(crate) struct DeclaredProducts(pub(crate) Vec<(String, Value)>);
 
 impl fmt::Debug for DeclaredProducts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // There are secrets in the rest.
+        // The definitions may contain secrets.
         f.debug_list()
             .entries(self.0.iter().map(|(id, _)| id))
             .finish()
     }
 }
 
-/// A file lies where the configuration does, unless it says otherwise.
+/// Resolves a relative file name against the folder of the configuration file.
 pub(super) fn resolve_files(table: &mut Value, folder: &Path) {
     if let Some(file) = table.get_mut(MODEL_FILE)
         && let Some(text) = file.as_str()
@@ -33,7 +33,7 @@ pub(super) fn resolve_files(table: &mut Value, folder: &Path) {
     }
 }
 
-/// The products of the file, checked as the node will read them.
+/// Validates the products of the file as the node will read them.
 pub(super) fn finish_products(draft: &mut ConfigDraft) -> DeclaredProducts {
     let mut products: Vec<(String, Value)> = Vec::new();
     for mut table in std::mem::take(&mut draft.products) {

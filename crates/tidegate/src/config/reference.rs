@@ -1,4 +1,5 @@
-//! The reference of all settings, in Markdown for the documentation and as a commented `tidegate.toml`.
+//! The reference of all settings, as Markdown for the documentation and as a commented
+//! `tidegate.toml`.
 
 use std::fmt::Write as _;
 
@@ -44,9 +45,9 @@ starting a node. `tidegate config explain KEY` prints the value of a setting and
 `tidegate config reference --format toml` prints this page as a file to start from.
 ";
 
-/// A line of the reference, whatever section type it came from.
+/// A row of the reference, independent of the type of its section.
 struct ReferenceRow {
-    /// Within its section.
+    /// Key within its section.
     key: &'static str,
     kind: SettingKind,
     help: &'static str,
@@ -84,7 +85,7 @@ fn reference_rows(section: &str) -> Vec<ReferenceRow> {
     }
 }
 
-/// Defaults that are not a fixed value.
+/// Defaults that are not fixed values.
 fn default_text(section: &str, key: &str) -> Option<&'static str> {
     match (section, key) {
         ("node", "data_dir") => Some(
@@ -99,7 +100,7 @@ fn default_text(section: &str, key: &str) -> Option<&'static str> {
     }
 }
 
-/// The whole reference as Markdown, the same on every machine.
+/// The whole reference as Markdown; independent of the machine.
 pub(crate) fn markdown() -> String {
     let mut text = INTRODUCTION.to_owned();
     for (section, about) in SECTIONS {
@@ -129,7 +130,7 @@ pub(crate) fn markdown() -> String {
     text
 }
 
-/// A `tidegate.toml` with every setting in it, commented out at its default.
+/// A `tidegate.toml` with every setting commented out at its default.
 pub(crate) fn toml_template() -> String {
     let mut text = String::from(
         "# Every setting of Tidegate at its default. Take away the # in front of what you change, and of the\n\
@@ -166,7 +167,7 @@ fn section_heading(section: &str) -> String {
     }
 }
 
-/// Something fitting where there is no default to show.
+/// An example value for settings without a default.
 fn example_value(section: &str, key: &str, kind: SettingKind) -> String {
     let text = match (section, key) {
         ("node", "data_dir") => "/var/lib/tidegate",
@@ -189,7 +190,7 @@ fn example_value(section: &str, key: &str, kind: SettingKind) -> String {
     format!("{text:?}")
 }
 
-/// As `SettingKind::expected`, short enough for a table.
+/// Like `SettingKind::expected_text`, short enough for a table.
 fn value_range_text(kind: SettingKind) -> String {
     match kind {
         SettingKind::Flag => "`true`, `false`".into(),

@@ -1,4 +1,4 @@
-//! `[[rule]]`: tables the crate `engine` understands, as the JSON it reads from the store, too.
+//! `[[rule]]`: tables converted to the JSON that the crate `engine` also reads from the store.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::config_draft::ConfigDraft;
 use crate::serve::NoopDevicePort;
 
-/// The rules of the file, checked as the node will read them.
+/// Validates the rules of the file as the node will read them.
 pub(super) fn finish_rules(draft: &mut ConfigDraft) -> Vec<(String, Value)> {
     let engine = Engine::new(draft.node.rules.clone(), 1);
     engine.set_device_port(Arc::new(NoopDevicePort));

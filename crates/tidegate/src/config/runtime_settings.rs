@@ -1,4 +1,5 @@
-//! The settings of a running node: those that may change while it runs are checked as those of the start are.
+//! The settings of a running node. Changes at run time are validated like the settings at the
+//! start.
 
 use std::fmt;
 use std::path::Path;
@@ -11,7 +12,7 @@ use super::setting_kind::RawValue;
 use super::settings_table::{NODE, NodeSettings};
 use super::settings_view;
 
-/// What holds now of the settings that exist once.
+/// The current values of the settings outside repeated tables.
 #[derive(Clone)]
 pub(crate) struct RuntimeSettings(Box<NodeSettings>);
 
@@ -24,12 +25,13 @@ impl fmt::Debug for RuntimeSettings {
 impl RuntimeSettings {
     pub(super) fn new(node: &NodeSettings) -> Self {
         let mut node = Box::new(node.clone());
-        // It may hold a password, and does not change.
+        // The URL may contain a password, and cannot change.
         node.queue.url = None;
         Self(node)
     }
 
-    /// Changes one setting, given as `tidegate.toml` has it; returns it as it is shown. The caller sees to it that it holds.
+    /// Changes one setting, given as in `tidegate.toml`, and returns its new value. The caller
+    /// applies it.
     pub(crate) fn change_setting(
         &mut self,
         key: &str,
@@ -64,7 +66,7 @@ impl RuntimeSettings {
         &self.0.auth
     }
 
-    /// `now`, but for what may change.
+    /// The configuration `now` with the settings that may change at run time.
     pub(crate) fn http_config(&self, now: &HttpConfig) -> HttpConfig {
         HttpConfig {
             bind: now.bind.clone(),

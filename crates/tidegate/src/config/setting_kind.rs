@@ -1,5 +1,5 @@
-//! What one setting is: a key, the kind of its value, where the value lives and a sentence of help. Reading,
-//! checking, defaults and the reference all work on this.
+//! The definition of a setting: key, kind of value, field, and help text. Parsing, validation,
+//! defaults and the reference are based on it.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,21 +14,22 @@ use store::Fsync;
 use super::byte_size;
 use super::suggestion::nearest;
 
-/// One setting of a section whose values live in a `T`.
+/// A setting of a section whose values are stored in a `T`.
 pub(super) struct Setting<T: 'static> {
-    /// Within its section for listeners and users, else with the section: `limits.max_qos`.
+    /// For listeners and users the key within the section, otherwise the full key:
+    /// `limits.max_qos`.
     pub(super) key: &'static str,
     pub(super) kind: SettingKind,
     /// One or two sentences of Markdown.
     pub(super) help: &'static str,
-    /// Whether the API may change it while the node runs.
+    /// Whether the API may change it at run time.
     pub(super) at_run_time: bool,
     pub(super) get: fn(&T) -> Option<SettingValue>,
     pub(super) set: fn(&mut T, SettingValue),
 }
 
-/// A line of the table: the key, the field behind it, the kind, the help. With `at run time` in front, the value may
-/// change while the node runs: `serve/program.rs` sees to it that it holds.
+/// A row of the settings table: key, field, kind, help. With `at run time` in front, the value may
+/// change while the node runs; `serve/program_service.rs` applies it.
 macro_rules! setting {
     (at run time $key:literal, $($rest:tt)+) => {
         Setting {
@@ -49,53 +50,53 @@ macro_rules! setting {
 }
 pub(super) use setting;
 
-/// Which values a setting takes.
+/// The kind of values that a setting accepts.
 #[derive(Clone, Copy)]
 pub(super) enum SettingKind {
     Flag,
-    /// A whole number within bounds (both included).
+    /// A whole number within bounds (both inclusive).
     Count(u64, u64),
-    /// The same, in seconds.
+    /// Seconds within bounds.
     Seconds(u64, u64),
-    /// The same, in bytes, also written as `16MiB`.
+    /// Bytes within bounds, also written as `16MiB`.
     Bytes(u64, u64),
     /// Any text; empty means none.
     Text,
-    /// A file or folder; relative to the configuration file it stands in, else to the working folder.
+    /// A file or folder; relative to the configuration file, otherwise to the working directory.
     Path,
-    /// One of a few names.
+    /// One of several names.
     Choice(fn() -> Vec<&'static str>),
     /// An address to listen on.
     Bind,
-    /// Log levels.
+    /// A log filter.
     Levels,
-    /// Classes of addresses and networks, with commas between.
+    /// Classes of addresses and networks, separated by commas.
     Targets,
-    /// Proxies that are trusted.
+    /// Trusted proxies.
     Proxies,
-    /// When the log is forced to disk.
+    /// When a log is synced to disk.
     Fsync,
-    /// What proves a user; never shown.
+    /// The credential of a user; never shown.
     Credential,
-    /// A text with a password in it; never shown.
+    /// A text that contains a password; never shown.
     Secret,
 }
 
-/// A value as it was written, before anyone knows what it should be.
+/// A value as written, before its kind is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RawValue {
-    /// From the command line or the environment: may become any kind.
+    /// From the command line or the environment: can become any kind.
     Untyped(String),
     String(String),
-    /// As written, any radix resolved; out of range of 64 bits included.
+    /// Decimal digits after resolving the radix; may exceed 64 bits.
     Integer(String),
     Boolean(bool),
-    /// Anything else TOML has, by its name.
+    /// Any other TOML type, by its name.
     Other(&'static str),
 }
 
 impl RawValue {
-    /// A value from the command line or the environment. Quotes as TOML has them may stand around it.
+    /// A value from the command line or the environment, optionally in TOML quotes.
     pub(super) fn from_text(text: &str) -> Self {
         let inside = |quote| text.strip_prefix(quote)?.strip_suffix(quote);
         let bare = ['"', '\''].into_iter().find_map(inside).unwrap_or(text);
@@ -103,7 +104,7 @@ impl RawValue {
     }
 }
 
-/// A value that fits its kind.
+/// A value valid for its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SettingValue {
     Flag(bool),
@@ -113,7 +114,7 @@ pub(super) enum SettingValue {
     Bind(BindSetting),
 }
 
-/// Where to listen, or not at all.
+/// The address of a listener, or off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum BindSetting {
     Off,
@@ -131,7 +132,8 @@ impl fmt::Display for BindSetting {
 }
 
 impl SettingKind {
-    /// Reads a value, or says what was expected and found. `folder` is where relative paths start.
+    /// Parses a value; the error names the expected and the received value. Relative paths start at
+    /// `folder`.
     pub(super) fn parse_value(self, raw: &RawValue, folder: &Path) -> Result<SettingValue, String> {
         let text = match raw {
             RawValue::Untyped(text) | RawValue::String(text) => Some(text.as_str()),
@@ -220,7 +222,7 @@ impl SettingKind {
         format!("expected {}, found {found}{guess}", self.expected_text())
     }
 
-    /// What a fitting value is, for errors and the reference.
+    /// Description of valid values, for errors and the reference.
     pub(super) fn expected_text(self) -> String {
         match self {
             Self::Flag => "true or false".into(),
@@ -263,7 +265,7 @@ impl SettingKind {
         }
     }
 
-    /// Writes a value of this kind as TOML.
+    /// Formats a value of this kind as TOML.
     pub(super) fn to_toml(self, value: &SettingValue) -> String {
         match (self, value) {
             (Self::Bytes(..), SettingValue::Number(bytes)) => {
@@ -296,7 +298,7 @@ fn quoted(text: &str) -> String {
     format!("{shown:?}")
 }
 
-/// Reads an address to listen on; the error is a hint or empty.
+/// Parses a listen address; the error is a hint or empty.
 fn parse_bind(text: &str) -> Result<BindSetting, String> {
     if text == "off" {
         return Ok(BindSetting::Off);
@@ -325,8 +327,9 @@ fn parse_bind(text: &str) -> Result<BindSetting, String> {
     }
 }
 
-/// A type that can stand behind a setting. Values arrive checked against the setting's [`SettingKind`], so a field
-/// that cannot hold them is a mistake in the table, which a test finds.
+/// A type that can be the field of a setting. Values have been validated against the setting's
+/// [`SettingKind`], so a field that cannot contain them is an error in the table, which a test
+/// detects.
 pub(super) trait Field: Sized {
     /// `None` if the setting has no value.
     fn to_value(&self) -> Option<SettingValue>;
@@ -463,7 +466,7 @@ pub(super) trait NamedChoice: Copy + PartialEq + 'static {
     }
 }
 
-/// `SettingKind::NamedChoice` over the names of `T`.
+/// `SettingKind::Choice` over the names of `T`.
 pub(super) const fn choice<T: NamedChoice>() -> SettingKind {
     SettingKind::Choice(|| T::NAMES.iter().map(|(name, _)| *name).collect())
 }

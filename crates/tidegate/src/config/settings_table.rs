@@ -1,5 +1,5 @@
-//! The table of settings. A new setting is one line here (and its field in the broker's configuration);
-//! the file, the environment, `--set`, the checks and the reference follow from it.
+//! The table of settings. A new setting is one row here and its field in the configuration; file,
+//! environment, `--set`, validation and reference follow from it.
 
 use std::path::PathBuf;
 
@@ -18,66 +18,66 @@ use crate::serve::{alarms, node_ingest};
 
 const MAX_U16: u64 = u16::MAX as u64;
 const MAX_U32: u64 = u32::MAX as u64;
-/// A year in seconds is still something one may mean; more is a slip.
+/// A year in seconds is plausible; more is probably a mistake.
 const MAX_PERIOD_S: u64 = MAX_U32;
 /// The largest packet MQTT can express.
 const MAX_PACKET: u64 = 268_435_460;
 const MAX_MEMORY: u64 = 1 << 44;
 
-/// The sections in the order of the reference, each with a sentence about it.
+/// The sections in the order of the reference, each with a description.
 pub(super) const SECTIONS: &[(&str, &str)] = &[
     ("node", "The process as a whole."),
     (
         "limits",
-        "Bounds that hold for every client of the node. A client that wants more gets what is allowed, or is \
-         refused with the reason code MQTT has for it.",
+        "Limits of every client of the node. A client that requests more gets the allowed maximum, or is \
+         rejected with the reason code of MQTT for it.",
     ),
     (
         "store",
-        "What outlives the node: sessions with an expiry, what is queued for them, retained and delayed messages. It \
-         lies in `store` below `node.data_dir`.",
+        "Persistent data: sessions with an expiry, their queues, retained and delayed messages. The store \
+         is in `store` in `node.data_dir`.",
     ),
     (
         "auth",
-        "Who may come in and what they may do. Authenticators, rules and sources of rules are lists of tables, \
+        "Authentication and authorisation of MQTT clients. Authenticators, rules and rule sources are lists of tables, \
          `[[auth.authenticator]]`, `[[auth.rule]]` and `[[auth.rule_source]]`; they are described in \
          [Authentication](authentication.md) and [Authorisation](authorisation.md).",
     ),
     (
         "rules",
-        "Bounds of the rule engine. Rules themselves are objects of the API, or stand in `[[rule]]` with `name`, `sql`, `actions` and \
-         what else the API takes; see [The rule engine](rule-engine.md).",
+        "Limits of the rule engine. Rules are created over the API, or declared in `[[rule]]` with `name`, `sql`, `actions` and \
+         the other fields of the API; see [The rule engine](rule-engine.md).",
     ),
     (
         "devices",
-        "The registry of devices. Devices are made over the API, and so are products, or these stand in `[[product]]` with `id` and what else \
-         the API takes, the thing model also as `model_file`; see [Devices](devices.md). So do groups, `[[group]]`, rule chains, `[[chain]]`, and \
-         [pull sources](pull.md), `[[pull_source]]`.",
+        "The registry of devices. Devices are created over the API. Products are created over the API, or declared in `[[product]]` with `id` and the \
+         other fields of the API, the thing model also as `model_file`; see [Devices](devices.md). Likewise groups in `[[group]]`, rule chains in \
+         `[[chain]]`, and [pull sources](pull.md) in `[[pull_source]]`.",
     ),
     (
         "telemetry",
-        "What devices report: how it is taken and where it is kept; see [Telemetry](telemetry.md) and [Telemetry storage](telemetry-storage.md).",
+        "Processing and storage of device data; see [Telemetry](telemetry.md) and [Telemetry storage](telemetry-storage.md).",
     ),
     (
         "alarms",
-        "What is wrong with devices and with the node itself; see [Alarms](alarms.md). Notifications may stand in `[[notification]]` with \
-         `name` and what else the API takes.",
+        "Alarms of devices and of the node itself; see [Alarms](alarms.md). Notifications may be declared in `[[notification]]` with \
+         `name` and the other fields of the API.",
     ),
     (
         "commands",
-        "What devices are told to do; see [Commands](commands.md).",
+        "Commands to devices; see [Commands](commands.md).",
     ),
     (
         "outbound",
-        "Which addresses the node connects to on behalf of connectors, web hooks, pull sources, authenticators and key sets; see \
+        "Restricts the addresses that the node connects to on behalf of connectors, web hooks, pull sources, authenticators and key sets; see \
          [Connectors](connectors.md#where-connectors-may-connect).",
     ),
     ("http", "The HTTP listener: API, metrics, health."),
-    ("log", "What is written to standard error."),
+    ("log", "Log output to standard error."),
     (
         "listener",
-        "A place to listen, once per `[[listener]]`. As soon as the file has one, the listeners open by \
-         default (`mqtt` on 127.0.0.1:1883, `ws` on 127.0.0.1:8083) are open only if they are listed too.",
+        "A listener, once per `[[listener]]`. If the file contains any, the default listeners \
+         (`mqtt` on 127.0.0.1:1883, `ws` on 127.0.0.1:8083) are open only if they are listed too.",
     ),
     (
         "user",
@@ -85,7 +85,7 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Everything that exists once.
+/// All settings outside repeated tables.
 #[derive(Clone)]
 pub(super) struct NodeSettings {
     pub(super) broker: BrokerConfig,
@@ -139,7 +139,7 @@ impl Default for NodeSettings {
     }
 }
 
-/// Where the node may connect to.
+/// Restrictions on the addresses that the node connects to.
 #[derive(Clone)]
 pub(super) struct OutboundSettings {
     pub(super) deny: String,
@@ -155,7 +155,7 @@ impl Default for OutboundSettings {
     }
 }
 
-/// Where queued messages are.
+/// The store of session queues.
 #[derive(Clone)]
 pub(super) struct QueueStoreSettings {
     pub(super) kind: QueueStoreKind,
@@ -197,190 +197,190 @@ impl NamedChoice for QueueStoreKind {
 #[rustfmt::skip]
 pub(super) const NODE: &[Setting<NodeSettings>] = &[
     setting!("node.shards", broker.shards, Count(0, 64), "Threads that route messages; 0 means one per core the process may use."),
-    setting!("node.data_dir", data_dir, Path, "Where the node keeps its data. One node at a time."),
-    setting!("node.stop_timeout_s", broker.stop_timeout_s, Seconds(1, 3600), "How long a graceful stop may take before what is left is cut."),
-    setting!("node.server_reference", broker.server_reference, Text, "Another server (`host:port`) that MQTT 5 clients are told to use when this one stops."),
+    setting!("node.data_dir", data_dir, Path, "Data directory. Only one node can use it at a time."),
+    setting!("node.stop_timeout_s", broker.stop_timeout_s, Seconds(1, 3600), "Time limit of a graceful stop; then remaining connections are closed."),
+    setting!("node.server_reference", broker.server_reference, Text, "Another server (`host:port`) that MQTT 5 clients are referred to when this one stops."),
     setting!("node.sys_interval_s", broker.sys_interval_s, Seconds(0, 86_400), "Time between two publications of the `$SYS` topics; 0 turns them off."),
 
-    setting!(at run time "limits.max_connections", broker.limits.max_connections, Count(1, 100_000_000), "Connections of the whole node."),
-    setting!(at run time "limits.max_sessions", broker.limits.max_sessions, Count(1, 100_000_000), "Sessions of the whole node, connected or not."),
+    setting!(at run time "limits.max_connections", broker.limits.max_connections, Count(1, 100_000_000), "Maximum number of connections of the node."),
+    setting!(at run time "limits.max_sessions", broker.limits.max_sessions, Count(1, 100_000_000), "Maximum number of sessions of the node, connected or not."),
     setting!("limits.max_packet_size", broker.limits.max_packet_size, Bytes(128, MAX_PACKET), "Largest packet accepted, fixed header included. A listener may set a smaller one."),
-    setting!(at run time "limits.max_connect_bytes", broker.limits.max_connect_bytes, Bytes(128, MAX_PACKET), "Largest CONNECT accepted, will and password included; never larger than `max_packet_size`. It is what a client without credentials can make the node keep."),
-    setting!(at run time "limits.max_partial_bytes_per_shard", broker.limits.max_partial_bytes_per_shard, Bytes(65536, MAX_MEMORY), "Bytes of packets that have begun and are not whole, of all connections of a shard. A connection that exceeds it is closed (0x97)."),
-    setting!(at run time "limits.packet_timeout_s", broker.limits.packet_timeout_s, Seconds(1, MAX_U32), "Time in which a packet that has begun has to become whole. Until CONNECT is whole `connect_timeout_s` of the listener counts."),
-    setting!("limits.max_topic_bytes", broker.limits.max_topic_bytes, Bytes(1, MAX_U16), "Longest topic name or filter."),
-    setting!("limits.max_topic_levels", broker.limits.max_topic_levels, Count(1, MAX_U16), "Most levels of a topic name or filter."),
-    setting!(at run time "limits.max_client_id_bytes", broker.limits.max_client_id_bytes, Bytes(23, MAX_U16), "Longest client id."),
+    setting!(at run time "limits.max_connect_bytes", broker.limits.max_connect_bytes, Bytes(128, MAX_PACKET), "Largest CONNECT accepted, will and password included; never larger than `max_packet_size`. It limits the memory that a client without credentials can occupy."),
+    setting!(at run time "limits.max_partial_bytes_per_shard", broker.limits.max_partial_bytes_per_shard, Bytes(65536, MAX_MEMORY), "Maximum bytes of incompletely received packets, over all connections of a shard. A connection that exceeds it is closed (0x97)."),
+    setting!(at run time "limits.packet_timeout_s", broker.limits.packet_timeout_s, Seconds(1, MAX_U32), "Time limit for receiving a packet completely. For CONNECT, the listener's `connect_timeout_s` applies."),
+    setting!("limits.max_topic_bytes", broker.limits.max_topic_bytes, Bytes(1, MAX_U16), "Longest topic name or filter, in bytes."),
+    setting!("limits.max_topic_levels", broker.limits.max_topic_levels, Count(1, MAX_U16), "Maximum number of levels of a topic name or filter."),
+    setting!(at run time "limits.max_client_id_bytes", broker.limits.max_client_id_bytes, Bytes(23, MAX_U16), "Longest client id, in bytes."),
     setting!(at run time "limits.max_username_bytes", broker.limits.max_username_bytes, Bytes(23, MAX_U16), "Longest user name, in bytes."),
     setting!("limits.max_qos", broker.limits.max_qos, Count(0, 2), "Highest QoS granted to subscribers and accepted from publishers."),
     setting!("limits.retain_available", broker.limits.retain_available, Flag, "Whether messages may be retained."),
-    setting!("limits.wildcard_available", broker.limits.wildcard_available, Flag, "Whether filters may have wildcards."),
+    setting!("limits.wildcard_available", broker.limits.wildcard_available, Flag, "Whether filters may contain wildcards."),
     setting!("limits.shared_available", broker.limits.shared_available, Flag, "Whether `$share/` and `$queue/` subscriptions are allowed."),
     setting!("limits.exclusive_available", broker.limits.exclusive_available, Flag, "Whether `$exclusive/` subscriptions are allowed."),
-    setting!(at run time "limits.max_subscriptions_per_session", broker.limits.max_subscriptions_per_session, Count(1, MAX_U32), "Subscriptions of one session."),
-    setting!(at run time "limits.max_subscription_bytes_per_session", broker.limits.max_subscription_bytes_per_session, Bytes(128, MAX_MEMORY), "Bytes of the topic filters of one session, with 64 for each subscription; more are refused (0x97)."),
-    setting!(at run time "limits.max_subscription_bytes_per_shard", broker.limits.max_subscription_bytes_per_shard, Bytes(65536, MAX_MEMORY), "The same of all sessions of a shard."),
-    setting!(at run time "limits.max_session_expiry_s", broker.limits.max_session_expiry_s, Seconds(0, MAX_PERIOD_S), "How long a session may outlive its connection. A client that asks for more gets this."),
-    setting!("limits.receive_maximum", broker.limits.receive_maximum, Count(1, MAX_U16), "QoS 1 and 2 messages a client may have in flight towards the node."),
-    setting!(at run time "limits.max_inflight", broker.limits.max_inflight, Count(1, MAX_U16), "QoS 1 and 2 messages the node has in flight towards a client, if the client allows that many."),
-    setting!("limits.topic_alias_maximum", broker.limits.topic_alias_maximum, Count(0, MAX_U16), "Topic aliases a client may use towards the node."),
-    setting!(at run time "limits.max_outgoing_topic_aliases", broker.limits.max_outgoing_topic_aliases, Count(0, MAX_U16), "Topic aliases the node uses towards a client, if the client allows that many; 0 turns them off."),
-    setting!(at run time "limits.max_queued_messages", broker.limits.max_queued_messages, Count(0, MAX_U32), "Messages waiting for one session."),
-    setting!(at run time "limits.max_queued_bytes", broker.limits.max_queued_bytes, Bytes(0, MAX_U32), "Bytes waiting for one session."),
-    setting!(at run time "limits.client_id_prefix", broker.limits.client_id_prefix, Text, "What the client id of a client with a user name has to begin with, such as `${username}-`; others are refused with 0x85. `${username}` stands for the user name, which is `device:ID` for a device of the registry. Empty: anything."),
-    setting!(at run time "limits.other_users_session", broker.limits.other_users_session, choice::<broker::config::SessionOwnerConflict>(), "What becomes of a client that connects with the client id of a session another user made: it is refused with 0x85, or that session ends, connection and queue included."),
-    setting!(at run time "limits.queue_policy", broker.limits.queue_policy, choice::<broker::config::QueuePolicy>(), "What happens to one more message for a session whose queue is full: the oldest goes, the new one goes, or the client is disconnected (0x97)."),
-    setting!(at run time "limits.queue_qos0", broker.limits.queue_qos0, Flag, "Whether QoS 0 messages wait for a session that is away."),
-    setting!(at run time "limits.max_outbox_bytes", broker.limits.max_outbox_bytes, Bytes(1024, MAX_U32), "Bytes waiting for one socket. Beyond, QoS 0 messages are dropped, QoS 1 and 2 wait in the session."),
-    setting!(at run time "limits.max_derived_messages", broker.limits.max_derived_messages, Count(1, MAX_U32), "Messages that may come of one message, by rules that republish and by rules that answer those. Beyond, they are dropped and counted (derived_budget), and the rule is named in the log."),
-    setting!(at run time "limits.max_derived_ms", broker.limits.max_derived_ms, Count(1, 3_600_000), "Milliseconds that may be spent on the messages that come of one message, besides the first of them. Beyond, they are dropped and counted."),
-    setting!(at run time "limits.max_buffered_bytes_per_shard", broker.limits.max_buffered_bytes_per_shard, Bytes(1 << 20, MAX_MEMORY), "Bytes waiting for all sockets of one shard. Beyond, publishers are not read."),
-    setting!(at run time "limits.max_queued_bytes_per_shard", broker.limits.max_queued_bytes_per_shard, Bytes(1 << 20, MAX_MEMORY), "Bytes of memory for all session queues of one shard; what is only in the store does not count. Beyond, what would be queued is dropped and counted."),
-    setting!(at run time "limits.max_queued_age_s", broker.limits.max_queued_age_s, Seconds(0, MAX_PERIOD_S), "Seconds a message may wait for a session before it is dropped as expired. 0: as long as its own expiry and the session last."),
-    setting!(at run time "limits.max_cross_shard_bytes", broker.limits.max_cross_shard_bytes, Bytes(65_536, MAX_U32), "Bytes waiting between two shards. Beyond, publishers of the sending shard are not read."),
-    setting!(at run time "limits.max_retained_messages", broker.limits.max_retained_messages, Count(0, MAX_U32), "Retained messages of the whole node."),
-    setting!(at run time "limits.max_retained_bytes", broker.limits.max_retained_bytes, Bytes(0, MAX_MEMORY), "Bytes of all retained messages."),
-    setting!(at run time "limits.max_retained_payload", broker.limits.max_retained_payload, Bytes(0, MAX_PACKET), "Largest payload that may be retained."),
-    setting!(at run time "limits.retained_expiry_s", broker.limits.retained_expiry_s, Seconds(0, MAX_PERIOD_S), "When a retained message without an expiry of its own goes; 0 means never."),
-    setting!(at run time "limits.max_delayed_messages", broker.limits.max_delayed_messages, Count(0, MAX_U32), "Messages waiting under `$delayed/`."),
-    setting!(at run time "limits.max_delayed_bytes", broker.limits.max_delayed_bytes, Bytes(0, MAX_MEMORY), "Bytes of messages waiting under `$delayed/`."),
+    setting!(at run time "limits.max_subscriptions_per_session", broker.limits.max_subscriptions_per_session, Count(1, MAX_U32), "Maximum number of subscriptions of one session."),
+    setting!(at run time "limits.max_subscription_bytes_per_session", broker.limits.max_subscription_bytes_per_session, Bytes(128, MAX_MEMORY), "Maximum bytes of the topic filters of one session, plus 64 for each subscription; further subscriptions are rejected (0x97)."),
+    setting!(at run time "limits.max_subscription_bytes_per_shard", broker.limits.max_subscription_bytes_per_shard, Bytes(65536, MAX_MEMORY), "The same limit for all sessions of a shard."),
+    setting!(at run time "limits.max_session_expiry_s", broker.limits.max_session_expiry_s, Seconds(0, MAX_PERIOD_S), "Longest session expiry. A client that requests more gets this value."),
+    setting!("limits.receive_maximum", broker.limits.receive_maximum, Count(1, MAX_U16), "Maximum number of QoS 1 and 2 messages in flight from a client to the node."),
+    setting!(at run time "limits.max_inflight", broker.limits.max_inflight, Count(1, MAX_U16), "Maximum number of QoS 1 and 2 messages in flight from the node to a client; a client may set a lower one."),
+    setting!("limits.topic_alias_maximum", broker.limits.topic_alias_maximum, Count(0, MAX_U16), "Maximum number of topic aliases a client may use."),
+    setting!(at run time "limits.max_outgoing_topic_aliases", broker.limits.max_outgoing_topic_aliases, Count(0, MAX_U16), "Maximum number of topic aliases the node uses towards a client; a client may set a lower one. 0 turns them off."),
+    setting!(at run time "limits.max_queued_messages", broker.limits.max_queued_messages, Count(0, MAX_U32), "Maximum number of messages in the queue of one session."),
+    setting!(at run time "limits.max_queued_bytes", broker.limits.max_queued_bytes, Bytes(0, MAX_U32), "Maximum bytes in the queue of one session."),
+    setting!(at run time "limits.client_id_prefix", broker.limits.client_id_prefix, Text, "Required prefix of the client id of clients with a user name, such as `${username}-`; others are rejected with 0x85. `${username}` stands for the user name, which is `device:ID` for a device of the registry. Empty: no restriction."),
+    setting!(at run time "limits.other_users_session", broker.limits.other_users_session, choice::<broker::config::SessionOwnerConflict>(), "How to handle a client that connects with the client id of another user's session: reject it with 0x85, or end that session with its connection and queue."),
+    setting!(at run time "limits.queue_policy", broker.limits.queue_policy, choice::<broker::config::QueuePolicy>(), "How to handle a message for a session with a full queue: drop the oldest message, drop the new one, or disconnect the client (0x97)."),
+    setting!(at run time "limits.queue_qos0", broker.limits.queue_qos0, Flag, "Whether QoS 0 messages are queued for disconnected sessions."),
+    setting!(at run time "limits.max_outbox_bytes", broker.limits.max_outbox_bytes, Bytes(1024, MAX_U32), "Maximum bytes waiting for one socket. Beyond it, QoS 0 messages are dropped, and QoS 1 and 2 messages wait in the session queue."),
+    setting!(at run time "limits.max_derived_messages", broker.limits.max_derived_messages, Count(1, MAX_U32), "Maximum number of messages derived from one message by rules that republish, directly or through other rules. Beyond it, they are dropped and counted (derived_budget), and the log names the rule."),
+    setting!(at run time "limits.max_derived_ms", broker.limits.max_derived_ms, Count(1, 3_600_000), "Maximum time in milliseconds spent on the messages derived from one message, after the first of them. Beyond it, they are dropped and counted."),
+    setting!(at run time "limits.max_buffered_bytes_per_shard", broker.limits.max_buffered_bytes_per_shard, Bytes(1 << 20, MAX_MEMORY), "Maximum bytes waiting for all sockets of one shard. Beyond it, publishers are paused."),
+    setting!(at run time "limits.max_queued_bytes_per_shard", broker.limits.max_queued_bytes_per_shard, Bytes(1 << 20, MAX_MEMORY), "Maximum memory of all session queues of one shard, without messages that are only in the store. Beyond it, messages to be queued are dropped and counted."),
+    setting!(at run time "limits.max_queued_age_s", broker.limits.max_queued_age_s, Seconds(0, MAX_PERIOD_S), "Time after which a queued message is dropped as expired. 0: only the expiry of the message and of the session apply."),
+    setting!(at run time "limits.max_cross_shard_bytes", broker.limits.max_cross_shard_bytes, Bytes(65_536, MAX_U32), "Maximum bytes waiting between two shards. Beyond it, publishers of the sending shard are paused."),
+    setting!(at run time "limits.max_retained_messages", broker.limits.max_retained_messages, Count(0, MAX_U32), "Maximum number of retained messages of the node."),
+    setting!(at run time "limits.max_retained_bytes", broker.limits.max_retained_bytes, Bytes(0, MAX_MEMORY), "Maximum bytes of all retained messages."),
+    setting!(at run time "limits.max_retained_payload", broker.limits.max_retained_payload, Bytes(0, MAX_PACKET), "Largest payload of a retained message."),
+    setting!(at run time "limits.retained_expiry_s", broker.limits.retained_expiry_s, Seconds(0, MAX_PERIOD_S), "Expiry of retained messages without an expiry of their own; 0 means never."),
+    setting!(at run time "limits.max_delayed_messages", broker.limits.max_delayed_messages, Count(0, MAX_U32), "Maximum number of messages waiting under `$delayed/`."),
+    setting!(at run time "limits.max_delayed_bytes", broker.limits.max_delayed_bytes, Bytes(0, MAX_MEMORY), "Maximum bytes of messages waiting under `$delayed/`."),
     setting!(at run time "limits.max_delay_s", broker.limits.max_delay_s, Seconds(0, MAX_PERIOD_S), "Longest delay under `$delayed/`."),
-    setting!(at run time "limits.max_keep_alive_s", broker.limits.max_keep_alive_s, Seconds(0, MAX_U16), "A client that asks for a longer keep-alive, or for none, gets this; 0 means no bound."),
+    setting!(at run time "limits.max_keep_alive_s", broker.limits.max_keep_alive_s, Seconds(0, MAX_U16), "Longest keep-alive. A client that requests a longer one, or none, gets this value; 0 means no limit."),
     setting!(at run time "limits.validate_payload_format", broker.limits.validate_payload_format, Flag, "Whether a payload marked as UTF-8 is checked (0x99 if it is not)."),
-    setting!(at run time "limits.reason_strings", broker.limits.reason_strings, Flag, "Whether answers explain themselves with a reason string to clients that allow it."),
-    setting!(at run time "limits.shared_strategy", broker.limits.shared_strategy, choice::<broker::config::SharedSubscriptionStrategy>(), "Which member of a shared subscription gets a message."),
+    setting!(at run time "limits.reason_strings", broker.limits.reason_strings, Flag, "Whether responses contain a reason string, for clients that allow it."),
+    setting!(at run time "limits.shared_strategy", broker.limits.shared_strategy, choice::<broker::config::SharedSubscriptionStrategy>(), "How the member of a shared subscription that gets a message is chosen."),
 
-    setting!("store.enabled", store_enabled, Flag, "Whether sessions and messages outlive the node. Without, everything is in memory only."),
-    setting!("store.fsync", store.fsync, SettingKind::Fsync, "When the log is forced to disk. A crash of the node loses nothing acknowledged whatever stands here; a crash of the machine loses at most this much time."),
-    setting!("store.segment_bytes", store.segment_bytes, Bytes(1 << 20, 1 << 30), "Size of one file of the message log, allocated ahead. A message may have a quarter of it."),
-    setting!("store.min_free_bytes", store.min_free_bytes, Bytes(0, MAX_MEMORY), "With less room than this on the file system, QoS 1 and 2 messages are refused (0x97) until there is more again."),
-    setting!("store.max_log_bytes", store.max_log_bytes, Bytes(1 << 24, 1 << 50), "Size of the message log. With more than this waiting in it, QoS 1 and 2 messages are refused (0x97)."),
-    setting!("store.max_pending_bytes", store.max_pending_bytes, Bytes(1 << 16, MAX_MEMORY), "Bytes that may wait to be written to the log. Beyond, publishers are not read for a while."),
-    setting!("store.cache_bytes", store.cache_bytes, Bytes(1 << 20, MAX_MEMORY), "Memory for what was read of sessions, retained messages and objects."),
-    setting!("store.queue", queue.kind, choice::<QueueStoreKind>(), "Where messages wait that are queued for sessions: in the log of this node, in Redis, or in MySQL or MariaDB. Everything else stays here."),
-    setting!("store.queue_url", queue.url, Secret, "The server of `store.queue`: `redis://USER:PASSWORD@HOST:PORT/NUMBER` (`rediss://` for TLS) or `mysql://USER:PASSWORD@HOST:PORT/DATABASE` (`?require_ssl=true` for TLS). Best from the environment."),
-    setting!("store.queue_prefix", queue.prefix, Text, "Begins the names of keys and tables there: up to 32 letters, digits and `_`. Every node has its own."),
-    setting!("store.queue_tls_ca", queue.tls_ca, Path, "PEM file with the authorities to trust there instead of the system's."),
-    setting!("store.queue_connect_timeout_s", queue.connect_timeout_s, Seconds(1, 300), "How long connecting to that server may take."),
-    setting!("store.queue_command_timeout_s", queue.command_timeout_s, Seconds(1, 300), "How long it may take to answer; then the connection is given up and it is tried again."),
+    setting!("store.enabled", store_enabled, Flag, "Whether sessions and messages are stored on disk. Otherwise they are in memory only."),
+    setting!("store.fsync", store.fsync, SettingKind::Fsync, "When the log is synced to disk. A crash of the node never loses acknowledged data; a crash of the machine loses at most this interval."),
+    setting!("store.segment_bytes", store.segment_bytes, Bytes(1 << 20, 1 << 30), "Size of one segment of the message log, allocated ahead. A message can take at most a quarter of it."),
+    setting!("store.min_free_bytes", store.min_free_bytes, Bytes(0, MAX_MEMORY), "With less free space than this on the file system, QoS 1 and 2 messages are rejected (0x97)."),
+    setting!("store.max_log_bytes", store.max_log_bytes, Bytes(1 << 24, 1 << 50), "Maximum size of the message log. With more than this waiting in it, QoS 1 and 2 messages are rejected (0x97)."),
+    setting!("store.max_pending_bytes", store.max_pending_bytes, Bytes(1 << 16, MAX_MEMORY), "Maximum bytes waiting to be written to the log. Beyond it, publishers are paused."),
+    setting!("store.cache_bytes", store.cache_bytes, Bytes(1 << 20, MAX_MEMORY), "Memory of the read cache for sessions, retained messages and objects."),
+    setting!("store.queue", queue.kind, choice::<QueueStoreKind>(), "Where session queues are stored: in the log of this node, in Redis, or in MySQL or MariaDB. Everything else stays in the store of the node."),
+    setting!("store.queue_url", queue.url, Secret, "The server of `store.queue`: `redis://USER:PASSWORD@HOST:PORT/NUMBER` (`rediss://` for TLS) or `mysql://USER:PASSWORD@HOST:PORT/DATABASE` (`?require_ssl=true` for TLS). Preferably set in the environment."),
+    setting!("store.queue_prefix", queue.prefix, Text, "Prefix of key and table names in that server: up to 32 letters, digits and `_`. Each node needs its own."),
+    setting!("store.queue_tls_ca", queue.tls_ca, Path, "PEM file with the authorities to trust for that server instead of the system's."),
+    setting!("store.queue_connect_timeout_s", queue.connect_timeout_s, Seconds(1, 300), "Time limit for connecting to that server."),
+    setting!("store.queue_command_timeout_s", queue.command_timeout_s, Seconds(1, 300), "Time limit for its responses; then the node reconnects and retries."),
 
-    setting!(at run time "auth.no_match", auth.no_match, choice::<NoMatchPolicy>(), "What holds for what no rule speaks of. `auto`: it is denied as soon as this file has a rule or a source of rules."),
-    setting!(at run time "auth.on_denial", auth.on_denial, choice::<DenialPolicy>(), "What becomes of a client that does what it may not: the message is dropped or the subscription refused, or the client is disconnected as well."),
-    setting!(at run time "auth.timeout_ms", auth.timeout_ms, Count(100, 600_000), "Milliseconds a client waits for the answer of all authenticators together; then it is not let in."),
-    setting!(at run time "auth.max_checks", auth.max_checks, Count(1, 1_000_000), "Clients that may wait for an authenticator at once. More are told that the server is busy (0x89)."),
-    setting!("auth.password_threads", auth.password_threads, Count(0, 1024), "Passwords checked at once; 0 means one per core."),
-    setting!(at run time "auth.rules_refresh_s", auth.rules_refresh_s, Seconds(1, 86_400), "After this time the rules of a connected client are asked for again where they come from outside."),
-    setting!(at run time "auth.rules_max_age_s", auth.rules_max_age_s, Seconds(1, 604_800), "Rules that could not be asked for again within this time do not hold any more, and the client may do nothing."),
-    setting!(at run time "auth.max_logins_per_s", auth.max_logins_per_s, Count(0, MAX_U32), "Logins per second of the whole node, with a burst of one second; more are told to come back later (0x9F). 0 means no limit."),
-    setting!(at run time "auth.max_failed_logins_per_user", auth.max_failed_logins_per_user, Count(0, MAX_U32), "Failed logins within `failed_login_window_s` that lock a user out, from wherever; 0 means none do. Whoever knows a user's name can then lock that user out."),
-    setting!(at run time "auth.max_failed_logins_per_address", auth.max_failed_logins_per_address, Count(0, MAX_U32), "Failed logins of one user from one IPv4 address, or /64 of IPv6, within `failed_login_window_s` that lock this user out there; 0 means none do. Ten times as many for any users lock out the address, but for users who have logged in from there before and for clients that show a token instead of a password."),
-    setting!(at run time "auth.failed_login_window_s", auth.failed_login_window_s, Seconds(1, 86_400), "The time in which failed logins are counted."),
-    setting!(at run time "auth.lockout_s", auth.lockout_s, Seconds(1, 604_800), "How long a user or an address is locked out."),
-    setting!(at run time "auth.flapping_disconnects", auth.flapping_disconnects, Count(0, MAX_U32), "Disconnects within `flapping_window_s` that get a client id banned; 0 means none do."),
-    setting!(at run time "auth.flapping_window_s", auth.flapping_window_s, Seconds(1, 86_400), "The time in which disconnects are counted."),
-    setting!(at run time "auth.flapping_ban_s", auth.flapping_ban_s, Seconds(1, 604_800), "How long a client that comes and goes too often is banned."),
-    setting!("rules.node_name", rules.node_name, Text, "What the field `node` of events says."),
-    setting!("rules.max_rules", rules.max_rules, Count(0, 10_000_000), "Rules there may be."),
-    setting!("rules.max_steps", rules.max_steps, Count(1, MAX_U32), "Steps one evaluation of a rule may take; a rule may say that it needs fewer."),
-    setting!("rules.max_output_bytes", rules.max_output_bytes, Bytes(1, MAX_MEMORY), "Bytes of what one evaluation brings forth."),
-    setting!("rules.max_outputs", rules.max_outputs, Count(1, 1_000_000), "Outputs of one FOREACH."),
-    setting!("rules.max_jq_steps", rules.max_jq_steps, Count(1, 10_000_000_000), "What all programs of jq in one evaluation of a rule may do together, in steps; 10,000 take about a millisecond, in which the shard serves nobody else. A program that needs more makes the rule fail."),
-    setting!("rules.getenv", rules.getenv, Text, "Names of environment variables that rules may read with `getenv`, with commas between them. They are read when the node starts; no others can be read."),
-    setting!("rules.max_republish_depth", rules.max_republish_depth, Count(1, 64), "How deep messages may come of messages that come of rules; what would be deeper is not published."),
-    setting!("rules.ignore_sys_messages", rules.ignore_sys_messages, Flag, "Whether rules hear nothing of messages to topics that begin with `$SYS/`."),
-    setting!("rules.console_lines_per_s", rules.console_lines_per_s, Count(0, MAX_U32), "Lines the action `console` writes into the log in a second, for each shard."),
-    setting!("rules.kv_max_entries", rules.kv_max_entries, Count(0, 100_000_000), "Values a rule may keep with `kv_store_put`."),
-    setting!("rules.kv_max_bytes", rules.kv_max_bytes, Bytes(0, MAX_MEMORY), "Memory of these values."),
-    setting!("rules.window_lateness_ms", rules.window_lateness_ms, Count(0, 86_400_000), "Milliseconds a window stays open after its end for events that come late; a rule may say otherwise."),
-    setting!("rules.window_max_ahead_ms", rules.window_max_ahead_ms, Count(0, 2_678_400_000), "Milliseconds that an event which says itself when it happened may be ahead of the node's clock; beyond, its clock is taken to be wrong and it is not counted."),
-    setting!("rules.window_idle_ms", rules.window_idle_ms, Count(1, 2_678_400_000), "Milliseconds without any event after which windows of events that say themselves when they happened close by the node's clock."),
-    setting!("rules.window_max_groups", rules.window_max_groups, Count(1, 100_000_000), "Groups in all open windows of a rule."),
-    setting!("rules.window_max_bytes", rules.window_max_bytes, Bytes(1024, MAX_MEMORY), "Memory of all open windows of a rule."),
-    setting!("rules.window_queue_bytes", rules.window_queue_bytes, Bytes(1024, MAX_MEMORY), "Bytes of events on their way to windows; beyond, publishers are not read."),
-    setting!("rules.window_save_interval_s", rules.window_save_interval_s, Seconds(1, 86_400), "How often open windows are stored. A node that is killed goes on with what was stored last."),
-    setting!("rules.max_metric_rules", rules.max_metric_rules, Count(0, 1_000_000), "Rules with metrics of their own; the others are only in the sums."),
-    setting!("devices.cached_devices", devices.cached_devices, Count(16, 100_000_000), "Devices kept in memory, those used lately; each takes about 500 bytes."),
-    setting!("devices.max_devices", devices.max_devices, Count(0, 60_000_000), "Devices there may be."),
-    setting!("devices.max_products", devices.max_products, Count(0, 1_000_000), "Products there may be."),
-    setting!("devices.min_provisioned_secret_bytes", devices.min_provisioned_secret_bytes, Count(1, 512), "The least length of a token or password that a device chooses itself when it registers."),
-    setting!("devices.max_events_per_device", devices.max_events_per_device, Count(0, 1_000_000), "Events kept of each device, the last ones; 0: none."),
-    setting!("devices.down_topic_publishers", telemetry.down_topic_publishers, Text, "User names, with commas between them, of clients that may publish on the topics of messages to devices, where access rules allow it; `*` stands for everybody, rules, connectors and the API included. Without it only the platform does."),
-    setting!("devices.gateways_register", telemetry.gateways_register, Flag, "Whether a gateway may register devices by speaking of them."),
-    setting!("devices.max_gateway_products", telemetry.max_gateway_products, Count(0, 1_000_000), "Products that are created because a gateway says that a device is of a type there is no product for; 0: none, and its devices get the product of their gateway."),
+    setting!(at run time "auth.no_match", auth.no_match, choice::<NoMatchPolicy>(), "The decision if no rule matches. `auto`: deny if this file contains a rule or a rule source, otherwise allow."),
+    setting!(at run time "auth.on_denial", auth.on_denial, choice::<DenialPolicy>(), "How to handle a denied publication or subscription: drop the message or reject the subscription, or also disconnect the client."),
+    setting!(at run time "auth.timeout_ms", auth.timeout_ms, Count(100, 600_000), "Time limit in milliseconds for all authenticators together; then the client is rejected."),
+    setting!(at run time "auth.max_checks", auth.max_checks, Count(1, 1_000_000), "Maximum number of clients waiting for authenticators. Further clients are rejected with server busy (0x89)."),
+    setting!("auth.password_threads", auth.password_threads, Count(0, 1024), "Maximum number of concurrent password checks; 0 means one per core."),
+    setting!(at run time "auth.rules_refresh_s", auth.rules_refresh_s, Seconds(1, 86_400), "Time after which rules from external sources are queried again for a connected client."),
+    setting!(at run time "auth.rules_max_age_s", auth.rules_max_age_s, Seconds(1, 604_800), "Time after which rules that could not be refreshed become invalid; then the client is denied everything."),
+    setting!(at run time "auth.max_logins_per_s", auth.max_logins_per_s, Count(0, MAX_U32), "Maximum logins per second of the node, with a burst of one second; further ones are rejected with 0x9F. 0 means no limit."),
+    setting!(at run time "auth.max_failed_logins_per_user", auth.max_failed_logins_per_user, Count(0, MAX_U32), "Number of failed logins of a user, from any address, within `failed_login_window_s` that lock the user out; 0 disables this. With it, anybody who knows a user's name can lock that user out."),
+    setting!(at run time "auth.max_failed_logins_per_address", auth.max_failed_logins_per_address, Count(0, MAX_U32), "Number of failed logins of one user from one IPv4 address, or IPv6 /64, within `failed_login_window_s` that lock this user out there; 0 disables this. Ten times as many for any users lock out the address, except for users who logged in from there before and for clients that send a token instead of a password."),
+    setting!(at run time "auth.failed_login_window_s", auth.failed_login_window_s, Seconds(1, 86_400), "Period in which failed logins are counted."),
+    setting!(at run time "auth.lockout_s", auth.lockout_s, Seconds(1, 604_800), "Duration of the lockout of a user or an address."),
+    setting!(at run time "auth.flapping_disconnects", auth.flapping_disconnects, Count(0, MAX_U32), "Number of disconnects within `flapping_window_s` that ban a client id; 0 disables this."),
+    setting!(at run time "auth.flapping_window_s", auth.flapping_window_s, Seconds(1, 86_400), "Period in which disconnects are counted."),
+    setting!(at run time "auth.flapping_ban_s", auth.flapping_ban_s, Seconds(1, 604_800), "Duration of the ban of a flapping client."),
+    setting!("rules.node_name", rules.node_name, Text, "Value of the field `node` of events."),
+    setting!("rules.max_rules", rules.max_rules, Count(0, 10_000_000), "Maximum number of rules."),
+    setting!("rules.max_steps", rules.max_steps, Count(1, MAX_U32), "Maximum number of steps of one evaluation of a rule; a rule may set a lower limit."),
+    setting!("rules.max_output_bytes", rules.max_output_bytes, Bytes(1, MAX_MEMORY), "Maximum bytes of the outputs of one evaluation."),
+    setting!("rules.max_outputs", rules.max_outputs, Count(1, 1_000_000), "Maximum number of outputs of one FOREACH."),
+    setting!("rules.max_jq_steps", rules.max_jq_steps, Count(1, 10_000_000_000), "Maximum number of steps of all jq programs in one evaluation of a rule. 10,000 steps take about a millisecond, during which the shard serves nothing else. The rule fails at the limit."),
+    setting!("rules.getenv", rules.getenv, Text, "Names of environment variables that rules may read with `getenv`, separated by commas. They are read when the node starts."),
+    setting!("rules.max_republish_depth", rules.max_republish_depth, Count(1, 64), "Maximum depth of republishing by rules; deeper messages are not published."),
+    setting!("rules.ignore_sys_messages", rules.ignore_sys_messages, Flag, "Whether rules ignore messages to topics that begin with `$SYS/`."),
+    setting!("rules.console_lines_per_s", rules.console_lines_per_s, Count(0, MAX_U32), "Maximum number of lines per second and shard that the action `console` writes to the log."),
+    setting!("rules.kv_max_entries", rules.kv_max_entries, Count(0, 100_000_000), "Maximum number of values that rules store with `kv_store_put`."),
+    setting!("rules.kv_max_bytes", rules.kv_max_bytes, Bytes(0, MAX_MEMORY), "Maximum memory of these values."),
+    setting!("rules.window_lateness_ms", rules.window_lateness_ms, Count(0, 86_400_000), "Time in milliseconds that a window stays open after its end for late events; a rule may override it."),
+    setting!("rules.window_max_ahead_ms", rules.window_max_ahead_ms, Count(0, 2_678_400_000), "Maximum time in milliseconds that an event's own timestamp may be ahead of the node's clock; events further ahead are not counted."),
+    setting!("rules.window_idle_ms", rules.window_idle_ms, Count(1, 2_678_400_000), "Time in milliseconds without events after which windows over event timestamps close by the node's clock."),
+    setting!("rules.window_max_groups", rules.window_max_groups, Count(1, 100_000_000), "Maximum number of groups in all open windows of a rule."),
+    setting!("rules.window_max_bytes", rules.window_max_bytes, Bytes(1024, MAX_MEMORY), "Maximum memory of all open windows of a rule."),
+    setting!("rules.window_queue_bytes", rules.window_queue_bytes, Bytes(1024, MAX_MEMORY), "Maximum bytes of events queued for windows; beyond it, publishers are paused."),
+    setting!("rules.window_save_interval_s", rules.window_save_interval_s, Seconds(1, 86_400), "Interval at which open windows are stored. A killed node continues with the last stored state."),
+    setting!("rules.max_metric_rules", rules.max_metric_rules, Count(0, 1_000_000), "Maximum number of rules with metrics of their own; the others are only part of the sums."),
+    setting!("devices.cached_devices", devices.cached_devices, Count(16, 100_000_000), "Maximum number of recently used devices in memory; each takes about 500 bytes."),
+    setting!("devices.max_devices", devices.max_devices, Count(0, 60_000_000), "Maximum number of devices."),
+    setting!("devices.max_products", devices.max_products, Count(0, 1_000_000), "Maximum number of products."),
+    setting!("devices.min_provisioned_secret_bytes", devices.min_provisioned_secret_bytes, Count(1, 512), "Minimum length of a token or password that a device chooses itself when it registers."),
+    setting!("devices.max_events_per_device", devices.max_events_per_device, Count(0, 1_000_000), "Number of most recent events stored per device; 0: none."),
+    setting!("devices.down_topic_publishers", telemetry.down_topic_publishers, Text, "User names, separated by commas, of clients that may publish to downlink topics of devices, if access rules allow it; `*` stands for everybody, including rules, connectors and the API. Without it only the platform may."),
+    setting!("devices.gateways_register", telemetry.gateways_register, Flag, "Whether a gateway may register devices by reporting data of them."),
+    setting!("devices.max_gateway_products", telemetry.max_gateway_products, Count(0, 1_000_000), "Maximum number of products created for device types that gateways report and that have no product; 0: none, and the devices get the product of their gateway."),
 
-    setting!("telemetry.directory", telemetry.directory, Path, "Where telemetry is kept; `telemetry` below `node.data_dir` without it."),
-    setting!("telemetry.fsync", telemetry.fsync, SettingKind::Fsync, "When telemetry is forced to disk: before a message is acknowledged (`always`), at this interval, or when the system does it (`never`). A killed process loses nothing with any of them."),
-    setting!("telemetry.retention_d", telemetry.retention_d, Count(0, 36_500), "Days that telemetry is kept; 0 means for ever."),
-    setting!("telemetry.memory_bytes", telemetry.memory_bytes, Bytes(1 << 20, MAX_MEMORY), "Memory for rows that are in no file of columns yet."),
-    setting!("telemetry.flush_after_s", telemetry.flush_after_s, Seconds(1, 86_400), "Rows are in a file of columns after this time at the latest."),
-    setting!("telemetry.max_wal_bytes", telemetry.max_wal_bytes, Bytes(64 << 20, MAX_MEMORY), "Size of the write-ahead log from which on rows are written to files of columns early."),
-    setting!("telemetry.min_free_bytes", telemetry.min_free_bytes, Bytes(0, MAX_MEMORY), "No telemetry is taken while the file system has less room than this."),
-    setting!("telemetry.max_keys", telemetry.max_keys, Count(1, 16_777_216), "Names of keys there may be, of all devices together."),
-    setting!("telemetry.max_future_s", telemetry.max_future_s, Seconds(0, 315_360_000), "How far ahead of the node's clock the time of a row may be."),
-    setting!("telemetry.latest_cache_bytes", telemetry.latest_cache_bytes, Bytes(0, MAX_MEMORY), "Memory for the latest values of devices that were asked for."),
-    setting!("telemetry.verify_bytes_per_s", telemetry.verify_bytes_per_s, Bytes(0, MAX_MEMORY), "How many bytes of telemetry files are read per second after a start, once, to report damaged ones; 0 means none."),
-    setting!("telemetry.mailboxes", telemetry.mailboxes, Count(0, 1024), "Mailboxes of products in `actor` mode, each with a thread that empties it; 0 means one per core."),
-    setting!("telemetry.mailbox_bytes", telemetry.mailbox_bytes, Bytes(64 << 10, 1 << 30), "Bytes of messages that a mailbox holds. It is two files of half this size, mapped into memory."),
-    setting!("telemetry.max_batch", telemetry.max_batch, Count(1, 65_536), "Messages of a mailbox that are worked off together."),
-    setting!("commands.timeout_ms", commands.timeout_ms, Count(1, 86_400_000), "Milliseconds a device may take to answer a command that does not say."),
-    setting!("commands.max_timeout_ms", commands.max_timeout_ms, Count(1, 86_400_000), "The most milliseconds that a command may say."),
-    setting!("commands.expiry_s", commands.expiry_s, Seconds(0, 31_536_000), "How long a command that does not say waits for a device that is not here; 0: it goes at once or never."),
-    setting!("commands.max_expiry_s", commands.max_expiry_s, Seconds(0, 31_536_000), "The most seconds that a command may say."),
-    setting!("commands.max_open_per_device", commands.max_open_per_device, Count(1, 100_000), "Commands to one device that have not ended; more are refused."),
-    setting!("commands.max_open", commands.max_open, Count(1, 10_000_000), "The same for all devices. Each takes some 150 bytes of memory."),
-    setting!("commands.max_params_bytes", commands.max_params_bytes, Bytes(64, 16 << 20), "Bytes of what goes with a command, as JSON."),
-    setting!("commands.max_result_bytes", commands.max_result_bytes, Bytes(64, 16 << 20), "Bytes of an answer; of a longer one it is kept that there was one."),
-    setting!("commands.max_finished", commands.max_finished, Count(0, 100_000_000), "Commands that are kept after their end; the oldest go."),
-    setting!("commands.finished_retention_d", commands.finished_retention_d, Count(1, 36_500), "Days for which they are kept."),
-    setting!("commands.max_waiting", commands.max_waiting, Count(0, 100_000), "Callers, and devices that ask for commands over HTTP, that may wait at once."),
-    setting!("commands.unnamed_within_ms", commands.unnamed_within_ms, Count(0, 86_400_000), "Milliseconds after a command was sent within which an answer that names none is taken for it."),
-    setting!("commands.max_queued", commands.max_queued, Count(16, 10_000_000), "Answers that may wait to be worked off; beyond, devices are not read."),
+    setting!("telemetry.directory", telemetry.directory, Path, "Directory of the telemetry; default: `telemetry` in `node.data_dir`."),
+    setting!("telemetry.fsync", telemetry.fsync, SettingKind::Fsync, "When telemetry is synced to disk: before a message is acknowledged (`always`), at this interval, or when the system does it (`never`). A killed process loses nothing with any of them."),
+    setting!("telemetry.retention_d", telemetry.retention_d, Count(0, 36_500), "Retention of telemetry in days; 0 means unlimited."),
+    setting!("telemetry.memory_bytes", telemetry.memory_bytes, Bytes(1 << 20, MAX_MEMORY), "Memory for rows that are not in a segment yet."),
+    setting!("telemetry.flush_after_s", telemetry.flush_after_s, Seconds(1, 86_400), "Maximum time until rows are written to a segment."),
+    setting!("telemetry.max_wal_bytes", telemetry.max_wal_bytes, Bytes(64 << 20, MAX_MEMORY), "Size of the write-ahead log from which rows are written to segments early."),
+    setting!("telemetry.min_free_bytes", telemetry.min_free_bytes, Bytes(0, MAX_MEMORY), "With less free space than this on the file system, telemetry is rejected."),
+    setting!("telemetry.max_keys", telemetry.max_keys, Count(1, 16_777_216), "Maximum number of keys of all devices together."),
+    setting!("telemetry.max_future_s", telemetry.max_future_s, Seconds(0, 315_360_000), "Maximum time that a row may be ahead of the node's clock."),
+    setting!("telemetry.latest_cache_bytes", telemetry.latest_cache_bytes, Bytes(0, MAX_MEMORY), "Memory of the cache for latest values of devices."),
+    setting!("telemetry.verify_bytes_per_s", telemetry.verify_bytes_per_s, Bytes(0, MAX_MEMORY), "Bytes of telemetry files verified per second, once after a start, to report damaged ones; 0 disables this."),
+    setting!("telemetry.mailboxes", telemetry.mailboxes, Count(0, 1024), "Number of mailboxes for products in `actor` mode, each with a worker thread; 0 means one per core."),
+    setting!("telemetry.mailbox_bytes", telemetry.mailbox_bytes, Bytes(64 << 10, 1 << 30), "Size of a mailbox: two memory-mapped files of half this size."),
+    setting!("telemetry.max_batch", telemetry.max_batch, Count(1, 65_536), "Maximum number of messages of a mailbox processed in one batch."),
+    setting!("commands.timeout_ms", commands.timeout_ms, Count(1, 86_400_000), "Default time limit in milliseconds for the response of a device to a command."),
+    setting!("commands.max_timeout_ms", commands.max_timeout_ms, Count(1, 86_400_000), "Largest time limit in milliseconds that a command may set."),
+    setting!("commands.expiry_s", commands.expiry_s, Seconds(0, 31_536_000), "Default time that a command waits for a disconnected device; 0: no waiting."),
+    setting!("commands.max_expiry_s", commands.max_expiry_s, Seconds(0, 31_536_000), "Longest waiting time that a command may set."),
+    setting!("commands.max_open_per_device", commands.max_open_per_device, Count(1, 100_000), "Maximum number of open commands per device; further ones are rejected."),
+    setting!("commands.max_open", commands.max_open, Count(1, 10_000_000), "Maximum number of open commands of all devices. Each takes about 150 bytes of memory."),
+    setting!("commands.max_params_bytes", commands.max_params_bytes, Bytes(64, 16 << 20), "Maximum bytes of the parameters of a command, as JSON."),
+    setting!("commands.max_result_bytes", commands.max_result_bytes, Bytes(64, 16 << 20), "Maximum bytes of a response; of a longer one only its arrival is stored."),
+    setting!("commands.max_finished", commands.max_finished, Count(0, 100_000_000), "Maximum number of ended commands that are stored; the oldest are deleted."),
+    setting!("commands.finished_retention_d", commands.finished_retention_d, Count(1, 36_500), "Retention of ended commands in days."),
+    setting!("commands.max_waiting", commands.max_waiting, Count(0, 100_000), "Maximum number of waiting callers and of devices that poll for commands over HTTP."),
+    setting!("commands.unnamed_within_ms", commands.unnamed_within_ms, Count(0, 86_400_000), "Time in milliseconds after sending a command within which a response without a command id is assigned to it."),
+    setting!("commands.max_queued", commands.max_queued, Count(16, 10_000_000), "Maximum number of responses waiting to be processed; beyond it, devices are paused."),
 
 
-    setting!("alarms.max_alarms", alarms.alarms.max_alarms, Count(1000, 1_000_000_000), "Alarms that are kept. Over it, the oldest that are cleared go; those that are not stay in any case."),
-    setting!("alarms.cleared_retention_d", alarms.alarms.cleared_retention_d, Count(0, 36_500), "Days that alarms are kept after they were cleared."),
-    setting!("alarms.max_queued", alarms.alarms.max_queued, Count(16, 10_000_000), "What may wait to be written of alarms; beyond, publishers of devices are not read."),
-    setting!("alarms.max_devices", alarms.alarms.max_devices, Count(32, 100_000_000), "Devices whose conditions are in memory at a time."),
+    setting!("alarms.max_alarms", alarms.alarms.max_alarms, Count(1000, 1_000_000_000), "Maximum number of stored alarms. Beyond it, the oldest cleared ones are deleted; others are always kept."),
+    setting!("alarms.cleared_retention_d", alarms.alarms.cleared_retention_d, Count(0, 36_500), "Retention of cleared alarms in days."),
+    setting!("alarms.max_queued", alarms.alarms.max_queued, Count(16, 10_000_000), "Maximum number of alarm changes waiting to be written; beyond it, devices are paused."),
+    setting!("alarms.max_devices", alarms.alarms.max_devices, Count(32, 100_000_000), "Maximum number of devices with conditions in memory."),
     setting!("alarms.platform", alarms.platform, Flag, "Whether the node raises alarms about itself."),
-    setting!("alarms.platform_interval_s", alarms.platform_interval_s, Seconds(1, 3600), "How often the node looks at its own figures."),
+    setting!("alarms.platform_interval_s", alarms.platform_interval_s, Seconds(1, 3600), "Interval at which the platform alarm rules are evaluated."),
 
-    setting!("outbound.deny", outbound.deny, Targets, "Addresses that are not connected to, whatever name leads there. `link-local` has the metadata services of clouds in it; `loopback` is the node's own machine; `private` is RFC 1918, RFC 6598 and RFC 4193. Empty: none."),
+    setting!("outbound.deny", outbound.deny, Targets, "Addresses that the node does not connect to, whatever name resolves to them. `link-local` includes the metadata services of clouds; `loopback` is the node's own machine; `private` is RFC 1918, RFC 6598 and RFC 4193. Empty: none."),
     setting!("outbound.allow", outbound.allow, Targets, "Exceptions from `deny`."),
 
-    setting!("http.bind", http_bind, SettingKind::Bind, "Where HTTP is served; `unix:/path` for a Unix socket."),
+    setting!("http.bind", http_bind, SettingKind::Bind, "Address of the HTTP listener; `unix:/path` for a Unix socket."),
     setting!("http.proxy_protocol", http.proxy_protocol, Flag, "Whether each connection begins with a PROXY protocol header (version 1 or 2), which names the client."),
-    setting!("http.trusted_proxies", http.trusted_proxies, SettingKind::Proxies, "Proxies whose `forwarded_header` says where a request comes from: addresses and networks separated by commas, and `unix` for whoever connects to a Unix socket."),
-    setting!("http.forwarded_header", http.forwarded_header, choice::<ForwardedHeader>(), "The header in which trusted proxies name the client. The other one is ignored, since a proxy passes it on as the client sent it."),
-    setting!("http.tls.certificate", http_certificate, Path, "PEM file with the certificate and its chain: HTTP is then served over TLS only. Read again when it changes and on SIGHUP; open connections stay."),
+    setting!("http.trusted_proxies", http.trusted_proxies, SettingKind::Proxies, "Proxies whose `forwarded_header` names the client: addresses and networks separated by commas, and `unix` for connections to a Unix socket."),
+    setting!("http.forwarded_header", http.forwarded_header, choice::<ForwardedHeader>(), "The header in which trusted proxies name the client. The other one is ignored, because a proxy passes it on unchanged."),
+    setting!("http.tls.certificate", http_certificate, Path, "PEM file with the certificate and its chain. If set, HTTP is served over TLS only. Read again when it changes and on SIGHUP; open connections stay."),
     setting!("http.tls.private_key", http_private_key, Path, "PEM file with the certificate's key."),
-    setting!("http.anonymous", http.anonymous, choice::<AnonymousRole>(), "What those may do in the API who show no credentials. Only with `bind` on a loopback address."),
+    setting!("http.anonymous", http.anonymous, choice::<AnonymousRole>(), "Role of API requests without credentials. Only with `bind` on a loopback address."),
     setting!(at run time "http.metrics_access", http.metrics_access, choice::<RouteOpenness>(), "Whether `/metrics` needs credentials: never, only beyond loopback addresses, or always (those of a viewer)."),
-    setting!(at run time "http.docs_access", http.docs_access, choice::<RouteOpenness>(), "The same for the API's description, `/api/docs` and `/api/v1/openapi.json`."),
-    setting!(at run time "http.token_ttl_s", http.token_ttl_s, Seconds(60, 604_800), "How long the token of a login is good for."),
-    setting!(at run time "http.refresh_token_ttl_s", http.refresh_token_ttl_s, Seconds(60, 2_592_000), "How long a refresh token of a login on ThingsBoard's paths is good for."),
-    setting!(at run time "http.max_failed_logins", http.max_failed_logins, Count(1, 1_000_000), "Failed logins for one name from one address within `failed_login_window_s`; then these have to wait (429). Ten times as many for any names from one address, and for one name from any addresses, but for who has logged in from there before."),
-    setting!(at run time "http.failed_login_window_s", http.failed_login_window_s, Seconds(1, 86_400), "Time in which failed logins are counted, and how long one has to wait."),
-    setting!(at run time "http.max_audit_entries", http.max_audit_entries, Count(100, 100_000_000), "Entries of the audit log; the oldest go."),
-    setting!("http.max_connections", http.max_connections, Count(1, 100_000), "Connections at once, those of streams and long polls aside. One more closes the one that has been idle for the longest time, or is closed itself."),
-    setting!("http.max_connections_per_address", http.max_connections_per_address, Count(1, 100_000), "The same from one address or IPv6 network of 64 bits. Trusted proxies and Unix sockets have no bound of their own."),
-    setting!("http.max_health_requests", http.max_health_requests, Count(1, 100_000), "Requests for health, metrics and documentation that are answered at once; more are refused (503)."),
+    setting!(at run time "http.docs_access", http.docs_access, choice::<RouteOpenness>(), "The same for the API documentation, `/api/docs` and `/api/v1/openapi.json`."),
+    setting!(at run time "http.token_ttl_s", http.token_ttl_s, Seconds(60, 604_800), "Validity of login tokens."),
+    setting!(at run time "http.refresh_token_ttl_s", http.refresh_token_ttl_s, Seconds(60, 2_592_000), "Validity of refresh tokens of logins on ThingsBoard's paths."),
+    setting!(at run time "http.max_failed_logins", http.max_failed_logins, Count(1, 1_000_000), "Maximum number of failed logins for one name from one address within `failed_login_window_s`; then further attempts are rejected (429). Ten times as many are allowed for any names from one address, and for one name from any addresses; clients that logged in from there before are exempt."),
+    setting!(at run time "http.failed_login_window_s", http.failed_login_window_s, Seconds(1, 86_400), "Period in which failed logins are counted, and duration of the rejection."),
+    setting!(at run time "http.max_audit_entries", http.max_audit_entries, Count(100, 100_000_000), "Maximum number of audit log entries; the oldest are deleted."),
+    setting!("http.max_connections", http.max_connections, Count(1, 100_000), "Maximum number of connections, without event streams and long polls. One more closes the connection that has been idle for the longest time, or is closed itself."),
+    setting!("http.max_connections_per_address", http.max_connections_per_address, Count(1, 100_000), "The same per address or IPv6 /64 network. Trusted proxies and Unix sockets are exempt."),
+    setting!("http.max_health_requests", http.max_health_requests, Count(1, 100_000), "Maximum number of concurrent requests for health, metrics and documentation; further ones are rejected (503)."),
     setting!("http.max_login_requests", http.max_login_requests, Count(1, 100_000), "The same for logins."),
     setting!("http.max_operator_requests", http.max_operator_requests, Count(1, 100_000), "The same for requests of operators and API keys."),
     setting!("http.max_device_requests", http.max_device_requests, Count(1, 100_000), "The same for requests of devices and of sources that push."),
-    setting!("http.max_requests_per_address", http.max_requests_per_address, Count(1, 100_000), "Requests of one class from one address that are answered at once; never more than half of the class. More are refused (429)."),
-    setting!("http.max_event_streams", http.max_event_streams, Count(0, 10_000), "Streams of events at once; more are refused (429)."),
-    setting!("http.max_event_streams_per_holder", http.max_event_streams_per_holder, Count(0, 10_000), "The same of one operator or API key."),
-    setting!("http.max_long_polls", http.max_long_polls, Count(0, 1_000_000), "Requests of devices that wait for a command at once; more are refused (429)."),
-    setting!("http.max_long_polls_per_device", http.max_long_polls_per_device, Count(1, 1000), "The same of one device."),
-    setting!(at run time "http.max_body_bytes", http.max_body_bytes, Bytes(1024, 1 << 30), "Largest body of a request."),
+    setting!("http.max_requests_per_address", http.max_requests_per_address, Count(1, 100_000), "Maximum number of concurrent requests of one class from one address; never more than half of the class. Further ones are rejected (429)."),
+    setting!("http.max_event_streams", http.max_event_streams, Count(0, 10_000), "Maximum number of concurrent event streams; further ones are rejected (429)."),
+    setting!("http.max_event_streams_per_holder", http.max_event_streams_per_holder, Count(0, 10_000), "The same per operator or API key."),
+    setting!("http.max_long_polls", http.max_long_polls, Count(0, 1_000_000), "Maximum number of concurrent device requests that wait for a command; further ones are rejected (429)."),
+    setting!("http.max_long_polls_per_device", http.max_long_polls_per_device, Count(1, 1000), "The same per device."),
+    setting!(at run time "http.max_body_bytes", http.max_body_bytes, Bytes(1024, 1 << 30), "Largest request body."),
     setting!(at run time "http.max_restore_bytes", http.max_restore_bytes, Bytes(1024, 1 << 34), "Largest backup that can be restored."),
-    setting!(at run time "http.request_timeout_s", http.request_timeout_s, Seconds(1, 3600), "Time for a request to be answered, its body included, and for those under way when the node stops."),
-    setting!(at run time "http.header_timeout_s", http.header_timeout_s, Seconds(1, 3600), "Time for the head of a request to arrive, for a TLS handshake and for a PROXY header. A connection is closed when it has been idle for so long."),
-    setting!(at run time "http.body_timeout_s", http.body_timeout_s, Seconds(1, 3600), "Time for the body of a request to arrive."),
-    setting!(at run time "http.write_timeout_s", http.write_timeout_s, Seconds(1, 3600), "How long a client may leave what is sent to it unread; its connection is closed then."),
+    setting!(at run time "http.request_timeout_s", http.request_timeout_s, Seconds(1, 3600), "Time limit for answering a request, including its body, and for requests in progress when the node stops."),
+    setting!(at run time "http.header_timeout_s", http.header_timeout_s, Seconds(1, 3600), "Time limit for a request head, a TLS handshake and a PROXY header. An idle connection is closed after the same time."),
+    setting!(at run time "http.body_timeout_s", http.body_timeout_s, Seconds(1, 3600), "Time limit for receiving a request body."),
+    setting!(at run time "http.write_timeout_s", http.write_timeout_s, Seconds(1, 3600), "Time that a client may leave sent data unread; then its connection is closed."),
 
-    setting!(at run time "log.level", log_level, Levels, "How much is logged."),
-    setting!("log.format", log_format, choice::<LogFormat>(), "Lines for people or JSON objects for machines."),
+    setting!(at run time "log.level", log_level, Levels, "Log filter."),
+    setting!("log.format", log_format, choice::<LogFormat>(), "Text lines for humans or JSON objects for programs."),
 ];
 
 impl NamedChoice for NoMatchPolicy {
@@ -423,7 +423,7 @@ impl NamedChoice for RouteOpenness {
     ];
 }
 
-/// What clients speak on a listener.
+/// The protocol of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ListenerProtocol {
     Mqtt,
@@ -444,7 +444,7 @@ impl NamedChoice for ListenerProtocol {
 }
 
 impl ListenerProtocol {
-    /// The protocol of that name, if there is one.
+    /// The protocol with this name, if there is one.
     pub(super) fn protocol_by_name(name: &str) -> Option<Self> {
         let named = Self::NAMES.iter().find(|(known, _)| *known == name);
         named.map(|(_, protocol)| *protocol)
@@ -459,13 +459,13 @@ impl ListenerProtocol {
     }
 }
 
-/// A listener on its way to being complete.
+/// A listener under construction.
 pub(super) struct ListenerDraft {
     pub(super) protocol: ListenerProtocol,
     pub(super) bind: Option<BindSetting>,
     pub(super) tls: TlsDraft,
     pub(super) websocket_path: Option<String>,
-    /// Everything else; its `bind`, `tls` and `websocket_path` are filled in at the end.
+    /// The remaining settings; `bind`, `tls` and `websocket_path` are filled in at the end.
     pub(super) rest: ListenerConfig,
 }
 
@@ -479,7 +479,8 @@ pub(super) struct TlsDraft {
 }
 
 impl ListenerDraft {
-    /// A listener without an address. A name that is a protocol's (`mqtts`) chooses it.
+    /// A listener without an address. If the name is that of a protocol (`mqtts`), it selects the
+    /// protocol.
     pub(super) fn new(name: &str) -> Self {
         let nowhere = BindAddress::Unix(PathBuf::new());
         Self {
@@ -507,30 +508,30 @@ fn tcp_bind(port: u16) -> BindSetting {
 
 #[rustfmt::skip]
 pub(super) const LISTENER: &[Setting<ListenerDraft>] = &[
-    setting!("name", rest.name, Text, "Unique; shown in metrics and the API. Lower-case letters, digits, `-` and `_`. Left out, it is the protocol's name."),
-    setting!("protocol", protocol, choice::<ListenerProtocol>(), "What is spoken here; with `s` under TLS. Left out, it is the one the listener is named after, else `mqtt`."),
-    setting!("bind", bind, SettingKind::Bind, "Where to listen. Port 0 lets the system choose."),
+    setting!("name", rest.name, Text, "Unique name, shown in metrics and the API. Lower-case letters, digits, `-` and `_`. Default: the protocol's name."),
+    setting!("protocol", protocol, choice::<ListenerProtocol>(), "Protocol; with `s` over TLS. Default: the protocol that the listener is named after, else `mqtt`."),
+    setting!("bind", bind, SettingKind::Bind, "Address to listen on. With port 0 the system chooses a port."),
     setting!("tls.certificate", tls.certificate, Path, "PEM file with the certificate and its chain. Read again when it changes and on SIGHUP; open connections stay."),
     setting!("tls.private_key", tls.private_key, Path, "PEM file with the certificate's key."),
-    setting!("tls.client_ca", tls.client_ca, Path, "PEM file with the authorities that sign client certificates. Without it none is asked for."),
-    setting!("tls.require_client_certificate", tls.require_client_certificate, Flag, "Whether clients without a certificate are refused."),
+    setting!("tls.client_ca", tls.client_ca, Path, "PEM file with the authorities that sign client certificates. Without it no client certificate is requested."),
+    setting!("tls.require_client_certificate", tls.require_client_certificate, Flag, "Whether clients without a certificate are rejected."),
     setting!("tls.common_name_as_username", tls.common_name_as_username, Flag, "Whether the common name of the client's certificate is its user name."),
-    setting!("websocket_path", websocket_path, Text, "Path at which WebSocket clients connect; `/mqtt` if left out."),
+    setting!("websocket_path", websocket_path, Text, "Path at which WebSocket clients connect; default `/mqtt`."),
     setting!("proxy_protocol", rest.proxy_protocol, Flag, "Whether each connection begins with a PROXY protocol header (version 1 or 2)."),
-    setting!("allow_anonymous", rest.allow_anonymous, Flag, "Whether clients without a user name are let in. Left out: only on loopback addresses and Unix sockets, and not behind a proxy."),
-    setting!("max_connections", rest.max_connections, Count(1, 100_000_000), "Connections of this listener."),
-    setting!("max_accept_rate", rest.max_accept_rate, Count(0, MAX_U32), "New connections per second, with a burst of one second; 0 means no limit."),
-    setting!("max_message_rate", rest.max_message_rate, Count(0, MAX_U32), "PUBLISH packets per second and client; 0 means no limit."),
-    setting!("max_byte_rate", rest.max_byte_rate, Bytes(0, MAX_U32), "Bytes per second and client; 0 means no limit."),
+    setting!("allow_anonymous", rest.allow_anonymous, Flag, "Whether clients without a user name may connect. Default: only on loopback addresses and Unix sockets, and not behind a proxy."),
+    setting!("max_connections", rest.max_connections, Count(1, 100_000_000), "Maximum number of connections of this listener."),
+    setting!("max_accept_rate", rest.max_accept_rate, Count(0, MAX_U32), "Maximum number of new connections per second, with a burst of one second; 0 means no limit."),
+    setting!("max_message_rate", rest.max_message_rate, Count(0, MAX_U32), "Maximum number of PUBLISH packets per second and client; 0 means no limit."),
+    setting!("max_byte_rate", rest.max_byte_rate, Bytes(0, MAX_U32), "Maximum bytes per second and client; 0 means no limit."),
     setting!("max_packet_size", rest.max_packet_size, Bytes(0, MAX_PACKET), "Largest packet accepted here; 0 means `limits.max_packet_size`."),
-    setting!("max_partial_bytes_per_shard", rest.max_partial_bytes_per_shard, Bytes(0, MAX_MEMORY), "Bytes of packets that have begun and are not whole, of all connections of this listener on a shard; 0 means half of `limits.max_partial_bytes_per_shard`."),
-    setting!("min_keep_alive_s", rest.min_keep_alive_s, Seconds(0, MAX_U16), "A client that asks for a shorter keep-alive gets this; 0 means no bound."),
-    setting!("max_keep_alive_s", rest.max_keep_alive_s, Seconds(0, MAX_U16), "A client that asks for a longer keep-alive, or for none, gets this; 0 means no bound."),
-    setting!("connect_timeout_s", rest.connect_timeout_s, Seconds(1, 3600), "Time from accepting a connection to a complete CONNECT, TLS and WebSocket handshakes included."),
-    setting!("backlog", rest.backlog, Count(1, MAX_U16), "Connections that may wait in the kernel to be accepted."),
+    setting!("max_partial_bytes_per_shard", rest.max_partial_bytes_per_shard, Bytes(0, MAX_MEMORY), "Maximum bytes of incompletely received packets, over all connections of this listener on a shard; 0 means half of `limits.max_partial_bytes_per_shard`."),
+    setting!("min_keep_alive_s", rest.min_keep_alive_s, Seconds(0, MAX_U16), "Shortest keep-alive. A client that requests a shorter one gets this value; 0 means no limit."),
+    setting!("max_keep_alive_s", rest.max_keep_alive_s, Seconds(0, MAX_U16), "Longest keep-alive. A client that requests a longer one, or none, gets this value; 0 means no limit."),
+    setting!("connect_timeout_s", rest.connect_timeout_s, Seconds(1, 3600), "Time limit from accepting a connection to a complete CONNECT, including TLS and WebSocket handshakes."),
+    setting!("backlog", rest.backlog, Count(1, MAX_U16), "Maximum number of connections waiting in the kernel to be accepted."),
 ];
 
-/// A user on its way to being complete.
+/// A user under construction.
 pub(super) struct UserDraft {
     pub(super) username: String,
     pub(super) credential: String,
@@ -539,5 +540,5 @@ pub(super) struct UserDraft {
 #[rustfmt::skip]
 pub(super) const USER: &[Setting<UserDraft>] = &[
     setting!("username", username, Text, "Unique."),
-    setting!("credential", credential, Credential, "What proves the user, as `tidegate password` prints it. Holds no password."),
+    setting!("credential", credential, Credential, "Credential as printed by `tidegate password`. Contains no password."),
 ];

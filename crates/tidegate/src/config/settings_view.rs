@@ -1,4 +1,5 @@
-//! The settings of a running node as the API shows them: value, origin, what else a value may be. No secrets.
+//! The settings of a running node as the API shows them: value, origin and accepted values, without
+//! secrets.
 
 use api::SettingInfo;
 use serde_json::{Value as Json, json};
@@ -8,10 +9,10 @@ use super::config_error::ValueOrigin;
 use super::setting_kind::{Setting, SettingKind, SettingValue};
 use super::settings_table::{LISTENER, NODE, USER};
 
-/// Instead of a secret.
+/// Shown instead of a secret.
 const REDACTED: &str = "***";
 
-/// All of them, sorted by key.
+/// All settings, sorted by key.
 pub(super) fn list_settings(draft: &ConfigDraft) -> Vec<SettingInfo> {
     let mut shown = section_settings(draft, NODE, &draft.node, "");
     for listener in &draft.listeners {
@@ -26,7 +27,7 @@ pub(super) fn list_settings(draft: &ConfigDraft) -> Vec<SettingInfo> {
     shown
 }
 
-/// Gives a setting the value it gets from elsewhere if nobody says one.
+/// Sets the effective value of a setting whose default comes from elsewhere.
 pub(super) fn set_default_value(settings: &mut [SettingInfo], key: &str, value: &str) {
     let setting = settings.iter_mut().find(|setting| setting.key == key);
     if let Some(setting) = setting.filter(|setting| setting.value.is_null()) {

@@ -1,8 +1,8 @@
-//! Which of the valid names was probably meant.
+//! Suggests the valid name nearest to an unknown one.
 
 use std::cmp::Reverse;
 
-/// The candidate nearest to `wanted`, if it is near enough to be worth a guess.
+/// The candidate nearest to `wanted`, if it is near enough.
 pub(crate) fn nearest<'a>(
     wanted: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -12,12 +12,12 @@ pub(crate) fn nearest<'a>(
         .into_iter()
         .map(|candidate| (edit_distance(wanted, candidate), candidate))
         .filter(|(distance, _)| *distance <= tolerance)
-        // Leaving a letter out is the likelier slip, so of two equally near the longer one.
+        // A missing letter is the more likely typo, so the longer of two equally near candidates wins.
         .min_by_key(|(distance, candidate)| (*distance, Reverse(candidate.len())))
         .map(|(_, candidate)| candidate)
 }
 
-/// As [`nearest`], for dotted keys: the same last part in another section counts as near.
+/// Like [`nearest`], for dotted keys: the same last part in another section counts as near.
 pub(super) fn nearest_key<'a>(
     wanted: &str,
     candidates: impl IntoIterator<Item = &'a str> + Clone,
@@ -30,11 +30,11 @@ pub(super) fn nearest_key<'a>(
     })
 }
 
-/// Edits (insert, delete, replace, swap of neighbours) that turn one text into the other, case aside.
+/// Number of edits (insert, delete, replace, swap of neighbours) between two texts, ignoring case.
 fn edit_distance(a: &str, b: &str) -> usize {
     let lower = |text: &str| -> Vec<char> { text.to_lowercase().chars().collect() };
     let (a, b) = (lower(a), lower(b));
-    // Three rows of the usual table: the one being filled and the two before it.
+    // Three rows of the edit distance table: the current one and the two before it.
     let mut before_last = vec![0; b.len() + 1];
     let mut last: Vec<usize> = (0..=b.len()).collect();
     let mut row = vec![0; b.len() + 1];

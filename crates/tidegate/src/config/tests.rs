@@ -1,4 +1,5 @@
-//! The configuration as a user meets it: files, variables and flags in, values or messages out.
+//! Tests of the configuration from the user's view: files, variables and flags in, values or
+//! messages out.
 
 use broker::config::{BindAddress, BrokerLimits, QueuePolicy};
 use broker::scram::{MIN_ITERATIONS, ScramCredential};
@@ -45,7 +46,7 @@ impl TestInput<'_> {
         self.load().unwrap_or_else(|problems| panic!("{problems}"))
     }
 
-    /// The problems, one a line.
+    /// The errors, one per line.
     fn problems(&self) -> String {
         let problems = self.load().expect_err("a configuration with problems").0;
         let lines: Vec<_> = problems.iter().map(ToString::to_string).collect();
@@ -205,7 +206,7 @@ conf/tidegate.toml:32:1: log.level: expected one of "error", "warn", "info", "de
     pretty_eq(&test_file(text).problems(), expected);
 }
 
-/// As `assert_eq`, showing the first line that differs.
+/// Like `assert_eq`, but shows the first line that differs.
 fn pretty_eq(found: &str, expected: &str) {
     for (found, expected) in found.lines().zip(expected.lines()) {
         assert_eq!(found, expected);
@@ -339,7 +340,7 @@ fn problems_of_the_environment_and_of_flags_name_them() {
             ("TIDEGATE_LIMITS__MAX_QOS", "many"),
             ("TIDEGATE_LIMITS_MAX_INFLIGHT", "1"),
             ("TIDEGATE_CONFGI", "x"),
-            // Set by container platforms for a service called tidegate; none of ours.
+            // Set by container platforms for a service called tidegate; not settings.
             ("TIDEGATE_PORT", "tcp://10.0.0.1:1883"),
             ("TIDEGATE_PORT_1883_TCP_ADDR", "10.0.0.1"),
             ("TIDEGATE_SERVICE_HOST", "10.0.0.1"),
@@ -475,7 +476,7 @@ fn tls_files_are_tried() {
             "[[listener]]\nprotocol='mqtts'\nbind='127.0.0.1:0'\n[listener.tls]\n\
              certificate='{certificate}'\nprivate_key='{key}'\nclient_ca='{authority}'"
         );
-        // Relative paths start at the file's folder.
+        // Relative paths start at the folder of the file.
         file::read_text(&folder.path().join("tidegate.toml"), &text, &mut draft);
         finish_with(draft, &ConfigSources::default()).map_err(|problems| {
             let lines = problems.0.iter().map(ToString::to_string);
@@ -592,7 +593,7 @@ fn queues_in_another_server_need_its_address_which_is_never_shown() {
     assert!(problems.contains("store.queue_prefix"), "{problems}");
 }
 
-/// Every bound of every setting is a value its field can hold, so a checked value never panics.
+/// Every bound of every setting fits into its field, so a validated value never panics.
 #[test]
 fn each_kind_fits_its_field() {
     fn try_all<T>(table: &[Setting<T>], mut section: T) {
@@ -632,7 +633,7 @@ fn each_kind_fits_its_field() {
     try_all(USER, nobody);
 }
 
-/// A default that the setting itself would refuse would be a slip in the table.
+/// Every default is valid for its own setting.
 #[test]
 fn each_default_is_a_valid_value() {
     for setting in NODE {
@@ -653,7 +654,7 @@ fn each_default_is_a_valid_value() {
     }
 }
 
-/// A field of the broker's configuration that has no line in the table cannot be set by anyone.
+/// Every field of the broker's configuration has a row in the table.
 #[test]
 fn every_field_of_the_broker_has_a_setting() {
     let fields = |debug: String| -> Vec<String> {
@@ -715,7 +716,8 @@ fn the_reference_covers_every_setting_with_range_default_and_help() {
     }
 }
 
-/// Taking every # away leaves a configuration that loads (the credential and the TLS files aside).
+/// The template without its # is a configuration that loads (except the credential and the TLS
+/// files).
 #[test]
 fn the_template_is_a_configuration() {
     let is_setting = |line: &str| {

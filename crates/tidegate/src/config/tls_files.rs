@@ -1,4 +1,4 @@
-//! Whether the files a TLS listener is given can be used, found out before the node starts.
+//! Checks the files of a TLS listener before the node starts.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use rustls::pki_types::pem::{Error as PemError, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-/// What is wrong, each with the setting it is about.
+/// The errors, each with its setting.
 pub(super) fn check_tls_files(tls: &TlsConfig) -> Vec<(&'static str, String)> {
     let mut problems = Vec::new();
     let chain = read_certificates(&tls.certificate);
@@ -49,7 +49,7 @@ pub(super) fn check_tls_files(tls: &TlsConfig) -> Vec<(&'static str, String)> {
     if problems.is_empty()
         && let Err(error) = broker::check_tls(tls)
     {
-        // The broker has the last word on what it can use.
+        // The broker decides what it can use.
         problems.push(("tls.certificate", error.to_string()));
     }
     problems

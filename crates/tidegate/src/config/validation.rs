@@ -1,5 +1,6 @@
-//! From a draft to a configuration: what only shows when everything is known (a listener without an
-//! address, two on one port, TLS files that do not fit), and the defaults that depend on the machine.
+//! Converts a draft to a configuration: checks that need the whole configuration (a listener
+//! without an address, two on one port, TLS files that do not match), and defaults that depend on
+//! the machine.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ use super::{
     rule_tables, settings_view, tls_files,
 };
 
-/// Longest path a Unix socket can have on Linux, the closing NUL aside.
+/// Longest path of a Unix socket on Linux, without the terminating NUL.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 pub(super) fn finish(
@@ -103,7 +104,7 @@ pub(super) fn finish(
     (config, draft)
 }
 
-/// The server that keeps queued messages, if one does.
+/// The server that stores session queues, if there is one.
 fn finish_queue(
     max_packet_size: u64,
     draft: &mut ConfigDraft,
@@ -122,7 +123,7 @@ fn finish_queue(
         tls_ca: queue.tls_ca.take(),
         connect_timeout: seconds(queue.connect_timeout_s),
         command_timeout: seconds(queue.command_timeout_s),
-        // Names and properties stand with the payload, all from one packet.
+        // Names and properties are stored with the payload; all come from one packet.
         max_body_bytes: max_packet_size + (64 << 10),
     };
     if url.is_none() {
@@ -172,7 +173,7 @@ fn key_of(listener: &ListenerConfig, setting: &str) -> String {
     format!("listener.{}.{setting}", listener.name)
 }
 
-/// Tells that a listener has no address; its name may be a slip for that of another.
+/// Adds an error about a listener without an address; its name may be a typo of another listener's.
 fn add_missing_bind_error(name: &str, draft: &mut ConfigDraft) {
     let others = draft.origins.keys().filter_map(|key| {
         let other = key.strip_prefix("listener.")?.split_once('.')?.0;
@@ -298,7 +299,7 @@ fn check_bounds(listener: &ListenerConfig, max_packet_size: u32, draft: &mut Con
     }
 }
 
-/// A problem for each key of that listener that begins so and was said by somebody.
+/// Adds an error for each explicitly set key of the listener with this prefix.
 fn reject_inapplicable_keys(
     name: &str,
     prefix: &str,
@@ -419,7 +420,7 @@ fn finish_users(draft: &mut ConfigDraft) -> Vec<UserConfig> {
     complete
 }
 
-/// What is allowed but probably not meant.
+/// Warnings about settings that are valid but probably unintended.
 fn collect_warnings(
     listeners: &[ListenerConfig],
     knows_nobody: bool,
@@ -456,7 +457,7 @@ fn collect_warnings(
     warnings
 }
 
-/// Where a node keeps its data if nobody says so.
+/// The default data directory of a node.
 pub(super) struct DefaultDataDirs {
     pub(super) is_root: bool,
     pub(super) xdg_data_home: Option<PathBuf>,
@@ -464,7 +465,7 @@ pub(super) struct DefaultDataDirs {
 }
 
 impl DefaultDataDirs {
-    /// `/var/lib/tidegate` for root, else within the user's home.
+    /// `/var/lib/tidegate` for root, otherwise in the user's home directory.
     fn default_dir(&self) -> PathBuf {
         if self.is_root {
             return "/var/lib/tidegate".into();
