@@ -83,7 +83,7 @@ impl Broker {
         );
         let mut per_shard: Vec<Vec<ListenerSocket>> = (0..shards).map(|_| Vec::new()).collect();
         let mut infos = Vec::new();
-        let mut entrances = Vec::new();
+        let mut listener_contexts = Vec::new();
         let mut unix_sockets = Vec::new();
         for (index, listener) in config.listeners.iter().enumerate() {
             let tls = load_tls(listener)?;
@@ -97,11 +97,11 @@ impl Broker {
                 unix_sockets.push(path.clone());
             }
             infos.push(listener_info(listener, &sockets[0]));
-            let entrance = Arc::new(ListenerContext::new(index as u16, listener, tls));
-            entrances.push(entrance.clone());
+            let context = Arc::new(ListenerContext::new(index as u16, listener, tls));
+            listener_contexts.push(context.clone());
             for (socket, open) in sockets.into_iter().zip(&mut per_shard) {
                 open.push(ListenerSocket {
-                    entrance: entrance.clone(),
+                    context: context.clone(),
                     socket,
                 });
             }
@@ -137,7 +137,7 @@ impl Broker {
             node.clone(),
             inboxes.clone(),
             infos,
-            entrances,
+            listener_contexts,
             store.clone().map(|store| StoreReader::new(store, shards)),
             clock,
         );

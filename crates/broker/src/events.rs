@@ -122,13 +122,13 @@ impl Hooks for EventHooks {
     }
 
     fn connect_refused(&mut self, refused: &RefusedConnect<'_>) {
-        let told = [
+        let reported = [
             ReasonCode::BAD_USER_NAME_OR_PASSWORD,
             ReasonCode::NOT_AUTHORIZED,
             ReasonCode::BANNED,
             ReasonCode::BAD_AUTHENTICATION_METHOD,
         ];
-        if told.contains(&refused.code) {
+        if reported.contains(&refused.code) {
             self.events.emit(BrokerEventKind::AuthenticationFailed {
                 client_id: boxed(refused.client_id),
                 username: boxed(refused.username),
@@ -276,11 +276,11 @@ mod tests {
     #[test]
     fn a_stream_of_drops_becomes_few_events_that_count_all_but_the_last() {
         let mut drops = DropAggregator::default();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for n in 0..5_000 {
-            told.extend(drops.count(Some("slow"), DropReason::QueueFull, 10_000 + n));
+            reported.extend(drops.count(Some("slow"), DropReason::QueueFull, 10_000 + n));
         }
-        assert_eq!(told, [1, 1000, 1000, 1000, 1000]);
+        assert_eq!(reported, [1, 1000, 1000, 1000, 1000]);
         // Another reason and another client have events of their own.
         assert_eq!(
             drops.count(Some("slow"), DropReason::Expired, 15_000),
@@ -304,9 +304,9 @@ mod tests {
         ] {
             alarms.update(health, &events);
         }
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         while let Ok(event) = receiver.try_recv() {
-            told.push(match event.kind {
+            reported.push(match event.kind {
                 BrokerEventKind::AlarmRaised { alarm, .. } => (true, alarm),
                 BrokerEventKind::AlarmCleared { alarm } => (false, alarm),
                 _ => panic!("unexpected event"),
@@ -314,17 +314,17 @@ mod tests {
         }
         let (full, failed) = ("store_full", "store_failed");
         let expected = [(true, full), (false, full), (true, failed), (false, failed)];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 
     #[test]
     fn drops_of_very_many_clients_are_bounded_too() {
         let mut drops = DropAggregator::default();
-        let told = (0..10_000).filter(|n| {
+        let reported = (0..10_000).filter(|n| {
             let client_id = format!("c{n}");
             let count = drops.count(Some(&client_id), DropReason::QueueFull, 10_000);
             count.is_some()
         });
-        assert_eq!(told.count(), MAX_DROP_REPORTS as usize);
+        assert_eq!(reported.count(), MAX_DROP_REPORTS as usize);
     }
 }

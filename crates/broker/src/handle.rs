@@ -80,7 +80,7 @@ impl BrokerHandle {
         node: Arc<NodeState>,
         inboxes: Arc<[ShardInbox]>,
         listeners: Vec<ListenerInfo>,
-        entrances: Vec<Arc<ListenerContext>>,
+        listener_contexts: Vec<Arc<ListenerContext>>,
         looker: Option<StoreReader>,
         clock: NodeClock,
     ) -> Self {
@@ -89,7 +89,7 @@ impl BrokerHandle {
             inboxes,
             listeners,
             tls: Mutex::default(),
-            listener_contexts: entrances,
+            listener_contexts,
             listener_change: tokio::sync::Mutex::default(),
             store_reader: looker,
             pending_store_read: Arc::default(),
@@ -122,8 +122,8 @@ impl BrokerHandle {
     }
 
     pub(crate) fn listener_tls(&self) -> impl Iterator<Item = Arc<ListenerTls>> {
-        let entrances = self.shared.listener_contexts.iter();
-        entrances.filter_map(|entrance| entrance.tls.clone())
+        let contexts = self.shared.listener_contexts.iter();
+        contexts.filter_map(|context| context.tls.clone())
     }
 
     /// The TLS settings that are watched for changes.
@@ -199,12 +199,12 @@ impl BrokerHandle {
     async fn query_shard<T: Send + 'static>(
         &self,
         shard: u16,
-        question: impl FnOnce(&mut Shard) -> T + Send + 'static,
+        query: impl FnOnce(&mut Shard) -> T + Send + 'static,
     ) -> Option<T> {
         let (answer, answered) = oneshot::channel();
         self.shared.inboxes[usize::from(shard)].push(InboxItem::Query(Box::new(move |shard| {
             // The caller may have stopped waiting.
-            let _ = answer.send(question(shard));
+            let _ = answer.send(query(shard));
         })));
         tokio::time::timeout(SHARD_RESPONSE_TIMEOUT, answered)
             .await
@@ -213,31 +213,31 @@ impl BrokerHandle {
     }
 
     /// Runs a query on one shard that takes several of its turns.
-    async fn scan_shard<W: ShardScan>(&self, shard: u16, mut walk: W) -> Option<W::Answer> {
+    async fn scan_shard<W: ShardScan>(&self, shard: u16, mut scan: W) -> Option<W::Answer> {
         loop {
             match self
-                .query_shard(shard, move |shard| walk.step(shard))
+                .query_shard(shard, move |shard| scan.step(shard))
                 .await?
             {
-                ScanStep::Continue(further) => walk = further,
+                ScanStep::Continue(further) => scan = further,
                 ScanStep::Done(answer) => return Some(answer),
             }
         }
     }
 
     /// Returns the answers of all shards, one after the other; a shard that does not answer is left out.
-    async fn scan_all_shards<W: ShardScan>(&self, walk: impl Fn() -> W) -> Vec<W::Answer> {
+    async fn scan_all_shards<W: ShardScan>(&self, scan: impl Fn() -> W) -> Vec<W::Answer> {
         let mut answers = Vec::new();
         for shard in 0..self.shared.inboxes.len() as u16 {
-            answers.extend(self.scan_shard(shard, walk()).await);
+            answers.extend(self.scan_shard(shard, scan()).await);
         }
         answers
     }
 
     /// Sessions with and without a connection, sorted by client id.
     pub async fn clients(&self, query: ListQuery) -> Vec<ClientInfo> {
-        let walk = || SessionRowScan::<ClientInfo>::new(query.clone());
-        let mut all = self.scan_all_shards(walk).await.concat();
+        let scan = || SessionRowScan::<ClientInfo>::new(query.clone());
+        let mut all = self.scan_all_shards(scan).await.concat();
         all.sort_by(|a, b| a.client_id.cmp(&b.client_id));
         all.truncate(query.limit);
         all
@@ -255,8 +255,8 @@ impl BrokerHandle {
 
     /// Subscriptions, sorted by client id, then topic filter.
     pub async fn subscriptions(&self, query: ListQuery) -> Vec<SubscriptionInfo> {
-        let walk = || SessionRowScan::<SubscriptionInfo>::new(query.clone());
-        let mut all = self.scan_all_shards(walk).await.concat();
+        let scan = || SessionRowScan::<SubscriptionInfo>::new(query.clone());
+        let mut all = self.scan_all_shards(scan).await.concat();
         all.sort_by(|a, b| (&a.client_id, &a.topic_filter).cmp(&(&b.client_id, &b.topic_filter)));
         all.truncate(query.limit);
         all

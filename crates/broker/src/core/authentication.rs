@@ -95,12 +95,12 @@ impl Shard {
             .map(Into::into);
         let extra = self.delivery.connections[at as usize].extra();
         let grant = extra.grant.get_or_insert_default();
-        let said = match given.is_anonymous {
+        let claimed = match given.is_anonymous {
             true => None,
             false => connect.username.map(Into::into),
         };
         let known = grant.username.take().or(by_certificate);
-        grant.username = given.username.or(known).or(said);
+        grant.username = given.username.or(known).or(claimed);
         grant.client_id = given.client_id;
         grant.permissions = given.permissions;
         grant.expires_at_ms = given.expires_at_ms;

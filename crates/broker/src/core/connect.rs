@@ -69,8 +69,8 @@ impl Shard {
                 .with_detail("the first packet was not CONNECT [MQTT-3.1.0-1]"));
         }
         // The properties are read even if the packet turns out to be invalid, so that the refusal respects them.
-        let wishes = Connect::readable_properties(frame.body);
-        self.apply_response_limits(at, Version::V311, wishes);
+        let properties = Connect::readable_properties(frame.body);
+        self.apply_response_limits(at, Version::V311, properties);
         let Packet::Connect(connect) = Packet::decode(frame, Version::V311, Direction::FromClient)?
         else {
             return Err(CloseReason::without_code("protocol_error"));
@@ -210,7 +210,7 @@ impl Shard {
             None => self.client_id_prefix(at),
         };
         let assigned = match (granted, connect.client_id) {
-            (Some(granted), said) => (*granted != *said).then(|| granted.into()),
+            (Some(granted), requested) => (*granted != *requested).then(|| granted.into()),
             (None, "") => Some(format!("{prefix}{}", self.assign_client_id()?)),
             (None, _) => None,
         };
@@ -499,14 +499,14 @@ impl Shard {
         }
     }
 
-    fn effective_keep_alive_s(&self, at: u32, asked: u16) -> u16 {
+    fn effective_keep_alive_s(&self, at: u32, requested: u16) -> u16 {
         let connection = &self.delivery.connections[at as usize];
         let listener = &self.node.listeners[usize::from(connection.listener)].config;
         let most = [self.limits().max_keep_alive_s, listener.max_keep_alive_s];
         let most = most.into_iter().filter(|&bound| bound > 0).min();
         match most {
-            Some(most) if asked == 0 || asked > most => most,
-            _ if asked > 0 => asked.max(listener.min_keep_alive_s),
+            Some(most) if requested == 0 || requested > most => most,
+            _ if requested > 0 => requested.max(listener.min_keep_alive_s),
             _ => 0,
         }
     }
@@ -597,9 +597,9 @@ impl Shard {
 
     fn notify_connect_refused(&mut self, at: u32, code: ReasonCode, raw: &[u8]) {
         let connection = &self.delivery.connections[at as usize];
-        let kept = connection.extra.as_ref().map(|extra| &extra.connect[..]);
-        let kept = kept.filter(|kept| !kept.is_empty()).unwrap_or(raw);
-        let connect = decode_connect(kept);
+        let stored = connection.extra.as_ref().map(|extra| &extra.connect[..]);
+        let stored = stored.filter(|stored| !stored.is_empty()).unwrap_or(raw);
+        let connect = decode_connect(stored);
         let refused = RefusedConnect {
             client_id: connect.as_ref().map(|connect| connect.client_id),
             // Without a password the user name may be the token of a device, or almost one.
@@ -776,8 +776,8 @@ impl Shard {
     /// Whether permissions have to be checked, or decisions reported, for the client of a session.
     #[inline]
     pub(crate) fn needs_authorization(&self, session: u32) -> bool {
-        let asked = Interest::AUTHORIZE | Interest::AUTHORIZATION_DECIDED;
-        self.delivery.interest.intersects(asked)
+        let points = Interest::AUTHORIZE | Interest::AUTHORIZATION_DECIDED;
+        self.delivery.interest.intersects(points)
             || self.delivery.sessions[session as usize]
                 .permissions
                 .is_some()

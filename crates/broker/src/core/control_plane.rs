@@ -17,8 +17,9 @@ use crate::control::{
 };
 use crate::hooks::{Client, PacketFacts};
 
-/// Connections examined in one turn; also the bound on those closed in it.
+/// Connections examined in one turn.
 const CONNECTIONS_PER_STEP: usize = 4096;
+/// Connections closed in one turn.
 const CLOSES_PER_STEP: usize = 256;
 
 /// Bound on responses that wait at once. The control plane sends few requests at a time, but a hanging store may delay
@@ -385,11 +386,11 @@ impl Shard {
         let journal = self.delivery.journal.as_ref();
         let complete = journal.map_or(u64::MAX, |journal| journal.last_complete_turn());
         let links = &self.shard_queues;
-        let done = |awaited: &mut PendingResponse| {
-            awaited.turn <= complete && links.is_applied_by_all(awaited.sequence)
+        let done = |response: &mut PendingResponse| {
+            response.turn <= complete && links.is_applied_by_all(response.sequence)
         };
-        for awaited in self.pending_responses.extract_if(.., done) {
-            (awaited.respond)();
+        for response in self.pending_responses.extract_if(.., done) {
+            (response.respond)();
         }
     }
 
@@ -429,9 +430,13 @@ pub(crate) struct DisconnectScan<F> {
 }
 
 impl<F> DisconnectScan<F> {
-    pub(crate) fn new(whom: DisconnectSelector<F>, code: ReasonCode, why: &'static str) -> Self {
+    pub(crate) fn new(
+        selector: DisconnectSelector<F>,
+        code: ReasonCode,
+        why: &'static str,
+    ) -> Self {
         Self {
-            selector: whom,
+            selector,
             code,
             why,
             next: 0,
@@ -444,11 +449,14 @@ impl<F: Fn(&Client<'_>) -> bool + Send + 'static> ShardScan for DisconnectScan<F
     type Answer = u64;
 
     fn step(mut self, shard: &mut Shard) -> ScanStep<Self> {
-        let mut found = Vec::new();
+        let mut to_close = Vec::new();
         let mut looked_at = 0;
         let connections = &shard.delivery.connections;
         let end = connections.capacity();
-        while looked_at < CONNECTIONS_PER_STEP && found.len() < CLOSES_PER_STEP && self.next < end {
+        while looked_at < CONNECTIONS_PER_STEP
+            && to_close.len() < CLOSES_PER_STEP
+            && self.next < end
+        {
             looked_at += 1;
             let at = self.next as u32;
             self.next += 1;
@@ -460,20 +468,20 @@ impl<F: Fn(&Client<'_>) -> bool + Send + 'static> ShardScan for DisconnectScan<F
             }
             let goes = match &self.selector {
                 DisconnectSelector::Listener(listener) => connection.listener == *listener,
-                DisconnectSelector::Clients(is_meant) => {
+                DisconnectSelector::Clients(predicate) => {
                     let session = shard.delivery.sessions.get(connection.session as usize);
                     session
                         .filter(|session| session.connection == Some(at))
                         .is_some_and(|session| {
-                            is_meant(&super::delivery::hook_client(session, connections))
+                            predicate(&super::delivery::hook_client(session, connections))
                         })
                 }
             };
             if goes {
-                found.push(at);
+                to_close.push(at);
             }
         }
-        for at in found {
+        for at in to_close {
             self.count += 1;
             shard.close(at, CloseReason::new(self.code, self.why));
         }

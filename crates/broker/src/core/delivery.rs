@@ -292,7 +292,7 @@ impl Delivery {
                 }
                 let message = shared_dispatch_message(dispatch, &self.sessions);
                 let session = &mut self.sessions[subscriber.session as usize];
-                let parcel = SessionMessage {
+                let session_message = SessionMessage {
                     message,
                     qos,
                     retain,
@@ -301,13 +301,19 @@ impl Delivery {
                     seq: session.next_seq(),
                 };
                 let outbound = session.outbound.as_mut().expect("created above");
-                let packet_id = outbound.send(parcel.clone());
-                if parcel.seq != 0 {
-                    let place = (session.store_number, parcel.seq);
-                    let identifiers = parcel.identifiers.as_deref().unwrap_or(&[]);
+                let packet_id = outbound.send(session_message.clone());
+                if session_message.seq != 0 {
+                    let place = (session.store_number, session_message.seq);
+                    let identifiers = session_message.identifiers.as_deref().unwrap_or(&[]);
                     self.persist_dispatch(dispatch, place, packet_id, qos, retain, identifiers);
                 }
-                self.send_session_message(subscriber.session, at, packet_id, &parcel, false);
+                self.send_session_message(
+                    subscriber.session,
+                    at,
+                    packet_id,
+                    &session_message,
+                    false,
+                );
                 return;
             }
         }
@@ -515,31 +521,31 @@ impl Delivery {
         session: u32,
         at: u32,
         packet_id: u16,
-        parcel: &SessionMessage,
+        session_message: &SessionMessage,
         dup: bool,
     ) {
         let connection = &self.connections[at as usize];
-        let view = parcel.message.view();
+        let view = session_message.message.view();
         let envelope = PublishEnvelope {
             version: connection.version,
             dup,
-            qos: parcel.qos,
-            retain: parcel.retain,
+            qos: session_message.qos,
+            retain: session_message.retain,
             packet_id,
             alias: None,
-            identifiers: parcel.identifiers.as_deref().unwrap_or(&[]),
+            identifiers: session_message.identifiers.as_deref().unwrap_or(&[]),
         };
         let len = envelope.packet_len(&view);
         if len > connection.max_packet_out as usize {
             if let Some(outbound) = &mut self.sessions[session as usize].outbound {
                 outbound.abandon_packet(packet_id);
             }
-            self.mark_stored_done(session, parcel.seq);
+            self.mark_stored_done(session, session_message.seq);
             self.record_drop(Some(session), &view, DropReason::TooLarge);
             return;
         }
         let shared = &mut view.shared_payload.cloned();
-        let is_stored = parcel.seq != 0;
+        let is_stored = session_message.seq != 0;
         self.encode_counted(
             (session, at),
             envelope,
@@ -636,7 +642,7 @@ impl Delivery {
     pub(crate) fn record_acknowledgement(
         &mut self,
         session: u32,
-        parcel: Option<&SessionMessage>,
+        session_message: Option<&SessionMessage>,
         packet: PacketFacts<'_>,
         kind: AckKind,
     ) {
@@ -647,10 +653,10 @@ impl Delivery {
             self.ack_watchers.acknowledge(session, packet.packet_id);
         }
         if self.interest.contains(Interest::ACK)
-            && let Some(parcel) = parcel
+            && let Some(session_message) = session_message
         {
             let client = hook_client(&self.sessions[session as usize], &self.connections);
-            let view = parcel.message.view();
+            let view = session_message.message.view();
             self.hooks.acked(&client, &view, packet, kind);
         }
     }
@@ -686,11 +692,11 @@ impl Delivery {
             Metric::DroppedSessionEnded,
             outbound.count_only_stored() as u64,
         );
-        for parcel in outbound.drain_all() {
-            if parcel.qos != QoS::AtMostOnce {
+        for session_message in outbound.drain_all() {
+            if session_message.qos != QoS::AtMostOnce {
                 self.record_drop(
                     Some(session_at),
-                    &parcel.message.view(),
+                    &session_message.message.view(),
                     DropReason::SessionEnded,
                 );
             }

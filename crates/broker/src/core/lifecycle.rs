@@ -190,8 +190,9 @@ impl Shard {
         });
         let after = outbound.size();
         self.delivery.update_queue_counters(before, after);
-        for parcel in &taken {
-            self.delivery.mark_stored_done(session_at, parcel.seq);
+        for session_message in &taken {
+            self.delivery
+                .mark_stored_done(session_at, session_message.seq);
         }
         self.redistribute(taken);
     }
@@ -215,7 +216,7 @@ impl Shard {
         self.redistribute_shared(session_at);
         // [MQTT-3.1.2-10]: the will is due at the latest when the session ends.
         self.publish_will(session_at);
-        let estate = self.collect_shared_backlog(session_at);
+        let backlog = self.collect_shared_backlog(session_at);
         self.delivery.ack_watchers.remove_session(session_at);
         let session = &mut self.delivery.sessions[session_at as usize];
         debug_assert!(session.connection.is_none());
@@ -228,11 +229,11 @@ impl Shard {
         for (filter, group) in subscriptions {
             self.remove_subscription(session_at, filter, group);
         }
-        match estate {
+        match backlog {
             Some(_) => self.delivery.release_backlog(session_at),
             None => self.delivery.drop_backlog(session_at),
         }
-        self.delete_stored_session(session_at, estate);
+        self.delete_stored_session(session_at, backlog);
         self.delivery.sessions.remove(session_at as usize);
         self.by_client_id.remove(&*client_id);
         self.node.directory.release(&client_id, self.id);

@@ -105,9 +105,9 @@ impl Shard {
             return;
         }
         let deadline_ms = self.partial_deadline_ms(at).unwrap_or(u64::MAX);
-        let look_at_ms = self.delivery.connections[at as usize].next_check_ms;
+        let check_ms = self.delivery.connections[at as usize].next_check_ms;
         // The wheel usually checks the connection early enough, so that most packets need no entry.
-        if look_at_ms <= now_ms || look_at_ms > deadline_ms {
+        if check_ms <= now_ms || check_ms > deadline_ms {
             self.schedule_check(at, deadline_ms);
         }
     }

@@ -118,11 +118,11 @@ impl Shard {
         session.store_number = number;
         let mut seq = session.last_seq;
         if let Some(outbound) = &mut session.outbound {
-            outbound.persist_all(|packet_id, parcel| {
+            outbound.persist_all(|packet_id, session_message| {
                 seq += 1;
-                journal.append_message(&parcel.message.view());
-                let identifiers = parcel.identifiers.as_deref().unwrap_or(&[]);
-                let (qos, retain) = (parcel.qos, parcel.retain);
+                journal.append_message(&session_message.message.view());
+                let identifiers = session_message.identifiers.as_deref().unwrap_or(&[]);
+                let (qos, retain) = (session_message.qos, session_message.retain);
                 journal.append_entry((number, seq), packet_id, qos, retain, identifiers);
                 seq
             });
@@ -145,7 +145,7 @@ impl Shard {
     }
 
     /// The session has ended. Its stored messages are deleted, unless a shared backlog takes them over.
-    pub(crate) fn delete_stored_session(&mut self, at: u32, estate: Option<SharedBacklog>) {
+    pub(crate) fn delete_stored_session(&mut self, at: u32, backlog: Option<SharedBacklog>) {
         let session = &mut self.delivery.sessions[at as usize];
         let Some(journal) = &mut self.delivery.journal else {
             return;
@@ -154,8 +154,8 @@ impl Shard {
             let key = records::session_key(&session.client_id, number);
             journal.delete(StateKind::Sessions, &key);
         }
-        match estate {
-            Some(estate) => self.start_redistribution(estate),
+        match backlog {
+            Some(backlog) => self.start_redistribution(backlog),
             None if session.store_number != 0 => journal.end_session(session.store_number),
             None => {}
         }
@@ -514,7 +514,7 @@ impl Shard {
         let is_awaiting_suback = self
             .pending_subacks
             .iter()
-            .any(|awaited| awaited.is_for_connection(at));
+            .any(|pending_suback| pending_suback.is_for_connection(at));
         let connection = &mut self.delivery.connections[at as usize];
         if connection.is_held && !is_awaiting_suback {
             connection.is_held = false;

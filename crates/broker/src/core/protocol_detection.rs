@@ -98,10 +98,10 @@ mod tests {
             (b"POST / HTTP/1.1\r\n", "HTTP"),
             (b"PROXY TCP4 1.2.3.4", "proxy_protocol"),
         ] {
-            let told = detect_foreign_protocol(first);
+            let detected = detect_foreign_protocol(first);
             assert!(
-                told.is_some_and(|told| told.contains(word)),
-                "{word}: {told:?}"
+                detected.is_some_and(|detected| detected.contains(word)),
+                "{word}: {detected:?}"
             );
         }
         assert_eq!(detect_foreign_protocol(b"\x10\x0c\x00\x04MQTT"), None);

@@ -350,14 +350,14 @@ impl Shard {
         &mut self,
         view: &MessageView<'_>,
         origin: Option<u32>,
-        told: &MessageOrigin<'_>,
+        hook_origin: &MessageOrigin<'_>,
     ) -> ReasonCode {
         if self.delivery.interest.contains(Interest::PUBLISH)
             && self.delivery.hooks.wants_topic(view.topic)
         {
-            return self.publish_with_hooks(view, origin, told);
+            return self.publish_with_hooks(view, origin, hook_origin);
         }
-        self.forward_message(view, origin, told)
+        self.forward_message(view, origin, hook_origin)
     }
 
     #[inline(never)]
@@ -365,12 +365,13 @@ impl Shard {
         &mut self,
         view: &MessageView<'_>,
         origin: Option<u32>,
-        told: &MessageOrigin<'_>,
+        hook_origin: &MessageOrigin<'_>,
     ) -> ReasonCode {
-        let verdict = self.call_publish_hooks(view, origin, told);
+        let verdict = self.call_publish_hooks(view, origin, hook_origin);
         if verdict == PublishVerdict::Deny {
             let why = DropReason::NotAuthorized;
-            self.delivery.dropped_from(origin, origin, view, told, why);
+            self.delivery
+                .dropped_from(origin, origin, view, hook_origin, why);
             return ReasonCode::NOT_AUTHORIZED;
         }
         let publisher = origin.and_then(|at| self.delivery.sessions[at as usize].connection);
@@ -383,7 +384,7 @@ impl Shard {
                 _ => ReasonCode::SUCCESS,
             };
         }
-        let answer = self.forward_message(view, origin, told);
+        let answer = self.forward_message(view, origin, hook_origin);
         if verdict == PublishVerdict::ContinueAndCollect {
             self.publish_hook_messages(publisher);
         }
@@ -394,24 +395,24 @@ impl Shard {
         &mut self,
         view: &MessageView<'_>,
         origin: Option<u32>,
-        told: &MessageOrigin<'_>,
+        hook_origin: &MessageOrigin<'_>,
     ) -> PublishVerdict {
         let delivery = &mut self.delivery;
         let named = with_publisher(&delivery.sessions, origin, view);
-        let told = MessageOrigin {
+        let hook_origin = MessageOrigin {
             client: origin
                 .map(|at| hook_client(&delivery.sessions[at as usize], &delivery.connections)),
-            ..*told
+            ..*hook_origin
         };
         if delivery.interest.contains(Interest::PUBLISH_GUARD)
-            && delivery.hooks.denies_publish(&named, &told)
+            && delivery.hooks.denies_publish(&named, &hook_origin)
         {
             return PublishVerdict::Deny;
         }
-        if view.qos != QoS::AtMostOnce && delivery.hooks.refuses_publish(&named, &told) {
+        if view.qos != QoS::AtMostOnce && delivery.hooks.refuses_publish(&named, &hook_origin) {
             return PublishVerdict::Refuse;
         }
-        delivery.hooks.publish(&named, &told)
+        delivery.hooks.publish(&named, &hook_origin)
     }
 
     /// Publishes messages that hooks requested because of a message of this connection or of events, and checks what
@@ -442,7 +443,7 @@ impl Shard {
         &mut self,
         view: &MessageView<'_>,
         origin: Option<u32>,
-        told: &MessageOrigin<'_>,
+        hook_origin: &MessageOrigin<'_>,
     ) -> ReasonCode {
         let refusal = match view.retain {
             true => self.store_retained(view, origin).err(),
@@ -451,7 +452,8 @@ impl Shard {
         let is_wanted = self.route(view, origin);
         if !is_wanted {
             let why = DropReason::NoSubscribers;
-            self.delivery.dropped_from(origin, None, view, told, why);
+            self.delivery
+                .dropped_from(origin, None, view, hook_origin, why);
         }
         match (refusal, is_wanted) {
             // Current subscribers have received it; the publisher is told that it was not retained.
@@ -479,9 +481,9 @@ impl Shard {
         if limits.retained_expiry_s > 0 && named.expires_ms == NEVER_MS {
             named.expires_ms = self.delivery.now_ms + u64::from(limits.retained_expiry_s) * 1000;
         }
-        let kept = self.node.retained.store(&named, limits);
+        let stored = self.node.retained.store(&named, limits);
         // The node's own messages are published again after a start.
-        if kept.is_ok()
+        if stored.is_ok()
             && !named.topic.starts_with(SYS_PREFIX)
             && let Some(journal) = &mut self.delivery.journal
         {
@@ -491,7 +493,7 @@ impl Shard {
                 false => journal.put(StateKind::Retained, topic, &records::message_bytes(&named)),
             }
         }
-        kept.map_err(|_| {
+        stored.map_err(|_| {
             self.dropped_at_entry(view, origin, DropReason::QueueFull);
             ReasonCode::QUOTA_EXCEEDED
         })
@@ -584,11 +586,15 @@ impl Shard {
         let Some(outbound) = &mut self.delivery.sessions[session as usize].outbound else {
             return;
         };
-        if let AckOutcome::Done { seq, parcel } = outbound.puback(ack.packet_id) {
+        if let AckOutcome::Done {
+            seq,
+            session_message,
+        } = outbound.puback(ack.packet_id)
+        {
             self.delivery.mark_stored_done(session, seq);
             self.delivery.record_acknowledgement(
                 session,
-                parcel.as_ref(),
+                session_message.as_ref(),
                 packet_of(ack),
                 AckKind::PubAck,
             );
@@ -605,7 +611,10 @@ impl Shard {
             None => AckOutcome::Unknown,
         };
         match acked {
-            AckOutcome::Release { seq, parcel } => {
+            AckOutcome::Release {
+                seq,
+                session_message,
+            } => {
                 if seq != 0
                     && let Some(journal) = &mut self.delivery.journal
                 {
@@ -614,7 +623,7 @@ impl Shard {
                 }
                 self.delivery.record_acknowledgement(
                     session,
-                    parcel.as_ref(),
+                    session_message.as_ref(),
                     packet_of(ack),
                     AckKind::PubRec,
                 );
@@ -638,11 +647,15 @@ impl Shard {
         let Some(outbound) = &mut self.delivery.sessions[session as usize].outbound else {
             return;
         };
-        if let AckOutcome::Done { seq, parcel } = outbound.pubcomp(ack.packet_id) {
+        if let AckOutcome::Done {
+            seq,
+            session_message,
+        } = outbound.pubcomp(ack.packet_id)
+        {
             self.delivery.mark_stored_done(session, seq);
             self.delivery.record_acknowledgement(
                 session,
-                parcel.as_ref(),
+                session_message.as_ref(),
                 packet_of(ack),
                 AckKind::PubComp,
             );

@@ -66,46 +66,56 @@ impl Delivery {
         match transmit {
             Transmit::Publish {
                 packet_id,
-                parcel,
+                session_message,
                 dup,
             } => {
-                if parcel.seq != 0
+                if session_message.seq != 0
                     && !dup
                     && let Some(journal) = &mut self.journal
                 {
                     journal.mark_sent(
                         self.sessions[session as usize].store_number,
-                        parcel.seq,
+                        session_message.seq,
                         packet_id,
                     );
                 }
-                self.send_session_message(session, at, packet_id, &parcel, dup);
+                self.send_session_message(session, at, packet_id, &session_message, dup);
             }
             Transmit::PubRel { packet_id } => {
                 let version = self.connections[at as usize].version;
                 let (kind, reason) = (PacketType::PubRel, ReasonCode::SUCCESS);
                 self.write(at, |out| encode_ack(kind, version, packet_id, reason, out));
             }
-            Transmit::PublishQos0 { parcel } => {
-                self.mark_stored_done(session, parcel.seq);
-                self.send_session_message(session, at, 0, &parcel, false);
+            Transmit::PublishQos0 { session_message } => {
+                self.mark_stored_done(session, session_message.seq);
+                self.send_session_message(session, at, 0, &session_message, false);
             }
-            Transmit::Expired { parcel } => {
-                self.mark_stored_done(session, parcel.seq);
-                self.record_drop(Some(session), &parcel.message.view(), DropReason::Expired);
+            Transmit::Expired { session_message } => {
+                self.mark_stored_done(session, session_message.seq);
+                self.record_drop(
+                    Some(session),
+                    &session_message.message.view(),
+                    DropReason::Expired,
+                );
             }
-            Transmit::NoLongerAllowed { parcel } => {
-                self.mark_stored_done(session, parcel.seq);
-                let view = parcel.message.view();
+            Transmit::NoLongerAllowed { session_message } => {
+                self.mark_stored_done(session, session_message.seq);
+                let view = session_message.message.view();
                 self.record_drop(Some(session), &view, DropReason::NotAuthorized);
             }
-            Transmit::Withdrawn { packet_id, parcel } => {
-                if parcel.seq != 0
+            Transmit::Withdrawn {
+                packet_id,
+                session_message,
+            } => {
+                if session_message.seq != 0
                     && let Some(journal) = &mut self.journal
                 {
-                    journal.mark_released(self.sessions[session as usize].store_number, parcel.seq);
+                    journal.mark_released(
+                        self.sessions[session as usize].store_number,
+                        session_message.seq,
+                    );
                 }
-                let view = parcel.message.view();
+                let view = session_message.message.view();
                 self.record_drop(Some(session), &view, DropReason::NotAuthorized);
                 self.hold_outbox(at);
                 self.transmit(session, at, Transmit::PubRel { packet_id });
@@ -138,7 +148,7 @@ impl Delivery {
                 continue;
             }
             let qos = view.qos.min(subscriber.options.qos);
-            let mut parcel = retained_session_message(message, &subscriber);
+            let mut session_message = retained_session_message(message, &subscriber);
             let mut packet_id = 0;
             if qos != QoS::AtMostOnce {
                 let session = &mut self.sessions[session_at as usize];
@@ -146,14 +156,14 @@ impl Delivery {
                 if !outbound.can_send(window) {
                     return false;
                 }
-                parcel.seq = session.next_seq();
+                session_message.seq = session.next_seq();
                 let outbound = session.outbound.get_or_insert_default();
-                packet_id = outbound.send(parcel.clone());
-                if parcel.seq != 0 {
-                    self.persist_message(session_at, packet_id, &parcel, &mut false);
+                packet_id = outbound.send(session_message.clone());
+                if session_message.seq != 0 {
+                    self.persist_message(session_at, packet_id, &session_message, &mut false);
                 }
             }
-            self.send_session_message(session_at, at, packet_id, &parcel, false);
+            self.send_session_message(session_at, at, packet_id, &session_message, false);
             let retained = &mut self.connections[at as usize].extra().retained;
             if let Some(pending) = retained.front_mut() {
                 pending.after = Some(view.topic.into());
@@ -191,9 +201,9 @@ impl Delivery {
                 if self.is_retained_denied(&message.view()) {
                     continue;
                 }
-                let parcel = retained_session_message(&message, &pending.subscriber);
-                if parcel.qos != QoS::AtMostOnce {
-                    self.enqueue_message(session_at, parcel);
+                let session_message = retained_session_message(&message, &pending.subscriber);
+                if session_message.qos != QoS::AtMostOnce {
+                    self.enqueue_message(session_at, session_message);
                 }
             }
         }

@@ -83,8 +83,8 @@ impl Shard {
         let discarded = outbound.discard_queued(only);
         let after = outbound.size();
         self.delivery.update_queue_counters(before, after);
-        for parcel in &discarded {
-            self.delivery.mark_stored_done(at, parcel.seq);
+        for session_message in &discarded {
+            self.delivery.mark_stored_done(at, session_message.seq);
         }
         self.release_idle_outbound(at);
         discarded.len() as u64
@@ -102,8 +102,8 @@ impl Shard {
             return 0;
         };
         let session = &mut self.delivery.sessions[at as usize];
-        let is_meant = |_: &&mut Box<OutboundMessages>| session.store_number == number;
-        let Some(outbound) = session.outbound.as_mut().filter(is_meant) else {
+        let is_same_session = |_: &&mut Box<OutboundMessages>| session.store_number == number;
+        let Some(outbound) = session.outbound.as_mut().filter(is_same_session) else {
             return 0;
         };
         let before = outbound.size();

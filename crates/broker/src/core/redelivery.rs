@@ -62,13 +62,13 @@ impl Shard {
         &mut self,
         view: &MessageView<'_>,
         origin: Option<u32>,
-        told: &MessageOrigin<'_>,
+        hook_origin: &MessageOrigin<'_>,
     ) -> PublishVerdict {
         let mut verdict = PublishVerdict::Continue;
         if self.delivery.interest.contains(Interest::PUBLISH)
             && self.delivery.hooks.wants_topic(view.topic)
         {
-            verdict = self.call_publish_hooks(view, origin, told);
+            verdict = self.call_publish_hooks(view, origin, hook_origin);
             let publisher = origin.and_then(|at| self.delivery.sessions[at as usize].connection);
             self.publish_hook_messages(publisher);
         }

@@ -100,14 +100,14 @@ impl Shard {
     pub(super) fn deliver_to_group(&mut self, group_id: GroupId, dispatch: &mut Dispatch<'_>) {
         let random = self.random();
         let named = with_publisher(&self.delivery.sessions, dispatch.origin, &dispatch.view);
-        let draw = MemberSelection {
+        let selection = MemberSelection {
             strategy: self.limits.shared_strategy,
             this_shard: self.id,
             from_client_id: named.from_client_id,
             topic: named.topic,
             random,
         };
-        match self.tree.group_mut(group_id).choose_member(&draw) {
+        match self.tree.group_mut(group_id).choose_member(&selection) {
             Some(MemberChoice::Local(session)) => {
                 self.deliver_to_member(group_id, session, dispatch)
             }
@@ -198,18 +198,18 @@ impl Shard {
 
     /// Redistributes messages of a departed member to other members of their groups. The caller ensures that there are
     /// other members.
-    pub(crate) fn redistribute(&mut self, parcels: Vec<SessionMessage>) {
-        for parcel in parcels {
-            let mut view = parcel.message.view();
-            view.qos = parcel.qos;
-            if parcel.message.is_expired(self.now_ms()) {
+    pub(crate) fn redistribute(&mut self, session_messages: Vec<SessionMessage>) {
+        for session_message in session_messages {
+            let mut view = session_message.message.view();
+            view.qos = session_message.qos;
+            if session_message.message.is_expired(self.now_ms()) {
                 self.delivery.record_drop(None, &view, DropReason::Expired);
                 continue;
             }
             let mut dispatch = Dispatch::new(view, None);
             // One batch adds it to the new member and removes it from the old one, so that a crash cannot duplicate it.
             dispatch.is_exactly_once = view.qos != QoS::AtMostOnce;
-            self.deliver_to_group(parcel.group, &mut dispatch);
+            self.deliver_to_group(session_message.group, &mut dispatch);
         }
     }
 }

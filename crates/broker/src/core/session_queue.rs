@@ -50,22 +50,22 @@ impl Delivery {
         &mut self,
         session: u32,
         packet_id: u16,
-        parcel: &SessionMessage,
+        session_message: &SessionMessage,
         journaled: &mut bool,
     ) {
         let Some(journal) = &mut self.journal else {
             return;
         };
         if !std::mem::replace(journaled, true) {
-            journal.append_message(&parcel.message.view());
+            journal.append_message(&session_message.message.view());
         }
         let number = self.sessions[session as usize].store_number;
-        let identifiers = parcel.identifiers.as_deref().unwrap_or(&[]);
+        let identifiers = session_message.identifiers.as_deref().unwrap_or(&[]);
         journal.append_entry(
-            (number, parcel.seq),
+            (number, session_message.seq),
             packet_id,
-            parcel.qos,
-            parcel.retain,
+            session_message.qos,
+            session_message.retain,
             identifiers,
         );
     }
@@ -147,7 +147,7 @@ impl Delivery {
             self.persist_dispatch(dispatch, place, 0, qos, retain, identifiers);
             return;
         }
-        let parcel = SessionMessage {
+        let session_message = SessionMessage {
             message: shared_dispatch_message(dispatch, &self.sessions),
             qos,
             retain,
@@ -155,43 +155,48 @@ impl Delivery {
             group,
             seq: 0,
         };
-        self.enqueue_in_memory(session, parcel, &mut dispatch.is_journaled);
+        self.enqueue_in_memory(session, session_message, &mut dispatch.is_journaled);
     }
 
     /// Adds a message that did not come by a dispatch to a session's queue.
-    pub(crate) fn enqueue_message(&mut self, at: u32, mut parcel: SessionMessage) {
+    pub(crate) fn enqueue_message(&mut self, at: u32, mut session_message: SessionMessage) {
         let mut journaled = false;
-        if !self.sessions[at as usize].should_store_only(parcel.group) {
-            return self.enqueue_in_memory(at, parcel, &mut journaled);
+        if !self.sessions[at as usize].should_store_only(session_message.group) {
+            return self.enqueue_in_memory(at, session_message, &mut journaled);
         }
-        let size = parcel.size();
-        if self.make_room(at, size, &parcel.message.view()) {
-            parcel.seq = self.enqueue_stored(at, size);
-            self.persist_message(at, 0, &parcel, &mut journaled);
+        let size = session_message.size();
+        if self.make_room(at, size, &session_message.message.view()) {
+            session_message.seq = self.enqueue_stored(at, size);
+            self.persist_message(at, 0, &session_message, &mut journaled);
         }
     }
 
-    fn enqueue_in_memory(&mut self, at: u32, mut parcel: SessionMessage, journaled: &mut bool) {
-        let size = parcel.size();
+    fn enqueue_in_memory(
+        &mut self,
+        at: u32,
+        mut session_message: SessionMessage,
+        journaled: &mut bool,
+    ) {
+        let size = session_message.size();
         if self.queued_bytes + size > self.limits.max_queued_bytes_per_shard as usize {
-            let view = parcel.message.view();
+            let view = session_message.message.view();
             return self.record_drop(Some(at), &view, DropReason::QueueFull);
         }
-        if !self.make_room(at, size, &parcel.message.view()) {
+        if !self.make_room(at, size, &session_message.message.view()) {
             return;
         }
         let session = &mut self.sessions[at as usize];
-        parcel.seq = session.next_seq();
+        session_message.seq = session.next_seq();
         let outbound = session.outbound.get_or_insert_default();
         let before = outbound.size();
-        outbound.push(parcel.clone());
+        outbound.push(session_message.clone());
         let after = outbound.size();
         if let Some(connection) = session.connection {
             self.connections[connection as usize].wants_pump = true;
         }
         self.update_queue_counters(before, after);
-        if parcel.seq != 0 {
-            self.persist_message(at, 0, &parcel, journaled);
+        if session_message.seq != 0 {
+            self.persist_message(at, 0, &session_message, journaled);
         }
     }
 
@@ -218,11 +223,18 @@ impl Delivery {
         let after = outbound.size();
         match room {
             QueueRoom::Available => return true,
-            QueueRoom::MadeRoom { parcels, stored } => {
+            QueueRoom::MadeRoom {
+                session_messages,
+                stored,
+            } => {
                 self.update_queue_counters(before, after);
-                for parcel in parcels {
-                    self.mark_stored_done(at, parcel.seq);
-                    self.record_drop(Some(at), &parcel.message.view(), DropReason::QueueFull);
+                for session_message in session_messages {
+                    self.mark_stored_done(at, session_message.seq);
+                    self.record_drop(
+                        Some(at),
+                        &session_message.message.view(),
+                        DropReason::QueueFull,
+                    );
                 }
                 for seq in stored {
                     self.mark_stored_done(at, seq);
@@ -346,7 +358,7 @@ impl Delivery {
                 };
                 let identifiers = (!attributes.identifiers.is_empty())
                     .then(|| attributes.identifiers.as_slice().into());
-                let parcel = message.map(|message| SessionMessage {
+                let session_message = message.map(|message| SessionMessage {
                     message: Rc::new(message),
                     qos: attributes.qos,
                     retain: attributes.retain,
@@ -354,7 +366,7 @@ impl Delivery {
                     group: NO_GROUP,
                     seq: entry.seq,
                 });
-                outbound.load_message(entry.seq, entry.packet_id, parcel);
+                outbound.load_message(entry.seq, entry.packet_id, session_message);
             }
             outbound.finish_load_piece(page.is_last);
             let after = outbound.size();

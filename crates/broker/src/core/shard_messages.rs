@@ -312,17 +312,17 @@ impl ShardMessageQueues {
         }
     }
 
-    pub(crate) fn send(&mut self, shard: u16, said: ShardMessage) {
-        self.outgoing[usize::from(shard)].push(said);
+    pub(crate) fn send(&mut self, shard: u16, message: ShardMessage) {
+        self.outgoing[usize::from(shard)].push(message);
         self.waiting_shards |= 1 << shard;
     }
 
     /// Sends a message that has to be confirmed to all other shards; returns its number.
-    pub(crate) fn broadcast(&mut self, said: impl Fn(u64) -> ShardMessage) -> u64 {
+    pub(crate) fn broadcast(&mut self, message: impl Fn(u64) -> ShardMessage) -> u64 {
         self.sequence += 1;
         for shard in 0..self.outgoing.len() as u16 {
             if shard != self.this_shard {
-                self.send(shard, said(self.sequence));
+                self.send(shard, message(self.sequence));
             }
         }
         self.sequence
@@ -372,31 +372,35 @@ impl ShardMessageQueues {
 
     /// Takes the messages for a shard that may leave.
     pub(crate) fn take_ready(&mut self, shard: u16) -> Vec<ShardMessage> {
-        let said = self.take_for_shard(shard);
+        let messages = self.take_for_shard(shard);
         let until = std::mem::take(&mut self.held_until_turn[usize::from(shard)]);
         let held = &mut self.held_messages[usize::from(shard)];
         if until == 0 && held.is_empty() {
-            return said;
+            return messages;
         }
-        held.push_back((until, said));
+        held.push_back((until, messages));
         let mut ready = Vec::new();
         while held
             .front()
             .is_some_and(|&(until, _)| until <= self.logged_turn)
         {
-            ready.extend(held.pop_front().into_iter().flat_map(|(_, said)| said));
+            ready.extend(
+                held.pop_front()
+                    .into_iter()
+                    .flat_map(|(_, messages)| messages),
+            );
         }
         ready
     }
 
     fn take_for_shard(&mut self, shard: u16) -> Vec<ShardMessage> {
         self.waiting_shards &= !(1 << shard);
-        let said = std::mem::take(&mut self.outgoing[usize::from(shard)]);
-        let messages = said.iter().map(|said| match said {
+        let messages = std::mem::take(&mut self.outgoing[usize::from(shard)]);
+        let sizes = messages.iter().map(|message| match message {
             ShardMessage::Messages(batch) => batch.size(),
             _ => 0,
         });
-        self.waiting_bytes -= messages.sum::<usize>();
-        said
+        self.waiting_bytes -= sizes.sum::<usize>();
+        messages
     }
 }

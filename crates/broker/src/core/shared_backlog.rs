@@ -71,7 +71,7 @@ impl Shard {
         if !is_stored || session.outbound.is_none() || !has_room {
             return None;
         }
-        let mut estate = SharedBacklog {
+        let mut backlog = SharedBacklog {
             store_number: session.store_number,
             from_seq: 0,
             shared_filters: Vec::new(),
@@ -81,18 +81,18 @@ impl Shard {
             let text = self.tree.filter(filter).text.clone();
             let group = (group != NO_GROUP).then(|| self.tree.group(group));
             match group.filter(|group| has_members(group)) {
-                Some(group) => estate.shared_filters.push((text, group.name.clone())),
-                None => estate.other_filters.push(text),
+                Some(group) => backlog.shared_filters.push((text, group.name.clone())),
+                None => backlog.other_filters.push(text),
             }
         }
-        let filters = estate.shared_filters.len() + estate.other_filters.len();
-        (!estate.shared_filters.is_empty() && filters <= MAX_FILTERS).then_some(estate)
+        let filters = backlog.shared_filters.len() + backlog.other_filters.len();
+        (!backlog.shared_filters.is_empty() && filters <= MAX_FILTERS).then_some(backlog)
     }
 
     /// Queues a backlog; it is processed after those before it.
-    pub(super) fn start_redistribution(&mut self, estate: SharedBacklog) {
-        let number = estate.store_number;
-        self.shared_backlogs.push_back(estate);
+    pub(super) fn start_redistribution(&mut self, backlog: SharedBacklog) {
+        let number = backlog.store_number;
+        self.shared_backlogs.push_back(backlog);
         if let Some(journal) = &mut self.delivery.journal {
             journal.unbind_session(number);
             if self.shared_backlogs.len() == 1 {
@@ -103,18 +103,18 @@ impl Shard {
 
     /// Passes on the messages in a page of stored messages, if it belongs to the backlog being processed.
     pub(super) fn redistribute_page(&mut self, page: &QueuePage) {
-        let is_meant = |estate: &mut SharedBacklog| estate.store_number == page.session;
-        let Some(mut estate) = self.shared_backlogs.pop_front_if(is_meant) else {
+        let is_for_session = |backlog: &mut SharedBacklog| backlog.store_number == page.session;
+        let Some(mut backlog) = self.shared_backlogs.pop_front_if(is_for_session) else {
             return;
         };
         for entry in &page.entries {
-            if entry.seq < estate.from_seq {
+            if entry.seq < backlog.from_seq {
                 continue;
             }
-            estate.from_seq = entry.seq + 1;
-            self.redistribute_stored_message(&estate, entry);
+            backlog.from_seq = entry.seq + 1;
+            self.redistribute_stored_message(&backlog, entry);
             if let Some(journal) = &mut self.delivery.journal {
-                journal.mark_done(estate.store_number, entry.seq);
+                journal.mark_done(backlog.store_number, entry.seq);
             }
         }
         self.close_pending_connections();
@@ -122,15 +122,15 @@ impl Shard {
             return;
         };
         match page.is_last {
-            true => journal.end_session(estate.store_number),
-            false => self.shared_backlogs.push_front(estate),
+            true => journal.end_session(backlog.store_number),
+            false => self.shared_backlogs.push_front(backlog),
         }
         if let Some(next) = self.shared_backlogs.front() {
             journal.start_fetch(next.store_number, next.from_seq);
         }
     }
 
-    fn redistribute_stored_message(&mut self, estate: &SharedBacklog, entry: &QueueEntry) {
+    fn redistribute_stored_message(&mut self, backlog: &SharedBacklog, entry: &QueueEntry) {
         let message = records::read_message(&entry.body).filter(|_| !entry.released);
         let attributes = records::read_attributes(&entry.attributes);
         let (Some(message), Some(attributes)) = (message, attributes) else {
@@ -138,9 +138,11 @@ impl Shard {
         };
         // A QoS 2 message that was sent goes to no other client [MQTT-4.8.2-5].
         let may_go = entry.packet_id == 0 || attributes.qos != QoS::ExactlyOnce;
-        let heir = estate.target_group(message.view().topic).filter(|_| may_go);
+        let target = backlog
+            .target_group(message.view().topic)
+            .filter(|_| may_go);
         let Some(group) =
-            heir.and_then(|(filter, name)| self.find_group_with_members(filter, name))
+            target.and_then(|(filter, name)| self.find_group_with_members(filter, name))
         else {
             let view = message.view();
             return self
@@ -172,16 +174,16 @@ mod tests {
     #[test]
     fn only_messages_of_one_shared_subscription_are_redistributed() {
         let text = |text: &str| Rc::<str>::from(text);
-        let estate = SharedBacklog {
+        let backlog = SharedBacklog {
             store_number: 1,
             from_seq: 0,
             shared_filters: vec![(text("a/#"), text("g")), (text("a/b"), text("h"))],
             other_filters: vec![text("+/own")],
         };
-        let heir = |topic| estate.target_group(topic).map(|(_, name)| &**name);
-        assert_eq!(heir("a/c"), Some("g"));
-        assert_eq!(heir("a/b"), None, "either group's");
-        assert_eq!(heir("a/own"), None, "perhaps its own");
-        assert_eq!(heir("b"), None);
+        let target = |topic| backlog.target_group(topic).map(|(_, name)| &**name);
+        assert_eq!(target("a/c"), Some("g"));
+        assert_eq!(target("a/b"), None, "either group's");
+        assert_eq!(target("a/own"), None, "perhaps its own");
+        assert_eq!(target("b"), None);
     }
 }

@@ -121,7 +121,10 @@ impl SubscriptionGroup {
     }
 
     /// The member that receives a message; `None` only if there is no member at all.
-    pub(crate) fn choose_member(&mut self, draw: &MemberSelection<'_>) -> Option<MemberChoice> {
+    pub(crate) fn choose_member(
+        &mut self,
+        selection: &MemberSelection<'_>,
+    ) -> Option<MemberChoice> {
         let online = self.online_members.len()
             + self
                 .remote_members
@@ -142,15 +145,18 @@ impl SubscriptionGroup {
         if total == 0 {
             return None;
         }
-        match draw.strategy {
+        match selection.strategy {
             SharedSubscriptionStrategy::Sticky => {
                 if let Some(choice) = self.sticky_choice
                     && self.is_valid_choice(choice, only_online)
                 {
                     return Some(choice);
                 }
-                let choice =
-                    self.nth_member(draw.random as usize % total, only_online, draw.this_shard);
+                let choice = self.nth_member(
+                    selection.random as usize % total,
+                    only_online,
+                    selection.this_shard,
+                );
                 self.sticky_choice = Some(choice);
                 Some(choice)
             }
@@ -164,18 +170,24 @@ impl SubscriptionGroup {
             }
             SharedSubscriptionStrategy::RoundRobin | SharedSubscriptionStrategy::Local => {
                 self.round_robin_next = self.round_robin_next.wrapping_add(1);
-                Some(self.nth_member(self.round_robin_next % total, only_online, draw.this_shard))
+                Some(self.nth_member(
+                    self.round_robin_next % total,
+                    only_online,
+                    selection.this_shard,
+                ))
             }
-            SharedSubscriptionStrategy::Random => {
-                Some(self.nth_member(draw.random as usize % total, only_online, draw.this_shard))
-            }
+            SharedSubscriptionStrategy::Random => Some(self.nth_member(
+                selection.random as usize % total,
+                only_online,
+                selection.this_shard,
+            )),
             SharedSubscriptionStrategy::HashClientId => {
-                let n = stable_hash(draw.from_client_id) as usize % total;
-                Some(self.nth_member(n, only_online, draw.this_shard))
+                let n = stable_hash(selection.from_client_id) as usize % total;
+                Some(self.nth_member(n, only_online, selection.this_shard))
             }
             SharedSubscriptionStrategy::HashTopic => {
-                let n = stable_hash(draw.topic) as usize % total;
-                Some(self.nth_member(n, only_online, draw.this_shard))
+                let n = stable_hash(selection.topic) as usize % total;
+                Some(self.nth_member(n, only_online, selection.this_shard))
             }
         }
     }

@@ -93,7 +93,7 @@ impl Shard {
         }
         let packet = self.suback(at, subscribe.packet_id, &codes, detail.as_deref());
         let connection = &mut self.delivery.connections[at as usize];
-        let awaited = PendingSubAck {
+        let pending_suback = PendingSubAck {
             sequence,
             connection: at,
             serial: connection.serial,
@@ -102,12 +102,12 @@ impl Shard {
             is_durable: self.delivery.sessions[session as usize].store_number != 0,
         };
         if self.shard_queues.is_applied_by_all(sequence) {
-            self.send_pending_suback(awaited);
+            self.send_pending_suback(pending_suback);
             return Ok(ConnectionAction::Continue);
         }
         // Packets that the client sends meanwhile wait, so that its own messages reach it after the SUBACK.
         connection.is_held = true;
-        self.pending_subacks.push_back(awaited);
+        self.pending_subacks.push_back(pending_suback);
         Ok(ConnectionAction::AwaitResume)
     }
 
@@ -415,24 +415,26 @@ impl Shard {
     }
 
     /// Sends a SUBACK, followed by the retained messages for its subscriptions.
-    fn send_pending_suback(&mut self, awaited: PendingSubAck) {
-        let at = awaited.connection;
+    fn send_pending_suback(&mut self, pending_suback: PendingSubAck) {
+        let at = pending_suback.connection;
         let Some(connection) = self.delivery.connections.get(at as usize) else {
             return;
         };
-        if connection.serial != awaited.serial || connection.phase != ConnectionPhase::Connected {
+        if connection.serial != pending_suback.serial
+            || connection.phase != ConnectionPhase::Connected
+        {
             return;
         }
         if std::mem::take(&mut self.delivery.connections[at as usize].is_held) {
             self.to_wake.push(at);
         }
-        if awaited.is_durable {
+        if pending_suback.is_durable {
             self.delivery.hold_for_incomplete_turns(at);
         }
         self.delivery
-            .write(at, |out| out.extend_from_slice(&awaited.packet));
-        if !awaited.retained.is_empty() {
-            self.send_retained(at, awaited.retained);
+            .write(at, |out| out.extend_from_slice(&pending_suback.packet));
+        if !pending_suback.retained.is_empty() {
+            self.send_retained(at, pending_suback.retained);
         }
     }
 
@@ -458,8 +460,8 @@ impl Shard {
         while let Some(first) = self.pending_subacks.front()
             && self.shard_queues.is_applied_by_all(first.sequence)
         {
-            if let Some(awaited) = self.pending_subacks.pop_front() {
-                self.send_pending_suback(awaited);
+            if let Some(pending_suback) = self.pending_subacks.pop_front() {
+                self.send_pending_suback(pending_suback);
             }
         }
         self.send_ready_responses();
@@ -651,8 +653,8 @@ impl Shard {
         let taken = outbound.leave_group(group, has_others);
         let after = outbound.size();
         self.delivery.update_queue_counters(before, after);
-        for parcel in &taken {
-            self.delivery.mark_stored_done(session, parcel.seq);
+        for session_message in &taken {
+            self.delivery.mark_stored_done(session, session_message.seq);
         }
         self.redistribute(taken);
     }
@@ -671,10 +673,10 @@ impl Shard {
     }
 
     /// Handles messages from another shard.
-    pub(crate) fn handle_shard_messages(&mut self, from: u16, said: Vec<ShardMessage>) {
+    pub(crate) fn handle_shard_messages(&mut self, from: u16, messages: Vec<ShardMessage>) {
         let mut to_confirm = 0;
-        for said in said {
-            match said {
+        for message in messages {
+            match message {
                 ShardMessage::Messages(batch) => {
                     self.deliver_batch(from, &batch);
                     self.shard_queues.recycle_buffer(batch.into_buffer());

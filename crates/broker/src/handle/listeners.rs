@@ -42,9 +42,9 @@ impl BrokerHandle {
         if state.is_running.load(Relaxed) {
             return Err(ListenerError::AlreadyInState("running"));
         }
-        let entrance = &self.shared.listener_contexts[index];
+        let context = &self.shared.listener_contexts[index];
         let info = &self.shared.listeners[index];
-        let mut config = entrance.config.clone();
+        let mut config = context.config.clone();
         if let (BindAddress::Tcp(address), Ok(used)) =
             (&mut config.bind, info.address.parse::<SocketAddr>())
         {
@@ -55,9 +55,9 @@ impl BrokerHandle {
             |error| ListenerError::Failed(format!("cannot listen on {}: {error}", info.address));
         let sockets = listener::open_sockets(&config, self.shard_count()).map_err(failed)?;
         for (inbox, socket) in self.shared.inboxes.iter().zip(sockets) {
-            let entrance = entrance.clone();
+            let context = context.clone();
             inbox.push(InboxItem::StartListening(Box::new(ListenerSocket {
-                entrance,
+                context,
                 socket,
             })));
         }

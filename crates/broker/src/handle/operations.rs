@@ -23,14 +23,14 @@ impl BrokerHandle {
     pub(super) async fn query_shard_durably<T: Send + 'static>(
         &self,
         shard: u16,
-        question: impl FnOnce(&mut Shard) -> (T, u64) + Send + 'static,
+        operation: impl FnOnce(&mut Shard) -> (T, u64) + Send + 'static,
     ) -> Option<T> {
         let (answer, answered) = oneshot::channel();
         let ask = move |shard: &mut Shard| {
-            let (value, sequence) = question(shard);
+            let (value, sequence) = operation(shard);
             // The caller may have stopped waiting.
-            let give = move || drop(answer.send(value));
-            shard.respond_when_durable(sequence, Box::new(give));
+            let respond = move || drop(answer.send(value));
+            shard.respond_when_durable(sequence, Box::new(respond));
         };
         self.shared.inboxes[usize::from(shard)].push(InboxItem::Query(Box::new(ask)));
         tokio::time::timeout(SHARD_RESPONSE_TIMEOUT, answered)
@@ -205,17 +205,21 @@ impl BrokerHandle {
         code: ReasonCode,
         why: &'static str,
     ) -> u64 {
-        let away = || DisconnectScan::new(DisconnectSelector::Clients(is_meant.clone()), code, why);
-        self.scan_all_shards(away).await.into_iter().sum()
+        let scan = || DisconnectScan::new(DisconnectSelector::Clients(is_meant.clone()), code, why);
+        self.scan_all_shards(scan).await.into_iter().sum()
     }
 
     pub(super) async fn disconnect_listener(&self, listener: u16) {
-        let away = || {
-            let whom: DisconnectSelector<fn(&Client<'_>) -> bool> =
+        let scan = || {
+            let selector: DisconnectSelector<fn(&Client<'_>) -> bool> =
                 DisconnectSelector::Listener(listener);
-            DisconnectScan::new(whom, ReasonCode::ADMINISTRATIVE_ACTION, "listener_stopped")
+            DisconnectScan::new(
+                selector,
+                ReasonCode::ADMINISTRATIVE_ACTION,
+                "listener_stopped",
+            )
         };
-        self.scan_all_shards(away).await;
+        self.scan_all_shards(scan).await;
     }
 
     /// Changes the limits of the whole node. Each shard applies them from its next turn: no client is disconnected, and

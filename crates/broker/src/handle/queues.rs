@@ -40,10 +40,11 @@ impl PendingStoreRead {
         let mut waiting = self.lock();
         // A page that arrives after its time-out may follow the next request.
         let first = page.entries.first().map(|entry| entry.seq);
-        let is_meant = waiting.as_ref().is_some_and(|(asked, _)| {
-            asked.session == page.session && first.is_none_or(|first| first >= asked.from_seq)
+        let is_current = waiting.as_ref().is_some_and(|(requested, _)| {
+            requested.session == page.session
+                && first.is_none_or(|first| first >= requested.from_seq)
         });
-        if is_meant && let Some((_, answer)) = waiting.take() {
+        if is_current && let Some((_, answer)) = waiting.take() {
             // The caller may have stopped waiting.
             let _ = answer.send(page);
         }
@@ -73,8 +74,8 @@ impl StoreReader {
             max_messages: PIECE_MESSAGES,
             max_bytes: PIECE_BYTES,
         };
-        let asked = QueueFetch { ..fetch };
-        *looks.lock() = Some((asked, answer));
+        let requested = QueueFetch { ..fetch };
+        *looks.lock() = Some((requested, answer));
         self.store.fetch(self.number, fetch);
         tokio::time::timeout(SHARD_RESPONSE_TIMEOUT, answered)
             .await

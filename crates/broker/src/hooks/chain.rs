@@ -311,7 +311,7 @@ mod tests {
         interest: Interest,
         authorization: Authorization,
         denies: bool,
-        asked: Arc<std::sync::atomic::AtomicU32>,
+        calls: Arc<std::sync::atomic::AtomicU32>,
     }
 
     impl Hooks for Fixed {
@@ -327,7 +327,7 @@ mod tests {
         }
 
         fn authorize(&mut self, _: &Client<'_>, _: &ClientAction<'_>) -> Authorization {
-            self.asked
+            self.calls
                 .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             self.authorization
         }
@@ -343,14 +343,14 @@ mod tests {
 
     #[test]
     fn hook_links_are_called_in_order_until_one_refuses() {
-        let asked = Arc::<std::sync::atomic::AtomicU32>::default();
+        let calls = Arc::<std::sync::atomic::AtomicU32>::default();
         let link = |interest, authorization, denies| {
-            let asked = asked.clone();
+            let calls = calls.clone();
             Arc::new(Make(move || Fixed {
                 interest,
                 authorization,
                 denies,
-                asked: asked.clone(),
+                calls: calls.clone(),
             }))
         };
         let chain = HookChain::default()
@@ -382,7 +382,7 @@ mod tests {
             retain: false,
         };
         assert_eq!(hooks.authorize(&client, &action), Authorization::Disconnect);
-        assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 2);
+        assert_eq!(calls.load(std::sync::atomic::Ordering::Relaxed), 2);
         let credentials = Credentials {
             client,
             password: None,

@@ -31,7 +31,7 @@ enum ConnectionState {
     /// a socket with unread bytes would discard the bytes sent last.
     Closing {
         until: Pin<Box<Sleep>>,
-        goodbye: CloseProgress,
+        progress: CloseProgress,
         discarded: usize,
     },
 }
@@ -355,10 +355,10 @@ impl ConnectionTask {
             self.shard.flush_connection(self.at, io);
         }
         let until = Box::pin(tokio::time::sleep(LINGER));
-        let goodbye = CloseProgress::NotSent;
+        let progress = CloseProgress::NotSent;
         self.state = ConnectionState::Closing {
             until,
-            goodbye,
+            progress,
             discarded: 0,
         };
     }
@@ -366,7 +366,7 @@ impl ConnectionTask {
     fn close(&mut self, io: &Rc<ConnectionIo>, context: &mut Context<'_>) -> Poll<()> {
         let ConnectionState::Closing {
             until,
-            goodbye,
+            progress,
             discarded,
         } = &mut self.state
         else {
@@ -376,7 +376,7 @@ impl ConnectionTask {
             return self.finish();
         }
         // All pending output, then the close message of each layer, then the end of the stream.
-        while *goodbye != CloseProgress::Done && !io.is_blocked.get() {
+        while *progress != CloseProgress::Done && !io.is_blocked.get() {
             if io.is_broken.get() {
                 return self.finish();
             }
@@ -385,13 +385,13 @@ impl ConnectionTask {
             } else if self.shard.has_unwritten(self.at, io) {
                 // The last bytes wait for the store, which will wake this task.
                 break;
-            } else if *goodbye == CloseProgress::NotSent {
-                *goodbye = CloseProgress::Sent;
+            } else if *progress == CloseProgress::NotSent {
+                *progress = CloseProgress::Sent;
                 if let Some(layers) = &mut *io.layers.borrow_mut() {
                     layers.send_close();
                 }
             } else {
-                *goodbye = CloseProgress::Done;
+                *progress = CloseProgress::Done;
                 let _ = io.socket.get_ref().shutdown(std::net::Shutdown::Write);
             }
         }

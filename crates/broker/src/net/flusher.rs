@@ -145,16 +145,20 @@ impl ShardIo {
         while waiting != 0 {
             let shard = waiting.trailing_zeros() as u16;
             waiting &= waiting - 1;
-            let said = core.shard_queues.take_ready(shard);
-            if said.is_empty() {
+            let messages = core.shard_queues.take_ready(shard);
+            if messages.is_empty() {
                 continue;
             }
-            let bytes = said
+            let bytes = messages
                 .iter()
                 .map(crate::core::shard_messages::ShardMessage::size_bytes)
                 .sum();
             let inbox = &self.inboxes[usize::from(shard)];
-            inbox.push(InboxItem::ShardMessages { from, said, bytes });
+            inbox.push(InboxItem::ShardMessages {
+                from,
+                messages,
+                bytes,
+            });
         }
         core.is_congested = self.is_congested(core);
     }

@@ -44,7 +44,7 @@ impl store::StoreObserver for StoreOwner {
 pub(crate) enum InboxItem {
     ShardMessages {
         from: u16,
-        said: Vec<ShardMessage>,
+        messages: Vec<ShardMessage>,
         bytes: usize,
     },
     Handover(Box<SocketHandover>),
@@ -97,14 +97,14 @@ impl ShardInbox {
         self.bytes.load(Relaxed)
     }
 
-    pub(crate) fn push(&self, parcel: InboxItem) {
-        if let InboxItem::ShardMessages { bytes, .. } = &parcel {
+    pub(crate) fn push(&self, item: InboxItem) {
+        if let InboxItem::ShardMessages { bytes, .. } = &item {
             self.bytes.fetch_add(*bytes, Relaxed);
         }
         let was_empty = {
-            let mut parcels = self.items.lock().unwrap_or_else(PoisonError::into_inner);
-            parcels.push_back(parcel);
-            parcels.len() == 1
+            let mut items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
+            items.push_back(item);
+            items.len() == 1
         };
         if was_empty {
             self.notify.notify_one();
@@ -116,21 +116,20 @@ impl ShardInbox {
     }
 
     pub(crate) fn take_all(&self) -> VecDeque<InboxItem> {
-        let parcels =
-            std::mem::take(&mut *self.items.lock().unwrap_or_else(PoisonError::into_inner));
-        let said: usize = parcels
+        let items = std::mem::take(&mut *self.items.lock().unwrap_or_else(PoisonError::into_inner));
+        let taken_bytes: usize = items
             .iter()
-            .map(|parcel| {
-                if let InboxItem::ShardMessages { bytes, .. } = parcel {
+            .map(|item| {
+                if let InboxItem::ShardMessages { bytes, .. } = item {
                     *bytes
                 } else {
                     0
                 }
             })
             .sum();
-        if said > 0 {
-            self.bytes.fetch_sub(said, Relaxed);
+        if taken_bytes > 0 {
+            self.bytes.fetch_sub(taken_bytes, Relaxed);
         }
-        parcels
+        items
     }
 }

@@ -39,7 +39,7 @@ struct AcceptRate {
 
 /// One listening socket.
 pub(crate) struct ListenerSocket {
-    pub(crate) entrance: Arc<ListenerContext>,
+    pub(crate) context: Arc<ListenerContext>,
     pub(crate) socket: Socket,
 }
 
@@ -155,14 +155,14 @@ pub fn open_unix(path: &std::path::Path, backlog: u32) -> io::Result<Socket> {
 
 /// Accepts connections until it is aborted.
 pub(crate) async fn run_accept_loop(shard: Rc<ShardIo>, listener: ListenerSocket) {
-    let ListenerSocket { entrance, socket } = listener;
+    let ListenerSocket { context, socket } = listener;
     // The local address is read only once if it is the same for all connections.
     let local = socket.local_addr().ok().and_then(|it| it.as_socket());
     let local = local.filter(|address| !address.ip().is_unspecified());
     let socket = match register_socket(socket) {
         Ok(socket) => socket,
         Err(error) => {
-            tracing::error!(listener = entrance.config.name, %error, "cannot listen");
+            tracing::error!(listener = context.config.name, %error, "cannot listen");
             return;
         }
     };
@@ -172,14 +172,14 @@ pub(crate) async fn run_accept_loop(shard: Rc<ShardIo>, listener: ListenerSocket
             return;
         };
         for _ in 0..ACCEPT_BATCH {
-            if let Some(wait) = entrance.rate_delay() {
+            if let Some(wait) = context.rate_delay() {
                 tokio::time::sleep(wait).await;
                 break;
             }
             match accept_one(socket.get_ref()) {
                 Ok((accepted, address)) => {
-                    entrance.count_accepted();
-                    admit_connection(&shard, &entrance, accepted, &address, local);
+                    context.count_accepted();
+                    admit_connection(&shard, &context, accepted, &address, local);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     ready.clear_ready();
@@ -187,7 +187,7 @@ pub(crate) async fn run_accept_loop(shard: Rc<ShardIo>, listener: ListenerSocket
                 }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    warn_rate_limited(&last_warning, &entrance, &error);
+                    warn_rate_limited(&last_warning, &context, &error);
                     // Most likely the process has no free file descriptors; the only remedy is to wait until some are
                     // closed.
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -211,14 +211,14 @@ fn accept_one(listener: &Socket) -> io::Result<(Socket, SockAddr)> {
     }
 }
 
-fn warn_rate_limited(last: &Cell<Option<Instant>>, entrance: &ListenerContext, error: &io::Error) {
+fn warn_rate_limited(last: &Cell<Option<Instant>>, context: &ListenerContext, error: &io::Error) {
     if last
         .get()
         .is_none_or(|at| at.elapsed() > Duration::from_secs(10))
     {
         last.set(Some(Instant::now()));
         tracing::warn!(
-            listener = entrance.config.name,
+            listener = context.config.name,
             %error,
             "cannot accept connections; for the error \"too many open files\" raise the limit (ulimit -n)"
         );
@@ -227,14 +227,14 @@ fn warn_rate_limited(last: &Cell<Option<Instant>>, entrance: &ListenerContext, e
 
 fn admit_connection(
     shard: &Rc<ShardIo>,
-    entrance: &ListenerContext,
+    context: &ListenerContext,
     socket: Socket,
     address: &SockAddr,
     local: Option<SocketAddr>,
 ) {
     let node = shard.core.borrow().node.clone();
-    let listener = &node.listeners[usize::from(entrance.index)];
-    let limit = u64::from(entrance.config.max_connections);
+    let listener = &node.listeners[usize::from(context.index)];
+    let limit = u64::from(context.config.max_connections);
     let take = |n: u64| (n < limit).then_some(n + 1);
     if listener
         .connections
@@ -265,11 +265,11 @@ fn admit_connection(
     let peer = address
         .as_socket()
         .map_or(PeerAddress::Unix, PeerAddress::Tcp);
-    let tls = entrance.tls.as_ref().map(|tls| tls.server_config());
+    let tls = context.tls.as_ref().map(|tls| tls.server_config());
     match TransportLayers::new(
-        entrance.config.proxy_protocol,
+        context.config.proxy_protocol,
         tls,
-        entrance.websocket.clone(),
+        context.websocket.clone(),
     ) {
         Ok(layers) => {
             let own = || socket.local_addr().ok().and_then(|it| it.as_socket());
@@ -277,7 +277,7 @@ fn admit_connection(
                 PeerAddress::Tcp(_) => local.or_else(own),
                 PeerAddress::Unix => None,
             };
-            shard.open_connection(entrance.index, socket, (peer, local), layers);
+            shard.open_connection(context.index, socket, (peer, local), layers);
         }
         Err(error) => {
             tracing::warn!(%error, "cannot start TLS on a connection; connection closed");

@@ -205,33 +205,33 @@ async fn run_tasks(setup: ShardSetup) {
         stopped: tokio::sync::Notify::new(),
     });
     tokio::task::spawn_local(flusher::run_flusher(shard.clone()));
-    let entrances = shard.clone();
-    let opening = tokio::task::spawn_local(async move {
+    let shard_io = shard.clone();
+    let opening_task = tokio::task::spawn_local(async move {
         if let Some(durable) = durable {
-            restore_shard(&entrances, durable).await;
+            restore_shard(&shard_io, durable).await;
         }
         // Timers start after every shard knows the subscriptions of the others. Otherwise wills and delayed messages
         // that became due while the node was down would reach no subscriber.
-        tokio::task::spawn_local(run_timers(entrances.clone(), sys_interval_s));
+        tokio::task::spawn_local(run_timers(shard_io.clone(), sys_interval_s));
         for listener in listeners {
-            entrances.start_listening(listener);
+            shard_io.start_listening(listener);
         }
         // The caller that started the broker may have stopped waiting.
         let _ = ready.send(());
     });
     run_inbox(&shard).await;
     // Stopped: listening sockets are closed first, so that no client waits for an answer in vain.
-    opening.abort();
+    opening_task.abort();
     for (_, task) in shard.accepting.take() {
         task.abort();
     }
     // The last answers may wait for the store.
-    let heard = tokio::task::spawn_local({
+    let inbox_task = tokio::task::spawn_local({
         let shard = shard.clone();
         async move { run_inbox(&shard).await }
     });
     let _ = tokio::time::timeout(shard.stop_timeout, shard.wait_until_empty()).await;
-    heard.abort();
+    inbox_task.abort();
     shard.end_turn();
 }
 
@@ -350,8 +350,8 @@ async fn run_inbox(shard: &Rc<ShardIo>) {
     let id = usize::from(shard.core.borrow().id);
     loop {
         shard.inboxes[id].wait().await;
-        let parcels = shard.inboxes[id].take_all();
-        if shard.handle_inbox_items(parcels) {
+        let items = shard.inboxes[id].take_all();
+        if shard.handle_inbox_items(items) {
             return;
         }
     }
@@ -510,15 +510,16 @@ impl ShardIo {
     }
 
     /// Returns true when the shard is to stop.
-    fn handle_inbox_items(self: &Rc<Self>, parcels: VecDeque<InboxItem>) -> bool {
+    fn handle_inbox_items(self: &Rc<Self>, items: VecDeque<InboxItem>) -> bool {
         let mut stop = false;
-        for parcel in parcels {
-            match parcel {
-                InboxItem::ShardMessages { from, said, .. } => {
+        for item in items {
+            match item {
+                InboxItem::ShardMessages { from, messages, .. } => {
                     // One by one, so that a panic in one message does not lose the others.
-                    for said in said {
+                    for message in messages {
                         self.catch_panic("handling messages from another shard", || {
-                            self.core_at_now().handle_shard_messages(from, vec![said]);
+                            self.core_at_now()
+                                .handle_shard_messages(from, vec![message]);
                         });
                     }
                 }
@@ -527,9 +528,9 @@ impl ShardIo {
                         self.accept_handover(*moving)
                     });
                 }
-                InboxItem::Query(question) => {
+                InboxItem::Query(query) => {
                     self.catch_panic("answering the control plane", || {
-                        question(&mut self.core_at_now())
+                        query(&mut self.core_at_now())
                     });
                 }
                 InboxItem::TurnLogged(turn) => {
@@ -566,16 +567,16 @@ impl ShardIo {
 
     fn start_listening(self: &Rc<Self>, listener: ListenerSocket) {
         if !self.core.borrow().is_stopping {
-            let index = listener.entrance.index;
+            let index = listener.context.index;
             let task = tokio::task::spawn_local(listener::run_accept_loop(self.clone(), listener));
             self.accepting.borrow_mut().push((index, task));
         }
     }
 
     fn stop_listening(&self, listener: u16, answer: oneshot::Sender<()>) {
-        let is_meant = |(index, _): &mut (u16, JoinHandle<()>)| *index == listener;
+        let belongs_to_listener = |(index, _): &mut (u16, JoinHandle<()>)| *index == listener;
         let tasks: Vec<_> = (self.accepting.borrow_mut())
-            .extract_if(.., is_meant)
+            .extract_if(.., belongs_to_listener)
             .collect();
         tokio::task::spawn_local(async move {
             for (_, task) in tasks {

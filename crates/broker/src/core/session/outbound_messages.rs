@@ -56,14 +56,14 @@ struct InflightMessage {
     /// Number of the message in the store; stays when the message has been dropped.
     seq: u64,
     /// `None`: the message has been dropped, or is only in the store.
-    parcel: Option<SessionMessage>,
+    session_message: Option<SessionMessage>,
     /// The message after PUBREC, if hooks have to be notified of the end of the exchange.
     released: Option<Box<SessionMessage>>,
 }
 
 impl InflightMessage {
     fn is_only_stored(&self) -> bool {
-        self.stage == InflightStage::Published && self.parcel.is_none()
+        self.stage == InflightStage::Published && self.session_message.is_none()
     }
 }
 
@@ -71,7 +71,7 @@ impl InflightMessage {
 pub(crate) enum Transmit {
     Publish {
         packet_id: u16,
-        parcel: SessionMessage,
+        session_message: SessionMessage,
         dup: bool,
     },
     PubRel {
@@ -79,21 +79,21 @@ pub(crate) enum Transmit {
     },
     /// A queued QoS 0 message.
     PublishQos0 {
-        parcel: SessionMessage,
+        session_message: SessionMessage,
     },
     /// The message expired, or exceeded the maximum age, in the queue.
     Expired {
-        parcel: SessionMessage,
+        session_message: SessionMessage,
     },
     /// The client may no longer receive the message.
     NoLongerAllowed {
-        parcel: SessionMessage,
+        session_message: SessionMessage,
     },
     /// A QoS 2 message was sent on an earlier connection, and the client may no longer receive it. The client may have
     /// stored its packet id, and gets a PUBREL for it.
     Withdrawn {
         packet_id: u16,
-        parcel: SessionMessage,
+        session_message: SessionMessage,
     },
 }
 
@@ -108,12 +108,13 @@ pub(crate) struct QueueFilter {
 }
 
 impl QueueFilter {
-    fn allows(&self, parcel: &SessionMessage) -> bool {
-        let is_earlier = match parcel.seq {
-            0 => parcel.message.received_ms() <= self.up_to_ms,
+    fn allows(&self, session_message: &SessionMessage) -> bool {
+        let is_earlier = match session_message.seq {
+            0 => session_message.message.received_ms() <= self.up_to_ms,
             seq => seq <= self.up_to_seq,
         };
-        let matches = |filter: &Rc<str>| mqtt::filter_matches(filter, parcel.message.view().topic);
+        let matches =
+            |filter: &Rc<str>| mqtt::filter_matches(filter, session_message.message.view().topic);
         !is_earlier || self.filters.iter().any(matches)
     }
 }
@@ -125,12 +126,12 @@ pub(crate) enum AckOutcome {
     /// The exchange is complete.
     Done {
         seq: u64,
-        parcel: Option<SessionMessage>,
+        session_message: Option<SessionMessage>,
     },
     /// A PUBREL is due.
     Release {
         seq: u64,
-        parcel: Option<SessionMessage>,
+        session_message: Option<SessionMessage>,
     },
 }
 
@@ -139,7 +140,7 @@ pub(crate) enum QueueRoom {
     Available,
     /// Older messages were dropped: these, and behind them the stored ones with these numbers.
     MadeRoom {
-        parcels: Vec<SessionMessage>,
+        session_messages: Vec<SessionMessage>,
         stored: Range<u64>,
     },
     /// No room; the policy drops the new message.
@@ -236,7 +237,7 @@ impl OutboundMessages {
 
     pub(crate) fn oldest_queued_ms(&self) -> Option<u64> {
         match self.queue.front() {
-            Some(parcel) => Some(parcel.message.received_ms()),
+            Some(session_message) => Some(session_message.message.received_ms()),
             None => (self.stored_tail.messages > 0).then_some(self.stored_tail.since_ms),
         }
     }
@@ -280,15 +281,15 @@ impl OutboundMessages {
 
     /// Puts a message in flight; the caller has checked `can_send` or uses the result of `next`.
     #[inline]
-    pub(crate) fn send(&mut self, parcel: SessionMessage) -> u16 {
-        self.must_keep_messages |= parcel.group != NO_GROUP;
+    pub(crate) fn send(&mut self, session_message: SessionMessage) -> u16 {
+        self.must_keep_messages |= session_message.group != NO_GROUP;
         self.push_inflight(InflightMessage {
             stage: InflightStage::Published,
             occupies_window: true,
-            qos: parcel.qos,
-            size: parcel.size() as u32,
-            seq: parcel.seq,
-            parcel: Some(parcel),
+            qos: session_message.qos,
+            size: session_message.size() as u32,
+            seq: session_message.seq,
+            session_message: Some(session_message),
             released: None,
         })
     }
@@ -304,7 +305,7 @@ impl OutboundMessages {
             qos,
             size: size as u32,
             seq,
-            parcel: None,
+            session_message: None,
             released: None,
         })
     }
@@ -343,14 +344,14 @@ impl OutboundMessages {
             QueuePolicy::Disconnect => return QueueRoom::Disconnect,
             QueuePolicy::DropOldest => {}
         }
-        let mut parcels = Vec::new();
+        let mut session_messages = Vec::new();
         while !fits(self.size()) {
             let Some(oldest) = self.queue.pop_front() else {
                 break;
             };
             self.queued_bytes -= oldest.size();
             self.taken_count += 1;
-            parcels.push(oldest);
+            session_messages.push(oldest);
         }
         let first = self.stored_tail.from_seq;
         while !fits(self.size()) && self.stored_tail.messages > 0 {
@@ -360,14 +361,17 @@ impl OutboundMessages {
             self.stored_tail.from_seq += 1;
         }
         let stored = first..self.stored_tail.from_seq;
-        QueueRoom::MadeRoom { parcels, stored }
+        QueueRoom::MadeRoom {
+            session_messages,
+            stored,
+        }
     }
 
     /// Appends a message to the queue; the caller has checked for room.
-    pub(crate) fn push(&mut self, parcel: SessionMessage) {
-        self.must_keep_messages |= parcel.group != NO_GROUP;
-        self.queued_bytes += parcel.size();
-        self.queue.push_back(parcel);
+    pub(crate) fn push(&mut self, session_message: SessionMessage) {
+        self.must_keep_messages |= session_message.group != NO_GROUP;
+        self.queued_bytes += session_message.size();
+        self.queue.push_back(session_message);
     }
 
     /// The next thing to send, if the window has room for one.
@@ -385,18 +389,19 @@ impl OutboundMessages {
                 return None;
             }
             self.resend_from += 1;
-            match (entry.stage, &entry.parcel) {
-                (InflightStage::Published, Some(parcel))
-                    if (self.queue_filter.as_ref()).is_some_and(|it| !it.allows(parcel)) =>
+            match (entry.stage, &entry.session_message) {
+                (InflightStage::Published, Some(session_message))
+                    if (self.queue_filter.as_ref())
+                        .is_some_and(|it| !it.allows(session_message)) =>
                 {
                     return Some(self.withdraw(packet_id));
                 }
-                (InflightStage::Published, Some(parcel)) => {
+                (InflightStage::Published, Some(session_message)) => {
                     entry.occupies_window = true;
                     self.in_window += 1;
                     return Some(Transmit::Publish {
                         packet_id,
-                        parcel: parcel.clone(),
+                        session_message: session_message.clone(),
                         dup: true,
                     });
                 }
@@ -404,34 +409,38 @@ impl OutboundMessages {
                 _ => {}
             }
         }
-        let parcel = self.queue.front()?;
-        if parcel.qos != QoS::AtMostOnce && !self.has_room(window) {
+        let session_message = self.queue.front()?;
+        if session_message.qos != QoS::AtMostOnce && !self.has_room(window) {
             return None;
         }
-        let parcel = self.queue.pop_front().expect("checked above");
+        let session_message = self.queue.pop_front().expect("checked above");
         if self.queue.is_empty() {
             self.queue.shrink_to(IDLE_QUEUE_CAPACITY);
         }
-        self.queued_bytes -= parcel.size();
-        let is_too_old = parcel.message.received_ms().saturating_add(max_age_ms) <= now_ms;
-        if is_too_old || parcel.message.is_expired(now_ms) {
+        self.queued_bytes -= session_message.size();
+        let is_too_old = session_message
+            .message
+            .received_ms()
+            .saturating_add(max_age_ms)
+            <= now_ms;
+        if is_too_old || session_message.message.is_expired(now_ms) {
             self.taken_count += 1;
-            return Some(Transmit::Expired { parcel });
+            return Some(Transmit::Expired { session_message });
         }
         if let Some(narrowing) = &self.queue_filter
-            && !narrowing.allows(&parcel)
+            && !narrowing.allows(&session_message)
         {
             self.taken_count += 1;
-            return Some(Transmit::NoLongerAllowed { parcel });
+            return Some(Transmit::NoLongerAllowed { session_message });
         }
-        if parcel.qos == QoS::AtMostOnce {
+        if session_message.qos == QoS::AtMostOnce {
             self.taken_count += 1;
-            return Some(Transmit::PublishQos0 { parcel });
+            return Some(Transmit::PublishQos0 { session_message });
         }
-        let packet_id = self.send(parcel.clone());
+        let packet_id = self.send(session_message.clone());
         Some(Transmit::Publish {
             packet_id,
-            parcel,
+            session_message,
             dup: false,
         })
     }
@@ -443,14 +452,17 @@ impl OutboundMessages {
     fn withdraw(&mut self, packet_id: u16) -> Transmit {
         let offset = self.offset_of(packet_id).expect("the message is in flight");
         let entry = &mut self.ring[offset];
-        let parcel = entry.parcel.take().expect("checked by the caller");
+        let session_message = entry.session_message.take().expect("checked by the caller");
         if entry.qos != QoS::ExactlyOnce {
             self.complete_entry(offset);
-            return Transmit::NoLongerAllowed { parcel };
+            return Transmit::NoLongerAllowed { session_message };
         }
         entry.stage = InflightStage::Released;
         self.inflight_bytes -= std::mem::take(&mut entry.size) as usize;
-        Transmit::Withdrawn { packet_id, parcel }
+        Transmit::Withdrawn {
+            packet_id,
+            session_message,
+        }
     }
 
     pub(crate) fn set_queue_filter(&mut self, narrowing: QueueFilter) {
@@ -465,8 +477,11 @@ impl OutboundMessages {
         let entry = &mut self.ring[offset];
         let seq = entry.seq;
         entry.stage = InflightStage::Done;
-        let released = entry.released.take().map(|parcel| *parcel);
-        let parcel = entry.parcel.take().or(released);
+        let released = entry
+            .released
+            .take()
+            .map(|session_message| *session_message);
+        let session_message = entry.session_message.take().or(released);
         self.inflight_bytes -= std::mem::take(&mut entry.size) as usize;
         self.unacknowledged -= 1;
         if std::mem::take(&mut entry.occupies_window) {
@@ -484,12 +499,15 @@ impl OutboundMessages {
         if self.ring.is_empty() {
             self.ring.shrink_to(IDLE_QUEUE_CAPACITY);
         }
-        (seq, parcel)
+        (seq, session_message)
     }
 
     fn acknowledge(&mut self, offset: usize) -> AckOutcome {
-        let (seq, parcel) = self.complete_entry(offset);
-        AckOutcome::Done { seq, parcel }
+        let (seq, session_message) = self.complete_entry(offset);
+        AckOutcome::Done {
+            seq,
+            session_message,
+        }
     }
 
     fn offset_in(&self, packet_id: u16, stage: InflightStage, qos: Option<QoS>) -> Option<usize> {
@@ -517,18 +535,23 @@ impl OutboundMessages {
             }
             let entry = &mut self.ring[offset];
             entry.stage = InflightStage::Released;
-            let (seq, parcel) = (entry.seq, entry.parcel.take());
-            match &parcel {
-                Some(parcel) if keeps => entry.released = Some(Box::new(parcel.clone())),
+            let (seq, session_message) = (entry.seq, entry.session_message.take());
+            match &session_message {
+                Some(session_message) if keeps => {
+                    entry.released = Some(Box::new(session_message.clone()))
+                }
                 _ => self.inflight_bytes -= std::mem::take(&mut entry.size) as usize,
             }
-            return AckOutcome::Release { seq, parcel };
+            return AckOutcome::Release {
+                seq,
+                session_message,
+            };
         }
         // A repeated PUBREC is answered with PUBREL again.
         match self.offset_in(packet_id, InflightStage::Released, None) {
             Some(_) if !refused => AckOutcome::Release {
                 seq: 0,
-                parcel: None,
+                session_message: None,
             },
             Some(offset) => self.acknowledge(offset),
             None => AckOutcome::Unknown,
@@ -564,19 +587,22 @@ impl OutboundMessages {
         for offset in 0..self.ring.len() {
             let packet_id = self.id_at(offset);
             let entry = &mut self.ring[offset];
-            if let Some(parcel) = &mut entry.parcel {
-                parcel.seq = store(packet_id, parcel);
-                entry.seq = parcel.seq;
+            if let Some(session_message) = &mut entry.session_message {
+                session_message.seq = store(packet_id, session_message);
+                entry.seq = session_message.seq;
             }
         }
-        for parcel in &mut self.queue {
-            parcel.seq = store(0, parcel);
+        for session_message in &mut self.queue {
+            session_message.seq = store(0, session_message);
         }
     }
 
     /// Removes and returns everything that is not acknowledged, the queue included; the session is ending.
     pub(crate) fn drain_all(&mut self) -> Vec<SessionMessage> {
-        let in_flight = self.ring.drain(..).filter_map(|entry| entry.parcel);
+        let in_flight = self
+            .ring
+            .drain(..)
+            .filter_map(|entry| entry.session_message);
         in_flight.chain(self.queue.drain(..)).collect()
     }
 
@@ -586,17 +612,17 @@ impl OutboundMessages {
     pub(crate) fn leave_group(&mut self, group: GroupId, has_others: bool) -> Vec<SessionMessage> {
         let mut taken = Vec::new();
         if has_others {
-            let of_group = |parcel: &mut SessionMessage| parcel.group == group;
+            let of_group = |session_message: &mut SessionMessage| session_message.group == group;
             taken = drain_matching(&mut self.queue, of_group);
             self.queued_bytes -= taken.iter().map(SessionMessage::size).sum::<usize>();
         }
         let in_flight = self
             .ring
             .iter_mut()
-            .filter_map(|entry| entry.parcel.as_mut());
-        for parcel in in_flight.chain(&mut self.queue) {
-            if parcel.group == group {
-                parcel.group = NO_GROUP;
+            .filter_map(|entry| entry.session_message.as_mut());
+        for session_message in in_flight.chain(&mut self.queue) {
+            if session_message.group == group {
+                session_message.group = NO_GROUP;
             }
         }
         taken
@@ -612,15 +638,19 @@ impl OutboundMessages {
         for offset in (0..self.ring.len()).rev() {
             let goes = self.ring[offset].stage == InflightStage::Published
                 && self.ring[offset]
-                    .parcel
+                    .session_message
                     .as_ref()
-                    .is_some_and(|parcel| parcel.qos == QoS::AtLeastOnce && may_go(parcel.group));
+                    .is_some_and(|session_message| {
+                        session_message.qos == QoS::AtLeastOnce && may_go(session_message.group)
+                    });
             if goes {
                 taken.extend(self.complete_entry(offset).1);
             }
         }
         taken.reverse();
-        let queued = drain_matching(&mut self.queue, |parcel| may_go(parcel.group));
+        let queued = drain_matching(&mut self.queue, |session_message| {
+            may_go(session_message.group)
+        });
         self.queued_bytes -= queued.iter().map(SessionMessage::size).sum::<usize>();
         taken.extend(queued);
         taken
@@ -633,11 +663,11 @@ fn drain_matching(
     mut fits: impl FnMut(&mut SessionMessage) -> bool,
 ) -> Vec<SessionMessage> {
     let mut taken = Vec::new();
-    for mut parcel in std::mem::take(queue) {
-        if fits(&mut parcel) {
-            taken.push(parcel);
+    for mut session_message in std::mem::take(queue) {
+        if fits(&mut session_message) {
+            taken.push(session_message);
         } else {
-            queue.push_back(parcel);
+            queue.push_back(session_message);
         }
     }
     taken

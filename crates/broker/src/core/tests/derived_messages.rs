@@ -200,8 +200,8 @@ fn hooks_receive_a_repeated_qos_2_message_again_after_a_start() {
     sim.keep_journals();
     let mut ann = sim.connect(0, "ann", true);
     sim.subscribe(&mut ann, "#", QoS::ExactlyOnce);
-    let told = std::rc::Rc::<std::cell::RefCell<Vec<String>>>::default();
-    sim.shards[0].delivery.hooks = Box::new(CountingHooks(told.clone(), false));
+    let calls = std::rc::Rc::<std::cell::RefCell<Vec<String>>>::default();
+    sim.shards[0].delivery.hooks = Box::new(CountingHooks(calls.clone(), false));
     sim.shards[0].delivery.interest = Interest::PUBLISH;
     let mut bob = sim.connect(0, "bob", false);
     while sim.log_one(0) {}
@@ -223,7 +223,7 @@ fn hooks_receive_a_repeated_qos_2_message_again_after_a_start() {
         (first..=last).for_each(|turn| sim.shards[0].handle_turn_settled(turn));
         assert!(sim.has(bob, PacketType::PubRec));
         sim.take_bytes(bob);
-        assert_eq!(*told.borrow(), ["bob again"], "{times} times");
+        assert_eq!(*calls.borrow(), ["bob again"], "{times} times");
     }
     assert!(!sim.has(ann, PacketType::Publish), "subscribers have it");
     // Once released, the packet id is like any other.
@@ -231,7 +231,7 @@ fn hooks_receive_a_repeated_qos_2_message_again_after_a_start() {
     for _ in 0..2 {
         sim.publish(&mut bob, "row/1", b"new", QoS::ExactlyOnce, 8);
     }
-    assert_eq!(*told.borrow(), ["bob again", "bob new"]);
+    assert_eq!(*calls.borrow(), ["bob again", "bob new"]);
 }
 
 /// A delayed message that is due stays in the store until the data of hooks for it is durable.
@@ -239,8 +239,8 @@ fn hooks_receive_a_repeated_qos_2_message_again_after_a_start() {
 fn a_delayed_message_is_stored_until_hook_data_is_durable() {
     let mut sim = Sim::new(1, BrokerLimits::default(), 7);
     sim.keep_journals();
-    let told = std::rc::Rc::<std::cell::RefCell<Vec<String>>>::default();
-    sim.shards[0].delivery.hooks = Box::new(CountingHooks(told.clone(), false));
+    let calls = std::rc::Rc::<std::cell::RefCell<Vec<String>>>::default();
+    sim.shards[0].delivery.hooks = Box::new(CountingHooks(calls.clone(), false));
     sim.shards[0].delivery.interest = Interest::PUBLISH;
     let mut ann = sim.connect(0, "ann", true);
     sim.subscribe(&mut ann, "#", QoS::AtLeastOnce);
@@ -252,7 +252,7 @@ fn a_delayed_message_is_stored_until_hook_data_is_durable() {
     let first = sim.turn(0);
     sim.pass(1500);
     while sim.log_one(0) {}
-    assert_eq!(*told.borrow(), ["bob later"]);
+    assert_eq!(*calls.borrow(), ["bob later"]);
     let kept = |sim: &Sim| {
         let journal = sim.shards[0].delivery.journal.as_ref();
         journal.expect("there is a journal").has_routed_delayed()
@@ -270,7 +270,7 @@ fn a_delayed_message_is_stored_until_hook_data_is_durable() {
     let number = 1 | crate::core::records::DELAYED_ROUTED;
     sim.shards[0].publish_due_delayed(&message, number);
     assert!(!sim.has(ann, PacketType::Publish));
-    assert_eq!(told.borrow().len(), 3);
+    assert_eq!(calls.borrow().len(), 3);
 }
 
 /// Answers every message with this number of messages.

@@ -8,10 +8,10 @@ use crate::core::inspection::{OldestQueuedScan, ScanStep, SessionRowScan, ShardS
 use crate::core::shard::Shard;
 use crate::info::{ClientInfo, ListQuery, SubscriptionInfo};
 
-fn answer<W: ShardScan>(shard: &mut Shard, mut walk: W) -> W::Answer {
+fn answer<W: ShardScan>(shard: &mut Shard, mut scan: W) -> W::Answer {
     loop {
-        match walk.step(shard) {
-            ScanStep::Continue(further) => walk = further,
+        match scan.step(shard) {
+            ScanStep::Continue(further) => scan = further,
             ScanStep::Done(answer) => return answer,
         }
     }
@@ -133,11 +133,11 @@ fn a_page_is_full_although_sessions_end_while_it_is_made() {
     );
     let ids: Vec<String> = all.into_iter().map(|row| row.client_id).collect();
     assert_eq!(ids.len(), 5_000);
-    let mut walk = SessionRowScan::<ClientInfo>::new(page(None, 300));
+    let mut scan = SessionRowScan::<ClientInfo>::new(page(None, 300));
     let mut steps = 0;
     let rows = loop {
-        match walk.step(shard) {
-            ScanStep::Continue(further) => walk = further,
+        match scan.step(shard) {
+            ScanStep::Continue(further) => scan = further,
             ScanStep::Done(rows) => break rows,
         }
         steps += 1;

@@ -89,22 +89,22 @@ impl Runner {
             self.shard.delivery.record_written(at, len);
         }
         for to in 0..self.inboxes.len() as u16 {
-            let said = self.shard.shard_queues.take_ready(to);
-            if !said.is_empty() {
-                let bytes = said
+            let messages = self.shard.shard_queues.take_ready(to);
+            if !messages.is_empty() {
+                let bytes = messages
                     .iter()
                     .map(crate::core::shard_messages::ShardMessage::size_bytes)
                     .sum();
                 self.inboxes[usize::from(to)].push(InboxItem::ShardMessages {
                     from: id,
-                    said,
+                    messages,
                     bytes,
                 });
             }
         }
-        for parcel in self.inboxes[usize::from(id)].take_all() {
-            if let InboxItem::ShardMessages { from, said, .. } = parcel {
-                self.shard.handle_shard_messages(from, said);
+        for item in self.inboxes[usize::from(id)].take_all() {
+            if let InboxItem::ShardMessages { from, messages, .. } = item {
+                self.shard.handle_shard_messages(from, messages);
             }
         }
         for at in std::mem::take(&mut self.shard.to_wake) {

@@ -22,7 +22,7 @@ use crate::scram::DecoyCredentials;
 pub(super) struct Sim {
     pub(super) shards: Vec<Shard>,
     /// Messages waiting from one shard to another, `[from][to]`.
-    words: Vec<Vec<VecDeque<ShardMessage>>>,
+    in_transit: Vec<Vec<VecDeque<ShardMessage>>>,
     /// Turns whose batch is not in the log yet, if the shards keep a journal.
     pub(super) unlogged: Vec<VecDeque<u64>>,
     pub(super) now_ms: u64,
@@ -89,7 +89,7 @@ impl Sim {
         };
         Self {
             shards: (0..shards).map(shard).collect(),
-            words: (0..shards)
+            in_transit: (0..shards)
                 .map(|_| (0..shards).map(|_| VecDeque::new()).collect())
                 .collect(),
             unlogged: (0..shards).map(|_| VecDeque::new()).collect(),
@@ -121,8 +121,8 @@ impl Sim {
             let batch = end.and_then(|end| end.batch);
             self.unlogged[from].extend(batch.map(|batch| batch.number));
             for to in 0..self.shards.len() {
-                let said = self.shards[from].shard_queues.take_ready(to as u16);
-                self.words[from][to].extend(said);
+                let messages = self.shards[from].shard_queues.take_ready(to as u16);
+                self.in_transit[from][to].extend(messages);
             }
             for at in std::mem::take(&mut self.shards[from].to_wake) {
                 if self.shards[from].delivery.connections.contains(at as usize) {
@@ -136,14 +136,14 @@ impl Sim {
     pub(super) fn step(&mut self) -> bool {
         let waiting: Vec<(usize, usize)> = (0..self.shards.len())
             .flat_map(|from| (0..self.shards.len()).map(move |to| (from, to)))
-            .filter(|&(from, to)| !self.words[from][to].is_empty())
+            .filter(|&(from, to)| !self.in_transit[from][to].is_empty())
             .collect();
         if waiting.is_empty() {
             return false;
         }
         let (from, to) = waiting[self.random(waiting.len())];
-        let said = self.words[from][to].pop_front().into_iter().collect();
-        self.shards[to].handle_shard_messages(from as u16, said);
+        let messages = self.in_transit[from][to].pop_front().into_iter().collect();
+        self.shards[to].handle_shard_messages(from as u16, messages);
         self.collect();
         true
     }

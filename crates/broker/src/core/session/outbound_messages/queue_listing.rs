@@ -6,8 +6,8 @@ use crate::core::message_info::{MAX_SHOWN_PAYLOAD_BYTES, stored_message};
 
 impl OutboundMessages {
     /// The position of a message of a session that is not stored: the count of all messages sent or queued before it.
-    fn position(&self, parcel: &SessionMessage, place: usize) -> u64 {
-        match parcel.seq {
+    fn position(&self, session_message: &SessionMessage, place: usize) -> u64 {
+        match session_message.seq {
             0 => (self.taken_count + place as u64 + 1).saturating_sub(self.ring.len() as u64),
             seq => seq,
         }
@@ -17,28 +17,35 @@ impl OutboundMessages {
     pub(crate) fn list_messages(&self, after: Option<u64>, limit: usize) -> Vec<QueuedMessage> {
         let until = self.listing_store_start().unwrap_or(u64::MAX);
         let in_flight = self.ring.iter().enumerate().filter_map(|(place, entry)| {
-            let parcel = entry.parcel.as_ref()?;
+            let session_message = entry.session_message.as_ref()?;
             debug_assert_eq!(entry.stage, InflightStage::Published);
-            Some((place, Some(self.id_at(place)), parcel))
+            Some((place, Some(self.id_at(place)), session_message))
         });
         let queued = self.queue.iter().enumerate();
-        let queued = queued.map(|(place, parcel)| (self.ring.len() + place, None, parcel));
+        let queued =
+            queued.map(|(place, session_message)| (self.ring.len() + place, None, session_message));
         let all = in_flight.chain(queued);
-        all.map(|(place, packet_id, parcel)| (self.position(parcel, place), packet_id, parcel))
-            .filter(|(position, ..)| after.is_none_or(|after| *position > after))
-            .take_while(|(position, ..)| *position < until)
-            .take(limit)
-            .map(|(position, packet_id, parcel)| QueuedMessage {
-                position,
+        all.map(|(place, packet_id, session_message)| {
+            (
+                self.position(session_message, place),
                 packet_id,
-                message: stored_message(
-                    &parcel.message.view(),
-                    parcel.qos,
-                    parcel.retain,
-                    MAX_SHOWN_PAYLOAD_BYTES,
-                ),
-            })
-            .collect()
+                session_message,
+            )
+        })
+        .filter(|(position, ..)| after.is_none_or(|after| *position > after))
+        .take_while(|(position, ..)| *position < until)
+        .take(limit)
+        .map(|(position, packet_id, session_message)| QueuedMessage {
+            position,
+            packet_id,
+            message: stored_message(
+                &session_message.message.view(),
+                session_message.qos,
+                session_message.retain,
+                MAX_SHOWN_PAYLOAD_BYTES,
+            ),
+        })
+        .collect()
     }
 
     /// The number from which on not all messages are in memory, though all are in the store.
@@ -55,8 +62,9 @@ impl OutboundMessages {
     /// Deletes queued messages in memory: all of them, or the one of a durable session with this number. Messages that
     /// were sent stay.
     pub(crate) fn discard_queued(&mut self, only: Option<u64>) -> Vec<SessionMessage> {
-        let goes =
-            |parcel: &mut SessionMessage| only.is_none_or(|seq| seq != 0 && parcel.seq == seq);
+        let goes = |session_message: &mut SessionMessage| {
+            only.is_none_or(|seq| seq != 0 && session_message.seq == seq)
+        };
         let discarded = drain_matching(&mut self.queue, goes);
         self.queued_bytes -= discarded.iter().map(SessionMessage::size).sum::<usize>();
         self.taken_count += discarded.len() as u64;

@@ -71,7 +71,7 @@ impl OutboundMessages {
             .filter(|entry| entry.stage != InflightStage::Done)
             .map(|entry| entry.seq);
         let first = in_flight
-            .chain(self.queue.iter().map(|parcel| parcel.seq))
+            .chain(self.queue.iter().map(|session_message| session_message.seq))
             .next();
         if let Some(first) = first {
             self.stored_tail.since_ms =
@@ -91,9 +91,12 @@ impl OutboundMessages {
     /// Whether all messages may be left to the store: none came by a shared subscription, which the store does not
     /// record, or not all of them are in memory.
     pub(crate) fn can_unload(&self) -> bool {
-        let in_flight = self.ring.iter().filter_map(|entry| entry.parcel.as_ref());
+        let in_flight = self
+            .ring
+            .iter()
+            .filter_map(|entry| entry.session_message.as_ref());
         let mut here = in_flight.chain(&self.queue);
-        here.all(|parcel| parcel.group == NO_GROUP)
+        here.all(|session_message| session_message.group == NO_GROUP)
             || self.ring.iter().any(InflightMessage::is_only_stored)
     }
 
@@ -138,15 +141,15 @@ impl OutboundMessages {
         &mut self,
         seq: u64,
         packet_id: u16,
-        parcel: Option<SessionMessage>,
+        session_message: Option<SessionMessage>,
     ) {
-        let size = parcel.as_ref().map_or(0, SessionMessage::size);
+        let size = session_message.as_ref().map_or(0, SessionMessage::size);
         self.stored_tail.from_seq = seq + 1;
         self.stored_tail.messages = self.stored_tail.messages.saturating_sub(1);
         self.stored_tail.bytes = self.stored_tail.bytes.saturating_sub(size);
         if packet_id == 0 || self.ring.len() >= PACKET_IDS / 2 {
-            if let Some(parcel) = parcel {
-                self.push(parcel);
+            if let Some(session_message) = session_message {
+                self.push(session_message);
             }
             return;
         }
@@ -161,24 +164,24 @@ impl OutboundMessages {
                 qos: QoS::AtMostOnce,
                 size: 0,
                 seq: 0,
-                parcel: None,
+                session_message: None,
                 released: None,
             });
         }
         self.inflight_bytes += size;
         self.unacknowledged += 1;
         self.ring.push_back(InflightMessage {
-            stage: match parcel {
+            stage: match session_message {
                 Some(_) => InflightStage::Published,
                 None => InflightStage::Released,
             },
             occupies_window: false,
-            qos: parcel
+            qos: session_message
                 .as_ref()
-                .map_or(QoS::ExactlyOnce, |parcel| parcel.qos),
+                .map_or(QoS::ExactlyOnce, |session_message| session_message.qos),
             size: size as u32,
             seq,
-            parcel,
+            session_message,
             released: None,
         });
     }
