@@ -11,16 +11,16 @@ type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
-    line("arrayLength", (1, 1), "items: array", "int", "How many items.", "arrayLength([1, 2, 3])", "3", |context, args| Ok(Value::Int(args.array(0, context.arena)?.len() as i64))),
-    line("first", (1, 1), "items: array", "any", "The first item.", "first(['John', 'David'])", r#""John""#, |context, args| { let items = args.array(0, context.arena)?; array_end(context, args, items.first()) }).differing("of an empty array: a fault in EMQX, null in FluxMQ"),
-    line("last", (1, 1), "items: array", "any", "The last item.", "last(['John', 'David'])", r#""David""#, |context, args| { let items = args.array(0, context.arena)?; array_end(context, args, items.last()) }).differing("of an empty array: a fault in EMQX, null in FluxMQ"),
-    line("nth", (2, 2), "number: int, items: array | items: array, index: int", "any", "The item of a number counted from 1, or of an index counted from 0 if the array comes first.", "nth(1, ['a', 'b'])", r#""a""#, nth).differing("EMQX writes nth(1, array) and counts from 1, a number that is not there is a fault; FluxMQ writes nth(array, 0) and counts from 0, an index that is not there gives null; the order of arguments decides"),
-    line("get", (2, 2), "x: array | map, index: int | string", "any", "The item at an index counted from 0 (from the end if negative) or the field of a name; null if there is none.", "get(split('a/b', '/'), 1)", r#""b""#, get).alias(&["elementAt"]),
-    line("sublist", (2, 3), "[start: int, ]length: int, items: array", "array", "So many items from the start, or from a number counted from 1.", "sublist(2, 10, [1, 2, 3, 4])", "[2,3,4]", sublist),
+    line("arrayLength", (1, 1), "items: array", "int", "The number of items.", "arrayLength([1, 2, 3])", "3", |context, args| Ok(Value::Int(args.array(0, context.arena)?.len() as i64))),
+    line("first", (1, 1), "items: array", "any", "The first item.", "first(['John', 'David'])", r#""John""#, |context, args| { let items = args.array(0, context.arena)?; array_end(context, args, items.first()) }).differing("an empty array is an error in EMQX and gives null in FluxMQ"),
+    line("last", (1, 1), "items: array", "any", "The last item.", "last(['John', 'David'])", r#""David""#, |context, args| { let items = args.array(0, context.arena)?; array_end(context, args, items.last()) }).differing("an empty array is an error in EMQX and gives null in FluxMQ"),
+    line("nth", (2, 2), "number: int, items: array | items: array, index: int", "any", "The item at a position counted from 1, or at an index counted from 0 if the array is the first argument.", "nth(1, ['a', 'b'])", r#""a""#, nth).differing("EMQX writes nth(1, array), counts from 1, and a missing position is an error; FluxMQ writes nth(array, 0), counts from 0, and a missing index gives null; the order of arguments decides"),
+    line("get", (2, 2), "x: array | map, index: int | string", "any", "The item at an index counted from 0 (negative: from the end), or the field of this name; null if it does not exist.", "get(split('a/b', '/'), 1)", r#""b""#, get).alias(&["elementAt"]),
+    line("sublist", (2, 3), "[start: int, ]length: int, items: array", "array", "A number of items from the start, or from a position counted from 1.", "sublist(2, 10, [1, 2, 3, 4])", "[2,3,4]", sublist),
     line("sum", (1, 1), "items: array", "number", "The sum of the items.", "sum([1, 2, 3])", "6", sum),
     line("avg", (1, 1), "items: array", "float", "The mean of the items; null if there are none.", "avg([1, 2, 6])", "3.0", avg),
-    line("distinct", (1, 1), "items: array", "array", "Without the items that came before.", "distinct([1, 1, 2, 3, 2])", "[1,2,3]", distinct),
-    line("sort", (1, 2), "items: array[, 'asc' | 'desc']", "array", "From the least to the greatest, or the other way.", "sort([3, 1, 2])", "[1,2,3]", sort),
+    line("distinct", (1, 1), "items: array", "array", "The items without duplicates, in order of first occurrence.", "distinct([1, 1, 2, 3, 2])", "[1,2,3]", distinct),
+    line("sort", (1, 2), "items: array[, 'asc' | 'desc']", "array", "The items in ascending or descending order.", "sort([3, 1, 2])", "[1,2,3]", sort),
 ];
 
 fn array_end<'a>(

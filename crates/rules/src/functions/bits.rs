@@ -11,9 +11,9 @@ type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
-    line("bitsize", (1, 1), "x: bytes", "int", "How many bits it has.", "bitsize('abc')", "24", |context, args| Ok(Value::Int(args.bytes(0, context.arena)?.len() as i64 * 8))),
-    line("bytesize", (1, 1), "x: bytes", "int", "How many bytes it has.", "bytesize('hö')", "3", |context, args| Ok(Value::Int(args.bytes(0, context.arena)?.len() as i64))).alias(&["byteszie"]),
-    line("subbits", (2, 6), "x: bytes, [start: int, ]length: int[, type: 'integer' | 'float' | 'bits'[, sign: 'unsigned' | 'signed'[, order: 'big' | 'little']]]", "int | float | bytes", "So many bits from a position counted from 1, as an integer of at most 64 bits, a float of 16, 32 or 64, or bytes.", "subbits(hexstr2bin('9F4E58'), 9, 8)", "78", subbits),
+    line("bitsize", (1, 1), "x: bytes", "int", "The length in bits.", "bitsize('abc')", "24", |context, args| Ok(Value::Int(args.bytes(0, context.arena)?.len() as i64 * 8))),
+    line("bytesize", (1, 1), "x: bytes", "int", "The length in bytes.", "bytesize('hö')", "3", |context, args| Ok(Value::Int(args.bytes(0, context.arena)?.len() as i64))).alias(&["byteszie"]),
+    line("subbits", (2, 6), "x: bytes, [start: int, ]length: int[, type: 'integer' | 'float' | 'bits'[, sign: 'unsigned' | 'signed'[, order: 'big' | 'little']]]", "int | float | bytes", "A number of bits from a position counted from 1, as an integer of at most 64 bits, a float of 16, 32 or 64 bits, or bytes.", "subbits(hexstr2bin('9F4E58'), 9, 8)", "78", subbits),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]

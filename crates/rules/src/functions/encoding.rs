@@ -18,18 +18,18 @@ type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
-    line("md5", (1, 1), "x: bytes", "string", "The MD5 in 32 hexadecimal digits.", "md5('hello')", r#""5d41402abc4b2a76b9719d911017c592""#, |context, args| digest::<md5::Md5>(context, args, 0)),
-    line("sha1", (1, 1), "x: bytes", "string", "The SHA-1 in 40 hexadecimal digits.", "sha1('hello')", r#""aaf4c61ddcc5e8a2dabede0f3b482cd9aea9434d""#, |context, args| digest::<sha1::Sha1>(context, args, 0)).alias(&["sha"]),
-    line("sha256", (1, 1), "x: bytes", "string", "The SHA-256 in 64 hexadecimal digits.", "sha256('hello')", r#""2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824""#, |context, args| digest::<sha2::Sha256>(context, args, 0)),
-    line("sha512", (1, 1), "x: bytes", "string", "The SHA-512 in 128 hexadecimal digits.", "left(sha512('hello'), 16)", r#""9b71d224bd62f378""#, |context, args| digest::<sha2::Sha512>(context, args, 0)),
-    line("hash", (2, 2), "algorithm: string, x: bytes", "string", "The hash after 'md5', 'sha1', 'sha224', 'sha256', 'sha384' or 'sha512' in hexadecimal digits.", "hash('sha224', '')", r#""d14a028c2a3a2bc9476102bb288234c415a2b01f828ea62ac5b3e42f""#, hash),
-    line("crc32", (1, 1), "x: bytes", "string", "The CRC-32 as text of a number.", "crc32('hello')", r#""907060870""#, crc32),
-    line("base64Encode", (1, 3), "x: bytes[, 'no_padding' | 'urlsafe', ...]", "string", "The bytes in base64.", "base64Encode('hello')", r#""aGVsbG8=""#, base64_encode),
-    line("base64Decode", (1, 3), "text: string[, 'no_padding' | 'urlsafe', ...]", "bytes", "The bytes of base64, with or without padding.", "base64Decode('aGVsbG8=')", r#""hello""#, base64_decode),
-    line("urlEncode", (1, 1), "text: string", "string", "Everything but letters, digits and - . _ ~ as %XX.", "urlEncode('hello world')", r#""hello%20world""#, url_encode),
-    line("urlDecode", (1, 1), "text: string", "string", "%XX as the bytes they stand for, + as a blank.", "urlDecode('hello%20world')", r#""hello world""#, url_decode),
+    line("md5", (1, 1), "x: bytes", "string", "The MD5 hash as 32 hexadecimal digits.", "md5('hello')", r#""5d41402abc4b2a76b9719d911017c592""#, |context, args| digest::<md5::Md5>(context, args, 0)),
+    line("sha1", (1, 1), "x: bytes", "string", "The SHA-1 hash as 40 hexadecimal digits.", "sha1('hello')", r#""aaf4c61ddcc5e8a2dabede0f3b482cd9aea9434d""#, |context, args| digest::<sha1::Sha1>(context, args, 0)).alias(&["sha"]),
+    line("sha256", (1, 1), "x: bytes", "string", "The SHA-256 hash as 64 hexadecimal digits.", "sha256('hello')", r#""2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824""#, |context, args| digest::<sha2::Sha256>(context, args, 0)),
+    line("sha512", (1, 1), "x: bytes", "string", "The SHA-512 hash as 128 hexadecimal digits.", "left(sha512('hello'), 16)", r#""9b71d224bd62f378""#, |context, args| digest::<sha2::Sha512>(context, args, 0)),
+    line("hash", (2, 2), "algorithm: string, x: bytes", "string", "The hash by 'md5', 'sha1', 'sha224', 'sha256', 'sha384' or 'sha512' as hexadecimal digits.", "hash('sha224', '')", r#""d14a028c2a3a2bc9476102bb288234c415a2b01f828ea62ac5b3e42f""#, hash),
+    line("crc32", (1, 1), "x: bytes", "string", "The CRC-32 as decimal text.", "crc32('hello')", r#""907060870""#, crc32),
+    line("base64Encode", (1, 3), "x: bytes[, 'no_padding' | 'urlsafe', ...]", "string", "Encodes bytes as base64.", "base64Encode('hello')", r#""aGVsbG8=""#, base64_encode),
+    line("base64Decode", (1, 3), "text: string[, 'no_padding' | 'urlsafe', ...]", "bytes", "Decodes base64, with or without padding.", "base64Decode('aGVsbG8=')", r#""hello""#, base64_decode),
+    line("urlEncode", (1, 1), "text: string", "string", "Escapes everything except letters, digits and - . _ ~ as %XX.", "urlEncode('hello world')", r#""hello%20world""#, url_encode),
+    line("urlDecode", (1, 1), "text: string", "string", "Decodes %XX, and + as a blank.", "urlDecode('hello%20world')", r#""hello world""#, url_decode),
     line("htmlEncode", (1, 1), "text: string", "string", "With & < > \" and ' as entities.", "htmlEncode('<div>')", r#""&lt;div&gt;""#, html_encode),
-    line("htmlDecode", (1, 1), "text: string", "string", "With the entities of those, &nbsp; and those by number as characters.", "htmlDecode('&lt;div&gt; &#xe9;')", r#""<div> é""#, html_decode),
+    line("htmlDecode", (1, 1), "text: string", "string", "Decodes these entities, &nbsp; and numeric entities.", "htmlDecode('&lt;div&gt; &#xe9;')", r#""<div> é""#, html_decode),
 ];
 
 fn digest<'a, D: Digest>(

@@ -17,12 +17,12 @@ const NANOID: &[u8; 64] = b"useandom-26T198340PX75pxJACKVERYMINDBUSHWOLF_GQZbfgh
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
-    line("uuid", (0, 0), "", "string", "A random UUID: 32 hexadecimal digits, lower case.", "length(uuid())", "32", |context, _| { let id = random_uuid_bytes(context); Ok(Value::Str(hex_text(context, "", &id, LOWER))) }).impure().alias(&["uuid_v4_no_hyphen"]),
-    line("uuidUpper", (0, 0), "", "string", "A random UUID: 32 hexadecimal digits, upper case.", "regex_match(uuidUpper(), '^[0-9A-F]{32}$')", "true", |context, _| { let id = random_uuid_bytes(context); Ok(Value::Str(hex_text(context, "", &id, UPPER))) }).impure(),
+    line("uuid", (0, 0), "", "string", "A random UUID as 32 lower case hexadecimal digits.", "length(uuid())", "32", |context, _| { let id = random_uuid_bytes(context); Ok(Value::Str(hex_text(context, "", &id, LOWER))) }).impure().alias(&["uuid_v4_no_hyphen"]),
+    line("uuidUpper", (0, 0), "", "string", "A random UUID as 32 upper case hexadecimal digits.", "regex_match(uuidUpper(), '^[0-9A-F]{32}$')", "true", |context, _| { let id = random_uuid_bytes(context); Ok(Value::Str(hex_text(context, "", &id, UPPER))) }).impure(),
     line("uuidWithHyphen", (0, 0), "", "string", "A random UUID with hyphens.", "length(uuidWithHyphen())", "36", |context, _| { let id = random_uuid_bytes(context); Ok(hyphenated(context, id)) }).impure().alias(&["uuid_v4"]),
-    line("uuid_v7", (0, 0), "", "string", "A UUID that begins with the time, so that later ones sort behind earlier ones.", "left(uuid_v7(), 15)", r#""01899f9c-9927-7""#, uuid_v7).impure(),
-    line("snowflakeId", (0, 0), "", "int", "A number that grows: 41 bits of milliseconds since 2010-11-04, 10 of the node, 12 that count.", "bitsr(snowflakeId(), 22)", "401765012838", |context, _| Ok(Value::Int(context.tools.ids.snowflake(context.now_ms)))).impure(),
-    line("nanoid", (0, 1), "[length: int]", "string", "A random text of 21 letters, or as many as asked for, that needs no escape in an address.", "length(nanoid(10))", "10", nanoid).impure(),
+    line("uuid_v7", (0, 0), "", "string", "A UUID that begins with the time, so that UUIDs sort by time.", "left(uuid_v7(), 15)", r#""01899f9c-9927-7""#, uuid_v7).impure(),
+    line("snowflakeId", (0, 0), "", "int", "An increasing number: 41 bits of milliseconds since 2010-11-04, 10 bits of node, 12 bits of counter.", "bitsr(snowflakeId(), 22)", "401765012838", |context, _| Ok(Value::Int(context.tools.ids.snowflake(context.now_ms)))).impure(),
+    line("nanoid", (0, 1), "[length: int]", "string", "A random text of 21 letters, or of the given length, that needs no escaping in a URL.", "length(nanoid(10))", "10", nanoid).impure(),
 ];
 
 /// 16 random bytes marked as version 4.

@@ -13,17 +13,17 @@ type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
-    line("json", (1, 1), "x: any", "string", "Its JSON; text that is JSON already stays as it is.", "json('[1, 2]')", r#""[1, 2]""#, to_json),
-    line("json_encode", (1, 1), "x: any", "string", "Its JSON; text gets quotes.", "json_encode(['a', 1.0, null])", r#""[\"a\",1.0,null]""#, |context, args| Ok(Value::Str(json::text(&args.get(0), context.arena)))).passes_null(),
-    line("json_decode", (1, 1), "text: string", "any", "The value that JSON tells.", "json_decode('{\"a\": [1, 2]}')", r#"{"a": [1, 2]}"#, json_decode).alias(&["parseJson"]),
-    line("jsonPath", (2, 2), "x: any, path: string", "any", "What a JSONPath ($.a.b[0], [-1], [1:3], *, ..name) selects: one value, or an array if the path has * : or ..; null if nothing.", "jsonPath('{\"user\":{\"name\":\"tom\"}}', '$.user.name')", r#""tom""#, json_path),
-    line("jsonKeys", (1, 1), "x: map", "array", "The names of an object's fields; null if it is none.", "jsonKeys('{\"a\":1,\"b\":2}')", r#"["a","b"]"#, |context, args| map_object(context, args, keys)),
-    line("jsonValues", (1, 1), "x: map", "array", "The values of an object's fields; null if it is none.", "jsonValues('{\"a\":1,\"b\":2}')", "[1,2]", |context, args| map_object(context, args, values)),
-    line("jsonSize", (1, 1), "x: map | array", "int", "How many fields or items; null if it is neither object nor array.", "jsonSize('{\"a\":1,\"b\":2}')", "2", size),
-    line("isJson", (1, 1), "x: any", "boolean", "Whether it is text of JSON, an array or a map.", "isJson('{\"name\":\"test\"}')", "true", |_, args| Ok(Value::Bool(is_json(args.get(0))))).accepts_null(),
-    line("isJsonArray", (1, 1), "x: any", "boolean", "Whether it is an array or JSON of one.", "isJsonArray('[1,2,3]')", "true", |_, args| Ok(Value::Bool(is_kind(args.get(0), b'[')))).accepts_null(),
-    line("isJsonObject", (1, 1), "x: any", "boolean", "Whether it is a map or JSON of one.", "isJsonObject('{\"a\":1}')", "true", |_, args| Ok(Value::Bool(is_kind(args.get(0), b'{')))).accepts_null(),
-    line("join_to_sql_values_string", (1, 1), "items: array", "string", "The items as SQL constants with commas between them; prefer a template, which never puts a value into the statement.", "join_to_sql_values_string([1, 'a', null])", r#""1, 'a', NULL""#, sql_values),
+    line("json", (1, 1), "x: any", "string", "Converts to JSON; text that is already JSON is unchanged.", "json('[1, 2]')", r#""[1, 2]""#, to_json),
+    line("json_encode", (1, 1), "x: any", "string", "Converts to JSON; text is quoted.", "json_encode(['a', 1.0, null])", r#""[\"a\",1.0,null]""#, |context, args| Ok(Value::Str(json::text(&args.get(0), context.arena)))).passes_null(),
+    line("json_decode", (1, 1), "text: string", "any", "Parses JSON.", "json_decode('{\"a\": [1, 2]}')", r#"{"a": [1, 2]}"#, json_decode).alias(&["parseJson"]),
+    line("jsonPath", (2, 2), "x: any, path: string", "any", "Selects by a JSONPath ($.a.b[0], [-1], [1:3], *, ..name): one value, or an array if the path contains * : or ..; null if nothing is found.", "jsonPath('{\"user\":{\"name\":\"tom\"}}', '$.user.name')", r#""tom""#, json_path),
+    line("jsonKeys", (1, 1), "x: map", "array", "The field names of an object; null if it is not an object.", "jsonKeys('{\"a\":1,\"b\":2}')", r#"["a","b"]"#, |context, args| map_object(context, args, keys)),
+    line("jsonValues", (1, 1), "x: map", "array", "The field values of an object; null if it is not an object.", "jsonValues('{\"a\":1,\"b\":2}')", "[1,2]", |context, args| map_object(context, args, values)),
+    line("jsonSize", (1, 1), "x: map | array", "int", "The number of fields or items; null if it is neither object nor array.", "jsonSize('{\"a\":1,\"b\":2}')", "2", size),
+    line("isJson", (1, 1), "x: any", "boolean", "Whether it is JSON text, an array or a map.", "isJson('{\"name\":\"test\"}')", "true", |_, args| Ok(Value::Bool(is_json(args.get(0))))).accepts_null(),
+    line("isJsonArray", (1, 1), "x: any", "boolean", "Whether it is an array or the JSON text of one.", "isJsonArray('[1,2,3]')", "true", |_, args| Ok(Value::Bool(is_kind(args.get(0), b'[')))).accepts_null(),
+    line("isJsonObject", (1, 1), "x: any", "boolean", "Whether it is a map or the JSON text of one.", "isJsonObject('{\"a\":1}')", "true", |_, args| Ok(Value::Bool(is_kind(args.get(0), b'{')))).accepts_null(),
+    line("join_to_sql_values_string", (1, 1), "items: array", "string", "The items as SQL constants separated by commas. Prefer a template, which binds values instead of inserting them into the statement.", "join_to_sql_values_string([1, 'a', null])", r#""1, 'a', NULL""#, sql_values),
 ];
 
 fn to_json<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {

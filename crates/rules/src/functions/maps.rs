@@ -16,16 +16,16 @@ const MAX_PATH: usize = 128;
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
     line("map_new", (0, 0), "", "map", "An empty map.", "map_new()", "{}", |_, _| Ok(Value::Map(&[]))),
-    line("map_get", (2, 3), "path: string, x: map[, default: any]", "any", "The field at a path of names with points between them, or the default.", "map_get('a.b', '{\"a\":{\"b\":1}}')", "1", map_get).accepts_null(),
-    line("map_put", (3, 3), "path: string, value: any, x: map", "map", "With a field set at a path of names with points between them; maps on the way, and the map itself, are made if they are not there.", "map_put('a.b', 1, map_new())", r#"{"a":{"b":1}}"#, map_put).accepts_null(),
-    line("mget", (2, 3), "name: string | array, x: map[, default: any]", "any", "The field of a name, or at a path given as an array, or the default.", "mget(['a', 'b'], '{\"a\":{\"b\":1}}')", "1", mget).accepts_null(),
-    line("mput", (3, 3), "name: string | array, value: any, x: map", "map", "With a field set, or one at a path given as an array; a map that is not there is made.", "mput('a.b', 2, map_new())", r#"{"a.b":2}"#, mput).accepts_null(),
-    line("map_keys", (1, 1), "x: map", "array", "The names of its fields.", "map_keys('{\"a\":1,\"b\":2}')", r#"["a","b"]"#, |context, args| keys(context, args)),
-    line("map_values", (1, 1), "x: map", "array", "The values of its fields.", "map_values('{\"a\":1,\"b\":2}')", "[1,2]", |context, args| values(context, args)),
-    line("map_to_entries", (1, 1), "x: map", "array", "Its fields as maps with `key` and `value`.", "map_to_entries('{\"a\":1}')", r#"[{"key":"a","value":1}]"#, to_entries),
-    line("map_size", (1, 1), "x: map", "int", "How many fields it has.", "map_size('{\"a\":1}')", "1", map_size),
-    line("containsKey", (2, 2), "x: map, name: string", "boolean", "Whether it has a field of this name, null or not.", "containsKey('{\"a\":null}', 'a')", "true", contains_key),
-    line("map_to_redis_hset_args", (1, 1), "x: map", "array", "Names and values in turn, as HSET of Redis wants them; fields that are no text, number or boolean are left out.", "map_to_redis_hset_args('{\"a\":1,\"b\":\"x\"}')", r#"["a","1","b","x"]"#, redis_args),
+    line("map_get", (2, 3), "path: string, x: map[, default: any]", "any", "The field at a path of names separated by dots, or the default.", "map_get('a.b', '{\"a\":{\"b\":1}}')", "1", map_get).accepts_null(),
+    line("map_put", (3, 3), "path: string, value: any, x: map", "map", "A copy with a field set at a path of names separated by dots; missing maps are created.", "map_put('a.b', 1, map_new())", r#"{"a":{"b":1}}"#, map_put).accepts_null(),
+    line("mget", (2, 3), "name: string | array, x: map[, default: any]", "any", "The field of this name, or at a path given as an array, or the default.", "mget(['a', 'b'], '{\"a\":{\"b\":1}}')", "1", mget).accepts_null(),
+    line("mput", (3, 3), "name: string | array, value: any, x: map", "map", "A copy with a field set, by name or at a path given as an array; missing maps are created.", "mput('a.b', 2, map_new())", r#"{"a.b":2}"#, mput).accepts_null(),
+    line("map_keys", (1, 1), "x: map", "array", "The names of the fields.", "map_keys('{\"a\":1,\"b\":2}')", r#"["a","b"]"#, |context, args| keys(context, args)),
+    line("map_values", (1, 1), "x: map", "array", "The values of the fields.", "map_values('{\"a\":1,\"b\":2}')", "[1,2]", |context, args| values(context, args)),
+    line("map_to_entries", (1, 1), "x: map", "array", "The fields as maps with `key` and `value`.", "map_to_entries('{\"a\":1}')", r#"[{"key":"a","value":1}]"#, to_entries),
+    line("map_size", (1, 1), "x: map", "int", "The number of fields.", "map_size('{\"a\":1}')", "1", map_size),
+    line("containsKey", (2, 2), "x: map, name: string", "boolean", "Whether the map has a field of this name, null or not.", "containsKey('{\"a\":null}', 'a')", "true", contains_key),
+    line("map_to_redis_hset_args", (1, 1), "x: map", "array", "Names and values alternating, as arguments of Redis HSET; only fields that are text, numbers or booleans are included.", "map_to_redis_hset_args('{\"a\":1,\"b\":\"x\"}')", r#"["a","1","b","x"]"#, redis_args),
 ];
 
 fn map_get<'a>(context: &mut FunctionContext<'a, '_>, args: Args<'_, 'a>) -> Result<'a> {

@@ -10,13 +10,13 @@ type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
-    line("abs", (1, 1), "x: number", "number", "The value without its sign.", "abs(-1.2)", "1.2", abs),
-    line("max", (1, UNLIMITED_ARGS), "x: any, ...", "any", "The greatest of its arguments, or of the items of its only argument.", "max(1, 5, 3)", "5", greatest).alias(&["greatest", "maxArray"]),
-    line("min", (1, UNLIMITED_ARGS), "x: any, ...", "any", "The least of its arguments, or of the items of its only argument.", "min(1, 5, 3)", "1", least).alias(&["least", "minArray"]),
-    line("round", (1, 2), "x: number[, digits: int]", "number", "The nearest integer, halves away from zero; or with so many digits behind the point.", "round(3.14159, 2)", "3.14", round),
-    line("floor", (1, 1), "x: number", "int", "The greatest integer that is not greater.", "floor(-3.1)", "-4", floor),
-    line("ceil", (1, 1), "x: number", "int", "The least integer that is not less.", "ceil(0.8)", "1", ceil).alias(&["ceiling"]),
-    line("truncate", (1, 2), "x: number[, digits: int]", "number", "Without what is behind the point, or behind so many digits.", "truncate(-3.9)", "-3", truncate).alias(&["trunc"]),
+    line("abs", (1, 1), "x: number", "number", "The absolute value.", "abs(-1.2)", "1.2", abs),
+    line("max", (1, UNLIMITED_ARGS), "x: any, ...", "any", "The greatest argument, or the greatest item of a single array.", "max(1, 5, 3)", "5", greatest).alias(&["greatest", "maxArray"]),
+    line("min", (1, UNLIMITED_ARGS), "x: any, ...", "any", "The least argument, or the least item of a single array.", "min(1, 5, 3)", "1", least).alias(&["least", "minArray"]),
+    line("round", (1, 2), "x: number[, digits: int]", "number", "Rounds to the nearest integer, halves away from zero; or to a number of decimal places.", "round(3.14159, 2)", "3.14", round),
+    line("floor", (1, 1), "x: number", "int", "Rounds down to an integer.", "floor(-3.1)", "-4", floor),
+    line("ceil", (1, 1), "x: number", "int", "Rounds up to an integer.", "ceil(0.8)", "1", ceil).alias(&["ceiling"]),
+    line("truncate", (1, 2), "x: number[, digits: int]", "number", "Cuts off the fraction, or all digits after a number of decimal places.", "truncate(-3.9)", "-3", truncate).alias(&["trunc"]),
     line("sqrt", (1, 1), "x: number", "float", "The square root.", "sqrt(9)", "3.0", |_, args| float(args, f64::sqrt)),
     line("power", (2, 2), "base: number, exponent: number", "float", "The base to the power of the exponent.", "power(2, 3)", "8.0", power).alias(&["pow"]),
     line("exp", (1, 1), "x: number", "float", "e to the power of x.", "exp(0)", "1.0", |_, args| float(args, f64::exp)),
@@ -35,16 +35,16 @@ pub(super) const TABLE: &[Function] = &[
     line("asinh", (1, 1), "x: number", "float", "The inverse of `sinh`.", "asinh(0)", "0.0", |_, args| float(args, f64::asinh)),
     line("acosh", (1, 1), "x: number", "float", "The inverse of `cosh`.", "acosh(1)", "0.0", |_, args| float(args, f64::acosh)),
     line("atanh", (1, 1), "x: number", "float", "The inverse of `tanh`.", "atanh(0)", "0.0", |_, args| float(args, f64::atanh)),
-    line("mod", (2, 2), "x: number, y: number", "number", "What is left of x divided by y, with the sign of x.", "mod(-7, 3)", "-1", remainder),
-    line("fmod", (2, 2), "x: number, y: number", "float", "What is left of x divided by y, as a float.", "fmod(6.5, 2.5)", "1.5", fmod),
-    line("random", (0, 0), "", "float", "A random number from 0 up to, but not including, 1.", "is_float(random())", "true", |context, _| Ok(Value::Float(context.tools.rng.next_f64()))).impure(),
+    line("mod", (2, 2), "x: number, y: number", "number", "The remainder of x divided by y, with the sign of x.", "mod(-7, 3)", "-1", remainder),
+    line("fmod", (2, 2), "x: number, y: number", "float", "The remainder of x divided by y, as a float.", "fmod(6.5, 2.5)", "1.5", fmod),
+    line("random", (0, 0), "", "float", "A random number from 0 (inclusive) to 1 (exclusive).", "is_float(random())", "true", |context, _| Ok(Value::Float(context.tools.rng.next_f64()))).impure(),
     line("randomInt", (2, 2), "min: int, max: int", "int", "A random integer from min to max, both included.", "randomInt(7, 7)", "7", random_int).impure(),
     line("bitand", (2, 2), "x: int, y: int", "int", "The bits that are set in both.", "bitand(10, 8)", "8", |_, args| bitwise(args, |x, y| x & y)),
     line("bitor", (2, 2), "x: int, y: int", "int", "The bits that are set in either.", "bitor(10, 5)", "15", |_, args| bitwise(args, |x, y| x | y)),
     line("bitxor", (2, 2), "x: int, y: int", "int", "The bits that are set in one only.", "bitxor(10, 8)", "2", |_, args| bitwise(args, |x, y| x ^ y)),
-    line("bitnot", (1, 1), "x: int", "int", "All bits turned.", "bitnot(10)", "-11", |_, args| Ok(Value::Int(!args.int(0)?))),
-    line("bitsl", (2, 2), "x: int, count: int", "int", "Bits shifted to the left; it is a fault to lose one.", "bitsl(8, 2)", "32", |_, args| shift(args, false)),
-    line("bitsr", (2, 2), "x: int, count: int", "int", "Bits shifted to the right, the sign kept.", "bitsr(-8, 2)", "-2", |_, args| shift(args, true)),
+    line("bitnot", (1, 1), "x: int", "int", "Inverts all bits.", "bitnot(10)", "-11", |_, args| Ok(Value::Int(!args.int(0)?))),
+    line("bitsl", (2, 2), "x: int, count: int", "int", "Shifts bits to the left; losing a set bit is an error.", "bitsl(8, 2)", "32", |_, args| shift(args, false)),
+    line("bitsr", (2, 2), "x: int, count: int", "int", "Shifts bits to the right, preserving the sign.", "bitsr(-8, 2)", "-2", |_, args| shift(args, true)),
 ];
 
 /// Applies a function to a float. A NaN result is an error.

@@ -10,17 +10,17 @@ type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
-    line("topic", (0, 1), "[level: int]", "string", "The topic, or its level of a number counted from 1; null if it has not so many.", "topic(2)", r#""7""#, topic).impure(),
-    line("payload", (0, 1), "[path: string]", "any", "The payload, or what is at a path of names with points between them in its JSON.", "payload('temperature')", "21.5", payload).impure(),
+    line("topic", (0, 1), "[level: int]", "string", "The topic, or one of its levels counted from 1; null if there is no such level.", "topic(2)", r#""7""#, topic).impure(),
+    line("payload", (0, 1), "[path: string]", "any", "The payload, or the JSON value at a path of names separated by dots.", "payload('temperature')", "21.5", payload).impure(),
     line("qos", (0, 0), "", "int", "The QoS.", "qos()", "1", |context, _| Ok(part(context, MessagePart::Qos))).impure(),
-    line("flags", (0, 0), "", "map", "The flags.", "flags()", r#"{"retain":false,"dup":false}"#, |context, _| Ok(part(context, MessagePart::Flags))).impure(),
-    line("flag", (1, 1), "name: string", "boolean", "The flag of a name.", "flag('retain')", "false", flag).impure(),
-    line("clientid", (0, 0), "", "string", "The client that sent it.", "clientid()", r#""c1""#, |context, _| Ok(part(context, MessagePart::ClientId))).impure(),
-    line("username", (0, 0), "", "string", "The user who sent it.", "username()", r#""u1""#, |context, _| Ok(part(context, MessagePart::Username))).impure(),
-    line("peerhost", (0, 0), "", "string", "The address it came from.", "peerhost()", r#""127.0.0.1""#, |context, _| Ok(part(context, MessagePart::PeerHost))).impure().alias(&["clientip"]),
+    line("flags", (0, 0), "", "map", "The flags of the message.", "flags()", r#"{"retain":false,"dup":false}"#, |context, _| Ok(part(context, MessagePart::Flags))).impure(),
+    line("flag", (1, 1), "name: string", "boolean", "The flag of this name.", "flag('retain')", "false", flag).impure(),
+    line("clientid", (0, 0), "", "string", "The client id of the sender.", "clientid()", r#""c1""#, |context, _| Ok(part(context, MessagePart::ClientId))).impure(),
+    line("username", (0, 0), "", "string", "The user name of the sender.", "username()", r#""u1""#, |context, _| Ok(part(context, MessagePart::Username))).impure(),
+    line("peerhost", (0, 0), "", "string", "The IP address of the sender.", "peerhost()", r#""127.0.0.1""#, |context, _| Ok(part(context, MessagePart::PeerHost))).impure().alias(&["clientip"]),
     line("msgid", (0, 0), "", "string", "The id of the message.", "msgid()", r#""0005F0A9B3""#, |context, _| Ok(part(context, MessagePart::MessageId))).impure(),
-    line("contains_topic", (2, 3), "filters: array, topic: string[, qos: int]", "boolean", "Whether a list of filters (texts, or maps with `topic` and `qos`) has this one.", "contains_topic(['t/1', 't/2'], 't/2')", "true", |context, args| contains(context, args, |item, wanted| item == wanted)),
-    line("contains_topic_match", (2, 3), "filters: array, topic: string[, qos: int]", "boolean", "Whether one of a list matches the filter, or is a filter that matches the topic.", "contains_topic_match(['t/1', 't/2'], 't/#')", "true", |context, args| contains(context, args, |item, wanted| mqtt::filter_matches(wanted, item) || mqtt::filter_matches(item, wanted))),
+    line("contains_topic", (2, 3), "filters: array, topic: string[, qos: int]", "boolean", "Whether a list of filters (texts, or maps with `topic` and `qos`) contains this filter.", "contains_topic(['t/1', 't/2'], 't/2')", "true", |context, args| contains(context, args, |item, wanted| item == wanted)),
+    line("contains_topic_match", (2, 3), "filters: array, topic: string[, qos: int]", "boolean", "Whether a list contains a topic that matches the filter, or a filter that matches the topic.", "contains_topic_match(['t/1', 't/2'], 't/#')", "true", |context, args| contains(context, args, |item, wanted| mqtt::filter_matches(wanted, item) || mqtt::filter_matches(item, wanted))),
 ];
 
 fn part<'a>(context: &FunctionContext<'a, '_>, part: MessagePart) -> Value<'a> {

@@ -9,20 +9,20 @@ const HEAD: &str = "\
 
 <!-- Written by `cargo xtask docs` from the tables in crates/rules/src/functions; do not edit. -->
 
-Names are the same in any case and with or without underscores: `isNull`, `is_null` and `ISNULL` are one function. What stands in
-brackets may be left out. The first argument may stand in front: `topic.startsWith('t/')` is `startsWith(topic, 't/')`.
+Function names ignore case and underscores: `isNull`, `is_null` and `ISNULL` are the same function. Parameters in brackets are
+optional. The first argument may precede the name: `topic.startsWith('t/')` is `startsWith(topic, 't/')`.
 
-- A null argument makes the result null, unless a function says otherwise (`isNull`, `coalesce`, ...) In EMQX's dialect it is a
-  fault instead, see [Rules](rules.md#null-numbers-text).
-- A wrong type, a value out of range or an overflow is a fault: this rule has no output for this message, the fault is counted,
-  and nothing else is touched.
-- Text is counted in characters, not bytes. Numbers may be given as text that spells them, arrays and maps as JSON.
-- Bytes that are UTF-8 print as text, other bytes as base64.
-- Local time is that of the rule's `timezone`, UTC if it has none. Zones are names (`Europe/Berlin`) or offsets (`+08:00`).
-- What a function makes is bounded: 1 MiB of text or bytes, 100,000 items. A regular expression has at most 4 KiB and neither
-  look-around nor back references.
+- A null argument makes the result null, unless the function states otherwise (`isNull`, `coalesce`, ...). In EMQX's dialect it
+  is an error instead, see [Rules](rules.md#null-numbers-text).
+- A wrong type, a value out of range or an overflow is an error: the rule has no output for this message, and the error is
+  counted. Nothing else is affected.
+- Text is counted in characters, not bytes. Numbers may be given as text, arrays and maps as JSON.
+- Bytes that are valid UTF-8 print as text, other bytes as base64.
+- Local time is that of the rule's `timezone`; default UTC. Zones are names (`Europe/Berlin`) or offsets (`+08:00`).
+- The result of a function is limited to 1 MiB of text or bytes, and to 100,000 items. A regular expression is limited to 4 KiB
+  and has neither look-around nor back references.
 
-Of EMQX's functions these are not here: `term_encode`, `term_decode`, `sparkplug_encode`, `sparkplug_decode`,
+These functions of EMQX are not available: `term_encode`, `term_decode`, `sparkplug_encode`, `sparkplug_decode`,
 and those of the schema registry. `sum`, `avg`, `min`, `max`, `first` and `last` with one argument are aggregates in a rule with a
 window.
 
@@ -41,7 +41,7 @@ pub fn render_reference() -> String {
         }
     }
     page.push_str("\n## Where the dialects differ\n\n");
-    page.push_str("A rule says `dialect = \"fluxmq\"` or `\"emqx\"`; without that, `$EVENT.` in its FROM means fluxmq.\n\n");
+    page.push_str("A rule selects its dialect with `dialect = \"fluxmq\"` or `\"emqx\"`. Without it, a rule with `$EVENT.` in FROM uses fluxmq.\n\n");
     page.push_str("| function | difference |\n|---|---|\n");
     for function in all() {
         if let Some(differs) = function.differing {

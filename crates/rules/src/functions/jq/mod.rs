@@ -33,7 +33,7 @@ type Result<'a> = std::result::Result<Value<'a>, EvaluationError>;
 
 #[rustfmt::skip]
 pub(super) const TABLE: &[Function] = &[
-    line("jq", (2, 3), "program: string, x: any[, timeout_ms: int]", "array", "What a program of the jq language gives for JSON or a value. Time is counted in steps, 10,000 for a millisecond. All programs of one evaluation share `rules.max_jq_steps` (50,000 by default, about 5 ms); a timeout can only lower it. No modules, no environment, no dates but todate and fromdate.", "jq('.a[] | . + 1', '{\"a\":[1,2]}')", "[2,3]", jq).passes_null(),
+    line("jq", (2, 3), "program: string, x: any[, timeout_ms: int]", "array", "Runs a jq program on JSON or a value. Time is limited in steps, 10,000 per millisecond. All programs of one evaluation share `rules.max_jq_steps` (50,000 by default, about 5 ms); a timeout can only lower it. Modules, environment and dates are not available, except todate and fromdate.", "jq('.a[] | . + 1', '{\"a\":[1,2]}')", "[2,3]", jq).passes_null(),
 ];
 
 #[cfg(not(feature = "jq"))]
