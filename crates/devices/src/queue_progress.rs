@@ -54,10 +54,10 @@ impl QueueProgress {
     /// Calls `settled`, from any thread, once everything added so far is completed.
     pub fn settle(&self, settled: DurableCallback) {
         let mut callers = self.waiters();
-        let came = self.added.load(SeqCst);
-        if self.done.load(SeqCst) < came {
+        let target = self.added.load(SeqCst);
+        if self.done.load(SeqCst) < target {
             // The next completion takes the lock after this.
-            callers.push_back((came, settled));
+            callers.push_back((target, settled));
             let done = self.done.load(SeqCst);
             drop(callers);
             return self.call_waiters(done);

@@ -262,9 +262,9 @@ impl AlarmStore {
         match filter.device {
             Some(device) => take(&[b"d", &device.0.to_be_bytes()[..]].concat())?,
             None => {
-                let asked =
+                let is_selected =
                     |state: &AlarmState| filter.states.is_empty() || filter.states.contains(state);
-                for state in AlarmState::ALL.iter().filter(|state| asked(state)) {
+                for state in AlarmState::ALL.iter().filter(|state| is_selected(state)) {
                     take(&[b's', *state as u8])?;
                 }
             }
@@ -390,8 +390,8 @@ impl AlarmStoreState {
 
 impl AlarmFilter {
     fn matches(&self, alarm: &Alarm) -> bool {
-        let is_in = |asked: &Option<String>, found: &str| {
-            asked.as_deref().is_none_or(|asked| asked == found)
+        let is_in = |wanted: &Option<String>, found: &str| {
+            wanted.as_deref().is_none_or(|wanted| wanted == found)
         };
         (self.states.is_empty() || self.states.contains(&alarm.state))
             && (self.severities.is_empty() || self.severities.contains(&alarm.severity))

@@ -146,13 +146,13 @@ impl CompiledCondition {
     }
 
     /// Whether the condition tests this slot.
-    pub(super) fn refers_to(&self, asked: usize) -> bool {
+    pub(super) fn refers_to(&self, slot: usize) -> bool {
         match self {
-            Self::All(some) | Self::Any(some) => some.iter().any(|one| one.refers_to(asked)),
+            Self::All(some) | Self::Any(some) => some.iter().any(|one| one.refers_to(slot)),
             Self::Compare { place, .. }
             | Self::Between { place, .. }
             | Self::Contains { place, .. }
-            | Self::SilentFor { place, .. } => *place == asked,
+            | Self::SilentFor { place, .. } => *place == slot,
         }
     }
 }

@@ -16,8 +16,7 @@ use store::{Durability, StoreError, Table, TableBatch, Tables};
 use super::event::{AlarmChange, AlarmEvent};
 use super::record::Alarm;
 
-/// Maximum number of marks. Beyond it the receiver makes no progress, and further notifications are sent without a
-/// mark.
+/// Maximum number of marks. If the receiver makes no progress, further notifications are sent without a mark.
 const MAX_MARKS: usize = 100_000;
 const NEXT_NO_KEY: &[u8] = b"n";
 const MARK_PREFIX: &[u8] = b"m";
@@ -190,15 +189,15 @@ impl PendingNotifications {
             && let Some(to) = self.notifier.get()
             && !self.is_settling.swap(true, Ordering::AcqRel)
         {
-            let asked = SettleRequest {
+            let request = SettleRequest {
                 pending: Arc::clone(self),
                 up_to,
             };
             to.settle(Box::new(move || {
-                asked
+                request
                     .pending
                     .durable_up_to
-                    .fetch_max(asked.up_to, Ordering::AcqRel);
+                    .fetch_max(request.up_to, Ordering::AcqRel);
             }));
         }
         Ok(())

@@ -102,7 +102,7 @@ pub struct Command {
     pub state: CommandState,
     /// Milliseconds in which the device must reply after the command was sent.
     pub timeout_ms: u64,
-    /// Maximum number of further attempts after an attempt without a reply.
+    /// Maximum number of further attempts while neither an acknowledgement nor a reply arrives.
     pub retries: u32,
     /// Number of attempts so far.
     pub attempts: u32,

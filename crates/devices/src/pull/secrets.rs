@@ -41,10 +41,10 @@ pub fn restore_secrets(mut written: Value, current: Option<&Value>) -> Value {
         }
         for secret in secrets {
             // `password_file` and `password` are alternatives.
-            let is_said =
+            let is_given =
                 fields.contains_key(*secret) || fields.contains_key(&format!("{secret}_file"));
-            if let Some(kept) = before.get(*secret).filter(|_| !is_said) {
-                fields.insert((*secret).to_owned(), kept.clone());
+            if let Some(secret_value) = before.get(*secret).filter(|_| !is_given) {
+                fields.insert((*secret).to_owned(), secret_value.clone());
             }
         }
     }

@@ -129,7 +129,7 @@ impl CommandsInner {
             Ok(count) => {
                 let mut open = lock(&self.open);
                 open.finished = match count {
-                    // Fewer commands were finished than counted.
+                    // Nothing was left to remove, so the counter was too high.
                     0 => open.finished.min(self.config.max_finished),
                     count => open.finished.saturating_sub(count),
                 };
