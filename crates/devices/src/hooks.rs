@@ -134,9 +134,9 @@ impl Hooks for DeviceShardHooks {
 
     fn connected(&mut self, client: &Client<'_>, _accepted: &AcceptedConnect<'_>) {
         let before = match self.clients.device_for(client) {
-            Some(speaker) => {
+            Some(handle) => {
                 let device = ConnectedDevice {
-                    device: speaker,
+                    device: handle,
                     last_activity_s: 0,
                 };
                 self.devices.insert(client.client_id.into(), device)
@@ -217,9 +217,9 @@ impl Hooks for DeviceShardHooks {
             .client
             .and_then(|client| self.devices.get(client.client_id));
         device.is_some_and(|device| {
-            let voice = device.device.as_device_ref();
+            let device_ref = device.device.as_device_ref();
             self.pipeline
-                .would_refuse(&mut self.lane, voice, message.topic)
+                .would_refuse(&mut self.lane, device_ref, message.topic)
         })
     }
 

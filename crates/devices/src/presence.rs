@@ -177,12 +177,12 @@ impl DeviceStates {
         if slot.flags.load(Relaxed) & IS_TRANSIENT == 0 {
             return;
         }
-        let mut heard = self.lock_transient();
-        if heard
+        let mut transient = self.lock_transient();
+        if transient
             .get(&device.no.0)
-            .is_some_and(|heard| heard.gateway.is_none())
+            .is_some_and(|presence| presence.gateway.is_none())
         {
-            heard.remove(&device.no.0);
+            transient.remove(&device.no.0);
             slot.flags.fetch_and(!IS_TRANSIENT, Relaxed);
         }
     }
@@ -255,12 +255,12 @@ impl DeviceStates {
 
     /// A gateway reports a child device as disconnected, or the device does so itself.
     pub fn disconnect_child(&self, device: &Arc<Device>, now_ms: u64) {
-        let mut heard = self.lock_transient();
-        if heard.remove(&device.no.0).is_some()
+        let mut transient = self.lock_transient();
+        if transient.remove(&device.no.0).is_some()
             && let Some(slot) = self.slot(device.no)
         {
             slot.flags.fetch_and(!IS_TRANSIENT, Relaxed);
-            drop(heard);
+            drop(transient);
             self.update_last_seen(device.no, slot, now_ms);
             self.publish_state(device, slot, "normal", now_ms);
         }
@@ -269,8 +269,8 @@ impl DeviceStates {
     fn lock_transient(
         &self,
     ) -> std::sync::MutexGuard<'_, HashMap<u32, TransientPresence, RandomState>> {
-        let heard = self.inner.transient.lock();
-        heard.unwrap_or_else(PoisonError::into_inner)
+        let transient = self.inner.transient.lock();
+        transient.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set_transient(
@@ -281,9 +281,9 @@ impl DeviceStates {
         for_s: u32,
         gateway: Option<DeviceNo>,
     ) {
-        let mut heard = self.lock_transient();
+        let mut transient = self.lock_transient();
         let until_s = seconds(now_ms).saturating_add(for_s);
-        let entry = heard
+        let entry = transient
             .entry(device.no.0)
             .or_insert_with(|| TransientPresence {
                 device: Arc::clone(device),
@@ -301,13 +301,15 @@ impl DeviceStates {
         if self.slot(gateway).is_some_and(is_here) {
             return;
         }
-        self.expire_transient("gateway", now_ms, |heard| heard.gateway == Some(gateway));
+        self.expire_transient("gateway", now_ms, |presence| {
+            presence.gateway == Some(gateway)
+        });
     }
 
     /// Sets devices offline whose last activity is too long ago. Call this about every second.
     pub fn expire_inactive(&self, now_ms: u64) {
         let now_s = seconds(now_ms);
-        self.expire_transient("inactive", now_ms, |heard| heard.until_s <= now_s);
+        self.expire_transient("inactive", now_ms, |presence| presence.until_s <= now_s);
     }
 
     fn expire_transient(
@@ -318,15 +320,15 @@ impl DeviceStates {
     ) {
         let mut gone = Vec::new();
         {
-            let mut heard = self.lock_transient();
-            if heard.is_empty() {
+            let mut transient = self.lock_transient();
+            if transient.is_empty() {
                 return;
             }
-            heard.retain(|_, heard| {
-                let goes = goes(heard);
+            transient.retain(|_, presence| {
+                let goes = goes(presence);
                 if goes {
-                    gone.push(Arc::clone(&heard.device));
-                    if let Some(slot) = self.slot(heard.device.no) {
+                    gone.push(Arc::clone(&presence.device));
+                    if let Some(slot) = self.slot(presence.device.no) {
                         slot.flags.fetch_and(!IS_TRANSIENT, Relaxed);
                     }
                 }

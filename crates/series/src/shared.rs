@@ -241,13 +241,13 @@ impl SeriesShared {
             .try_fold(0, |longest, ms| ms.map(|ms| longest.max(ms)))
     }
 
-    pub(crate) fn has_flag(&self, trouble: HealthFlag) -> bool {
-        self.health_flags.load(Ordering::Relaxed) & trouble as u8 != 0
+    pub(crate) fn has_flag(&self, flag: HealthFlag) -> bool {
+        self.health_flags.load(Ordering::Relaxed) & flag as u8 != 0
     }
 
     /// Sets or clears a flag; returns whether that is a change.
-    pub(crate) fn set_flag(&self, trouble: HealthFlag, is_there: bool) -> bool {
-        let bit = trouble as u8;
+    pub(crate) fn set_flag(&self, flag: HealthFlag, is_there: bool) -> bool {
+        let bit = flag as u8;
         let before = match is_there {
             true => self.health_flags.fetch_or(bit, Ordering::AcqRel),
             false => self.health_flags.fetch_and(!bit, Ordering::AcqRel),

@@ -19,7 +19,7 @@ const CHILD_DIR: &str = "TIDEGATE_SERIES_CHILD_DIR";
 const CHILD_SEED: &str = "TIDEGATE_SERIES_CHILD_SEED";
 const DEVICES: i64 = 40;
 /// The child reports its progress at this interval of rows.
-const TOLD: i64 = 50;
+const REPORT_INTERVAL: i64 = 50;
 
 fn small(seed: u64) -> SeriesConfig {
     SeriesConfig {
@@ -64,7 +64,7 @@ fn numbers(series: &Series, device: DeviceNo) -> Vec<i64> {
 }
 
 /// The number of rows. The rows must be all up to some number, because one thread appended them.
-fn check(series: &Series, told: i64) -> i64 {
+fn check(series: &Series, reported: i64) -> i64 {
     let mut all = Vec::new();
     for device in 0..DEVICES {
         let numbers = numbers(series, DeviceNo(device as u32));
@@ -81,7 +81,7 @@ fn check(series: &Series, told: i64) -> i64 {
     let len = all.len() as i64;
     // The process was killed, not the machine: no row is missing in between.
     assert_eq!(all.last().map_or(0, |last| last + 1), len);
-    assert!(len >= told, "{len} rows found, {told} told");
+    assert!(len >= reported, "{len} rows found, {reported} reported");
     len
 }
 
@@ -115,7 +115,7 @@ fn child() {
             .submit(device_of(number), number, &points(number))
             .unwrap();
         number += 1;
-        if number % TOLD == 0 {
+        if number % REPORT_INTERVAL == 0 {
             series.wait_until_durable(ticket).unwrap();
             writeln!(out, "appended {number}").unwrap();
             out.flush().unwrap();
@@ -145,27 +145,27 @@ fn run_and_kill(dir: &Path, seed: u64, random: &mut Random) -> i64 {
     }
     // The child writes more than a pipe holds: reading continues until the kill.
     let lines = random.below(400);
-    let mut told = 0;
+    let mut reported = 0;
     for _ in 0..lines {
         line.clear();
         if !waits_for_start || out.read_line(&mut line).unwrap() == 0 {
             break;
         }
-        told = line
+        reported = line
             .trim()
             .strip_prefix("appended ")
             .and_then(|text| text.parse().ok())
-            .unwrap_or(told);
+            .unwrap_or(reported);
     }
     child.kill().unwrap();
     child.wait().unwrap();
     for line in out.lines().map_while(Result::ok) {
-        told = line
+        reported = line
             .strip_prefix("appended ")
             .and_then(|text| text.parse().ok())
-            .unwrap_or(told);
+            .unwrap_or(reported);
     }
-    told
+    reported
 }
 
 #[test]
@@ -180,9 +180,9 @@ fn appended_rows_survive_kill_9() {
         let mut random = Random::new(seed);
         let mut before = 0;
         for _ in 0..6 {
-            let told = run_and_kill(dir.path(), seed, &mut random);
+            let reported = run_and_kill(dir.path(), seed, &mut random);
             let (series, report) = Series::open(dir.path(), small(seed)).unwrap();
-            let found = check(&series, told.max(before));
+            let found = check(&series, reported.max(before));
             assert!(report.recovered_rows as i64 <= found);
             before = found;
         }

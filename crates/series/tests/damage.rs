@@ -110,7 +110,7 @@ fn changed_bits_in_the_log_are_reported_or_truncated() {
     let origin = tempfile::tempdir().unwrap();
     fill(origin.path(), false);
     let mut random = Random::new(5);
-    let (mut told, mut cut) = (0, 0);
+    let (mut reported, mut cut) = (0, 0);
     for _ in 0..60 {
         let dir = tempfile::tempdir().unwrap();
         copy(origin.path(), dir.path());
@@ -121,7 +121,7 @@ fn changed_bits_in_the_log_are_reported_or_truncated() {
         fs::write(&path, &bytes).unwrap();
         match Series::open(dir.path(), always()) {
             Err(SeriesOpenError::Damaged { .. }) => {
-                told += 1;
+                reported += 1;
                 assert_eq!(fs::read(&path).unwrap(), bytes, "nothing is changed");
             }
             Err(error) => panic!("{error}"),
@@ -138,7 +138,7 @@ fn changed_bits_in_the_log_are_reported_or_truncated() {
             }
         }
     }
-    assert!(told > 20, "{told} told, {cut} cut");
+    assert!(reported > 20, "{reported} reported, {cut} cut");
 }
 
 #[test]

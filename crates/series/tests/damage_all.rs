@@ -162,7 +162,7 @@ fn damage_is_reported_by_start_and_check_and_can_be_repaired() {
     assert_eq!(report.problems, [] as [String; 0]);
     let expected = contents(&series).unwrap();
     drop(series);
-    let (mut told, mut harmless) = (0, Vec::new());
+    let (mut reported, mut harmless) = (0, Vec::new());
     for file in files(origin.path()) {
         let bytes = fs::read(&file).unwrap();
         let name = file.strip_prefix(origin.path()).unwrap();
@@ -179,9 +179,9 @@ fn damage_is_reported_by_start_and_check_and_can_be_repaired() {
                 .as_ref()
                 .map_or(true, |checked| !checked.problems.is_empty());
             match Series::open(dir.path(), settings()) {
-                Err(SeriesOpenError::Version { .. }) => told += 1,
+                Err(SeriesOpenError::Version { .. }) => reported += 1,
                 Err(error @ SeriesOpenError::Damaged { .. }) => {
-                    told += 1;
+                    reported += 1;
                     assert!(is_seen, "{what}: a start says {error}, and a check nothing");
                     repair(dir.path(), &what);
                 }
@@ -189,7 +189,7 @@ fn damage_is_reported_by_start_and_check_and_can_be_repaired() {
                 Ok((series, report)) => match contents(&series) {
                     // A damaged group of a segment file is reported by reads.
                     None => {
-                        told += 1;
+                        reported += 1;
                         let deadline = Instant::now() + Duration::from_secs(20);
                         while series.stats().damaged_files == 0 {
                             assert!(
@@ -210,7 +210,7 @@ fn damage_is_reported_by_start_and_check_and_can_be_repaired() {
                         if report.problems.is_empty() {
                             harmless.push(what);
                         } else {
-                            told += 1;
+                            reported += 1;
                             assert!(is_seen, "{what}: a check says nothing");
                         }
                     }
@@ -219,8 +219,8 @@ fn damage_is_reported_by_start_and_check_and_can_be_repaired() {
         }
     }
     assert!(
-        told > 5 * harmless.len(),
-        "{told} told, harmless: {harmless:#?}"
+        reported > 5 * harmless.len(),
+        "{reported} reported, harmless: {harmless:#?}"
     );
 }
 

@@ -77,7 +77,7 @@ impl ProductContext {
         if self.slots.len() >= MAX_KEYS {
             return TOO_MANY_KEYS;
         }
-        let fate = match (
+        let disposition = match (
             self.profile.model.key_rule(name),
             storage.register_key(name),
         ) {
@@ -93,11 +93,11 @@ impl ProductContext {
         let slot = self.slots.len() as KeySlot;
         if let KeyDisposition::Open(key)
         | KeyDisposition::OpenNumbers(key)
-        | KeyDisposition::Property(key, _) = &fate
+        | KeyDisposition::Property(key, _) = &disposition
         {
             self.keys.insert(*key, name.into());
         }
-        self.slots.push(fate);
+        self.slots.push(disposition);
         self.names.insert(name.into(), slot);
         slot
     }
@@ -256,7 +256,7 @@ impl ProductContexts {
         }
         let place = &mut self.0[at];
         match place {
-            Some(desk) if Arc::ptr_eq(&desk.profile, profile) => {}
+            Some(product_context) if Arc::ptr_eq(&product_context.profile, profile) => {}
             _ => *place = Some(Box::new(ProductContext::new(profile.clone(), storage))),
         }
         place.as_deref_mut()
@@ -312,16 +312,16 @@ impl<'l, 'a> MessageDecoder<'l, 'a> {
             RowSubject::Sender => self.sender.no,
             RowSubject::Child(at) => self.decoded.children[at as usize].no,
         };
-        let (book, now_ms) = (self.context.rejections, self.received_ms);
-        let Some(desk) = self.product_context() else {
+        let (rejections, now_ms) = (self.context.rejections, self.received_ms);
+        let Some(product) = self.product_context() else {
             return;
         };
-        let name = desk.name_of(slot);
-        let reason = match (&reason, desk.slots.get(slot as usize)) {
+        let name = product.name_of(slot);
+        let reason = match (&reason, product.slots.get(slot as usize)) {
             (Some(reason), _) | (None, Some(KeyDisposition::Rejected(reason))) => reason,
             _ => "the product has too many keys; the maximum is 4096",
         };
-        book.record(device, now_ms, name, reason);
+        rejections.record(device, now_ms, name, reason);
     }
 }
 
@@ -331,7 +331,7 @@ impl<'a> MessageVisitor<'a> for MessageDecoder<'_, 'a> {
             (self.about, self.product) = (RowSubject::Sender, self.sender.product);
             return true;
         };
-        let Some(speaker) = self.context.resolver.resolve_child(self.sender, name) else {
+        let Some(child_device) = self.context.resolver.resolve_child(self.sender, name) else {
             // Once for all devices of a message.
             if !self.context.is_retry && !self.is_deferred {
                 self.is_deferred = self.context.outputs.defer_message(&self.source_message);
@@ -340,21 +340,21 @@ impl<'a> MessageVisitor<'a> for MessageDecoder<'_, 'a> {
             if !self.is_deferred {
                 self.context.counters.unknown.add(1);
                 let reason = "the device is not behind this gateway";
-                let book = self.context.rejections;
-                book.record(self.sender.no, self.received_ms, name, reason);
+                let rejections = self.context.rejections;
+                rejections.record(self.sender.no, self.received_ms, name, reason);
             }
             return false;
         };
-        let product = speaker.product;
+        let product = child_device.product;
         let storage = self.context.storage;
-        let desk = self
+        let product_context = self
             .context
             .products
             .context_of(product, self.profiles, storage);
-        if desk.is_none() {
+        if product_context.is_none() {
             return false;
         }
-        self.decoded.children.push(speaker);
+        self.decoded.children.push(child_device);
         self.about = RowSubject::Child(self.decoded.children.len() as u32 - 1);
         self.product = product;
         true
@@ -373,21 +373,21 @@ impl<'a> MessageVisitor<'a> for MessageDecoder<'_, 'a> {
     #[cold]
     fn resolve_key(&mut self, place: usize, written: &[u8], name: &str) -> KeySlot {
         let storage = self.context.storage;
-        let Some(desk) = self.product_context() else {
+        let Some(product) = self.product_context() else {
             return TOO_MANY_KEYS;
         };
-        let slot = desk.slot(name, storage);
-        desk.remember_position(place, written, slot);
+        let slot = product.slot(name, storage);
+        product.remember_position(place, written, slot);
         slot
     }
 
     #[inline]
     fn visit_value(&mut self, slot: KeySlot, value: RawValue<'a>) {
         let arena = self.arena;
-        let Some(desk) = self.product_context() else {
+        let Some(product) = self.product_context() else {
             return;
         };
-        match desk.slots.get(slot as usize) {
+        match product.slots.get(slot as usize) {
             Some(&KeyDisposition::Open(key)) => {
                 // Null means that there is no value.
                 if let Some(value) = untyped_value(value) {
@@ -398,7 +398,7 @@ impl<'a> MessageVisitor<'a> for MessageDecoder<'_, 'a> {
                 if value == RawValue::Null {
                     return;
                 }
-                match desk.profile.model.convert(property, value, arena) {
+                match product.profile.model.convert(property, value, arena) {
                     Ok(value) => self.decoded.points.push(Point { key, value }),
                     Err(reason) => self.reject_value(slot, Some(reason)),
                 }
@@ -442,12 +442,12 @@ impl<'a> MessageVisitor<'a> for MessageDecoder<'_, 'a> {
         self.decoded.points.truncate(self.row_start);
     }
 
-    fn visit_control_message(&mut self, said: ControlMessage<'a>) {
+    fn visit_control_message(&mut self, message: ControlMessage<'a>) {
         self.decoded.control_messages.push(DecodedControlMessage {
             message: self.message,
             about: self.about,
             dialect: self.dialect,
-            control_message: said,
+            control_message: message,
         });
     }
 }

@@ -143,9 +143,9 @@ impl Lane {
     }
 
     /// Whether rows of a device are stored.
-    pub(super) fn stores_telemetry(&mut self, voice: DeviceRef<'_>) -> bool {
+    pub(super) fn stores_telemetry(&mut self, device_ref: DeviceRef<'_>) -> bool {
         let profiles = self.profiles.load();
-        let profile = profiles.get(voice.product.0 as usize);
+        let profile = profiles.get(device_ref.product.0 as usize);
         (profile.and_then(Option::as_ref)).is_some_and(|profile| profile.is_stored)
     }
 
@@ -153,9 +153,9 @@ impl Lane {
     #[cold]
     pub(super) fn discard(&mut self, message: &DeviceMessage<'_>) {
         self.counters.unstored.add(1);
-        let (book, now_ms) = (&self.shared.rejections, message.received_ms);
+        let (rejections, now_ms) = (&self.shared.rejections, message.received_ms);
         let reason = "the telemetry store has no room";
-        book.record(message.sender.no, now_ms, "telemetry", reason);
+        rejections.record(message.sender.no, now_ms, "telemetry", reason);
     }
 
     #[inline]
@@ -182,9 +182,9 @@ impl Lane {
 
     /// When the messages of a product are processed; `None` if the product does not exist any more.
     #[inline]
-    pub(super) fn mode_for(&mut self, voice: DeviceRef<'_>) -> Option<PipelineMode> {
+    pub(super) fn mode_for(&mut self, device_ref: DeviceRef<'_>) -> Option<PipelineMode> {
         let profiles = self.profiles.load();
-        let profile = profiles.get(voice.product.0 as usize)?.as_ref()?;
+        let profile = profiles.get(device_ref.product.0 as usize)?.as_ref()?;
         Some(profile.mode)
     }
 
@@ -240,7 +240,7 @@ impl Lane {
         self.messages_of.clear();
         self.saved_rows.clear();
         self.rejected.clear();
-        let mut heard = std::mem::take(&mut self.decoded).into_empty();
+        let mut decoded = std::mem::take(&mut self.decoded).into_empty();
         let profiles: &ProfileTable = self.profiles.load();
         let shared = &*self.shared;
         let wants_rows = shared.outputs.wants_rows();
@@ -263,18 +263,20 @@ impl Lane {
                 profiles,
                 room,
                 &self.arena,
-                &mut heard,
+                &mut decoded,
             );
         }
         let mut has_effects = false;
-        for at in 0..heard.rows.len() {
-            let row = heard.rows[at];
-            let voice = subject_of(messages, &heard, row.message, row.about);
-            let desk = self
-                .products
-                .context_of(voice.product, profiles, &*shared.storage);
-            let Some(desk) = desk else { continue };
-            let is_stored = desk.profile.is_stored;
+        for at in 0..decoded.rows.len() {
+            let row = decoded.rows[at];
+            let device_ref = subject_of(messages, &decoded, row.message, row.about);
+            let product_context =
+                self.products
+                    .context_of(device_ref.product, profiles, &*shared.storage);
+            let Some(product_context) = product_context else {
+                continue;
+            };
+            let is_stored = product_context.profile.is_stored;
             let mut save = |row: StoredRow, of: &DecodedRow| {
                 if is_stored {
                     self.stored_rows.push(row);
@@ -290,51 +292,51 @@ impl Lane {
                     });
                 }
             };
-            if desk.profile.chain.only_saves() {
-                save(stored_row(voice, &row), &row);
+            if product_context.profile.chain.only_saves() {
+                save(stored_row(device_ref, &row), &row);
                 continue;
             }
             has_effects = true;
             self.scratch.reset();
             let passed = run_chain(
-                desk,
+                product_context,
                 &self.scratch,
                 &self.arena,
-                DeviceRow { voice, row },
+                DeviceRow { device_ref, row },
                 shared,
-                &heard.points,
+                &decoded.points,
             );
             if passed.saved.is_empty() {
                 self.counters.filtered.add(1);
             }
-            let whole = stored_row(voice, &row);
+            let whole = stored_row(device_ref, &row);
             for points in passed.saved {
                 let mut saved = whole;
                 if let Some(points) = points {
-                    saved.first = heard.points.len() as u32;
+                    saved.first = decoded.points.len() as u32;
                     saved.count = points.len() as u32;
-                    heard.points.extend_from_slice(&points);
+                    decoded.points.extend_from_slice(&points);
                 }
                 save(saved, &row);
             }
         }
         let mut refused = std::mem::take(&mut self.rejected);
-        self.was_storage_full |= self.store_rows(messages, &heard.points, &mut refused);
+        self.was_storage_full |= self.store_rows(messages, &decoded.points, &mut refused);
         self.rejected = refused;
         self.is_unsettled |= !self.stored_rows.is_empty() && shared.storage.needs_settle();
         has_effects |= !self.saved_rows.is_empty();
         let profiles: &ProfileTable = self.profiles.load();
         publish_results(
             messages,
-            &heard,
+            &decoded,
             (&self.saved_rows, &self.rejected),
             profiles,
             shared,
         );
-        count_ignored(messages, &heard, &self.counters, &shared.rejections);
+        count_ignored(messages, &decoded, &self.counters, &shared.rejections);
         self.is_unsettled |=
-            !heard.control_messages.is_empty() || has_effects && shared.outputs.is_unsettled();
-        self.decoded = heard.into_empty();
+            !decoded.control_messages.is_empty() || has_effects && shared.outputs.is_unsettled();
+        self.decoded = decoded.into_empty();
         match self.arena.allocated_bytes() > MAX_RETAINED_BYTES {
             true => self.arena = Bump::new(),
             false => self.arena.reset(),
@@ -355,8 +357,8 @@ impl Lane {
             refused.push(at as u32);
             had_no_room |= error.kind != StorageErrorKind::Invalid;
             let message = &messages[self.messages_of[at] as usize];
-            let (book, now_ms) = (&shared.rejections, message.received_ms);
-            book.record(row.device, now_ms, "telemetry", &error.reason);
+            let (rejections, now_ms) = (&shared.rejections, message.received_ms);
+            rejections.record(row.device, now_ms, "telemetry", &error.reason);
         };
         let take = |row: &StoredRow| loop {
             let (first, count) = (row.first as usize, row.count as usize);
@@ -413,9 +415,9 @@ impl Lane {
     }
 }
 
-fn stored_row(voice: DeviceRef<'_>, row: &DecodedRow) -> StoredRow {
+fn stored_row(device_ref: DeviceRef<'_>, row: &DecodedRow) -> StoredRow {
     StoredRow {
-        device: voice.no,
+        device: device_ref.no,
         ts_ms: row.ts_ms,
         first: row.first,
         count: row.count,
@@ -424,13 +426,13 @@ fn stored_row(voice: DeviceRef<'_>, row: &DecodedRow) -> StoredRow {
 
 fn subject_of<'v>(
     messages: &[DeviceMessage<'v>],
-    heard: &'v DecodedMessages<'_>,
+    decoded: &'v DecodedMessages<'_>,
     message: u32,
     about: RowSubject,
 ) -> DeviceRef<'v> {
     match about {
         RowSubject::Sender => messages[message as usize].sender,
-        RowSubject::Child(at) => heard.children[at as usize].as_device_ref(),
+        RowSubject::Child(at) => decoded.children[at as usize].as_device_ref(),
     }
 }
 
@@ -441,26 +443,26 @@ fn decode<'a>(
     profiles: &ProfileTable,
     room: DecodeContext<'_>,
     arena: &'a Bump,
-    heard: &mut DecodedMessages<'a>,
+    decoded: &mut DecodedMessages<'a>,
 ) {
     let by = message.sender;
-    let (counters, book) = (room.counters, room.rejections);
+    let (counters, rejections) = (room.counters, room.rejections);
     let Some(route) = protocol::parse_device_topic(message.topic) else {
         return;
     };
-    let desk = room.products.context_of(by.product, profiles, room.storage);
-    let Some(desk) = desk else {
+    let product_context = room.products.context_of(by.product, profiles, room.storage);
+    let Some(product_context) = product_context else {
         counters.unknown.add(1);
         return;
     };
-    if !room.is_reporting && !desk.profile.dialects.contains(route.dialect) {
+    if !room.is_reporting && !product_context.profile.dialects.contains(route.dialect) {
         counters.malformed.add(1);
         let reason = "the product does not allow this protocol";
-        book.record(by.no, message.received_ms, message.topic, reason);
+        rejections.record(by.no, message.received_ms, message.topic, reason);
         return;
     }
-    let logged = (desk.profile.is_logged).then(|| Arc::clone(&desk.profile));
-    let row_start = heard.points.len();
+    let logged = (product_context.profile.is_logged).then(|| Arc::clone(&product_context.profile));
+    let row_start = decoded.points.len();
     let mut hearing = MessageDecoder {
         context: room,
         profiles,
@@ -474,7 +476,7 @@ fn decode<'a>(
         received_ms: message.received_ms,
         dialect: route.dialect,
         row_start,
-        decoded: heard,
+        decoded,
     };
     let marks = hearing.lengths();
     let is_begun = hearing.begin(route.device, route.child);
@@ -488,16 +490,16 @@ fn decode<'a>(
         outside.log_message(by, &profile, message.topic, message.payload, now_ms);
     }
     if let Some(Err(error)) = outcome {
-        heard.truncate(marks);
+        decoded.truncate(marks);
         counters.malformed.add(1);
         let reason = error.to_string();
-        book.record(by.no, message.received_ms, message.topic, &reason);
+        rejections.record(by.no, message.received_ms, message.topic, &reason);
     }
 }
 
 /// A row and its device.
 struct DeviceRow<'v> {
-    voice: DeviceRef<'v>,
+    device_ref: DeviceRef<'v>,
     row: DecodedRow,
 }
 
@@ -507,7 +509,7 @@ struct ChainOutput<'a> {
 }
 
 fn run_chain<'a>(
-    desk: &ProductContext,
+    product_context: &ProductContext,
     scratch: &EvaluationScratch,
     arena: &'a Bump,
     row: DeviceRow<'_>,
@@ -517,37 +519,37 @@ fn run_chain<'a>(
     let (first, count) = (row.row.first as usize, row.row.count as usize);
     let points = &points[first..first + count];
     let mut stops = LaneChainEffects {
-        desk,
+        product_context,
         arena,
         shared,
-        voice: row.voice,
+        device_ref: row.device_ref,
         row_points: points.as_ptr(),
         saved: Vec::new(),
     };
     let passing = ChainRow {
-        device: row.voice.id,
-        product: desk.profile.product.as_str(),
+        device: row.device_ref.id,
+        product: product_context.profile.product.as_str(),
         ts_ms: row.row.ts_ms,
         points,
         names: &[],
     };
-    let chain = &desk.profile.chain;
-    if let Err(error) = chain.run(&passing, &desk.chain_keys, scratch, &mut stops) {
+    let chain = &product_context.profile.chain;
+    if let Err(error) = chain.run(&passing, &product_context.chain_keys, scratch, &mut stops) {
         let now_ms = row.row.ts_ms;
         let subject = format!("rule chain, node {}", error.node);
         shared
             .rejections
-            .record(row.voice.no, now_ms, &subject, &error.reason);
+            .record(row.device_ref.no, now_ms, &subject, &error.reason);
     }
     ChainOutput { saved: stops.saved }
 }
 
 /// Receives the effects of a chain's nodes.
 struct LaneChainEffects<'s, 'a> {
-    desk: &'s ProductContext,
+    product_context: &'s ProductContext,
     arena: &'a Bump,
     shared: &'s PipelineShared,
-    voice: DeviceRef<'s>,
+    device_ref: DeviceRef<'s>,
     /// Address of the row's own points.
     row_points: *const Point<'a>,
     saved: Vec<Option<Vec<Point<'a>>>>,
@@ -559,7 +561,7 @@ impl<'a> ChainEffects<'a> for LaneChainEffects<'_, 'a> {
     }
 
     fn key_name(&self, key: KeyId) -> &str {
-        self.desk.key_name(key)
+        self.product_context.key_name(key)
     }
 
     fn register_key(&self, name: &str) -> Option<KeyId> {
@@ -572,8 +574,8 @@ impl<'a> ChainEffects<'a> for LaneChainEffects<'_, 'a> {
     }
 
     fn evaluate_alarms(&mut self, ts_ms: i64, points: &[Point<'a>]) {
-        let (outside, profile) = (&self.shared.outputs, &self.desk.profile);
-        outside.evaluate_alarms(self.voice, profile, ts_ms, points);
+        let (outside, profile) = (&self.shared.outputs, &self.product_context.profile);
+        outside.evaluate_alarms(self.device_ref, profile, ts_ms, points);
     }
 
     fn outputs(&self) -> &dyn PipelineOutputs {
@@ -584,12 +586,12 @@ impl<'a> ChainEffects<'a> for LaneChainEffects<'_, 'a> {
 /// Counts a message without effect and records it for its device.
 fn count_ignored(
     messages: &[DeviceMessage<'_>],
-    heard: &DecodedMessages<'_>,
+    decoded: &DecodedMessages<'_>,
     counters: &LaneCounters,
-    book: &RejectionLog,
+    rejections: &RejectionLog,
 ) {
-    for heard_said in &heard.control_messages {
-        let what = match heard_said.control_message {
+    for control in &decoded.control_messages {
+        let what = match control.control_message {
             ControlMessage::Log { .. } => "log",
             ControlMessage::DerivedModel { .. } => "metadata/derived",
             ControlMessage::Firmware { step, .. } => step,
@@ -599,9 +601,9 @@ fn count_ignored(
         counters.ignored.add(1);
         // A message type that accompanies every report would fill the list of rejections.
         if what != "propertySourceTimes" {
-            let about = subject_of(messages, heard, heard_said.message, heard_said.about);
-            let now_ms = messages[heard_said.message as usize].received_ms;
-            book.record(about.no, now_ms, what, "the node does not evaluate this");
+            let about = subject_of(messages, decoded, control.message, control.about);
+            let now_ms = messages[control.message as usize].received_ms;
+            rejections.record(about.no, now_ms, what, "the node does not evaluate this");
         }
     }
 }
@@ -609,34 +611,34 @@ fn count_ignored(
 /// Publishes the saved rows and the control messages.
 fn publish_results(
     messages: &[DeviceMessage<'_>],
-    heard: &DecodedMessages<'_>,
-    (told, refused): (&[SavedRow], &[u32]),
+    decoded: &DecodedMessages<'_>,
+    (saved_rows, refused): (&[SavedRow], &[u32]),
     profiles: &ProfileTable,
     shared: &PipelineShared,
 ) {
     let outside = &*shared.outputs;
-    for told in told {
-        if (told.stored_index).is_some_and(|at| refused.binary_search(&at).is_ok()) {
+    for saved in saved_rows {
+        if (saved.stored_index).is_some_and(|at| refused.binary_search(&at).is_ok()) {
             continue;
         }
-        let row = &heard.rows[told.decoded_index as usize];
-        let voice = subject_of(messages, heard, row.message, row.about);
-        let profile = profiles.get(voice.product.0 as usize);
+        let row = &decoded.rows[saved.decoded_index as usize];
+        let device_ref = subject_of(messages, decoded, row.message, row.about);
+        let profile = profiles.get(device_ref.product.0 as usize);
         if let Some(profile) = profile.and_then(Option::as_ref) {
-            let (first, count) = (told.first as usize, told.count as usize);
-            let points = &heard.points[first..first + count];
-            outside.publish_row(voice, profile, told.ts_ms, points);
+            let (first, count) = (saved.first as usize, saved.count as usize);
+            let points = &decoded.points[first..first + count];
+            outside.publish_row(device_ref, profile, saved.ts_ms, points);
         }
     }
-    for said in &heard.control_messages {
-        let message = &messages[said.message as usize];
-        let about = subject_of(messages, heard, said.message, said.about);
+    for control in &decoded.control_messages {
+        let message = &messages[control.message as usize];
+        let about = subject_of(messages, decoded, control.message, control.about);
         let now_ms = message.received_ms;
         outside.handle_control_message(
             message.sender,
             about,
-            said.dialect,
-            &said.control_message,
+            control.dialect,
+            &control.control_message,
             now_ms,
         );
     }

@@ -250,23 +250,23 @@ fn contents_of(file: Option<&[u8]>, known: Option<MarkValues>) -> SegmentContent
             (!is_new).then(|| "the head of the file is damaged; its messages are lost".to_owned());
         return contents;
     }
-    let mut said = expected;
+    let mut stated_bytes = expected;
     if has_head {
         contents.salt = number_at(file, SALT_AT);
         contents.sequence = number_at(file, SEQUENCE_AT);
         // The mark is set after the last message is written.
-        said = said.max(number_at(file, USED_AT).min(file.len() as u64) as usize);
+        stated_bytes = stated_bytes.max(number_at(file, USED_AT).min(file.len() as u64) as usize);
     }
     let most = file.len().saturating_sub(HEAD_BYTES);
-    contents.used = said.min(most);
+    contents.used = stated_bytes.min(most);
     let records = &file[file.len().min(HEAD_BYTES)..HEAD_BYTES.min(file.len()) + contents.used];
     let readable: usize = messages(records, Some(seed(contents.salt)))
         .map(|waiting| MailboxSegment::size_of(&waiting.message))
         .sum();
-    if readable < said {
-        let lost = said - readable;
+    if readable < stated_bytes {
+        let lost = stated_bytes - readable;
         contents.damage = Some(format!(
-            "{lost} of {said} bytes of device messages are damaged or missing and lost; the others are processed"
+            "{lost} of {stated_bytes} bytes of device messages are damaged or missing and lost; the others are processed"
         ));
     } else if !has_head {
         let detail = "the head of the file is damaged; no message is lost";

@@ -149,11 +149,9 @@ impl PipelineShared {
                 .get_or_insert_with(|| Lane::new(Arc::clone(self)).for_retries().wait_when_busy());
             let mut message = waiting.message;
             // Product numbers differ from those of the previous process.
-            let speaker = self.resolver.resolve_device(message.sender.no);
-            if let Some(speaker) =
-                speaker.filter(|speaker| speaker.id.as_str() == message.sender.id)
-            {
-                message.sender = speaker.as_device_ref();
+            let device = self.resolver.resolve_device(message.sender.no);
+            if let Some(device) = device.filter(|device| device.id.as_str() == message.sender.id) {
+                message.sender = device.as_device_ref();
                 self.resolver.load_children(&message);
                 lane.process_catching_panics(&[message]);
             }

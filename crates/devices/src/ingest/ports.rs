@@ -120,12 +120,12 @@ pub trait PipelineOutputs: Send + Sync {
     /// A row has passed the chain up to its save node, and is in the store if its product stores telemetry.
     fn publish_row(
         &self,
-        speaker: DeviceRef<'_>,
+        device: DeviceRef<'_>,
         profile: &ProductProfile,
         ts_ms: i64,
         points: &[Point<'_>],
     ) {
-        let _ = (speaker, profile, ts_ms, points);
+        let _ = (device, profile, ts_ms, points);
     }
 
     /// A device has sent something other than telemetry. `by`: the device on whose connection it arrived.
@@ -134,10 +134,10 @@ pub trait PipelineOutputs: Send + Sync {
         by: DeviceRef<'_>,
         about: DeviceRef<'_>,
         dialect: DeviceProtocol,
-        said: &ControlMessage<'_>,
+        message: &ControlMessage<'_>,
         now_ms: i64,
     ) {
-        let _ = (by, about, dialect, said, now_ms);
+        let _ = (by, about, dialect, message, now_ms);
     }
 
     /// A device may receive messages that it could not receive before: it has connected, or subscribed to a
@@ -170,12 +170,12 @@ pub trait PipelineOutputs: Send + Sync {
     /// A node of a chain requests the evaluation of an alarm.
     fn evaluate_alarms(
         &self,
-        speaker: DeviceRef<'_>,
+        device: DeviceRef<'_>,
         profile: &ProductProfile,
         ts_ms: i64,
         points: &[Point<'_>],
     ) {
-        let _ = (speaker, profile, ts_ms, points);
+        let _ = (device, profile, ts_ms, points);
     }
 
     fn republish(&self, topic: &str, payload: &[u8], qos: u8, retain: bool) {

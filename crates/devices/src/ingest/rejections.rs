@@ -8,7 +8,7 @@ use series::DeviceNo;
 /// Maximum number of devices with recorded rejections.
 const MAX_DEVICES: usize = 4096;
 /// Maximum number of reasons per device; the latest are kept.
-const MAX_KEPT: usize = 8;
+const MAX_REASONS: usize = 8;
 const MAX_TEXT_BYTES: usize = 256;
 
 /// A rejected message or value.
@@ -43,33 +43,33 @@ impl RejectionLog {
     }
 
     pub(super) fn record(&self, device: DeviceNo, at_ms: i64, subject: &str, reason: &str) {
-        let mut book = self.lock();
-        if book.len() >= MAX_DEVICES && !book.contains_key(&device) {
-            let oldest = book
+        let mut devices = self.lock();
+        if devices.len() >= MAX_DEVICES && !devices.contains_key(&device) {
+            let oldest = devices
                 .iter()
-                .min_by_key(|(_, trouble)| trouble.last.last().map(|last| last.at_ms));
+                .min_by_key(|(_, rejections)| rejections.last.last().map(|last| last.at_ms));
             if let Some(oldest) = oldest.map(|(device, _)| *device) {
-                book.remove(&oldest);
+                devices.remove(&oldest);
             }
         }
-        let trouble = book.entry(device).or_default();
-        trouble.count += 1;
+        let rejections = devices.entry(device).or_default();
+        rejections.count += 1;
         let (subject, reason) = (truncated(subject), truncated(reason));
-        let known = trouble
+        let known = rejections
             .last
             .iter()
             .position(|known| *known.subject == *subject && *known.reason == *reason);
         if let Some(at) = known {
-            let mut known = trouble.last.remove(at);
+            let mut known = rejections.last.remove(at);
             known.count += 1;
             known.at_ms = at_ms;
-            trouble.last.push(known);
+            rejections.last.push(known);
             return;
         }
-        if trouble.last.len() == MAX_KEPT {
-            trouble.last.remove(0);
+        if rejections.last.len() == MAX_REASONS {
+            rejections.last.remove(0);
         }
-        trouble.last.push(IngestRejection {
+        rejections.last.push(IngestRejection {
             at_ms,
             subject: subject.into(),
             reason: reason.into(),

@@ -78,10 +78,10 @@ impl MemoryStorage {
 /// Knows devices 0 to 99, named `d0` and so on; devices from 50 on are behind gateways.
 #[derive(Default)]
 struct RecordingOutputs {
-    heard: Mutex<Vec<String>>,
+    published: Mutex<Vec<String>>,
 }
 
-fn speaker(no: u32) -> DeviceHandle {
+fn device_handle(no: u32) -> DeviceHandle {
     DeviceHandle {
         no: DeviceNo(no),
         product: ProductNo(no % 2),
@@ -92,11 +92,11 @@ fn speaker(no: u32) -> DeviceHandle {
 impl DeviceResolver for RecordingOutputs {
     fn resolve_child(&self, _: DeviceRef<'_>, name: &str) -> Option<Arc<DeviceHandle>> {
         let no = name.strip_prefix('d')?.parse().ok()?;
-        (50..100).contains(&no).then(|| Arc::new(speaker(no)))
+        (50..100).contains(&no).then(|| Arc::new(device_handle(no)))
     }
 
     fn resolve_device(&self, device: DeviceNo) -> Option<Arc<DeviceHandle>> {
-        (device.0 < 100).then(|| Arc::new(speaker(device.0)))
+        (device.0 < 100).then(|| Arc::new(device_handle(device.0)))
     }
 }
 
@@ -107,14 +107,14 @@ impl PipelineOutputs for RecordingOutputs {
 
     fn publish_row(
         &self,
-        speaker: DeviceRef<'_>,
+        device: DeviceRef<'_>,
         profile: &ProductProfile,
         ts_ms: i64,
         points: &[Point<'_>],
     ) {
         let (product, count) = (&profile.product, points.len());
-        let heard = format!("{} of {product} stored {count} at {ts_ms}", speaker.id);
-        self.heard.lock().unwrap().push(heard);
+        let published = format!("{} of {product} stored {count} at {ts_ms}", device.id);
+        self.published.lock().unwrap().push(published);
     }
 
     fn handle_control_message(
@@ -122,16 +122,16 @@ impl PipelineOutputs for RecordingOutputs {
         by: DeviceRef<'_>,
         about: DeviceRef<'_>,
         _: DeviceProtocol,
-        said: &ControlMessage<'_>,
+        message: &ControlMessage<'_>,
         _: i64,
     ) {
-        let heard = format!("{} of {}: {said:?}", by.id, about.id);
-        self.heard.lock().unwrap().push(heard);
+        let published = format!("{} of {}: {message:?}", by.id, about.id);
+        self.published.lock().unwrap().push(published);
     }
 
     fn defer_message(&self, message: &DeviceMessage<'_>) -> bool {
-        let heard = format!("{} is put off: {}", message.sender.id, message.topic);
-        self.heard.lock().unwrap().push(heard);
+        let published = format!("{} is put off: {}", message.sender.id, message.topic);
+        self.published.lock().unwrap().push(published);
         true
     }
 }
@@ -215,9 +215,9 @@ fn send(
     payload: &str,
     received_ms: i64,
 ) -> SubmitOutcome {
-    let speaker = speaker(no);
+    let device_handle = device_handle(no);
     let message = DeviceMessage {
-        sender: speaker.as_device_ref(),
+        sender: device_handle.as_device_ref(),
         topic,
         payload: payload.as_bytes(),
         received_ms,
@@ -256,9 +256,15 @@ fn rows_are_stored_and_published_in_both_modes() {
             [r#"10: a=Int(1) b=Text("x\n")"#, "5: a=Int(2)"]
         );
         assert_eq!(setup.memory.rows(2), ["30: a=Bool(true)"]);
-        let heard = setup.world.heard.lock().unwrap().join("\n");
-        assert!(heard.contains("d2 of open stored 1 at 30"), "{heard}");
-        assert!(heard.contains(r#"d2 of d2: Event { id: "e""#), "{heard}");
+        let published = setup.world.published.lock().unwrap().join("\n");
+        assert!(
+            published.contains("d2 of open stored 1 at 30"),
+            "{published}"
+        );
+        assert!(
+            published.contains(r#"d2 of d2: Event { id: "e""#),
+            "{published}"
+        );
         let counts = setup.pipeline.snapshot();
         assert_eq!((counts.messages, counts.rows, counts.points), (4, 3, 4));
         assert_eq!(counts.malformed + counts.refused + counts.unstored, 0);
@@ -289,15 +295,15 @@ fn invalid_values_are_counted_and_recorded_for_the_device() {
             "30: temperature=Float(20.0)"
         ]
     );
-    let trouble = setup.pipeline.rejections_of(DeviceNo(1));
-    assert_eq!(trouble.count, 7);
-    let told: Vec<_> = trouble
+    let rejections = setup.pipeline.rejections_of(DeviceNo(1));
+    assert_eq!(rejections.count, 7);
+    let reasons: Vec<_> = rejections
         .last
         .iter()
-        .map(|trouble| format!("{}x {}: {}", trouble.count, trouble.subject, trouble.reason))
+        .map(|last| format!("{}x {}: {}", last.count, last.subject, last.reason))
         .collect();
     assert_eq!(
-        told,
+        reasons,
         [
             "2x temperature: Text(\"hot\") is no temperature",
             "2x other: the thing model has no such property",
@@ -336,7 +342,7 @@ fn a_gateway_sends_rows_of_its_child_devices() {
     assert_eq!(setup.memory.rows(51), ["1: temperature=Float(5.0)"]);
     assert_eq!(setup.memory.rows(52), ["10: a=Int(1)", "30: b=Int(2)"]);
     assert!(setup.memory.rows(1).is_empty(), "it is not behind this one");
-    let gateway = speaker(0);
+    let gateway = device_handle(0);
     let message = DeviceMessage {
         sender: gateway.as_device_ref(),
         topic: "tg/d1/up/telemetry",
@@ -347,15 +353,15 @@ fn a_gateway_sends_rows_of_its_child_devices() {
         .pipeline
         .process(&mut setup.pipeline.retry_lane(), &message);
     assert_eq!(setup.pipeline.snapshot().unknown, 1);
-    let trouble = setup.pipeline.rejections_of(DeviceNo(0));
-    assert_eq!(&*trouble.last[0].subject, "d1");
-    let heard = setup.world.heard.lock().unwrap().join("\n");
+    let rejections = setup.pipeline.rejections_of(DeviceNo(0));
+    assert_eq!(&*rejections.last[0].subject, "d1");
+    let published = setup.world.published.lock().unwrap().join("\n");
     for expected in [
         "d0 is put off: v1/gateway/telemetry",
         "d0 is put off: tg/d1/up/telemetry",
         "d0 of d51: Offline",
     ] {
-        assert!(heard.contains(expected), "{heard}");
+        assert!(published.contains(expected), "{published}");
     }
 }
 
@@ -476,7 +482,7 @@ fn actor_mode_keeps_the_order_of_each_device_and_loses_nothing() {
 fn mailbox_messages_survive_the_process() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("mailbox-0a");
-    let no = speaker(0);
+    let no = device_handle(0);
     let message = |received_ms, payload: &'static str| DeviceMessage {
         sender: no.as_device_ref(),
         topic: TELEMETRY,
@@ -524,9 +530,9 @@ fn a_full_store_refuses_telemetry_and_keeps_accepted_messages() {
             let admission = send(&setup, &mut lane, 0, TELEMETRY, payload, at);
             assert_eq!(admission, SubmitOutcome::StorageFull, "{mode:?}");
         }
-        let said = send(&setup, &mut lane, 0, "/p/d0/event/e", r#"{"data":1}"#, 3);
+        let outcome = send(&setup, &mut lane, 0, "/p/d0/event/e", r#"{"data":1}"#, 3);
         assert_eq!(
-            said,
+            outcome,
             SubmitOutcome::Accepted,
             "{mode:?}: it is not for the store"
         );
@@ -552,7 +558,7 @@ fn mailbox_messages_wait_for_room() {
         ..PipelineConfig::default()
     };
     let memory = Arc::<MemoryStorage>::default();
-    let no = speaker(0);
+    let no = device_handle(0);
     let left = DeviceMessage {
         sender: no.as_device_ref(),
         topic: TELEMETRY,
@@ -589,7 +595,7 @@ fn mailbox_messages_wait_for_room() {
 
 /// Fills the first half of a mailbox and leaves it like a killed process does.
 fn fill_mailbox(directory: &std::path::Path, messages: i64) {
-    let no = speaker(0);
+    let no = device_handle(0);
     let (guard, _) = marks::MarkFile::open(directory, 1).unwrap();
     for (half, name) in ["mailbox-0a", "mailbox-0b"].iter().enumerate() {
         let (path, mark) = (directory.join(name), Some(guard.mark(half)));

@@ -44,12 +44,12 @@ impl Platform {
             ControlRequest::AttributesRequest { id, client, shared } => {
                 let client = self.selected_attributes(&device, AttributeScope::Client, client)?;
                 let shared = self.selected_attributes(&device, AttributeScope::Shared, shared)?;
-                let tell = DownlinkMessage::AttributesResponse {
+                let downlink = DownlinkMessage::AttributesResponse {
                     id,
                     client_json: client.as_deref(),
                     shared_json: shared.as_deref(),
                 };
-                self.send_downlink(sent, &device, &tell)?;
+                self.send_downlink(sent, &device, &downlink)?;
             }
             ControlRequest::Call { id, method } => {
                 let json = answer_rpc(method, sent.now_ms);
@@ -141,7 +141,7 @@ impl Platform {
         &self,
         sent: &ControlJob,
         about: &Device,
-        tell: &DownlinkMessage<'_>,
+        downlink: &DownlinkMessage<'_>,
     ) -> Result<(), RegistryError> {
         let Some(client_id) = self.client_of(sent.sender) else {
             return Ok(());
@@ -164,7 +164,7 @@ impl Platform {
         if protocol::encode_downlink(
             sent.dialect,
             &to,
-            tell,
+            downlink,
             // The request may have waited in a mailbox.
             crate::now_ms() as i64,
             &mut topic,
@@ -172,13 +172,13 @@ impl Platform {
         )
         .is_ok()
         {
-            let letter = EncodedDownlink {
+            let encoded = EncodedDownlink {
                 topic,
                 payload,
                 needs_subscription: false,
                 log_recipient: Recipient::if_logged(gateway.unwrap_or(about)),
             };
-            self.inner.parts.messenger.send(&client_id, letter);
+            self.inner.parts.messenger.send(&client_id, encoded);
         }
         Ok(())
     }
@@ -271,10 +271,10 @@ impl Platform {
 
 /// The product and the name of a device, where a message that registers it contains them.
 fn registration_hints(message: &DeviceMessage<'_>) -> (Option<String>, Option<String>) {
-    let said: Value = serde_json::from_slice(message.payload).unwrap_or_default();
+    let body: Value = serde_json::from_slice(message.payload).unwrap_or_default();
     let text = |value: &Value| value.as_str().map(str::to_owned);
-    let headers = &said["headers"];
-    let product = text(&said["type"]).or_else(|| text(&headers["productId"]));
+    let headers = &body["headers"];
+    let product = text(&body["type"]).or_else(|| text(&headers["productId"]));
     match protocol::parse_device_topic(message.topic).map(|route| route.kind) {
         Some(TopicKind::Gateway(_) | TopicKind::Register) => {
             (product, text(&headers["deviceName"]))

@@ -84,8 +84,8 @@ impl ControlRequest {
     }
 
     /// Returns `None` for messages that other components handle.
-    pub(super) fn from_message(said: &ControlMessage<'_>) -> Option<Self> {
-        Some(match *said {
+    pub(super) fn from_message(message: &ControlMessage<'_>) -> Option<Self> {
+        Some(match *message {
             ControlMessage::Attributes { json } => Self::Attributes(json.into()),
             ControlMessage::AttributesRequest { id, client, shared } => Self::AttributesRequest {
                 id: id.into(),

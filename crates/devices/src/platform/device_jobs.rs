@@ -232,7 +232,7 @@ pub(super) fn start_worker(platform: &Platform) -> std::io::Result<()> {
                     from,
                     request,
                 } => {
-                    let teller = &platform.inner.parts.messenger;
+                    let messenger = &platform.inner.parts.messenger;
                     let attempts = &platform.inner.provisioning_attempts;
                     let key = super::provisioning::key_of(&request);
                     let now_ms = crate::now_ms();
@@ -242,7 +242,7 @@ pub(super) fn start_worker(platform: &Platform) -> std::io::Result<()> {
                             ?from,
                             "provisioning refused: too many failures for this key; client disconnected"
                         );
-                        teller.disconnect(std::slice::from_ref(&client_id));
+                        messenger.disconnect(std::slice::from_ref(&client_id));
                         return;
                     }
                     let answer = platform.provision(from, &request);
@@ -250,14 +250,14 @@ pub(super) fn start_worker(platform: &Platform) -> std::io::Result<()> {
                         attempts.record_failure(from, &key, now_ms);
                     }
                     let (Ok(answer) | Err(answer)) = answer;
-                    let letter = EncodedDownlink {
+                    let encoded = EncodedDownlink {
                         topic: PROVISION_RESPONSE.to_owned(),
                         payload: answer.to_string(),
                         needs_subscription: false,
                         // The answer contains credentials.
                         log_recipient: None,
                     };
-                    teller.send(&client_id, letter);
+                    messenger.send(&client_id, encoded);
                 }
                 DeviceJob::Deferred(again) => {
                     // During start, the replay loads the devices itself.

@@ -73,9 +73,9 @@ impl DeviceIngress {
         read.map_err(|error| IngressError::Malformed(error.to_string()))?;
         let now_ms = now_ms();
         parts.states.mark_active(device, now_ms);
-        let speaker = self.platform.handle_of(device);
+        let sender = self.platform.handle_of(device);
         let message = DeviceMessage {
-            sender: speaker.as_device_ref(),
+            sender: sender.as_device_ref(),
             topic,
             payload,
             received_ms: now_ms as i64,

@@ -50,7 +50,7 @@ pub use reporter::Reporter;
 /// Sends messages to clients, and disconnects them.
 pub trait ClientMessenger: Send + Sync {
     /// Never waits.
-    fn send(&self, client_id: &str, letter: EncodedDownlink);
+    fn send(&self, client_id: &str, message: EncodedDownlink);
 
     /// Ends the connections of clients. Never waits.
     fn disconnect(&self, client_ids: &[Box<str>]);
@@ -208,7 +208,7 @@ impl DeviceClients for Platform {
         let directory = &parts.directory;
         let admission = directory.take_admission(peer, client.client_id, is_named)?;
         let device = Arc::clone(&admission.device);
-        let speaker = Arc::new(self.handle_of(&device));
+        let handle = Arc::new(self.handle_of(&device));
         let connections = &self.inner.connections;
         // An observer of the state may send to the device, so the connection must be registered first.
         connections.add(admission.clone(), client.client_id);
@@ -220,10 +220,8 @@ impl DeviceClients for Platform {
         }
         parts.states.connect(&device, now_ms());
         // The session may have subscriptions of an earlier connection.
-        parts
-            .outputs
-            .notify_reachable(speaker.as_device_ref(), None);
-        Some(speaker)
+        parts.outputs.notify_reachable(handle.as_device_ref(), None);
+        Some(handle)
     }
 
     fn has_product(&self, id: &str) -> bool {
@@ -235,9 +233,9 @@ impl DeviceClients for Platform {
     }
 
     fn request_provisioning(&self, client: &Client<'_>, request: &[u8]) {
-        let desk = &self.inner.jobs;
-        if self.registry().has_provisioning() && !desk.is_full() {
-            desk.push(DeviceJob::Provision {
+        let jobs = &self.inner.jobs;
+        if self.registry().has_provisioning() && !jobs.is_full() {
+            jobs.push(DeviceJob::Provision {
                 client_id: client.client_id.into(),
                 from: match client.peer {
                     Some(PeerAddress::Tcp(address)) => Some(address.ip().to_canonical()),
@@ -305,17 +303,17 @@ impl PipelineOutputs for Platform {
 
     fn publish_row(
         &self,
-        speaker: DeviceRef<'_>,
+        device: DeviceRef<'_>,
         profile: &ProductProfile,
         ts_ms: i64,
         points: &[Point<'_>],
     ) {
         let parts = &self.inner.parts;
         if parts.live.is_watched() {
-            parts.live.publish_row(speaker.no, ts_ms, points);
+            parts.live.publish_row(device.no, ts_ms, points);
         }
         if parts.outputs.wants_rows() {
-            parts.outputs.publish_row(speaker, profile, ts_ms, points);
+            parts.outputs.publish_row(device, profile, ts_ms, points);
         }
     }
 
@@ -324,12 +322,12 @@ impl PipelineOutputs for Platform {
         by: DeviceRef<'_>,
         about: DeviceRef<'_>,
         dialect: DeviceProtocol,
-        said: &ControlMessage<'_>,
+        message: &ControlMessage<'_>,
         now_ms: i64,
     ) {
         let outside = &self.inner.parts.outputs;
-        outside.handle_control_message(by, about, dialect, said, now_ms);
-        if let Some(what) = ControlRequest::from_message(said) {
+        outside.handle_control_message(by, about, dialect, message, now_ms);
+        if let Some(what) = ControlRequest::from_message(message) {
             let sent = device_jobs::ControlJob {
                 sender: by.no,
                 subject: about.no,
@@ -363,13 +361,13 @@ impl PipelineOutputs for Platform {
 
     fn evaluate_alarms(
         &self,
-        speaker: DeviceRef<'_>,
+        device: DeviceRef<'_>,
         profile: &ProductProfile,
         ts_ms: i64,
         points: &[Point<'_>],
     ) {
         let outside = &self.inner.parts.outputs;
-        outside.evaluate_alarms(speaker, profile, ts_ms, points);
+        outside.evaluate_alarms(device, profile, ts_ms, points);
     }
 
     fn republish(&self, topic: &str, payload: &[u8], qos: u8, retain: bool) {

@@ -67,10 +67,10 @@ impl Reporter {
     /// object.
     pub fn append_row(&self, device: &Device, ts_ms: impl Display, values: &str) {
         let payload = format!("{{\"ts\":{ts_ms},\"values\":{values}}}");
-        let speaker = self.platform.handle_of(device);
+        let sender = self.platform.handle_of(device);
         let topic = format!("tg/{}/up/telemetry", device.id);
         let message = DeviceMessage {
-            sender: speaker.as_device_ref(),
+            sender: sender.as_device_ref(),
             topic: &topic,
             payload: payload.as_bytes(),
             received_ms: now_ms() as i64,

@@ -18,8 +18,8 @@ struct SentMessages(Mutex<Vec<String>>);
 
 impl ClientMessenger for SentMessages {
     fn send(&self, client_id: &str, letter: EncodedDownlink) {
-        let told = format!("{client_id} < {} {}", letter.topic, letter.payload);
-        self.0.lock().unwrap().push(told);
+        let sent = format!("{client_id} < {} {}", letter.topic, letter.payload);
+        self.0.lock().unwrap().push(sent);
     }
 
     fn disconnect(&self, client_ids: &[Box<str>]) {
@@ -49,11 +49,11 @@ impl RegistrationLog for SentMessages {
             was_created,
             peer_address: from,
         } = registration;
-        let told = format!(
+        let sent = format!(
             "registered {} created={was_created} from={from:?}",
             device.id
         );
-        self.0.lock().unwrap().push(told);
+        self.0.lock().unwrap().push(sent);
     }
 }
 
@@ -63,7 +63,7 @@ struct Setup {
     registry: Registry,
     states: DeviceStates,
     series: Series,
-    told: Arc<SentMessages>,
+    sent: Arc<SentMessages>,
     lane: Lane,
     store: Store,
     _directory: tempfile::TempDir,
@@ -78,7 +78,7 @@ fn setup() -> Setup {
         series::SeriesConfig::default(),
     )
     .unwrap();
-    let (told, states) = (
+    let (sent, states) = (
         Arc::<SentMessages>::default(),
         DeviceStates::new(registry.clone()),
     );
@@ -89,11 +89,11 @@ fn setup() -> Setup {
         live: Arc::default(),
         chains: Chains::default(),
         outputs: Arc::new(NoOutputs),
-        messenger: told.clone(),
+        messenger: sent.clone(),
         may_gateways_register: true,
         product_factory: Arc::new(StoreProductFactory(store.objects().clone())),
         max_gateway_products: 2,
-        registration_log: told.clone(),
+        registration_log: sent.clone(),
     })
     .unwrap();
     let pipeline = Pipeline::open(
@@ -112,7 +112,7 @@ fn setup() -> Setup {
         registry,
         states,
         series,
-        told,
+        sent,
         store,
         _directory: directory,
     }
@@ -216,8 +216,8 @@ fn a_product_decides_what_is_stored_of_its_devices() {
     setup.send(&device, "v1/devices/me/telemetry", payload);
     assert_eq!(setup.latest(device.no), ["on=Bool(true)", "t=Float(21.0)"]);
     setup.send(&device, "v1/devices/me/telemetry", json!({"t": 101}));
-    let trouble = setup.pipeline.rejections_of(device.no);
-    let subjects: Vec<_> = trouble.last.iter().map(|last| &*last.subject).collect();
+    let rejections = setup.pipeline.rejections_of(device.no);
+    let subjects: Vec<_> = rejections.last.iter().map(|last| &*last.subject).collect();
     assert_eq!(subjects, ["other", "t"]);
     setup.product("meter", json!({"mode": "actor", "dialects": ["jetlinks"]}));
     setup.send(&device, "v1/devices/me/telemetry", json!({"t": 5}));
@@ -246,12 +246,12 @@ fn a_device_writes_and_reads_attributes_and_calls_the_platform() {
         .registry
         .set_attributes(&known, AttributeScope::Shared, shared)
         .unwrap();
-    let asked = json!({"clientKeys": "model,missing", "sharedKeys": "rate"});
-    setup.send(&device, "v1/devices/me/attributes/request/7", asked);
+    let request = json!({"clientKeys": "model,missing", "sharedKeys": "rate"});
+    setup.send(&device, "v1/devices/me/attributes/request/7", request);
     let call = json!({"method": "getSessionLimits", "params": {}});
     setup.send(&device, "v1/devices/me/rpc/request/8", call);
     assert_eq!(
-        *setup.told.0.lock().unwrap(),
+        *setup.sent.0.lock().unwrap(),
         [
             r#"client-d < v1/devices/me/attributes/response/7 {"client":{"model":"x"},"shared":{"rate":5}}"#,
             r#"client-d < v1/devices/me/rpc/response/8 {"maxPayloadSize":65536,"maxInflightMessages":100,"rateLimits":{}}"#,
@@ -292,10 +292,10 @@ fn a_gateway_registers_its_own_devices_only() {
         "it is behind another gateway"
     );
     setup.send(&gateway, "v1/gateway/attributes", json!({"t1": {"x": 1}}));
-    let asked = json!({"id": 3, "device": "t1", "client": true, "key": "x"});
-    setup.send(&gateway, "v1/gateway/attributes/request", asked);
+    let request = json!({"id": 3, "device": "t1", "client": true, "key": "x"});
+    setup.send(&gateway, "v1/gateway/attributes/request", request);
     assert_eq!(
-        *setup.told.0.lock().unwrap(),
+        *setup.sent.0.lock().unwrap(),
         [r#"client-g < v1/gateway/attributes/response {"id":3,"device":"t1","value":1}"#]
     );
     setup.send(&gateway, "v1/gateway/disconnect", json!({"device": "t1"}));
@@ -342,7 +342,7 @@ fn devices_changed_or_removed_while_connecting_are_disconnected() {
     }
     setup.platform.wait_idle();
     assert_eq!(
-        *setup.told.0.lock().unwrap(),
+        *setup.sent.0.lock().unwrap(),
         [
             "client-changed goes",
             "client-disabled goes",
@@ -393,13 +393,13 @@ fn ended(change: impl FnOnce(&Setup)) -> Vec<String> {
         setup.device(device);
     }
     let (platform, ended) = (setup.platform.clone(), Arc::<Mutex<Vec<String>>>::default());
-    let told = ended.clone();
+    let sent = ended.clone();
     setup.registry.add_device_observer(Box::new(move |change| {
         let ids = platform
             .connections_to_close(change)
             .into_iter()
             .map(String::from);
-        told.lock().unwrap().extend(ids);
+        sent.lock().unwrap().extend(ids);
     }));
     change(&setup);
     let product = ProductId::new("meter").unwrap();
@@ -536,10 +536,10 @@ fn devices_behind_a_gateway_keep_their_names_and_kinds() {
         json!({"Device A": [{"t": 1}]}),
     );
     assert_eq!(setup.latest(no), ["t=Int(1)"]);
-    let asked = json!({"id": 1, "device": "Device A", "client": false, "key": "rate"});
-    setup.send(&gateway, "v1/gateway/attributes/request", asked);
-    let told = setup.told.0.lock().unwrap().join("\n");
-    assert!(told.contains("\"device\":\"Device A\""), "{told}");
+    let request = json!({"id": 1, "device": "Device A", "client": false, "key": "rate"});
+    setup.send(&gateway, "v1/gateway/attributes/request", request);
+    let sent = setup.sent.0.lock().unwrap().join("\n");
+    assert!(sent.contains("\"device\":\"Device A\""), "{sent}");
     setup.platform.stop();
 }
 
@@ -550,8 +550,8 @@ fn a_device_of_jetlinks_asks_for_the_time_and_what_is_ignored_is_counted() {
     let device = setup.device(json!({"id": "d", "product": "meter"}));
     let before_ms = now_ms();
     setup.send(&device, "/meter/d/time-sync", json!({"messageId": "7"}));
-    let told = setup.told.0.lock().unwrap().pop().unwrap();
-    let (topic, payload) = told.split_once(" {").unwrap();
+    let sent = setup.sent.0.lock().unwrap().pop().unwrap();
+    let (topic, payload) = sent.split_once(" {").unwrap();
     assert_eq!(topic, "client-d < /meter/d/time-sync/reply");
     let reply: Value = serde_json::from_str(&format!("{{{payload}")).unwrap();
     assert_eq!(reply["messageId"], "7");
@@ -608,12 +608,12 @@ fn the_last_events_of_a_device_are_kept() {
         limit: 10_000,
         ..Default::default()
     };
-    let kept = events(device.no, all.clone());
+    let stored = events(device.no, all.clone());
     assert_eq!(
-        (kept.len(), kept[0].number, kept[0].ts_ms),
+        (stored.len(), stored[0].number, stored[0].ts_ms),
         (1000, 1005, 1005)
     );
-    assert_eq!(kept[0].data, json!({"n": 1004}));
+    assert_eq!(stored[0].data, json!({"n": 1004}));
     let floods = crate::DeviceEventFilter {
         event: Some("flood".to_owned()),
         to_ms: Some(1000),

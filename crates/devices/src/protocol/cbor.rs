@@ -16,7 +16,7 @@ pub(super) fn is_cbor(payload: &[u8]) -> bool {
 pub(super) fn decode_records<'a>(
     payload: &'a [u8],
     arena: &'a Bump,
-    ears: &mut impl MessageVisitor<'a>,
+    visitor: &mut impl MessageVisitor<'a>,
 ) -> ScanResult<()> {
     let mut reader = CborReader {
         bytes: payload,
@@ -26,10 +26,10 @@ pub(super) fn decode_records<'a>(
         CborMajorType::Array => {
             let mut left = reader.enter_container(CborMajorType::Array)?;
             while reader.has_next(&mut left)? {
-                decode_record(&mut reader, arena, ears)?;
+                decode_record(&mut reader, arena, visitor)?;
             }
         }
-        _ => decode_record(&mut reader, arena, ears)?,
+        _ => decode_record(&mut reader, arena, visitor)?,
     }
     reader.expect_end()
 }
@@ -37,7 +37,7 @@ pub(super) fn decode_records<'a>(
 fn decode_record<'a>(
     reader: &mut CborReader<'a>,
     arena: &'a Bump,
-    ears: &mut impl MessageVisitor<'a>,
+    visitor: &mut impl MessageVisitor<'a>,
 ) -> ScanResult<()> {
     let start = reader.at;
     if is_timed(reader, arena)? {
@@ -50,16 +50,16 @@ fn decode_record<'a>(
                     RawValue::Int(ts_ms) => info.ts_ms = Some(ts_ms),
                     _ => return reader.error("a time in milliseconds since 1970"),
                 },
-                "values" => decode_values(reader, arena, ears)?,
+                "values" => decode_values(reader, arena, visitor)?,
                 _ => reader.skip(MAX_DEPTH, arena)?,
             }
         }
-        ears.finish_row(info);
+        visitor.finish_row(info);
         return Ok(());
     }
     reader.at = start;
-    decode_values(reader, arena, ears)?;
-    ears.finish_row(RowInfo::with_timestamp(None));
+    decode_values(reader, arena, visitor)?;
+    visitor.finish_row(RowInfo::with_timestamp(None));
     Ok(())
 }
 
@@ -87,12 +87,12 @@ fn is_timed<'a>(reader: &CborReader<'a>, arena: &'a Bump) -> ScanResult<bool> {
 fn decode_values<'a>(
     reader: &mut CborReader<'a>,
     arena: &'a Bump,
-    ears: &mut impl MessageVisitor<'a>,
+    visitor: &mut impl MessageVisitor<'a>,
 ) -> ScanResult<()> {
     let mut left = reader.enter_container(CborMajorType::Map)?;
     let mut place = 0;
     while reader.has_next(&mut left)? {
-        let slot = match ears.predict_key(place, &reader.bytes[reader.at..]) {
+        let slot = match visitor.predict_key(place, &reader.bytes[reader.at..]) {
             Some((length, slot)) => {
                 reader.at += length;
                 slot
@@ -105,10 +105,10 @@ fn decode_values<'a>(
                 } else {
                     place
                 };
-                ears.resolve_key(place, &reader.bytes[from..reader.at], name)
+                visitor.resolve_key(place, &reader.bytes[from..reader.at], name)
             }
         };
-        ears.visit_value(slot, reader.value(arena)?);
+        visitor.visit_value(slot, reader.value(arena)?);
         place += 1;
     }
     Ok(())

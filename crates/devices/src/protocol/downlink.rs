@@ -75,18 +75,18 @@ pub struct UnsupportedDownlinkError {
 pub fn encode_downlink(
     dialect: DeviceProtocol,
     to: &DownlinkTarget<'_>,
-    tell: &DownlinkMessage<'_>,
+    downlink: &DownlinkMessage<'_>,
     now_ms: i64,
     topic: &mut String,
     payload: &mut String,
 ) -> Result<(), UnsupportedDownlinkError> {
     let is_told = match dialect {
         DeviceProtocol::ThingsBoard => match to.gateway {
-            Some(_) => encode_thingsboard_gateway(to, tell, topic, payload),
-            None => encode_thingsboard(tell, topic, payload),
+            Some(_) => encode_thingsboard_gateway(to, downlink, topic, payload),
+            None => encode_thingsboard(downlink, topic, payload),
         },
-        DeviceProtocol::JetLinks => encode_jetlinks(to, tell, now_ms, topic, payload),
-        DeviceProtocol::Native => native(to, tell, topic, payload),
+        DeviceProtocol::JetLinks => encode_jetlinks(to, downlink, now_ms, topic, payload),
+        DeviceProtocol::Native => native(to, downlink, topic, payload),
     };
     match is_told {
         true => Ok(()),
@@ -115,8 +115,8 @@ fn json_list(keys: &[&str]) -> String {
 }
 
 /// Expresses a property operation as an RPC call, for protocols that have only these.
-fn as_rpc_call(tell: &DownlinkMessage<'_>) -> Option<(String, String, String)> {
-    Some(match tell {
+fn as_rpc_call(downlink: &DownlinkMessage<'_>) -> Option<(String, String, String)> {
+    Some(match downlink {
         DownlinkMessage::Command {
             id,
             method,
@@ -157,11 +157,11 @@ const NATIVE_TOPICS: RpcTopics = RpcTopics {
 
 fn encode_rpc_protocol(
     topics: &RpcTopics,
-    tell: &DownlinkMessage<'_>,
+    downlink: &DownlinkMessage<'_>,
     topic: &mut String,
     payload: &mut String,
 ) -> bool {
-    if let Some((id, method, params)) = as_rpc_call(tell) {
+    if let Some((id, method, params)) = as_rpc_call(downlink) {
         append(topic, &[topics.call, &id]);
         append(
             payload,
@@ -175,7 +175,7 @@ fn encode_rpc_protocol(
         );
         return true;
     }
-    match tell {
+    match downlink {
         DownlinkMessage::Attributes { json } => {
             topic.push_str(topics.attributes);
             payload.push_str(json);
@@ -202,16 +202,16 @@ fn encode_rpc_protocol(
 }
 
 fn encode_thingsboard(
-    tell: &DownlinkMessage<'_>,
+    downlink: &DownlinkMessage<'_>,
     topic: &mut String,
     payload: &mut String,
 ) -> bool {
-    match tell {
+    match downlink {
         DownlinkMessage::Provisioned { json } => {
             topic.push_str("/provision/response");
             payload.push_str(json);
         }
-        _ => return encode_rpc_protocol(&THINGSBOARD_TOPICS, tell, topic, payload),
+        _ => return encode_rpc_protocol(&THINGSBOARD_TOPICS, downlink, topic, payload),
     }
     true
 }
@@ -230,12 +230,12 @@ fn write_scopes(client_json: Option<&str>, shared_json: Option<&str>, payload: &
 
 fn encode_thingsboard_gateway(
     to: &DownlinkTarget<'_>,
-    tell: &DownlinkMessage<'_>,
+    downlink: &DownlinkMessage<'_>,
     topic: &mut String,
     payload: &mut String,
 ) -> bool {
     let device = quoted(to.device);
-    if let Some((id, method, params)) = as_rpc_call(tell) {
+    if let Some((id, method, params)) = as_rpc_call(downlink) {
         topic.push_str("v1/gateway/rpc");
         let call = ["\"method\":", &quoted(&method), ",\"params\":", &params].concat();
         append(
@@ -252,7 +252,7 @@ fn encode_thingsboard_gateway(
         );
         return true;
     }
-    match tell {
+    match downlink {
         DownlinkMessage::Attributes { json } => {
             topic.push_str("v1/gateway/attributes");
             append(payload, &["{\"device\":", &device, ",\"data\":", json, "}"]);
@@ -307,12 +307,12 @@ fn sole_value(json: &str) -> Option<String> {
 
 fn encode_jetlinks(
     to: &DownlinkTarget<'_>,
-    tell: &DownlinkMessage<'_>,
+    downlink: &DownlinkMessage<'_>,
     now_ms: i64,
     topic: &mut String,
     payload: &mut String,
 ) -> bool {
-    let (suffix, id, rest) = match tell {
+    let (suffix, id, rest) = match downlink {
         DownlinkMessage::ReadProperties { id, keys } => (
             "properties/read",
             id,
@@ -370,10 +370,10 @@ fn function_inputs(params_json: &str) -> String {
 
 fn native(
     to: &DownlinkTarget<'_>,
-    tell: &DownlinkMessage<'_>,
+    downlink: &DownlinkMessage<'_>,
     topic: &mut String,
     payload: &mut String,
 ) -> bool {
     append(topic, &["tg/", to.device, "/down/"]);
-    encode_rpc_protocol(&NATIVE_TOPICS, tell, topic, payload)
+    encode_rpc_protocol(&NATIVE_TOPICS, downlink, topic, payload)
 }

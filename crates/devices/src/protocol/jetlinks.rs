@@ -13,26 +13,26 @@ pub(super) fn read<'a>(
     kind: TopicKind<'a>,
     payload: &'a [u8],
     arena: &'a Bump,
-    ears: &mut impl MessageVisitor<'a>,
+    visitor: &mut impl MessageVisitor<'a>,
 ) -> Result<(), PayloadError> {
     if kind == TopicKind::Direct {
         // The payload has a proprietary format.
-        ears.visit_control_message(ControlMessage::Ignored { what: "direct" });
+        visitor.visit_control_message(ControlMessage::Ignored { what: "direct" });
         return Ok(());
     }
     let mut cursor = JsonCursor::from_bytes(payload)?;
     if kind == TopicKind::Telemetry {
-        decode_report(&mut cursor, arena, ears)?;
+        decode_report(&mut cursor, arena, visitor)?;
         return cursor.expect_end();
     }
     // Some message types need no payload.
     if cursor.peek().is_none() {
         match kind {
-            TopicKind::Online => ears.visit_control_message(ControlMessage::Online),
-            TopicKind::Offline => ears.visit_control_message(ControlMessage::Offline),
-            TopicKind::Unregister => ears.visit_control_message(ControlMessage::Unregistered),
+            TopicKind::Online => visitor.visit_control_message(ControlMessage::Online),
+            TopicKind::Offline => visitor.visit_control_message(ControlMessage::Offline),
+            TopicKind::Unregister => visitor.visit_control_message(ControlMessage::Unregistered),
             TopicKind::TimeSync => {
-                ears.visit_control_message(ControlMessage::TimeSync { id: None })
+                visitor.visit_control_message(ControlMessage::TimeSync { id: None })
             }
             _ => return cursor.error("an object"),
         }
@@ -43,19 +43,19 @@ pub(super) fn read<'a>(
     let whole = cursor.text_since(start);
     let missing = cursor.clone();
     cursor.expect_end()?;
-    let said = match kind {
+    let control_message = match kind {
         TopicKind::Reply(to, _) => {
             // The reply to a property request is also a report.
             let is_report = matches!(to, ReplyKind::Read | ReplyKind::Write) && !words.has_failed;
             let properties = words.properties.filter(|json| json.starts_with('{'));
             if let Some(json) = properties.filter(|_| is_report) {
-                decode_properties(json, &words, arena, ears)?;
+                decode_properties(json, &words, arena, visitor)?;
             }
             words.to_reply(to)
         }
         TopicKind::Event(id) => {
             if let Some(json) = words.data.filter(|_| words.reports_properties) {
-                return decode_properties(json, &words, arena, ears);
+                return decode_properties(json, &words, arena, visitor);
             }
             ControlMessage::Event {
                 id,
@@ -84,7 +84,7 @@ pub(super) fn read<'a>(
         // No other topic of this protocol has a route.
         _ => return Ok(()),
     };
-    ears.visit_control_message(said);
+    visitor.visit_control_message(control_message);
     Ok(())
 }
 
@@ -92,7 +92,7 @@ pub(super) fn read<'a>(
 fn decode_report<'a>(
     cursor: &mut JsonCursor<'a>,
     arena: &'a Bump,
-    ears: &mut impl MessageVisitor<'a>,
+    visitor: &mut impl MessageVisitor<'a>,
 ) -> ScanResult<()> {
     let mut info = RowInfo::with_timestamp(None);
     let (mut has_properties, mut has_source_times) = (false, false);
@@ -100,7 +100,7 @@ fn decode_report<'a>(
         match name {
             "properties" => {
                 has_properties = true;
-                decode_values(cursor, arena, ears)?;
+                decode_values(cursor, arena, visitor)?;
             }
             "timestamp" => info.ts_ms = read_timestamp(cursor, arena)?,
             "propertySourceTimes" => {
@@ -122,10 +122,10 @@ fn decode_report<'a>(
     if !has_properties {
         return cursor.error("an object with properties");
     }
-    ears.finish_row(info);
+    visitor.finish_row(info);
     if has_source_times {
         let what = "propertySourceTimes";
-        ears.visit_control_message(ControlMessage::Ignored { what });
+        visitor.visit_control_message(ControlMessage::Ignored { what });
     }
     Ok(())
 }
@@ -135,10 +135,10 @@ fn decode_properties<'a>(
     json: &'a str,
     words: &MessageFields<'a>,
     arena: &'a Bump,
-    ears: &mut impl MessageVisitor<'a>,
+    visitor: &mut impl MessageVisitor<'a>,
 ) -> ScanResult<()> {
-    decode_values(&mut JsonCursor::new(json), arena, ears)?;
-    ears.finish_row(RowInfo {
+    decode_values(&mut JsonCursor::new(json), arena, visitor)?;
+    visitor.finish_row(RowInfo {
         ts_ms: words.ts_ms,
         is_stored: !words.ignores_storage,
         is_logged: !words.ignores_log,

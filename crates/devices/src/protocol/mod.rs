@@ -121,7 +121,7 @@ pub trait MessageVisitor<'a> {
     fn discard_row(&mut self);
 
     /// Receives everything but telemetry.
-    fn visit_control_message(&mut self, said: ControlMessage<'a>);
+    fn visit_control_message(&mut self, message: ControlMessage<'a>);
 }
 
 /// A message of a device other than telemetry. Fields named `json` contain validated JSON.
@@ -229,11 +229,11 @@ pub fn decode_message<'a>(
     route: &DeviceTopic<'a>,
     payload: &'a [u8],
     arena: &'a Bump,
-    ears: &mut impl MessageVisitor<'a>,
+    visitor: &mut impl MessageVisitor<'a>,
 ) -> Result<(), PayloadError> {
     match route.dialect {
-        DeviceProtocol::ThingsBoard => thingsboard::read(route.kind, payload, arena, ears),
-        DeviceProtocol::JetLinks => jetlinks::read(route.kind, payload, arena, ears),
-        DeviceProtocol::Native => native::read(route.kind, payload, arena, ears),
+        DeviceProtocol::ThingsBoard => thingsboard::read(route.kind, payload, arena, visitor),
+        DeviceProtocol::JetLinks => jetlinks::read(route.kind, payload, arena, visitor),
+        DeviceProtocol::Native => native::read(route.kind, payload, arena, visitor),
     }
 }

@@ -17,15 +17,15 @@ pub(super) fn read<'a>(
     kind: TopicKind<'a>,
     payload: &'a [u8],
     arena: &'a Bump,
-    ears: &mut impl MessageVisitor<'a>,
+    visitor: &mut impl MessageVisitor<'a>,
 ) -> Result<(), PayloadError> {
     let is_cbor = cbor::is_cbor(payload);
     if kind == TopicKind::Telemetry {
         if is_cbor {
-            return cbor::decode_records(payload, arena, ears);
+            return cbor::decode_records(payload, arena, visitor);
         }
         let mut cursor = JsonCursor::from_bytes(payload)?;
-        decode_records(&mut cursor, arena, ears)?;
+        decode_records(&mut cursor, arena, visitor)?;
         return cursor.expect_end();
     }
     // Everything else is rare: CBOR is converted to the equivalent JSON.
@@ -34,14 +34,14 @@ pub(super) fn read<'a>(
         false => payload,
     };
     let mut cursor = JsonCursor::from_bytes(payload)?;
-    let said = match kind {
+    let control_message = match kind {
         TopicKind::Attributes => ControlMessage::Attributes {
             json: read_object(&mut cursor)?,
         },
         TopicKind::AttributesRequest(id) => read_attributes_request(id, &mut cursor, arena)?,
         TopicKind::Event(id) => {
             let data_json = json_or_text(payload, arena)?.unwrap_or("null");
-            ears.visit_control_message(ControlMessage::Event {
+            visitor.visit_control_message(ControlMessage::Event {
                 id,
                 ts_ms: None,
                 data_json,
@@ -50,7 +50,7 @@ pub(super) fn read<'a>(
         }
         TopicKind::Reply(to, id) => {
             let reply = read_reply(to, id, payload, arena)?;
-            ears.visit_control_message(reply);
+            visitor.visit_control_message(reply);
             return Ok(());
         }
         TopicKind::RpcRequest(id) => {
@@ -74,7 +74,7 @@ pub(super) fn read<'a>(
             }
         }
         TopicKind::Online | TopicKind::Offline => {
-            ears.visit_control_message(match kind {
+            visitor.visit_control_message(match kind {
                 TopicKind::Online => ControlMessage::Online,
                 _ => ControlMessage::Offline,
             });
@@ -84,7 +84,7 @@ pub(super) fn read<'a>(
         _ => return Ok(()),
     };
     cursor.expect_end()?;
-    ears.visit_control_message(said);
+    visitor.visit_control_message(control_message);
     Ok(())
 }
 

@@ -12,12 +12,13 @@ struct RecordingVisitor {
     places: Vec<(Vec<u8>, KeySlot)>,
     unknown: &'static str,
     row: Vec<String>,
-    heard: Vec<String>,
+    received: Vec<String>,
 }
 
 impl<'a> MessageVisitor<'a> for RecordingVisitor {
     fn enter_device(&mut self, child: Option<&'a str>) -> bool {
-        self.heard.push(format!("about {}", child.unwrap_or("it")));
+        self.received
+            .push(format!("about {}", child.unwrap_or("it")));
         child != Some(self.unknown)
     }
 
@@ -45,17 +46,17 @@ impl<'a> MessageVisitor<'a> for RecordingVisitor {
 
     fn finish_row(&mut self, info: RowInfo) {
         let ts = info.ts_ms.map_or("now".to_owned(), |ts| ts.to_string());
-        let kept = if info.is_stored { "" } else { " not stored" };
+        let suffix = if info.is_stored { "" } else { " not stored" };
         let row = std::mem::take(&mut self.row).join(" ");
-        self.heard.push(format!("{ts}{kept}: {row}"));
+        self.received.push(format!("{ts}{suffix}: {row}"));
     }
 
     fn discard_row(&mut self) {
         self.row.clear();
     }
 
-    fn visit_control_message(&mut self, said: ControlMessage<'a>) {
-        self.heard.push(format!("{said:?}"));
+    fn visit_control_message(&mut self, control_message: ControlMessage<'a>) {
+        self.received.push(format!("{control_message:?}"));
     }
 }
 
@@ -67,25 +68,25 @@ fn decode_with(
     let arena = Bump::new();
     let route = parse_device_topic(topic).unwrap_or_else(|| panic!("{topic} has a route"));
     // The received values borrow from this.
-    let mut heard = RecordingVisitor {
+    let mut received = RecordingVisitor {
         names: std::mem::take(&mut notes.names),
         places: std::mem::take(&mut notes.places),
         unknown: notes.unknown,
         ..RecordingVisitor::default()
     };
-    let read = decode_message(&route, payload, &arena, &mut heard);
-    (notes.names, notes.places) = (heard.names, heard.places);
-    read.map(|()| heard.heard)
+    let read = decode_message(&route, payload, &arena, &mut received);
+    (notes.names, notes.places) = (received.names, received.places);
+    read.map(|()| received.received)
 }
 
 fn decode(topic: &str, payload: &str) -> Vec<String> {
-    let heard = decode_with(&mut RecordingVisitor::default(), topic, payload.as_bytes());
-    heard.unwrap_or_else(|error| panic!("{topic} {payload}: {error}"))
+    let received = decode_with(&mut RecordingVisitor::default(), topic, payload.as_bytes());
+    received.unwrap_or_else(|error| panic!("{topic} {payload}: {error}"))
 }
 
 fn refused(topic: &str, payload: &str) -> String {
-    let heard = decode_with(&mut RecordingVisitor::default(), topic, payload.as_bytes());
-    heard.expect_err(payload).to_string()
+    let received = decode_with(&mut RecordingVisitor::default(), topic, payload.as_bytes());
+    received.expect_err(payload).to_string()
 }
 
 const TELEMETRY: &str = "v1/devices/me/telemetry";
@@ -129,8 +130,8 @@ fn keys_called_ts_and_values_may_be_telemetry() {
         (r#"{"ts":1,"values":{"a":3}}"#, "1: a=Int(3)"),
         (r#"{"ts":1,"a":4}"#, "now: ts=Int(1) a=Int(4)"),
     ] {
-        let heard = decode_with(&mut notes, TELEMETRY, payload.as_bytes());
-        assert_eq!(heard.expect("it is right"), [expected]);
+        let received = decode_with(&mut notes, TELEMETRY, payload.as_bytes());
+        assert_eq!(received.expect("it is right"), [expected]);
     }
     assert_eq!(decode(TELEMETRY, "{}"), [""; 0]);
     assert_eq!(decode(TELEMETRY, "[]"), [""; 0]);
@@ -174,12 +175,12 @@ fn thingsboard_attributes_and_rpc_calls() {
         "v1/devices/me/attributes/request/1",
         r#"{"clientKeys":"attribute1,attribute2", "sharedKeys":"shared1,shared2"}"#,
     );
-    let said = ControlMessage::AttributesRequest {
+    let control_message = ControlMessage::AttributesRequest {
         id: "1",
         client: AttributeSelection::Keys("attribute1,attribute2"),
         shared: AttributeSelection::Keys("shared1,shared2"),
     };
-    assert_eq!(request, [format!("{said:?}")]);
+    assert_eq!(request, [format!("{control_message:?}")]);
     let all = ControlMessage::AttributesRequest {
         id: "1",
         client: AttributeSelection::All,
@@ -246,9 +247,9 @@ fn thingsboard_gateway_messages() {
         unknown: "Device A",
         ..RecordingVisitor::default()
     };
-    let heard = decode_with(&mut notes, "v1/gateway/telemetry", telemetry.as_bytes());
+    let received = decode_with(&mut notes, "v1/gateway/telemetry", telemetry.as_bytes());
     let expected = [expected[0], expected[3], expected[4]];
-    assert_eq!(heard.expect("it is right"), expected);
+    assert_eq!(received.expect("it is right"), expected);
     let connected = ControlMessage::Connected {
         product: Some("thermometer"),
     };
@@ -306,7 +307,7 @@ fn jetlinks_reports() {
     assert!(refused("/p/d/properties/report", r#"{"timestamp":1}"#).contains("properties"));
     let event = r#"{"messageId":"m","data":{"color":"red"},"headers":{"report-properties":true}}"#;
     assert_eq!(decode("/p/d/event/e", event), [r#"now: color=Text("red")"#]);
-    let said = ControlMessage::Event {
+    let control_message = ControlMessage::Event {
         id: "fire_alarm",
         ts_ms: Some(1_601_196_762_389),
         data_json: "100",
@@ -314,7 +315,7 @@ fn jetlinks_reports() {
     let event = r#"{"timestamp":1601196762389,"messageId":"m","data":100}"#;
     assert_eq!(
         decode("/p/d/event/fire_alarm", event),
-        [format!("{said:?}")]
+        [format!("{control_message:?}")]
     );
 }
 
@@ -359,14 +360,14 @@ fn jetlinks_replies_and_states() {
     );
     assert_eq!(decode("/p/d/offline", ""), ["Offline"]);
     let register = r#"{"messageId":"m","deviceId":"c","headers":{"productId":"q","deviceName":"n","configuration":{"selfManageState":true}}}"#;
-    let said = ControlMessage::Registered {
+    let control_message = ControlMessage::Registered {
         product: Some("q"),
         name: Some("n"),
         configuration_json: Some(r#"{"selfManageState":true}"#),
     };
     assert_eq!(
         decode("/p/d/child/c/register", register),
-        [format!("{said:?}")]
+        [format!("{control_message:?}")]
     );
     assert_eq!(
         decode("/p/d/tags", r#"{"timestamp":1,"tags":{"key":"value"}}"#),
@@ -385,15 +386,15 @@ fn native_messages_are_json_or_cbor() {
     let cbor = b"\xa2\x61a\x01\x61b\x82\x01\x61x";
     let mut notes = RecordingVisitor::default();
     for _ in 0..2 {
-        let heard = decode_with(&mut notes, "tg/d/up/telemetry", cbor);
+        let received = decode_with(&mut notes, "tg/d/up/telemetry", cbor);
         assert_eq!(
-            heard.expect("it is CBOR"),
+            received.expect("it is CBOR"),
             [r#"now: a=Int(1) b=Json("[1,\"x\"]")"#]
         );
     }
     let timed = b"\x81\xa2\x62ts\x05\x66values\xa1\x61a\xf5";
-    let heard = decode_with(&mut notes, "tg/d/up/telemetry", timed);
-    assert_eq!(heard.expect("it is CBOR"), ["5: a=Bool(true)"]);
+    let received = decode_with(&mut notes, "tg/d/up/telemetry", timed);
+    assert_eq!(received.expect("it is CBOR"), ["5: a=Bool(true)"]);
     let reply = ControlMessage::Reply(DeviceReply {
         to: ReplyKind::Command,
         id: Some("c1"),
@@ -412,18 +413,18 @@ fn native_messages_are_json_or_cbor() {
         ts_ms: None,
         data_json: r#"{"a":1}"#,
     };
-    let heard = decode_with(&mut notes, "tg/d/up/event/e", b"\xa1\x61a\x01");
-    assert_eq!(heard.expect("it is CBOR"), [format!("{event:?}")]);
+    let received = decode_with(&mut notes, "tg/d/up/event/e", b"\xa1\x61a\x01");
+    assert_eq!(received.expect("it is CBOR"), [format!("{event:?}")]);
 }
 
-fn encode(dialect: DeviceProtocol, is_child: bool, tell: DownlinkMessage<'_>) -> String {
+fn encode(dialect: DeviceProtocol, is_child: bool, downlink: DownlinkMessage<'_>) -> String {
     let to = DownlinkTarget {
         product: "p",
         device: "d",
         gateway: is_child.then_some(("gp", "g")),
     };
     let (mut topic, mut payload) = (String::new(), String::new());
-    match encode_downlink(dialect, &to, &tell, 1000, &mut topic, &mut payload) {
+    match encode_downlink(dialect, &to, &downlink, 1000, &mut topic, &mut payload) {
         Ok(()) => {
             assert!(
                 serde_json::from_str::<serde_json::Value>(&payload).is_ok(),

@@ -16,22 +16,22 @@ pub(super) fn read<'a>(
     kind: TopicKind<'a>,
     payload: &'a [u8],
     arena: &'a Bump,
-    ears: &mut impl MessageVisitor<'a>,
+    visitor: &mut impl MessageVisitor<'a>,
 ) -> Result<(), PayloadError> {
     let mut cursor = JsonCursor::from_bytes(payload)?;
     match kind {
-        TopicKind::Telemetry => decode_records(&mut cursor, arena, ears)?,
+        TopicKind::Telemetry => decode_records(&mut cursor, arena, visitor)?,
         TopicKind::Attributes => {
             let json = read_object(&mut cursor)?;
-            ears.visit_control_message(ControlMessage::Attributes { json });
+            visitor.visit_control_message(ControlMessage::Attributes { json });
         }
         TopicKind::AttributesRequest(id) => {
             let (client, shared) = read_requested_keys(&mut cursor, arena)?;
-            ears.visit_control_message(ControlMessage::AttributesRequest { id, client, shared });
+            visitor.visit_control_message(ControlMessage::AttributesRequest { id, client, shared });
         }
         TopicKind::RpcRequest(id) => {
             let (method, params_json) = read_rpc_call(&mut cursor, arena)?;
-            ears.visit_control_message(ControlMessage::RpcRequest {
+            visitor.visit_control_message(ControlMessage::RpcRequest {
                 id,
                 method,
                 params_json,
@@ -39,7 +39,7 @@ pub(super) fn read<'a>(
         }
         TopicKind::Reply(to, id) => {
             let body_json = json_or_text(payload, arena)?;
-            ears.visit_control_message(ControlMessage::Reply(DeviceReply {
+            visitor.visit_control_message(ControlMessage::Reply(DeviceReply {
                 to,
                 id,
                 is_success: true,
@@ -51,13 +51,13 @@ pub(super) fn read<'a>(
         }
         TopicKind::Claim => {
             let claim = read_claim(&mut cursor, arena)?;
-            ears.visit_control_message(claim);
+            visitor.visit_control_message(claim);
         }
         TopicKind::Provision => {
             let json = read_object(&mut cursor)?;
-            ears.visit_control_message(ControlMessage::Provision { json });
+            visitor.visit_control_message(ControlMessage::Provision { json });
         }
-        TopicKind::Gateway(what) => decode_gateway_message(what, &mut cursor, arena, ears)?,
+        TopicKind::Gateway(what) => decode_gateway_message(what, &mut cursor, arena, visitor)?,
         // No other topic of this protocol has a route.
         _ => {}
     }
@@ -68,16 +68,16 @@ pub(super) fn read<'a>(
 pub(super) fn decode_records<'a>(
     cursor: &mut JsonCursor<'a>,
     arena: &'a Bump,
-    ears: &mut impl MessageVisitor<'a>,
+    visitor: &mut impl MessageVisitor<'a>,
 ) -> ScanResult<()> {
     if cursor.peek() != Some(b'[') {
-        return decode_record(cursor, arena, ears);
+        return decode_record(cursor, arena, visitor);
     }
     if !cursor.enter_container(b'[', "an array")? {
         return Ok(());
     }
     loop {
-        decode_record(cursor, arena, ears)?;
+        decode_record(cursor, arena, visitor)?;
         if !cursor.has_next_member(b'[')? {
             return Ok(());
         }
@@ -88,7 +88,7 @@ pub(super) fn decode_records<'a>(
 fn decode_record<'a>(
     cursor: &mut JsonCursor<'a>,
     arena: &'a Bump,
-    ears: &mut impl MessageVisitor<'a>,
+    visitor: &mut impl MessageVisitor<'a>,
 ) -> ScanResult<()> {
     let start = cursor.clone();
     if !cursor.enter_container(b'{', "an object of keys and values, or an array of them")? {
@@ -96,7 +96,7 @@ fn decode_record<'a>(
     }
     let (mut place, mut is_plain) = (0, false);
     loop {
-        let slot = match ears.predict_key(place, cursor.rest()) {
+        let slot = match visitor.predict_key(place, cursor.rest()) {
             Some((length, slot)) => {
                 cursor.advance(length);
                 cursor.skip_whitespace();
@@ -108,20 +108,20 @@ fn decode_record<'a>(
                 let may_be_timed = matches!(name, "ts" | "values");
                 if may_be_timed && !is_plain {
                     if is_timed(start.clone(), arena)? {
-                        ears.discard_row();
+                        visitor.discard_row();
                         *cursor = start;
-                        return decode_timed_record(cursor, arena, ears);
+                        return decode_timed_record(cursor, arena, visitor);
                     }
                     is_plain = true;
                 }
                 let place = if may_be_timed { NO_KEY_POSITION } else { place };
-                ears.resolve_key(place, cursor.text_since(from).as_bytes(), name)
+                visitor.resolve_key(place, cursor.text_since(from).as_bytes(), name)
             }
         };
-        ears.visit_value(slot, cursor.value(arena)?);
+        visitor.visit_value(slot, cursor.value(arena)?);
         place += 1;
         if !cursor.has_next_member(b'{')? {
-            ears.finish_row(RowInfo::with_timestamp(None));
+            visitor.finish_row(RowInfo::with_timestamp(None));
             return Ok(());
         }
     }
@@ -149,18 +149,18 @@ fn is_timed<'a>(mut cursor: JsonCursor<'a>, arena: &'a Bump) -> ScanResult<bool>
 fn decode_timed_record<'a>(
     cursor: &mut JsonCursor<'a>,
     arena: &'a Bump,
-    ears: &mut impl MessageVisitor<'a>,
+    visitor: &mut impl MessageVisitor<'a>,
 ) -> ScanResult<()> {
     let mut ts_ms = None;
     cursor.enter_container(b'{', "an object")?;
     loop {
         match cursor.member_name(arena)? {
             "ts" => ts_ms = Some(read_time(cursor, arena)?),
-            "values" => decode_values(cursor, arena, ears)?,
+            "values" => decode_values(cursor, arena, visitor)?,
             _ => cursor.skip()?,
         }
         if !cursor.has_next_member(b'{')? {
-            ears.finish_row(RowInfo::with_timestamp(ts_ms));
+            visitor.finish_row(RowInfo::with_timestamp(ts_ms));
             return Ok(());
         }
     }
@@ -185,14 +185,14 @@ pub(super) fn read_time<'a>(cursor: &mut JsonCursor<'a>, arena: &'a Bump) -> Sca
 pub(super) fn decode_values<'a>(
     cursor: &mut JsonCursor<'a>,
     arena: &'a Bump,
-    ears: &mut impl MessageVisitor<'a>,
+    visitor: &mut impl MessageVisitor<'a>,
 ) -> ScanResult<()> {
     if !cursor.enter_container(b'{', "an object of keys and values")? {
         return Ok(());
     }
     let mut place = 0;
     loop {
-        let slot = match ears.predict_key(place, cursor.rest()) {
+        let slot = match visitor.predict_key(place, cursor.rest()) {
             Some((length, slot)) => {
                 cursor.advance(length);
                 cursor.skip_whitespace();
@@ -201,10 +201,10 @@ pub(super) fn decode_values<'a>(
             None => {
                 let from = cursor.offset();
                 let name = cursor.member_name(arena)?;
-                ears.resolve_key(place, cursor.text_since(from).as_bytes(), name)
+                visitor.resolve_key(place, cursor.text_since(from).as_bytes(), name)
             }
         };
-        ears.visit_value(slot, cursor.value(arena)?);
+        visitor.visit_value(slot, cursor.value(arena)?);
         place += 1;
         if !cursor.has_next_member(b'{')? {
             return Ok(());
@@ -316,7 +316,7 @@ fn read_requested_keys<'a>(
         (AttributeSelection::None, AttributeSelection::None) => {
             (AttributeSelection::All, AttributeSelection::All)
         }
-        asked => asked,
+        requested => requested,
     })
 }
 
@@ -362,33 +362,33 @@ fn decode_gateway_message<'a>(
     what: GatewayTopic,
     cursor: &mut JsonCursor<'a>,
     arena: &'a Bump,
-    ears: &mut impl MessageVisitor<'a>,
+    visitor: &mut impl MessageVisitor<'a>,
 ) -> ScanResult<()> {
     match what {
         GatewayTopic::Telemetry => for_each_member(cursor, arena, |cursor, name| {
-            match ears.enter_device(Some(name)) {
-                true => decode_records(cursor, arena, ears),
+            match visitor.enter_device(Some(name)) {
+                true => decode_records(cursor, arena, visitor),
                 false => cursor.skip(),
             }
         }),
         GatewayTopic::Attributes => for_each_member(cursor, arena, |cursor, name| {
             let json = read_object(cursor)?;
-            if ears.enter_device(Some(name)) {
-                ears.visit_control_message(ControlMessage::Attributes { json });
+            if visitor.enter_device(Some(name)) {
+                visitor.visit_control_message(ControlMessage::Attributes { json });
             }
             Ok(())
         }),
         GatewayTopic::Claim => for_each_member(cursor, arena, |cursor, name| {
             let claim = read_claim(cursor, arena)?;
-            if ears.enter_device(Some(name)) {
-                ears.visit_control_message(claim);
+            if visitor.enter_device(Some(name)) {
+                visitor.visit_control_message(claim);
             }
             Ok(())
         }),
         GatewayTopic::Connect | GatewayTopic::Disconnect => {
             let about = GatewayItem::read(cursor, arena)?;
-            if ears.enter_device(Some(about.device)) {
-                ears.visit_control_message(match what {
+            if visitor.enter_device(Some(about.device)) {
+                visitor.visit_control_message(match what {
                     GatewayTopic::Connect => ControlMessage::Connected {
                         product: about.product,
                     },
@@ -406,8 +406,8 @@ fn decode_gateway_message<'a>(
             let Some(id) = about.id else {
                 return cursor.error("an object with an id");
             };
-            if ears.enter_device(Some(about.device)) {
-                ears.visit_control_message(ControlMessage::AttributesRequest {
+            if visitor.enter_device(Some(about.device)) {
+                visitor.visit_control_message(ControlMessage::AttributesRequest {
                     id,
                     client,
                     shared,
@@ -417,8 +417,8 @@ fn decode_gateway_message<'a>(
         }
         GatewayTopic::Rpc => {
             let about = GatewayItem::read(cursor, arena)?;
-            if ears.enter_device(Some(about.device)) {
-                ears.visit_control_message(ControlMessage::Reply(DeviceReply {
+            if visitor.enter_device(Some(about.device)) {
+                visitor.visit_control_message(ControlMessage::Reply(DeviceReply {
                     to: ReplyKind::Rpc,
                     id: about.id,
                     is_success: true,
