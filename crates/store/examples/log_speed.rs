@@ -1,8 +1,8 @@
-//! How fast the message log is, and how much it takes, next to the same messages put into fjall directly.
+//! Measures speed and memory of the message log, compared with the same messages written to fjall directly.
 //!
 //! `cargo run --release -p tidegate-store --example log_speed [-- MESSAGES [DIRECTORY]]`, by default 5,000,000 messages of
 //! 64 bytes for 10,000 sessions in a temporary directory. With `ONLY_ROUTE` in the environment, only messages that are
-//! acknowledged at once.
+//! acknowledged immediately are measured.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that fails may panic")]
 
@@ -99,7 +99,7 @@ fn disk_bytes(dir: &Path) -> u64 {
     bytes.sum()
 }
 
-/// One shard: writes a batch per turn, and waits while too much is not logged.
+/// One shard: writes a batch per turn, and waits while too many batches are not logged.
 struct Shard<'a> {
     store: &'a Store,
     owner: &'a Counting,
@@ -144,7 +144,7 @@ fn queue(shard: &mut Shard<'_>, messages: u64) {
     phase.end("queued for 10,000 sessions", messages);
 }
 
-/// Messages that are acknowledged a turn later.
+/// Messages acknowledged one turn later.
 fn route(shard: &mut Shard<'_>, messages: u64) {
     let first_seq = 1 << 32;
     let phase = Phase::begin();
@@ -224,7 +224,7 @@ fn records(shard: &mut Shard<'_>) {
     phase.end("session records with a subscription each", RECORDS);
 }
 
-/// In a process of its own: memory is what opening needs.
+/// Opens the store in a separate process, to measure the memory that opening needs.
 fn open(dir: &Path) {
     let started = Instant::now();
     let (store, report) = Store::open(dir, StoreConfig::default()).unwrap();
@@ -272,7 +272,7 @@ fn compact(shard: &mut Shard<'_>, dir: &Path, messages: u64) {
     );
 }
 
-/// The same messages as keys and values, and then removed.
+/// Writes the same messages as keys and values, and then removes them.
 fn fjall_alone(dir: &Path, messages: u64) {
     let database = fjall::Database::builder(dir)
         .worker_threads(1)

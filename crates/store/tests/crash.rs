@@ -1,5 +1,5 @@
-//! A process that stores is killed at random moments. Everything it was told to be logged must be there, and nothing of a
-//! batch without the rest of it. `TIDEGATE_STORE_ROUNDS` sets how often, `TIDEGATE_STORE_SEED` with which numbers.
+//! Kills a writing process at random moments. Everything reported as logged must be stored, and every batch must be complete or
+//! absent. `TIDEGATE_STORE_ROUNDS` sets the number of rounds, `TIDEGATE_STORE_SEED` the seed.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -25,7 +25,7 @@ fn config(seed: u64) -> StoreConfig {
     }
 }
 
-/// Tells the parent what is logged.
+/// Reports logged batches to the parent process.
 struct Teller;
 
 impl StoreObserver for Teller {
@@ -38,7 +38,7 @@ impl StoreObserver for Teller {
     fn on_fetched(&self, _shard: u16, _page: QueuePage) {}
 }
 
-/// The last batch in the store, by the keyed state.
+/// Number of the last batch according to the keyed state.
 fn last_batch(store: &Store) -> u64 {
     let mut last = 0;
     store
@@ -59,7 +59,7 @@ fn replay(seed: u64, batches: u64) -> Model {
     model
 }
 
-/// The process that is killed: not a test of its own.
+/// The child process that is killed; not a test of its own.
 #[test]
 fn child() {
     let Ok(dir) = std::env::var(CHILD_DIR) else {
@@ -84,7 +84,7 @@ fn child() {
     }
 }
 
-/// Lets the child run for a while and kills it; returns the last batch it was told to be logged.
+/// Runs the child for a while and kills it; returns the last batch reported as logged.
 fn run_and_kill(dir: &Path, seed: u64, random: &mut Random) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])

@@ -1,4 +1,4 @@
-//! A real file system that is full: a small tmpfs, which only root may mount.
+//! Tests with a really full file system: a small tmpfs, which only root may mount.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -52,13 +52,13 @@ fn a_full_disk_is_told_and_heals() {
     bench.ear.wait_logged(0, model.number);
     assert_eq!(bench.store.health(), StoreHealth::Ok);
 
-    // Somebody else takes nearly all of it, then really all.
+    // A filler file takes nearly all space, then all of it.
     let filler = dir.path().join("filler");
     fs::write(&filler, vec![1; 27 << 20]).unwrap();
     wait_until("it is full", || bench.store.health() == StoreHealth::Full);
     let rest = fs::write(dir.path().join("rest"), vec![1; 16 << 20]);
     assert!(rest.is_err(), "the disk should be full");
-    // What is submitted all the same is kept, in memory if need be.
+    // Batches submitted nevertheless are kept, in memory if necessary.
     for _ in 0..3000 {
         bench.submit(|batch| model.step(1, batch));
     }

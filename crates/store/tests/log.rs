@@ -1,4 +1,4 @@
-//! What is submitted is there afterwards, in order and once.
+//! Submitted messages are stored in order and exactly once.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -136,7 +136,7 @@ fn pruning_leaves_what_is_put_at_the_same_time() {
             let expected: Vec<_> = keys.iter().map(|k| (k.clone(), b"new".to_vec())).collect();
             wait_until("everything new is there", || read(&bench) == expected);
         }
-        // One that stays old is found.
+        // An unchanged value is found.
         bench.write(|batch| batch.put(StateKind::Retained, &keys[0], b"old"));
         wait_until("the old one is pruned", || read(&bench).len() < keys.len());
         is_done.store(true, Ordering::Relaxed);
@@ -148,7 +148,7 @@ fn pruning_leaves_what_is_put_at_the_same_time() {
 fn segments_are_given_back_when_what_was_in_them_is_done() {
     let dir = tempfile::tempdir().unwrap();
     let mut bench = Bench::open(dir.path(), small());
-    // One session keeps its message in the very first segment; everything else comes and goes.
+    // One session keeps its message in the very first segment; all other messages are removed again.
     bench.write(|batch| {
         batch.begin_message(&[b"old"]);
         batch.add_entry(1, 1, 0, b"x");

@@ -1,4 +1,4 @@
-//! Configuration objects and journals survive, conflict and travel as they should.
+//! Configuration objects and journals: persistence, version conflicts, export and import.
 
 #![allow(clippy::unwrap_used)]
 
@@ -141,7 +141,7 @@ fn listeners_hear_changes_in_order() {
     let heard: Arc<Mutex<Vec<(String, u64)>>> = Arc::default();
     let (ear, reader) = (Arc::clone(&heard), store.objects().clone());
     store.objects().observe_changes(Box::new(move |change| {
-        // What is told is there already.
+        // The change is already stored when it is reported.
         let found = reader.get(&change.kind, &change.id).unwrap();
         assert_eq!(found.map_or(0, |object| object.version), change.version);
         ear.lock()

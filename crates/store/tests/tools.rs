@@ -1,4 +1,4 @@
-//! Checking, mending and making small what a node left.
+//! Check, repair and compaction of the store of a stopped node.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -31,7 +31,7 @@ fn make(dir: &Path) {
         .put("user", "ada", 1.into(), ExpectedVersion::Any)
         .unwrap();
     drop(bench);
-    // Opened once more: the new segment knows all others to be on disk.
+    // Opened once more, so that the new segment records that all others are on disk.
     let mut bench = Bench::open(dir, small());
     bench.write(|batch| batch.put(StateKind::Delayed, b"k", b"v"));
 }
@@ -91,7 +91,7 @@ fn a_torn_end_is_told_and_not_refused() {
     assert!(report.truncated_bytes > 0);
     assert_eq!(report.truncation, Some(torn));
     drop(_store);
-    // What was on disk is not an end that a crash tore.
+    // Synced data cannot be a torn end.
     bytes.truncate(whole - 3);
     fs::write(&last, &bytes).unwrap();
     let refused = Store::open(dir.path(), small());
@@ -147,7 +147,7 @@ fn repair_keeps_what_can_be_read() {
         let found = seqs(dir.path());
         let lost = MESSAGES - found.len() as u64;
         assert!(lost <= max_lost, "{what}: {lost} lost, {:?}", repaired.lost);
-        // And it goes on.
+        // Writing continues after it.
         let mut bench = Bench::open(dir.path(), small());
         bench.write(|batch| found.iter().for_each(|&seq| batch.complete_entry(1, seq)));
         drop(bench);
@@ -176,7 +176,7 @@ fn compaction_makes_a_stopped_store_small() {
     wait_until("it is counted", || bench.store.stats().live_messages == 1);
     drop(bench);
     let (before, after) = tools::compact(dir.path(), small(), &mut |_| {}).unwrap();
-    // The running store may have given everything back already; a new file then costs a few blocks.
+    // The running store may have reclaimed everything already; a new file then costs a few blocks.
     let blocks = 16 << 10;
     assert!(
         after <= before + blocks && after < MESSAGES * 1000,
@@ -187,7 +187,7 @@ fn compaction_makes_a_stopped_store_small() {
     assert!(matches!(missing, Err(StoreOpenError::Missing { .. })));
 }
 
-/// A server in which nothing waits.
+/// A queue server without messages.
 struct EmptyServer;
 
 impl QueueBackend for EmptyServer {
@@ -217,7 +217,7 @@ impl QueueBackend for EmptyServer {
     }
 }
 
-/// Without its file `queues` a directory does not know any more that messages wait in another server.
+/// Without its file `queues` a directory has no record that messages are queued in another server.
 #[test]
 fn a_missing_owner_of_queues_in_another_server_is_refused_until_it_is_given_up() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A bare client of OpenSearch: bulk requests of the same documents, with ids of their own as the sink's have.
+//! A minimal OpenSearch client: bulk requests of the same documents, with ids like those of the sink.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ pub(super) fn bare(runtime: &Runtime, server: &TestServer, rows: usize) -> Durat
                         .unwrap();
                     let answer = client.request(request).await.unwrap();
                     let body = answer.into_body().collect().await.unwrap().to_bytes();
-                    // Of each document there is an answer; a client that does not look loses rows.
+                    // Each document has its own result; a client that ignores it loses rows.
                     let answer: Value = serde_json::from_slice(&body).unwrap();
                     assert_eq!(answer["errors"], false, "{answer}");
                 }

@@ -1,6 +1,6 @@
-//! Rows a second through a sink, from `push` to the server's answer, and those of a bare client that writes the same batches
-//! in the same run, in turns: `cargo run --release --example sink_speed --all-features -- SERVER... [ROWS]`, with SERVER as
-//! `mysql`, `postgres`, `redis` or `opensearch` (started for it).
+//! Measures rows per second through a sink, from `push` to the server's answer, compared with a minimal client that writes the same
+//! batches in alternating runs: `cargo run --release --example sink_speed --all-features -- SERVER... [ROWS]`, with SERVER one of
+//! `mysql`, `postgres`, `redis` or `opensearch` (which is started for it).
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -65,7 +65,7 @@ fn main() {
     }
 }
 
-/// What a row costs the shard that pushes it: into a queue that nobody empties, and into one of each of two shards.
+/// Cost per row on the pushing shard: into a queue that is not drained, and into one of each of two shards.
 fn push_cost() {
     const ROWS: usize = 1_000_000;
     for shards in [1, 2] {
@@ -104,7 +104,7 @@ fn push_cost() {
     }
 }
 
-/// Rows a second of what takes so long as it says.
+/// Rows per second, for a function that returns its duration.
 fn speed(rows: usize, run: impl FnOnce() -> Duration) -> f64 {
     rows as f64 / run().as_secs_f64()
 }
@@ -142,7 +142,7 @@ fn device(n: usize) -> String {
     format!("device-{:05}", n % 10_000)
 }
 
-/// As the sink's row has it: a number, a name, and a value within a JSON payload.
+/// The fields of the sink's row: a number, a name, and a value within a JSON payload.
 fn value(n: usize) -> f64 {
     (n % 1000) as f64 + 0.5
 }
@@ -210,7 +210,7 @@ fn sink(runtime: &Runtime, server: &TestServer, rows: usize) -> Duration {
     took
 }
 
-/// The same batches, as many at the same time, written as somebody would who writes nothing else.
+/// Writes the same batches, with the same concurrency, in a minimal client.
 fn bare(runtime: &Runtime, server: &TestServer, rows: usize) -> Duration {
     let address = server.address();
     match server.kind() {

@@ -1,4 +1,4 @@
-//! A service with one connector and one sink, as a node has it.
+//! Test bench: a connector service with one connector and one sink.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-/// Generous: a machine may be building at the same time.
+/// Generous, because the machine may be compiling at the same time.
 const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Bench {
@@ -43,7 +43,7 @@ impl Bench {
         }
     }
 
-    /// Pushes a row; waits while there is no room.
+    /// Pushes a row; waits while the queue is full.
     pub(crate) fn push(&self, row: Value) {
         let pushed = self.service.push(self.sink, 0, |out| {
             out.json_fields(row.as_object().unwrap());
@@ -65,7 +65,7 @@ impl Bench {
         self.service.sink_status("s").unwrap().metrics
     }
 
-    /// Waits until so many rows were written, or are dead letters.
+    /// Waits until a number of rows were written or are dead letters.
     pub(crate) fn until_settled(&self, rows: u64) -> SinkMetrics {
         until("all rows are settled", || {
             let metrics = self.metrics();
@@ -84,7 +84,7 @@ impl Bench {
             .collect()
     }
 
-    /// What the sink says is wrong.
+    /// The sink's last error.
     pub(crate) fn problem(&self) -> String {
         format!("{:?}", self.service.sink_status("s").unwrap().health)
     }
@@ -100,7 +100,7 @@ impl Bench {
     }
 }
 
-/// Polls until there is something, or nothing after a minute.
+/// Polls until there is a result; `None` after a minute.
 pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -115,7 +115,7 @@ pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Optio
     }
 }
 
-/// What a source received.
+/// Messages that a source received.
 #[derive(Default)]
 pub(crate) struct Caught(pub(crate) Mutex<Vec<SourceMessage>>);
 
@@ -126,7 +126,7 @@ impl SourcePort for Caught {
     }
 }
 
-/// A source that is started again when it fails, as a node does it.
+/// A source that is restarted after failures, as in a node.
 pub(crate) struct Receiving {
     runtime: Runtime,
     task: JoinHandle<()>,
@@ -156,7 +156,7 @@ impl Receiving {
         }
     }
 
-    /// Ends it, as a node does that goes on: what it has to say at the end is said. Gives back what it received.
+    /// Ends the source as a running node does, so that it can leave properly. Returns the received messages.
     pub(crate) fn stop(self) -> Vec<SourceMessage> {
         self.task.abort();
         let metrics = self.runtime.metrics();

@@ -1,4 +1,4 @@
-//! ClickHouse, against a server that answers inserts as it is documented.
+//! ClickHouse connector against a simulated server that answers inserts as documented.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Elasticsearch, against a server that answers bulk requests as it is documented.
+//! Elasticsearch connector against a simulated server that answers bulk requests as documented.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Mails, against a small mail server.
+//! E-mail connector against a small mail server.
 
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,18 +10,18 @@ use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::bench::{Bench, until};
 
-/// What it takes and how it goes about it.
+/// Behaviour and received mails of the mail server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Manner {
     Plain,
-    /// It has STARTTLS, and takes mails only after it.
+    /// The server offers STARTTLS, and accepts mails only after it.
     Starttls,
     Tls,
 }
 
 struct MailServer {
     port: u16,
-    /// The certificate it shows.
+    /// The server's certificate.
     ca: tempfile::NamedTempFile,
     said: Arc<Mutex<Said>>,
 }
@@ -30,9 +30,9 @@ struct MailServer {
 struct Said {
     /// Recipients and the mail.
     mails: Vec<(Vec<String>, String)>,
-    /// Who has logged in, as the client wrote it.
+    /// The login data as sent by the client.
     logins: Vec<String>,
-    /// So many mails are put off.
+    /// Number of mails to defer.
     busy: usize,
 }
 
@@ -61,7 +61,7 @@ impl MailServer {
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let (config, said) = (config.clone(), shared.clone());
-                // A client that goes away in the middle is nobody's trouble here.
+                // A client that disconnects in the middle is not an error here.
                 std::thread::spawn(move || serve(stream.ok()?, manner, &config, &said).ok());
             }
         });
@@ -202,7 +202,7 @@ fn mails_are_sent_with_and_without_tls() {
             *recipients,
             ["RCPT TO:<ops@example.org>", "RCPT TO:<ann@example.org>"]
         );
-        // The subject is one line whatever is in it, and a line with a dot alone does not end the mail.
+        // The subject is one line whatever its values are, and a line with only a dot does not end the mail.
         let subject = mail.lines().filter(|line| line.starts_with("Subject:"));
         assert_eq!(subject.count(), 1);
         assert!(!mail.lines().any(|line| line.starts_with("Bcc:")), "{mail}");
@@ -246,7 +246,7 @@ fn what_cannot_be_sent_to_says_why_and_gets_no_secret() {
     assert!(error.contains("no STARTTLS"), "{error}");
     bench.stop();
     assert!(server.said.lock().unwrap().logins.is_empty());
-    // A certificate of somebody else.
+    // A certificate for another host.
     let (server, other) = (
         MailServer::start(Manner::Tls),
         MailServer::start(Manner::Tls),
@@ -257,7 +257,7 @@ fn what_cannot_be_sent_to_says_why_and_gets_no_secret() {
     let error = bench.test().unwrap_err();
     assert!(error.contains("certificate"), "{error}");
     bench.stop();
-    // A password that is not right may be right later: the mail waits.
+    // A wrong password may be corrected later: the mail waits.
     let server = MailServer::start(Manner::Plain);
     let mut connector = server.connector("none");
     connector["username"] = "ann".into();

@@ -1,4 +1,4 @@
-//! A small HTTP server whose answers a test decides, and which can be down.
+//! A small HTTP server whose answers a test determines, and which can be down.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -41,7 +41,7 @@ pub(crate) struct HttpServer {
 struct State {
     answer: Box<dyn Fn(&Asked) -> Reply + Send + Sync>,
     is_down: AtomicBool,
-    /// Every so many answers one is lost with its connection, after the work is done.
+    /// Every n-th answer is lost with its connection after the request was processed.
     lose_every: AtomicU64,
     asked: AtomicU64,
 }

@@ -1,4 +1,4 @@
-//! InfluxDB, against a server that answers writes as it is documented.
+//! InfluxDB connector against a simulated server that answers writes as documented.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

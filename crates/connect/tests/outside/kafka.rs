@@ -1,4 +1,4 @@
-//! Kafka, one broker for all tests of this file.
+//! Kafka connector against one real broker, shared by all tests of this file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -38,7 +38,7 @@ fn connector(server: &TestServer) -> Value {
     json!({"type": "kafka", "servers": [server.address().to_string()]})
 }
 
-/// All messages of a topic, as a source without a group receives them, once there are so many.
+/// All messages of a topic, received by a source without a group, once a number of them has arrived.
 fn all_of(server: &TestServer, topic: &str, count: usize) -> Vec<SourceMessage> {
     let source = json!({"topics": [topic], "start": "earliest"});
     let receiving = Receiving::start(connector(server), source);
@@ -79,7 +79,7 @@ fn rows_are_written_with_keys_headers_and_partitions() {
     for n in 0..20 {
         bench.push(json!({"topic": "a", "key": format!("k{}", n % 10), "n": n}));
     }
-    // No topic can have this name: it alone is a dead letter.
+    // An invalid topic name: only this row is a dead letter.
     bench.push(json!({"topic": "a b", "n": 99}));
     let metrics = bench.until_settled(21);
     assert_eq!((metrics.sent, metrics.failed), (20, 1));
@@ -102,7 +102,7 @@ fn rows_are_written_with_keys_headers_and_partitions() {
     bench.stop();
 }
 
-/// Pushes rows, kills the broker in between, and gives back what is in the topic.
+/// Pushes rows, kills the broker in between, and returns the messages of the topic.
 fn written_while_killed(
     server: &TestServer,
     topic: &str,
@@ -208,7 +208,7 @@ fn a_row_that_is_too_large_is_the_only_dead_letter() {
         connector(server),
         json!({"topic": "small", "max_message_bytes": 50_000}),
     );
-    // Together they are too large, too, but each alone is not.
+    // Together they are too large, but each alone is not.
     for n in 0..100 {
         let length = match n {
             30 => 5000,
@@ -241,7 +241,7 @@ fn every_compression_is_read_by_the_broker_and_from_it() {
         return;
     };
     for kind in ["none", "gzip", "snappy", "lz4", "zstd"] {
-        // Written by us, and by the broker, which packs anew what comes.
+        // Compressed by the sink, and by the broker, which repacks what it receives.
         let by_broker = if kind == "none" { "uncompressed" } else { kind };
         for (topic, ours, brokers) in [
             (format!("ours-{kind}"), kind, "producer"),
@@ -307,7 +307,7 @@ fn a_password_lets_in_by_every_mechanism() {
         bench.stop();
     }
     assert_eq!(all_of(server, "secret", 3).len(), 3);
-    // Without TLS the port makes no sense, without a login it lets nobody in.
+    // Without TLS this port is invalid, without a login it rejects clients.
     let told = |connector: Value| {
         let bench = Bench::new(connector, json!({"topic": "secret"}));
         let why = bench.test().unwrap_err();
@@ -381,7 +381,7 @@ fn sources_of_a_group_share_partitions() {
             let from = next;
             bench.push_numbers(from..from + 4);
             next += 4;
-            // Each of the four arrives somewhere, and only there.
+            // Each of the four arrives in one place only.
             until("they arrive", || {
                 let (a, b) = (partitions(&one, from), partitions(&two, from));
                 (a.union(&b).count() == 4).then_some((a, b))

@@ -1,5 +1,5 @@
-//! What one real broker cannot be made to do: brokers that pass leadership on, lose answers, forget producers and refuse rows,
-//! as small servers that speak as much of Kafka as a sink does.
+//! Situations that one real broker cannot produce: brokers that move leadership, lose answers, forget producers and reject rows.
+//! They are small servers that implement the part of Kafka a sink needs.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::bench::{Bench, until};
 
-/// A batch that a broker got.
+/// A batch received by a broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Got {
     broker: usize,
@@ -21,20 +21,20 @@ struct Got {
     code: i16,
 }
 
-/// What is done with the next batch instead of writing it.
+/// What to do with the next batch instead of storing it.
 #[derive(Debug, Clone, Copy)]
 enum Trick {
-    /// Written, but the connection is closed before the answer.
+    /// Stored, but the connection is closed before the answer.
     LoseAnswer,
     Refuse(i16),
-    /// The second row of the batch is to blame.
+    /// The second row of the batch is rejected.
     BlameSecond,
 }
 
 #[derive(Default)]
 struct State {
     ports: Vec<u16>,
-    /// Of the partitions of the one topic there is.
+    /// The partitions of the single topic.
     leaders: Vec<usize>,
     tricks: VecDeque<Trick>,
     got: Vec<Got>,
@@ -45,7 +45,7 @@ struct State {
 struct Brokers(Arc<Mutex<State>>);
 
 impl Brokers {
-    /// Two, the first of which leads so many partitions.
+    /// Two brokers, the first of which leads this number of partitions.
     fn start(partitions: usize) -> Self {
         let listeners: Vec<_> = (0..2)
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
@@ -112,7 +112,7 @@ impl Brokers {
             out.i32(id as i32).text("127.0.0.1");
             out.i32((*port).into()).i16(-1);
         }
-        // The cluster's name, its controller, one topic.
+        // Cluster id, controller, one topic.
         out.text("small").i32(0).i32(1).i16(0).text("t").i8(0);
         out.i32(state.leaders.len() as i32);
         for (partition, leader) in state.leaders.iter().enumerate() {
@@ -131,7 +131,7 @@ impl Brokers {
         out.0
     }
 
-    /// Nothing if the connection is to be closed.
+    /// `None` if the connection is to be closed.
     fn produce(&self, broker: usize, take: &mut Bytes<'_>) -> Option<Vec<u8>> {
         let mut state = self.0.lock().unwrap();
         take.i16();
@@ -234,13 +234,13 @@ impl<'a> Bytes<'a> {
 }
 
 fn bench(brokers: &Brokers) -> Bench {
-    // Whole batches, so that it is known what is in one.
+    // Full batches, so that the content of each is known.
     let batch = json!({"max_rows": 10, "max_wait_ms": 60_000});
     let sink = json!({"topic": "t", "partition": "${p}", "order": "all", "batch": batch});
     Bench::new(brokers.connector(), sink)
 }
 
-/// Rows of these partitions in turn, ten in all.
+/// Ten rows for these partitions in turn.
 fn push_ten(bench: &Bench, partitions: &[i32]) {
     let turns = partitions.iter().cycle().take(10);
     turns.for_each(|p| bench.push(json!({"p": p})));
@@ -311,12 +311,12 @@ fn rows_that_are_refused_take_no_sequence_numbers() {
     let metrics = bench.until_settled(10);
     assert_eq!((metrics.sent, metrics.failed), (9, 1));
     assert!(bench.letters()[0].0.ends_with(": bad row"));
-    // Without a word about which row it is, the batch is halved until that is clear.
+    // If the faulty row is not named, the batch is halved until it is found.
     (0..5).for_each(|_| brokers.trick(Trick::Refuse(10)));
     push_ten(&bench, &[0]);
     let metrics = bench.until_settled(20);
     assert_eq!((metrics.sent, metrics.failed), (18, 2));
-    // No number is left out, and none is used twice.
+    // No sequence number is skipped or used twice.
     let got = written(&brokers.got(), 0);
     let mut next = 0;
     for (_, _, sequence, count) in &got {

@@ -1,6 +1,6 @@
-//! Connectors against the systems they are for, or against small servers that behave like these.
+//! Tests of connectors against their real systems, or against small servers that simulate them.
 
-// The workspace allows unwrap in `#[test]` functions; this binary is tests and what they stand on.
+// The workspace allows unwrap in `#[test]` functions; this binary consists of tests and their support code.
 #![allow(clippy::unwrap_used)]
 
 mod bench;

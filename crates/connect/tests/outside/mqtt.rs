@@ -1,4 +1,4 @@
-//! The MQTT bridge, against mosquitto.
+//! MQTT bridge against mosquitto.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ fn at(server: &TestServer, client_id: &str) -> Value {
     connector(&server.address().to_string(), client_id, "5.0")
 }
 
-/// The numbers that arrived, in their order, each the first time.
+/// The received numbers in order of their first arrival.
 fn numbers(receiving: &Receiving) -> Vec<u64> {
     let caught = receiving.caught.0.lock().unwrap();
     let mut seen = BTreeSet::new();
@@ -35,7 +35,7 @@ fn numbers(receiving: &Receiving) -> Vec<u64> {
     all.filter(|n| seen.insert(*n)).collect()
 }
 
-/// Publishes until the source is there.
+/// Publishes until the source is connected.
 fn until_it_receives(bench: &Bench, receiving: &Receiving) {
     until("the source is there", || {
         bench.push(json!({"topic": "t/hello", "hello": true}));
@@ -73,7 +73,7 @@ fn messages_go_both_ways_and_not_round_in_circles() {
     assert_eq!(message.local_topic.as_deref(), Some("there/site/t/1"));
     let from = ("from".to_owned(), "me".to_owned());
     assert!(message.properties.contains(&from), "{message:?}");
-    // A third party's messages reach both; then what came before has reached both or never will.
+    // Messages of a third client reach both; after them, all earlier messages have arrived or never will.
     let third = Bench::new(
         at(&server, "three"),
         json!({"topic": "site/third", "qos": 0}),
@@ -94,7 +94,7 @@ fn messages_go_both_ways_and_not_round_in_circles() {
     let caught = own.caught.0.lock().unwrap();
     assert!(caught.iter().all(|m| m.topic == "site/third"), "{caught:?}");
     drop(caught);
-    // No topic can be made of these.
+    // Rows without a valid topic.
     let before = bench.metrics().failed;
     bench.push(json!({"topic": "a/#", "payload": ""}));
     until("it is refused", || {
@@ -184,7 +184,7 @@ fn a_wrong_password_is_told() {
     }
 }
 
-/// Takes TLS off connections and hands them on.
+/// Terminates TLS and forwards the connections.
 fn with_tls(runtime: &Runtime, to: SocketAddr) -> (u16, String) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());

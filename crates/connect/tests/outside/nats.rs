@@ -1,4 +1,4 @@
-//! NATS and JetStream.
+//! NATS and JetStream connector against a real server.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ fn rows_are_published_with_headers() {
     let (subject, body) = client.next(SOON).unwrap();
     assert_eq!(subject, "mqtt.t.1");
     assert_eq!(body, "NATS/1.0\r\nLine: a b\r\nTopic: t/1\r\n\r\nn=7");
-    // No subject can be made of these: they alone are dead letters.
+    // Rows without a valid subject: only these are dead letters.
     bench.push(json!({"topic": "a//b", "n": 8}));
     bench.push(json!({"topic": "a b", "n": 9}));
     bench.push(json!({"topic": "x", "n": 10}));
@@ -141,7 +141,7 @@ fn without_a_stream_nothing_is_lost_that_the_server_did_not_lose() {
     server.start();
     let mut client = server.nats();
     client.subscribe("x");
-    // Those that were sent before we subscribed are nobody's; the rest arrives.
+    // Messages sent before the subscription are lost; the rest arrives.
     assert_eq!(bench.until_settled(1000).failed, 0);
     bench.push_numbers(1000..1100);
     let mut last = 0;
@@ -158,7 +158,7 @@ fn what_a_stream_refuses_is_a_dead_letter_and_a_missing_stream_is_waited_for() {
     let Some(server) = TestServer::start_or_skip(ServerKind::Nats) else {
         return;
     };
-    // Without an order, batches may overtake each other, and rows each other with them.
+    // Without an order, batches may overtake each other.
     let sink = json!({"subject": "rows.a", "jetstream": true, "order": "all"});
     let bench = Bench::new(connector(&server), sink);
     bench.push(json!({"n": 0}));
@@ -188,7 +188,7 @@ fn a_source_receives_subjects() {
     let source = json!({"subjects": ["a.*", "b"], "queue_group": "nodes"});
     let receiving = Receiving::start(connector(&server), source);
     let mut client = server.nats();
-    // Until the source is there, nobody gets it.
+    // Until the source is connected, nothing receives it.
     let publish = |client: &mut NatsClient| client.publish("a.x", "first");
     until("the source is there", || {
         publish(&mut client);

@@ -1,4 +1,4 @@
-//! The connector of Elasticsearch against a real OpenSearch.
+//! Elasticsearch connector against a real OpenSearch.
 
 use serde_json::{Value, json};
 use testkit::{ServerKind, TestServer};
@@ -40,7 +40,7 @@ fn everything_is_there_once_though_the_server_is_killed() {
     assert_eq!(bench.until_settled(6000).failed, 0, "{:?}", bench.letters());
     assert_eq!(count(&server, "kit-2001.09"), 6000);
 
-    // One row does not fit the mapping; the others of its batch are not held up by it.
+    // One row does not fit the mapping; the others of its batch are written nevertheless.
     bench.push(row(6000));
     bench.push(json!({"n": {"not": "a number"}, "timestamp": 1_000_000_000_000_u64}));
     bench.push(row(6001));

@@ -1,4 +1,4 @@
-//! S3, against a small store that checks each signature with its own arithmetic.
+//! S3 connector against a small store that verifies each signature with its own implementation.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

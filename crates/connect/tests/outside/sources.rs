@@ -1,4 +1,4 @@
-//! Sources as a node has them.
+//! Sources in a connector service.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -80,13 +80,13 @@ fn sources_come_and_go_with_their_connectors() {
     assert!(status().last_error.is_some());
     server.start();
     arrives("a.second");
-    // A new connector of the same name takes over at once.
+    // A new connector of the same name takes over immediately.
     service.set_connector("c", &connector).unwrap();
     arrives("a.third");
     let disabled = json!({"connector": "c", "subjects": ["a.>"], "enabled": false});
     service.set_source("in", &disabled).unwrap();
     assert_eq!(status().state, SourceState::Disabled);
-    // Only connectors of some types receive.
+    // Only some connector kinds have sources.
     let kind = json!({"type": "clickhouse", "urls": ["http://127.0.0.1:1"]});
     service.set_connector("other", &kind).unwrap();
     let wrong = json!({"connector": "other"});

@@ -9,7 +9,7 @@ use testkit::{ServerKind, TestServer, processes};
 
 use crate::node::{Node, assert_all_in_order, push};
 
-/// Set for a process that pushes and is killed: the folder and the address of the server.
+/// Set in the process that pushes and is killed: the directory and the address of the server.
 const CHILD: &str = "TIDEGATE_TEST_SINK_CHILD";
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -32,7 +32,7 @@ fn node(directory: &Path, address: &str) -> (Node, connect::SinkId) {
     (node, sink)
 }
 
-/// Pushes on from the number in a file, and writes into it how far it has come once those rows are in files of the queue.
+/// Pushes numbers from that in a file on, and updates the file once those rows are in files of the queue.
 #[test]
 fn child_that_is_killed() {
     let Ok(told) = std::env::var(CHILD) else {
@@ -46,7 +46,7 @@ fn child_that_is_killed() {
     let mut n: i64 = text.parse().unwrap_or(0);
     loop {
         for _ in 0..100 {
-            // One shard, so that the order of a device is one.
+            // One shard, so that the rows of a device have one order.
             push(&node.service, sink, 0, n);
             n += 1;
         }
@@ -71,7 +71,7 @@ fn rows_in_files_survive_kill_9() {
     };
     let address = server.address().to_string();
     for round in 0..6 {
-        // In every other round there is no server, so that much is left in the files.
+        // In every other round there is no server, so that many rows stay in the files.
         if round % 2 == 1 {
             server.kill();
         }
@@ -100,7 +100,7 @@ fn rows_in_files_survive_kill_9() {
     node.stop();
     let values = server.redis(&["LRANGE", "all", "0", "-1"]);
     let rows = values.into_iter().flatten().map(|n| n.parse().unwrap());
-    // The last rows a child pushed may be there although it did not come to say so; the next child pushes them again.
+    // The last rows of a child may be stored although it could not record them; the next child pushes them again.
     let rows: Vec<i64> = rows.filter(|n| *n < pushed).collect();
     assert_all_in_order(&rows, pushed);
 }

@@ -1,4 +1,4 @@
-//! Files, and what the service does whatever the system is.
+//! File connector, and behaviour of the service that is independent of the system.
 
 use std::path::Path;
 
@@ -170,7 +170,7 @@ fn a_disabled_or_deleted_sink_is_unknown() {
 #[test]
 fn what_is_left_at_the_end_becomes_dead_letters_that_are_there_at_the_next_start() {
     let directory = tempfile::tempdir().unwrap();
-    // Nobody listens there.
+    // No server listens there.
     let connector = json!({"type": "redis", "server": "127.0.0.1:9"});
     let sink = json!({"connector": "c", "command": "RPUSH l ${n}"});
     let node = Node::start(Some(directory.path()));

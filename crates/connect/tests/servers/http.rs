@@ -1,4 +1,4 @@
-//! An HTTP server of this test's own, which answers as it is told.
+//! HTTP connector against a scripted server.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -27,7 +27,7 @@ impl Request {
 #[derive(Default)]
 struct State {
     requests: Vec<Request>,
-    /// Answers to come; then 200.
+    /// Scripted answers; afterwards 200.
     answers: VecDeque<&'static str>,
 }
 

@@ -1,5 +1,5 @@
-//! Sinks and real servers, which are killed, frozen and brought back under load: nothing is lost, order is kept where it is
-//! promised, and rows are there twice only because they are written again when it is not known whether they were.
+//! Sinks against real servers that are killed, suspended and restarted under load: no row is lost, the configured order is
+//! kept, and rows are duplicated only if the result of a write was unknown.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
 mod disk;

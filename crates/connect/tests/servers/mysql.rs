@@ -1,4 +1,4 @@
-//! MariaDB, as MySQL.
+//! MySQL connector against MariaDB.
 
 use connect::CircuitState;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! A service as a node has it, with pushers like shards.
+//! A connector service with pushing threads that act like shards.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Node {
         Self { service, runtime }
     }
 
-    /// A connector `c` and a sink `s`.
+    /// Creates a connector `c` and a sink `s`.
     pub(crate) fn with(connector: &Value, sink: &Value) -> (Self, SinkId) {
         let node = Self::start(None);
         node.service.set_connector("c", connector).unwrap();
@@ -80,7 +80,7 @@ pub(crate) fn push(service: &ConnectorService, sink: SinkId, shard: u16, n: i64)
     })
 }
 
-/// Pushes numbers until it is told to stop, and waits where it is told that the queue is full.
+/// Pushes numbers until stopped, and waits when the queue is full.
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     pushed: Arc<AtomicU64>,
@@ -106,7 +106,7 @@ impl Load {
                 n += 1;
                 counted.store(n as u64, SeqCst);
                 if n % 50 == 0 {
-                    // Some thousand rows a second: a test is not about speed.
+                    // A few thousand rows a second: the test does not measure speed.
                     std::thread::sleep(Duration::from_millis(5));
                 }
             }
@@ -122,7 +122,7 @@ impl Load {
         self.pushed.load(SeqCst)
     }
 
-    /// Waits until so many more rows were pushed.
+    /// Waits until a number of further rows were pushed.
     pub(crate) fn go_on(&self, rows: u64) {
         let goal = self.pushed() + rows;
         let deadline = Instant::now() + PATIENCE;
@@ -132,7 +132,7 @@ impl Load {
         }
     }
 
-    /// How many rows were pushed: those with the numbers below that.
+    /// Number of pushed rows, which have the numbers below it.
     pub(crate) fn end(self) -> i64 {
         self.stop.store(true, SeqCst);
         self.pusher.join().unwrap();
@@ -140,7 +140,7 @@ impl Load {
     }
 }
 
-/// What a sink wrote, in the order it is there: nothing is missing, and of each device the first of each number come in their
+/// Checks the rows of a sink in stored order: none is missing, and the first occurrences of the numbers of each device are in
 /// order.
 pub(crate) fn assert_all_in_order(rows: &[i64], pushed: i64) {
     let mut seen = std::collections::BTreeSet::new();

@@ -52,7 +52,7 @@ fn numbers(directory: &Path) -> Vec<i64> {
     rows.collect()
 }
 
-/// What DuckDB says; `None`: it is not here.
+/// Output of DuckDB; `None` if it is not installed.
 fn duckdb(query: &str, directory: &Path) -> Option<Value> {
     let told = testkit::query_parquet(query, &directory.join("files/*.parquet"))?;
     Some(serde_json::from_str(&told).unwrap())
@@ -88,7 +88,7 @@ fn rows_are_in_files_of_columns() {
         .set_sink("s", &sink(json!({"max_bytes": 100_000, "max_files": 1000})))
         .unwrap();
     node.push(id, 0..3000);
-    // This one has no number.
+    // This row has no number.
     node.service.push(id, 0, |row| row.text("n", "none"));
     node.until("all are settled", |status| {
         status.metrics.sent == 3000 && status.metrics.failed == 1
@@ -134,14 +134,14 @@ fn rows_outlive_a_node_that_did_not_finish_its_file() {
     let (node, id) = start(json!({}));
     node.push(id, 0..100);
     node.until("they are written", |status| status.metrics.sent == 100);
-    // It ends without a farewell.
+    // The process ends without closing.
     drop(node);
     let left = files(directory.path());
     assert!(
         left.iter().all(|path| path.ends_with("t.parquet.rows")),
         "{left:?}"
     );
-    // A file ends with its time, though no more rows come.
+    // A file is completed at its maximum age even if no more rows arrive.
     let (node, id) = start(json!({"max_age_s": 1}));
     node.push(id, 100..150);
     node.until("the file is there", |_| {

@@ -1,4 +1,4 @@
-//! PostgreSQL.
+//! PostgreSQL connector.
 
 use connect::CircuitState;
 use serde_json::{Value, json};

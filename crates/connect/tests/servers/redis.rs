@@ -1,4 +1,4 @@
-//! Redis.
+//! Redis sink.
 
 use connect::CircuitState;
 use serde_json::{Value, json};

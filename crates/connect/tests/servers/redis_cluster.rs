@@ -1,4 +1,4 @@
-//! A cluster of Redis: servers are killed, slots move and a replica takes over while rows are written.
+//! Redis cluster: servers are killed, slots move and a replica takes over while rows are written.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ impl Cluster {
     fn start(with_replica: bool) -> Option<Self> {
         let ports: Vec<String> = (0..4).map(|_| free_port().to_string()).collect();
         let start = |at: usize| {
-            // By itself the bus has a port that is 10,000 higher, which there may not be.
+            // By default the cluster bus uses a port that is 10,000 higher, which may not exist.
             let arguments = [
                 "--cluster-enabled",
                 "yes",
@@ -86,7 +86,7 @@ impl Cluster {
     }
 
     fn connector(&self) -> Value {
-        // Of the last one the others are learnt.
+        // The other servers are discovered from the last one.
         let node = self.masters[2].address().to_string();
         json!({
             "type": "redis", "nodes": ["127.0.0.1:1", node], "username": testkit::USER,
@@ -94,7 +94,7 @@ impl Cluster {
         })
     }
 
-    /// Asks whoever has the key.
+    /// Sends a command to the server that has the key.
     fn ask(&self, words: &[&str]) -> Vec<Option<String>> {
         let mut errors = Vec::new();
         for server in self.all() {
@@ -106,7 +106,7 @@ impl Cluster {
         panic!("{words:?}: {errors:?}");
     }
 
-    /// What was written for all devices.
+    /// The stored rows of all devices.
     fn rows(&self) -> Vec<i64> {
         let lists = (0..10).flat_map(|device| {
             let key = format!("list:{device}");
@@ -116,7 +116,7 @@ impl Cluster {
         rows.map(|n| n.parse().unwrap()).collect()
     }
 
-    /// Which master has the slot of a key.
+    /// Index of the master that has the slot of a key.
     fn owner_of(&self, key: &str) -> usize {
         let is_owner = |server: &TestServer| server.try_redis(&["TYPE", key]).is_ok();
         self.masters.iter().position(is_owner).unwrap()
@@ -212,7 +212,7 @@ fn slots_that_move_are_followed() {
     let step = |server: &TestServer, what: &str, id: &str| {
         server.redis(&["CLUSTER", "SETSLOT", &slot, what, id]);
     };
-    // Nothing of it is there yet: all of it is to be asked for at the new place.
+    // Nothing is stored yet: every command must be sent to the new place with ASKING.
     step(target, "IMPORTING", &source_id);
     step(source, "MIGRATING", &target_id);
     let load = Load::start(&node, sink);
@@ -220,7 +220,7 @@ fn slots_that_move_are_followed() {
     step(target, "NODE", &target_id);
     step(source, "NODE", &target_id);
     load.go_on(500);
-    // Back again, with what is in it.
+    // Moves the slot back with its content.
     step(source, "IMPORTING", &target_id);
     step(target, "MIGRATING", &source_id);
     load.go_on(200);
@@ -236,7 +236,7 @@ fn slots_that_move_are_followed() {
     });
     let rows = cluster.rows();
     assert_all_in_order(&rows, pushed);
-    // Nothing was in doubt, so nothing is there twice.
+    // No result was unknown, so there are no duplicates.
     assert_eq!(rows.len() as i64, pushed);
 }
 

@@ -1,4 +1,4 @@
-//! Streams of Redis: nothing is lost when the server or the node ends, or another consumer died.
+//! Redis source: nothing is lost when the server or the node ends, or another consumer dies.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use crate::node::Node;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Takes so many messages, and no more.
+/// Accepts a number of messages, and no more.
 struct Rules {
     taken: Mutex<Vec<SourceMessage>>,
     room: AtomicUsize,
@@ -65,7 +65,7 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// A node with the source `in`, whose messages go there.
+/// A node with the source `in` and this handler.
 fn node(server: &TestServer, source: &Value, rules: &Arc<Rules>) -> Node {
     let node = Node::start(None);
     let connector = json!({
@@ -85,7 +85,7 @@ fn add(server: &TestServer, stream: &str, numbers: std::ops::Range<i64>) {
     }
 }
 
-/// How many entries were given to somebody and not acknowledged.
+/// Number of entries delivered to a consumer and not acknowledged.
 fn pending(server: &TestServer, stream: &str) -> String {
     let answer = server.try_redis(&["XPENDING", stream, "g"]);
     let first = answer.ok().and_then(|values| values.into_iter().next());
@@ -184,7 +184,7 @@ fn what_a_node_did_not_take_is_there_after_its_restart() {
         let both = [rules.numbers(), after_rules.numbers()].concat();
         sorted(both).len() == 100
     });
-    // Those of the part that was begun come again.
+    // Entries of the interrupted part are delivered again.
     let again = after_rules.numbers();
     assert!(again.is_sorted() && again.len() <= 70, "{again:?}");
     until("all are acknowledged", || pending(&server, "a") == "0");
@@ -215,7 +215,7 @@ fn what_a_dead_consumer_was_given_is_claimed() {
     until("all are received", || rules.numbers().len() == 30);
     assert_eq!(sorted(rules.numbers()), (0..30).collect::<Vec<_>>());
     until("all are acknowledged", || pending(&server, "a") == "0");
-    // A group that is gone is made again.
+    // A deleted group is created again.
     server.redis(&["XGROUP", "DESTROY", "a", "g"]);
     until("it begins anew", || rules.numbers().len() == 60);
 }

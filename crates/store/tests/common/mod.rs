@@ -1,4 +1,4 @@
-//! An owner that remembers what it was told, and waiting for it.
+//! A test bench: a store whose observer records notifications and can wait for them.
 
 #![allow(
     clippy::unwrap_used,
@@ -118,7 +118,7 @@ impl Bench {
         self.ear.wait_logged(0, number);
     }
 
-    /// Everything that waits for a session, fetched in pages of this size.
+    /// All queued messages of a session, fetched in pages of this size.
     pub(crate) fn fetch_all(&self, session: u64, max_messages: u32) -> Vec<QueueEntry> {
         let mut all: Vec<QueueEntry> = Vec::new();
         loop {
@@ -164,7 +164,7 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What the store says must be what the model says. `store` is open and not started; it is started to look at messages.
+/// Compares the store with the model. `store` is open and not started; it is started to read messages.
 pub(crate) fn check_opened(store: Store, model: &script::Model) -> Bench {
     let mut sessions = store.queued_sessions();
     sessions.sort_unstable();

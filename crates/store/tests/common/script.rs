@@ -1,4 +1,4 @@
-//! A random but repeatable sequence of batches, and a naive model of what they mean.
+//! A reproducible random sequence of batches, and a simple model of their effect.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Numbers that look random and are the same each time.
+/// A reproducible pseudorandom generator.
 #[derive(Clone)]
 pub(crate) struct Random(u64);
 
@@ -50,7 +50,7 @@ pub(crate) struct Session {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Model {
-    /// Batches so far.
+    /// Number of batches so far.
     pub(crate) number: u64,
     pub(crate) sessions: BTreeMap<u64, Session>,
     /// Space, key, value.
@@ -62,7 +62,7 @@ pub(crate) struct Model {
 const SLOTS: u64 = 12;
 
 impl Model {
-    /// Sessions something waits for.
+    /// Sessions with queued messages.
     pub(crate) fn waiting(&self) -> Vec<u64> {
         let sessions = self.sessions.iter();
         let waits = |session: &Session| !session.entries.is_empty() || !session.received.is_empty();
@@ -85,7 +85,7 @@ impl Model {
         for _ in 0..=random.below(8) {
             self.random_step(&mut random, batch);
         }
-        // In the keyed state and in the log: the two must agree.
+        // In the keyed state and in the log, which must agree.
         let number = self.number.to_le_bytes().to_vec();
         batch.put(super::StateKind::Delayed, b"last", &number);
         self.keyed.insert((3, b"last".to_vec()), number);
@@ -191,7 +191,7 @@ impl Model {
         }
     }
 
-    /// Session numbers are not used again: which they are moves on with each session that ends.
+    /// Session numbers are not reused: the range advances with each session that ends.
     fn any_session(&self, random: &mut Random) -> u64 {
         1 + self.generation + random.below(SLOTS)
     }

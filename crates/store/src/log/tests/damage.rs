@@ -1,4 +1,4 @@
-//! Logs that were cut or changed at every byte.
+//! Tests with logs that are cut or changed at every byte.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::log::segments::{list_segment_ids, segment_path};
 
 const SEED: u64 = 5;
 
-/// What waits, in a form that can be compared.
+/// The queues of all sessions in a comparable form.
 type State = Vec<(u64, Vec<(u64, u16, bool)>, Vec<u16>)>;
 
 fn state_of(recovered: &RecoveredLog) -> State {
@@ -73,7 +73,7 @@ fn read_marked(log: &Path, mark: &LogMark) -> Result<(State, bool), StoreOpenErr
     Ok((state_of(&recovered), recovered.truncation.is_some()))
 }
 
-/// Where each frame of a segment begins, and where the last one ends.
+/// Offsets of the frames of a segment, and the end of the last one.
 fn frames(path: &Path) -> Vec<u64> {
     let file = OsFileSystem.open(path).unwrap();
     let mut head = [0; SEGMENT_HEAD];
@@ -88,7 +88,7 @@ fn frames(path: &Path) -> Vec<u64> {
     places
 }
 
-/// Where to cut or change a segment: at every byte of its head and of the heads of frames, and at some in between; at every
+/// Offsets at which to cut or change a segment: every byte of its head and of frame heads, and some in between; every
 /// byte if `TIDEGATE_STORE_EVERY_BYTE` is set.
 fn bytes_to_try(len: usize, places: &[u64]) -> Vec<usize> {
     let is_every = std::env::var_os("TIDEGATE_STORE_EVERY_BYTE").is_some();
@@ -122,12 +122,12 @@ fn an_end_cut_at_any_byte_is_cut_back_to_whole_batches() {
         );
         let is_whole = len == 0 || places.contains(&(len as u64));
         assert_eq!(was_cut, !is_whole, "cut to {len} bytes");
-        // The same, with room prepared behind.
+        // The same with preallocated space behind it.
         let mut padded = whole[..len].to_vec();
         padded.resize(whole.len() + 100, 0);
         std::fs::write(&path, &padded).unwrap();
         let (state, _) = read(&log).unwrap();
-        // A batch may end in zeros by itself.
+        // A batch may itself end in zeros.
         let is_whole = |place: &&u64| padded[..**place as usize] == whole[..**place as usize];
         let batches = places.iter().take_while(is_whole).count();
         let expected = batches.saturating_sub(1);
@@ -158,7 +158,7 @@ fn a_changed_byte_is_never_taken_for_data() {
                 let before = places.iter().filter(|&&place| place <= at as u64).count();
                 assert_eq!(state, states[before.saturating_sub(1)], "byte {at}");
                 assert!(was_cut || at < SEGMENT_HEAD, "byte {at}");
-                // Frames 1 to 12 were on disk, and later ones say so.
+                // Frames 1 to 12 were on disk, as later ones record.
                 assert!(
                     before == 0 || before > 12,
                     "byte {at} was known to be on disk"

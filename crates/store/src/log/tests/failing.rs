@@ -1,4 +1,4 @@
-//! Disks that fail, and power that goes.
+//! Tests with failing disks and power failures.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,7 @@ fn a_power_failure_takes_an_end_and_nothing_else() {
         let (faults, mut random) = (Faults::new(seed), Random::new(seed));
         let fsync = POLICIES[seed as usize % 3];
         let config = StoreConfig {
-            // The power does not come back while it stops.
+            // The power stays off during the stop.
             max_stopping: Duration::from_millis(500),
             ..config(fsync)
         };
@@ -111,7 +111,7 @@ fn a_power_failure_takes_an_end_and_nothing_else() {
         let mut bench = Bench::start(store);
         bench.number = found;
         check_messages(&bench, &model);
-        // And it goes on from there, although the keyed state may know of more.
+        // Writing continues from there, although the keyed state may know later frames.
         for _ in 0..20 {
             bench.write(|batch| model.step(seed, batch));
         }

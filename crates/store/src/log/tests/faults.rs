@@ -1,4 +1,4 @@
-//! Files that fail when told to, and that lose what was not forced to disk when the power goes.
+//! A file layer that fails on request, and that loses unsynced data at a power failure.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,7 +10,7 @@ use crate::log::file_system::{FileSystem, LogFile, OsFileSystem};
 
 const SECTOR: usize = 512;
 
-/// What was there before a write that is not on disk.
+/// The content before a write that is not on disk.
 struct Undo {
     offset: u64,
     before: Vec<u8>,
@@ -26,19 +26,19 @@ impl Undo {
 #[derive(Default)]
 struct Unsynced {
     writes: Vec<Undo>,
-    /// Of a sync that failed: later ones do not bring these to disk.
+    /// Writes of a failed sync: later syncs do not bring them to disk.
     lost: Vec<Undo>,
 }
 
 pub(super) struct State {
     random: Random,
-    /// How many of the next operations fail.
+    /// Number of next operations that fail.
     pub(super) failing_writes: u32,
     pub(super) failing_syncs: u32,
     pub(super) failing_creates: u32,
-    /// The power is off: nothing happens any more, though nobody is told.
+    /// The power is off: operations have no effect, although they succeed.
     is_off: bool,
-    /// The file with the marks, as it was then.
+    /// The file with the marks, as it was at that moment.
     marks: Option<(PathBuf, Vec<u8>)>,
     unsynced: HashMap<PathBuf, Unsynced>,
 }
@@ -63,7 +63,7 @@ impl Faults {
         what(&mut self.0.lock().unwrap())
     }
 
-    /// The file with the marks stays as it is at this moment.
+    /// Switches the power off; the file with the marks keeps its present content.
     pub(super) fn power_off(&self, marks: &Path) {
         self.with(|state| {
             state.is_off = true;
@@ -71,7 +71,7 @@ impl Faults {
         });
     }
 
-    /// Takes a random part of what was not on disk away. Nobody uses the files any more.
+    /// Removes a random part of the unsynced data. The files must no longer be in use.
     pub(super) fn lose(&self) {
         self.with(|state| {
             if let Some((path, mut bytes)) = state.marks.take() {
@@ -97,7 +97,7 @@ impl Faults {
     }
 }
 
-/// As if the system had been started anew since the marks were set.
+/// Makes the marks look as if the system had been restarted since.
 fn in_another_boot(marks: &mut [u8]) {
     marks[16..52].fill(b'7');
     let crc = crc32c::crc32c(&marks[12..64]);
@@ -201,7 +201,7 @@ impl LogFile for FaultyFile {
                 unsynced.lost.extend(writes);
                 return Err(io::Error::from_raw_os_error(5));
             }
-            // What was lost and written again is on disk now.
+            // What was lost and rewritten is on disk now.
             let is_covered = |lost: &Undo| writes.iter().any(|write| write.covers(lost));
             unsynced.lost.retain(|lost| !is_covered(lost));
             Ok(())
