@@ -1,5 +1,6 @@
-//! State shared by all shards of the node and used only when clients come and go: which shard holds the session of a
-//! client id, which client holds an exclusive topic, and the numbers of connections, sessions and delayed messages.
+//! State shared by all shards of the node and used only when clients come and go. It records which shard holds the
+//! session of a client id, which client holds an exclusive topic, and the numbers of connections, sessions and delayed
+//! messages.
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;

@@ -28,7 +28,7 @@ pub(crate) fn retained_info(view: &MessageView<'_>) -> RetainedInfo {
     }
 }
 
-/// The message with at most so many bytes of its payload.
+/// The message with at most `max_payload` bytes of its payload.
 pub(crate) fn stored_message(
     view: &MessageView<'_>,
     qos: QoS,

@@ -40,8 +40,8 @@ impl BufferPool {
         buffer
     }
 
-    /// Frees memory that was not needed since the last call: half of the buffers that were not used, and the capacity
-    /// of the others beyond twice the maximum fill.
+    /// Frees memory that was not needed since the last call. It frees half of the buffers that were not used, and the
+    /// capacity of the others beyond twice the maximum fill.
     pub(crate) fn trim(&mut self) {
         self.spare.drain(..self.unneeded.div_ceil(2));
         let enough = (2 * self.filled).max(SMALL_CAPACITY);

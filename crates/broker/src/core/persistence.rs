@@ -1,5 +1,5 @@
-//! Stores sessions and recovers them: records of sessions and subscriptions, their recovery at start, and the end of a
-//! shard's turn, when its batch is passed to the log.
+//! Stores and recovers sessions: records of sessions and subscriptions and their recovery at start. Also ends a shard's
+//! turn, when its batch is passed to the log.
 
 use mqtt::{SubscriptionFilter, SubscriptionOptions};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Sends the messages that wait for a connected session as its window and its socket allow: messages in flight from an
-//! earlier connection, the queue, retained messages of new subscriptions. It works in steps, so that a client with a
-//! million queued messages does not delay others.
+//! Sends the messages that wait for a connected session as its window and its socket allow. These are messages in
+//! flight from an earlier connection, the queue, and retained messages of new subscriptions. It works in steps, so that
+//! a client with a million queued messages does not delay others.
 
 use mqtt::{PacketType, QoS, ReasonCode};
 use std::rc::Rc;
@@ -19,8 +19,8 @@ const PUMP_HIGH_BYTES: usize = 64 * 1024;
 const RETAINED_PER_STEP: usize = 16;
 
 impl Delivery {
-    /// Sends the messages that wait for a connected session as far as window and socket allow: messages in flight from
-    /// an earlier connection, the queue, retained messages of new subscriptions.
+    /// Sends the messages that wait for a connected session as far as window and socket allow. The order is: messages
+    /// in flight from an earlier connection, the queue, retained messages of new subscriptions.
     pub(crate) fn pump(&mut self, session_at: u32) {
         let session = &mut self.sessions[session_at as usize];
         let Some(at) = session.connection else { return };

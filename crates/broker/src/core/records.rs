@@ -294,8 +294,8 @@ impl<'a> SessionRecord<'a> {
     }
 }
 
-/// Key of a session: client id and number. When a session ends on one shard and the client gets a new one on another,
-/// the new one survives in whichever order the store receives the two changes.
+/// Key of a session: client id and number. A session may end on one shard while the client gets a new one on another.
+/// The number keeps the new one safe in whichever order the store receives the two changes.
 pub(crate) fn session_key(client_id: &str, number: u64) -> Vec<u8> {
     let mut key = Vec::with_capacity(client_id.len() + 9);
     key.extend_from_slice(client_id.as_bytes());

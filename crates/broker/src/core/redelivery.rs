@@ -42,9 +42,9 @@ impl Shard {
     ) -> Result<(), CloseReason> {
         let view = message_view(publish, self.now_ms(), self.delivery.next_message_number());
         // A delayed message is in the store as a whole, and hooks receive it when it is due.
-        let is_told_otherwise =
+        let is_reported_when_due =
             view.topic.starts_with(DELAYED_PREFIX) || view.topic.starts_with(SYS_PREFIX);
-        if !is_told_otherwise && self.check_publish_allowed(session, &view)?.is_none() {
+        if !is_reported_when_due && self.check_publish_allowed(session, &view)?.is_none() {
             let verdict =
                 self.call_publish_hooks_only(&view, Some(session), &message_origin(publish));
             if verdict == PublishVerdict::Refuse {

@@ -1,4 +1,4 @@
-//! The subscribers of one filter or the members of one group: a dense list to walk, and an index once it is long, so
+//! The subscribers of one filter or the members of one group. A dense list to walk, with an index once it is long, so
 //! that removal from a list of a hundred thousand needs no search.
 
 use foldhash::fast::RandomState;

@@ -1,4 +1,4 @@
-//! The end of a turn: every socket with pending output is written once, messages go to the other shards, and the tasks
+//! The end of a turn: every socket with pending output is written once, and messages go to the other shards. The tasks
 //! of closed or released connections are woken.
 
 use std::future::poll_fn;

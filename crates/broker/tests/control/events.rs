@@ -20,7 +20,7 @@ fn listen(handle: &BrokerHandle) -> Receiver<Arc<BrokerEvent>> {
 }
 
 /// Returns the texts of the events up to one with the text `last`.
-fn words_until(events: &mut Receiver<Arc<BrokerEvent>>, last: &str) -> Vec<String> {
+fn events_until(events: &mut Receiver<Arc<BrokerEvent>>, last: &str) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     eventually(last, || {
         while let Ok(event) = events.try_recv() {
@@ -78,7 +78,7 @@ fn events_of_a_client_are_emitted_in_order() {
     back.subscribe("b", QoS::AtMostOnce);
     assert!(wait(handle.terminate_client("ann")));
     assert_eq!(
-        words_until(&mut events, "ann ended"),
+        events_until(&mut events, "ann ended"),
         [
             "ann created",
             "ann connected false",
@@ -100,7 +100,7 @@ fn refused_clients_are_reported() {
     let mut events = listen(&node.handle());
     Client::open(&node.address(), "stranger", true).next();
     assert_eq!(
-        words_until(&mut events, "stranger not let in 135"),
+        events_until(&mut events, "stranger not let in 135"),
         ["stranger not let in 135"]
     );
 }

@@ -57,11 +57,11 @@ fn a_message_to_one_client_reaches_only_that_client() {
     for (number, client) in clients.iter_mut().enumerate() {
         let payload = format!("for {number}");
         let client_id = format!("c{number}");
-        let told = wait(handle.send_to_client(&client_id, publication("me/command", &payload)));
-        assert_eq!(told, Ok(true));
+        let result = wait(handle.send_to_client(&client_id, publication("me/command", &payload)));
+        assert_eq!(result, Ok(true));
         let (done, is_done) = std::sync::mpsc::channel();
-        handle.send_to_client_then(&client_id, publication("me/x", "soon"), move |told| {
-            done.send(told).expect("the test waits");
+        handle.send_to_client_then(&client_id, publication("me/x", "soon"), move |result| {
+            done.send(result).expect("the test waits");
         });
         assert_eq!(is_done.recv(), Ok(Ok(true)));
         assert_eq!(
@@ -92,36 +92,36 @@ fn the_acknowledgement_of_a_message_to_one_client_is_reported() {
     let tell = |client_id: &str, topic: &str| {
         let ((done, is_done), (acked, is_acked)) =
             (std::sync::mpsc::channel(), std::sync::mpsc::channel());
-        let done = move |told| done.send(told).expect("the test waits");
+        let done = move |result| done.send(result).expect("the test waits");
         let acked = move || assert_eq!(acked.send(()), Ok(()), "the test waits");
         handle.send_to_connected_client(client_id, publication(topic, "x"), done, acked);
-        (is_done.recv().expect("it is always told"), is_acked)
+        (is_done.recv().expect("a result always arrives"), is_acked)
     };
     let mut client = node.client("c");
     client.subscribe("zero", QoS::AtMostOnce);
     client.subscribe("one", QoS::AtLeastOnce);
-    let (told, is_acked) = tell("c", "one");
+    let (result, is_acked) = tell("c", "one");
     let watched = |qos, is_watched| {
         Ok(Some(DirectDelivery {
             qos,
             is_ack_tracked: is_watched,
         }))
     };
-    assert_eq!(told, watched(1, true));
+    assert_eq!(result, watched(1, true));
     let ReceivedPacket::Message { packet_id, .. } = client.next() else {
         panic!("a message was sent");
     };
     assert!(is_acked.try_recv().is_err(), "it is not acknowledged yet");
     client.ack(packet_id);
     is_acked.recv().expect("it is acknowledged");
-    let (told, is_acked) = tell("c", "zero");
-    assert_eq!(told, watched(0, false));
-    assert!(is_acked.recv().is_err(), "nobody will say so");
+    let (result, is_acked) = tell("c", "zero");
+    assert_eq!(result, watched(0, false));
+    assert!(is_acked.recv().is_err(), "no acknowledgement is reported");
     assert_eq!(tell("c", "other").0, Ok(None));
     assert_eq!(tell("nobody", "one").0, Ok(None));
     // Unacknowledged messages are dropped with the session.
-    let (told, is_acked) = tell("c", "one");
-    assert_eq!(told, watched(1, true));
+    let (result, is_acked) = tell("c", "one");
+    assert_eq!(result, watched(1, true));
     client.drop_connection();
     assert!(is_acked.recv().is_err());
     let mut durable = crate::client::Client::connect(&node.address(), "d", false);

@@ -97,8 +97,8 @@ pub(crate) enum Transmit {
     },
 }
 
-/// Restricts messages that were queued or in flight before the client resumed its session to those that match one of
-/// these filters, since the client may no longer subscribe to the others.
+/// Restricts messages that were queued or in flight before the client resumed its session. Only those that match one of
+/// these filters are sent, since the client may no longer subscribe to the others.
 pub(crate) struct QueueFilter {
     pub(crate) filters: Vec<Rc<str>>,
     /// Number of the last stored message the filter applies to.

@@ -42,7 +42,7 @@ fn repeated_subscriptions_do_not_accumulate_retained_messages() {
         .extra
         .as_ref()
         .map_or(0, |extra| extra.retained.len());
-    assert_eq!(waiting, 1, "one subscription, one place in the line");
+    assert_eq!(waiting, 1, "one subscription has one place in the queue");
     assert!(
         connection.outbox.len() < 1 << 20,
         "{} bytes wait",

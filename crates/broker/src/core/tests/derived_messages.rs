@@ -20,7 +20,7 @@ struct EchoHooks {
 }
 
 impl EchoHooks {
-    fn say(&mut self, topic: &str, tag: u64) {
+    fn push_message(&mut self, topic: &str, tag: u64) {
         let draft = MessageDraft {
             topic,
             payload: b"echo",
@@ -42,13 +42,13 @@ impl Hooks for EchoHooks {
             return PublishVerdict::Continue;
         }
         let topic = format!("{}/{}", message.topic, message.from_client_id);
-        self.say(&topic, origin.tag + 1);
+        self.push_message(&topic, origin.tag + 1);
         PublishVerdict::ContinueAndCollect
     }
 
     fn connected(&mut self, client: &Client<'_>, accepted: &AcceptedConnect<'_>) {
         assert_eq!(accepted.connect.client_id, client.client_id);
-        self.say(&format!("connected/{}", client.client_id), 3);
+        self.push_message(&format!("connected/{}", client.client_id), 3);
     }
 
     fn take_outgoing(&mut self) -> Option<OutgoingMessages> {
@@ -103,7 +103,7 @@ fn messages_of_hooks_follow_the_messages_that_caused_them() {
     assert_eq!(
         sim.shards[0].action_after_publish(other.at),
         ConnectionAction::Continue,
-        "who has not fed what is full does not wait"
+        "publishers that did not fill the queue do not wait"
     );
     full.store(true, Relaxed);
     sim.shards[0].poll_hooks(Some(other.at));
@@ -112,7 +112,7 @@ fn messages_of_hooks_follow_the_messages_that_caused_them() {
             sim.shards[0].action_after_publish(other.at),
             ConnectionAction::Pause(_)
         ),
-        "whoever has caused an event waits for what came of it"
+        "a connection waits for the messages derived from its events"
     );
     full.store(false, Relaxed);
     assert_eq!(
@@ -217,7 +217,7 @@ fn hooks_receive_a_repeated_qos_2_message_again_after_a_start() {
         sim.publish(&mut bob, "row/1", b"again", QoS::ExactlyOnce, 7);
         while sim.log_one(0) {}
         if times == 1 {
-            assert!(!sim.has(bob, PacketType::PubRec), "its row is not safe");
+            assert!(!sim.has(bob, PacketType::PubRec), "its row is not durable");
         }
         let last = sim.turn(0);
         (first..=last).for_each(|turn| sim.shards[0].handle_turn_settled(turn));
@@ -257,9 +257,9 @@ fn a_delayed_message_is_stored_until_hook_data_is_durable() {
         let journal = sim.shards[0].delivery.journal.as_ref();
         journal.expect("there is a journal").has_routed_delayed()
     };
-    assert!(kept(&sim), "it was given up too early");
+    assert!(kept(&sim), "it was deleted too early");
     (first..=sim.turn(0)).for_each(|turn| sim.shards[0].handle_turn_settled(turn));
-    assert!(!kept(&sim), "it is never given up");
+    assert!(!kept(&sim), "it is never deleted");
     // A start that finds it notifies hooks only.
     sim.take_bytes(ann);
     let view = MessageView::from_client("bob", "row/1", b"later", 7);
@@ -338,7 +338,10 @@ fn derived_messages_are_bounded_and_interleaved_with_others() {
         !sim.shards[0].derived_messages.is_empty(),
         "not all at once"
     );
-    assert!(!sim.has(bob, PacketType::PubAck), "not all is published");
+    assert!(
+        !sim.has(bob, PacketType::PubAck),
+        "not all messages are published"
+    );
     let waits = |sim: &mut Sim, at| {
         matches!(
             sim.shards[0].action_after_publish(at),

@@ -101,7 +101,7 @@ fn the_end_of_an_earlier_connection_does_not_end_a_later_one() {
 struct TestUsers(Arc<Mutex<(Option<&'static str>, bool)>>);
 
 impl TestUsers {
-    fn come_as(&self, username: Option<&'static str>) {
+    fn set_user(&self, username: Option<&'static str>) {
         self.0.lock().unwrap().0 = username;
     }
 }
@@ -142,7 +142,7 @@ fn with_users(shards: usize, limits: BrokerLimits) -> (Sim, TestUsers) {
 
 /// Creates Ann's session on the first shard, with a message in its queue.
 fn anns_queue(sim: &mut Sim, users: &TestUsers) {
-    users.come_as(Some("ann"));
+    users.set_user(Some("ann"));
     let mut ann = sim.connect(0, "c", false);
     sim.subscribe(&mut ann, "secret/#", QoS::AtLeastOnce);
     sim.subscribe(&mut ann, "open/#", QoS::AtLeastOnce);
@@ -166,7 +166,7 @@ fn a_session_is_resumed_only_by_its_owner() {
         let (mut sim, users) = with_users(shards, BrokerLimits::default());
         anns_queue(&mut sim, &users);
         for other in [Some("bob"), None] {
-            users.come_as(other);
+            users.set_user(other);
             for clean in [false, true] {
                 let mut bob = sim.connect(shards - 1, "c", clean);
                 sim.settle();
@@ -175,12 +175,12 @@ fn a_session_is_resumed_only_by_its_owner() {
                 sim.drop_connection(bob);
             }
         }
-        users.come_as(Some("ann"));
+        users.set_user(Some("ann"));
         let mut ann = sim.connect(shards - 1, "c", false);
         sim.settle();
         assert_eq!(topics(&mut sim, &mut ann), ["secret/1", "open/1"]);
         // Her connection is not taken over, either.
-        users.come_as(Some("bob"));
+        users.set_user(Some("bob"));
         let _ = sim.connect(0, "c", false);
         sim.settle();
         assert!(!sim.has(ann, PacketType::Disconnect));
@@ -195,7 +195,7 @@ fn a_session_of_another_user_may_end_instead() {
     };
     let (mut sim, users) = with_users(1, limits);
     anns_queue(&mut sim, &users);
-    users.come_as(Some("bob"));
+    users.set_user(Some("bob"));
     let mut bob = sim.connect(0, "c", false);
     sim.settle();
     assert!(sim.has(bob, PacketType::ConnAck));
@@ -222,7 +222,7 @@ fn queued_messages_that_are_no_longer_allowed_are_not_delivered() {
 #[test]
 fn messages_in_flight_that_are_no_longer_allowed_are_not_resent() {
     let (mut sim, users) = with_users(1, BrokerLimits::default());
-    users.come_as(Some("ann"));
+    users.set_user(Some("ann"));
     let mut ann = sim.connect(0, "c", false);
     sim.subscribe(&mut ann, "secret/#", QoS::ExactlyOnce);
     sim.subscribe(&mut ann, "open/#", QoS::ExactlyOnce);
@@ -272,7 +272,7 @@ fn client_ids_must_have_the_configured_prefix() {
         ..BrokerLimits::default()
     };
     let (mut sim, users) = with_users(1, limits);
-    users.come_as(Some("ann"));
+    users.set_user(Some("ann"));
     for client_id in ["bob-1", "an", "ann"] {
         sim.connect(0, client_id, false);
         assert!(!sim.shards[0].by_client_id.contains_key(client_id));

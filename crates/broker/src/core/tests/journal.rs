@@ -161,7 +161,7 @@ fn shards_never_wait_for_each_other() {
     }
 }
 
-/// A QoS 2 message of a durable publisher for a session on another shard: its packet id and its link entry are in one
+/// A QoS 2 message of a durable publisher for a session on another shard. Its packet id and its link entry are in one
 /// batch, and the other shard does not receive it before that batch is in the log.
 #[test]
 fn a_qos_2_message_crosses_shards_after_its_packet_id_is_logged() {
@@ -174,7 +174,7 @@ fn a_qos_2_message_crosses_shards_after_its_packet_id_is_logged() {
     sim.settle();
     assert!(
         sim.unlogged[1].is_empty(),
-        "the other shard has heard of it"
+        "the other shard received the message"
     );
     assert!(!sim.has(publisher, PacketType::PubRec));
     // Later messages do not overtake it.
@@ -184,6 +184,6 @@ fn a_qos_2_message_crosses_shards_after_its_packet_id_is_logged() {
     sim.settle();
     assert!(
         !sim.unlogged[1].is_empty(),
-        "the other shard has heard nothing"
+        "the other shard received no message"
     );
 }

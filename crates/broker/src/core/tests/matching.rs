@@ -232,7 +232,7 @@ proptest! {
                 }
             }
         }
-        prop_assert_eq!(tree.filters.len(), model.filters().len(), "filters nobody needs are gone");
+        prop_assert_eq!(tree.filters.len(), model.filters().len(), "unused filters are removed");
     }
 }
 

@@ -32,7 +32,7 @@ fn suback_then_publish_always_arrives() {
             }
             assert!(
                 sim.step() || early > 0,
-                "no SUBACK, and nobody has anything to say"
+                "no SUBACK, and no shard message is waiting"
             );
         }
         sim.publish(&mut publisher, "a/b", b"late", QoS::AtLeastOnce, 1);

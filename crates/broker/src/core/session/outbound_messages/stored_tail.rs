@@ -88,8 +88,8 @@ impl OutboundMessages {
         };
     }
 
-    /// Whether all messages may be left to the store: none came by a shared subscription, which the store does not
-    /// record, or not all of them are in memory.
+    /// Whether all messages may be left to the store. That is so if none came by a shared subscription, which the store
+    /// does not record, or if not all of them are in memory.
     pub(crate) fn can_unload(&self) -> bool {
         let in_flight = self
             .ring
