@@ -1,5 +1,5 @@
-//! One connection to a broker: the handshake with whatever authentication was asked for, then events, with
-//! the bytes moved and the connection kept alive in between.
+//! One connection to a broker: the handshake with the requested authentication, then events. It
+//! transfers bytes and keeps the connection alive in between.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use super::session::{ClientSession, ConnackInfo, SessionEvent};
 use super::tls;
 use super::transport::{Transport, TransportProgress};
 
-/// How long a PINGRESP may take.
+/// Time-out for PINGRESP.
 const PONG_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long our last packets may take to leave.
+/// Time-out for sending the last packets.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct ClientConnection<'a> {
     transport: Transport,
     pub(crate) session: &'a mut ClientSession,
-    /// Zero: never.
+    /// Zero: no keep-alive.
     keep_alive: Duration,
     last_sent: Instant,
     pinged: Option<Instant>,
 }
 
 impl<'a> ClientConnection<'a> {
-    /// Connects and logs in, within the options' time limit.
+    /// Connects and authenticates, within the options' time limit.
     pub(crate) async fn open(
         options: &ConnectOptions,
         session: &'a mut ClientSession,
@@ -68,7 +68,7 @@ impl<'a> ClientConnection<'a> {
         };
         loop {
             let event = connection.next_event().await.map_err(|error| match error {
-                // Whatever answers here may not be a broker at all.
+                // The peer may not be an MQTT broker at all.
                 ClientError::Protocol(reason) => ClientError::Unreachable {
                     endpoint: options.route.endpoint.to_string(),
                     reason,
@@ -143,7 +143,7 @@ impl<'a> ClientConnection<'a> {
         Ok(())
     }
 
-    /// The next event. Sends what is to be sent and pings meanwhile; may be dropped at any time.
+    /// The next event. Sends pending output and pings meanwhile. Cancel safe.
     pub(crate) async fn next_event(&mut self) -> Result<SessionEvent, ClientError> {
         loop {
             if let Some(event) = self.poll_progress().await? {
@@ -152,7 +152,7 @@ impl<'a> ClientConnection<'a> {
         }
     }
 
-    /// An event if one is at hand, else `None` after some bytes went out or came in.
+    /// An event if one is available, otherwise `None` after some bytes were sent or received.
     pub(crate) async fn poll_progress(&mut self) -> Result<Option<SessionEvent>, ClientError> {
         match self.next_buffered_event()? {
             Some(event) => Ok(Some(event)),
@@ -160,7 +160,7 @@ impl<'a> ClientConnection<'a> {
         }
     }
 
-    /// An event that is here already, without waiting for the broker.
+    /// An event that has already arrived, without waiting.
     pub(crate) fn next_buffered_event(&mut self) -> Result<Option<SessionEvent>, ClientError> {
         loop {
             match self.session.next_event() {
@@ -170,12 +170,12 @@ impl<'a> ClientConnection<'a> {
         }
     }
 
-    /// Bytes the system has not taken yet.
+    /// Number of bytes the system has not accepted yet.
     pub(crate) fn unsent_bytes(&self) -> usize {
         self.session.out.len() + self.transport.unsent_bytes()
     }
 
-    /// Moves bytes once, or pings if it is time.
+    /// Transfers bytes once, or sends a ping if it is due.
     async fn transfer(&mut self) -> Result<(), ClientError> {
         let wake_at = match self.pinged {
             Some(pinged) => Some(pinged + PONG_TIMEOUT),
@@ -195,7 +195,8 @@ impl<'a> ClientConnection<'a> {
         tokio::select! {
             turn = self.transport.transfer(outgoing, incoming) => match turn {
                 Ok(TransportProgress::Read) => {
-                    // Whatever arrives is a sign of life; the PINGRESP may stand behind much of it.
+                    // Any received byte shows that the broker is alive; the PINGRESP may be queued after
+                    // much other data.
                     self.pinged = self.pinged.map(|_| Instant::now());
                     Ok(())
                 }
@@ -218,7 +219,7 @@ impl<'a> ClientConnection<'a> {
         }
     }
 
-    /// Says good-bye, sends all there is to send and closes.
+    /// Sends DISCONNECT and all pending output, then closes.
     pub(crate) async fn close(
         self,
         reason: ReasonCode,
@@ -245,7 +246,7 @@ fn send_connect(
         properties.push(Property::AuthenticationMethod(scram::METHOD));
         properties.push(Property::AuthenticationData(first));
     }
-    // SCRAM carries the name in its own message and never the password.
+    // SCRAM carries the name in its own message and never sends the password.
     let plain = scram.is_none();
     let will = options.will.as_ref().map(|will| Will {
         topic: &will.topic,
@@ -267,7 +268,7 @@ fn send_connect(
     }));
 }
 
-/// `--debug`: what CONNACK said.
+/// Prints the CONNACK for `--debug`.
 fn print_connack(options: &ConnectOptions, connected: &ConnackInfo) {
     let mut text = format!(
         "connected to {} with MQTT {} as {:?}",
@@ -287,7 +288,7 @@ fn print_connack(options: &ConnectOptions, connected: &ConnackInfo) {
     eprintln!("{text}");
 }
 
-/// Whether a broker that gives this reason may think otherwise in a while.
+/// Whether a later attempt may succeed after this reason code.
 pub(super) fn is_transient(reason: ReasonCode) -> bool {
     [
         ReasonCode::UNSPECIFIED_ERROR,

@@ -1,20 +1,20 @@
-//! Where a broker is and how to speak to it: host and port, TLS, WebSocket, Unix socket.
+//! The address of a broker and its transport: host and port, TLS, WebSocket, Unix socket.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where to connect to.
+/// The address of a broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BrokerEndpoint {
     pub(crate) address: BrokerAddress,
     pub(crate) tls: bool,
-    /// The path, if MQTT goes through a WebSocket.
+    /// The path, if MQTT is carried by a WebSocket.
     pub(crate) websocket_path: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BrokerAddress {
-    /// A name or an IP address (IPv6 without brackets), and a port.
+    /// A host name or an IP address (IPv6 without brackets), and a port.
     Tcp {
         host: String,
         port: u16,
@@ -22,7 +22,7 @@ pub(crate) enum BrokerAddress {
     Unix(PathBuf),
 }
 
-/// What a URL such as `mqtts://ann:secret@broker.example:8883` says.
+/// The parts of a URL such as `mqtts://ann:secret@broker.example:8883`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct BrokerUrl {
     pub(super) host: String,
@@ -30,7 +30,7 @@ pub(super) struct BrokerUrl {
     pub(super) unix: Option<PathBuf>,
     pub(super) tls: bool,
     pub(super) websocket: bool,
-    /// Behind host and port, beginning with a slash; empty if there is none.
+    /// The path after host and port, beginning with a slash; empty if there is none.
     pub(super) path: String,
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
@@ -106,7 +106,7 @@ fn split_host_port(text: &str) -> Result<(&str, Option<u16>), String> {
     Ok((host, port))
 }
 
-/// Undoes percent encoding.
+/// Decodes percent encoding.
 fn decode(text: &str) -> Result<String, String> {
     let bad = || format!("%-encoding is broken in {text:?}");
     let mut bytes = Vec::with_capacity(text.len());
@@ -126,7 +126,7 @@ fn decode(text: &str) -> Result<String, String> {
 }
 
 impl BrokerEndpoint {
-    /// The port where a broker is expected if none is given.
+    /// The default port of a transport.
     pub(super) fn default_port(tls: bool, websocket: bool) -> u16 {
         match (tls, websocket) {
             (false, false) => 1883,

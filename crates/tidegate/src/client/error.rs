@@ -1,34 +1,34 @@
-//! Why talking to a broker failed; scripts tell the kinds apart by the exit status.
+//! Errors of the MQTT client; scripts tell the kinds apart by the exit status.
 
 use crate::cli::ExitStatus;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
-    /// What was asked for cannot be done; nothing was sent.
+    /// The arguments are invalid or impossible; nothing was sent.
     #[error("{0}")]
     Usage(String),
     #[error("cannot reach {endpoint}: {reason}{hint}")]
     Unreachable {
         endpoint: String,
         reason: String,
-        /// Empty, or what to do behind a semicolon.
+        /// Empty, or a remedy preceded by a semicolon.
         hint: &'static str,
     },
     #[error("the connection to the broker was lost: {0}")]
     Lost(String),
-    /// The broker did what MQTT forbids.
+    /// The broker violated the protocol.
     #[error("the broker broke the protocol: {0}")]
     Protocol(String),
     #[error("the broker refused {what}: {reason}")]
     Refused {
         what: String,
         reason: String,
-        /// Asking again later may be answered otherwise.
+        /// Whether a later attempt may succeed.
         is_passing: bool,
     },
     #[error("{0}")]
     TimedOut(String),
-    /// Standard input, output or a file.
+    /// An error of standard input, standard output or a file.
     #[error("{what}: {error}")]
     Local { what: String, error: std::io::Error },
 }
@@ -44,7 +44,7 @@ impl ClientError {
         }
     }
 
-    /// Whether trying again later may help.
+    /// Whether a later attempt may succeed.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Lost(_) => true,

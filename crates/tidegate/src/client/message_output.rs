@@ -1,4 +1,4 @@
-//! How `tidegate sub` writes a message: its payload, a line with the topic, a JSON object, a template.
+//! Output formats of `tidegate sub`: payload, topic and payload, JSON object, template.
 
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,9 +11,9 @@ use super::session::ReceivedMessage;
 use crate::config::nearest;
 use crate::date_text::format_utc;
 
-/// How messages are written.
+/// The output format of messages.
 pub(super) enum MessageFormat {
-    /// Bytes as they came.
+    /// The payload bytes, unchanged.
     Payload,
     TopicAndPayload,
     Json,
@@ -29,7 +29,7 @@ pub(super) enum TemplatePiece {
 
 macro_rules! fields {
     ($($name:literal => $field:ident),+ $(,)?) => {
-        /// What a template can name.
+        /// A field that a template can use.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Field {
             $($field),+
@@ -62,8 +62,8 @@ fields! {
 }
 
 impl MessageFormat {
-    /// Reads a template: `{field}` stands for what it names, `{{` and `}}` for braces, `\n`, `\t` and `\\` for
-    /// what they usually mean.
+    /// Parses a template: `{field}` is replaced by the field, `{{` and `}}` by braces, and `
+    /// `, `\t` and `\\` have their usual meaning.
     pub(super) fn parse_template(text: &str) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut plain = String::new();
@@ -102,7 +102,7 @@ impl MessageFormat {
         Ok(Self::Template(pieces))
     }
 
-    /// Writes a message, with a line break unless `bare`.
+    /// Writes a message, followed by a line break unless `bare`.
     pub(super) fn write(
         &self,
         message: &ReceivedMessage,
@@ -209,7 +209,7 @@ fn write_hex(bytes: &[u8], out: &mut impl Write) -> io::Result<()> {
     bytes.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
 }
 
-/// A message as `--json` writes it. What the message does not have is left out.
+/// A message in the form of `--json`. Missing properties are omitted.
 #[derive(Serialize)]
 struct MessageJson<'a> {
     time: String,
@@ -217,7 +217,7 @@ struct MessageJson<'a> {
     qos: u8,
     retain: bool,
     dup: bool,
-    /// If it is UTF-8; else the next one.
+    /// Present if it is UTF-8; otherwise the next field is.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -236,7 +236,7 @@ struct MessageJson<'a> {
     correlation_data_base64: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     subscription_identifiers: Vec<u32>,
-    /// Pairs, because a name may come several times.
+    /// Pairs, because a name may occur several times.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     user_properties: Vec<(&'a str, &'a str)>,
 }

@@ -1,5 +1,5 @@
-//! `tidegate pub` and `tidegate sub`: an MQTT client in small pieces. [transport] moves bytes, [session] is
-//! the protocol without I/O, [connection] puts the two together.
+//! `tidegate pub` and `tidegate sub`: an MQTT client in layers. [transport] transfers bytes,
+//! [session] is the protocol without I/O, [connection] combines the two.
 
 mod connection;
 mod endpoint;

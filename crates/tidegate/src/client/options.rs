@@ -1,5 +1,5 @@
-//! The options `tidegate pub` and `tidegate sub` share: where the broker is, who we are, the will, the
-//! connection's properties.
+//! The options shared by `tidegate pub` and `tidegate sub`: broker, identity, will, and connection
+//! properties.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,13 +24,14 @@ pub(crate) struct ConnectArgs {
     /// Port of the broker [default: 1883, with TLS 8883, with WebSocket 8083, with both 8084]
     #[arg(short = 'p', long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// All of that in one, such as mqtts://ann@broker.example:8883, ws://localhost:8083/mqtt, unix:///run/mqtt.sock
+    /// All of these as a URL, such as mqtts://ann@broker.example:8883, ws://localhost:8083/mqtt,
+    /// unix:///run/mqtt.sock
     #[arg(short = 'L', long, value_name = "URL", conflicts_with_all = ["host", "port", "unix"])]
     url: Option<String>,
     /// Connect to a Unix socket
     #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "port"])]
     unix: Option<PathBuf>,
-    /// Speak MQTT through a WebSocket
+    /// Use a WebSocket
     #[arg(long)]
     ws: bool,
     /// Path of the WebSocket [default: /mqtt]
@@ -52,37 +53,37 @@ pub(crate) struct ConnectArgs {
     /// Read the password from a file
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
-    /// Ask for the password at the terminal
+    /// Prompt for the password on the terminal
     #[arg(long, conflicts_with = "password_file")]
     ask_password: bool,
-    /// Seconds without a packet after which we ping; 0: never
+    /// Keep-alive in seconds: idle time after which the client sends a ping; 0: never
     #[arg(short = 'k', long, value_name = "SECONDS", default_value_t = 60)]
     keep_alive: u16,
-    /// Seconds the whole way to a connection may take
+    /// Time limit for connecting, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     connect_timeout: u32,
-    /// Go on with the session of that client id (MQTT 3: and keep it) instead of starting a clean one
+    /// Resume the session of this client id (MQTT 3: and keep it) instead of starting a clean one
     #[arg(short = 'c', long)]
     no_clean_start: bool,
-    /// Seconds the session outlives the connection, or "never" (it does not end)
+    /// Seconds that the session outlives the connection, or "never" (it does not expire)
     #[arg(short = 'x', long, value_name = "SECONDS", value_parser = parse_seconds_or_never)]
     session_expiry: Option<u32>,
-    /// QoS 1 and 2 messages the broker may have in flight towards us
+    /// Maximum number of QoS 1 and 2 messages in flight from the broker
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     receive_maximum: Option<u16>,
-    /// Bytes of the largest packet we take
+    /// Largest packet accepted, in bytes
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
     max_packet_size: Option<u32>,
-    /// Topic aliases the broker may use towards us
+    /// Maximum number of topic aliases of the broker
     #[arg(long, value_name = "N")]
     topic_alias_maximum: Option<u16>,
-    /// Ask the broker for a prefix of response topics
+    /// Request response information from the broker
     #[arg(long)]
     request_response_information: bool,
-    /// Ask the broker to leave reason strings and user properties out of its answers
+    /// Ask the broker to omit reason strings and user properties
     #[arg(long)]
     no_problem_information: bool,
-    /// User property of CONNECT, as often as needed
+    /// User property of CONNECT; repeatable
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_user_property)]
     connect_user_property: Vec<(String, String)>,
     /// Authentication method; scram-sha-256 uses user name and password
@@ -91,7 +92,7 @@ pub(crate) struct ConnectArgs {
     /// Authentication data for other methods
     #[arg(long, value_name = "TEXT", requires = "auth_method")]
     auth_data: Option<String>,
-    /// Tell on standard error what the broker answers
+    /// Print the broker's acknowledgements to standard error
     #[arg(short = 'd', long)]
     pub(super) debug: bool,
     /// Print help
@@ -112,19 +113,19 @@ pub(crate) struct TlsArgs {
     /// PEM file with the authorities to trust instead of the system's
     #[arg(long, value_name = "FILE")]
     pub(super) cafile: Option<PathBuf>,
-    /// PEM file with our certificate
+    /// PEM file with the client certificate
     #[arg(long, value_name = "FILE", requires = "key")]
     pub(super) cert: Option<PathBuf>,
-    /// PEM file with our certificate's key
+    /// PEM file with the private key of the client certificate
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(super) key: Option<PathBuf>,
-    /// Trust any certificate; for tests only
+    /// Accept any certificate; for tests only
     #[arg(long)]
     pub(super) insecure: bool,
-    /// The name the broker's certificate has to be for [default: the host]
+    /// Name expected in the broker's certificate [default: the host]
     #[arg(long, value_name = "NAME")]
     tls_server_name: Option<String>,
-    /// ALPN protocol to ask for, as often as needed
+    /// ALPN protocol to offer; repeatable
     #[arg(long, value_name = "NAME")]
     pub(super) alpn: Vec<String>,
 }
@@ -152,7 +153,7 @@ struct WillArgs {
     /// Seconds the broker waits before it publishes the will
     #[arg(long, value_name = "SECONDS", requires = "will_topic")]
     will_delay: Option<u32>,
-    /// Seconds after which the will is not delivered any more
+    /// Seconds after which the will is no longer delivered
     #[arg(long, value_name = "SECONDS", requires = "will_topic")]
     will_message_expiry: Option<u32>,
     /// Content type of the will
@@ -167,12 +168,12 @@ struct WillArgs {
     /// Mark the will's payload as UTF-8 text
     #[arg(long, requires = "will_topic")]
     will_utf8: bool,
-    /// User property of the will, as often as needed
+    /// User property of the will; repeatable
     #[arg(long, value_name = "NAME=VALUE", requires = "will_topic", value_parser = parse_user_property)]
     will_user_property: Vec<(String, String)>,
 }
 
-/// Everything a connection needs, files read and addresses put together.
+/// Everything a connection needs, after reading files and resolving addresses.
 #[derive(Clone)]
 pub(crate) struct ConnectOptions {
     pub(super) route: ConnectRoute,
@@ -183,7 +184,7 @@ pub(crate) struct ConnectOptions {
     pub(super) keep_alive_s: u16,
     pub(super) username: Option<String>,
     pub(super) password: Option<Vec<u8>>,
-    /// Log in by SCRAM-SHA-256 with that user name and password.
+    /// Authenticate by SCRAM-SHA-256 with the user name and password.
     pub(super) scram: bool,
     pub(super) will: Option<WillMessage>,
     /// Empty before MQTT 5.
@@ -203,7 +204,7 @@ pub(super) struct WillMessage {
 }
 
 impl ConnectOptions {
-    /// A session that has not begun.
+    /// A new session.
     pub(super) fn new_session(&self) -> ClientSession {
         ClientSession::new(self.version, self.max_packet_size, self.topic_alias_maximum)
     }
@@ -214,7 +215,7 @@ impl ConnectArgs {
         self.mqtt_version
     }
 
-    /// Puts the options together. `purpose` names the command in a random client id.
+    /// Resolves the options. `purpose` names the command in a random client id.
     pub(super) fn resolve(self, purpose: &str) -> Result<ConnectOptions, ClientError> {
         let version = self.mqtt_version;
         let url = match &self.url {
@@ -347,7 +348,7 @@ impl ConnectArgs {
         for (name, value) in &self.connect_user_property {
             properties.push(Property::UserProperty(name, value));
         }
-        // For SCRAM method and data are made anew for each connection.
+        // With SCRAM, method and data are created for each connection.
         if let Some(method) = self.auth_method.as_ref().filter(|_| !uses_scram) {
             properties.push(Property::AuthenticationMethod(method));
             if let Some(data) = &self.auth_data {
@@ -363,7 +364,7 @@ fn password_from_environment() -> Option<Vec<u8>> {
     (!password.is_empty()).then_some(password)
 }
 
-/// The largest packet MQTT has.
+/// The largest packet that MQTT allows.
 const MAX_PACKET_BYTES: u32 = 268_435_460;
 
 impl WillArgs {
@@ -404,7 +405,7 @@ pub(super) fn usage_error(message: String) -> ClientError {
     ClientError::Usage(message)
 }
 
-/// Refuses properties that the protocol version has no place for.
+/// Rejects properties if the protocol version does not support them.
 pub(super) fn require_version_5(
     version: Version,
     of_what: &str,

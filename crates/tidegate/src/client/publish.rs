@@ -1,5 +1,5 @@
-//! `tidegate pub`: publishes what the arguments, a file or standard input say, and waits until the broker has
-//! taken it.
+//! `tidegate pub`: publishes messages from arguments, a file or standard input, and waits until the
+//! broker has acknowledged them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead as _, Read as _};
@@ -19,11 +19,11 @@ use super::options::{
 };
 use super::session::{AckResult, OutgoingMessage, SessionEvent};
 
-/// Lines that are read ahead.
+/// Number of lines read ahead.
 const LINES_AHEAD: usize = 64;
-/// Longest line, the largest packet there is.
+/// Maximum length of a line: the largest MQTT packet.
 const MAX_LINE_BYTES: u64 = 268_435_455;
-/// No more messages are taken while this much waits for the socket.
+/// No further messages are read while this many bytes wait for the socket.
 const MAX_UNSENT_BYTES: usize = 1 << 20;
 
 #[derive(Args)]
@@ -33,40 +33,40 @@ const MAX_UNSENT_BYTES: usize = 1 << 20;
     after_help = "Example: tidegate pub -t home/kitchen/light -m on -q 1 -r"
 )]
 pub(crate) struct PubArgs {
-    /// Topic to publish to
+    /// Topic
     #[arg(short = 't', long, value_name = "TOPIC")]
     topic: String,
-    /// The message itself
+    /// Payload as text
     #[arg(short = 'm', long, value_name = "TEXT")]
     message: Option<String>,
-    /// The message is the content of a file
+    /// File with the payload
     #[arg(short = 'f', long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The message is empty (with -r: delete the retained message)
+    /// Empty payload (with -r: delete the retained message)
     #[arg(short = 'n', long)]
     null: bool,
-    /// Each line of standard input is a message
+    /// Publish each line of standard input as a message
     #[arg(short = 'l', long)]
     lines: bool,
-    /// The message is all of standard input
+    /// Publish standard input as one message
     #[arg(short = 's', long)]
     stdin: bool,
     /// Quality of service: 0, 1 or 2
     #[arg(short = 'q', long, value_name = "QOS", default_value = "0", value_parser = parse_qos)]
     qos: QoS,
-    /// Have the broker keep the message for later subscribers
+    /// Retain the message
     #[arg(short = 'r', long)]
     retain: bool,
-    /// Publish the message that many times
+    /// Number of times to publish the message
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "lines")]
     repeat: u64,
-    /// Seconds between two of them, such as 0.5
+    /// Seconds between repetitions, such as 0.5
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_delay)]
     repeat_delay: Duration,
-    /// Give up if not everything is published and acknowledged after that many seconds
+    /// Time limit in seconds for publishing and acknowledgement
     #[arg(short = 'W', long, value_name = "SECONDS")]
     timeout: Option<u32>,
-    /// End the connection in a way that publishes the will (MQTT 5)
+    /// Disconnect so that the broker publishes the will (MQTT 5)
     #[arg(long)]
     disconnect_with_will: bool,
     #[command(flatten)]
@@ -81,22 +81,22 @@ struct MessageArgs {
     /// Content type, such as application/json
     #[arg(long, value_name = "TYPE")]
     content_type: Option<String>,
-    /// Topic for the answer
+    /// Response topic
     #[arg(long, value_name = "TOPIC")]
     response_topic: Option<String>,
-    /// Data that ties the answer to the request
+    /// Correlation data of the request
     #[arg(long, value_name = "TEXT")]
     correlation_data: Option<String>,
-    /// Seconds after which the message is not delivered any more
+    /// Seconds after which the message is no longer delivered
     #[arg(long, value_name = "SECONDS")]
     message_expiry: Option<u32>,
     /// Mark the payload as UTF-8 text
     #[arg(long)]
     utf8: bool,
-    /// User property, as often as needed
+    /// User property; repeatable
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_user_property)]
     user_property: Vec<(String, String)>,
-    /// Send the topic once and that number instead of it afterwards
+    /// Topic alias: send the topic once and this number afterwards
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     topic_alias: Option<u16>,
 }
@@ -200,7 +200,7 @@ fn parse_delay(text: &str) -> Result<Duration, String> {
     delay.ok_or_else(|| "expected seconds such as 2 or 0.5".into())
 }
 
-/// Where payloads come from.
+/// The origin of payloads.
 enum PayloadSource {
     Repeated {
         payload: Arc<[u8]>,
@@ -212,7 +212,7 @@ enum PayloadSource {
 }
 
 impl PayloadSource {
-    /// `None`: there are no more. May be dropped without losing one.
+    /// The next payload; `None` at the end. Cancel safe.
     async fn next_payload(&mut self) -> Option<io::Result<Arc<[u8]>>> {
         match self {
             Self::Repeated { left: 0, .. } => None,
@@ -234,8 +234,8 @@ impl PayloadSource {
     }
 }
 
-/// Reads on a thread of its own: a read of standard input cannot be broken off, and must not keep the program
-/// from ending.
+/// Reads on a thread of its own: a read of standard input cannot be cancelled, and must not prevent
+/// the program from ending.
 fn read_lines() -> mpsc::Receiver<io::Result<Vec<u8>>> {
     let (sender, receiver) = mpsc::channel(LINES_AHEAD);
     std::thread::spawn(move || {
@@ -335,7 +335,7 @@ impl PublishJob {
         connection.session.publish(&message).map_err(usage_error)
     }
 
-    /// Counts the answer to a message; with `debug` prints each.
+    /// Counts the result of a message; with `debug` prints each.
     fn handle_event(
         &self,
         event: SessionEvent,
@@ -357,13 +357,13 @@ impl PublishJob {
                 reason: answer.to_string(),
                 is_passing: is_transient(answer.reason),
             }),
-            // Messages of an older session, for example.
+            // For example messages of an earlier session.
             _ => Ok(()),
         }
     }
 }
 
-/// How the broker answered the messages, by reason code. There are at most 256 codes.
+/// Number of results per reason code. There are at most 256 codes.
 #[derive(Default)]
 struct AnswerCounts {
     acknowledged: u64,
@@ -390,8 +390,8 @@ impl AnswerCounts {
         count.messages += 1;
     }
 
-    /// Prints the codes other than success with their counts, such as that nobody subscribes to the topic
-    /// (0x10). The first refusal is the error that the program ends with.
+    /// Prints the codes other than success with their counts, such as no matching subscribers
+    /// (0x10). The first rejection is returned as the error of the program.
     fn finish(self, topic: &str) -> Result<(), ClientError> {
         let total = self.acknowledged;
         let is_error = |count: &&AnswerCount| count.first.reason.is_error();
@@ -405,7 +405,7 @@ impl AnswerCounts {
                 messages, first, ..
             } = count;
             match total {
-                // The error says it.
+                // The error contains it.
                 1 if first.reason.is_error() => {}
                 1 => eprintln!("message 1: {first}"),
                 _ => eprintln!("{messages} of {total} messages: {first}"),

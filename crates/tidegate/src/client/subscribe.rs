@@ -1,4 +1,4 @@
-//! `tidegate sub`: subscribes and writes what comes to standard output, over as many connections as it takes.
+//! `tidegate sub`: subscribes and writes messages to standard output, reconnecting when necessary.
 
 use std::io::{self, BufWriter, Stdout, Write as _};
 use std::time::{Duration, SystemTime};
@@ -28,37 +28,37 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
     after_help = "Example: tidegate sub -t 'home/+/light' -v"
 )]
 pub(crate) struct SubArgs {
-    /// Topic filter to subscribe to, as often as needed
+    /// Topic filter; repeatable
     #[arg(short = 't', long = "topic", value_name = "FILTER", required = true)]
     topics: Vec<String>,
-    /// Highest quality of service to get messages with: 0, 1 or 2
+    /// Maximum quality of service: 0, 1 or 2
     #[arg(short = 'q', long, value_name = "QOS", default_value = "0", value_parser = parse_qos)]
     qos: QoS,
-    /// Leave out messages whose topic matches, as often as needed
+    /// Skip messages whose topic matches this filter; repeatable
     #[arg(short = 'T', long, value_name = "FILTER")]
     filter_out: Vec<String>,
-    /// Unsubscribe a filter of the session, as often as needed
+    /// Unsubscribe this filter of the session; repeatable
     #[arg(short = 'U', long, value_name = "FILTER")]
     unsubscribe: Vec<String>,
-    /// Leave out retained messages
+    /// Skip retained messages
     #[arg(short = 'R', long)]
     no_retained: bool,
-    /// Write retained messages only and end at the first other one
+    /// Write only retained messages, and end at the first other message
     #[arg(long, conflicts_with = "no_retained")]
     retained_only: bool,
-    /// End after that many messages
+    /// End after this many messages
     #[arg(short = 'C', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// End after that many seconds
+    /// End after this many seconds
     #[arg(short = 'W', long, value_name = "SECONDS")]
     timeout: Option<u32>,
-    /// End as soon as the subscription is made (with -c or -x: the session keeps it)
+    /// End after the subscription is acknowledged (with -c or -x: the session keeps it)
     #[arg(short = 'E', long)]
     exit_after_subscribe: bool,
-    /// End instead of connecting again when the connection is lost
+    /// End instead of reconnecting when the connection is lost
     #[arg(long)]
     no_reconnect: bool,
-    /// End the connection in a way that publishes the will (MQTT 5)
+    /// Disconnect so that the broker publishes the will (MQTT 5)
     #[arg(long)]
     disconnect_with_will: bool,
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub(crate) struct SubArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Output")]
 struct OutputArgs {
-    /// Write the topic in front of the payload
+    /// Write the topic before the payload
     #[arg(short = 'v', long, conflicts_with_all = ["json", "format"])]
     verbose: bool,
     /// Write one JSON object per message, with all properties
@@ -81,7 +81,7 @@ struct OutputArgs {
     /// Write by a template, such as '{time} {topic} {payload_hex}'
     #[arg(short = 'F', long, value_name = "TEMPLATE", value_parser = |text: &str| MessageFormat::parse_template(text).map(|_| text.to_owned()))]
     format: Option<String>,
-    /// Write no line break behind a message
+    /// Write no line break after a message
     #[arg(short = 'N', long)]
     no_newline: bool,
 }
@@ -89,7 +89,7 @@ struct OutputArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Subscription options (MQTT 5)")]
 struct SubscriptionArgs {
-    /// Do not get what we publish ourselves
+    /// Do not receive messages published by this client
     #[arg(long)]
     no_local: bool,
     /// Keep the retain flag as it was published
@@ -101,7 +101,7 @@ struct SubscriptionArgs {
     /// Number the broker adds to each message of this subscription
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=268_435_455))]
     subscription_id: Option<u32>,
-    /// User property of SUBSCRIBE, as often as needed
+    /// User property of SUBSCRIBE; repeatable
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_user_property)]
     subscribe_user_property: Vec<(String, String)>,
 }
@@ -185,31 +185,31 @@ struct Subscriber {
     filter_out: Vec<String>,
     no_retained: bool,
     retained_only: bool,
-    /// Messages still wanted; `None`: no end.
+    /// Remaining messages; `None`: unlimited.
     remaining: Option<u64>,
     exit_after_subscribe: bool,
     reconnect: bool,
     goodbye: ReasonCode,
     format: MessageFormat,
-    /// No line break behind a message.
+    /// Whether the line break after a message is omitted.
     bare: bool,
     out: BufWriter<Stdout>,
-    /// Answers to SUBSCRIBE and UNSUBSCRIBE that have not come.
+    /// Outstanding acknowledgements of SUBSCRIBE and UNSUBSCRIBE.
     answers_missing: u32,
-    /// The broker knows our filters.
+    /// Whether the broker has the subscriptions.
     is_subscribed: bool,
 }
 
 /// Why the program stops.
 #[derive(Clone, Copy)]
 enum StopReason {
-    /// Everything wanted has come, or nobody reads what we write any more.
+    /// All messages have arrived, or standard output is closed.
     Done,
     Interrupted,
     TimeLimit,
 }
 
-/// What stops the program from outside: SIGINT, SIGTERM, the time limit.
+/// External reasons to stop: SIGINT, SIGTERM, the time limit.
 struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
@@ -279,7 +279,7 @@ impl Subscriber {
                 end = stop.wait() => break end,
             }
             retry = (retry * 2).min(LAST_RETRY);
-            // A session that outlives the connection has kept messages for us.
+            // A session that outlives the connection has queued messages.
             let expiry = options.properties.as_properties().session_expiry_interval();
             options.clean_start &= expiry.unwrap_or_default() == 0;
         };
@@ -312,7 +312,7 @@ impl Subscriber {
             let event = match connection.next_buffered_event()? {
                 Some(event) => event,
                 None => {
-                    // What has come is shown before we wait for more.
+                    // Output is flushed before waiting for more.
                     if let Err(error) = self.out.flush() {
                         break write_outcome(error)?;
                     }
@@ -348,7 +348,7 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Does what an event asks for; an end if it is the last that is wanted.
+    /// Handles an event; returns a stop reason if it is the last one needed.
     fn handle_event(
         &mut self,
         event: SessionEvent,
@@ -399,7 +399,7 @@ impl Subscriber {
         (self.exit_after_subscribe && self.answers_missing == 0).then_some(StopReason::Done)
     }
 
-    /// Tells which filters were refused; an error if all were.
+    /// Prints the rejected filters; an error if all were rejected.
     fn check_subscribed(
         &self,
         codes: &[ReasonCode],
@@ -462,7 +462,7 @@ impl Subscriber {
     }
 }
 
-/// Standard output that is closed (`| head`) is an end like any other.
+/// A closed standard output (`| head`) is a normal end.
 fn write_outcome(error: io::Error) -> Result<StopReason, ClientError> {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Ok(StopReason::Done),

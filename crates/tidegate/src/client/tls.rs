@@ -1,4 +1,4 @@
-//! TLS towards a broker: whom to trust, who we are.
+//! TLS towards a broker: trusted authorities and the client certificate.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use rustls::{
 use super::error::ClientError;
 use super::options::TlsArgs;
 
-/// Names of a certificate that an error lists.
+/// Maximum number of certificate names listed in an error.
 const MAX_LISTED_NAMES: usize = 5;
 
-/// What the arguments ask for, with the files read.
+/// The TLS configuration of the arguments, after reading the files.
 pub(super) fn client_config(arguments: &TlsArgs) -> Result<Arc<ClientConfig>, ClientError> {
     let provider = Arc::new(default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -55,7 +55,7 @@ pub(super) fn client_config(arguments: &TlsArgs) -> Result<Arc<ClientConfig>, Cl
     Ok(Arc::new(config))
 }
 
-/// For HTTP: the authorities of this file, or of the system.
+/// For HTTP: trusts the authorities of this file, or of the system.
 pub(crate) fn for_https(cafile: Option<&Path>) -> Result<Arc<ClientConfig>, ClientError> {
     let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
@@ -110,7 +110,7 @@ fn file_error(path: &Path, error: &PemError, what: &str) -> ClientError {
     })
 }
 
-/// The error of a connection in plain words; [`handshake_hint`] says what to do about it.
+/// Describes a connection error; [`handshake_hint`] returns the remedy.
 pub(crate) fn describe(error: &std::io::Error) -> String {
     match tls_error(error) {
         Some(rustls::Error::InvalidCertificate(problem)) => {
@@ -163,7 +163,7 @@ fn describe_certificate(problem: &CertificateError) -> String {
         CertificateError::UnhandledCriticalExtension => {
             "has a critical extension that is not supported".into()
         }
-        // webpki's own, which rustls passes on without a variant.
+        // Errors of webpki that rustls passes on without a variant.
         CertificateError::Other(other) => match format!("{other:?}") {
             text if text.contains("CaUsedAsEndEntity") => {
                 "is that of an authority, which servers cannot use".into()
@@ -177,7 +177,7 @@ fn describe_certificate(problem: &CertificateError) -> String {
     }
 }
 
-/// rustls writes names as `DnsName("a.example")` or `IpAddress(10.0.0.1)`.
+/// rustls formats names as `DnsName("a.example")` or `IpAddress(10.0.0.1)`.
 fn plain_name(name: &str) -> &str {
     let inside = name
         .split_once('(')
@@ -185,7 +185,7 @@ fn plain_name(name: &str) -> &str {
     inside.unwrap_or(name).trim_matches('"')
 }
 
-/// Of `OtherError(A(B))` the name `B`.
+/// The name `B` in `OtherError(A(B))`.
 fn innermost(debug: &str) -> &str {
     let inside = debug.trim_end_matches(')').rsplit('(').next();
     inside.unwrap_or(debug)
@@ -203,7 +203,7 @@ fn tls_error(error: &std::io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// What to do about a failed handshake, if there is something.
+/// The remedy for a failed handshake, if there is one.
 pub(super) fn handshake_hint(error: &std::io::Error) -> &'static str {
     use CertificateError::{NotValidForName, NotValidForNameContext, UnknownIssuer};
     match tls_error(error) {
@@ -221,7 +221,8 @@ pub(super) fn handshake_hint(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// `--insecure`: any certificate will do. Signatures are still checked, so that a broken handshake shows.
+/// `--insecure`: accepts any certificate. Signatures are still verified, so that a broken handshake
+/// is detected.
 #[derive(Debug)]
 struct NoCertificateVerification(Arc<CryptoProvider>);
 

@@ -1,5 +1,4 @@
-//! A stream of MQTT bytes to a broker, whatever carries it: TCP, TLS, Unix socket, each also with WebSocket
-//! frames around.
+//! A byte stream to a broker over TCP, TLS or a Unix socket, each optionally with WebSocket frames.
 
 use std::io;
 use std::sync::Arc;
@@ -24,13 +23,13 @@ const READ_BYTES: usize = 64 * 1024;
 trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for T {}
 
-/// How to make a connection.
+/// How to reach a broker.
 #[derive(Clone)]
 pub(crate) struct ConnectRoute {
     pub(crate) endpoint: BrokerEndpoint,
-    /// There if the endpoint wants TLS.
+    /// Set if the endpoint uses TLS.
     pub(crate) tls: Option<Arc<ClientConfig>>,
-    /// The name the certificate has to be for, if not the host.
+    /// The name expected in the certificate, if it is not the host.
     pub(crate) tls_server_name: Option<String>,
 }
 
@@ -38,9 +37,9 @@ pub(crate) struct Transport {
     reader: ReadHalf<Box<dyn ByteStream>>,
     writer: WriteHalf<Box<dyn ByteStream>>,
     websocket: Option<WebSocketFraming>,
-    /// As it came from the stream; MQTT bytes leave it at once, WebSocket frames when they are whole.
+    /// Bytes from the stream; MQTT bytes are passed on at once, WebSocket frames when complete.
     incoming: Vec<u8>,
-    /// As it goes to the stream, from `written` on.
+    /// Bytes for the stream, starting at `written`.
     outgoing: Vec<u8>,
     written: usize,
     unflushed: bool,
@@ -51,19 +50,19 @@ struct WebSocketFraming {
     masks: MaskKeys,
 }
 
-/// What [`Transport::transfer`] came back with.
+/// Result of [`Transport::transfer`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum TransportProgress {
-    /// Bytes arrived.
+    /// Bytes were received.
     Read,
-    /// Everything that was to be sent has been handed to the system.
+    /// All pending output was passed to the system.
     Written,
     /// The broker closed the stream.
     Closed,
 }
 
 impl Transport {
-    /// Connects, TLS and WebSocket handshakes included. The caller sets the time limit.
+    /// Connects, including TLS and WebSocket handshakes. The caller sets the time limit.
     pub(crate) async fn connect(route: &ConnectRoute) -> Result<Self, ClientError> {
         let endpoint = &route.endpoint;
         let unreachable = |reason: String, hint| ClientError::Unreachable {
@@ -119,7 +118,7 @@ impl Transport {
         Ok(transport)
     }
 
-    /// The WebSocket handshake.
+    /// Performs the WebSocket handshake.
     async fn upgrade_to_websocket(
         &mut self,
         endpoint: &BrokerEndpoint,
@@ -157,7 +156,7 @@ impl Transport {
         if accepted.subprotocol.is_none() {
             return Err("the server speaks WebSocket, but not the sub-protocol mqtt".into());
         }
-        // Frames may have come with the answer.
+        // Frames may have arrived with the response.
         self.incoming = answer.split_off(accepted.consumed);
         self.websocket = Some(WebSocketFraming {
             decoder: Decoder::new(DecoderOptions::byte_stream(Role::Client)),
@@ -166,8 +165,8 @@ impl Transport {
         Ok(())
     }
 
-    /// Sends what is in `outgoing` (taking it out) while waiting for bytes to append to `incoming`; returns at
-    /// the first that is done. May be dropped at any time without losing bytes.
+    /// Sends `outgoing` (draining it) while waiting for bytes to append to `incoming`; returns when
+    /// either completes. Cancel safe: no bytes are lost.
     pub(crate) async fn transfer(
         &mut self,
         outgoing: &mut Vec<u8>,
@@ -223,7 +222,8 @@ impl Transport {
         }
     }
 
-    /// Sends everything and says that nothing more will come. The broker's last words are not waited for.
+    /// Sends everything and closes the sending side, without waiting for further bytes of the
+    /// broker.
     pub(crate) async fn close(mut self, mut outgoing: Vec<u8>) -> io::Result<()> {
         self.queue_outgoing(&mut outgoing);
         if let Some(websocket) = &mut self.websocket {
@@ -236,7 +236,7 @@ impl Transport {
         self.writer.shutdown().await
     }
 
-    /// Bytes taken from `outgoing` that the system has not taken yet.
+    /// Bytes drained from `outgoing` that the system has not accepted yet.
     pub(crate) fn unsent_bytes(&self) -> usize {
         self.outgoing.len() - self.written
     }
@@ -259,7 +259,7 @@ impl Transport {
         }
     }
 
-    /// Moves MQTT bytes from `arrived` to `incoming`; whether there were any.
+    /// Moves MQTT bytes from `arrived` to `incoming`; returns whether there were any.
     fn decode_arrived(&mut self, incoming: &mut Vec<u8>) -> io::Result<bool> {
         let Some(websocket) = &mut self.websocket else {
             incoming.append(&mut self.incoming);

@@ -1,4 +1,5 @@
-//! `tidegate ctl alarms`, `notifications` and `platform-alarms`: what is wrong, who is told, and when the node thinks ill of itself.
+//! `tidegate ctl alarms`, `notifications` and `platform-alarms`: alarms, their notifications, and
+//! the rules of the node's own alarms.
 
 use std::path::PathBuf;
 
@@ -24,32 +25,32 @@ const COLUMNS: &[Column] = &[
 
 #[derive(Subcommand)]
 pub(super) enum AlarmsCommand {
-    /// List alarms, the newest first
+    /// List alarms, newest first
     List(AlarmListArgs),
-    /// Show one
+    /// Show an alarm
     Show { id: u64 },
-    /// Say that somebody has seen one or several
+    /// Acknowledge one or several alarms
     Ack {
         #[arg(required = true)]
         ids: Vec<u64>,
     },
-    /// Clear one or several, whatever their conditions say
+    /// Clear one or several alarms, regardless of their conditions
     Clear {
         #[arg(required = true)]
         ids: Vec<u64>,
     },
-    /// Delete one or several
+    /// Delete one or several alarms
     Delete {
         #[arg(required = true)]
         ids: Vec<u64>,
     },
-    /// How many there are
+    /// Count alarms
     Count,
-    /// Print what becomes of alarms, as it happens
+    /// Print alarm changes as they happen
     Watch {
         #[command(flatten)]
         wanted: AlarmFilterArgs,
-        /// End after this many
+        /// End after this many changes
         #[arg(short = 'n', long, value_name = "N")]
         count: Option<u64>,
     },
@@ -57,16 +58,16 @@ pub(super) enum AlarmsCommand {
 
 #[derive(Args)]
 pub(super) struct AlarmFilterArgs {
-    /// Only those of this device, and those propagated to it
+    /// Only alarms of this device, and those propagated to it
     #[arg(long, value_name = "ID")]
     device: Option<String>,
-    /// Only those of devices of this product
+    /// Only alarms of devices of this product
     #[arg(long, value_name = "ID")]
     product: Option<String>,
-    /// Only those of this type
+    /// Only alarms of this type
     #[arg(long = "type", value_name = "TYPE")]
     kind: Option<String>,
-    /// Only these, such as CRITICAL,MAJOR
+    /// Only these severities, such as CRITICAL,MAJOR
     #[arg(long, value_name = "SEVERITIES")]
     severity: Option<String>,
 }
@@ -75,10 +76,10 @@ pub(super) struct AlarmFilterArgs {
 pub(super) struct AlarmListArgs {
     #[command(flatten)]
     wanted: AlarmFilterArgs,
-    /// Only those in these states, such as ACTIVE_UNACK,ACTIVE_ACK
+    /// Only these states, such as ACTIVE_UNACK,ACTIVE_ACK
     #[arg(long, value_name = "STATES")]
     state: Option<String>,
-    /// Only those that are not cleared
+    /// Only alarms that are not cleared
     #[arg(long, conflicts_with = "state")]
     active: bool,
     #[command(flatten)]
@@ -169,9 +170,9 @@ fn alarm_line(json: &str) -> String {
 pub(super) enum NotificationsCommand {
     #[command(flatten)]
     Objects(ObjectsCommand),
-    /// How often they were sent
+    /// Show counters of notifications
     Status,
-    /// Send one to try it, about an alarm that is none
+    /// Send a test notification about a fictitious alarm
     Test { name: String },
 }
 
@@ -208,11 +209,11 @@ impl NotificationsCommand {
 
 #[derive(Subcommand)]
 pub(super) enum PlatformAlarmsCommand {
-    /// Print them, as `set` takes them
+    /// Print the rules in the form that `set` accepts
     Show,
-    /// Replace them by those of a file: a JSON array, or an object with it in `rules`
+    /// Replace the rules by those of a file: a JSON array, or an object with it in `rules`
     Set { file: PathBuf },
-    /// Have those of the program hold again
+    /// Restore the default rules
     Reset,
 }
 

@@ -1,4 +1,4 @@
-//! `tidegate ctl authenticators`: their objects, and how they do.
+//! `tidegate ctl authenticators`: authenticator objects and their states.
 
 use clap::Subcommand;
 
@@ -11,7 +11,7 @@ use super::output::CtlOutput;
 pub(super) enum Authenticators {
     #[command(flatten)]
     Objects(ObjectsCommand),
-    /// How they do, in the order in which they are asked
+    /// Show the states of authenticators in the order of evaluation
     Status {
         #[command(flatten)]
         limit: LimitArgs,

@@ -15,7 +15,7 @@ use super::output::{CtlOutput, print_text};
 
 #[derive(Args)]
 pub(super) struct BackupArgs {
-    /// Where to write it [default: standard output]
+    /// Output file [default: standard output]
     file: Option<PathBuf>,
 }
 
@@ -41,7 +41,7 @@ impl BackupArgs {
     }
 }
 
-/// Only its owner may read it. The old file stays until the new one is whole.
+/// Writes a file that only its owner may read. The old file stays until the new one is complete.
 fn write_private_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".new");
@@ -59,7 +59,7 @@ fn write_private_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 
 #[derive(Args)]
 pub(super) struct RestoreArgs {
-    /// A file that `tidegate ctl backup` has written
+    /// A file written by `tidegate ctl backup`
     file: PathBuf,
     /// Delete objects that are not in the file
     #[arg(long)]
@@ -83,7 +83,7 @@ impl RestoreArgs {
     }
 }
 
-/// Whether the name of a file says CSV; without an ending it is JSON lines.
+/// Whether the file name indicates CSV; without an extension the format is JSON lines.
 pub(super) fn is_csv(file: &Path) -> Result<bool, CtlError> {
     let ending = file.extension().and_then(OsStr::to_str).unwrap_or_default();
     match ending.to_ascii_lowercase().as_str() {
@@ -93,7 +93,7 @@ pub(super) fn is_csv(file: &Path) -> Result<bool, CtlError> {
     }
 }
 
-/// The error for a file whose name says a format that is not supported.
+/// The error for an unsupported file name extension.
 pub(super) fn unknown_ending(file: &Path, supported: &str) -> CtlError {
     let shown = file.display();
     CtlError::Usage(format!(

@@ -1,4 +1,4 @@
-//! Looking at clients, sessions, subscriptions, messages, listeners and settings, and steering them.
+//! `tidegate ctl` commands for clients, sessions, subscriptions, messages, listeners and settings.
 
 use std::path::PathBuf;
 
@@ -25,17 +25,17 @@ const CLIENT_COLUMNS: &[Column] = &[
 
 #[derive(Args)]
 pub(super) struct LimitArgs {
-    /// Rows at most; 0: all
+    /// Maximum number of rows; 0: all
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(super) limit: usize,
 }
 
 #[derive(Args)]
 pub(super) struct ClientFilterArgs {
-    /// Only client ids with this in them
+    /// Only client ids that contain this
     #[arg(long, value_name = "PART")]
     contains: Option<String>,
-    /// Only this user's
+    /// Only clients of this user
     #[arg(long, value_name = "NAME")]
     username: Option<String>,
     #[command(flatten)]
@@ -44,11 +44,11 @@ pub(super) struct ClientFilterArgs {
 
 #[derive(Subcommand)]
 pub(super) enum ClientsCommand {
-    /// List them
+    /// List clients
     List(ClientFilterArgs),
-    /// Show one
+    /// Show a client
     Show { client_id: String },
-    /// End its connection and its session
+    /// End a client's connection and session
     Kick { client_id: String },
 }
 
@@ -96,25 +96,25 @@ async fn list_clients(
 
 #[derive(Subcommand)]
 pub(super) enum SessionsCommand {
-    /// List them
+    /// List sessions
     List {
         #[command(flatten)]
         filter: ClientFilterArgs,
-        /// Only those whose client is away
+        /// Only sessions of disconnected clients
         #[arg(long)]
         away: bool,
     },
-    /// Show one
+    /// Show a session
     Show { client_id: String },
-    /// End the session of a client that is away
+    /// Discard the session of a disconnected client
     Discard { client_id: String },
-    /// List what waits for a session
+    /// List queued messages of a session
     Queue {
         client_id: String,
         #[command(flatten)]
         limit: LimitArgs,
     },
-    /// Throw away what waits for a session
+    /// Delete the queued messages of a session
     ClearQueue { client_id: String },
 }
 
@@ -157,7 +157,7 @@ impl SessionsCommand {
     }
 }
 
-/// The fields of `message` beside those around it.
+/// Moves the fields of `message` to the level of the fields around it.
 fn flatten_message(mut row: Value) -> Value {
     if let (Value::Object(message), Some(fields)) = (row["message"].take(), row.as_object_mut()) {
         fields.remove("message");
@@ -180,9 +180,9 @@ pub(super) struct SubscriptionFilterArgs {
 
 #[derive(Subcommand)]
 pub(super) enum SubscriptionsCommand {
-    /// List them
+    /// List subscriptions
     List {
-        /// Only this client's
+        /// Only subscriptions of this client
         #[arg(long, value_name = "ID")]
         client_id: Option<String>,
         #[command(flatten)]
@@ -278,17 +278,17 @@ impl TopicsArgs {
 
 #[derive(Subcommand)]
 pub(super) enum RetainedCommand {
-    /// List them
+    /// List retained messages
     List {
-        /// Only topics this filter matches
+        /// Only topics that this filter matches
         #[arg(long, value_name = "FILTER")]
         filter: Option<String>,
         #[command(flatten)]
         limit: LimitArgs,
     },
-    /// Show one with its payload
+    /// Show a retained message with its payload
     Show { topic: String },
-    /// Delete one
+    /// Delete a retained message
     Delete { topic: String },
 }
 
@@ -324,21 +324,21 @@ impl RetainedCommand {
 
 #[derive(Args)]
 pub(super) struct PublishArgs {
-    /// The topic
+    /// Topic
     #[arg(short, long)]
     topic: String,
-    /// The message as text
+    /// Payload as text
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
     message: Option<String>,
-    /// The message is what this file holds
+    /// File with the payload
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     #[arg(short, long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     qos: u8,
-    /// Keep it for those who subscribe later
+    /// Retain the message
     #[arg(short, long)]
     retain: bool,
-    /// Seconds after which it is no longer delivered
+    /// Seconds after which the message is no longer delivered
     #[arg(long, value_name = "SECONDS")]
     expiry: Option<u32>,
 }
@@ -368,14 +368,14 @@ impl PublishArgs {
 
 #[derive(Subcommand)]
 pub(super) enum ListenersCommand {
-    /// List them
+    /// List listeners
     List,
-    /// Let a stopped one listen again
+    /// Start a stopped listener
     Start { name: String },
-    /// Stop one until it is started again, or the node is
+    /// Stop a listener until it or the node is started again
     Stop {
         name: String,
-        /// Send its clients away, too
+        /// Also disconnect its clients
         #[arg(long)]
         disconnect_clients: bool,
     },
@@ -418,7 +418,7 @@ impl ListenersCommand {
     }
 }
 
-/// The rows of a list that is always whole.
+/// The rows of a list that is always complete.
 fn take_rows(answer: &mut Value) -> Vec<Value> {
     match answer["data"].take() {
         Value::Array(rows) => rows,
@@ -428,17 +428,17 @@ fn take_rows(answer: &mut Value) -> Vec<Value> {
 
 #[derive(Subcommand)]
 pub(super) enum SettingsCommand {
-    /// List them
+    /// List settings
     List {
-        /// Only keys with this in them
+        /// Only keys that contain this
         part: Option<String>,
-        /// Only those that can change while the node runs
+        /// Only settings that can change at run time
         #[arg(long)]
         changeable: bool,
     },
-    /// Show one with what it means
+    /// Show a setting with its meaning
     Show { key: String },
-    /// Change one until the node stops
+    /// Change a setting until the node stops
     Set { key: String, value: String },
 }
 
@@ -477,16 +477,16 @@ impl SettingsCommand {
 
 #[derive(Args)]
 pub(super) struct AuditArgs {
-    /// Only what this operator or API key did
+    /// Only actions of this operator or API key
     #[arg(long, value_name = "NAME")]
     who: Option<String>,
-    /// Only actions that begin so, such as operator. or login
+    /// Only actions with this prefix, such as operator. or login
     #[arg(long, value_name = "START")]
     action: Option<String>,
-    /// Only what was done to this object, client or topic
+    /// Only actions on this object, client or topic
     #[arg(long, value_name = "ID")]
     subject: Option<String>,
-    /// Rows at most, the newest; 0: all
+    /// Maximum number of rows, newest first; 0: all
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: usize,
 }

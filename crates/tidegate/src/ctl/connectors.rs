@@ -1,5 +1,5 @@
-//! `tidegate ctl connectors`, `sinks` and `sources`: their objects, whether a system is reached, how they do, and what
-//! could not be written.
+//! `tidegate ctl connectors`, `sinks` and `sources`: objects, connection tests, states and dead
+//! letters.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -13,14 +13,14 @@ use super::output::{Column, CtlOutput};
 pub(super) enum ConnectorsCommand {
     #[command(flatten)]
     Objects(ObjectsCommand),
-    /// Reach the system behind one with its credentials
+    /// Test the connection of a connector with its credentials
     Test { name: String },
-    /// How they do
+    /// Show the states of connectors
     Status {
         #[command(flatten)]
         limit: LimitArgs,
     },
-    /// The types of connectors there are
+    /// List connector types
     Types,
 }
 
@@ -59,37 +59,37 @@ impl ConnectorsCommand {
 pub(super) enum SinksCommand {
     #[command(flatten)]
     Objects(ObjectsCommand),
-    /// Reach the system behind one and check its statement, without writing a row
+    /// Test the connection of a sink and check its statement, without writing a row
     Test { name: String },
-    /// How they do, or one does
+    /// Show the states of sinks, or of one
     Status {
         name: Option<String>,
         #[command(flatten)]
         limit: LimitArgs,
     },
-    /// Rows that could not be written
+    /// Manage rows that could not be written
     #[command(subcommand)]
     DeadLetters(DeadLettersCommand),
 }
 
 #[derive(Subcommand)]
 pub(super) enum DeadLettersCommand {
-    /// List them, the oldest first
+    /// List dead letters, oldest first
     List {
         sink: String,
         #[command(flatten)]
         limit: LimitArgs,
     },
-    /// Queue them again
+    /// Queue dead letters again
     Replay(DeadLetterSelectionArgs),
-    /// Throw them away
+    /// Delete dead letters
     Discard(DeadLetterSelectionArgs),
 }
 
 #[derive(Args)]
 pub(super) struct DeadLetterSelectionArgs {
     sink: String,
-    /// Only these; all if none is named
+    /// Only these ids; default: all
     #[arg(value_name = "ID")]
     ids: Vec<u64>,
 }
@@ -163,7 +163,7 @@ impl DeadLettersCommand {
 pub(super) enum SourcesCommand {
     #[command(flatten)]
     Objects(ObjectsCommand),
-    /// How they do
+    /// Show the states of sources
     Status {
         #[command(flatten)]
         limit: LimitArgs,
@@ -201,7 +201,7 @@ pub(super) async fn list_statuses(
     output.print_rows((rows, has_more), columns)
 }
 
-/// Metrics beside the fields around them.
+/// Moves metrics to the level of the fields around them.
 fn flatten_metrics(mut row: Value) -> Value {
     if let (Value::Object(metrics), Some(fields)) = (row["metrics"].take(), row.as_object_mut()) {
         fields.extend(metrics);

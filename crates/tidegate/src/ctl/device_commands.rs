@@ -1,4 +1,4 @@
-//! `tidegate ctl commands`: tell devices to do something, and see what came of it.
+//! `tidegate ctl commands`: commands to devices and their results.
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
@@ -21,11 +21,11 @@ const COLUMNS: &[Column] = &[
 
 #[derive(Subcommand)]
 pub(super) enum DeviceCommandsCommand {
-    /// Call a method of a device, and wait for its answer
+    /// Call a method of a device and wait for the response
     Send {
         device: String,
         method: String,
-        /// What goes with it, as JSON or text
+        /// Parameters, as JSON or text
         params: Option<String>,
         #[command(flatten)]
         manner: CommandOptionsArgs,
@@ -34,13 +34,13 @@ pub(super) enum DeviceCommandsCommand {
     Invoke {
         device: String,
         function: String,
-        /// Its inputs, as JSON or text
+        /// Inputs, as JSON or text
         #[arg(value_name = "INPUT=VALUE")]
         inputs: Vec<String>,
         #[command(flatten)]
         manner: CommandOptionsArgs,
     },
-    /// Ask a device for properties
+    /// Read properties of a device
     Read {
         device: String,
         #[arg(required = true)]
@@ -48,47 +48,47 @@ pub(super) enum DeviceCommandsCommand {
         #[command(flatten)]
         manner: CommandOptionsArgs,
     },
-    /// Set properties of a device
+    /// Write properties of a device
     Write {
         device: String,
-        /// As JSON or text
+        /// Values, as JSON or text
         #[arg(value_name = "KEY=VALUE", required = true)]
         values: Vec<String>,
         #[command(flatten)]
         manner: CommandOptionsArgs,
     },
-    /// List commands, the newest first
+    /// List commands, newest first
     List {
-        /// Only those to this device
+        /// Only commands to this device
         #[arg(long)]
         device: Option<String>,
-        /// Only those in these states, separated by commas
+        /// Only these states, separated by commas
         #[arg(long)]
         state: Option<String>,
         #[command(flatten)]
         limit: LimitArgs,
     },
-    /// Show one
+    /// Show a command
     Show { id: u64 },
-    /// Cancel one that has not ended
+    /// Cancel a command that has not ended
     Cancel { id: u64 },
 }
 
 #[derive(Args)]
 pub(super) struct CommandOptionsArgs {
-    /// No answer is expected
+    /// Do not expect a response
     #[arg(long)]
     one_way: bool,
-    /// How long the answer may take
+    /// Time limit of the response, in milliseconds
     #[arg(long, value_name = "MS")]
     timeout_ms: Option<u64>,
-    /// How long it waits for a device that is not here; 0: now or never
+    /// Seconds to wait for a disconnected device; 0: do not wait
     #[arg(long, value_name = "S")]
     expires_in_s: Option<u64>,
-    /// How often it is sent again when nothing was heard of it
+    /// Number of retries without a response
     #[arg(long, default_value_t = 0)]
     retries: u32,
-    /// Do not wait for the answer
+    /// Return without waiting for the response
     #[arg(long)]
     no_wait: bool,
 }
@@ -188,8 +188,8 @@ impl DeviceCommandsCommand {
     }
 }
 
-/// A command that has ended in another way than with success ends `ctl` with a status of its own. One that has not ended
-/// (`--no-wait`, `--one-way`, a device that is away) is no failure.
+/// A command that ended without success sets a special exit status. A command that has not ended
+/// (`--no-wait`, `--one-way`, a disconnected device) is not an error.
 fn check_success(command: &Value) -> Result<(), CtlError> {
     let state = command["state"].as_str().unwrap_or_default();
     let text = |field: &str| command[field].as_str().unwrap_or_default();

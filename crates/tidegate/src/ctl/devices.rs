@@ -1,4 +1,4 @@
-//! `tidegate ctl devices`: devices one by one, and by the million from a file and into one.
+//! `tidegate ctl devices`: single devices, and import and export of many.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, IsTerminal as _, Read as _, Write as _};
@@ -17,9 +17,9 @@ use super::import_files::{ImportCheckpoint, RejectsFile, rejection_line};
 use super::objects::{FieldsArgs, parse_assignment, put_object, update_object};
 use super::output::{Column, CtlOutput};
 
-/// A piece of a file that is sent in one request.
+/// Size of the pieces of a file, each sent in one request.
 const BATCH_BYTES: usize = 2 << 20;
-/// Refused lines that are printed; all are in the file of rejects.
+/// Maximum number of rejected lines printed; the rejects file contains all.
 pub(super) const MAX_PRINTED_REJECTIONS: usize = 20;
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) const COLUMNS: &[Column] = &[
@@ -35,11 +35,12 @@ pub(super) const COLUMNS: &[Column] = &[
 pub(super) enum DevicesCommand {
     /// List devices
     List(DeviceListArgs),
-    /// Show one
+    /// Show a device
     Show { id: String },
-    /// Make one; its token is printed once
+    /// Create a device; its token is printed once
     Add(DeviceAddArgs),
-    /// Change fields of one, such as `name="Boiler 3" group=east enabled=false`; the others stay what they are
+    /// Change fields of a device, such as `name="Boiler 3" group=east enabled=false`; other fields
+    /// are kept
     Set {
         id: String,
         #[arg(value_name = "NAME=VALUE")]
@@ -47,39 +48,40 @@ pub(super) enum DevicesCommand {
         #[command(flatten)]
         fields: FieldsArgs,
     },
-    /// Replace the access token of one; the new token is printed once, the old one no longer holds
+    /// Replace the access token of a device; the new token is printed once, the old one becomes
+    /// invalid
     NewToken {
         id: String,
         /// Also replace credentials of other types
         #[arg(long)]
         replace_all: bool,
     },
-    /// Delete one
+    /// Delete a device
     Delete { id: String },
-    /// How many there are, in all and of each product
+    /// Count devices, in total and per product
     Count,
-    /// Show or set attributes of one
+    /// Show or set attributes of a device
     Attributes {
         id: String,
         #[arg(value_enum, default_value = "server")]
         scope: AttributeScopeArg,
-        /// What is to be set, as JSON or text; `KEY=null` removes one
+        /// Attributes to set, as JSON or text; `KEY=null` removes one
         #[arg(value_name = "KEY=VALUE")]
         assignments: Vec<String>,
     },
-    /// List events that one has reported, the newest first
+    /// List events reported by a device, newest first
     Events {
         id: String,
         /// Only events of this id
         #[arg(long)]
         event: Option<String>,
-        /// How many at most
+        /// Maximum number of events
         #[arg(short = 'n', long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
         count: u32,
     },
-    /// Make or replace the devices of a file: CSV with a head line, or a JSON object per line
+    /// Create or replace the devices of a file: CSV with a header line, or a JSON object per line
     Import(DeviceImportArgs),
-    /// Write all devices into a file, without secrets
+    /// Write all devices to a file, without secrets
     Export(DeviceExportArgs),
 }
 
@@ -96,16 +98,16 @@ pub(super) struct DeviceListArgs {
     product: Option<String>,
     #[arg(long)]
     group: Option<String>,
-    /// Only those with this tag
+    /// Only devices with this tag
     #[arg(long, value_name = "KEY=VALUE")]
     tag: Option<String>,
-    /// Only those behind this gateway
+    /// Only devices of this gateway
     #[arg(long)]
     parent: Option<String>,
     /// notActive, online or offline
     #[arg(long)]
     state: Option<String>,
-    /// Only those with this in their id or name
+    /// Only devices with this in their id or name
     #[arg(long, value_name = "PART")]
     contains: Option<String>,
     #[command(flatten)]
@@ -115,7 +117,7 @@ pub(super) struct DeviceListArgs {
 #[derive(Args)]
 pub(super) struct DeviceAddArgs {
     id: String,
-    /// The id of its product
+    /// Product id
     #[arg(long)]
     product: String,
     #[arg(long)]
@@ -126,7 +128,7 @@ pub(super) struct DeviceAddArgs {
     parent: Option<String>,
     #[arg(long = "tag", value_name = "KEY=VALUE")]
     tags: Vec<String>,
-    /// Other credentials than a token that the node makes, as JSON: '[{"type":"password"}]'
+    /// Credentials instead of a generated token, as JSON: '[{"type":"password"}]'
     #[arg(long, value_name = "JSON")]
     credentials: Option<String>,
 }
@@ -134,23 +136,24 @@ pub(super) struct DeviceAddArgs {
 #[derive(Args)]
 pub(super) struct DeviceImportArgs {
     file: PathBuf,
-    /// Continue an interrupted import of this file after its last line that the node has on disk
+    /// Continue an interrupted import of this file after the last line that the node has on disk
     #[arg(long, conflicts_with = "from_line")]
     resume: bool,
     /// Start at this line
     #[arg(long, value_name = "LINE", default_value_t = 1)]
     from_line: u64,
-    /// Where refused lines are written, as JSON lines of `line`, `field` and `reason` [default: FILE.rejects]
+    /// File for rejected lines, as JSON lines of `line`, `field` and `reason` [default:
+    /// FILE.rejects]
     #[arg(long, value_name = "FILE")]
     rejects: Option<PathBuf>,
-    /// Refuses devices that are there, instead of replacing them
+    /// Reject devices that exist instead of replacing them
     #[arg(long)]
     create_only: bool,
 }
 
 #[derive(Args)]
 pub(super) struct DeviceExportArgs {
-    /// Ends in .csv for CSV, or in .jsonl or .ndjson for JSON lines
+    /// File name ending in .csv for CSV, or in .jsonl or .ndjson for JSON lines
     file: PathBuf,
 }
 
@@ -253,7 +256,7 @@ impl DevicesCommand {
     }
 }
 
-/// The types of a device's credentials that are no tokens.
+/// The types of a device's credentials other than tokens.
 fn other_credential_types(device: &Value) -> Vec<&str> {
     let credentials = device["credentials"].as_array();
     let types = credentials.into_iter().flatten();
@@ -305,7 +308,7 @@ impl DeviceAddArgs {
     }
 }
 
-/// How an import does, for people.
+/// Prints the progress of an import.
 struct ImportProgress {
     started: Instant,
     last_printed: Instant,
@@ -334,7 +337,7 @@ impl ImportProgress {
         if is_last {
             eprintln!();
         }
-        // A terminal that has gone does not matter here.
+        // A closed terminal is harmless here.
         let _ = std::io::stderr().flush();
     }
 }
@@ -430,13 +433,13 @@ impl DeviceImportArgs {
     }
 }
 
-/// Whole lines, or whole records of CSV, whose fields may hold ends of lines.
+/// Reads whole lines, or whole records of CSV, whose fields may contain line breaks.
 fn read_batch(reader: &mut BufReader<File>, is_csv: bool) -> std::io::Result<(Vec<u8>, u64)> {
     let mut piece = Vec::with_capacity(BATCH_BYTES + 4096);
     let (mut lines, mut quotes) = (0, 0);
     loop {
         let before = piece.len();
-        // A line without an end is no line; the node refuses it.
+        // The node rejects an incomplete line.
         let read = reader
             .by_ref()
             .take(8 * BATCH_BYTES as u64)
@@ -466,7 +469,7 @@ impl DeviceExportArgs {
         loop {
             let path = format!("/api/v1/device-export?from={from}&count=20000");
             let (piece, next) = client.get_export_page(&path, accept).await?;
-            // Each piece of CSV has the head line.
+            // Each piece of CSV starts with the header line.
             let skipped = match is_csv && from > 0 {
                 true => piece
                     .iter()

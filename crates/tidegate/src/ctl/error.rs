@@ -1,4 +1,4 @@
-//! Why `tidegate ctl` did not do what it was asked; scripts tell the kinds apart by the exit status.
+//! Errors of `tidegate ctl`; scripts tell the kinds apart by the exit status.
 
 use crate::cli::ExitStatus;
 
@@ -8,16 +8,16 @@ pub(crate) enum CtlError {
     Usage(String),
     #[error("cannot reach the node at {url}: {reason}")]
     Unreachable { url: String, reason: String },
-    /// The node answered that it will not.
+    /// The node rejected the request.
     #[error("the node refused ({status}): {detail}")]
     Refused { status: u16, detail: String },
-    /// A command to a device had no answer in time.
+    /// A device did not respond to a command in time.
     #[error("{0}")]
     CommandTimedOut(String),
-    /// A device rejected a command, or never got it.
+    /// A device rejected a command, or never received it.
     #[error("{0}")]
     CommandFailed(String),
-    /// Something answered that is no node.
+    /// The response does not come from a node.
     #[error("{url} does not answer like a node: {reason}")]
     Strange { url: String, reason: String },
 }

@@ -1,4 +1,4 @@
-//! `tidegate ctl events`: the stream of events on standard output, until it ends or somebody ends it.
+//! `tidegate ctl events`: prints the event stream until it ends or is interrupted.
 
 use clap::Args;
 use http_body_util::BodyExt as _;
@@ -7,24 +7,24 @@ use serde_json::Value;
 use super::http::{ApiClient, with_query};
 use super::output::{format_date, print_text};
 
-/// A line of a stream is never longer.
+/// Maximum length of a line of a stream, in bytes.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
 #[derive(Args)]
 pub(super) struct EventsArgs {
-    /// Only these, such as connected,disconnected
+    /// Only these types, such as connected,disconnected
     #[arg(long, value_name = "TYPES")]
     types: Option<String>,
-    /// Only this client's
+    /// Only events of this client
     #[arg(long, value_name = "ID")]
     client_id: Option<String>,
-    /// End after this many
+    /// End after this many events
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<u64>,
 }
 
 impl EventsArgs {
-    /// One line each: JSON with --json and without, since events differ in their fields; the time first for people.
+    /// Prints one line per event: JSON with --json; otherwise the time first, then the fields.
     pub(super) async fn run(self, client: &ApiClient) -> anyhow::Result<()> {
         let parameters = [("types", self.types), ("client_id", self.client_id)];
         let path = with_query("/api/v1/events", &parameters);
@@ -32,12 +32,12 @@ impl EventsArgs {
     }
 }
 
-/// Prints what comes over a stream of events, as `told` shows it, until it has been so much.
+/// Prints the items of a stream, formatted by `format_item`, up to the given number.
 pub(super) async fn print_stream(
     client: &ApiClient,
     path: &str,
     count: Option<u64>,
-    told: impl Fn(&str) -> String,
+    format_item: impl Fn(&str) -> String,
 ) -> anyhow::Result<()> {
     let mut body = client.stream(path).await?;
     let mut left = count;
@@ -57,7 +57,7 @@ pub(super) async fn print_stream(
             if let Some(json) = line.trim_end().strip_prefix("data: ")
                 && left != Some(0)
             {
-                print_text(&told(json))?;
+                print_text(&format_item(json))?;
                 left = left.map(|left| left - 1);
             }
         }

@@ -1,4 +1,4 @@
-//! `tidegate ctl groups`: groups of devices, who is in one, and how many.
+//! `tidegate ctl groups`: device groups, their members and counts.
 
 use clap::Subcommand;
 
@@ -12,13 +12,13 @@ use super::output::CtlOutput;
 pub(super) enum GroupsCommand {
     #[command(flatten)]
     Objects(ObjectsCommand),
-    /// List the devices of one
+    /// List the devices of a group
     Devices {
         id: String,
         #[command(flatten)]
         limit: LimitArgs,
     },
-    /// How many devices one has
+    /// Count the devices of a group
     Count { id: String },
 }
 

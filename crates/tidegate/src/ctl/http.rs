@@ -1,4 +1,4 @@
-//! A small HTTP client: one connection per request, JSON in and out, errors as the node words them.
+//! A small HTTP client: one connection per request, JSON bodies, and the node's error texts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use super::CtlError;
 use super::target::{ApiCredentials, NodeTarget};
 use crate::client;
 
-/// For connecting, and for an answer to begin.
+/// Time-out for connecting, and for the start of a response.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Of an answer that is read as a whole.
+/// Maximum size of a response that is read as a whole.
 const MAX_RESPONSE_BYTES: usize = 1 << 30;
 
 pub(super) struct ApiClient {
@@ -49,7 +49,7 @@ impl ApiClient {
         }
     }
 
-    /// Gets a token if we have a name and a password.
+    /// Obtains a token if the credentials are a name and a password.
     pub(super) async fn log_in(&mut self) -> Result<(), CtlError> {
         if let ApiCredentials::Login { username, password } = &self.target.proof {
             let body = json!({"username": username, "password": password});
@@ -80,7 +80,7 @@ impl ApiClient {
         self.read_json(response).await
     }
 
-    /// A POST without a body.
+    /// Sends a POST without a body.
     pub(super) async fn post_empty(&self, path: &str) -> Result<Value, CtlError> {
         let response = self.send(Method::POST, path, None, &[]).await?;
         self.read_json(response).await
@@ -97,7 +97,7 @@ impl ApiClient {
         self.read_json(response).await
     }
 
-    /// A piece of an export, and where the next one begins.
+    /// Reads a piece of an export, and the cursor of the next one.
     pub(super) async fn get_export_page(
         &self,
         path: &str,
@@ -110,7 +110,7 @@ impl ApiClient {
         Ok((self.read_body(response.into_body()).await?, next))
     }
 
-    /// A PUT, with `etag` only if the object is still in that version.
+    /// Sends a PUT; with `etag` it succeeds only if the object still has that version.
     pub(super) async fn put(
         &self,
         path: &str,
@@ -131,7 +131,7 @@ impl ApiClient {
         self.read_json(response).await
     }
 
-    /// The rows of a list, up to `limit` of them (0: all), and whether there are more.
+    /// Reads up to `limit` rows of a list (0: all), and whether there are more.
     pub(super) async fn rows(
         &self,
         path: &str,
@@ -160,7 +160,7 @@ impl ApiClient {
         }
     }
 
-    /// The beginning of an answer whose body is read as it comes.
+    /// Opens a response whose body is read as a stream.
     pub(super) async fn stream(&self, path: &str) -> Result<Incoming, CtlError> {
         let response = self.send(Method::GET, path, None, &[]).await?;
         Ok(response.into_body())
@@ -302,14 +302,14 @@ impl ApiClient {
     {
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| self.unreachable_error(error))?;
-        // Its errors are those of the request or of the body.
+        // Its errors also appear in the request or the body.
         tokio::spawn(connection);
         let response = sender.send_request(request).await;
         response.map_err(|error| self.unreachable_error(error))
     }
 }
 
-/// As a part of a path or a value in a query.
+/// Encodes text as a path segment or a query value.
 pub(super) fn percent_encode(text: &str) -> String {
     use std::fmt::Write as _;
     text.bytes().fold(String::new(), |mut encoded, byte| {
@@ -324,7 +324,7 @@ pub(super) fn percent_encode(text: &str) -> String {
     })
 }
 
-/// A path with those parameters that have a value.
+/// A path with the parameters that have a value.
 pub(super) fn with_query(path: &str, parameters: &[(&str, Option<String>)]) -> String {
     let given = parameters.iter().filter_map(|(name, value)| {
         let value = value.as_deref()?;

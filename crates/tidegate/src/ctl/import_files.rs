@@ -1,4 +1,4 @@
-//! What an import of devices leaves beside its file: how far it came, and the lines that were refused.
+//! Files written beside an imported file: the progress of the import, and the rejected lines.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -16,10 +16,10 @@ fn sibling_path(file: &Path, suffix: &str) -> PathBuf {
     path.into()
 }
 
-/// How far an import came, in `FILE.progress`.
+/// Progress of an import, in `FILE.progress`.
 pub(super) struct ImportCheckpoint {
     path: PathBuf,
-    /// Of the imported file: another size means another file.
+    /// Size of the imported file: a different size means a different file.
     bytes: u64,
 }
 
@@ -31,7 +31,7 @@ impl ImportCheckpoint {
         }
     }
 
-    /// The line at which the import goes on.
+    /// The line at which the import continues.
     pub(super) fn read(&self) -> anyhow::Result<u64> {
         let shown = self.path.display();
         let text = std::fs::read_to_string(&self.path).with_context(|| {
@@ -51,7 +51,7 @@ impl ImportCheckpoint {
         }
     }
 
-    /// Everything before this line is on the node's disk.
+    /// Records that all lines before this one are on the node's disk.
     pub(super) fn write(&mut self, next_line: u64) -> anyhow::Result<()> {
         let unfinished = sibling_path(&self.path, ".new");
         let text = json!({"next_line": next_line, "file_bytes": self.bytes}).to_string();
@@ -60,17 +60,17 @@ impl ImportCheckpoint {
         renamed.with_context(|| format!("cannot write {}", self.path.display()))
     }
 
-    /// The import has come to its end.
+    /// Removes the progress file at the end of the import.
     pub(super) fn remove(&self) {
-        // There is none if the file had no lines.
+        // A file without lines has no progress file.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// The refused lines: all in a file, the first ones in memory.
+/// Rejected lines: all in a file, the first ones also in memory.
 pub(super) struct RejectsFile {
     path: PathBuf,
-    /// Made with the first line.
+    /// Created with the first line.
     file: Option<BufWriter<File>>,
     appends: bool,
     first: Vec<Value>,
@@ -113,7 +113,7 @@ impl RejectsFile {
         writeln!(file, "{refusal}")
     }
 
-    /// The first refusals, and the file with all of them, if there is any.
+    /// The first rejected lines, and the path of the file with all of them, if any.
     pub(super) fn finish(self) -> anyhow::Result<(Vec<Value>, Option<String>)> {
         let shown = self.path.display().to_string();
         let Some(mut file) = self.file else {
@@ -125,7 +125,7 @@ impl RejectsFile {
     }
 }
 
-/// A refusal as people read it: `line 7: id: ...`.
+/// Formats a rejected line: `line 7: id: ...`.
 pub(super) fn rejection_line(refusal: &Value) -> String {
     let text = |field: &str| refusal[field].as_str().filter(|text| !text.is_empty());
     let reason = text("reason").unwrap_or("refused without a reason");

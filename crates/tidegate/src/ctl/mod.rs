@@ -1,4 +1,4 @@
-//! `tidegate ctl`: steers a node over its HTTP API, with tables for people and JSON for scripts.
+//! `tidegate ctl`: controls a node over its HTTP API, with tables for humans and JSON for scripts.
 
 mod alarms;
 mod authenticators;
@@ -40,17 +40,17 @@ pub(crate) struct CtlArgs {
 
 #[derive(Subcommand)]
 enum CtlCommand {
-    /// The node: version, uptime, whether it takes traffic
+    /// Show the node: version, uptime, readiness
     Status,
-    /// As whom the node knows us
+    /// Show the identity of the caller
     Whoami,
     /// Connected clients
     #[command(subcommand)]
     Clients(broker_commands::ClientsCommand),
-    /// Sessions, also of clients that are away, and what waits in them
+    /// Sessions, including those of disconnected clients, and their queues
     #[command(subcommand)]
     Sessions(broker_commands::SessionsCommand),
-    /// Who subscribes to what
+    /// Subscriptions of clients
     #[command(subcommand)]
     Subscriptions(broker_commands::SubscriptionsCommand),
     /// Topic filters in use
@@ -58,60 +58,60 @@ enum CtlCommand {
     /// Retained messages
     #[command(subcommand)]
     Retained(broker_commands::RetainedCommand),
-    /// Publish a message in the node's name
+    /// Publish a message on behalf of the node
     Publish(broker_commands::PublishArgs),
-    /// Those who may connect over MQTT with a name and a password
+    /// Users who may connect over MQTT with a password
     #[command(subcommand)]
     Users(objects::ObjectsCommand),
-    /// Ways in which those who connect prove who they are
+    /// Methods of authenticating MQTT clients
     #[command(subcommand)]
     Authenticators(authenticators::Authenticators),
-    /// Rules about who may publish and subscribe what
+    /// Rules about who may publish and subscribe to what
     #[command(subcommand)]
     Acl(objects::ObjectsCommand),
-    /// Clients, users and addresses that are shut out
+    /// Clients, users and addresses that may not connect
     #[command(subcommand)]
     Bans(objects::ObjectsCommand),
-    /// Statements over what happens, and what is done with what comes out
+    /// SQL rules over events, and their actions
     #[command(subcommand)]
     Rules(rules::RulesCommand),
-    /// Outside systems, with their addresses and credentials
+    /// External systems, with their addresses and credentials
     #[command(subcommand)]
     Connectors(connectors::ConnectorsCommand),
-    /// Where rules send rows, and what could not be written there
+    /// Targets of rows in external systems, and their dead letters
     #[command(subcommand)]
     Sinks(connectors::SinksCommand),
-    /// What outside systems send to rules
+    /// Origins of messages in external systems
     #[command(subcommand)]
     Sources(connectors::SourcesCommand),
-    /// What devices of a kind have in common: thing model, topics, credentials
+    /// Common properties of devices of one kind: thing model, topics, credentials
     #[command(subcommand)]
     Products(objects::ObjectsCommand),
-    /// What happens to what devices report, node by node
+    /// Rule chains that process device data
     #[command(subcommand)]
     Chains(objects::ObjectsCommand),
-    /// Devices that belong together
+    /// Device groups
     #[command(subcommand)]
     Groups(groups::GroupsCommand),
-    /// Systems that are asked on a schedule for values of devices
+    /// Systems that are queried on a schedule for values of devices
     #[command(subcommand)]
     PullSources(pull_sources::PullSourcesCommand),
     /// Registered devices
     #[command(subcommand)]
     Devices(devices::DevicesCommand),
-    /// What is wrong with devices, and was
+    /// Alarms of devices and of the node
     #[command(subcommand)]
     Alarms(alarms::AlarmsCommand),
-    /// Who is told of alarms
+    /// Notifications about alarms
     #[command(subcommand)]
     Notifications(alarms::NotificationsCommand),
-    /// Rules of the alarms about the node itself
+    /// Rules of the node's own alarms
     #[command(subcommand)]
     PlatformAlarms(alarms::PlatformAlarmsCommand),
-    /// What devices have reported
+    /// Telemetry of devices
     #[command(subcommand)]
     Telemetry(telemetry::TelemetryCommand),
-    /// What devices are told to do, and what came of it
+    /// Commands to devices and their results
     #[command(subcommand)]
     Commands(device_commands::DeviceCommandsCommand),
     /// People who use the HTTP API
@@ -120,24 +120,24 @@ enum CtlCommand {
     /// Programs that use the HTTP API
     #[command(subcommand)]
     Keys(objects::ObjectsCommand),
-    /// Where the node listens
+    /// Listeners of the node
     #[command(subcommand)]
     Listeners(broker_commands::ListenersCommand),
-    /// What the node was told, and changing what can change while it runs
+    /// Settings of the node; some can change at run time
     #[command(subcommand)]
     Settings(broker_commands::SettingsCommand),
-    /// What is logged, or, with LEVEL, changing that
+    /// Show the log level, or change it to LEVEL
     LogLevel {
         /// Such as debug or info,broker=debug
         level: Option<String>,
     },
-    /// Who changed what
+    /// Audit log
     Audit(broker_commands::AuditArgs),
-    /// Print what happens, as it happens
+    /// Print events as they happen
     Events(events::EventsArgs),
-    /// Write all configuration objects into a file
+    /// Write all configuration objects to a file
     Backup(backup_files::BackupArgs),
-    /// Bring back the objects of a backup
+    /// Restore the objects of a backup
     Restore(backup_files::RestoreArgs),
 }
 

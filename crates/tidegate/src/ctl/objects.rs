@@ -1,5 +1,5 @@
-//! Users, authenticators, ACL rules, bans, rules, connectors, operators and API keys: the same commands for all of them, with fields as
-//! NAME=VALUE.
+//! Commands for users, authenticators, ACL rules, bans, rules, connectors, operators and API keys.
+//! All kinds have the same commands, with fields as NAME=VALUE.
 
 use std::path::PathBuf;
 
@@ -185,25 +185,26 @@ impl ObjectKindArg {
 
 #[derive(Subcommand)]
 pub(super) enum ObjectsCommand {
-    /// List them
+    /// List objects
     List {
-        /// Only those with this in their name or id
+        /// Only objects with this in their name or id
         #[arg(long, value_name = "PART")]
         contains: Option<String>,
         #[command(flatten)]
         limit: LimitArgs,
     },
-    /// Show one
+    /// Show an object
     Show { id: String },
-    /// Make one, such as `users add ann --ask-password` or `acl add permission=deny 'topics=["secret/#"]'`
+    /// Create an object, such as `users add ann --ask-password` or `acl add permission=deny
+    /// 'topics=["secret/#"]'`
     Add {
-        /// Its name or id, then its fields; an id may be left out where the node can make one
+        /// Name or id, then fields; the id is optional if the node can generate one
         #[arg(value_name = "ID] [NAME=VALUE")]
         words: Vec<String>,
         #[command(flatten)]
         fields: FieldsArgs,
     },
-    /// Change fields of one; the others stay what they are
+    /// Change fields of an object; other fields are kept
     Set {
         id: String,
         #[arg(value_name = "NAME=VALUE")]
@@ -211,16 +212,16 @@ pub(super) enum ObjectsCommand {
         #[command(flatten)]
         fields: FieldsArgs,
     },
-    /// Delete one
+    /// Delete an object
     Delete { id: String },
 }
 
 #[derive(Args)]
 pub(super) struct FieldsArgs {
-    /// File with a JSON object that has the fields
+    /// File with a JSON object that contains the fields
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Ask for the password at the terminal
+    /// Prompt for the password on the terminal
     #[arg(long, conflicts_with = "password_file")]
     ask_password: bool,
     /// Read the password from a file
@@ -229,7 +230,7 @@ pub(super) struct FieldsArgs {
 }
 
 impl FieldsArgs {
-    /// All that was said, what stands as NAME=VALUE last.
+    /// All fields of the arguments; NAME=VALUE overrides the file.
     pub(super) fn fields(&self, assignments: &[String]) -> anyhow::Result<Map<String, Value>> {
         let mut fields = match &self.from {
             None => Map::new(),
@@ -272,7 +273,7 @@ impl FieldsArgs {
     }
 }
 
-/// A `NAME=VALUE` of the command line.
+/// Parses a `NAME=VALUE` of the command line.
 pub(super) fn parse_assignment(assignment: &str) -> Result<(String, Value), CtlError> {
     let (name, value) = assignment.split_once('=').ok_or_else(|| {
         CtlError::Usage(format!(
@@ -282,8 +283,9 @@ pub(super) fn parse_assignment(assignment: &str) -> Result<(String, Value), CtlE
     Ok((name.to_owned(), parse_value(name, value)?))
 }
 
-/// A value of the command line: JSON if it is valid JSON, text otherwise. A text that begins as a JSON object, array or
-/// string does is more likely a mistake in JSON than a text, and would reach its target as something else than was meant.
+/// Parses a value of the command line: JSON if it is valid JSON, text otherwise. A text that starts
+/// like a JSON object, array or string is rejected: it is probably invalid JSON, and would be
+/// stored as text.
 pub(super) fn parse_value(name: &str, text: &str) -> Result<Value, CtlError> {
     match serde_json::from_str(text) {
         Ok(value) => Ok(value),
@@ -298,7 +300,8 @@ pub(super) fn parse_value(name: &str, text: &str) -> Result<Value, CtlError> {
     }
 }
 
-/// Reads the object at `path` and writes it back with changed fields, unless somebody else has changed it meanwhile.
+/// Reads the object at `path` and writes it back with changed fields, unless it has changed
+/// meanwhile.
 pub(super) async fn update_object(
     client: &ApiClient,
     path: &str,
@@ -308,7 +311,7 @@ pub(super) async fn update_object(
     put_object(client, path, current, changes).await
 }
 
-/// Writes an object that was read back with changed fields. `null` removes a field.
+/// Writes back an object with changed fields. `null` removes a field.
 pub(super) async fn put_object(
     client: &ApiClient,
     path: &str,

@@ -1,4 +1,4 @@
-//! Answers as people read them (aligned columns, times as dates) and as scripts do (JSON).
+//! Output for humans (aligned columns, times as dates) and for scripts (JSON).
 
 use std::io::{self, Write as _};
 
@@ -21,7 +21,7 @@ pub(super) struct CtlOutput {
 pub(super) type Column = (&'static str, &'static str);
 
 impl CtlOutput {
-    /// A list, and a word on standard error if there are more rows.
+    /// Prints a list, and a note on standard error if there are more rows.
     pub(super) fn print_rows(
         &self,
         (rows, has_more): (Vec<Value>, bool),
@@ -37,7 +37,7 @@ impl CtlOutput {
         Ok(())
     }
 
-    /// One thing: a line per field.
+    /// Prints one object, one line per field.
     pub(super) fn print_fields(&self, value: &Value) -> anyhow::Result<()> {
         match (self.format, value) {
             (OutputFormat::Table, Value::Object(fields)) => {
@@ -51,7 +51,7 @@ impl CtlOutput {
         }
     }
 
-    /// What was done, for people; JSON has what the node answered.
+    /// Prints what was done; with JSON the response of the node.
     pub(super) fn print_done(&self, what: &str, answer: &Value) -> anyhow::Result<()> {
         match self.format {
             OutputFormat::Table => print_text(&format!("{what}\n")),
@@ -61,7 +61,7 @@ impl CtlOutput {
     }
 }
 
-/// Writes to standard output. A reader that went away (`| head`) is no failure.
+/// Writes to standard output. A closed pipe (`| head`) is not an error.
 pub(super) fn print_text(text: &str) -> anyhow::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -104,7 +104,7 @@ fn format_table(rows: &[Value], columns: &[Column]) -> String {
     text
 }
 
-/// Longer cells are cut in tables; `--json` has all of it.
+/// Longer cells are truncated in tables; `--json` shows them in full.
 const MAX_CELL_CHARS: usize = 80;
 
 fn format_cell(field: &str, value: &Value) -> String {
@@ -119,7 +119,7 @@ fn format_cell(field: &str, value: &Value) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    // What a client calls itself shall not move the cursor.
+    // Names chosen by clients must not move the cursor.
     let mut shown: String = text
         .chars()
         .map(|c| if c.is_control() { '\u{fffd}' } else { c })
@@ -131,7 +131,7 @@ fn format_cell(field: &str, value: &Value) -> String {
     shown
 }
 
-/// Whether a field with milliseconds is a time since 1970 and not a duration.
+/// Whether a field in milliseconds is a time since 1970 rather than a duration.
 fn is_timestamp(field: &str) -> bool {
     const TIMES: [&str; 7] = [
         "until_ms",
@@ -145,7 +145,7 @@ fn is_timestamp(field: &str) -> bool {
     field.ends_with("at_ms") || TIMES.contains(&field)
 }
 
-/// Milliseconds since 1970 as `2026-11-21T10:02:04Z`.
+/// Formats milliseconds since 1970 as `2026-11-21T10:02:04Z`.
 pub(super) fn format_date(ms: u64) -> String {
     format!("{}Z", format_utc(ms / 1000))
 }

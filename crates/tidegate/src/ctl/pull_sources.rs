@@ -1,4 +1,4 @@
-//! `tidegate ctl pull-sources`: their objects, how they do, and asking one now.
+//! `tidegate ctl pull-sources`: pull source objects, states and tests.
 
 use clap::Subcommand;
 
@@ -12,9 +12,9 @@ use super::output::CtlOutput;
 pub(super) enum PullSourcesCommand {
     #[command(flatten)]
     Objects(ObjectsCommand),
-    /// Ask one now; nothing of what it says is stored
+    /// Query a pull source now; nothing is stored
     Test { name: String },
-    /// How they do, or one does
+    /// Show the states of pull sources, or of one
     Status {
         name: Option<String>,
         #[command(flatten)]

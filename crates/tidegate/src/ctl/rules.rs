@@ -1,4 +1,5 @@
-//! `tidegate ctl rules`: the rules of a node, switching them, how they do. `tidegate rule`: trying one, watching one.
+//! `tidegate ctl rules`: the rules of a node, their states and switches. `tidegate rule`: tests and
+//! traces of rules.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,11 +21,11 @@ use crate::serve::NoopDevicePort;
 pub(super) enum RulesCommand {
     #[command(flatten)]
     Objects(ObjectsCommand),
-    /// Let one run
+    /// Enable a rule
     Enable { name: String },
-    /// Let one rest
+    /// Disable a rule
     Disable { name: String },
-    /// How they do, or one does
+    /// Show the states of rules, or of one
     Status {
         name: Option<String>,
         #[command(flatten)]
@@ -64,7 +65,7 @@ impl RulesCommand {
     }
 }
 
-/// The counters beside the fields around them.
+/// Moves the counters to the level of the fields around them.
 fn flatten_counters(mut row: Value) -> Value {
     if let (Value::Object(counters), Some(fields)) = (row["counters"].take(), row.as_object_mut()) {
         fields.remove("counters");
@@ -73,7 +74,7 @@ fn flatten_counters(mut row: Value) -> Value {
     row
 }
 
-/// The same for a table, with the text of the last error alone.
+/// The same for a table, with only the text of the last error.
 fn flatten_for_table(row: Value) -> Value {
     let mut row = flatten_counters(row);
     row["last_error"] = row["last_error"]["text"].take();
@@ -108,12 +109,12 @@ pub(crate) struct RuleArgs {
 
 #[derive(Subcommand)]
 enum RuleTestCommand {
-    /// Try a rule on an event, without a node unless it is one of a node's
+    /// Test a rule on an event; needs a node only for a rule of the node
     Test(TestArgs),
-    /// Watch what meets a rule of a node, and what comes of it
+    /// Trace the events of a node's rule and their results
     Trace {
         name: String,
-        /// End after this many
+        /// End after this many items
         #[arg(short = 'n', long, value_name = "N")]
         count: Option<u64>,
     },
@@ -121,13 +122,13 @@ enum RuleTestCommand {
 
 #[derive(Args)]
 struct TestArgs {
-    /// The statement
+    /// SQL statement
     #[arg(long, value_name = "STATEMENT", allow_hyphen_values = true, required_unless_present_any = ["file", "name"])]
     sql: Option<String>,
-    /// A file with the statement, or, if it is JSON, with a rule and its actions
+    /// File with a statement, or JSON with a rule and its actions
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sql", "name"])]
     file: Option<PathBuf>,
-    /// A rule of the node
+    /// Rule of the node
     #[arg(long, value_name = "NAME", conflicts_with = "sql")]
     name: Option<String>,
     #[arg(long)]
@@ -142,13 +143,13 @@ struct TestArgs {
     qos: u8,
     #[arg(long)]
     retain: bool,
-    /// Whose meaning of functions; as FROM says, if not said
+    /// Dialect of functions [default: derived from FROM]
     #[arg(long, value_parser = ["fluxmq", "emqx"])]
     dialect: Option<String>,
-    /// Of functions that print local time
+    /// Time zone of functions that print local time
     #[arg(long, value_name = "ZONE")]
     timezone: Option<String>,
-    /// A further field of the event, as of the output of another rule
+    /// Additional field of the event, such as of the output of another rule
     #[arg(long = "field", value_name = "NAME=VALUE")]
     fields: Vec<String>,
 }
@@ -165,7 +166,7 @@ impl RuleArgs {
             RuleTestCommand::Trace { .. } => true,
             RuleTestCommand::Test(arguments) => arguments.name.is_some(),
         };
-        // Reading the configuration starts runtimes of its own, which must not end within another.
+        // Reading the configuration starts runtimes of its own, which must not end inside another runtime.
         let target = needs_node.then(|| self.target.resolve()).transpose()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

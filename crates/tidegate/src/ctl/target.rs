@@ -1,5 +1,6 @@
-//! Which node, and as whom: by default the one of this machine's data directory, whose token file makes its owner an
-//! admin; else a URL with an API key, a token, or an operator's name and password.
+//! The node to control and the credentials. The default is the node of this machine's data
+//! directory, whose token file grants the admin role. Otherwise a URL with an API key, a token, or
+//! an operator's name and password.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -29,13 +30,14 @@ pub(super) struct TargetArgs {
         global = true
     )]
     data_dir: Option<PathBuf>,
-    /// File with an API key as ID:SECRET on one line (or in the environment variable TIDEGATE_API_KEY)
+    /// File with an API key as ID:SECRET on one line (or in the environment variable
+    /// TIDEGATE_API_KEY)
     #[arg(long, value_name = "FILE", global = true)]
     key_file: Option<PathBuf>,
     /// File with a token (or in the environment variable TIDEGATE_API_TOKEN)
     #[arg(long, value_name = "FILE", global = true)]
     token_file: Option<PathBuf>,
-    /// Log in as this operator; the password is asked for, or read from --login-password-file
+    /// Log in as this operator; the password is prompted for, or read from --login-password-file
     #[arg(long, value_name = "NAME", global = true)]
     login: Option<String>,
     /// File with the password of --login
@@ -46,14 +48,14 @@ pub(super) struct TargetArgs {
     cafile: Option<PathBuf>,
 }
 
-/// A node and what proves who we are.
+/// A node and the credentials for it.
 pub(super) struct NodeTarget {
     pub(super) is_tls: bool,
-    /// Of `unix:/path`: the socket instead of host and port.
+    /// The socket of `unix:/path`, instead of host and port.
     pub(super) socket: Option<PathBuf>,
     pub(super) host: String,
     pub(super) port: u16,
-    /// Before `/api`; empty or beginning with a slash.
+    /// Path before `/api`; empty or beginning with a slash.
     pub(super) prefix: String,
     pub(super) cafile: Option<PathBuf>,
     pub(super) proof: ApiCredentials,
@@ -62,7 +64,7 @@ pub(super) struct NodeTarget {
 pub(super) enum ApiCredentials {
     Nothing,
     Token(String),
-    /// `MESSAGE_ID_BYTES:SECRET`
+    /// `ID:SECRET`
     ApiKey(String),
     Login {
         username: String,
@@ -97,7 +99,7 @@ impl TargetArgs {
                 (address_of(&data_dir)?, false)
             }
         };
-        // A node on a loopback address may be told apart from others by its data directory only.
+        // A URL may be combined with a data directory, whose token is then used.
         if is_given && matches!(proof, ApiCredentials::Nothing) && self.data_dir.is_some() {
             proof = local_token(&self.data_dir()?)?;
         }
@@ -168,7 +170,7 @@ fn read_one_line(path: &Path) -> anyhow::Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// The token of a running node of ours; without one the node may still let us look.
+/// The token of a running local node; without one the node may still allow anonymous requests.
 fn local_token(data_dir: &Path) -> anyhow::Result<ApiCredentials> {
     let path = data_dir.join(TOKEN_FILE);
     match std::fs::read_to_string(&path) {
@@ -184,7 +186,7 @@ fn local_token(data_dir: &Path) -> anyhow::Result<ApiCredentials> {
     }
 }
 
-/// Where the node of a data directory serves HTTP.
+/// The HTTP address of the node of a data directory.
 fn address_of(data_dir: &Path) -> anyhow::Result<String> {
     let shown = data_dir.display();
     let text = std::fs::read_to_string(data_dir.join("node.json")).map_err(|_| {
@@ -209,7 +211,7 @@ fn address_of(data_dir: &Path) -> anyhow::Result<String> {
     if address.starts_with('/') {
         return Ok(format!("unix:{address}"));
     }
-    // Bound to every address it is on loopback, too.
+    // A node bound to all addresses also listens on loopback.
     let address = address
         .replace("0.0.0.0:", "127.0.0.1:")
         .replace("[::]:", "[::1]:");

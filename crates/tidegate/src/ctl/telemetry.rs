@@ -1,4 +1,4 @@
-//! `tidegate ctl telemetry`: what devices have reported, as it is and as it comes.
+//! `tidegate ctl telemetry`: stored and live telemetry of devices.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,59 +17,60 @@ use super::{CtlError, backup_files, events};
 
 #[derive(Subcommand)]
 pub(super) enum TelemetryCommand {
-    /// The latest value of each key of a device
+    /// Show the latest value of each key of a device
     Latest {
         device: String,
         #[command(flatten)]
         keys: KeysArgs,
     },
-    /// Rows of a device, the newest first
+    /// List rows of a device, newest first
     List {
         device: String,
         #[command(flatten)]
         keys: KeysArgs,
         #[command(flatten)]
         times: TimeRangeArgs,
-        /// Rows at most
+        /// Maximum number of rows
         #[arg(long, default_value_t = 100)]
         rows: u32,
-        /// The oldest first
+        /// Oldest first
         #[arg(long)]
         ascending: bool,
     },
-    /// Averages, extremes, sums and counts of intervals
+    /// Aggregate telemetry by intervals
     Intervals {
         device: String,
-        /// Separated by commas
+        /// Keys, separated by commas
         #[arg(long)]
         keys: String,
         #[command(flatten)]
         times: TimeRangeArgs,
-        /// Length of an interval, such as 10m or 1h, or day, week, month, quarter or year; without it, one interval
+        /// Length of an interval, such as 10m or 1h, or day, week, month, quarter or year; without it, one
+        /// interval
         #[arg(long, value_name = "TIME", value_parser = parse_interval)]
         every: Option<IntervalArg>,
-        /// Days, weeks, months, quarters and years are those of this IANA zone, such as Europe/Berlin [default: UTC]
+        /// IANA time zone of calendar intervals, such as Europe/Berlin [default: UTC]
         #[arg(long, value_name = "ZONE")]
         time_zone: Option<String>,
-        /// avg, min, max, sum, count, first and last, separated by commas
+        /// Functions avg, min, max, sum, count, first and last, separated by commas
         #[arg(long, default_value = "avg,min,max,count")]
         functions: String,
     },
-    /// Print rows of devices as they come
+    /// Print rows of devices as they arrive
     Watch {
         #[arg(required = true)]
         devices: Vec<String>,
         #[command(flatten)]
         keys: KeysArgs,
-        /// End after this many
+        /// End after this many rows
         #[arg(short = 'n', long, value_name = "N")]
         count: Option<u64>,
     },
-    /// Write rows of a device into a file
+    /// Export rows of a device to a file
     Export {
         device: String,
         file: PathBuf,
-        /// If left out, the end of the file's name says it: .csv, .parquet, .jsonl or .ndjson. CSV needs --keys
+        /// Format [default: by the extension .csv, .parquet, .jsonl or .ndjson]. CSV needs --keys
         #[arg(long)]
         format: Option<ExportFormatArg>,
         #[command(flatten)]
@@ -84,11 +85,11 @@ pub(super) enum TelemetryCommand {
         keys: KeysArgs,
         #[command(flatten)]
         times: TimeRangeArgs,
-        /// Needed to delete all there is
+        /// Required to delete everything
         #[arg(long)]
         all: bool,
     },
-    /// What of a device was not taken lately, and why
+    /// List recently rejected data of a device, with reasons
     Refusals { device: String },
 }
 
@@ -101,25 +102,25 @@ pub(super) enum ExportFormatArg {
 
 #[derive(Args)]
 pub(super) struct KeysArgs {
-    /// Only these, separated by commas
+    /// Only these keys, separated by commas
     #[arg(long)]
     keys: Option<String>,
 }
 
 #[derive(Args)]
 pub(super) struct TimeRangeArgs {
-    /// Not older than this, such as 15m, 24h or 7d
+    /// Only rows not older than this, such as 15m, 24h or 7d
     #[arg(long, value_name = "TIME", value_parser = period_ms, conflicts_with = "from_ms")]
     last: Option<u64>,
-    /// From this time on, in milliseconds since 1970
+    /// Start of the time range, in milliseconds since 1970
     #[arg(long, value_name = "MS")]
     from_ms: Option<u64>,
-    /// Before this time
+    /// End of the time range, exclusive
     #[arg(long, value_name = "MS")]
     to_ms: Option<u64>,
 }
 
-/// `90s`, `15m`, `24h`, `7d`.
+/// Parses `90s`, `15m`, `24h`, `7d`.
 fn period_ms(text: &str) -> Result<u64, String> {
     let units = [
         ('s', 1000),
@@ -134,11 +135,11 @@ fn period_ms(text: &str) -> Result<u64, String> {
     read.ok_or_else(|| "expected a number and s, m, h or d, such as 15m".to_owned())
 }
 
-/// How long an interval is.
+/// Length of an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IntervalArg {
     Ms(u64),
-    /// A unit of the calendar.
+    /// A calendar unit.
     Unit(&'static str),
 }
 
@@ -319,7 +320,7 @@ impl ExportFormatArg {
     }
 }
 
-/// A line for people.
+/// Formats a row as a line of text.
 fn row_line(json: &str) -> String {
     let row: Value = serde_json::from_str(json).unwrap_or_default();
     match (row["ts_ms"].as_u64(), row["device"].as_str()) {

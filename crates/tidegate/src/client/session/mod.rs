@@ -1,7 +1,8 @@
-//! The client's side of an MQTT connection without I/O: bytes in, events out, bytes to send in `out`.
+//! The client side of an MQTT connection without I/O: bytes in, events out, output in `out`.
 //!
-//! Acknowledges by itself: PUBACK and PUBREC when a message is handed out, PUBREL when PUBREC comes. The state
-//! of QoS 2 messages that are coming in outlives a connection, so that a resumed session delivers them once.
+//! Acknowledges automatically: PUBACK and PUBREC when a message is returned to the caller, PUBREL
+//! after PUBREC. The state of incoming QoS 2 messages outlives a connection, so that a resumed
+//! session delivers them once.
 
 #[cfg(test)]
 mod tests;
@@ -13,7 +14,7 @@ use mqtt::{
     QoS, ReasonCode, SubscribeBuf, SubscriptionOptions, UnsubscribeBuf, Version,
 };
 
-/// What came from the broker.
+/// An event caused by the broker.
 #[derive(Debug)]
 pub(crate) enum SessionEvent {
     Connected(ConnackInfo),
@@ -23,7 +24,7 @@ pub(crate) enum SessionEvent {
         data: Vec<u8>,
     },
     Message(ReceivedMessage),
-    /// A message we published is done, well or not.
+    /// A published message is complete, successfully or not.
     Published {
         packet_id: u16,
         answer: AckResult,
@@ -37,14 +38,14 @@ pub(crate) enum SessionEvent {
         reason_string: Option<String>,
     },
     Pong,
-    /// The broker ends the connection.
+    /// The broker closes the connection with DISCONNECT.
     Disconnected {
         answer: AckResult,
         server_reference: Option<String>,
     },
 }
 
-/// A reason code and what the broker says about it.
+/// A reason code with the broker's explanation.
 #[derive(Debug, Clone)]
 pub(crate) struct AckResult {
     pub(crate) reason: ReasonCode,
@@ -61,7 +62,7 @@ impl std::fmt::Display for AckResult {
     }
 }
 
-/// What CONNACK said.
+/// The contents of CONNACK.
 #[derive(Debug)]
 pub(crate) struct ConnackInfo {
     pub(crate) answer: AckResult,
@@ -73,10 +74,10 @@ pub(crate) struct ConnackInfo {
     pub(crate) max_qos: u8,
 }
 
-/// A message that was delivered to us.
+/// A received message.
 #[derive(Debug, Clone)]
 pub(crate) struct ReceivedMessage {
-    /// The real one, also if the packet had an alias.
+    /// The topic name, also if the packet used an alias.
     pub(crate) topic: String,
     pub(crate) payload: Vec<u8>,
     pub(crate) qos: QoS,
@@ -92,11 +93,11 @@ pub(crate) struct OutgoingMessage<'a> {
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
     pub(crate) properties: &'a PropertiesBuf,
-    /// Use this alias: the topic goes along the first time only.
+    /// Topic alias to use: the topic is sent the first time only.
     pub(crate) topic_alias: Option<u16>,
 }
 
-/// What of a message we published is still to come.
+/// The packet awaited for a published message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AwaitedPacket {
     PubAck,
@@ -108,27 +109,28 @@ enum AwaitedPacket {
 
 pub(crate) struct ClientSession {
     version: Version,
-    /// Bytes to send.
+    /// Output bytes.
     pub(crate) out: Vec<u8>,
     input: Vec<u8>,
-    /// Bytes of `input` that are done with.
+    /// Number of processed bytes of `input`.
     consumed: usize,
     max_packet_size: u32,
     /// Topic aliases the broker may use, and those it has set.
     topic_alias_maximum: u16,
     incoming_aliases: HashMap<u16, String>,
-    /// Aliases we have told the broker about.
+    /// Aliases sent to the broker.
     outgoing_aliases: HashMap<u16, String>,
     /// Packet identifiers in use.
     waiting: BTreeMap<u16, AwaitedPacket>,
-    /// Codes other than success in PUBRECs, such as that nobody subscribes to the topic, until PUBCOMP comes.
+    /// Reason codes other than success in PUBRECs, such as no matching subscribers, kept until
+    /// PUBCOMP arrives.
     pubrec_answers: HashMap<u16, AckResult>,
-    /// Messages of QoS 1 and 2 that are not done.
+    /// Number of incomplete QoS 1 and 2 messages.
     in_flight: usize,
     last_packet_id: u16,
-    /// QoS 2 messages handed out whose PUBREL has not come.
+    /// QoS 2 messages returned to the caller whose PUBREL has not arrived.
     incoming_qos2: HashSet<u16>,
-    /// What the broker allows.
+    /// The receive maximum of the broker.
     send_quota: u16,
     server_topic_alias_maximum: u16,
     server_max_packet_size: u32,
@@ -137,7 +139,7 @@ pub(crate) struct ClientSession {
 type Result<T> = std::result::Result<T, String>;
 
 impl ClientSession {
-    /// `max_packet_size` and `topic_alias_maximum` are what we told the broker.
+    /// `max_packet_size` and `topic_alias_maximum` are the values sent to the broker.
     pub(crate) fn new(version: Version, max_packet_size: u32, topic_alias_maximum: u16) -> Self {
         Self {
             version,
@@ -159,7 +161,7 @@ impl ClientSession {
         }
     }
 
-    /// Forgets everything that belongs to a connection, not what belongs to the session.
+    /// Resets the state of the connection, but not that of the session.
     pub(crate) fn start_connection(&mut self) {
         self.out.clear();
         self.input.clear();
@@ -171,28 +173,28 @@ impl ClientSession {
         self.in_flight = 0;
     }
 
-    /// Bytes to send, and where bytes from the broker go.
+    /// The output buffer and the input buffer.
     pub(crate) fn output_and_input(&mut self) -> (&mut Vec<u8>, &mut Vec<u8>) {
         (&mut self.out, &mut self.input)
     }
 
-    /// Sends a packet that needs no bookkeeping.
+    /// Sends a packet that needs no state.
     pub(crate) fn send(&mut self, packet: &Packet<'_>) {
         packet.encode(self.version, &mut self.out);
     }
 
-    /// Messages of QoS 1 and 2 published and not yet done.
+    /// The number of incomplete QoS 1 and 2 messages.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Whether the broker takes one more message of QoS 1 or 2 now.
+    /// Whether the broker accepts another QoS 1 or 2 message now.
     pub(crate) fn has_quota(&self) -> bool {
         self.in_flight < usize::from(self.send_quota)
     }
 
-    /// Sends a message; the answer is its packet identifier (0 at QoS 0). The caller heeds
-    /// [`has_quota`](Self::has_quota).
+    /// Sends a message and returns its packet identifier (0 at QoS 0). The caller must check
+    /// [`has_quota`](Self::has_quota) first.
     pub(crate) fn publish(&mut self, message: &OutgoingMessage<'_>) -> Result<u16> {
         let mut properties = message.properties.clone();
         let mut topic = message.topic;
@@ -272,7 +274,7 @@ impl ClientSession {
         Ok(())
     }
 
-    /// Says good-bye. Before MQTT 5 there are no reasons.
+    /// Sends DISCONNECT. Before MQTT 5 there are no reason codes.
     pub(crate) fn disconnect(&mut self, reason: ReasonCode, properties: &PropertiesBuf) {
         self.send(&Packet::Disconnect(Disconnect {
             reason,
@@ -291,8 +293,8 @@ impl ClientSession {
         Err("all 65535 packet identifiers are in use".into())
     }
 
-    /// The next event of what has arrived; `None`: more bytes are needed. The error says how the broker broke
-    /// the protocol.
+    /// The next event of the received bytes; `None`: more bytes are needed. The error describes the
+    /// protocol violation.
     pub(crate) fn next_event(&mut self) -> Result<Option<SessionEvent>> {
         loop {
             let input = std::mem::take(&mut self.input);
@@ -311,7 +313,7 @@ impl ClientSession {
         }
     }
 
-    /// Takes one packet off the front: how long it was and what it means to the user.
+    /// Processes the first packet; returns its length and the resulting event.
     fn handle_next(&mut self, input: &[u8]) -> Result<(usize, Option<SessionEvent>)> {
         let frame = mqtt::split_frame(input, self.max_packet_size).map_err(|e| e.to_string())?;
         let Some(frame) = frame else {
@@ -371,7 +373,7 @@ impl ClientSession {
             }
             Packet::PubComp(ack) => Some(self.complete_publish(AwaitedPacket::PubComp, &ack)?),
             Packet::PubRel(ack) => {
-                // An identifier we do not know is answered too: the broker may have lost our PUBCOMP.
+                // An unknown identifier is acknowledged too: the broker may have lost our PUBCOMP.
                 let known = self.incoming_qos2.remove(&ack.packet_id);
                 let reason = match known {
                     true => ReasonCode::SUCCESS,
@@ -405,7 +407,7 @@ impl ClientSession {
         })
     }
 
-    /// Acknowledges a message; `None` if it was handed out before.
+    /// Acknowledges a message; `None` if it was returned before.
     fn handle_publish(&mut self, publish: &Publish<'_>) -> Result<Option<ReceivedMessage>> {
         let topic = match publish.properties.topic_alias() {
             None => publish.topic.to_owned(),

@@ -1,4 +1,4 @@
-//! The session against a broker played by hand.
+//! Tests of the session against a scripted broker.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn session() -> ClientSession {
     session
 }
 
-/// Lets the broker say something, byte by byte.
+/// Passes a packet of the broker to the session, byte by byte.
 fn receive_packet(session: &mut ClientSession, packet: &Packet<'_>) -> Result<Vec<SessionEvent>> {
     let mut bytes = Vec::new();
     packet.encode(Version::V5, &mut bytes);
@@ -60,7 +60,7 @@ fn publish<'a>(topic: &'a str, qos: QoS, properties: Properties<'a>) -> Packet<'
     })
 }
 
-/// What the session has to say, taken out.
+/// Takes the packets that the session has sent.
 fn take_sent_packets(session: &mut ClientSession) -> Vec<(PacketType, u16, ReasonCode)> {
     let out = std::mem::take(&mut session.out);
     let mut rest = &out[..];
@@ -117,7 +117,7 @@ fn messages_are_handed_out_once_and_acknowledged() {
         let answers: Vec<_> = answer.into_iter().map(|kind| (kind, 9, OK)).collect();
         assert_eq!(take_sent_packets(&mut session), answers);
     }
-    // The same message again, in a resumed session too, then its end.
+    // The same message again, also in a resumed session, then its end.
     let again = publish("t", QoS::ExactlyOnce, Properties::EMPTY);
     assert!(receive_packet(&mut session, &again).unwrap().is_empty());
     session.start_connection();
@@ -181,7 +181,7 @@ fn publishing_heeds_receive_maximum_and_runs_to_its_end() {
     );
     assert_eq!(session.in_flight(), 0);
 
-    // A PUBREC that refuses is the end too.
+    // A PUBREC with an error also completes the message.
     let third = session.publish(&outgoing(QoS::ExactlyOnce, &none)).unwrap();
     let refusal = ack(third, ReasonCode::NOT_AUTHORIZED);
     let events = receive_packet(&mut session, &Packet::PubRec(refusal)).unwrap();
