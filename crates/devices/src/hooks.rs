@@ -22,7 +22,7 @@ pub trait DeviceClients: Send + Sync {
     /// The device of a client that was just authenticated. Called once per connection; never waits.
     fn device_for(&self, client: &Client<'_>) -> Option<Arc<DeviceHandle>>;
 
-    /// The device has subscribed to these topics. Never waits.
+    /// The device has subscribed to this filter. Never waits.
     fn notify_subscribed(&self, device: &DeviceHandle, filter: &str) {
         let _ = (device, filter);
     }

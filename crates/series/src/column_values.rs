@@ -481,7 +481,7 @@ impl ColumnValues {
             ),
             (None, kind) => (kind, at),
         };
-        match kind.expect("a value was pushed, and with it its kind") {
+        match kind.expect("a pushed value sets the kind") {
             ValueKind::Bool => PointValue::Bool(self.bools[at] != 0),
             ValueKind::Int => PointValue::Int(self.ints[at]),
             ValueKind::Float => PointValue::Float(self.floats.get(at)),

@@ -210,7 +210,7 @@ impl RetentionPolicy {
         let mut before: Option<&DownsamplingTier> = None;
         for tier in &self.tiers {
             if tier.after_ms < 0 || before.is_some_and(|before| tier.after_ms <= before.after_ms) {
-                return refuse("an age of", tier.after_ms, "ages that ascend from 0");
+                return refuse("an age of", tier.after_ms, "ages ascending from 0");
             }
             let is_multiple =
                 before.is_none_or(|before| tier.interval_ms % before.interval_ms == 0);

@@ -254,7 +254,7 @@ impl Deletions {
             Ok((file, bytes.len() as u64))
         };
         (self.file, self.end) = write().map_err(io_error("write", &unfinished))?;
-        sync_dir(self.path.parent().expect("it is in a directory"))
+        sync_dir(self.path.parent().expect("the file is in a directory"))
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -77,12 +77,12 @@ pub(crate) fn lock_or_create(dir: &Path, window_ms: i64) -> Result<File, SeriesO
             Manifest::default().write(dir)?;
             SeriesMarks::create(dir, [0; PARTITIONS], 0, 0)?;
             let written = disk::replace_file(dir, VERSION, expected.as_bytes());
-            written.map_err(io_error("write its version to", dir))?;
+            written.map_err(io_error("write the version to", dir))?;
         }
     }
     for name in [WAL, SEGMENTS] {
         let path = dir.join(name);
-        fs::create_dir_all(&path).map_err(io_error("make the directory", &path))?;
+        fs::create_dir_all(&path).map_err(io_error("create the directory", &path))?;
     }
     sync_dir(dir)?;
     Ok(lock)

@@ -204,7 +204,7 @@ impl MemtableFlush<'_> {
             table.clear();
             table
                 .read_rows(&rows, (i64::MIN, i64::MAX), None, &mut reading)
-                .expect("what was encoded in this process can be read");
+                .expect("values encoded by this process are readable");
             table.sort();
             for deletion in self
                 .deletions
@@ -271,7 +271,7 @@ impl MemtableFlush<'_> {
         let writer = self
             .writers
             .get_mut(&window)
-            .expect("it was made if it was not there");
+            .expect("the writer was created if it did not exist");
         writer.put(device, table, 0)
     }
 }

@@ -91,7 +91,7 @@ impl Inspection {
         name.push(".damaged");
         let copy = PathBuf::from(name);
         if !self.damaged_copies.contains(&copy) {
-            fs::copy(path, &copy).map_err(io_error("keep a copy of", path))?;
+            fs::copy(path, &copy).map_err(io_error("copy", path))?;
             self.damaged_copies.push(copy);
         }
         Ok(())

@@ -110,7 +110,7 @@ impl LatestValues {
         let all = (i64::MIN, i64::MAX);
         table
             .read_rows(&view.rows(), all, None, &mut RowReadBuffers::default())
-            .expect("what was encoded in this process can be read");
+            .expect("values encoded by this process are readable");
         table.sort();
         self.put_table(&table);
     }

@@ -214,7 +214,7 @@ impl Partition {
         let lane = self
             .block
             .as_mut()
-            .expect("it was claimed if it was not there");
+            .expect("a block was claimed if there was none");
         if self.scratch.len() < room {
             self.scratch.resize(room, 0);
         }

@@ -62,7 +62,9 @@ pub(crate) fn replay_wal(
     })?;
     let mut partition = 0..PARTITIONS;
     let parts = tables.map(|table| {
-        let partition = partition.next().expect("there is a table for each");
+        let partition = partition
+            .next()
+            .expect("there is one table for each partition");
         let next_lsn = recovered.next_lsn[partition];
         // Numbers used by files or deletions are not reused.
         let part = table.finish(

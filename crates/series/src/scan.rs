@@ -40,7 +40,10 @@ impl ReaderCache {
             }
             self.open.insert(id, SegmentReader::open(segment)?);
         }
-        Ok(self.open.get_mut(&id).expect("it was just put there"))
+        Ok(self
+            .open
+            .get_mut(&id)
+            .expect("the reader was just inserted"))
     }
 }
 
@@ -139,10 +142,10 @@ pub(crate) fn snapshot(shared: &SeriesShared, scan: &ScanRequest<'_>) -> DeviceS
         if !deleted.is_empty() {
             tables.push(ColumnTable::default());
         }
-        let table = tables.last_mut().expect("there is one from the start");
+        let table = tables.last_mut().expect("the list begins with one table");
         table
             .read_rows(&view.rows(), (from_ms, to_ms), scan.keys, &mut reading)
-            .expect("what was encoded in this process can be read");
+            .expect("values encoded by this process are readable");
         if !deleted.is_empty() {
             table.sort();
             deleted.iter().for_each(|deletion| deletion.apply(table));

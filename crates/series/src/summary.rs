@@ -341,7 +341,7 @@ impl Intervals {
                 false => Err(SeriesError::Query {
                     field: "starts",
                     found: *first,
-                    expected: "ascending times from one that is not after from_ms",
+                    expected: "ascending times, the first of them not after from_ms",
                 }),
             };
         }

@@ -155,7 +155,7 @@ impl HistogramSnapshot {
         }
     }
 
-    /// The upper bound of the fastest `per_mille` thousandths, in nanoseconds.
+    /// The quantile of the durations: `per_mille` of a thousand took at most this long, in nanoseconds.
     pub fn quantile_ns(&self, per_mille: u64) -> u64 {
         let wanted = (self.count * per_mille).div_ceil(1000).max(1);
         let mut seen = 0;

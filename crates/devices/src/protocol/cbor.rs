@@ -199,7 +199,7 @@ impl<'a> CborReader<'a> {
                 self.at += 1;
                 return Ok(None);
             }
-            _ => return self.error("a head of CBOR"),
+            _ => return self.error("a CBOR head"),
         };
         let Some(bytes) = self.bytes.get(self.at + 1..self.at + 1 + length) else {
             return self.error("more bytes");

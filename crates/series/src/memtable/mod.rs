@@ -196,7 +196,7 @@ impl Memtable {
         let last = self
             .slots
             .last_mut()
-            .expect("one was just pushed if there was none");
+            .expect("a chunk was just pushed if there was none");
         let slot = (at + last.len()) as u32;
         last.push(DeviceSlot::new(device));
         page[place as usize % PAGE] = slot;

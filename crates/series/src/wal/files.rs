@@ -159,7 +159,12 @@ impl Wal {
                 keeper.unpark();
             }
         }
-        let segment = Arc::clone(state.all.back().expect("one was pushed when it was opened"));
+        let segment = Arc::clone(
+            state
+                .all
+                .back()
+                .expect("opening a file adds it to the list"),
+        );
         let map = map_block(&segment.file, state.next_block * BLOCK_BYTES as u64)
             .map_err(io_error("map", &segment.path))?;
         state.next_block += 1;
