@@ -1,4 +1,5 @@
-//! Telemetry and attributes on ThingsBoard's paths, for programs that read them there. Ids are the devices' own.
+//! Telemetry and attributes on ThingsBoard's paths, for programs that read them there. Ids are the
+//! devices' own ids.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -20,46 +21,46 @@ const MAX_ROWS: u64 = 100_000;
 
 const START: Parameter = time_parameter(
     "startTs",
-    "The first time, in milliseconds since 1970. Without it and `endTs`, the latest values are told.",
+    "Start of the time range, in milliseconds since 1970. Without it and `endTs`, the latest values are returned.",
 );
-const END: Parameter = time_parameter("endTs", "The time behind the last one.");
+const END: Parameter = time_parameter("endTs", "End of the time range, exclusive.");
 const INTERVAL: Parameter = Parameter {
     name: "interval",
     shape: ParameterType::Number(0, MAX_TIME_MS),
-    description: "The length of an interval in milliseconds, with `agg`; 0 or nothing: one interval.",
+    description: "Length of an interval in milliseconds, with `agg`; 0 or absent: one interval.",
 };
 const INTERVAL_TYPE: Parameter = Parameter {
     name: "intervalType",
     shape: ParameterType::Words(&["MILLISECONDS", "WEEK", "WEEK_ISO", "MONTH", "QUARTER"]),
-    description: "A unit of the calendar in place of `interval`. A `WEEK` begins on Sunday, a `WEEK_ISO` on Monday.",
+    description: "Calendar unit instead of `interval`. A `WEEK` begins on Sunday, a `WEEK_ISO` on Monday.",
 };
 const TIME_ZONE: Parameter = Parameter {
     name: "timeZone",
     shape: ParameterType::Text,
-    description: "The IANA time zone of the calendar, such as `Europe/Kyiv`; UTC without it.",
+    description: "IANA time zone of the calendar, such as `Europe/Kyiv`; default UTC.",
 };
 const AGG: Parameter = Parameter {
     name: "agg",
     shape: ParameterType::Words(&["NONE", "AVG", "MIN", "MAX", "SUM", "COUNT"]),
-    description: "What to tell of an interval. `NONE`, which is the default: values as they came.",
+    description: "Aggregate function. `NONE` (default): stored values.",
 };
 const LIMIT: Parameter = Parameter {
     name: "limit",
     shape: ParameterType::Number(1, MAX_ROWS),
-    description: "Values of each key at most, where there is no `agg`; 100 without it.",
+    description: "Maximum number of values per key without `agg`; default 100.",
 };
 const ORDER: Parameter = Parameter {
     name: "orderBy",
     shape: ParameterType::Words(&["ASC", "DESC"]),
-    description: "`DESC`: the newest first, which is the default. Intervals are always ascending.",
+    description: "`DESC`: newest first (default). Intervals are always ascending.",
 };
 const STRICT: Parameter = Parameter {
     name: "useStrictDataTypes",
     shape: ParameterType::Flag,
-    description: "`true`: numbers and bools as they are; otherwise every value is a text.",
+    description: "`true`: numbers and booleans keep their type; otherwise every value is a string.",
 };
 
-/// A value of a key.
+/// Value of a key with its time.
 #[derive(Serialize, JsonSchema)]
 struct TimedValue {
     ts: i64,
@@ -88,37 +89,37 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     let scope = "`CLIENT_SCOPE`, `SHARED_SCOPE` or `SERVER_SCOPE`.";
     vec![
         one("keys/timeseries", "thingsboardKeys", |call| Box::pin(keys_of(call)))
-            .summary("Keys of a device's telemetry, as ThingsBoard has it")
-            .response::<Vec<String>>(200, "Those that have a value."),
+            .summary("List telemetry keys (ThingsBoard)")
+            .response::<Vec<String>>(200, "Keys that have a value."),
         one("values/timeseries", "thingsboardValues", |call| Box::pin(values(call)))
-            .summary("A device's telemetry, as ThingsBoard has it")
-            .description("Latest values without `startTs` and `endTs`. Intervals of a fixed length begin at `startTs` and have the time of their middle, those of the calendar the time of their beginning.")
+            .summary("Read telemetry (ThingsBoard)")
+            .description("Latest values without `startTs` and `endTs`. Intervals of fixed length begin at `startTs` and are dated at their middle, calendar intervals at their start.")
             .parameters(&[KEYS, START, END, INTERVAL, INTERVAL_TYPE, TIME_ZONE, AGG, LIMIT, ORDER, STRICT])
             .response::<std::collections::BTreeMap<String, Vec<TimedValue>>>(200, "By key."),
         one("values/timeseries/history", "thingsboardHistory", |call| Box::pin(values(call)))
-            .summary("A device's telemetry of a time range, as ThingsBoard has it")
+            .summary("Read telemetry of a time range (ThingsBoard)")
             .parameters(&[KEYS, START, END, INTERVAL, INTERVAL_TYPE, TIME_ZONE, AGG, LIMIT, ORDER, STRICT])
             .response::<std::collections::BTreeMap<String, Vec<TimedValue>>>(200, "By key."),
         one("keys/attributes", "thingsboardAttributeKeys", |call| Box::pin(attribute_keys(call)))
-            .summary("Keys of a device's attributes, as ThingsBoard has it")
-            .response::<Vec<String>>(200, "Of all scopes."),
+            .summary("List attribute keys (ThingsBoard)")
+            .response::<Vec<String>>(200, "Keys of all scopes."),
         one("keys/attributes/{scope}", "thingsboardScopedAttributeKeys", |call| {
             Box::pin(attribute_keys(call))
         })
         .path_parameter("scope", scope)
-        .summary("Keys of a device's attributes of a scope, as ThingsBoard has it")
-        .response::<Vec<String>>(200, "Of this scope."),
+        .summary("List attribute keys of a scope (ThingsBoard)")
+        .response::<Vec<String>>(200, "Keys of this scope."),
         one("values/attributes", "thingsboardAttributes", |call| Box::pin(attributes(call)))
-            .summary("A device's attributes, as ThingsBoard has it")
+            .summary("Read attributes (ThingsBoard)")
             .parameters(&[KEYS])
-            .response::<Vec<ThingsboardAttribute>>(200, "Of all scopes."),
+            .response::<Vec<ThingsboardAttribute>>(200, "Attributes of all scopes."),
         one("values/attributes/{scope}", "thingsboardScopedAttributes", |call| {
             Box::pin(attributes(call))
         })
         .path_parameter("scope", scope)
-        .summary("A device's attributes of a scope, as ThingsBoard has it")
+        .summary("Read attributes of a scope (ThingsBoard)")
         .parameters(&[KEYS])
-        .response::<Vec<ThingsboardAttribute>>(200, "Of this scope."),
+        .response::<Vec<ThingsboardAttribute>>(200, "Attributes of this scope."),
     ]
 }
 
@@ -144,7 +145,7 @@ fn thingsboard_value(value: Value, is_strict: bool) -> Value {
     }
 }
 
-/// Values by their keys, as they are told.
+/// Values by key.
 struct ValuesByKey {
     is_strict: bool,
     by_key: MapByKey,
@@ -192,7 +193,7 @@ async fn append_latest(call: &ApiCall, told: &mut ValuesByKey) -> Result<(), Pro
     for sample in samples.await? {
         told.append_value(sample.key, sample.ts_ms, sample.value);
     }
-    // A key without a value is told to have none.
+    // A key without a value is returned without values.
     for key in keys.into_iter().flatten() {
         let none = json!([{"ts": now_ms(), "value": null}]);
         told.by_key.entry(key).or_insert(none);
@@ -204,7 +205,8 @@ fn is_ascending(call: &ApiCall) -> bool {
     call.query.text_value(ORDER.name) == Some("ASC")
 }
 
-/// Of each key so many, where [`telemetry`](super::telemetry) has so many times.
+/// Appends up to the limit of values per key; [`telemetry`](super::telemetry) limits the number of
+/// times instead.
 async fn append_rows(
     call: &ApiCall,
     (from_ms, to_ms): (i64, i64),
@@ -263,7 +265,7 @@ async fn append_intervals(
         Some("QUARTER") => Some(CalendarUnit::Quarter),
         _ => None,
     };
-    // Intervals of a fixed length have the time of their middle, as ThingsBoard's have.
+    // Intervals of fixed length are dated at their middle, as in ThingsBoard.
     let middle_ms = match unit {
         Some(_) => 0,
         None => interval_ms / 2,
@@ -279,7 +281,7 @@ async fn append_intervals(
         functions: vec![function],
         merged: false,
     };
-    // Ascending whatever `orderBy` says, as ThingsBoard answers them.
+    // Ascending regardless of `orderBy`, as in ThingsBoard.
     for row in run_blocking(&call.app, move |tools| tools.intervals(&query)).await? {
         let value = row.values.into_iter().next();
         if let Some(value) = value.filter(|value| !value.is_null()) {
@@ -289,7 +291,7 @@ async fn append_intervals(
     Ok(())
 }
 
-/// Attributes of the scope in the path, or of all.
+/// Reads the attributes of the scope in the path, or of all scopes.
 async fn read_attributes(call: &ApiCall) -> Result<Vec<ThingsboardAttribute>, ProblemDetails> {
     let scopes = match call.path("scope") {
         "" => &["client", "shared", "server"][..],

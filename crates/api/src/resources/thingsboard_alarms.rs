@@ -19,25 +19,25 @@ use crate::query_parameters::{Parameter, ParameterType, text_parameter, time_par
 const SEARCH_STATUS: Parameter = Parameter {
     name: "searchStatus",
     shape: ParameterType::Words(&["ANY", "ACTIVE", "CLEARED", "ACK", "UNACK"]),
-    description: "Alarms of this kind of state.",
+    description: "Kind of state.",
 };
 const STATUS: Parameter = Parameter {
     name: "status",
     shape: ParameterType::Words(&["ACTIVE_UNACK", "ACTIVE_ACK", "CLEARED_UNACK", "CLEARED_ACK"]),
-    description: "Alarms in these states.",
+    description: "Alarm states.",
 };
-const START: Parameter = time_parameter("startTime", "Raised at or after this time.");
-const END: Parameter = time_parameter("endTime", "Raised before this time.");
+const START: Parameter = time_parameter("startTime", "Earliest time of raising.");
+const END: Parameter = time_parameter("endTime", "Latest time of raising, exclusive.");
 const IGNORED: [Parameter; 3] = [
     text_parameter("textSearch", "Ignored."),
     text_parameter("assigneeId", "Ignored: alarms have no assignee."),
     text_parameter(
         "fetchOriginator",
-        "Ignored: the name of the device is always answered.",
+        "Ignored: the name of the device is always returned.",
     ),
 ];
 
-/// An alarm as ThingsBoard's clients read it. Times are milliseconds since 1970; 0: not yet.
+/// An alarm in ThingsBoard's form. Times are milliseconds since 1970; 0: not yet.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "ThingsboardAlarm")]
@@ -58,7 +58,7 @@ struct ThingsboardAlarm {
     end_ts: u64,
     ack_ts: u64,
     clear_ts: u64,
-    /// `text`, and `values`: the values that the conditions are about.
+    /// `text`, and `values`: the values used by the conditions.
     details: Value,
     propagate: bool,
 }
@@ -67,7 +67,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     let one = |endpoint: Endpoint| {
         endpoint
             .tag("alarms")
-            .path_parameter("id", "The number of the alarm.")
+            .path_parameter("id", "Number of the alarm.")
     };
     let of_device = |endpoint: Endpoint| {
         endpoint
@@ -79,11 +79,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         endpoint
             .role(Role::Viewer)
             .tag("alarms")
-            .summary("List alarms, as ThingsBoard does")
+            .summary("List alarms (ThingsBoard)")
             .parameters(&[SEARCH_STATUS, STATUS, START, END])
             .parameters(&IGNORED)
             .parameters(&PAGING)
-            .response::<PageData<ThingsboardAlarm>>(200, "A page, the newest first.")
+            .response::<PageData<ThingsboardAlarm>>(200, "A page, newest first.")
     };
     vec![
         listed(get("/api/alarms", "thingsboardAlarms", list)),
@@ -97,16 +97,16 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "thingsboardHighestSeverity",
             highest_severity,
         ))
-        .summary("Read the highest severity of a device, as ThingsBoard does")
+        .summary("Read the highest severity (ThingsBoard)")
         .parameters(&[SEARCH_STATUS, STATUS])
         .response::<Option<String>>(200, "The severity, or `null`."),
         one(get("/api/alarm/{id}", "thingsboardAlarm", read))
             .role(Role::Viewer)
-            .summary("Read an alarm, as ThingsBoard does")
+            .summary("Read an alarm (ThingsBoard)")
             .response::<ThingsboardAlarm>(200, "The alarm."),
         one(get("/api/alarm/info/{id}", "thingsboardAlarmInfo", read))
             .role(Role::Viewer)
-            .summary("Read an alarm, as ThingsBoard does")
+            .summary("Read alarm details (ThingsBoard)")
             .response::<ThingsboardAlarm>(200, "The alarm."),
         one(post(
             "/api/alarm/{id}/ack",
@@ -114,19 +114,19 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             acknowledge,
         ))
         .role(Role::Operator)
-        .summary("Acknowledge an alarm, as ThingsBoard does")
-        .response::<ThingsboardAlarm>(200, "The alarm, as it is now."),
+        .summary("Acknowledge an alarm (ThingsBoard)")
+        .response::<ThingsboardAlarm>(200, "The alarm after the change."),
         one(post(
             "/api/alarm/{id}/clear",
             "thingsboardClearAlarm",
             clear,
         ))
         .role(Role::Operator)
-        .summary("Clear an alarm, as ThingsBoard does")
-        .response::<ThingsboardAlarm>(200, "The alarm, as it is now."),
+        .summary("Clear an alarm (ThingsBoard)")
+        .response::<ThingsboardAlarm>(200, "The alarm after the change."),
         one(delete("/api/alarm/{id}", "thingsboardDeleteAlarm", remove))
             .role(Role::Operator)
-            .summary("Delete an alarm, as ThingsBoard does")
+            .summary("Delete an alarm (ThingsBoard)")
             .response::<bool>(200, "`true`: deleted."),
     ]
 }
@@ -248,7 +248,8 @@ async fn clear(call: ApiCall) -> ApiResult {
     change_state(call, "alarm.clear", |tools, id, who| tools.clear(id, who)).await
 }
 
-/// ThingsBoard answers with the alarm where nothing is left to do.
+/// Changes the state of an alarm. If it already has the state, the alarm is returned, as in
+/// ThingsBoard.
 async fn change_state(
     call: ApiCall,
     action: &'static str,

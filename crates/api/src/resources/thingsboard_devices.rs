@@ -1,7 +1,8 @@
-//! Devices on ThingsBoard's paths: look them up by name, list, create and delete them, set their credentials.
+//! Devices on ThingsBoard's paths: find by name, list, create, delete, and set credentials.
 //!
-//! ThingsBoard's names may hold blanks and slashes, ids of devices here may not. A device that is created here gets the
-//! name as its name and an id made of the name, as devices behind gateways do; an id or a name finds it again.
+//! ThingsBoard's names may contain blanks and slashes, device ids may not. A device created here
+//! gets the name as its name and an id derived from the name, like devices behind gateways. It can
+//! be found by id and by name.
 
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
@@ -22,27 +23,27 @@ use crate::query_parameters::{Parameter, ParameterType, text_parameter};
 
 const NAME: Parameter = text_parameter(
     "deviceName",
-    "The name or the id of a device. Without it, a page of all devices.",
+    "Name or id of a device. Without it, a page of all devices.",
 );
-const TYPE: Parameter = text_parameter("type", "Devices of the product with this id.");
-const TEXT: Parameter = text_parameter("textSearch", "Devices with this in their id or name.");
+const TYPE: Parameter = text_parameter("type", "Product id.");
+const TEXT: Parameter = text_parameter("textSearch", "Part of the id or name.");
 const ACCESS_TOKEN: Parameter = text_parameter(
     "accessToken",
-    "The token of the new device; without it, one is generated.",
+    "Token of the new device; default: generated.",
 );
 const ACTIVE: Parameter = Parameter {
     name: "active",
     shape: ParameterType::Flag,
-    description: "`true`: devices that are online; `false`: devices that are offline.",
+    description: "`true`: online devices; `false`: offline devices.",
 };
 
-/// An id as ThingsBoard writes it.
+/// An id in ThingsBoard's form.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct EntityId {
-    /// Such as `DEVICE`.
+    /// Type, such as `DEVICE`.
     pub(super) entity_type: String,
-    /// To be put into paths.
+    /// Id, as used in paths.
     pub(super) id: String,
 }
 
@@ -60,51 +61,52 @@ impl EntityId {
 #[schemars(rename = "ThingsboardDevice")]
 struct ThingsboardDevice {
     id: EntityId,
-    /// Milliseconds since 1970.
+    /// Time of creation in milliseconds since 1970.
     created_time: u64,
-    /// The device's name.
+    /// Name of the device.
     name: String,
-    /// The id of its product.
+    /// Id of its product.
     #[serde(rename = "type")]
     product: String,
     label: String,
     device_profile_id: EntityId,
-    /// The name of its product's id.
+    /// Name of its product's id.
     device_profile_name: String,
     /// Whether it is online.
     active: bool,
 }
 
-/// A device as ThingsBoard's clients write it. Other fields are ignored.
+/// A device as written by ThingsBoard's clients. Other fields are ignored.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "ThingsboardDeviceInput")]
 struct ThingsboardDeviceInput {
-    /// For a device that is there already.
+    /// Id of an existing device.
     #[serde(default)]
     id: Option<EntityId>,
     #[schemars(length(min = 1, max = 256))]
     name: String,
-    /// The id or the name of its product, which is created if there is none; `default` without it, which has to exist.
+    /// Id or name of its product, which is created if it does not exist. Default: `default`, which
+    /// must exist.
     #[serde(default, rename = "type")]
     product: Option<String>,
     #[serde(default)]
     device_profile_id: Option<EntityId>,
 }
 
-/// Credentials as ThingsBoard's clients write them. Other fields are ignored.
+/// Credentials as written by ThingsBoard's clients. Other fields are ignored.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "ThingsboardCredentialsInput")]
 struct CredentialsInput {
     device_id: Option<EntityId>,
-    /// `ACCESS_TOKEN`, `MQTT_BASIC` or `X509_CERTIFICATE`; `ACCESS_TOKEN` without it.
+    /// `ACCESS_TOKEN` (default), `MQTT_BASIC` or `X509_CERTIFICATE`.
     #[serde(default)]
     credentials_type: Option<String>,
-    /// The token, or the common name of the certificate.
+    /// Token, or common name of the certificate.
     #[serde(default)]
     credentials_id: Option<String>,
-    /// `MQTT_BASIC`: a JSON object as text, with `userName` and `password`.
+    /// For `MQTT_BASIC`: a JSON object as text, with `userName` and `password`.
     #[serde(default)]
     credentials_value: Option<String>,
 }
@@ -116,18 +118,18 @@ struct DeviceWithCredentials {
     credentials: CredentialsInput,
 }
 
-/// Credentials without their secrets, which are not stored in a form that could be shown.
+/// Credentials without their secrets, which are stored only as digests.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "ThingsboardCredentials")]
 struct ThingsboardCredentials {
     device_id: EntityId,
     credentials_type: &'static str,
-    /// A user name or a common name; empty for an access token.
+    /// User name or common name; empty for an access token.
     credentials_id: String,
 }
 
-/// A product, which ThingsBoard calls a type of devices.
+/// A product, called device type by ThingsBoard.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "ThingsboardDeviceType")]
@@ -145,7 +147,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     let filters = [TYPE, TEXT, ACTIVE];
     let listed = |path: &str, id: &str| {
         read(get(path, id, list))
-            .summary("List devices, as ThingsBoard does")
+            .summary("List devices (ThingsBoard)")
             .parameters(&filters)
             .parameters(&PAGING)
             .response::<PageData<ThingsboardDevice>>(200, "A page.")
@@ -156,46 +158,46 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "thingsboardDevices",
             by_name_or_list,
         ))
-        .summary("Find a device by its name, or list devices, as ThingsBoard does")
+        .summary("Find or list devices (ThingsBoard)")
         .parameters(&[NAME])
         .parameters(&filters)
         .parameters(&PAGING)
         .response::<Value>(
             200,
-            "The device, or a page as of `/api/tenant/deviceInfos`.",
+            "The device, or a page like that of `/api/tenant/deviceInfos`.",
         )
-        .problem_response(404, "There is no such device."),
+        .problem_response(404, "The device does not exist."),
         read(get(
             "/api/tenant/device",
             "thingsboardDeviceByName",
             by_name,
         ))
-        .summary("Find a device by its name, as ThingsBoard does")
+        .summary("Find a device by name (ThingsBoard)")
         .parameters(&[NAME])
         .response::<ThingsboardDevice>(200, "The device.")
-        .problem_response(404, "There is no such device."),
+        .problem_response(404, "The device does not exist."),
         listed("/api/tenant/deviceInfos", "thingsboardTenantDeviceInfos"),
         listed("/api/deviceInfos/all", "thingsboardDeviceInfos"),
         listed("/api/user/devices", "thingsboardUserDevices"),
         read(get("/api/device/types", "thingsboardDeviceTypes", types))
-            .summary("List products, as ThingsBoard does")
+            .summary("List products (ThingsBoard)")
             .response::<Vec<DeviceType>>(200, "All products that have devices."),
         one(read(get("/api/device/{id}", "thingsboardDevice", by_id)))
-            .summary("Read a device, as ThingsBoard does")
+            .summary("Read a device (ThingsBoard)")
             .response::<ThingsboardDevice>(200, "The device."),
         one(read(get(
             "/api/device/info/{id}",
             "thingsboardDeviceInfo",
             by_id,
         )))
-        .summary("Read a device, as ThingsBoard does")
+        .summary("Read device details (ThingsBoard)")
         .response::<ThingsboardDevice>(200, "The device."),
         write(post("/api/device", "thingsboardSaveDevice", save))
-            .summary("Create or change a device, as ThingsBoard does")
-            .problem_response(404, "There is no device with the `id`.")
+            .summary("Create or change a device (ThingsBoard)")
+            .problem_response(404, "The device with this `id` does not exist.")
             .problem_response(
                 409,
-                "There is a device with this name, or a credential is in use.",
+                "A device with this name exists, or a credential is in use.",
             )
             .parameters(&[ACCESS_TOKEN])
             .request_body::<ThingsboardDeviceInput>()
@@ -205,11 +207,11 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "thingsboardSaveDeviceWithCredentials",
             save_with_credentials,
         ))
-        .summary("Create a device with credentials, as ThingsBoard does")
-        .problem_response(404, "There is no device with the `id`.")
+        .summary("Create a device with credentials (ThingsBoard)")
+        .problem_response(404, "The device with this `id` does not exist.")
         .problem_response(
             409,
-            "There is a device with this name, or a credential is in use.",
+            "A device with this name exists, or a credential is in use.",
         )
         .request_body::<DeviceWithCredentials>()
         .response::<ThingsboardDevice>(200, "The device."),
@@ -218,14 +220,14 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "thingsboardDeleteDevice",
             remove,
         )))
-        .summary("Delete a device, as ThingsBoard does")
+        .summary("Delete a device (ThingsBoard)")
         .empty_response(200, "Deleted."),
         one(write(get(
             "/api/device/{id}/credentials",
             "thingsboardDeviceCredentials",
             credentials,
         )))
-        .summary("Read the type of a device's credentials, as ThingsBoard does")
+        .summary("Read the type of credentials (ThingsBoard)")
         .description(
             "Tokens and passwords are stored as digests and cannot be read; set new ones instead.",
         )
@@ -238,15 +240,15 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "thingsboardSetDeviceCredentials",
             set_credentials,
         ))
-        .summary("Replace a device's credentials, as ThingsBoard does")
-        .problem_response(404, "There is no such device.")
+        .summary("Replace credentials of a device (ThingsBoard)")
+        .problem_response(404, "The device does not exist.")
         .problem_response(409, "A credential is in use.")
         .request_body::<CredentialsInput>()
         .response::<ThingsboardCredentials>(200, "The new credentials, without the secret."),
     ]
 }
 
-/// The device with this id, or with the name that its id was made of.
+/// Finds the device with this id, or with the name from which its id was derived.
 fn find(tools: &dyn DeviceBackend, name: &str) -> Result<Option<Value>, DeviceBackendError> {
     if let Some(device) = tools.get(name)? {
         return Ok(Some(device.value));
@@ -387,7 +389,7 @@ async fn save_device(
                     "There is no device {id:?}."
                 )));
             }
-            // ThingsBoard refuses a name that is taken.
+            // ThingsBoard rejects a name that is in use.
             (Some(_), None) => {
                 return Err(DeviceBackendError::Conflict(format!(
                     "Device with such name already exists: {name:?} has the id {id:?}."
@@ -417,7 +419,8 @@ async fn save_device(
     call::json_response(to_thingsboard(&device.value))
 }
 
-/// The id of the product for this `type`. Where there is none it is created, as ThingsBoard creates a profile.
+/// The id of the product for this `type`. A missing product is created, as ThingsBoard creates a
+/// profile.
 async fn product_of_type(call: &ApiCall, name: String) -> Result<String, ProblemDetails> {
     let wanted = name.clone();
     let (id, exists) = run_blocking(&call.app, move |tools| {
@@ -430,7 +433,7 @@ async fn product_of_type(call: &ApiCall, name: String) -> Result<String, Problem
         Ok((id, exists))
     })
     .await?;
-    // ThingsBoard's word for no type in particular: a product that has to be there.
+    // `default` means no particular type in ThingsBoard; this product must exist.
     if !exists && name != "default" {
         let product = json!({"name": name, "description": "created for devices of this type"});
         objects::create_if_absent(call, BackendObjectKind::Product, &id, product).await?;
@@ -438,7 +441,7 @@ async fn product_of_type(call: &ApiCall, name: String) -> Result<String, Problem
     Ok(id)
 }
 
-/// Fields of a device that was read which may be written back.
+/// Fields of a response that may be written back.
 fn is_writable_field(field: &str) -> bool {
     matches!(
         field,
@@ -479,7 +482,7 @@ fn to_thingsboard_credentials(device: &str, credential: &Value) -> ThingsboardCr
     }
 }
 
-/// A credential as the registry takes it.
+/// Converts a credential to the registry's form.
 fn to_credential(input: &CredentialsInput) -> Result<Value, ProblemDetails> {
     let kind = input.credentials_type.as_deref().unwrap_or("ACCESS_TOKEN");
     match kind {

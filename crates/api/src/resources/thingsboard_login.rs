@@ -1,5 +1,5 @@
-//! Logging in as ThingsBoard has it, so that programs written for its REST API read here without a change: a token and another to get
-//! the next one with. Who may log in, and what they may do then, is what it is for everybody.
+//! Login on ThingsBoard's paths, so that programs written for its REST API work unchanged: a token,
+//! and a refresh token for the next one. Permissions are those of the operator or API key.
 
 use std::time::Duration;
 
@@ -19,16 +19,17 @@ use crate::call::{self, ApiCall};
 use crate::endpoint::{ApiResult, Endpoint, EndpointAccess, get, post};
 use crate::problem_details::ProblemDetails;
 
-/// Tokens of one login that are good at once: programs ask for the next one while they use the one before.
+/// Number of valid tokens per login: programs request the next token while they use the previous
+/// one.
 const MAX_TOKENS_PER_LOGIN: usize = 2;
-/// What ThingsBoard writes for no tenant and no customer.
+/// ThingsBoard's id for no tenant and no customer.
 const NULL_ID: &str = "13814000-1dd2-11b2-8080-808080808080";
 
 #[derive(Deserialize, JsonSchema)]
 struct ThingsboardLoginInput {
-    /// An operator's name, or the id of an API key.
+    /// Name of an operator, or id of an API key.
     username: String,
-    /// The operator's password, or the key's secret.
+    /// Password of the operator, or secret of the key.
     password: String,
 }
 
@@ -41,13 +42,13 @@ struct RefreshInput {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct TokenPair {
-    /// To be sent as `X-Authorization: Bearer TOKEN`.
+    /// Token, sent as `X-Authorization: Bearer TOKEN`.
     token: String,
-    /// For `POST /api/auth/token`.
+    /// Refresh token for `POST /api/auth/token`.
     refresh_token: String,
 }
 
-/// An operator or an API key as ThingsBoard's clients read a user.
+/// An operator or an API key in the form of a ThingsBoard user.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "ThingsboardUser")]
@@ -55,10 +56,10 @@ struct ThingsboardUser {
     id: EntityId,
     tenant_id: EntityId,
     customer_id: EntityId,
-    /// The operator's name or the id of the API key, as `name`.
+    /// Name of the operator or id of the API key, like `name`.
     email: String,
     name: String,
-    /// `TENANT_ADMIN`: admins and operators; `CUSTOMER_USER`: viewers.
+    /// `TENANT_ADMIN` for admins and operators, `CUSTOMER_USER` for viewers.
     authority: &'static str,
 }
 
@@ -67,14 +68,14 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         post("/api/auth/login", "thingsboardLogin", login)
             .access(EndpointAccess::Open)
             .tag("access")
-            .summary("Get a token for a name and a password, as ThingsBoard has it")
+            .summary("Log in (ThingsBoard)")
             .description(
                 "For operators, and for API keys with their id and secret. After some failed logins of an operator from one address \
                  the answer to these is 429 for a while, whatever the password.",
             )
             .request_body::<ThingsboardLoginInput>()
             .response::<TokenPair>(200, "The tokens; they are not shown again.")
-            .problem_response(401, "There is nobody with this name and password.")
+            .problem_response(401, "The name or the password is wrong.")
             .problem_response(
                 429,
                 "Too many failed logins for this name from this address, from this address, or for this name.",
@@ -82,9 +83,9 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         post("/api/auth/token", "thingsboardToken", refresh)
             .access(EndpointAccess::Open)
             .tag("access")
-            .summary("Get the next token, as ThingsBoard has it")
+            .summary("Refresh a token (ThingsBoard)")
             .description(
-                "The token before stays good for its time, and so does this refresh token; older ones of the same login end.",
+                "The previous token and this refresh token stay valid until they expire; older ones of the same login are revoked.",
             )
             .request_body::<RefreshInput>()
             .response::<TokenPair>(200, "The tokens; they are not shown again.")
@@ -92,14 +93,14 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get("/api/auth/user", "thingsboardUser", user)
             .role(Role::Viewer)
             .tag("access")
-            .summary("Read who is logged in, as ThingsBoard does")
+            .summary("Read the caller's identity (ThingsBoard)")
             .response::<ThingsboardUser>(200, "The operator or API key of this request."),
         post("/api/auth/logout", "thingsboardLogout", logout)
             .role(Role::Viewer)
             .tag("access")
-            .summary("End a login, as ThingsBoard has it")
-            .empty_response(200, "Its tokens are of no use any more.")
-            .problem_response(409, "This request was not made with a token of a login."),
+            .summary("Log out (ThingsBoard)")
+            .empty_response(200, "The tokens of the login were revoked.")
+            .problem_response(409, "The request was not authenticated with a login token."),
     ]
 }
 
@@ -136,7 +137,7 @@ async fn refresh(mut call: ApiCall) -> ApiResult {
         .tokens
         .retain_youngest(login.family, MAX_TOKENS_PER_LOGIN, None);
     let refresh_tokens = &gatekeeper.refresh_tokens;
-    // Who keeps the first one all the time keeps it.
+    // The first refresh token stays valid for clients that never replace it.
     refresh_tokens.retain_youngest(login.family, MAX_TOKENS_PER_LOGIN - 1, Some(&hashed));
     call::json_response(pair)
 }
@@ -146,7 +147,7 @@ async fn logout(call: ApiCall) -> ApiResult {
     let login = token.and_then(|token| call.app.access.tokens.revoke(&token));
     let Some(login) = login else {
         return Err(ProblemDetails::conflict(
-            "This request was not made with a token of a login, so there is nothing to end.",
+            "The request was not authenticated with a login token, so there is nothing to revoke.",
         ));
     };
     call.app.access.end_login(login.family);
@@ -154,7 +155,7 @@ async fn logout(call: ApiCall) -> ApiResult {
     Ok(axum::http::StatusCode::OK.into_response())
 }
 
-/// What ThingsBoard calls a role.
+/// ThingsBoard's name of a role.
 fn authority(role: Role) -> &'static str {
     match role {
         Role::Admin | Role::Operator => "TENANT_ADMIN",
@@ -174,7 +175,8 @@ async fn user(call: ApiCall) -> ApiResult {
     })
 }
 
-/// Two tokens for a login. They read as JSON Web Tokens, since clients look into them for the time they end.
+/// Issues both tokens of a login. They are readable as JSON Web Tokens, because clients parse them
+/// for the expiry.
 fn issue_tokens(
     call: &ApiCall,
     login: &LoginRecord,

@@ -1,5 +1,5 @@
-//! Pages with numbers, as ThingsBoard has them. Lists of the node have pages that begin behind a row, so a page with a
-//! number is reached by reading those before it.
+//! Numbered pages as in ThingsBoard. Lists of the node continue after a row, so a numbered page is
+//! reached by reading the previous ones.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -11,12 +11,12 @@ use crate::query_parameters::{Parameter, ParameterType, text_parameter};
 const PAGE_SIZE: Parameter = Parameter {
     name: "pageSize",
     shape: ParameterType::Number(1, 1000),
-    description: "Rows of a page; 100 without it.",
+    description: "Maximum number of rows per page; default 100.",
 };
 const PAGE: Parameter = Parameter {
     name: "page",
     shape: ParameterType::Number(0, 10_000),
-    description: "The number of the page, from 0. All pages before it are read, so that a high number takes long.",
+    description: "Number of the page, from 0. All previous pages are read, so a high number is slow.",
 };
 pub(super) const PAGING: [Parameter; 4] = [
     PAGE_SIZE,
@@ -26,26 +26,26 @@ pub(super) const PAGING: [Parameter; 4] = [
 ];
 const DEFAULT_SIZE: u64 = 100;
 
-/// A page as ThingsBoard's clients read it.
+/// A page in ThingsBoard's form.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PageData<T> {
     pub(super) data: Vec<T>,
-    /// Pages that are known: this one, those before it, and the next one if there is one.
+    /// Number of known pages: this one, the previous ones, and the next one if it exists.
     total_pages: u64,
-    /// Rows that are known: those of these pages, at least one of the next one.
+    /// Number of known rows: those of these pages, and at least one of the next one.
     total_elements: u64,
     has_next: bool,
 }
 
-/// Which page is asked for.
+/// The requested page.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PageNumber {
     size: usize,
     page: u64,
 }
 
-/// Rows of a page of the node, and where the next one begins.
+/// Rows of a page of the node, and the cursor of the next one.
 pub(super) type Rows = (Vec<Value>, Option<u64>);
 
 pub(super) fn has_page_parameters(call: &ApiCall) -> bool {
@@ -60,7 +60,7 @@ impl PageNumber {
         }
     }
 
-    /// Reads this page; `read` is given where to begin and how many rows there may be.
+    /// Reads the page; `read` gets the cursor and the maximum number of rows.
     pub(super) fn read_page<E>(
         self,
         mut read: impl FnMut(Option<u64>, usize) -> Result<Rows, E>,
@@ -75,7 +75,7 @@ impl PageNumber {
         self.full_page(begin, &mut read)
     }
 
-    /// A page of the node may be short although more rows follow.
+    /// Reads a full page, because a page of the node may be short although more rows follow.
     fn full_page<E>(
         self,
         mut begin: Option<u64>,
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn pages_are_counted_and_filled() {
-        // A list of seven rows that gives two at a time, whatever it is asked for.
+        // A list of seven rows that returns two at a time, regardless of the limit.
         let read = |begin: Option<u64>, limit: usize| {
             let from = begin.unwrap_or(0);
             let end = (from + limit.min(2) as u64).min(7);

@@ -1,4 +1,4 @@
-//! Calls of devices on ThingsBoard's paths.
+//! Remote procedure calls to devices on ThingsBoard's paths.
 
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
@@ -19,7 +19,7 @@ use crate::endpoint::{ApiResult, Endpoint, delete, get, post};
 use crate::problem_details::ProblemDetails;
 use crate::query_parameters::{Parameter, ParameterType};
 
-/// A call as ThingsBoard has it. Other fields are ignored.
+/// A call in ThingsBoard's form. Other fields are ignored.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct RpcInput {
@@ -27,14 +27,14 @@ struct RpcInput {
     method: String,
     #[serde(default)]
     params: Value,
-    /// How long the answer may take, in milliseconds.
+    /// Time limit of the response, in milliseconds.
     #[serde(default)]
     #[schemars(range(min = 1))]
     timeout: Option<u64>,
-    /// It is kept for a device that is not here.
+    /// Whether the call is stored for a disconnected device.
     #[serde(default)]
     persistent: bool,
-    /// How long it is kept then, in milliseconds since 1970.
+    /// Time until which it is stored, in milliseconds since 1970.
     #[serde(default)]
     expiration_time: Option<u64>,
     #[serde(default)]
@@ -42,31 +42,31 @@ struct RpcInput {
     retries: Option<u32>,
 }
 
-/// A call that is kept.
+/// Receipt of a persistent call.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct PersistentRpcReceipt {
-    /// The number of the command.
+    /// Number of the command.
     rpc_id: String,
 }
 
-/// A call that was kept, as ThingsBoard's clients read it.
+/// A persistent call in ThingsBoard's form.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct PersistentRpc {
     id: EntityId,
     device_id: EntityId,
-    /// Milliseconds since 1970, as all times here.
+    /// Time of creation, in milliseconds since 1970 like all times here.
     created_time: u64,
     expiration_time: u64,
-    /// `method` and `params`.
+    /// Request with `method` and `params`.
     request: Value,
     response: Value,
     /// `QUEUED`, `SENT`, `DELIVERED`, `SUCCESSFUL`, `FAILED`, `TIMEOUT`, `EXPIRED` or `DELETED`.
     status: &'static str,
 }
 
-/// Which statuses say that the device has not answered, and that it is not connected.
+/// HTTP statuses for a device that has not responded, and for one that is not connected.
 #[derive(Clone, Copy)]
 struct RpcStatuses {
     timed_out: StatusCode,
@@ -94,13 +94,13 @@ const RPC_STATUS: Parameter = Parameter {
         "EXPIRED",
         "DELETED",
     ]),
-    description: "Calls in these states.",
+    description: "State of the calls.",
 };
 
 pub(crate) fn endpoints() -> Vec<Endpoint> {
     let first = |endpoint: Endpoint| {
         with_call_documentation(endpoint)
-            .problem_response(408, "The device has not answered in time.")
+            .problem_response(408, "The device did not respond in time.")
             .problem_response(
                 409,
                 "The device is not connected, or too many commands are open.",
@@ -108,16 +108,19 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
     };
     let second = |endpoint: Endpoint| {
         with_call_documentation(endpoint)
-            .problem_response(409, "Too many commands are open, or too many callers wait.")
+            .problem_response(
+                409,
+                "Too many commands are open, or too many callers are waiting.",
+            )
             .problem_response(
                 504,
-                "The device is not connected, or has not answered in time.",
+                "The device is not connected, or did not respond in time.",
             )
     };
     let persistent = |endpoint: Endpoint| {
         endpoint
             .tag("commands")
-            .path_parameter("id", "The number of the command.")
+            .path_parameter("id", "Number of the command.")
     };
     vec![
         one_way_endpoint(first(post(
@@ -142,7 +145,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         ))),
         persistent(get("/api/rpc/persistent/{id}", "getPersistentRpc", read))
             .role(Role::Viewer)
-            .summary("Read a call that was kept, as ThingsBoard does")
+            .summary("Read a persistent call (ThingsBoard)")
             .response::<PersistentRpc>(200, "The call."),
         persistent(delete(
             "/api/rpc/persistent/{id}",
@@ -150,36 +153,36 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             cancel,
         ))
         .role(Role::Operator)
-        .summary("Cancel a call that was kept, as ThingsBoard does")
-        .empty_response(200, "It is cancelled, or had ended already."),
+        .summary("Cancel a persistent call (ThingsBoard)")
+        .empty_response(200, "The call was cancelled, or had already ended."),
         get("/api/rpc/persistent/device/{id}", "listPersistentRpc", list)
             .role(Role::Viewer)
             .tag("commands")
             .path_parameter("id", "The device's id, percent-encoded.")
-            .summary("List the calls of a device, as ThingsBoard does")
+            .summary("List persistent calls of a device (ThingsBoard)")
             .parameters(&[RPC_STATUS])
             .parameters(&PAGING)
-            .response::<PageData<PersistentRpc>>(200, "A page, the newest first."),
+            .response::<PageData<PersistentRpc>>(200, "A page, newest first."),
     ]
 }
 
 fn one_way_endpoint(endpoint: Endpoint) -> Endpoint {
     endpoint
-        .summary("Send a command to a device, as ThingsBoard does")
+        .summary("Send a one-way call (ThingsBoard)")
         .description(
-            "Answered when the device has it. With `persistent` it is answered at once with `rpcId`, and kept for the device.",
+            "The response is sent when the device has received the call. With `persistent` it is sent at once with `rpcId`, and the call is stored.",
         )
-        .response::<PersistentRpcReceipt>(200, "The device has it (no body), or `persistent`: it is kept.")
+        .response::<PersistentRpcReceipt>(200, "The device received it (no body), or `persistent`: it is stored.")
 }
 
 fn two_way_endpoint(endpoint: Endpoint) -> Endpoint {
     endpoint
-        .summary("Call a device, as ThingsBoard does")
+        .summary("Send a two-way call (ThingsBoard)")
         .description(
             "Answered with what the device answers. With `persistent` it is answered at once with `rpcId`, and kept for the \
              device.",
         )
-        .response::<Value>(200, "What the device answered, or `persistent`: `rpcId`.")
+        .response::<Value>(200, "The response of the device, or `persistent`: `rpcId`.")
 }
 
 fn with_call_documentation(endpoint: Endpoint) -> Endpoint {
@@ -230,7 +233,7 @@ async fn send_rpc(mut call: ApiCall, one_way: bool, statuses: RpcStatuses) -> Ap
         (Some("success" | "failed"), Some(ended)) => call::json_response(&ended["result"]),
         (state, _) => {
             let who = call.identity.name.clone();
-            // It may have ended by itself.
+            // The command may have ended meanwhile.
             let _ = run_blocking(&call.app, move |tools| tools.cancel(id, &who)).await;
             Err(match state {
                 Some("expired") => {
@@ -244,7 +247,7 @@ async fn send_rpc(mut call: ApiCall, one_way: bool, statuses: RpcStatuses) -> Ap
     }
 }
 
-/// The states of commands as ThingsBoard calls them.
+/// ThingsBoard's names of command states.
 const STATES: [(&str, &str); 8] = [
     ("pending", "QUEUED"),
     ("sent", "SENT"),
@@ -285,7 +288,7 @@ async fn read(call: ApiCall) -> ApiResult {
 async fn cancel(call: ApiCall) -> ApiResult {
     let (id, who) = (command_id(&call)?, call.identity.name.clone());
     let cancelled = run_blocking(&call.app, move |tools| match tools.cancel(id, &who) {
-        // It has ended.
+        // The command has ended.
         Err(DeviceBackendError::Conflict(_)) => Ok(None),
         outcome => outcome.map(Some),
     });

@@ -1,5 +1,5 @@
-//! What a client of ThingsBoard's WebSocket asks for: commands as JSON, one subscription as a task that sends what is there and
-//! then what comes, and the answers.
+//! Subscriptions of ThingsBoard's WebSocket: parsing of commands, one task per subscription that
+//! sends stored and then live values, and the response format.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,23 +18,23 @@ use crate::telemetry_backend::{
     TelemetryBackendError,
 };
 
-/// Values of each key in one answer, unless the client asks for fewer.
+/// Default number of values per key in one response.
 const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 10_000;
-/// Keys of one command.
+/// Maximum number of keys per command.
 const MAX_KEYS: usize = 256;
 
-/// Codes of ThingsBoard's answers.
+/// Codes of ThingsBoard's responses.
 pub(super) const INTERNAL_ERROR: u8 = 1;
 pub(super) const BAD_REQUEST: u8 = 2;
 
-/// One message of the client. Fields that are not known here are ignored.
+/// One message of the client. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Request {
     pub(super) auth_cmd: Option<AuthCommand>,
     pub(super) cmds: Vec<Command>,
-    /// The same of versions before 3.6.
+    /// The same in the form of versions before 3.6.
     ts_sub_cmds: Vec<Command>,
     attr_sub_cmds: Vec<Command>,
     history_cmds: Vec<Command>,
@@ -53,9 +53,9 @@ pub(super) struct Command {
     pub(super) cmd_id: i64,
     entity_type: Option<String>,
     entity_id: String,
-    /// Of attributes: `CLIENT_SCOPE`, `SHARED_SCOPE`, `SERVER_SCOPE`; else all.
+    /// Scope of attributes: `CLIENT_SCOPE`, `SHARED_SCOPE`, `SERVER_SCOPE`; otherwise all.
     scope: Option<String>,
-    /// Separated by commas; all without it.
+    /// Keys, separated by commas; default: all.
     keys: Option<String>,
     start_ts: i64,
     end_ts: i64,
@@ -84,15 +84,15 @@ impl Request {
     }
 }
 
-/// What a command asks for.
+/// The data requested by a command.
 enum Wanted {
     Telemetry(History),
     History(History),
-    /// Names of scopes, as the registry has them.
+    /// Names of scopes in the registry.
     Attributes(&'static [&'static str]),
 }
 
-/// Which telemetry is sent at first.
+/// The stored telemetry that is sent first.
 #[derive(Debug, Clone)]
 enum History {
     Latest,
@@ -100,28 +100,28 @@ enum History {
         from_ms: i64,
         to_ms: i64,
         limit: usize,
-        /// The function and the length of an interval.
+        /// The aggregate function and the length of an interval.
         intervals: Option<(IntervalFunction, i64)>,
     },
 }
 
-/// A command that can be worked off.
+/// A validated command.
 pub(super) struct Subscription {
     id: i64,
     device: String,
-    /// `None`: all.
+    /// `None`: all keys.
     keys: Option<Vec<String>>,
     wanted: Wanted,
 }
 
-/// An answer that says what is wrong.
+/// An error response.
 pub(super) fn refusal(id: i64, code: u8, detail: &str) -> String {
     json!({"subscriptionId": id, "cmdId": id, "errorCode": code, "errorMsg": detail,
         "data": {}, "latestValues": {}})
     .to_string()
 }
 
-/// Values of a key, the newest first.
+/// Values of each key, newest first.
 type Values = BTreeMap<String, Vec<(i64, Value)>>;
 
 fn answer(id: i64, values: Values) -> String {
@@ -146,7 +146,7 @@ fn answer(id: i64, values: Values) -> String {
 }
 
 impl Subscription {
-    /// What a command means, or what is wrong with it.
+    /// Validates a command.
     pub(super) fn read(command: Command) -> Result<Self, String> {
         if command
             .entity_type
@@ -218,7 +218,7 @@ impl Subscription {
         })
     }
 
-    /// Sends what there is and then what comes, until nobody takes it any more.
+    /// Sends stored values, then live ones, until the receiver is closed.
     pub(super) async fn run(self, app: Arc<ApiState>, out: mpsc::Sender<String>) {
         let worked = match &self.wanted {
             Wanted::Telemetry(history) => self.follow_telemetry(history, &app, &out).await,
@@ -230,7 +230,7 @@ impl Subscription {
                 true => INTERNAL_ERROR,
                 false => BAD_REQUEST,
             };
-            // Whoever asked may have gone.
+            // The client may have disconnected.
             let _ = out.send(refusal(self.id, code, &problem.detail)).await;
         }
     }
@@ -253,7 +253,7 @@ impl Subscription {
         app: &Arc<ApiState>,
         out: &mpsc::Sender<String>,
     ) -> Result<(), ProblemDetails> {
-        // Watched before it is read, so that nothing is missed between.
+        // Subscribed before reading, so that nothing is missed in between.
         let (device, keys) = (self.device.clone(), self.keys.clone());
         let rows = run_blocking(app, move |tools| {
             tools.subscribe(&[device], keys.as_deref())
@@ -269,7 +269,7 @@ impl Subscription {
                         break;
                     }
                 }
-                // It was too slow: the latest values are what it needs.
+                // After a loss the latest values are sent again.
                 LiveTelemetryItem::Lost(_) => {
                     self.send_telemetry(&History::Latest, app, out).await?
                 }
@@ -414,7 +414,7 @@ impl History {
                 for row in tools.intervals(&query)? {
                     let value = row.values.into_iter().next();
                     if let Some(value) = value.filter(|value| !value.is_null()) {
-                        // As on the paths: the time of the middle.
+                        // Dated at the middle of the interval, as on the HTTP paths.
                         put(row.key, row.ts_ms + length_ms / 2, value);
                     }
                 }

@@ -1,6 +1,8 @@
-//! ThingsBoard's WebSocket API: a client logs in with its first message and subscribes to telemetry and attributes of devices.
+//! ThingsBoard's WebSocket API: a client logs in with its first message and subscribes to telemetry
+//! and attributes of devices.
 //!
-//! A connection has a bounded number of subscriptions, each a task with a bounded way out; one that does not read is closed.
+//! A connection has a bounded number of subscriptions, each a task with a bounded output queue; a
+//! client that does not read is disconnected.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,11 +28,11 @@ use crate::problem_details::ProblemDetails;
 use crate::query_parameters::{Parameter, text_parameter};
 use crate::state::ApiState;
 
-/// A client that has not logged in within this time is sent away.
+/// Time limit for the login.
 const LOGIN_WITHIN: Duration = Duration::from_secs(10);
-/// Subscriptions of one connection.
+/// Maximum number of subscriptions per connection.
 const MAX_SUBSCRIPTIONS: usize = 256;
-/// Answers that wait for one connection; subscriptions wait for room.
+/// Maximum number of responses waiting for one connection; subscriptions wait for space.
 const MAX_WAITING: usize = 64;
 
 const TOKEN: Parameter = text_parameter(
@@ -44,10 +46,10 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         get(path, id, open)
             .access(EndpointAccess::Open)
             .tag("telemetry")
-            .summary("Subscribe to devices, as ThingsBoard does")
+            .summary("Subscribe to devices (ThingsBoard)")
             .parameters(&[TOKEN])
             .empty_response(101, "A WebSocket.")
-            .problem_response(400, "The request does not ask for a WebSocket.")
+            .problem_response(400, "The request is not a WebSocket handshake.")
             .problem_response(429, "Too many streams are open.")
     };
     vec![
@@ -70,7 +72,7 @@ async fn open(mut call: ApiCall) -> ApiResult {
     }
     let connection = call.parts.extensions.get::<Arc<ConnectionPermit>>();
     let number = connection.map(|place| place.number);
-    // Until it has logged in, the connection counts for its address.
+    // Until the login the connection counts for its address.
     let place =
         call.begin_long_request(LongRequestKind::EventStream, call.client_ip.to_string())?;
     let mut headers = call.headers().clone();
@@ -87,7 +89,7 @@ async fn open(mut call: ApiCall) -> ApiResult {
     };
     websocket::upgrade(&mut call, move |socket| async move {
         if let Err(error) = serve(socket, newcomer).await {
-            tracing::debug!(%error, "a WebSocket of ThingsBoard's API ended");
+            tracing::debug!(%error, "ThingsBoard WebSocket ended with an error");
         }
     })
 }
@@ -99,7 +101,7 @@ fn show_token(headers: &mut HeaderMap, token: &str) {
     }
 }
 
-/// Who has not logged in.
+/// A client that has not logged in.
 struct Newcomer {
     app: Arc<ApiState>,
     headers: HeaderMap,
@@ -124,7 +126,7 @@ impl Newcomer {
             show_token(&mut headers, token);
         }
         let who = access::authorize(&app, ACCESS, &headers, from).await?;
-        // A web page of another origin can open a WebSocket: nobody is let in for the address alone.
+        // A web page of another origin can open a WebSocket, so the source address alone grants no access.
         if matches!(
             who.proof,
             AuthenticationMethod::Anonymous | AuthenticationMethod::Nothing
@@ -147,16 +149,16 @@ impl Newcomer {
     }
 }
 
-/// Messages of a client, put together.
+/// Assembles the messages of a client.
 struct Messages {
     decoder: Decoder,
     incoming: Vec<u8>,
-    /// The beginning of one; the decoder bounds it.
+    /// The start of an incomplete message; the decoder limits its size.
     partial: Vec<u8>,
 }
 
 impl Messages {
-    /// Takes what has been read. `None`: the connection ends with what is in `out`.
+    /// Processes received bytes. `None`: send `out`, then close the connection.
     fn take(&mut self, out: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
         let mut whole = Vec::new();
         let partial = &mut self.partial;
@@ -232,7 +234,7 @@ async fn serve(mut socket: Socket, newcomer: Newcomer) -> io::Result<()> {
     follow(socket, messages, listener, subscriptions).await
 }
 
-/// The connection of a client that has logged in, to its end.
+/// Serves the connection of a client that has logged in.
 async fn follow(
     mut socket: Socket,
     mut messages: Messages,
@@ -291,7 +293,7 @@ async fn close(socket: &mut Socket, code: u16, reason: &str) -> io::Result<()> {
     websocket::write(socket, &out).await
 }
 
-/// Subscriptions of one connection; their tasks end with it.
+/// The subscriptions of one connection; their tasks end with it.
 struct Subscriptions {
     app: Arc<ApiState>,
     tasks: HashMap<i64, AbortHandle>,
@@ -310,7 +312,7 @@ impl Subscriptions {
         }
     }
 
-    /// Works off a message; what is to be said about commands that cannot be.
+    /// Processes a message; returns the errors of invalid commands.
     fn take(&mut self, message: &[u8]) -> Vec<String> {
         let request = match serde_json::from_slice::<Request>(message) {
             Ok(request) => request,

@@ -18,14 +18,14 @@ use crate::query_parameters::{MAX_TIME_MS, Parameter, ParameterType, time_parame
 const ALL_DATA: Parameter = Parameter {
     name: "deleteAllDataForKeys",
     shape: ParameterType::Flag,
-    description: "`true`: all values of the keys, whatever their time.",
+    description: "`true`: all values of the keys, regardless of time.",
 };
-const START: Parameter = time_parameter("startTs", "The time of the first value that is deleted.");
-const END: Parameter = time_parameter("endTs", "The time behind the last value that is deleted.");
+const START: Parameter = time_parameter("startTs", "Start of the time range to delete.");
+const END: Parameter = time_parameter("endTs", "End of the time range to delete, exclusive.");
 const REWRITE_LATEST: Parameter = Parameter {
     name: "rewriteLatestIfDeleted",
     shape: ParameterType::Flag,
-    description: "Ignored: the latest value is always one that is stored.",
+    description: "Ignored: the latest value is always a stored one.",
 };
 const DELETE_LATEST: Parameter = Parameter {
     name: "deleteLatest",
@@ -50,7 +50,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         of_device(post(format!("{BASE}/{path}"), id, set_attributes))
             .tag("devices")
             .path_parameter("scope", "`SERVER_SCOPE` or `SHARED_SCOPE`.")
-            .summary("Set attributes of a device, as ThingsBoard does")
+            .summary("Set attributes (ThingsBoard)")
             .request_body::<Map<String, Value>>()
             .empty_response(200, "Set.")
     };
@@ -58,19 +58,19 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         of_device(delete(format!("{BASE}/{path}"), id, delete_attributes))
             .tag("devices")
             .path_parameter("scope", "`SERVER_SCOPE`, `SHARED_SCOPE` or `CLIENT_SCOPE`.")
-            .summary("Delete attributes of a device, as ThingsBoard does")
+            .summary("Delete attributes (ThingsBoard)")
             .parameters(&[KEYS])
             .empty_response(200, "Deleted.")
     };
     let telemetry = |path: &str, id: &str| {
         of_device(post(format!("{BASE}/{path}"), id, store_telemetry))
             .tag("telemetry")
-            .path_parameter("scope", "Any word; ThingsBoard's documentation says `ANY`.")
-            .summary("Store telemetry of a device, as ThingsBoard does")
-            .description("As if the device had reported it: it is checked against the thing model and may raise alarms.")
+            .path_parameter("scope", "Any word; ThingsBoard documents `ANY`.")
+            .summary("Store telemetry (ThingsBoard)")
+            .description("Processed like telemetry of the device: checked against the thing model, and may raise alarms.")
             .request_body::<TelemetryInput>()
             .empty_response(200, "Stored.")
-            .problem_response(507, "The telemetry store has no room.")
+            .problem_response(507, "The telemetry store is full.")
     };
     vec![
         attributes("{id}/{scope}", "thingsboardSetAttributes"),
@@ -89,17 +89,14 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             "DEVICE/{id}/timeseries/{scope}/{ttl}",
             "thingsboardStoreTelemetryWithTtl",
         )
-        .path_parameter(
-            "ttl",
-            "Ignored: how long values are kept is said by the product.",
-        ),
+        .path_parameter("ttl", "Ignored: the product defines the retention."),
         of_device(delete(
             format!("{BASE}/DEVICE/{{id}}/timeseries/delete"),
             "thingsboardDeleteTelemetry",
             delete_telemetry,
         ))
         .tag("telemetry")
-        .summary("Delete telemetry of a device, as ThingsBoard does")
+        .summary("Delete telemetry (ThingsBoard)")
         .parameters(&[KEYS, ALL_DATA, START, END, REWRITE_LATEST, DELETE_LATEST])
         .empty_response(200, "Deleted."),
     ]
@@ -109,7 +106,7 @@ fn empty_response() -> ApiResult {
     Ok(StatusCode::OK.into_response())
 }
 
-/// The scope in the path, as it is called here.
+/// The scope in the path, by its name in the registry.
 fn attribute_scope(call: &ApiCall) -> Result<&'static str, ProblemDetails> {
     match call.path("scope") {
         "SERVER_SCOPE" => Ok("server"),

@@ -1,5 +1,5 @@
-//! WebSockets of the API: the handshake, and the stream of events with one text message each, where what the client sends is read
-//! and left aside.
+//! WebSockets of the API: the handshake, and the event stream with one text message per event.
+//! Input from the client is ignored.
 
 use std::io;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::call::ApiCall;
 use crate::endpoint::ApiResult;
 use crate::problem_details::ProblemDetails;
 
-/// A client that does not take an event within this time is gone.
+/// Time after which a client that does not read an event is disconnected.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) const READ_BUFFER_BYTES: usize = 4096;
 const OPTIONS: DecoderOptions = DecoderOptions {
@@ -31,19 +31,19 @@ pub(super) fn is_upgrade_requested(headers: &HeaderMap) -> bool {
     upgrade.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
-/// A connection that has become a WebSocket.
+/// A connection upgraded to a WebSocket.
 pub(super) type Socket = TokioIo<hyper::upgrade::Upgraded>;
 
-/// 101, and a task that tells what happens.
+/// Responds 101 and starts a task that sends the stream.
 pub(super) fn upgrade_response(call: &mut ApiCall, feed: impl ItemStream) -> ApiResult {
     upgrade(call, move |socket| async move {
         if let Err(error) = send_items(socket, feed).await {
-            tracing::debug!(%error, "a WebSocket of events ended");
+            tracing::debug!(%error, "event WebSocket ended with an error");
         }
     })
 }
 
-/// 101, and a task that serves the connection.
+/// Responds 101 and starts a task that serves the connection.
 pub(super) fn upgrade<F: Future<Output = ()> + Send>(
     call: &mut ApiCall,
     serve: impl FnOnce(Socket) -> F + Send + 'static,
@@ -62,17 +62,19 @@ pub(super) fn upgrade<F: Future<Output = ()> + Send>(
     let key = key
         .and_then(|key| key.to_str().ok())
         .filter(|key| key.len() == 24)
-        .ok_or_else(|| ProblemDetails::bad_request("Sec-WebSocket-Key is missing or no key."))?;
+        .ok_or_else(|| ProblemDetails::bad_request("Sec-WebSocket-Key is missing or invalid."))?;
     let accept = HeaderValue::try_from(ws::accept_key(key))
-        .map_err(|_| ProblemDetails::bad_request("Sec-WebSocket-Key is no key."))?;
+        .map_err(|_| ProblemDetails::bad_request("Sec-WebSocket-Key is invalid."))?;
     let upgrade = call.parts.extensions.remove::<OnUpgrade>();
     let upgrade = upgrade.ok_or_else(|| {
-        ProblemDetails::bad_request("This connection cannot become a WebSocket; ask with HTTP/1.1.")
+        ProblemDetails::bad_request(
+            "This connection cannot be upgraded to a WebSocket; use HTTP/1.1.",
+        )
     })?;
     tokio::spawn(async move {
         match upgrade.await {
             Ok(upgraded) => serve(TokioIo::new(upgraded)).await,
-            Err(error) => tracing::debug!(%error, "a WebSocket did not begin"),
+            Err(error) => tracing::debug!(%error, "WebSocket upgrade failed"),
         }
     });
     let fields = [
@@ -117,8 +119,8 @@ pub(super) fn decoder() -> Decoder {
     Decoder::new(OPTIONS)
 }
 
-/// Reads what came and gives pieces of messages to `message`, with `true` behind the last piece of one. `false`: the connection
-/// ends with what is in `out`.
+/// Processes received bytes and passes pieces of messages to `message`, with `true` after the last
+/// piece. `false`: send `out`, then close the connection.
 pub(super) fn handle_incoming(
     decoder: &mut Decoder,
     incoming: &mut Vec<u8>,
