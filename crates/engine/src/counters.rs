@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_is_timed_as_often_as_any_other() {
+    fn all_rules_are_timed_equally_often() {
         // As many rules as the sampling interval: a countdown shared by all rules would always time the same
         // rule.
         let rules: Vec<_> = (0..TIMING_SAMPLE_INTERVAL)
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_add_up_and_quantiles_are_near() {
+    fn lanes_are_summed_and_quantiles_are_approximate() {
         let counters = RuleCounters::new(2);
         assert!(!counters.has_counts());
         counters.lane(0).increment(RuleCounter::Passed);

@@ -732,7 +732,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_is_written_and_read_again() {
+    fn definitions_round_trip() {
         let value = json!({
             "sql": "SELECT * FROM \"t/#\"",
             "enabled": false,

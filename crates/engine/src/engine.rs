@@ -43,7 +43,7 @@ pub struct Engine {
     pub(crate) shared: Arc<EngineShared>,
     rules: Arc<Mutex<RuleTable>>,
     /// The thread that owns the windows.
-    keeper: Arc<Mutex<Option<JoinHandle<()>>>>,
+    window_thread: Arc<Mutex<Option<JoinHandle<()>>>>,
     objects: Arc<OnceLock<Objects>>,
     pub(crate) bridges: Arc<EvaluationContextCell>,
 }
@@ -114,7 +114,7 @@ impl Engine {
         Self {
             shared: Arc::new(shared),
             rules: Arc::default(),
-            keeper: Arc::default(),
+            window_thread: Arc::default(),
             objects: Arc::default(),
             bridges: Arc::default(),
         }
@@ -160,32 +160,32 @@ impl Engine {
     /// Checks a rule written in the API or the configuration and returns the form to be stored.
     pub fn prepare_rule(&self, name: &str, input: &Value) -> Result<Value, RuleDefinitionError> {
         check_name(name)?;
-        let book = self.lock_rules();
-        let listed = book.rules.get(name);
+        let table = self.lock_rules();
+        let listed = table.rules.get(name);
         if listed.is_some_and(|listed| listed.is_declared) {
             let detail = "this rule is declared in the configuration file; change it there";
             return Err(RuleDefinitionError::new("name", detail));
         }
-        if listed.is_none() && book.rules.len() >= self.shared.settings.max_rules {
+        if listed.is_none() && table.rules.len() >= self.shared.settings.max_rules {
             let detail = format!(
                 "the limit of {} rules is reached (rules.max_rules)",
-                book.rules.len()
+                table.rules.len()
             );
             return Err(RuleDefinitionError::new("", detail));
         }
-        drop(book);
+        drop(table);
         let definition = RuleDefinition::from_json(input)?;
         // A disabled rule is compiled, too, to find its errors.
-        let standing = Arc::new(RuleMonitor::new(0));
-        compile_rule(name, &definition, &self.shared, standing)?;
+        let monitor = Arc::new(RuleMonitor::new(0));
+        compile_rule(name, &definition, &self.shared, monitor)?;
         Ok(definition.to_json())
     }
 
     /// Probable mistakes of an accepted rule.
     pub fn warnings(&self, accepted: &Value) -> Vec<String> {
-        let standing = Arc::new(RuleMonitor::new(0));
+        let monitor = Arc::new(RuleMonitor::new(0));
         let bound = RuleDefinition::from_json(accepted)
-            .and_then(|definition| compile_rule("", &definition, &self.shared, standing));
+            .and_then(|definition| compile_rule("", &definition, &self.shared, monitor));
         bound.map_or_else(|_| Vec::new(), |bound| bound.warnings.into_vec())
     }
 
@@ -201,14 +201,14 @@ impl Engine {
                 problems.push((n, problem));
                 continue;
             }
-            let mut book = self.lock_rules();
-            self.update_entry(&mut book, name, Some(value), true);
+            let mut table = self.lock_rules();
+            self.update_entry(&mut table, name, Some(value), true);
         }
         if !problems.is_empty() {
             return Err(problems);
         }
-        let book = self.lock_rules();
-        self.publish_snapshot(&book);
+        let table = self.lock_rules();
+        self.publish_snapshot(&table);
         Ok(())
     }
 
@@ -227,14 +227,14 @@ impl Engine {
         let mut after: Option<String> = None;
         loop {
             let page = objects.list(RULE_KIND, after.as_deref(), PAGE_OBJECTS)?;
-            let mut book = self.lock_rules();
+            let mut table = self.lock_rules();
             for object in &page {
-                self.update_entry(&mut book, &object.id, Some(&object.value), false);
+                self.update_entry(&mut table, &object.id, Some(&object.value), false);
             }
             match page.last() {
                 Some(last) if page.len() == PAGE_OBJECTS => after = Some(last.id.clone()),
                 _ => {
-                    self.publish_snapshot(&book);
+                    self.publish_snapshot(&table);
                     return Ok(());
                 }
             }
@@ -254,29 +254,29 @@ impl Engine {
 
     /// Adds or replaces a rule, or deletes it (`None`). A rule that cannot run is listed with its error.
     pub fn put_rule(&self, name: &str, value: Option<&Value>) {
-        let mut book = self.lock_rules();
-        self.update_entry(&mut book, name, value, false);
-        self.publish_snapshot(&book);
+        let mut table = self.lock_rules();
+        self.update_entry(&mut table, name, value, false);
+        self.publish_snapshot(&table);
     }
 
     /// Adds many rules and publishes them to the shards once.
     pub fn put_rules(&self, rules: impl Iterator<Item = (String, Value)>) {
-        let mut book = self.lock_rules();
+        let mut table = self.lock_rules();
         for (name, value) in rules {
-            self.update_entry(&mut book, &name, Some(&value), false);
+            self.update_entry(&mut table, &name, Some(&value), false);
         }
-        self.publish_snapshot(&book);
+        self.publish_snapshot(&table);
     }
 
     /// Changes the table of rules. The shards see the change after `Engine::publish_snapshot`.
     fn update_entry(
         &self,
-        book: &mut RuleTable,
+        table: &mut RuleTable,
         name: &str,
         value: Option<&Value>,
         is_declared: bool,
     ) {
-        let before = book.rules.get(name);
+        let before = table.rules.get(name);
         if let Some(before) = before
             && before.is_declared
             && !is_declared
@@ -284,8 +284,8 @@ impl Engine {
             // The program logs the warnings of declared rules, because it knows their position in the file.
             return;
         }
-        let standing = before.map(|before| before.monitor.clone());
-        let standing = standing.unwrap_or_else(|| Arc::new(RuleMonitor::new(self.shared.lanes)));
+        let monitor = before.map(|before| before.monitor.clone());
+        let monitor = monitor.unwrap_or_else(|| Arc::new(RuleMonitor::new(self.shared.lanes)));
         let had_window = before.is_some_and(
             |before| matches!(&before.state, RuleEntryState::Running(bound) if bound.window.is_some()),
         );
@@ -297,7 +297,7 @@ impl Engine {
             match definition {
                 Ok(definition) if !definition.enabled => RuleEntryState::Disabled,
                 Ok(definition) => {
-                    match compile_rule(name, &definition, &self.shared, standing.clone()) {
+                    match compile_rule(name, &definition, &self.shared, monitor.clone()) {
                         Ok(mut bound) => {
                             for warning in &bound.warnings {
                                 tracing::warn!(rule = name, warning, "rule has a probable mistake");
@@ -318,14 +318,16 @@ impl Engine {
         }
         if let Some(RuleEntryState::Running(before)) = before.map(|before| &before.state) {
             let (serial, rule) = (before.serial, &before.rule);
-            book.index
+            table
+                .index
                 .remove(rule.sources(), rule.index_keys(), |bound| {
                     bound.serial == serial
                 });
         }
         let mut has_window = false;
         if let Some(RuleEntryState::Running(bound)) = &state {
-            book.index
+            table
+                .index
                 .add(bound.rule.sources(), bound.rule.index_keys(), bound);
             has_window = bound.window.is_some();
             if has_window {
@@ -355,14 +357,14 @@ impl Engine {
         match state {
             Some(state) => {
                 let listed = RuleTableEntry {
-                    monitor: standing,
+                    monitor,
                     state,
                     is_declared,
                 };
-                book.rules.insert(name.into(), listed);
+                table.rules.insert(name.into(), listed);
             }
             None => {
-                book.rules.remove(name);
+                table.rules.remove(name);
             }
         }
     }
@@ -384,13 +386,13 @@ impl Engine {
     }
 
     /// Publishes the table of rules to the shards.
-    fn publish_snapshot(&self, book: &RuleTable) {
-        let interest = hooks_interest(&book.index);
+    fn publish_snapshot(&self, table: &RuleTable) {
+        let interest = hooks_interest(&table.index);
         let snapshot = Arc::new(RuleSnapshot {
-            index: book.index.clone(),
+            index: table.index.clone(),
             interest,
         });
-        let wants_devices = book.index.has_rules_for(EventKind::Device);
+        let wants_devices = table.index.has_rules_for(EventKind::Device);
         let before = self.shared.snapshot.swap(snapshot);
         self.shared.wants_devices.store(wants_devices, Relaxed);
         if before.interest != interest
@@ -413,8 +415,8 @@ impl Engine {
 
     /// Restores the stored state of the declared rules, which were added before the store was open.
     fn restore_declared_states(&self) {
-        let book = self.lock_rules();
-        for listed in book.rules.values() {
+        let table = self.lock_rules();
+        for listed in table.rules.values() {
             if let RuleEntryState::Running(bound) = &listed.state
                 && bound.shared_state.is_some()
             {
@@ -442,14 +444,17 @@ impl Engine {
     }
 
     fn start_window_worker(&self, objects: Option<Objects>) {
-        let mut thread = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = self
+            .window_thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if thread.is_some() {
             return;
         }
-        let keeper = WindowWorker::new(self.shared.clone(), objects);
+        let worker = WindowWorker::new(self.shared.clone(), objects);
         let spawned = std::thread::Builder::new()
             .name("rule-windows".into())
-            .spawn(move || keeper.run());
+            .spawn(move || worker.run());
         match spawned {
             Ok(spawned) => *thread = Some(spawned),
             Err(error) => {
@@ -462,7 +467,7 @@ impl Engine {
     /// store is closed.
     pub fn stop(&self) {
         let thread = self
-            .keeper
+            .window_thread
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
@@ -500,8 +505,9 @@ impl Engine {
     }
 
     pub fn status(&self, name: &str) -> Option<RuleStatus> {
-        let book = self.lock_rules();
-        book.rules
+        let table = self.lock_rules();
+        table
+            .rules
             .get(name)
             .map(|listed| Self::build_status(name, listed))
     }
@@ -509,9 +515,9 @@ impl Engine {
     /// Rules in order of name, after the name `after`, at most `limit`.
     pub fn statuses(&self, after: Option<&str>, limit: usize) -> Vec<RuleStatus> {
         use std::ops::Bound::{Excluded, Unbounded};
-        let book = self.lock_rules();
+        let table = self.lock_rules();
         let from = after.map_or(Unbounded, Excluded);
-        let rules = book.rules.range::<str, _>((from, Unbounded));
+        let rules = table.rules.range::<str, _>((from, Unbounded));
         rules
             .take(limit)
             .map(|(name, listed)| Self::build_status(name, listed))
@@ -529,8 +535,9 @@ impl Engine {
     /// Subscribes to a trace of a rule: the events it evaluates and their results, as JSON. `None`: there is
     /// no such rule.
     pub fn watch(&self, name: &str) -> Option<broadcast::Receiver<Arc<Value>>> {
-        let book = self.lock_rules();
-        book.rules
+        let table = self.lock_rules();
+        table
+            .rules
             .get(name)
             .map(|listed| listed.monitor.watchers.watch())
     }
@@ -541,14 +548,14 @@ impl Engine {
         &self,
         mut each: impl FnMut(&str, &RuleTotals),
     ) -> (usize, usize) {
-        let book = self.lock_rules();
+        let table = self.lock_rules();
         let mut running = 0;
-        for (name, listed) in &book.rules {
+        for (name, listed) in &table.rules {
             running += usize::from(matches!(listed.state, RuleEntryState::Running(_)));
             if listed.monitor.counters.has_counts() {
                 each(name, &listed.monitor.counters.total());
             }
         }
-        (book.rules.len(), running)
+        (table.rules.len(), running)
     }
 }

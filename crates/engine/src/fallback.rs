@@ -82,7 +82,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_row_that_failed_later_is_given_to_the_fallback_actions() {
+    fn fallback_actions_run_for_a_row_that_failed_later() {
         let engine = Engine::new(RuleEngineSettings::default(), 1);
         let republish = json!({
             "kind": "republish", "topic": "failed/${sink}", "payload": "${n}: ${error} (${attempts}, ${clientid})",
@@ -107,7 +107,7 @@ mod tests {
             error: "no such table",
             attempts: 3,
         };
-        let told = |failed: &FailedRow<'_>| {
+        let published = |failed: &FailedRow<'_>| {
             let outcome = (engine.bridges).with_context(&engine.shared, |tools| {
                 engine.run_fallback_with(tools, failed);
                 tools.take_outcome()
@@ -126,14 +126,14 @@ mod tests {
             "1: no such table (3, )".to_owned(),
             1,
         );
-        assert_eq!(told(&failed), Some(expected));
+        assert_eq!(published(&failed), Some(expected));
         // Nothing runs if the depth is too large or there is no fallback action.
         failed.origin.depth = 8;
-        assert_eq!(told(&failed), None);
+        assert_eq!(published(&failed), None);
         for (action, rule) in [(0, "r"), (7, "r"), (1, "other")] {
             failed.origin = OutputRowOrigin { action, depth: 0 };
             failed.rule = rule;
-            assert_eq!(told(&failed), None);
+            assert_eq!(published(&failed), None);
         }
         let totals = engine.status("r").unwrap().totals;
         assert_eq!(totals.get(RuleCounter::ActionsSucceeded), 1);

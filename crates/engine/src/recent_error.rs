@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_error_is_kept_and_a_flood_costs_nothing() {
+    fn the_last_error_is_kept_and_repeated_errors_are_cheap() {
         let errors = RecentError::default();
         assert_eq!(errors.last(), None);
         errors.record("r", 1000, "value", None, || "first".into());

@@ -106,8 +106,8 @@ impl Engine {
         let definition = RuleDefinition::from_json(definition)?;
         let began = Instant::now();
         let lanes = self.shared.lanes;
-        let standing = std::sync::Arc::new(RuleMonitor::new(lanes));
-        let bound = compile_rule("test", &definition, &self.shared, standing)?;
+        let monitor = std::sync::Arc::new(RuleMonitor::new(lanes));
+        let bound = compile_rule("test", &definition, &self.shared, monitor)?;
         let compiled_us = began.elapsed().as_micros() as u64;
         let mut stage = LaneContext::new(lanes - 1, self.shared.clone());
         let scratch = new_scratch(lanes - 1, &self.shared);
@@ -132,12 +132,12 @@ impl Engine {
             ..RuleEvent::new(event_kind(bound.rule.sources()), at_ms)
         };
         let view = scratch.view(&event, at_ms);
-        let mut told = ActionReport::default();
+        let mut report = ActionReport::default();
         let began = Instant::now();
         let outputs = match has_source(&bound, &event) {
-            true => evaluate_rule(&bound, &view, &mut stage.stateless_state, &mut told),
+            true => evaluate_rule(&bound, &view, &mut stage.stateless_state, &mut report),
             false => {
-                told.reason = Some("FROM has no such event".to_owned());
+                report.reason = Some("FROM has no such event".to_owned());
                 RuleOutputs::None
             }
         };
@@ -147,12 +147,12 @@ impl Engine {
             "dialect": bound.rule.dialect().name(),
             "plan": bound.rule.explain(),
             "matched": !outputs.as_slice().is_empty(),
-            "reason": told.reason,
-            "compared": told.compared,
+            "reason": report.reason,
+            "compared": report.compared,
             "payload_problem": bound.rule.payload_error(&view),
             "warnings": bound.warnings,
-            "window": told.window,
-            "counted": told.counted,
+            "window": report.window,
+            "counted": report.counted,
             "outputs": outputs.as_slice().iter().map(output_json).collect::<Vec<_>>(),
             "actions": actions,
             "compiled_us": compiled_us,
@@ -193,7 +193,7 @@ fn evaluate_rule<'a>(
     bound: &'a RunningRule,
     view: &EventView<'a>,
     spare: &mut RuleState,
-    told: &mut ActionReport,
+    report: &mut ActionReport,
 ) -> RuleOutputs<'a> {
     let mut outputs = RuleOutputs::None;
     let ran = match bound.rule.window() {
@@ -203,23 +203,23 @@ fn evaluate_rule<'a>(
                 .run(view, state, &mut |output| outputs.push(output))
         }),
         Some(window) => with_state(bound, spare, |state| {
-            sample_window(bound, window, view, state, told, &mut outputs)
+            sample_window(bound, window, view, state, report, &mut outputs)
         }),
     };
     match ran {
         Ok(RunOutcome::Passed(_)) => {}
-        Ok(RunOutcome::NoResult) if told.reason.is_some() => {}
+        Ok(RunOutcome::NoResult) if report.reason.is_some() => {}
         Ok(RunOutcome::NoResult) => {
             let (reason, compared) =
                 with_state(bound, spare, |state| explain_no_result(bound, view, state));
-            (told.reason, told.compared) = (Some(reason), Some(compared));
+            (report.reason, report.compared) = (Some(reason), Some(compared));
         }
         Err(fault) => {
-            told.reason = Some(format!("the rule failed: {fault}"));
+            report.reason = Some(format!("the rule failed: {fault}"));
             let compared = with_state(bound, spare, |state| {
                 explain_no_result(bound, view, state).1
             });
-            told.compared = Some(compared);
+            report.compared = Some(compared);
             return RuleOutputs::None;
         }
     }
@@ -257,18 +257,18 @@ fn sample_window<'a>(
     window: &WindowDefinition,
     view: &EventView<'a>,
     state: &mut RuleState,
-    told: &mut ActionReport,
+    report: &mut ActionReport,
     outputs: &mut RuleOutputs<'a>,
 ) -> Result<RunOutcome, rules::EvaluationError> {
     let sampled = timed_sample(bound, view, state)?;
-    told.window = Some(describe_window(bound, window, view, &sampled));
+    report.window = Some(describe_window(bound, window, view, &sampled));
     let sample = match sampled {
         SampleOutcome::Counted(sample) => sample,
         SampleOutcome::Filtered => return Ok(RunOutcome::NoResult),
         SampleOutcome::NoEventTime => {
             let reason = "window.event_time yields no time: expected a number of seconds or milliseconds since 1970, or a text \
                           such as 2026-01-31T12:00:00Z; the event is not counted (window_untimed)";
-            told.reason = Some(reason.to_owned());
+            report.reason = Some(reason.to_owned());
             return Ok(RunOutcome::NoResult);
         }
     };
@@ -277,7 +277,7 @@ fn sample_window<'a>(
         && sample.timestamp_ms > view.now_ms().saturating_add(clock.max_ahead_ms)
     {
         let reason = "the event is further ahead of the node's clock than window.max_ahead_ms; it is not counted (window_ahead)";
-        told.reason = Some(reason.to_owned());
+        report.reason = Some(reason.to_owned());
         return Ok(RunOutcome::NoResult);
     }
     let list = |values: &[rules::Value<'_>]| {
@@ -290,7 +290,7 @@ fn sample_window<'a>(
         })["values"]
             .take()
     };
-    told.counted = Some(json!({"key": list(sample.key), "arguments": list(sample.arguments)}));
+    report.counted = Some(json!({"key": list(sample.key), "arguments": list(sample.arguments)}));
     let settings = rules::windows::WindowOptions {
         lateness_ms: 0,
         ..rules::windows::WindowOptions::default()
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_out_is_shown_with_what_would_be_published() {
+    fn a_test_shows_outputs_and_messages_to_publish() {
         let definition = json!({
             "sql": "SELECT payload.t AS t, clientid FROM \"s/+/data\" WHERE payload.t > 30",
             "actions": [
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_stay_json_and_a_null_is_no_topic() {
+    fn templates_stay_json_and_a_null_topic_is_an_error() {
         let definition = json!({
             "sql": "SELECT payload.name AS name, payload.none AS none FROM \"t\"",
             "actions": [

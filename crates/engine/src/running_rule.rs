@@ -95,7 +95,7 @@ pub(crate) fn compile_rule(
     name: &str,
     definition: &RuleDefinition,
     shared: &EngineShared,
-    standing: Arc<RuleMonitor>,
+    monitor: Arc<RuleMonitor>,
 ) -> Result<RunningRule, RuleDefinitionError> {
     let settings = &shared.settings;
     let has_devices = shared.devices.get().is_some();
@@ -144,7 +144,7 @@ pub(crate) fn compile_rule(
         window,
         event_time,
         shared_state: remembers.then(|| Arc::new(Mutex::new(RuleState::new(limits)))),
-        monitor: standing,
+        monitor,
         warnings,
         sql_hash: match &definition.window.event_time {
             None => fnv1a_hash(&definition.sql),

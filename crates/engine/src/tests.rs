@@ -17,12 +17,12 @@ struct RecordingSink {
     is_gone: AtomicBool,
     is_full: AtomicBool,
     throws_away: AtomicBool,
-    asked: AtomicU32,
+    lookups: AtomicU32,
 }
 
 impl SinkPort for RecordingSink {
     fn find_sink(&self, name: &str) -> Option<SinkId> {
-        self.asked.fetch_add(1, Relaxed);
+        self.lookups.fetch_add(1, Relaxed);
         (name == "db" && !self.is_gone.load(Relaxed)).then_some(SinkId(7))
     }
 
@@ -103,7 +103,7 @@ fn a_sink_that_is_full_makes_publishers_wait_until_it_has_room() {
         ),
         (1, 0)
     );
-    assert_eq!(sink.asked.load(Relaxed), 1, "its name is looked up once");
+    assert_eq!(sink.lookups.load(Relaxed), 1, "its name is looked up once");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_sink_may_come_after_its_rule_and_go_before_it() {
 }
 
 #[test]
-fn the_broker_is_asked_for_nothing_but_what_rules_need() {
+fn hooks_are_requested_only_as_rules_need_them() {
     let engine = Engine::new(RuleEngineSettings::default(), 1);
     let hooks = engine.hooks_factory().hooks_for(0);
     assert_eq!(hooks.interest(), Interest::NONE);
@@ -159,7 +159,7 @@ fn the_broker_is_asked_for_nothing_but_what_rules_need() {
 }
 
 #[test]
-fn a_rule_that_is_changed_while_it_is_used_is_one_or_the_other() {
+fn a_rule_changed_during_use_is_either_the_old_or_the_new_one() {
     let sink = Arc::new(RecordingSink::default());
     let engine = Engine::new(RuleEngineSettings::default(), 1);
     engine.set_sink_port(sink.clone());
@@ -248,7 +248,7 @@ fn a_rule_that_panics_fails_alone() {
 }
 
 #[test]
-fn a_rule_whose_messages_are_dropped_is_told_of_it() {
+fn dropped_messages_of_a_rule_count_as_its_failures() {
     let engine = Engine::new(RuleEngineSettings::default(), 1);
     let republish = json!([{"kind": "republish", "topic": "out", "payload": "x"}]);
     let rule = json!({"sql": "SELECT topic FROM \"t\"", "actions": republish});
@@ -268,7 +268,7 @@ fn a_rule_whose_messages_are_dropped_is_told_of_it() {
 }
 
 #[test]
-fn other_rules_hear_of_a_failure_once() {
+fn a_failure_emits_one_event_to_other_rules() {
     let sink = Arc::new(RecordingSink::default());
     let engine = Engine::new(RuleEngineSettings::default(), 1);
     engine.set_sink_port(sink.clone());
@@ -290,6 +290,6 @@ fn other_rules_hear_of_a_failure_once() {
     for _ in 0..500 {
         publish(&mut *hooks, "t/2");
     }
-    let told = sink.rows.lock().unwrap().len();
-    assert!((2..=200).contains(&told), "bounded: {told}");
+    let row_count = sink.rows.lock().unwrap().len();
+    assert!((2..=200).contains(&row_count), "bounded: {row_count}");
 }

@@ -24,7 +24,7 @@ pub(crate) struct TraceWatchers {
     sender: OnceLock<broadcast::Sender<Arc<Value>>>,
     /// High bits: the second of the last record; low bits: the number of records in it.
     sent_this_second: AtomicU64,
-    untold: AtomicU64,
+    omitted: AtomicU64,
 }
 
 impl TraceWatchers {
@@ -47,22 +47,22 @@ impl TraceWatchers {
             return;
         };
         let second = now_ms / 1000;
-        let told = self.sent_this_second.load(Relaxed);
-        let count = if told >> 16 == second {
-            told & 0xffff
+        let packed = self.sent_this_second.load(Relaxed);
+        let count = if packed >> 16 == second {
+            packed & 0xffff
         } else {
             0
         };
         if count >= RECORDS_PER_S {
-            self.untold.fetch_add(1, Relaxed);
+            self.omitted.fetch_add(1, Relaxed);
             return;
         }
         self.sent_this_second
             .store(second << 16 | (count + 1), Relaxed);
         let mut record = record();
-        let untold = self.untold.swap(0, Relaxed);
-        if let (Value::Object(fields), true) = (&mut record, untold > 0) {
-            fields.insert("left_out".into(), untold.into());
+        let omitted = self.omitted.swap(0, Relaxed);
+        if let (Value::Object(fields), true) = (&mut record, omitted > 0) {
+            fields.insert("left_out".into(), omitted.into());
         }
         // The last watcher may have left just now.
         let _ = sender.send(Arc::new(record));
@@ -159,10 +159,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_of_records_is_bounded_and_counted() {
+    fn records_are_rate_limited_and_omissions_counted() {
         let watchers = TraceWatchers::default();
         assert!(!watchers.is_watched());
-        watchers.send(0, || unreachable!("nobody watches"));
+        watchers.send(0, || unreachable!("there are no watchers"));
         let mut receiver = watchers.watch();
         assert!(watchers.is_watched());
         for _ in 0..RECORDS_PER_S + 7 {
@@ -170,7 +170,7 @@ mod tests {
             let _ = receiver.try_recv();
         }
         watchers.send(6_000, || json!({"last": true}));
-        let last = receiver.try_recv().expect("it was told");
+        let last = receiver.try_recv().expect("a record was sent");
         assert_eq!(*last, json!({"last": true, "left_out": 7}));
         drop(receiver);
         assert!(!watchers.is_watched());

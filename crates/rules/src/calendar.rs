@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_day_of_eight_centuries_goes_there_and_back() {
+    fn dates_of_eight_centuries_round_trip() {
         let mut expected = (1600, 1, 1);
         for day in day_number(1600, 1, 1)..day_number(2400, 1, 1) {
             assert_eq!(date_of(day), expected);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_date_is_refused() {
+    fn invalid_dates_are_rejected() {
         let civil = Civil {
             year: 2023,
             month: 2,

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cache_forgets_what_was_unused_for_longest() {
+    fn the_cache_evicts_the_least_recently_used_entry() {
         let mut cache = CompilationCache::new();
         let mut made = 0;
         for key in 0..=MAX_CACHED {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_regular_expression_is_refused() {
+    fn a_huge_regular_expression_is_rejected() {
         let mut tools = EvaluationResources::new([1; 32], 0);
         let mut error =
             |pattern: &str| match tools.compiled_regex(pattern, &mut FunctionLimits::default()) {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn snowflake_ids_grow_even_if_the_clock_does_not() {
+    fn snowflake_ids_increase_even_if_the_clock_does_not() {
         let mut tools = EvaluationResources::new([1; 32], 5);
         let mut last = 0;
         for at in 0..10_000 {

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_told_apart_by_their_size_and_texts_are_read() {
+    fn units_follow_from_magnitude_and_texts_are_parsed() {
         let ms = 1_690_599_987_495;
         for (value, expected) in [
             (Value::Int(1_690_599_987), Some(ms - 495)),

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_snapshot_brings_back_what_there_is_room_for() {
+    fn a_snapshot_is_restored_within_the_limits() {
         let mut kv = KvStore::new(KvLimits::default());
         let values = [
             OwnedValue::Null,
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bounds_hold_and_what_is_removed_is_given_back() {
+    fn limits_hold_and_removal_frees_space() {
         let mut kv = KvStore::new(KvLimits {
             max_entries: 2,
             max_bytes: 200,

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_read_and_no_more() {
+    fn only_the_requested_path_is_read() {
         let arena = Arena::new();
         let text = r#" {"a": {"b": [10, 20, {"c": "\u00e4"}]}, "d": 1.5, "e": oops"#;
         let document = LazyDocument::new(text, &arena).expect("an object");
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_json_or_not_whatever_was_read() {
+    fn validity_is_independent_of_what_was_read() {
         for (text, is_json) in [
             ("{}", true),
             ("[ ]  ", true),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_has_no_members() {
+    fn text_that_is_not_json_has_no_members() {
         let arena = Arena::new();
         for text in ["", "5", "\"a\"", "hello"] {
             assert!(LazyDocument::new(text, &arena).is_none(), "{text}");

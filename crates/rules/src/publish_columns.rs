@@ -53,7 +53,7 @@ mod tests {
     use crate::event_view::EvaluationScratch;
 
     #[test]
-    fn it_is_what_the_tables_say() {
+    fn the_columns_equal_those_of_the_tables() {
         let scratch = EvaluationScratch::new(EvaluationResources::new([1; 32], 0), 1 << 20);
         let mut event = RuleEvent::new(EventKind::Publish, 1_690_599_987_495);
         event.id = Some(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);

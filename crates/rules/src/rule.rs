@@ -430,7 +430,7 @@ mod tests {
     use crate::rule_source::EventKind;
 
     #[test]
-    fn what_the_index_has_seen_to_is_not_asked_again() {
+    fn conditions_decided_by_the_index_are_skipped() {
         let statements = [
             ("SELECT * FROM \"$EVENT.PUBLISH\" WHERE topic = 'a/b'", true),
             ("SELECT * FROM \"$EVENT.PUBLISH\" WHERE 'a/b' = topic", true),
@@ -487,13 +487,16 @@ mod tests {
                 event.qos = Some(qos);
                 let mut state = RuleState::default();
                 let view = scratch.view(&event, 1);
-                let listens = rule.accepts_event(&event);
-                let asked = rule.run(&view, &mut state, &mut |_| {}).expect("no fault");
+                let accepts = rule.accepts_event(&event);
+                let outcome = rule.run(&view, &mut state, &mut |_| {}).expect("no fault");
                 if found == 0 {
-                    assert!(!listens || asked == RunOutcome::NoResult, "{sql}: {topic}");
+                    assert!(
+                        !accepts || outcome == RunOutcome::NoResult,
+                        "{sql}: {topic}"
+                    );
                 } else {
                     let known = rule.run_indexed(&view, &mut state, &mut |_| {});
-                    assert_eq!(known.expect("no fault"), asked, "{sql}: {topic}");
+                    assert_eq!(known.expect("no fault"), outcome, "{sql}: {topic}");
                 }
                 scratch.reset();
             }

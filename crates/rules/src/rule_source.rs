@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_event_names_its_neighbour() {
+    fn an_unknown_event_gets_a_suggestion() {
         let nearest = |name| RuleSource::parse(name).expect_err(name).nearest;
         assert_eq!(nearest("$EVENT.PUBLISHED"), Some("$EVENT.PUBLISH"));
         assert_eq!(

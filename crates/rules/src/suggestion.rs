@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_are_found_and_strangers_are_not() {
+    fn similar_names_are_suggested_and_others_are_not() {
         let names = || ["datetime", "date", "split", "substring"].into_iter();
         assert_eq!(nearest_name("datatime", names()), Some("datetime"));
         assert_eq!(nearest_name("splti", names()), Some("split"));

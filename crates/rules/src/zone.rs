@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn named_zones_know_their_summer() {
+    fn named_zones_have_daylight_saving_time() {
         let berlin = Zone::parse("Europe/Berlin").expect("bundled");
         assert_eq!(berlin.offset_s(1_690_599_987), 7_200);
         assert_eq!(berlin.offset_s(1_700_599_987), 3_600);

@@ -106,7 +106,7 @@ fn a_rule_sees_the_fields_of_a_device_in_both_spellings_and_its_messages_go_out_
 }
 
 #[test]
-fn telemetry_and_alarms_need_somebody_who_takes_them() {
+fn telemetry_and_alarms_need_a_device_port() {
     let engine = Engine::new(RuleEngineSettings::default(), 1);
     let rule = json!({"sql": "SELECT * FROM \"t\"", "actions": [{"kind": "telemetry"}]});
     let refused = engine
@@ -136,7 +136,7 @@ fn telemetry_and_alarms_need_somebody_who_takes_them() {
 }
 
 #[test]
-fn what_rules_make_of_devices_arrives_and_who_is_full_makes_publishers_wait() {
+fn device_writes_arrive_and_a_full_device_port_makes_publishers_wait() {
     let (engine, devices) = engine();
     let rule = json!({
         "sql": "SELECT value AS t2 FROM \"$EVENT.DEVICE\"",
@@ -164,7 +164,7 @@ fn what_rules_make_of_devices_arrives_and_who_is_full_makes_publishers_wait() {
 }
 
 #[test]
-fn an_alarm_inside_an_event_is_seen_and_a_loop_ends() {
+fn nested_alarm_events_are_evaluated_and_loops_end() {
     let (engine, devices) = engine();
     *devices.engine.lock().unwrap() = Some(engine.clone());
     let alarm = |name: &str| json!({"kind": "alarm", "name": name, "severity": "critical"});
@@ -180,7 +180,7 @@ fn an_alarm_inside_an_event_is_seen_and_a_loop_ends() {
 }
 
 #[tokio::test]
-async fn outside_of_shards_an_event_is_waited_for() {
+async fn an_event_outside_the_shards_is_awaited() {
     let (engine, devices) = engine();
     let rule = json!({"sql": "SELECT value AS v FROM \"$EVENT.DEVICE\"", "actions": [{"kind": "telemetry"}]});
     engine.put_rule("r", Some(&rule));

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn like_knows_its_two_wildcards() {
+    fn like_supports_two_wildcards() {
         for (text, pattern, expected) in [
             ("a/fluxmq/b", "%fluxmq%", true),
             ("fluxmq", "%fluxmq%", true),

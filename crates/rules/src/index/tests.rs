@@ -187,7 +187,7 @@ fn rules_take_from_rules_and_bridges_by_name() {
 }
 
 #[test]
-fn a_subscription_to_a_filter_can_be_asked_for_by_name() {
+fn a_subscription_can_be_matched_by_its_filter() {
     let mut index = RuleIndex::default();
     let keys = IndexKeys {
         topics: Some(Box::new([TopicKey::Exact("a/+".into())])),

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_lets_through_what_matches_and_little_else() {
+    fn matching_topics_pass_and_most_others_do_not() {
         let filters = ["sensor/+/data", "ab/#", "x", "sensor/temperature", "y/+"];
         let mut sieve = TopicPrefilter::default();
         assert!(!sieve.may_match("x"));

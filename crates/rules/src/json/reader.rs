@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn order_of_fields_is_kept_and_the_later_of_two_counts() {
+    fn field_order_is_preserved_and_the_last_duplicate_wins() {
         assert_eq!(
             round(r#" { "z" : 1 , "a" : [ ] , "m":{}} "#),
             r#"{"z":1,"a":[],"m":{}}"#
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_refused_with_the_place() {
+    fn invalid_json_is_rejected_with_its_position() {
         for (text, offset) in [
             ("", 0),
             ("{", 1),
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_length_stops_at_what_needs_attention() {
+    fn unescaped_prefix_stops_at_special_bytes() {
         for stop in [b'"', b'\\', 0x1f, 0] {
             for at in 0..40 {
                 let mut bytes = vec![b'x'; 40];

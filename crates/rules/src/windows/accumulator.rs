@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn each_aggregate_says_what_it_should_and_survives_a_snapshot() {
+    fn aggregates_are_correct_and_survive_a_snapshot() {
         use AggregateKind::*;
         let values = [
             Value::Int(4),
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn two_parts_are_as_much_as_the_whole() {
+    fn merged_parts_equal_the_whole() {
         let values = [3, 9, 4, 4, 1, 7].map(Value::Int);
         for (_, kind) in AggregateKind::ALL {
             for split in 0..=values.len() {
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_that_overflows_goes_on_as_a_float() {
+    fn a_sum_that_overflows_continues_as_a_float() {
         let sum = result_of(AggregateKind::Sum, &[Value::Int(i64::MAX), Value::Int(1)]);
         assert_eq!(sum.parse::<f64>(), Ok(9_223_372_036_854_775_808.0));
         let sum = result_of(AggregateKind::Sum, &[Value::Int(1), Value::Float(0.5)]);
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_stops_where_there_is_no_room() {
+    fn growth_stops_at_the_limit() {
         for kind in [
             AggregateKind::Collect,
             AggregateKind::DistinctCount,

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_arrives_as_it_left() {
+    fn samples_round_trip() {
         let arena = Arena::new();
         let fields = [
             ("a", Value::Int(1)),

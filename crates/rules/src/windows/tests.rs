@@ -160,7 +160,7 @@ fn an_event_counts_in_every_hopping_window_it_is_in() {
 }
 
 #[test]
-fn a_session_ends_when_nothing_came_for_its_gap() {
+fn a_session_ends_after_its_gap() {
     let mut bench = WindowHarness::new(WindowKind::Session {
         gap_ms: 10,
         max_ms: None,
@@ -215,7 +215,7 @@ fn windows_of_events_begin_with_each_step() {
 }
 
 #[test]
-fn a_session_is_no_longer_than_it_may_be() {
+fn a_session_has_a_maximum_length() {
     let mut bench = WindowHarness::new(WindowKind::Session {
         gap_ms: 10,
         max_ms: Some(25),
@@ -432,7 +432,7 @@ fn by_events(kind: WindowKind) -> WindowHarness {
 }
 
 #[test]
-fn a_backlog_is_counted_as_if_it_had_come_at_once() {
+fn a_backlog_is_counted_as_if_it_had_arrived_on_time() {
     let mut bench = by_events(WindowKind::Tumbling { size_ms: 10 });
     // Events of long ago, out of order, all received at the same moment.
     for (at_ms, value) in [(101, 1), (112, 2), (108, 4), (125, 8)] {
@@ -467,7 +467,7 @@ fn a_backlog_is_counted_as_if_it_had_come_at_once() {
 }
 
 #[test]
-fn windows_of_every_kind_go_by_the_time_of_events() {
+fn windows_of_every_kind_use_event_timestamps() {
     let mut bench = by_events(WindowKind::Session {
         gap_ms: 10,
         max_ms: None,
@@ -552,7 +552,7 @@ fn groups_and_bytes_are_bounded() {
 }
 
 #[test]
-fn a_snapshot_of_another_window_is_refused() {
+fn a_snapshot_of_another_window_is_rejected() {
     let kinds = [10, 20].map(|size_ms| window(WindowKind::Tumbling { size_ms }));
     let snapshot = OpenWindows::new(&kinds[0], settings()).snapshot();
     assert!(OpenWindows::restore(&kinds[0], settings(), &snapshot).is_ok());

@@ -13,7 +13,7 @@ fn built() -> impl Iterator<Item = &'static functions::Function> {
 }
 
 #[test]
-fn every_example_gives_what_it_says() {
+fn every_example_gives_the_documented_result() {
     let mut wrong = Vec::new();
     for function in built() {
         let (expression, expected) = function.example;
@@ -65,7 +65,7 @@ fn every_line_is_documented() {
 }
 
 #[test]
-fn null_in_is_null_out_unless_a_function_asks_for_it() {
+fn null_gives_null_unless_a_function_accepts_it() {
     for function in functions::all() {
         if function.min_args == 0 || function.accepts_null {
             continue;

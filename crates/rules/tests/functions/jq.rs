@@ -188,7 +188,7 @@ fn functions_jq(program: &str) -> String {
 }
 
 #[test]
-fn programs_give_what_they_give_in_jq() {
+fn programs_give_the_same_output_as_jq() {
     let mut wrong = Vec::new();
     for (program, input, expected) in [
         (".", r#"{"b": 2}"#, r#"[{"b":2}]"#),
@@ -326,12 +326,12 @@ fn programs_give_what_they_give_in_jq() {
 }
 
 #[test]
-fn the_moment_is_the_messages() {
+fn now_is_the_time_of_the_message() {
     assert_eq!(jq("now", "null").as_deref(), Ok("[1690599987.495]"));
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn errors_are_described() {
     for (program, input, why) in [
         (".a[", "{}", "jq: invalid jq program: expected"),
         ("nonsense", "{}", "there is no filter nonsense"),
@@ -361,7 +361,7 @@ fn what_is_wrong_is_said() {
 }
 
 #[test]
-fn no_program_takes_more_than_its_share() {
+fn programs_are_limited() {
     for (program, why) in [
         ("def f: f; f", "max_jq_steps"),
         ("def f: 1 + f; f", "recurses too deep"),

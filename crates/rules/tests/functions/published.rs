@@ -7,13 +7,13 @@ use crate::examples::selected;
 use crate::expression::evaluate;
 
 #[test]
-fn fluxmq_documents_it_so() {
+fn calls_give_the_output_documented_by_fluxmq() {
     let zone = Zone::parse("Asia/Shanghai").expect("a bundled zone");
     check(include_str!("fluxmq.txt"), Dialect::Fluxmq, &zone);
 }
 
 #[test]
-fn emqx_documents_it_so() {
+fn calls_give_the_output_documented_by_emqx() {
     check(include_str!("emqx.txt"), Dialect::Emqx, &Zone::UTC);
 }
 

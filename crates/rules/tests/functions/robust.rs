@@ -156,7 +156,7 @@ fn no_arguments_make_a_function_panic() {
 }
 
 #[test]
-fn the_wrong_number_of_arguments_is_a_fault() {
+fn the_wrong_number_of_arguments_is_an_error() {
     let arena = Arena::new();
     let mut tools = EvaluationResources::new([7; 32], 1);
     let mut kv = KvStore::default();
@@ -230,7 +230,7 @@ fn a_small_compressed_payload_cannot_become_a_large_one() {
 }
 
 #[test]
-fn every_name_of_the_description_is_a_function() {
+fn every_documented_name_is_a_function() {
     const NAMES: &str = "
         str int8 int16 int32 int64 int float toFloat toDouble toBool bool toDecimal float2str hexStr hexToInt intToHex binToInt
         intToBin octToInt intToOct bin2hexstr hexstr2bin bytes str_utf8 str_utf16_le map
@@ -261,7 +261,7 @@ fn every_name_of_the_description_is_a_function() {
 }
 
 #[test]
-fn a_large_regular_expression_looks_through_a_bounded_text() {
+fn the_work_of_a_regular_expression_is_limited() {
     let arena = Arena::new();
     let mut tools = EvaluationResources::new([7; 32], 1);
     let mut kv = KvStore::default();
@@ -294,7 +294,7 @@ fn a_large_regular_expression_looks_through_a_bounded_text() {
 }
 
 #[test]
-fn one_event_brings_few_expressions_along() {
+fn compilations_per_event_are_limited() {
     let sql = "FOREACH payload AS p DO regex_match('a', p) AS m FROM \"#\"";
     let run = |patterns: usize| {
         let rule = rules::compile(sql, &rules::CompileOptions::default()).expect("a rule");

@@ -11,7 +11,7 @@ fn refused(sql: &str) -> String {
 }
 
 #[test]
-fn of_the_statement() {
+fn statements_are_limited() {
     let nested = format!("SELECT {}1{} FROM \"t\"", "(".repeat(100), ")".repeat(100));
     assert!(refused(&nested).contains("max_depth"));
     let negations = format!("SELECT {}1 FROM \"t\"", "- ".repeat(100));
@@ -37,7 +37,7 @@ fn of_the_statement() {
 }
 
 #[test]
-fn aliases_do_not_add_up_to_a_deep_evaluation() {
+fn nested_aliases_are_limited_in_depth() {
     let mut sql = "SELECT payload.a as a0".to_owned();
     for at in 1..200 {
         sql.push_str(&format!(
@@ -52,7 +52,7 @@ fn aliases_do_not_add_up_to_a_deep_evaluation() {
 }
 
 #[test]
-fn of_an_evaluation() {
+fn evaluations_are_limited() {
     let fault = |sql: &str, bounds: StatementLimits| {
         let options = CompileOptions {
             limits: bounds,

@@ -13,7 +13,7 @@ fn all_fields_of_a_message() {
 }
 
 #[test]
-fn aliases_are_seen_by_where_and_by_later_columns() {
+fn aliases_are_visible_in_where_and_later_columns() {
     let event = publish("t/1", r#"{"x": {"y": 1}, "n": 5}"#);
     for (sql, expected) in [
         (
@@ -61,7 +61,7 @@ fn aliases_are_seen_by_where_and_by_later_columns() {
 }
 
 #[test]
-fn foreach_makes_an_output_of_each_item() {
+fn foreach_creates_an_output_per_item() {
     let event = publish(
         "t/1",
         r#"{"date": "d", "sensors": [{"name": "a", "idx": 0}, {"name": "b", "idx": 1}, {"name": "c", "idx": 2}]}"#,

@@ -53,7 +53,7 @@ fn reports() {
 }
 
 #[test]
-fn the_manual_shows_what_is_really_said() {
+fn the_manual_shows_the_real_error_message() {
     let manual = include_str!("../../../../docs/rules.md");
     let sql = "SELECT datatime(timestamp) FROM \"$EVENT.PUBLISH\"";
     let report = compile(sql, &CompileOptions::default())

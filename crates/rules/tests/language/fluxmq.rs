@@ -170,7 +170,7 @@ fn the_statement_of_the_benchmark() {
 /// The rules of the manual's cases by their conditions, and the number of these messages for which each has
 /// an output.
 #[test]
-fn the_cases_of_the_manual_have_so_many_rows() {
+fn the_cases_of_the_manual_have_the_expected_number_of_rows() {
     let messages = [
         (
             "sensor/s1/environment",

@@ -47,7 +47,7 @@ fn precedence() {
 }
 
 #[test]
-fn null_goes_through_operators_and_meets_no_comparison() {
+fn null_propagates_through_operators_and_fails_comparisons() {
     let payload = r#"{"n": null, "x": 1}"#;
     for (condition, expected) in [
         ("payload.n = 1", false),
@@ -104,7 +104,7 @@ fn numbers_and_numeric_text_compare_as_numbers() {
 }
 
 #[test]
-fn what_goes_wrong_ends_the_evaluation() {
+fn errors_end_the_evaluation() {
     for (expression, kind) in [
         ("payload.max + 1", "overflow"),
         ("payload.max * payload.max", "overflow"),

@@ -38,7 +38,7 @@ fn steps_of_every_kind() {
 }
 
 #[test]
-fn a_payload_that_is_no_json_is_null_to_paths() {
+fn paths_into_a_payload_that_is_not_json_are_null() {
     let rule = compile(
         "SELECT payload.a as v FROM \"$EVENT.PUBLISH\" WHERE payload.a > 0 or isNull(payload.a)",
         &fluxmq(),
@@ -56,7 +56,7 @@ fn a_payload_that_is_no_json_is_null_to_paths() {
 }
 
 #[test]
-fn a_payload_that_is_no_json_is_a_fault_to_paths_of_emqx() {
+fn emqx_paths_into_a_payload_that_is_not_json_fail() {
     for sql in [
         "SELECT payload.a as v FROM \"#\"",
         "SELECT topic FROM \"#\" WHERE payload.a = 1",

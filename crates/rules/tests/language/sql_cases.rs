@@ -599,7 +599,7 @@ fn check(cases: &[(&str, &str, Comes)], options: &CompileOptions, source: &str) 
 }
 
 #[test]
-fn emqx_has_it_so() {
+fn emqx_cases() {
     let options = CompileOptions {
         dialect: Some(Dialect::Emqx),
         ..CompileOptions::default()
@@ -608,7 +608,7 @@ fn emqx_has_it_so() {
 }
 
 #[test]
-fn fluxmq_has_it_so() {
+fn fluxmq_cases() {
     check(FLUXMQ, &fluxmq(), "\"$EVENT.PUBLISH\"");
 }
 
@@ -653,7 +653,7 @@ fn sources_need_no_quotes() {
 }
 
 #[test]
-fn what_is_hardly_meant_so_is_a_warning() {
+fn probable_mistakes_are_warnings() {
     let warnings = |sql: &str| -> Vec<String> {
         let rule = compile(sql, &CompileOptions::default())
             .unwrap_or_else(|error| panic!("{}", error.report()));

@@ -61,7 +61,7 @@ fn placeholders_are_columns_then_fields_then_expressions() {
 }
 
 #[test]
-fn bytes_stay_what_they_are() {
+fn bytes_are_preserved() {
     let template = Template::compile("${raw}", TemplateFormat::Text, &CompileOptions::default())
         .expect("valid");
     let template: &'static Template = Box::leak(Box::new(template));
@@ -103,7 +103,7 @@ fn a_payload_that_is_json_is_embedded() {
 }
 
 #[test]
-fn a_null_is_written_as_its_place_demands() {
+fn null_is_written_according_to_its_position() {
     let rendered = |template: &str, form: TemplateFormat, dialect: rules::Dialect| {
         let options = CompileOptions {
             dialect: Some(dialect),

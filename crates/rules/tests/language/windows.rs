@@ -8,7 +8,7 @@ use rules::{
 use super::{NOW_MS, publish, rule};
 
 #[test]
-fn a_window_counts_samples_and_is_selected_when_it_ends() {
+fn a_window_counts_samples_and_gives_an_output_when_it_closes() {
     let sql = "SELECT payload.device as device, count(*) as n, avg(payload.t) as t, max(payload.t) - min(payload.t) as span, \
                window_start() as since, percentile(payload.t, 95) as p \
                FROM \"$EVENT.PUBLISH\" WHERE payload.t > 0 GROUP BY device, tumbling(10s) HAVING count(*) > 1";
