@@ -81,7 +81,7 @@ impl BrokerHandle {
         inboxes: Arc<[ShardInbox]>,
         listeners: Vec<ListenerInfo>,
         listener_contexts: Vec<Arc<ListenerContext>>,
-        looker: Option<StoreReader>,
+        store_reader: Option<StoreReader>,
         clock: NodeClock,
     ) -> Self {
         let shared = HandleInner {
@@ -91,7 +91,7 @@ impl BrokerHandle {
             tls: Mutex::default(),
             listener_contexts,
             listener_change: tokio::sync::Mutex::default(),
-            store_reader: looker,
+            store_reader,
             pending_store_read: Arc::default(),
             lifecycle: NodeLifecycle::default(),
             clock,

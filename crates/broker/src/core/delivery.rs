@@ -47,8 +47,8 @@ pub(crate) struct Delivery {
     /// Bytes in all session queues that are held in memory.
     pub(super) queued_bytes: usize,
     pub(super) retained: Arc<RetainedStore>,
-    /// `(remainder, divisor)` of session numbers. While data from before a start is delivered, only sessions whose
-    /// number modulo the second value equals the first one receive it.
+    /// `(divisor, remainder)` of session numbers. While data from before a start is delivered, only sessions whose
+    /// number modulo the first value equals the second one receive it.
     pub(crate) session_filter: Option<(u64, u64)>,
     /// `None`: nothing is durable on this node.
     pub(crate) journal: Option<Box<ShardJournal>>,

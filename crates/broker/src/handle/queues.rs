@@ -62,7 +62,7 @@ impl StoreReader {
 
     async fn read_piece(
         &self,
-        looks: &PendingStoreRead,
+        pending_read: &PendingStoreRead,
         session: u64,
         from_seq: u64,
     ) -> Option<QueuePage> {
@@ -75,7 +75,7 @@ impl StoreReader {
             max_bytes: PIECE_BYTES,
         };
         let requested = QueueFetch { ..fetch };
-        *looks.lock() = Some((requested, answer));
+        *pending_read.lock() = Some((requested, answer));
         self.store.fetch(self.number, fetch);
         tokio::time::timeout(SHARD_RESPONSE_TIMEOUT, answered)
             .await
@@ -124,10 +124,10 @@ impl BrokerHandle {
         let id = client_id.to_owned();
         let look = self.query_shard(shard, move |shard| shard.list_queue(&id, after, limit));
         let QueueListing { mut rows, stored } = look.await.flatten()?;
-        if let (Some(stored), Some(looker)) = (stored, &self.shared.store_reader) {
+        if let (Some(stored), Some(store_reader)) = (stored, &self.shared.store_reader) {
             let mut from_seq = stored.from_seq.max(after.map_or(0, |after| after + 1));
             while rows.len() < limit
-                && let Some(page) = looker
+                && let Some(page) = store_reader
                     .read_piece(&self.shared.pending_store_read, stored.session, from_seq)
                     .await
             {
@@ -148,13 +148,13 @@ impl BrokerHandle {
         let id = client_id.to_owned();
         let discard = move |shard: &mut crate::core::shard::Shard| (shard.clear_queue(&id), 0);
         let (mut count, stored) = self.query_shard_durably(shard, discard).await.flatten()?;
-        let (Some(stored), Some(looker)) = (stored, &self.shared.store_reader) else {
+        let (Some(stored), Some(store_reader)) = (stored, &self.shared.store_reader) else {
             return Some(count);
         };
         let mut from_seq = stored.from_seq;
         // Messages that arrive meanwhile stay.
         while from_seq <= stored.last_seq
-            && let Some(page) = looker
+            && let Some(page) = store_reader
                 .read_piece(&self.shared.pending_store_read, stored.session, from_seq)
                 .await
         {
@@ -182,15 +182,18 @@ impl BrokerHandle {
             (shard.delete_queued_message(&id, position), 0)
         };
         let (is_done, stored) = self.query_shard_durably(shard, discard).await.flatten()?;
-        let (false, Some(stored), Some(looker)) = (is_done, stored, &self.shared.store_reader)
+        let (false, Some(stored), Some(store_reader)) =
+            (is_done, stored, &self.shared.store_reader)
         else {
             return Some(is_done);
         };
         if position < stored.from_seq {
             return Some(false);
         }
-        let looks = &self.shared.pending_store_read;
-        let page = looker.read_piece(looks, stored.session, position).await;
+        let pending_read = &self.shared.pending_store_read;
+        let page = store_reader
+            .read_piece(pending_read, stored.session, position)
+            .await;
         let entries = page.map_or(Vec::new(), |page| page.entries);
         let found = entries.iter().find(|entry| entry.seq == position);
         let unsent = found.and_then(unsent_entry).into_iter().collect();

@@ -13,7 +13,7 @@ use crate::hooks::{
     MessageView, OutgoingMessages, PublishVerdict,
 };
 
-/// Answers every message with one a level deeper, three levels deep, and every connection with one message.
+/// Answers every message with one a level deeper, up to three levels, and every connection with one message.
 struct EchoHooks {
     outgoing: OutgoingMessages,
     full: Arc<AtomicBool>,
