@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::{Kept, config, kept};
+use common::{StoredValue, config, stored_value};
 use series::{
     DeviceNo, Fsync, Point, PointValue, RangeQuery, Series, SeriesConfig, SeriesOpenError,
 };
@@ -71,7 +71,7 @@ fn device(at: u32) -> DeviceNo {
     of_part.nth(at as usize).expect("there are more")
 }
 
-type Contents = BTreeMap<(u32, i64), Vec<(String, Kept)>>;
+type Contents = BTreeMap<(u32, i64), Vec<(String, StoredValue)>>;
 
 /// All rows with the names of their keys; `None` if a read reports damage.
 fn contents(series: &Series) -> Option<Contents> {
@@ -80,7 +80,7 @@ fn contents(series: &Series) -> Option<Contents> {
         let each = &mut |row: series::SeriesRow<'_>| {
             let points = row.points.iter().map(|point| {
                 let name = series.key_name(point.key).unwrap_or("none").to_owned();
-                (name, kept(point.value))
+                (name, stored_value(point.value))
             });
             contents.insert((at, row.ts_ms), points.collect());
             ControlFlow::Continue(())
@@ -237,9 +237,9 @@ fn repair(dir: &Path, what: &str) {
         for (name, value) in points {
             let row = ts_ms / 1000;
             let expected = match name.as_str() {
-                "temperature" => Kept::Float((row as f64 / 10.0).to_bits()),
-                "state" => Kept::Text(if row % 2 == 0 { "on" } else { "off" }.to_owned()),
-                "count" => Kept::Int(row * i64::from(*device)),
+                "temperature" => StoredValue::Float((row as f64 / 10.0).to_bits()),
+                "state" => StoredValue::Text(if row % 2 == 0 { "on" } else { "off" }.to_owned()),
+                "count" => StoredValue::Int(row * i64::from(*device)),
                 lost => {
                     assert!(lost.starts_with("lost-key-"), "{what}: {lost}");
                     continue;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use common::{Kept, Random, config, kept, number_from};
+use common::{Random, StoredValue, config, number_from, stored_value};
 use series::{
     Aggregate, DeviceNo, Intervals, KeyId, Point, PointValue, RangeQuery, RowBatch, RowOrder,
     Series,
@@ -21,7 +21,7 @@ const HOUR_MS: i64 = 3_600_000;
 const BEGIN_MS: i64 = 1_700_000_000_000;
 
 /// Values by device, time and key.
-type Naive = BTreeMap<(u32, i64, u32), Kept>;
+type Naive = BTreeMap<(u32, i64, u32), StoredValue>;
 
 fn open(dir: &Path) -> Series {
     let (series, report) = Series::open(dir, config()).unwrap();
@@ -80,7 +80,7 @@ impl Script {
             .collect();
         for point in &points {
             self.naive
-                .insert((device, ts_ms, point.key.0), kept(point.value));
+                .insert((device, ts_ms, point.key.0), stored_value(point.value));
         }
         (DeviceNo(device), ts_ms, points)
     }
@@ -133,8 +133,8 @@ impl Script {
         from: i64,
         to: i64,
         keys: Option<&[KeyId]>,
-    ) -> Vec<(i64, Vec<(u32, Kept)>)> {
-        let mut rows: BTreeMap<i64, Vec<(u32, Kept)>> = BTreeMap::new();
+    ) -> Vec<(i64, Vec<(u32, StoredValue)>)> {
+        let mut rows: BTreeMap<i64, Vec<(u32, StoredValue)>> = BTreeMap::new();
         for ((_, ts_ms, key), value) in self.naive.range((device, from, 0)..(device, to, 0)) {
             if keys.is_none_or(|keys| keys.contains(&KeyId(*key))) {
                 rows.entry(*ts_ms).or_default().push((*key, value.clone()));
@@ -206,7 +206,7 @@ impl Script {
             let mut points: Vec<_> = row
                 .points
                 .iter()
-                .map(|point| (point.key.0, kept(point.value)))
+                .map(|point| (point.key.0, stored_value(point.value)))
                 .collect();
             points.sort_by_key(|(key, _)| *key);
             found.push((row.ts_ms, points));
@@ -225,7 +225,7 @@ impl Script {
     }
 
     fn check_latest(&self, series: &Series, device: u32) {
-        let mut expected: BTreeMap<u32, (i64, Kept)> = BTreeMap::new();
+        let mut expected: BTreeMap<u32, (i64, StoredValue)> = BTreeMap::new();
         for ((_, ts_ms, key), value) in self
             .naive
             .range((device, i64::MIN, 0)..(device, i64::MAX, 0))
@@ -235,7 +235,7 @@ impl Script {
         let mut found = BTreeMap::new();
         series
             .latest(DeviceNo(device), None, &mut |ts_ms, point| {
-                found.insert(point.key.0, (ts_ms, kept(point.value)));
+                found.insert(point.key.0, (ts_ms, stored_value(point.value)));
             })
             .unwrap();
         assert_eq!(found, expected, "device {device}");
@@ -250,7 +250,7 @@ impl Script {
             starts: Vec::new(),
         };
         let keys: Vec<KeyId> = (0..KEYS).map(KeyId).collect();
-        let mut expected: BTreeMap<(u32, i64), Vec<Kept>> = BTreeMap::new();
+        let mut expected: BTreeMap<(u32, i64), Vec<StoredValue>> = BTreeMap::new();
         for ((_, ts_ms, key), value) in self.naive.range((device, from_ms, 0)..(device, to_ms, 0)) {
             let start = ts_ms - (ts_ms - BEGIN_MS).rem_euclid(intervals.interval_ms);
             expected
@@ -268,14 +268,20 @@ impl Script {
                     assert_eq!(of, DeviceNo(device));
                     seen += 1;
                     let values = &expected[&(key.0, start)];
-                    let numbers: Vec<f64> = values.iter().filter_map(Kept::number).collect();
+                    let numbers: Vec<f64> = values.iter().filter_map(StoredValue::number).collect();
                     assert_eq!(
                         (summary.count, summary.numbers),
                         (values.len() as u64, numbers.len() as u64)
                     );
                     let get = |aggregate| summary.get(aggregate);
-                    assert_eq!(get(Aggregate::First).map(kept).as_ref(), values.first());
-                    assert_eq!(get(Aggregate::Last).map(kept).as_ref(), values.last());
+                    assert_eq!(
+                        get(Aggregate::First).map(stored_value).as_ref(),
+                        values.first()
+                    );
+                    assert_eq!(
+                        get(Aggregate::Last).map(stored_value).as_ref(),
+                        values.last()
+                    );
                     let number = |aggregate| get(aggregate).and_then(|value| value.number());
                     let reduce = |by: fn(f64, f64) -> f64| numbers.iter().copied().reduce(by);
                     assert_eq!(number(Aggregate::Min), reduce(f64::min));

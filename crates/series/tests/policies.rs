@@ -7,7 +7,7 @@ mod common;
 use std::ops::ControlFlow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use common::{Kept, config, kept};
+use common::{StoredValue, config, stored_value};
 use series::{
     Aggregate, DeviceNo, DownsamplingTier, IntervalSummary, Intervals, KeyId, Point, PointValue,
     PolicyAssignment, PolicyResolver, RangeQuery, RetentionPolicy, RowOrder, Series, SeriesConfig,
@@ -62,12 +62,15 @@ fn open(dir: &std::path::Path) -> Series {
     series
 }
 
-fn rows(series: &Series, device: DeviceNo) -> Vec<(i64, Vec<Kept>)> {
+fn rows(series: &Series, device: DeviceNo) -> Vec<(i64, Vec<StoredValue>)> {
     let mut rows = Vec::new();
     let each = &mut |row: series::SeriesRow<'_>| {
         rows.push((
             row.ts_ms,
-            row.points.iter().map(|point| kept(point.value)).collect(),
+            row.points
+                .iter()
+                .map(|point| stored_value(point.value))
+                .collect(),
         ));
         ControlFlow::Continue(())
     };
@@ -137,7 +140,10 @@ fn old_rows_are_removed_or_downsampled() {
         shrunk[0],
         (
             begin,
-            vec![Kept::Float(4.5_f64.to_bits()), Kept::Text("low".to_owned())]
+            vec![
+                StoredValue::Float(4.5_f64.to_bits()),
+                StoredValue::Text("low".to_owned())
+            ]
         )
     );
     assert_eq!(
@@ -145,8 +151,8 @@ fn old_rows_are_removed_or_downsampled() {
         (
             begin + 3_000_000,
             vec![
-                Kept::Float(54.5_f64.to_bits()),
-                Kept::Text("high".to_owned())
+                StoredValue::Float(54.5_f64.to_bits()),
+                StoredValue::Text("high".to_owned())
             ]
         )
     );

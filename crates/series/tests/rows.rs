@@ -6,7 +6,7 @@ mod common;
 
 use std::ops::ControlFlow;
 
-use common::{Kept, kept};
+use common::{StoredValue, stored_value};
 use series::{
     Aggregate, DeviceNo, Intervals, KeyId, Point, PointValue, RangeQuery, RetentionPolicy,
     RowBatch, RowOrder, Series, SeriesConfig, SeriesError,
@@ -200,7 +200,7 @@ fn aggregates_keep_the_types_of_values() {
         };
         let mut found = Vec::new();
         let each = &mut |_, _, _, summary: &series::IntervalSummary| {
-            found.push(summary.get(aggregate).map(kept));
+            found.push(summary.get(aggregate).map(stored_value));
         };
         let read = series.aggregate(&[DeviceNo(1)], &[key], &intervals, each);
         read.unwrap();
@@ -216,22 +216,25 @@ fn aggregates_keep_the_types_of_values() {
             (Last, LARGE + 999),
             (Sum, 1000 * LARGE + 499_500),
         ] {
-            assert_eq!(all(whole, aggregate), Some(Kept::Int(expected)));
+            assert_eq!(all(whole, aggregate), Some(StoredValue::Int(expected)));
         }
-        assert_eq!(all(flag, First), Some(Kept::Bool(true)));
-        assert_eq!(all(flag, Last), Some(Kept::Bool(false)));
-        assert_eq!(all(flag, Sum), Some(Kept::Int(500)));
-        assert_eq!(all(flag, Avg), Some(Kept::Float(0.5_f64.to_bits())));
-        assert_eq!(all(word, First), Some(Kept::Text("begin".into())));
-        assert_eq!(all(word, Last), Some(Kept::Text("end".into())));
+        assert_eq!(all(flag, First), Some(StoredValue::Bool(true)));
+        assert_eq!(all(flag, Last), Some(StoredValue::Bool(false)));
+        assert_eq!(all(flag, Sum), Some(StoredValue::Int(500)));
+        assert_eq!(all(flag, Avg), Some(StoredValue::Float(0.5_f64.to_bits())));
+        assert_eq!(all(word, First), Some(StoredValue::Text("begin".into())));
+        assert_eq!(all(word, Last), Some(StoredValue::Text("end".into())));
         assert_eq!(all(word, Max), None);
-        assert_eq!(all(mixed, First), Some(Kept::Json("{\"a\":1}".into())));
-        assert_eq!(all(mixed, Last), Some(Kept::Text("off".into())));
-        assert_eq!(all(mixed, Max), Some(Kept::Int(998)));
+        assert_eq!(
+            all(mixed, First),
+            Some(StoredValue::Json("{\"a\":1}".into()))
+        );
+        assert_eq!(all(mixed, Last), Some(StoredValue::Text("off".into())));
+        assert_eq!(all(mixed, Max), Some(StoredValue::Int(998)));
         // Intervals that divide a group.
         let halves = get(whole, 500_000, Sum);
         let sum = |from: i64, to: i64| (from..to).map(|row| LARGE + row).sum();
-        let expected = [sum(0, 500), sum(500, 1000)].map(|sum| Some(Kept::Int(sum)));
+        let expected = [sum(0, 500), sum(500, 1000)].map(|sum| Some(StoredValue::Int(sum)));
         assert_eq!(halves, expected);
     };
     check();

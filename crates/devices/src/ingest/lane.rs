@@ -463,7 +463,7 @@ fn decode<'a>(
     }
     let logged = (product_context.profile.is_logged).then(|| Arc::clone(&product_context.profile));
     let row_start = decoded.points.len();
-    let mut hearing = MessageDecoder {
+    let mut decoder = MessageDecoder {
         context: room,
         profiles,
         arena,
@@ -478,15 +478,15 @@ fn decode<'a>(
         row_start,
         decoded,
     };
-    let marks = hearing.lengths();
-    let is_begun = hearing.begin(route.device, route.child);
+    let marks = decoder.lengths();
+    let is_begun = decoder.begin(route.device, route.child);
     let outcome =
-        is_begun.then(|| protocol::decode_message(&route, message.payload, arena, &mut hearing));
+        is_begun.then(|| protocol::decode_message(&route, message.payload, arena, &mut decoder));
     // A deferred message is logged when it is processed again.
     if let Some(profile) = logged
-        && !hearing.is_deferred
+        && !decoder.is_deferred
     {
-        let (outside, now_ms) = (hearing.context.outputs, message.received_ms);
+        let (outside, now_ms) = (decoder.context.outputs, message.received_ms);
         outside.log_message(by, &profile, message.topic, message.payload, now_ms);
     }
     if let Some(Err(error)) = outcome {
@@ -518,7 +518,7 @@ fn run_chain<'a>(
 ) -> ChainOutput<'a> {
     let (first, count) = (row.row.first as usize, row.row.count as usize);
     let points = &points[first..first + count];
-    let mut stops = LaneChainEffects {
+    let mut effects = LaneChainEffects {
         product_context,
         arena,
         shared,
@@ -534,14 +534,16 @@ fn run_chain<'a>(
         names: &[],
     };
     let chain = &product_context.profile.chain;
-    if let Err(error) = chain.run(&passing, &product_context.chain_keys, scratch, &mut stops) {
+    if let Err(error) = chain.run(&passing, &product_context.chain_keys, scratch, &mut effects) {
         let now_ms = row.row.ts_ms;
         let subject = format!("rule chain, node {}", error.node);
         shared
             .rejections
             .record(row.device_ref.no, now_ms, &subject, &error.reason);
     }
-    ChainOutput { saved: stops.saved }
+    ChainOutput {
+        saved: effects.saved,
+    }
 }
 
 /// Receives the effects of a chain's nodes.

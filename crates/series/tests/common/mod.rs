@@ -55,7 +55,7 @@ impl Random {
 
 /// An owned value.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Kept {
+pub(crate) enum StoredValue {
     Bool(bool),
     Int(i64),
     Float(u64),
@@ -63,23 +63,23 @@ pub(crate) enum Kept {
     Json(String),
 }
 
-impl Kept {
+impl StoredValue {
     pub(crate) fn number(&self) -> Option<f64> {
         match *self {
-            Kept::Bool(value) => Some(f64::from(u8::from(value))),
-            Kept::Int(value) => Some(value as f64),
-            Kept::Float(bits) => Some(f64::from_bits(bits)),
-            Kept::Text(_) | Kept::Json(_) => None,
+            StoredValue::Bool(value) => Some(f64::from(u8::from(value))),
+            StoredValue::Int(value) => Some(value as f64),
+            StoredValue::Float(bits) => Some(f64::from_bits(bits)),
+            StoredValue::Text(_) | StoredValue::Json(_) => None,
         }
     }
 }
 
-pub(crate) fn kept(value: PointValue<'_>) -> Kept {
+pub(crate) fn stored_value(value: PointValue<'_>) -> StoredValue {
     match value {
-        PointValue::Bool(value) => Kept::Bool(value),
-        PointValue::Int(value) => Kept::Int(value),
-        PointValue::Float(value) => Kept::Float(value.to_bits()),
-        PointValue::Text(text) => Kept::Text(text.to_owned()),
-        PointValue::Json(text) => Kept::Json(text.to_owned()),
+        PointValue::Bool(value) => StoredValue::Bool(value),
+        PointValue::Int(value) => StoredValue::Int(value),
+        PointValue::Float(value) => StoredValue::Float(value.to_bits()),
+        PointValue::Text(text) => StoredValue::Text(text.to_owned()),
+        PointValue::Json(text) => StoredValue::Json(text.to_owned()),
     }
 }
