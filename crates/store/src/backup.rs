@@ -97,7 +97,7 @@ impl Objects {
         let now_ms = now_ms();
         let mut batch = db.database.batch();
         let mut changes = Vec::new();
-        let mut kept = HashSet::new();
+        let mut imported_keys = HashSet::new();
         for (line, mut object) in objects {
             version += 1;
             object.version = version;
@@ -106,7 +106,7 @@ impl Objects {
             let encoded = encode(&object).map_err(|error| line_error(line, &error))?;
             batch.insert(&db.objects, key.clone(), encoded);
             changes.push(change_from_object(&object));
-            kept.insert(key);
+            imported_keys.insert(key);
         }
         let written = changes.len() as u64;
         if mode == ImportMode::Replace {
@@ -114,7 +114,7 @@ impl Objects {
                 let key = item
                     .key()
                     .map_err(StoreError::keyed_error("read configuration objects"))?;
-                if !kept.contains(&key[..]) {
+                if !imported_keys.contains(&key[..]) {
                     changes.push(change_from_removed_key(&key));
                     batch.remove(&db.objects, key);
                 }

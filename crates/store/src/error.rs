@@ -108,7 +108,7 @@ pub enum ObjectError {
     /// The object has another version than expected; `current` is its version now, `None` if it does not exist.
     #[error("the object was changed meanwhile: {}", match current {
         Some(version) => format!("its version is {version} now"),
-        None => "it is not there any more".to_owned(),
+        None => "it no longer exists".to_owned(),
     })]
     Conflict { current: Option<u64> },
     /// The object is not valid.

@@ -76,7 +76,7 @@ impl RowSpool {
         let parsed = match serde_json::from_str::<TableRowLine<'_>>(line.trim_end()) {
             Err(error) => Err(format!("expected a row as exported: {error}")),
             Ok(line) if !is_table_name(line.table) => {
-                Err(format!("{:?} is no name of a table", line.table))
+                Err(format!("{:?} is not a valid table name", line.table))
             }
             Ok(line) => hex(line.key).and_then(|key| Ok((line.table, key, hex(line.value)?))),
         };

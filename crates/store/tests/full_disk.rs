@@ -32,7 +32,7 @@ fn mount(dir: &Path) -> Option<Mounted<'_>> {
 }
 
 #[test]
-fn a_full_disk_is_told_and_heals() {
+fn a_full_disk_is_reported_and_recovers() {
     let dir = tempfile::tempdir().unwrap();
     let Some(_mounted) = mount(dir.path()) else {
         eprintln!("skipped: a tmpfs cannot be mounted here (that needs root)");

@@ -74,7 +74,7 @@ fn a_sound_store_is_found_sound() {
 }
 
 #[test]
-fn a_torn_end_is_told_and_not_refused() {
+fn a_torn_end_is_reported_and_not_refused() {
     let dir = tempfile::tempdir().unwrap();
     make(dir.path());
     let last = segments(dir.path()).pop().unwrap();

@@ -228,8 +228,8 @@ impl ManagedSource {
         };
         let admitted = running.reader.admit(head);
         if let Err(PushError::Credentials(why)) = &admitted {
-            let told = format!("a request was refused: {why}");
-            self.shared.record_error(told);
+            let problem_text = format!("a request was refused: {why}");
+            self.shared.record_error(problem_text);
         }
         Ok(SourcePush {
             admitted: admitted?,
@@ -313,9 +313,9 @@ mod tests {
     use std::time::Duration;
 
     /// Test reader that receives a message and then loses its connection.
-    struct Fickle;
+    struct FailingReader;
 
-    impl Connector for Fickle {
+    impl Connector for FailingReader {
         fn writer(
             self: Arc<Self>,
             _: Map<String, Value>,
@@ -335,7 +335,7 @@ mod tests {
         }
     }
 
-    impl SourceReader for Fickle {
+    impl SourceReader for FailingReader {
         fn read<'a>(&'a self, inlet: &'a dyn SourcePort) -> BoxFuture<'a, ConnectorError> {
             Box::pin(async move {
                 inlet.accept(SourceMessage::default()).await;
@@ -345,9 +345,9 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Heard(Mutex<Vec<String>>);
+    struct RecordingHandler(Mutex<Vec<String>>);
 
-    impl SourceMessageHandler for Heard {
+    impl SourceMessageHandler for RecordingHandler {
         fn handle<'a>(
             &'a self,
             kind: &'a str,
@@ -365,12 +365,12 @@ mod tests {
             SourceSettings::split(&json!({"connector": "c", "topic": "x"})).unwrap();
         assert_eq!(own.len(), 1);
         let source = ManagedSource::new("s", common, own);
-        let heard = Arc::new(Heard::default());
-        source.start(None, Some(heard.clone()));
+        let handler = Arc::new(RecordingHandler::default());
+        source.start(None, Some(handler.clone()));
         assert_eq!(source.status().state, SourceState::NoConnector);
         source.start(
-            Some((CONNECTOR_KINDS[0], Arc::new(Fickle))),
-            Some(heard.clone()),
+            Some((CONNECTOR_KINDS[0], Arc::new(FailingReader))),
+            Some(handler.clone()),
         );
         tokio::time::timeout(Duration::from_secs(60), async {
             while source.status().received < 3 {
@@ -381,7 +381,14 @@ mod tests {
         .expect("it receives again and again");
         assert_eq!(source.status().last_error.as_deref(), Some("cut"));
         let expected = format!("{}:s", CONNECTOR_KINDS[0].name);
-        assert!(heard.0.lock().unwrap().iter().all(|from| *from == expected));
+        assert!(
+            handler
+                .0
+                .lock()
+                .unwrap()
+                .iter()
+                .all(|from| *from == expected)
+        );
         source.stop();
     }
 

@@ -514,18 +514,18 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_files_is_told_when_all_rows_of_the_shard_are_there() {
+    fn completion_is_reported_when_all_rows_of_the_shard_are_in_files() {
         let queue = queue(100, OnFull::DropOldest);
-        let told = Arc::new(AtomicUsize::new(0));
+        let completed = Arc::new(AtomicUsize::new(0));
         let wait = |shard| {
-            let told = told.clone();
-            let done = Box::new(move || _ = told.fetch_add(1, SeqCst));
+            let completed = completed.clone();
+            let done = Box::new(move || _ = completed.fetch_add(1, SeqCst));
             queue.hold_until_written(shard, &WrittenCallback::new(done));
         };
-        let count = || told.load(SeqCst);
+        let count = || completed.load(SeqCst);
         queue.push(0, |row| row.int("n", 1));
         wait(0);
-        assert_eq!(count(), 1, "nobody writes files");
+        assert_eq!(count(), 1, "no files are written");
         queue.set_spooled(true);
         wait(0);
         wait(1);
@@ -542,18 +542,18 @@ mod tests {
         queue.push(1, |row| row.int("n", 3));
         wait(1);
         queue.set_spooled(false);
-        assert_eq!(count(), 5, "the files are no more");
+        assert_eq!(count(), 5, "files are no longer written");
     }
 
     #[tokio::test]
-    async fn room_is_told() {
+    async fn waiters_are_notified_of_room() {
         let queue = queue(1, OnFull::Block);
         queue.push(0, |row| row.int("n", 1));
         let room = queue.room_notify();
-        let told = room.notified();
+        let notified_room = room.notified();
         assert!(queue.is_full());
         taken(&queue, 1);
-        tokio::time::timeout(Duration::from_secs(10), told)
+        tokio::time::timeout(Duration::from_secs(10), notified_room)
             .await
             .expect("there is room");
     }

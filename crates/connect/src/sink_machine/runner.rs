@@ -103,18 +103,18 @@ pub(crate) async fn run_sink(plan: SinkRunPlan) -> Vec<SinkBatch> {
 impl SinkRunner {
     async fn process_until_stopped(&mut self, stop: &mut watch::Receiver<StopSignal>) {
         loop {
-            let told = *stop.borrow_and_update();
-            let is_draining = told == StopSignal::Drain;
+            let stop_signal = *stop.borrow_and_update();
+            let is_draining = stop_signal == StopSignal::Drain;
             // Rows in files are sent after the next start.
             let takes = !(is_draining && self.feed.is_fully_on_disk());
             let is_last = is_draining && (!takes || self.feed.waiting() == 0);
             let now = Instant::now();
-            if told != StopSignal::GiveUp {
+            if stop_signal != StopSignal::GiveUp {
                 while let Some((lane, batch)) = self.lanes.next_batch(now, is_last) {
                     self.spawn_delivery(lane, batch);
                 }
             }
-            if told == StopSignal::GiveUp
+            if stop_signal == StopSignal::GiveUp
                 || (is_last && self.deliveries.is_empty() && self.lanes.is_empty())
             {
                 return;

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn mistakes_are_reported() {
         for text in ["", "SET a && ", "${k} a", "SET 'a", "SET ${k"] {
             let error = RedisCommands::parse("command", text).unwrap_err();
             assert_eq!(error.field, "command", "{text}");

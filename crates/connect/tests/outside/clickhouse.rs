@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use crate::bench::{Bench, until};
-use crate::http::{Asked, HttpServer, Reply};
+use crate::http::{HttpServer, ReceivedRequest, Reply};
 
 #[derive(Default)]
 struct Table {
@@ -14,7 +14,7 @@ struct Table {
     tokens: BTreeSet<String>,
 }
 
-fn insert(asked: &Asked, table: &Mutex<Table>) -> Reply {
+fn insert(asked: &ReceivedRequest, table: &Mutex<Table>) -> Reply {
     let error = |status, code: u32, text: &str| {
         let header = format!("X-ClickHouse-Exception-Code: {code}");
         (
@@ -122,7 +122,7 @@ fn everything_is_there_once_though_answers_are_lost_and_the_server_is_down() {
 }
 
 #[test]
-fn a_missing_table_is_waited_for_and_told() {
+fn a_missing_table_is_reported_and_waited_for() {
     let (server, _) = start();
     let bench = Bench::new(
         connector(&server),

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use crate::bench::{Bench, until};
-use crate::http::{Asked, HttpServer, Reply};
+use crate::http::{HttpServer, ReceivedRequest, Reply};
 
 /// Documents by index and id.
 type Documents = Arc<Mutex<BTreeMap<(String, String), Value>>>;
 
-fn bulk(asked: &Asked, documents: &Documents, seen: &Mutex<BTreeSet<String>>) -> Reply {
+fn bulk(asked: &ReceivedRequest, documents: &Documents, seen: &Mutex<BTreeSet<String>>) -> Reply {
     if asked.method == "GET" {
         let version = json!({"version": {"number": "2.19.1", "distribution": "opensearch"}});
         return (200, Vec::new(), version.to_string());

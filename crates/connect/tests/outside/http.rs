@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-pub(crate) struct Asked {
+pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
     pub(crate) path: String,
     /// Decoded.
@@ -20,7 +20,7 @@ pub(crate) struct Asked {
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Asked {
+impl ReceivedRequest {
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
     }
@@ -39,7 +39,7 @@ pub(crate) struct HttpServer {
 }
 
 struct State {
-    answer: Box<dyn Fn(&Asked) -> Reply + Send + Sync>,
+    answer: Box<dyn Fn(&ReceivedRequest) -> Reply + Send + Sync>,
     is_down: AtomicBool,
     /// Every n-th answer is lost with its connection after the request was processed.
     lose_every: AtomicU64,
@@ -47,7 +47,9 @@ struct State {
 }
 
 impl HttpServer {
-    pub(crate) fn start(answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(
+        answer: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let state = Arc::new(State {
@@ -101,7 +103,7 @@ fn serve(state: &State, stream: TcpStream) -> Option<()> {
     }
 }
 
-fn receive(reader: &mut BufReader<TcpStream>) -> Option<Asked> {
+fn receive(reader: &mut BufReader<TcpStream>) -> Option<ReceivedRequest> {
     let mut line = || {
         let mut line = String::new();
         let read = reader.read_line(&mut line).ok()?;
@@ -125,7 +127,7 @@ fn receive(reader: &mut BufReader<TcpStream>) -> Option<Asked> {
     let (method, target) = (words.next()?, words.next()?);
     let (path, raw_query) = target.split_once('?').unwrap_or((target, ""));
     let pairs = raw_query.split('&').filter_map(|pair| pair.split_once('='));
-    Some(Asked {
+    Some(ReceivedRequest {
         method: method.to_owned(),
         path: path.to_owned(),
         query: pairs.map(|(n, v)| (decoded(n), decoded(v))).collect(),

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use crate::bench::{Bench, until};
-use crate::http::{Asked, HttpServer, Reply};
+use crate::http::{HttpServer, ReceivedRequest, Reply};
 
 type Points = Arc<Mutex<BTreeSet<String>>>;
 
-fn write(asked: &Asked, points: &Points) -> Reply {
+fn write(asked: &ReceivedRequest, points: &Points) -> Reply {
     if asked.path == "/ping" {
         return (
             204,
@@ -136,7 +136,7 @@ fn everything_is_there_though_answers_are_lost_and_the_server_is_down() {
 }
 
 #[test]
-fn a_wrong_token_is_told_without_showing_it() {
+fn a_wrong_token_is_reported_without_showing_it() {
     let (server, _) = start();
     let mut connector = connector(&server, 2);
     connector["token"] = "wrong-secret".into();

@@ -167,7 +167,7 @@ fn a_killed_broker_is_waited_for() {
 }
 
 #[test]
-fn a_wrong_password_is_told() {
+fn a_wrong_password_is_reported() {
     let Some(server) = TestServer::start_or_skip(ServerKind::Mosquitto) else {
         return;
     };

@@ -78,7 +78,7 @@ fn rows_are_published_with_headers() {
 }
 
 #[test]
-fn a_wrong_password_is_told_and_waited_out() {
+fn a_wrong_password_is_reported_and_waited_out() {
     let Some(server) = TestServer::start_or_skip(ServerKind::Nats) else {
         return;
     };

@@ -7,7 +7,7 @@ use ring::{digest, hmac};
 use serde_json::{Value, json};
 
 use crate::bench::{Bench, until};
-use crate::http::{Asked, HttpServer, Reply, decoded};
+use crate::http::{HttpServer, ReceivedRequest, Reply, decoded};
 
 type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
@@ -19,7 +19,7 @@ fn text(body: &[u8]) -> &str {
     std::str::from_utf8(body).unwrap()
 }
 
-fn is_signed(asked: &Asked, secret: &str) -> bool {
+fn is_signed(asked: &ReceivedRequest, secret: &str) -> bool {
     let authorization = asked.header("authorization");
     let part = |name: &str| {
         let rest = authorization.split(name).nth(1).unwrap();
@@ -46,7 +46,7 @@ fn is_signed(asked: &Asked, secret: &str) -> bool {
     scope.ends_with("/eu-west-1/s3/aws4_request") && part("Signature=") == hex(&key)
 }
 
-fn store(asked: &Asked, objects: &Objects) -> Reply {
+fn store(asked: &ReceivedRequest, objects: &Objects) -> Reply {
     if !is_signed(asked, "gate") {
         let what = "<Error><Code>SignatureDoesNotMatch</Code></Error>";
         return (403, Vec::new(), what.into());
@@ -152,7 +152,7 @@ fn everything_is_there_once_though_answers_are_lost_and_the_store_is_down() {
 }
 
 #[test]
-fn a_wrong_key_is_told_without_showing_it() {
+fn a_wrong_key_is_reported_without_showing_it() {
     let (server, _) = start();
     let mut connector = connector(&server);
     connector["secret_access_key"] = "wrong-secret".into();

@@ -64,7 +64,7 @@ fn a_file_is_below_the_folder_of_the_node() {
 }
 
 #[test]
-fn mistakes_are_told_with_the_field() {
+fn mistakes_are_reported_with_the_field() {
     let node = Node::start(None);
     let field = |value: Value| node.service.set_connector("c", &value).unwrap_err().field;
     assert_eq!(field(json!({"server": "x"})), "type");

@@ -137,7 +137,7 @@ fn a_frozen_server_is_waited_for() {
 }
 
 #[test]
-fn a_wrong_password_is_told_and_loses_nothing() {
+fn a_wrong_password_is_reported_and_loses_nothing() {
     let Some(server) = TestServer::start_or_skip(ServerKind::Redis) else {
         return;
     };

@@ -3,7 +3,7 @@
 //! A file consists of blocks of 256 KiB. Each partition writes into its own block, mapped into memory.
 //! Partitions therefore need no common lock, appending is a copy without a system call, and one sync of a
 //! file covers them all. Files are allocated before they are mapped: a full disk is an error when a block is
-//! claimed. docs/telemetry-storage.md describes the format.
+//! claimed. docs/internals/series.md describes the format.
 
 pub(crate) mod block;
 pub(crate) mod files;

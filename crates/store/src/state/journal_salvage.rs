@@ -42,16 +42,16 @@ pub(crate) fn salvage_journal(path: &Path) -> io::Result<JournalSalvage> {
             }
         }
     }
-    let kept = path.with_extension("jnl.damaged");
+    let damaged_copy = path.with_extension("jnl.damaged");
     let new_path = path.with_extension("jnl.new");
     let dir = path.parent().unwrap_or(Path::new("."));
     fs::write(&new_path, &whole)?;
     File::open(&new_path)?.sync_all()?;
-    fs::rename(path, &kept)?;
+    fs::rename(path, &damaged_copy)?;
     fs::rename(&new_path, path)?;
     disk::sync_dir(dir)?;
     Ok(JournalSalvage {
         lost_ranges: lost,
-        damaged_copy: kept,
+        damaged_copy,
     })
 }

@@ -65,7 +65,7 @@ pub(crate) fn list_tables(keyspace: &Path) -> Result<Vec<TableFile>, FileDamage>
     let Some(listed) = parse_version(&bytes) else {
         return Err(FileDamage::new(
             path,
-            "it is no list of tables this program reads",
+            "the format of the table list is unknown to this program",
         ));
     };
     let folder = keyspace.join("tables");

@@ -171,7 +171,7 @@ fn repair_keeps_the_batches_of_a_journal_that_can_be_read() {
 }
 
 #[test]
-fn a_torn_end_behind_the_mark_is_cut_off_and_told() {
+fn a_torn_end_behind_the_mark_is_cut_off_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     make(dir.path());
     let journal = dir.path().join("state/0.jnl");
@@ -196,7 +196,7 @@ fn a_torn_end_behind_the_mark_is_cut_off_and_told() {
 }
 
 #[test]
-fn a_damaged_mark_is_told_and_written_anew() {
+fn a_damaged_mark_is_reported_and_rewritten() {
     let dir = tempfile::tempdir().unwrap();
     make(dir.path());
     for name in [super::state_mark::FILE, crate::log::log_mark::FILE] {

@@ -393,7 +393,7 @@ mod tests {
         assert_eq!(
             opened(node.path(), "a/b").map(drop).err(),
             None,
-            "folders that are not there are made"
+            "missing directories are created"
         );
     }
 }

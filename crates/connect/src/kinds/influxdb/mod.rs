@@ -337,7 +337,7 @@ impl InfluxWriter {
             ("", _) => {}
             (_, Ok(number)) => out.extend_from_slice(format!(" {number}").as_bytes()),
             (text, Err(_)) => {
-                let what = format!("the timestamp {text:?} is no whole number");
+                let what = format!("the timestamp {text:?} is not an integer");
                 out.truncate(start);
                 return Err(ConnectorError::bad_rows(what));
             }

@@ -97,8 +97,8 @@ impl KafkaCluster {
             .request_metadata(&[topic], may_make)
             .await
             .map_err(untold)?;
-        let told = metadata.topics.into_iter().find(|(name, ..)| name == topic);
-        let (_, code, leaders) = told.ok_or_else(|| {
+        let described_topic = metadata.topics.into_iter().find(|(name, ..)| name == topic);
+        let (_, code, leaders) = described_topic.ok_or_else(|| {
             untold(ConnectorError::transient(format!(
                 "the response does not contain topic {topic}"
             )))

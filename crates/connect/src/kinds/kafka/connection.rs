@@ -310,7 +310,7 @@ async fn read_response(reader: &mut ReadHalf<OutboundStream>) -> Result<(i32, Ve
     let length = reader.read_i32().await.map_err(broken)?;
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     if !(4..=MAX_ANSWER_BYTES).contains(&length) {
-        return Err("this is no Kafka broker, or it wants TLS".into());
+        return Err("the server is not a Kafka broker, or it requires TLS".into());
     }
     let number = reader.read_i32().await.map_err(broken)?;
     // Grows with the data that really arrives.

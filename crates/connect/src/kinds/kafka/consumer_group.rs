@@ -69,7 +69,8 @@ impl GroupMember {
         id: &mut String,
     ) -> Result<Self, ConnectorError> {
         let coordinator = find_coordinator(cluster, &group.name).await?;
-        let told = |code: ErrorCode| coordinator.failure(&format!("group {}: {code}", group.name));
+        let group_error =
+            |code: ErrorCode| coordinator.failure(&format!("group {}: {code}", group.name));
         for _ in 0..MAX_ATTEMPTS {
             let joined = request_join(&coordinator, group, id).await?;
             match joined.code {
@@ -83,7 +84,7 @@ impl GroupMember {
                     continue;
                 }
                 ErrorCode::REBALANCE_IN_PROGRESS => continue,
-                code => return Err(told(code)),
+                code => return Err(group_error(code)),
             }
             let is_leader = joined.leader == *id;
             let shares = match is_leader {
@@ -105,7 +106,7 @@ impl GroupMember {
                 }
                 (ErrorCode::REBALANCE_IN_PROGRESS | ErrorCode::ILLEGAL_GENERATION, _) => {}
                 (ErrorCode::UNKNOWN_MEMBER, _) => id.clear(),
-                (code, _) => return Err(told(code)),
+                (code, _) => return Err(group_error(code)),
             }
         }
         let what = format!("group {} did not complete a rebalance", group.name);

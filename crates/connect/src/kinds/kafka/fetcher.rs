@@ -221,7 +221,7 @@ impl PartitionFetcher {
         part: PartitionResponse,
     ) -> Result<Option<PartitionRecords>, ConnectorError> {
         let (topic, partition) = place;
-        let told = |what: String| {
+        let partition_error = |what: String| {
             ConnectorError::transient(format!("partition {partition} of {topic}: {what}"))
         };
         if part.code == ErrorCode::OFFSET_OUT_OF_RANGE {
@@ -240,9 +240,9 @@ impl PartitionFetcher {
         }
         if part.code.is_error() {
             self.cluster.invalidate_topic(topic);
-            return Err(told(part.code.to_string()));
+            return Err(partition_error(part.code.to_string()));
         }
-        let fetched = read_batches(&part.bytes, offset, &part.aborted).map_err(told)?;
+        let fetched = read_batches(&part.bytes, offset, &part.aborted).map_err(partition_error)?;
         Ok(fetched.next_offset.map(|next_offset| PartitionRecords {
             place: place.clone(),
             records: fetched.records,

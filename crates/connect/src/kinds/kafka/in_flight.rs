@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_have_bounds_and_leave_out_what_nobody_waits_for() {
+    fn batches_have_limits_and_skip_abandoned_rows() {
         let (ticket, other) = (WriteTicket::new(9), WriteTicket::new(1));
         other.give_up();
         let mut queue: VecDeque<_> = (0..4).map(|n| waiting(n, &ticket, 100)).collect();
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn written_rows_are_told_once() {
+    fn written_rows_are_reported_once() {
         let mut written = WrittenRows::default();
         written.add(id(1));
         written.add(id(2));

@@ -99,11 +99,11 @@ mod tests {
             .collect();
         let topics = topics.iter().map(|(n, count)| ((*n).to_owned(), *count));
         let shares = assign_ranges(&members, &topics.collect());
-        let told = shares.iter().map(|(member, share)| {
+        let described = shares.iter().map(|(member, share)| {
             let parts = share.iter().map(|(topic, all)| format!("{topic}{all:?}"));
             format!("{member}: {}", parts.collect::<Vec<_>>().join(" "))
         });
-        told.collect()
+        described.collect()
     }
 
     #[test]

@@ -262,13 +262,13 @@ impl ErrorCode {
         match self.0 {
             1 => "the offset is out of range",
             2 => "the messages arrived damaged",
-            3 => "there is no such topic or partition",
+            3 => "the topic or partition does not exist",
             5 => "the partition has no leader at the moment",
             6 => "the broker does not lead the partition any more",
             7 => "the replicas did not confirm in time",
             10 => "it is larger than the topic allows (max.message.bytes)",
             14 => "the coordinator is loading",
-            15 => "there is no coordinator at the moment",
+            15 => "no coordinator is available at the moment",
             16 => "the broker is not the coordinator any more",
             17 => "no topic can have this name",
             19 | 20 => "too few replicas are in sync (min.insync.replicas)",
@@ -297,7 +297,7 @@ impl ErrorCode {
             79 => "a member id is needed",
             81 => "the group is full",
             87 => "the broker refuses the record",
-            89 => "the broker throttles us",
+            89 => "the broker throttles this client",
             _ => "error of the broker",
         }
     }

@@ -252,7 +252,7 @@ impl BatchTopics {
 async fn find_topic(kafka: &KafkaConnector, name: &str) -> Result<BatchTopic, ConnectorError> {
     if !is_topic_name(name) {
         let what = format!(
-            "{name:?} is no name of a topic: 1 to {MAX_TOPIC_BYTES} letters, digits, ., _ and -"
+            "{name:?} is not a valid topic name: expected 1 to {MAX_TOPIC_BYTES} letters, digits, ., _ and -"
         );
         return Err(ConnectorError::bad_rows(what));
     }

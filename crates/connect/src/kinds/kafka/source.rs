@@ -88,7 +88,7 @@ impl KafkaSource {
         for (at, topic) in settings.topics.iter().enumerate() {
             let field = format!("topics[{at}]");
             if !is_topic_name(topic) {
-                let detail = format!("{topic:?} is no name of a topic of Kafka");
+                let detail = format!("{topic:?} is not a valid Kafka topic name");
                 return Err(SettingsError::new(&field, detail));
             }
             if settings.topics[..at].contains(topic) {

@@ -377,7 +377,7 @@ impl MqttConnection {
         });
         bye.encode(self.version, &mut bytes);
         let _ = self.write(&bytes).await;
-        self.close("we left");
+        self.close("disconnected by this node");
     }
 }
 

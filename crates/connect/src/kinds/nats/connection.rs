@@ -254,12 +254,12 @@ impl NatsConnection {
                 drop(state);
                 return Err(self.close_reason());
             }
-            let asked = PendingRequests {
+            let pending = PendingRequests {
                 answers: vec![None; count],
                 missing: count,
                 done,
             };
-            state.pending_requests.insert(number, asked);
+            state.pending_requests.insert(number, pending);
         }
         let _forget = PendingRequestGuard(&self.shared, number);
         let mut bytes = Vec::new();
@@ -275,7 +275,7 @@ impl NatsConnection {
                     return Err(ConnectorError::transient(refused.join("; ")));
                 }
                 match state.pending_requests.remove(&number) {
-                    Some(asked) => Ok(asked.answers),
+                    Some(pending) => Ok(pending.answers),
                     None => {
                         drop(state);
                         answered.try_recv().map_err(|_| self.close_reason())
@@ -297,7 +297,7 @@ impl NatsConnection {
         };
         let mut answers = self.request_all(1, within, fill).await?;
         let answer = answers.pop().flatten();
-        answer.ok_or_else(|| ConnectorError::transient(format!("nobody answers to {subject}")))
+        answer.ok_or_else(|| ConnectorError::transient(format!("no reply to {subject}")))
     }
 
     /// Subscribes; the returned channel receives the messages and closes with the connection.

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_are_told_apart() {
+    fn elements_are_distinguished() {
         let mut array = ArrayBuilder::new(5);
         for value in [
             SinkValue::Int(-1),

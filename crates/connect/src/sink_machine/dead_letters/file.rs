@@ -114,7 +114,7 @@ struct Demand {
 /// `None`: the marks say nothing about the file.
 fn read_demands(path: &Path, problems: &mut Vec<Problem>) -> io::Result<Option<[Demand; 2]>> {
     let marks = marks_path(path);
-    let unknown = "whether dead letters are lost cannot be told";
+    let unknown = "lost dead letters cannot be detected";
     match disk::read_high_water_marks(&marks)? {
         MarksFileState::Intact {
             numbers,

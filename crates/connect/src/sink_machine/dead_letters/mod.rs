@@ -276,22 +276,22 @@ impl DeadLettersState {
 
     fn remove(&mut self, ids: Option<&[u64]>) -> Vec<DeadLetter> {
         let letters = std::mem::take(&mut self.letters);
-        let (removed, kept): (Vec<_>, VecDeque<_>) = match ids {
+        let (removed, remaining): (Vec<_>, VecDeque<_>) = match ids {
             None => (letters.into(), VecDeque::new()),
             Some(ids) => {
                 let ids: std::collections::HashSet<u64> = ids.iter().copied().collect();
                 let mut removed = Vec::new();
-                let mut kept = VecDeque::new();
+                let mut remaining = VecDeque::new();
                 for letter in letters {
                     match ids.contains(&letter.id) {
                         true => removed.push(letter),
-                        false => kept.push_back(letter),
+                        false => remaining.push_back(letter),
                     }
                 }
-                (removed, kept)
+                (removed, remaining)
             }
         };
-        self.letters = kept;
+        self.letters = remaining;
         self.bytes -= removed.iter().map(DeadLetter::size_bytes).sum::<usize>();
         removed
     }
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn damage_is_told_and_costs_only_what_was_damaged() {
+    async fn damage_is_reported_and_loses_only_what_was_damaged() {
         let origin = tempfile::tempdir().unwrap();
         let path = origin.path().join("s.jsonl");
         let dead = Arc::new(DeadLetters::open(Some(&path), &Settings::default()).unwrap());

@@ -99,7 +99,7 @@ fn examine(directory: &Path) -> io::Result<DiskQueueExamination> {
     }
     if !problems.is_empty() {
         let detail = &mut problems[0].1;
-        detail.push_str("; rows that were sent already are sent again, and whether rows are lost cannot be told");
+        detail.push_str("; rows already sent are sent again, and lost rows cannot be detected");
     }
     let mut examined = DiskQueueExamination {
         epoch: marks.as_ref().map(|(numbers, _)| numbers[EPOCH]),
@@ -625,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_and_costs_only_what_was_damaged() {
+    fn damage_is_reported_and_loses_only_what_was_damaged() {
         let origin = tempfile::tempdir().unwrap();
         let mut queue = open(origin.path());
         append(&mut queue, 0..6000);
