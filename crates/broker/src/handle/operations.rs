@@ -196,16 +196,17 @@ impl BrokerHandle {
         .unwrap_or(false)
     }
 
-    /// Closes the connections of all clients for which `is_meant` (user name, address) returns true, like
+    /// Closes the connections of all clients for which `predicate` (user name, address) returns true, like
     /// [`BrokerHandle::disconnect`], and returns their number. The predicate runs on the shards, for some thousand
     /// clients per turn.
     pub async fn disconnect_matching(
         &self,
-        is_meant: impl Fn(&Client<'_>) -> bool + Clone + Send + 'static,
+        predicate: impl Fn(&Client<'_>) -> bool + Clone + Send + 'static,
         code: ReasonCode,
         why: &'static str,
     ) -> u64 {
-        let scan = || DisconnectScan::new(DisconnectSelector::Clients(is_meant.clone()), code, why);
+        let scan =
+            || DisconnectScan::new(DisconnectSelector::Clients(predicate.clone()), code, why);
         self.scan_all_shards(scan).await.into_iter().sum()
     }
 

@@ -186,7 +186,7 @@ impl OutboundMessages {
         });
     }
 
-    /// Ends a page; `is_retry`: the store had nothing after it when it was read.
+    /// Ends a page; `is_last`: the store had nothing after it when it was read.
     pub(crate) fn finish_load_piece(&mut self, is_last: bool) {
         if is_last {
             (self.stored_tail.messages, self.stored_tail.bytes) = self.stored_tail.since_fetch;
