@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(
             *sink.looks_until_room.lock().unwrap(),
             0,
-            "it was waited for"
+            "the call waits for the sink"
         );
     }
 }

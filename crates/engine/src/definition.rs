@@ -747,7 +747,7 @@ mod tests {
             "limits": {"max_steps": 10},
             "window": {"event_time": "payload.ts", "lateness_ms": 5, "max_ahead_ms": 6, "idle_ms": 7},
         });
-        let definition = RuleDefinition::from_json(&value).expect("it is good");
+        let definition = RuleDefinition::from_json(&value).expect("the definition is valid");
         assert_eq!(definition.actions.len(), 3);
         assert_eq!(
             definition.actions[2].kind,
@@ -774,7 +774,7 @@ mod tests {
                 "mqtt:remote",
             ],
         });
-        let definition = RuleDefinition::from_json(&value).expect("it is good");
+        let definition = RuleDefinition::from_json(&value).expect("the definition is valid");
         assert!(!definition.enabled);
         assert_eq!(definition.description, "My rule");
         let ActionKind::Republish(whole) = &definition.actions[1].kind else {
@@ -806,7 +806,7 @@ mod tests {
     #[test]
     fn errors_name_the_field() {
         let error = |value: Value| {
-            let error = RuleDefinition::from_json(&value).expect_err("it is not good");
+            let error = RuleDefinition::from_json(&value).expect_err("the definition is invalid");
             format!("{}: {}", error.field, error.detail)
         };
         assert!(error(json!({})).starts_with("sql: is missing"));

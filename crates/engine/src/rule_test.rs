@@ -364,8 +364,10 @@ mod tests {
 
     fn tried(definition: Value, event: Value) -> Value {
         let engine = Engine::new(RuleEngineSettings::default(), 1);
-        let trial = TestEvent::from_json(&event).expect("it is an event");
-        engine.test_rule(&definition, &trial).expect("it is a rule")
+        let trial = TestEvent::from_json(&event).expect("the event is valid");
+        engine
+            .test_rule(&definition, &trial)
+            .expect("the rule is valid")
     }
 
     #[test]
@@ -439,10 +441,10 @@ mod tests {
         // Two calls share one budget, which the timeout argument cannot raise.
         let sql = "SELECT jq('last(range(400))', payload, 1000) AS a, jq('last(range(400))', payload) AS b FROM \"t\"";
         let event = json!({"topic": "t", "payload": {"a": 1}});
-        let trial = TestEvent::from_json(&event).expect("it is an event");
+        let trial = TestEvent::from_json(&event).expect("the event is valid");
         let test = |engine: Engine| {
             let answer = engine.test_rule(&json!({"sql": sql}), &trial);
-            answer.expect("it is a rule")
+            answer.expect("the rule is valid")
         };
         let answer = test(engine(50_000));
         assert_eq!(
@@ -467,10 +469,10 @@ mod tests {
         let engine = Engine::new(settings, 1);
         let test = |name: &str| {
             let sql = format!("SELECT getenv('{name}') AS v FROM \"t\"");
-            let trial = TestEvent::from_json(&json!({"topic": "t"})).expect("it is an event");
+            let trial = TestEvent::from_json(&json!({"topic": "t"})).expect("the event is valid");
             engine
                 .test_rule(&json!({"sql": sql}), &trial)
-                .expect("it is a rule")
+                .expect("the rule is valid")
         };
         assert_eq!(
             test("CARGO_PKG_NAME")["outputs"],

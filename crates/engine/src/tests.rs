@@ -88,7 +88,7 @@ fn a_sink_that_is_full_makes_publishers_wait_until_it_has_room() {
     assert_eq!(publish(&mut *hooks, "other"), PublishVerdict::Continue);
     assert!(
         hooks.take_backpressure().is_none(),
-        "it does not feed the sink"
+        "the message does not feed the sink"
     );
     sink.is_full.store(false, Relaxed);
     assert!(!waits());
@@ -103,7 +103,7 @@ fn a_sink_that_is_full_makes_publishers_wait_until_it_has_room() {
         ),
         (1, 0)
     );
-    assert_eq!(sink.lookups.load(Relaxed), 1, "its name is looked up once");
+    assert_eq!(sink.lookups.load(Relaxed), 1, "the name is looked up once");
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn a_rule_changed_during_use_is_either_the_old_or_the_new_one() {
     assert_eq!(
         count(&engine, RuleCounter::Matched),
         numbers.len() as u64,
-        "each message met one of them"
+        "each message matched one of them"
     );
 }
 
@@ -211,7 +211,7 @@ fn very_many_rows_for_a_window_make_publishers_wait() {
     let mut taken = 0;
     while publish(&mut *hooks, "t") == PublishVerdict::Continue {
         taken += 1;
-        assert!(taken < 1000, "the queue has no bound");
+        assert!(taken < 1000, "the queue is unbounded");
     }
     assert!(hooks.take_backpressure().is_some_and(|waits| waits()));
     for _ in 0..1000 {
@@ -219,7 +219,7 @@ fn very_many_rows_for_a_window_make_publishers_wait() {
     }
     assert!(
         count(&engine, RuleCounter::WindowFull) > 500,
-        "far above the bound, rows are lost and counted"
+        "far above the limit, rows are dropped and counted"
     );
 }
 
@@ -240,7 +240,7 @@ fn a_rule_that_panics_fails_alone() {
             publish(&mut *hooks, "t"),
             PublishVerdict::ContinueAndCollect
         );
-        let outgoing = hooks.take_outgoing().expect("two rules are well");
+        let outgoing = hooks.take_outgoing().expect("two rules work");
         assert_eq!(outgoing.iter().count(), 2);
     }
     assert_eq!(count(&engine, RuleCounter::Failed), 2);

@@ -19,8 +19,9 @@ use crate::window::WindowDefinition;
 
 /// Compiles a statement into a rule.
 ///
-/// # Errors If the statement is invalid. The error contains the position, what was expected, and the name
-/// that may have been meant.
+/// # Errors
+/// If the statement is invalid. The error contains the position, what was expected, and the name that may
+/// have been meant.
 pub fn compile(sql: &str, options: &CompileOptions) -> Result<Rule, StatementError> {
     let statement = parse(sql, &options.limits)?;
     let sources = parse_sources(sql, &statement.from)?;

@@ -34,7 +34,8 @@ const MICROSECONDS_BELOW: f64 = 1e17;
 impl EventTime {
     /// Compiles an expression about the events of a rule.
     ///
-    /// # Errors If the expression is invalid. The error contains the position and what was expected.
+    /// # Errors
+    /// If the expression is invalid. The error contains the position and what was expected.
     pub fn compile(
         text: &str,
         rule: &Rule,
@@ -65,7 +66,8 @@ impl EventTime {
 
     /// The event's timestamp in milliseconds since 1970; `None` if it has none.
     ///
-    /// # Errors As [`Rule::run`].
+    /// # Errors
+    /// As [`Rule::run`].
     pub fn read<'a>(
         &'a self,
         view: &EventView<'a>,

@@ -55,7 +55,8 @@ impl KvStore {
 
     /// Stores a value, replacing the previous value of the key.
     ///
-    /// # Errors If the store would exceed its limit of entries or bytes.
+    /// # Errors
+    /// If the store would exceed its limit of entries or bytes.
     pub fn put(&mut self, key: &str, value: OwnedValue) -> Result<(), KvStoreFullError> {
         let old = self.entries.get(key).map_or(0, |old| entry_bytes(key, old));
         let bytes = self.bytes - old + entry_bytes(key, &value);
@@ -103,7 +104,8 @@ impl KvStore {
 
     /// Restores a snapshot, as far as the current limits allow.
     ///
-    /// # Errors If the bytes are not a valid snapshot.
+    /// # Errors
+    /// If the bytes are not a valid snapshot.
     pub fn restore(limits: KvLimits, snapshot: &[u8]) -> Result<Self, DecodeError> {
         let mut restored = Self::new(limits);
         let mut from = WindowReader::new(snapshot);
@@ -156,7 +158,7 @@ mod tests {
         }
         assert_eq!(kv.change_count(), 5);
         let snapshot = kv.snapshot();
-        let restored = KvStore::restore(kv.limits(), &snapshot).expect("it is whole");
+        let restored = KvStore::restore(kv.limits(), &snapshot).expect("the snapshot is valid");
         assert_eq!(
             (restored.used_bytes(), restored.change_count()),
             (kv.used_bytes(), 0)
@@ -170,7 +172,7 @@ mod tests {
             max_entries: 2,
             ..kv.limits()
         };
-        let restored = KvStore::restore(few, &snapshot).expect("it is whole");
+        let restored = KvStore::restore(few, &snapshot).expect("the snapshot is valid");
         assert_eq!(restored.iter().count(), 2);
     }
 

@@ -153,8 +153,9 @@ impl Rule {
     /// Evaluates an event that matches FROM. Passes each output to `out` after the evaluation, so that `out`
     /// may evaluate other rules on it.
     ///
-    /// # Errors An error caused by the event: an overflow, an argument of the wrong type, too many steps. In
-    /// that case `out` was not called.
+    /// # Errors
+    /// An error caused by the event: an overflow, an argument of the wrong type, too many steps. In that case
+    /// `out` was not called.
     pub fn run<'a>(
         &'a self,
         view: &EventView<'a>,
@@ -167,7 +168,8 @@ impl Rule {
     /// Like [`Rule::run`] for an event that a [`RuleIndex`](crate::index::RuleIndex) has matched by the
     /// rule's sources and keys. Conditions that the index has checked are skipped.
     ///
-    /// # Errors As [`Rule::run`].
+    /// # Errors
+    /// As [`Rule::run`].
     pub fn run_indexed<'a>(
         &'a self,
         view: &EventView<'a>,
@@ -225,7 +227,8 @@ impl Rule {
 
     /// The sample that a window counts for an event; `None` if WHERE is not true or the rule has no window.
     ///
-    /// # Errors As [`Rule::run`].
+    /// # Errors
+    /// As [`Rule::run`].
     pub fn sample_event<'a>(
         &'a self,
         view: &EventView<'a>,
@@ -250,7 +253,8 @@ impl Rule {
 
     /// Evaluates SELECT and HAVING for a closed window. The view may be that of any event.
     ///
-    /// # Errors As [`Rule::run`].
+    /// # Errors
+    /// As [`Rule::run`].
     pub fn close_window<'a>(
         &'a self,
         closed: &ClosedWindow<'a>,

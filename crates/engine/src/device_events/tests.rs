@@ -111,7 +111,7 @@ fn telemetry_and_alarms_need_a_device_port() {
     let rule = json!({"sql": "SELECT * FROM \"t\"", "actions": [{"kind": "telemetry"}]});
     let refused = engine
         .prepare_rule("r", &rule)
-        .expect_err("nobody takes it");
+        .expect_err("there is no device port");
     assert_eq!(refused.field, "actions[0].kind");
     assert!(refused.detail.contains("no devices"), "{}", refused.detail);
     assert!(!engine.schemas().0.to_string().contains("telemetry"));

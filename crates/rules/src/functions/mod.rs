@@ -74,7 +74,8 @@ pub const UNLIMITED_ARGS: usize = usize::MAX;
 impl Function {
     /// Calls the function.
     ///
-    /// # Errors If an argument has the wrong type or is out of range, or the result would be.
+    /// # Errors
+    /// If an argument has the wrong type or is out of range, or the result would be.
     pub fn call<'a>(
         &'static self,
         context: &mut FunctionContext<'a, '_>,

@@ -183,7 +183,7 @@ fn entry_of<'a, V: Clone + Default>(
                 let next = found
                     .next
                     .as_mut()
-                    .expect("the key was found, or put first");
+                    .expect("the key exists or was just inserted");
                 found = Arc::make_mut(next);
             }
             (&mut found.value, is_new)

@@ -18,7 +18,8 @@ pub struct JsonError {
 
 /// Parses a whole text into the arena.
 ///
-/// # Errors If it is not exactly one JSON value, or nests deeper than [`MAX_DEPTH`].
+/// # Errors
+/// If it is not exactly one JSON value, or nests deeper than [`MAX_DEPTH`].
 pub fn parse<'a>(text: &'a str, arena: &'a Arena) -> Result<Value<'a>, JsonError> {
     let mut reader = Reader::new(text);
     reader.skip_whitespace();
@@ -30,7 +31,8 @@ pub fn parse<'a>(text: &'a str, arena: &'a Arena) -> Result<Value<'a>, JsonError
 /// Validates a whole text. Parses only a single string or number; an array or object stays text, as
 /// [`Value::Json`].
 ///
-/// # Errors As [`parse`].
+/// # Errors
+/// As [`parse`].
 pub fn parse_lazy<'a>(text: &'a str, arena: &'a Arena) -> Result<Value<'a>, JsonError> {
     let mut reader = Reader::new(text);
     reader.skip_whitespace();
@@ -41,7 +43,8 @@ pub fn parse_lazy<'a>(text: &'a str, arena: &'a Arena) -> Result<Value<'a>, Json
 
 /// Validates a whole text without parsing it.
 ///
-/// # Errors As [`parse`].
+/// # Errors
+/// As [`parse`].
 pub fn check(text: &str) -> Result<(), JsonError> {
     let mut reader = Reader::new(text);
     reader.skip_whitespace();
@@ -388,7 +391,7 @@ mod tests {
         let value = parse(text, &arena).unwrap_or_else(|error| panic!("{text}: {error}"));
         let mut out = std::vec::Vec::new();
         value.write_json(&mut out);
-        String::from_utf8(out).expect("JSON is text")
+        String::from_utf8(out).expect("JSON is UTF-8")
     }
 
     #[test]

@@ -53,7 +53,8 @@ impl Template {
     /// Compiles a template. The options contain the rule's dialect and time zone; without a dialect it is
     /// FluxMQ's.
     ///
-    /// # Errors If a placeholder is not closed or is not an expression.
+    /// # Errors
+    /// If a placeholder is not closed or is not an expression.
     pub fn compile(
         text: &str,
         form: TemplateFormat,
@@ -115,7 +116,8 @@ impl Template {
 
     /// Appends the rendered text to `out`.
     ///
-    /// # Errors If an expression fails, or the text becomes too long. `out` may then contain a part of it.
+    /// # Errors
+    /// If an expression fails, or the text becomes too long. `out` may then contain a part of it.
     pub fn render<'a>(
         &'a self,
         output: &RuleOutput<'a>,

@@ -53,8 +53,8 @@ enum SqlPiece {
 impl SqlTemplate {
     /// Compiles a template. Quotes around a placeholder do not become part of the statement.
     ///
-    /// # Errors If a placeholder is not closed, is not an expression, or stands for the name of a table or a
-    /// column.
+    /// # Errors
+    /// If a placeholder is not closed, is not an expression, or stands for the name of a table or a column.
     pub fn compile(
         text: &str,
         placeholders: PlaceholderStyle,
@@ -125,7 +125,8 @@ impl SqlTemplate {
 
     /// The values to bind, in the order of their parameters. A value missing in the output is null.
     ///
-    /// # Errors If an expression fails, or the values become too long.
+    /// # Errors
+    /// If an expression fails, or the values become too long.
     pub fn bind<'a>(
         &'a self,
         output: &RuleOutput<'a>,

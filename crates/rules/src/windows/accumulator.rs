@@ -423,13 +423,13 @@ mod tests {
         let mut stored = Vec::new();
         sum.put(&mut stored);
         let mut reader = WindowReader::new(&stored);
-        let read = Accumulator::read(kind, &mut reader).expect("as it was put");
+        let read = Accumulator::read(kind, &mut reader).expect("the encoding is valid");
         assert!(reader.is_empty());
         let arena = Arena::new();
         let [result, again] = [&sum, &read].map(|sum| {
             let mut json = Vec::new();
             sum.result(&aggregate, &arena).write_json(&mut json);
-            String::from_utf8(json).expect("JSON is text")
+            String::from_utf8(json).expect("JSON is UTF-8")
         });
         assert_eq!(result, again, "{kind:?}");
         result

@@ -261,7 +261,7 @@ mod tests {
         put_sample(&sample, &mut bytes);
         let mut left = &bytes[..];
         for _ in 0..2 {
-            let read = read_sample(&mut left, &arena).expect("whole");
+            let read = read_sample(&mut left, &arena).expect("the sample is valid");
             assert_eq!(read.timestamp_ms, 7);
             assert!(read.key.iter().zip(&key).all(|(a, b)| a.is_not_distinct(b)));
             assert!(

@@ -68,7 +68,7 @@ impl CountWindows {
         let of_key = self
             .groups
             .get_mut(&key[..])
-            .expect("made if it was not there");
+            .expect("the group exists or was just created");
         let mut added = AddOutcome::Full;
         for counted in &mut of_key.open {
             let outcome = counted.sums.add(sample.arguments, room);

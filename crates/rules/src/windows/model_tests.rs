@@ -206,7 +206,8 @@ fn check(kind: WindowKind, is_by_events: bool, steps: &[ModelStep]) {
             }
             ModelStep::Restart => {
                 let snapshot = windows.snapshot();
-                windows = OpenWindows::restore(&window, settings, &snapshot).expect("it is whole");
+                windows = OpenWindows::restore(&window, settings, &snapshot)
+                    .expect("the snapshot is valid");
                 if let Some((_, arrived_ms)) = &mut model.clock {
                     *arrived_ms = None;
                 }

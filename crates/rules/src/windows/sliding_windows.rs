@@ -64,7 +64,7 @@ impl SlidingWindows {
         let events = self
             .groups
             .get_mut(&key[..])
-            .expect("made if it was not there");
+            .expect("the group exists or was just created");
         // Drops the events outside the window of the earliest event that may still arrive.
         drop_until(events, closed_ms.saturating_sub(self.size_ms), room);
         let arguments = sample.arguments.iter().map(|value| value.into_owned());

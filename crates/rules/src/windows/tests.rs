@@ -38,7 +38,7 @@ fn format_line(closed: &ClosedWindow<'_>) -> String {
         line.push(b' ');
         value.write_json(&mut line);
     }
-    String::from_utf8(line).expect("JSON is text")
+    String::from_utf8(line).expect("JSON is UTF-8")
 }
 
 /// A window, its clock and the windows it has closed.
@@ -95,7 +95,7 @@ impl WindowHarness {
         let snapshot = self.windows.snapshot();
         let window = self.windows.window.clone();
         self.windows =
-            OpenWindows::restore(&window, self.settings, &snapshot).expect("it is whole");
+            OpenWindows::restore(&window, self.settings, &snapshot).expect("the snapshot is valid");
         assert_eq!(
             (self.windows.groups(), self.windows.size_bytes()),
             (groups, bytes)
@@ -261,7 +261,8 @@ fn days_begin_at_midnight_in_the_zone() {
             let added = windows.add(&sample, at_ms, &arena, |_| {});
             assert_eq!(added, AddOutcome::Counted, "{at_ms}");
             let snapshot = windows.snapshot();
-            windows = OpenWindows::restore(&window, settings(), &snapshot).expect("its own");
+            windows = OpenWindows::restore(&window, settings(), &snapshot)
+                .expect("the snapshot is valid");
         }
         windows.advance(u64::MAX / 2, &arena, |closed| {
             lines.push(format_line(&closed))
@@ -328,7 +329,8 @@ fn weeks_and_months_are_those_of_the_calendar() {
             let added = windows.add(&sample, at_ms, &arena, |_| {});
             assert_eq!(added, AddOutcome::Counted, "{at_ms}");
             let snapshot = windows.snapshot();
-            windows = OpenWindows::restore(&window, settings(), &snapshot).expect("its own");
+            windows = OpenWindows::restore(&window, settings(), &snapshot)
+                .expect("the snapshot is valid");
         }
         windows.advance(u64::MAX / 2, &arena, |closed| {
             lines.push(format_line(&closed))

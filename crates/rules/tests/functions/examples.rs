@@ -108,7 +108,7 @@ pub(crate) fn selected(expression: &str, dialect: Dialect, zone: &Zone) -> Strin
     let ran = rule.run(&view, &mut RuleState::default(), &mut |output| {
         let mut json = Vec::new();
         output.write_json(&mut json);
-        printed = String::from_utf8(json).expect("JSON is text");
+        printed = String::from_utf8(json).expect("JSON is UTF-8");
     });
     match ran {
         Ok(_) => printed,

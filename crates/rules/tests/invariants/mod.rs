@@ -65,7 +65,7 @@ fn evaluate(rule: &Rule, event: &RuleEvent<'_>) {
         outputs += 1;
         let mut text = Vec::new();
         output.write_json(&mut text);
-        let text = str::from_utf8(&text).expect("JSON is text");
+        let text = str::from_utf8(&text).expect("JSON is UTF-8");
         assert_eq!(json::check(text), Ok(()), "{text}");
     });
     let passed = match ran {
@@ -73,10 +73,7 @@ fn evaluate(rule: &Rule, event: &RuleEvent<'_>) {
         Ok(RunOutcome::Passed(count)) => count,
         Err(_) => 0,
     };
-    assert_eq!(
-        outputs, passed,
-        "nothing is given out when something goes wrong"
-    );
+    assert_eq!(outputs, passed, "a failed evaluation gives no output");
     let sampled = rule.sample_event(&view, &mut RuleState::default());
     let passed = passed > 0 || sampled.is_ok_and(|sample| sample.is_some());
     // An index may check the keys instead of the rule.
