@@ -162,7 +162,7 @@ impl<'a> JsonCursor<'a> {
         Ok(name)
     }
 
-    /// Inlined into its caller, so that the result stays in registers: writing it to memory piece by piece
+    /// Inlined into its caller, so that the result stays in registers. Writing it to memory piece by piece
     /// and reading it back as a whole stalls the processor.
     #[inline(always)]
     pub(crate) fn value(&mut self, arena: &'a Bump) -> ScanResult<RawValue<'a>> {

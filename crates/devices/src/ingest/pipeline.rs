@@ -405,8 +405,8 @@ impl Pipeline {
             || self.shared.outputs.is_full()
     }
 
-    /// Calls `done`, from any thread, when the results of all messages processed so far are safe: rows as far
-    /// as the store's fsync policy demands, everything else in the registry.
+    /// Calls `done`, from any thread, when the results of all messages processed so far are safe. Rows are
+    /// then as durable as the store's fsync policy demands; everything else is in the registry.
     pub fn settle(&self, done: DurableCallback) {
         self.shared.settle(done);
     }

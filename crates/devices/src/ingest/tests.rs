@@ -546,8 +546,8 @@ fn a_full_store_refuses_telemetry_and_keeps_accepted_messages() {
     }
 }
 
-/// Accepted messages in a mailbox are not discarded for lack of room: not while the pipeline runs, not when
-/// it stops, and not when it starts without room.
+/// Accepted messages stay in a mailbox while there is no room for them. This holds while the pipeline runs,
+/// when it stops, and when it starts.
 #[test]
 fn mailbox_messages_wait_for_room() {
     let directory = tempfile::tempdir().unwrap();

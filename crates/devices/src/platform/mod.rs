@@ -145,8 +145,8 @@ impl Platform {
         self.inner.connections.youngest(device)
     }
 
-    /// The clients to disconnect after a change of their device: it was removed or disabled, belongs to
-    /// another product now, or no longer has the credential with which they connected.
+    /// The clients to disconnect after a change of their device. It was removed or disabled, belongs to
+    /// another product, or no longer has the credential with which they connected.
     pub fn connections_to_close(&self, change: &DeviceChange<'_>) -> Vec<Box<str>> {
         let connections = &self.inner.connections;
         match change {

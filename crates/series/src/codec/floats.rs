@@ -1,5 +1,6 @@
-//! Floats in one of four encodings: decimals as integers of one scale with exceptions; their bits as
-//! integers; the changed bits of each, where many repeat the one before; or uncompressed.
+//! Floats in one of four encodings: decimals as integers of one scale, with exceptions; their bits as
+//! integers; the changed bits of each; or uncompressed. The third encoding suits floats of which many repeat
+//! the one before.
 
 use disk::varint::{VarintReader, put};
 
@@ -111,9 +112,10 @@ fn encode_exceptions(out: &mut Vec<u8>, floats: &[f64], scale: u8) {
         .for_each(|float| out.extend_from_slice(&float.to_le_bytes()));
 }
 
-/// The first float, then for each following one: a zero bit if it equals the one before; 01 and the changed
-/// bits, if these are within those that changed last; or 11, the number of leading zeros, the number of bits
-/// less one, and these bits.
+/// The first float, then one of these for each following float:
+/// - a zero bit, if it equals the one before;
+/// - 01 and the changed bits, if these are within those that changed last;
+/// - 11, the number of leading zeros, the number of bits less one, and these bits.
 fn encode_changes(floats: &[f64]) -> Vec<u8> {
     let mut writer = BitWriter::default();
     let mut before = 0_u64;

@@ -1,10 +1,10 @@
 //! Integers: an arithmetic sequence, runs of equal numbers, or blocks of 128, each packed in the smallest
 //! way.
 //!
-//! A block is a byte (packing and bit width), the difference of its first number to the last one before, the
-//! minimum of the packed numbers, and the packed numbers less that minimum. Packed are the numbers
-//! themselves, their differences, or the differences of differences. The times of a sensor that reports every
-//! second thus take a few bytes per block, or none.
+//! A block begins with a byte for packing and bit width, and the difference of its first number to the last
+//! one before. The minimum of the packed numbers follows, then the packed numbers less that minimum. Packed
+//! are the numbers themselves, their differences, or the differences of differences. The times of a sensor
+//! that reports every second thus take a few bytes per block, or none.
 
 use disk::varint::{self, VarintReader, put, put_signed};
 
