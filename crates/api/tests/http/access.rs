@@ -1,4 +1,4 @@
-//! Who may do what: logging in, tokens, API keys, roles, the bound on guessing.
+//! Tests of access control: login, tokens, API keys, roles, the limit on guessing.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) fn basic(id: &str, secret: &str) -> String {
     )
 }
 
-/// A request with JSON and these credentials.
+/// Sends a request with a JSON body and these credentials.
 pub(crate) async fn send(
     server: &Server,
     credentials: &str,
@@ -319,10 +319,10 @@ async fn guessing_a_password_is_bounded() {
         .find(|line| line.starts_with("retry-after: "));
     let seconds: u64 = field.unwrap()["retry-after: ".len()..].parse().unwrap();
     assert!((1..=301).contains(&seconds), "{seconds}");
-    // Others at the same address are not kept out by it.
+    // Other operators at the same address are not locked out.
     make_operator(&server, "bob", "viewer").await;
     assert_eq!(login(&server, "bob", "bob-secret").await.status, 200);
-    // Who is in stays in, and the owner of the machine gets in anyway.
+    // Existing tokens stay valid, and the owner of the machine still gets in.
     assert_eq!(
         send(&server, &local(), "GET", "/api/v1/me", &Value::Null)
             .await
@@ -331,8 +331,9 @@ async fn guessing_a_password_is_bounded() {
     );
 }
 
-/// Routes that need no role, with the statuses of a request without credentials, parameters and body. Every other route has to
-/// name its role: one that is in neither place fails the test.
+/// Routes that need no role, with the statuses of a request without credentials, parameters and
+/// body. Every other route must name its role; a route that is missing in both places fails the
+/// test.
 const WITHOUT_ROLE: &[(&str, &[u16])] = &[
     ("index", &[200]),
     ("health", &[200]),
@@ -357,10 +358,11 @@ const WITHOUT_ROLE: &[(&str, &[u16])] = &[
     ("callPlatform", DEVICE),
     ("offerClaim", DEVICE),
 ];
-/// No device has this token, and after some such requests the answer is to wait.
+/// No device has this token; after several such requests the response is to wait.
 const DEVICE: &[u16] = &[401, 429];
 
-/// Each route as nobody, with a token that is a device's at most, and as each role.
+/// Calls each route without credentials, with a token that is at most a device's, and with each
+/// role.
 #[tokio::test]
 async fn roles_may_do_what_the_table_says() {
     let (_state, server) = closed().await;
@@ -378,7 +380,7 @@ async fn roles_may_do_what_the_table_says() {
         for (method, operation) in operations.as_object().unwrap() {
             let id = operation["operationId"].as_str().unwrap();
             let method = method.to_uppercase();
-            // Names nothing has; bodies no route takes: only whether one is let in shows.
+            // Names that do not exist and bodies that no route accepts: only the access check shows.
             let mut target = path.replace('{', "no-").replace('}', "");
             if path.ends_with("/logout") {
                 target.push_str("?no=1");

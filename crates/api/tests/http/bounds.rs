@@ -1,4 +1,4 @@
-//! What the server does not put up with: open addresses, slow clients, too many of them, a node that hangs.
+//! Tests of protective limits: open addresses, slow clients, too many of them, a node that hangs.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -39,7 +39,7 @@ async fn beyond_loopback_there_is_no_anonymous_access() {
         ..exposed
     };
     let server = Server::start_with(&FakeState::with_clients(0), closed).await;
-    // Reached from elsewhere it has names that it cannot know.
+    // Reached from another machine, the node cannot know its host names.
     for (path, status) in [("/healthz", 200), ("/metrics", 401), ("/api/docs", 401)] {
         let mut stream = TcpStream::connect(("127.0.0.1", server.address.port()))
             .await
@@ -89,7 +89,7 @@ async fn slow_and_idle_clients_are_closed_and_the_number_of_clients_is_bounded()
     let mut half = TcpStream::connect(server.address).await.unwrap();
     half.write_all(b"GET /healthz HTT").await.unwrap();
     let mut idle = TcpStream::connect(server.address).await.unwrap();
-    // Both places are taken; this one is served once the server has closed one of them.
+    // Both permits are taken; this connection is served once the server has closed one of them.
     let mut third = TcpStream::connect(server.address).await.unwrap();
     third.write_all(HEALTH).await.unwrap();
     assert_eq!(Answer::parse(&read_to_end(&mut third).await).status, 200);
@@ -115,7 +115,7 @@ async fn an_endless_head_is_refused() {
     tokio::select! {
         () = endless => {}
         read = timeout(DEADLINE, reader.read_exact(&mut first)) => {
-            // The reset that follows the answer may overtake it.
+            // The reset after the response may overtake it.
             if read.expect("the server answers").is_ok() {
                 assert_eq!(&first, b"HTTP/1.1 431");
             }

@@ -1,4 +1,4 @@
-//! A client that writes HTTP/1.1 by hand, so that requests no library would send can be sent.
+//! An HTTP/1.1 client that sends handwritten requests, including those that no library would send.
 
 use std::net::SocketAddr;
 
@@ -31,7 +31,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap()
     }
 
-    /// The detail of an error, which must be well formed.
+    /// The detail of an error response, which must be well formed.
     pub(crate) fn problem(&self) -> String {
         assert!(
             self.has("content-type: application/problem+json"),
@@ -50,7 +50,7 @@ impl Answer {
     }
 }
 
-/// Sends a request as it is and reads until the server closes.
+/// Sends a request unchanged and reads until the server closes.
 pub(crate) async fn exchange(address: SocketAddr, request: &str) -> Answer {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();

@@ -40,7 +40,7 @@ async fn the_document_is_whole() {
             );
         }
     }
-    // Every reference leads somewhere.
+    // Every reference resolves.
     let text = document.to_string();
     for reference in text.split("\"#/components/schemas/").skip(1) {
         let name = reference.split('"').next().unwrap();

@@ -1,4 +1,4 @@
-//! The stream of events, as Server-Sent Events and through a WebSocket.
+//! Tests of the event stream, as Server-Sent Events and through a WebSocket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ async fn open(server: &Server, target: &str, fields: &str) -> TcpStream {
     stream
 }
 
-/// Reads until this text has come.
+/// Reads until this text has arrived.
 async fn read_until(stream: &mut TcpStream, text: &str) -> String {
     let mut read = Vec::new();
     let waiting = async {
@@ -106,7 +106,7 @@ async fn counters_come_now_and_then_and_losses_are_told() {
         .unwrap();
     let stats: Value = serde_json::from_str(line).unwrap();
     assert_eq!(stats["metrics"]["messages_received_total"], 12.0);
-    // More than the node keeps for a slow listener, before this one has a chance to look.
+    // More than the node buffers for a slow subscriber, before this one can read.
     for n in 0..20 {
         state.tell(disconnected(&n.to_string()));
     }
@@ -138,7 +138,7 @@ async fn a_websocket_carries_the_same() {
         (event["event"].as_str(), event["client_id"].as_str()),
         (Some("disconnected"), Some("pump"))
     );
-    // Close, masked with zeros; it is answered and the stream of events ends.
+    // A close frame, masked with zeros; it is acknowledged and the event stream ends.
     stream
         .write_all(&[0x88, 0x82, 0, 0, 0, 0, 0x03, 0xe8])
         .await
@@ -173,7 +173,7 @@ async fn streams_are_bounded_and_end_with_the_node() {
     timeout(DEADLINE, running).await.unwrap().unwrap().unwrap();
 }
 
-/// Well below the time after which a silent stream is looked at anyway.
+/// Well below the interval at which an idle stream checks its credentials.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 #[tokio::test]

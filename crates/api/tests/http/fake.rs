@@ -1,4 +1,4 @@
-//! A node made of lists, the program around it, and a server that shows them on a port of its own.
+//! A fake node with fixed lists, the program around it, and a server for them on a port of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ pub(crate) struct FakeState {
     pub(crate) clients: Mutex<Vec<ClientInfo>>,
     pub(crate) subscriptions: Mutex<Vec<SubscriptionInfo>>,
     pub(crate) not_ready: Mutex<Option<NotReadyReason>>,
-    /// Lists of topics are answered only after a permit here, if set.
+    /// If set, lists of topics are returned only after a permit here.
     pub(crate) hold_topics: AtomicBool,
     pub(crate) topics_asked: Notify,
     pub(crate) let_topics_go: Notify,
@@ -42,11 +42,11 @@ pub(crate) struct FakeState {
 impl FakeState {
     pub(crate) fn tell(&self, kind: BrokerEventKind) {
         let event = BrokerEvent { at_ms: 1, kind };
-        // Nobody has to listen.
+        // There may be no subscribers.
         let _ = self.sender().send(Arc::new(event));
     }
 
-    /// Streams of events that are open.
+    /// The number of open event streams.
     pub(crate) fn listeners_of_events(&self) -> usize {
         self.sender().receiver_count()
     }
@@ -59,7 +59,8 @@ impl FakeState {
     }
 }
 
-/// Clients `c000`, `c001` and so on, every third away, and one with an awkward name before them.
+/// Clients `c000`, `c001` and so on, every third one disconnected, preceded by one with an awkward
+/// name.
 impl FakeState {
     pub(crate) fn with_clients(count: usize) -> Arc<Self> {
         let mut clients: Vec<_> = (0..count)
@@ -464,7 +465,7 @@ impl ProgramBackend for FakeState {
     }
 }
 
-/// Rules that take any object with a `role` of any text and hide its `password`.
+/// Accepts any object with a textual `role`, and hides its `password`.
 struct FakeRules;
 
 impl ObjectBackend for FakeRules {
@@ -500,10 +501,10 @@ impl ObjectBackend for FakeRules {
     }
 }
 
-/// The token of the token file.
+/// The content of the token file.
 pub(crate) const LOCAL_TOKEN: &str = "the-local-token";
 
-/// A server that runs until it is told to stop.
+/// A server that runs until it is stopped.
 pub(crate) struct Server {
     pub(crate) address: std::net::SocketAddr,
     pub(crate) objects: store::Objects,
@@ -513,12 +514,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// A server that lets everybody do everything.
+    /// A server that grants everybody the admin role.
     pub(crate) async fn start(state: &Arc<FakeState>) -> Self {
         Self::start_with(state, config()).await
     }
 
-    /// A server that asks for credentials.
+    /// A server that requires credentials.
     pub(crate) async fn closed(state: &Arc<FakeState>) -> Self {
         Self::start_with(state, HttpConfig::new("127.0.0.1:0".parse().unwrap())).await
     }
@@ -568,7 +569,7 @@ impl Server {
         }
     }
 
-    /// Asks the server to stop; the handle ends when it has.
+    /// Stops the server; the handle resolves when it has ended.
     pub(crate) fn stop(self) -> JoinHandle<Result<(), api::HttpServerError>> {
         self.stop.send(()).unwrap();
         self.running

@@ -1,4 +1,5 @@
-//! What one client or one class of requests may take, and who it is behind proxies.
+//! Tests of the limits per client and per class of requests, and of client addresses behind
+//! proxies.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     let read = timeout(DEADLINE, stream.read_to_end(&mut bytes)).await;
-    // Whoever is cut off may be told so by a reset.
+    // A closed connection may appear as a reset.
     let _ = read.expect("the server closes");
     bytes
 }
@@ -28,7 +29,7 @@ async fn metric(server: &Server, line: &str) -> u64 {
     found.trim().parse().unwrap()
 }
 
-/// Asks without end and reads nothing, until the server closes.
+/// Sends requests without end and reads nothing, until the server closes.
 async fn pipeline_without_reading(address: std::net::SocketAddr) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
@@ -76,7 +77,7 @@ async fn one_address_cannot_take_all_connections() {
     }
     drop(idle);
     let served = async {
-        // The server notices that the others have gone when it reads.
+        // The server notices closed connections when it reads.
         loop {
             let mut stream = TcpStream::connect(server.address).await.unwrap();
             let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
@@ -173,7 +174,7 @@ async fn http_is_served_on_a_unix_socket() {
     };
     let server = Server::start_with(&FakeState::with_clients(1), on_socket).await;
     let mut stream = UnixStream::connect(&path).await.unwrap();
-    // No name is expected of somebody who cannot be a web page.
+    // A client on a Unix socket cannot be a web page, so the host name is not checked.
     let request = b"GET /api/v1/clients HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n";
     stream.write_all(request).await.unwrap();
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! The HTTP API over a real socket, with a node made of lists behind it.
+//! Tests of the HTTP API over a real socket, with a fake node behind it.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
 mod access;
@@ -91,7 +91,7 @@ async fn clients_and_sessions_are_listed_page_by_page() {
     ids.dedup();
     assert_eq!(ids.len(), 301);
 
-    // A last page that is full has no next.
+    // A full last page has no next one.
     let exact = pages(&server, "/api/v1/sessions?limit=301").await;
     assert_eq!(exact.len(), 1);
     assert_eq!(
@@ -180,7 +180,7 @@ async fn a_client_is_shown_and_sent_away() {
     }
     assert_eq!(state.clients.lock().unwrap().len(), 3);
 
-    // c002 is away: no client, but a session.
+    // c002 is disconnected: not a client, but a session.
     let away = delete(server.address, "/api/v1/clients/c002").await;
     assert_eq!(away.status, 404);
     assert!(away.problem().contains("/api/v1/sessions"), "{}", away.body);
@@ -382,7 +382,7 @@ async fn the_first_page_shows_the_node_and_every_link_leads_somewhere() {
         .skip(1)
         .map(|rest| rest.split('"').next().unwrap())
         .collect();
-    // What needs credentials is named and explained, but no link.
+    // Paths that need credentials are listed and explained, but are not links.
     assert_eq!(links.len(), 5);
     assert!(page.body.contains("/api/v1/clients") && page.body.contains("401"));
     for link in links {

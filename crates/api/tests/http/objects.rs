@@ -1,4 +1,5 @@
-//! Configuration objects: made, read, replaced, deleted; versions, conditions, pages, the audit log, backup.
+//! Tests of configuration objects: create, read, replace, delete; versions, preconditions, pages,
+//! the audit log, backup.
 
 use serde_json::{Value, json};
 
@@ -61,7 +62,7 @@ async fn every_kind_is_made_read_replaced_and_deleted() {
             "{path}"
         );
 
-        // What was read can be put back.
+        // The response of a GET can be sent back.
         let replaced = send(&server, "", "PUT", &one, &read.json()).await;
         assert_eq!(replaced.status, 200, "{path}: {}", replaced.body);
         assert_ne!(etag(&replaced.head), etag(&read.head));

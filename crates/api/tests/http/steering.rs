@@ -1,4 +1,5 @@
-//! What the API does to a running node: publish, retained messages, queues, subscriptions, listeners, settings.
+//! Tests of changes to a running node: publish, retained messages, queues, subscriptions,
+//! listeners, settings.
 
 use broker::control::{QueuedMessage, StoredMessage};
 use serde_json::{Value, json};

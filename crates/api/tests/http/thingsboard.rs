@@ -1,4 +1,4 @@
-//! The login of ThingsBoard's REST API, for programs that were written for it.
+//! Tests of the login of ThingsBoard's REST API.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -67,16 +67,16 @@ async fn a_login_gives_tokens_that_clients_can_read_and_renew() {
     for credentials in [bearer(&token), x_bearer(&token)] {
         assert_eq!(me(&server, &credentials).await, (200, ann.clone()));
     }
-    // The other field is for whoever stands between.
+    // The Authorization header is for proxies.
     let behind_proxy = format!("Authorization: Basic cHJveHk6eA==\r\n{}", x_bearer(&token));
     assert_eq!(me(&server, &behind_proxy).await.0, 200);
     let twice = format!("{0}{0}", x_bearer(&token));
     assert_eq!(me(&server, &twice).await.0, 401);
-    // It looks, and no more: as it is with the node's own tokens.
+    // The key is a viewer, and has no more rights here than with the node's own tokens.
     let key = json!({"role": "viewer"});
     let made = send(&server, &x_bearer(&token), "POST", "/api/v1/api-keys", &key).await;
     assert_eq!(made.status, 403);
-    // One token is not for what the other is for, and neither is a changed one.
+    // Token and refresh token are not interchangeable, and a modified one is rejected.
     assert_eq!(refresh(&server, &token).await.status, 401);
     assert_eq!(me(&server, &x_bearer(&next)).await.0, 401);
     let mut changed = token.clone();
@@ -86,7 +86,7 @@ async fn a_login_gives_tokens_that_clients_can_read_and_renew() {
     );
     assert_eq!(me(&server, &x_bearer(&changed)).await.0, 401);
 
-    // Clients that renew all the time get no further than their own login.
+    // Clients that renew their tokens all the time only affect their own login.
     let (mut last, mut renewed) = (token.clone(), Vec::new());
     for _ in 0..5 {
         let (one, other) = pair(&refresh(&server, &next).await);
@@ -140,7 +140,7 @@ async fn tokens_end_with_their_operator_or_key() {
     assert_eq!(put.status, 200, "{}", put.body);
     assert_eq!(refresh(&server, &next).await.status, 401, "it has ended");
 
-    // A key's id and secret are a name and a password, too.
+    // A key's id and secret also work as name and password.
     let wanted = json!({"role": "operator"});
     let made = send(&server, &local(), "POST", "/api/v1/api-keys", &wanted).await;
     let made = made.json();
