@@ -106,8 +106,8 @@ pub enum StoreOpenError {
 #[non_exhaustive]
 pub enum ObjectError {
     /// The object has another version than expected; `current` is its version now, `None` if it does not exist.
-    #[error("the object was changed meanwhile: {}", match current {
-        Some(version) => format!("its version is {version} now"),
+    #[error("the object has been changed: {}", match current {
+        Some(version) => format!("its version is now {version}"),
         None => "it no longer exists".to_owned(),
     })]
     Conflict { current: Option<u64> },

@@ -208,13 +208,13 @@ impl Objects {
         Ok(true)
     }
 
-    /// Calls `listener` after each change once it is on disk, on the thread that made it and in the order of the changes.
+    /// Calls `observer` after each change once it is on disk, on the thread that made it and in the order of the changes.
     /// It may read objects but must not change any.
-    pub fn observe_changes(&self, listener: Box<dyn Fn(&ObjectChange) + Send + Sync>) {
-        let listeners = self.inner.observers.write();
-        listeners
+    pub fn observe_changes(&self, observer: Box<dyn Fn(&ObjectChange) + Send + Sync>) {
+        let observers = self.inner.observers.write();
+        observers
             .unwrap_or_else(PoisonError::into_inner)
-            .push(listener);
+            .push(observer);
     }
 
     pub(crate) fn commit(&self, batch: fjall::OwnedWriteBatch) -> Result<(), StoreError> {
@@ -233,10 +233,10 @@ impl Objects {
         let telling = self.inner.notify_lock.lock();
         let _telling = telling.unwrap_or_else(PoisonError::into_inner);
         drop(writing);
-        let listeners = self.inner.observers.read();
-        let listeners = listeners.unwrap_or_else(PoisonError::into_inner);
+        let observers = self.inner.observers.read();
+        let observers = observers.unwrap_or_else(PoisonError::into_inner);
         for change in changes {
-            listeners.iter().for_each(|listener| listener(change));
+            observers.iter().for_each(|observer| observer(change));
         }
     }
 }

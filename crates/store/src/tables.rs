@@ -145,18 +145,18 @@ impl Tables {
         synced.inspect_err(|_| self.keyed.mark_failed())
     }
 
-    /// Registers `listener`, called when an import has replaced the tables; callers must then discard cached rows.
-    pub fn observe_restores(&self, listener: Box<dyn Fn() + Send + Sync>) {
-        let listeners = self.restore_observers.lock();
-        listeners
+    /// Registers `observer`, called when an import has replaced the tables; callers must then discard cached rows.
+    pub fn observe_restores(&self, observer: Box<dyn Fn() + Send + Sync>) {
+        let observers = self.restore_observers.lock();
+        observers
             .unwrap_or_else(PoisonError::into_inner)
-            .push(listener);
+            .push(observer);
     }
 
     pub(crate) fn notify_restored(&self) {
-        let listeners = self.restore_observers.lock();
-        let listeners = listeners.unwrap_or_else(PoisonError::into_inner);
-        listeners.iter().for_each(|listener| listener());
+        let observers = self.restore_observers.lock();
+        let observers = observers.unwrap_or_else(PoisonError::into_inner);
+        observers.iter().for_each(|observer| observer());
     }
 }
 

@@ -308,9 +308,9 @@ impl ConnectorService {
     }
 
     /// Registers the handler of received messages; sources do not start without one.
-    pub fn set_source_handler(&self, listener: Arc<dyn SourceMessageHandler>) {
+    pub fn set_source_handler(&self, handler: Arc<dyn SourceMessageHandler>) {
         let mut control = self.inner.control();
-        control.source_handler = Some(listener);
+        control.source_handler = Some(handler);
         for source in control.sources.values() {
             self.start_source(&control, source);
         }

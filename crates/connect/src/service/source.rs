@@ -177,7 +177,7 @@ impl ManagedSource {
     pub(super) fn start(
         &self,
         connector: Option<(&'static ConnectorKind, Arc<dyn Connector>)>,
-        listener: Option<Arc<dyn SourceMessageHandler>>,
+        handler: Option<Arc<dyn SourceMessageHandler>>,
     ) {
         let mut state = self.lock();
         state.task = None;
@@ -195,13 +195,13 @@ impl ManagedSource {
             (_, false) => SourceState::Disabled,
             (Some(Ok(_)), true) => SourceState::Running,
         };
-        if let (Some(Ok((kind, reader))), Some(listener), SourceState::Running) =
-            (reader, listener, state.state)
+        if let (Some(Ok((kind, reader))), Some(handler), SourceState::Running) =
+            (reader, handler, state.state)
         {
             let inlet = Arc::new(CountingSourcePort {
                 shared: self.shared.clone(),
                 kind: kind.name,
-                source_handler: listener,
+                source_handler: handler,
             });
             state.task = Some(SourceTask {
                 task: tokio::spawn(receive(reader.clone(), inlet.clone())),

@@ -60,7 +60,7 @@ pub(super) struct HttpSourceSettings {
     #[serde(default = "thousand")]
     #[schemars(range(min = 1, max = 100_000))]
     max_messages: usize,
-    /// Maximum number of concurrent requests; further ones are told to retry later.
+    /// Maximum number of concurrent requests; further ones are rejected and should be retried.
     #[serde(default = "sixteen")]
     #[schemars(range(min = 1, max = 1000))]
     max_waiting: usize,

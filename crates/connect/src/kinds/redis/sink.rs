@@ -276,7 +276,7 @@ impl RedisSinkWriter {
         WriteOutcome::all_except(batch.len(), failures)
     }
 
-    /// What the answers to a row say is wrong, and where it is to be sent instead.
+    /// The error in the replies to a row, and the redirection if there is one.
     fn row_outcome(
         &self,
         answers: &[Answer],
