@@ -177,7 +177,7 @@ impl Engine {
 
     /// Evaluates the rules FROM `"$EVENT.DEVICE"` on an event, on the thread of this shard. If this returns
     /// true, a caller inside [`Hooks::publish`](broker::hooks::Hooks::publish) returns
-    /// [`Verdict::ContinueAndCollect`](broker::hooks::PublishVerdict::ContinueAndCollect), so that the
+    /// [`PublishVerdict::ContinueAndCollect`](broker::hooks::PublishVerdict::ContinueAndCollect), so that the
     /// outputs of the rules are published with the message. Elsewhere the outputs are published when the
     /// shard has finished with the client.
     pub fn handle_device_event_on(&self, shard: u16, event: &DeviceEvent<'_>) -> bool {

@@ -1,5 +1,5 @@
-//! Measures the duration of functions on one core: `cargo run --release -p tidegate-rules --example
-//! functions_speed`.
+//! Measures the duration of functions on one core:
+//! `cargo run --release -p tidegate-rules --example functions_speed`.
 
 use std::hint::black_box;
 use std::time::Instant;
