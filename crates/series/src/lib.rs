@@ -2,7 +2,7 @@
 //!
 //! [`Series`] is one directory. [`append`](Series::append) takes a row, which has the points of one device
 //! and one time. Queries return rows, latest values and aggregates. docs/telemetry-storage.md describes
-//! files, bytes, the effects of a crash and retention.
+//! files, the effects of a crash and retention; docs/internals/series.md describes the bytes.
 //!
 //! **Write path.** Devices are spread over eight partitions by their number. Under the partition's lock
 //! (`partition.rs`) a row is encoded once (`cell.rs`). It is copied to the memory-mapped write-ahead log
