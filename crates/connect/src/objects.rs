@@ -280,6 +280,26 @@ mod tests {
         }
     }
 
+    /// A setting with one of these names would be lost, because each object has fields of these names.
+    #[test]
+    fn no_setting_has_the_name_of_a_field_of_every_object() {
+        for kind in CONNECTOR_KINDS {
+            let schemas = [connector_schema(kind), sink_schema(kind)];
+            for schema in schemas.into_iter().chain(source_schema(kind)) {
+                for field in [
+                    "version",
+                    "created_at_ms",
+                    "updated_at_ms",
+                    "origin",
+                    "declared_at",
+                ] {
+                    let properties = schema["properties"].as_object().unwrap();
+                    assert!(!properties.contains_key(field), "{}: {field}", kind.name);
+                }
+            }
+        }
+    }
+
     #[test]
     fn secrets_are_kept_and_not_shown() {
         let stored = json!({

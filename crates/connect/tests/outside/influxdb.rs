@@ -79,7 +79,7 @@ fn connector(server: &HttpServer, version: u8) -> Value {
     };
     connector["type"] = "influxdb".into();
     connector["urls"] = json!([server.url()]);
-    connector["version"] = version.into();
+    connector["influxdb_version"] = version.into();
     connector
 }
 

@@ -46,9 +46,11 @@ struct InfluxSettings {
     /// Base URLs, as `http://HOST:8086`. After an error the next one is used.
     #[schemars(length(min = 1, max = 64))]
     urls: Vec<String>,
-    /// Major version of InfluxDB: 1, 2 or 3.
+    /// Major version of InfluxDB: 1, 2 or 3. `version` is a field of every stored object, so the API cannot use it as a setting;
+    /// configuration files may.
+    #[serde(alias = "version")]
     #[schemars(range(min = 1, max = 3))]
-    version: u8,
+    influxdb_version: u8,
     /// Database (versions 1 and 3).
     database: Option<String>,
     /// Retention policy (version 1).
@@ -138,11 +140,11 @@ fn open(fields: Map<String, Json>, _: &ConnectorContext) -> OpenConnectorResult 
     let needed = |field: &str, given: &Option<String>| match given {
         Some(_) => Ok(()),
         None => {
-            let detail = format!("missing; version {} needs it", settings.version);
+            let detail = format!("missing; version {} needs it", settings.influxdb_version);
             Err(SettingsError::new(field, detail))
         }
     };
-    match settings.version {
+    match settings.influxdb_version {
         1 | 3 => needed("database", &settings.database)?,
         2 => {
             needed("organization", &settings.organization)?;
@@ -150,13 +152,13 @@ fn open(fields: Map<String, Json>, _: &ConnectorContext) -> OpenConnectorResult 
         }
         other => {
             let detail = format!("expected 1, 2 or 3, found {other}");
-            return Err(SettingsError::new("version", detail));
+            return Err(SettingsError::new("influxdb_version", detail));
         }
     }
     let mut web = HttpServers::new("urls", &settings.urls, settings.tls.as_ref())?;
     match (&token, &settings.user) {
         (Some(token), None) => {
-            let scheme = if settings.version == 3 {
+            let scheme = if settings.influxdb_version == 3 {
                 "Bearer"
             } else {
                 "Token"
@@ -181,7 +183,7 @@ fn open(fields: Map<String, Json>, _: &ConnectorContext) -> OpenConnectorResult 
 impl InfluxConnector {
     /// Path of the write endpoint.
     fn path(&self, precision: Precision) -> String {
-        let InfluxSettings { version, .. } = self.settings;
+        let version = self.settings.influxdb_version;
         let text = |text: &Option<String>| url_encode(text.as_deref().unwrap_or_default());
         let unit = match (version, precision) {
             (1, Precision::Us) => "u",
