@@ -1,5 +1,6 @@
 //! Parsing of hand-written JSON: single values in place of lists, and errors that name the field.
 
+use outbound::redaction::redact_quoted_texts;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -31,7 +32,7 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for OneOrMany<T> {
 
 /// Deserializes a value; the error text is meant for operators.
 pub(crate) fn parse<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
-    T::deserialize(value).map_err(|error| error.to_string())
+    T::deserialize(value).map_err(|error| redact_quoted_texts(&error.to_string()))
 }
 
 pub(crate) fn type_name(value: &Value) -> &'static str {

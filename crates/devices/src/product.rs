@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use arc_swap::{ArcSwap, Guard};
+use outbound::redaction::redact_quoted_texts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -292,7 +293,7 @@ impl Product {
         };
         let id = ProductId::new(id).map_err(|error| one("id", error.to_string()))?;
         let definition: ProductDefinition = serde_json::from_value(value.clone())
-            .map_err(|error| one("product", error.to_string()))?;
+            .map_err(|error| one("product", redact_quoted_texts(&error.to_string())))?;
         // JetLinks stores metadata as text.
         let parsed: Value;
         let metadata = match &definition.model {

@@ -7,5 +7,6 @@ pub mod http;
 pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod redaction;
 pub mod target_policy;
 pub mod tls;

@@ -7,6 +7,7 @@ pub use sink::{
     QueueSettings, RetrySettings, SinkSettings,
 };
 
+use outbound::redaction::redact_quoted_texts;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -42,7 +43,10 @@ pub fn parse_settings<T: DeserializeOwned>(fields: Map<String, Value>) -> Result
     serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." { "" } else { path.as_str() };
-        SettingsError::new(field, rules::with_suggestion(&error.inner().to_string()))
+        SettingsError::new(
+            field,
+            rules::with_suggestion(&redact_quoted_texts(&error.inner().to_string())),
+        )
     })
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use outbound::redaction::redact_quoted_texts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -249,7 +250,7 @@ impl PullSourceDefinition {
         let definition = read.map_err(|error| {
             let path = error.path().to_string();
             let field = if path == "." { String::new() } else { path };
-            PullSourceError::new(field, error.into_inner().to_string())
+            PullSourceError::new(field, redact_quoted_texts(&error.into_inner().to_string()))
         })?;
         definition.check_bounds()?;
         Ok(definition)

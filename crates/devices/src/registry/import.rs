@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use outbound::redaction::redact_quoted_texts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use store::Durability;
@@ -249,7 +250,7 @@ fn invalid(field: &str, message: impl Into<String>) -> RegistryError {
 
 fn from_json(line: &str) -> Result<NewDevice, RegistryError> {
     // The message of serde gives the position, and may quote the value. Secrets should not appear in a reason.
-    serde_json::from_str(line).map_err(|error| invalid("", error.to_string()))
+    serde_json::from_str(line).map_err(|error| invalid("", redact_quoted_texts(&error.to_string())))
 }
 
 fn check_header(head: &[String]) -> Result<(), RegistryError> {

@@ -491,7 +491,10 @@ impl DeviceBackend for NodeDevices {
         let device: NewDevice = serde_json::from_value(Value::Object(device)).map_err(|error| {
             DeviceBackendError::Field {
                 field: String::new(),
-                detail: format!("The body is invalid: {error}."),
+                detail: format!(
+                    "The body is invalid: {}.",
+                    outbound::redaction::redact_quoted_texts(&error.to_string())
+                ),
             }
         })?;
         let written = self

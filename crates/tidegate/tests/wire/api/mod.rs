@@ -6,6 +6,7 @@ mod declared;
 mod effects;
 mod push;
 mod schemathesis;
+mod secrets;
 mod settings;
 mod streams;
 

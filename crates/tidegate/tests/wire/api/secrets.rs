@@ -1,0 +1,883 @@
+//! A marker in each field that is a secret, and generated secrets: once they are used, they are in no answer, no list, no stream and
+//! no log.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use super::{local_token, own_node};
+use crate::support::{Connect, DEADLINE, Node, Raw, eventually, unique};
+
+/// In all secrets of this test. A multiple of three bytes, so that it has three forms in base64.
+const MARKER: &str = "s3cr3tM4rk3r";
+/// What must be a valid NKey cannot contain it.
+const NKEY_SEED: &str = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY";
+
+/// Routes that answer with secrets on purpose, to admins only.
+const BACKUP: &str = "/api/v1/backup";
+
+fn secret(of: &str) -> String {
+    format!("{MARKER}-{of}")
+}
+
+/// A server that reads a request and refuses it.
+fn refusing_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut buffer = [0; 16 << 10];
+                let _ = stream.set_read_timeout(Some(DEADLINE));
+                let _ = stream.read(&mut buffer);
+                let _ = stream.write_all(
+                    b"HTTP/1.1 403 Forbidden\r\nContent-Length: 6\r\nConnection: close\r\n\r\ndenied",
+                );
+            });
+        }
+    });
+    address
+}
+
+/// A node and everything that it has answered.
+struct Observed {
+    node: Node,
+    admin: String,
+    /// What was asked, and head and body of the answer.
+    answers: Mutex<Vec<(String, String)>>,
+    /// What the node has generated and shown once.
+    generated: Mutex<BTreeSet<String>>,
+}
+
+impl Observed {
+    /// Status and body; the whole answer is kept. `authorization` may be empty.
+    fn ask(
+        &self,
+        authorization: &str,
+        method: &str,
+        path: &str,
+        content_type: &str,
+        body: &str,
+    ) -> (u16, Value) {
+        let mut socket = TcpStream::connect(self.node.address("http")).unwrap();
+        socket.set_read_timeout(Some(DEADLINE)).unwrap();
+        let authorization = match authorization {
+            "" => String::new(),
+            value => format!("Authorization: {value}\r\n"),
+        };
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{authorization}\
+             Content-Type: {content_type}\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        socket.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        let read = socket.read_to_end(&mut answer);
+        read.unwrap_or_else(|error| panic!("{method} {path} is not answered: {error}"));
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let value = serde_json::from_str(body).unwrap_or_default();
+        let asked = format!("{method} {path}");
+        self.answers.lock().unwrap().push((asked, answer));
+        (status, value)
+    }
+
+    fn api(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let body = match body {
+            Value::Null => String::new(),
+            body => body.to_string(),
+        };
+        let path = format!("/api/v1/{path}");
+        self.ask(&self.admin, method, &path, "application/json", &body)
+    }
+
+    fn put(&self, path: &str, body: &Value) {
+        let (status, answer) = self.api("PUT", path, body);
+        assert!(matches!(status, 200 | 201), "{path}: {status} {answer}");
+    }
+
+    /// The answer to this request shows generated secrets: they are noted, and the answer is not looked at.
+    fn issue(
+        &self,
+        (authorization, method, path): (&str, &str, &str),
+        body: &Value,
+        fields: &[&str],
+    ) -> Vec<String> {
+        let body = body.to_string();
+        let (status, answer) = self.ask(authorization, method, path, "application/json", &body);
+        assert!(matches!(status, 200 | 201), "{path}: {status} {answer}");
+        self.answers.lock().unwrap().pop();
+        let issued: Vec<_> = fields
+            .iter()
+            .map(|field| {
+                let text = answer.pointer(field).and_then(Value::as_str);
+                text.unwrap_or_else(|| panic!("no {field} in {answer}"))
+                    .to_owned()
+            })
+            .collect();
+        self.generated
+            .lock()
+            .unwrap()
+            .extend(issued.iter().cloned());
+        issued
+    }
+
+    fn login(&self, connect: &Connect) -> u8 {
+        let mut raw = Raw::open(&self.node, connect.version);
+        raw.hand_shake(connect).reason
+    }
+
+    /// Texts that must be nowhere.
+    fn forbidden(&self) -> Vec<String> {
+        let mut forbidden = vec![MARKER.to_owned(), NKEY_SEED.to_owned()];
+        // As it is in base64, after zero, one or two other bytes.
+        for before in 0..3 {
+            let padded = [&b"???"[..before], MARKER.as_bytes()].concat();
+            let encoded = STANDARD.encode(padded);
+            let from = if before == 0 { 0 } else { 4 };
+            let end = encoded.trim_end_matches('=').len();
+            let until = if before == 0 { end } else { end - 2 };
+            forbidden.push(encoded[from..until].to_owned());
+        }
+        forbidden.extend(self.generated.lock().unwrap().iter().cloned());
+        forbidden
+    }
+}
+
+#[test]
+fn a_secret_is_found_in_base64() {
+    let observed_forms = |text: &str| {
+        let encoded = STANDARD.encode(text);
+        (0..3).any(|before| {
+            let padded = [&b"???"[..before], MARKER.as_bytes()].concat();
+            let form = STANDARD.encode(padded);
+            let from = if before == 0 { 0 } else { 4 };
+            let end = form.trim_end_matches('=').len();
+            let until = if before == 0 { end } else { end - 2 };
+            encoded.contains(&form[from..until])
+        })
+    };
+    for before in ["", "u", "us", "use", "user:", "user:x"] {
+        assert!(
+            observed_forms(&format!("{before}{MARKER}-more")),
+            "{before}"
+        );
+    }
+    assert!(!observed_forms("something else altogether"));
+}
+
+fn config(server: SocketAddr) -> String {
+    let s = |of: &str| secret(&format!("declared-{of}"));
+    let (header, jwt, sql) = (s("auth-header"), s("auth-jwt"), s("auth-sql"));
+    let (connector, sink, token) = (s("connector"), s("sink"), s("source"));
+    let (signature, key, provisioning, pull) =
+        (s("signature"), s("secure"), s("provision"), s("pull"));
+    format!(
+        r#"
+[log]
+level = "debug"
+
+[[auth.authenticator]]
+name = "declared-jwt"
+type = "jwt"
+secret = "{jwt}-that-is-long-enough"
+
+[[auth.authenticator]]
+name = "declared-http"
+type = "http"
+enabled = false
+url = "http://{server}/"
+headers = {{ authorization = "{header}" }}
+
+[[auth.authenticator]]
+name = "declared-sql"
+type = "mysql"
+enabled = false
+server = "127.0.0.1:1"
+username = "u"
+password = "{sql}"
+query = "SELECT password_hash FROM u WHERE n = ${{username}}"
+
+[[connector]]
+name = "declared"
+type = "http"
+url = "http://{server}/"
+username = "u"
+password = "{connector}"
+headers = {{ x-key = "{connector}" }}
+
+[[sink]]
+name = "declared"
+connector = "declared"
+path = "/x"
+headers = {{ x-sink = "{sink}" }}
+signature = {{ secret = "{signature}" }}
+
+[[source]]
+name = "declared"
+connector = "declared"
+token = "{token}"
+signature = {{ secret = "{signature}" }}
+
+[[rule]]
+name = "declared"
+sql = 'SELECT topic FROM "t/#"'
+actions = [{{ kind = "sink", sink = "declared" }}]
+
+[[product]]
+id = "declared"
+secure = {{ secure_id = "shared", secure_key = "{key}" }}
+provisioning = {{ mode = "allow_new", key = "declared-key", secret = "{provisioning}" }}
+
+[[notification]]
+name = "declared"
+to = {{ sink = "declared" }}
+
+[[pull_source]]
+name = "declared"
+interval_s = 1
+[pull_source.http]
+server = {{ url = "http://{server}/", token = "{pull}", headers = {{ x-key = "{pull}" }} }}
+device = "d"
+values = {{ t = "t" }}
+"#
+    )
+}
+
+/// Connectors of each kind with all their secrets, and the settings of a sink over each.
+fn connectors(server: SocketAddr) -> Vec<(&'static str, Value, Value)> {
+    let s = |of: &str| secret(&format!("connector-{of}"));
+    let url = format!("http://{server}");
+    let nowhere = "127.0.0.1:1";
+    let insert = json!({"sql": "INSERT INTO t (a) VALUES (${topic})"});
+    vec![
+        (
+            "http",
+            json!({"type": "http", "url": url, "username": "u", "password": s("http"), "headers": {"x-key": s("header")}}),
+            json!({"path": "/x", "headers": {"x-key": s("sink-header")}, "signature": {"secret": s("signature")}}),
+        ),
+        (
+            "mysql",
+            json!({"type": "mysql", "server": nowhere, "database": "d", "username": "u", "password": s("mysql")}),
+            insert.clone(),
+        ),
+        (
+            "postgres",
+            json!({"type": "postgres", "server": nowhere, "database": "d", "username": "u", "password": s("postgres")}),
+            insert,
+        ),
+        (
+            "redis",
+            json!({"type": "redis", "server": nowhere, "password": s("redis")}),
+            json!({"command": "LPUSH rows ${topic}"}),
+        ),
+        (
+            "mqtt",
+            json!({"type": "mqtt", "server": nowhere, "client_id": "bridge", "username": "u", "password": s("mqtt")}),
+            json!({"topic": "x"}),
+        ),
+        (
+            "nats",
+            json!({"type": "nats", "servers": [nowhere], "user": "u", "password": s("nats")}),
+            json!({"subject": "x"}),
+        ),
+        (
+            "nats-token",
+            json!({"type": "nats", "servers": [nowhere], "token": s("nats-token")}),
+            json!({"subject": "x"}),
+        ),
+        (
+            "nats-nkey",
+            json!({"type": "nats", "servers": [nowhere], "nkey_seed": NKEY_SEED}),
+            json!({"subject": "x"}),
+        ),
+        (
+            "kafka",
+            json!({"type": "kafka", "servers": [nowhere], "sasl": "plain", "username": "u", "password": s("kafka")}),
+            json!({"topic": "x"}),
+        ),
+        (
+            "email",
+            json!({"type": "email", "server": nowhere, "security": "none", "username": "u", "password": s("email")}),
+            json!({"from": "a@example.org", "to": ["b@example.org"], "subject": "s", "text": "t"}),
+        ),
+        (
+            "influxdb",
+            json!({"type": "influxdb", "urls": [url], "influxdb_version": 2, "organization": "o", "bucket": "b", "token": s("influx")}),
+            json!({"measurement": "m", "fields": {"t": "${topic}"}}),
+        ),
+        (
+            "influxdb-1",
+            json!({"type": "influxdb", "urls": [url], "influxdb_version": 1, "database": "d", "user": "u", "password": s("influx1")}),
+            json!({"measurement": "m", "fields": {"t": "${topic}"}}),
+        ),
+        (
+            "elasticsearch",
+            json!({"type": "elasticsearch", "urls": [url], "user": "u", "password": s("elastic")}),
+            json!({"index": "i"}),
+        ),
+        (
+            "elasticsearch-key",
+            json!({"type": "elasticsearch", "urls": [url], "api_key": s("elastic-key")}),
+            json!({"index": "i"}),
+        ),
+        (
+            "s3",
+            json!({"type": "s3", "endpoint": url, "bucket": "bucket", "access_key_id": "id",
+                "secret_access_key": s("s3"), "session_token": s("s3-session")}),
+            json!({"batch": {"max_wait_ms": 10}}),
+        ),
+        (
+            "clickhouse",
+            json!({"type": "clickhouse", "urls": [url], "user": "u", "password": s("clickhouse")}),
+            json!({"table": "t"}),
+        ),
+    ]
+}
+
+/// Objects that are refused: the reason repeats no secret.
+fn send_invalid_objects(observed: &Observed) {
+    let s = secret("invalid");
+    for (path, body) in [
+        ("users/x", json!({"password": [s]})),
+        ("users/x", json!({"password_hash": s})),
+        ("users/x", json!({"scram": s})),
+        ("operators/x", json!({"role": "viewer", "password": [s]})),
+        (
+            "authenticators/x",
+            json!({"type": "jwt", "secret": s, "other": 1}),
+        ),
+        ("authenticators/x", json!({"type": "jwt", "secret": [s]})),
+        (
+            "authenticators/x",
+            json!({"type": "http", "url": "x", "headers": {"x-key": s}}),
+        ),
+        (
+            "authenticators/x",
+            json!({"type": "mysql", "password": s, "server": 1}),
+        ),
+        (
+            "connectors/x",
+            json!({"type": "http", "url": "x", "password": s}),
+        ),
+        ("connectors/x", json!({"type": "http", "password": [s]})),
+        (
+            "connectors/x",
+            json!({"type": "http", "headers": {"x-key": [s]}}),
+        ),
+        ("connectors/x", json!({"type": "nats", "nkey_seed": s})),
+        (
+            "sources/x",
+            json!({"connector": "http", "token": [s], "signature": s}),
+        ),
+        (
+            "products/x",
+            json!({"provisioning": {"mode": "allow_new", "key": "k", "secret": s}}),
+        ),
+        ("products/x", json!({"secure": s})),
+        ("users/x", json!({"password": s, "is_superuser": s})),
+        (
+            "authenticators/x",
+            json!({"type": "http", "url": "http://h/", "headers": s}),
+        ),
+        (
+            "connectors/x",
+            json!({"type": "http", "url": "http://h", "headers": s}),
+        ),
+        ("pull-sources/x", json!({"http": {"server": s}})),
+        ("devices/x", json!({"product": "p", "credentials": s})),
+        (
+            "devices/x",
+            json!({"product": "p", "credentials": [{"type": "token", "token": [s]}]}),
+        ),
+        (
+            "devices/x",
+            json!({"product": "p", "credentials": [{"type": "jwt", "algorithm": "ES256", "key": s}]}),
+        ),
+        (
+            "devices/x",
+            json!({"product": "p", "credentials": [{"type": "secure", "secure_id": "a|b", "secure_key": s}]}),
+        ),
+        (
+            "pull-sources/x",
+            json!({"http": {"server": {"url": "x", "token": s, "password": [s]}}}),
+        ),
+    ] {
+        let (status, answer) = observed.api("PUT", path, &body);
+        assert_eq!(status, 422, "{path} {body}: {answer}");
+    }
+}
+
+/// The Authorization fields of a viewer, an operator and an admin, by password and by key.
+fn create_operators(observed: &Observed) -> Vec<(&'static str, String)> {
+    let mut callers = Vec::new();
+    for role in ["viewer", "operator", "admin"] {
+        let password = secret(&format!("operator-{role}"));
+        observed.put(
+            &format!("operators/{role}"),
+            &json!({"role": role, "password": password}),
+        );
+        let login = json!({"username": role, "password": password});
+        let asked = ("", "POST", "/api/v1/login");
+        let token = &observed.issue(asked, &login, &["/token"])[0];
+        callers.push((role, format!("Bearer {token}")));
+        let asked = ("", "POST", "/api/auth/login");
+        observed.issue(asked, &login, &["/token", "/refreshToken"]);
+        let wrong = json!({"username": role, "password": secret("wrong")});
+        assert_eq!(observed.api("POST", "login", &wrong).0, 401);
+        let id = format!("key-{role}");
+        let asked = (observed.admin.as_str(), "POST", "/api/v1/api-keys");
+        let key = &observed.issue(asked, &json!({"id": id, "role": role}), &["/secret"])[0];
+        let pair = STANDARD.encode(format!("{id}:{key}"));
+        observed.generated.lock().unwrap().insert(pair.clone());
+        callers.push((role, format!("Basic {pair}")));
+        let wrong = STANDARD.encode(format!("{id}:{}", secret("wrong-key")));
+        let (status, _) = observed.ask(&format!("Basic {wrong}"), "GET", "/api/v1/me", "", "");
+        assert_eq!(status, 401);
+    }
+    let operator = callers[2].1.clone();
+    let change =
+        json!({"current_password": secret("operator-operator"), "password": secret("changed")});
+    let (status, answer) = observed.ask(
+        &operator,
+        "PUT",
+        "/api/v1/me/password",
+        "application/json",
+        &change.to_string(),
+    );
+    assert!(matches!(status, 200 | 204), "{answer}");
+    // The change ended its logins.
+    let login = json!({"username": "operator", "password": secret("changed")});
+    let asked = ("", "POST", "/api/v1/login");
+    let token = &observed.issue(asked, &login, &["/token"])[0];
+    callers[2].1 = format!("Bearer {token}");
+    callers
+}
+
+/// Users and authenticators of each kind, each asked with a password that is right for none of the failing ones.
+fn use_authenticators(observed: &Observed, server: SocketAddr) {
+    observed.put("users/ann", &json!({"password": secret("user")}));
+    let ann = |password: &str| {
+        observed.login(
+            &Connect::new(5, unique("c"))
+                .username("ann")
+                .password(password),
+        )
+    };
+    assert_eq!(ann(&secret("user")), 0);
+    assert_ne!(ann(&secret("user-wrong")), 0);
+    let sql = "SELECT password_hash FROM u WHERE n = ${username}";
+    for (id, mut authenticator) in [
+        (
+            "http",
+            json!({"type": "http", "url": format!("http://{server}/"), "headers": {"x-key": secret("auth-http")}}),
+        ),
+        (
+            "mysql",
+            json!({"type": "mysql", "server": "127.0.0.1:1", "username": "u", "password": secret("auth-mysql"), "query": sql}),
+        ),
+        (
+            "postgres",
+            json!({"type": "postgres", "server": "127.0.0.1:1", "username": "u", "password": secret("auth-postgres"), "query": sql}),
+        ),
+        (
+            "redis",
+            json!({"type": "redis", "server": "127.0.0.1:1", "password": secret("auth-redis"), "query": "HGET u:${username} password_hash"}),
+        ),
+        (
+            "jwt",
+            json!({"type": "jwt", "secret": secret("auth-jwt-long-enough-for-a-key"), "order": -1}),
+        ),
+    ] {
+        let path = format!("authenticators/{id}");
+        observed.put(&path, &authenticator);
+        let stranger = Connect::new(5, unique("c"))
+            .username("stranger")
+            .password(secret("stranger"));
+        assert_ne!(observed.login(&stranger), 0, "{id}");
+        let token = format!("eyJhbGciOiJIUzI1NiJ9.e30.{}", secret("jwt"));
+        let with_token = Connect::new(5, unique("c"))
+            .username("stranger")
+            .password(token);
+        assert_ne!(observed.login(&with_token), 0, "{id}");
+        authenticator["enabled"] = false.into();
+        observed.put(&path, &authenticator);
+    }
+}
+
+/// Sinks over connectors of each kind, all of which fail; sources that are posted to; pull sources that are refused.
+fn use_connectors(observed: &Observed, server: SocketAddr) {
+    let all = connectors(server);
+    let mut actions = Vec::new();
+    for (name, connector, sink) in &all {
+        observed.put(&format!("connectors/{name}"), connector);
+        let mut sink = sink.clone();
+        sink["connector"] = (*name).into();
+        observed.put(&format!("sinks/{name}"), &sink);
+        actions.push(json!({"kind": "sink", "sink": name}));
+    }
+    observed.put(
+        "rules/all",
+        &json!({"sql": "SELECT topic FROM \"t/#\"", "actions": actions}),
+    );
+    let message = json!({"topic": "t/1", "payload": "x", "qos": 0});
+    assert_eq!(observed.api("POST", "publish", &message).0, 200);
+    eventually("all sinks have failed", || {
+        let (_, status) = observed.api("GET", "sink-status?limit=1000", &Value::Null);
+        let rows = status["data"].as_array().unwrap();
+        let failed = rows
+            .iter()
+            .filter(|row| !row["last_error"].is_null())
+            .count();
+        failed == all.len() + 1
+    });
+    for (name, _, _) in &all {
+        observed.api("POST", &format!("connectors/{name}/test"), &json!({}));
+        observed.api("POST", &format!("sinks/{name}/test"), &json!({}));
+    }
+    let source = json!({"connector": "http", "token": secret("source-token"), "signature": {"secret": secret("source-signature")}});
+    observed.put("sources/in", &source);
+    for token in [secret("source-token"), secret("source-wrong")] {
+        let path = "/api/v1/sources/in/push";
+        let (status, _) = observed.ask(&format!("Bearer {token}"), "POST", path, "", "{}");
+        assert_eq!(status, 401, "it is not signed");
+    }
+    let url = format!("http://{server}/");
+    let pulled = |kind: &str, settings: Value| {
+        let mut source = json!({"interval_s": 1});
+        source[kind] = settings;
+        source
+    };
+    let target = json!({"url": url, "username": "u", "password": secret("pull-password"), "headers": {"x-key": secret("pull-header")}});
+    let by_token = json!({"url": url, "token": secret("pull-token")});
+    let ipmi = json!({"hosts": [{"address": "127.0.0.1", "device": "d"}], "username": "u", "password": secret("ipmi")});
+    let queries = json!([{"query": "up", "key": "up"}]);
+    for (name, source) in [
+        (
+            "web",
+            pulled(
+                "http",
+                json!({"server": target, "device": "d", "values": {"t": "t"}}),
+            ),
+        ),
+        (
+            "prometheus",
+            pulled(
+                "prometheus",
+                json!({"server": by_token, "queries": queries}),
+            ),
+        ),
+        ("ipmi", pulled("ipmi", ipmi)),
+    ] {
+        observed.put(&format!("pull-sources/{name}"), &source);
+        observed.api("POST", &format!("pull-sources/{name}/test"), &json!({}));
+    }
+    eventually("all pull sources have failed", || {
+        let (_, status) = observed.api("GET", "pull-source-status", &Value::Null);
+        let rows = status["data"].as_array().unwrap();
+        rows.len() == 4 && rows.iter().all(|row| !row["last_error"].is_null())
+    });
+}
+
+/// Devices with credentials of each kind, right and wrong ones, by MQTT and HTTP; one that registers itself; one that is claimed.
+fn use_devices(observed: &Observed) {
+    observed.put(
+        "products/p",
+        &json!({"mode": "sync", "gateway": true,
+            "secure": {"secure_id": "p-shared", "secure_key": secret("shared")},
+            "provisioning": {"mode": "allow_new", "key": "new-meters", "secret": secret("provision")}}),
+    );
+    let token = secret("token");
+    let key = secret("jwt-key-long-enough");
+    let device = json!({"product": "p", "credentials": [
+        {"type": "token", "token": token},
+        {"type": "password", "username": "pump", "password": secret("password")},
+        {"type": "secure", "secure_key": secret("secure")},
+        {"type": "jwt", "algorithm": "HS256", "key": key}]});
+    observed.put("devices/d", &device);
+    let generated = json!({"id": "g", "product": "p", "credentials": [
+        {"type": "token"}, {"type": "password"}, {"type": "secure"}]});
+    let asked = (observed.admin.as_str(), "POST", "/api/v1/devices");
+    let issued = [
+        "/issued/0/token",
+        "/issued/1/password",
+        "/issued/2/secure_key",
+    ];
+    let issued = observed.issue(asked, &generated, &issued);
+    let new = || Connect::new(4, unique("c"));
+    for (connect, is_right) in [
+        (new().username(&*token), true),
+        (new().username(secret("token-wrong")), false),
+        (new().username(&*issued[0]), true),
+        (new().username("pump").password(secret("password")), true),
+        (new().username("pump").password(secret("wrong")), false),
+        (new().username("g").password(&*issued[1]), true),
+        (
+            Connect::new(4, "d")
+                .username("d|1700000000000")
+                .password(secret("secure-wrong")),
+            false,
+        ),
+        (
+            Connect::new(4, "d")
+                .username("x")
+                .password(format!("eyJhbGciOiJIUzI1NiJ9.e30.{}", secret("signature"))),
+            false,
+        ),
+    ] {
+        assert_eq!(observed.login(&connect) == 0, is_right, "{connect:?}");
+    }
+    let json = "application/json";
+    for (method, path, body) in [
+        ("POST", "telemetry", r#"{"t": 1}"#),
+        ("POST", "telemetry", r#"{"t": "#),
+        ("POST", "attributes", r#"{"model": "x"}"#),
+        ("GET", "attributes", ""),
+        ("GET", "rpc?timeout=1", ""),
+        ("GET", "attributes/updates?timeout=1", ""),
+    ] {
+        for token in [&token, &secret("token-wrong")] {
+            let path = format!("/api/v1/{token}/{path}");
+            let (status, answer) = observed.ask("", method, &path, json, body);
+            assert!(status != 500, "{answer}");
+            // The caller knows its own path.
+            let mut answers = observed.answers.lock().unwrap();
+            answers.last_mut().unwrap().0 = "a device by HTTP".to_owned();
+        }
+    }
+    let claim = json!({"secretKey": secret("claim"), "durationMs": 60_000}).to_string();
+    let mut raw = Raw::open(&observed.node, 4);
+    assert_eq!(raw.hand_shake(&new().username(&*token)).reason, 0);
+    raw.publish_qos1("v1/devices/me/claim", &claim, 1);
+    for wanted in [secret("claim-wrong"), secret("claim")] {
+        let wanted = json!({"secret": wanted, "group": "anna"});
+        let (status, _) = observed.api("POST", "devices/d/claim", &wanted);
+        assert!(matches!(status, 200 | 403 | 404 | 409 | 422), "{status}");
+    }
+    let provision = |name: &str, secret: String| json!({"deviceName": name, "provisionDeviceKey": "new-meters", "provisionDeviceSecret": secret});
+    let (_, refused) = observed.api(
+        "POST",
+        "provision",
+        &provision("n", secret("provision-wrong")),
+    );
+    assert_eq!(refused["status"], "FAILURE");
+    let asked = ("", "POST", "/api/v1/provision");
+    let wanted = provision("n", secret("provision"));
+    observed.issue(asked, &wanted, &["/credentialsValue"]);
+    let lines = format!(
+        "{}\n{}\n",
+        json!({"id": "i1", "product": "p", "credentials": [{"type": "token", "token": secret("imported")}]}),
+        json!({"id": "i2", "product": "none", "credentials": [{"type": "token", "token": secret("imported-wrong")}]}),
+    );
+    let path = "/api/v1/device-import";
+    let jsonl = "application/x-ndjson";
+    let (status, answer) = observed.ask(&observed.admin, "POST", path, jsonl, &lines);
+    assert_eq!(
+        (status, &answer["created"], &answer["refused"]),
+        (200, &json!(1), &json!(1)),
+        "{answer}"
+    );
+    let csv = format!("id,product,token,password\nx y,p,{0},{0}\n", secret("csv"));
+    let (status, answer) = observed.ask(&observed.admin, "POST", path, "text/csv", &csv);
+    assert_eq!((status, &answer["refused"]), (200, &json!(1)), "{answer}");
+    let line = json!({"id": "i3", "product": "p", "credentials": secret("line")}).to_string();
+    let (status, answer) = observed.ask(&observed.admin, "POST", path, jsonl, &(line + "\n"));
+    assert_eq!((status, &answer["refused"]), (200, &json!(1)), "{answer}");
+}
+
+/// Collects what a stream of events says until the node ends.
+fn follow_events(observed: &Observed) -> Arc<Mutex<String>> {
+    let mut socket = TcpStream::connect(observed.node.address("http")).unwrap();
+    write!(
+        socket,
+        "GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: {}\r\n\r\n",
+        observed.admin
+    )
+    .unwrap();
+    let seen = Arc::new(Mutex::new(String::new()));
+    let kept = seen.clone();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(read @ 1..) = socket.read(&mut buffer) {
+            let text = String::from_utf8_lossy(&buffer[..read]);
+            kept.lock().unwrap().push_str(&text);
+        }
+    });
+    let connected = seen.clone();
+    eventually("the stream is open", || {
+        connected.lock().unwrap().contains(": connected")
+    });
+    seen
+}
+
+/// All paths that are read with GET and end, with the ids of what there is in the place of their parameters.
+fn paths_to_read(observed: &Observed) -> Vec<String> {
+    let (_, document) = observed.api("GET", "openapi.json", &Value::Null);
+    let mut found = Vec::new();
+    let mut lists: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let Some(operation) = item.get("get") else {
+            continue;
+        };
+        let answers = operation["responses"]["200"]["content"].as_object();
+        let is_stream = answers.is_some_and(|content| content.contains_key("text/event-stream"));
+        if is_stream {
+            continue;
+        }
+        found.extend(fill_path(observed, path, &mut lists));
+    }
+    found
+}
+
+/// A path with a value for each parameter.
+fn fill_path(
+    observed: &Observed,
+    path: &str,
+    lists: &mut BTreeMap<String, Vec<Value>>,
+) -> Vec<String> {
+    let Some((before, rest)) = path.split_once('{') else {
+        return vec![path.to_owned()];
+    };
+    let (parameter, after) = rest.split_once('}').unwrap();
+    let values: Vec<String> = match parameter {
+        // Asked with the device's own token elsewhere.
+        "token" => return Vec::new(),
+        "scope" => ["client", "shared", "server"].map(str::to_owned).into(),
+        _ => {
+            let list = before.trim_end_matches('/').to_owned();
+            let rows = lists.entry(list.clone()).or_insert_with(|| {
+                let path = format!("{list}?limit=1000");
+                let (_, answer) = observed.ask(&observed.admin, "GET", &path, "", "");
+                match answer["data"].as_array() {
+                    Some(rows) => rows.clone(),
+                    None => {
+                        let (_, mut answer) = observed.ask(&observed.admin, "GET", &list, "", "");
+                        let rows = answer["data"].as_array_mut();
+                        rows.map(std::mem::take).unwrap_or_default()
+                    }
+                }
+            });
+            let ids = rows.iter().filter_map(|row| match &row[parameter] {
+                Value::String(id) => Some(id.clone()),
+                Value::Number(id) => Some(id.to_string()),
+                _ => None,
+            });
+            ids.map(|id| {
+                id.replace('%', "%25")
+                    .replace('/', "%2F")
+                    .replace(' ', "%20")
+            })
+            .collect()
+        }
+    };
+    let filled = values
+        .into_iter()
+        .map(|value| format!("{before}{value}{after}"));
+    filled
+        .collect::<Vec<_>>()
+        .iter()
+        .flat_map(|path| fill_path(observed, path, lists))
+        .collect()
+}
+
+#[test]
+fn no_secret_is_in_an_answer_a_list_a_stream_or_the_log() {
+    if !own_node() {
+        return;
+    }
+    let server = refusing_server();
+    let arguments = [
+        "--set",
+        "http.anonymous=none",
+        "--set",
+        "http.max_failed_logins=1000",
+    ];
+    let node = Node::start_with_config(&arguments, &config(server));
+    let observed = Observed {
+        admin: format!("Bearer {}", local_token(&node)),
+        node,
+        answers: Mutex::default(),
+        generated: Mutex::default(),
+    };
+    let local = observed.admin.trim_start_matches("Bearer ").to_owned();
+    observed.generated.lock().unwrap().insert(local);
+    let events = follow_events(&observed);
+    let callers = create_operators(&observed);
+    use_authenticators(&observed, server);
+    use_connectors(&observed, server);
+    use_devices(&observed);
+    observed.put("notifications/night", &json!({"to": {"sink": "http"}}));
+    send_invalid_objects(&observed);
+
+    let paths = paths_to_read(&observed);
+    for part in [
+        "/api/v1/connectors/kafka",
+        "/api/v1/sinks/http",
+        "/api/v1/sources/declared",
+        "/api/v1/authenticators/redis",
+        "/api/v1/products/p",
+        "/api/v1/devices/d",
+        "/api/v1/pull-sources/ipmi",
+        "/api/v1/operators/viewer",
+        "/api/v1/api-keys/key-admin",
+        "/api/v1/users/ann",
+        "/api/v1/notifications/night",
+        "/api/v1/audit",
+        "/api/v1/settings",
+        "/api/v1/device-export",
+        "/api/v1/sinks/http/status",
+    ] {
+        assert!(paths.iter().any(|path| path == part), "{part}: {paths:?}");
+    }
+    let mut counts: BTreeMap<(&str, u16), usize> = BTreeMap::new();
+    for (role, authorization) in [("nobody", String::new())].iter().chain(&callers) {
+        for path in &paths {
+            let (status, _) = observed.ask(authorization, "GET", path, "", "");
+            *counts.entry((role, status)).or_default() += 1;
+            if path == BACKUP && *role == "admin" {
+                // It has what is needed to restore the node.
+                observed.answers.lock().unwrap().pop();
+                assert_eq!(status, 200);
+            }
+        }
+        let audit = "/api/v1/audit?limit=1000";
+        observed.ask(authorization, "GET", audit, "", "");
+    }
+    assert!(counts[&("admin", 200)] > counts[&("operator", 200)]);
+    assert!(counts[&("operator", 200)] > counts[&("viewer", 200)]);
+    assert!(counts[&("viewer", 200)] > 50, "{counts:?}");
+    assert!(counts[&("nobody", 401)] > 50, "{counts:?}");
+
+    let mut texts = std::mem::take(&mut *observed.answers.lock().unwrap());
+    let events = events.lock().unwrap().clone();
+    assert!(events.contains("authentication_failed"), "{events}");
+    texts.push(("the stream of events".into(), events));
+    for (number, line) in observed.node.log().lines().enumerate() {
+        texts.push((format!("line {} of the log", number + 1), line.to_owned()));
+    }
+    let log = observed.node.log();
+    assert!(log.contains("DEBUG") || log.contains("debug"), "{log}");
+    let audited = texts
+        .iter()
+        .any(|(asked, text)| asked.contains("/audit?") && text.contains("authenticator.create"));
+    assert!(audited, "the audit log has the changes");
+    let forbidden = observed.forbidden();
+    let found: Vec<_> = texts
+        .iter()
+        .filter(|(_, text)| forbidden.iter().any(|secret| text.contains(secret)))
+        .map(|(asked, text)| format!("{asked}: {}", text.chars().take(1500).collect::<String>()))
+        .collect();
+    assert!(
+        found.is_empty(),
+        "{} of {} texts have secrets:\n{}",
+        found.len(),
+        texts.len(),
+        found.join("\n")
+    );
+}
