@@ -400,12 +400,12 @@ impl Hooks for RuleHooks {
         let reasons = (Some(reason), emqx_drop_reason(why));
         let mut message = *message;
         if let (Some(client), DropReason::NoLocal) = (client, why) {
-            // The client that does not receive the message is its publisher.
+            // With No Local, the client that does not receive the message is its publisher.
             message.from_client_id = client.client_id;
             message.from_username = client.username.unwrap_or_default();
         }
-        // An incoming message that reaches nobody is dropped for all clients, even if its own publisher was
-        // not allowed to publish it.
+        // An incoming message (`origin.client` is set) counts as dropped for all recipients, also if the drop
+        // concerns its publisher, who may not publish it.
         let distinct = match (client, origin.client) {
             (Some(_), None) => EventKind::DeliveryDropped,
             _ => EventKind::MessageDropped,
