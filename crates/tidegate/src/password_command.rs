@@ -35,7 +35,7 @@ impl PasswordArgs {
             None if io::stdin().is_terminal() => {
                 let password = prompt("Password: ")?;
                 if prompt("Once more: ")? != password {
-                    bail!("the two passwords differ; nothing was made");
+                    bail!("the two passwords differ; no credential was created");
                 }
                 password
             }
@@ -87,11 +87,12 @@ pub(crate) fn prompt(prompt: &str) -> anyhow::Result<Vec<u8>> {
     let terminal = io::stdin();
     eprint!("{prompt}");
     io::stderr().flush()?;
-    let shown = tcgetattr(&terminal).context("cannot speak to the terminal")?;
+    let shown = tcgetattr(&terminal).context("cannot access the terminal")?;
     let mut hidden = shown.clone();
     hidden.local_modes.remove(LocalModes::ECHO);
     hidden.local_modes.insert(LocalModes::ECHONL);
-    tcsetattr(&terminal, OptionalActions::Flush, &hidden).context("cannot hide what is typed")?;
+    tcsetattr(&terminal, OptionalActions::Flush, &hidden)
+        .context("cannot turn off the terminal echo")?;
     let password = from_pipe();
     tcsetattr(&terminal, OptionalActions::Now, &shown).context("cannot restore the terminal")?;
     password

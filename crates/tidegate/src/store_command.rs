@@ -154,7 +154,7 @@ fn check_text(dir: &Path, checked: &tools::StoreCheckReport) -> String {
     }
     if let Some(torn) = &checked.torn_end {
         text.push_str(&format!(
-            "the store ends as after a crash or a power failure, and the next start cuts off what is not whole: {torn}\n"
+            "the end of the store is incomplete, as after a crash or a power failure; the next start truncates it: {torn}\n"
         ));
     }
     if checked.problems.is_empty() {
@@ -178,7 +178,7 @@ fn repair_text(repaired: &tools::StoreRepairReport) -> String {
         text.push_str(&format!("not repaired: {damaged}\n"));
     }
     if repaired.unrepaired.is_empty() {
-        text.push_str("the rest can be read; start the node\n");
+        text.push_str("the rest is readable; start the node\n");
     }
     text
 }
@@ -205,7 +205,7 @@ fn stats_text(checked: &tools::StoreCheckReport) -> String {
         ("sessions with a queue", checked.queued_sessions.to_string()),
         ("segments of the log", checked.segments.to_string()),
         ("message log", format_size(checked.log_bytes)),
-        ("of it wanted", format_size(checked.live_bytes)),
+        ("of it needed", format_size(checked.live_bytes)),
         ("keyed state", format_size(checked.keyed_bytes)),
         ("problems", checked.problems.len().to_string()),
     ];
@@ -232,7 +232,7 @@ fn export(store: &Store, path: &Path) -> anyhow::Result<String> {
     let count = store.objects().export_to(&mut out)?;
     let written = out.flush().and_then(|()| out.get_ref().sync_all());
     written.with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(format!("{count} objects are in {}\n", path.display()))
+    Ok(format!("{count} objects written to {}\n", path.display()))
 }
 
 /// The file contains password hashes: readable by the owner only, and never replaces another file.

@@ -40,7 +40,7 @@ impl<'a> ClientConnection<'a> {
                 Err(ClientError::Unreachable {
                     endpoint: options.route.endpoint.to_string(),
                     reason: format!("no answer within {} s", limit.as_secs()),
-                    hint: "; --connect-timeout gives it more",
+                    hint: "; raise it with --connect-timeout",
                 })
             })
     }
@@ -230,7 +230,9 @@ impl<'a> ClientConnection<'a> {
         match timeout(CLOSE_TIMEOUT, self.transport.close(last_words)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(ClientError::Lost(error.to_string())),
-            Err(_) => Err(ClientError::Lost("the broker takes no more bytes".into())),
+            Err(_) => Err(ClientError::Lost(
+                "the broker does not read any more".into(),
+            )),
         }
     }
 }
@@ -280,10 +282,10 @@ fn print_connack(options: &ConnectOptions, connected: &ConnackInfo) {
             .unwrap_or(&options.client_id),
     );
     if connected.session_present {
-        text.push_str(", going on with a session");
+        text.push_str(", session resumed");
     }
     if let Some(seconds) = connected.server_keep_alive_s {
-        text.push_str(&format!(", keep-alive {seconds} s by the broker's wish"));
+        text.push_str(&format!(", keep-alive {seconds} s set by the broker"));
     }
     eprintln!("{text}");
 }

@@ -283,7 +283,7 @@ impl PublishJob {
         let (mut connection, connected) = ClientConnection::open(options, &mut session).await?;
         if self.qos as u8 > connected.max_qos {
             return Err(usage_error(format!(
-                "the broker takes QoS {} at most; choose it with -q",
+                "the broker accepts at most QoS {}; set it with -q",
                 connected.max_qos
             )));
         }

@@ -373,7 +373,7 @@ impl Subscriber {
                         reason,
                         reason_string,
                     };
-                    eprintln!("the broker refused to unsubscribe: {answer}");
+                    eprintln!("the broker rejected the unsubscription: {answer}");
                 }
                 Ok(self.subscribe_answered())
             }
@@ -414,7 +414,7 @@ impl Subscriber {
                     reason_string: reason_string.clone(),
                 };
                 if codes.len() > 1 {
-                    eprintln!("the broker refused the subscription to {filter:?}: {answer}");
+                    eprintln!("the broker rejected the subscription to {filter:?}: {answer}");
                 }
                 last_refusal = Some((filter, answer));
             } else if debug {

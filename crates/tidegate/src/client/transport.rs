@@ -92,7 +92,7 @@ impl Transport {
                         let name = route.tls_server_name.as_ref().unwrap_or(host);
                         let name = ServerName::try_from(name.clone()).map_err(|_| {
                             ClientError::Usage(format!(
-                                "{name:?} is no name a certificate can have"
+                                "{name:?} is not a valid name of a certificate"
                             ))
                         })?;
                         let connector = TlsConnector::from(config.clone());
@@ -154,7 +154,7 @@ impl Transport {
             }
         };
         if accepted.subprotocol.is_none() {
-            return Err("the server speaks WebSocket, but not the sub-protocol mqtt".into());
+            return Err("the server supports WebSocket, but not the sub-protocol mqtt".into());
         }
         // Frames may have arrived with the response.
         self.incoming = answer.split_off(accepted.consumed);

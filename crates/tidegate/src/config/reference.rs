@@ -37,11 +37,11 @@ Sizes are bytes: `65536`, `\"64KiB\"` (1024 bytes each) or `\"64kB\"` (1000 byte
 Relative paths in a file start at that file's folder. Setting `bind` to `\"off\"` closes a listener.
 
 Settings marked *At run time* can be changed while the node runs, with `PUT /api/v1/settings/{key}` or \
-`tidegate ctl settings set`. A change holds until the node stops, for what comes from then on: no client is sent \
-away because of a bound that has become lower, and a queue that is over it is cut, by its policy, with the next message.
+`tidegate ctl settings set`. A change lasts until the node stops and applies to later \
+events: a lower limit disconnects no client, and a queue above it is cut by its policy with the next message.
 
-`tidegate config check [FILE]` tells everything that is wrong with a configuration, TLS files included, without \
-starting a node. `tidegate config explain KEY` prints the value of a setting and where it comes from. \
+`tidegate config check [FILE]` reports all errors of a configuration, including TLS files, without \
+starting a node. `tidegate config explain KEY` prints the value and the origin of a setting. \
 `tidegate config reference --format toml` prints this page as a file to start from.
 ";
 
@@ -133,8 +133,8 @@ pub(crate) fn markdown() -> String {
 /// A `tidegate.toml` with every setting commented out at its default.
 pub(crate) fn toml_template() -> String {
     let mut text = String::from(
-        "# Every setting of Tidegate at its default. Take away the # in front of what you change, and of the\n\
-         # [section] above it. `tidegate config check` says what is wrong with a file.\n",
+        "# Every setting of Tidegate at its default. Remove the # in front of each setting you change, and of the\n\
+         # [section] above it. `tidegate config check` reports the errors of a file.\n",
     );
     for (section, about) in SECTIONS {
         text.push('\n');
@@ -209,7 +209,7 @@ fn value_range_text(kind: SettingKind) -> String {
                 .into()
         }
         SettingKind::Targets => {
-            "`link-local`, `loopback`, `private`, addresses, networks such as `10.0.0.0/8`; with commas between".into()
+            "`link-local`, `loopback`, `private`, addresses, networks such as `10.0.0.0/8`; separated by commas".into()
         }
         SettingKind::Proxies => "addresses and networks separated by commas, `unix`".into(),
         SettingKind::Fsync => "`\"always\"`, `\"never\"`, `\"1ms\"` to `\"60s\"`".into(),

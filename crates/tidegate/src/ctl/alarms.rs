@@ -201,7 +201,7 @@ impl NotificationsCommand {
             Self::Test { name } => {
                 let path = format!("/api/v1/notifications/{}/test", percent_encode(&name));
                 let answer = client.post_empty(&path).await?;
-                output.print_done(&format!("{name} is on its way"), &answer)
+                output.print_done(&format!("{name} was sent"), &answer)
             }
         }
     }
@@ -233,11 +233,11 @@ impl PlatformAlarmsCommand {
                     other => other,
                 };
                 let answer = client.put(PATH, &body, None).await?;
-                output.print_done("the rules of the node's own alarms are changed", &answer)
+                output.print_done("the rules of the node's own alarms were changed", &answer)
             }
             Self::Reset => {
                 let answer = client.delete(PATH).await?;
-                output.print_done("the rules of the program hold again", &answer)
+                output.print_done("the default rules were restored", &answer)
             }
         }
     }

@@ -34,7 +34,7 @@ impl BackupArgs {
             .count()
             .saturating_sub(1);
         eprintln!(
-            "{objects} objects are in {}; it holds hashes of passwords.",
+            "{objects} objects written to {}; the file contains password hashes.",
             file.display()
         );
         Ok(())
@@ -77,7 +77,7 @@ impl RestoreArgs {
         let answer = client.post_file(path, "application/x-ndjson", file).await?;
         let (written, removed) = (&answer["written"], &answer["removed"]);
         output.print_done(
-            &format!("{written} objects are restored, {removed} are deleted"),
+            &format!("{written} objects restored, {removed} deleted"),
             &answer,
         )
     }

@@ -148,10 +148,7 @@ impl SessionsCommand {
             }
             Self::ClearQueue { client_id } => {
                 let answer = client.delete(&format!("{}/queue", of(&client_id))).await?;
-                output.print_done(
-                    &format!("{} messages are thrown away", answer["removed"]),
-                    &answer,
-                )
+                output.print_done(&format!("{} messages deleted", answer["removed"]), &answer)
             }
         }
     }
@@ -316,7 +313,10 @@ impl RetainedCommand {
                 let answer = client
                     .delete(&format!("/api/v1/retained/{}", percent_encode(&topic)))
                     .await?;
-                output.print_done(&format!("nothing is retained at {topic} any more"), &answer)
+                output.print_done(
+                    &format!("the retained message of {topic} was deleted"),
+                    &answer,
+                )
             }
         }
     }
@@ -360,7 +360,7 @@ impl PublishArgs {
         let answer = client.post("/api/v1/publish", &body).await?;
         let note = match answer["has_subscribers"] == true {
             true => "published",
-            false => "published; nobody subscribes to it now",
+            false => "published; there are no matching subscribers",
         };
         output.print_done(note, &answer)
     }
@@ -412,7 +412,7 @@ impl ListenersCommand {
                 let path = format!("/api/v1/listeners/{}/stop", percent_encode(&name));
                 let body = json!({"disconnect_clients": disconnect_clients});
                 let answer = client.post(&path, &body).await?;
-                output.print_done(&format!("{name} no longer listens"), &answer)
+                output.print_done(&format!("{name} has stopped"), &answer)
             }
         }
     }

@@ -196,7 +196,7 @@ fn check_success(command: &Value) -> Result<(), CtlError> {
     let id = &command["id"];
     match state {
         "timeout" => Err(CtlError::CommandTimedOut(format!(
-            "command {id} to {}: no answer within {} ms",
+            "command {id} to {}: no response within {} ms",
             text("device"),
             command["timeout_ms"],
         ))),

@@ -418,7 +418,7 @@ impl DeviceImportArgs {
         let seconds = progress.started.elapsed().as_secs_f64();
         output.print_done(
             &format!(
-                "{created} devices are made, {updated} are replaced, {refused} lines are refused; {seconds:.1} s"
+                "{created} devices created, {updated} replaced, {refused} lines rejected; {seconds:.1} s"
             ),
             &json!({"created": created, "updated": updated, "refused": refused, "refusals": first_refusals, "rejects": rejects,
                 "next_line": line, "seconds": seconds}),
@@ -426,7 +426,7 @@ impl DeviceImportArgs {
         match refused {
             0 => Ok(()),
             count => bail!(
-                "{count} lines were refused; they are listed in {}",
+                "{count} lines were rejected; they are listed in {}",
                 rejects.unwrap_or_default()
             ),
         }
@@ -488,7 +488,7 @@ impl DeviceExportArgs {
                 None => break,
             }
         }
-        eprintln!("{lines} lines are in {shown}; secrets are not among them.");
+        eprintln!("{lines} lines written to {shown}, without secrets.");
         Ok(())
     }
 }

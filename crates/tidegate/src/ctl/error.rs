@@ -9,7 +9,7 @@ pub(crate) enum CtlError {
     #[error("cannot reach the node at {url}: {reason}")]
     Unreachable { url: String, reason: String },
     /// The node rejected the request.
-    #[error("the node refused ({status}): {detail}")]
+    #[error("the node rejected the request ({status}): {detail}")]
     Refused { status: u16, detail: String },
     /// A device did not respond to a command in time.
     #[error("{0}")]
@@ -18,7 +18,7 @@ pub(crate) enum CtlError {
     #[error("{0}")]
     CommandFailed(String),
     /// The response does not come from a node.
-    #[error("{url} does not answer like a node: {reason}")]
+    #[error("{url} does not respond like a node: {reason}")]
     Strange { url: String, reason: String },
 }
 

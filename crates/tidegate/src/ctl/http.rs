@@ -185,7 +185,7 @@ impl ApiClient {
         if body.is_empty() {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(&body).map_err(|_| self.protocol_error("its answer is not JSON"))
+        serde_json::from_slice(&body).map_err(|_| self.protocol_error("the response is not JSON"))
     }
 
     pub(super) async fn read_body(&self, body: Incoming) -> Result<Bytes, CtlError> {
@@ -227,11 +227,11 @@ impl ApiClient {
             }
             None => Full::default(),
         };
-        let request = request
-            .body(body)
-            .map_err(|error| CtlError::Usage(format!("this cannot be asked over HTTP: {error}")))?;
+        let request = request.body(body).map_err(|error| {
+            CtlError::Usage(format!("the request cannot be sent over HTTP: {error}"))
+        })?;
         let answer = timeout(TIMEOUT, self.exchange(request)).await;
-        let response = answer.map_err(|_| self.unreachable_error("no answer in 30 s"))??;
+        let response = answer.map_err(|_| self.unreachable_error("no response within 30 s"))??;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -283,7 +283,7 @@ impl ApiClient {
         let config = client::tls_for_https(self.target.cafile.as_deref())
             .map_err(|error| CtlError::Usage(error.to_string()))?;
         let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| CtlError::Usage(format!("{host} is no name a certificate can have")))?;
+            .map_err(|_| CtlError::Usage(format!("{host} is not a valid name of a certificate")))?;
         let stream = TlsConnector::from(Arc::clone(&config))
             .connect(name, stream)
             .await;

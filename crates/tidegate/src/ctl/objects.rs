@@ -353,7 +353,7 @@ impl ObjectsCommand {
                 let id = made[kind.id_field()].as_str().unwrap_or_default();
                 match made["secret"].as_str() {
                     Some(secret) => output.print_done(
-                        &format!("{id} is made. Its secret is not shown again; for --key-file:\n{id}:{secret}"),
+                        &format!("{id} was created. Its secret is not shown again; for --key-file:\n{id}:{secret}"),
                         &made,
                     ),
                     None => output.print_done(&format!("{id} is made"), &made),

@@ -35,10 +35,10 @@ impl PullSourcesCommand {
                 let outcome = client.post_empty(&path).await?;
                 if outcome["is_ok"] == false {
                     let error = outcome["error"].as_str().unwrap_or_default();
-                    anyhow::bail!("{name} does not answer: {error}");
+                    anyhow::bail!("{name} does not respond: {error}");
                 }
                 if let Some(problem) = outcome["problem"].as_str() {
-                    eprintln!("A part of it went wrong: {problem}");
+                    eprintln!("Part of the query failed: {problem}");
                 }
                 let rows = outcome["data"].as_array().cloned().unwrap_or_default();
                 let has_more = outcome["rows"].as_u64() > Some(rows.len() as u64);

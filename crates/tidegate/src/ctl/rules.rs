@@ -173,7 +173,7 @@ impl RuleArgs {
             .build()?;
         runtime.block_on(async {
             let client = async || {
-                let target = target.ok_or_else(|| anyhow::anyhow!("no node is needed for this"))?;
+                let target = target.ok_or_else(|| anyhow::anyhow!("this command needs no node"))?;
                 let mut client = ApiClient::new(target);
                 client.log_in().await?;
                 anyhow::Ok(client)
@@ -268,10 +268,10 @@ fn print_outcome(outcome: &Value, output: &CtlOutput) -> anyhow::Result<()> {
     let window = &outcome["window"];
     if !window.is_null() {
         told.push_str(&format!(
-            "the window goes by {}, open {} ms after its end",
+            "the window uses {}, open {} ms after its end",
             match window["goes_by"].as_str() {
                 Some("event_time") => "the time that event_time yields",
-                _ => "the time the event came in",
+                _ => "the arrival time of the event",
             },
             window["lateness_ms"]
         ));

@@ -178,7 +178,7 @@ fn local_token(data_dir: &Path) -> anyhow::Result<ApiCredentials> {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             let path = path.display();
             Err(CtlError::Usage(format!(
-                "{path} belongs to somebody else; be the user the node runs as, or give --login, --key-file or --token-file"
+                "{path} belongs to another user; run as the user of the node, or give --login, --key-file or --token-file"
             ))
             .into())
         }
@@ -205,7 +205,7 @@ fn address_of(data_dir: &Path) -> anyhow::Result<String> {
     });
     let (scheme, address) = found.ok_or_else(|| {
         CtlError::Usage(format!(
-            "the node with the data directory {shown} serves no HTTP; it was started with http.bind = \"off\""
+            "the node with the data directory {shown} does not serve HTTP; it was started with http.bind = \"off\""
         ))
     })?;
     if address.starts_with('/') {

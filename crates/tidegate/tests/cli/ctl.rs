@@ -197,7 +197,7 @@ fn alarms_are_listed_seen_and_told() {
     ];
     ctl(&node, &add).succeeded();
     let sent = ctl(&node, &["notifications", "test", "told"]).succeeded();
-    assert_eq!(sent, "told is on its way\n");
+    assert_eq!(sent, "told was sent\n");
     let status = ctl(&node, &["notifications", "status"]).succeeded();
     assert!(status.contains("told"), "{status}");
 }
@@ -278,7 +278,7 @@ fn devices_are_changed_get_new_tokens_and_their_commands_end_with_a_status() {
     let subscriber = node.subscriber(&["-t", "v1/devices/me/rpc/request/+", "-u", token]);
     let silent = ["commands", "send", "b1", "restart", "--timeout-ms", "100"];
     let timed_out = ctl(&node, &silent).failed(5);
-    assert!(timed_out.contains("no answer within 100 ms"), "{timed_out}");
+    assert!(timed_out.contains("no response within 100 ms"), "{timed_out}");
     drop(subscriber);
 
     ctl(
