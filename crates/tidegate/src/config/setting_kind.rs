@@ -234,7 +234,7 @@ impl SettingKind {
                 byte_size::format_size(max)
             ),
             Self::Text => "a text".into(),
-            Self::Targets => "link-local, loopback, private, addresses and networks such as 10.0.0.0/8, with commas between".into(),
+            Self::Targets => "link-local, loopback, private, addresses and networks such as 10.0.0.0/8, separated by commas".into(),
             Self::Secret => "a text (not shown)".into(),
             Self::Path => "a path".into(),
             Self::Choice(names) => {

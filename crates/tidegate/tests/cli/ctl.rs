@@ -278,7 +278,10 @@ fn devices_are_changed_get_new_tokens_and_their_commands_end_with_a_status() {
     let subscriber = node.subscriber(&["-t", "v1/devices/me/rpc/request/+", "-u", token]);
     let silent = ["commands", "send", "b1", "restart", "--timeout-ms", "100"];
     let timed_out = ctl(&node, &silent).failed(5);
-    assert!(timed_out.contains("no response within 100 ms"), "{timed_out}");
+    assert!(
+        timed_out.contains("no response within 100 ms"),
+        "{timed_out}"
+    );
     drop(subscriber);
 
     ctl(
