@@ -48,10 +48,10 @@ const TAGS: &[(&str, &str)] = &[
     ("events", "Live streams of events."),
 ];
 
-const DESCRIPTION: &str = "Steers one Tidegate node. Lists come in pages (`limit`, `after`), objects with a version \
-    (`ETag`, `If-Match`, `If-None-Match`), errors as problem details (RFC 9457). Times that end in `_at_ms` are \
-    milliseconds since the Unix epoch. The role a request needs stands in its `security`: a viewer looks, an operator \
-    steers clients and messages, an admin does everything.";
+const DESCRIPTION: &str = "Controls one Tidegate node. Lists are paged (`limit`, `after`), objects have versions \
+    (`ETag`, `If-Match`, `If-None-Match`), and errors are problem details (RFC 9457). Times that end in `_at_ms` are \
+    milliseconds since the Unix epoch. The `security` of an operation names the required role: viewers read, operators \
+    control clients and messages, admins may do everything.";
 
 pub(crate) fn openapi_document(version: &str, endpoints: &[Endpoint]) -> Value {
     let mut answers = schema_generator(false);

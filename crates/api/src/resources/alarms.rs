@@ -143,7 +143,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("alarms")
             .summary("List alarms")
             .description(
-                "The newest first. A page may be short or empty and still have a next one: the node looks at a bounded number of \
+                "Newest first. A page may be short or empty and still have a next one: the node reads a bounded number of \
                  alarms for each.",
             )
             .parameters(&[DEVICE, PRODUCT, TYPE, STATE, SEVERITY, FROM, TO])
@@ -159,8 +159,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("Stream alarm changes")
             .description(
                 "Server-Sent Events; with `Upgrade: websocket` a WebSocket whose text messages are the same JSON objects. Each has \
-                 `event` (raised, severity_changed, acknowledged, cleared, removed), `at_ms` and `alarm`, or is lost if this listener \
-                 was too slow for `count` others. The stream ends when the credentials do.",
+                 `event` (raised, severity_changed, acknowledged, cleared, removed), `at_ms` and `alarm`, or is `lost` if this client \
+                 was too slow for `count` others. The stream ends when the credentials are revoked.",
             )
             .parameters(&[DEVICE, PRODUCT, TYPE, SEVERITY])
             .raw_response(200, "The stream.", &["text/event-stream"])

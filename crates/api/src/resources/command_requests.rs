@@ -146,8 +146,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         of_device(post("/api/v1/devices/{id}/commands", "sendCommand", send))
             .summary("Send a command to a device")
             .description(
-                "The command is in the store when it is answered, and goes out when the device is where it hears it. Where the device \
-                 is here, the answer waits until the command has ended, at most for `timeout_ms` and for `http.request_timeout_s`.",
+                "The command is stored before the response, and sent when the device can receive it. If the device \
+                 is connected, the response waits until the command has ended, at most for `timeout_ms` and for `http.request_timeout_s`.",
             )
             .request_body::<CallInput>(),
         of_device(post(

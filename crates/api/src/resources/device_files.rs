@@ -70,9 +70,9 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("devices")
             .summary("Import devices")
             .description(
-                "Lines of JSON (application/x-ndjson), each a device with its id, or of CSV (text/csv) with a head line. Lines that \
-                 cannot be taken are told and do not hold up the others. The same lines again change nothing more, so that an import \
-                 that broke off is made again from where it was. A file goes in pieces of up to 16 MiB, see `first_line`.",
+                "Lines of JSON (application/x-ndjson), each a device with its id, or of CSV (text/csv) with a header line. Invalid \
+                 lines are reported and do not affect the others. Repeated lines change nothing, so an interrupted import \
+                 can be continued. Send a file in pieces of up to 16 MiB, see `first_line`.",
             )
             .parameters(&[FIRST_LINE, CREATES_ONLY])
             .raw_request_body(&[JSONL])
@@ -82,8 +82,8 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("devices")
             .summary("Export devices")
             .description(
-                "Without secrets; with `Accept: text/csv` as CSV. The field `Tidegate-Next` of an answer says where the next piece \
-                 begins; the last one has none.",
+                "Without secrets; with `Accept: text/csv` as CSV. The header `Tidegate-Next` of a response is the start of the next piece; \
+                 the last one has none.",
             )
             .parameters(&[FROM, COUNT])
             .raw_response(200, "A piece.", &[JSONL]),

@@ -158,7 +158,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
 pub(super) fn to_problem(problem: DeviceHttpError) -> ProblemDetails {
     match problem {
         DeviceHttpError::UnknownDevice => {
-            ProblemDetails::unauthorized("No device that is let in has this token.")
+            ProblemDetails::unauthorized("No enabled device has this token.")
         }
         DeviceHttpError::Malformed(detail) => ProblemDetails::bad_request(format!("{detail}.")),
         DeviceHttpError::Busy => ProblemDetails::busy(1, "The node is overloaded."),

@@ -161,7 +161,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .tag("devices")
             .summary("List devices")
             .description(
-                "In the order in which they were made. A page may be short or empty and still have a next one: the node looks at \
+                "In the order of creation. A page may be short or empty and still have a next one: the node reads \
                  a bounded number of devices for each.",
             )
             .parameters(&[PRODUCT, GROUP, TAG, PARENT, TEXT, STATE])
@@ -204,7 +204,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .role(Role::Operator)
             .summary("Claim a device")
             .description(
-                "The device has offered it, with a secret and for a time. It is in this group from now on; the secret holds once.",
+                "The device has allowed the claim with a secret and for a limited time. It is added to the group; the secret is valid once.",
             )
             .request_body::<ClaimInput>()
             .response::<Device>(200, "The device after the change."),

@@ -37,7 +37,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .description(
                 "Server-Sent Events; with `Upgrade: websocket` a WebSocket whose text messages are the same JSON objects. \
                  Each has `event` and `at_ms`: connected, disconnected, authentication_failed, session_created, session_ended, \
-                 subscribed, unsubscribed, dropped, alarm_raised, alarm_cleared, stats (counters, every `stats_interval_s`), and lost if this listener was too slow for \
+                 subscribed, unsubscribed, dropped, alarm_raised, alarm_cleared, stats (counters, every `stats_interval_s`), and lost if this client was too slow for \
                  `count` others. The stream ends when the credentials do.",
             )
             .parameters(&[WANTED, CLIENT_ID, STATS_INTERVAL_S])

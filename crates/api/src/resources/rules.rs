@@ -152,7 +152,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("Trace a rule")
             .description(
                 "Server-Sent Events named `trace`: events of the rule and their results, at most 200 per second; `left_out` says how \
-                 many others there were. `lost` if this listener was too slow. The payloads of clients are in it.",
+                 many others there were. `lost` if this client was too slow. Traces contain payloads of clients.",
             )
             .path_parameter("name", "Its name, percent-encoded.")
             .raw_response(200, "The stream.", &["text/event-stream"])

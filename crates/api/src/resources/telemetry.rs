@@ -81,15 +81,15 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
         one(get("/api/v1/devices/{id}/telemetry/refusals", "listTelemetryRefusals", refusals))
             .summary("List rejected data of a device")
             .description(
-                "Messages that could not be read, values that did not fit the thing model, rows that were not stored, with the reason; \
-                 since the node started, and of some thousand devices.",
+                "Unparsable messages, values rejected by the thing model, and rows that were not stored, with the reason; \
+                 since the node started, for some thousand devices.",
             )
             .response::<DeviceRejectionList>(200, "The recent rejections."),
         one(get("/api/v1/devices/{id}/telemetry/export", "exportTelemetry", telemetry_export::export))
             .summary("Export telemetry of a device")
             .description(
-                "JSON lines, or CSV with `format=csv`, which needs `keys`: they are the columns. `format=parquet` has a line for each value; \
-                 a program that was built without the feature `parquet` answers 400.",
+                "JSON lines, or CSV with `format=csv`, which needs `keys` as columns. `format=parquet` has a line for each value; \
+                 a program built without the feature `parquet` responds 400.",
             )
             .parameters(&[telemetry_export::FORMAT, KEYS, FROM_MS, TO_MS])
             .raw_response(200, "The rows ordered by time.", &telemetry_export::MEDIA_TYPES),
@@ -97,7 +97,7 @@ pub(crate) fn endpoints() -> Vec<Endpoint> {
             .summary("Stream telemetry of a device")
             .description(
                 "Server-Sent Events named `telemetry`, or with `Upgrade: websocket` a WebSocket: `{\"device\", \"ts_ms\", \"values\"}`. \
-                 `lost` says that this listener was too slow for so many rows.",
+                 `lost` is the number of rows skipped because the client was too slow.",
             )
             .parameters(&[KEYS])
             .raw_response(200, "The stream.", &["text/event-stream"])
