@@ -4,6 +4,7 @@ mod alarms;
 mod commands;
 mod damage;
 mod device_api;
+mod device_events;
 mod device_log;
 mod fleet;
 mod intrusion;
