@@ -410,7 +410,7 @@ impl DeviceImportArgs {
         }
         progress.print_progress(true);
         checkpoint.remove();
-        let (first_refusals, rejects) = rejects.finish()?;
+        let (first_refusals, rejects) = rejects.finish();
         for refusal in &first_refusals {
             eprintln!("{}", rejection_line(refusal));
         }

@@ -94,7 +94,13 @@ impl RejectsFile {
                 self.first.push(refusal.clone());
             }
         }
-        Ok(())
+        // An import that is killed later does not send these lines again.
+        match &mut self.file {
+            Some(file) => file
+                .flush()
+                .with_context(|| format!("cannot write {}", self.path.display())),
+            None => Ok(()),
+        }
     }
 
     fn write(&mut self, refusal: &Value) -> std::io::Result<()> {
@@ -114,14 +120,9 @@ impl RejectsFile {
     }
 
     /// The first rejected lines, and the path of the file with all of them, if any.
-    pub(super) fn finish(self) -> anyhow::Result<(Vec<Value>, Option<String>)> {
+    pub(super) fn finish(self) -> (Vec<Value>, Option<String>) {
         let shown = self.path.display().to_string();
-        let Some(mut file) = self.file else {
-            return Ok((self.first, None));
-        };
-        file.flush()
-            .with_context(|| format!("cannot write {shown}"))?;
-        Ok((self.first, Some(shown)))
+        (self.first, self.file.map(|_| shown))
     }
 }
 
@@ -168,8 +169,10 @@ mod tests {
             .collect();
         let mut rejects = RejectsFile::new(&file, None, false);
         rejects.add(&refusals[..200]).unwrap();
+        let so_far = std::fs::read_to_string(dir.path().join("meters.csv.rejects")).unwrap();
+        assert_eq!(so_far.lines().count(), 200, "before the import ends");
         rejects.add(&refusals[200..]).unwrap();
-        let (first, path) = rejects.finish().unwrap();
+        let (first, path) = rejects.finish();
         assert_eq!(first.len(), MAX_PRINTED_REJECTIONS);
         let written = std::fs::read_to_string(path.unwrap()).unwrap();
         assert_eq!(written.lines().count(), 252);

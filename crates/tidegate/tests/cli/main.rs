@@ -7,6 +7,7 @@
 mod carriers;
 mod commands;
 mod ctl;
+mod device_files;
 mod login;
 mod messages;
 mod program;
