@@ -900,7 +900,7 @@ device = "d"
         "6:1: group.device: g: ",
         "9:1: notification.to.mqtt.topic: n: ",
         "15:1: notification.name: there is a notification \"m\" already",
-        "18:1: pull_source.http.server.token_file: p: conf/nowhere",
+        "18:1: pull_source.http.server.token_file: p: reading conf/nowhere failed: ",
     ];
     let lines: Vec<_> = problems.lines().collect();
     assert_eq!(lines.len(), places.len(), "{problems}");

@@ -149,7 +149,7 @@ fn what_the_broker_refuses_is_told_with_its_reason() {
         "limits.max_packet_size=1KiB",
     ]);
     let qos = node.publish(&["-t", "t", "-q", "2", "-m", "x"]).failed(2);
-    assert!(qos.contains("the broker takes QoS 1 at most"), "{qos}");
+    assert!(qos.contains("the broker accepts at most QoS 1"), "{qos}");
     let size = node
         .publish(&["-t", "t", "-q", "1", "-m", &"x".repeat(2000)])
         .failed(2);
