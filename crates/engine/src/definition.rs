@@ -833,7 +833,7 @@ mod tests {
         assert_eq!(action(deep), "actions[0].fallback[0].sink: expected a text");
         assert!(
             error(json!({"sql": "", "window": {"idle_ms": 1}}))
-                .starts_with("window.idle_ms: is about events that say")
+                .starts_with("window.idle_ms: applies only with event_time")
         );
         assert!(
             error(json!({"sql": "", "limits": {"max_steps": 0}}))

@@ -231,7 +231,7 @@ fn lists_filter_by_common_properties() {
             .remove("g", WritePrecondition::Any)
             .unwrap_err()
             .to_string()
-            .contains("behind")
+            .contains("has child devices")
     );
     let refused = fixture.put(json!({"id": "x", "product": "meter", "parent": "d00"}));
     assert_eq!(
@@ -303,7 +303,7 @@ fn each_credential_type_admits_its_device() {
         DeviceLookup::Device(_)
     ));
     assert_eq!(cold(&shown("x", "T2", None)), "NotADevice");
-    assert_eq!(cold(&shown("x", "u1", Some("wrong"))), "Refused");
+    assert_eq!(cold(&shown("x", "u1", Some("wrong"))), "Rejected");
     assert!(matches!(
         directory.find_in_memory(&shown("x", "u1", Some("short"))),
         DeviceLookup::WouldBlock
@@ -330,7 +330,7 @@ fn each_credential_type_admits_its_device() {
     let late = md5("sid|1699999000000|skey");
     assert_eq!(
         cold(&shown("d1", "sid|1699999000000", Some(&late))),
-        "Refused"
+        "Rejected"
     );
     assert_eq!(
         cold(&shown(
@@ -342,7 +342,7 @@ fn each_credential_type_admits_its_device() {
     );
     assert_eq!(
         cold(&shown("d2", "shared|1700000000000", Some(&md5("other")))),
-        "Refused"
+        "Rejected"
     );
     let by_certificate = PresentedCredentials {
         username: None,
@@ -357,19 +357,19 @@ fn each_credential_type_admits_its_device() {
     );
     assert_eq!(
         cold(&shown("d1", "jwt", Some(&token(1_600_000_000, "d1")))),
-        "Refused"
+        "Rejected"
     );
     assert_eq!(
         cold(&shown("d1", "jwt", Some(&token(1_700_000_100, "d2")))),
-        "Refused"
+        "Rejected"
     );
     fixture
         .put(json!({"id": "d1", "product": "meter", "enabled": false}))
         .unwrap();
-    assert_eq!(cold(&shown("x", "T1", None)), "Refused");
+    assert_eq!(cold(&shown("x", "T1", None)), "Rejected");
     fixture.product("meter", json!({"credentials": ["password"]}));
     assert_eq!(cold(&shown("x", "d3", Some(made))), "d3 by password");
-    assert_eq!(cold(&by_certificate), "Refused");
+    assert_eq!(cold(&by_certificate), "Rejected");
 }
 
 fn md5(text: &str) -> String {

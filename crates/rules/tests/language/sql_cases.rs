@@ -662,7 +662,7 @@ fn probable_mistakes_are_warnings() {
     for (sql, part) in [
         (
             "SELECT 1 FROM \"#\" WHERE topic LIKE 'sensor/+/data'",
-            "column 36: LIKE takes `+` and `#` for themselves",
+            "column 36: LIKE treats `+` and `#` literally",
         ),
         (
             "SELECT percentile(qos, 0.95) AS p FROM \"#\" GROUP BY tumbling(1s)",

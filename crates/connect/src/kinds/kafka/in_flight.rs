@@ -375,7 +375,7 @@ mod tests {
         );
         assert!(matches!(fates[3], BatchOutcome::Forgotten(_)));
         assert!(
-            matches!(&fates[4], BatchOutcome::Unknown(f) if f.message.contains("says nothing"))
+            matches!(&fates[4], BatchOutcome::Unknown(f) if f.message.contains("does not contain"))
         );
     }
 }
