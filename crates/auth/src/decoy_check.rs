@@ -59,3 +59,74 @@ pub(crate) fn stable_index(name: &str, count: usize) -> usize {
     let hash = KEYS.get_or_init(RandomState::new).hash_one(name);
     (hash % count.max(1) as u64) as usize
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::atomic::Ordering;
+
+    use broker::scram::ScramCredential;
+
+    use super::*;
+    use crate::authenticator::{Authenticator, LoginRequest, Password};
+    use crate::authenticator_chain::{AuthenticatorChain, LoginError};
+    use crate::password;
+    use crate::password_file::PasswordFile;
+    use crate::settings::AuthenticatorEntry;
+    use crate::users::{BuiltInAuthenticator, UserRecord, UserRegistry};
+
+    fn entry(order: i64, authenticator: impl Authenticator + 'static) -> Arc<AuthenticatorEntry> {
+        Arc::new(AuthenticatorEntry {
+            name: format!("test-{order}"),
+            order,
+            is_builtin: false,
+            logged_ms: Default::default(),
+            kind: "test".into(),
+            tally: Default::default(),
+            authenticator: Box::new(authenticator),
+        })
+    }
+
+    /// The user `ann` of the node and the user `bob` of a file, both with the password `pencil`.
+    fn chain(checker: &PasswordCheckPool, file: &std::path::Path) -> AuthenticatorChain {
+        let credential = ScramCredential::generate(b"pencil", 4096).unwrap();
+        let users = HashMap::from([("ann".into(), UserRecord::from_configuration(credential))]);
+        let built_in = BuiltInAuthenticator {
+            users: Arc::new(UserRegistry::new(users)),
+            checker: checker.clone(),
+        };
+        let hash = password::hash(b"pencil").unwrap();
+        std::fs::write(file, format!("bob:{hash}\n")).unwrap();
+        let of_file = PasswordFile::open(file.to_owned(), checker.clone()).unwrap();
+        AuthenticatorChain::new(vec![entry(0, built_in), entry(1, of_file)])
+    }
+
+    #[tokio::test]
+    async fn a_failed_login_takes_one_check_whether_its_user_exists_or_not() {
+        let checker = PasswordCheckPool::new(tokio::runtime::Handle::current(), 2);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let chain = chain(&checker, file.path());
+        for (username, password, is_right) in [
+            ("ann", "pencils", false),
+            ("bob", "pencils", false),
+            ("carl", "pencils", false),
+            ("dora", "pencil", false),
+            ("ann", "pencil", true),
+            ("bob", "pencil", true),
+        ] {
+            let request = LoginRequest {
+                username: Some(username.into()),
+                password: Some(Password(password.as_bytes().to_vec())),
+                ..LoginRequest::default()
+            };
+            checker.check_count.store(0, Ordering::SeqCst);
+            let judged = chain.check(0, &request, true).await;
+            assert_eq!(judged.is_ok(), is_right, "{username}");
+            if let Err(error) = judged {
+                assert_eq!(error, LoginError::WrongCredentials, "{username}");
+            }
+            let count = checker.check_count.load(Ordering::SeqCst);
+            assert_eq!(count, 1, "{username} {password}");
+        }
+    }
+}

@@ -97,6 +97,9 @@ mod tests {
         assert!(verify_password("correct horse", Some(&one)));
         assert!(!verify_password("correct hors", Some(&one)));
         assert!(!verify_password("correct horse", None));
+        // What is computed for an unknown operator costs the same.
+        let parameters = one.rsplitn(3, '$').last().unwrap();
+        assert!(DECOY_HASH.starts_with(&format!("{parameters}$")), "{one}");
         assert_eq!(
             auth::password::verify(DECOY_HASH, b"correct horse"),
             Ok(false)

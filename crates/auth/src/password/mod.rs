@@ -16,12 +16,20 @@ pub(crate) use password_hash::{MAX_PASSWORD_BYTES, constant_time_eq};
 pub(crate) struct PasswordCheckPool {
     runtime: Handle,
     places: Arc<Semaphore>,
+    /// Checks that have begun.
+    #[cfg(test)]
+    pub(crate) check_count: Arc<std::sync::atomic::AtomicUsize>,
 }
 
 impl PasswordCheckPool {
     pub(crate) fn new(runtime: Handle, threads: usize) -> Self {
         let places = Arc::new(Semaphore::new(threads.max(1)));
-        Self { runtime, places }
+        Self {
+            runtime,
+            places,
+            #[cfg(test)]
+            check_count: Arc::default(),
+        }
     }
 
     /// Runs a check on a blocking thread; returns false if it panics.
@@ -35,6 +43,8 @@ impl PasswordCheckPool {
         check: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let place = self.places.clone().acquire_owned().await.ok()?;
+        #[cfg(test)]
+        (self.check_count).fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         let checked = self.runtime.spawn_blocking(move || {
             let answer = check();
             drop(place);
