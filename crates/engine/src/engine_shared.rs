@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use broker::BrokerHandle;
-use broker::hooks::{Interest, MessageView, OutgoingMessages};
+use broker::hooks::{Interest, OutgoingMessages};
 use rules::EventKind;
 use rules::index::RuleIndex;
 
@@ -77,8 +77,8 @@ impl EngineShared {
     /// The identity of a message, the `id` of all events about it: 48 bits for the time of receipt, 48 for
     /// the node and 32 for the number of the message within that millisecond.
     #[inline]
-    pub(crate) fn message_id(&self, message: &MessageView<'_>) -> u128 {
-        u128::from(message.received_ms) << 80 | self.node_id_bits | u128::from(message.number)
+    pub(crate) fn message_id(&self, received_ms: u64, number: u32) -> u128 {
+        u128::from(received_ms) << 80 | self.node_id_bits | u128::from(number)
     }
 
     fn lock_serials(&self) -> MutexGuard<'_, HashMap<u64, Weak<RunningRule>>> {

@@ -189,7 +189,7 @@ impl RuleHooks {
             false => RuleLineage::default(),
         };
         let looked = index_query(kind, topic, client_id, qos);
-        let id = self.shared.message_id(message);
+        let id = self.shared.message_id(message.received_ms, message.number);
         self.emit_event(&looked, None, lineage, |event| {
             event.id = Some(id);
             event.username = username;
@@ -341,7 +341,7 @@ impl Hooks for RuleHooks {
         let (topic, qos) = (Some(message.topic), Some(message.qos as u8));
         let now_ms = Some(message.received_ms);
         let looked = index_query(EventKind::Publish, topic, message.from_client_id, qos);
-        let id = self.shared.message_id(message);
+        let id = self.shared.message_id(message.received_ms, message.number);
         self.emit_event(&looked, now_ms, RuleLineage(origin.tag), |event| {
             event.id = Some(id);
             event.username = non_empty(message.from_username);

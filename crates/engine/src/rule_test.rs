@@ -127,7 +127,7 @@ impl Engine {
             retain: trial.retain,
             payload: Some(&trial.payload),
             received_at_ms: Some(at_ms),
-            id: Some(u128::from(at_ms) << 80 | self.shared.node_id_bits),
+            id: Some(self.shared.message_id(at_ms, 0)),
             extra,
             ..RuleEvent::new(event_kind(bound.rule.sources()), at_ms)
         };

@@ -18,7 +18,7 @@ impl Span {
         }
     }
 
-    pub(crate) fn cover(self, end: Self) -> Self {
+    pub(crate) fn to_end_of(self, end: Self) -> Self {
         Self {
             start: self.start,
             end: end.end.max(self.start),

@@ -22,7 +22,7 @@ pub(crate) struct StorageAreas {
 #[derive(Default)]
 pub(crate) struct AreasCheckReport {
     /// Contents, one line per area; `problems` describes damage.
-    pub(crate) damage: Vec<String>,
+    pub(crate) contents: Vec<String>,
     pub(crate) problems: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ impl StorageAreas {
             let checked = devices::ingest::check_mailboxes(&self.mailboxes);
             let cannot = || format!("cannot read {}", self.mailboxes.display());
             let (messages, problems) = checked.with_context(cannot)?;
-            all.damage
+            all.contents
                 .push(format!("mailboxes: {messages} messages wait"));
             all.problems.extend(problems);
         }
@@ -62,7 +62,7 @@ impl StorageAreas {
             let cannot = || format!("cannot read {}", directory.display());
             let (rows, problems) = connect::check_disk_queue(&directory).with_context(cannot)?;
             let name = directory.file_name().unwrap_or_default().to_string_lossy();
-            all.damage.push(format!("sink {name}: {rows} rows wait"));
+            all.contents.push(format!("sink {name}: {rows} rows wait"));
             all.problems.extend(problems);
         }
         if self.dead_letters.is_dir() {
@@ -70,7 +70,7 @@ impl StorageAreas {
             let cannot = || format!("cannot read {}", self.dead_letters.display());
             let checked = connect::check_dead_letters(&self.dead_letters);
             let (letters, problems) = checked.with_context(cannot)?;
-            all.damage.push(format!("dead letters: {letters}"));
+            all.contents.push(format!("dead letters: {letters}"));
             all.problems.extend(problems);
         }
         Ok(all)
@@ -79,7 +79,7 @@ impl StorageAreas {
     fn check_telemetry(&self, all: &mut AreasCheckReport) -> anyhow::Result<()> {
         match series::check(&self.telemetry, &self.settings) {
             Ok(checked) => {
-                all.damage.push(format!(
+                all.contents.push(format!(
                     "telemetry: {} keys, {} rows in {} files, {} rows in the log",
                     checked.keys, checked.rows, checked.segments, checked.log_rows
                 ));

@@ -100,7 +100,7 @@ impl StoreCommand {
                 let mut checked = tools::check(&dir, &mut print_progress)?;
                 let others = areas.check(&mut print_progress)?;
                 checked.problems.extend(others.problems);
-                let found = others.damage.iter().map(|line| format!("{line}\n"));
+                let found = others.contents.iter().map(|line| format!("{line}\n"));
                 let text = check_text(&dir, &checked) + &found.collect::<String>();
                 Ok((text, checked.problems.is_empty()))
             }

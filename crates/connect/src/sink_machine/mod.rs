@@ -18,11 +18,34 @@ pub(crate) mod runner;
 #[cfg(test)]
 mod tests;
 
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use ring::rand::{SecureRandom as _, SystemRandom};
 
 pub(crate) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| {
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     })
+}
+
+/// A random number that fits into a high-water mark.
+fn random_mark() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    let drawn = SystemRandom::new().fill(&mut bytes);
+    drawn.map_err(|_| io::Error::other("the system has no random numbers"))?;
+    Ok(u64::from_le_bytes(bytes) & disk::MAX_HIGH_WATER_MARK)
+}
+
+/// Copies a damaged file to `NAME.damaged` beside it, for later examination.
+fn copy_damaged_file(path: &Path) -> io::Result<()> {
+    if path.is_file() {
+        let mut copy = path.as_os_str().to_owned();
+        copy.push(".damaged");
+        fs::copy(path, PathBuf::from(copy))?;
+    }
+    Ok(())
 }

@@ -71,7 +71,7 @@ impl MailboxSegment {
         mark: Option<HalfMark>,
     ) -> io::Result<(Self, Option<MailboxDamage>)> {
         let before = read_file(path)?;
-        let contents = contents_of(before.as_deref(), known);
+        let contents = decode_contents(before.as_deref(), known);
         if contents.damage.is_some() && before.is_some() {
             let mut copy = path.as_os_str().to_owned();
             copy.push(".damaged");
@@ -226,7 +226,7 @@ struct SegmentContents {
     damage: Option<String>,
 }
 
-fn contents_of(file: Option<&[u8]>, known: Option<MarkValues>) -> SegmentContents {
+fn decode_contents(file: Option<&[u8]>, known: Option<MarkValues>) -> SegmentContents {
     let mut contents = SegmentContents {
         used: 0,
         salt: known.map_or(0, |known| known.salt),
@@ -289,7 +289,7 @@ pub(super) fn check(
     known: Option<MarkValues>,
 ) -> io::Result<(u64, Option<MailboxDamage>)> {
     let file = read_file(path)?;
-    let contents = contents_of(file.as_deref(), known);
+    let contents = decode_contents(file.as_deref(), known);
     let records = file
         .as_deref()
         .and_then(|file| file.get(HEAD_BYTES..HEAD_BYTES + contents.used))

@@ -50,8 +50,8 @@ impl DeviceConnections {
         Some(removed.admission.device)
     }
 
-    /// The youngest connection of a device.
-    pub(super) fn youngest(&self, no: DeviceNo) -> Option<Box<str>> {
+    /// The client id of the newest connection of a device.
+    pub(super) fn newest_client_id(&self, no: DeviceNo) -> Option<Box<str>> {
         let shard = self.stripe_of(no);
         Some(shard.get(&no)?.last()?.client_id.clone())
     }

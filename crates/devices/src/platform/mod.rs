@@ -142,7 +142,7 @@ impl Platform {
 
     /// The client id under which a device is connected; of several, the youngest.
     pub fn client_of(&self, device: DeviceNo) -> Option<Box<str>> {
-        self.inner.connections.youngest(device)
+        self.inner.connections.newest_client_id(device)
     }
 
     /// The clients to disconnect after a change of their device. It was removed or disabled, belongs to

@@ -135,7 +135,7 @@ impl Parser<'_> {
             }
         };
         Ok(SelectItem {
-            span: start.cover(self.last_span()),
+            span: start.to_end_of(self.last_span()),
             kind: SelectItemKind::Expr { expr, alias },
         })
     }
@@ -309,7 +309,7 @@ impl Parser<'_> {
             }
         }
         Ok(GroupBy {
-            span: start.cover(self.last_span()),
+            span: start.to_end_of(self.last_span()),
             keys,
             window,
         })
@@ -372,7 +372,7 @@ impl Parser<'_> {
             }
         };
         let close = self.expect_symbol(Symbol::RightParen, "`)`")?;
-        Ok(Some((kind, name.cover(close.span))))
+        Ok(Some((kind, name.to_end_of(close.span))))
     }
 
     /// Parses a duration, or a number of weeks or months of the calendar.
@@ -392,7 +392,7 @@ impl Parser<'_> {
             let message = "calendar windows are whole weeks or months, at most a year";
             let expected = format!("1 to {max} {}s", unit.name());
             return Err(self
-                .error(start.cover(span), message)
+                .error(start.to_end_of(span), message)
                 .with_expected(expected));
         }
         let size = number as u32;
@@ -430,7 +430,7 @@ impl Parser<'_> {
                         .with_expected(expected));
                 }
                 self.advance();
-                span = span.cover(unit.span);
+                span = span.to_end_of(unit.span);
                 (number, self.text(unit.span).to_ascii_lowercase())
             }
             TokenKind::Text(text) => {

@@ -71,7 +71,7 @@ impl Parser<'_> {
         let start = self.peek().span;
         if self.eat_symbol(Symbol::Minus) {
             let operand = self.parse_binding(SIGN)?;
-            let span = start.cover(operand.span);
+            let span = start.to_end_of(operand.span);
             return self.new_expr(span, ExprNode::Negate(Box::new(operand)));
         }
         if self.eat_symbol(Symbol::Plus) {
@@ -80,7 +80,7 @@ impl Parser<'_> {
         // `not(x)` is the operator, too.
         if self.eat_word("not") {
             let operand = self.parse_binding(NOT)?;
-            let span = start.cover(operand.span);
+            let span = start.to_end_of(operand.span);
             return self.new_expr(span, ExprNode::Not(Box::new(operand)));
         }
         let primary = self.parse_primary()?;
@@ -111,7 +111,7 @@ impl Parser<'_> {
         }
         let mut inner = self.parse_expr()?;
         let close = self.expect_symbol(Symbol::RightParen, "`)` or an operator")?;
-        inner.span = open.span.cover(close.span);
+        inner.span = open.span.to_end_of(close.span);
         Ok(inner)
     }
 
@@ -178,7 +178,7 @@ impl Parser<'_> {
             args,
             form,
         };
-        self.new_expr(name_span.cover(close.span), node)
+        self.new_expr(name_span.to_end_of(close.span), node)
     }
 
     fn parse_case(&mut self) -> Result<Expr, StatementError> {
@@ -217,7 +217,7 @@ impl Parser<'_> {
             arms,
             otherwise,
         };
-        self.new_expr(start.cover(self.last_span()), node)
+        self.new_expr(start.to_end_of(self.last_span()), node)
     }
 
     /// Parses a list `[1, 2]` or a range `[1..5]`.
@@ -231,7 +231,7 @@ impl Parser<'_> {
                 let close = self.expect_symbol(Symbol::RightBracket, "`]`")?;
                 let from = items.remove(0);
                 return self.new_expr(
-                    start.cover(close.span),
+                    start.to_end_of(close.span),
                     ExprNode::Range(Box::new(from), Box::new(to)),
                 );
             }
@@ -241,7 +241,7 @@ impl Parser<'_> {
             }
         }
         let close = self.expect_symbol(Symbol::RightBracket, "`,` or `]`")?;
-        self.new_expr(start.cover(close.span), ExprNode::Array(items))
+        self.new_expr(start.to_end_of(close.span), ExprNode::Array(items))
     }
 
     /// `{'a': 1, b: 2}`
@@ -266,7 +266,7 @@ impl Parser<'_> {
             }
         }
         let close = self.expect_symbol(Symbol::RightBrace, "`,` or `}`")?;
-        self.new_expr(start.cover(close.span), ExprNode::Map(fields))
+        self.new_expr(start.to_end_of(close.span), ExprNode::Map(fields))
     }
 
     /// Parses keys, indexes and methods after a value.
@@ -304,7 +304,7 @@ impl Parser<'_> {
         if steps.is_empty() {
             return Ok(base);
         }
-        let span = base.span.cover(self.last_span());
+        let span = base.span.to_end_of(self.last_span());
         self.new_expr(span, ExprNode::Path(Box::new(base), steps))
     }
 
@@ -312,7 +312,7 @@ impl Parser<'_> {
         let token = self.advance();
         let name = self.text(token.span);
         let mut call = self.parse_call(name, token.span)?;
-        call.span = receiver.span.cover(call.span);
+        call.span = receiver.span.to_end_of(call.span);
         if let ExprNode::Call { args, form, .. } = &mut call.node {
             args.insert(0, receiver);
             *form = CallForm::Method;
@@ -410,7 +410,7 @@ impl Parser<'_> {
         match infix {
             InfixOperator::Binary(op) => {
                 let right = self.parse_binding(power)?;
-                let span = left.span.cover(right.span);
+                let span = left.span.to_end_of(right.span);
                 self.new_expr(span, ExprNode::Binary(*op, Box::new(left), Box::new(right)))
             }
             InfixOperator::Is => {
@@ -422,7 +422,7 @@ impl Parser<'_> {
                         "`null` or `not null`"
                     }));
                 }
-                let span = left.span.cover(self.last_span());
+                let span = left.span.to_end_of(self.last_span());
                 self.new_expr(span, ExprNode::IsNull(Box::new(left), negated))
             }
             InfixOperator::In => self.parse_in_list(left, false),
@@ -459,7 +459,7 @@ impl Parser<'_> {
             }
         }
         let close = self.expect_symbol(Symbol::RightParen, "`,` or `)`")?;
-        let span = left.span.cover(close.span);
+        let span = left.span.to_end_of(close.span);
         self.new_expr(span, ExprNode::In(Box::new(left), items, negated))
     }
 
@@ -469,7 +469,7 @@ impl Parser<'_> {
             return Err(self.unexpected_error("`and`"));
         }
         let high = self.parse_binding(COMPARISON)?;
-        let span = left.span.cover(high.span);
+        let span = left.span.to_end_of(high.span);
         self.new_expr(
             span,
             ExprNode::Between(Box::new(left), Box::new(low), Box::new(high), negated),
@@ -478,7 +478,7 @@ impl Parser<'_> {
 
     fn parse_like(&mut self, left: Expr, negated: bool) -> Result<Expr, StatementError> {
         let pattern = self.parse_binding(COMPARISON)?;
-        let span = left.span.cover(pattern.span);
+        let span = left.span.to_end_of(pattern.span);
         self.new_expr(
             span,
             ExprNode::Like(Box::new(left), Box::new(pattern), negated),

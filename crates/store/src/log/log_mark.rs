@@ -109,7 +109,7 @@ impl LogMarksFile {
         Ok(Self { marks, path })
     }
 
-    pub(crate) fn set_first(&self, segment: Option<u32>) {
+    pub(crate) fn set_first_segment(&self, segment: Option<u32>) {
         self.marks
             .set(FIRST_SEGMENT, u64::from(segment.unwrap_or(0)));
     }

@@ -134,7 +134,7 @@ impl LogMaintenance {
         self.marks.set_written(mark.lsn);
         if state.oldest.is_none() {
             state.oldest = Some(mark.segment);
-            self.marks.set_first(state.oldest);
+            self.marks.set_first_segment(state.oldest);
         }
     }
 
@@ -328,7 +328,7 @@ impl LogMaintenance {
     /// Durably records with which segment the log begins from now on.
     fn write_first_segment_mark(&self, segment: Option<u32>) -> io::Result<()> {
         lock(&self.state).oldest = segment;
-        self.marks.set_first(segment);
+        self.marks.set_first_segment(segment);
         self.marks.sync()
     }
 

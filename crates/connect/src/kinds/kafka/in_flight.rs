@@ -92,10 +92,10 @@ pub(super) fn read_outcomes(
     version: i16,
     flights: &[InFlightBatch],
 ) -> Result<Vec<BatchOutcome>, DecodeError> {
-    let untold = BatchOutcome::Unknown(ConnectorError::transient(
+    let not_contained = BatchOutcome::Unknown(ConnectorError::transient(
         "the response does not contain the batch",
     ));
-    let mut fates = vec![untold; flights.len()];
+    let mut outcomes = vec![not_contained; flights.len()];
     for _ in 0..take.count()? {
         let topic = take.text()?;
         for _ in 0..take.count()? {
@@ -108,11 +108,11 @@ pub(super) fn read_outcomes(
             };
             let is_it = |f: &InFlightBatch| f.partition == partition && *f.topic == *topic;
             if let Some(place) = flights.iter().position(is_it) {
-                fates[place] = outcome_for_code(code, bad, why, topic, partition);
+                outcomes[place] = outcome_for_code(code, bad, why, topic, partition);
             }
         }
     }
-    Ok(fates)
+    Ok(outcomes)
 }
 
 /// The faulty rows, and the error text.
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn fates_are_read() {
+    fn outcomes_are_decoded() {
         let flight =
             |partition| InFlightBatch::new(0, "t".into(), partition, Vec::new(), Compression::None);
         let flights = [flight(0), flight(1), flight(2), flight(3), flight(4)];
@@ -366,16 +366,16 @@ mod tests {
             }
             out.put_no_text();
         }
-        let fates = read_outcomes(&mut Decoder(&out), 8, &flights).unwrap();
-        assert_eq!(fates[0], BatchOutcome::Written);
+        let outcomes = read_outcomes(&mut Decoder(&out), 8, &flights).unwrap();
+        assert_eq!(outcomes[0], BatchOutcome::Written);
         let why = "partition 1 of t: the broker refuses the record (Kafka error 87): no key";
-        assert_eq!(fates[1], BatchOutcome::Rows(why.into(), vec![5]));
+        assert_eq!(outcomes[1], BatchOutcome::Rows(why.into(), vec![5]));
         assert!(
-            matches!(&fates[2], BatchOutcome::Unknown(f) if f.message.contains("does not lead"))
+            matches!(&outcomes[2], BatchOutcome::Unknown(f) if f.message.contains("does not lead"))
         );
-        assert!(matches!(fates[3], BatchOutcome::Forgotten(_)));
+        assert!(matches!(outcomes[3], BatchOutcome::Forgotten(_)));
         assert!(
-            matches!(&fates[4], BatchOutcome::Unknown(f) if f.message.contains("does not contain"))
+            matches!(&outcomes[4], BatchOutcome::Unknown(f) if f.message.contains("does not contain"))
         );
     }
 }

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use disk::{HighWaterMarks, MAX_HIGH_WATER_MARK, MarksFileState};
-use ring::rand::{SecureRandom as _, SystemRandom};
 
+use super::super::random_mark;
 use super::DeadLetterLogLine;
 
 const EPOCH: usize = 0;
@@ -226,7 +226,8 @@ impl LettersFile {
         let directory = path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(directory)?;
         let beside = path.with_extension("new");
-        let epoch = random()?;
+        // An epoch is never 0.
+        let epoch = random_mark()?.max(1);
         let mut file = File::create(&beside)?;
         let mut bytes = 0;
         for line in std::iter::once(encode_line(&DeadLetterLogLine::Head { epoch })).chain(lines) {
@@ -294,12 +295,4 @@ impl Drop for LettersFile {
             tracing::error!(path = %self.path.display(), %error, "dead letter file sync failed");
         }
     }
-}
-
-/// A random file epoch that fits into a mark; never 0.
-fn random() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    let drawn = SystemRandom::new().fill(&mut bytes);
-    drawn.map_err(|_| io::Error::other("the system has no random numbers"))?;
-    Ok((u64::from_le_bytes(bytes) & MAX_HIGH_WATER_MARK).max(1))
 }

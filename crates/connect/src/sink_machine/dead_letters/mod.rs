@@ -5,15 +5,15 @@
 mod file;
 
 use std::collections::VecDeque;
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
+use super::copy_damaged_file;
 use crate::row::SinkRow;
 use crate::settings::DeadLetterSettings as Settings;
 use file::{LettersFile, encode_line};
@@ -101,16 +101,6 @@ pub fn check(directory: &Path) -> io::Result<(u64, Vec<String>)> {
 /// Removes the file of a sink.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     file::remove(path)
-}
-
-/// Keeps a copy of a damaged file for inspection.
-fn keep(path: &Path) -> io::Result<()> {
-    if path.is_file() {
-        let mut copy = path.as_os_str().to_owned();
-        copy.push(".damaged");
-        fs::copy(path, PathBuf::from(copy))?;
-    }
-    Ok(())
 }
 
 impl DeadLetter {
@@ -212,7 +202,7 @@ impl DeadLettersState {
                 problem,
                 "dead letter file is damaged; keeping readable letters and a copy of the file as *.damaged"
             );
-            keep(path)?;
+            copy_damaged_file(path)?;
         }
         Ok(())
     }
@@ -345,6 +335,8 @@ impl DeadLettersState {
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
+
+    use std::fs;
 
     use super::*;
     use crate::row::SinkRowWriter;

@@ -18,9 +18,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use disk::{HighWaterMarks, MAX_HIGH_WATER_MARK, MarksFileState};
-use ring::rand::{SecureRandom as _, SystemRandom};
+use disk::{HighWaterMarks, MarksFileState};
 
+use super::{copy_damaged_file, random_mark};
 use crate::row::SinkRow;
 use crate::settings::{DiskQueueSettings as Settings, DiskQueueSync};
 use segment::{QueueSegment, SegmentOpening};
@@ -204,7 +204,7 @@ impl DiskQueue {
         }
         let epoch = match examined.epoch {
             Some(epoch) => epoch,
-            None => random()?,
+            None => random_mark()?,
         };
         for (first, path) in segment_files(directory)? {
             // The file is not a segment of this epoch and contains no rows of it.
@@ -460,24 +460,6 @@ fn segment_files(directory: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
 fn synced(segments: &VecDeque<QueueSegment>) -> u64 {
     let before_last = segments.len().checked_sub(2);
     before_last.map_or(0, |at| segments[at].end())
-}
-
-/// Copies a damaged file, if it exists.
-fn copy_damaged_file(path: &Path) -> io::Result<()> {
-    if path.is_file() {
-        let mut copy = path.as_os_str().to_owned();
-        copy.push(".damaged");
-        fs::copy(path, PathBuf::from(copy))?;
-    }
-    Ok(())
-}
-
-fn random() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    let drawn = SystemRandom::new().fill(&mut bytes);
-    drawn.map_err(|_| io::Error::other("the system has no random numbers"))?;
-    // Limited to the range of a mark.
-    Ok(u64::from_le_bytes(bytes) & MAX_HIGH_WATER_MARK)
 }
 
 #[cfg(test)]
