@@ -398,12 +398,6 @@ impl Hooks for RuleHooks {
     ) {
         let reason = why.as_str();
         let reasons = (Some(reason), emqx_drop_reason(why));
-        let mut message = *message;
-        if let (Some(client), DropReason::NoLocal) = (client, why) {
-            // With No Local, the client that does not receive the message is its publisher.
-            message.from_client_id = client.client_id;
-            message.from_username = client.username.unwrap_or_default();
-        }
         // An incoming message (`origin.client` is set) counts as dropped for all recipients, also if the drop
         // concerns its publisher, who may not publish it.
         let distinct = match (client, origin.client) {
@@ -413,11 +407,11 @@ impl Hooks for RuleHooks {
         let client = origin.client.as_ref().or(client);
         let packet = packet_of(origin.packet_id);
         for kind in [EventKind::Dropped, distinct] {
-            self.emit_message_event(kind, client, &message, packet, reasons);
+            self.emit_message_event(kind, client, message, packet, reasons);
         }
         if why == DropReason::NoSubscribers && message.qos != QoS::AtMostOnce {
             let reasons = (Some(reason), None);
-            self.emit_message_event(EventKind::Offline, client, &message, packet, reasons);
+            self.emit_message_event(EventKind::Offline, client, message, packet, reasons);
         }
     }
 

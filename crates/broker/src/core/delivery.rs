@@ -223,8 +223,9 @@ impl Delivery {
     ) {
         let options = subscriber.options;
         if options.no_local && dispatch.origin == Some(subscriber.session) {
-            self.record_drop(
-                Some(subscriber.session),
+            self.record_subscriber_drop(
+                dispatch.origin,
+                subscriber.session,
                 &dispatch.view,
                 DropReason::NoLocal,
             );
@@ -255,8 +256,9 @@ impl Delivery {
                     );
                 }
                 None => {
-                    self.record_drop(
-                        Some(subscriber.session),
+                    self.record_subscriber_drop(
+                        dispatch.origin,
+                        subscriber.session,
                         &dispatch.view,
                         DropReason::Offline,
                     );
@@ -367,16 +369,18 @@ impl Delivery {
             self.limits.max_outbox_bytes as usize
         };
         if connection.outbox.len() + len > room && !connection.outbox.is_empty() {
-            self.record_drop(
-                Some(subscriber.session),
+            self.record_subscriber_drop(
+                dispatch.origin,
+                subscriber.session,
                 &dispatch.view,
                 DropReason::QueueFull,
             );
             return;
         }
         if len > connection.max_packet_out as usize {
-            self.record_drop(
-                Some(subscriber.session),
+            self.record_subscriber_drop(
+                dispatch.origin,
+                subscriber.session,
                 &dispatch.view,
                 DropReason::TooLarge,
             );
@@ -486,7 +490,12 @@ impl Delivery {
         };
         let len = envelope.packet_len(&dispatch.view);
         if len > connection.max_packet_out as usize {
-            self.record_drop(Some(session_at), &dispatch.view, DropReason::TooLarge);
+            self.record_subscriber_drop(
+                dispatch.origin,
+                session_at,
+                &dispatch.view,
+                DropReason::TooLarge,
+            );
             return;
         }
         let size = with_publisher(&self.sessions, dispatch.origin, &dispatch.view).size()
@@ -593,17 +602,41 @@ impl Delivery {
         }
     }
 
-    /// Counts and reports that a message did not reach a session, or any session.
+    /// Counts and reports that a message did not reach a session, or any session. The view names the publisher.
     pub(crate) fn record_drop(
         &mut self,
         session: Option<u32>,
         view: &MessageView<'_>,
         why: DropReason,
     ) {
-        self.dropped_from(None, session, view, &MessageOrigin::default(), why);
+        self.count_drop(session, why);
+        if self.interest.contains(Interest::DROP) {
+            let client = session
+                .map(|session| hook_client(&self.sessions[session as usize], &self.connections));
+            let origin = MessageOrigin::default();
+            self.hooks.dropped(client.as_ref(), view, &origin, why);
+        }
     }
 
-    /// Like [`Delivery::record_drop`], for a message received from a session of this shard.
+    /// Like [`Delivery::record_drop`], for one of the subscribers of a message whose publisher may be a session of
+    /// this shard.
+    pub(super) fn record_subscriber_drop(
+        &mut self,
+        publisher: Option<u32>,
+        session: u32,
+        view: &MessageView<'_>,
+        why: DropReason,
+    ) {
+        self.count_drop(Some(session), why);
+        if self.interest.contains(Interest::DROP) {
+            let named = with_publisher(&self.sessions, publisher, view);
+            let client = hook_client(&self.sessions[session as usize], &self.connections);
+            let origin = MessageOrigin::default();
+            self.hooks.dropped(Some(&client), &named, &origin, why);
+        }
+    }
+
+    /// Like [`Delivery::record_drop`], for a message received from a session of this shard that reaches no subscriber.
     pub(crate) fn dropped_from(
         &mut self,
         publisher: Option<u32>,
@@ -612,6 +645,21 @@ impl Delivery {
         origin: &MessageOrigin<'_>,
         why: DropReason,
     ) {
+        self.count_drop(session, why);
+        if self.interest.contains(Interest::DROP) {
+            let client_of =
+                |session: u32| hook_client(&self.sessions[session as usize], &self.connections);
+            let origin = MessageOrigin {
+                client: publisher.map(client_of),
+                ..*origin
+            };
+            let named = with_publisher(&self.sessions, publisher, view);
+            let client = session.map(client_of);
+            self.hooks.dropped(client.as_ref(), &named, &origin, why);
+        }
+    }
+
+    fn count_drop(&mut self, session: Option<u32>, why: DropReason) {
         self.metrics.inc(match why {
             DropReason::NoSubscribers => Metric::DroppedNoSubscribers,
             DropReason::QueueFull => Metric::DroppedQueueFull,
@@ -624,17 +672,6 @@ impl Delivery {
         });
         if let Some(session) = session {
             self.sessions[session as usize].messages_dropped += 1;
-        }
-        if self.interest.contains(Interest::DROP) {
-            let client_of =
-                |session: u32| hook_client(&self.sessions[session as usize], &self.connections);
-            let client = session.map(client_of);
-            let origin = MessageOrigin {
-                client: publisher.map(client_of),
-                ..*origin
-            };
-            let named = with_publisher(&self.sessions, publisher, view);
-            self.hooks.dropped(client.as_ref(), &named, &origin, why);
         }
     }
 

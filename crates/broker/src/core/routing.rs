@@ -8,7 +8,7 @@ use super::shard_messages::{CrossShardBatch, GroupMemberTarget, ShardMessageQueu
 use super::shared_subscription::{MemberChoice, MemberSelection};
 use super::subscriber_list::{GroupId, NO_GROUP};
 use super::subscription_tree::{FilterEntry, LocalTargets, MatchSet};
-use crate::hooks::{DropReason, Interest};
+use crate::hooks::{DropReason, Interest, MessageOrigin};
 use crate::metrics::Metric;
 use mqtt::QoS;
 use slab::Slab;
@@ -192,8 +192,10 @@ impl Shard {
     }
 
     fn record_no_members(&mut self, dispatch: &Dispatch<'_>) {
+        let origin = MessageOrigin::default();
+        let why = DropReason::NoSubscribers;
         self.delivery
-            .record_drop(None, &dispatch.view, DropReason::NoSubscribers);
+            .dropped_from(dispatch.origin, None, &dispatch.view, &origin, why);
     }
 
     /// Redistributes messages of a departed member to other members of their groups. The caller ensures that there are

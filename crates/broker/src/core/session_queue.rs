@@ -138,7 +138,7 @@ impl Delivery {
         if self.sessions[session as usize].should_store_only(group) {
             let view = with_publisher(&self.sessions, dispatch.origin, &dispatch.view);
             let size = view.size() + size_of::<SessionMessage>();
-            if !self.make_room(session, size, &dispatch.view) {
+            if !self.make_room(session, size, dispatch.origin, &dispatch.view) {
                 return;
             }
             let seq = self.enqueue_stored(session, size);
@@ -165,7 +165,7 @@ impl Delivery {
             return self.enqueue_in_memory(at, session_message, &mut journaled);
         }
         let size = session_message.size();
-        if self.make_room(at, size, &session_message.message.view()) {
+        if self.make_room(at, size, None, &session_message.message.view()) {
             session_message.seq = self.enqueue_stored(at, size);
             self.persist_message(at, 0, &session_message, &mut journaled);
         }
@@ -182,7 +182,7 @@ impl Delivery {
             let view = session_message.message.view();
             return self.record_drop(Some(at), &view, DropReason::QueueFull);
         }
-        if !self.make_room(at, size, &session_message.message.view()) {
+        if !self.make_room(at, size, None, &session_message.message.view()) {
             return;
         }
         let session = &mut self.sessions[at as usize];
@@ -215,7 +215,14 @@ impl Delivery {
     }
 
     /// Makes room in a session's queue by its policy; false if the message has to be dropped.
-    fn make_room(&mut self, at: u32, size: usize, view: &MessageView<'_>) -> bool {
+    /// `publisher` is the session that publishes the message, if it is on this shard and `view` does not name it.
+    fn make_room(
+        &mut self,
+        at: u32,
+        size: usize,
+        publisher: Option<u32>,
+        view: &MessageView<'_>,
+    ) -> bool {
         let session = &mut self.sessions[at as usize];
         let outbound = session.outbound.get_or_insert_default();
         let before = outbound.size();
@@ -252,7 +259,7 @@ impl Delivery {
                 }
             }
         }
-        self.record_drop(Some(at), view, DropReason::QueueFull);
+        self.record_subscriber_drop(publisher, at, view, DropReason::QueueFull);
         false
     }
 

@@ -359,9 +359,16 @@ fn subscriptions_have_the_identifier_of_their_packet() {
 
 #[test]
 fn drops_say_where_publisher_and_subscriber_are() {
+    // With one shard both are on the same one; with four, they usually are not.
+    for shards in ["1", "4"] {
+        check_drops_of_a_node(shards);
+    }
+}
+
+fn check_drops_of_a_node(shards: &str) {
     let config = "[[auth.rule]]\npermission = \"deny\"\naction = \"publish\"\ntopics = [\"t/secret\"]\n\
                   [[auth.rule]]\npermission = \"allow\"\n";
-    let node = Node::start_with_config(&[], config);
+    let node = Node::start_with_config(&["--shards", shards], config);
     let mut watcher = Raw::connect(&node, &Connect::new(4, "watcher"));
     watcher.subscribe("out", 0);
     let sql = "SELECT event, clientid, from_clientid, peerhost, messageId, reason FROM \"$events/message/dropped\", \
