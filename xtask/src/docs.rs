@@ -18,12 +18,12 @@ struct GeneratedPage {
 
 const PAGES: &[GeneratedPage] = &[
     GeneratedPage {
-        path: "docs/configuration.md",
+        path: "docs/reference/configuration.md",
         cargo_arguments: &["--", "config", "reference"],
         is_main_program: true,
     },
     GeneratedPage {
-        path: "docs/rule-functions.md",
+        path: "docs/reference/rule-functions.md",
         cargo_arguments: &["-p", "tidegate-rules", "--example", "functions_reference"],
         is_main_program: false,
     },

@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn every_metric_is_documented() {
-        let text = include_str!("../../../docs/bench.md");
+        let text = include_str!("../../../docs/operations/bench.md");
         for metric in METRICS {
             assert!(
                 text.contains(&format!("`{}`", metric.name)),

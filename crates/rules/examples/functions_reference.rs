@@ -1,4 +1,4 @@
-//! Prints the function reference: docs/rule-functions.md.
+//! Prints the function reference: docs/reference/rule-functions.md.
 
 fn main() {
     print!("{}", rules::functions::render_reference());

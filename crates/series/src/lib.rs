@@ -1,7 +1,7 @@
 //! Time series: typed points of numbered devices and named keys, embedded in the node.
 //!
 //! [`Series`] is one directory. [`append`](Series::append) takes a row, which has the points of one device
-//! and one time. Queries return rows, latest values and aggregates. docs/telemetry-storage.md describes
+//! and one time. Queries return rows, latest values and aggregates. docs/operations/telemetry-storage.md describes
 //! files, the effects of a crash and retention; docs/internals/series.md describes the bytes.
 //!
 //! **Write path.** Devices are spread over eight partitions by their number. Under the partition's lock

@@ -7,7 +7,7 @@
 //! - [`tools`] work on a store whose node does not run.
 //!
 //! docs/internals/message-log.md, docs/internals/records.md and docs/internals/keyed-state.md describe the files and their bytes;
-//! docs/storage.md describes what each fsync policy can lose. How it works:
+//! docs/operations/storage.md describes what each fsync policy can lose. How it works:
 //!
 //! **Why a log.** A queued message is written once, read at most once and deleted soon. An LSM tree would sort it, rewrite it
 //! during compaction, and write a tombstone. The LSM library (`keyed_state.rs`) therefore holds only long-lived data.

@@ -54,7 +54,7 @@ fn reports() {
 
 #[test]
 fn the_manual_shows_the_real_error_message() {
-    let manual = include_str!("../../../../docs/rules.md");
+    let manual = include_str!("../../../../docs/reference/rules.md");
     let sql = "SELECT datatime(timestamp) FROM \"$EVENT.PUBLISH\"";
     let report = compile(sql, &CompileOptions::default())
         .err()
@@ -62,6 +62,6 @@ fn the_manual_shows_the_real_error_message() {
         .report();
     assert!(
         manual.contains(&format!("```\n{report}\n```")),
-        "docs/rules.md does not show\n{report}"
+        "docs/reference/rules.md does not show\n{report}"
     );
 }

@@ -1,6 +1,6 @@
 //! The statements on the pages of the manual compile without warnings.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rules::{CompileOptions, compile};
 
@@ -31,6 +31,17 @@ fn statements_of(value: &serde_json::Value, found: &mut Vec<String>) {
     }
 }
 
+fn collect_pages(folder: &Path, pages: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder of the manual") {
+        let path = entry.expect("an entry of the folder").path();
+        if path.is_dir() {
+            collect_pages(&path, pages);
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            pages.push(path);
+        }
+    }
+}
+
 fn is_of_a_rule(sql: &str) -> bool {
     // Sinks contain statements, too.
     let first = sql.split_whitespace().next().unwrap_or_default();
@@ -41,14 +52,7 @@ fn is_of_a_rule(sql: &str) -> bool {
 fn every_statement_of_the_manual_compiles() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let mut pages = Vec::new();
-    for folder in [docs.clone(), docs.join("connectors")] {
-        for entry in std::fs::read_dir(folder).expect("the folder of the manual") {
-            let path = entry.expect("a file").path();
-            if path.extension().is_some_and(|extension| extension == "md") {
-                pages.push(path);
-            }
-        }
-    }
+    collect_pages(&docs, &mut pages);
     let mut wrong = Vec::new();
     let mut count = 0;
     for path in pages {

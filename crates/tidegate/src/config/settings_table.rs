@@ -41,36 +41,36 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "auth",
         "Authentication and authorisation of MQTT clients. Authenticators, rules and rule sources are lists of tables, \
          `[[auth.authenticator]]`, `[[auth.rule]]` and `[[auth.rule_source]]`; they are described in \
-         [Authentication](authentication.md) and [Authorisation](authorisation.md).",
+         [Authentication](../guides/authentication.md) and [Authorisation](../guides/authorisation.md).",
     ),
     (
         "rules",
         "Limits of the rule engine. Rules are created over the API, or declared in `[[rule]]` with `name`, `sql`, `actions` and \
-         the other fields of the API; see [The rule engine](rule-engine.md).",
+         the other fields of the API; see [The rule engine](../guides/rule-engine.md).",
     ),
     (
         "devices",
         "The registry of devices. Devices are created over the API. Products are created over the API, or declared in `[[product]]` with `id` and the \
-         other fields of the API, the thing model also as `model_file`; see [Devices](devices.md). Likewise groups in `[[group]]`, rule chains in \
-         `[[chain]]`, and [pull sources](pull.md) in `[[pull_source]]`.",
+         other fields of the API, the thing model also as `model_file`; see [Devices](../guides/devices.md). Likewise groups in `[[group]]`, rule chains in \
+         `[[chain]]`, and [pull sources](../guides/pull.md) in `[[pull_source]]`.",
     ),
     (
         "telemetry",
-        "Processing and storage of device data; see [Telemetry](telemetry.md) and [Telemetry storage](telemetry-storage.md).",
+        "Processing and storage of device data; see [Telemetry](../guides/telemetry.md) and [Telemetry storage](../operations/telemetry-storage.md).",
     ),
     (
         "alarms",
-        "Alarms of devices and of the node itself; see [Alarms](alarms.md). Notifications may be declared in `[[notification]]` with \
+        "Alarms of devices and of the node itself; see [Alarms](../guides/alarms.md). Notifications may be declared in `[[notification]]` with \
          `name` and the other fields of the API.",
     ),
     (
         "commands",
-        "Commands to devices; see [Commands](commands.md).",
+        "Commands to devices; see [Commands](../guides/commands.md).",
     ),
     (
         "outbound",
         "Restricts the addresses that the node connects to on behalf of connectors, web hooks, pull sources, authenticators and key sets; see \
-         [Connectors](connectors.md#where-connectors-may-connect).",
+         [Connectors](../guides/connectors.md#where-connectors-may-connect).",
     ),
     ("http", "The HTTP listener: API, metrics, health."),
     ("log", "Log output to standard error."),
