@@ -1,5 +1,5 @@
-//! `cargo xtask`: what a developer and the CI do with this repository beyond building it. Standard library
-//! only, so that it compiles in seconds.
+//! `cargo xtask`: what a developer and the CI do with this repository beyond building it. It has few dependencies, so
+//! that it compiles in seconds.
 
 mod apt;
 mod bench;
@@ -7,6 +7,7 @@ mod check;
 mod deny;
 mod docs;
 mod fuzz;
+mod layers;
 mod process;
 mod report;
 mod servers;
@@ -27,6 +28,7 @@ Commands:
   check                           formatting, clippy, documentation: the fast part of `test`
   fuzz [TARGET] [--seconds N]     run one fuzz target, or all of them (60 s each)
   bench [NAME...] [--seconds N]   measure the figures of the README on this machine
+  layers [CRATE]                  list import cycles of modules and imports through modules above
   docs [--check]                  write docs/configuration.md anew, or say whether it is stale
 ";
 
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::run(rest),
         "bench" => bench::run(rest),
         "docs" => docs::run(rest),
+        "layers" => layers::run(rest),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");
             Ok(())

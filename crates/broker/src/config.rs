@@ -30,7 +30,7 @@ impl BrokerConfig {
         match self.shards {
             0 => std::thread::available_parallelism()
                 .map_or(1, usize::from)
-                .min(crate::MAX_SHARDS),
+                .min(crate::broker::MAX_SHARDS),
             given => given,
         }
     }

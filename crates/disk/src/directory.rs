@@ -31,9 +31,9 @@ pub fn lock_directory(dir: &Path) -> Result<File, DirectoryLockError> {
         let path = path.to_owned();
         move |source| DirectoryLockError::Io { what, path, source }
     };
-    crate::create_private_dir(dir).map_err(failed("create the directory", dir))?;
+    crate::permissions::create_private_dir(dir).map_err(failed("create the directory", dir))?;
     // The directory may belong to another user; then its mode stays unchanged.
-    let _ = crate::revoke_others_access(dir);
+    let _ = crate::permissions::revoke_others_access(dir);
     let lock = OpenOptions::new()
         .write(true)
         .create(true)

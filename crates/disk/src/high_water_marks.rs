@@ -119,7 +119,7 @@ impl HighWaterMarks {
         for &number in numbers {
             bytes.extend_from_slice(&encode(number.min(MAX_HIGH_WATER_MARK)).to_le_bytes());
         }
-        crate::replace_file(dir, name, &bytes)?;
+        crate::directory::replace_file(dir, name, &bytes)?;
         let file: File = OpenOptions::new()
             .read(true)
             .write(true)

@@ -1,9 +1,10 @@
 //! PUBACK, PUBREC, PUBREL and PUBCOMP (MQTT 5.0 sections 3.4 to 3.7), which share one format.
 
+use crate::error::{Error, ReasonCode};
 use crate::frame::put_header;
 use crate::properties::{Properties, PropertyScope};
 use crate::reader::{Reader, put_u16};
-use crate::{Error, PacketType, ReasonCode, Version};
+use crate::types::{PacketType, Version};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ack<'a> {

@@ -1,10 +1,11 @@
 //! AUTH (MQTT 5.0 section 3.15).
 
 use crate::disconnect::encode_reason;
+use crate::error::{Error, ReasonCode};
 use crate::frame::put_header;
 use crate::properties::{Properties, PropertyScope};
 use crate::reader::Reader;
-use crate::{Direction, Error, PacketType, ReasonCode, Version};
+use crate::types::{Direction, PacketType, Version};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Auth<'a> {

@@ -1,9 +1,10 @@
 //! CONNACK (MQTT 5.0 section 3.2).
 
+use crate::error::{Error, ReasonCode};
 use crate::frame::put_header;
 use crate::properties::{Properties, PropertyScope};
 use crate::reader::Reader;
-use crate::{Error, PacketType, ReasonCode, Version};
+use crate::types::{PacketType, Version};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnAck<'a> {

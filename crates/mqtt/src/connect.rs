@@ -1,9 +1,11 @@
 //! CONNECT (MQTT 5.0 section 3.1, MQTT 3.1.1 section 3.1, MQTT 3.1 section 3.1).
 
+use crate::error::{Error, ReasonCode};
 use crate::frame::put_header;
 use crate::properties::{Properties, PropertyScope};
 use crate::reader::{Reader, put_binary, put_u16};
-use crate::{Error, PacketType, QoS, ReasonCode, Version, has_wildcards};
+use crate::topic::has_wildcards;
+use crate::types::{PacketType, QoS, Version};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connect<'a> {

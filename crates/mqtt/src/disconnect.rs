@@ -1,9 +1,10 @@
 //! DISCONNECT (MQTT 5.0 section 3.14).
 
+use crate::error::{Error, ReasonCode};
 use crate::frame::put_header;
 use crate::properties::{Properties, PropertyScope};
 use crate::reader::Reader;
-use crate::{Direction, Error, PacketType, ReasonCode, Version};
+use crate::types::{Direction, PacketType, Version};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Disconnect<'a> {

@@ -1,7 +1,8 @@
 //! Finds packets in a stream of bytes: the fixed header (MQTT 5.0 section 2.1).
 
+use crate::error::{Error, ReasonCode};
+use crate::types::{PacketType, Version};
 use crate::varint::{decode_varint_lenient, encode_varint, varint_len};
-use crate::{Error, PacketType, ReasonCode, Version};
 
 /// A complete packet: its first byte, and the bytes after the fixed header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,9 +1,16 @@
 //! All packet types as one enum.
 
-use crate::{
-    Ack, Auth, ConnAck, Connect, Direction, Disconnect, Error, Frame, PacketType, Publish, SubAck,
-    Subscribe, UnsubAck, Unsubscribe, Version,
-};
+use crate::ack::Ack;
+use crate::auth::Auth;
+use crate::connack::ConnAck;
+use crate::connect::Connect;
+use crate::disconnect::Disconnect;
+use crate::error::Error;
+use crate::frame::Frame;
+use crate::publish::Publish;
+use crate::subscribe::{SubAck, Subscribe};
+use crate::types::{Direction, PacketType, Version};
+use crate::unsubscribe::{UnsubAck, Unsubscribe};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packet<'a> {

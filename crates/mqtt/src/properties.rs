@@ -3,9 +3,10 @@
 
 use std::ops::Range;
 
+use crate::error::Error;
 use crate::reader::{Reader, put_binary, put_u16};
+use crate::topic::has_wildcards;
 use crate::varint::{encode_varint, varint_len};
-use crate::{Error, has_wildcards};
 
 /// The packet and direction of a property list; decides which properties it may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -374,7 +375,7 @@ fn check_value(property: Property<'_>) -> Result<(), Error> {
         Property::SubscriptionIdentifier(0) => "property subscription identifier: 0 is not allowed",
         Property::TopicAlias(0) => {
             return Err(Error {
-                reason: crate::ReasonCode::TOPIC_ALIAS_INVALID,
+                reason: crate::error::ReasonCode::TOPIC_ALIAS_INVALID,
                 detail: "property topic alias: 0 is not allowed [MQTT-3.3.2-8]",
             });
         }

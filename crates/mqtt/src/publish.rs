@@ -1,10 +1,11 @@
 //! PUBLISH (MQTT 5.0 section 3.3).
 
 use crate::byte_scan::{has_nul, has_nul_or_wildcard};
+use crate::error::{Error, ReasonCode};
 use crate::frame::put_header;
 use crate::properties::{Properties, PropertyScope};
 use crate::reader::{Reader, binary_len, put_binary, put_u16};
-use crate::{Direction, Error, PacketType, QoS, ReasonCode, Version};
+use crate::types::{Direction, PacketType, QoS, Version};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Publish<'a> {

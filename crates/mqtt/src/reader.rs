@@ -1,7 +1,8 @@
 //! Reads fields from a packet's body; each error names the field.
 
 use crate::byte_scan::has_nul;
-use crate::{Error, varint::decode_varint};
+use crate::error::Error;
+use crate::varint::decode_varint;
 
 /// The unread rest of a packet's body.
 #[derive(Clone, Copy)]

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use crate::error::Error;
 use crate::frame::put_header;
 use crate::properties::{Properties, PropertyScope};
 use crate::reader::{Reader, binary_len, put_binary, put_u16};
-use crate::{Error, PacketType, QoS, Version};
+use crate::types::{PacketType, QoS, Version};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Subscribe<'a> {

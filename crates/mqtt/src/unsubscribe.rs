@@ -1,10 +1,11 @@
 //! UNSUBSCRIBE and UNSUBACK (MQTT 5.0 sections 3.10 and 3.11).
 
+use crate::error::Error;
 use crate::frame::put_header;
 use crate::properties::{Properties, PropertyScope};
 use crate::reader::{Reader, put_binary, put_u16};
 use crate::subscribe::{encode_ack_codes, validate_codes};
-use crate::{Error, PacketType, Version};
+use crate::types::{PacketType, Version};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unsubscribe<'a> {

@@ -1,6 +1,6 @@
 //! Variable byte integers (MQTT 5.0 section 1.5.5): seven bits per byte, at most four bytes.
 
-use crate::Error;
+use crate::error::Error;
 
 pub const MAX_VARINT: u32 = 268_435_455;
 

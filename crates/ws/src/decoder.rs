@@ -5,8 +5,9 @@
 //! caller's buffer, at most [`MAX_UNCONSUMED_BYTES`].
 
 use crate::frame::{IncomingHeader, MAX_CONTROL_PAYLOAD_BYTES, Opcode};
+use crate::mask::apply_mask;
 use crate::utf8_validator::Utf8Validator;
-use crate::{Error, Role, apply_mask, close_codes};
+use crate::{Error, Role, close_codes};
 
 /// The most bytes that a caller has to retain when [`Decoder::decode`] needs more: a masked control frame
 /// without its last byte.

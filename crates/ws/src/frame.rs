@@ -1,6 +1,7 @@
 //! Frame headers (RFC 6455 section 5.2): parsing and encoding, and encoding of whole frames.
 
-use crate::{Error, Role, apply_mask, close_codes};
+use crate::mask::apply_mask;
+use crate::{Error, Role, close_codes};
 
 /// Longest frame header: two bytes, a 64-bit length, a masking key.
 pub const MAX_HEADER_BYTES: usize = 14;

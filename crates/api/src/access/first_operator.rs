@@ -23,7 +23,7 @@ pub enum FirstOperatorError {
     #[error("cannot create the first operator of the API: {0}")]
     Object(#[from] store::ObjectError),
     #[error("cannot create the first operator of the API: {0}")]
-    Randomness(#[from] super::RandomSourceError),
+    Randomness(#[from] secret::RandomSourceError),
     #[error("cannot create the first operator of the API: {0}")]
     Hash(String),
 }

@@ -96,7 +96,7 @@ pub(crate) struct AccessState {
 }
 
 impl AccessState {
-    pub(crate) fn new(live: &crate::SharedHttpConfig, local_token: Option<&str>) -> Self {
+    pub(crate) fn new(live: &crate::config::SharedHttpConfig, local_token: Option<&str>) -> Self {
         Self {
             passwords: PasswordHasher::default(),
             tokens: TokenStore::default(),

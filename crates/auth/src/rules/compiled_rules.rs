@@ -7,8 +7,8 @@ use std::sync::Arc;
 use broker::hooks::{Authorization, ClientAction};
 use foldhash::fast::RandomState;
 
-use super::topic_pattern::{SubjectTopics, without_subscription_prefix};
-use super::{AclRule, RuleSubject};
+use super::AclRule;
+use super::topic_pattern::{RuleSubject, SubjectTopics, without_subscription_prefix};
 
 /// Number of rules from which the index by first level is faster.
 const MIN_INDEXED_RULES: usize = 12;

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use broker::hooks::{Authorization, Client, ClientAction, ClientDevice, PeerAddress, Permissions};
 
+use super::AclRule;
 use super::compiled_rules::{CompiledRules, NodeRuleSet, RulePolicy};
-use super::{AclRule, RuleSubject};
+use super::topic_pattern::RuleSubject;
 use crate::rule_sources::ExternalRules;
 
 /// The rules of the node, shared by all sessions.

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::Worker;
+use super::client::ConnectionState;
 use super::worker_counts::WorkerCounts;
-use super::{ConnectionState, Worker};
 use crate::host::thread_cpu_ns;
 use crate::observer::RunObserver;
 

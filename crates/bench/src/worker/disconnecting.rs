@@ -6,8 +6,9 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use super::Worker;
 use super::client::ConnectionState;
-use super::{Worker, packets};
+use crate::packets;
 
 /// How long the broker gets to close all connections.
 const GRACE_NS: u64 = 2_000_000_000;

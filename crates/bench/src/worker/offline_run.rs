@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use super::Worker;
+use super::load_run::LoadPlan;
 use super::pace::LoadPace;
 use super::run_shared::RunAborted;
 use super::worker_counts::{OfflineCounts, WorkerCounts};
-use super::{LoadPlan, Worker};
 use crate::host::thread_cpu_ns;
 use crate::observer::RunObserver;
 use crate::packets::SessionKind;

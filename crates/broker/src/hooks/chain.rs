@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use mqtt::SubscriptionOptions;
 
+use super::outgoing_messages::OutgoingMessages;
 use super::{
     AcceptedConnect, AckKind, Authentication, Authorization, BackpressureCheck, Client,
     ClientAction, Credentials, DropReason, DurableCallback, Hooks, HooksFactory, Interest,
-    MessageOrigin, MessageView, OutgoingMessages, PacketFacts, PeerAddress, PublishVerdict,
-    RefusedConnect,
+    MessageOrigin, PacketFacts, PeerAddress, PublishVerdict, RefusedConnect,
 };
+use crate::core::message::MessageView;
 use crate::scram::ScramCredential;
 
 /// Calls its links in order. An authentication is decided by the first link that does not answer `Ignore`; a link that

@@ -216,7 +216,7 @@ impl ClickHouseWriter {
                     for (name, template) in columns {
                         out.value(name, template.value(row, &mut scratch));
                     }
-                    crate::SinkRow::from_bytes(&packed).write_json(&mut body);
+                    crate::row::SinkRow::from_bytes(&packed).write_json(&mut body);
                 }
             }
             body.push(b'\n');

@@ -4,7 +4,8 @@ use std::io::Write as _;
 
 use serde_json::{Map, Value as Json};
 
-use super::{MAX_DEPTH, SinkRow, SinkRowWriter, SinkValue};
+use super::writer::SinkRowWriter;
+use super::{MAX_DEPTH, SinkRow, SinkValue};
 
 impl SinkValue<'_> {
     /// Appends the value as JSON. Invalid UTF-8 becomes text with replacement characters; a float that JSON cannot represent

@@ -408,7 +408,7 @@ impl ConnectorService {
     pub fn check_sink(&self, settings: &Value) -> Result<(), SettingsError> {
         let (common, own) = SinkSettings::split(settings)?;
         if let crate::settings::DeliveryOrder::By(key) = &common.order {
-            crate::Template::parse("order.by", key)?;
+            crate::template::Template::parse("order.by", key)?;
         }
         if common.queue.disk.is_some() && self.inner.options.directory.is_none() {
             let detail = "the node has no data directory";

@@ -81,7 +81,7 @@ impl ConnectorService {
         connectors.collect()
     }
 
-    fn find(&self, name: &str) -> Option<std::sync::Arc<super::ManagedSink>> {
+    fn find(&self, name: &str) -> Option<std::sync::Arc<crate::service::sink::ManagedSink>> {
         self.inner.control().sinks.get(name).cloned()
     }
 

@@ -146,7 +146,7 @@ impl SinkRunner {
         let now = Instant::now();
         let epoch = self.feed.epoch();
         let lanes = &mut self.lanes;
-        let add = |number, row: crate::SinkRow<'_>| lanes.add(epoch, number, row, now);
+        let add = |number, row: crate::row::SinkRow<'_>| lanes.add(epoch, number, row, now);
         match self.feed.take(room, usize::MAX, add).await {
             Ok(taken) => {
                 let metrics = &self.delivery.metrics;

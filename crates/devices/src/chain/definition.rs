@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Chain, ChainCompileError, MAX_NODES};
+use super::compile::ChainCompileError;
+use super::{Chain, MAX_NODES};
 
 /// Maximum number of relations of a chain.
 const MAX_RELATIONS: usize = 256;

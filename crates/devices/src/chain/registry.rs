@@ -6,7 +6,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use serde_json::Value;
 use store::Objects;
 
-use super::{Chain, ChainDefinition, ChainDefinitionError};
+use super::Chain;
+use super::definition::{ChainDefinition, ChainDefinitionError};
 
 /// The kind of the configuration objects that define chains.
 pub const KIND: &str = "chain";

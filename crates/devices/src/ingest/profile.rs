@@ -6,8 +6,8 @@ use bumpalo::Bump;
 use series::{DeviceNo, PointValue};
 
 use crate::chain::Chain;
+use crate::id::{DeviceId, ProductId};
 use crate::protocol::{DeviceProtocols, RawValue};
-use crate::{DeviceId, ProductId};
 
 /// Number of a product: dense, valid for the lifetime of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

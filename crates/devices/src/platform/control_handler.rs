@@ -9,13 +9,15 @@ use super::Platform;
 use super::control_request::{AttributeKeys, ControlRequest};
 use super::device_jobs::ControlJob;
 use crate::command::{EncodedDownlink, Recipient};
+use crate::device::Device;
 use crate::id::id_for_name;
 use crate::ingest::DeviceMessage;
 use crate::protocol::{
     self, ControlMessage, DownlinkMessage, DownlinkTarget, KeySlot, MessageVisitor, RawValue,
     RowInfo, TopicKind,
 };
-use crate::{AttributeScope, Device, NewDevice, RegistryError, WritePrecondition};
+use crate::registry::RegistryError;
+use crate::{AttributeScope, NewDevice, WritePrecondition};
 
 /// Description of products that were created because a gateway named them.
 pub(super) const CREATED_FOR_GATEWAY: &str = "Created for devices behind a gateway";

@@ -7,7 +7,8 @@ use hashbrown::HashMap;
 use series::DeviceNo;
 
 use crate::authenticator::DeviceAdmission;
-use crate::{Device, ProductId};
+use crate::device::Device;
+use crate::id::ProductId;
 
 const STRIPES: usize = 16;
 

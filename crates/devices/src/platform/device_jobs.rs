@@ -13,7 +13,7 @@ use series::DeviceNo;
 
 use super::Platform;
 use super::control_request::ControlRequest;
-use crate::DeviceAdmission;
+use crate::authenticator::DeviceAdmission;
 use crate::command::EncodedDownlink;
 use crate::ingest::{DeviceMessage, DeviceRef, ProductNo};
 use crate::protocol::DeviceProtocol;

@@ -6,9 +6,10 @@ use std::sync::mpsc;
 use bumpalo::Bump;
 
 use super::Platform;
+use crate::device::Device;
 use crate::ingest::{DeviceMessage, Lane, Pipeline, SubmitOutcome};
+use crate::now_ms;
 use crate::protocol::{self, ControlMessage, KeySlot, MessageVisitor, RawValue, RowInfo};
-use crate::{Device, now_ms};
 
 /// An entry point, used by one thread at a time.
 pub struct DeviceIngress {

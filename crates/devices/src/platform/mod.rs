@@ -20,20 +20,21 @@ use std::sync::{Arc, OnceLock};
 use broker::hooks::{Client, DurableCallback, PeerAddress};
 use series::{DeviceNo, Point};
 
+use crate::authenticator::{DeviceAdmission, DeviceAuthenticator};
 use crate::chain::Chains;
 use crate::command::EncodedDownlink;
+use crate::device::Device;
 use crate::hooks::DeviceClients;
-use crate::id::id_for_name;
+use crate::id::{ProductId, id_for_name};
 use crate::ingest::{
     DeviceHandle, DeviceMessage, DeviceRef, DeviceResolver, Pipeline, PipelineOutputs,
     ProductProfile,
 };
 use crate::live::LiveTelemetry;
+use crate::presence::DeviceStates;
 use crate::protocol::{ControlMessage, DeviceProtocol};
-use crate::{
-    Device, DeviceAdmission, DeviceAuthenticator, DeviceChange, DeviceStates, ProductId, Registry,
-    now_ms,
-};
+use crate::registry::Registry;
+use crate::{DeviceChange, now_ms};
 
 pub use ingress::{DeviceIngress, IngressError};
 

@@ -8,9 +8,11 @@ use series::PointValue;
 
 use super::Platform;
 use crate::chain::{Chain, ROOT};
+use crate::id::ProductId;
 use crate::ingest::{KeyRule, PipelineMode, ProductNo, ProductProfile, TelemetryModel};
+use crate::model::UnknownKeys;
+use crate::product::Product;
 use crate::protocol::{DeviceProtocols, RawValue};
-use crate::{Product, ProductId, UnknownKeys};
 
 /// Product numbers, assigned on first use.
 #[derive(Default)]
@@ -76,8 +78,8 @@ fn profile(product: &Arc<Product>, chain: Arc<Chain>) -> ProductProfile {
         product: product.id.clone(),
         dialects,
         mode: match product.mode() {
-            crate::ProductMode::Sync => PipelineMode::Sync,
-            crate::ProductMode::Actor => PipelineMode::Actor,
+            crate::product::ProductMode::Sync => PipelineMode::Sync,
+            crate::product::ProductMode::Actor => PipelineMode::Actor,
         },
         model: Arc::new(ProductTelemetryModel(Arc::clone(product))),
         chain,

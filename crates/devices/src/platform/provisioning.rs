@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 
 use super::Platform;
 use crate::credential::{IssuedCredential, NewCredential};
+use crate::device::Device;
+use crate::presence::DeviceStates;
 use crate::registry::{ProvisionRequest, Registry, RegistryError};
-use crate::{Device, DeviceStates};
 
 /// Larger requests are rejected.
 const MAX_REQUEST_BYTES: usize = 16 << 10;

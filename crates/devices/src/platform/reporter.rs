@@ -7,10 +7,11 @@ use broker::hooks::DurableCallback;
 use serde_json::{Map, Value};
 
 use super::Platform;
+use crate::device::Device;
 use crate::ingest::{DeviceMessage, Lane, Pipeline};
+use crate::now_ms;
 use crate::pull::{IntakeOutcome, Reading, ReadingIntake};
 use crate::registry::RegistryError;
-use crate::{Device, now_ms};
 
 /// Passes rows to the pipeline as if their device had sent them on Tidegate's own topics, whatever its
 /// product's protocol.

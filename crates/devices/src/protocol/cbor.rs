@@ -4,8 +4,8 @@
 use bumpalo::Bump;
 
 use super::thingsboard::NO_KEY_POSITION;
-use super::{MessageVisitor, PayloadError, RawValue, RowInfo};
-use crate::json_scanner::{MAX_DEPTH, ScanResult};
+use super::{MessageVisitor, RowInfo};
+use crate::json_scanner::{MAX_DEPTH, PayloadError, RawValue, ScanResult};
 
 /// Whether a payload is CBOR and not JSON: it begins with an array, a map, or a tag.
 pub(super) fn is_cbor(payload: &[u8]) -> bool {

@@ -3,11 +3,8 @@
 use bumpalo::Bump;
 
 use super::topic::{GatewayTopic, ReplyKind, TopicKind};
-use super::{
-    AttributeSelection, ControlMessage, DeviceReply, MessageVisitor, PayloadError, RawValue,
-    RowInfo,
-};
-use crate::json_scanner::{JsonCursor, ScanResult};
+use super::{AttributeSelection, ControlMessage, DeviceReply, MessageVisitor, RowInfo};
+use crate::json_scanner::{JsonCursor, PayloadError, RawValue, ScanResult};
 
 /// A key position that is not to be remembered.
 pub(super) const NO_KEY_POSITION: usize = usize::MAX;

@@ -12,10 +12,11 @@ use tokio::sync::{OwnedMutexGuard, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::definition::PullSourceError;
 use super::health::{PullRun, PullSourceHealth, PullSourceState, PullSourceStatus};
 use super::intake::ReadingIntake;
 use super::source::PullSource;
-use super::{KIND, PullError, PullSourceError, Readings};
+use super::{KIND, PullError, Readings};
 use crate::now_ms;
 
 /// Maximum pause of a failing source, unless its interval is longer.
@@ -113,7 +114,7 @@ impl PullScheduler {
         written: Value,
         current: Option<&Value>,
     ) -> Result<Value, PullSourceError> {
-        let sealed = super::restore_secrets(written, current);
+        let sealed = crate::pull::secrets::restore_secrets(written, current);
         let source = PullSource::from_definition(&sealed)?;
         serde_json::to_value(&source.definition)
             .map_err(|error| PullSourceError::new("", error.to_string()))

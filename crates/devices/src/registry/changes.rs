@@ -238,7 +238,10 @@ impl RegistryInner {
                     let message = format!("the product does not allow credentials of type {kind}");
                     return Err(invalid("credentials", message));
                 }
-                if kind == crate::CredentialKind::Token && !issues && is_generated(&credential) {
+                if kind == crate::product::CredentialKind::Token
+                    && !issues
+                    && is_generated(&credential)
+                {
                     continue;
                 }
                 sealed.push(credential.into_stored(&device.id, &digester)?);
@@ -260,7 +263,7 @@ impl RegistryInner {
         let product = self.product(&device.product);
         let wants_token = product.is_some_and(|product| {
             let product = product.get();
-            product.allows_credential(crate::CredentialKind::Token)
+            product.allows_credential(crate::product::CredentialKind::Token)
                 && product.definition.secure.is_none()
         });
         if !wants_token || !issues || device.parent.is_some() {

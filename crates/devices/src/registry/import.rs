@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use store::Durability;
 
-use super::changes::PreparedDevice;
-use super::{NewDevice, Registry, RegistryError, WritePrecondition};
+use super::changes::{NewDevice, PreparedDevice, WritePrecondition};
+use super::{Registry, RegistryError};
 use crate::credential::NewCredential;
 use crate::device::Device;
 

@@ -2,8 +2,9 @@
 
 use series::DeviceNo;
 
+use super::changes::{NewDevice, WritePrecondition};
 use super::keys::DeviceName;
-use super::{NewDevice, Registry, RegistryError, WritePrecondition};
+use super::{Registry, RegistryError};
 use crate::credential::{IssuedCredential, NewCredential};
 use crate::device::{Device, DeviceClaim};
 use crate::id::id_for_name;

@@ -2,7 +2,8 @@
 
 use bumpalo::collections::Vec;
 
-use super::{Args, Function, line};
+use super::args::Args;
+use super::{Function, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::Value;

@@ -8,7 +8,8 @@ use flate2::bufread::{
     DeflateDecoder, DeflateEncoder, GzDecoder, GzEncoder, ZlibDecoder, ZlibEncoder,
 };
 
-use super::{Args, Function, line};
+use super::args::Args;
+use super::{Function, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::Value;

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use bumpalo::collections::String as ArenaString;
 use bumpalo::collections::Vec;
 
-use super::{Args, Function, compact_decimals, line, to_container};
+use super::args::{Args, to_container};
+use super::{Function, compact_decimals, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::{Dialect, FunctionContext};
 use crate::value::{Number, Value, float_to_i64};

@@ -8,8 +8,9 @@ use bumpalo::collections::String as ArenaString;
 use bumpalo::collections::Vec;
 use sha2::Digest;
 
+use super::args::Args;
 use super::convert::hex_text;
-use super::{Args, Function, line};
+use super::{Function, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::Value;

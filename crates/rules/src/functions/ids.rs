@@ -2,8 +2,9 @@
 
 use bumpalo::collections::String as ArenaString;
 
+use super::args::Args;
 use super::convert::hex_text;
-use super::{Args, Function, line};
+use super::{Function, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::Value;

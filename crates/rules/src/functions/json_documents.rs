@@ -2,8 +2,9 @@
 
 use bumpalo::collections::Vec;
 
+use super::args::{Args, to_container};
 use super::maps::{keys, values};
-use super::{Args, Function, jsonpath, line, to_container};
+use super::{Function, jsonpath, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::json;

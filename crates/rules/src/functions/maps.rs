@@ -2,7 +2,8 @@
 
 use bumpalo::collections::Vec;
 
-use super::{Args, Function, line, to_container};
+use super::args::{Args, to_container};
+use super::{Function, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::{Arena, Value};

@@ -1,7 +1,8 @@
 //! Mathematics and integer bit operations. Integer overflow is checked, and a result that is not a number is
 //! an error rather than NaN.
 
-use super::{Args, Function, UNLIMITED_ARGS, line};
+use super::args::Args;
+use super::{Function, UNLIMITED_ARGS, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::{Number, Value, float_to_i64};

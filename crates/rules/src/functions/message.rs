@@ -1,6 +1,7 @@
 //! Functions on the message under evaluation and on topics.
 
-use super::{Args, Function, line};
+use super::args::Args;
+use super::{Function, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::{FunctionContext, MessagePart};
 use crate::json;

@@ -26,7 +26,6 @@ mod types;
 use std::sync::LazyLock;
 
 pub use args::Args;
-use args::to_container;
 pub(crate) use jsonpath::check as check_json_path;
 pub use reference::render_reference;
 pub(crate) use time::{check_constant as check_time_constant, time_ms};

@@ -3,8 +3,9 @@
 use bumpalo::collections::String as ArenaString;
 use bumpalo::collections::Vec;
 
+use super::args::Args;
 use super::strings::{byte_at, character_set, characters};
-use super::{Args, Function, line};
+use super::{Function, line};
 use crate::evaluation_error::EvaluationError;
 use crate::evaluation_resources::CompiledRegex;
 use crate::function_context::{Dialect, FunctionContext};

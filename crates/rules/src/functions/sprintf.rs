@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use bumpalo::collections::String as ArenaString;
 
+use super::args::{Args, to_container};
 use super::strings::{byte_at, characters};
-use super::{Args, to_container};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::{Number, Value};

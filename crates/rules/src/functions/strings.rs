@@ -3,8 +3,9 @@
 use bumpalo::collections::String as ArenaString;
 use bumpalo::collections::Vec;
 
+use super::args::Args;
 use super::sprintf::sprintf;
-use super::{Args, Function, UNLIMITED_ARGS, line};
+use super::{Function, UNLIMITED_ARGS, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::{Dialect, FunctionContext};
 use crate::value::Value;

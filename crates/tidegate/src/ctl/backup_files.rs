@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::Args;
 
-use super::CtlError;
+use super::error::CtlError;
 use super::http::ApiClient;
 use super::output::{CtlOutput, print_text};
 

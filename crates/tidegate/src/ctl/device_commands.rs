@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
-use super::CtlError;
 use super::broker_commands::LimitArgs;
+use super::error::CtlError;
 use super::http::{ApiClient, percent_encode, with_query};
 use super::objects::{parse_assignment, parse_value};
 use super::output::{Column, CtlOutput};

@@ -9,9 +9,9 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
-use super::CtlError;
 use super::backup_files;
 use super::broker_commands::LimitArgs;
+use super::error::CtlError;
 use super::http::{ApiClient, percent_encode, with_query};
 use super::import_files::{ImportCheckpoint, RejectsFile, rejection_line};
 use super::objects::{FieldsArgs, parse_assignment, put_object, update_object};

@@ -16,7 +16,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::CtlError;
+use super::error::CtlError;
 use super::target::{ApiCredentials, NodeTarget};
 use crate::client;
 

@@ -10,11 +10,12 @@ use engine::{Engine, TestEvent};
 use serde_json::{Map, Value, json};
 
 use super::broker_commands::LimitArgs;
+use super::error::CtlError;
+use super::events;
 use super::http::{ApiClient, percent_encode};
 use super::objects::{ObjectKindArg, ObjectsCommand};
 use super::output::{CtlOutput, OutputFormat, print_text};
 use super::target::TargetArgs;
-use super::{CtlError, events};
 use crate::serve::NoopDevicePort;
 
 #[derive(Subcommand)]

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::Value;
 
-use super::CtlError;
+use super::error::CtlError;
 use crate::config::{self, ConfigSources};
 use crate::password_command;
 use crate::serve::data_dir::TOKEN_FILE;

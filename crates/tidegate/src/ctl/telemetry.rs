@@ -11,9 +11,10 @@ use clap::{Args, Subcommand, ValueEnum};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
+use super::error::CtlError;
 use super::http::{ApiClient, percent_encode, with_query};
 use super::output::{CtlOutput, format_date};
-use super::{CtlError, backup_files, events};
+use super::{backup_files, events};
 
 #[derive(Subcommand)]
 pub(super) enum TelemetryCommand {

@@ -244,7 +244,7 @@ impl HttpSinkWriter {
             let Err(failure) = self.send(row, body).await else {
                 continue;
             };
-            let is_passing = failure.retryable == crate::Retryable::Transient;
+            let is_passing = failure.retryable == crate::connector::Retryable::Transient;
             if is_passing && at == 0 {
                 return WriteOutcome::Failed(failure);
             }

@@ -273,7 +273,7 @@ impl SinkWriter for PostgresWriter {
             let is_usable = match &result {
                 Ok(()) => true,
                 // After other errors prepare again: a table may have been altered.
-                Err(failure) => failure.retryable == crate::Retryable::BadRows,
+                Err(failure) => failure.retryable == crate::connector::Retryable::BadRows,
             };
             if is_usable {
                 pool.release(connection);

@@ -13,7 +13,8 @@ mod tree;
 #[cfg(feature = "jq")]
 mod value;
 
-use super::{Args, Function, line};
+use super::args::Args;
+use super::{Function, line};
 use crate::evaluation_error::EvaluationError;
 use crate::function_context::FunctionContext;
 use crate::value::Value;
