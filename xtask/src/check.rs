@@ -12,7 +12,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), TaskError> {
     report.finish()
 }
 
-/// Formatting, lints, documentation and dependencies; part of `cargo xtask test`.
+/// Formatting, lints, documentation, links and dependencies; part of `cargo xtask test`.
 pub(crate) fn steps(report: &mut Report) {
     report.run_step("cargo fmt", || {
         run_step(cargo().args(["fmt", "--all", "--check"]))
@@ -36,6 +36,7 @@ pub(crate) fn steps(report: &mut Report) {
         ]);
         run_step(command.env("RUSTDOCFLAGS", "-D warnings"))
     });
+    report.run_step(docs::LINKS_STEP, docs::check_links);
     report.run_step("fuzz targets compile", fuzz::check);
     deny::steps(report);
 }

@@ -29,7 +29,7 @@ Commands:
   fuzz [TARGET] [--seconds N]     run one fuzz target, or all of them (60 s each)
   bench [NAME...] [--seconds N]   measure the figures of the README on this machine
   layers [CRATE]                  list import cycles of modules and imports through modules above
-  docs [--check]                  write docs/configuration.md anew, or say whether it is stale
+  docs [--check]                  write the generated pages of docs/, or say whether they are stale
 ";
 
 /// What released programs have besides the default features: tested and checked like the rest.

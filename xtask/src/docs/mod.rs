@@ -1,4 +1,6 @@
-//! `cargo xtask docs`: the pages that the code itself writes.
+//! The documentation: `cargo xtask docs` writes the pages that the code itself describes, and checks the links of all pages.
+
+mod links;
 
 use std::fs;
 
@@ -7,6 +9,8 @@ use crate::report::StepOutcome;
 use crate::{TaskError, reject_extra_arguments};
 
 pub(crate) const STEP: &str = "generated pages in docs/ are up to date";
+
+pub(crate) const LINKS_STEP: &str = "links of all Markdown files resolve";
 
 /// A page and who writes it.
 struct GeneratedPage {
@@ -77,6 +81,11 @@ pub(crate) fn check(profile: BuildProfile) -> StepOutcome {
         }
     }
     StepOutcome::Passed
+}
+
+/// Whether every relative link and anchor of the Markdown files leads somewhere.
+pub(crate) fn check_links() -> StepOutcome {
+    links::check(&crate::root())
 }
 
 impl GeneratedPage {
