@@ -6,6 +6,8 @@ use crate::report::Report;
 /// A test that lacks a tool writes `SKIPPED name: reason` past libtest's capture and returns; libtest counts it
 /// as passed, we do not.
 const SKIP_MARK: &str = "SKIPPED ";
+/// The `#[ignore]` reason of a function that is no test: another test runs it in a process of its own and kills it.
+const CHILD_PROCESS: &str = "... ignored, the child process that another test kills";
 
 #[derive(Default)]
 pub(crate) struct TestOutputParser {
@@ -13,6 +15,8 @@ pub(crate) struct TestOutputParser {
     running: Option<String>,
     skipped_now: Vec<String>,
     passed_tests: u64,
+    /// Functions marked with [`CHILD_PROCESS`] in the program that runs now.
+    child_processes: u64,
     total: u64,
 }
 
@@ -35,6 +39,7 @@ impl TestOutputParser {
         if let Some(name) = line.strip_prefix("test ") {
             if name.ends_with("... ok") || name.contains("... ignored") {
                 self.passed_tests += u64::from(name.ends_with("... ok"));
+                self.child_processes += u64::from(name.ends_with(CHILD_PROCESS));
                 return None;
             }
             if let Some(name) = name.strip_suffix(" ... FAILED") {
@@ -51,7 +56,8 @@ impl TestOutputParser {
         let skipped = std::mem::take(&mut self.skipped_now);
         let passed = count(summary, "passed").saturating_sub(skipped.len() as u64);
         let failed = count(summary, "failed");
-        let ignored = count(summary, "ignored");
+        let children = std::mem::take(&mut self.child_processes);
+        let ignored = count(summary, "ignored").saturating_sub(children);
         report.passed += passed;
         report.failed += failed;
         report.skipped += ignored + skipped.len() as u64;
@@ -85,6 +91,7 @@ impl TestOutputParser {
             ));
         }
         self.passed_tests = 0;
+        self.child_processes = 0;
         self.skipped_now.clear();
     }
 }
@@ -146,9 +153,10 @@ mod tests {
             "     Running tests/wire/main.rs (target/debug/deps/wire-77)",
             "SKIPPED interop::mosquitto: mosquitto_pub is not installed",
             "test interop::mosquitto ... ok",
+            "test child ... ignored, the child process that another test kills",
             "test x ... FAILED",
             "thread 'x' panicked at src/x.rs:1:1:",
-            "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 2.50s",
+            "test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 2.50s",
         ]);
         assert_eq!((report.passed, report.failed, report.skipped), (2, 1, 2));
         assert_eq!(report.failures, ["wire (tests/wire/main.rs): x"]);

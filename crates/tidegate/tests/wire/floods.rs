@@ -183,7 +183,7 @@ fn garbage(random: &mut Random, chunk: &mut [u8]) {
 #[test]
 fn garbage_at_ten_megabytes_per_second_harms_nobody() {
     if external().is_some() {
-        return;
+        return testkit::report_skipped("needs a node of its own");
     }
     let _alone = alone();
     let victim = Victim::start(&[], "");
@@ -230,7 +230,7 @@ fn garbage_at_ten_megabytes_per_second_harms_nobody() {
 fn five_thousand_half_open_connections_harm_nobody_and_are_closed() {
     const COUNT: usize = 5000;
     if external().is_some() {
-        return;
+        return testkit::report_skipped("needs a node of its own");
     }
     let _alone = alone();
     assert!(
@@ -284,7 +284,7 @@ fn five_thousand_half_open_connections_harm_nobody_and_are_closed() {
 fn a_client_that_opens_and_closes_five_thousand_times_leaves_nothing_behind() {
     const COUNT: usize = 5000;
     if external().is_some() {
-        return;
+        return testkit::report_skipped("needs a node of its own");
     }
     let _alone = alone();
     let victim = Victim::start(&[], "");
@@ -327,7 +327,7 @@ fn a_client_that_opens_and_closes_five_thousand_times_leaves_nothing_behind() {
 #[test]
 fn a_subscriber_that_never_reads_does_not_hold_up_the_others() {
     if external().is_some() {
-        return;
+        return testkit::report_skipped("needs a node of its own");
     }
     let _alone = alone();
     let victim = Victim::start(&[], "");
@@ -373,7 +373,7 @@ fn a_subscriber_that_never_reads_does_not_hold_up_the_others() {
 #[test]
 fn a_client_that_asks_and_never_reads_the_answers_is_not_read_either() {
     if external().is_some() {
-        return;
+        return testkit::report_skipped("needs a node of its own");
     }
     let _alone = alone();
     let victim = Victim::start(&[], "");
@@ -403,7 +403,7 @@ fn a_client_that_asks_and_never_reads_the_answers_is_not_read_either() {
 #[test]
 fn a_subscriber_that_never_acknowledges_is_bounded_too() {
     if external().is_some() {
-        return;
+        return testkit::report_skipped("needs a node of its own");
     }
     let _alone = alone();
     let victim = Victim::start(&[], "");
@@ -436,7 +436,7 @@ fn a_subscriber_that_never_acknowledges_is_bounded_too() {
 #[test]
 fn the_longest_and_deepest_topics_work_if_they_are_allowed() {
     if external().is_some() {
-        return;
+        return testkit::report_skipped("needs a node of its own");
     }
     let _alone = alone();
     let limits = [
@@ -476,7 +476,7 @@ fn the_longest_and_deepest_topics_work_if_they_are_allowed() {
 #[test]
 fn a_thousand_filters_of_two_hundred_levels_cost_no_more_than_they_are() {
     if external().is_some() {
-        return;
+        return testkit::report_skipped("needs a node of its own");
     }
     let _alone = alone();
     let limits = [
@@ -515,7 +515,7 @@ fn a_thousand_filters_of_two_hundred_levels_cost_no_more_than_they_are() {
 #[test]
 fn topics_over_the_limits_are_refused() {
     if external().is_some() {
-        return;
+        return testkit::report_skipped("needs a node of its own");
     }
     let node = Node::shared();
     let long = "x".repeat(65_535);

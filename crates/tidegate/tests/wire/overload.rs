@@ -36,7 +36,7 @@ fn numbers(range: std::ops::Range<u32>) -> Vec<String> {
 #[test]
 fn the_oldest_message_makes_room_in_a_full_queue() {
     if external().is_some() {
-        return;
+        return testkit::report_skipped("needs a node of its own");
     }
     let node = Node::shared_with(&["--set", "limits.max_queued_messages=10"]);
     let (id, topic) = (unique("c"), unique("t"));
@@ -50,7 +50,7 @@ fn the_oldest_message_makes_room_in_a_full_queue() {
 #[test]
 fn the_newest_message_is_dropped_if_the_policy_says_so() {
     if external().is_some() {
-        return;
+        return testkit::report_skipped("needs a node of its own");
     }
     let node = Node::shared_with(&[
         "--set",
@@ -69,7 +69,7 @@ fn the_newest_message_is_dropped_if_the_policy_says_so() {
 #[test]
 fn a_client_that_is_too_slow_is_disconnected_if_the_policy_says_so() {
     if external().is_some() {
-        return;
+        return testkit::report_skipped("needs a node of its own");
     }
     let node = Node::shared_with(&[
         "--set",
@@ -99,7 +99,7 @@ fn a_client_that_is_too_slow_is_disconnected_if_the_policy_says_so() {
 #[test]
 fn the_queue_is_bounded_in_bytes_too() {
     if external().is_some() {
-        return;
+        return testkit::report_skipped("needs a node of its own");
     }
     let node = Node::shared_with(&["--set", "limits.max_queued_bytes=100000"]);
     let (id, topic) = (unique("c"), unique("t"));
@@ -126,7 +126,7 @@ fn the_queue_is_bounded_in_bytes_too() {
 #[test]
 fn qos_0_messages_wait_for_a_session_if_the_node_is_told_so() {
     if external().is_some() {
-        return;
+        return testkit::report_skipped("needs a node of its own");
     }
     let node = Node::shared_with(&["--set", "limits.queue_qos0=true"]);
     let (id, topic) = (unique("c"), unique("t"));
@@ -144,7 +144,7 @@ fn qos_0_messages_wait_for_a_session_if_the_node_is_told_so() {
 #[test]
 fn no_more_messages_are_in_flight_than_the_node_allows() {
     if external().is_some() {
-        return;
+        return testkit::report_skipped("needs a node of its own");
     }
     let node = Node::shared_with(&["--set", "limits.max_inflight=5"]);
     let topic = unique("t");
@@ -165,7 +165,7 @@ fn no_more_messages_are_in_flight_than_the_node_allows() {
 #[test]
 fn messages_at_qos_0_are_not_held_back_by_a_full_window() {
     if external().is_some() {
-        return;
+        return testkit::report_skipped("needs a node of its own");
     }
     let node = Node::shared_with(&["--set", "limits.max_inflight=5"]);
     let (topic, other) = (unique("t"), unique("o"));
@@ -183,7 +183,7 @@ fn messages_at_qos_0_are_not_held_back_by_a_full_window() {
 #[test]
 fn subscriptions_over_the_bound_are_refused() {
     if external().is_some() {
-        return;
+        return testkit::report_skipped("needs a node of its own");
     }
     let node = Node::shared_with(&["--set", "limits.max_subscriptions_per_session=3"]);
     let base = unique("t");
@@ -207,7 +207,7 @@ fn subscriptions_over_the_bound_are_refused() {
 #[test]
 fn a_saturated_node_slows_its_publishers_and_recovers() {
     if external().is_some() {
-        return;
+        return testkit::report_skipped("needs a node of its own");
     }
     // The sleepers' queues could hold 16 MiB each; all together may hold 8 MiB a shard.
     let node = Node::start(&[

@@ -27,6 +27,7 @@ use crate::support::{
 /// which knows nothing of these extensions.
 fn node_with(settings: &[&str]) -> Option<&'static Node> {
     if external().is_some() {
+        testkit::report_skipped("needs a node of its own");
         return None;
     }
     let mut arguments = vec!["--shards", "2"];
