@@ -96,6 +96,10 @@ impl RotatingFile {
             file.write_all(&self.head)?;
             bytes = self.head.len() as u64;
         }
+        if self.sync {
+            // Otherwise a power failure may take the new file with its synced lines.
+            disk::sync_dir(self.names.directory())?;
+        }
         Ok(OpenFile { file, bytes, since })
     }
 

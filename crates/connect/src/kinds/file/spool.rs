@@ -177,6 +177,10 @@ impl Spool {
         // Removes what a crash left after the last complete frame.
         file.set_len(bytes)?;
         file.seek(io::SeekFrom::End(0))?;
+        if self.sync {
+            // Otherwise a power failure may take the new file with its synced rows.
+            disk::sync_dir(names.directory())?;
+        }
         let since = file.metadata()?.created();
         self.number += 1;
         self.open = Some(OpenSpool {
@@ -253,7 +257,7 @@ impl SpoolFiles {
         out.sync_all()?;
         fs::rename(&unfinished, &path)?;
         // The new name must be durable before the rows are removed from the spool.
-        File::open(self.names.directory())?.sync_all()?;
+        disk::sync_dir(self.names.directory())?;
         fs::remove_file(rows)
     }
 

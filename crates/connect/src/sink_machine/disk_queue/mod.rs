@@ -54,7 +54,10 @@ pub(crate) struct DiskQueue {
     /// Size of all segments.
     bytes: u64,
     synced_at: Instant,
+    /// Rows were written since the last sync.
     is_dirty: bool,
+    /// A segment was created since the directory was last synced: its name may be lost in a power failure.
+    has_unsynced_name: bool,
 }
 
 /// Content of a directory.
@@ -249,6 +252,7 @@ impl DiskQueue {
             bytes,
             synced_at: Instant::now(),
             is_dirty: false,
+            has_unsynced_name: false,
         };
         queue.remove_acknowledged()?;
         Ok(queue)
@@ -328,6 +332,7 @@ impl DiskQueue {
                 self.sync()?;
             }
             let segment = QueueSegment::create(&self.directory, self.epoch, self.next)?;
+            self.has_unsynced_name = true;
             self.bytes += segment.bytes;
             self.segments.push_back(segment);
         }
@@ -340,13 +345,21 @@ impl DiskQueue {
         Ok(())
     }
 
-    /// Syncs what was written to disk.
+    /// Syncs what was written to disk, with the names of new segments: a synced file without its name is lost.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
         self.synced_at = Instant::now();
-        if let Some(segment) = self.segments.back_mut().filter(|_| self.is_dirty) {
-            segment.sync()?;
-            self.marks.set(SYNCED, self.next);
+        if !self.is_dirty {
+            return Ok(());
         }
+        // More than one with `sync = "never"`.
+        for segment in &mut self.segments {
+            segment.sync()?;
+        }
+        if self.has_unsynced_name {
+            disk::sync_dir(&self.directory)?;
+            self.has_unsynced_name = false;
+        }
+        self.marks.set(SYNCED, self.next);
         self.is_dirty = false;
         Ok(())
     }
@@ -583,6 +596,33 @@ mod tests {
         fs::write(&path, &damaged).unwrap();
         forget();
         assert_eq!(open(directory.path()).rows(), 2);
+    }
+
+    #[test]
+    fn rows_are_synced_only_with_the_name_of_their_file() {
+        let parent = tempfile::tempdir().unwrap();
+        let (directory, moved) = (parent.path().join("queue"), parent.path().join("moved"));
+        let synced = |directory: &Path| {
+            let marks = disk::read_high_water_marks(&directory.join(POSITION)).unwrap();
+            let MarksFileState::Intact { numbers, .. } = marks else {
+                panic!("the marks cannot be read");
+            };
+            numbers[SYNCED]
+        };
+        let mut queue = open(&directory);
+        append(&mut queue, 0..3);
+        // The directory cannot be synced under its old name.
+        fs::rename(&directory, &moved).unwrap();
+        queue.sync().unwrap_err();
+        assert_eq!(synced(&moved), 0);
+        fs::rename(&moved, &directory).unwrap();
+        queue.sync().unwrap();
+        assert_eq!(synced(&directory), 3);
+        // The file has its name; rows in it need no further sync of the directory.
+        append(&mut queue, 3..5);
+        fs::rename(&directory, &moved).unwrap();
+        queue.sync().unwrap();
+        assert_eq!(synced(&moved), 5);
     }
 
     /// Kinds of damage to a file, with its resulting content; `None`: removed.

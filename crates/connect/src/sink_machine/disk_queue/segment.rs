@@ -25,6 +25,8 @@ pub(super) struct QueueSegment {
     pub(super) torn: u64,
     /// File handle for appending; opened on demand.
     file: Option<File>,
+    /// Records were written since the last sync.
+    is_dirty: bool,
 }
 
 /// Result of opening a segment file.
@@ -72,6 +74,7 @@ impl QueueSegment {
             lost: 0,
             torn: 0,
             file: Some(file),
+            is_dirty: false,
         })
     }
 
@@ -126,6 +129,7 @@ impl QueueSegment {
             lost: reader.lost,
             torn: length.saturating_sub(reader.position),
             file: None,
+            is_dirty: false,
         })
     }
 
@@ -161,16 +165,18 @@ impl QueueSegment {
             return Err(error);
         }
         self.file = Some(file);
+        self.is_dirty = true;
         self.bytes += records.len() as u64;
         self.rows += count;
         Ok(())
     }
 
-    pub(super) fn sync(&self) -> io::Result<()> {
-        match &self.file {
-            Some(file) => file.sync_data(),
-            None => Ok(()),
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        if let Some(file) = self.file.as_ref().filter(|_| self.is_dirty) {
+            file.sync_data()?;
+            self.is_dirty = false;
         }
+        Ok(())
     }
 
     /// Reads from this number on.
