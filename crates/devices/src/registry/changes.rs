@@ -148,6 +148,8 @@ impl Registry {
         }
         changes.remove(&device)?;
         changes.commit(Durability::Synced)?;
+        // Observers may change devices themselves.
+        drop(next);
         inner.notify_observers(&DeviceChange::Removed(&device));
         Ok(true)
     }

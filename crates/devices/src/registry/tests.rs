@@ -784,3 +784,37 @@ fn many_devices_survive_a_backup() {
     let unused = NewCredential::Token { token: None };
     assert_eq!(format!("{unused:?}"), "token");
 }
+
+#[test]
+fn an_observer_of_a_removal_may_change_devices() {
+    let fixture = fixture();
+    fixture.put(json!({"id": "a", "product": "meter"})).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let registry = fixture.registry.clone();
+    fixture
+        .registry
+        .add_device_observer(Box::new(move |change| {
+            if let DeviceChange::Removed(_) = change {
+                // On a thread of its own, so that a lock held by the removal fails the test instead of blocking it.
+                let registry = registry.clone();
+                let writer = std::thread::spawn(move || {
+                    let device = json!({"id": "b", "product": "meter"});
+                    let device = serde_json::from_value(device).unwrap();
+                    registry.put(device, WritePrecondition::Any).is_ok()
+                });
+                let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+                while !writer.is_finished() && std::time::Instant::now() < deadline {
+                    std::thread::yield_now();
+                }
+                sender.send(writer.is_finished()).unwrap();
+            }
+        }));
+    assert!(
+        fixture
+            .registry
+            .remove("a", WritePrecondition::Any)
+            .unwrap()
+    );
+    assert!(receiver.recv().unwrap(), "the removal held a lock");
+    assert!(fixture.registry.device("b").unwrap().is_some());
+}
